@@ -1,0 +1,30 @@
+# Every target sets up what it needs, from nothing but Python 3.10+; a second call finds it there.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test lint format clean
+
+demo: $(VENV)/.installed  ## train DQN on Pong with a compressed replay buffer and compare the memory
+	$(BIN)/python examples/dqn_atari.py
+
+test: $(VENV)/.installed  ## run all tests
+	$(BIN)/python -m pytest -n auto
+
+lint: $(VENV)/.installed  ## check style and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/.installed  ## put the code in its canonical form
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV)
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "Python 3.10 or newer is needed: make PYTHON=...")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
