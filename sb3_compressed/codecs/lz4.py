@@ -1,0 +1,77 @@
+"""``lz4-frame`` and ``lz4-block``: the two LZ4 formats, by python-lz4 (https://github.com/lz4/lz4/tree/dev/doc)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import lz4.block
+import lz4.frame
+import numpy as np
+from numpy.typing import NDArray
+
+from sb3_compressed.codecs.base import BytesCodec, Levels
+from sb3_compressed.errors import CorruptPayload
+
+__all__ = ["Lz4Block", "Lz4Frame"]
+
+MAX_ACCELERATION = 65537  # LZ4_ACCELERATION_MAX; a larger factor means the same to the library
+
+
+@dataclass(frozen=True)
+class Lz4Frame(BytesCodec):
+    """LZ4's frame format, with the content size in its header.
+
+    :param compresslevel: 0 (fast) to 16 (smallest, from 3 on the high-compression mode); a negative level is an
+        acceleration factor
+    """
+
+    name: ClassVar[str] = "lz4-frame"
+    levels: ClassVar[Levels] = Levels(((-MAX_ACCELERATION, 16),), default=0)
+    _library_errors: ClassVar[tuple[type[Exception], ...]] = (RuntimeError, ValueError)
+
+    compresslevel: int = levels.default
+
+    def __post_init__(self) -> None:
+        self._check_level(self.compresslevel)
+
+    def _compress(self, frame: NDArray[np.uint8]) -> bytes:
+        return lz4.frame.compress(frame, compression_level=self.compresslevel)
+
+    def _decompress(self, payload: bytes, nbytes: int) -> bytes:
+        claimed = lz4.frame.get_frame_info(payload)["content_size"]
+        if claimed != nbytes:
+            raise CorruptPayload(f"its header says {claimed} bytes, a frame has {nbytes}")
+        raw, bytes_read = lz4.frame.decompress(payload, return_bytes_read=True)
+        if bytes_read != len(payload):
+            raise CorruptPayload(f"{len(payload) - bytes_read} bytes follow its end")
+        return raw
+
+
+@dataclass(frozen=True)
+class Lz4Block(BytesCodec):
+    """LZ4's block format, bare: the size is known to whoever holds the payload.
+
+    :param compresslevel: 1 to 12 for the high-compression mode, 0 for the default mode; a negative level is an
+        acceleration factor
+    """
+
+    name: ClassVar[str] = "lz4-block"
+    levels: ClassVar[Levels] = Levels(((-MAX_ACCELERATION, 12),), default=0)
+    _library_errors: ClassVar[tuple[type[Exception], ...]] = (lz4.block.LZ4BlockError, ValueError)
+
+    compresslevel: int = levels.default
+
+    def __post_init__(self) -> None:
+        self._check_level(self.compresslevel)
+
+    def _compress(self, frame: NDArray[np.uint8]) -> bytes:
+        level = self.compresslevel
+        if level > 0:
+            return lz4.block.compress(frame, mode="high_compression", compression=level, store_size=False)
+        if level < 0:
+            return lz4.block.compress(frame, mode="fast", acceleration=-level, store_size=False)
+        return lz4.block.compress(frame, store_size=False)
+
+    def _decompress(self, payload: bytes, nbytes: int) -> bytes:
+        return lz4.block.decompress(payload, uncompressed_size=nbytes)

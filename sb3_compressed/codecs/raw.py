@@ -1,0 +1,28 @@
+"""``none``: frames as they are, for comparison and for data that no codec makes smaller."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sb3_compressed.codecs.base import BytesCodec
+
+__all__ = ["Raw"]
+
+
+@dataclass(frozen=True)
+class Raw(BytesCodec):
+    """No compression: a payload is the frame's bytes in C order."""
+
+    name: ClassVar[str] = "none"
+    typical_ratio: ClassVar[float] = 1.0
+    _library_errors: ClassVar[tuple[type[Exception], ...]] = ()
+
+    def _compress(self, frame: NDArray[np.uint8]) -> bytes:
+        return frame.tobytes()
+
+    def _decompress(self, payload: bytes, nbytes: int) -> bytes:
+        return payload

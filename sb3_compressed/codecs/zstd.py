@@ -1,0 +1,54 @@
+"""``zstd``: Zstandard (RFC 8878) by python-zstandard."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+import zstandard
+from numpy.typing import NDArray
+
+from sb3_compressed.codecs.base import BytesCodec, Levels
+from sb3_compressed.errors import CorruptPayload
+
+__all__ = ["Zstd"]
+
+
+@dataclass(frozen=True)
+class Zstd(BytesCodec):
+    """Zstandard, one frame with its content size a payload.
+
+    :param compresslevel: 1 (fast) to 22 (smallest), or -1 (faster) to -100 (fastest)
+    """
+
+    name: ClassVar[str] = "zstd"
+    levels: ClassVar[Levels] = Levels(((-100, -1), (1, 22)), default=3)
+    _library_errors: ClassVar[tuple[type[Exception], ...]] = (zstandard.ZstdError,)
+
+    compresslevel: int = levels.default
+
+    # zstd's contexts are costly to make and must not be used by two threads at once: one pair a thread.
+    _contexts: threading.local = field(default_factory=threading.local, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        self._check_level(self.compresslevel)
+
+    def _compress(self, frame: NDArray[np.uint8]) -> bytes:
+        try:
+            compressor: zstandard.ZstdCompressor = self._contexts.compressor
+        except AttributeError:
+            compressor = self._contexts.compressor = zstandard.ZstdCompressor(level=self.compresslevel)
+        return compressor.compress(frame.data)
+
+    def _decompress(self, payload: bytes, nbytes: int) -> bytes:
+        # The size first: the library would allocate whatever the header claims.
+        claimed = zstandard.frame_content_size(payload)
+        if claimed != nbytes:
+            raise CorruptPayload(f"its header says {claimed} bytes, a frame has {nbytes}")
+        try:
+            decompressor: zstandard.ZstdDecompressor = self._contexts.decompressor
+        except AttributeError:
+            decompressor = self._contexts.decompressor = zstandard.ZstdDecompressor()
+        return decompressor.decompress(payload, allow_extra_data=False)

@@ -1,0 +1,47 @@
+"""The exceptions a user can meet.
+
+Each is a subclass of the built-in that a caller would catch anyway, so ``except ValueError`` keeps working.
+"""
+
+from __future__ import annotations
+
+__all__ = ["CodecError", "CorruptPayload", "InvalidShorthand", "LevelOutOfRange", "LossyDtypeWarning", "UnknownCodec"]
+
+
+class CodecError(ValueError):
+    """A codec was asked for in a way that cannot be answered; the message lists what is allowed."""
+
+
+class InvalidShorthand(CodecError):
+    """A codec shorthand does not follow the grammar, e.g. ``"zstd--3"``."""
+
+
+class UnknownCodec(CodecError):
+    """No codec of that name is registered; the message lists those that are."""
+
+
+class LevelOutOfRange(CodecError):
+    """A codec has no such level; the message says the range."""
+
+
+class CorruptPayload(ValueError):
+    """A payload cannot have been written by the codec that is asked to decode it.
+
+    :ivar reason: what is wrong with it
+    :ivar index: its position in the batch of payloads that was being decoded
+    :ivar slot: index of the slot that holds it in its array, or ``None`` where no array is involved
+    """
+
+    def __init__(self, reason: str, index: int = 0, slot: tuple[int, ...] | None = None) -> None:
+        super().__init__(reason, index, slot)
+        self.reason = reason
+        self.index = index
+        self.slot = slot
+
+    def __str__(self) -> str:
+        place = f"payload {self.index} of the batch" if self.slot is None else f"slot {self.slot}"
+        return f"corrupt payload in {place}: {self.reason}"
+
+
+class LossyDtypeWarning(UserWarning):
+    """The user chose an ``elem_type`` that cannot hold every value of the array's dtype."""
