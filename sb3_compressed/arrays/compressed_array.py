@@ -1,0 +1,354 @@
+"""``CompressedArray``: looks like an ndarray of observations, and keeps compressed slots."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterator
+from typing import Any, SupportsIndex
+
+import numpy as np
+from numpy.lib.mixins import NDArrayOperatorsMixin
+from numpy.typing import DTypeLike, NDArray
+
+from sb3_compressed.arrays.cast import cast_values, clip_values
+from sb3_compressed.arrays.frames import FrameStack, LayoutSearch, stated_layout
+from sb3_compressed.arrays.indexing import split_index
+from sb3_compressed.arrays.memory import held_nbytes
+from sb3_compressed.arrays.sharing import FrameSharing
+from sb3_compressed.arrays.slots import Slot, SlotCoder
+from sb3_compressed.codecs import Codec, get_codec
+from sb3_compressed.errors import CorruptPayload
+
+__all__ = ["CompressedArray"]
+
+
+class CompressedArray(NDArrayOperatorsMixin):
+    """An array of observations of shape ``(rows, n_envs, *item_shape)`` that holds them compressed.
+
+    To whoever indexes it, it is an ndarray: reading decodes into a fresh array, writing copies and encodes, what was
+    never written reads as zeros. What is written row by row, as by a vectorised environment, is shared: frames that
+    an observation has in common with the one before it are stored once.
+
+    >>> import numpy as np
+    >>> from sb3_compressed import CompressedArray
+    >>> array = CompressedArray((1000, 2, 4, 84, 84), np.uint8, codec="zstd3", frame_stack=4)
+    >>> frames = np.zeros((2, 4, 84, 84), np.uint8)
+    >>> for step in range(1000):  # two environments, four stacked frames
+    ...     frames = np.roll(frames, -1, axis=1)
+    ...     frames[:, -1, step % 84] = 255
+    ...     array[step] = frames
+    >>> array[[10, 999], [0, 1]].shape
+    (2, 4, 84, 84)
+    >>> array.raw_nbytes // array.nbytes > 100
+    True
+
+    Reading works for any index into the first two axes (integers, slices, integer and boolean arrays, negative
+    ones, ``...``), with whole items or basic indices behind it; writing for the same without anything behind it.
+    ``swapaxes`` and ``reshape`` of the leading axes give views on the same slots. Everything else is an error that
+    says what to do: nothing decodes the whole array but an explicit ``np.asarray(array)``.
+
+    :param shape: ``(rows, n_envs, *item_shape)``
+    :param dtype: any boolean, integer or floating dtype
+    :param codec: a codec, or the shorthand of one as in :func:`~sb3_compressed.get_codec`
+    :param frame_stack: how items are cut into frames: found from the data (``"auto"``), a number of frames along the
+        first or the last axis of an item, or ``None`` for items that are no stacks
+    :param elem_type: dtype to store values in, if not ``dtype``. A narrower one loses what does not fit it: values
+        are clipped to its range
+    :raises ValueError: for a shape, codec or frame stack that does not make sense
+    """
+
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        dtype: DTypeLike = np.uint8,
+        codec: str | Codec = "auto",
+        frame_stack: FrameStack = "auto",
+        *,
+        elem_type: DTypeLike = None,
+    ) -> None:
+        if len(shape) < 2 or min(shape) < 0:
+            raise ValueError(f"shape must be (rows, n_envs, *item_shape) without negative numbers, got {shape}")
+        self.dtype = np.dtype(dtype)
+        stored = self.dtype if elem_type is None else np.dtype(elem_type)
+        for kind in (self.dtype, stored):
+            if kind.kind not in "biuf":
+                raise ValueError(f"dtype must be boolean, integer or floating, got {kind}")
+        rows, n_envs, *item_shape = (int(length) for length in shape)
+        searched = isinstance(frame_stack, str) and frame_stack == "auto"
+        layout = None if searched or frame_stack is None else stated_layout(tuple(item_shape), frame_stack)  # type: ignore[arg-type]
+        self._coder = SlotCoder(tuple(item_shape), stored, get_codec(codec), layout)
+        self._sharing: FrameSharing | None = FrameSharing(
+            self._coder, LayoutSearch(tuple(item_shape)) if searched else None
+        )
+        self._slots = _unwritten((rows, n_envs))
+
+    # -- what it is ------------------------------------------------------------------------------------------
+
+    @property
+    def slots(self) -> NDArray[Any]:
+        """Object array ``(rows, n_envs)`` with one slot an item: a payload, a tuple of payloads, or ``None``.
+
+        Before the first write it is a read-only stand-in that takes no memory.
+        """
+        return self._slots
+
+    @property
+    def codec(self) -> Codec:
+        """The codec of its payloads."""
+        return self._coder.codec
+
+    @property
+    def elem_type(self) -> np.dtype[Any]:
+        """The dtype its values are stored in."""
+        return self._coder.dtype
+
+    @property
+    def n_frames(self) -> int:
+        """How many frames an item is cut into, as far as it is known yet."""
+        return 1 if self._coder.layout is None else self._coder.layout.n_frames
+
+    @property
+    def item_shape(self) -> tuple[int, ...]:
+        """Shape of one item."""
+        return self._coder.item_shape
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the array it stands for."""
+        return self._slots.shape + self.item_shape
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes of the array it stands for."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements of the array it stands for."""
+        return math.prod(self.shape)
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element of the array it stands for."""
+        return self.dtype.itemsize
+
+    @property
+    def nbytes(self) -> int:
+        """The memory it takes, in bytes: payloads, slots and Python's overhead, what is shared counted once."""
+        return held_nbytes(self._slots)
+
+    @property
+    def raw_nbytes(self) -> int:
+        """The memory that an ndarray of this shape and dtype would take, in bytes."""
+        return self.size * self.itemsize
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    def __iter__(self) -> Iterator[NDArray[Any]]:
+        return (self[row] for row in range(len(self)))
+
+    def __repr__(self) -> str:
+        return f"CompressedArray(shape={self.shape}, dtype={self.dtype}, codec={self.codec!r})"
+
+    # -- reading ---------------------------------------------------------------------------------------------
+
+    def __getitem__(self, index: Any) -> Any:
+        """Decode the items at ``index`` into a fresh array, shaped as NumPy would shape it.
+
+        :raises CorruptPayload: if a payload is damaged; the error names its slot
+        """
+        lead, inside = split_index(index, self._slots.ndim, self.ndim)
+        selected = self._slots[lead]
+        is_array = isinstance(selected, np.ndarray)
+        lead_shape = selected.shape if is_array else ()
+        slots = selected.ravel().tolist() if is_array else [selected]
+        out = np.empty((len(slots), *self.item_shape), dtype=self.dtype)
+        try:
+            self._coder.decode_into(slots, out)
+        except CorruptPayload as error:
+            raise CorruptPayload(error.reason, error.index, self._place(lead, error.index)) from error
+        out = out.reshape(lead_shape + self.item_shape)
+        if inside:
+            out = out[(slice(None),) * len(lead_shape) + inside]
+        return out[()] if out.ndim == 0 else out  # a scalar where NumPy gives one
+
+    def __array__(self, dtype: DTypeLike = None, copy: bool | None = None) -> NDArray[Any]:
+        """Decode everything; ``np.asarray(array)`` calls it.
+
+        :raises ValueError: for ``copy=False``, since there is no uncompressed array to refer to
+        """
+        if copy is False:
+            raise ValueError("a CompressedArray cannot become an ndarray without a copy")
+        decoded: NDArray[Any] = self[...]
+        return decoded if dtype is None else decoded.astype(dtype, copy=False)
+
+    def _place(self, lead: tuple[Any, ...], position: int) -> tuple[int, ...]:
+        """Return the index of the slot that was at ``position`` among those selected by ``lead``."""
+        numbers = np.arange(self._slots.size).reshape(self._slots.shape)
+        number = np.atleast_1d(numbers[lead]).ravel()[position]
+        return tuple(int(i) for i in np.unravel_index(number, self._slots.shape))
+
+    # -- writing ---------------------------------------------------------------------------------------------
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        """Encode ``value`` into the slots at ``index``; it may broadcast as in NumPy. Nothing of it is kept.
+
+        One whole row at a time is the fast way, and the one that shares frames with the row written before.
+
+        :raises ValueError: if the shape or a value does not fit; nothing is changed then
+        :raises TypeError: if ``value`` has no numbers
+        """
+        lead, inside = split_index(index, self._slots.ndim, self.ndim)
+        if inside:
+            raise IndexError(
+                f"cannot write inside the items with {inside}; read the items, change them and write them back"
+            )
+        selected = self._slots[lead]
+        values = self._stored_values(value)
+        is_row = len(lead) == 1 and isinstance(lead[0], int | np.integer) and self._slots.ndim == 2
+        slots: list[Slot]
+        if is_row and self._sharing is not None:
+            slots = self._sharing.encode_row(self._broadcast(values, selected.shape))
+        elif values.ndim <= len(self.item_shape):  # one item for all of them
+            slots = self._coder.encode(self._broadcast(values, (1,))) * np.size(selected)
+        else:
+            lead_shape = selected.shape if isinstance(selected, np.ndarray) else ()
+            items = self._broadcast(values, lead_shape)
+            slots = self._coder.encode(items.reshape(math.prod(lead_shape), *self.item_shape))
+        self._allocate()
+        if isinstance(selected, np.ndarray):
+            # fromiter, since an assignment would take a list of equally long tuples for a second axis
+            self._slots[lead] = np.fromiter(slots, dtype=object, count=len(slots)).reshape(selected.shape)
+        else:
+            self._slots[lead] = slots[0]
+
+    def check_values(self, value: Any, lead_shape: tuple[int, ...]) -> None:
+        """Raise what writing ``value`` to slots of shape ``lead_shape`` would raise, without writing."""
+        self._broadcast(self._stored_values(value), lead_shape)
+
+    def _stored_values(self, value: Any) -> NDArray[Any]:
+        values = cast_values(np.asarray(value), self.dtype)
+        return values if self.elem_type == self.dtype else clip_values(values, self.elem_type)
+
+    def _broadcast(self, values: NDArray[Any], lead_shape: tuple[int, ...]) -> NDArray[Any]:
+        shape = lead_shape + self.item_shape
+        if values.shape == shape:
+            return values
+        try:
+            return np.broadcast_to(values, shape)
+        except ValueError:
+            raise ValueError(f"cannot write values of shape {values.shape} to items of shape {shape}") from None
+
+    # -- views and copies ------------------------------------------------------------------------------------
+
+    def swapaxes(self, axis1: SupportsIndex, axis2: SupportsIndex) -> CompressedArray:
+        """Return a view with two of the leading axes interchanged.
+
+        :raises ValueError: for an axis inside the items
+        """
+        axes = [range(self.ndim)[axis] for axis in (axis1, axis2)]
+        if max(axes) >= self._slots.ndim:
+            raise ValueError(
+                f"cannot swap axes {axes}: only the first {self._slots.ndim} are not inside the compressed items; "
+                f"swap the axes of what you read, as in array[rows].swapaxes{(axis1, axis2)}"
+            )
+        return self._view(lambda slots: slots.swapaxes(*axes))
+
+    def reshape(self, *shape: Any) -> CompressedArray:
+        """Return the array with other leading axes, a view where NumPy gives one of the slots.
+
+        :param shape: the new shape; it ends with the shape of the items, one length before that may be -1
+        :raises ValueError: if it does not
+        """
+        new = tuple(shape[0]) if len(shape) == 1 and not isinstance(shape[0], int | np.integer) else shape
+        n_lead = len(new) - len(self.item_shape)
+        if n_lead < 1 or new[n_lead:] != self.item_shape:
+            raise ValueError(
+                f"cannot reshape to {new}: items stay whole, so a new shape must end with {self.item_shape}; "
+                "reshape what you read instead"
+            )
+        return self._view(lambda slots: slots.reshape(new[:n_lead]))
+
+    def copy(self) -> CompressedArray:
+        """Return an independent array with the same content. Payloads never change, so both refer to the same."""
+        return copy.deepcopy(self)
+
+    def empty_like(self) -> CompressedArray:
+        """Return an unwritten array of this shape that shares frames with this one, for the same observations.
+
+        For arrays that receive one stream of observations: ``observations`` and ``next_observations``, or the next
+        rollout's after this one. The codec and the frame layout are the same objects.
+        """
+        other = copy.copy(self)
+        other._slots = _unwritten(self._slots.shape)
+        return other
+
+    def _allocate(self) -> None:
+        if not self._slots.flags.writeable:
+            self._slots = np.empty(self._slots.shape, dtype=object)
+
+    def _view(self, change: Callable[[NDArray[Any]], NDArray[Any]]) -> CompressedArray:
+        self._allocate()
+        view = copy.copy(self)
+        view._slots = change(self._slots)
+        view._sharing = None  # its rows need not be those of the stream of observations
+        return view
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> CompressedArray:
+        other = copy.copy(self)
+        memo[id(self)] = other
+        if self._slots.flags.writeable:
+            other._slots = self._slots.copy()  # references to payloads, which are immutable
+        other._coder = copy.deepcopy(self._coder, memo)
+        other._sharing = copy.deepcopy(self._sharing, memo)
+        return other
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Rows behind the last written one would make the pickle of a young buffer larger than its content.
+        is_written = np.not_equal(self._slots, None).reshape(len(self), -1).any(axis=1)
+        n_written = int(np.flatnonzero(is_written)[-1]) + 1 if is_written.any() else 0
+        return {**self.__dict__, "_slots": (self._slots.shape, self._slots[:n_written])}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        shape, written = state["_slots"]
+        self.__dict__.update(state, _slots=_unwritten(shape))
+        if len(written):
+            self._allocate()
+            self._slots[: len(written)] = written
+
+    # -- what it cannot do -----------------------------------------------------------------------------------
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        raise TypeError(f"np.{ufunc.__name__} does not work on a CompressedArray; {self._advice()}")
+
+    def __array_function__(
+        self, function: Callable[..., Any], types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        if function in _ATTRIBUTES:
+            return getattr(args[0], _ATTRIBUTES[function])
+        if function in _COMPARISONS:  # what they are called for is all of the array
+            args = tuple(np.asarray(arg) if isinstance(arg, CompressedArray) else arg for arg in args)
+            return function(*args, **kwargs)
+        raise TypeError(f"np.{function.__name__} does not work on a CompressedArray; {self._advice()}")
+
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("_") and hasattr(np.ndarray, name):
+            raise AttributeError(f"a CompressedArray has no {name!r}; {self._advice()}", name=name, obj=self)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+
+    def _advice(self) -> str:
+        return (
+            "decode what you need by indexing, or all of it explicitly with np.asarray(array), "
+            f"which takes {self.raw_nbytes / 1e6:.1f} MB"
+        )
+
+
+def _unwritten(shape: tuple[int, ...]) -> NDArray[Any]:
+    """Return slots that were never written: one ``None`` seen from everywhere, since NumPy fills object arrays."""
+    return np.broadcast_to(np.array(None, dtype=object), shape)
+
+
+_ATTRIBUTES = {np.shape: "shape", np.ndim: "ndim", np.size: "size"}
+_COMPARISONS = {np.array_equal, np.array_equiv, np.allclose, np.isclose}

@@ -1,0 +1,142 @@
+"""How an observation is cut into frames: the layout, what a user may say of it, and how it is found from data."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["FrameLayout", "FrameStack", "LayoutSearch", "stated_layout"]
+
+FrameStack = int | Literal["auto"] | None
+"""What a user says of frame stacking: found from the data, a number of frames, or none."""
+
+
+@dataclass(frozen=True)
+class FrameLayout:
+    """A stack of equal frames along one axis of an item, the oldest first.
+
+    >>> FrameLayout((84, 84, 12), axis=-1, n_frames=4).frame_shape  # four RGB frames, channel-last
+    (84, 84, 3)
+
+    :param item_shape: shape of one observation
+    :param axis: the axis that holds the frames: 0 (channel-first, vectors) or -1 (channel-last)
+    :param n_frames: how many frames there are; it divides the length of the axis
+    """
+
+    item_shape: tuple[int, ...]
+    axis: Literal[0, -1]
+    n_frames: int
+
+    @property
+    def channels(self) -> int:
+        """Length of one frame along the axis."""
+        return self.item_shape[self.axis] // self.n_frames
+
+    @property
+    def frame_shape(self) -> tuple[int, ...]:
+        """Shape of one frame."""
+        shape = list(self.item_shape)
+        shape[self.axis] = self.channels
+        return tuple(shape)
+
+    def split(self, items: NDArray[Any]) -> NDArray[Any]:
+        """View items ``(n, *item_shape)`` as frames ``(n, n_frames, *frame_shape)``."""
+        if self.axis == 0:
+            return items.reshape(len(items), self.n_frames, *self.frame_shape)
+        stacked = items.reshape(*items.shape[:-1], self.n_frames, self.channels)
+        return np.moveaxis(stacked, -2, 1)
+
+
+def stated_layout(item_shape: tuple[int, ...], n_frames: int) -> FrameLayout | None:
+    """Return the layout of a stack of which the user says the number of frames; ``None`` for one frame.
+
+    Of the first and the last axis, it is the shorter one that ``n_frames`` divides: the channels of an image are
+    fewer than its rows and columns.
+
+    :raises ValueError: if ``n_frames`` divides neither
+    """
+    if isinstance(n_frames, bool) or not isinstance(n_frames, int | np.integer) or n_frames < 1:
+        raise ValueError(f"frame_stack must be 'auto', None or a positive int, got {n_frames!r}")
+    if n_frames == 1:
+        return None
+    axes: list[Literal[0, -1]] = [0, -1]
+    fitting = [axis for axis in axes if item_shape and item_shape[axis] and item_shape[axis] % n_frames == 0]
+    if not fitting:
+        raise ValueError(
+            f"frame_stack={n_frames} divides neither the first nor the last axis of observations of shape "
+            f"{item_shape}; pass the number of stacked frames, or 'auto', or None"
+        )
+    return FrameLayout(item_shape, min(fitting, key=lambda axis: item_shape[axis]), int(n_frames))
+
+
+class LayoutSearch:
+    """Finds the layout of a frame stack from consecutive observations, or that there is none.
+
+    Wherever an observation differs from the one before it, each possible layout either explains the new one (its
+    older frames are the newer ones of the one before) or does not. A layout that explains :data:`EVIDENCE` more
+    pairs than it fails to is taken; after :data:`PATIENCE` pairs without one the items are taken to be no stacks.
+    Episode ends are such failures and are few. A wrong answer costs bytes, never correctness.
+    """
+
+    #: By how many pairs a layout must be ahead. One pair can fit by coincidence, as on a screen that is all black.
+    EVIDENCE = 3
+    #: Pairs of differing observations after which the search ends.
+    PATIENCE = 64
+    #: More frames than anybody stacks. Without a bound, each row of a scrolling picture would pass for a frame.
+    MAX_FRAMES = 16
+
+    def __init__(self, item_shape: tuple[int, ...]) -> None:
+        self.pairs = 0
+        self.candidates = list(_possible_layouts(item_shape, self.MAX_FRAMES))
+        self._score: Counter[FrameLayout] = Counter()
+
+    @property
+    def over(self) -> bool:
+        """Whether there is nothing left to find."""
+        return not self.candidates or self.pairs >= self.PATIENCE
+
+    def observe(self, before: NDArray[np.uint8], after: NDArray[np.uint8]) -> FrameLayout | None:
+        """Learn from observations and those that followed them.
+
+        :param before: bytes of observations, ``(n_envs, *item_shape, itemsize)``
+        :param after: bytes of the observations that came next, of the same shape
+        :return: the layout, once it is found
+        """
+        for old, new in zip(before, after, strict=True):
+            if self.over or np.array_equal(old, new):
+                continue
+            self.pairs += 1
+            for layout in self.candidates:
+                self._score[layout] += 1 if _follows(layout, old, new) else -1
+            # Candidates are in the order of their frames' size: the smallest frame shares the most.
+            for layout in self.candidates:
+                if self._score[layout] >= self.EVIDENCE:
+                    return layout
+        return None
+
+
+def _possible_layouts(item_shape: tuple[int, ...], max_frames: int) -> Iterator[FrameLayout]:
+    """Yield every layout of such items, those with the smallest frames first."""
+    axes: tuple[Literal[0, -1], ...] = (0, -1) if len(item_shape) > 1 else (0,) if item_shape else ()
+    if not math.prod(item_shape):
+        return
+    layouts = [
+        FrameLayout(item_shape, axis, n_frames)
+        for axis in axes
+        for n_frames in range(2, max_frames + 1)
+        if item_shape[axis] % n_frames == 0
+    ]
+    yield from sorted(layouts, key=lambda layout: layout.n_frames, reverse=True)
+
+
+def _follows(layout: FrameLayout, old: NDArray[np.uint8], new: NDArray[np.uint8]) -> bool:
+    """Tell whether ``new`` is ``old`` with its oldest frame gone and one frame added, both with a byte axis."""
+    axis = 0 if layout.axis == 0 else -2  # the last axis is that of the bytes
+    old, new = np.moveaxis(old, axis, 0), np.moveaxis(new, axis, 0)
+    return np.array_equal(old[layout.channels :], new[: -layout.channels])

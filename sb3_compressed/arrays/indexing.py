@@ -1,0 +1,81 @@
+"""Splitting an index into the part that selects slots and the part that goes inside the items."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+__all__ = ["split_index"]
+
+WHOLE = slice(None)
+
+
+def split_index(index: Any, n_lead: int, n_axes: int) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """Split an index of an array whose first ``n_lead`` of ``n_axes`` axes are those of its slots.
+
+    >>> split_index((3, 0, slice(None)), n_lead=2, n_axes=5)
+    ((3, 0), ())
+    >>> split_index((..., slice(0, 2)), n_lead=2, n_axes=5)
+    ((), (slice(None, None, None), slice(None, None, None), slice(0, 2, None)))
+
+    :return: the index into the slots, and the index into each item, empty where it is taken whole
+    :raises IndexError: if the part inside the items has arrays in it, or integers while the part before it has
+        arrays: NumPy's rules for these depend on both parts at once
+    """
+    parts = index if isinstance(index, tuple) else (index,)
+    parts = _expand_ellipsis(parts, n_axes)
+    consumed = 0
+    lead: list[Any] = []
+    for position, part in enumerate(parts):
+        if consumed >= n_lead:
+            inside = parts[position:]
+            break
+        lead.append(part)
+        consumed += _n_axes_of(part)
+    else:
+        inside = ()
+    if consumed > n_lead:
+        raise IndexError(
+            f"a boolean index spans axes of the slots and of the items; index the first {n_lead} axes, then the result"
+        )
+    if all(_is_whole(part) for part in inside):
+        return tuple(lead), ()
+    allowed = (slice, type(None)) if any(_is_array(part) for part in lead) else (slice, type(None), int, np.integer)
+    if not all(isinstance(part, allowed) and not isinstance(part, bool) for part in inside):
+        raise IndexError(
+            f"cannot index inside the items with {inside}; index the first {n_lead} axes, then the result: "
+            "array[rows, envs][..., i]"
+        )
+    return tuple(lead), inside
+
+
+def _is_whole(part: Any) -> bool:
+    return isinstance(part, slice) and part == WHOLE
+
+
+def _is_array(part: Any) -> bool:
+    return isinstance(part, list | tuple | np.ndarray) or (hasattr(part, "__array__") and not np.isscalar(part))
+
+
+def _n_axes_of(part: Any) -> int:
+    """Tell how many axes one part of an index uses up."""
+    if part is None or isinstance(part, bool | np.bool_):
+        return 0
+    if _is_array(part):
+        array = np.asarray(part)
+        return array.ndim if array.dtype == bool else 1
+    return 1
+
+
+def _expand_ellipsis(parts: tuple[Any, ...], n_axes: int) -> tuple[Any, ...]:
+    places = [position for position, part in enumerate(parts) if part is Ellipsis]
+    used = sum(_n_axes_of(part) for part in parts if part is not Ellipsis)
+    if len(places) > 1:
+        raise IndexError("an index can only have a single ellipsis ('...')")
+    if used > n_axes:
+        raise IndexError(f"too many indices: the array has {n_axes} axes, {used} were indexed")
+    if not places:
+        return parts
+    [place] = places
+    return (*parts[:place], *[WHOLE] * (n_axes - used), *parts[place + 1 :])

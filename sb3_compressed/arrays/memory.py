@@ -1,0 +1,46 @@
+"""What slots really take: every object they refer to, once, as Python's allocator lays it out."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from numpy.typing import NDArray
+
+__all__ = ["held_nbytes"]
+
+ALIGNMENT = 16  # of pymalloc and of glibc's malloc
+SMALL = 512  # up to here pymalloc serves, without a header of its own
+MALLOC_HEADER = 8
+
+
+def held_nbytes(*slot_arrays: NDArray[Any]) -> int:
+    """Return the bytes that object arrays of slots take together with all they refer to.
+
+    Payloads and slots that several arrays share count once. The walk takes time in proportion to the slots written,
+    about 0.2 s a million.
+    """
+    total = 0
+    seen: set[int] = set()
+    for slots in slot_arrays:
+        if not slots.flags.writeable:  # nothing was written yet
+            continue
+        total += slots.nbytes
+        for slot in slots.ravel().tolist():
+            if slot is None or id(slot) in seen:
+                continue
+            seen.add(id(slot))
+            total += _allocated(slot)
+            if isinstance(slot, tuple):
+                for payload in slot:
+                    if id(payload) not in seen:
+                        seen.add(id(payload))
+                        total += _allocated(payload)
+    return total
+
+
+def _allocated(obj: object) -> int:
+    nbytes = sys.getsizeof(obj)
+    if nbytes > SMALL:
+        nbytes += MALLOC_HEADER
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
