@@ -1,0 +1,68 @@
+"""Replay and rollout buffers for Stable-Baselines3 that hold their observations compressed."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sb3_compressed.arrays import CompressedArray
+    from sb3_compressed.buffers import (
+        CompressedDictReplayBuffer,
+        CompressedDictRolloutBuffer,
+        CompressedHerReplayBuffer,
+        CompressedNStepReplayBuffer,
+        CompressedReplayBuffer,
+        CompressedRolloutBuffer,
+    )
+    from sb3_compressed.codecs import Codec, available_codecs, get_codec, register_codec
+    from sb3_compressed.dtypes import find_buffer_dtypes
+    from sb3_compressed.errors import (
+        CodecError,
+        CorruptPayload,
+        InvalidShorthand,
+        LevelOutOfRange,
+        LossyDtypeWarning,
+        UnknownCodec,
+    )
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Codec",
+    "CodecError",
+    "CompressedArray",
+    "CompressedDictReplayBuffer",
+    "CompressedDictRolloutBuffer",
+    "CompressedHerReplayBuffer",
+    "CompressedNStepReplayBuffer",
+    "CompressedReplayBuffer",
+    "CompressedRolloutBuffer",
+    "CorruptPayload",
+    "InvalidShorthand",
+    "LevelOutOfRange",
+    "LossyDtypeWarning",
+    "UnknownCodec",
+    "available_codecs",
+    "find_buffer_dtypes",
+    "get_codec",
+    "register_codec",
+]
+
+# Each name is imported when it is first used, from the first of these that has it: arrays and codecs are useful
+# without waiting for torch, which the buffers need.
+_HOMES = ("errors", "codecs", "arrays", "dtypes", "buffers")
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        for home in _HOMES:
+            module = importlib.import_module(f"{__name__}.{home}")
+            if name in module.__all__:
+                globals()[name] = getattr(module, name)
+                return globals()[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,18 @@
+"""Compressed counterparts of SB3's replay and rollout buffers; those of sb3-contrib's are in ``contrib``."""
+
+from sb3_compressed.buffers.replay import (
+    CompressedDictReplayBuffer,
+    CompressedHerReplayBuffer,
+    CompressedNStepReplayBuffer,
+    CompressedReplayBuffer,
+)
+from sb3_compressed.buffers.rollout import CompressedDictRolloutBuffer, CompressedRolloutBuffer
+
+__all__ = [
+    "CompressedDictReplayBuffer",
+    "CompressedDictRolloutBuffer",
+    "CompressedHerReplayBuffer",
+    "CompressedNStepReplayBuffer",
+    "CompressedReplayBuffer",
+    "CompressedRolloutBuffer",
+]

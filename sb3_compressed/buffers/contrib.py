@@ -1,0 +1,85 @@
+"""Compressed rollout buffers, one for each of sb3-contrib's."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from sb3_contrib.common.maskable.buffers import MaskableDictRolloutBuffer, MaskableRolloutBuffer
+from sb3_contrib.common.recurrent.buffers import RecurrentDictRolloutBuffer, RecurrentRolloutBuffer
+from stable_baselines3.common.buffers import DictRolloutBuffer, RolloutBuffer
+from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
+
+from sb3_compressed.buffers.mixin import CompressedRollout, parent_signature
+from sb3_compressed.buffers.rollout import CompressedDictRolloutBuffer, CompressedRolloutBuffer
+
+__all__ = [
+    "CompressedMaskableDictRolloutBuffer",
+    "CompressedMaskableRolloutBuffer",
+    "CompressedRecurrentDictRolloutBuffer",
+    "CompressedRecurrentRolloutBuffer",
+    "compress_rollout_buffer",
+]
+
+
+class CompressedMaskableRolloutBuffer(CompressedRollout, MaskableRolloutBuffer):
+    """sb3-contrib's ``MaskableRolloutBuffer``, compressed: for MaskablePPO.
+
+    Arguments: those of ``MaskableRolloutBuffer`` and of :class:`~sb3_compressed.buffers.mixin.CompressedBuffer`.
+    """
+
+
+class CompressedMaskableDictRolloutBuffer(CompressedRollout, MaskableDictRolloutBuffer):
+    """sb3-contrib's ``MaskableDictRolloutBuffer``, compressed key by key: for MaskablePPO.
+
+    Arguments: those of ``MaskableDictRolloutBuffer`` and of :class:`~sb3_compressed.buffers.mixin.CompressedBuffer`.
+    """
+
+
+class CompressedRecurrentRolloutBuffer(CompressedRollout, RecurrentRolloutBuffer):
+    """sb3-contrib's ``RecurrentRolloutBuffer``, compressed: for RecurrentPPO by :func:`compress_rollout_buffer`.
+
+    Arguments: those of ``RecurrentRolloutBuffer`` and of :class:`~sb3_compressed.buffers.mixin.CompressedBuffer`.
+    """
+
+
+class CompressedRecurrentDictRolloutBuffer(CompressedRollout, RecurrentDictRolloutBuffer):
+    """sb3-contrib's ``RecurrentDictRolloutBuffer``, compressed: for RecurrentPPO by :func:`compress_rollout_buffer`.
+
+    Arguments: those of ``RecurrentDictRolloutBuffer`` and of :class:`~sb3_compressed.buffers.mixin.CompressedBuffer`.
+    """
+
+
+COMPRESSED: dict[type[RolloutBuffer], type[CompressedRollout]] = {
+    RolloutBuffer: CompressedRolloutBuffer,
+    DictRolloutBuffer: CompressedDictRolloutBuffer,
+    MaskableRolloutBuffer: CompressedMaskableRolloutBuffer,
+    MaskableDictRolloutBuffer: CompressedMaskableDictRolloutBuffer,
+    RecurrentRolloutBuffer: CompressedRecurrentRolloutBuffer,
+    RecurrentDictRolloutBuffer: CompressedRecurrentDictRolloutBuffer,
+}
+
+Model = TypeVar("Model", bound=OnPolicyAlgorithm)
+
+
+def compress_rollout_buffer(model: Model, **options: Any) -> Model:
+    """Give an on-policy model the compressed counterpart of its rollout buffer.
+
+    For algorithms that take no ``rollout_buffer_class``, as RecurrentPPO. The buffer is no part of a saved model:
+    call it again after ``load``.
+
+    >>> model = compress_rollout_buffer(RecurrentPPO("CnnLstmPolicy", env), compression_method="zstd-5")
+
+    :param model: a model between two rollouts
+    :param options: the arguments of :class:`~sb3_compressed.buffers.mixin.CompressedBuffer`
+    :return: the same model
+    :raises TypeError: if its buffer has no compressed counterpart
+    """
+    raw = model.rollout_buffer
+    compressed = COMPRESSED.get(type(raw))
+    if compressed is None:
+        names = ", ".join(sorted(parent.__name__ for parent in COMPRESSED))
+        raise TypeError(f"no compressed counterpart of {type(raw).__name__}; there are those of {names}")
+    # Every argument of these constructors is an attribute of the buffer under the same name.
+    arguments = {name: getattr(raw, name) for name in parent_signature(compressed).parameters}
+    model.rollout_buffer = compressed(**arguments, **options)  # type: ignore[assignment]
+    return model

@@ -1,0 +1,351 @@
+"""The mixins that turn SB3's buffers into compressed ones: the only file that knows SB3's insides.
+
+SB3's buffers index ``observations`` and ``next_observations`` as arrays and nothing else. So a compressed buffer is
+its SB3 counterpart with :class:`~sb3_compressed.CompressedArray` in those places: adding, sampling, random numbers,
+normalisation and types are SB3's own code. What is left to do here:
+
+- construction without SB3's allocation: the parent is handed a hollow observation space, whose parts have no
+  elements, and the real space and arrays take their places afterwards;
+- looking at everything a caller adds before SB3 writes the first of it, so that bad input changes nothing;
+- the two options that concern what comes out, ``output_dtype`` and ``normalize_images``.
+"""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
+
+import numpy as np
+import torch as th
+from gymnasium import spaces
+from stable_baselines3.common.buffers import BaseBuffer
+from stable_baselines3.common.preprocessing import get_obs_shape, is_image_space
+
+from sb3_compressed.arrays import CompressedArray
+from sb3_compressed.arrays.cast import cast_values
+from sb3_compressed.arrays.frames import FrameStack
+from sb3_compressed.arrays.memory import held_nbytes
+from sb3_compressed.buffers.plan import Key, hollow_space, plan_arrays
+from sb3_compressed.codecs import Codec
+from sb3_compressed.errors import LossyDtypeWarning
+
+try:
+    import psutil
+except ImportError:  # as in SB3, without it there is no look at the available memory
+    psutil = None
+
+__all__ = ["CompressedBuffer", "CompressedReplay", "CompressedRollout", "parent_signature"]
+
+OutputDtype = Literal["raw", "float"]
+
+# The mixins stand before a buffer of SB3 in a class's bases; what they use of it is BaseBuffer's.
+_Base = BaseBuffer if TYPE_CHECKING else object
+
+
+def parent_signature(cls: type[CompressedBuffer]) -> inspect.Signature:
+    """Return the constructor arguments of the buffer that ``cls`` compresses, ``self`` excepted.
+
+    A class that passes ``*args, **kwargs`` on, as ``NStepReplayBuffer`` does, has those of its own parent too.
+    """
+    positional: list[inspect.Parameter] = []
+    keyword_only: list[inspect.Parameter] = []
+    for base in cls.__mro__:
+        if issubclass(base, CompressedBuffer) or "__init__" not in vars(base):
+            continue
+        parameters = list(inspect.signature(base.__init__).parameters.values())[1:]  # type: ignore[misc]
+        positional += [parameter for parameter in parameters if parameter.kind is parameter.POSITIONAL_OR_KEYWORD]
+        keyword_only += [parameter for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
+        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+            break
+    return inspect.Signature([*positional, *keyword_only])
+
+
+class CompressedBuffer(_Base):
+    """What every compressed buffer has: the constructor, and compressed arrays in the places of SB3's.
+
+    All of the parent's arguments are taken, by position or name, and besides them:
+
+    :param compression_method: shorthand of a codec, e.g. ``"zstd-5"``, or a codec. ``"auto"`` chooses one, and leaves
+        observations that are too small or too random to gain anything as SB3's plain arrays. For a Dict space also a
+        mapping from its keys
+    :param compression_kwargs: keyword arguments of the codec, e.g. ``dict(compresslevel=5)``
+    :param decompression_kwargs: the same for arguments of a codec that concern decoding
+    :param dtypes: what :func:`~sb3_compressed.find_buffer_dtypes` returns, or a dtype to store elements in. One that
+        cannot hold every value of the space's dtype is the one way to lose something, and warns
+    :param frame_stack: how stacked frames are found: ``"auto"`` from the data, the number of frames, or ``None``. For a
+        Dict space also a mapping from its keys
+    :param output_dtype: ``"float"`` for observations as float32 tensors, ``"raw"`` for SB3's dtypes
+    :param normalize_images: whether image observations are divided by 255 (as float32). Pass
+        ``policy_kwargs=dict(normalize_images=False)`` then, or the policy does it once more
+    :raises ValueError: if an option is unknown or does not fit the space; the message lists what is allowed
+    """
+
+    observations: Any
+    next_observations: Any
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        parent, own = parent_signature(cls), inspect.signature(CompressedBuffer.__init__)
+        options = [option for option in own.parameters.values() if option.kind is option.KEYWORD_ONLY]
+        # What help() and editors show: the parent's arguments, then the ones above.
+        cls.__signature__ = parent.replace(parameters=[*parent.parameters.values(), *options])  # type: ignore[attr-defined]
+
+    def __init__(
+        self,
+        *args: Any,
+        compression_method: str | Codec | Mapping[str, str | Codec] = "auto",
+        compression_kwargs: Mapping[str, Any] | None = None,
+        decompression_kwargs: Mapping[str, Any] | None = None,
+        dtypes: Any = None,
+        frame_stack: FrameStack | Mapping[str, FrameStack] = "auto",
+        output_dtype: OutputDtype = "raw",
+        normalize_images: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        if output_dtype not in get_args(OutputDtype):
+            raise ValueError(f"output_dtype must be one of {get_args(OutputDtype)}, got {output_dtype!r}")
+        self.output_dtype = output_dtype
+        self.normalize_images = normalize_images
+        self.compression_method = compression_method
+
+        arguments = self._parent_arguments(args, kwargs)
+        space = arguments["observation_space"]
+        codec_kwargs = {**(compression_kwargs or {}), **(decompression_kwargs or {})}
+        self._plans = plan_arrays(space, compression_method, codec_kwargs, dtypes, frame_stack)
+        self._new_arrays: dict[Key, CompressedArray] = {}  # never written: each array of a key is one like these
+        super().__init__(**{**arguments, "observation_space": hollow_space(space, self._plans)})
+        self._hollow_shape = self.obs_shape
+        self.observation_space = space
+        self.obs_shape = get_obs_shape(space)  # type: ignore[assignment]
+        self._put_arrays()
+        self._warn_of_losses()
+        self._warn_of_memory()
+
+    def _parent_arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Return the arguments for the parent's constructor by their names.
+
+        :raises TypeError: as a call of the constructor would
+        """
+        try:
+            return parent_signature(type(self)).bind(*args, **kwargs).arguments
+        except TypeError as error:
+            raise TypeError(f"{type(self).__name__}: {error}") from None
+
+    # -- arrays ----------------------------------------------------------------------------------------------
+
+    def _put_arrays(self) -> None:
+        """Put arrays of the real shapes in the places of those the parent made for the hollow space."""
+        for name in ("observations", "next_observations"):
+            if isinstance(hollow := self.__dict__.get(name), dict):
+                self.__dict__[name] = {key: self._array_for(key, part) for key, part in hollow.items()}
+            elif hollow is not None:
+                self.__dict__[name] = self._array_for(None, hollow)
+
+    def _array_for(self, key: Key, made_by_parent: np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | CompressedArray:
+        if key not in self._plans:
+            return made_by_parent
+        if key not in self._new_arrays:
+            rows, n_envs = made_by_parent.shape[:2]
+            self._new_arrays[key] = self._plans[key].new_array(rows, n_envs, made_by_parent.dtype)
+        return self._new_arrays[key].empty_like()
+
+    def _arrays(self) -> list[tuple[Key, Any]]:
+        """Return the arrays of observations and next observations with their keys, compressed and plain ones."""
+        found: list[tuple[Key, Any]] = []
+        for name in ("observations", "next_observations"):
+            value = self.__dict__.get(name)
+            found += value.items() if isinstance(value, dict) else [] if value is None else [(None, value)]
+        return found
+
+    @property
+    def observations_nbytes(self) -> int:
+        """The memory that all observations take, in bytes, Python's overhead included, what is shared once."""
+        arrays = [array for _, array in self._arrays()]
+        compressed = [array.slots for array in arrays if isinstance(array, CompressedArray)]
+        return held_nbytes(*compressed) + sum(array.nbytes for array in arrays if isinstance(array, np.ndarray))
+
+    @property
+    def raw_observations_nbytes(self) -> int:
+        """The memory that all observations take in the SB3 buffer of the same arguments, in bytes."""
+        arrays = [array for _, array in self._arrays()]
+        return sum(array.raw_nbytes if isinstance(array, CompressedArray) else array.nbytes for array in arrays)
+
+    # -- warnings --------------------------------------------------------------------------------------------
+
+    def _warn_of_losses(self) -> None:
+        for key, array in self._new_arrays.items():
+            if not np.can_cast(array.dtype, array.elem_type, "safe"):
+                place = "observations" if key is None else f"observations[{key!r}]"
+                warnings.warn(
+                    f"{place} are stored as {array.elem_type}, narrower than their dtype {array.dtype}: values that "
+                    "do not fit are clipped",
+                    LossyDtypeWarning,
+                    stacklevel=4,
+                )
+
+    def _warn_of_memory(self) -> None:
+        if psutil is None:
+            return
+        expected = sum(
+            plan.estimated_nbytes(array.shape[0], array.shape[1], array.dtype)
+            for plan, array in ((self._plans[key], array) for key, array in self._new_arrays.items())
+        )
+        available = psutil.virtual_memory().available
+        if expected > available:
+            warnings.warn(
+                f"This system does not have apparently enough memory to store the complete buffer: about "
+                f"{expected / 1e9:.2f}GB, estimated from what codecs make of game frames, > {available / 1e9:.2f}GB",
+                stacklevel=4,
+            )
+
+    # -- the door --------------------------------------------------------------------------------------------
+
+    def _check_observation(self, obs: Any, name: str = "obs") -> None:
+        """Raise if SB3 could not write an observation of all environments as a row of the arrays."""
+        arrays = self.observations if isinstance(self.observations, dict) else {None: self.observations}
+        if isinstance(self.observation_space, spaces.Dict):
+            missing = set(arrays) - set(obs) if isinstance(obs, Mapping) else set(arrays)
+            if missing:
+                raise ValueError(f"{name} must be a dict with the keys {sorted(arrays)}, {sorted(missing)} are missing")
+        for key, array in arrays.items():
+            value = obs if key is None else obs[key]
+            space = self.observation_space if key is None else self.observation_space[key]  # type: ignore[index]
+            if isinstance(space, spaces.Discrete):  # SB3 reshapes these
+                value = np.reshape(value, (self.n_envs, 1))
+            try:
+                if isinstance(array, CompressedArray):
+                    array.check_values(value, (self.n_envs,))
+                else:
+                    _check_row(value, array)
+            except (TypeError, ValueError) as error:
+                where = name if key is None else f"{name}[{key!r}]"
+                raise type(error)(f"{where}: {error}") from None
+
+    def _check_sizes(self, *allowed: int, **values: Any) -> None:
+        """Raise unless each value has one of the allowed numbers of elements."""
+        for name, value in values.items():
+            size = value.numel() if isinstance(value, th.Tensor) else np.size(value)
+            if size not in allowed:
+                raise ValueError(f"{name} has {size} elements, a step of {self.n_envs} environments needs {allowed[0]}")
+
+    # -- the way out -----------------------------------------------------------------------------------------
+
+    def _output(self, samples: Any) -> Any:
+        """Return a batch with its observations as ``output_dtype`` and ``normalize_images`` ask for them."""
+        if self.output_dtype == "raw" and not self.normalize_images:
+            return samples
+        names = [name for name in ("observations", "next_observations") if hasattr(samples, name)]
+        return samples._replace(**{name: self._output_observations(getattr(samples, name)) for name in names})
+
+    def _output_observations(self, observations: Any) -> Any:
+        if isinstance(observations, dict):
+            parts = self.observation_space.spaces  # type: ignore[attr-defined]
+            return {key: self._output_tensor(tensor, parts[key]) for key, tensor in observations.items()}
+        return self._output_tensor(observations, self.observation_space)
+
+    def _output_tensor(self, tensor: th.Tensor, space: spaces.Space[Any]) -> th.Tensor:
+        if self.normalize_images and is_image_space(space):
+            return tensor.float() / 255.0  # as SB3's policies do it
+        return tensor.float() if self.output_dtype == "float" else tensor
+
+
+class CompressedReplay(CompressedBuffer):
+    """A compressed replay buffer, in front of one of SB3's.
+
+    ``optimize_memory_usage=True`` works for every class and with ``handle_timeout_termination=True``, which SB3
+    refuses: next observations share their payloads with observations, so both are kept and cost no more. Only where
+    SB3's own class supports it, its variant of sampling is used, with the same random numbers.
+    """
+
+    #: Whether the parent implements ``optimize_memory_usage`` (without ``handle_timeout_termination``).
+    _parent_optimizes: ClassVar[bool] = False
+
+    def _parent_arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        arguments = super()._parent_arguments(args, kwargs)
+        handles_timeouts = arguments.get("handle_timeout_termination", True)
+        if arguments.get("optimize_memory_usage") and (handles_timeouts or not self._parent_optimizes):
+            arguments["optimize_memory_usage"] = False
+        return arguments
+
+    def add(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: Any) -> None:
+        """Add a transition of every environment, as SB3's buffer does.
+
+        :param obs: observations ``(n_envs, *obs_shape)``, or a dict of them
+        :param next_obs: the observations that followed, at an episode's end its last ones
+        :param action: actions ``(n_envs, action_dim)``
+        :param reward: rewards ``(n_envs,)``
+        :param done: whether an episode ended, ``(n_envs,)``
+        :param infos: one info dict for each environment
+        :raises ValueError: if something does not fit; the buffer is then as it was
+        :raises TypeError: if something has no numbers; the same
+        """
+        self._check_observation(obs)
+        self._check_observation(next_obs, "next_obs")
+        self._check_sizes(self.n_envs * self.action_dim, action=action)
+        self._check_sizes(self.n_envs, 1, reward=reward, done=done)
+        if len(infos) not in (self.n_envs, 1):
+            raise ValueError(f"infos has {len(infos)} elements, a step of {self.n_envs} environments needs as many")
+        super().add(obs, next_obs, action, reward, done, infos)
+
+    def sample(self, *args: Any, **kwargs: Any) -> Any:
+        """Sample a batch, as SB3's buffer does, with observations in the configured output dtype.
+
+        :param batch_size: number of transitions to sample
+        :param env: a ``VecNormalize`` to normalise observations and rewards with
+        :raises CorruptPayload: if a payload is damaged; the error names its slot
+        """
+        return self._output(super().sample(*args, **kwargs))
+
+
+class CompressedRollout(CompressedBuffer):
+    """A compressed rollout buffer, in front of one of SB3's or sb3-contrib's."""
+
+    def reset(self) -> None:
+        """Empty the buffer for the next rollout, as SB3's buffer does."""
+        if "_hollow_shape" not in self.__dict__:  # called by the parent's constructor, where the space is hollow
+            super().reset()
+            return
+        shape = self.obs_shape
+        self.obs_shape = self._hollow_shape
+        try:
+            super().reset()
+        finally:
+            self.obs_shape = shape
+        self._put_arrays()
+
+    def add(
+        self, obs: Any, action: Any, reward: Any, episode_start: Any, value: Any, log_prob: Any, **kwargs: Any
+    ) -> None:
+        """Add a step of every environment, as SB3's buffer does.
+
+        :param obs: observations ``(n_envs, *obs_shape)``, or a dict of them
+        :param action: actions ``(n_envs, action_dim)``
+        :param reward: rewards ``(n_envs,)``
+        :param episode_start: whether an episode starts with this step, ``(n_envs,)``
+        :param value: estimated values of the observations, a tensor of ``n_envs`` elements
+        :param log_prob: log probabilities of the actions, a tensor of ``n_envs`` elements
+        :param kwargs: what the parent takes besides, as ``action_masks`` or ``lstm_states``
+        :raises ValueError: if something does not fit; the buffer is then as it was
+        :raises TypeError: if something has no numbers; the same
+        :raises IndexError: if the buffer is full; call :meth:`reset`
+        """
+        if self.full:
+            raise IndexError(f"the rollout buffer is full after {self.buffer_size} steps; call reset() first")
+        self._check_observation(obs)
+        self._check_sizes(self.n_envs * self.action_dim, action=action)
+        self._check_sizes(self.n_envs, 1, reward=reward, episode_start=episode_start, value=value, log_prob=log_prob)
+        super().add(obs, action, reward, episode_start, value, log_prob, **kwargs)
+
+    def _get_samples(self, *args: Any, **kwargs: Any) -> Any:
+        return self._output(super()._get_samples(*args, **kwargs))
+
+
+def _check_row(value: Any, array: np.ndarray[Any, Any]) -> None:
+    """Raise if ``value`` cannot be a row of a plain array."""
+    values = cast_values(np.asarray(value), array.dtype)
+    try:
+        np.broadcast_to(values, array.shape[1:])
+    except ValueError:
+        raise ValueError(f"cannot write values of shape {values.shape} to a row of shape {array.shape[1:]}") from None

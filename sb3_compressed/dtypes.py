@@ -1,0 +1,61 @@
+"""``find_buffer_dtypes``: the smallest safe dtypes for a space, and compilation ahead of worker processes."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import DTypeLike
+
+from sb3_compressed.codecs import Codec, get_codec
+from sb3_compressed.codecs.rle import smallest_runs_type
+
+__all__ = ["find_buffer_dtypes", "space_dtype", "space_shape"]
+
+
+def find_buffer_dtypes(
+    obs_shape: int | tuple[int, ...] | spaces.Space[Any],
+    elem_dtype: DTypeLike = None,
+    compression_method: str | Codec = "auto",
+) -> dict[str, Any]:
+    """Return the smallest dtypes that lose nothing, for the ``dtypes`` argument of the buffers.
+
+    Buffers find them on their own. What this function is for is that it also compiles what ``compression_method``
+    has to compile: called before a ``SubprocVecEnv`` is made, no worker process ever compiles.
+
+    >>> find_buffer_dtypes((84, 84), np.uint8, "rle-jit")
+    {'elem_type': dtype('uint8'), 'runs_type': dtype('uint16')}
+
+    :param obs_shape: shape of an observation, its number of elements, or an observation space
+    :param elem_dtype: dtype of an observation, uint8 by default; that of the space, where a space is given
+    :param compression_method: a codec or its shorthand
+    :return: ``elem_type`` to store elements in and ``runs_type`` for the lengths of their runs; for a Dict space
+        such a dict for each key
+    :raises ValueError: if the codec cannot be had
+    """
+    get_codec(compression_method).prepare()
+    if isinstance(obs_shape, spaces.Dict):
+        return {key: find_buffer_dtypes(part, elem_dtype, compression_method) for key, part in obs_shape.spaces.items()}
+    if isinstance(obs_shape, spaces.Space):
+        elem_dtype = space_dtype(obs_shape) if elem_dtype is None else elem_dtype
+        obs_shape = space_shape(obs_shape)
+    n_elems = obs_shape if isinstance(obs_shape, int | np.integer) else math.prod(obs_shape)
+    elem_type = np.dtype(np.uint8 if elem_dtype is None else elem_dtype)
+    return {"elem_type": elem_type, "runs_type": smallest_runs_type(int(n_elems))}
+
+
+def space_shape(space: spaces.Space[Any]) -> tuple[int, ...]:
+    """Return the shape SB3's buffers give observations of a space that is no Dict."""
+    from stable_baselines3.common.preprocessing import get_obs_shape
+
+    shape: tuple[int, ...] = tuple(get_obs_shape(space))
+    return shape
+
+
+def space_dtype(space: spaces.Space[Any]) -> np.dtype[Any]:
+    """Return the dtype of observations of a space that is no Dict."""
+    if space.dtype is None:
+        raise ValueError(f"observations of {space} have no dtype")
+    return np.dtype(space.dtype)
