@@ -17,7 +17,7 @@ __all__ = ["find_buffer_dtypes", "space_dtype", "space_shape"]
 
 def find_buffer_dtypes(
     obs_shape: int | tuple[int, ...] | spaces.Space[Any],
-    elem_dtype: DTypeLike = None,
+    elem_dtype: DTypeLike | None = None,
     compression_method: str | Codec = "auto",
 ) -> dict[str, Any]:
     """Return the smallest dtypes that lose nothing, for the ``dtypes`` argument of the buffers.
@@ -50,8 +50,10 @@ def space_shape(space: spaces.Space[Any]) -> tuple[int, ...]:
     """Return the shape SB3's buffers give observations of a space that is no Dict."""
     from stable_baselines3.common.preprocessing import get_obs_shape
 
-    shape: tuple[int, ...] = tuple(get_obs_shape(space))
-    return shape
+    shape = get_obs_shape(space)
+    if isinstance(shape, dict):
+        raise ValueError(f"Dict spaces have a shape for each key, got {space}")
+    return tuple(shape)
 
 
 def space_dtype(space: spaces.Space[Any]) -> np.dtype[Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numba
 from numba import types
@@ -30,9 +30,9 @@ def kernel(result: types.Type, *arguments: types.Type) -> Callable[[Function], F
     def compile_function(function: Function) -> Function:
         signature = result(*arguments)
         try:
-            compiled: Function = numba.njit(signature, nogil=True, cache=True)(function)
+            compiled = numba.njit(signature, nogil=True, cache=True)(function)
         except RuntimeError:  # "cannot cache function ...: no locator available"
             compiled = numba.njit(signature, nogil=True)(function)
-        return compiled
+        return cast("Function", compiled)
 
     return compile_function

@@ -65,7 +65,7 @@ class CompressedArray(NDArrayOperatorsMixin):
         codec: str | Codec = "auto",
         frame_stack: FrameStack = "auto",
         *,
-        elem_type: DTypeLike = None,
+        elem_type: DTypeLike | None = None,
     ) -> None:
         if len(shape) < 2 or min(shape) < 0:
             raise ValueError(f"shape must be (rows, n_envs, *item_shape) without negative numbers, got {shape}")
@@ -174,7 +174,7 @@ class CompressedArray(NDArrayOperatorsMixin):
             out = out[(slice(None),) * len(lead_shape) + inside]
         return out[()] if out.ndim == 0 else out  # a scalar where NumPy gives one
 
-    def __array__(self, dtype: DTypeLike = None, copy: bool | None = None) -> NDArray[Any]:
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
         """Decode everything; ``np.asarray(array)`` calls it.
 
         :raises ValueError: for ``copy=False``, since there is no uncompressed array to refer to
@@ -307,7 +307,7 @@ class CompressedArray(NDArrayOperatorsMixin):
 
     def __getstate__(self) -> dict[str, Any]:
         # Rows behind the last written one would make the pickle of a young buffer larger than its content.
-        is_written = np.not_equal(self._slots, None).reshape(len(self), -1).any(axis=1)
+        is_written = (self._slots != np.array(None, dtype=object)).reshape(len(self), -1).any(axis=1)
         n_written = int(np.flatnonzero(is_written)[-1]) + 1 if is_written.any() else 0
         return {**self.__dict__, "_slots": (self._slots.shape, self._slots[:n_written])}
 

@@ -56,10 +56,8 @@ class FrameSharing:
             if count == 0:
                 slots.append(self._slots[env])
                 continue
-            fresh = tuple(islice(payloads, count))
-            if count < n_frames:
-                fresh = self._slots[env][count:] + fresh  # type: ignore[index, operator]
-            slots.append(self.coder.join(fresh))
+            shared = self._slots[env][count:] if count < n_frames else ()  # type: ignore[index]
+            slots.append(self.coder.join((*shared, *islice(payloads, count))))
         self._slots, self._words = slots, words
         return slots
 

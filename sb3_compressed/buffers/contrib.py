@@ -21,28 +21,28 @@ __all__ = [
 ]
 
 
-class CompressedMaskableRolloutBuffer(CompressedRollout, MaskableRolloutBuffer):
+class CompressedMaskableRolloutBuffer(CompressedRollout, MaskableRolloutBuffer):  # type: ignore[misc]  # contrib's add takes anything
     """sb3-contrib's ``MaskableRolloutBuffer``, compressed: for MaskablePPO.
 
     Arguments: those of ``MaskableRolloutBuffer`` and of :class:`~sb3_compressed.buffers.mixin.CompressedBuffer`.
     """
 
 
-class CompressedMaskableDictRolloutBuffer(CompressedRollout, MaskableDictRolloutBuffer):
+class CompressedMaskableDictRolloutBuffer(CompressedRollout, MaskableDictRolloutBuffer):  # type: ignore[misc]  # contrib's add takes anything
     """sb3-contrib's ``MaskableDictRolloutBuffer``, compressed key by key: for MaskablePPO.
 
     Arguments: those of ``MaskableDictRolloutBuffer`` and of :class:`~sb3_compressed.buffers.mixin.CompressedBuffer`.
     """
 
 
-class CompressedRecurrentRolloutBuffer(CompressedRollout, RecurrentRolloutBuffer):
+class CompressedRecurrentRolloutBuffer(CompressedRollout, RecurrentRolloutBuffer):  # type: ignore[misc]  # contrib's add takes anything
     """sb3-contrib's ``RecurrentRolloutBuffer``, compressed: for RecurrentPPO by :func:`compress_rollout_buffer`.
 
     Arguments: those of ``RecurrentRolloutBuffer`` and of :class:`~sb3_compressed.buffers.mixin.CompressedBuffer`.
     """
 
 
-class CompressedRecurrentDictRolloutBuffer(CompressedRollout, RecurrentDictRolloutBuffer):
+class CompressedRecurrentDictRolloutBuffer(CompressedRollout, RecurrentDictRolloutBuffer):  # type: ignore[misc]  # contrib's add takes anything
     """sb3-contrib's ``RecurrentDictRolloutBuffer``, compressed: for RecurrentPPO by :func:`compress_rollout_buffer`.
 
     Arguments: those of ``RecurrentDictRolloutBuffer`` and of :class:`~sb3_compressed.buffers.mixin.CompressedBuffer`.

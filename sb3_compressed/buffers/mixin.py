@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 import numpy as np
 import torch as th
 from gymnasium import spaces
-from stable_baselines3.common.buffers import BaseBuffer
 from stable_baselines3.common.preprocessing import get_obs_shape, is_image_space
 
 from sb3_compressed.arrays import CompressedArray
@@ -31,6 +30,11 @@ from sb3_compressed.buffers.plan import Key, hollow_space, plan_arrays
 from sb3_compressed.codecs import Codec
 from sb3_compressed.errors import LossyDtypeWarning
 
+if TYPE_CHECKING:  # the mixins stand before a buffer of SB3 in a class's bases; what they use of it is BaseBuffer's
+    from stable_baselines3.common.buffers import BaseBuffer as _Base
+else:
+    _Base = object
+
 try:
     import psutil
 except ImportError:  # as in SB3, without it there is no look at the available memory
@@ -39,9 +43,6 @@ except ImportError:  # as in SB3, without it there is no look at the available m
 __all__ = ["CompressedBuffer", "CompressedReplay", "CompressedRollout", "parent_signature"]
 
 OutputDtype = Literal["raw", "float"]
-
-# The mixins stand before a buffer of SB3 in a class's bases; what they use of it is BaseBuffer's.
-_Base = BaseBuffer if TYPE_CHECKING else object
 
 
 def parent_signature(cls: type[CompressedBuffer]) -> inspect.Signature:
@@ -54,7 +55,7 @@ def parent_signature(cls: type[CompressedBuffer]) -> inspect.Signature:
     for base in cls.__mro__:
         if issubclass(base, CompressedBuffer) or "__init__" not in vars(base):
             continue
-        parameters = list(inspect.signature(base.__init__).parameters.values())[1:]  # type: ignore[misc]
+        parameters = list(inspect.signature(base.__init__).parameters.values())[1:]
         positional += [parameter for parameter in parameters if parameter.kind is parameter.POSITIONAL_OR_KEYWORD]
         keyword_only += [parameter for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
         if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
@@ -82,6 +83,7 @@ class CompressedBuffer(_Base):
     :raises ValueError: if an option is unknown or does not fit the space; the message lists what is allowed
     """
 
+    obs_shape: Any
     observations: Any
     next_observations: Any
 
@@ -118,7 +120,7 @@ class CompressedBuffer(_Base):
         super().__init__(**{**arguments, "observation_space": hollow_space(space, self._plans)})
         self._hollow_shape = self.obs_shape
         self.observation_space = space
-        self.obs_shape = get_obs_shape(space)  # type: ignore[assignment]
+        self.obs_shape = get_obs_shape(space)
         self._put_arrays()
         self._warn_of_losses()
         self._warn_of_memory()
@@ -339,7 +341,7 @@ class CompressedRollout(CompressedBuffer):
         super().add(obs, action, reward, episode_start, value, log_prob, **kwargs)
 
     def _get_samples(self, *args: Any, **kwargs: Any) -> Any:
-        return self._output(super()._get_samples(*args, **kwargs))
+        return self._output(super()._get_samples(*args, **kwargs))  # type: ignore[safe-super]
 
 
 def _check_row(value: Any, array: np.ndarray[Any, Any]) -> None:

@@ -46,7 +46,7 @@ class Gzip(BytesCodec):
 
     def _compress(self, frame: NDArray[np.uint8]) -> bytes:
         compressor = zlib.compressobj(self.compresslevel, zlib.DEFLATED, GZIP_CONTAINER)
-        return compressor.compress(frame) + compressor.flush()
+        return compressor.compress(frame.data) + compressor.flush()
 
     def _decompress(self, payload: bytes, nbytes: int) -> bytes:
         return _inflate(zlib.decompressobj(GZIP_CONTAINER), payload, nbytes)
@@ -61,7 +61,7 @@ class Igzip(BytesCodec):
 
     name: ClassVar[str] = "igzip"
     levels: ClassVar[Levels] = Levels(((0, 3),), default=2)
-    _library_errors: ClassVar[tuple[type[Exception], ...]] = (isal_zlib.error,)
+    _library_errors: ClassVar[tuple[type[Exception], ...]] = (isal_zlib.error,)  # type: ignore[assignment]  # wrong in isal's stubs
 
     compresslevel: int = levels.default
 
@@ -69,7 +69,7 @@ class Igzip(BytesCodec):
         self._check_level(self.compresslevel)
 
     def _compress(self, frame: NDArray[np.uint8]) -> bytes:
-        return isal_zlib.compress(frame, self.compresslevel, wbits=GZIP_CONTAINER)
+        return isal_zlib.compress(frame.data, self.compresslevel, wbits=GZIP_CONTAINER)
 
     def _decompress(self, payload: bytes, nbytes: int) -> bytes:
         return _inflate(isal_zlib.decompressobj(wbits=GZIP_CONTAINER), payload, nbytes)

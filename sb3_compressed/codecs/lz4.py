@@ -36,12 +36,14 @@ class Lz4Frame(BytesCodec):
         self._check_level(self.compresslevel)
 
     def _compress(self, frame: NDArray[np.uint8]) -> bytes:
-        return lz4.frame.compress(frame, compression_level=self.compresslevel)
+        payload: bytes = lz4.frame.compress(frame, compression_level=self.compresslevel)
+        return payload
 
     def _decompress(self, payload: bytes, nbytes: int) -> bytes:
         claimed = lz4.frame.get_frame_info(payload)["content_size"]
         if claimed != nbytes:
             raise CorruptPayload(f"its header says {claimed} bytes, a frame has {nbytes}")
+        raw: bytes
         raw, bytes_read = lz4.frame.decompress(payload, return_bytes_read=True)
         if bytes_read != len(payload):
             raise CorruptPayload(f"{len(payload) - bytes_read} bytes follow its end")
@@ -67,11 +69,14 @@ class Lz4Block(BytesCodec):
 
     def _compress(self, frame: NDArray[np.uint8]) -> bytes:
         level = self.compresslevel
+        mode: dict[str, object] = {"mode": "default"}
         if level > 0:
-            return lz4.block.compress(frame, mode="high_compression", compression=level, store_size=False)
-        if level < 0:
-            return lz4.block.compress(frame, mode="fast", acceleration=-level, store_size=False)
-        return lz4.block.compress(frame, store_size=False)
+            mode = {"mode": "high_compression", "compression": level}
+        elif level < 0:
+            mode = {"mode": "fast", "acceleration": -level}
+        payload: bytes = lz4.block.compress(frame, store_size=False, **mode)
+        return payload
 
     def _decompress(self, payload: bytes, nbytes: int) -> bytes:
-        return lz4.block.decompress(payload, uncompressed_size=nbytes)
+        raw: bytes = lz4.block.decompress(payload, uncompressed_size=nbytes)
+        return raw

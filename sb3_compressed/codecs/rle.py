@@ -42,7 +42,7 @@ class Rle(Codec):
     name: ClassVar[str] = "rle"
     typical_ratio: ClassVar[float] = 0.5
 
-    runs_type: DTypeLike = None
+    runs_type: DTypeLike | None = None
 
     def __post_init__(self) -> None:
         if self.runs_type is not None:

@@ -89,7 +89,7 @@ def decode_runs(payload: NDArray[np.uint8], elem_size: int, run_size: int, frame
             length |= np.uint64(payload[1 + run * run_size + b]) << np.uint64(8 * b)
         if length == 0 or length > np.uint64(n_elems - position):
             return False
-        end = position + np.int64(length)
+        end = position + int(length)
         if elem_size == 1:
             value = payload[elems_at + run]
             for i in range(position, end):
