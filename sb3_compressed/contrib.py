@@ -1,12 +1,19 @@
 """Compressed counterparts of sb3-contrib's buffers (``pip install sb3-compressed[contrib]``)."""
 
-from sb3_compressed.buffers.contrib import (
-    CompressedMaskableDictRolloutBuffer,
-    CompressedMaskableRolloutBuffer,
-    CompressedRecurrentDictRolloutBuffer,
-    CompressedRecurrentRolloutBuffer,
-    compress_rollout_buffer,
-)
+try:
+    from sb3_compressed.buffers.contrib import (
+        CompressedMaskableDictRolloutBuffer,
+        CompressedMaskableRolloutBuffer,
+        CompressedRecurrentDictRolloutBuffer,
+        CompressedRecurrentRolloutBuffer,
+        compress_rollout_buffer,
+    )
+except ModuleNotFoundError as error:
+    if error.name is None or not error.name.startswith("sb3_contrib"):
+        raise
+    raise ModuleNotFoundError(
+        "sb3_compressed.contrib needs sb3-contrib: pip install 'sb3-compressed[contrib]'", name=error.name
+    ) from error
 
 __all__ = [
     "CompressedMaskableDictRolloutBuffer",

@@ -225,12 +225,16 @@ class CompressedBuffer(_Base):
                 where = name if key is None else f"{name}[{key!r}]"
                 raise type(error)(f"{where}: {error}") from None
 
-    def _check_sizes(self, *allowed: int, **values: Any) -> None:
-        """Raise unless each value has one of the allowed numbers of elements."""
+    def _check_numbers(self, *allowed: int, **values: Any) -> None:
+        """Raise unless each value is made of numbers, of one of the allowed counts."""
         for name, value in values.items():
-            size = value.numel() if isinstance(value, th.Tensor) else np.size(value)
-            if size not in allowed:
-                raise ValueError(f"{name} has {size} elements, a step of {self.n_envs} environments needs {allowed[0]}")
+            array = np.asarray(value)
+            if array.dtype.kind not in "biuf":
+                raise TypeError(f"{name} must be numbers, got {value!r}")
+            if array.size not in allowed:
+                raise ValueError(
+                    f"{name} has {array.size} elements, a step of {self.n_envs} environments needs {allowed[0]}"
+                )
 
     # -- the way out -----------------------------------------------------------------------------------------
 
@@ -285,11 +289,11 @@ class CompressedReplay(CompressedBuffer):
         """
         self._check_observation(obs)
         self._check_observation(next_obs, "next_obs")
-        self._check_sizes(self.n_envs * self.action_dim, action=action)
-        self._check_sizes(self.n_envs, 1, reward=reward, done=done)
-        if len(infos) not in (self.n_envs, 1):
-            raise ValueError(f"infos has {len(infos)} elements, a step of {self.n_envs} environments needs as many")
-        super().add(obs, next_obs, action, reward, done, infos)
+        self._check_numbers(self.n_envs * self.action_dim, action=action)
+        self._check_numbers(self.n_envs, 1, reward=reward, done=done)
+        if len(infos) not in (self.n_envs, 1) or not all(isinstance(info, Mapping) for info in infos):
+            raise ValueError(f"infos must be {self.n_envs} dicts, one for each environment, got {infos!r}")
+        super().add(obs, next_obs, np.asarray(action), reward, done, infos)
 
     def sample(self, *args: Any, **kwargs: Any) -> Any:
         """Sample a batch, as SB3's buffer does, with observations in the configured output dtype.
@@ -336,9 +340,12 @@ class CompressedRollout(CompressedBuffer):
         if self.full:
             raise IndexError(f"the rollout buffer is full after {self.buffer_size} steps; call reset() first")
         self._check_observation(obs)
-        self._check_sizes(self.n_envs * self.action_dim, action=action)
-        self._check_sizes(self.n_envs, 1, reward=reward, episode_start=episode_start, value=value, log_prob=log_prob)
-        super().add(obs, action, reward, episode_start, value, log_prob, **kwargs)
+        self._check_numbers(self.n_envs * self.action_dim, action=action)
+        self._check_numbers(self.n_envs, 1, reward=reward, episode_start=episode_start)
+        for name, tensor in (("value", value), ("log_prob", log_prob)):
+            if not isinstance(tensor, th.Tensor) or tensor.numel() not in (self.n_envs, 1):
+                raise ValueError(f"{name} must be a tensor of {self.n_envs} elements, got {tensor!r}")
+        super().add(obs, np.asarray(action), reward, episode_start, value, log_prob, **kwargs)
 
     def _get_samples(self, *args: Any, **kwargs: Any) -> Any:
         return self._output(super()._get_samples(*args, **kwargs))  # type: ignore[safe-super]

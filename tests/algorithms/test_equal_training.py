@@ -1,0 +1,197 @@
+"""With one seed, every algorithm ends with bit-identical weights whether its buffer is compressed or SB3's own."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch as th
+from sb3_contrib import QRDQN, TQC, TRPO, CrossQ, MaskablePPO, RecurrentPPO
+from sb3_contrib.common.envs import InvalidActionEnvDiscrete
+from stable_baselines3 import A2C, DDPG, DQN, PPO, SAC, TD3
+from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.buffers import NStepReplayBuffer
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.envs import BitFlippingEnv, SimpleMultiObsEnv
+from stable_baselines3.common.utils import set_random_seed
+from stable_baselines3.common.vec_env import VecEnv, VecNormalize
+from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
+from support import atari_env
+
+from sb3_compressed import (
+    CompressedArray,
+    CompressedDictReplayBuffer,
+    CompressedDictRolloutBuffer,
+    CompressedHerReplayBuffer,
+    CompressedNStepReplayBuffer,
+    CompressedReplayBuffer,
+    CompressedRolloutBuffer,
+)
+from sb3_compressed.contrib import CompressedMaskableRolloutBuffer, compress_rollout_buffer
+
+# Observations of these environments are too small for "auto": naming a codec has them compressed all the same.
+ZSTD = {"compression_method": "zstd-3"}
+SMALL_NET = {"net_arch": [32]}
+
+
+@dataclass
+class Training:
+    """One algorithm on one environment, with SB3's buffer and with ours.
+
+    :param algorithm: its class
+    :param policy: name of its policy
+    :param env: makes its environment
+    :param steps: how long to learn
+    :param ours: arguments that bring our buffer
+    :param theirs: arguments that bring SB3's, where it is not the default
+    :param common: arguments for both
+    :param finish: what is done to our model after its construction, where a class cannot be passed
+    """
+
+    algorithm: type[BaseAlgorithm]
+    policy: str
+    env: Callable[[], VecEnv]
+    steps: int
+    ours: dict[str, Any]
+    common: dict[str, Any]
+    theirs: dict[str, Any] = field(default_factory=dict)
+    finish: Callable[[Any], Any] = lambda model: model
+
+    def model(self, compressed: bool) -> Any:
+        """Return an untrained model."""
+        set_random_seed(1)  # some environments draw from the global generators
+        arguments = copy.deepcopy({**self.common, **(self.ours if compressed else self.theirs)})  # SB3 writes into them
+        model = self.algorithm(self.policy, self.env(), seed=1, device="cpu", **arguments)
+        return self.finish(model) if compressed else model
+
+
+def pendulum() -> VecEnv:
+    return make_vec_env("Pendulum-v1", 2)
+
+
+def off_policy(algorithm: Any, **common: Any) -> Training:
+    """Return a training of continuous control with float observations, normalised by VecNormalize."""
+    common = {"buffer_size": 400, "learning_starts": 100, "batch_size": 32, "policy_kwargs": SMALL_NET, **common}
+    ours = {"replay_buffer_class": CompressedReplayBuffer, "replay_buffer_kwargs": ZSTD}
+    return Training(algorithm, "MlpPolicy", lambda: VecNormalize(pendulum()), 1000, ours, common)
+
+
+def on_policy(algorithm: Any, **common: Any) -> Training:
+    ours = {"rollout_buffer_class": CompressedRolloutBuffer, "rollout_buffer_kwargs": ZSTD}
+    return Training(algorithm, "MlpPolicy", pendulum, 600, ours, {"n_steps": 64, "policy_kwargs": SMALL_NET, **common})
+
+
+def atari_dqn(steps: int, buffer: Any, theirs: dict[str, Any] | None = None, **common: Any) -> Training:
+    """Return DQN or a relative of it on a game, whose ring is overwritten more than once."""
+    common = {"buffer_size": 800, "learning_starts": 200, "train_freq": 8, "target_update_interval": 400, **common}
+    return Training(
+        common.pop("algorithm", DQN),
+        "CnnPolicy",
+        lambda: atari_env("Breakout", 2),
+        steps,
+        {"replay_buffer_class": buffer, **common.pop("ours", {})},
+        common,
+        theirs or {},
+    )
+
+
+N_STEP = {"replay_buffer_kwargs": {"n_steps": 3, "gamma": 0.97}}
+HER = {"n_sampled_goal": 4, "goal_selection_strategy": "future"}
+
+TRAININGS = {
+    "DQN": atari_dqn(3000, CompressedReplayBuffer),
+    "DQN-n-step": atari_dqn(
+        1000, CompressedNStepReplayBuffer, {"replay_buffer_class": NStepReplayBuffer}, **N_STEP
+    ),
+    "DQN-optimize-memory": atari_dqn(
+        1000, CompressedReplayBuffer, optimize_memory_usage=True,
+        replay_buffer_kwargs={"handle_timeout_termination": False},
+    ),
+    "QRDQN": atari_dqn(1000, CompressedReplayBuffer, algorithm=QRDQN),
+    "DQN-dict": Training(
+        DQN, "MultiInputPolicy", lambda: make_vec_env(SimpleMultiObsEnv, 2), 600,
+        {"replay_buffer_class": CompressedDictReplayBuffer},
+        {"buffer_size": 300, "learning_starts": 100, "policy_kwargs": SMALL_NET},
+    ),
+    "DQN-her": Training(
+        DQN, "MultiInputPolicy",
+        lambda: make_vec_env(BitFlippingEnv, 2, env_kwargs={"n_bits": 4, "image_obs_space": True}), 600,
+        {"replay_buffer_class": CompressedHerReplayBuffer},
+        {"buffer_size": 300, "learning_starts": 100, "policy_kwargs": SMALL_NET, "replay_buffer_kwargs": HER},
+        {"replay_buffer_class": HerReplayBuffer},
+    ),
+    "SAC-her": Training(
+        SAC, "MultiInputPolicy",
+        lambda: make_vec_env(BitFlippingEnv, 2, env_kwargs={"n_bits": 4, "continuous": True}), 600,
+        {"replay_buffer_class": CompressedHerReplayBuffer, "replay_buffer_kwargs": {**HER, **ZSTD}},
+        {"buffer_size": 300, "learning_starts": 100, "policy_kwargs": SMALL_NET},
+        {"replay_buffer_class": HerReplayBuffer, "replay_buffer_kwargs": HER},
+    ),
+    "SAC": off_policy(SAC),
+    "TD3": off_policy(TD3),
+    "DDPG": off_policy(DDPG),
+    "TQC": off_policy(TQC),
+    "CrossQ": off_policy(CrossQ),
+    "PPO": Training(
+        PPO, "CnnPolicy", lambda: atari_env("Pong", 4), 2048,
+        {"rollout_buffer_class": CompressedRolloutBuffer}, {"n_steps": 128, "batch_size": 128, "n_epochs": 2},
+    ),
+    "PPO-dict": Training(
+        PPO, "MultiInputPolicy", lambda: make_vec_env(SimpleMultiObsEnv, 2), 512,
+        {"rollout_buffer_class": CompressedDictRolloutBuffer},
+        {"n_steps": 128, "batch_size": 64, "n_epochs": 2, "policy_kwargs": SMALL_NET},
+    ),
+    "PPO-vector": on_policy(PPO, batch_size=32, n_epochs=2),
+    "A2C": on_policy(A2C),
+    "TRPO": on_policy(TRPO, batch_size=32),
+    "MaskablePPO": Training(
+        MaskablePPO, "MlpPolicy",
+        lambda: make_vec_env(InvalidActionEnvDiscrete, 2, seed=1, env_kwargs={"dim": 20, "n_invalid_actions": 10}), 512,
+        {"rollout_buffer_class": CompressedMaskableRolloutBuffer, "rollout_buffer_kwargs": ZSTD},
+        {"n_steps": 64, "batch_size": 32, "policy_kwargs": SMALL_NET},
+    ),
+    "RecurrentPPO": Training(
+        RecurrentPPO, "CnnLstmPolicy", lambda: atari_env("Pong", 2), 256, {},
+        {"n_steps": 64, "batch_size": 64, "n_epochs": 1, "policy_kwargs": {"lstm_hidden_size": 16}},
+        finish=compress_rollout_buffer,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TRAININGS)
+def test_final_weights_are_bit_identical(name: str) -> None:
+    training = TRAININGS[name]
+    untrained = training.model(compressed=False).get_parameters()
+    ours, theirs = (training.model(compressed).learn(training.steps) for compressed in (True, False))
+
+    buffers = [getattr(model, "replay_buffer", None) or model.rollout_buffer for model in (ours, theirs)]
+    assert isinstance(buffers[0], type(buffers[1])), "ours is a subclass of what SB3 chose"
+    arrays = buffers[0].observations
+    kept = arrays.values() if isinstance(arrays, dict) else [arrays]
+    assert any(isinstance(array, CompressedArray) for array in kept)
+
+    assert ours.num_timesteps == theirs.num_timesteps >= training.steps
+    weights = theirs.get_parameters()
+    assert_same_weights(ours.get_parameters(), weights)
+    changed = [not th.equal(weights["policy"][key], weight) for key, weight in untrained["policy"].items()]
+    assert any(changed), "something was learned"
+
+
+def assert_same_weights(ours: Any, theirs: Any) -> None:
+    """Hold that two nests of parameters and optimizer states are equal, bit for bit."""
+    if isinstance(theirs, dict):
+        assert ours.keys() == theirs.keys()
+        for key in theirs:
+            assert_same_weights(ours[key], theirs[key])
+    elif isinstance(theirs, list | tuple):
+        assert len(ours) == len(theirs)
+        for our_part, their_part in zip(ours, theirs, strict=True):
+            assert_same_weights(our_part, their_part)
+    elif isinstance(theirs, th.Tensor):
+        assert ours.dtype == theirs.dtype
+        assert ours.numpy().tobytes() == theirs.numpy().tobytes()
+    else:
+        assert ours == theirs

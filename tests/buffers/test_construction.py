@@ -1,0 +1,249 @@
+"""Construction: SB3's arguments, ours, what they allocate, what they warn of, what they refuse."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+import warnings
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+import torch as th
+from conftest import Stream
+from gymnasium import spaces
+from stable_baselines3.common.buffers import NStepReplayBuffer, ReplayBuffer
+
+import sb3_compressed
+from sb3_compressed import (
+    CompressedArray,
+    CompressedDictReplayBuffer,
+    CompressedDictRolloutBuffer,
+    CompressedNStepReplayBuffer,
+    CompressedReplayBuffer,
+    CompressedRolloutBuffer,
+    LossyDtypeWarning,
+    get_codec,
+)
+
+SCREEN = spaces.Box(0, 255, (4, 84, 84), np.uint8)
+VECTOR = spaces.Box(-1, 1, (17,), np.float32)
+BUTTONS = spaces.Discrete(6)
+MIXED = spaces.Dict({"screen": SCREEN, "state": VECTOR, "lives": spaces.Discrete(5)})
+OPTIONS = {
+    "compression_method": "auto",
+    "compression_kwargs": None,
+    "decompression_kwargs": None,
+    "dtypes": None,
+    "frame_stack": "auto",
+    "output_dtype": "raw",
+    "normalize_images": False,
+}
+
+
+def replay(space: spaces.Space[Any] = SCREEN, size: int = 64, **kwargs: Any) -> CompressedReplayBuffer:
+    return CompressedReplayBuffer(size, space, BUTTONS, device="cpu", **kwargs)
+
+
+def rss_growth(code: str) -> int:
+    """Return by how many bytes running ``code`` makes the memory of a fresh process grow, imports excepted."""
+    script = f"""
+import psutil, numpy as np
+from gymnasium import spaces
+from stable_baselines3.common.buffers import ReplayBuffer
+from sb3_compressed import CompressedReplayBuffer
+CompressedReplayBuffer(10, spaces.Box(0, 255, (4, 84, 84), np.uint8), spaces.Discrete(6))
+before = psutil.Process().memory_info().rss
+{code}
+print(psutil.Process().memory_info().rss - before)
+"""
+    done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
+    assert done.stderr == ""
+    return int(done.stdout.splitlines()[-1])
+
+
+BUFFERS = [name for name in sb3_compressed.__all__ if name.endswith("Buffer")]
+
+
+@pytest.mark.parametrize("name", BUFFERS)
+def test_signature_is_the_parents_and_the_options(name: str) -> None:
+    compressed = getattr(sb3_compressed, name)
+    parameters = inspect.signature(compressed).parameters
+    assert {option: parameters[option].default for option in OPTIONS} == OPTIONS
+    parent = inspect.signature(compressed.__bases__[1])
+    named = [p.name for p in parent.parameters.values() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    assert set(named) <= set(parameters)
+
+
+def test_n_step_arguments_reach_the_buffer() -> None:
+    buffer = CompressedNStepReplayBuffer(64, SCREEN, BUTTONS, "cpu", n_steps=7, gamma=0.5)
+    assert (buffer.n_steps, buffer.gamma) == (7, 0.5)
+    assert set(inspect.signature(NStepReplayBuffer).parameters) - {"args", "kwargs"} == {"n_steps", "gamma"}
+
+
+def test_unknown_argument_is_a_type_error_that_names_the_class() -> None:
+    with pytest.raises(TypeError, match="CompressedReplayBuffer: got an unexpected keyword argument 'bufer_size'"):
+        CompressedReplayBuffer(3, SCREEN, BUTTONS, bufer_size=3)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"compression_method": "zstt"}, "available codecs: gzip, igzip, lz4-block"),
+        ({"compression_method": "zstd99"}, r"levels -100\.\.-1 and 1\.\.22, got 99"),
+        ({"compression_method": "zstd", "compression_kwargs": {"lvl": 3}}, "takes the arguments: compresslevel"),
+        ({"compression_method": "zstd3", "decompression_kwargs": {"compresslevel": 3}}, "level is given twice"),
+        ({"compression_method": {"image": "zstd"}}, r"keys \['image'\]"),
+        ({"frame_stack": 5}, r"frame_stack=5 divides neither .* \(4, 84, 84\)"),
+        ({"frame_stack": "four"}, "must be 'auto', None or a positive int, got 'four'"),
+        ({"frame_stack": 0}, "got 0"),
+        ({"output_dtype": "float16"}, r"output_dtype must be one of \('raw', 'float'\), got 'float16'"),
+        ({"compression_method": "rle", "dtypes": {"runs_type": np.int8}}, "runs_type must be one of"),
+    ],
+)
+def test_bad_options_say_what_is_allowed(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        replay(**options)
+
+
+def test_auto_compresses_images_and_leaves_small_or_random_parts_as_sb3s_arrays() -> None:
+    buffer = CompressedDictReplayBuffer(64, MIXED, BUTTONS, "cpu")
+    assert isinstance(buffer.observations["screen"], CompressedArray)
+    for key in ("state", "lives"):
+        assert type(buffer.observations[key]) is np.ndarray
+    assert type(replay(VECTOR).observations) is np.ndarray
+    assert type(replay(spaces.Box(-1, 1, (4000,), np.float32)).observations) is np.ndarray
+
+
+def test_a_named_codec_is_used_for_every_key_and_a_mapping_for_its_keys() -> None:
+    every = CompressedDictRolloutBuffer(8, MIXED, BUTTONS, "cpu", compression_method="igzip1")
+    assert {key: array.codec for key, array in every.observations.items()} == dict.fromkeys(MIXED, get_codec("igzip1"))
+    some = CompressedDictRolloutBuffer(
+        8, MIXED, BUTTONS, "cpu", compression_method={"state": "none"}, frame_stack={"screen": 4}
+    )
+    assert some.observations["state"].codec == get_codec("none")
+    assert some.observations["screen"].n_frames == 4
+    assert type(some.observations["lives"]) is np.ndarray
+
+
+def test_codec_arguments_reach_the_codec() -> None:
+    assert replay(compression_method="gzip", compression_kwargs={"compresslevel": 1}).observations.codec == get_codec(
+        "gzip1"
+    )
+    assert replay(compression_method=get_codec("zstd-7")).observations.codec == get_codec("zstd-7")
+    runs = replay(compression_method="rle", dtypes={"elem_type": np.uint8, "runs_type": np.uint32})
+    assert runs.observations.codec == get_codec("rle", runs_type=np.uint32)
+
+
+def test_a_callers_dicts_are_never_written_to() -> None:
+    kwargs, dtypes = {"compresslevel": 1}, {"elem_type": np.uint8, "runs_type": np.uint16}
+    replay(compression_method="gzip", compression_kwargs=kwargs, decompression_kwargs={}, dtypes=dtypes)
+    assert kwargs == {"compresslevel": 1}
+    assert dtypes == {"elem_type": np.uint8, "runs_type": np.uint16}
+
+
+def test_spaces_shapes_and_sizes_are_those_of_sb3() -> None:
+    ours, theirs = replay(n_envs=4, size=63), ReplayBuffer(63, SCREEN, BUTTONS, "cpu", n_envs=4)
+    for name in ("buffer_size", "n_envs", "obs_shape", "action_dim", "observation_space", "device", "pos", "full"):
+        assert getattr(ours, name) == getattr(theirs, name)
+    for name in ("observations", "next_observations", "actions", "rewards", "dones", "timeouts"):
+        our_array, their_array = getattr(ours, name), getattr(theirs, name)
+        assert (our_array.shape, our_array.dtype) == (their_array.shape, their_array.dtype)
+
+
+def test_cuda_device_strings_are_taken_as_sb3_takes_them() -> None:
+    # Without CUDA SB3 falls back to the CPU, and so do we.
+    theirs = ReplayBuffer(8, SCREEN, BUTTONS, device="cuda")
+    ours = CompressedReplayBuffer(8, SCREEN, BUTTONS, device="cuda")
+    assert ours.device == theirs.device
+    assert CompressedReplayBuffer(8, SCREEN, BUTTONS, device=th.device("cpu")).device == th.device("cpu")
+
+
+def test_a_huge_buffer_allocates_next_to_nothing_and_says_nothing() -> None:
+    # As many transitions as the estimate lets pass; raw, each of them takes 56 kB.
+    transitions = int(psutil.virtual_memory().available / 10_000)
+    grown = rss_growth(
+        f"b = CompressedReplayBuffer({transitions}, spaces.Box(0, 255, (4, 84, 84), np.uint8), spaces.Discrete(6))"
+    )
+    assert grown < 2e6
+
+
+def test_a_request_of_terabytes_is_met_with_an_honest_estimate_only() -> None:
+    # SB3 asks NumPy for 1.9 TiB here.
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        replay(size=36_000_000)
+    [warning] = caught
+    assert "enough memory" in str(warning.message)
+    estimate = float(str(warning.message).split("about ")[1].split("GB")[0])
+    assert 36 < estimate < 200  # GB: 1 to 5 kB a transition
+    assert warning.filename == __file__
+
+
+def test_none_is_estimated_at_its_full_size_and_stated_frames_at_their_share() -> None:
+    available = psutil.virtual_memory().available
+    transitions = int(1.5 * available / SCREEN.shape[0] / 84 / 84)
+    with pytest.warns(UserWarning, match="enough memory"):
+        replay(size=transitions, compression_method="none")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        replay(size=transitions, compression_method="none", frame_stack=4)
+
+
+def test_a_narrower_elem_type_warns_once_and_clips() -> None:
+    space = spaces.Box(-1e6, 1e6, (40, 40), np.float32)
+    with pytest.warns(LossyDtypeWarning, match="stored as uint8, narrower than their dtype float32") as caught:
+        buffer = replay(space, dtypes=np.uint8, compression_method="zstd")
+    assert len(caught) == 1
+    assert caught[0].filename == __file__
+    obs = np.full((1, 40, 40), 300.7, np.float32)
+    buffer.add(obs, -obs, np.zeros(1), np.zeros(1), np.zeros(1), [{}])
+    assert buffer.observations[0].dtype == np.float32
+    assert np.unique(buffer.observations[0]).tolist() == [255]
+    assert np.unique(buffer.next_observations[0]).tolist() == [0]
+
+
+def test_elem_type_of_the_right_width_says_nothing() -> None:
+    assert replay(dtypes=np.uint8).observations.elem_type == np.uint8
+    assert replay(dtypes={"elem_type": np.uint16}).observations.elem_type == np.uint16
+
+
+@pytest.mark.parametrize("name", ["replay", "rollout"])
+def test_output_dtype_and_normalize_images(name: str, stream: Stream) -> None:
+    space, action_space, n_envs, transitions = stream
+
+    def batch(**options: Any) -> Any:
+        buffer: Any
+        if name == "replay":
+            buffer = CompressedReplayBuffer(64 * n_envs, space, action_space, "cpu", n_envs, **options)
+            for transition in transitions[:64]:
+                transition.add_to(buffer)
+        else:
+            buffer = CompressedRolloutBuffer(64, space, action_space, "cpu", n_envs=n_envs, **options)
+            for transition in transitions[:64]:
+                transition.add_to_rollout(buffer, np.zeros(n_envs), np.random.default_rng(0))
+        np.random.seed(0)  # noqa: NPY002  # what SB3 draws from
+        return buffer.sample(16) if name == "replay" else next(buffer.get(16))
+
+    raw = batch()
+    as_float = batch(output_dtype="float")
+    normalized = batch(normalize_images=True)
+    for field in {"observations", "next_observations"} & set(raw._fields):
+        tensor = getattr(raw, field)
+        assert tensor.dtype == th.uint8
+        assert getattr(as_float, field).dtype == th.float32
+        assert th.equal(getattr(as_float, field), tensor.float())
+        assert th.equal(getattr(normalized, field), tensor.float() / 255.0)
+    assert th.equal(raw.actions, normalized.actions)
+
+
+def test_normalize_images_leaves_other_keys_of_a_dict_alone() -> None:
+    buffer = CompressedDictReplayBuffer(8, MIXED, BUTTONS, "cpu", normalize_images=True)
+    obs = {"screen": np.full((1, 4, 84, 84), 255, np.uint8), "state": np.ones((1, 17)), "lives": np.array([3])}
+    buffer.add(obs, obs, np.zeros(1), np.zeros(1), np.zeros(1), [{}])
+    batch = buffer.sample(1)
+    assert batch.observations["screen"].unique().tolist() == [1.0]
+    assert batch.observations["state"].dtype == th.float32
+    assert batch.observations["lives"].dtype == th.int64

@@ -1,0 +1,164 @@
+"""Bad input is a clear error and leaves the buffer as it was; nothing a caller does later changes it."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+import torch as th
+from conftest import Stream
+from support import Transition
+
+from sb3_compressed import (
+    CompressedDictReplayBuffer,
+    CompressedHerReplayBuffer,
+    CompressedReplayBuffer,
+    CompressedRolloutBuffer,
+    CorruptPayload,
+)
+
+ROWS = 16
+
+
+def filled(buffer_class: type[Any], stream: Stream, n_steps: int = ROWS + 3, **kwargs: Any) -> Any:
+    space, action_space, n_envs, transitions = stream
+    buffer = buffer_class(ROWS * n_envs, space, action_space, device="cpu", n_envs=n_envs, **kwargs)
+    for transition in transitions[:n_steps]:
+        transition.add_to(buffer)
+    return buffer
+
+
+def with_change(transition: Transition, **changes: Any) -> Transition:
+    changed = copy.deepcopy(transition)
+    for name, value in changes.items():
+        setattr(changed, name, value)
+    return changed
+
+
+BAD: dict[str, tuple[dict[str, Any], str]] = {
+    "obs of a wrong shape": ({"obs": np.zeros((4, 4, 84, 83), np.uint8)}, "obs: cannot write values of shape"),
+    "obs of too few environments": ({"obs": np.zeros((3, 4, 84, 84), np.uint8)}, r"\(4, 4, 84, 84\)"),
+    "next_obs of a wrong shape": ({"next_obs": np.zeros((4, 84, 84, 4), np.uint8)}, "next_obs: cannot write"),
+    "an image scaled to 0..1": ({"next_obs": np.full((4, 4, 84, 84), 0.5)}, "0.5 would become 0"),
+    "a value out of range": ({"obs": np.full((4, 4, 84, 84), 256)}, "256 would become 0"),
+    "no numbers": ({"obs": np.full((4, 4, 84, 84), "a")}, "cannot store values of dtype <U1"),
+    "nothing": ({"next_obs": None}, "cannot store values of dtype object"),
+    "too few actions": ({"action": np.zeros(3, int)}, "action has 3 elements, a step of 4 environments needs 4"),
+    "too many rewards": ({"reward": np.zeros(5)}, "reward has 5 elements"),
+    "too few dones": ({"done": np.zeros(2)}, "done has 2 elements"),
+    "no actions": ({"action": ["left"] * 4}, "action must be numbers"),
+    "too few infos": ({"infos": [{}] * 2}, "infos must be 4 dicts, one for each environment, got"),
+    "no infos": ({"infos": [None] * 4}, "infos must be 4 dicts"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+@pytest.mark.parametrize("kwargs", [{}, {"optimize_memory_usage": True, "handle_timeout_termination": False}])
+def test_bad_input_changes_nothing(case: str, kwargs: dict[str, Any], stream: Stream) -> None:
+    changes, message = BAD[case]
+    buffer = filled(CompressedReplayBuffer, stream, **kwargs)
+    before = pickle.dumps(buffer)
+    with pytest.raises((ValueError, TypeError), match=message):
+        with_change(stream[-1][50], **changes).add_to(buffer)
+    assert pickle.dumps(buffer) == before
+    stream[-1][ROWS + 3].add_to(buffer)  # and it goes on
+    np.testing.assert_array_equal(buffer.observations[3], stream[-1][ROWS + 3].obs)
+
+
+@pytest.mark.parametrize("stream", ["console"], indirect=True)
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("screen", np.zeros((2, 84, 83, 1), np.uint8), r"obs\['screen'\]: cannot write values of shape"),
+        ("ram", np.full((2, 128), 300), r"obs\['ram'\]: .*300 would become 44"),
+        ("ram", np.zeros((2, 127), np.uint8), r"obs\['ram'\]: cannot write values of shape \(2, 127\)"),
+        ("lives", np.zeros(3, int), r"cannot reshape array of size 3|obs\['lives'\]"),
+        ("ram", None, r"obs\['ram'\]"),
+    ],
+)
+def test_bad_input_to_a_dict_buffer_changes_nothing(key: str, value: Any, message: str, stream: Stream) -> None:
+    buffer = filled(CompressedDictReplayBuffer, stream)
+    before = pickle.dumps(buffer)
+    good = stream[-1][50]
+    for name in ("obs", "next_obs"):
+        with pytest.raises((ValueError, TypeError), match=message):
+            with_change(good, **{name: {**getattr(good, name), key: value}}).add_to(buffer)
+    for changes in ({"action": np.zeros(3)}, {"reward": ["a", "b"]}, {"infos": [None, None]}):
+        with pytest.raises((ValueError, TypeError), match=next(iter(changes))):
+            with_change(good, **changes).add_to(buffer)
+    assert pickle.dumps(buffer) == before
+
+
+@pytest.mark.parametrize("stream", ["console"], indirect=True)
+def test_a_missing_key_is_named(stream: Stream) -> None:
+    buffer = filled(CompressedDictReplayBuffer, stream)
+    good = stream[-1][50]
+    with pytest.raises(ValueError, match=r"obs must be a dict with the keys .*'ram'.*\['screen'\] are missing"):
+        with_change(good, obs={key: part for key, part in good.obs.items() if key != "screen"}).add_to(buffer)
+    with pytest.raises(ValueError, match="must be a dict"):
+        with_change(good, next_obs=good.obs["screen"]).add_to(buffer)
+
+
+@pytest.mark.parametrize("stream", ["bits"], indirect=True)
+def test_bad_input_to_a_her_buffer_keeps_the_episode_that_it_would_overwrite(stream: Stream) -> None:
+    buffer = filled(CompressedHerReplayBuffer, stream, env=None)
+    before = pickle.dumps(buffer)
+    with pytest.raises(ValueError, match="reward has 3 elements"):
+        with_change(stream[-1][50], reward=np.zeros(3)).add_to(buffer)
+    assert pickle.dumps(buffer) == before
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"obs": np.zeros((4, 4, 84, 83), np.uint8)}, "obs: cannot write"),
+        ({"action": np.zeros(3)}, "action has 3 elements"),
+        ({"reward": np.zeros(3)}, "reward has 3 elements"),
+        ({"value": np.zeros(4)}, "value must be a tensor of 4 elements, got array"),
+        ({"value": th.zeros(3)}, "value must be a tensor of 4 elements"),
+        ({"log_prob": th.zeros(5)}, "log_prob must be a tensor of 4 elements"),
+    ],
+)
+def test_bad_input_to_a_rollout_buffer_changes_nothing(changes: dict[str, Any], message: str, stream: Stream) -> None:
+    space, action_space, n_envs, transitions = stream
+    buffer = CompressedRolloutBuffer(8, space, action_space, "cpu", n_envs=n_envs)
+    transitions[0].add_to_rollout(buffer, np.ones(n_envs), np.random.default_rng(0))
+    before = pickle.dumps(buffer)
+    step = transitions[1]
+    good = {
+        "obs": step.obs,
+        "action": step.action,
+        "reward": step.reward,
+        "episode_start": np.zeros(n_envs),
+        "value": th.zeros(n_envs),
+        "log_prob": th.zeros(n_envs),
+    }
+    with pytest.raises(ValueError, match=message):
+        buffer.add(**{**good, **changes})
+    assert pickle.dumps(buffer) == before
+    buffer.add(**good)
+
+
+def test_nothing_done_to_what_was_added_or_sampled_changes_the_buffer(stream: Stream) -> None:
+    buffer = filled(CompressedReplayBuffer, stream, n_steps=0)
+    transition = copy.deepcopy(stream[-1][7])
+    expected = transition.obs.copy(), transition.next_obs.copy()
+    buffer.add(*(getattr(transition, name) for name in ("obs", "next_obs", "action", "reward", "done", "infos")))
+    transition.obs[:], transition.next_obs[:] = 7, 9
+    batch = buffer.sample(8)
+    batch.observations.fill_(3)
+    batch.next_observations.fill_(3)
+    buffer.observations[0][:] = 5
+    np.testing.assert_array_equal(buffer.observations[0], expected[0])
+    np.testing.assert_array_equal(buffer.next_observations[0], expected[1])
+
+
+def test_a_corrupt_payload_names_its_slot_when_sampled(stream: Stream) -> None:
+    buffer = filled(CompressedReplayBuffer, stream)
+    slot = buffer.observations.slots[5, 2]
+    buffer.observations.slots[5, 2] = (*slot[:-1], slot[-1][:-1])
+    with pytest.raises(CorruptPayload, match=r"corrupt payload in slot \(5, 2\)"):
+        buffer.sample(64 * 100)

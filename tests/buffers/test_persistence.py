@@ -1,0 +1,177 @@
+"""Pickles, copies and SB3's own ways to save and load: what comes back is what was there, and goes on as it would."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import Stream
+from stable_baselines3 import DQN, PPO
+from stable_baselines3.common.callbacks import CheckpointCallback
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.envs import BitFlippingEnv
+from stable_baselines3.common.vec_env import VecEnv
+from support import assert_same_batch, atari_env, same_draws
+
+from sb3_compressed import (
+    CompressedArray,
+    CompressedDictReplayBuffer,
+    CompressedHerReplayBuffer,
+    CompressedReplayBuffer,
+    CompressedRolloutBuffer,
+    available_codecs,
+)
+
+ROWS = 90
+
+
+def filled(stream: Stream, n_steps: int = ROWS + 30, buffer_class: Any = CompressedReplayBuffer, **kwargs: Any) -> Any:
+    space, action_space, n_envs, transitions = stream
+    buffer = buffer_class(ROWS * n_envs, space, action_space, device="cpu", n_envs=n_envs, **kwargs)
+    for transition in transitions[:n_steps]:
+        transition.add_to(buffer)
+    return buffer
+
+
+def assert_same_buffer(ours: Any, theirs: Any) -> None:
+    assert (ours.pos, ours.full) == (theirs.pos, theirs.full)
+    assert_same_batch(*same_draws(lambda: ours.sample(200), lambda: theirs.sample(200), seed=3))
+
+
+COPIES = {"pickle": lambda buffer: pickle.loads(pickle.dumps(buffer)), "deepcopy": copy.deepcopy}
+
+
+@pytest.mark.parametrize("way", COPIES)
+@pytest.mark.parametrize("n_steps", [0, 1, 20, ROWS + 30])
+@pytest.mark.parametrize("stream", ["atari", "console"], indirect=True)
+def test_a_copy_is_equal_independent_and_goes_on_sharing(way: str, n_steps: int, stream: Stream) -> None:
+    buffer_class = CompressedDictReplayBuffer if isinstance(stream[-1][0].obs, dict) else CompressedReplayBuffer
+    buffer = filled(stream, n_steps, buffer_class)
+    twin = COPIES[way](buffer)
+    if n_steps:
+        assert_same_buffer(twin, buffer)
+    before = pickle.dumps(buffer)
+    following = stream[-1][n_steps : n_steps + 40]
+    for transition in following:
+        transition.add_to(twin)
+    assert pickle.dumps(buffer) == before, "what is added to the copy is not seen in the original"
+    for transition in following:
+        transition.add_to(buffer)
+    assert_same_buffer(twin, buffer)
+    assert twin.observations_nbytes <= 1.01 * buffer.observations_nbytes, "nothing is stored twice"
+
+
+@pytest.mark.parametrize("method", ["auto", *available_codecs()])
+def test_a_pickle_is_about_as_large_as_the_compressed_data(method: str, stream: Stream) -> None:
+    buffer = filled(stream, compression_method=method)
+    plain = sum(getattr(buffer, name).nbytes for name in ("actions", "rewards", "dones", "timeouts"))
+    space = len(pickle.dumps(buffer.observation_space))
+    assert len(pickle.dumps(buffer)) < 1.05 * buffer.observations_nbytes + plain + space
+
+
+def test_save_and_load_replay_buffer(tmp_path: Path, stream: Stream) -> None:
+    model = DQN(
+        "CnnPolicy", atari_env(n_envs=2), buffer_size=300, learning_starts=10_000, seed=0, device="cpu",
+        replay_buffer_class=CompressedReplayBuffer, replay_buffer_kwargs={"compression_method": "zstd-5"},
+    ).learn(400)  # fmt: skip
+    model.save(tmp_path / "model")
+    model.save_replay_buffer(tmp_path / "buffer")
+    loaded = DQN.load(tmp_path / "model", env=atari_env(n_envs=2), device="cpu")
+    assert isinstance(loaded.replay_buffer, CompressedReplayBuffer)
+    assert loaded.replay_buffer.compression_method == "zstd-5"
+    assert loaded.replay_buffer.size() == 0
+    loaded.load_replay_buffer(tmp_path / "buffer")
+    assert_same_buffer(loaded.replay_buffer, model.replay_buffer)
+    loaded.learn(100, reset_num_timesteps=False)
+    assert loaded.replay_buffer.observations.n_frames == 4
+
+
+@pytest.mark.parametrize("truncate", [True, False])
+def test_her_buffers_load_with_and_without_truncation(truncate: bool, tmp_path: Path) -> None:
+    def env() -> VecEnv:
+        # More bits than steps so far: the last episode is not over.
+        return make_vec_env(BitFlippingEnv, 2, env_kwargs={"n_bits": 9, "max_steps": 9, "image_obs_space": True})
+
+    model = DQN(
+        "MultiInputPolicy", env(), buffer_size=200, learning_starts=10_000, seed=0, device="cpu",
+        replay_buffer_class=CompressedHerReplayBuffer,
+    ).learn(80)  # fmt: skip
+    model.save_replay_buffer(tmp_path / "buffer")
+    saved: Any = model.replay_buffer
+    other = DQN("MultiInputPolicy", env(), device="cpu", buffer_size=200, replay_buffer_class=CompressedHerReplayBuffer)
+    if truncate:
+        with pytest.warns(UserWarning, match="last trajectory in the replay buffer will be truncated"):
+            other.load_replay_buffer(tmp_path / "buffer")
+    else:
+        other.load_replay_buffer(tmp_path / "buffer", truncate_last_traj=False)
+    loaded: Any = other.replay_buffer
+    assert isinstance(loaded.observations["observation"], CompressedArray)
+    assert bool(loaded.dones[loaded.pos - 1].all()) is truncate
+    assert (loaded._current_ep_start == loaded.pos).all() == truncate
+    if not truncate:
+        model.env.reset()  # type: ignore[union-attr]
+        other.env.reset()  # type: ignore[union-attr]
+        assert_same_buffer(loaded, saved)
+
+
+def test_checkpoint_callback_saves_model_and_buffer(tmp_path: Path) -> None:
+    model = DQN(
+        "CnnPolicy", atari_env(n_envs=2), buffer_size=300, learning_starts=10_000, device="cpu",
+        replay_buffer_class=CompressedReplayBuffer,
+    )  # fmt: skip
+    model.learn(200, callback=CheckpointCallback(50, str(tmp_path), save_replay_buffer=True))
+    loaded = DQN.load(tmp_path / "rl_model_200_steps", device="cpu")
+    loaded.load_replay_buffer(tmp_path / "rl_model_replay_buffer_200_steps.pkl")
+    buffers: list[Any] = [loaded.replay_buffer, model.replay_buffer]
+    n_steps = buffers[0].size()
+    assert n_steps == buffers[1].size() - 1, "callbacks are called before a step is stored"
+    for name in ("observations", "next_observations", "actions", "rewards"):
+        np.testing.assert_array_equal(*(getattr(buffer, name)[:n_steps] for buffer in buffers))
+
+
+def test_ppo_saves_and_loads_with_its_buffer_class(tmp_path: Path) -> None:
+    model = PPO(
+        "CnnPolicy", atari_env(n_envs=2), n_steps=16, batch_size=16, n_epochs=1, seed=0, device="cpu",
+        rollout_buffer_class=CompressedRolloutBuffer, rollout_buffer_kwargs={"compression_method": "igzip"},
+    ).learn(64)  # fmt: skip
+    model.save(tmp_path / "model")
+    loaded = PPO.load(tmp_path / "model", env=atari_env(n_envs=2), device="cpu")
+    assert isinstance(loaded.rollout_buffer, CompressedRolloutBuffer)
+    assert loaded.rollout_buffer.compression_method == "igzip"
+    loaded.learn(64)
+
+
+def test_loading_a_model_for_inference_allocates_next_to_nothing_for_its_buffer(tmp_path: Path) -> None:
+    # A million transitions, of which SB3's buffer takes 56 GB: this machine could not even load it.
+    DQN(
+        "CnnPolicy", atari_env(n_envs=1), buffer_size=1_000_000, device="cpu",
+        replay_buffer_class=CompressedReplayBuffer,
+    ).save(tmp_path / "model")  # fmt: skip
+
+    def memory_after_loading(buffer_size: int) -> int:
+        script = f"""
+import psutil
+from stable_baselines3 import DQN
+model = DQN.load(r"{tmp_path / "model"}", device="cpu", custom_objects=dict(buffer_size={buffer_size}))
+assert model.replay_buffer.buffer_size == {buffer_size}
+print(psutil.Process().memory_info().rss)
+"""
+        return int(subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout)
+
+    # Actions, rewards, dones and timeouts are SB3's arrays; the allocator may have to touch them, 20 bytes each.
+    assert memory_after_loading(1_000_000) - memory_after_loading(10) < 1_000_000 * 20 + 1e6
+
+
+def test_reset_empties_a_replay_buffer_as_sb3s(stream: Stream) -> None:
+    buffer = filled(stream)
+    buffer.reset()
+    assert buffer.size() == 0
+    for transition in stream[-1][:20]:
+        transition.add_to(buffer)
+    np.testing.assert_array_equal(buffer.observations[:20], np.stack([t.obs for t in stream[-1][:20]]))

@@ -1,0 +1,140 @@
+"""Rollout buffers give the very batches that SB3's and sb3-contrib's give, on real data, rollout after rollout."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch as th
+from conftest import Stream
+from gymnasium import spaces
+from sb3_contrib.common.maskable.buffers import MaskableDictRolloutBuffer, MaskableRolloutBuffer
+from sb3_contrib.common.recurrent.buffers import RecurrentDictRolloutBuffer, RecurrentRolloutBuffer
+from sb3_contrib.common.recurrent.type_aliases import RNNStates
+from stable_baselines3.common.buffers import DictRolloutBuffer, RolloutBuffer
+from support import Transition, assert_same_batch, n_episode_ends, same_draws
+
+from sb3_compressed import CompressedArray, CompressedDictRolloutBuffer, CompressedRolloutBuffer, available_codecs
+from sb3_compressed.contrib import (
+    CompressedMaskableDictRolloutBuffer,
+    CompressedMaskableRolloutBuffer,
+    CompressedRecurrentDictRolloutBuffer,
+    CompressedRecurrentRolloutBuffer,
+)
+
+N_STEPS = 64
+PAIRS: dict[str, tuple[type[Any], type[Any]]] = {
+    "plain": (CompressedRolloutBuffer, RolloutBuffer),
+    "dict": (CompressedDictRolloutBuffer, DictRolloutBuffer),
+    "maskable": (CompressedMaskableRolloutBuffer, MaskableRolloutBuffer),
+    "maskable-dict": (CompressedMaskableDictRolloutBuffer, MaskableDictRolloutBuffer),
+    "recurrent": (CompressedRecurrentRolloutBuffer, RecurrentRolloutBuffer),
+    "recurrent-dict": (CompressedRecurrentDictRolloutBuffer, RecurrentDictRolloutBuffer),
+}
+
+
+def make_pair(kind: str, stream: Stream, **options: Any) -> tuple[Any, Any]:
+    """Return our buffer and its parent for a stream; ``options`` are ours."""
+    compressed, parent = PAIRS[kind]
+    assert issubclass(compressed, parent)
+    space, action_space, n_envs, _ = stream
+    kwargs: dict[str, Any] = {"device": "cpu", "gae_lambda": 0.95, "gamma": 0.9, "n_envs": n_envs}
+    if kind.startswith("recurrent"):
+        kwargs["hidden_state_shape"] = (N_STEPS, 1, n_envs, 8)
+    arguments = (N_STEPS, space, action_space)
+    return compressed(*arguments, **kwargs, **options), parent(*arguments, **kwargs)
+
+
+def extra_arguments(
+    kind: str, action_space: spaces.Space[Any], n_envs: int, rng: np.random.Generator
+) -> dict[str, Any]:
+    """Return what ``add`` of the contrib buffers takes besides."""
+    if kind.startswith("maskable"):
+        assert isinstance(action_space, spaces.Discrete)
+        return {"action_masks": rng.integers(0, 2, (n_envs, int(action_space.n)))}
+    if kind.startswith("recurrent"):
+        states = [th.as_tensor(rng.standard_normal((1, n_envs, 8)), dtype=th.float32) for _ in range(4)]
+        return {"lstm_states": RNNStates((states[0], states[1]), (states[2], states[3]))}
+    return {}
+
+
+def fill(kind: str, buffer: Any, transitions: list[Transition], episode_start: Any) -> Any:
+    """Reset a buffer and fill it with one rollout; return whether an episode starts after it."""
+    rng = np.random.default_rng(0)
+    buffer.reset()
+    for transition in transitions:
+        extra = extra_arguments(kind, buffer.action_space, buffer.n_envs, rng)
+        transition.add_to_rollout(buffer, episode_start, rng, **extra)
+        episode_start = transition.done
+    buffer.compute_returns_and_advantage(th.zeros(buffer.n_envs), episode_start)
+    return episode_start
+
+
+def one_epoch(buffer: Any, batch_size: int | None) -> list[Any]:
+    """Return all batches of one pass over a full buffer."""
+    return list(buffer.get(batch_size))
+
+
+def assert_equivalent(kind: str, ours: Any, theirs: Any, stream: Stream) -> None:
+    """Fill both with rollouts of the stream and compare every batch of several epochs."""
+    transitions, n_envs = stream[-1], stream[2]
+    assert n_episode_ends(transitions) >= 3
+    start = np.ones(n_envs, dtype=bool)
+    for begin in range(0, 3 * N_STEPS, N_STEPS):
+        rollout = transitions[begin : begin + N_STEPS]
+        start, _ = [fill(kind, buffer, rollout, start) for buffer in (ours, theirs)]
+        for batch_size in (48, 48, None):  # 48 leaves an incomplete last batch
+            epochs = [partial(one_epoch, buffer, batch_size) for buffer in (ours, theirs)]
+            ours_batches, their_batches = same_draws(*epochs, seed=begin)
+            assert len(ours_batches) == len(their_batches) > (batch_size is not None)
+            for ours_batch, their_batch in zip(ours_batches, their_batches, strict=True):
+                assert_same_batch(ours_batch, their_batch)
+
+
+@pytest.mark.parametrize("method", ["auto", *available_codecs()])
+def test_batches_equal_sb3s_for_every_codec(method: str, stream: Stream) -> None:
+    ours, theirs = make_pair("plain", stream, compression_method=method)
+    assert isinstance(ours.observations, CompressedArray)
+    assert_equivalent("plain", ours, theirs, stream)
+
+
+@pytest.mark.parametrize(
+    ("kind", "stream"),
+    [
+        ("plain", "atari-single"),
+        ("plain", "atari-channel-last"),
+        ("plain", "pendulum"),
+        ("plain", "discrete"),
+        ("plain", "multi-discrete"),
+        ("dict", "console"),
+        ("maskable", "atari"),
+        ("maskable-dict", "console"),
+        ("recurrent", "atari"),
+        ("recurrent-dict", "console"),
+    ],
+    indirect=["stream"],
+)
+@pytest.mark.parametrize("method", ["auto", "zstd-5"])
+def test_batches_equal_sb3s(kind: str, method: str, stream: Stream) -> None:
+    assert_equivalent(kind, *make_pair(kind, stream, compression_method=method), stream)
+
+
+def test_a_rollout_frees_the_one_before(stream: Stream) -> None:
+    ours, _ = make_pair("plain", stream)
+    transitions = stream[-1]
+    fill("plain", ours, transitions[:N_STEPS], np.ones(4, dtype=bool))
+    first = ours.observations_nbytes
+    fill("plain", ours, transitions[:N_STEPS], np.ones(4, dtype=bool))
+    assert ours.observations_nbytes < 1.1 * first
+    ours.reset()
+    assert ours.observations_nbytes == 0
+    assert not np.asarray(ours.observations).any()
+
+
+def test_a_full_rollout_buffer_takes_no_more(stream: Stream) -> None:
+    ours, _ = make_pair("plain", stream)
+    start = fill("plain", ours, stream[-1][:N_STEPS], np.ones(4, dtype=bool))
+    with pytest.raises(IndexError, match=r"full after 64 steps; call reset\(\)"):
+        stream[-1][N_STEPS].add_to_rollout(ours, start, np.random.default_rng(0))

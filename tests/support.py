@@ -1,0 +1,152 @@
+"""What several tests share: real environments, transitions recorded from them, and the comparison of batches."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import ale_py
+import gymnasium as gym
+import numpy as np
+import torch as th
+from gymnasium import spaces
+from stable_baselines3.common.buffers import ReplayBuffer, RolloutBuffer
+from stable_baselines3.common.env_util import make_atari_env, make_vec_env
+from stable_baselines3.common.vec_env import VecEnv, VecFrameStack, VecTransposeImage
+
+gym.register_envs(ale_py)
+
+
+def atari_env(
+    game: str = "Breakout", n_envs: int = 4, *, transpose: bool = True, max_steps: int = 300, seed: int = 0
+) -> VecEnv:
+    """Return a game as SB3's users have it: four stacked frames, with time limits short enough to be met."""
+    env_kwargs = {"max_episode_steps": max_steps}
+    env = make_atari_env(f"{game}NoFrameskip-v4", n_envs=n_envs, seed=seed, env_kwargs=env_kwargs)
+    stacked = VecFrameStack(env, n_stack=4)
+    return VecTransposeImage(stacked) if transpose else stacked
+
+
+class ConsoleObservation(gym.ObservationWrapper[Any, Any, Any]):
+    """An ALE game as a Dict observation: the screen, the console's memory and the lives left."""
+
+    def __init__(self, env: gym.Env[Any, Any]) -> None:
+        super().__init__(env)
+        assert env.observation_space.shape is not None
+        self.observation_space = spaces.Dict(
+            {
+                "screen": spaces.Box(0, 255, env.observation_space.shape, np.uint8),
+                "ram": spaces.Box(0, 255, (128,), np.uint8),
+                "lives": spaces.Discrete(10),
+            }
+        )
+
+    def observation(self, observation: Any) -> dict[str, Any]:
+        """Add to the screen what the console knows."""
+        ale = self.env.unwrapped.ale  # type: ignore[attr-defined]
+        return {"screen": observation, "ram": ale.getRAM(), "lives": ale.lives()}
+
+
+def console_env(n_envs: int = 2, game: str = "Breakout") -> VecEnv:
+    """Return a game with Dict observations of an image, a vector and a discrete part."""
+
+    def make() -> gym.Env[Any, Any]:
+        env = gym.make(f"{game}NoFrameskip-v4", max_episode_steps=300)
+        env = gym.wrappers.AtariPreprocessing(env, terminal_on_life_loss=True, grayscale_newaxis=True)
+        return ConsoleObservation(env)
+
+    return make_vec_env(make, n_envs=n_envs, seed=0)
+
+
+@dataclass
+class Transition:
+    """The arguments of one call of a replay buffer's ``add``."""
+
+    obs: Any
+    next_obs: Any
+    action: np.ndarray[Any, Any]
+    reward: np.ndarray[Any, Any]
+    done: np.ndarray[Any, Any]
+    infos: list[dict[str, Any]]
+
+    def add_to(self, buffer: ReplayBuffer) -> None:
+        """Add a copy of it, since SB3's Dict buffers write into the dicts that they are given."""
+        buffer.add(*copy.deepcopy((self.obs, self.next_obs, self.action, self.reward, self.done, self.infos)))
+
+    def add_to_rollout(self, buffer: RolloutBuffer, episode_start: Any, rng: np.random.Generator, **extra: Any) -> None:
+        """Add it as a step of a rollout, with values and log probabilities that a policy might have given."""
+        value, log_prob = (th.as_tensor(rng.standard_normal(buffer.n_envs), dtype=th.float32) for _ in range(2))
+        buffer.add(copy.deepcopy(self.obs), self.action, self.reward, episode_start, value, log_prob, **extra)
+
+
+def record(env: VecEnv, n_steps: int) -> list[Transition]:
+    """Play at random and return the transitions, as SB3's off-policy algorithms would store them."""
+    env.seed(0)
+    env.action_space.seed(0)
+    obs = env.reset()
+    transitions = []
+    for _ in range(n_steps):
+        action = np.array([env.action_space.sample() for _ in range(env.num_envs)])
+        new_obs, reward, done, infos = env.step(action)
+        next_obs: Any = copy.deepcopy(new_obs)
+        for i in np.flatnonzero(done):
+            terminal = infos[i]["terminal_observation"]
+            if isinstance(next_obs, dict):
+                for key in next_obs:
+                    next_obs[key][i] = terminal[key]
+            else:
+                next_obs[i] = terminal
+        transitions.append(Transition(obs, next_obs, action, reward, done, infos))
+        obs = copy.deepcopy(new_obs)
+    env.close()
+    return transitions
+
+
+def assert_same_batch(ours: Any, theirs: Any) -> None:
+    """Hold that two batches are of one type, and every field of one dtype, shape, device and value, bit for bit."""
+    assert type(ours) is type(theirs)
+    for name in theirs._fields:
+        _assert_same(getattr(ours, name), getattr(theirs, name), name)
+
+
+def _assert_same(ours: Any, theirs: Any, name: str) -> None:
+    if isinstance(theirs, dict):
+        assert ours.keys() == theirs.keys()
+        for key in theirs:
+            _assert_same(ours[key], theirs[key], f"{name}[{key!r}]")
+    elif isinstance(theirs, tuple):  # recurrent states
+        for our_part, their_part in zip(ours, theirs, strict=True):
+            _assert_same(our_part, their_part, name)
+    elif theirs is None:
+        assert ours is None
+    else:
+        assert (ours.dtype, ours.shape, ours.device) == (theirs.dtype, theirs.shape, theirs.device), name
+        assert ours.cpu().numpy().tobytes() == theirs.cpu().numpy().tobytes(), name
+
+
+def same_draws(*samplers: Callable[[], Any], seed: int) -> list[Any]:
+    """Call each with NumPy's global generator in the same state, and hold that they leave it in the same state."""
+    results, states = [], []
+    for sampler in samplers:
+        np.random.seed(seed)  # noqa: NPY002  # what SB3 draws from
+        results.append(sampler())
+        states.append(np.random.get_state(legacy=False)["state"])  # noqa: NPY002
+    for state in states[1:]:
+        assert state["pos"] == states[0]["pos"]
+        np.testing.assert_array_equal(state["key"], states[0]["key"])
+    return results
+
+
+def n_episode_ends(transitions: Sequence[Transition]) -> int:
+    """Count the episode ends among transitions."""
+    return int(sum(transition.done.sum() for transition in transitions))
+
+
+class ImageEnv(gym.Env[Any, Any]):
+    """Spaces of an image environment, for a ``VecNormalize`` around them; it is never stepped."""
+
+    def __init__(self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> None:
+        self.observation_space = observation_space
+        self.action_space = action_space

@@ -1,0 +1,92 @@
+"""``find_buffer_dtypes``: the smallest dtypes that lose nothing, and no compilation in worker processes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+from stable_baselines3.common.vec_env import SubprocVecEnv
+
+from sb3_compressed import find_buffer_dtypes, get_codec
+
+
+@pytest.mark.parametrize(
+    ("shape", "runs_type"),
+    [((16,), "u1"), (255, "u1"), (256, "u2"), ((84, 84), "u2"), ((4, 84, 84), "u2"), ((3, 300, 300), "u4"), ((), "u1")],
+)
+def test_runs_type_is_the_smallest_that_holds_an_observation(shape: Any, runs_type: str) -> None:
+    assert find_buffer_dtypes(shape, np.uint8, "rle") == {
+        "elem_type": np.dtype(np.uint8),
+        "runs_type": np.dtype(runs_type),
+    }
+
+
+def test_element_types_are_those_of_the_observations() -> None:
+    assert find_buffer_dtypes((84, 84))["elem_type"] == np.uint8
+    assert find_buffer_dtypes((84, 84), np.float32)["elem_type"] == np.float32
+    assert find_buffer_dtypes(spaces.Box(-1, 1, (3, 4), np.float64))["elem_type"] == np.float64
+    assert find_buffer_dtypes(spaces.Box(-1, 1, (3, 4), np.float64), np.float32)["elem_type"] == np.float32
+    assert find_buffer_dtypes(spaces.MultiBinary(9)) == {"elem_type": np.dtype(np.int8), "runs_type": np.dtype("u1")}
+    assert find_buffer_dtypes(spaces.Discrete(9)) == {"elem_type": np.dtype(np.int64), "runs_type": np.dtype("u1")}
+
+
+def test_a_dict_space_gives_a_dict_for_each_key() -> None:
+    space = spaces.Dict({"screen": spaces.Box(0, 255, (84, 84), np.uint8), "state": spaces.Box(-1, 1, (17,))})
+    assert find_buffer_dtypes(space, compression_method="rle-jit") == {
+        "screen": {"elem_type": np.dtype(np.uint8), "runs_type": np.dtype("u2")},
+        "state": {"elem_type": np.dtype(np.float32), "runs_type": np.dtype("u1")},
+    }
+
+
+def test_an_unknown_codec_is_found_out_early() -> None:
+    with pytest.raises(ValueError, match="available codecs"):
+        find_buffer_dtypes((84, 84), np.uint8, "rle-jot")
+
+
+class CompressingEnv(gym.Env[Any, Any]):
+    """An environment that compresses in its process, and reports what numba compiled there meanwhile."""
+
+    observation_space = spaces.Box(0, 255, (8, 8), np.uint8)
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:  # noqa: D102
+        super().reset(seed=seed)
+        return np.zeros((8, 8), np.uint8), {}
+
+    def step(self, action: Any) -> Any:  # noqa: D102
+        from numba.core import event
+
+        frames = np.arange(2 * 64, dtype=np.uint8).reshape(2, 8, 8) // 16
+        out = np.empty_like(frames)
+        with event.install_recorder("numba:compile") as compilations:
+            codec = get_codec("rle-jit")
+            codec.decode_into(codec.encode(frames), out)
+        restored = bool((out == frames).all())
+        return out[0], 0.0, False, False, {"compiled": len(compilations.buffer), "restored": restored}
+
+
+@pytest.mark.parametrize("start_method", ["fork", "forkserver", "spawn"])
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")  # what SB3's users do
+def test_nothing_is_compiled_in_workers_after_it(start_method: str) -> None:
+    find_buffer_dtypes(CompressingEnv.observation_space, compression_method="rle-jit")
+    env = SubprocVecEnv([CompressingEnv, CompressingEnv], start_method=start_method)
+    try:
+        env.reset()
+        _, _, _, infos = env.step(np.zeros(2, dtype=int))
+    finally:
+        env.close()
+    for info in infos:
+        assert info["restored"]
+        assert info["compiled"] == 0
+
+
+def test_the_recorder_does_see_a_compilation() -> None:
+    import numba
+    from numba.core import event
+
+    with event.install_recorder("numba:compile") as compilations:
+        numba.njit(lambda number: number + 1)(1)
+    assert compilations.buffer

@@ -1,0 +1,69 @@
+"""The package as a stranger meets it: what importing it does, what it exports, what is missing without extras."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib import metadata
+
+import pytest
+
+import sb3_compressed
+import sb3_compressed.contrib
+
+
+def run(code: str, *flags: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *flags, "-c", code], capture_output=True, text=True, check=False)
+
+
+def test_import_is_silent_and_imports_nothing_heavy_or_optional() -> None:
+    heavy = ["torch", "stable_baselines3", "numba", "sb3_contrib", "ale_py", "cv2", "lz4", "zstandard", "isal"]
+    done = run(f"import sys, sb3_compressed; print([name for name in {heavy} if name in sys.modules])", "-W", "error")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "[]\n", "")
+
+
+def test_using_every_name_imports_nothing_optional() -> None:
+    optional = ["sb3_contrib", "ale_py", "typer", "cv2", "rich", "tqdm", "psutil"]
+    done = run(f"""
+import sys, stable_baselines3.common.buffers  # which imports some of them where it finds them
+already = set(sys.modules)
+import sb3_compressed
+for name in sb3_compressed.__all__:
+    getattr(sb3_compressed, name)
+print([name for name in {optional} if name in set(sys.modules) - already])
+""")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "[]\n", "")
+
+
+def test_arrays_and_codecs_work_without_torch() -> None:
+    done = run("""
+import sys
+sys.modules["torch"] = None  # as if it were not installed
+import numpy as np, sb3_compressed
+array = sb3_compressed.CompressedArray((3, 2, 8), np.uint8, "rle-jit")
+array[1] = 7
+print(array[1].sum())
+""")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "112\n", "")
+
+
+def test_contrib_says_what_to_install() -> None:
+    done = run("import sys; sys.modules['sb3_contrib'] = None; import sb3_compressed.contrib")
+    assert done.returncode != 0
+    assert "pip install 'sb3-compressed[contrib]'" in done.stderr
+
+
+@pytest.mark.parametrize("module", [sb3_compressed, sb3_compressed.contrib])
+def test_every_exported_name_exists_and_is_documented(module: object) -> None:
+    for name in module.__all__:  # type: ignore[attr-defined]
+        assert getattr(module, name).__doc__, name
+    assert set(module.__all__) <= set(dir(module))  # type: ignore[attr-defined]
+
+
+def test_unknown_names_are_attribute_errors() -> None:
+    with pytest.raises(AttributeError, match="has no attribute 'CompressedBufer'"):
+        sb3_compressed.CompressedBufer  # noqa: B018
+
+
+def test_version_is_that_of_the_installed_package() -> None:
+    assert metadata.version("sb3-compressed") == sb3_compressed.__version__
