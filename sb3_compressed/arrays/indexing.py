@@ -16,8 +16,8 @@ def split_index(index: Any, n_lead: int, n_axes: int) -> tuple[tuple[Any, ...], 
 
     >>> split_index((3, 0, slice(None)), n_lead=2, n_axes=5)
     ((3, 0), ())
-    >>> split_index((..., slice(0, 2)), n_lead=2, n_axes=5)
-    ((), (slice(None, None, None), slice(None, None, None), slice(0, 2, None)))
+    >>> split_index((5, ..., slice(0, 2)), n_lead=2, n_axes=4)
+    ((5, slice(None, None, None)), (slice(None, None, None), slice(0, 2, None)))
 
     :return: the index into the slots, and the index into each item, empty where it is taken whole
     :raises IndexError: if the part inside the items has arrays in it, or integers while the part before it has

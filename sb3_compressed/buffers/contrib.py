@@ -67,7 +67,8 @@ def compress_rollout_buffer(model: Model, **options: Any) -> Model:
     For algorithms that take no ``rollout_buffer_class``, as RecurrentPPO. The buffer is no part of a saved model:
     call it again after ``load``.
 
-    >>> model = compress_rollout_buffer(RecurrentPPO("CnnLstmPolicy", env), compression_method="zstd-5")
+    >>> from sb3_contrib import RecurrentPPO
+    >>> model = compress_rollout_buffer(RecurrentPPO("MlpLstmPolicy", "CartPole-v1"), compression_method="zstd-5")
 
     :param model: a model between two rollouts
     :param options: the arguments of :class:`~sb3_compressed.buffers.mixin.CompressedBuffer`

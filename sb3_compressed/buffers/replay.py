@@ -18,7 +18,8 @@ __all__ = [
 class CompressedReplayBuffer(CompressedReplay, ReplayBuffer):
     """SB3's ``ReplayBuffer``, compressed: for DQN, SAC, TD3, DDPG, QR-DQN, TQC, CrossQ.
 
-    >>> model = DQN("CnnPolicy", env, replay_buffer_class=CompressedReplayBuffer)
+    >>> from stable_baselines3 import DQN
+    >>> model = DQN("MlpPolicy", "CartPole-v1", replay_buffer_class=CompressedReplayBuffer)
 
     Arguments: those of ``ReplayBuffer``, and those of :class:`~sb3_compressed.buffers.mixin.CompressedBuffer`.
     """
@@ -31,8 +32,11 @@ class CompressedNStepReplayBuffer(CompressedReplay, NStepReplayBuffer):
 
     SB3 configures n-step returns on its own class only; for any other it wants them said once more:
 
-    >>> kwargs = dict(n_steps=3, gamma=0.99)
-    >>> model = DQN("CnnPolicy", env, replay_buffer_class=CompressedNStepReplayBuffer, replay_buffer_kwargs=kwargs)
+    >>> from stable_baselines3 import DQN
+    >>> model = DQN(
+    ...     "MlpPolicy", "CartPole-v1", replay_buffer_class=CompressedNStepReplayBuffer,
+    ...     replay_buffer_kwargs=dict(n_steps=3, gamma=0.99),
+    ... )
 
     Arguments: those of ``NStepReplayBuffer``, and those of :class:`~sb3_compressed.buffers.mixin.CompressedBuffer`.
     """

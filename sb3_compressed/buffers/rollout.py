@@ -12,7 +12,8 @@ __all__ = ["CompressedDictRolloutBuffer", "CompressedRolloutBuffer"]
 class CompressedRolloutBuffer(CompressedRollout, RolloutBuffer):
     """SB3's ``RolloutBuffer``, compressed: for PPO, A2C, TRPO.
 
-    >>> model = PPO("CnnPolicy", env, rollout_buffer_class=CompressedRolloutBuffer)
+    >>> from stable_baselines3 import PPO
+    >>> model = PPO("MlpPolicy", "CartPole-v1", rollout_buffer_class=CompressedRolloutBuffer, device="cpu")
 
     Arguments: those of ``RolloutBuffer``, and those of :class:`~sb3_compressed.buffers.mixin.CompressedBuffer`.
     """
