@@ -37,8 +37,15 @@ def cast_values(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
 
 
 def clip_values(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return ``values`` in a ``dtype`` that may be narrower: out-of-range integers are clipped, fractions cut off."""
-    if dtype.kind in "iu":
-        limits = np.iinfo(dtype)
-        values = np.clip(values, limits.min, limits.max)
-    return values.astype(dtype)
+    """Return ``values`` in a ``dtype`` that may be narrower.
+
+    For an integer dtype, what is out of range is clipped, fractions are cut off and NaN becomes 0.
+    """
+    with np.errstate(invalid="ignore", over="ignore"):
+        cast = values.astype(dtype)
+    if dtype.kind not in "iu":
+        return cast
+    limits = np.iinfo(dtype)
+    # Clipped after the cast: the nearest float to an integer's limit may lie beyond it.
+    cast = np.where(values >= limits.max, limits.max, np.where(values <= limits.min, limits.min, cast))
+    return np.where(np.isnan(values), 0, cast).astype(dtype)

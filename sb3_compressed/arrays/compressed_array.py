@@ -13,7 +13,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from sb3_compressed.arrays.cast import cast_values, clip_values
 from sb3_compressed.arrays.frames import FrameStack, LayoutSearch, stated_layout
-from sb3_compressed.arrays.indexing import split_index
+from sb3_compressed.arrays.indexing import is_whole, split_index
 from sb3_compressed.arrays.memory import held_nbytes
 from sb3_compressed.arrays.sharing import FrameSharing
 from sb3_compressed.arrays.slots import Slot, SlotCoder
@@ -207,9 +207,8 @@ class CompressedArray(NDArrayOperatorsMixin):
             )
         selected = self._slots[lead]
         values = self._stored_values(value)
-        is_row = len(lead) == 1 and isinstance(lead[0], int | np.integer) and self._slots.ndim == 2
         slots: list[Slot]
-        if is_row and self._sharing is not None:
+        if self._sharing is not None and _is_row(lead):
             slots = self._sharing.encode_row(self._broadcast(values, selected.shape))
         elif values.ndim <= len(self.item_shape):  # one item for all of them
             slots = self._coder.encode(self._broadcast(values, (1,))) * np.size(selected)
@@ -234,6 +233,8 @@ class CompressedArray(NDArrayOperatorsMixin):
 
     def _broadcast(self, values: NDArray[Any], lead_shape: tuple[int, ...]) -> NDArray[Any]:
         shape = lead_shape + self.item_shape
+        while values.ndim > len(shape) and values.shape[0] == 1:  # NumPy drops leading ones
+            values = values[0]
         if values.shape == shape:
             return values
         try:
@@ -248,8 +249,9 @@ class CompressedArray(NDArrayOperatorsMixin):
 
         :raises ValueError: for an axis inside the items
         """
-        axes = [range(self.ndim)[axis] for axis in (axis1, axis2)]
-        if max(axes) >= self._slots.ndim:
+        axes = [axis.__index__() for axis in (axis1, axis2)]
+        axes = [axis + self.ndim if axis < 0 else axis for axis in axes]
+        if not 0 <= min(axes) <= max(axes) < self._slots.ndim:
             raise ValueError(
                 f"cannot swap axes {axes}: only the first {self._slots.ndim} are not inside the compressed items; "
                 f"swap the axes of what you read, as in array[rows].swapaxes{(axis1, axis2)}"
@@ -281,9 +283,7 @@ class CompressedArray(NDArrayOperatorsMixin):
         For arrays that receive one stream of observations: ``observations`` and ``next_observations``, or the next
         rollout's after this one. The codec and the frame layout are the same objects.
         """
-        other = copy.copy(self)
-        other._slots = _unwritten(self._slots.shape)
-        return other
+        return self._with_slots(_unwritten(self._slots.shape))
 
     def _allocate(self) -> None:
         if not self._slots.flags.writeable:
@@ -291,23 +291,28 @@ class CompressedArray(NDArrayOperatorsMixin):
 
     def _view(self, change: Callable[[NDArray[Any]], NDArray[Any]]) -> CompressedArray:
         self._allocate()
-        view = copy.copy(self)
-        view._slots = change(self._slots)
+        view = self._with_slots(change(self._slots))
         view._sharing = None  # its rows need not be those of the stream of observations
         return view
 
+    def _with_slots(self, slots: NDArray[Any]) -> CompressedArray:
+        other = CompressedArray.__new__(type(self))
+        other.__dict__.update(self.__dict__, _slots=slots)
+        return other
+
+    __copy__ = copy
+
     def __deepcopy__(self, memo: dict[int, Any]) -> CompressedArray:
-        other = copy.copy(self)
+        # Slots hold references to payloads, which are immutable.
+        other = self._with_slots(self._slots.copy() if self._slots.flags.writeable else self._slots)
         memo[id(self)] = other
-        if self._slots.flags.writeable:
-            other._slots = self._slots.copy()  # references to payloads, which are immutable
         other._coder = copy.deepcopy(self._coder, memo)
         other._sharing = copy.deepcopy(self._sharing, memo)
         return other
 
     def __getstate__(self) -> dict[str, Any]:
         # Rows behind the last written one would make the pickle of a young buffer larger than its content.
-        is_written = (self._slots != np.array(None, dtype=object)).reshape(len(self), -1).any(axis=1)
+        is_written = (self._slots != np.array(None, dtype=object)).any(axis=tuple(range(1, self._slots.ndim)))
         n_written = int(np.flatnonzero(is_written)[-1]) + 1 if is_written.any() else 0
         return {**self.__dict__, "_slots": (self._slots.shape, self._slots[:n_written])}
 
@@ -326,11 +331,10 @@ class CompressedArray(NDArrayOperatorsMixin):
     def __array_function__(
         self, function: Callable[..., Any], types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        if function in _ATTRIBUTES:
-            return getattr(args[0], _ATTRIBUTES[function])
+        if function in _QUESTIONS:
+            return _QUESTIONS[function](*args, **kwargs)
         if function in _COMPARISONS:  # what they are called for is all of the array
-            args = tuple(np.asarray(arg) if isinstance(arg, CompressedArray) else arg for arg in args)
-            return function(*args, **kwargs)
+            return function(*map(_decoded, args), **{name: _decoded(value) for name, value in kwargs.items()})
         raise TypeError(f"np.{function.__name__} does not work on a CompressedArray; {self._advice()}")
 
     def __getattr__(self, name: str) -> Any:
@@ -350,5 +354,27 @@ def _unwritten(shape: tuple[int, ...]) -> NDArray[Any]:
     return np.broadcast_to(np.array(None, dtype=object), shape)
 
 
-_ATTRIBUTES = {np.shape: "shape", np.ndim: "ndim", np.size: "size"}
+def _is_row(lead: tuple[Any, ...]) -> bool:
+    """Tell whether an index selects one whole row: ``array[3]``, ``array[3, :]``."""
+    row, *rest = lead or (None,)
+    return isinstance(row, int | np.integer) and not isinstance(row, bool) and all(map(is_whole, rest))
+
+
+def _decoded(argument: Any) -> Any:
+    return np.asarray(argument) if isinstance(argument, CompressedArray) else argument
+
+
+def _shape(a: CompressedArray) -> tuple[int, ...]:
+    return a.shape
+
+
+def _ndim(a: CompressedArray) -> int:
+    return a.ndim
+
+
+def _size(a: CompressedArray, axis: int | None = None) -> int:
+    return a.size if axis is None else a.shape[axis]
+
+
+_QUESTIONS: dict[Any, Callable[..., Any]] = {np.shape: _shape, np.ndim: _ndim, np.size: _size}
 _COMPARISONS = {np.array_equal, np.array_equiv, np.allclose, np.isclose}

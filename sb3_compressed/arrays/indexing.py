@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["split_index"]
+__all__ = ["is_whole", "split_index"]
 
 WHOLE = slice(None)
 
@@ -39,7 +39,7 @@ def split_index(index: Any, n_lead: int, n_axes: int) -> tuple[tuple[Any, ...], 
         raise IndexError(
             f"a boolean index spans axes of the slots and of the items; index the first {n_lead} axes, then the result"
         )
-    if all(_is_whole(part) for part in inside):
+    if all(is_whole(part) for part in inside):
         return tuple(lead), ()
     allowed = (slice, type(None)) if any(_is_array(part) for part in lead) else (slice, type(None), int, np.integer)
     if not all(isinstance(part, allowed) and not isinstance(part, bool) for part in inside):
@@ -50,7 +50,8 @@ def split_index(index: Any, n_lead: int, n_axes: int) -> tuple[tuple[Any, ...], 
     return tuple(lead), inside
 
 
-def _is_whole(part: Any) -> bool:
+def is_whole(part: Any) -> bool:
+    """Tell whether one part of an index takes its axis whole."""
     return isinstance(part, slice) and part == WHOLE
 
 

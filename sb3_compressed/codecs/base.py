@@ -89,7 +89,10 @@ class Codec(ABC):
 
     @property
     def shorthand(self) -> str:
-        """The text that :func:`~sb3_compressed.get_codec` turns into this codec, e.g. ``"zstd/-5"``."""
+        """The text that :func:`~sb3_compressed.get_codec` turns into this codec, e.g. ``"zstd/-5"``.
+
+        It tells name and level; other arguments are not part of it.
+        """
         return self.name if self.levels is None else f"{self.name}/{self.compresslevel}"  # type: ignore[attr-defined]
 
     def _check_level(self, level: object) -> None:
@@ -131,10 +134,24 @@ def exact_bytes(payloads: Iterable[bytes]) -> list[bytes]:
     return [bytes(memoryview(payload)) for payload in payloads]
 
 
+def decompress_bounded(decompressor: Any, payload: bytes, nbytes: int) -> bytes:
+    """Decompress with a fresh object of the kind of zlib's ``decompressobj``, never to much more than ``nbytes``.
+
+    :raises CorruptPayload: if the compressed stream ends before or after the payload does
+    """
+    raw: bytes = decompressor.decompress(payload, nbytes + 1)  # one byte more shows that there is more
+    if len(raw) <= nbytes and not decompressor.eof:
+        raise CorruptPayload("it is truncated")
+    if decompressor.unused_data:
+        raise CorruptPayload(f"{len(decompressor.unused_data)} bytes follow its end")
+    return raw
+
+
 class BytesCodec(Codec):
     """A codec that treats every frame as plain bytes, by way of a compression library.
 
-    A subclass says how one frame is compressed and decompressed; batches, copies and checks of size are here.
+    A subclass says how one frame is compressed and decompressed; batches, copies and checks of size are here. A frame
+    of no bytes has an empty payload, so libraries never meet one.
     """
 
     @abstractmethod
@@ -155,7 +172,8 @@ class BytesCodec(Codec):
 
     def encode(self, frames: NDArray[Any]) -> list[bytes]:
         """Compress a batch; see :meth:`Codec.encode`."""
-        return exact_bytes(self._compress(frame) for frame in frame_bytes(frames))
+        rows = frame_bytes(frames)
+        return exact_bytes(self._compress(row) for row in rows) if rows.shape[1] else [b""] * len(rows)
 
     def decode_into(self, payloads: Sequence[bytes], out: NDArray[Any]) -> None:
         """Decompress a batch; see :meth:`Codec.decode_into`."""
@@ -163,7 +181,7 @@ class BytesCodec(Codec):
         nbytes = rows.shape[1]
         for index, payload in enumerate(payloads):
             try:
-                raw = self._decompress(payload, nbytes)
+                raw = self._decompress(payload, nbytes) if nbytes else payload
             except CorruptPayload as error:
                 raise CorruptPayload(error.reason, index) from None
             except self._library_errors as error:

@@ -4,28 +4,17 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from isal import isal_zlib
 from numpy.typing import NDArray
 
-from sb3_compressed.codecs.base import BytesCodec, Levels
-from sb3_compressed.errors import CorruptPayload
+from sb3_compressed.codecs.base import BytesCodec, Levels, decompress_bounded
 
 __all__ = ["Gzip", "Igzip"]
 
 GZIP_CONTAINER = 16 + zlib.MAX_WBITS  # wbits that ask zlib for gzip's header and CRC; its time stamp is 0
-
-
-def _inflate(decompressor: Any, payload: bytes, nbytes: int) -> bytes:
-    """Decompress with a fresh ``decompressobj``, whose output is bounded by the expected size."""
-    raw: bytes = decompressor.decompress(payload, nbytes + 1)  # one byte more shows that there is more
-    if len(raw) <= nbytes and not decompressor.eof:
-        raise CorruptPayload("it is truncated")
-    if decompressor.unused_data:
-        raise CorruptPayload(f"{len(decompressor.unused_data)} bytes follow its end")
-    return raw
 
 
 @dataclass(frozen=True)
@@ -49,7 +38,7 @@ class Gzip(BytesCodec):
         return compressor.compress(frame.data) + compressor.flush()
 
     def _decompress(self, payload: bytes, nbytes: int) -> bytes:
-        return _inflate(zlib.decompressobj(GZIP_CONTAINER), payload, nbytes)
+        return decompress_bounded(zlib.decompressobj(GZIP_CONTAINER), payload, nbytes)
 
 
 @dataclass(frozen=True)
@@ -72,4 +61,4 @@ class Igzip(BytesCodec):
         return isal_zlib.compress(frame.data, self.compresslevel, wbits=GZIP_CONTAINER)
 
     def _decompress(self, payload: bytes, nbytes: int) -> bytes:
-        return _inflate(isal_zlib.decompressobj(wbits=GZIP_CONTAINER), payload, nbytes)
+        return decompress_bounded(isal_zlib.decompressobj(wbits=GZIP_CONTAINER), payload, nbytes)

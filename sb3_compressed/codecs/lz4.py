@@ -10,8 +10,7 @@ import lz4.frame
 import numpy as np
 from numpy.typing import NDArray
 
-from sb3_compressed.codecs.base import BytesCodec, Levels
-from sb3_compressed.errors import CorruptPayload
+from sb3_compressed.codecs.base import BytesCodec, Levels, decompress_bounded
 
 __all__ = ["Lz4Block", "Lz4Frame"]
 
@@ -40,14 +39,7 @@ class Lz4Frame(BytesCodec):
         return payload
 
     def _decompress(self, payload: bytes, nbytes: int) -> bytes:
-        claimed = lz4.frame.get_frame_info(payload)["content_size"]
-        if claimed != nbytes:
-            raise CorruptPayload(f"its header says {claimed} bytes, a frame has {nbytes}")
-        raw: bytes
-        raw, bytes_read = lz4.frame.decompress(payload, return_bytes_read=True)
-        if bytes_read != len(payload):
-            raise CorruptPayload(f"{len(payload) - bytes_read} bytes follow its end")
-        return raw
+        return decompress_bounded(lz4.frame.LZ4FrameDecompressor(), payload, nbytes)
 
 
 @dataclass(frozen=True)

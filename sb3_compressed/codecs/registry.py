@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import re
 from typing import Any
 
@@ -17,7 +18,7 @@ AUTO = "auto"
 AUTO_CHOICE = "zstd/3"
 
 #: Name, then level. A name that has more than letters in it needs a slash before the level.
-SHORTHAND = re.compile(r"^((?:[A-Za-z]+)|(?:[\w\-]+/))(\-?[0-9]+)$")
+SHORTHAND = re.compile(r"((?:[A-Za-z]+)|(?:[\w\-]+/))(\-?[0-9]+)")
 
 # Names of this package's codecs with where they are: importing one codec's library is left until it is asked for.
 _registry: dict[str, str | type[Codec]] = {
@@ -83,23 +84,22 @@ def get_codec(shorthand: str | Codec, **kwargs: Any) -> Codec:
     :raises ValueError: if the shorthand is malformed, the codec unknown, the level out of range, an argument
         unknown, or the level given twice; the message lists what is allowed
     """
+    if kwargs and (isinstance(shorthand, Codec) or shorthand == AUTO):
+        raise CodecError(f"{shorthand!r} takes no arguments, got {kwargs}; name a codec to choose them")
     if isinstance(shorthand, Codec):
-        if kwargs:
-            raise CodecError(f"{shorthand!r} is a codec already and takes no arguments, got {kwargs}")
         return shorthand
     name, level = parse_shorthand(shorthand)
-    codec = _codec_class(name)
+    codec = _codec_class(name, shorthand)
     if level is not None:
         if codec.levels is None:
             raise CodecError(f"codec {name!r} has no levels, got {shorthand!r}")
         if "compresslevel" in kwargs:
             raise CodecError(f"the level is given twice: {shorthand!r} and compresslevel={kwargs['compresslevel']}")
         kwargs = {**kwargs, "compresslevel": level}
-    try:
-        return codec(**kwargs)
-    except TypeError as error:
-        allowed = ", ".join(field for field in getattr(codec, "__match_args__", ())) or "none"
-        raise CodecError(f"codec {name!r} takes the arguments: {allowed}; got {sorted(kwargs)}") from error
+    allowed = inspect.signature(codec).parameters
+    if not set(kwargs) <= set(allowed):
+        raise CodecError(f"codec {name!r} takes the arguments: {', '.join(allowed) or 'none'}; got {sorted(kwargs)}")
+    return codec(**kwargs)
 
 
 def parse_shorthand(shorthand: str) -> tuple[str, int | None]:
@@ -113,7 +113,7 @@ def parse_shorthand(shorthand: str) -> tuple[str, int | None]:
         shorthand = AUTO_CHOICE
     if shorthand in _registry:
         return shorthand, None
-    if match := SHORTHAND.match(shorthand):
+    if match := SHORTHAND.fullmatch(shorthand):
         return match[1].removesuffix("/"), int(match[2])
     if re.fullmatch(r"[\w\-]*[A-Za-z_\-]", shorthand):  # a name without a level
         return shorthand, None
@@ -122,11 +122,13 @@ def parse_shorthand(shorthand: str) -> tuple[str, int | None]:
     raise InvalidShorthand(f"cannot read the codec shorthand {shorthand!r}: {advice}; {_known()}")
 
 
-def _codec_class(name: str) -> type[Codec]:
+def _codec_class(name: str, shorthand: str) -> type[Codec]:
     try:
         entry = _registry[name]
     except KeyError:
-        raise UnknownCodec(f"there is no codec {name!r}; {_known()}") from None
+        alike = [known for known in available_codecs() if known.startswith(shorthand)]
+        hint = f"; did you mean {' or '.join(map(repr, alike))}?" if alike else ""
+        raise UnknownCodec(f"there is no codec {name!r} as in {shorthand!r}{hint}; {_known()}") from None
     if isinstance(entry, str):
         module, _, attribute = entry.partition(":")
         entry = _registry[name] = getattr(importlib.import_module(module), attribute)

@@ -1,0 +1,73 @@
+"""``nbytes``: what slots really take, as the operating system sees it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from sb3_compressed import CompressedArray
+from sb3_compressed.arrays.memory import held_nbytes
+
+FILL = """
+import sys, numpy as np, psutil
+from sb3_compressed import CompressedArray
+
+item_nbytes, n_frames = map(int, sys.argv[1:])
+noise = np.random.default_rng(0)
+
+def filled(rows):
+    array = CompressedArray((rows, 2, n_frames, item_nbytes), codec="none", frame_stack=n_frames)
+    for row in range(rows):
+        array[row] = noise.integers(0, 256, (2, n_frames, item_nbytes), dtype=np.uint8)
+    return array
+
+warm_up = filled(1000)
+before = psutil.Process().memory_info().rss
+array = filled(15_000 // n_frames)
+grown = psutil.Process().memory_info().rss - before  # before nbytes, which takes memory to find out
+print(array.nbytes / grown)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="what resident memory means depends on the allocator")
+@pytest.mark.parametrize("item_nbytes", [40, 300, 700, 3000])
+@pytest.mark.parametrize("n_frames", [1, 4])
+def test_nbytes_is_what_the_process_grows_by(item_nbytes: int, n_frames: int) -> None:
+    command = [sys.executable, "-c", FILL, str(item_nbytes), str(n_frames)]
+    of_growth = float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    assert 0.8 < of_growth < 1.25
+
+
+def test_what_was_never_written_takes_nothing() -> None:
+    array = CompressedArray((10, 2, 4))
+    assert array.nbytes == held_nbytes(array.slots, array.empty_like().slots) == held_nbytes() == 0
+
+
+def test_shared_payloads_count_once() -> None:
+    array = CompressedArray((100, 1, 4, 1000), codec="none", frame_stack=4)
+    slots_nbytes = 100 * 8
+    array[0] = np.arange(4)[:, np.newaxis]
+    stack_nbytes = array.nbytes - slots_nbytes
+    assert 4000 < stack_nbytes < 4000 + 5 * 80
+    array[1] = np.arange(4)[:, np.newaxis]  # the very slot
+    assert array.nbytes == slots_nbytes + stack_nbytes
+    array[2] = np.arange(1, 5)[:, np.newaxis]  # one new frame, and a tuple
+    assert 1000 < array.nbytes - slots_nbytes - stack_nbytes < 1000 + 2 * 80
+    array[50:] = 7  # one slot for all of them
+    assert array.nbytes < slots_nbytes + 2.5 * stack_nbytes
+
+
+def test_arrays_that_share_are_counted_together() -> None:
+    array = CompressedArray((10, 1, 3000), codec="none")
+    other = array.empty_like()
+    array[0] = other[0] = 1
+    assert array.nbytes == other.nbytes > 3000
+    assert held_nbytes(array.slots, other.slots) == array.nbytes + other.slots.nbytes
+
+
+def test_raw_nbytes_is_that_of_an_ndarray() -> None:
+    assert CompressedArray((10**9, 8, 4, 84, 84), np.float32).raw_nbytes == 10**9 * 8 * 4 * 84 * 84 * 4
+    assert CompressedArray((0, 8, 4), np.float32).raw_nbytes == 0

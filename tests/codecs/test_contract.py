@@ -1,0 +1,266 @@
+"""The contract of every codec, held to every codec there is, at the ends of its levels."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import subprocess
+import sys
+import tracemalloc
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from threading import Barrier
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as npst
+from numpy.typing import NDArray
+
+from sb3_compressed.codecs import Codec, available_codecs, get_codec
+from sb3_compressed.errors import CodecError, CorruptPayload
+
+RELAXED = settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+
+DTYPES = (
+    *("?", "u1", "i1", "<u2", "<i2", "<u4", "<i4", "<u8", "<i8", "<f2", "<f4", "<f8"),
+    *(">u2", ">i8", ">f4", "<c16", "<M8[s]", "V3"),
+)
+
+LAYOUTS: dict[str, Callable[[NDArray[Any]], NDArray[Any]]] = {
+    "contiguous": lambda frames: frames,
+    "transposed": lambda frames: frames.T,
+    "frames transposed": lambda frames: frames.swapaxes(-1, -2) if frames.ndim > 2 else frames,
+    "strided": lambda frames: frames[..., ::2],
+    "every other": lambda frames: frames[::2],
+    "backwards": lambda frames: frames[::-1, ..., ::-1] if frames.ndim > 1 else frames[::-1],
+    "column-major": np.asfortranarray,
+}
+
+FRAME_KINDS = ("runs", "noise", "zero-size")
+
+
+def shorthands() -> Iterator[str]:
+    """Yield every codec at its default level, the ends of its levels, and the negative one nearest to zero."""
+    for name in available_codecs():
+        levels = get_codec(name).levels
+        if levels is None:
+            yield name
+            continue
+        ends = {level for bounds in levels.ranges for level in bounds}
+        yield from (f"{name}/{level}" for level in sorted(ends | {levels.default, -1}) if level in levels)
+
+
+@pytest.fixture(params=list(shorthands()), scope="module")
+def codec(request: pytest.FixtureRequest) -> Codec:
+    return get_codec(request.param)
+
+
+@pytest.fixture(params=FRAME_KINDS)
+def frames(request: pytest.FixtureRequest) -> NDArray[np.uint8]:
+    """Three different frames that take each way a payload can be written."""
+    if request.param == "runs":
+        return np.repeat(np.arange(12, dtype=np.uint8), 32).reshape(3, 128)
+    size = 64 if request.param == "noise" else 0
+    return np.random.default_rng(5).integers(0, 256, (3, size), dtype=np.uint8)
+
+
+@st.composite
+def any_frames(draw: st.DrawFn) -> NDArray[Any]:
+    """Draw frames of few different elements with any bits: signalling NaN, -0.0, infinities, subnormals, ..."""
+    dtype = np.dtype(draw(st.sampled_from(DTYPES)))
+    shape = draw(npst.array_shapes(min_dims=1, max_dims=4, min_side=0, max_side=9))
+    bits = np.frombuffer(draw(st.binary(min_size=4 * dtype.itemsize, max_size=4 * dtype.itemsize)), dtype=np.uint8)
+    palette = (bits & 1 if dtype.kind == "b" else bits).view(dtype)
+    if dtype.kind == "f":
+        palette = np.append(palette, np.array([np.nan, -0.0, 0.0, np.inf, -np.inf], dtype))
+    chosen = draw(npst.arrays(np.intp, shape, elements=st.integers(0, len(palette) - 1)))
+    drawn = LAYOUTS[draw(st.sampled_from(sorted(LAYOUTS)))](palette[chosen])
+    drawn.flags.writeable = draw(st.booleans())
+    return drawn
+
+
+@RELAXED
+@given(frames=any_frames())
+def test_every_bit_of_every_dtype_shape_and_layout_survives(codec: Codec, frames: NDArray[Any]) -> None:
+    payloads = codec.encode(frames)
+    out = np.empty(frames.shape, frames.dtype)
+    codec.decode_into(payloads, out)
+    assert out.tobytes() == frames.tobytes()
+    assert [type(payload) for payload in payloads] == [bytes] * len(frames)
+
+
+@pytest.mark.parametrize("shape", [(3, 84, 84), (2, 1), (1, 300_000)])
+def test_frames_of_any_size_survive(codec: Codec, shape: tuple[int, ...]) -> None:
+    frames = np.random.default_rng(1).integers(0, 256, shape, dtype=np.uint8)
+    frames[..., : shape[-1] // 2] //= 128  # half noise, half runs
+    out = np.empty_like(frames)
+    codec.decode_into(codec.encode(frames), out)
+    np.testing.assert_array_equal(out, frames)
+
+
+def test_objects_are_refused(codec: Codec) -> None:
+    with pytest.raises(CodecError, match="objects, got dtype object"):
+        codec.encode(np.array([[None]]))
+
+
+def test_equality_hash_and_repr_follow_from_its_arguments(codec: Codec) -> None:
+    same = get_codec(codec.shorthand)
+    assert same is not codec
+    assert (same, hash(same), repr(same)) == (codec, hash(codec), repr(codec))
+    assert eval(repr(codec), {type(codec).__name__: type(codec)}) == codec
+    assert [other for other in map(get_codec, shorthands()) if other == codec] == [codec]
+
+
+@pytest.mark.parametrize(
+    "duplicate",
+    [copy.copy, copy.deepcopy, lambda codec: pickle.loads(pickle.dumps(codec))],
+    ids=("copy", "deep", "pickle"),
+)
+def test_duplicates_read_what_the_original_wrote(codec: Codec, duplicate: Callable[[Codec], Codec]) -> None:
+    frames = np.arange(200, dtype=np.uint8).reshape(2, 100) // 9
+    payloads = codec.encode(frames)
+    other = duplicate(codec)
+    out = np.empty_like(frames)
+    other.decode_into(payloads, out)
+    assert other == codec
+    np.testing.assert_array_equal(out, frames)
+
+
+def test_one_codec_serves_several_threads_at_once(codec: Codec) -> None:
+    n_threads = 4
+    at_once = Barrier(n_threads)
+
+    def use(seed: int) -> bool:
+        frames = np.random.default_rng(seed).integers(0, 1 + seed % 3, (8, 40, 40), dtype=np.uint8)
+        out = np.empty_like(frames)
+        at_once.wait()
+        for _ in range(10):
+            out.fill(255)
+            codec.decode_into(codec.encode(frames), out)
+            if not np.array_equal(out, frames):
+                return False
+        return True
+
+    with ThreadPoolExecutor(n_threads) as pool:
+        assert list(pool.map(use, range(n_threads))) == [True] * n_threads
+
+
+@pytest.mark.parametrize(
+    "out", [np.empty((4, 6), np.uint8)[:, ::2], np.empty((3, 4), np.uint8).T], ids=("strided", "T")
+)
+def test_only_contiguous_memory_is_decoded_into(codec: Codec, out: NDArray[np.uint8]) -> None:
+    with pytest.raises(ValueError, match="C-contiguous"):
+        codec.decode_into(codec.encode(np.zeros((4, 3), np.uint8)), out)
+
+
+@pytest.mark.parametrize("room", [0, 3, 5])
+def test_only_memory_for_as_many_frames_is_decoded_into(codec: Codec, room: int) -> None:
+    with pytest.raises(ValueError, match=f"room for {room} frames, got 4 payloads"):
+        codec.decode_into(codec.encode(np.zeros((4, 3), np.uint8)), np.empty((room, 3), np.uint8))
+
+
+# -- damaged payloads ----------------------------------------------------------------------------------------
+
+
+def test_a_payload_of_another_length_is_refused_by_its_index(codec: Codec, frames: NDArray[np.uint8]) -> None:
+    first, payload, last = codec.encode(frames)
+    truncated = [payload[:length] for length in range(len(payload))]
+    continued = [payload + garbage for garbage in (b"\0", b"\xff" * 9, payload) if garbage]
+    for damaged in truncated + continued:
+        with pytest.raises(CorruptPayload) as caught:
+            codec.decode_into([first, damaged, last], np.empty_like(frames))
+        assert (caught.value.index, caught.value.slot) == (1, None)
+
+
+@pytest.mark.parametrize("size", [0, 1, 63, 65, 127, 129, 5000])
+def test_a_payload_of_another_frame_size_is_refused_by_its_index(
+    codec: Codec, frames: NDArray[np.uint8], size: int
+) -> None:
+    if size == frames.shape[1]:
+        size += 7
+    first, _, last = codec.encode(frames)
+    [foreign] = codec.encode(np.full((1, size), 3, np.uint8))
+    with pytest.raises(CorruptPayload, match="payload 1 of the batch") as caught:
+        codec.decode_into([first, foreign, last], np.empty_like(frames))
+    assert caught.value.index == 1
+
+
+def decode_guarded(codec: Codec, payload: bytes, size: int) -> None:
+    """Decode one payload between two sentinels that must stay as they are; it may be refused."""
+    guarded = np.full((3, max(size, 32)), 0xA5, np.uint8).ravel()
+    start = max(size, 32)
+    with suppress(CorruptPayload):
+        codec.decode_into([payload], guarded[start : start + size].reshape(1, size))
+    assert (guarded[:start] == 0xA5).all()
+    assert (guarded[start + size :] == 0xA5).all()
+
+
+def test_no_flipped_bit_makes_it_write_elsewhere(codec: Codec, frames: NDArray[np.uint8]) -> None:
+    payload = codec.encode(frames)[1]
+    for bit in range(8 * len(payload)):
+        flipped = bytearray(payload)
+        flipped[bit // 8] ^= 1 << bit % 8
+        decode_guarded(codec, bytes(flipped), frames.shape[1])
+
+
+@RELAXED
+@given(head=st.integers(0, 40), middle=st.binary(max_size=40), tail=st.integers(0, 40), size=st.integers(0, 200))
+def test_no_arbitrary_bytes_make_it_write_elsewhere(
+    codec: Codec, head: int, middle: bytes, tail: int, size: int
+) -> None:
+    [payload] = codec.encode((np.arange(size, dtype=np.uint8) // 5)[np.newaxis])
+    decode_guarded(codec, middle, size)
+    decode_guarded(codec, payload[:head] + middle + payload[len(payload) - tail :], size)
+
+
+@pytest.mark.parametrize("name", available_codecs())
+def test_a_payload_of_a_huge_frame_is_refused_without_decoding_it(name: str) -> None:
+    codec = get_codec(name)
+    [payload] = codec.encode(np.zeros((1, 20_000_000), np.uint8))
+    out = np.empty((1, 1000), np.uint8)
+    tracemalloc.start()
+    with pytest.raises(CorruptPayload):
+        codec.decode_into([payload], out)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 1_000_000
+
+
+# -- memory --------------------------------------------------------------------------------------------------
+
+KEEP_PAYLOADS = """
+import sys, numpy as np, psutil, zstandard
+from sb3_compressed.codecs import get_codec
+
+def batches(n):
+    rng = np.random.default_rng(0)
+    for _ in range(n):
+        frames = np.zeros((100, 84 * 84), np.uint8)
+        frames[:, :2000] = rng.integers(0, 256, (100, 2000), dtype=np.uint8)
+        yield frames
+
+compressor = zstandard.ZstdCompressor()
+library = lambda frames: [compressor.compress(frame.data) for frame in frames]
+encode = library if sys.argv[1] == "library" else get_codec(sys.argv[1]).encode
+for frames in batches(2):
+    encode(frames)
+before = psutil.Process().memory_info().rss
+payloads = [payload for frames in batches(100) for payload in encode(frames)]
+print((psutil.Process().memory_info().rss - before) / sum(map(len, payloads)))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="what resident memory means depends on the allocator")
+@pytest.mark.parametrize("name", [*available_codecs(), "library"])
+def test_kept_payloads_take_the_memory_of_their_content(name: str) -> None:
+    """And the ``library`` control shows what this is about: objects that zstandard shrinks in place."""
+    command = [sys.executable, "-c", KEEP_PAYLOADS, name]
+    rss_per_byte = float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    if name == "library":
+        assert rss_per_byte > 2
+    else:
+        assert rss_per_byte < 1.5

@@ -1,0 +1,61 @@
+"""``lz4-frame`` and ``lz4-block``: standard formats, and headers that claim what a payload does not hold."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import lz4.block
+import lz4.frame
+import numpy as np
+import pytest
+
+from sb3_compressed.codecs import get_codec
+from sb3_compressed.errors import CorruptPayload
+
+CLAIMS_2_TO_40_BYTES = bytes.fromhex("04224d18 4840 0000000000010000 22 00000000")
+CLAIMS_NO_SIZE = bytes.fromhex("04224d18 4040 c0 00000000")
+
+
+def claiming(payload: bytes, nbytes: int) -> bytes:
+    """Return an LZ4 frame with another content size in its header, and with the header checksum for it."""
+    for checksum in range(256):
+        forged = payload[:6] + nbytes.to_bytes(8, "little") + bytes([checksum]) + payload[15:]
+        try:
+            lz4.frame.get_frame_info(forged)
+        except RuntimeError:
+            continue
+        return forged
+    raise AssertionError("no checksum fits")
+
+
+def test_payloads_are_of_the_formats_they_say() -> None:
+    frame = np.arange(3000, dtype=np.float32)
+    [payload] = get_codec("lz4-frame").encode(frame[np.newaxis])
+    assert lz4.frame.get_frame_info(payload)["content_size"] == frame.nbytes
+    assert lz4.frame.decompress(payload) == frame.tobytes()
+    [payload] = get_codec("lz4-block").encode(frame[np.newaxis])
+    assert lz4.block.decompress(payload, uncompressed_size=frame.nbytes) == frame.tobytes()
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        CLAIMS_2_TO_40_BYTES,
+        CLAIMS_NO_SIZE,
+        pytest.param(
+            claiming(lz4.frame.compress(bytes(50_000_000)), 1000),
+            id="claims less than it holds",
+        ),
+    ],
+)
+def test_a_frame_that_claims_another_size_is_refused_before_memory_is_taken(payload: bytes) -> None:
+    out = np.empty((1, 1000), np.uint8)
+    codec = get_codec("lz4-frame")
+    tracemalloc.start()
+    try:
+        with pytest.raises(CorruptPayload):
+            codec.decode_into([payload], out)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 100_000 + len(payload)

@@ -1,0 +1,222 @@
+"""Shorthands: what they mean, what is answered to those that mean nothing, and codecs of a user's own."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import sb3_compressed.codecs
+from sb3_compressed.codecs import BytesCodec, Codec, available_codecs, get_codec, register_codec, registry
+from sb3_compressed.errors import CodecError, InvalidShorthand, LevelOutOfRange, UnknownCodec
+
+SHIPPED = {"none", "rle", "rle-jit", "gzip", "igzip", "zstd", "lz4-frame", "lz4-block"}
+
+
+@dataclass(frozen=True)
+class Mine(BytesCodec):
+    """A user's own codec; it stores frames as they are."""
+
+    name: ClassVar[str] = "mine"
+    _library_errors: ClassVar[tuple[type[Exception], ...]] = ()
+
+    spice: str = "salt"
+
+    def _compress(self, frame: NDArray[np.uint8]) -> bytes:
+        return frame.tobytes()
+
+    def _decompress(self, payload: bytes, nbytes: int) -> bytes:
+        return payload
+
+
+@pytest.fixture
+def own_codecs() -> Iterator[None]:
+    """Let a test register codecs, and forget them afterwards."""
+    before = dict(registry._registry)
+    yield
+    registry._registry.clear()
+    registry._registry.update(before)
+
+
+def concrete_codecs() -> Iterator[type[Codec]]:
+    """Yield every codec that is defined in this package, whether anybody registered it or not."""
+    package = sb3_compressed.codecs
+    for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+        for _, member in inspect.getmembers(importlib.import_module(module.name), inspect.isclass):
+            if issubclass(member, Codec) and not inspect.isabstract(member) and member.__module__ == module.name:
+                yield member
+
+
+def test_every_codec_of_the_package_is_registered() -> None:
+    found = {codec.name: codec for codec in concrete_codecs()}
+    assert set(found) == SHIPPED <= set(available_codecs())
+    assert {name: type(get_codec(name)) for name in found} == found
+
+
+@pytest.mark.parametrize(
+    ("shorthand", "name", "level"),
+    [
+        ("igzip3", "igzip", 3),
+        ("igzip/3", "igzip", 3),
+        ("gzip0", "gzip", 0),
+        ("zstd5", "zstd", 5),
+        ("zstd/5", "zstd", 5),
+        ("zstd-5", "zstd", -5),
+        ("zstd/-5", "zstd", -5),
+        ("lz4-frame/5", "lz4-frame", 5),
+        ("lz4-frame/-5", "lz4-frame", -5),
+        ("lz4-block/-3", "lz4-block", -3),
+        ("zstd", "zstd", 3),
+        ("gzip", "gzip", 6),
+        ("igzip", "igzip", 2),
+        ("lz4-frame", "lz4-frame", 0),
+        ("lz4-block", "lz4-block", 0),
+    ],
+)
+def test_a_shorthand_is_a_name_and_a_level(shorthand: str, name: str, level: int) -> None:
+    codec = get_codec(shorthand)
+    assert (codec.name, codec.shorthand) == (name, f"{name}/{level}")
+    assert codec == get_codec(name, compresslevel=level) == get_codec(codec.shorthand)
+
+
+@pytest.mark.parametrize("name", ["none", "rle", "rle-jit"])
+def test_a_codec_without_levels_is_its_name(name: str) -> None:
+    assert get_codec(name).shorthand == name
+
+
+def test_auto_chooses_a_registered_codec() -> None:
+    assert get_codec("auto").name in SHIPPED
+    assert get_codec("auto") == get_codec("auto")
+
+
+def test_a_codec_stands_for_itself_and_takes_no_arguments() -> None:
+    codec = get_codec("zstd7")
+    assert get_codec(codec) is codec
+    with pytest.raises(CodecError, match=r"Zstd\(compresslevel=7\) takes no arguments, got {'compresslevel': 3}"):
+        get_codec(codec, compresslevel=3)
+
+
+@pytest.mark.parametrize(
+    ("shorthand", "error"),
+    [
+        ("sstd3", UnknownCodec),
+        ("ZSTD", UnknownCodec),
+        ("lz4/3", UnknownCodec),
+        ("blosc", UnknownCodec),
+        ("", InvalidShorthand),
+        ("3", InvalidShorthand),
+        ("zstd--3", InvalidShorthand),
+        ("zstd 3", InvalidShorthand),
+        ("zstd/", InvalidShorthand),
+        ("zstd/+5", InvalidShorthand),
+        ("zstd5.0", InvalidShorthand),
+        ("lz4-frame5", InvalidShorthand),
+        (5, InvalidShorthand),
+        (None, InvalidShorthand),
+    ],
+)
+def test_an_unreadable_or_unknown_shorthand_is_answered_with_those_there_are(shorthand: Any, error: type) -> None:
+    with pytest.raises(error) as caught:
+        get_codec(shorthand)
+    assert isinstance(caught.value, ValueError)
+    for name in available_codecs():
+        assert name in str(caught.value)
+
+
+@pytest.mark.parametrize("shorthand", ["lz4-frame5", "lz4-frame-5", "lz4-block12", "lz4-block-1"])
+def test_a_forgotten_slash_is_pointed_out(shorthand: str) -> None:
+    name = shorthand.rstrip("-0123456789")
+    with pytest.raises(InvalidShorthand, match=f"did you mean '{name}/{shorthand.removeprefix(name)}'"):
+        get_codec(shorthand)
+
+
+@pytest.mark.parametrize(
+    ("shorthand", "kwargs", "message"),
+    [
+        ("zstd0", {}, r"-100\.\.-1 and 1\.\.22, got 0"),
+        ("zstd23", {}, r"-100\.\.-1 and 1\.\.22, got 23"),
+        ("zstd-101", {}, r"-100\.\.-1 and 1\.\.22, got -101"),
+        ("igzip/4", {}, r"0\.\.3, got 4"),
+        ("gzip/-1", {}, r"0\.\.9, got -1"),
+        ("gzip", {"compresslevel": 10}, r"0\.\.9, got 10"),
+        ("gzip", {"compresslevel": True}, r"0\.\.9, got True"),
+        ("gzip", {"compresslevel": "3"}, r"0\.\.9, got '3'"),
+        ("lz4-frame/17", {}, r"\.\.16, got 17"),
+        ("lz4-block/13", {}, r"\.\.12, got 13"),
+    ],
+)
+def test_a_level_out_of_range_is_answered_with_the_range(shorthand: str, kwargs: dict[str, Any], message: str) -> None:
+    with pytest.raises(LevelOutOfRange, match=message):
+        get_codec(shorthand, **kwargs)
+
+
+@pytest.mark.parametrize(
+    ("shorthand", "kwargs", "message"),
+    [
+        ("rle3", {}, "'rle' has no levels, got 'rle3'"),
+        ("rle-jit/3", {}, "'rle-jit' has no levels, got 'rle-jit/3'"),
+        ("zstd5", {"compresslevel": 6}, "level is given twice: 'zstd5' and compresslevel=6"),
+        ("zstd", {"level": 5}, r"takes the arguments: compresslevel; got \['level'\]"),
+        ("none", {"compresslevel": 5}, r"takes the arguments: none; got \['compresslevel'\]"),
+    ],
+)
+def test_arguments_it_cannot_take_are_answered_with_those_it_can(
+    shorthand: str, kwargs: dict[str, Any], message: str
+) -> None:
+    before = dict(kwargs)
+    with pytest.raises(CodecError, match=message):
+        get_codec(shorthand, **kwargs)
+    assert kwargs == before
+
+
+@pytest.mark.usefixtures("own_codecs")
+def test_a_codec_of_ones_own_is_known_by_its_name() -> None:
+    assert register_codec(Mine) is Mine
+    assert get_codec("mine", spice="pepper") == Mine("pepper")
+    assert "mine" in available_codecs()
+    with pytest.raises(CodecError, match=r"takes the arguments: spice; got \['sugar'\]"):
+        get_codec("mine", sugar=1)
+
+
+@pytest.mark.usefixtures("own_codecs")
+@pytest.mark.parametrize("name", ["zstd", "mine"])
+def test_a_taken_name_is_given_away_only_on_request(name: str) -> None:
+    register_codec(Mine)
+
+    class Other(Mine):
+        pass
+
+    Other.name = name
+    taken = type(get_codec(name))
+    with pytest.raises(CodecError, match=f"a codec named '{name}' already; pass replace=True"):
+        register_codec(Other)
+    assert type(get_codec(name)) is taken
+    register_codec(Other, replace=True)
+    assert type(get_codec(name)) is Other
+
+
+@pytest.mark.usefixtures("own_codecs")
+@pytest.mark.parametrize("name", ["", "auto", "4lz", "a b", "a/b", "zstd/5", "a\n", "-a", None, 7])
+def test_a_name_that_no_shorthand_could_say_is_refused(name: Any) -> None:
+    class Other(Mine):
+        pass
+
+    Other.name = name
+    known = available_codecs()
+    with pytest.raises(CodecError, match="letters, digits, - and _"):
+        register_codec(Other)
+    assert available_codecs() == known
+
+
+@pytest.mark.usefixtures("own_codecs")
+@pytest.mark.parametrize("thing", [Mine(), dict, "zstd"], ids=("instance", "another class", "text"))
+def test_only_codec_classes_are_registered(thing: Any) -> None:
+    with pytest.raises(CodecError, match="must be a subclass of Codec"):
+        register_codec(thing)

@@ -1,0 +1,66 @@
+"""The kernels of ``rle-jit``: compiled once for all input, with or without a place to cache them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import sb3_compressed
+from sb3_compressed.codecs import get_codec, rle_kernels
+
+CACHE_FREE = """
+import numba
+from sb3_compressed.codecs import get_codec, rle_kernels
+assert rle_kernels.__file__.startswith({folder!r}), rle_kernels.__file__
+try:
+    numba.njit(cache=True)(rle_kernels.encode_runs.py_func)
+except RuntimeError as error:
+    assert "cannot cache function" in str(error)
+else:
+    raise AssertionError("numba found a place to cache after all")
+
+import numpy as np
+frames = np.repeat(np.arange(6, dtype=np.int16), 50).reshape(2, 150)
+out = np.empty_like(frames)
+codec = get_codec("rle-jit")
+payloads = codec.encode(frames)
+codec.decode_into(payloads, out)
+assert payloads == get_codec("rle").encode(frames)
+assert (out == frames).all()
+"""
+
+
+@pytest.mark.parametrize("dtype", ["?", "u1", ">i4", "f8", "c16"])
+@pytest.mark.parametrize("writeable", [False, True])
+def test_no_dtype_or_layout_compiles_a_kernel_anew(dtype: str, writeable: bool) -> None:
+    frames = np.zeros((3, 10, 10), dtype)
+    frames.flags.writeable = writeable
+    codec = get_codec("rle-jit", runs_type="u4")
+    codec.decode_into(codec.encode(frames[:, ::2]), np.empty((3, 5, 10), dtype))
+    kernels: tuple[Any, ...] = (rle_kernels.encode_runs, rle_kernels.decode_runs)
+    assert [len(kernel.signatures) for kernel in kernels] == [1, 1]
+
+
+def test_without_a_writable_cache_folder_the_kernels_still_work(tmp_path: Path) -> None:
+    """Files stand where numba would make its folders: permissions would not keep root from writing."""
+    package = tmp_path / "sb3_compressed"
+    source = Path(sb3_compressed.__file__).parent
+    shutil.copytree(source, package, ignore=shutil.ignore_patterns("__pycache__"))
+    (package / "codecs" / "__pycache__").touch()
+    (tmp_path / "file").touch()
+    nowhere = str(tmp_path / "file" / "cache")
+    places = dict.fromkeys(("NUMBA_CACHE_DIR", "HOME", "XDG_CACHE_HOME", "LOCALAPPDATA", "APPDATA"), nowhere)
+    subprocess.run(
+        [sys.executable, "-c", CACHE_FREE.format(folder=str(tmp_path))],
+        cwd=tmp_path,
+        env={**os.environ, **places, "PYTHONDONTWRITEBYTECODE": "1"},
+        check=True,
+    )
+    assert not list(tmp_path.rglob("*.nb[ci]"))
