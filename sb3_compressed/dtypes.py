@@ -23,7 +23,7 @@ def find_buffer_dtypes(
     """Return the smallest dtypes that lose nothing, for the ``dtypes`` argument of the buffers.
 
     Buffers find them on their own. What this function is for is that it also compiles what ``compression_method``
-    has to compile: called before a ``SubprocVecEnv`` is made, no worker process ever compiles.
+    has to compile: called before a ``SubprocVecEnv`` is made, nothing is compiled while workers wait or in them.
 
     >>> find_buffer_dtypes((84, 84), np.uint8, "rle-jit")
     {'elem_type': dtype('uint8'), 'runs_type': dtype('uint16')}

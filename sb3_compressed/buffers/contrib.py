@@ -49,7 +49,7 @@ class CompressedRecurrentDictRolloutBuffer(CompressedRollout, RecurrentDictRollo
     """
 
 
-COMPRESSED: dict[type[RolloutBuffer], type[CompressedRollout]] = {
+COMPRESSED: dict[type[Any], type[CompressedRollout]] = {
     RolloutBuffer: CompressedRolloutBuffer,
     DictRolloutBuffer: CompressedDictRolloutBuffer,
     MaskableRolloutBuffer: CompressedMaskableRolloutBuffer,
@@ -75,12 +75,13 @@ def compress_rollout_buffer(model: Model, **options: Any) -> Model:
     :return: the same model
     :raises TypeError: if its buffer has no compressed counterpart
     """
-    raw = model.rollout_buffer
-    compressed = COMPRESSED.get(type(raw))
+    buffer = getattr(model, "rollout_buffer", None)
+    compressed = type(buffer) if isinstance(buffer, CompressedRollout) else COMPRESSED.get(type(buffer))
     if compressed is None:
         names = ", ".join(sorted(parent.__name__ for parent in COMPRESSED))
-        raise TypeError(f"no compressed counterpart of {type(raw).__name__}; there are those of {names}")
+        kind = "has no rollout buffer" if buffer is None else f"has a {type(buffer).__name__}"
+        raise TypeError(f"{type(model).__name__} {kind}; there are compressed counterparts of {names}")
     # Every argument of these constructors is an attribute of the buffer under the same name.
-    arguments = {name: getattr(raw, name) for name in parent_signature(compressed).parameters}
+    arguments = {name: getattr(buffer, name) for name in parent_signature(compressed).parameters}
     model.rollout_buffer = compressed(**arguments, **options)  # type: ignore[assignment]
     return model

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 import numpy as np
 import torch as th
 from gymnasium import spaces
+from stable_baselines3.common.buffers import DictReplayBuffer, DictRolloutBuffer
 from stable_baselines3.common.preprocessing import get_obs_shape, is_image_space
 
 from sb3_compressed.arrays import CompressedArray
@@ -114,6 +115,12 @@ class CompressedBuffer(_Base):
 
         arguments = self._parent_arguments(args, kwargs)
         space = arguments["observation_space"]
+        takes_dicts = isinstance(self, DictReplayBuffer | DictRolloutBuffer)
+        if takes_dicts != isinstance(space, spaces.Dict):
+            raise ValueError(
+                f"{type(self).__name__} is for observation spaces that are {'' if takes_dicts else 'not '}Dict spaces, "
+                f"got {space}; there are classes with and without 'Dict' in their names, HER's is for Dict spaces"
+            )
         codec_kwargs = {**(compression_kwargs or {}), **(decompression_kwargs or {})}
         self._plans = plan_arrays(space, compression_method, codec_kwargs, dtypes, frame_stack)
         self._new_arrays: dict[Key, CompressedArray] = {}  # never written: each array of a key is one like these

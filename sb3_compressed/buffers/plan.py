@@ -121,13 +121,18 @@ def _dtypes_for_key(dtypes: Any, key: Key) -> tuple[np.dtype[Any] | None, np.dty
     if dtypes is None:
         return None, None
     if not isinstance(dtypes, Mapping):
-        return np.dtype(dtypes), None
+        return _dtype(dtypes), None
     if key in dtypes:
         return _dtypes_for_key(dtypes[key], None)
     if not set(dtypes) & {"elem_type", "runs_type"}:
         return None, None  # a mapping from other keys
     elem_type, runs_type = dtypes.get("elem_type"), dtypes.get("runs_type")
-    return (
-        None if elem_type is None else np.dtype(elem_type),
-        None if runs_type is None else np.dtype(runs_type),
-    )
+    return None if elem_type is None else _dtype(elem_type), None if runs_type is None else _dtype(runs_type)
+
+
+def _dtype(dtype: Any) -> np.dtype[Any]:
+    try:
+        found: np.dtype[Any] = np.dtype(dtype)
+    except TypeError as error:
+        raise ValueError(f"dtypes must be a dtype or what find_buffer_dtypes returns, got {dtype!r}") from error
+    return found

@@ -100,12 +100,28 @@ def test_unknown_argument_is_a_type_error_that_names_the_class() -> None:
         ({"frame_stack": "four"}, "must be 'auto', None or a positive int, got 'four'"),
         ({"frame_stack": 0}, "got 0"),
         ({"output_dtype": "float16"}, r"output_dtype must be one of \('raw', 'float'\), got 'float16'"),
+        ({"dtypes": "bytes8"}, "dtypes must be a dtype or what find_buffer_dtypes returns, got 'bytes8'"),
+        ({"compression_kwargs": {"compresslevel": 3}}, "'auto' takes no arguments"),
         ({"compression_method": "rle", "dtypes": {"runs_type": np.int8}}, "runs_type must be one of"),
     ],
 )
 def test_bad_options_say_what_is_allowed(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         replay(**options)
+
+
+@pytest.mark.parametrize(
+    ("buffer_class", "space"),
+    [
+        (CompressedReplayBuffer, MIXED),
+        (CompressedRolloutBuffer, MIXED),
+        (CompressedDictReplayBuffer, SCREEN),
+        (CompressedDictRolloutBuffer, SCREEN),
+    ],
+)
+def test_the_wrong_class_for_a_space_is_named(buffer_class: type[Any], space: spaces.Space[Any]) -> None:
+    with pytest.raises(ValueError, match=f"{buffer_class.__name__} is for observation spaces that are"):
+        buffer_class(64, space, BUTTONS, "cpu")
 
 
 def test_auto_compresses_images_and_leaves_small_or_random_parts_as_sb3s_arrays() -> None:

@@ -1,0 +1,63 @@
+"""PPO on an Atari game with environments in processes of their own, and a compressed rollout buffer.
+
+python examples/ppo_atari_subproc.py --game Breakout --start-method spawn --method rle-jit
+"""
+
+from __future__ import annotations
+
+import signal
+from enum import Enum
+from typing import Annotated
+
+import typer
+from common import Game, Method, NEnvs, Seed, Steps, make_atari, train
+from stable_baselines3 import PPO
+from stable_baselines3.common.vec_env import SubprocVecEnv
+
+from sb3_compressed import CompressedRolloutBuffer, find_buffer_dtypes
+
+
+class StartMethod(str, Enum):
+    """How Python can start processes; not every platform has all of them."""
+
+    fork = "fork"
+    forkserver = "forkserver"
+    spawn = "spawn"
+
+
+def main(
+    game: Game = "Pong",
+    steps: Steps = 20_000,
+    n_steps: Annotated[int, typer.Option(min=2, help="Steps of each environment in a rollout.")] = 512,
+    method: Method = "auto",
+    n_envs: NEnvs = 4,
+    start_method: Annotated[StartMethod, typer.Option(help="How worker processes start.")] = StartMethod.forkserver,
+    seed: Seed = 0,
+) -> None:
+    """Train PPO on an Atari game in worker processes with a compressed rollout buffer."""
+    # Some codecs compile machine code. This does it now, while there are no workers yet that want the cores.
+    one = make_atari(game, n_envs=1, seed=seed)
+    dtypes = find_buffer_dtypes(one.observation_space, compression_method=method)
+    one.close()
+
+    # Workers inherit that Ctrl-C, which reaches every process of a terminal, is none of their business.
+    on_interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    env = make_atari(game, n_envs, seed, vec_env_cls=SubprocVecEnv, vec_env_kwargs={"start_method": start_method.value})
+    signal.signal(signal.SIGINT, on_interrupt)
+
+    model = PPO(
+        "CnnPolicy",
+        env,
+        n_steps=n_steps,
+        batch_size=256,
+        n_epochs=4,
+        rollout_buffer_class=CompressedRolloutBuffer,
+        rollout_buffer_kwargs={"compression_method": method, "dtypes": dtypes},
+        seed=seed,
+    )
+    train(model, steps)
+    env.close()
+
+
+if __name__ == "__main__":  # workers that are spawned import this file
+    typer.run(main)

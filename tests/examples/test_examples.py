@@ -1,0 +1,104 @@
+"""Every script in examples/ runs, in a short form and as a user would run it."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+SCRIPTS = sorted(path.name for path in EXAMPLES.glob("*.py") if "__main__" in path.read_text(encoding="utf-8"))
+
+# What makes a run of each script a short one; with several, each is run.
+SHORT = {
+    "dqn_atari.py": ["--steps 400 --n-envs 2 --buffer-size 300", "--steps 250 --n-envs 1 --plain"],
+    "her_goal.py": ["--steps 200 --n-bits 4"],
+    "ppo_atari_subproc.py": [
+        f"--steps 256 --n-steps 128 --n-envs 2 --start-method {method}" for method in ("fork", "spawn")
+    ],
+    "recurrent_ppo_atari.py": ["--steps 256 --n-steps 128 --n-envs 2 --lstm-size 8"],
+}
+RUNS = [(script, options) for script in SCRIPTS for options in SHORT.get(script, ["missing"])]
+
+TIMEOUT_S = 120  # far from what a run takes: only to end one that hangs
+
+
+def run(script: str, options: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(EXAMPLES / script), *options.split()]
+    environment = {**os.environ, "PYTHONIOENCODING": "utf-8"}
+    return subprocess.run(command, capture_output=True, encoding="utf-8", timeout=TIMEOUT_S, env=environment)
+
+
+def words(text: str) -> str:
+    """Return what is written, without colours, boxes and line breaks."""
+    return " ".join(re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|[^\x20-\x7e]", " ", text).split())
+
+
+@pytest.mark.parametrize(("script", "options"), RUNS)
+def test_runs_and_prints_its_summary(script: str, options: str) -> None:
+    assert script in SHORT, f"{script} is new: say in SHORT, in {Path(__file__).name}, what makes a short run of it"
+    result = run(script, options)
+    assert result.returncode == 0, result.stdout + result.stderr
+    printed = words(result.stdout)
+    for line in (
+        r"transitions held [\d,]+ ",
+        r"memory, counted by the buffer [\d,]+\.\d MB",
+        r"memory in SB3's buffer [\d,]+\.\d MB",
+        r"times less [\d,]+\.\d",
+        r"Episodes: .+\.$",
+    ):
+        assert re.search(line, printed), f"{line!r} is not in:\n{result.stdout}"
+    assert "Warning" not in result.stderr, result.stderr
+
+
+def test_there_are_scripts_and_no_leftovers_in_the_table() -> None:
+    assert set(SHORT) <= set(SCRIPTS)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("--game pomg", ["no game 'pomg'", "Pong"]),
+        ("--method zip", ["no codec 'zip'", "zstd", "lz4-block", "auto"]),
+    ],
+)
+def test_wrong_input_is_explained(options: str, said: list[str]) -> None:
+    result = run("dqn_atari.py", options)
+    assert result.returncode == 2
+    assert "Traceback" not in result.stderr
+    for part in said:
+        assert part in words(result.stderr)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal, where progress is seen as it happens")
+def test_ctrl_c_ends_the_training_with_the_summary() -> None:
+    ours, theirs = os.openpty()
+    command = [sys.executable, str(EXAMPLES / "dqn_atari.py"), "--steps", "10_000_000"]
+    with subprocess.Popen(command, stdout=theirs, stderr=theirs) as process:
+        os.close(theirs)
+        printed, sent = b"", False
+        try:
+            while chunk := _read(ours):
+                printed += chunk
+                if not sent and re.search(rb"\d it/s", printed):  # "? it/s" before the first steps
+                    process.send_signal(signal.SIGINT)
+                    sent = True
+            assert process.wait(TIMEOUT_S) == 0, printed.decode()
+        finally:
+            process.kill()
+            os.close(ours)
+    assert "Ctrl-C: stopped after" in words(printed.decode())
+    assert "transitions held" in words(printed.decode())
+    assert "Traceback" not in printed.decode()
+
+
+def _read(descriptor: int) -> bytes:
+    try:
+        return os.read(descriptor, 65536)
+    except OSError:  # Linux: the other end is closed
+        return b""
