@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 from sb3_compressed.arrays.frames import LayoutSearch
 from sb3_compressed.arrays.slots import Slot, SlotCoder
+from sb3_compressed.arrays.teacher import Teacher
+from sb3_compressed.codecs import LearningCodec
 
 __all__ = ["FrameSharing"]
 
@@ -33,6 +35,7 @@ class FrameSharing:
     def __init__(self, coder: SlotCoder, search: LayoutSearch | None) -> None:
         self.coder = coder
         self._search = search
+        self._teacher = Teacher()
         self._slots: list[Slot] = []  # the last row's, one for each environment
         self._words: NDArray[Any] | None = None  # and the bits of its frames: [n_envs, n_frames, frame words]
 
@@ -49,17 +52,28 @@ class FrameSharing:
         n_frames = frames.shape[1]
         n_new = self._count_new_frames(words)
         is_new = np.arange(n_frames) >= n_frames - n_new[:, np.newaxis]
-        payloads = iter(self.coder.codec.encode(frames[is_new]))
+        fresh = frames[is_new]  # [number of new frames, *frame_shape]
+        payloads = iter(self.coder.codec.encode(fresh))
 
         slots: list[Slot] = []
         for env, count in enumerate(n_new.tolist()):
             if count == 0:
                 slots.append(self._slots[env])
                 continue
-            shared = self._slots[env][count:] if count < n_frames else ()  # type: ignore[index]
-            slots.append(self.coder.join((*shared, *islice(payloads, count))))
+            continued = self._slots[env] if count < n_frames else None
+            slots.append(self.coder.join(list(islice(payloads, count)), continued))
         self._slots, self._words = slots, words
+        if isinstance(self.coder.codec, LearningCodec):
+            self._learn(self.coder.codec, fresh)
         return slots
+
+    def _learn(self, codec: LearningCodec, fresh: NDArray[Any]) -> None:
+        """Show new frames to the teacher, and take a codec that has learned when it is time."""
+        lesson = self._teacher.see(fresh)
+        if lesson is not None:
+            self.coder.codec = codec.learn(lesson)
+            if self.coder.codec is not codec:
+                codec.retire()
 
     def _count_new_frames(self, words: NDArray[Any]) -> NDArray[np.intp]:
         """Tell how many frames of each environment's observation have no payload yet.

@@ -6,6 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
+from itertools import repeat
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 
 from sb3_compressed.errors import CodecError, CorruptPayload, LevelOutOfRange
 
-__all__ = ["BytesCodec", "Codec", "Levels"]
+__all__ = ["BytesCodec", "Codec", "LearningCodec", "Levels"]
 
 
 @dataclass(frozen=True)
@@ -105,6 +106,31 @@ class Codec(ABC):
         return _rebuild, (type(self), {name: getattr(self, name) for name in names})
 
 
+class LearningCodec(Codec):
+    """A codec that encodes better once it knows what frames look like.
+
+    It never changes: learning returns another codec. Whoever keeps payloads keeps with each the codec that wrote it,
+    so that they stay readable, and what a codec has learned is freed with the last payload that needs it.
+    """
+
+    @abstractmethod
+    def learn(self, frames: NDArray[Any]) -> LearningCodec:
+        """Return a codec that has learned from a batch of frames ``(n, *frame_shape)``, this one if nothing was."""
+
+    def retire(self) -> None:
+        """Free what only encoding needs; called when another codec has taken its place. It may still be used."""
+
+    @classmethod
+    @abstractmethod
+    def decode_batch(cls, codecs: Sequence[LearningCodec], payloads: Sequence[bytes], out: NDArray[Any]) -> None:
+        """Decode payloads that different codecs of this class wrote; else as :meth:`Codec.decode_into`.
+
+        :param codecs: the codec of each payload
+        :param payloads: ``n`` payloads
+        :param out: C-contiguous array of shape ``(n, *frame_shape)``
+        """
+
+
 def _rebuild(cls: type[Codec], config: dict[str, Any]) -> Codec:
     return cls(**config)
 
@@ -177,15 +203,20 @@ class BytesCodec(Codec):
 
     def decode_into(self, payloads: Sequence[bytes], out: NDArray[Any]) -> None:
         """Decompress a batch; see :meth:`Codec.decode_into`."""
-        rows = output_bytes(out, len(payloads))
-        nbytes = rows.shape[1]
-        for index, payload in enumerate(payloads):
-            try:
-                raw = self._decompress(payload, nbytes) if nbytes else payload
-            except CorruptPayload as error:
-                raise CorruptPayload(error.reason, index) from None
-            except self._library_errors as error:
-                raise CorruptPayload(f"{self.name} cannot decode it ({error})", index) from error
-            if len(raw) != nbytes:
-                raise CorruptPayload(f"decodes to {len(raw)} bytes, a frame has {nbytes}", index)
-            rows[index] = np.frombuffer(raw, dtype=np.uint8)
+        decode_each(repeat(self), payloads, out)
+
+
+def decode_each(codecs: Iterable[BytesCodec], payloads: Sequence[bytes], out: NDArray[Any]) -> None:
+    """Decode each payload with its codec; see :meth:`Codec.decode_into`."""
+    rows = output_bytes(out, len(payloads))
+    nbytes = rows.shape[1]
+    for index, (codec, payload) in enumerate(zip(codecs, payloads)):  # codecs may be endless
+        try:
+            raw = codec._decompress(payload, nbytes) if nbytes else payload
+        except CorruptPayload as error:
+            raise CorruptPayload(error.reason, index) from None
+        except codec._library_errors as error:
+            raise CorruptPayload(f"{codec.name} cannot decode it ({error})", index) from error
+        if len(raw) != nbytes:
+            raise CorruptPayload(f"decodes to {len(raw)} bytes, a frame has {nbytes}", index)
+        rows[index] = np.frombuffer(raw, dtype=np.uint8)

@@ -13,9 +13,9 @@ from sb3_compressed.errors import CodecError, InvalidShorthand, UnknownCodec
 __all__ = ["AUTO", "available_codecs", "get_codec", "register_codec"]
 
 #: The shorthand that leaves the choice to this package, and what it chooses: of the codecs here, the one with the
-#: smallest payloads among those that encode and decode an 84x84 frame in about 10 us.
+#: smallest payloads by far on game frames, and one of the fastest.
 AUTO = "auto"
-AUTO_CHOICE = "zstd/3"
+AUTO_CHOICE = "zstd-dict/3"
 
 #: Name, then level. A name that has more than letters in it needs a slash before the level.
 SHORTHAND = re.compile(r"((?:[A-Za-z]+)|(?:[\w\-]+/))(\-?[0-9]+)")
@@ -27,6 +27,7 @@ _registry: dict[str, str | type[Codec]] = {
     "rle-jit": "sb3_compressed.codecs.rle:RleJit",
     "gzip": "sb3_compressed.codecs.deflate:Gzip",
     "igzip": "sb3_compressed.codecs.deflate:Igzip",
+    "zstd-dict": "sb3_compressed.codecs.zstd_dict:ZstdDict",
     "zstd": "sb3_compressed.codecs.zstd:Zstd",
     "lz4-frame": "sb3_compressed.codecs.lz4:Lz4Frame",
     "lz4-block": "sb3_compressed.codecs.lz4:Lz4Block",

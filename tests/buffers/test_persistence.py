@@ -64,7 +64,7 @@ def test_a_copy_is_equal_independent_and_goes_on_sharing(way: str, n_steps: int,
     for transition in following:
         transition.add_to(buffer)
     assert_same_buffer(twin, buffer)
-    assert twin.observations_nbytes <= 1.01 * buffer.observations_nbytes, "nothing is stored twice"
+    assert twin.observations_nbytes <= 1.05 * buffer.observations_nbytes, "nothing is stored twice"
 
 
 @pytest.mark.parametrize("method", ["auto", *available_codecs()])

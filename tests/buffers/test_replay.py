@@ -155,6 +155,7 @@ def test_next_observations_share_all_their_payloads(stream: Stream) -> None:
             for array in (ours.observations, ours.next_observations)
             for slot in array.slots[step % ROWS]
             for payload in (slot if isinstance(slot, tuple) else (slot,))
+            if isinstance(payload, bytes)  # and not the codec that wrote them
         }
         added = len(payloads.keys() - seen.keys())
         seen |= payloads  # they are kept, so no id is used twice

@@ -52,6 +52,12 @@ GOLDEN: dict[str, dict[str, str]] = {
         "floats": "28b52ffd20407d000028000080c07f030080c69dc73ed006",
         "empty": "",
     },
+    "zstd-dict": {
+        "stripes": "0000007d00002800000102030410009d74d731b90d",
+        "noise": "0000008100009b1c5e07d2f84a6390ab3dc1e47f2658",
+        "floats": "0000007d000028000080c07f030080c69dc73ed006",
+        "empty": "",
+    },
     "lz4-frame": {
         "stripes": "04224d18684040000000000000005c160000001b0001001b0101001b0201001603010050030303030300000000",
         "noise": "04224d186840100000000000000065100000809b1c5e07d2f84a6390ab3dc1e47f265800000000",
@@ -81,3 +87,19 @@ def test_golden_payloads_decode(name: str, frame: str) -> None:
 def test_our_own_formats_are_written_byte_for_byte(name: str, frame: str) -> None:
     [payload] = get_codec(name).encode(FRAMES[frame][np.newaxis])
     assert payload == bytes.fromhex(GOLDEN[name][frame])
+
+
+@pytest.mark.parametrize(
+    ("frame", "payload"),
+    [
+        ("stripes", "0100005d00002000010203045401000c01"),
+        ("noise", "0100008100009b1c5e07d2f84a6390ab3dc1e47f2658"),
+        ("floats", "010000750000200080c07f030080c69dc7142004"),
+    ],
+)
+def test_golden_payloads_decode_with_the_dictionary_they_were_written_with(frame: str, payload: str) -> None:
+    expected = FRAMES[frame]
+    out = np.empty_like(expected)
+    codec = get_codec("zstd-dict", dictionary=bytes(range(64)) * 2)
+    codec.decode_into([bytes.fromhex(payload)], out[np.newaxis])
+    assert out.tobytes() == expected.tobytes()

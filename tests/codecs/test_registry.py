@@ -17,7 +17,7 @@ import sb3_compressed.codecs
 from sb3_compressed.codecs import BytesCodec, Codec, available_codecs, get_codec, register_codec, registry
 from sb3_compressed.errors import CodecError, InvalidShorthand, LevelOutOfRange, UnknownCodec
 
-SHIPPED = {"none", "rle", "rle-jit", "gzip", "igzip", "zstd", "lz4-frame", "lz4-block"}
+SHIPPED = {"none", "rle", "rle-jit", "gzip", "igzip", "zstd", "zstd-dict", "lz4-frame", "lz4-block"}
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,102 @@
+"""``zstd-dict``: Zstandard with a dictionary learned from the frames themselves (RFC 8878, section 5).
+
+A payload is one header byte and a zstd frame without magic number and content size: header 0 for one that needs no
+dictionary, 1 for one that needs its codec's. Small frames of one game have much in common; a dictionary of 8 kB that
+holds it makes them 3 to 10 times smaller than zstd alone, and faster both ways.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, cast
+
+import numpy as np
+import zstandard
+from numpy.typing import NDArray
+
+from sb3_compressed.codecs.base import BytesCodec, LearningCodec, Levels, decode_each, frame_bytes
+from sb3_compressed.codecs.zstd import Zstd
+from sb3_compressed.errors import CorruptPayload
+
+__all__ = ["ZstdDict"]
+
+PLAIN, LEARNED = b"\x00", b"\x01"
+MAGICLESS = zstandard.FORMAT_ZSTD1_MAGICLESS
+
+
+@dataclass(frozen=True)
+class ZstdDict(LearningCodec, BytesCodec):
+    """Zstandard with a learned dictionary; without one, until it has learned, plain Zstandard.
+
+    :param compresslevel: 1 (fast) to 22 (smallest), or -1 (faster) to -100 (fastest)
+    :param dictionary: what it has learned, a zstd dictionary; empty before that
+    """
+
+    name: ClassVar[str] = "zstd-dict"
+    levels: ClassVar[Levels] = Zstd.levels
+    typical_ratio: ClassVar[float] = 0.04
+    _library_errors: ClassVar[tuple[type[Exception], ...]] = (zstandard.ZstdError,)
+
+    #: Bytes of a dictionary. Larger ones age no slower and are no better on game frames.
+    DICTIONARY_NBYTES: ClassVar[int] = 8192
+
+    compresslevel: int = levels.default
+    dictionary: bytes = field(default=b"", repr=False)
+
+    # zstd's contexts are costly to make and must not be used by two threads at once: one set a thread.
+    _contexts: threading.local = field(default_factory=threading.local, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        self._check_level(self.compresslevel)
+
+    def learn(self, frames: NDArray[Any]) -> ZstdDict:
+        """Return a codec with a dictionary from these frames; see :meth:`LearningCodec.learn`."""
+        samples = [row.tobytes() for row in frame_bytes(frames)]
+        try:
+            learned = zstandard.train_dictionary(self.DICTIONARY_NBYTES, samples, level=self.compresslevel)
+        except zstandard.ZstdError:  # too few frames, or nothing in them to learn
+            return self
+        return replace(self, dictionary=learned.as_bytes())
+
+    @classmethod
+    def decode_batch(cls, codecs: Sequence[LearningCodec], payloads: Sequence[bytes], out: NDArray[Any]) -> None:
+        """Decode payloads of different dictionaries; see :meth:`LearningCodec.decode_batch`."""
+        decode_each(cast("Sequence[ZstdDict]", codecs), payloads, out)
+
+    def retire(self) -> None:
+        """Let go of what only encoding needs; see :meth:`LearningCodec.retire`."""
+        self._contexts.__dict__.pop("compressor", None)
+
+    def _compress(self, frame: NDArray[np.uint8]) -> bytes:
+        try:
+            compressor: zstandard.ZstdCompressor = self._contexts.compressor
+        except AttributeError:
+            compressor = self._contexts.compressor = self._new_compressor(frame.size)
+        return (LEARNED if self.dictionary else PLAIN) + compressor.compress(frame.data)
+
+    def _decompress(self, payload: bytes, nbytes: int) -> bytes:
+        header = payload[:1]
+        if header not in (PLAIN, LEARNED) or (header == LEARNED and not self.dictionary):
+            raise CorruptPayload(f"its header byte {header.hex() or 'is missing'} does not fit its codec")
+        name = "learned_decompressor" if header == LEARNED else "plain_decompressor"
+        try:
+            decompressor: zstandard.ZstdDecompressor = getattr(self._contexts, name)
+        except AttributeError:
+            dictionary = zstandard.ZstdCompressionDict(self.dictionary) if header == LEARNED else None
+            decompressor = zstandard.ZstdDecompressor(dict_data=dictionary, format=MAGICLESS)
+            setattr(self._contexts, name, decompressor)
+        return decompressor.decompress(payload[1:], max_output_size=nbytes, allow_extra_data=False)
+
+    def _new_compressor(self, nbytes: int) -> zstandard.ZstdCompressor:
+        dictionary = zstandard.ZstdCompressionDict(self.dictionary) if self.dictionary else None
+        parameters = zstandard.ZstdCompressionParameters.from_level(
+            self.compresslevel,
+            source_size=nbytes,  # for small tables; larger frames work as well
+            dict_size=len(self.dictionary),
+            format=MAGICLESS,
+            write_content_size=False,
+            write_dict_id=False,
+        )
+        return zstandard.ZstdCompressor(dict_data=dictionary, compression_params=parameters)
