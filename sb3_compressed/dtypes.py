@@ -22,6 +22,8 @@ def find_buffer_dtypes(
 ) -> dict[str, Any]:
     """Return the smallest dtypes that lose nothing, for the ``dtypes`` argument of the buffers.
 
+    That is the observations' own dtype for elements, and the smallest unsigned one for the lengths of their runs.
+
     Buffers find them on their own. What this function is for is that it also compiles what ``compression_method``
     has to compile: called before a ``SubprocVecEnv`` is made, nothing is compiled while workers wait or in them.
 

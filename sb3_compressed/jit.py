@@ -8,12 +8,21 @@ from typing import Any, TypeVar, cast
 import numba
 from numba import types
 
-__all__ = ["BYTES", "READ_BYTES", "kernel"]
+__all__ = ["BYTES", "BYTE_ROWS", "INTS", "INT_ROWS", "READ_BYTES", "READ_BYTE_ROWS", "kernel"]
 
 BYTES = types.Array(types.uint8, 1, "C")
 """A contiguous byte vector that a kernel writes."""
 READ_BYTES = types.Array(types.uint8, 1, "C", readonly=True)
 """A contiguous byte vector that a kernel reads; writable ones are accepted too."""
+
+BYTE_ROWS = types.Array(types.uint8, 2, "C")
+"""Rows of bytes that a kernel writes."""
+READ_BYTE_ROWS = types.Array(types.uint8, 2, "C", readonly=True)
+"""Rows of bytes that a kernel reads; writable ones are accepted too."""
+INTS = types.Array(types.int64, 1, "C")
+"""A contiguous vector of integers."""
+INT_ROWS = types.Array(types.int64, 2, "C")
+"""Rows of integers."""
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

@@ -52,11 +52,11 @@ class CompressingEnv(gym.Env[Any, Any]):
     observation_space = spaces.Box(0, 255, (8, 8), np.uint8)
     action_space = spaces.Discrete(2)
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:  # noqa: D102
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         super().reset(seed=seed)
         return np.zeros((8, 8), np.uint8), {}
 
-    def step(self, action: Any) -> Any:  # noqa: D102
+    def step(self, action: Any) -> Any:
         from numba.core import event
 
         frames = np.arange(2 * 64, dtype=np.uint8).reshape(2, 8, 8) // 16

@@ -18,7 +18,8 @@ from sb3_compressed.arrays.memory import held_nbytes
 from sb3_compressed.arrays.sharing import FrameSharing
 from sb3_compressed.arrays.slots import Slot, SlotCoder
 from sb3_compressed.codecs import Codec, get_codec
-from sb3_compressed.errors import CorruptPayload
+from sb3_compressed.errors import CorruptPayload, LossyDtypeWarning
+from sb3_compressed.warning import warn_user
 
 __all__ = ["CompressedArray"]
 
@@ -53,8 +54,8 @@ class CompressedArray(NDArrayOperatorsMixin):
     :param codec: a codec, or the shorthand of one as in :func:`~sb3_compressed.get_codec`
     :param frame_stack: how items are cut into frames: found from the data (``"auto"``), a number of frames along the
         first or the last axis of an item, or ``None`` for items that are no stacks
-    :param elem_type: dtype to store values in, if not ``dtype``. A narrower one loses what does not fit it: values
-        are clipped to its range
+    :param elem_type: dtype to store values in, if not ``dtype``. A narrower one warns, and loses what does not fit it:
+        values are clipped to the range of an integer type and rounded to a floating one
     :raises ValueError: for a shape, codec or frame stack that does not make sense
     """
 
@@ -74,6 +75,12 @@ class CompressedArray(NDArrayOperatorsMixin):
         for kind in (self.dtype, stored):
             if kind.kind not in "biuf":
                 raise ValueError(f"dtype must be boolean, integer or floating, got {kind}")
+        if not _holds_every_value(stored, self.dtype):
+            warn_user(
+                f"values of dtype {self.dtype} are stored as {stored}, which is narrower: what does not fit is clipped "
+                "or rounded",
+                LossyDtypeWarning,
+            )
         rows, n_envs, *item_shape = (int(length) for length in shape)
         searched = isinstance(frame_stack, str) and frame_stack == "auto"
         layout = None if searched or frame_stack is None else stated_layout(tuple(item_shape), frame_stack)  # type: ignore[arg-type]
@@ -352,6 +359,11 @@ class CompressedArray(NDArrayOperatorsMixin):
 def _unwritten(shape: tuple[int, ...]) -> NDArray[Any]:
     """Return slots that were never written: one ``None`` seen from everywhere, since NumPy fills object arrays."""
     return np.broadcast_to(np.array(None, dtype=object), shape)
+
+
+def _holds_every_value(narrow: np.dtype[Any], wide: np.dtype[Any]) -> bool:
+    # NumPy calls it safe to store 64-bit integers as 64-bit floats, which lose the last bits.
+    return np.can_cast(wide, narrow, "safe") and not (wide.kind in "iu" and wide.itemsize == 8 and narrow.kind == "f")
 
 
 def _is_row(lead: tuple[Any, ...]) -> bool:

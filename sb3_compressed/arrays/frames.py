@@ -34,9 +34,14 @@ class FrameLayout:
     n_frames: int
 
     @property
+    def length(self) -> int:
+        """Length of the axis."""
+        return self.item_shape[self.axis]
+
+    @property
     def channels(self) -> int:
         """Length of one frame along the axis."""
-        return self.item_shape[self.axis] // self.n_frames
+        return self.length // self.n_frames
 
     @property
     def frame_shape(self) -> tuple[int, ...]:
@@ -78,28 +83,30 @@ def stated_layout(item_shape: tuple[int, ...], n_frames: int) -> FrameLayout | N
 class LayoutSearch:
     """Finds the layout of a frame stack from consecutive observations, or that there is none.
 
-    Wherever an observation differs from the one before it, each possible layout either explains the new one (its
-    older frames are the newer ones of the one before) or does not. A layout that explains :data:`EVIDENCE` more
-    pairs than it fails to is taken; after :data:`PATIENCE` pairs without one the items are taken to be no stacks.
-    Episode ends are such failures and are few. A wrong answer costs bytes, never correctness.
+    At each step at which observations change, each possible layout either explains all the new ones (their older frames
+    are the newer ones of those before) or does not. A layout is taken once it has explained :data:`EVIDENCE` more steps
+    than it failed to and more than any other; a step counts once, however many environments there are, since what fits
+    one by coincidence, as on a dark screen, fits the others too. After :data:`PATIENCE` steps the best one with enough
+    evidence is taken, or else items are taken to be no stacks. Episode ends are failures for all and are few. A wrong
+    answer costs bytes, never correctness.
     """
 
-    #: By how many pairs a layout must be ahead. One pair can fit by coincidence, as on a screen that is all black.
+    #: By how many steps a layout must be ahead.
     EVIDENCE = 3
-    #: Pairs of differing observations after which the search ends.
+    #: Steps with changes after which the search ends.
     PATIENCE = 64
     #: More frames than anybody stacks. Without a bound, each row of a scrolling picture would pass for a frame.
     MAX_FRAMES = 16
 
     def __init__(self, item_shape: tuple[int, ...]) -> None:
-        self.pairs = 0
+        self.n_steps = 0
         self.candidates = list(_possible_layouts(item_shape, self.MAX_FRAMES))
         self._score: Counter[FrameLayout] = Counter()
 
     @property
     def over(self) -> bool:
         """Whether there is nothing left to find."""
-        return not self.candidates or self.pairs >= self.PATIENCE
+        return not self.candidates or self.n_steps >= self.PATIENCE
 
     def observe(self, before: NDArray[np.uint8], after: NDArray[np.uint8]) -> FrameLayout | None:
         """Learn from observations and those that followed them.
@@ -108,31 +115,26 @@ class LayoutSearch:
         :param after: bytes of the observations that came next, of the same shape
         :return: the layout, once it is found
         """
-        for old, new in zip(before, after, strict=True):
-            if self.over or np.array_equal(old, new):
-                continue
-            self.pairs += 1
-            for layout in self.candidates:
-                self._score[layout] += 1 if _follows(layout, old, new) else -1
-            # Candidates are in the order of their frames' size: the smallest frame shares the most.
-            for layout in self.candidates:
-                if self._score[layout] >= self.EVIDENCE:
-                    return layout
-        return None
+        changed = [(old, new) for old, new in zip(before, after, strict=True) if not np.array_equal(old, new)]
+        if self.over or not changed:
+            return None
+        self.n_steps += 1
+        for layout in self.candidates:
+            self._score[layout] += 1 if all(_follows(layout, old, new) for old, new in changed) else -1
+        # Of equal ones at the end, that along the shorter axis, then that of the smaller frames.
+        ranking = sorted(self.candidates, key=lambda layout: (-self._score[layout], layout.length, -layout.n_frames))
+        best, *others = ranking
+        is_ahead = not others or self._score[best] > self._score[others[0]]
+        return best if self._score[best] >= self.EVIDENCE and (is_ahead or self.over) else None
 
 
 def _possible_layouts(item_shape: tuple[int, ...], max_frames: int) -> Iterator[FrameLayout]:
-    """Yield every layout of such items, those with the smallest frames first."""
+    """Yield every layout of such items."""
     axes: tuple[Literal[0, -1], ...] = (0, -1) if len(item_shape) > 1 else (0,) if item_shape else ()
-    if not math.prod(item_shape):
-        return
-    layouts = [
-        FrameLayout(item_shape, axis, n_frames)
-        for axis in axes
-        for n_frames in range(2, max_frames + 1)
-        if item_shape[axis] % n_frames == 0
-    ]
-    yield from sorted(layouts, key=lambda layout: layout.n_frames, reverse=True)
+    for axis in axes if math.prod(item_shape) else ():
+        for n_frames in range(2, max_frames + 1):
+            if item_shape[axis] % n_frames == 0:
+                yield FrameLayout(item_shape, axis, n_frames)
 
 
 def _follows(layout: FrameLayout, old: NDArray[np.uint8], new: NDArray[np.uint8]) -> bool:

@@ -53,7 +53,7 @@ class FrameSharing:
         n_new = self._count_new_frames(words)
         is_new = np.arange(n_frames) >= n_frames - n_new[:, np.newaxis]
         fresh = frames[is_new]  # [number of new frames, *frame_shape]
-        payloads = iter(self.coder.codec.encode(fresh))
+        payloads = iter(self.coder.encode_frames(fresh))
 
         slots: list[Slot] = []
         for env, count in enumerate(n_new.tolist()):

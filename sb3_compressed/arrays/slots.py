@@ -52,6 +52,20 @@ class SlotCoder:
         frames = items[:, np.newaxis] if self.layout is None else self.layout.split(items)
         return np.array(frames, order="C", copy=True)
 
+    def encode_frames(self, frames: NDArray[Any]) -> list[bytes]:
+        """Return the payloads of frames ``(n, *frame_shape)``.
+
+        :raises TypeError: if the codec does not keep its contract; better than a payload that reads as something else
+        """
+        payloads = self.codec.encode(frames) if len(frames) else []
+        if len(payloads) != len(frames) or not set(map(type, payloads)) <= {bytes}:
+            kinds = sorted({type(payload).__name__ for payload in payloads})
+            raise TypeError(
+                f"{self.codec!r} must encode {len(frames)} frames to as many bytes objects, "
+                f"got {len(payloads)} of {' and '.join(kinds)}"
+            )
+        return payloads
+
     def join(self, fresh: Sequence[bytes], continued: Slot = None) -> Slot:
         """Return the slot of an item of which some frames were just encoded.
 
@@ -79,7 +93,7 @@ class SlotCoder:
         """
         frames = self.split(items)
         n_items, n_frames, *frame_shape = frames.shape
-        payloads = self.codec.encode(frames.reshape(n_items * n_frames, *frame_shape))
+        payloads = self.encode_frames(frames.reshape(n_items * n_frames, *frame_shape))
         return [self.join(payloads[start : start + n_frames]) for start in range(0, len(payloads), n_frames)]
 
     def decode_into(self, slots: Sequence[Slot], out: NDArray[Any]) -> None:

@@ -13,7 +13,6 @@ normalisation and types are SB3's own code. What is left to do here:
 from __future__ import annotations
 
 import inspect
-import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
@@ -29,7 +28,7 @@ from sb3_compressed.arrays.frames import FrameStack
 from sb3_compressed.arrays.memory import held_nbytes
 from sb3_compressed.buffers.plan import Key, hollow_space, plan_arrays
 from sb3_compressed.codecs import Codec
-from sb3_compressed.errors import LossyDtypeWarning
+from sb3_compressed.warning import warn_user
 
 if TYPE_CHECKING:  # the mixins stand before a buffer of SB3 in a class's bases; what they use of it is BaseBuffer's
     from stable_baselines3.common.buffers import BaseBuffer as _Base
@@ -53,10 +52,11 @@ def parent_signature(cls: type[CompressedBuffer]) -> inspect.Signature:
     """
     positional: list[inspect.Parameter] = []
     keyword_only: list[inspect.Parameter] = []
-    for base in cls.__mro__:
-        if issubclass(base, CompressedBuffer) or "__init__" not in vars(base):
+    parents = cls.__mro__[cls.__mro__.index(CompressedBuffer) + 1 :]
+    for base in parents:
+        if "__init__" not in vars(base):
             continue
-        parameters = list(inspect.signature(base.__init__).parameters.values())[1:]
+        parameters = list(inspect.signature(base.__init__).parameters.values())[1:]  # type: ignore[misc]
         positional += [parameter for parameter in parameters if parameter.kind is parameter.POSITIONAL_OR_KEYWORD]
         keyword_only += [parameter for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
         if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
@@ -79,8 +79,8 @@ class CompressedBuffer(_Base):
     :param frame_stack: how stacked frames are found: ``"auto"`` from the data, the number of frames, or ``None``. For a
         Dict space also a mapping from its keys
     :param output_dtype: ``"float"`` for observations as float32 tensors, ``"raw"`` for SB3's dtypes
-    :param normalize_images: whether image observations are divided by 255 (as float32). Pass
-        ``policy_kwargs=dict(normalize_images=False)`` then, or the policy does it once more
+    :param normalize_images: whether image observations are divided by 255 (as float32), for training code of one's
+        own. SB3's policies do that themselves, when they act and when they learn: leave it off with its algorithms
     :raises ValueError: if an option is unknown or does not fit the space; the message lists what is allowed
     """
 
@@ -90,10 +90,12 @@ class CompressedBuffer(_Base):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        parent, own = parent_signature(cls), inspect.signature(CompressedBuffer.__init__)
-        options = [option for option in own.parameters.values() if option.kind is option.KEYWORD_ONLY]
-        # What help() and editors show: the parent's arguments, then the ones above.
-        cls.__signature__ = parent.replace(parameters=[*parent.parameters.values(), *options])  # type: ignore[attr-defined]
+        own = list(inspect.signature(cls.__init__).parameters.values())[1:]
+        if "__init__" not in vars(cls):
+            # What help() and editors show: the parent's arguments, then the ones above.
+            options = [option for option in own if option.kind is option.KEYWORD_ONLY]
+            own = [*parent_signature(cls).parameters.values(), *options]
+        cls.__signature__ = inspect.Signature(own)  # type: ignore[attr-defined]
 
     def __init__(
         self,
@@ -122,6 +124,8 @@ class CompressedBuffer(_Base):
                 f"got {space}; there are classes with and without 'Dict' in their names, HER's is for Dict spaces"
             )
         codec_kwargs = {**(compression_kwargs or {}), **(decompression_kwargs or {})}
+        if len(codec_kwargs) < len(compression_kwargs or {}) + len(decompression_kwargs or {}):
+            raise ValueError(f"an argument is in both compression_kwargs and decompression_kwargs: {codec_kwargs}")
         self._plans = plan_arrays(space, compression_method, codec_kwargs, dtypes, frame_stack)
         self._new_arrays: dict[Key, CompressedArray] = {}  # never written: each array of a key is one like these
         super().__init__(**{**arguments, "observation_space": hollow_space(space, self._plans)})
@@ -129,7 +133,6 @@ class CompressedBuffer(_Base):
         self.observation_space = space
         self.obs_shape = get_obs_shape(space)
         self._put_arrays()
-        self._warn_of_losses()
         self._warn_of_memory()
 
     def _parent_arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -183,65 +186,77 @@ class CompressedBuffer(_Base):
 
     # -- warnings --------------------------------------------------------------------------------------------
 
-    def _warn_of_losses(self) -> None:
-        for key, array in self._new_arrays.items():
-            if not np.can_cast(array.dtype, array.elem_type, "safe"):
-                place = "observations" if key is None else f"observations[{key!r}]"
-                warnings.warn(
-                    f"{place} are stored as {array.elem_type}, narrower than their dtype {array.dtype}: values that "
-                    "do not fit are clipped",
-                    LossyDtypeWarning,
-                    stacklevel=4,
-                )
-
     def _warn_of_memory(self) -> None:
         if psutil is None:
             return
+        compressed = [array for _, array in self._arrays() if isinstance(array, CompressedArray)]
+        if not compressed:
+            return  # SB3 has looked at all of it
         expected = sum(
-            plan.estimated_nbytes(array.shape[0], array.shape[1], array.dtype)
-            for plan, array in ((self._plans[key], array) for key, array in self._new_arrays.items())
+            self._plans[key].estimated_nbytes(array.shape[0], array.shape[1], array.dtype)
+            for key, array in self._new_arrays.items()
         )
+        expected += sum(array.nbytes for _, array in self._arrays() if isinstance(array, np.ndarray))
+        expected += sum(array.nbytes for array in vars(self).values() if isinstance(array, np.ndarray))
         available = psutil.virtual_memory().available
         if expected > available:
-            warnings.warn(
+            warn_user(
                 f"This system does not have apparently enough memory to store the complete buffer: about "
-                f"{expected / 1e9:.2f}GB, estimated from what codecs make of game frames, > {available / 1e9:.2f}GB",
-                stacklevel=4,
+                f"{expected / 1e9:.2f}GB, estimated from what codecs make of game frames, > {available / 1e9:.2f}GB"
             )
 
     # -- the door --------------------------------------------------------------------------------------------
 
-    def _check_observation(self, obs: Any, name: str = "obs") -> None:
-        """Raise if SB3 could not write an observation of all environments as a row of the arrays."""
-        arrays = self.observations if isinstance(self.observations, dict) else {None: self.observations}
-        if isinstance(self.observation_space, spaces.Dict):
-            missing = set(arrays) - set(obs) if isinstance(obs, Mapping) else set(arrays)
-            if missing:
-                raise ValueError(f"{name} must be a dict with the keys {sorted(arrays)}, {sorted(missing)} are missing")
-        for key, array in arrays.items():
-            value = obs if key is None else obs[key]
-            space = self.observation_space if key is None else self.observation_space[key]  # type: ignore[index]
-            if isinstance(space, spaces.Discrete):  # SB3 reshapes these
-                value = np.reshape(value, (self.n_envs, 1))
-            try:
-                if isinstance(array, CompressedArray):
-                    array.check_values(value, (self.n_envs,))
-                else:
-                    _check_row(value, array)
-            except (TypeError, ValueError) as error:
-                where = name if key is None else f"{name}[{key!r}]"
-                raise type(error)(f"{where}: {error}") from None
+    def _checked_observation(self, obs: Any, name: str = "obs") -> Any:
+        """Return an observation of all environments as SB3 can write it to a row of the arrays, or raise."""
+        if not isinstance(self.observation_space, spaces.Dict):
+            return self._checked_part(obs, self.observations, self.observation_space, name)
+        missing = set(self.observations) - set(obs) if isinstance(obs, Mapping) else set(self.observations)
+        if missing:
+            keys = sorted(self.observations)
+            raise ValueError(f"{name} must be a dict with the keys {keys}, {sorted(missing)} are missing")
+        # A new dict, since SB3 writes into the one it is given.
+        return {
+            key: self._checked_part(obs[key], array, self.observation_space[key], f"{name}[{key!r}]")
+            for key, array in self.observations.items()
+        }
 
-    def _check_numbers(self, *allowed: int, **values: Any) -> None:
-        """Raise unless each value is made of numbers, of one of the allowed counts."""
-        for name, value in values.items():
-            array = np.asarray(value)
-            if array.dtype.kind not in "biuf":
-                raise TypeError(f"{name} must be numbers, got {value!r}")
-            if array.size not in allowed:
-                raise ValueError(
-                    f"{name} has {array.size} elements, a step of {self.n_envs} environments needs {allowed[0]}"
-                )
+    def _checked_part(self, obs: Any, array: Any, space: spaces.Space[Any], name: str) -> Any:
+        values = np.asarray(obs)
+        try:
+            row = values.reshape(self.n_envs, 1) if isinstance(space, spaces.Discrete) else values  # as SB3 does
+            if isinstance(array, CompressedArray):
+                array.check_values(row, (self.n_envs,))
+            else:
+                _check_row(row, array)
+        except (TypeError, ValueError) as error:
+            hint = ""
+            if values.dtype.kind == "f" and array.dtype.kind in "biu":
+                hint = "; observations that are normalised or scaled need a space of floats (or norm_obs=False)"
+            raise type(error)(f"{name}: {error}{hint}") from None
+        return values
+
+    def _checked_action(self, action: Any) -> Any:
+        values = _numbers("action", action)
+        if values.size != self.n_envs * self.action_dim:
+            raise ValueError(
+                f"action has {values.size} elements, a step of {self.n_envs} environments needs "
+                f"{self.n_envs * self.action_dim}"
+            )
+        return values
+
+    def _checked_scalars(self, name: str, value: Any, *, may_broadcast: bool = True) -> Any:
+        """Return one number for each environment as SB3 can assign it, or raise."""
+        values = _numbers(name, value)
+        while values.ndim > 1 and values.shape[0] == 1:  # NumPy drops leading ones
+            values = values[0]
+        if values.size == self.n_envs == 1:
+            return values.reshape(1)
+        if values.shape != (self.n_envs,) and not (may_broadcast and values.shape in ((), (1,))):
+            raise ValueError(
+                f"{name} must have the shape ({self.n_envs},), one for each environment, got {np.shape(value)}"
+            )
+        return values
 
     # -- the way out -----------------------------------------------------------------------------------------
 
@@ -294,13 +309,34 @@ class CompressedReplay(CompressedBuffer):
         :raises ValueError: if something does not fit; the buffer is then as it was
         :raises TypeError: if something has no numbers; the same
         """
-        self._check_observation(obs)
-        self._check_observation(next_obs, "next_obs")
-        self._check_numbers(self.n_envs * self.action_dim, action=action)
-        self._check_numbers(self.n_envs, 1, reward=reward, done=done)
+        obs = self._checked_observation(obs)
+        next_obs = self._checked_observation(next_obs, "next_obs")
+        action = self._checked_action(action)
+        reward = self._checked_scalars("reward", reward)
+        done = self._checked_scalars("done", done, may_broadcast=False)
         if len(infos) not in (self.n_envs, 1) or not all(isinstance(info, Mapping) for info in infos):
             raise ValueError(f"infos must be {self.n_envs} dicts, one for each environment, got {infos!r}")
-        super().add(obs, next_obs, np.asarray(action), reward, done, infos)
+        if self.handle_timeout_termination:  # type: ignore[attr-defined]
+            truncated = [info.get("TimeLimit.truncated", False) for info in infos]
+            self._checked_scalars("infos' 'TimeLimit.truncated'", truncated)
+        rows = self._observation_rows()
+        try:
+            super().add(obs, next_obs, action, reward, done, infos)
+        except Exception:  # from a codec: nothing else is left that could fail
+            for array, row, before in rows:
+                kept = array.slots if isinstance(array, CompressedArray) else array
+                if kept.flags.writeable:
+                    kept[row] = before
+            raise
+
+    def _observation_rows(self) -> list[tuple[Any, int, Any]]:
+        """Return what ``add`` is going to overwrite of the observations: arrays, rows, slots or numbers in them."""
+        rows = [self.pos, (self.pos + 1) % self.buffer_size] if self.optimize_memory_usage else [self.pos]  # type: ignore[attr-defined]
+        return [
+            (array, row, (array.slots if isinstance(array, CompressedArray) else array)[row].copy())
+            for _, array in self._arrays()
+            for row in rows
+        ]
 
     def sample(self, *args: Any, **kwargs: Any) -> Any:
         """Sample a batch, as SB3's buffer does, with observations in the configured output dtype.
@@ -346,16 +382,26 @@ class CompressedRollout(CompressedBuffer):
         """
         if self.full:
             raise IndexError(f"the rollout buffer is full after {self.buffer_size} steps; call reset() first")
-        self._check_observation(obs)
-        self._check_numbers(self.n_envs * self.action_dim, action=action)
-        self._check_numbers(self.n_envs, 1, reward=reward, episode_start=episode_start)
+        obs = self._checked_observation(obs)
+        action = self._checked_action(action)
+        reward = self._checked_scalars("reward", reward)
+        episode_start = self._checked_scalars("episode_start", episode_start)
         for name, tensor in (("value", value), ("log_prob", log_prob)):
-            if not isinstance(tensor, th.Tensor) or tensor.numel() not in (self.n_envs, 1):
-                raise ValueError(f"{name} must be a tensor of {self.n_envs} elements, got {tensor!r}")
-        super().add(obs, np.asarray(action), reward, episode_start, value, log_prob, **kwargs)
+            if not isinstance(tensor, th.Tensor) or tensor.numel() not in (self.n_envs, 1) or tensor.requires_grad:
+                raise ValueError(f"{name} must be a tensor of {self.n_envs} elements without gradient, got {tensor!r}")
+        if log_prob.dim() > 0:
+            log_prob = log_prob.flatten()
+        super().add(obs, action, reward, episode_start, value, log_prob, **kwargs)
 
     def _get_samples(self, *args: Any, **kwargs: Any) -> Any:
         return self._output(super()._get_samples(*args, **kwargs))  # type: ignore[safe-super]
+
+
+def _numbers(name: str, value: Any) -> np.ndarray[Any, Any]:
+    values = np.asarray(value)
+    if values.dtype.kind not in "biuf":
+        raise TypeError(f"{name} must be numbers, got {value!r}")
+    return values
 
 
 def _check_row(value: Any, array: np.ndarray[Any, Any]) -> None:

@@ -24,7 +24,7 @@ Key = str | None
 
 #: Items below this take about as much memory compressed as not, and are slower to reach: Python's overhead for a
 #: slot and its payload is about 130 bytes, and next observations are halved at best.
-MIN_COMPRESSED_NBYTES = 512
+MIN_COMPRESSED_NBYTES = 1024
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,9 +54,11 @@ class ArrayPlan:
         """
         layout = stated_layout(self.item_shape, self.frame_stack) if isinstance(self.frame_stack, int) else None
         n_frames = layout.n_frames if layout else 1
-        raw = math.prod(self.item_shape) * np.dtype(self.elem_type or dtype).itemsize / n_frames
+        stored = np.dtype(self.elem_type or dtype)
+        raw = math.prod(self.item_shape) * stored.itemsize / n_frames
+        ratio = self.codec.typical_ratio if stored.kind in "biu" else 1.0  # of floats nothing is known
         overhead = 2 * 8 + 56 + 8 * n_frames + 40  # references from two arrays, a tuple, the header of a bytes
-        return rows * n_envs * (raw * self.codec.typical_ratio + overhead)
+        return rows * n_envs * (raw * ratio + overhead)
 
 
 def plan_arrays(
@@ -74,21 +76,53 @@ def plan_arrays(
     :raises ValueError: if an option does not fit the space
     """
     parts: Mapping[Any, spaces.Space[Any]] = space.spaces if isinstance(space, spaces.Dict) else {None: space}
-    for name, option in (("compression_method", compression_method), ("frame_stack", frame_stack)):
-        unknown = set(option) - set(parts) if isinstance(option, Mapping) else set()
+    options = {"compression_method": compression_method, "frame_stack": frame_stack, "dtypes": dtypes}
+    for name, option in options.items():
+        known = {*parts, "elem_type", "runs_type"} if name == "dtypes" else set(parts)
+        unknown = sorted(set(option) - known) if isinstance(option, Mapping) else []
         if unknown:
-            raise ValueError(f"{name} names keys {sorted(unknown)} that the observation space does not have: {space}")
+            raise ValueError(f"{name} has the unknown keys {unknown}; it may have {sorted(map(str, known))}")
     plans: dict[Key, ArrayPlan] = {}
     for key, part in parts.items():
-        method = _for_key(compression_method, key)
-        if method == AUTO and not _is_worth_compressing(part):
-            continue
-        elem_type, runs_type = _dtypes_for_key(dtypes, key)
-        codec = get_codec(method, **codec_kwargs)
-        if runs_type is not None and hasattr(codec, "runs_type"):
-            codec = dataclasses.replace(codec, runs_type=runs_type)  # type: ignore[type-var]
-        plans[key] = ArrayPlan(space_shape(part), codec, _for_key(frame_stack, key), elem_type)
+        try:
+            plan = _plan_array(
+                part,
+                _for_key(compression_method, key),
+                # Arguments are meant for codecs that are named, where a mapping leaves other keys to "auto".
+                {} if isinstance(compression_method, Mapping) and key not in compression_method else codec_kwargs,
+                *_dtypes_for_key(dtypes, key),
+                _for_key(frame_stack, key),
+            )
+        except ValueError as error:
+            if key is None:
+                raise
+            raise type(error)(f"observations[{key!r}]: {error}") from error
+        if plan is not None:
+            plans[key] = plan
     return plans
+
+
+def _plan_array(
+    space: spaces.Space[Any],
+    method: str | Codec,
+    codec_kwargs: Mapping[str, Any],
+    elem_type: np.dtype[Any] | None,
+    runs_type: np.dtype[Any] | None,
+    frame_stack: FrameStack,
+) -> ArrayPlan | None:
+    """Return how observations of one space are compressed, ``None`` if they are not; errors come in either case."""
+    codec = get_codec(method, **codec_kwargs)
+    if runs_type is not None and hasattr(codec, "runs_type"):
+        codec = dataclasses.replace(codec, runs_type=runs_type)  # type: ignore[type-var]
+    shape = space_shape(space)
+    is_stated = frame_stack is not None and frame_stack != AUTO
+    if is_stated and (method != AUTO or _is_large(space)):
+        stated_layout(shape, frame_stack)  # type: ignore[arg-type]
+    elif is_stated:
+        stated_layout((frame_stack,), frame_stack)  # type: ignore[arg-type]  # a small part of a Dict need not be a stack
+    if method == AUTO and not (_is_large(space) and (is_stated or elem_type is not None or _may_compress(space))):
+        return None
+    return ArrayPlan(shape, codec, frame_stack, elem_type)
 
 
 def hollow_space(space: spaces.Space[Any], plans: Mapping[Key, ArrayPlan]) -> spaces.Space[Any]:
@@ -104,11 +138,13 @@ def _hollow(space: spaces.Space[Any]) -> spaces.Box:
     return spaces.Box(nothing, nothing, dtype=dtype.type)
 
 
-def _is_worth_compressing(space: spaces.Space[Any]) -> bool:
-    shape, dtype = space_shape(space), space_dtype(space)
-    if math.prod(shape) * dtype.itemsize < MIN_COMPRESSED_NBYTES:
-        return False
-    return dtype.kind in "biu" or len(shape) > 1  # sensors' floats have no runs and no repetitions; images may
+def _is_large(space: spaces.Space[Any]) -> bool:
+    return math.prod(space_shape(space)) * space_dtype(space).itemsize >= MIN_COMPRESSED_NBYTES
+
+
+def _may_compress(space: spaces.Space[Any]) -> bool:
+    """Tell whether there is hope: sensors' floats have no runs and no repetitions, images may."""
+    return space_dtype(space).kind in "biu" or len(space_shape(space)) > 2
 
 
 def _for_key(option: Any, key: Key) -> Any:
@@ -124,8 +160,6 @@ def _dtypes_for_key(dtypes: Any, key: Key) -> tuple[np.dtype[Any] | None, np.dty
         return _dtype(dtypes), None
     if key in dtypes:
         return _dtypes_for_key(dtypes[key], None)
-    if not set(dtypes) & {"elem_type", "runs_type"}:
-        return None, None  # a mapping from other keys
     elem_type, runs_type = dtypes.get("elem_type"), dtypes.get("runs_type")
     return None if elem_type is None else _dtype(elem_type), None if runs_type is None else _dtype(runs_type)
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copyreg
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass
 from itertools import repeat
 from typing import Any, ClassVar
 
@@ -49,7 +50,7 @@ class Codec(ABC):
     - A payload that :meth:`encode` cannot have written for such a frame (truncated, too long, malformed, of
       another size) raises :class:`~sb3_compressed.CorruptPayload`, and no payload makes the decoder read or write
       outside its buffers. ``out`` may then hold anything.
-    - Both methods may be called from several threads at once. A codec is picklable and costs little to copy.
+    - Both methods may be called from several threads at once. A codec is picklable, and never changes.
     - Two codecs may share a ``name`` only if either can decode what the other wrote.
 
     Write a codec as a frozen dataclass: its fields are its keyword arguments, and equality, ``repr``, hash and
@@ -100,9 +101,17 @@ class Codec(ABC):
         if self.levels is None or level not in self.levels:
             raise LevelOutOfRange(f"codec {self.name!r} has the levels {self.levels}, got {level!r}")
 
+    def __copy__(self) -> Codec:
+        return self  # it never changes
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Codec:
+        return self
+
     def __reduce__(self) -> tuple[Any, ...]:
         # Through the constructor: per-thread contexts and other derived state are made anew, and checks run again.
-        names = [field.name for field in fields(self) if field.init]  # type: ignore[arg-type]
+        if not is_dataclass(self):
+            return copyreg.__newobj__, (type(self),), dict(self.__dict__)  # type: ignore[attr-defined]
+        names = [field.name for field in fields(self) if field.init]
         return _rebuild, (type(self), {name: getattr(self, name) for name in names})
 
 
@@ -116,6 +125,11 @@ class LearningCodec(Codec):
     @abstractmethod
     def learn(self, frames: NDArray[Any]) -> LearningCodec:
         """Return a codec that has learned from a batch of frames ``(n, *frame_shape)``, this one if nothing was."""
+
+    @property
+    @abstractmethod
+    def nbytes(self) -> int:
+        """The memory that what it has learned takes, in bytes."""
 
     def retire(self) -> None:
         """Free what only encoding needs; called when another codec has taken its place. It may still be used."""

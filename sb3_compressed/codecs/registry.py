@@ -15,7 +15,7 @@ __all__ = ["AUTO", "available_codecs", "get_codec", "register_codec"]
 #: The shorthand that leaves the choice to this package, and what it chooses: of the codecs here, the one with the
 #: smallest payloads by far on game frames, and one of the fastest.
 AUTO = "auto"
-AUTO_CHOICE = "zstd-dict/3"
+AUTO_CHOICE = "delta/3"
 
 #: Name, then level. A name that has more than letters in it needs a slash before the level.
 SHORTHAND = re.compile(r"((?:[A-Za-z]+)|(?:[\w\-]+/))(\-?[0-9]+)")
@@ -27,6 +27,7 @@ _registry: dict[str, str | type[Codec]] = {
     "rle-jit": "sb3_compressed.codecs.rle:RleJit",
     "gzip": "sb3_compressed.codecs.deflate:Gzip",
     "igzip": "sb3_compressed.codecs.deflate:Igzip",
+    "delta": "sb3_compressed.codecs.delta:Delta",
     "zstd-dict": "sb3_compressed.codecs.zstd_dict:ZstdDict",
     "zstd": "sb3_compressed.codecs.zstd:Zstd",
     "lz4-frame": "sb3_compressed.codecs.lz4:Lz4Frame",
@@ -65,6 +66,8 @@ def register_codec(codec: type[Codec], *, replace: bool = False) -> type[Codec]:
     name = getattr(codec, "name", None)
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z][\w\-]*", name) or name == AUTO:
         raise CodecError(f"a codec's name must be letters, digits, - and _, start with a letter, got {name!r}")
+    if (match := SHORTHAND.fullmatch(name)) and match[1] in _registry:
+        raise CodecError(f"a codec cannot be named {name!r}: that is {match[1]!r} with a level")
     if name in _registry and not replace:
         raise CodecError(f"there is a codec named {name!r} already; pass replace=True to take its place")
     _registry[name] = codec

@@ -23,6 +23,8 @@ from sb3_compressed.errors import CorruptPayload
 __all__ = ["ZstdDict"]
 
 PLAIN, LEARNED = b"\x00", b"\x01"
+#: The frame header descriptor (RFC 8878, section 3.1.1.1.1) of all frames here: no content size, checksum, dictionary.
+NO_SIZE = b"\x00"
 MAGICLESS = zstandard.FORMAT_ZSTD1_MAGICLESS
 
 
@@ -60,6 +62,11 @@ class ZstdDict(LearningCodec, BytesCodec):
             return self
         return replace(self, dictionary=learned.as_bytes())
 
+    @property
+    def nbytes(self) -> int:
+        """The bytes of its dictionary."""
+        return len(self.dictionary)
+
     @classmethod
     def decode_batch(cls, codecs: Sequence[LearningCodec], payloads: Sequence[bytes], out: NDArray[Any]) -> None:
         """Decode payloads of different dictionaries; see :meth:`LearningCodec.decode_batch`."""
@@ -80,6 +87,8 @@ class ZstdDict(LearningCodec, BytesCodec):
         header = payload[:1]
         if header not in (PLAIN, LEARNED) or (header == LEARNED and not self.dictionary):
             raise CorruptPayload(f"its header byte {header.hex() or 'is missing'} does not fit its codec")
+        if payload[1:2] != NO_SIZE:  # the library would allocate whatever size it claims
+            raise CorruptPayload("its zstd frame is not of the kind that is written here")
         name = "learned_decompressor" if header == LEARNED else "plain_decompressor"
         try:
             decompressor: zstandard.ZstdDecompressor = getattr(self._contexts, name)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from sb3_compressed import CompressedArray
 from sb3_compressed.arrays.frames import FrameStack
 from sb3_compressed.codecs import available_codecs, get_codec
-from sb3_compressed.errors import CodecError, CorruptPayload
+from sb3_compressed.errors import CodecError, CorruptPayload, LossyDtypeWarning
 
 RELAXED = settings(deadline=None, max_examples=400, suppress_health_check=[HealthCheck.too_slow])
 
@@ -303,7 +303,9 @@ def test_values_can_be_checked_without_writing_them() -> None:
 
 
 def test_a_narrower_elem_type_clips_and_reads_in_the_dtype() -> None:
-    array = CompressedArray((2, 1, 4), np.float32, "none", elem_type=np.uint8)
+    with pytest.warns(LossyDtypeWarning, match="float32 are stored as uint8") as caught:
+        array = CompressedArray((2, 1, 4), np.float32, "none", elem_type=np.uint8)
+    assert [warning.filename for warning in caught] == [__file__]
     array[0] = [-3, 7.9, 255, 1e9]
     assert_same(array[0], np.array([[0, 7, 255, 255]], np.float32))
     assert (array.dtype, array.elem_type) == (np.dtype("f4"), np.dtype("u1"))

@@ -98,7 +98,7 @@ def test_equal_observations_are_no_evidence(film: NDArray[np.uint8]) -> None:
     search = LayoutSearch((12, 10, 3))
     black = np.zeros((5, 12, 10, 3, 1), np.uint8)
     assert search.observe(black, black) is None
-    assert (search.pairs, search.over) == (0, False)
+    assert (search.n_steps, search.over) == (0, False)
 
 
 def test_one_pair_that_fits_every_layout_by_coincidence_does_not_mislead(film: NDArray[np.uint8]) -> None:
@@ -129,3 +129,18 @@ def test_candidates_divide_an_outer_axis_into_not_too_many_frames() -> None:
     found = {(layout.axis, layout.n_frames) for layout in LayoutSearch((12, 84, 40)).candidates}
     assert found == {(0, 2), (0, 3), (0, 4), (0, 6), (0, 12), (-1, 2), (-1, 4), (-1, 5), (-1, 8), (-1, 10)}
     assert {layout.n_frames for layout in LayoutSearch((48,)).candidates} == {2, 3, 4, 6, 8, 12, 16}
+
+
+@pytest.mark.parametrize("n_envs", [1, 4, 8])
+def test_a_dark_screen_on_which_something_enters_is_no_evidence_for_strips(n_envs: int) -> None:
+    # Many screens that fit a wrong layout by coincidence, in every environment at once: nothing but the edge changes.
+    rng = np.random.default_rng(0)
+    frames = np.zeros((12, n_envs, 84, 84), np.uint8)
+    frames[3:8, :, 40:44, 82:] = rng.integers(1, 256, (5, n_envs, 4, 2))
+    frames[8:] = rng.integers(0, 256, (4, n_envs, 84, 84))
+    search = LayoutSearch((4, 84, 84))
+    layout = None
+    for step in range(8):
+        before, after = (frames[i : i + 4].swapaxes(0, 1)[..., np.newaxis] for i in (step, step + 1))
+        layout = layout or search.observe(before, after)
+    assert layout == FrameLayout((4, 84, 84), 0, 4)

@@ -91,7 +91,7 @@ def test_unknown_argument_is_a_type_error_that_names_the_class() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"compression_method": "zstt"}, "available codecs: gzip, igzip, lz4-block"),
+        ({"compression_method": "zstt"}, "available codecs: delta, gzip, igzip, lz4-block"),
         ({"compression_method": "zstd99"}, r"levels -100\.\.-1 and 1\.\.22, got 99"),
         ({"compression_method": "zstd", "compression_kwargs": {"lvl": 3}}, "takes the arguments: compresslevel"),
         ({"compression_method": "zstd3", "decompression_kwargs": {"compresslevel": 3}}, "level is given twice"),
@@ -100,6 +100,15 @@ def test_unknown_argument_is_a_type_error_that_names_the_class() -> None:
         ({"frame_stack": "four"}, "must be 'auto', None or a positive int, got 'four'"),
         ({"frame_stack": 0}, "got 0"),
         ({"output_dtype": "float16"}, r"output_dtype must be one of \('raw', 'float'\), got 'float16'"),
+        ({"dtypes": {"elem_typ": np.uint8}}, r"dtypes has the unknown keys \['elem_typ'\]"),
+        (
+            {
+                "compression_method": "zstd",
+                "compression_kwargs": {"compresslevel": 1},
+                "decompression_kwargs": {"compresslevel": 1},
+            },
+            "in both compression_kwargs and decompression_kwargs",
+        ),
         ({"dtypes": "bytes8"}, "dtypes must be a dtype or what find_buffer_dtypes returns, got 'bytes8'"),
         ({"compression_kwargs": {"compresslevel": 3}}, "'auto' takes no arguments"),
         ({"compression_method": "rle", "dtypes": {"runs_type": np.int8}}, "runs_type must be one of"),
@@ -108,6 +117,47 @@ def test_unknown_argument_is_a_type_error_that_names_the_class() -> None:
 def test_bad_options_say_what_is_allowed(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         replay(**options)
+
+
+@pytest.mark.parametrize("options", [{"frame_stack": "four"}, {"frame_stack": -1}, {"dtypes": "bytes8"}])
+def test_options_are_checked_where_nothing_is_compressed_too(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="must be"):
+        replay(VECTOR, **options)
+
+
+def test_a_stated_frame_stack_has_floats_compressed_and_leaves_small_keys_of_a_dict_alone() -> None:
+    assert isinstance(replay(spaces.Box(-1, 1, (4, 128), np.float32), frame_stack=4).observations, CompressedArray)
+    buffer = CompressedDictReplayBuffer(64, MIXED, BUTTONS, "cpu", frame_stack=4)
+    assert buffer.observations["screen"].n_frames == 4
+    assert type(buffer.observations["state"]) is np.ndarray
+
+
+def test_errors_name_the_key_of_a_dict_space() -> None:
+    with pytest.raises(ValueError, match=r"observations\['lives'\]: frame_stack=4 divides neither"):
+        CompressedDictReplayBuffer(64, MIXED, BUTTONS, "cpu", frame_stack=4, compression_method="zstd")
+
+
+def test_subclasses_keep_their_own_constructors() -> None:
+    class Prioritized(CompressedReplayBuffer):
+        """A user's class with an argument of its own."""
+
+        def __init__(self, *args: Any, alpha: float = 0.6, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            self.alpha = alpha
+
+    class Tagged:
+        """A mixin in front, with an argument that it takes away."""
+
+        def __init__(self, *args: Any, tag: str, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            self.tag = tag
+
+    class TaggedBuffer(Tagged, CompressedReplayBuffer):
+        """Both."""
+
+    assert "alpha" in inspect.signature(Prioritized).parameters
+    assert Prioritized(64, SCREEN, BUTTONS, "cpu", alpha=0.5, compression_method="none").alpha == 0.5
+    assert TaggedBuffer(64, SCREEN, BUTTONS, "cpu", tag="mine").tag == "mine"
 
 
 @pytest.mark.parametrize(
@@ -210,7 +260,7 @@ def test_none_is_estimated_at_its_full_size_and_stated_frames_at_their_share() -
 
 def test_a_narrower_elem_type_warns_once_and_clips() -> None:
     space = spaces.Box(-1e6, 1e6, (40, 40), np.float32)
-    with pytest.warns(LossyDtypeWarning, match="stored as uint8, narrower than their dtype float32") as caught:
+    with pytest.warns(LossyDtypeWarning, match="dtype float32 are stored as uint8, which is narrower") as caught:
         buffer = replay(space, dtypes=np.uint8, compression_method="zstd")
     assert len(caught) == 1
     assert caught[0].filename == __file__
@@ -219,6 +269,15 @@ def test_a_narrower_elem_type_warns_once_and_clips() -> None:
     assert buffer.observations[0].dtype == np.float32
     assert np.unique(buffer.observations[0]).tolist() == [255]
     assert np.unique(buffer.next_observations[0]).tolist() == [0]
+
+
+def test_warnings_point_at_the_line_of_the_user() -> None:
+    space = spaces.Box(-1, 1, (40, 40, 3), np.float32)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        line = inspect.currentframe().f_lineno + 1  # type: ignore[union-attr]
+        CompressedReplayBuffer(8, space, BUTTONS, "cpu", dtypes=np.float16)
+    assert [(warning.filename, warning.lineno) for warning in caught] == [(__file__, line)]
 
 
 def test_elem_type_of_the_right_width_says_nothing() -> None:

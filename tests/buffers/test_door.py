@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 import pickle
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import torch as th
 from conftest import Stream
+from numpy.typing import NDArray
 from support import Transition
 
 from sb3_compressed import (
@@ -19,6 +21,7 @@ from sb3_compressed import (
     CompressedRolloutBuffer,
     CorruptPayload,
 )
+from sb3_compressed.codecs.raw import Raw
 
 ROWS = 16
 
@@ -47,8 +50,17 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "no numbers": ({"obs": np.full((4, 4, 84, 84), "a")}, "cannot store values of dtype <U1"),
     "nothing": ({"next_obs": None}, "cannot store values of dtype object"),
     "too few actions": ({"action": np.zeros(3, int)}, "action has 3 elements, a step of 4 environments needs 4"),
-    "too many rewards": ({"reward": np.zeros(5)}, "reward has 5 elements"),
-    "too few dones": ({"done": np.zeros(2)}, "done has 2 elements"),
+    "too many rewards": (
+        {"reward": np.zeros(5)},
+        r"reward must have the shape \(4,\), one for each environment, got \(5,\)",
+    ),
+    "too few dones": ({"done": np.zeros(2)}, r"done must have the shape \(4,\).*got \(2,\)"),
+    "rewards in a column": ({"reward": np.zeros((4, 1))}, r"got \(4, 1\)"),
+    "one done for all": ({"done": np.zeros(1)}, r"done must have the shape \(4,\).*got \(1,\)"),
+    "timeouts that are no flags": (
+        {"infos": [{"TimeLimit.truncated": [0, 1]}] * 4},
+        "infos' 'TimeLimit.truncated' must have the shape",
+    ),
     "no actions": ({"action": ["left"] * 4}, "action must be numbers"),
     "too few infos": ({"infos": [{}] * 2}, "infos must be 4 dicts, one for each environment, got"),
     "no infos": ({"infos": [None] * 4}, "infos must be 4 dicts"),
@@ -59,6 +71,8 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("kwargs", [{}, {"optimize_memory_usage": True, "handle_timeout_termination": False}])
 def test_bad_input_changes_nothing(case: str, kwargs: dict[str, Any], stream: Stream) -> None:
     changes, message = BAD[case]
+    if "TimeLimit" in message and kwargs:
+        changes, message = BAD["no infos"]  # nobody looks at them without handle_timeout_termination
     buffer = filled(CompressedReplayBuffer, stream, **kwargs)
     before = pickle.dumps(buffer)
     with pytest.raises((ValueError, TypeError), match=message):
@@ -106,7 +120,7 @@ def test_a_missing_key_is_named(stream: Stream) -> None:
 def test_bad_input_to_a_her_buffer_keeps_the_episode_that_it_would_overwrite(stream: Stream) -> None:
     buffer = filled(CompressedHerReplayBuffer, stream, env=None)
     before = pickle.dumps(buffer)
-    with pytest.raises(ValueError, match="reward has 3 elements"):
+    with pytest.raises(ValueError, match=r"reward must have the shape \(2,\)"):
         with_change(stream[-1][50], reward=np.zeros(3)).add_to(buffer)
     assert pickle.dumps(buffer) == before
 
@@ -116,9 +130,11 @@ def test_bad_input_to_a_her_buffer_keeps_the_episode_that_it_would_overwrite(str
     [
         ({"obs": np.zeros((4, 4, 84, 83), np.uint8)}, "obs: cannot write"),
         ({"action": np.zeros(3)}, "action has 3 elements"),
-        ({"reward": np.zeros(3)}, "reward has 3 elements"),
-        ({"value": np.zeros(4)}, "value must be a tensor of 4 elements, got array"),
+        ({"reward": np.zeros(3)}, r"reward must have the shape \(4,\)"),
+        ({"reward": np.zeros((4, 1))}, r"reward must have the shape \(4,\), one for each environment, got \(4, 1\)"),
+        ({"value": np.zeros(4)}, "value must be a tensor of 4 elements without gradient, got array"),
         ({"value": th.zeros(3)}, "value must be a tensor of 4 elements"),
+        ({"value": th.zeros(4, requires_grad=True)}, "value must be a tensor of 4 elements without gradient"),
         ({"log_prob": th.zeros(5)}, "log_prob must be a tensor of 4 elements"),
     ],
 )
@@ -162,3 +178,64 @@ def test_a_corrupt_payload_names_its_slot_when_sampled(stream: Stream) -> None:
     buffer.observations.slots[5, 2] = (*slot[:-1], slot[-1][:-1])
     with pytest.raises(CorruptPayload, match=r"corrupt payload in slot \(5, 2\)"):
         buffer.sample(64 * 100)
+
+
+@dataclass(frozen=True)
+class Moody(Raw):
+    """A codec that fails at frames that begin with a certain value."""
+
+    name: ClassVar[str] = "moody"
+
+    def encode(self, frames: NDArray[Any]) -> list[bytes]:
+        if (frames.reshape(len(frames), -1)[:, 0] == 13).any():
+            raise OSError("no encoding today")
+        return super().encode(frames)
+
+
+@pytest.mark.parametrize("n_steps", [0, 5, ROWS + 3])
+def test_a_codec_that_fails_in_the_middle_of_add_changes_nothing(n_steps: int, stream: Stream) -> None:
+    buffer = filled(CompressedReplayBuffer, stream, n_steps, compression_method=Moody())
+    expected = [np.asarray(array) for array in (buffer.observations, buffer.next_observations)]
+    bad = with_change(stream[-1][50], next_obs=np.full((4, 4, 84, 84), 13, np.uint8))
+    with pytest.raises(OSError, match="no encoding today"):
+        bad.add_to(buffer)
+    assert buffer.pos == n_steps % ROWS
+    for array, before in zip((buffer.observations, buffer.next_observations), expected, strict=True):
+        np.testing.assert_array_equal(np.asarray(array), before)
+    stream[-1][n_steps].add_to(buffer)
+    np.testing.assert_array_equal(buffer.next_observations[n_steps % ROWS], stream[-1][n_steps].next_obs)
+
+
+@dataclass(frozen=True)
+class Careless(Raw):
+    """A codec that returns something else than it must."""
+
+    name: ClassVar[str] = "careless"
+    how: str = "bytearray"
+
+    def encode(self, frames: NDArray[Any]) -> list[bytes]:
+        payloads = super().encode(frames)
+        return payloads[1:] if self.how == "too few" else [bytearray(p) for p in payloads]  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(("how", "got"), [("bytearray", "got 4 of bytearray"), ("too few", "got 3 of bytes")])
+def test_a_codec_that_breaks_its_contract_is_found_out(how: str, got: str, stream: Stream) -> None:
+    buffer = filled(CompressedReplayBuffer, stream, 0, compression_method=Careless(how), frame_stack=None)
+    with pytest.raises(TypeError, match=f"must encode 4 frames to as many bytes objects, {got}"):
+        stream[-1][0].add_to(buffer)
+
+
+@pytest.mark.parametrize("stream", ["console"], indirect=True)
+def test_the_dicts_of_a_caller_are_not_written_to(stream: Stream) -> None:
+    buffer = filled(CompressedDictReplayBuffer, stream, 0)
+    step = stream[-1][0]
+    obs = {**step.obs, "lives": step.obs["lives"].tolist()}  # SB3 cannot take a list here
+    buffer.add(obs, step.next_obs, step.action, step.reward, step.done, step.infos)
+    assert obs["lives"] == step.obs["lives"].tolist()
+    assert buffer.observations["lives"][0, :, 0].tolist() == obs["lives"]
+
+
+def test_normalised_observations_in_an_integer_space_are_refused_with_the_reason(stream: Stream) -> None:
+    buffer = filled(CompressedReplayBuffer, stream, 0)
+    with pytest.raises(ValueError, match=r"normalised or scaled need a space of floats \(or norm_obs=False\)"):
+        with_change(stream[-1][0], obs=stream[-1][0].obs / 255).add_to(buffer)

@@ -50,9 +50,10 @@ COPIES = {"pickle": lambda buffer: pickle.loads(pickle.dumps(buffer)), "deepcopy
 @pytest.mark.parametrize("way", COPIES)
 @pytest.mark.parametrize("n_steps", [0, 1, 20, ROWS + 30])
 @pytest.mark.parametrize("stream", ["atari", "console"], indirect=True)
-def test_a_copy_is_equal_independent_and_goes_on_sharing(way: str, n_steps: int, stream: Stream) -> None:
+@pytest.mark.parametrize("method", ["auto", "zstd"])
+def test_a_copy_is_equal_independent_and_goes_on_sharing(way: str, n_steps: int, method: str, stream: Stream) -> None:
     buffer_class = CompressedDictReplayBuffer if isinstance(stream[-1][0].obs, dict) else CompressedReplayBuffer
-    buffer = filled(stream, n_steps, buffer_class)
+    buffer = filled(stream, n_steps, buffer_class, compression_method=method)
     twin = COPIES[way](buffer)
     if n_steps:
         assert_same_buffer(twin, buffer)
@@ -64,7 +65,8 @@ def test_a_copy_is_equal_independent_and_goes_on_sharing(way: str, n_steps: int,
     for transition in following:
         transition.add_to(buffer)
     assert_same_buffer(twin, buffer)
-    assert twin.observations_nbytes <= 1.05 * buffer.observations_nbytes, "nothing is stored twice"
+    if method == "zstd":  # what learns may learn at other times in a copy
+        assert twin.observations_nbytes <= 1.01 * buffer.observations_nbytes, "nothing is stored twice"
 
 
 @pytest.mark.parametrize("method", ["auto", *available_codecs()])

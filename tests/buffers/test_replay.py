@@ -145,7 +145,7 @@ def test_vec_normalize_works_as_with_sb3(stream: Stream) -> None:
 
 
 def test_next_observations_share_all_their_payloads(stream: Stream) -> None:
-    ours, _ = make_pair("replay", stream)
+    ours, _ = make_pair("replay", stream, compression_method="zstd")
     seen: dict[int, bytes] = {}
     n_checked = 0
     for step, transition in enumerate(stream[-1]):
@@ -155,7 +155,6 @@ def test_next_observations_share_all_their_payloads(stream: Stream) -> None:
             for array in (ours.observations, ours.next_observations)
             for slot in array.slots[step % ROWS]
             for payload in (slot if isinstance(slot, tuple) else (slot,))
-            if isinstance(payload, bytes)  # and not the codec that wrote them
         }
         added = len(payloads.keys() - seen.keys())
         seen |= payloads  # they are kept, so no id is used twice

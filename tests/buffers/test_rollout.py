@@ -122,7 +122,7 @@ def test_batches_equal_sb3s(kind: str, method: str, stream: Stream) -> None:
 
 
 def test_a_rollout_frees_the_one_before(stream: Stream) -> None:
-    ours, _ = make_pair("plain", stream)
+    ours, _ = make_pair("plain", stream, compression_method="zstd")
     transitions = stream[-1]
     fill("plain", ours, transitions[:N_STEPS], np.ones(4, dtype=bool))
     first = ours.observations_nbytes

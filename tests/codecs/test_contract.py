@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from numpy.typing import NDArray
 
-from sb3_compressed.codecs import Codec, available_codecs, get_codec
+from sb3_compressed.codecs import Codec, LearningCodec, available_codecs, get_codec
 from sb3_compressed.errors import CodecError, CorruptPayload
 
 RELAXED = settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
@@ -54,9 +54,22 @@ def shorthands() -> Iterator[str]:
         yield from (f"{name}/{level}" for level in sorted(ends | {levels.default, -1}) if level in levels)
 
 
-@pytest.fixture(params=list(shorthands()), scope="module")
+LEARNING = [name for name in available_codecs() if isinstance(get_codec(name), LearningCodec)]
+
+
+def learned(name: str) -> Codec:
+    """Return a codec that has learned from frames like the ``runs`` below, of which it then encodes differences."""
+    lesson = np.repeat(np.arange(4 * 100, dtype=np.uint16) // 33, 32).astype(np.uint8).reshape(100, 128)
+    lesson[np.arange(100), np.arange(100)] = 255
+    codec = get_codec(name)
+    assert isinstance(codec, LearningCodec)
+    return codec.learn(lesson)
+
+
+@pytest.fixture(params=[*shorthands(), *(f"{name}, learned" for name in LEARNING)], scope="module")
 def codec(request: pytest.FixtureRequest) -> Codec:
-    return get_codec(request.param)
+    name, _, state = request.param.partition(", ")
+    return learned(name) if state else get_codec(name)
 
 
 @pytest.fixture(params=FRAME_KINDS)
@@ -107,7 +120,9 @@ def test_objects_are_refused(codec: Codec) -> None:
         codec.encode(np.array([[None]]))
 
 
-def test_equality_hash_and_repr_follow_from_its_arguments(codec: Codec) -> None:
+@pytest.mark.parametrize("shorthand", list(shorthands()))
+def test_equality_hash_and_repr_follow_from_its_arguments(shorthand: str) -> None:
+    codec = get_codec(shorthand)
     same = get_codec(codec.shorthand)
     assert same is not codec
     assert (same, hash(same), repr(same)) == (codec, hash(codec), repr(codec))

@@ -9,6 +9,9 @@ import pytest
 from numpy.typing import NDArray
 
 from sb3_compressed.codecs import available_codecs, get_codec
+from sb3_compressed.codecs.delta import Delta, References
+from sb3_compressed.codecs.delta_kernels import encode_delta
+from sb3_compressed.errors import CorruptPayload
 
 FRAMES: dict[str, NDArray[Any]] = {
     "stripes": np.repeat(np.arange(4, dtype=np.uint8), 16).reshape(8, 8),
@@ -22,6 +25,13 @@ RLE = {
     "noise": "00 9b1c5e07d2f84a6390ab3dc1e47f2658",
     "floats": "01 050506 00000000 00000080 0000c07f",
     "empty": "00",
+}
+
+ZSTD_DICT = {
+    "stripes": "0000007d00002800000102030410009d74d731b90d",
+    "noise": "0000008100009b1c5e07d2f84a6390ab3dc1e47f2658",
+    "floats": "0000007d000028000080c07f030080c69dc73ed006",
+    "empty": "",
 }
 
 GOLDEN: dict[str, dict[str, str]] = {
@@ -52,12 +62,8 @@ GOLDEN: dict[str, dict[str, str]] = {
         "floats": "28b52ffd20407d000028000080c07f030080c69dc73ed006",
         "empty": "",
     },
-    "zstd-dict": {
-        "stripes": "0000007d00002800000102030410009d74d731b90d",
-        "noise": "0000008100009b1c5e07d2f84a6390ab3dc1e47f2658",
-        "floats": "0000007d000028000080c07f030080c69dc73ed006",
-        "empty": "",
-    },
+    "zstd-dict": ZSTD_DICT,
+    "delta": ZSTD_DICT,  # as long as it has no references
     "lz4-frame": {
         "stripes": "04224d18684040000000000000005c160000001b0001001b0101001b0201001603010050030303030300000000",
         "noise": "04224d186840100000000000000065100000809b1c5e07d2f84a6390ab3dc1e47f265800000000",
@@ -103,3 +109,57 @@ def test_golden_payloads_decode_with_the_dictionary_they_were_written_with(frame
     codec = get_codec("zstd-dict", dictionary=bytes(range(64)) * 2)
     codec.decode_into([bytes.fromhex(payload)], out[np.newaxis])
     assert out.tobytes() == expected.tobytes()
+
+
+def delta_frames() -> tuple[Delta, NDArray[np.uint8]]:
+    """Return a codec with two references, and frames that differ from them in a byte, three bytes, a lot, nothing."""
+    references = np.zeros((2, 600), np.uint8)
+    references[1, 200:] = 9
+    frames = references[[0, 1, 0, 1]]
+    frames[0, 5] = 77
+    frames[1, [0, 3, 599]] = 1, 2, 3
+    frames[2, 290:560] = np.arange(270) % 251
+    codec = Delta(references=References(references.tobytes(), 600))
+    return codec, frames
+
+
+DELTAS = [
+    "02 05014d",
+    "03 0004 01000002 ff5302 01 03",
+    "02 ff2301 ff0d01" + (bytes(range(1, 251)) + bytes(range(19))).hex(),
+    "03",
+]
+
+
+def test_deltas_are_written_and_read_byte_for_byte() -> None:
+    codec, frames = delta_frames()
+    payloads = [bytes.fromhex(delta) for delta in DELTAS]
+    out = np.empty_like(frames)
+    codec.decode_into(payloads, out)
+    np.testing.assert_array_equal(out, frames)
+    written = codec.encode(frames)
+    assert [written[i] for i in (0, 1, 3)] == [payloads[i] for i in (0, 1, 3)]
+    assert written[2][0] < 2, "zstd makes less of this one"
+    kernel_payload = np.empty(600, np.uint8)
+    length = encode_delta(frames[2], codec.references.rows[0], 2, kernel_payload)
+    assert kernel_payload[:length].tobytes() == payloads[2]
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        "04",  # no such reference
+        "02 05",  # no length
+        "02 0501",  # no bytes
+        "02 0500",  # a run of nothing
+        "02 ff02",  # half a long number
+        "02 ff5802 01 00",  # a run that starts behind the frame
+        "02 ff5702 02 0000",  # one that ends behind it
+        "02 05014d 00",  # something follows
+    ],
+)
+def test_malformed_deltas_are_corrupt(payload: str) -> None:
+    codec, frames = delta_frames()
+    with pytest.raises(CorruptPayload, match="no delta to a reference of its codec") as caught:
+        codec.decode_into([bytes.fromhex(DELTAS[0]), bytes.fromhex(payload)], np.empty_like(frames[:2]))
+    assert caught.value.index == 1

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import pickle
 import pkgutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -15,9 +16,10 @@ from numpy.typing import NDArray
 
 import sb3_compressed.codecs
 from sb3_compressed.codecs import BytesCodec, Codec, available_codecs, get_codec, register_codec, registry
+from sb3_compressed.codecs.raw import Raw
 from sb3_compressed.errors import CodecError, InvalidShorthand, LevelOutOfRange, UnknownCodec
 
-SHIPPED = {"none", "rle", "rle-jit", "gzip", "igzip", "zstd", "zstd-dict", "lz4-frame", "lz4-block"}
+SHIPPED = {"none", "rle", "rle-jit", "gzip", "igzip", "zstd", "zstd-dict", "delta", "lz4-frame", "lz4-block"}
 
 
 @dataclass(frozen=True)
@@ -220,3 +222,42 @@ def test_a_name_that_no_shorthand_could_say_is_refused(name: Any) -> None:
 def test_only_codec_classes_are_registered(thing: Any) -> None:
     with pytest.raises(CodecError, match="must be a subclass of Codec"):
         register_codec(thing)
+
+
+def test_no_name_can_take_the_place_of_a_level() -> None:
+    @dataclass(frozen=True)
+    class Hijacker(Raw):
+        name: ClassVar[str] = "zstd3"
+
+    with pytest.raises(CodecError, match="cannot be named 'zstd3': that is 'zstd' with a level"):
+        register_codec(Hijacker)
+
+
+class Undecorated(Raw):
+    """A codec of a user's that is no dataclass of its own, with state set in its constructor."""
+
+    name: ClassVar[str] = "undecorated"
+
+
+class Free(Codec):
+    """A codec that is no dataclass at all."""
+
+    name: ClassVar[str] = "free"
+
+    def __init__(self, mask: int) -> None:
+        self.mask = mask
+
+    def encode(self, frames: NDArray[Any]) -> list[bytes]:
+        return [(frame ^ self.mask).tobytes() for frame in frames]
+
+    def decode_into(self, payloads: Sequence[bytes], out: NDArray[Any]) -> None:
+        for payload, frame in zip(payloads, out, strict=True):
+            frame[...] = np.frombuffer(payload, frame.dtype).reshape(frame.shape) ^ self.mask
+
+
+@pytest.mark.parametrize("codec", [Undecorated(), Free(7)])
+def test_codecs_that_are_no_dataclasses_can_be_pickled(codec: Codec) -> None:
+    frames = np.arange(12, dtype=np.uint8).reshape(2, 6)
+    out = np.empty_like(frames)
+    pickle.loads(pickle.dumps(codec)).decode_into(codec.encode(frames), out)
+    np.testing.assert_array_equal(out, frames)

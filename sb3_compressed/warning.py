@@ -1,0 +1,24 @@
+"""Warnings that point at the user's own line, however many of our and SB3's constructors are in between."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+
+__all__ = ["warn_user"]
+
+LIBRARIES = ("sb3_compressed", "stable_baselines3", "sb3_contrib")
+
+
+def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
+    """Warn at the nearest line of a caller that is outside of these libraries."""
+    level = 1
+    while True:
+        try:
+            frame = sys._getframe(level)
+        except ValueError:  # nothing but these libraries
+            break
+        if frame.f_globals.get("__name__", "").partition(".")[0] not in LIBRARIES:
+            break
+        level += 1
+    warnings.warn(message, category, stacklevel=level + 1)

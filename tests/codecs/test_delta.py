@@ -1,0 +1,92 @@
+"""``delta``: what it learns, and how it chooses between a difference and zstd."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from sb3_compressed.codecs.delta import Delta, choose_references
+from sb3_compressed.codecs.delta_kernels import decode_deltas, encode_deltas
+
+
+def screens(n: int, n_rooms: int = 3, seed: int = 0) -> NDArray[np.uint8]:
+    """Return frames of a few rooms of noise, each with a thing somewhere in it."""
+    rng = np.random.default_rng(seed)
+    rooms = np.random.default_rng(99).integers(0, 256, (n_rooms, 30, 30), np.uint8)
+    frames = rooms[rng.integers(0, n_rooms, n)]
+    for frame in frames:
+        row, column = rng.integers(0, 27, 2)
+        frame[row : row + 3, column : column + 3] = 0
+    return frames
+
+
+def test_references_are_chosen_from_every_kind_of_frame() -> None:
+    rows = screens(60, n_rooms=3).reshape(60, -1)
+    chosen = choose_references(rows, 3)
+    rooms = np.random.default_rng(99).integers(0, 256, (3, 30, 30), np.uint8).reshape(3, -1)
+    nearest = [int((rooms != rows[index]).sum(axis=1).argmin()) for index in chosen]
+    assert sorted(nearest) == [0, 1, 2]
+
+
+def test_equal_frames_are_one_reference() -> None:
+    assert len(choose_references(np.zeros((9, 16), np.uint8), 4)) == 1
+
+
+def test_what_stands_still_costs_nothing_though_zstd_cannot_compress_it() -> None:
+    codec = Delta().learn(screens(64))
+    payloads = codec.encode(screens(50, seed=1))
+    assert max(map(len, payloads)) < 80
+    assert min(map(len, Delta().encode(screens(50, seed=1)))) > 700
+
+
+def test_frames_unlike_any_reference_are_left_to_zstd() -> None:
+    codec = Delta().learn(screens(64))
+    ramp = np.arange(900, dtype=np.uint8).reshape(1, 30, 30)
+    [payload] = codec.encode(ramp)
+    assert payload[0] < 2
+    out = np.empty_like(ramp)
+    codec.decode_into([payload], out)
+    np.testing.assert_array_equal(out, ramp)
+
+
+@pytest.mark.parametrize("shape", [(2, 10, 10), (1, 70_000), (3, 900)])
+def test_frames_of_another_size_than_the_references_survive(shape: tuple[int, ...]) -> None:
+    codec = Delta().learn(screens(64))
+    frames = np.random.default_rng(0).integers(0, 3, shape, dtype=np.uint8)
+    out = np.empty_like(frames)
+    codec.decode_into(codec.encode(frames), out)
+    np.testing.assert_array_equal(out, frames)
+
+
+def test_frames_too_large_for_two_byte_numbers_are_learned_for_zstd_only() -> None:
+    frames = np.random.default_rng(0).integers(0, 3, (20, 70_000), dtype=np.uint8)
+    codec = Delta().learn(frames)
+    assert len(codec.references) == 0
+    assert codec.dictionary
+
+
+def test_a_batch_of_many_generations_is_decoded_at_once() -> None:
+    codecs = [Delta(), *(Delta().learn(screens(64, seed=seed)) for seed in range(4))]
+    frames = screens(40, seed=7)
+    writers = [codecs[i % len(codecs)] for i in range(40)]
+    payloads = [writer.encode(frame[np.newaxis])[0] for writer, frame in zip(writers, frames, strict=True)]
+    out = np.empty_like(frames)
+    Delta.decode_batch(writers, payloads, out)
+    np.testing.assert_array_equal(out, frames)
+
+
+def test_what_was_learned_is_compared_and_pickled() -> None:
+    codec = Delta().learn(screens(64))
+    twin = pickle.loads(pickle.dumps(codec))
+    assert twin == codec != Delta()
+    assert twin.encode(screens(5)) == codec.encode(screens(5))
+
+
+def test_kernels_are_compiled_for_one_signature() -> None:
+    for frames in (screens(4), screens(4).astype(np.float32)):
+        frames.flags.writeable = False
+        Delta().learn(frames).encode(frames)
+    assert len(encode_deltas.signatures) == len(decode_deltas.signatures) == 1  # type: ignore[attr-defined]
