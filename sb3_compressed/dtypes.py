@@ -37,6 +37,8 @@ def find_buffer_dtypes(
         such a dict for each key
     :raises ValueError: if the codec cannot be had
     """
+    import sb3_compressed.arrays.sharing_kernels  # noqa: F401  # compiled by importing it
+
     get_codec(compression_method).prepare()
     if isinstance(obs_shape, spaces.Dict):
         return {key: find_buffer_dtypes(part, elem_dtype, compression_method) for key, part in obs_shape.spaces.items()}

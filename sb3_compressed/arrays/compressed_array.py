@@ -13,6 +13,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from sb3_compressed.arrays.cast import cast_values, clip_values
 from sb3_compressed.arrays.frames import FrameStack, LayoutSearch, stated_layout
+from sb3_compressed.arrays.fresh import mark_fresh
 from sb3_compressed.arrays.indexing import is_whole, split_index
 from sb3_compressed.arrays.memory import held_nbytes
 from sb3_compressed.arrays.sharing import FrameSharing
@@ -113,7 +114,7 @@ class CompressedArray(NDArrayOperatorsMixin):
     @property
     def n_frames(self) -> int:
         """How many frames an item is cut into, as far as it is known yet."""
-        return 1 if self._coder.layout is None else self._coder.layout.n_frames
+        return self._coder.n_frames
 
     @property
     def item_shape(self) -> tuple[int, ...]:
@@ -179,7 +180,10 @@ class CompressedArray(NDArrayOperatorsMixin):
         out = out.reshape(lead_shape + self.item_shape)
         if inside:
             out = out[(slice(None),) * len(lead_shape) + inside]
-        return out[()] if out.ndim == 0 else out  # a scalar where NumPy gives one
+        if out.ndim == 0:
+            return out[()]  # a scalar where NumPy gives one
+        mark_fresh(out)
+        return out
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
         """Decode everything; ``np.asarray(array)`` calls it.

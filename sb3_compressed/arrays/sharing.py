@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import islice
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -37,7 +38,8 @@ class FrameSharing:
         self._search = search
         self._teacher = Teacher()
         self._slots: list[Slot] = []  # the last row's, one for each environment
-        self._words: NDArray[Any] | None = None  # and the bits of its frames: [n_envs, n_frames, frame words]
+        self._items: NDArray[Any] | None = None  # and its observations, [n_envs, *item_shape], as they came in memory
+        self._masks = np.empty((0, 0), dtype=np.uint8)
 
     def encode_row(self, items: NDArray[Any]) -> list[Slot]:
         """Encode the next observation of every environment.
@@ -47,12 +49,10 @@ class FrameSharing:
         """
         if self._search is not None:
             self._find_layout(self._search, items)
-        frames = self.coder.split(items)  # [n_envs, n_frames, *frame_shape]
-        words = _as_words(frames)
-        n_frames = frames.shape[1]
-        n_new = self._count_new_frames(words)
-        is_new = np.arange(n_frames) >= n_frames - n_new[:, np.newaxis]
-        fresh = frames[is_new]  # [number of new frames, *frame_shape]
+        items = np.array(items, order="K", copy=True)
+        rows, piece = self._pieces(items)
+        n_new = self._count_new_frames(items, rows, piece)
+        fresh = self._take_new_frames(rows, piece, n_new)
         payloads = iter(self.coder.encode_frames(fresh))
 
         slots: list[Slot] = []
@@ -60,9 +60,9 @@ class FrameSharing:
             if count == 0:
                 slots.append(self._slots[env])
                 continue
-            continued = self._slots[env] if count < n_frames else None
+            continued = self._slots[env] if count < self.coder.n_frames else None
             slots.append(self.coder.join(list(islice(payloads, count)), continued))
-        self._slots, self._words = slots, words
+        self._slots, self._items = slots, items
         if isinstance(self.coder.codec, LearningCodec):
             self._learn(self.coder.codec, fresh)
         return slots
@@ -75,54 +75,77 @@ class FrameSharing:
             if self.coder.codec is not codec:
                 codec.retire()
 
-    def _count_new_frames(self, words: NDArray[Any]) -> NDArray[np.intp]:
+    def _pieces(self, items: NDArray[Any]) -> tuple[NDArray[np.uint8], int]:
+        """Return observations as bytes in which each frame lies in equal pieces, and the bytes of a piece.
+
+        The bytes ``(n_envs, item_nbytes)`` are a view where memory allows it: frames one after the other, or
+        interleaved pixel by pixel, as ``VecFrameStack`` stacks them.
+        """
+        n_envs, item_nbytes = len(items), items.nbytes // max(len(items), 1)
+        layout = self.coder.layout
+        piece = item_nbytes // self.coder.n_frames
+        if layout is not None and layout.axis == 0 and layout.channels == 1:
+            interleaved = np.moveaxis(items, 1, -1)
+            if interleaved.flags.c_contiguous and not items.flags.c_contiguous:
+                items, piece = interleaved, items.itemsize
+        elif layout is not None and layout.axis == -1:
+            piece = layout.channels * items.itemsize
+        return np.ascontiguousarray(items).reshape(n_envs, item_nbytes // items.itemsize).view(np.uint8), piece
+
+    def _count_new_frames(self, items: NDArray[Any], rows: NDArray[np.uint8], piece: int) -> NDArray[np.int64]:
         """Tell how many frames of each environment's observation have no payload yet.
 
         That is the smallest shift by which its older frames equal the newer ones remembered. Bits are compared, not
         values: NaN equals itself and -0.0 differs from 0.0.
         """
-        n_envs, n_frames = words.shape[:2]
-        n_new = np.full(n_envs, n_frames, dtype=np.intp)
-        known = self._remembered_words()
-        if known is None or known.shape != words.shape:
+        n_frames = self.coder.n_frames
+        n_new = np.full(len(items), n_frames, dtype=np.int64)
+        known = self._remembered_items()
+        if known is None or known.shape != items.shape or not items.size:
             return n_new
-        envs = np.arange(n_envs)
-        for shift in range(n_frames):
-            match = (words[envs, : n_frames - shift] == known[envs, shift:]).all(axis=(1, 2))
-            n_new[envs[match]] = shift
-            envs = envs[~match]
-            if not len(envs):
-                break
+        if known.strides != items.strides:
+            known, differently_laid = np.empty_like(items), known
+            known[...] = differently_laid
+        if self._masks.shape != (n_frames, rows.shape[1]):
+            frame_of_byte = np.arange(rows.shape[1]) // piece % n_frames
+            self._masks = (frame_of_byte < n_frames - np.arange(n_frames)[:, np.newaxis]).astype(np.uint8)
+        known_rows, _ = self._pieces(known)
+        sharing_kernels().count_new_frames(rows, known_rows, self._masks, piece, n_new)
         return n_new
 
-    def _remembered_words(self) -> NDArray[Any] | None:
-        if self._words is None and self._slots:  # after unpickling
-            items = np.empty((len(self._slots), *self.coder.item_shape), dtype=self.coder.dtype)
-            self.coder.decode_into(self._slots, items)
-            self._words = _as_words(self.coder.split(items))
-        return self._words
+    def _take_new_frames(self, rows: NDArray[np.uint8], piece: int, n_new: NDArray[np.int64]) -> NDArray[Any]:
+        """Return the new frames of all environments, the oldest of an environment first: ``(n, *frame_shape)``."""
+        n_frames = self.coder.n_frames
+        frames = np.empty((int(n_new.sum()), rows.shape[1] // n_frames), dtype=np.uint8)
+        if frames.size:
+            sharing_kernels().take_new_frames(rows, n_new, n_frames, piece, frames)
+        return frames.view(self.coder.dtype).reshape(len(frames), *self.coder.frame_shape)
+
+    def _remembered_items(self) -> NDArray[Any] | None:
+        if self._items is None and self._slots:  # after unpickling
+            self._items = np.empty((len(self._slots), *self.coder.item_shape), dtype=self.coder.dtype)
+            self.coder.decode_into(self._slots, self._items)
+        return self._items
 
     def _find_layout(self, search: LayoutSearch, items: NDArray[Any]) -> None:
-        known = self._remembered_words()
-        if known is not None and len(known) == len(items):
-            # Without a layout the one remembered frame is the whole item.
-            new = np.ascontiguousarray(items)[..., np.newaxis].view(np.uint8)  # [n_envs, *item_shape, itemsize]
-            layout = search.observe(known.view(np.uint8).reshape(new.shape), new)
+        known = self._remembered_items()
+        if known is not None and known.shape == items.shape:
+            before, after = (np.ascontiguousarray(array)[..., np.newaxis].view(np.uint8) for array in (known, items))
+            layout = search.observe(before, after)  # [n_envs, *item_shape, itemsize]
             if layout is not None:
                 self.coder.layout = layout
                 # The last row was stored as whole items, so there are no payloads of its frames to refer to.
-                self._slots, self._words = [], None
+                self._slots, self._items = [], None
         if search.over or self.coder.layout is not None:
             self._search = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_words": None}  # the payloads say the same
+        # The payloads say the same, and masks are made again.
+        return {**self.__dict__, "_items": None, "_masks": np.empty((0, 0), dtype=np.uint8)}
 
 
-def _as_words(frames: NDArray[Any]) -> NDArray[Any]:
-    """View contiguous frames ``(n_envs, n_frames, *frame_shape)`` as the widest integers that divide a frame."""
-    n_envs, n_frames = frames.shape[:2]
-    frame_nbytes = frames.nbytes // (n_envs * n_frames) if frames.size else 0
-    rows = frames.reshape(n_envs, n_frames, frame_nbytes // frames.dtype.itemsize).view(np.uint8)
-    width = next(width for width in (8, 4, 2, 1) if frame_nbytes % width == 0)
-    return rows.view(f"u{width}")
+def sharing_kernels() -> ModuleType:
+    """Return the module of the kernels; numba is imported, and they are compiled, when the first row is written."""
+    from sb3_compressed.arrays import sharing_kernels
+
+    return sharing_kernels

@@ -47,6 +47,16 @@ class SlotCoder:
         self.codec = codec
         self.layout = layout
 
+    @property
+    def n_frames(self) -> int:
+        """How many frames an item is cut into."""
+        return 1 if self.layout is None else self.layout.n_frames
+
+    @property
+    def frame_shape(self) -> tuple[int, ...]:
+        """Shape of one frame."""
+        return self.item_shape if self.layout is None else self.layout.frame_shape
+
     def split(self, items: NDArray[Any]) -> NDArray[Any]:
         """Return items ``(n, *item_shape)`` as frames ``(n, n_frames, *frame_shape)``, C-contiguous and our own."""
         frames = items[:, np.newaxis] if self.layout is None else self.layout.split(items)
@@ -72,7 +82,7 @@ class SlotCoder:
         :param fresh: payloads of its newest frames
         :param continued: the slot of the item before it, whose newest frames are its oldest
         """
-        n_frames = 1 if self.layout is None else self.layout.n_frames
+        n_frames = self.n_frames
         n_gone = len(fresh)
         if not isinstance(self.codec, LearningCodec):
             if self.layout is None:
@@ -149,10 +159,17 @@ class SlotCoder:
             return
         codecs: list[LearningCodec] = []
         payloads: list[bytes] = []
-        for slot in slots:
-            slot_codecs, slot_payloads = _unpack(slot) if type(slot) is tuple else ([self.codec], [slot])
-            codecs += slot_codecs
-            payloads += slot_payloads
+        n_parts = 1 + len(frames) // max(len(slots), 1)
+        if {type(slot) is tuple and len(slot) == n_parts for slot in slots} == {True}:
+            # Each is a codec and what it wrote, as all are but those written just after the codec learned.
+            payloads += chain.from_iterable(slots)
+            codecs += payloads[::n_parts]  # type: ignore[arg-type]
+            del payloads[::n_parts]
+        else:
+            for slot in slots:
+                slot_codecs, slot_payloads = _unpack(slot) if type(slot) is tuple else ([self.codec], [slot])
+                codecs += slot_codecs
+                payloads += slot_payloads
         type(self.codec).decode_batch(codecs, payloads, frames)
 
 

@@ -13,7 +13,7 @@ normalisation and types are SB3's own code. What is left to do here:
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 import numpy as np
@@ -25,6 +25,7 @@ from stable_baselines3.common.preprocessing import get_obs_shape, is_image_space
 from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.arrays.cast import cast_values
 from sb3_compressed.arrays.frames import FrameStack
+from sb3_compressed.arrays.fresh import take_fresh
 from sb3_compressed.arrays.memory import held_nbytes
 from sb3_compressed.buffers.plan import Key, hollow_space, plan_arrays
 from sb3_compressed.codecs import Codec
@@ -87,6 +88,7 @@ class CompressedBuffer(_Base):
     obs_shape: Any
     observations: Any
     next_observations: Any
+    _makes_batch = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -260,6 +262,23 @@ class CompressedBuffer(_Base):
 
     # -- the way out -----------------------------------------------------------------------------------------
 
+    def to_torch(self, array: np.ndarray[Any, Any], copy: bool = True) -> th.Tensor:
+        """Convert an array to a tensor on the buffer's device.
+
+        :param array: array to convert
+        :param copy: whether the tensor must have memory that is not the array's
+        """
+        # While SB3's own code makes a batch, nobody else has what was decoded for it: the tensor may keep that memory.
+        return super().to_torch(array, copy=copy and not (self._makes_batch and take_fresh(array)))
+
+    def _batch(self, make: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Return the batch that SB3's code makes, with observations as the options ask for them."""
+        self._makes_batch = type(self).__module__.startswith(f"{__package__}.")  # not what a user overrode
+        try:
+            return self._output(make(*args, **kwargs))
+        finally:
+            self._makes_batch = False
+
     def _output(self, samples: Any) -> Any:
         """Return a batch with its observations as ``output_dtype`` and ``normalize_images`` ask for them."""
         if self.output_dtype == "raw" and not self.normalize_images:
@@ -345,7 +364,7 @@ class CompressedReplay(CompressedBuffer):
         :param env: a ``VecNormalize`` to normalise observations and rewards with
         :raises CorruptPayload: if a payload is damaged; the error names its slot
         """
-        return self._output(super().sample(*args, **kwargs))
+        return self._batch(super().sample, *args, **kwargs)
 
 
 class CompressedRollout(CompressedBuffer):
@@ -394,7 +413,7 @@ class CompressedRollout(CompressedBuffer):
         super().add(obs, action, reward, episode_start, value, log_prob, **kwargs)
 
     def _get_samples(self, *args: Any, **kwargs: Any) -> Any:
-        return self._output(super()._get_samples(*args, **kwargs))  # type: ignore[safe-super]
+        return self._batch(super()._get_samples, *args, **kwargs)  # type: ignore[safe-super]
 
 
 def _numbers(name: str, value: Any) -> np.ndarray[Any, Any]:

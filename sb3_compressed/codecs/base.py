@@ -139,7 +139,7 @@ class LearningCodec(Codec):
     def decode_batch(cls, codecs: Sequence[LearningCodec], payloads: Sequence[bytes], out: NDArray[Any]) -> None:
         """Decode payloads that different codecs of this class wrote; else as :meth:`Codec.decode_into`.
 
-        :param codecs: the codec of each payload
+        :param codecs: ``m`` codecs, each of which wrote the next ``n / m`` of the payloads
         :param payloads: ``n`` payloads
         :param out: C-contiguous array of shape ``(n, *frame_shape)``
         """

@@ -76,11 +76,13 @@ class Delta(LearningCodec):
 
     _zstd: ZstdDict = field(init=False, repr=False, compare=False)
     _address: int = field(init=False, repr=False, compare=False)
+    _n_references: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_zstd", ZstdDict(self.compresslevel, self.dictionary))
         # Kernels read the references where they are; the codec, which every slot refers to, keeps them alive.
         object.__setattr__(self, "_address", self.references.rows.ctypes.data)
+        object.__setattr__(self, "_n_references", len(self.references))
 
     def learn(self, frames: NDArray[Any]) -> Delta:
         """Return a codec with a dictionary and references from these frames; see :meth:`LearningCodec.learn`."""
@@ -122,7 +124,7 @@ class Delta(LearningCodec):
 
     def decode_into(self, payloads: Sequence[bytes], out: NDArray[Any]) -> None:
         """Decompress a batch; see :meth:`Codec.decode_into`."""
-        self.decode_batch([self] * len(payloads), payloads, out)
+        self.decode_batch([self], payloads, out)
 
     @classmethod
     def decode_batch(cls, codecs: Sequence[LearningCodec], payloads: Sequence[bytes], out: NDArray[Any]) -> None:
@@ -132,12 +134,13 @@ class Delta(LearningCodec):
         codecs = cast("Sequence[Delta]", codecs)
         rows = output_bytes(out, len(payloads))
         n_payloads, frame_nbytes = rows.shape
+        share = n_payloads // max(len(codecs), 1)
         starts = np.zeros(n_payloads + 1, dtype=np.int64)
         np.cumsum(np.fromiter(map(len, payloads), dtype=np.int64, count=n_payloads), out=starts[1:])
         data = np.frombuffer(b"".join(payloads), dtype=np.uint8)
-        addresses = np.fromiter((codec._address for codec in codecs), dtype=np.int64, count=n_payloads)
-        usable = (len(codec.references) if codec.references.frame_nbytes == frame_nbytes else 0 for codec in codecs)
-        n_references = np.fromiter(usable, dtype=np.int64, count=n_payloads)
+        addresses = np.array([codec._address for codec in codecs], dtype=np.int64).repeat(share)
+        usable = [codec._n_references if codec.references.frame_nbytes == frame_nbytes else 0 for codec in codecs]
+        n_references = np.array(usable, dtype=np.int64).repeat(share)
         status = np.empty(n_payloads, dtype=np.uint8)
         if not decode_deltas(data, starts, addresses, n_references, rows, status):
             return
@@ -145,7 +148,7 @@ class Delta(LearningCodec):
             if status[index] != NOT_A_DELTA:
                 raise CorruptPayload("it is no delta to a reference of its codec", index)
             try:
-                decode_each((codecs[index]._zstd,), payloads[index : index + 1], rows[index : index + 1])
+                decode_each((codecs[index // share]._zstd,), payloads[index : index + 1], rows[index : index + 1])
             except CorruptPayload as error:
                 raise CorruptPayload(error.reason, index) from error
 

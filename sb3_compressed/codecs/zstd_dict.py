@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain, repeat
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -70,7 +71,9 @@ class ZstdDict(LearningCodec, BytesCodec):
     @classmethod
     def decode_batch(cls, codecs: Sequence[LearningCodec], payloads: Sequence[bytes], out: NDArray[Any]) -> None:
         """Decode payloads of different dictionaries; see :meth:`LearningCodec.decode_batch`."""
-        decode_each(cast("Sequence[ZstdDict]", codecs), payloads, out)
+        share = len(payloads) // max(len(codecs), 1)
+        each = chain.from_iterable(repeat(codec, share) for codec in cast("Sequence[ZstdDict]", codecs))
+        decode_each(each, payloads, out)
 
     def retire(self) -> None:
         """Let go of what only encoding needs; see :meth:`LearningCodec.retire`."""

@@ -239,3 +239,21 @@ def test_normalised_observations_in_an_integer_space_are_refused_with_the_reason
     buffer = filled(CompressedReplayBuffer, stream, 0)
     with pytest.raises(ValueError, match=r"normalised or scaled need a space of floats \(or norm_obs=False\)"):
         with_change(stream[-1][0], obs=stream[-1][0].obs / 255).add_to(buffer)
+
+
+def test_only_batches_may_keep_what_was_decoded_for_them(stream: Stream) -> None:
+    class Subclass(CompressedReplayBuffer):
+        """What a user may write."""
+
+        def _get_samples(self, batch_inds: Any, env: Any = None) -> Any:
+            obs = self.observations[batch_inds, 0]
+            tensor = self.to_torch(obs)
+            obs[:] = 77
+            return super()._get_samples(batch_inds, env)._replace(observations=tensor)
+
+    for buffer in (filled(CompressedReplayBuffer, stream), filled(Subclass, stream)):
+        decoded = buffer.observations[3]
+        tensor = buffer.to_torch(decoded)
+        decoded[:] = 77
+        np.testing.assert_array_equal(tensor.numpy(), buffer.observations[3])
+        assert not (buffer.sample(8).observations == 77).all()
