@@ -39,6 +39,7 @@ class FrameSharing:
         self._teacher = Teacher()
         self._slots: list[Slot] = []  # the last row's, one for each environment
         self._items: NDArray[Any] | None = None  # and its observations, [n_envs, *item_shape], as they came in memory
+        self._rows: NDArray[np.uint8] | None = None  # their bytes, as ``_pieces`` gives them
         self._masks = np.empty((0, 0), dtype=np.uint8)
 
     def encode_row(self, items: NDArray[Any]) -> list[Slot]:
@@ -52,6 +53,8 @@ class FrameSharing:
         items = np.array(items, order="K", copy=True)
         rows, piece = self._pieces(items)
         n_new = self._count_new_frames(items, rows, piece)
+        if not n_new.any():  # an observation that was the next one before
+            return self._slots
         fresh = self._take_new_frames(rows, piece, n_new)
         payloads = iter(self.coder.encode_frames(fresh))
 
@@ -62,7 +65,7 @@ class FrameSharing:
                 continue
             continued = self._slots[env] if count < self.coder.n_frames else None
             slots.append(self.coder.join(list(islice(payloads, count)), continued))
-        self._slots, self._items = slots, items
+        self._slots, self._items, self._rows = slots, items, rows
         if isinstance(self.coder.codec, LearningCodec):
             self._learn(self.coder.codec, fresh)
         return slots
@@ -85,7 +88,7 @@ class FrameSharing:
         layout = self.coder.layout
         piece = item_nbytes // self.coder.n_frames
         if layout is not None and layout.axis == 0 and layout.channels == 1:
-            interleaved = np.moveaxis(items, 1, -1)
+            interleaved = items.transpose(0, *range(2, items.ndim), 1)
             if interleaved.flags.c_contiguous and not items.flags.c_contiguous:
                 items, piece = interleaved, items.itemsize
         elif layout is not None and layout.axis == -1:
@@ -103,13 +106,15 @@ class FrameSharing:
         known = self._remembered_items()
         if known is None or known.shape != items.shape or not items.size:
             return n_new
-        if known.strides != items.strides:
-            known, differently_laid = np.empty_like(items), known
-            known[...] = differently_laid
+        if known.strides == items.strides and self._rows is not None:
+            known_rows = self._rows
+        else:
+            laid_alike = np.empty_like(items)
+            laid_alike[...] = known
+            known_rows, _ = self._pieces(laid_alike)
         if self._masks.shape != (n_frames, rows.shape[1]):
             frame_of_byte = np.arange(rows.shape[1]) // piece % n_frames
             self._masks = (frame_of_byte < n_frames - np.arange(n_frames)[:, np.newaxis]).astype(np.uint8)
-        known_rows, _ = self._pieces(known)
         sharing_kernels().count_new_frames(rows, known_rows, self._masks, piece, n_new)
         return n_new
 
@@ -135,13 +140,13 @@ class FrameSharing:
             if layout is not None:
                 self.coder.layout = layout
                 # The last row was stored as whole items, so there are no payloads of its frames to refer to.
-                self._slots, self._items = [], None
+                self._slots, self._items, self._rows = [], None, None
         if search.over or self.coder.layout is not None:
             self._search = None
 
     def __getstate__(self) -> dict[str, Any]:
         # The payloads say the same, and masks are made again.
-        return {**self.__dict__, "_items": None, "_masks": np.empty((0, 0), dtype=np.uint8)}
+        return {**self.__dict__, "_items": None, "_rows": None, "_masks": np.empty((0, 0), dtype=np.uint8)}
 
 
 def sharing_kernels() -> ModuleType:

@@ -118,8 +118,10 @@ class SlotCoder:
             self.decode_into(slots, stored)
             out[...] = stored
             return
+        if not slots:
+            return
         kinds = [_kind(slot) for slot in slots]
-        if len(set(kinds)) == 1:
+        if kinds.count(kinds[0]) == len(kinds):
             self._decode_kind(kinds[0], slots, out)
             return
         # Unwritten slots among written ones, or whole items from before the layout was found: kind by kind.
@@ -160,7 +162,7 @@ class SlotCoder:
         codecs: list[LearningCodec] = []
         payloads: list[bytes] = []
         n_parts = 1 + len(frames) // max(len(slots), 1)
-        if {type(slot) is tuple and len(slot) == n_parts for slot in slots} == {True}:
+        if all(type(slot) is tuple and len(slot) == n_parts for slot in slots):
             # Each is a codec and what it wrote, as all are but those written just after the codec learned.
             payloads += chain.from_iterable(slots)
             codecs += payloads[::n_parts]  # type: ignore[arg-type]

@@ -217,20 +217,21 @@ class BytesCodec(Codec):
 
     def decode_into(self, payloads: Sequence[bytes], out: NDArray[Any]) -> None:
         """Decompress a batch; see :meth:`Codec.decode_into`."""
-        decode_each(repeat(self), payloads, out)
+        decode_each(repeat(self), payloads, output_bytes(out, len(payloads)))
 
 
-def decode_each(codecs: Iterable[BytesCodec], payloads: Sequence[bytes], out: NDArray[Any]) -> None:
-    """Decode each payload with its codec; see :meth:`Codec.decode_into`."""
-    rows = output_bytes(out, len(payloads))
-    nbytes = rows.shape[1]
-    for index, (codec, payload) in enumerate(zip(codecs, payloads)):  # codecs may be endless
+def decode_each(codecs: Iterable[BytesCodec], payloads: Sequence[bytes], rows: Iterable[NDArray[np.uint8]]) -> None:
+    """Decode each payload with its codec into its row of bytes.
+
+    :raises CorruptPayload: with the position among these payloads as its ``index``
+    """
+    for index, (codec, payload, row) in enumerate(zip(codecs, payloads, rows)):  # codecs may be endless
         try:
-            raw = codec._decompress(payload, nbytes) if nbytes else payload
+            raw = codec._decompress(payload, row.size) if row.size else payload
         except CorruptPayload as error:
             raise CorruptPayload(error.reason, index) from None
         except codec._library_errors as error:
             raise CorruptPayload(f"{codec.name} cannot decode it ({error})", index) from error
-        if len(raw) != nbytes:
-            raise CorruptPayload(f"decodes to {len(raw)} bytes, a frame has {nbytes}", index)
-        rows[index] = np.frombuffer(raw, dtype=np.uint8)
+        if len(raw) != row.size:
+            raise CorruptPayload(f"decodes to {len(raw)} bytes, a frame has {row.size}", index)
+        row[:] = np.frombuffer(raw, dtype=np.uint8)

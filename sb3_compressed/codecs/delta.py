@@ -66,9 +66,9 @@ class Delta(LearningCodec):
     #: Reference frames to learn. More make payloads smaller and encoding slower.
     N_REFERENCES: ClassVar[int] = 16
     #: A delta of at most so many bytes is taken without a look at what zstd would make of the frame.
-    SMALL: ClassVar[int] = 128
-    #: zstd has to be so much smaller than a delta to be taken: it takes five times as long to decode.
-    GAIN: ClassVar[float] = 0.75
+    SMALL: ClassVar[int] = 512
+    #: zstd has to be so much smaller than a delta to be taken: it takes ten times as long to decode.
+    GAIN: ClassVar[float] = 0.4
 
     compresslevel: int = levels.default
     dictionary: bytes = field(default=b"", repr=False)
@@ -144,13 +144,15 @@ class Delta(LearningCodec):
         status = np.empty(n_payloads, dtype=np.uint8)
         if not decode_deltas(data, starts, addresses, n_references, rows, status):
             return
-        for index in np.flatnonzero(status).tolist():
-            if status[index] != NOT_A_DELTA:
-                raise CorruptPayload("it is no delta to a reference of its codec", index)
-            try:
-                decode_each((codecs[index // share]._zstd,), payloads[index : index + 1], rows[index : index + 1])
-            except CorruptPayload as error:
-                raise CorruptPayload(error.reason, index) from error
+        others = np.flatnonzero(status == NOT_A_DELTA).tolist()
+        if len(others) < np.count_nonzero(status):
+            corrupt = next(index for index in np.flatnonzero(status).tolist() if status[index] != NOT_A_DELTA)
+            raise CorruptPayload("it is no delta to a reference of its codec", corrupt)
+        writers = [codecs[index // share]._zstd for index in others]
+        try:
+            decode_each(writers, [payloads[index] for index in others], [rows[index] for index in others])
+        except CorruptPayload as error:
+            raise CorruptPayload(error.reason, others[error.index]) from error
 
 
 def choose_references(rows: NDArray[np.uint8], n_references: int) -> NDArray[np.intp]:

@@ -17,7 +17,7 @@ import numpy as np
 import zstandard
 from numpy.typing import NDArray
 
-from sb3_compressed.codecs.base import BytesCodec, LearningCodec, Levels, decode_each, frame_bytes
+from sb3_compressed.codecs.base import BytesCodec, LearningCodec, Levels, decode_each, frame_bytes, output_bytes
 from sb3_compressed.codecs.zstd import Zstd
 from sb3_compressed.errors import CorruptPayload
 
@@ -73,7 +73,7 @@ class ZstdDict(LearningCodec, BytesCodec):
         """Decode payloads of different dictionaries; see :meth:`LearningCodec.decode_batch`."""
         share = len(payloads) // max(len(codecs), 1)
         each = chain.from_iterable(repeat(codec, share) for codec in cast("Sequence[ZstdDict]", codecs))
-        decode_each(each, payloads, out)
+        decode_each(each, payloads, output_bytes(out, len(payloads)))
 
     def retire(self) -> None:
         """Let go of what only encoding needs; see :meth:`LearningCodec.retire`."""
