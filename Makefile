@@ -3,13 +3,16 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint format clean
+.PHONY: demo test bench lint format clean
 
 demo: $(VENV)/.installed  ## train DQN on Pong with a compressed replay buffer and compare the memory
 	$(BIN)/python examples/dqn_atari.py
 
 test: $(VENV)/.installed  ## run all tests
 	$(BIN)/python -m pytest -n auto
+
+bench: $(VENV)/.installed  ## measure against SB3's buffer on six games, half an hour on two quiet cores
+	$(BIN)/python benchmarks/replay.py --methods auto zstd3 none --out benchmarks/results/replay.json
 
 lint: $(VENV)/.installed  ## check style and types
 	$(BIN)/ruff check .

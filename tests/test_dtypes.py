@@ -10,7 +10,8 @@ import pytest
 from gymnasium import spaces
 from stable_baselines3.common.vec_env import SubprocVecEnv
 
-from sb3_compressed import find_buffer_dtypes, get_codec
+from sb3_compressed import Codec, CompressedArray, find_buffer_dtypes, get_codec
+from sb3_compressed.codecs.delta import Delta
 
 
 @pytest.mark.parametrize(
@@ -62,16 +63,21 @@ class CompressingEnv(gym.Env[Any, Any]):
         frames = np.arange(2 * 64, dtype=np.uint8).reshape(2, 8, 8) // 16
         out = np.empty_like(frames)
         with event.install_recorder("numba:compile") as compilations:
-            codec = get_codec("rle-jit")
-            codec.decode_into(codec.encode(frames), out)
-        restored = bool((out == frames).all())
-        return out[0], 0.0, False, False, {"compiled": len(compilations.buffer), "restored": restored}
+            array = CompressedArray((2, 2, 8, 8), codec="delta")
+            array[0] = frames
+            restored = (array[0] == frames).all()
+            codec: Codec
+            for codec in (get_codec("rle-jit"), Delta().learn(frames)):
+                codec.decode_into(codec.encode(frames), out)
+                restored &= (out == frames).all()
+        return out[0], 0.0, False, False, {"compiled": len(compilations.buffer), "restored": bool(restored)}
 
 
 @pytest.mark.parametrize("start_method", ["fork", "forkserver", "spawn"])
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")  # what SB3's users do
 def test_nothing_is_compiled_in_workers_after_it(start_method: str) -> None:
-    find_buffer_dtypes(CompressingEnv.observation_space, compression_method="rle-jit")
+    for method in ("rle-jit", "auto"):
+        find_buffer_dtypes(CompressingEnv.observation_space, compression_method=method)
     env = SubprocVecEnv([CompressingEnv, CompressingEnv], start_method=start_method)
     try:
         env.reset()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from itertools import islice
 from types import ModuleType
 from typing import Any
@@ -40,7 +41,6 @@ class FrameSharing:
         self._slots: list[Slot] = []  # the last row's, one for each environment
         self._items: NDArray[Any] | None = None  # and its observations, [n_envs, *item_shape], as they came in memory
         self._rows: NDArray[np.uint8] | None = None  # their bytes, as ``_pieces`` gives them
-        self._masks = np.empty((0, 0), dtype=np.uint8)
 
     def encode_row(self, items: NDArray[Any]) -> list[Slot]:
         """Encode the next observation of every environment.
@@ -112,10 +112,8 @@ class FrameSharing:
             laid_alike = np.empty_like(items)
             laid_alike[...] = known
             known_rows, _ = self._pieces(laid_alike)
-        if self._masks.shape != (n_frames, rows.shape[1]):
-            frame_of_byte = np.arange(rows.shape[1]) // piece % n_frames
-            self._masks = (frame_of_byte < n_frames - np.arange(n_frames)[:, np.newaxis]).astype(np.uint8)
-        sharing_kernels().count_new_frames(rows, known_rows, self._masks, piece, n_new)
+        masks = older_frames(n_frames, rows.shape[1], piece)
+        sharing_kernels().count_new_frames(rows, known_rows, masks, piece, n_new)
         return n_new
 
     def _take_new_frames(self, rows: NDArray[np.uint8], piece: int, n_new: NDArray[np.int64]) -> NDArray[Any]:
@@ -145,8 +143,14 @@ class FrameSharing:
             self._search = None
 
     def __getstate__(self) -> dict[str, Any]:
-        # The payloads say the same, and masks are made again.
-        return {**self.__dict__, "_items": None, "_rows": None, "_masks": np.empty((0, 0), dtype=np.uint8)}
+        return {**self.__dict__, "_items": None, "_rows": None}  # the payloads say the same
+
+
+@lru_cache(maxsize=32)
+def older_frames(n_frames: int, item_nbytes: int, piece: int) -> NDArray[np.uint8]:
+    """Return masks ``(shift: n_frames, item_nbytes)`` with 1 at the bytes of all but the newest ``shift`` frames."""
+    frame_of_byte = np.arange(item_nbytes) // piece % n_frames
+    return (frame_of_byte < n_frames - np.arange(n_frames)[:, np.newaxis]).astype(np.uint8)
 
 
 def sharing_kernels() -> ModuleType:

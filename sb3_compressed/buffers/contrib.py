@@ -9,8 +9,9 @@ from sb3_contrib.common.recurrent.buffers import RecurrentDictRolloutBuffer, Rec
 from stable_baselines3.common.buffers import DictRolloutBuffer, RolloutBuffer
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 
-from sb3_compressed.buffers.mixin import CompressedRollout, parent_signature
+from sb3_compressed.buffers.mixin import CompressedBuffer, CompressedRollout
 from sb3_compressed.buffers.rollout import CompressedDictRolloutBuffer, CompressedRolloutBuffer
+from sb3_compressed.buffers.signature import signature_behind
 
 __all__ = [
     "CompressedMaskableDictRolloutBuffer",
@@ -82,6 +83,6 @@ def compress_rollout_buffer(model: Model, **options: Any) -> Model:
         kind = "has no rollout buffer" if buffer is None else f"has a {type(buffer).__name__}"
         raise TypeError(f"{type(model).__name__} {kind}; there are compressed counterparts of {names}")
     # Every argument of these constructors is an attribute of the buffer under the same name.
-    arguments = {name: getattr(buffer, name) for name in parent_signature(compressed).parameters}
+    arguments = {name: getattr(buffer, name) for name in signature_behind(compressed, CompressedBuffer).parameters}
     model.rollout_buffer = compressed(**arguments, **options)  # type: ignore[assignment]
     return model

@@ -23,11 +23,18 @@ from stable_baselines3.common.buffers import DictReplayBuffer, DictRolloutBuffer
 from stable_baselines3.common.preprocessing import get_obs_shape, is_image_space
 
 from sb3_compressed.arrays import CompressedArray
-from sb3_compressed.arrays.cast import cast_values
 from sb3_compressed.arrays.frames import FrameStack
 from sb3_compressed.arrays.fresh import take_fresh
 from sb3_compressed.arrays.memory import held_nbytes
+from sb3_compressed.buffers.door import (
+    validate_infos,
+    validate_numbers,
+    validate_observation,
+    validate_per_env,
+    validate_tensor,
+)
 from sb3_compressed.buffers.plan import Key, hollow_space, plan_arrays
+from sb3_compressed.buffers.signature import signature_behind
 from sb3_compressed.codecs import Codec
 from sb3_compressed.warning import warn_user
 
@@ -41,28 +48,9 @@ try:
 except ImportError:  # as in SB3, without it there is no look at the available memory
     psutil = None
 
-__all__ = ["CompressedBuffer", "CompressedReplay", "CompressedRollout", "parent_signature"]
+__all__ = ["CompressedBuffer", "CompressedReplay", "CompressedRollout"]
 
 OutputDtype = Literal["raw", "float"]
-
-
-def parent_signature(cls: type[CompressedBuffer]) -> inspect.Signature:
-    """Return the constructor arguments of the buffer that ``cls`` compresses, ``self`` excepted.
-
-    A class that passes ``*args, **kwargs`` on, as ``NStepReplayBuffer`` does, has those of its own parent too.
-    """
-    positional: list[inspect.Parameter] = []
-    keyword_only: list[inspect.Parameter] = []
-    parents = cls.__mro__[cls.__mro__.index(CompressedBuffer) + 1 :]
-    for base in parents:
-        if "__init__" not in vars(base):
-            continue
-        parameters = list(inspect.signature(base.__init__).parameters.values())[1:]  # type: ignore[misc]
-        positional += [parameter for parameter in parameters if parameter.kind is parameter.POSITIONAL_OR_KEYWORD]
-        keyword_only += [parameter for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
-        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
-            break
-    return inspect.Signature([*positional, *keyword_only])
 
 
 class CompressedBuffer(_Base):
@@ -96,7 +84,7 @@ class CompressedBuffer(_Base):
         if "__init__" not in vars(cls):
             # What help() and editors show: the parent's arguments, then the ones above.
             options = [option for option in own if option.kind is option.KEYWORD_ONLY]
-            own = [*parent_signature(cls).parameters.values(), *options]
+            own = [*signature_behind(cls, CompressedBuffer).parameters.values(), *options]
         cls.__signature__ = inspect.Signature(own)  # type: ignore[attr-defined]
 
     def __init__(
@@ -143,7 +131,7 @@ class CompressedBuffer(_Base):
         :raises TypeError: as a call of the constructor would
         """
         try:
-            return parent_signature(type(self)).bind(*args, **kwargs).arguments
+            return signature_behind(type(self), CompressedBuffer).bind(*args, **kwargs).arguments
         except TypeError as error:
             raise TypeError(f"{type(self).__name__}: {error}") from None
 
@@ -211,54 +199,21 @@ class CompressedBuffer(_Base):
 
     def _checked_observation(self, obs: Any, name: str = "obs") -> Any:
         """Return an observation of all environments as SB3 can write it to a row of the arrays, or raise."""
-        if not isinstance(self.observation_space, spaces.Dict):
-            return self._checked_part(obs, self.observations, self.observation_space, name)
+        space = self.observation_space
+        if not isinstance(space, spaces.Dict):
+            is_number = isinstance(space, spaces.Discrete)
+            return validate_observation(name, obs, self.observations, self.n_envs, is_number=is_number)
         missing = set(self.observations) - set(obs) if isinstance(obs, Mapping) else set(self.observations)
         if missing:
             keys = sorted(self.observations)
             raise ValueError(f"{name} must be a dict with the keys {keys}, {sorted(missing)} are missing")
         # A new dict, since SB3 writes into the one it is given.
         return {
-            key: self._checked_part(obs[key], array, self.observation_space[key], f"{name}[{key!r}]")
+            key: validate_observation(
+                f"{name}[{key!r}]", obs[key], array, self.n_envs, is_number=isinstance(space[key], spaces.Discrete)
+            )
             for key, array in self.observations.items()
         }
-
-    def _checked_part(self, obs: Any, array: Any, space: spaces.Space[Any], name: str) -> Any:
-        values = np.asarray(obs)
-        try:
-            row = values.reshape(self.n_envs, 1) if isinstance(space, spaces.Discrete) else values  # as SB3 does
-            if isinstance(array, CompressedArray):
-                array.check_values(row, (self.n_envs,))
-            else:
-                _check_row(row, array)
-        except (TypeError, ValueError) as error:
-            hint = ""
-            if values.dtype.kind == "f" and array.dtype.kind in "biu":
-                hint = "; observations that are normalised or scaled need a space of floats (or norm_obs=False)"
-            raise type(error)(f"{name}: {error}{hint}") from None
-        return values
-
-    def _checked_action(self, action: Any) -> Any:
-        values = _numbers("action", action)
-        if values.size != self.n_envs * self.action_dim:
-            raise ValueError(
-                f"action has {values.size} elements, a step of {self.n_envs} environments needs "
-                f"{self.n_envs * self.action_dim}"
-            )
-        return values
-
-    def _checked_scalars(self, name: str, value: Any, *, may_broadcast: bool = True) -> Any:
-        """Return one number for each environment as SB3 can assign it, or raise."""
-        values = _numbers(name, value)
-        while values.ndim > 1 and values.shape[0] == 1:  # NumPy drops leading ones
-            values = values[0]
-        if values.size == self.n_envs == 1:
-            return values.reshape(1)
-        if values.shape != (self.n_envs,) and not (may_broadcast and values.shape in ((), (1,))):
-            raise ValueError(
-                f"{name} must have the shape ({self.n_envs},), one for each environment, got {np.shape(value)}"
-            )
-        return values
 
     # -- the way out -----------------------------------------------------------------------------------------
 
@@ -330,14 +285,10 @@ class CompressedReplay(CompressedBuffer):
         """
         obs = self._checked_observation(obs)
         next_obs = self._checked_observation(next_obs, "next_obs")
-        action = self._checked_action(action)
-        reward = self._checked_scalars("reward", reward)
-        done = self._checked_scalars("done", done, may_broadcast=False)
-        if len(infos) not in (self.n_envs, 1) or not all(isinstance(info, Mapping) for info in infos):
-            raise ValueError(f"infos must be {self.n_envs} dicts, one for each environment, got {infos!r}")
-        if self.handle_timeout_termination:  # type: ignore[attr-defined]
-            truncated = [info.get("TimeLimit.truncated", False) for info in infos]
-            self._checked_scalars("infos' 'TimeLimit.truncated'", truncated)
+        action = validate_numbers("action", action, self.n_envs * self.action_dim, self.n_envs)
+        reward = validate_per_env("reward", reward, self.n_envs)
+        done = validate_per_env("done", done, self.n_envs, may_broadcast=False)
+        validate_infos(infos, self.n_envs)
         rows = self._observation_rows()
         try:
             super().add(obs, next_obs, action, reward, done, infos)
@@ -402,31 +353,12 @@ class CompressedRollout(CompressedBuffer):
         if self.full:
             raise IndexError(f"the rollout buffer is full after {self.buffer_size} steps; call reset() first")
         obs = self._checked_observation(obs)
-        action = self._checked_action(action)
-        reward = self._checked_scalars("reward", reward)
-        episode_start = self._checked_scalars("episode_start", episode_start)
-        for name, tensor in (("value", value), ("log_prob", log_prob)):
-            if not isinstance(tensor, th.Tensor) or tensor.numel() not in (self.n_envs, 1) or tensor.requires_grad:
-                raise ValueError(f"{name} must be a tensor of {self.n_envs} elements without gradient, got {tensor!r}")
-        if log_prob.dim() > 0:
-            log_prob = log_prob.flatten()
+        action = validate_numbers("action", action, self.n_envs * self.action_dim, self.n_envs)
+        reward = validate_per_env("reward", reward, self.n_envs)
+        episode_start = validate_per_env("episode_start", episode_start, self.n_envs)
+        value = validate_tensor("value", value, self.n_envs)
+        log_prob = validate_tensor("log_prob", log_prob, self.n_envs)
         super().add(obs, action, reward, episode_start, value, log_prob, **kwargs)
 
     def _get_samples(self, *args: Any, **kwargs: Any) -> Any:
         return self._batch(super()._get_samples, *args, **kwargs)  # type: ignore[safe-super]
-
-
-def _numbers(name: str, value: Any) -> np.ndarray[Any, Any]:
-    values = np.asarray(value)
-    if values.dtype.kind not in "biuf":
-        raise TypeError(f"{name} must be numbers, got {value!r}")
-    return values
-
-
-def _check_row(value: Any, array: np.ndarray[Any, Any]) -> None:
-    """Raise if ``value`` cannot be a row of a plain array."""
-    values = cast_values(np.asarray(value), array.dtype)
-    try:
-        np.broadcast_to(values, array.shape[1:])
-    except ValueError:
-        raise ValueError(f"cannot write values of shape {values.shape} to a row of shape {array.shape[1:]}") from None

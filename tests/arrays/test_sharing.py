@@ -321,3 +321,47 @@ def test_a_refused_row_leaves_the_stream_alone() -> None:
             pair.obs[0] = obs + 0.5
         assert pair.add(obs, next_obs) == [5 if new else 1 for new in began]
     pair.assert_equal()
+
+
+MEMORY: dict[str, Callable[[NDArray[Any]], NDArray[Any]]] = {
+    "one frame after the other": np.ascontiguousarray,
+    "pixel by pixel": lambda items: np.ascontiguousarray(np.moveaxis(items, 1, -1)).transpose(0, 3, 1, 2),
+    "environments last": lambda items: np.ascontiguousarray(np.moveaxis(items, 0, -1)).transpose(3, 0, 1, 2),
+    "backwards": lambda items: np.ascontiguousarray(items[..., ::-1])[..., ::-1],
+    "part of a larger array": lambda items: np.repeat(np.repeat(items, 2, axis=-1), 2, axis=1)[:, ::2, :, ::2],
+}
+
+
+@RELAXED
+@given(data=st.data())
+def test_the_layout_in_memory_may_change_from_row_to_row(data: st.DataObject) -> None:
+    # One pixel at a time changes, so that a comparison that leaves out a single byte is found out.
+    dtype = data.draw(st.sampled_from(["u1", "i2", "f4"]))
+    item_shape = data.draw(st.sampled_from([(4, 3, 5), (6, 3, 2), (3, 5, 4)]))
+    n_frames = data.draw(st.sampled_from([n for n in (2, 3, 4) if item_shape[0] % n == 0 or item_shape[2] % n == 0]))
+    array = CompressedArray((40, 2, *item_shape), dtype, "zstd", n_frames)
+    axis = item_shape.index(max(item_shape)) - 3 if item_shape[0] % n_frames else 0
+    items = np.zeros((2, *item_shape), dtype)
+    expected = np.zeros(array.shape, dtype)
+    for row in range(40):
+        move = data.draw(st.sampled_from(["repeat", "shift", "pixel"]))
+        if move == "shift":
+            items = np.roll(items, -(item_shape[axis] // n_frames), axis=axis + 1 if axis == 0 else axis)
+        if move != "repeat":
+            items = items.copy()
+            items.reshape(-1)[data.draw(st.integers(0, items.size - 1))] += 1
+        array[row] = MEMORY[data.draw(st.sampled_from(sorted(MEMORY)))](items)
+        expected[row] = items
+    np.testing.assert_array_equal(np.asarray(array), expected)
+
+
+@pytest.mark.parametrize("memory", MEMORY)
+def test_frames_are_shared_whatever_their_layout_in_memory(memory: str) -> None:
+    rng = np.random.default_rng(0)
+    frames = rng.integers(0, 256, (30, 2, 8, 8), np.uint8)
+    array = CompressedArray((27, 2, 4, 8, 8), codec="zstd", frame_stack=4)
+    for row in range(27):
+        array[row] = MEMORY[memory](frames[row : row + 4].swapaxes(0, 1))
+    payloads = {id(payload) for slot in array.slots.ravel() for payload in slot}
+    assert len(payloads) == 2 * (4 + 26)
+    np.testing.assert_array_equal(array[13, 1], frames[13:17, 1])

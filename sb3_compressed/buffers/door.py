@@ -1,0 +1,88 @@
+"""The door: what a caller adds is looked at here, whole, before the first of it is written."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch as th
+from numpy.typing import NDArray
+
+from sb3_compressed.arrays import CompressedArray
+from sb3_compressed.arrays.cast import cast_values
+
+__all__ = ["validate_infos", "validate_numbers", "validate_observation", "validate_per_env", "validate_tensor"]
+
+
+def validate_observation(
+    name: str, value: Any, array: NDArray[Any] | CompressedArray, n_envs: int, *, is_number: bool
+) -> NDArray[Any]:
+    """Return observations of all environments, or raise if they cannot be a row of ``array``.
+
+    :param is_number: whether an observation is one number, which SB3 reshapes to ``(n_envs, 1)``
+    """
+    values = np.asarray(value)
+    try:
+        row = values.reshape(n_envs, 1) if is_number else values
+        if isinstance(array, CompressedArray):
+            array.check_values(row, (n_envs,))
+        else:
+            _check_row(row, array)
+    except (TypeError, ValueError) as error:
+        hint = ""
+        if values.dtype.kind == "f" and array.dtype.kind in "biu":
+            hint = "; observations that are normalised or scaled need a space of floats (or norm_obs=False)"
+        raise type(error)(f"{name}: {error}{hint}") from None
+    return values
+
+
+def validate_numbers(name: str, value: Any, size: int, n_envs: int) -> NDArray[Any]:
+    """Return ``value`` as an array, or raise if it is not made of ``size`` numbers."""
+    values = _numbers(name, value)
+    if values.size != size:
+        raise ValueError(f"{name} has {values.size} elements, a step of {n_envs} environments needs {size}")
+    return values
+
+
+def validate_per_env(name: str, value: Any, n_envs: int, *, may_broadcast: bool = True) -> NDArray[Any]:
+    """Return one number for each environment as it can be assigned to ``(n_envs,)``, or raise."""
+    values = _numbers(name, value)
+    while values.ndim > 1 and values.shape[0] == 1:  # NumPy drops leading ones
+        values = values[0]
+    if values.size == n_envs == 1:
+        return values.reshape(1)
+    if values.shape != (n_envs,) and not (may_broadcast and values.shape in ((), (1,))):
+        raise ValueError(f"{name} must have the shape ({n_envs},), one for each environment, got {np.shape(value)}")
+    return values
+
+
+def validate_tensor(name: str, value: Any, n_envs: int) -> th.Tensor:
+    """Return a tensor of one number for each environment, flat unless it has no axes, or raise."""
+    if not isinstance(value, th.Tensor) or value.numel() not in (n_envs, 1) or value.requires_grad:
+        raise ValueError(f"{name} must be a tensor of {n_envs} elements without gradient, got {value!r}")
+    return value.flatten() if value.dim() else value
+
+
+def validate_infos(infos: Any, n_envs: int) -> None:
+    """Raise if these are not the info dicts of a step of ``n_envs`` environments."""
+    if len(infos) not in (n_envs, 1) or not all(hasattr(info, "get") for info in infos):
+        raise ValueError(f"infos must be {n_envs} dicts, one for each environment, got {infos!r}")
+    truncated = [info.get("TimeLimit.truncated", False) for info in infos]
+    validate_per_env("infos' 'TimeLimit.truncated'", truncated, n_envs)
+
+
+def _check_row(values: NDArray[Any], array: NDArray[Any]) -> None:
+    shape = array.shape[1:]
+    try:
+        np.broadcast_to(cast_values(values, array.dtype), shape)
+    except ValueError as error:
+        if "broadcast" not in str(error):
+            raise
+        raise ValueError(f"cannot write values of shape {values.shape} to a row of shape {shape}") from None
+
+
+def _numbers(name: str, value: Any) -> NDArray[Any]:
+    values = np.asarray(value)
+    if values.dtype.kind not in "biuf":
+        raise TypeError(f"{name} must be numbers, got {value!r}")
+    return values

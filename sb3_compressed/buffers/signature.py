@@ -1,0 +1,25 @@
+"""Which arguments a compressed buffer takes besides its own: those of the buffer behind it."""
+
+from __future__ import annotations
+
+import inspect
+
+__all__ = ["signature_behind"]
+
+
+def signature_behind(cls: type, mixin: type) -> inspect.Signature:
+    """Return the constructor arguments of what comes after ``mixin`` among the bases of ``cls``, ``self`` excepted.
+
+    A class that passes ``*args, **kwargs`` on, as ``NStepReplayBuffer`` does, has those of its own parent too.
+    """
+    positional: list[inspect.Parameter] = []
+    keyword_only: list[inspect.Parameter] = []
+    for base in cls.__mro__[cls.__mro__.index(mixin) + 1 :]:
+        if "__init__" not in vars(base):
+            continue
+        parameters = list(inspect.signature(base.__init__).parameters.values())[1:]  # type: ignore[misc]
+        positional += [parameter for parameter in parameters if parameter.kind is parameter.POSITIONAL_OR_KEYWORD]
+        keyword_only += [parameter for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
+        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+            break
+    return inspect.Signature([*positional, *keyword_only])
