@@ -14,7 +14,7 @@ import pytest
 import torch as th
 from conftest import Stream
 from gymnasium import spaces
-from stable_baselines3.common.buffers import NStepReplayBuffer, ReplayBuffer
+from stable_baselines3.common.buffers import NStepReplayBuffer, ReplayBuffer, RolloutBuffer
 
 import sb3_compressed
 from sb3_compressed import (
@@ -302,12 +302,14 @@ def test_output_dtype_and_normalize_images(name: str, stream: Stream) -> None:
         np.random.seed(0)  # noqa: NPY002  # what SB3 draws from
         return buffer.sample(16) if name == "replay" else next(buffer.get(16))
 
+    sb3s = ReplayBuffer if name == "replay" else RolloutBuffer
+    dtype = th.as_tensor(sb3s(1, space, action_space, "cpu").observations).dtype  # in SB3 2.7.0 rollouts are float32
     raw = batch()
     as_float = batch(output_dtype="float")
     normalized = batch(normalize_images=True)
     for field in {"observations", "next_observations"} & set(raw._fields):
         tensor = getattr(raw, field)
-        assert tensor.dtype == th.uint8
+        assert tensor.dtype == dtype
         assert getattr(as_float, field).dtype == th.float32
         assert th.equal(getattr(as_float, field), tensor.float())
         assert th.equal(getattr(normalized, field), tensor.float() / 255.0)

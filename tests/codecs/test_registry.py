@@ -52,7 +52,9 @@ def concrete_codecs() -> Iterator[type[Codec]]:
     package = sb3_compressed.codecs
     for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
         for _, member in inspect.getmembers(importlib.import_module(module.name), inspect.isclass):
-            if issubclass(member, Codec) and not inspect.isabstract(member) and member.__module__ == module.name:
+            if member.__module__ != module.name:  # also what is imported and no class to Python 3.10, as NDArray[...]
+                continue
+            if issubclass(member, Codec) and not inspect.isabstract(member):
                 yield member
 
 
