@@ -120,10 +120,10 @@ class SlotCoder:
             return
         if not slots:
             return
-        kinds = [_kind(slot) for slot in slots]
-        if kinds.count(kinds[0]) == len(kinds):
-            self._decode_kind(kinds[0], slots, out)
+        if _are_alike(slots):
+            self._decode_kind(_kind(slots[0]), slots, out)
             return
+        kinds = [_kind(slot) for slot in slots]
         # Unwritten slots among written ones, or whole items from before the layout was found: kind by kind.
         for kind in set(kinds):
             positions = [position for position, other in enumerate(kinds) if other is kind]
@@ -162,7 +162,7 @@ class SlotCoder:
         codecs: list[LearningCodec] = []
         payloads: list[bytes] = []
         n_parts = 1 + len(frames) // max(len(slots), 1)
-        if all(type(slot) is tuple and len(slot) == n_parts for slot in slots):
+        if type(slots[0]) is tuple and len(slots[0]) == n_parts and _are_alike(slots):
             # Each is a codec and what it wrote, as all are but those written just after the codec learned.
             payloads += chain.from_iterable(slots)
             codecs += payloads[::n_parts]  # type: ignore[arg-type]
@@ -181,6 +181,12 @@ class Kind(Enum):
     UNWRITTEN = auto()
     WHOLE = auto()
     FRAMES = auto()
+
+
+def _are_alike(slots: Sequence[Any]) -> bool:
+    """Tell, without a loop in Python, whether slots are of one type and length, and so of one kind."""
+    types = set(map(type, slots))
+    return len(types) == 1 and (types != {tuple} or len(set(map(len, slots))) == 1)
 
 
 def _kind(slot: Slot) -> Kind:
