@@ -13,7 +13,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from sb3_compressed.arrays.cast import cast_values, clip_values
 from sb3_compressed.arrays.frames import FrameStack, LayoutSearch, stated_layout
-from sb3_compressed.arrays.fresh import mark_fresh
+from sb3_compressed.arrays.handover import note_decoded
 from sb3_compressed.arrays.indexing import is_whole, split_index
 from sb3_compressed.arrays.memory import held_nbytes
 from sb3_compressed.arrays.sharing import FrameSharing
@@ -182,7 +182,7 @@ class CompressedArray(NDArrayOperatorsMixin):
             out = out[(slice(None),) * len(lead_shape) + inside]
         if out.ndim == 0:
             return out[()]  # a scalar where NumPy gives one
-        mark_fresh(out)
+        note_decoded(out)
         return out
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
@@ -222,7 +222,8 @@ class CompressedArray(NDArrayOperatorsMixin):
         if self._sharing is not None and _is_row(lead):
             slots = self._sharing.encode_row(self._broadcast(values, selected.shape))
         elif values.ndim <= len(self.item_shape):  # one item for all of them
-            slots = self._coder.encode(self._broadcast(values, (1,))) * np.size(selected)
+            n_slots = selected.size if isinstance(selected, np.ndarray) else 1
+            slots = self._coder.encode(self._broadcast(values, (1,))) * n_slots
         else:
             lead_shape = selected.shape if isinstance(selected, np.ndarray) else ()
             items = self._broadcast(values, lead_shape)

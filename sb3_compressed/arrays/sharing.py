@@ -146,7 +146,7 @@ class FrameSharing:
         return {**self.__dict__, "_items": None, "_rows": None}  # the payloads say the same
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=4)
 def older_frames(n_frames: int, item_nbytes: int, piece: int) -> NDArray[np.uint8]:
     """Return masks ``(shift: n_frames, item_nbytes)`` with 1 at the bytes of all but the newest ``shift`` frames."""
     frame_of_byte = np.arange(item_nbytes) // piece % n_frames

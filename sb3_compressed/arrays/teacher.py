@@ -37,14 +37,17 @@ class Teacher:
             return None
         if self._sample and self._sample[0].shape != frames.shape[1:]:  # the layout was found meanwhile
             self._sample = []
+            self._seen = 0
         room = min(self.MAX_FRAMES, self.MAX_NBYTES // frame_nbytes)
-        stride = -(-self._interval // room)
+        stride = -(-max(self._interval, len(frames)) // room)
         first = -self._seen % stride
         self._sample += [frame.copy() for frame in frames[first::stride]]
         self._seen += len(frames)
         if self._seen < self._interval:
             return None
-        lesson = np.stack(self._sample) if self._sample else None
+        # One call may have brought far more frames than an interval has.
+        kept = self._sample[:: -(-len(self._sample) // room)] if self._sample else []
+        lesson = np.stack(kept) if kept else None
         self._interval = min(4 * self._interval, self.LONGEST)
         self._seen = 0
         self._sample = []

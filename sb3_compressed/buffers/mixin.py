@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 import numpy as np
@@ -21,10 +23,11 @@ import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.buffers import DictReplayBuffer, DictRolloutBuffer
 from stable_baselines3.common.preprocessing import get_obs_shape, is_image_space
+from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.arrays.frames import FrameStack
-from sb3_compressed.arrays.fresh import take_fresh
+from sb3_compressed.arrays.handover import collect_decoded, take_decoded
 from sb3_compressed.arrays.memory import held_nbytes
 from sb3_compressed.buffers.door import (
     validate_infos,
@@ -76,7 +79,6 @@ class CompressedBuffer(_Base):
     obs_shape: Any
     observations: Any
     next_observations: Any
-    _makes_batch = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -223,16 +225,19 @@ class CompressedBuffer(_Base):
         :param array: array to convert
         :param copy: whether the tensor must have memory that is not the array's
         """
-        # While SB3's own code makes a batch, nobody else has what was decoded for it: the tensor may keep that memory.
-        return super().to_torch(array, copy=copy and not (self._makes_batch and take_fresh(array)))
+        return super().to_torch(array, copy=copy and not take_decoded(array))
 
-    def _batch(self, make: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Return the batch that SB3's code makes, with observations as the options ask for them."""
-        self._makes_batch = type(self).__module__.startswith(f"{__package__}.")  # not what a user overrode
-        try:
-            return self._output(make(*args, **kwargs))
-        finally:
-            self._makes_batch = False
+    def _batch(self, make: Callable[[], Any], *, is_seen: bool) -> Any:
+        """Return the batch that SB3's code makes, with observations as the options ask for them.
+
+        As long as no other code sees the decoded arrays, tensors may keep their memory.
+
+        :param make: makes the batch
+        :param is_seen: whether an environment gets to see the arrays; a user's subclass may as well
+        """
+        is_ours = type(self).__module__.startswith(f"{__package__}.")
+        with nullcontext() if is_seen or not is_ours else collect_decoded():
+            return self._output(make())
 
     def _output(self, samples: Any) -> Any:
         """Return a batch with its observations as ``output_dtype`` and ``normalize_images`` ask for them."""
@@ -308,14 +313,15 @@ class CompressedReplay(CompressedBuffer):
             for row in rows
         ]
 
-    def sample(self, *args: Any, **kwargs: Any) -> Any:
+    def sample(self, batch_size: int, env: Any = None) -> Any:
         """Sample a batch, as SB3's buffer does, with observations in the configured output dtype.
 
         :param batch_size: number of transitions to sample
         :param env: a ``VecNormalize`` to normalise observations and rewards with
         :raises CorruptPayload: if a payload is damaged; the error names its slot
         """
-        return self._batch(super().sample, *args, **kwargs)
+        is_seen = env is not None or isinstance(self, HerReplayBuffer)  # whose environment computes rewards
+        return self._batch(partial(super().sample, batch_size, env=env), is_seen=is_seen)
 
 
 class CompressedRollout(CompressedBuffer):
@@ -361,4 +367,5 @@ class CompressedRollout(CompressedBuffer):
         super().add(obs, action, reward, episode_start, value, log_prob, **kwargs)
 
     def _get_samples(self, *args: Any, **kwargs: Any) -> Any:
-        return self._batch(super()._get_samples, *args, **kwargs)  # type: ignore[safe-super]
+        make = partial(super()._get_samples, *args, **kwargs)  # type: ignore[safe-super]
+        return self._batch(make, is_seen=False)

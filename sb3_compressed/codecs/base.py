@@ -145,6 +145,17 @@ class LearningCodec(Codec):
         """
 
 
+def share_of_each(codecs: Sequence[LearningCodec], payloads: Sequence[bytes]) -> int:
+    """Return how many of the payloads each codec wrote; see :meth:`LearningCodec.decode_batch`.
+
+    :raises ValueError: if they cannot be shared equally; kernels would look for codecs that are not there
+    """
+    share, rest = divmod(len(payloads), max(len(codecs), 1))
+    if rest or (payloads and not codecs):
+        raise ValueError(f"{len(payloads)} payloads cannot be the equal shares of {len(codecs)} codecs")
+    return share
+
+
 def _rebuild(cls: type[Codec], config: dict[str, Any]) -> Codec:
     return cls(**config)
 

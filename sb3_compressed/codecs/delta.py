@@ -22,11 +22,16 @@ from typing import Any, ClassVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from sb3_compressed.codecs.base import LearningCodec, Levels, decode_each, frame_bytes, output_bytes
+from sb3_compressed.codecs.base import LearningCodec, Levels, decode_each, frame_bytes, output_bytes, share_of_each
 from sb3_compressed.codecs.zstd_dict import ZstdDict
-from sb3_compressed.errors import CorruptPayload
+from sb3_compressed.errors import CodecError, CorruptPayload
 
 __all__ = ["Delta"]
+
+#: A delta of smaller frames than this is no smaller than they are, and the numbers in it have two bytes at most.
+MIN_FRAME_NBYTES, MAX_FRAME_NBYTES = 16, 0xFFFF
+#: As many as header bytes are left for.
+MAX_REFERENCES = 254
 
 
 @dataclass(frozen=True)
@@ -79,6 +84,16 @@ class Delta(LearningCodec):
     _n_references: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        references = self.references
+        if (
+            len(references) > MAX_REFERENCES
+            or references.frame_nbytes > MAX_FRAME_NBYTES
+            or (len(references) * references.frame_nbytes != len(references.content))
+        ):
+            raise CodecError(
+                f"references must be at most {MAX_REFERENCES} whole frames of at most {MAX_FRAME_NBYTES} bytes, "
+                f"got {len(references.content)} bytes for frames of {references.frame_nbytes}"
+            )
         object.__setattr__(self, "_zstd", ZstdDict(self.compresslevel, self.dictionary))
         # Kernels read the references where they are; the codec, which every slot refers to, keeps them alive.
         object.__setattr__(self, "_address", self.references.rows.ctypes.data)
@@ -87,11 +102,12 @@ class Delta(LearningCodec):
     def learn(self, frames: NDArray[Any]) -> Delta:
         """Return a codec with a dictionary and references from these frames; see :meth:`LearningCodec.learn`."""
         rows = frame_bytes(frames)
-        if not rows.size or rows.shape[1] > 0xFFFF:  # the runs' numbers have two bytes
-            return replace(self, dictionary=self._zstd.learn(frames).dictionary)
-        chosen = rows[choose_references(rows, self.N_REFERENCES)]
-        references = References(chosen.tobytes(), rows.shape[1])
-        return replace(self, dictionary=self._zstd.learn(frames).dictionary, references=references)
+        references = self.references
+        if len(rows) and MIN_FRAME_NBYTES <= rows.shape[1] <= MAX_FRAME_NBYTES:
+            chosen = rows[choose_references(rows, self.N_REFERENCES)]
+            references = References(chosen.tobytes(), rows.shape[1])
+        learned = replace(self, dictionary=self._zstd.learn(frames).dictionary, references=references)
+        return self if learned == self else learned
 
     @property
     def nbytes(self) -> int:
@@ -105,7 +121,7 @@ class Delta(LearningCodec):
     def encode(self, frames: NDArray[Any]) -> list[bytes]:
         """Compress a batch; see :meth:`Codec.encode`."""
         rows = frame_bytes(frames)
-        if rows.shape[1] != self.references.frame_nbytes or not len(rows):
+        if not self._n_references or rows.shape[1] != self.references.frame_nbytes:
             return self._zstd.encode(frames)
         from sb3_compressed.codecs.delta_kernels import encode_deltas
 
@@ -134,7 +150,7 @@ class Delta(LearningCodec):
         codecs = cast("Sequence[Delta]", codecs)
         rows = output_bytes(out, len(payloads))
         n_payloads, frame_nbytes = rows.shape
-        share = n_payloads // max(len(codecs), 1)
+        share = share_of_each(codecs, payloads)
         starts = np.zeros(n_payloads + 1, dtype=np.int64)
         np.cumsum(np.fromiter(map(len, payloads), dtype=np.int64, count=n_payloads), out=starts[1:])
         data = np.frombuffer(b"".join(payloads), dtype=np.uint8)

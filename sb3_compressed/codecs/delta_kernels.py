@@ -81,6 +81,8 @@ def encode_delta(
 ) -> int:
     """Write the runs in which ``frame`` differs from ``reference``; return the bytes written, -1 without room."""
     size = frame.size
+    if payload.size == 0:
+        return -1
     payload[0] = header
     written = 1
     done = 0  # up to here the payload tells the frame

@@ -17,7 +17,15 @@ import numpy as np
 import zstandard
 from numpy.typing import NDArray
 
-from sb3_compressed.codecs.base import BytesCodec, LearningCodec, Levels, decode_each, frame_bytes, output_bytes
+from sb3_compressed.codecs.base import (
+    BytesCodec,
+    LearningCodec,
+    Levels,
+    decode_each,
+    frame_bytes,
+    output_bytes,
+    share_of_each,
+)
 from sb3_compressed.codecs.zstd import Zstd
 from sb3_compressed.errors import CorruptPayload
 
@@ -45,6 +53,10 @@ class ZstdDict(LearningCodec, BytesCodec):
     #: Bytes of a dictionary. Larger ones age no slower and are no better on game frames.
     DICTIONARY_NBYTES: ClassVar[int] = 8192
 
+    #: Less to learn from is no use, and zstd's trainer crashes the process on a few bytes.
+    MIN_LESSON_NBYTES: ClassVar[int] = 1024
+    MIN_LESSON_FRAMES: ClassVar[int] = 8
+
     compresslevel: int = levels.default
     dictionary: bytes = field(default=b"", repr=False)
 
@@ -57,6 +69,8 @@ class ZstdDict(LearningCodec, BytesCodec):
     def learn(self, frames: NDArray[Any]) -> ZstdDict:
         """Return a codec with a dictionary from these frames; see :meth:`LearningCodec.learn`."""
         samples = [row.tobytes() for row in frame_bytes(frames)]
+        if sum(map(len, samples)) < self.MIN_LESSON_NBYTES or len(samples) < self.MIN_LESSON_FRAMES:
+            return self
         try:
             learned = zstandard.train_dictionary(self.DICTIONARY_NBYTES, samples, level=self.compresslevel)
         except zstandard.ZstdError:  # too few frames, or nothing in them to learn
@@ -71,7 +85,7 @@ class ZstdDict(LearningCodec, BytesCodec):
     @classmethod
     def decode_batch(cls, codecs: Sequence[LearningCodec], payloads: Sequence[bytes], out: NDArray[Any]) -> None:
         """Decode payloads of different dictionaries; see :meth:`LearningCodec.decode_batch`."""
-        share = len(payloads) // max(len(codecs), 1)
+        share = share_of_each(codecs, payloads)
         each = chain.from_iterable(repeat(codec, share) for codec in cast("Sequence[ZstdDict]", codecs))
         decode_each(each, payloads, output_bytes(out, len(payloads)))
 

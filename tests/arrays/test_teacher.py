@@ -47,7 +47,7 @@ def test_payloads_get_smaller_and_all_of_them_stay_readable(frame_stack: Any) ->
     for row, stack in enumerate(stacks):
         plain[row] = stack
     assert array.nbytes < 0.75 * plain.nbytes
-    newest, oldest = (sum(len(part) for part in array.slots[row, 0][1:]) for row in (-1, 0))
+    newest, oldest = (sum(len(part) for part in array.slots[row, 0][1:]) for row in (-1, 8))  # when the layout is known
     assert newest < 0.5 * oldest
 
 
@@ -116,3 +116,39 @@ def test_frames_without_anything_to_learn_are_no_trouble(value: int) -> None:
         array[row, 0] = np.full((4, 8, 8), row % 256, np.uint8)
     assert isinstance(array.codec, LearningCodec)
     np.testing.assert_array_equal(array[:, 0, 0, 0, 0], np.arange(400) % 256)
+
+
+@pytest.mark.parametrize("codec", ["delta", "zstd-dict"])
+@pytest.mark.parametrize(
+    "item_shape", [(), (1,), (2,), (3,), (4,), (7,), (8,), (15,), (16,), (17,), (0,), (4, 1), (4, 3)]
+)
+def test_items_of_any_size_survive_learning(codec: str, item_shape: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(0)
+    values = rng.integers(0, 3, (400, 2, *item_shape), np.uint8)
+    array = CompressedArray(values.shape, codec=codec)
+    for row, items in enumerate(values):
+        array[row] = items
+    np.testing.assert_array_equal(np.asarray(array), values)
+
+
+@pytest.mark.parametrize("first_shift", range(18, 32))
+def test_a_layout_found_just_before_a_lesson_is_no_trouble(first_shift: int) -> None:
+    # Then few frames of the new size have been seen, of which zstd's trainer cannot take some numbers.
+    rng = np.random.default_rng(0)
+    array = CompressedArray((200, 1, 4))
+    stack = np.zeros((1, 4), np.uint8)
+    expected = np.zeros(array.shape, np.uint8)
+    for row in range(200):
+        if row < first_shift:
+            stack = rng.integers(0, 256, (1, 4), dtype=np.uint8)
+        else:
+            stack = np.roll(stack, -1, axis=1)
+            stack[:, -1] = rng.integers(256)
+        array[row] = expected[row] = stack
+    np.testing.assert_array_equal(np.asarray(array), expected)
+
+
+def test_a_lesson_keeps_to_its_bounds_when_thousands_of_frames_come_at_once() -> None:
+    lesson = Teacher().see(np.zeros((4096, 20, 20), np.uint8))
+    assert lesson is not None
+    assert Teacher.MIN_FRAMES <= len(lesson) <= Teacher.MAX_FRAMES

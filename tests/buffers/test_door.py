@@ -12,7 +12,8 @@ import pytest
 import torch as th
 from conftest import Stream
 from numpy.typing import NDArray
-from support import Transition
+from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
+from support import ImageEnv, Transition
 
 from sb3_compressed import (
     CompressedDictReplayBuffer,
@@ -257,3 +258,28 @@ def test_only_batches_may_keep_what_was_decoded_for_them(stream: Stream) -> None
         decoded[:] = 77
         np.testing.assert_array_equal(tensor.numpy(), buffer.observations[3])
         assert not (buffer.sample(8).observations == 77).all()
+
+
+def test_an_environment_that_keeps_what_it_normalises_cannot_change_a_batch(stream: Stream) -> None:
+    class Keeper(VecNormalize):
+        """A VecNormalize of a user's that returns observations as they are, and keeps them."""
+
+        kept: Any
+
+        def normalize_obs(self, obs: Any) -> Any:
+            self.kept = obs
+            return obs
+
+    space, action_space, n_envs, _ = stream
+    env = Keeper(DummyVecEnv([lambda: ImageEnv(space, action_space)] * n_envs))
+    buffer = filled(CompressedReplayBuffer, stream)
+    batch = buffer.sample(8, env=env)
+    before = batch.observations.clone()
+    env.kept[...] = 77
+    assert th.equal(batch.observations, before)
+
+
+def test_a_batch_has_memory_of_its_own_in_every_field(stream: Stream) -> None:
+    batch = filled(CompressedReplayBuffer, stream).sample(8)
+    tensors = [tensor for tensor in batch if tensor is not None]
+    assert len({tensor.untyped_storage().data_ptr() for tensor in tensors}) == len(tensors)

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from sb3_compressed.codecs.delta import Delta, choose_references
-from sb3_compressed.codecs.delta_kernels import decode_deltas, encode_deltas
+from sb3_compressed.codecs.delta import Delta, References, choose_references
+from sb3_compressed.codecs.delta_kernels import decode_deltas, encode_delta, encode_deltas
+from sb3_compressed.errors import CodecError
 
 
 def screens(n: int, n_rooms: int = 3, seed: int = 0) -> NDArray[np.uint8]:
@@ -93,3 +94,38 @@ def test_kernels_are_compiled_for_one_signature() -> None:
         frames.flags.writeable = False
         Delta().learn(frames).encode(frames)
     assert len(encode_deltas.signatures) == len(decode_deltas.signatures) == 1  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "references",
+    [
+        References(bytes(255 * 20), 20),  # more than there are header bytes for
+        References(bytes(70_000), 70_000),  # larger than two-byte numbers reach
+        References(bytes(50), 20),  # not whole
+        References(bytes(50), 0),
+    ],
+)
+def test_references_that_payloads_cannot_tell_are_refused(references: References) -> None:
+    with pytest.raises(CodecError, match="must be at most 254 whole frames of at most 65535 bytes"):
+        Delta(references=references)
+
+
+def test_payloads_that_cannot_be_shared_equally_are_refused() -> None:
+    codec = Delta().learn(screens(64))
+    payloads = codec.encode(screens(3))
+    for codecs in ([codec, codec], []):
+        with pytest.raises(ValueError, match=f"3 payloads cannot be the equal shares of {len(codecs)} codecs"):
+            Delta.decode_batch(codecs, payloads, np.empty((3, 30, 30), np.uint8))
+
+
+def test_nothing_learned_is_the_same_codec() -> None:
+    codec = Delta()
+    assert codec.learn(np.zeros((2, 100_000), np.uint8)) is codec
+    assert codec.learn(np.zeros((100, 1), np.uint8)) is codec
+
+
+def test_a_kernel_without_room_writes_nothing() -> None:
+    guard = np.full(8, 99, np.uint8)
+    frame = np.zeros(2, np.uint8)
+    assert encode_delta(frame, frame, 2, guard[4:4]) == -1
+    assert (guard == 99).all()
