@@ -11,7 +11,7 @@ demo: $(VENV)/.installed  ## train DQN on Pong with a compressed replay buffer a
 test: $(VENV)/.installed  ## run all tests
 	$(BIN)/python -m pytest -n auto
 
-bench: $(VENV)/.installed  ## measure against SB3's buffer on six games, half an hour on two quiet cores
+bench: $(VENV)/.installed  ## measure against SB3's buffer on six games, about twenty minutes on two quiet cores
 	$(BIN)/python benchmarks/replay.py --methods auto zstd3 none --out benchmarks/results/replay.json
 
 lint: $(VENV)/.installed  ## check style and types

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["FrameLayout", "FrameStack", "LayoutSearch", "stated_layout"]
+__all__ = ["FrameLayout", "FrameStack", "LayoutSearch", "stated_layout", "validate_n_frames"]
 
 FrameStack = int | Literal["auto"] | None
 """What a user says of frame stacking: found from the data, a number of frames, or none."""
@@ -66,8 +66,7 @@ def stated_layout(item_shape: tuple[int, ...], n_frames: int) -> FrameLayout | N
 
     :raises ValueError: if ``n_frames`` divides neither
     """
-    if isinstance(n_frames, bool) or not isinstance(n_frames, int | np.integer) or n_frames < 1:
-        raise ValueError(f"frame_stack must be 'auto', None or a positive int, got {n_frames!r}")
+    validate_n_frames(n_frames)
     if n_frames == 1:
         return None
     axes: list[Literal[0, -1]] = [0, -1]
@@ -78,6 +77,12 @@ def stated_layout(item_shape: tuple[int, ...], n_frames: int) -> FrameLayout | N
             f"{item_shape}; pass the number of stacked frames, or 'auto', or None"
         )
     return FrameLayout(item_shape, min(fitting, key=lambda axis: item_shape[axis]), int(n_frames))
+
+
+def validate_n_frames(n_frames: Any) -> None:
+    """Raise if this cannot be the number of frames of any stack."""
+    if isinstance(n_frames, bool) or not isinstance(n_frames, int | np.integer) or n_frames < 1:
+        raise ValueError(f"frame_stack must be 'auto', None or a positive int, got {n_frames!r}")
 
 
 class LayoutSearch:

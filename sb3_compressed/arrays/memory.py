@@ -20,7 +20,7 @@ def held_nbytes(*slot_arrays: NDArray[Any]) -> int:
     """Return the bytes that object arrays of slots take together with all they refer to.
 
     What is referred to more than once, as shared payloads and what codecs have learned, counts once. The walk takes
-    time in proportion to the slots written, about 0.2 s a million.
+    time in proportion to the slots written.
     """
     total = 0
     seen: set[int] = set()

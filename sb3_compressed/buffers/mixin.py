@@ -351,8 +351,8 @@ class CompressedRollout(CompressedBuffer):
         :param episode_start: whether an episode starts with this step, ``(n_envs,)``
         :param value: estimated values of the observations, a tensor of ``n_envs`` elements
         :param log_prob: log probabilities of the actions, a tensor of ``n_envs`` elements
-        :param kwargs: what the parent takes besides, as ``action_masks`` or ``lstm_states``
-        :raises ValueError: if something does not fit; the buffer is then as it was
+        :param kwargs: what the parent takes besides, as ``action_masks`` or ``lstm_states``, and looks at itself
+        :raises ValueError: if something does not fit; the step does not count then
         :raises TypeError: if something has no numbers; the same
         :raises IndexError: if the buffer is full; call :meth:`reset`
         """

@@ -12,7 +12,7 @@ from gymnasium import spaces
 from numpy.typing import DTypeLike
 
 from sb3_compressed.arrays import CompressedArray
-from sb3_compressed.arrays.frames import FrameStack, stated_layout
+from sb3_compressed.arrays.frames import FrameStack, stated_layout, validate_n_frames
 from sb3_compressed.codecs import Codec, get_codec
 from sb3_compressed.codecs.registry import AUTO
 from sb3_compressed.dtypes import space_dtype, space_shape
@@ -116,10 +116,10 @@ def _plan_array(
         codec = dataclasses.replace(codec, runs_type=runs_type)  # type: ignore[type-var]
     shape = space_shape(space)
     is_stated = frame_stack is not None and frame_stack != AUTO
-    if is_stated and (method != AUTO or _is_large(space)):
-        stated_layout(shape, frame_stack)  # type: ignore[arg-type]
-    elif is_stated:
-        stated_layout((frame_stack,), frame_stack)  # type: ignore[arg-type]  # a small part of a Dict need not be a stack
+    if is_stated:
+        validate_n_frames(frame_stack)
+        if method != AUTO or _is_large(space):  # a small part of a Dict need not be a stack
+            stated_layout(shape, frame_stack)  # type: ignore[arg-type]
     if method == AUTO and not (_is_large(space) and (is_stated or elem_type is not None or _may_compress(space))):
         return None
     return ArrayPlan(shape, codec, frame_stack, elem_type)

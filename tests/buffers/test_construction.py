@@ -6,6 +6,7 @@ import inspect
 import subprocess
 import sys
 import warnings
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -324,3 +325,18 @@ def test_normalize_images_leaves_other_keys_of_a_dict_alone() -> None:
     assert batch.observations["screen"].unique().tolist() == [1.0]
     assert batch.observations["state"].dtype == th.float32
     assert batch.observations["lives"].dtype == th.int64
+
+
+def test_noise_takes_half_of_sb3s_memory_in_a_replay_buffer_and_hardly_more_than_all_in_a_rollout_buffer() -> None:
+    rng = np.random.default_rng(0)
+    space = spaces.Box(0, 255, (1, 84, 84), np.uint8)
+    images = rng.integers(0, 256, (65, 1, 1, 84, 84), np.uint8)
+    kept, rollout = replay(space), CompressedRolloutBuffer(64, space, BUTTONS, "cpu")
+    zeros = np.zeros(1)
+    for obs, next_obs in pairwise(images):
+        kept.add(obs, next_obs, zeros, zeros, zeros, [{}])
+        rollout.add(obs, zeros, zeros, zeros, th.zeros(1), th.zeros(1))
+    for buffer, share in ((kept, 0.5), (rollout, 1.0)):
+        # What a codec has learned in vain is a constant, not a share.
+        learned = buffer.observations.codec.nbytes * 2
+        assert buffer.observations_nbytes < (share + 0.02) * buffer.raw_observations_nbytes + learned
