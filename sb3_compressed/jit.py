@@ -6,9 +6,27 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 import numba
+import numpy as np
+from llvmlite import ir
 from numba import types
+from numba.extending import intrinsic
 
-__all__ = ["BYTES", "BYTE_ROWS", "INTS", "INT_ROWS", "READ_BYTES", "READ_BYTE_ROWS", "kernel"]
+__all__ = [
+    "BYTES",
+    "BYTE_ROWS",
+    "INTS",
+    "INT_ROWS",
+    "READ_BYTES",
+    "READ_BYTE_ROWS",
+    "SHORT_INTS",
+    "byte_at",
+    "first_byte_of",
+    "kernel",
+    "prefetch",
+    "put_byte",
+    "put_word",
+    "word_at",
+]
 
 BYTES = types.Array(types.uint8, 1, "C")
 """A contiguous byte vector that a kernel writes."""
@@ -23,6 +41,8 @@ INTS = types.Array(types.int64, 1, "C")
 """A contiguous vector of integers."""
 INT_ROWS = types.Array(types.int64, 2, "C")
 """Rows of integers."""
+SHORT_INTS = types.Array(types.int32, 1, "C")
+"""A contiguous vector of 32-bit integers."""
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -45,3 +65,78 @@ def kernel(result: types.Type, *arguments: types.Type) -> Callable[[Function], F
         return cast("Function", compiled)
 
     return compile_function
+
+
+# What NumPy's arrays cannot say, and processors do in one instruction. For kernels only, which look after the bounds.
+
+
+def _pointer(builder: Any, address: Any, n_bits: int) -> Any:
+    return builder.inttoptr(address, ir.IntType(n_bits).as_pointer())
+
+
+@intrinsic
+def _byte_at(typingctx: Any, address: Any) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.load(_pointer(builder, arguments[0], 8))
+
+    return types.uint8(types.int64), codegen
+
+
+@intrinsic
+def _word_at(typingctx: Any, address: Any) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.load(_pointer(builder, arguments[0], 64), align=1)
+
+    return types.uint64(types.int64), codegen
+
+
+@intrinsic
+def _put_byte(typingctx: Any, address: Any, byte: Any) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        builder.store(arguments[1], _pointer(builder, arguments[0], 8))
+
+    return types.void(types.int64, types.uint8), codegen
+
+
+@intrinsic
+def _put_word(typingctx: Any, address: Any, word: Any) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        builder.store(arguments[1], _pointer(builder, arguments[0], 64), align=1)
+
+    return types.void(types.int64, types.uint64), codegen
+
+
+@intrinsic
+def _prefetch(typingctx: Any, address: Any) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        pointer = _pointer(builder, arguments[0], 8)
+        function = builder.module.declare_intrinsic(
+            "llvm.prefetch", [pointer.type], ir.FunctionType(ir.VoidType(), [pointer.type, *[ir.IntType(32)] * 3])
+        )
+        read, keep_in_all_caches, data = (ir.Constant(ir.IntType(32), value) for value in (0, 3, 1))
+        builder.call(function, [pointer, read, keep_in_all_caches, data])
+
+    return types.void(types.int64), codegen
+
+
+@intrinsic
+def _first_byte_of(typingctx: Any, word: Any) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        n_zero_bits = builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))
+        return builder.lshr(n_zero_bits, ir.Constant(ir.IntType(64), 3))
+
+    return types.int64(types.uint64), codegen
+
+
+byte_at = cast("Callable[[int], int]", _byte_at)
+"""Read the byte at an address."""
+word_at = cast("Callable[[int], np.uint64]", _word_at)
+"""Read the 8 bytes from an address on as a uint64; it need not be aligned."""
+put_byte = cast("Callable[[int, int], None]", _put_byte)
+"""Write a byte to an address."""
+put_word = cast("Callable[[int, np.uint64], None]", _put_word)
+"""Write a uint64 to the 8 bytes from an address on; it need not be aligned."""
+prefetch = cast("Callable[[int], None]", _prefetch)
+"""Begin to fetch what is at an address into the caches. A hint, harmless for addresses of any kind."""
+first_byte_of = cast("Callable[[np.uint64], int]", _first_byte_of)
+"""The index in memory of the first byte of a word that is not 0. All of numba's platforms are little-endian."""

@@ -60,11 +60,14 @@ class Codec(ABC):
     :cvar name: the name in the registry, without a level
     :cvar levels: the levels it takes, ``None`` if it has none; then the field ``compresslevel`` does not exist
     :cvar typical_ratio: what a payload of game frames is of the raw frame, for estimates of memory
+    :cvar is_parallel: whether parts of a batch are decoded faster by several threads: if it is done in a few long calls
+        that do not hold Python's lock
     """
 
     name: ClassVar[str]
     levels: ClassVar[Levels | None] = None
     typical_ratio: ClassVar[float] = 0.1
+    is_parallel: ClassVar[bool] = False
 
     @abstractmethod
     def encode(self, frames: NDArray[Any]) -> list[bytes]:
@@ -136,24 +139,25 @@ class LearningCodec(Codec):
 
     @classmethod
     @abstractmethod
-    def decode_batch(cls, codecs: Sequence[LearningCodec], payloads: Sequence[bytes], out: NDArray[Any]) -> None:
+    def decode_batch(
+        cls,
+        codecs: Sequence[LearningCodec],
+        writers: NDArray[np.int64],
+        payloads: Sequence[bytes],
+        out: NDArray[Any],
+    ) -> None:
         """Decode payloads that different codecs of this class wrote; else as :meth:`Codec.decode_into`.
 
-        :param codecs: ``m`` codecs, each of which wrote the next ``n / m`` of the payloads
+        :param codecs: the codecs
+        :param writers: for each payload, the index of the codec that wrote it, ``(n,)``
         :param payloads: ``n`` payloads
         :param out: C-contiguous array of shape ``(n, *frame_shape)``
+        :raises IndexError: if there is no such codec, or no such index for a payload
         """
 
-
-def share_of_each(codecs: Sequence[LearningCodec], payloads: Sequence[bytes]) -> int:
-    """Return how many of the payloads each codec wrote; see :meth:`LearningCodec.decode_batch`.
-
-    :raises ValueError: if they cannot be shared equally; kernels would look for codecs that are not there
-    """
-    share, rest = divmod(len(payloads), max(len(codecs), 1))
-    if rest or (payloads and not codecs):
-        raise ValueError(f"{len(payloads)} payloads cannot be the equal shares of {len(codecs)} codecs")
-    return share
+    def decode_into(self, payloads: Sequence[bytes], out: NDArray[Any]) -> None:
+        """Decompress a batch; see :meth:`Codec.decode_into`."""
+        self.decode_batch([self], np.zeros(len(payloads), dtype=np.int64), payloads, out)
 
 
 def _rebuild(cls: type[Codec], config: dict[str, Any]) -> Codec:
@@ -165,6 +169,8 @@ def frame_bytes(frames: NDArray[Any]) -> NDArray[np.uint8]:
     if frames.dtype.hasobject:
         raise CodecError(f"cannot compress arrays of Python objects, got dtype {frames.dtype}")
     n, *frame_shape = frames.shape
+    if frames.dtype == np.uint8 and frames.flags.c_contiguous:
+        return frames.reshape(n, math.prod(frame_shape))
     return np.ascontiguousarray(frames).reshape(n, math.prod(frame_shape)).view(np.uint8)
 
 

@@ -1,16 +1,25 @@
 """``delta``: frames as their differences from reference frames, or by ``zstd-dict`` where that is much smaller.
 
 Frames of one game are mostly its background. A few reference frames are learned; of a frame, only the runs of bytes are
-kept in which it differs from the reference nearest to it. Decoding copies the reference and the runs, several times
-faster than any general codec. Where the whole picture moves nothing is at its place, and a learned dictionary does
-better: the choice is made for every frame.
+kept in which it differs from the reference nearest to it. Where a picture moves as a whole, nothing is at its place: so
+what a frame has in common with the references may be taken from anywhere in them, and from what is above in the frame
+itself, as in LZ77 (Ziv and Lempel 1977). Decoding is copying, several times faster than any general codec.
 
 A payload begins with one byte ``h``:
 
 - ``h`` < 2: the rest is a payload of ``zstd-dict``, with its header byte ``h``;
-- else: the runs in which the frame differs from reference ``h - 2``, in order. A run is the number of equal bytes
-  before it, the number of its bytes, and these bytes. Numbers below 255 are one byte; others are 255 and two bytes,
-  little-endian. What follows the last run equals the reference.
+- else: the frame piece by piece. The *source* begins at the first byte of reference ``h - 2`` and goes along with the
+  frame. A piece is a number, how many bytes equal the source, and a second number:
+
+  - ``n`` > 0: as many literal bytes, which follow, stand where the source has others;
+  - 0: the source is another from here on. One byte ``k`` < 4 means the ``k``-th of those left last, counted from 0, at
+    the distance to the frame that it had (a source that is taken up again is not one of those left any more; at the
+    beginning all are the first one). Else three bytes say where it begins: ``k - 4``, the highest, then the lowest,
+    then the middle byte of a position. Positions count the bytes of all references; those of the frame itself follow,
+    of which a source has to be 32 back at least.
+
+  The last piece is the one number after which the frame is complete. Numbers below 255 are one byte; others are 255 and
+  two bytes, little-endian.
 """
 
 from __future__ import annotations
@@ -22,7 +31,8 @@ from typing import Any, ClassVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from sb3_compressed.codecs.base import LearningCodec, Levels, decode_each, frame_bytes, output_bytes, share_of_each
+from sb3_compressed.codecs.base import LearningCodec, Levels, decode_each, frame_bytes, output_bytes
+from sb3_compressed.codecs.payloads import Payloads
 from sb3_compressed.codecs.zstd_dict import ZstdDict
 from sb3_compressed.errors import CodecError, CorruptPayload
 
@@ -67,6 +77,7 @@ class Delta(LearningCodec):
     name: ClassVar[str] = "delta"
     levels: ClassVar[Levels] = ZstdDict.levels
     typical_ratio: ClassVar[float] = 0.04
+    is_parallel: ClassVar[bool] = True
 
     #: Reference frames to learn. More make payloads smaller and encoding slower.
     N_REFERENCES: ClassVar[int] = 16
@@ -80,8 +91,10 @@ class Delta(LearningCodec):
     references: References = field(default=References(), repr=False)
 
     _zstd: ZstdDict = field(init=False, repr=False, compare=False)
+    _index: list[tuple[NDArray[np.uint8], NDArray[np.int32]]] = field(
+        default_factory=list, init=False, repr=False, compare=False
+    )
     _address: int = field(init=False, repr=False, compare=False)
-    _n_references: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         references = self.references
@@ -97,7 +110,6 @@ class Delta(LearningCodec):
         object.__setattr__(self, "_zstd", ZstdDict(self.compresslevel, self.dictionary))
         # Kernels read the references where they are; the codec, which every slot refers to, keeps them alive.
         object.__setattr__(self, "_address", self.references.rows.ctypes.data)
-        object.__setattr__(self, "_n_references", len(self.references))
 
     def learn(self, frames: NDArray[Any]) -> Delta:
         """Return a codec with a dictionary and references from these frames; see :meth:`LearningCodec.learn`."""
@@ -117,58 +129,86 @@ class Delta(LearningCodec):
     def retire(self) -> None:
         """Let go of what only encoding needs; see :meth:`LearningCodec.retire`."""
         self._zstd.retire()
+        self._index.clear()
 
     def encode(self, frames: NDArray[Any]) -> list[bytes]:
         """Compress a batch; see :meth:`Codec.encode`."""
         rows = frame_bytes(frames)
-        if not self._n_references or rows.shape[1] != self.references.frame_nbytes:
+        if not self.references.content or rows.shape[1] != self.references.frame_nbytes:
             return self._zstd.encode(frames)
         from sb3_compressed.codecs.delta_kernels import encode_deltas
 
-        deltas = np.empty((len(rows), rows.shape[1] // 4), dtype=np.uint8)
-        lengths = np.empty(len(rows), dtype=np.int64)
-        encode_deltas(rows, self.references.rows, deltas, lengths)
+        bank, table = self._bank_and_index()
+        deltas = np.empty(len(rows) * (rows.shape[1] // 4), dtype=np.uint8)
+        ends = np.empty(len(rows), dtype=np.int64)
+        n_bytes = encode_deltas(rows, bank, table, _line_nbytes(frames), deltas, ends)
+        data = deltas[:n_bytes].tobytes()
+        start = 0
         payloads: list[bytes] = []
-        for row, delta, length in zip(rows, deltas, lengths.tolist(), strict=True):
-            if not 0 <= length <= self.SMALL:
-                [payload] = self._zstd.encode(row[np.newaxis])
-                if length < 0 or len(payload) < self.GAIN * length:
-                    payloads.append(payload)
-                    continue
-            payloads.append(delta[:length].tobytes())
+        for index, end in enumerate(ends.tolist()):
+            payload = data[start:end]
+            if not 0 < end - start <= self.SMALL:
+                [other] = self._zstd.encode(rows[index : index + 1])
+                if not payload or len(other) < self.GAIN * len(payload):
+                    payload = other
+            payloads.append(payload)
+            start = end
         return payloads
 
-    def decode_into(self, payloads: Sequence[bytes], out: NDArray[Any]) -> None:
-        """Decompress a batch; see :meth:`Codec.decode_into`."""
-        self.decode_batch([self], payloads, out)
+    def _bank_and_index(self) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
+        """Return the references as one vector, and where in it each word is, which is worked out when first asked."""
+        from sb3_compressed.codecs.delta_kernels import TABLE_BITS, index_words
+
+        known = self._index[:1]  # one step, for the sake of other threads
+        if not known:
+            bank, table = self.references.rows.reshape(-1), np.empty(1 << TABLE_BITS, dtype=np.int32)
+            index_words(bank, table)
+            known = self._index[:] = [(bank, table)]
+        return known[0]
+
+    def _bank_for(self, frame_nbytes: int) -> tuple[int, int]:
+        """Return the address of the references and the bytes they have, none if they are not for such frames."""
+        fits = self.references.frame_nbytes == frame_nbytes
+        return self._address, len(self.references.content) if fits else 0
 
     @classmethod
-    def decode_batch(cls, codecs: Sequence[LearningCodec], payloads: Sequence[bytes], out: NDArray[Any]) -> None:
+    def decode_batch(
+        cls,
+        codecs: Sequence[LearningCodec],
+        writers: NDArray[np.int64],
+        payloads: Sequence[bytes],
+        out: NDArray[Any],
+    ) -> None:
         """Decode payloads of different references; see :meth:`LearningCodec.decode_batch`."""
         from sb3_compressed.codecs.delta_kernels import NOT_A_DELTA, decode_deltas
 
         codecs = cast("Sequence[Delta]", codecs)
         rows = output_bytes(out, len(payloads))
-        n_payloads, frame_nbytes = rows.shape
-        share = share_of_each(codecs, payloads)
-        starts = np.zeros(n_payloads + 1, dtype=np.int64)
-        np.cumsum(np.fromiter(map(len, payloads), dtype=np.int64, count=n_payloads), out=starts[1:])
-        data = np.frombuffer(b"".join(payloads), dtype=np.uint8)
-        addresses = np.array([codec._address for codec in codecs], dtype=np.int64).repeat(share)
-        usable = [codec._n_references if codec.references.frame_nbytes == frame_nbytes else 0 for codec in codecs]
-        n_references = np.array(usable, dtype=np.int64).repeat(share)
-        status = np.empty(n_payloads, dtype=np.uint8)
-        if not decode_deltas(data, starts, addresses, n_references, rows, status):
+        if len(writers) != len(payloads):
+            raise ValueError(f"{len(payloads)} payloads must have as many writers, got {len(writers)}")
+        located = Payloads.of(payloads)
+        banks = np.array([codec._bank_for(rows.shape[1]) for codec in codecs], dtype=np.int64).reshape(-1, 2)
+        status = np.empty(len(located), dtype=np.uint8)
+        if not decode_deltas(located.addresses, located.lengths, writers, banks, rows, status):
             return
         others = np.flatnonzero(status == NOT_A_DELTA).tolist()
         if len(others) < np.count_nonzero(status):
             corrupt = next(index for index in np.flatnonzero(status).tolist() if status[index] != NOT_A_DELTA)
             raise CorruptPayload("it is no delta to a reference of its codec", corrupt)
-        writers = [codecs[index // share]._zstd for index in others]
         try:
-            decode_each(writers, [payloads[index] for index in others], [rows[index] for index in others])
+            decode_each(
+                [codecs[writer]._zstd for writer in writers[others].tolist()],
+                [located[index] for index in others],
+                [rows[index] for index in others],
+            )
         except CorruptPayload as error:
             raise CorruptPayload(error.reason, others[error.index]) from error
+
+
+def _line_nbytes(frames: NDArray[Any]) -> int:
+    """Return the bytes of a line of pixels of frames ``(n, *frame_shape)``, whether channels come first or last."""
+    line: int = frames.shape[-1] * frames.itemsize
+    return line * frames.shape[-2] if frames.ndim > 3 and frames.shape[-1] < frames.shape[1] else line
 
 
 def choose_references(rows: NDArray[np.uint8], n_references: int) -> NDArray[np.intp]:
@@ -180,10 +220,10 @@ def choose_references(rows: NDArray[np.uint8], n_references: int) -> NDArray[np.
     :param rows: bytes of frames, ``(n, frame_nbytes)``
     :return: at most ``n_references`` indices
     """
-    from sb3_compressed.codecs.delta_kernels import pairwise_differences
+    from sb3_compressed.codecs.delta_kernels import word_differences
 
     differences = np.empty((len(rows), len(rows)), dtype=np.int64)
-    pairwise_differences(rows, differences)
+    word_differences(rows, differences)
     nearest = np.full(len(rows), rows.shape[1] + 1)
     chosen: list[int] = []
     for _ in range(min(n_references, len(rows))):

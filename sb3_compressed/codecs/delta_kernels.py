@@ -1,216 +1,430 @@
-"""The numba kernels behind ``delta``; :mod:`sb3_compressed.codecs.delta` tells the wire format."""
+"""The numba kernels behind ``delta``; :mod:`sb3_compressed.codecs.delta` tells the wire format.
+
+*Bank* are the bytes of all reference frames, one after the other; the bytes of the frame itself follow, as far as they
+are known. The *source* of the byte at ``position`` of the frame is that at ``shift + position`` of all these.
+"""
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numba import carray, types  # type: ignore[attr-defined]
-from numba.extending import intrinsic
+from numba import types
 from numpy.typing import NDArray
 
-from sb3_compressed.jit import BYTE_ROWS, BYTES, INT_ROWS, INTS, READ_BYTE_ROWS, READ_BYTES, kernel
+from sb3_compressed.byte_kernels import INT, STEP, WORD, common_length, copy_bytes, number_at
+from sb3_compressed.jit import (
+    BYTE_ROWS,
+    BYTES,
+    INT_ROWS,
+    INTS,
+    READ_BYTE_ROWS,
+    READ_BYTES,
+    SHORT_INTS,
+    byte_at,
+    kernel,
+    word_at,
+)
 
-__all__ = ["DONE", "NOT_A_DELTA", "decode_deltas", "encode_deltas", "pairwise_differences"]
+__all__ = ["DONE", "NOT_A_DELTA", "decode_deltas", "encode_deltas", "index_words", "word_differences"]
 
 DONE, NOT_A_DELTA, CORRUPT = 0, 1, 2
 """What :func:`decode_deltas` says of a payload."""
 
 FIRST_REFERENCE = 2  # header bytes below are those of zstd payloads
 LONG = 255  # a number that does not fit one byte: two bytes follow
-MAX_GAP = 3  # equal bytes between two runs that cost less as literals than as a new run
+MAX_GAP = 5  # equal bytes between two runs that cost less as literals than as a new run
+N_RECENT = 4  # shifts that a change of source can name by one byte
+MIN_GAIN = 8  # bytes that another source must have in common with a frame, beyond those of the present one
+DENSE = 4  # bytes of a word that have to differ for another source to be looked for: small things are no scrolling
+SAMPLE = 32  # words looked at in one go, to tell which frames are alike
+SEARCH_EVERY = 4  # bytes of a run of literals: another source is looked for at its beginning and from there on
+OWN_COST = 16  # bytes by which a source in the frame itself has to be better: reading what was just written is slow
+ROOM = 16  # bytes that a run, a change of source and the end of a payload take at most, besides literals
+TABLE_BITS = 16
+HASH = np.uint64(0x9E3779B97F4A7C15)  # 2**64 / golden ratio (Knuth, The Art of Computer Programming 3, 6.4)
 PAIR = types.UniTuple(types.int64, 2)  # type: ignore[no-untyped-call]
 
-BLOCK = 64  # bytes compared at once, while looking for a difference
-CHUNK = 1024  # bytes compared before a reference is given up for a better one
+
+@kernel(INT, types.uint64)
+def n_different_bytes(word: np.uint64) -> int:
+    """Count the bytes of a word that are not 0."""
+    low = np.uint64(0x7F7F7F7F7F7F7F7F)
+    ones = ((((word & low) + low) | word) >> np.uint64(7)) & np.uint64(0x0101010101010101)
+    return np.int64((ones * np.uint64(0x0101010101010101)) >> np.uint64(56))  # type: ignore[return-value]
 
 
-@intrinsic
-def _pointer(typingctx: Any, address: Any) -> Any:
-    """Turn an address into a pointer to bytes."""
-
-    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
-
-    signature = types.CPointer(types.uint8)(types.int64)  # type: ignore[no-untyped-call]
-    return signature, codegen
+@kernel(INT, INT, INT, INT)
+def n_equal(some: int, others: int, length: int) -> int:
+    """Count the equal bytes among ``length`` at two addresses."""
+    n = 0
+    for k in range(length):
+        n += byte_at(some + k) == byte_at(others + k)
+    return n
 
 
-@kernel(types.int64, READ_BYTES, READ_BYTES)
-def count_different(some: NDArray[np.uint8], others: NDArray[np.uint8]) -> int:
-    """Count the positions at which two byte vectors differ; alone, so that the compiler can use wide instructions."""
+@kernel(INT, INT, INT, INT)
+def count_different_words(some: int, others: int, n_words: int) -> int:
+    """Count the words that differ at two addresses; without branches, for wide instructions."""
     n_different = 0
-    for i in range(some.size):
-        n_different += some[i] != others[i]
+    for k in range(n_words):
+        n_different += word_at(some + k * WORD) != word_at(others + k * WORD)
+    return n_different
+
+
+@kernel(INT, INT, INT, INT, INT)
+def dissimilarity(frame: int, reference: int, size: int, most: int) -> int:
+    """Tell how different two frames are, up to ``most``, from a quarter of their words: a measure to choose by."""
+    n_different = 0
+    at = 0
+    while at + SAMPLE * WORD <= size and n_different < most:
+        n_different += count_different_words(frame + at, reference + at, SAMPLE)
+        at += 4 * SAMPLE * WORD
     return n_different
 
 
 @kernel(types.void, READ_BYTE_ROWS, INT_ROWS)
-def pairwise_differences(frames: NDArray[np.uint8], differences: NDArray[np.int64]) -> None:
-    """Write in how many bytes each two of ``frames`` ``(n, frame_nbytes)`` differ to ``differences`` ``(n, n)``."""
-    for i in range(len(frames)):
+def word_differences(frames: NDArray[np.uint8], differences: NDArray[np.int64]) -> None:
+    """Write in how many words each two of ``frames`` ``(n, frame_nbytes)`` differ to ``differences`` ``(n, n)``."""
+    n_frames, size = frames.shape
+    for i in range(n_frames):
         differences[i, i] = 0
         for j in range(i):
-            differences[i, j] = differences[j, i] = count_different(frames[i], frames[j])
+            address = frames.ctypes.data
+            n_different = count_different_words(address + i * size, address + j * size, size // WORD)
+            for k in range(size - size % WORD, size):
+                n_different += frames[i, k] != frames[j, k]
+            differences[i, j] = differences[j, i] = n_different
 
 
-@kernel(types.int64, READ_BYTES, READ_BYTE_ROWS, types.int64)
-def nearest_reference(frame: NDArray[np.uint8], references: NDArray[np.uint8], guess: int) -> int:
-    """Return which reference differs from ``frame`` in the fewest bytes; a good guess makes it faster."""
+@kernel(INT, types.uint64)
+def place_of_word(word: np.uint64) -> int:
+    """Return where a word has its place in a table of ``2 ** TABLE_BITS``."""
+    return np.int64((word * HASH) >> np.uint64(64 - TABLE_BITS))  # type: ignore[return-value]
+
+
+@kernel(types.void, READ_BYTES, SHORT_INTS)
+def index_words(bank: NDArray[np.uint8], table: NDArray[np.int32]) -> None:
+    """Fill a table ``(2 ** TABLE_BITS,)`` with a position of every word in the bank, -1 elsewhere.
+
+    Of a run of equal words the first position is kept, from where most of the run follows.
+    """
+    table[:] = -1
+    address = bank.ctypes.data
+    before = ~word_at(address) if bank.size >= WORD else np.uint64(0)
+    for i in range(bank.size - WORD + 1):
+        word = word_at(address + i)
+        if word != before:
+            table[place_of_word(word)] = i
+        before = word
+
+
+@kernel(INT, INT, INT, INT, INT, INT)
+def nearest_reference(frame: int, size: int, bank: int, n_references: int, guess: int) -> int:
+    """Return which reference differs from a frame least, ``guess`` where it is as good as another.
+
+    :param frame: address of the frame's bytes
+    :param size: how many there are
+    :param bank: address of the references
+    """
     nearest = guess
-    fewest = frame.size + 1
-    for turn in range(-1, len(references)):
-        index = guess if turn < 0 else turn
-        if index == guess and turn >= 0:
-            continue
-        reference = references[index]
-        n_different = 0
-        start = 0
-        while start < frame.size and n_different < fewest:
-            n_different += count_different(frame[start : start + CHUNK], reference[start : start + CHUNK])
-            start += CHUNK
-        if n_different < fewest:
-            fewest = n_different
-            nearest = index
+    least = dissimilarity(frame, bank + guess * size, size, size)
+    for index in range(n_references):
+        if index != guess:
+            found = dissimilarity(frame, bank + index * size, size, least)
+            if found < least:
+                least = found
+                nearest = index
     return nearest
 
 
-@kernel(types.int64, READ_BYTES, READ_BYTES, types.int64, BYTES)
+@kernel(INT, BYTES, INT, INT)
+def write_number(payload: NDArray[np.uint8], written: int, number: int) -> int:
+    """Write a number behind the first ``written`` bytes; return how many there are then."""
+    if number < LONG:
+        payload[written] = number
+        return written + 1
+    payload[written] = LONG
+    payload[written + 1] = number & 0xFF
+    payload[written + 2] = number >> 8
+    return written + 3
+
+
+@kernel(types.void, INTS, INT, INT)
+def remember_shift(recent: NDArray[np.int64], place: int, shift: int) -> None:
+    """Put a shift that is left before the recent ones, and take the one at ``place`` out of them."""
+    for k in range(place, 0, -1):
+        recent[k] = recent[k - 1]
+    recent[0] = shift
+
+
+@kernel(INT, INT, INT, INT, INT)
+def n_readable(source: int, bank_size: int, position: int, size: int) -> int:
+    """Return for how many bytes from ``position`` on a source can be read, 0 if it cannot be.
+
+    Of the frame itself only what lies a whole step back can: closer bytes may not be there when a step is copied.
+    """
+    if source < 0:
+        return 0
+    if source < bank_size:
+        return min(bank_size - source, size - position)
+    return size - position if source - bank_size + STEP <= position else 0
+
+
+@kernel(INT, INT, INT, INT, INT)
+def address_of(source: int, bank: int, bank_size: int, frame: int) -> int:
+    """Return where a source is in memory."""
+    return bank + source if source < bank_size else frame + source - bank_size
+
+
+@kernel(INT, READ_BYTES, READ_BYTES, SHORT_INTS, INT, INT, INTS, BYTES)
 def encode_delta(
-    frame: NDArray[np.uint8], reference: NDArray[np.uint8], header: int, payload: NDArray[np.uint8]
+    frame: NDArray[np.uint8],
+    bank: NDArray[np.uint8],
+    table: NDArray[np.int32],
+    reference: int,
+    line: int,
+    recent: NDArray[np.int64],
+    payload: NDArray[np.uint8],
 ) -> int:
-    """Write the runs in which ``frame`` differs from ``reference``; return the bytes written, -1 without room."""
+    """Write a frame as a delta to a reference; return the bytes written, -1 without room.
+
+    :param frame: its bytes, ``(frame_nbytes,)``
+    :param bank: bytes of all references, ``(n_references * frame_nbytes,)``
+    :param table: what :func:`index_words` made of the bank
+    :param reference: the one to begin with
+    :param line: bytes of a line of pixels: what is above a pixel is often like it
+    :param recent: room for the recent shifts, ``(N_RECENT,)``
+    :param payload: room for the payload
+    """
     size = frame.size
-    if payload.size == 0:
+    here = frame.ctypes.data
+    there = bank.ctypes.data
+    bank_size = bank.size
+    if payload.size < ROOM:
         return -1
-    payload[0] = header
+    shift = reference * size
+    above = bank_size - line
+    recent[:] = shift
+    payload[0] = FIRST_REFERENCE + reference
     written = 1
-    done = 0  # up to here the payload tells the frame
-    i = 0
-    while True:
-        while i < size and frame[i] == reference[i]:
-            if i % BLOCK == 0:  # whole blocks without a difference, as fast as they can be read
-                while i + BLOCK <= size and count_different(frame[i : i + BLOCK], reference[i : i + BLOCK]) == 0:
-                    i += BLOCK
-                if i >= size or frame[i] != reference[i]:
+    told = 0  # up to here the payload tells the frame
+    i = common_length(here, there + shift, size)
+    while i < size:
+        # Here frame and source differ. Literals, until they are equal for a while or another source is better.
+        start = end = i
+        better = shift
+        place = N_RECENT
+        base = address_of(shift + i, there, bank_size, here) - i
+        last = i + n_readable(shift + i, bank_size, i, size)
+        while i < size and i - end <= MAX_GAP:
+            if i < last and byte_at(base + i) == byte_at(here + i):
+                i += 1
+                continue
+            if (
+                (i - start) % SEARCH_EVERY == 0
+                and i + WORD <= size
+                and (i + WORD > last or n_different_bytes(word_at(base + i) ^ word_at(here + i)) >= DENSE)
+            ):
+                word = word_at(here + i)
+                longest = 0
+                for k in range(-2, N_RECENT):
+                    if k == -2:
+                        other = int(table[place_of_word(word)]) - i
+                        if other + i < 0:
+                            continue
+                    else:
+                        other = above if k == -1 else recent[k]
+                    readable = n_readable(other + i, bank_size, i, size)
+                    if other == shift or readable < WORD:
+                        continue
+                    source = address_of(other + i, there, bank_size, here)
+                    if word_at(source) != word:
+                        continue
+                    length = common_length(here + i, source, readable) - OWN_COST * (other > bank_size - size)
+                    if length > longest - 2 * (k >= 0):  # recent ones take two bytes less to tell
+                        longest, better, place = length, other, (k if k >= 0 else N_RECENT)
+                if longest >= MIN_GAIN and (
+                    longest - n_equal(here + i, base + i, max(0, min(longest, last - i))) >= MIN_GAIN
+                ):
+                    while i > start and n_readable(better + i - 1, bank_size, i - 1, size) > 0:
+                        if byte_at(address_of(better + i - 1, there, bank_size, here)) != byte_at(here + i - 1):
+                            break
+                        i -= 1
+                    end = min(end, i)
                     break
+                better = shift
             i += 1
-        if i >= size:
-            return written
-        start = i
-        last = i
-        i += 1
-        while i < size and i - last <= MAX_GAP:
-            if frame[i] != reference[i]:
-                last = i
-            i += 1
-        length = last + 1 - start
-        if written + 6 + length > payload.size:
+            end = i
+        if written + end - start + ROOM > payload.size:
             return -1
-        for number in (start - done, length):
-            if number < LONG:
-                payload[written] = number
+        if end > start:
+            written = write_number(payload, written, start - told)
+            written = write_number(payload, written, end - start)
+            copy_bytes(
+                here + start, payload.ctypes.data + written, end - start, min(size - start, payload.size - written)
+            )
+            written += end - start
+            told = end
+        if better != shift:
+            written = write_number(payload, written, i - told)
+            payload[written] = 0
+            written += 1
+            if place < N_RECENT:
+                payload[written] = place
                 written += 1
             else:
-                payload[written] = LONG
-                payload[written + 1] = number & 0xFF
-                payload[written + 2] = number >> 8
+                source = better + i
+                payload[written] = N_RECENT + (source >> 16)
+                payload[written + 1] = source & 0xFF
+                payload[written + 2] = (source >> 8) & 0xFF
                 written += 3
-        for j in range(length):
-            payload[written + j] = frame[start + j]
-        written += length
-        done = last + 1
-        i = last + 1
+            remember_shift(recent, min(place, N_RECENT - 1), shift)
+            shift = better
+            told = i
+        readable = n_readable(shift + i, bank_size, i, size)
+        if readable > 0:
+            i += common_length(here + i, address_of(shift + i, there, bank_size, here), readable)
+    return write_number(payload, written, size - told)
 
 
-@kernel(types.void, READ_BYTE_ROWS, READ_BYTE_ROWS, BYTE_ROWS, INTS)
+@kernel(INT, READ_BYTE_ROWS, READ_BYTES, SHORT_INTS, INT, BYTES, INTS)
 def encode_deltas(
     frames: NDArray[np.uint8],
-    references: NDArray[np.uint8],
+    bank: NDArray[np.uint8],
+    table: NDArray[np.int32],
+    line: int,
     payloads: NDArray[np.uint8],
-    lengths: NDArray[np.int64],
-) -> None:
-    """Encode each frame against the reference nearest to it.
+    ends: NDArray[np.int64],
+) -> int:
+    """Encode each frame, beginning with the reference nearest to it.
 
     :param frames: bytes of frames, ``(n, frame_nbytes)``
-    :param references: bytes of reference frames, ``(n_references, frame_nbytes)``
-    :param payloads: room for the payloads, ``(n, room)``
-    :param lengths: is given the length of each payload, -1 for one that has no room, ``(n,)``
+    :param bank: bytes of all references, ``(n_references * frame_nbytes,)``
+    :param table: what :func:`index_words` made of the bank
+    :param line: bytes of a line of pixels
+    :param payloads: room for the payloads, one after the other, ``(n * room,)``; each may have ``room`` bytes
+    :param ends: is given where each payload ends; one that has no room has no bytes, ``(n,)``
+    :return: the bytes of all payloads
     """
+    recent = np.empty(N_RECENT, dtype=np.int64)
+    n_frames, size = frames.shape
+    room = payloads.size // n_frames
     nearest = 0
-    for k in range(len(frames)):
-        nearest = nearest_reference(frames[k], references, nearest)
-        lengths[k] = encode_delta(frames[k], references[nearest], FIRST_REFERENCE + nearest, payloads[k])
+    written = 0
+    for k in range(n_frames):
+        nearest = nearest_reference(frames[k].ctypes.data, size, bank.ctypes.data, bank.size // size, nearest)
+        payload = payloads[written : written + room]
+        length = encode_delta(frames[k], bank, table, nearest, line, recent, payload)
+        written += max(length, 0)
+        ends[k] = written
+    return written
 
 
-@kernel(PAIR, READ_BYTES, types.int64, types.int64)
-def read_number(data: NDArray[np.uint8], start: int, end: int) -> tuple[int, int]:
-    """Return the number at ``start`` and where what follows it starts; -1 for that where it goes beyond ``end``."""
-    if start < 0 or start >= end:
-        return 0, -1
-    if data[start] < LONG:
-        return np.int64(data[start]), start + 1  # type: ignore[return-value]
-    if start + 3 > end:
-        return 0, -1
-    return np.int64(data[start + 1]) | np.int64(data[start + 2]) << 8, start + 3  # type: ignore[return-value]
+@kernel(PAIR, INT, INT, INT)
+def read_number(payload: int, at: int, size: int) -> tuple[int, int]:
+    """Return the number at ``at`` and where what follows it starts; beyond ``size`` where it goes beyond the end.
+
+    :param payload: address of the payload
+    :param size: how many bytes it has
+    """
+    if at >= size:
+        return 0, size + 1
+    first = number_at(payload + at)
+    if first < LONG:
+        return first, at + 1
+    if at + 3 > size:
+        return 0, size + 1
+    return number_at(payload + at + 1) | number_at(payload + at + 2) << 8, at + 3
 
 
-@kernel(types.boolean, READ_BYTES, types.int64, types.int64, BYTES)
-def apply_runs(data: NDArray[np.uint8], start: int, end: int, frame: NDArray[np.uint8]) -> bool:
-    """Write the runs in ``data[start:end]`` over ``frame``; return whether they are well-formed and fit it."""
+@kernel(types.uint8, INT, INT, INT, INT, INTS, INT, INT)
+def decode_delta(
+    payload: int, payload_size: int, bank: int, bank_size: int, recent: NDArray[np.int64], frame: int, size: int
+) -> int:
+    """Decode one payload; return :data:`DONE`, :data:`NOT_A_DELTA` or :data:`CORRUPT`.
+
+    :param payload: address of the payload, of ``payload_size`` bytes
+    :param bank: address of the references of its codec, ``bank_size`` bytes in all
+    :param recent: room for the recent shifts, ``(N_RECENT,)``
+    :param frame: address of the memory for the frame, of ``size`` bytes
+    """
+    if payload_size == 0 or byte_at(payload) < FIRST_REFERENCE:
+        return NOT_A_DELTA
+    shift = (number_at(payload) - FIRST_REFERENCE) * size
+    if shift + size > bank_size:
+        return CORRUPT
+    recent[:] = shift
     position = 0
-    while start < end:
-        skipped, start = read_number(data, start, end)
-        length, start = read_number(data, start, end)
-        position += skipped
-        if start < 0 or length == 0 or position + length > frame.size or start + length > end:
-            return False
-        for j in range(length):
-            frame[position + j] = data[start + j]
-        position += length
-        start += length
-    return True
+    at = 1
+    while True:
+        equal, at = read_number(payload, at, payload_size)
+        if at > payload_size or position + equal > size:
+            return CORRUPT
+        while equal > 0:  # twice where the source goes on from the bank's end to the frame
+            source = shift + position
+            readable = n_readable(source, bank_size, position, size)
+            if readable <= 0:
+                return CORRUPT
+            length = min(equal, readable)
+            copy_bytes(address_of(source, bank, bank_size, frame), frame + position, length, readable)
+            position += length
+            equal -= length
+        if position == size:
+            return DONE if at == payload_size else CORRUPT
+        length, at = read_number(payload, at, payload_size)
+        if at > payload_size:
+            return CORRUPT
+        if length > 0:
+            if position + length > size or at + length > payload_size:
+                return CORRUPT
+            copy_bytes(payload + at, frame + position, length, min(payload_size - at, size - position))
+            position += length
+            at += length
+            continue
+        # Another source, named by its shift or where it begins.
+        if at >= payload_size:
+            return CORRUPT
+        place = number_at(payload + at)
+        if place < N_RECENT:
+            better = recent[place]
+            at += 1
+        else:
+            if at + 3 > payload_size:
+                return CORRUPT
+            source = number_at(payload + at + 1) | number_at(payload + at + 2) << 8
+            better = ((place - N_RECENT) << 16 | source) - position
+            place = N_RECENT - 1
+            at += 3
+        remember_shift(recent, place, shift)
+        shift = better
 
 
-@kernel(types.int64, READ_BYTES, INTS, INTS, INTS, BYTE_ROWS, BYTES)
+@kernel(INT, INTS, INTS, INTS, INT_ROWS, BYTE_ROWS, BYTES)
 def decode_deltas(
-    data: NDArray[np.uint8],
-    starts: NDArray[np.int64],
     addresses: NDArray[np.int64],
-    n_references: NDArray[np.int64],
+    lengths: NDArray[np.int64],
+    writers: NDArray[np.int64],
+    banks: NDArray[np.int64],
     frames: NDArray[np.uint8],
     status: NDArray[np.uint8],
 ) -> int:
     """Decode the payloads that are deltas.
 
-    :param data: all payloads, one after the other
-    :param starts: where each begins, and where the last ends, ``(n + 1,)``
-    :param addresses: address of the references of each payload's codec, ``(n,)``
-    :param n_references: how many there are, each of ``frame_nbytes`` bytes, ``(n,)``
+    :param addresses: address of each payload, ``(n,)``
+    :param lengths: how many bytes it has, ``(n,)``
+    :param writers: the index of the codec that wrote it, ``(n,)``
+    :param banks: address of the references of each codec, and the bytes they have, ``(n_codecs, 2)``
     :param frames: is given the frames, ``(n, frame_nbytes)``
     :param status: is given :data:`DONE`, :data:`NOT_A_DELTA` or :data:`CORRUPT` for each payload, ``(n,)``
     :return: the number of payloads that are not done
     """
     n_left = 0
-    size = frames.shape[1]
-    for k in range(len(frames)):
-        start, end = starts[k], starts[k + 1]
-        if start == end or data[start] < FIRST_REFERENCE:
-            status[k] = NOT_A_DELTA
-            n_left += 1
-            continue
-        index = int(np.int64(data[start])) - FIRST_REFERENCE
-        if index >= n_references[k]:
-            status[k] = CORRUPT
-            n_left += 1
-            continue
-        reference = carray(_pointer(addresses[k] + index * size), size)  # type: ignore[call-arg]
-        frame = frames[k]
-        for j in range(size):
-            frame[j] = reference[j]
-        if apply_runs(data, start + 1, end, frame):
-            status[k] = DONE
-        else:
-            status[k] = CORRUPT
-            n_left += 1
+    n_frames, size = frames.shape
+    recent = np.empty(N_RECENT, dtype=np.int64)
+    for k in range(n_frames):
+        if not 0 <= writers[k] < len(banks):
+            raise IndexError("a payload's writer is not among the codecs")
+        bank, bank_size = banks[writers[k], 0], banks[writers[k], 1]
+        frame = frames.ctypes.data + k * size
+        status[k] = decode_delta(addresses[k], lengths[k], bank, bank_size, recent, frame, size)
+        n_left += status[k] != DONE
     return n_left

@@ -10,7 +10,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain, repeat
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -24,7 +23,6 @@ from sb3_compressed.codecs.base import (
     decode_each,
     frame_bytes,
     output_bytes,
-    share_of_each,
 )
 from sb3_compressed.codecs.zstd import Zstd
 from sb3_compressed.errors import CorruptPayload
@@ -83,10 +81,15 @@ class ZstdDict(LearningCodec, BytesCodec):
         return len(self.dictionary)
 
     @classmethod
-    def decode_batch(cls, codecs: Sequence[LearningCodec], payloads: Sequence[bytes], out: NDArray[Any]) -> None:
+    def decode_batch(
+        cls,
+        codecs: Sequence[LearningCodec],
+        writers: NDArray[np.int64],
+        payloads: Sequence[bytes],
+        out: NDArray[Any],
+    ) -> None:
         """Decode payloads of different dictionaries; see :meth:`LearningCodec.decode_batch`."""
-        share = share_of_each(codecs, payloads)
-        each = chain.from_iterable(repeat(codec, share) for codec in cast("Sequence[ZstdDict]", codecs))
+        each = [cast("ZstdDict", codecs[writer]) for writer in writers]
         decode_each(each, payloads, output_bytes(out, len(payloads)))
 
     def retire(self) -> None:

@@ -6,10 +6,13 @@ import pickle
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from sb3_compressed.codecs.delta import Delta, References, choose_references
-from sb3_compressed.codecs.delta_kernels import decode_deltas, encode_delta, encode_deltas
+from sb3_compressed.codecs.delta_kernels import decode_deltas, encode_deltas
+from sb3_compressed.codecs.payloads import Payloads
 from sb3_compressed.errors import CodecError
 
 
@@ -75,11 +78,11 @@ def test_a_batch_of_many_generations_is_decoded_at_once() -> None:
     writers = [codecs[i % len(codecs)] for i in range(40)]
     payloads = [writer.encode(frame[np.newaxis])[0] for writer, frame in zip(writers, frames, strict=True)]
     out = np.empty_like(frames)
-    Delta.decode_batch(writers, payloads, out)
+    numbers = np.arange(40) % len(codecs)
+    Delta.decode_batch(codecs, numbers, payloads, out)
     np.testing.assert_array_equal(out, frames)
-    by_writer = np.argsort([codecs.index(writer) for writer in writers], kind="stable")
-    Delta.decode_batch(codecs, [payloads[i] for i in by_writer], out)
-    np.testing.assert_array_equal(out, frames[by_writer])
+    Delta.decode_batch(codecs, numbers[7:30], Payloads.of(payloads)[7:30], out[:23])
+    np.testing.assert_array_equal(out[:23], frames[7:30])
 
 
 def test_what_was_learned_is_compared_and_pickled() -> None:
@@ -110,12 +113,14 @@ def test_references_that_payloads_cannot_tell_are_refused(references: References
         Delta(references=references)
 
 
-def test_payloads_that_cannot_be_shared_equally_are_refused() -> None:
+def test_payloads_need_writers_that_are_there() -> None:
     codec = Delta().learn(screens(64))
-    payloads = codec.encode(screens(3))
-    for codecs in ([codec, codec], []):
-        with pytest.raises(ValueError, match=f"3 payloads cannot be the equal shares of {len(codecs)} codecs"):
-            Delta.decode_batch(codecs, payloads, np.empty((3, 30, 30), np.uint8))
+    payloads, out = codec.encode(screens(3)), np.empty((3, 30, 30), np.uint8)
+    for numbers in ([0, 0, 1], [0, -1, 0]):
+        with pytest.raises(IndexError, match="a payload's writer is not among the codecs"):
+            Delta.decode_batch([codec], np.array(numbers), payloads, out)
+    with pytest.raises(ValueError, match="3 payloads must have as many writers, got 2"):
+        Delta.decode_batch([codec], np.zeros(2, np.int64), payloads, out)
 
 
 def test_nothing_learned_is_the_same_codec() -> None:
@@ -124,8 +129,54 @@ def test_nothing_learned_is_the_same_codec() -> None:
     assert codec.learn(np.zeros((100, 1), np.uint8)) is codec
 
 
-def test_a_kernel_without_room_writes_nothing() -> None:
-    guard = np.full(8, 99, np.uint8)
-    frame = np.zeros(2, np.uint8)
-    assert encode_delta(frame, frame, 2, guard[4:4]) == -1
-    assert (guard == 99).all()
+def test_a_kernel_without_room_writes_nothing_outside_of_it() -> None:
+    codec = Delta().learn(screens(64))
+    frames = np.random.default_rng(1).integers(0, 256, (3, 900), np.uint8)
+    for room in (0, 1, 15, 16, 40, 300):
+        guarded, ends = np.full(3 * room + 64, 99, np.uint8), np.empty(3, np.int64)
+        n_bytes = encode_deltas(frames, *codec._bank_and_index(), 30, guarded[32 : 32 + 3 * room], ends)
+        assert n_bytes == ends[-1] == 0
+        assert (guarded[:32] == 99).all()
+        assert (guarded[-32:] == 99).all()
+
+
+@pytest.mark.parametrize("speed", [1, 2, 5])
+def test_pictures_that_scroll_stay_small(speed: int) -> None:
+    rng = np.random.default_rng(0)
+    landscape = rng.integers(0, 256, (40 * 200, 30), np.uint8)
+    frames = np.stack([landscape[start : start + 30] for start in range(0, 64 * 40, 40)])
+    codec = Delta().learn(frames)
+    seen = frames[rng.integers(0, 64, 50)]
+    scrolled = np.concatenate([seen[:, speed:], rng.integers(0, 256, (50, speed, 30), np.uint8)], axis=1)
+    references = codec.references.rows.reshape(-1, 30, 30)
+    shifted = np.concatenate([references[:, speed:], scrolled[:16, -speed:]], axis=1)
+    payloads = codec.encode(shifted)
+    assert max(map(len, payloads)) < 30 * speed + 40
+    out = np.empty_like(shifted)
+    codec.decode_into(payloads, out)
+    np.testing.assert_array_equal(out, shifted)
+
+
+@given(st.data())
+def test_whatever_resembles_the_references_survives(data: st.DataObject) -> None:
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
+    size = data.draw(st.integers(16, 300))
+    n_values = data.draw(st.sampled_from([2, 4, 256]))
+    frames = rng.integers(0, n_values, (20, size), np.uint8)
+    codec = Delta().learn(frames)
+    frame = np.empty(0, np.uint8)
+    while frame.size < size:  # made of pieces of references, of itself, and of noise
+        sources = [*codec.references.rows, frame if frame.size else frames[0]]
+        source = sources[rng.integers(len(sources))]
+        start = rng.integers(len(source))
+        noise = rng.integers(0, n_values, rng.integers(0, 4), np.uint8)
+        frame = np.concatenate([frame, source[start : start + rng.integers(1, 80)], noise])
+    frame = frame[np.newaxis, :size]
+    shape = data.draw(st.sampled_from([(size,), (1, size), (size, 1), (size, 1, 1)]))
+    payloads, ends = np.empty(2 * size + 64, np.uint8), np.empty(1, np.int64)
+    n_bytes = encode_deltas(frame, *codec._bank_and_index(), data.draw(st.integers(1, size)), payloads, ends)
+    out = np.empty_like(frame)
+    codec.decode_into([payloads[:n_bytes].tobytes()], out)
+    np.testing.assert_array_equal(out, frame)
+    codec.decode_into(codec.encode(frame.reshape(1, *shape)), out)
+    np.testing.assert_array_equal(out, frame)
