@@ -23,7 +23,11 @@ def split_index(index: Any, n_lead: int, n_axes: int) -> tuple[tuple[Any, ...], 
     :raises IndexError: if the part inside the items has arrays in it, or integers while the part before it has
         arrays: NumPy's rules for these depend on both parts at once
     """
+    if type(index) is int and n_lead > 0:  # as SB3 writes a row; the same as below, at once
+        return (index,), ()
     parts = index if isinstance(index, tuple) else (index,)
+    if _is_plain(parts[:n_lead]) and n_lead <= len(parts) <= n_axes and all(map(is_whole, parts[n_lead:])):
+        return parts[:n_lead], ()  # as SB3 samples
     parts = _expand_ellipsis(parts, n_axes)
     consumed = 0
     lead: list[Any] = []
@@ -50,9 +54,14 @@ def split_index(index: Any, n_lead: int, n_axes: int) -> tuple[tuple[Any, ...], 
     return tuple(lead), inside
 
 
+def _is_plain(parts: tuple[Any, ...]) -> bool:
+    """Tell whether each part is an array of integers, and so uses one axis."""
+    return all(type(part) is np.ndarray and part.dtype.kind in "iu" for part in parts)
+
+
 def is_whole(part: Any) -> bool:
     """Tell whether one part of an index takes its axis whole."""
-    return isinstance(part, slice) and part == WHOLE
+    return type(part) is slice and part == WHOLE
 
 
 def _is_array(part: Any) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum, auto
 from itertools import chain
 from typing import Any
@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 
 from sb3_compressed.arrays.frames import FrameLayout
 from sb3_compressed.codecs import Codec, LearningCodec
+from sb3_compressed.codecs.payloads import Payloads
 from sb3_compressed.errors import CorruptPayload
+from sb3_compressed.threads import in_chunks
 
 __all__ = ["Slot", "SlotCoder"]
 
@@ -25,6 +27,21 @@ Slot = bytes | tuple[Any, ...] | None
   A codec and one payload are a whole item;
 - ``None``: nothing yet.
 """
+
+
+Learned = tuple[Sequence[LearningCodec], NDArray[np.int64], Sequence[bytes]]
+"""Codecs that learned, for each payload the index of the one that wrote it, and the payloads."""
+
+Decoder = Callable[[int, int, NDArray[Any]], None]
+"""Decodes the payloads from one index to another into frames."""
+
+#: A thread has to find so much to write that it is worth waking it, about 0.1 ms of work.
+MIN_CHUNK_NBYTES = 1 << 20
+#: Codecs in one batch for which there is room.
+MAX_CODECS = 256
+
+
+TUPLE_TYPE, BYTES_TYPE = id(tuple), id(bytes)
 
 
 class SlotCoder:
@@ -46,6 +63,7 @@ class SlotCoder:
         self.dtype = dtype
         self.codec = codec
         self.layout = layout
+        self._learns = isinstance(codec, LearningCodec)  # and so do those that learned from it
 
     @property
     def n_frames(self) -> int:
@@ -68,7 +86,7 @@ class SlotCoder:
         :raises TypeError: if the codec does not keep its contract; better than a payload that reads as something else
         """
         payloads = self.codec.encode(frames) if len(frames) else []
-        if len(payloads) != len(frames) or not set(map(type, payloads)) <= {bytes}:
+        if len(payloads) != len(frames) or not all(type(payload) is bytes for payload in payloads):
             kinds = sorted({type(payload).__name__ for payload in payloads})
             raise TypeError(
                 f"{self.codec!r} must encode {len(frames)} frames to as many bytes objects, "
@@ -80,20 +98,22 @@ class SlotCoder:
         """Return the slot of an item of which some frames were just encoded.
 
         :param fresh: payloads of its newest frames
-        :param continued: the slot of the item before it, whose newest frames are its oldest
+        :param continued: the slot of the item before it, whose newest frames are its oldest; of no concern where all
+            frames are new
         """
-        n_frames = self.n_frames
+        codec = self.codec
+        n_frames = 1 if self.layout is None else self.layout.n_frames
         n_gone = len(fresh)
-        if not isinstance(self.codec, LearningCodec):
+        if not self._learns:
             if self.layout is None:
                 return fresh[0]
             return (*continued[n_gone:], *fresh) if n_gone < n_frames else tuple(fresh)  # type: ignore[index]
         if n_gone == n_frames:
-            return (self.codec, *fresh)
-        if continued[0] is self.codec and len(continued) == 1 + n_frames:  # type: ignore[index, arg-type]
-            return (self.codec, *continued[1 + n_gone :], *fresh)  # type: ignore[index]
+            return (codec, *fresh)
+        if continued[0] is codec and len(continued) == 1 + n_frames:  # type: ignore[index, arg-type]
+            return (codec, *continued[1 + n_gone :], *fresh)  # type: ignore[index]
         codecs, payloads = _unpack(continued)
-        return _pack([*codecs[n_gone:], *[self.codec] * n_gone], [*payloads[n_gone:], *fresh])
+        return _pack([*codecs[n_gone:], *[codec] * n_gone], [*payloads[n_gone:], *fresh])  # type: ignore[list-item]
 
     def encode(self, items: NDArray[Any]) -> list[Slot]:
         """Encode items ``(n, *item_shape)``, each for itself.
@@ -106,73 +126,79 @@ class SlotCoder:
         payloads = self.encode_frames(frames.reshape(n_items * n_frames, *frame_shape))
         return [self.join(payloads[start : start + n_frames]) for start in range(0, len(payloads), n_frames)]
 
-    def decode_into(self, slots: Sequence[Slot], out: NDArray[Any]) -> None:
+    def decode_into(self, slots: Sequence[Slot] | NDArray[Any], out: NDArray[Any], num_threads: int = 1) -> None:
         """Decode slots into memory that the caller owns.
 
-        :param slots: ``n`` slots
+        :param slots: ``n`` slots, fastest from an object array
         :param out: C-contiguous array ``(n, *item_shape)`` of any dtype; values are cast to it
+        :param num_threads: how many threads may work on it
         :raises CorruptPayload: with the position of the slot as its ``index``
         """
         if out.dtype != self.dtype:
             stored = np.empty(out.shape, dtype=self.dtype)
-            self.decode_into(slots, stored)
+            self.decode_into(slots, stored, num_threads)
             out[...] = stored
             return
-        if not slots:
+        if not len(slots):
             return
-        if _are_alike(slots):
-            self._decode_kind(_kind(slots[0]), slots, out)
+        if not isinstance(slots, np.ndarray):
+            slots = np.fromiter(slots, dtype=object, count=len(slots))
+        if isinstance(self.codec, LearningCodec) and (learned := locate_learned(slots, self.n_frames)):
+            self._decode_frames(self._learned_decoder(learned), len(slots), out, num_threads)
             return
+        # Codecs that are called payload by payload, and what is rare: unwritten slots among written ones, items from
+        # before the layout was found, stacks with frames from before and after the codec learned.
         kinds = [_kind(slot) for slot in slots]
-        # Unwritten slots among written ones, or whole items from before the layout was found: kind by kind.
         for kind in set(kinds):
             positions = [position for position, other in enumerate(kinds) if other is kind]
-            part = np.empty((len(positions), *out.shape[1:]), dtype=out.dtype)
+            is_all = len(positions) == len(slots)
+            part = out if is_all else np.empty((len(positions), *out.shape[1:]), dtype=out.dtype)
             try:
-                self._decode_kind(kind, [slots[position] for position in positions], part)
+                self._decode_kind(kind, slots if is_all else slots[positions], part, num_threads)
             except CorruptPayload as error:
                 raise CorruptPayload(error.reason, positions[error.index]) from error
-            out[positions] = part
+            if not is_all:
+                out[positions] = part
 
-    def _decode_kind(self, kind: Kind, slots: Sequence[Any], out: NDArray[Any]) -> None:
+    def _decode_kind(self, kind: Kind, slots: NDArray[Any], out: NDArray[Any], num_threads: int) -> None:
         if kind is Kind.UNWRITTEN:
             out[...] = 0  # as in SB3, what was never written reads as zeros
-        elif kind is Kind.WHOLE:
-            self._decode_payloads(slots, out)
-        else:
-            self._decode_stacks(slots, out)
-
-    def _decode_stacks(self, slots: Sequence[tuple[Any, ...]], out: NDArray[Any]) -> None:
-        assert self.layout is not None
-        stacks = self.layout.split(out)  # a view: (n, n_frames, *frame_shape)
-        in_place = stacks.flags.c_contiguous
-        frames = stacks if in_place else np.empty(stacks.shape, dtype=stacks.dtype)
-        try:
-            self._decode_payloads(slots, frames.reshape(len(slots) * self.layout.n_frames, *self.layout.frame_shape))
-        except CorruptPayload as error:
-            raise CorruptPayload(error.reason, error.index // self.layout.n_frames) from error
-        if not in_place:
-            stacks[...] = frames
-
-    def _decode_payloads(self, slots: Sequence[Any], frames: NDArray[Any]) -> None:
-        """Decode all payloads of slots into as many frames."""
-        if not isinstance(self.codec, LearningCodec):
-            self.codec.decode_into(slots if type(slots[0]) is bytes else list(chain.from_iterable(slots)), frames)
             return
-        codecs: list[LearningCodec] = []
-        payloads: list[bytes] = []
-        n_parts = 1 + len(frames) // max(len(slots), 1)
-        if type(slots[0]) is tuple and len(slots[0]) == n_parts and _are_alike(slots):
-            # Each is a codec and what it wrote, as all are but those written just after the codec learned.
-            payloads += chain.from_iterable(slots)
-            codecs += payloads[::n_parts]  # type: ignore[arg-type]
-            del payloads[::n_parts]
+        if isinstance(self.codec, LearningCodec):
+            decoder = self._learned_decoder(unpack_learned(slots, self.codec))
         else:
-            for slot in slots:
-                slot_codecs, slot_payloads = _unpack(slot) if type(slot) is tuple else ([self.codec], [slot])
-                codecs += slot_codecs
-                payloads += slot_payloads
-        type(self.codec).decode_batch(codecs, payloads, frames)
+            decoder = self._decoder(slots.tolist() if type(slots[0]) is bytes else list(chain.from_iterable(slots)))
+        self._decode_frames(decoder, len(slots), out, num_threads, is_whole=kind is Kind.WHOLE)
+
+    def _decode_frames(
+        self, decode: Decoder, n_slots: int, out: NDArray[Any], num_threads: int, *, is_whole: bool = False
+    ) -> None:
+        """Decode all payloads of slots of one kind, in parallel, and put items together where they are in frames."""
+        layout = None if is_whole else self.layout
+        n_frames = 1 if layout is None else layout.n_frames
+        stacks = out if layout is None else layout.split(out)  # a view: (n, n_frames, *frame_shape)
+        in_place = stacks.flags.c_contiguous
+        frame_shape = self.item_shape if layout is None else layout.frame_shape
+        frames = (stacks if in_place else np.empty(stacks.shape, out.dtype)).reshape(n_slots * n_frames, *frame_shape)
+
+        def decode_part(start: int, end: int) -> None:
+            try:
+                decode(start, end, frames[start:end])
+            except CorruptPayload as error:
+                raise CorruptPayload(error.reason, (start + error.index) // n_frames) from error
+
+        n_chunks = min(num_threads, frames.nbytes // MIN_CHUNK_NBYTES) if self.codec.is_parallel else 1
+        in_chunks(decode_part, len(frames), n_chunks)
+        if not in_place:
+            stacks[...] = frames.reshape(stacks.shape)
+
+    def _decoder(self, payloads: Sequence[bytes]) -> Decoder:
+        return lambda start, end, frames: self.codec.decode_into(payloads[start:end], frames)
+
+    def _learned_decoder(self, learned: Learned) -> Decoder:
+        codecs, writers, payloads = learned
+        decode = type(codecs[0]).decode_batch
+        return lambda start, end, frames: decode(codecs, writers[start:end], payloads[start:end], frames)
 
 
 class Kind(Enum):
@@ -183,18 +209,59 @@ class Kind(Enum):
     FRAMES = auto()
 
 
-def _are_alike(slots: Sequence[Any]) -> bool:
-    """Tell, without a loop in Python, whether slots are of one type and length, and so of one kind."""
-    types = set(map(type, slots))
-    return len(types) == 1 and (types != {tuple} or len(set(map(len, slots))) == 1)
-
-
 def _kind(slot: Slot) -> Kind:
     if slot is None:
         return Kind.UNWRITTEN
     if type(slot) is bytes or (len(slot) == 2 and type(slot[0]) is not bytes):
         return Kind.WHOLE
     return Kind.FRAMES
+
+
+def locate_learned(slots: NDArray[Any], n_frames: int) -> Learned | None:
+    """Return what is in a contiguous array of slots that learned codecs wrote, ``None`` if there are others too."""
+    from sb3_compressed.arrays.slot_kernels import LAYOUT_IS_KNOWN, locate_payloads
+
+    if not LAYOUT_IS_KNOWN:
+        return None
+    n_slots = len(slots)
+    writers, addresses, lengths = np.empty((3, n_slots * n_frames), dtype=np.int64)
+    known, first = np.empty((2, MAX_CODECS), dtype=np.int64)
+    n_codecs = locate_payloads(
+        slots.__array_interface__["data"][0],
+        n_slots,
+        n_frames,
+        TUPLE_TYPE,
+        BYTES_TYPE,
+        known,
+        first,
+        writers,
+        addresses,
+        lengths,
+    )
+
+    def get(index: int) -> bytes:
+        return [part for part in slots[index // n_frames] if type(part) is bytes][index % n_frames]
+
+    def writer_of(index: int) -> LearningCodec:
+        codecs, _ = _unpack(slots[index // n_frames])
+        return codecs[index % n_frames]
+
+    if not n_codecs:
+        return None
+    return [writer_of(index) for index in first[:n_codecs].tolist()], writers, Payloads(addresses, lengths, get)
+
+
+def unpack_learned(slots: NDArray[Any], codec: LearningCodec) -> Learned:
+    """Return what is in slots of any kind, payload by payload; plain bytes are of ``codec``."""
+    codecs: list[LearningCodec] = []
+    payloads: list[bytes] = []
+    for slot in slots:
+        slot_codecs, slot_payloads = _unpack(slot) if type(slot) is tuple else ([codec], [slot])
+        codecs += slot_codecs
+        payloads += slot_payloads
+    distinct = {id(codec): codec for codec in codecs}
+    numbers = {key: number for number, key in enumerate(distinct)}
+    return list(distinct.values()), np.array([numbers[id(codec)] for codec in codecs], dtype=np.int64), payloads
 
 
 def _unpack(slot: Any) -> tuple[Sequence[LearningCodec], Sequence[bytes]]:
