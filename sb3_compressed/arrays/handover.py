@@ -1,4 +1,4 @@
-"""Handing decoded arrays over: what was decoded inside a batch belongs to nobody yet and may be kept without a copy."""
+"""Handing decoded arrays over: what is decoded inside a batch belongs to nobody yet and may be kept without a copy."""
 
 from __future__ import annotations
 
@@ -7,21 +7,35 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["collect_decoded", "note_decoded", "take_decoded"]
+from sb3_compressed.arrays.batch_memory import BatchMemory
+
+__all__ = ["collect_decoded", "new_output", "note_decoded", "take_decoded"]
 
 _batch = threading.local()
 
 
 @contextmanager
-def collect_decoded() -> Iterator[None]:
-    """Remember, in this thread, the arrays that are decoded from here on, until the end of the block."""
+def collect_decoded(memory: BatchMemory) -> Iterator[None]:
+    """Remember, in this thread, the arrays that are decoded from here on, until the end of the block.
+
+    :param memory: where the arrays are made
+    """
+    memory.begin_batch()
     _batch.decoded = {}
+    _batch.memory = memory
     try:
         yield
     finally:
-        del _batch.decoded
+        del _batch.decoded, _batch.memory
+
+
+def new_output(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return an uninitialised array to decode into."""
+    memory: BatchMemory | None = getattr(_batch, "memory", None)
+    return np.empty(shape, dtype=dtype) if memory is None else memory.empty(shape, dtype)
 
 
 def note_decoded(array: NDArray[Any]) -> None:
