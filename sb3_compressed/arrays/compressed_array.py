@@ -13,13 +13,14 @@ from numpy.typing import DTypeLike, NDArray
 
 from sb3_compressed.arrays.cast import cast_values, clip_values
 from sb3_compressed.arrays.frames import FrameStack, LayoutSearch, stated_layout
-from sb3_compressed.arrays.handover import note_decoded
+from sb3_compressed.arrays.handover import new_output, note_decoded
 from sb3_compressed.arrays.indexing import is_whole, split_index
 from sb3_compressed.arrays.memory import held_nbytes
 from sb3_compressed.arrays.sharing import FrameSharing
 from sb3_compressed.arrays.slots import Slot, SlotCoder
 from sb3_compressed.codecs import Codec, get_codec
 from sb3_compressed.errors import CorruptPayload, LossyDtypeWarning
+from sb3_compressed.threads import validate_num_threads
 from sb3_compressed.warning import warn_user
 
 __all__ = ["CompressedArray"]
@@ -57,7 +58,8 @@ class CompressedArray(NDArrayOperatorsMixin):
         first or the last axis of an item, or ``None`` for items that are no stacks
     :param elem_type: dtype to store values in, if not ``dtype``. A narrower one warns, and loses what does not fit it:
         values are clipped to the range of an integer type and rounded to a floating one
-    :raises ValueError: for a shape, codec or frame stack that does not make sense
+    :param num_threads: how many threads decode large reads; ``None`` for as many as there are cores, four at most
+    :raises ValueError: for an argument that does not make sense
     """
 
     def __init__(
@@ -68,7 +70,9 @@ class CompressedArray(NDArrayOperatorsMixin):
         frame_stack: FrameStack = "auto",
         *,
         elem_type: DTypeLike | None = None,
+        num_threads: int | None = None,
     ) -> None:
+        self.num_threads = validate_num_threads(num_threads)
         if len(shape) < 2 or min(shape) < 0:
             raise ValueError(f"shape must be (rows, n_envs, *item_shape) without negative numbers, got {shape}")
         self.dtype = np.dtype(dtype)
@@ -171,10 +175,10 @@ class CompressedArray(NDArrayOperatorsMixin):
         selected = self._slots[lead]
         is_array = isinstance(selected, np.ndarray)
         lead_shape = selected.shape if is_array else ()
-        slots = selected.ravel().tolist() if is_array else [selected]
-        out = np.empty((len(slots), *self.item_shape), dtype=self.dtype)
+        slots = selected.ravel() if is_array else [selected]
+        out = new_output((len(slots), *self.item_shape), self.dtype)
         try:
-            self._coder.decode_into(slots, out)
+            self._coder.decode_into(slots, out, self.num_threads)
         except CorruptPayload as error:
             raise CorruptPayload(error.reason, error.index, self._place(lead, error.index)) from error
         out = out.reshape(lead_shape + self.item_shape)
@@ -216,6 +220,10 @@ class CompressedArray(NDArrayOperatorsMixin):
             raise IndexError(
                 f"cannot write inside the items with {inside}; read the items, change them and write them back"
             )
+        if is_encoded_row(value):
+            self._allocate()
+            self._slots[lead] = value.reshape(self._slots.shape[1:])
+            return
         selected = self._slots[lead]
         values = self._stored_values(value)
         slots: list[Slot]
@@ -235,9 +243,24 @@ class CompressedArray(NDArrayOperatorsMixin):
         else:
             self._slots[lead] = slots[0]
 
-    def check_values(self, value: Any, lead_shape: tuple[int, ...]) -> None:
-        """Raise what writing ``value`` to slots of shape ``lead_shape`` would raise, without writing."""
-        self._broadcast(self._stored_values(value), lead_shape)
+    def encode_row(self, value: Any) -> NDArray[Any]:
+        """Encode observations of all environments without writing them anywhere.
+
+        What is returned stands for the observations where they are written next, as in
+        ``array[row] = array.encode_row(obs)``: it can be handed through code that copies it.
+
+        :param value: observations ``(n_envs, *item_shape)``
+        :return: object array ``(n_envs,)`` of slots, for this array or one that :meth:`empty_like` made
+        :raises ValueError: if the shape or a value does not fit
+        :raises TypeError: if ``value`` has no numbers
+        """
+        values = self.checked_row(value)
+        slots = self._coder.encode(values) if self._sharing is None else self._sharing.encode_row(values)
+        return np.fromiter(slots, dtype=ENCODED, count=len(slots))
+
+    def checked_row(self, value: Any) -> NDArray[Any]:
+        """Return observations of all environments as :meth:`encode_row` encodes them, or raise what it would raise."""
+        return self._broadcast(self._stored_values(value), self._slots.shape[1:])
 
     def _stored_values(self, value: Any) -> NDArray[Any]:
         values = cast_values(np.asarray(value), self.dtype)
@@ -359,6 +382,15 @@ class CompressedArray(NDArrayOperatorsMixin):
             "decode what you need by indexing, or all of it explicitly with np.asarray(array), "
             f"which takes {self.raw_nbytes / 1e6:.1f} MB"
         )
+
+
+#: The dtype of rows that are encoded already. NumPy hands what it says of itself on to copies.
+ENCODED = np.dtype(object, metadata={"sb3_compressed": "slots"})
+
+
+def is_encoded_row(value: Any) -> bool:
+    """Tell whether a value is what :meth:`CompressedArray.encode_row` returned, or a copy of it."""
+    return isinstance(value, np.ndarray) and value.dtype.kind == "O" and value.dtype.metadata == ENCODED.metadata
 
 
 def _unwritten(shape: tuple[int, ...]) -> NDArray[Any]:

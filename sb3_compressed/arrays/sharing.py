@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from itertools import islice
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sb3_compressed.arrays.frames import LayoutSearch
+from sb3_compressed.arrays.frames import FrameLayout, LayoutSearch
 from sb3_compressed.arrays.slots import Slot, SlotCoder
 from sb3_compressed.arrays.teacher import Teacher
 from sb3_compressed.codecs import LearningCodec
@@ -39,8 +37,7 @@ class FrameSharing:
         self._search = search
         self._teacher = Teacher()
         self._slots: list[Slot] = []  # the last row's, one for each environment
-        self._items: NDArray[Any] | None = None  # and its observations, [n_envs, *item_shape], as they came in memory
-        self._rows: NDArray[np.uint8] | None = None  # their bytes, as ``_pieces`` gives them
+        self._known: KnownRow | None = None  # and its observations
 
     def encode_row(self, items: NDArray[Any]) -> list[Slot]:
         """Encode the next observation of every environment.
@@ -50,25 +47,30 @@ class FrameSharing:
         """
         if self._search is not None:
             self._find_layout(self._search, items)
-        items = np.array(items, order="K", copy=True)
-        rows, piece = self._pieces(items)
-        n_new = self._count_new_frames(items, rows, piece)
-        if not n_new.any():  # an observation that was the next one before
+        known = self._known_row_like(items)
+        n_new, fresh = known.take_new_frames(items)
+        if not len(fresh):  # an observation that was the next one before
             return self._slots
-        fresh = self._take_new_frames(rows, piece, n_new)
-        payloads = iter(self.coder.encode_frames(fresh))
-
-        slots: list[Slot] = []
-        for env, count in enumerate(n_new.tolist()):
-            if count == 0:
-                slots.append(self._slots[env])
-                continue
-            continued = self._slots[env] if count < self.coder.n_frames else None
-            slots.append(self.coder.join(list(islice(payloads, count)), continued))
-        self._slots, self._items, self._rows = slots, items, rows
+        try:
+            self._slots = self._join(n_new, self.coder.encode_frames(fresh))
+        except BaseException:
+            self._known = None  # whose payloads are not there
+            self._slots = []
+            raise
         if isinstance(self.coder.codec, LearningCodec):
             self._learn(self.coder.codec, fresh)
-        return slots
+        return self._slots
+
+    def _join(self, n_new: NDArray[np.int64], payloads: list[bytes]) -> list[Slot]:
+        """Return the slots of a row of which these are the payloads of the new frames."""
+        fresh = iter(payloads)
+        counts = n_new.tolist()
+        before = self._slots or [None] * len(counts)
+        join = self.coder.join
+        return [
+            join(list(islice(fresh, count)), slot) if count else slot
+            for count, slot in zip(counts, before, strict=True)
+        ]
 
     def _learn(self, codec: LearningCodec, fresh: NDArray[Any]) -> None:
         """Show new frames to the teacher, and take a codec that has learned when it is time."""
@@ -78,57 +80,25 @@ class FrameSharing:
             if self.coder.codec is not codec:
                 codec.retire()
 
-    def _pieces(self, items: NDArray[Any]) -> tuple[NDArray[np.uint8], int]:
-        """Return observations as bytes in which each frame lies in equal pieces, and the bytes of a piece.
-
-        The bytes ``(n_envs, item_nbytes)`` are a view where memory allows it: frames one after the other, or
-        interleaved pixel by pixel, as ``VecFrameStack`` stacks them.
-        """
-        n_envs, item_nbytes = len(items), items.nbytes // max(len(items), 1)
-        layout = self.coder.layout
-        piece = item_nbytes // self.coder.n_frames
-        if layout is not None and layout.axis == 0 and layout.channels == 1:
-            interleaved = items.transpose(0, *range(2, items.ndim), 1)
-            if interleaved.flags.c_contiguous and not items.flags.c_contiguous:
-                items, piece = interleaved, items.itemsize
-        elif layout is not None and layout.axis == -1:
-            piece = layout.channels * items.itemsize
-        return np.ascontiguousarray(items).reshape(n_envs, item_nbytes // items.itemsize).view(np.uint8), piece
-
-    def _count_new_frames(self, items: NDArray[Any], rows: NDArray[np.uint8], piece: int) -> NDArray[np.int64]:
-        """Tell how many frames of each environment's observation have no payload yet.
-
-        That is the smallest shift by which its older frames equal the newer ones remembered. Bits are compared, not
-        values: NaN equals itself and -0.0 differs from 0.0.
-        """
-        n_frames = self.coder.n_frames
-        n_new = np.full(len(items), n_frames, dtype=np.int64)
-        known = self._remembered_items()
-        if known is None or known.shape != items.shape or not items.size:
-            return n_new
-        if known.strides == items.strides and self._rows is not None:
-            known_rows = self._rows
-        else:
-            laid_alike = np.empty_like(items)
-            laid_alike[...] = known
-            known_rows, _ = self._pieces(laid_alike)
-        masks = older_frames(n_frames, rows.shape[1], piece)
-        sharing_kernels().count_new_frames(rows, known_rows, masks, piece, n_new)
-        return n_new
-
-    def _take_new_frames(self, rows: NDArray[np.uint8], piece: int, n_new: NDArray[np.int64]) -> NDArray[Any]:
-        """Return the new frames of all environments, the oldest of an environment first: ``(n, *frame_shape)``."""
-        n_frames = self.coder.n_frames
-        frames = np.empty((int(n_new.sum()), rows.shape[1] // n_frames), dtype=np.uint8)
-        if frames.size:
-            sharing_kernels().take_new_frames(rows, n_new, n_frames, piece, frames)
-        return frames.view(self.coder.dtype).reshape(len(frames), *self.coder.frame_shape)
+    def _known_row_like(self, items: NDArray[Any]) -> KnownRow:
+        """Return what is known of the row before, in the memory layout of ``items``."""
+        known = self._known
+        if known is not None and known.is_like(items, self.coder.layout):
+            return known
+        before = self._remembered_items()
+        self._known = KnownRow(items, self.coder.layout)
+        if before is not None and before.shape == items.shape:
+            self._known.remember(before)
+        return self._known
 
     def _remembered_items(self) -> NDArray[Any] | None:
-        if self._items is None and self._slots:  # after unpickling
-            self._items = np.empty((len(self._slots), *self.coder.item_shape), dtype=self.coder.dtype)
-            self.coder.decode_into(self._slots, self._items)
-        return self._items
+        if self._known is not None and self._known.is_known:
+            return self._known.items
+        if not self._slots:
+            return None
+        items = np.empty((len(self._slots), *self.coder.item_shape), dtype=self.coder.dtype)  # after unpickling
+        self.coder.decode_into(self._slots, items)
+        return items
 
     def _find_layout(self, search: LayoutSearch, items: NDArray[Any]) -> None:
         known = self._remembered_items()
@@ -138,23 +108,79 @@ class FrameSharing:
             if layout is not None:
                 self.coder.layout = layout
                 # The last row was stored as whole items, so there are no payloads of its frames to refer to.
-                self._slots, self._items, self._rows = [], None, None
+                self._slots, self._known = [], None
         if search.over or self.coder.layout is not None:
             self._search = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_items": None, "_rows": None}  # the payloads say the same
+        return {**self.__dict__, "_known": None}  # the payloads say the same
 
 
-@lru_cache(maxsize=4)
-def older_frames(n_frames: int, item_nbytes: int, piece: int) -> NDArray[np.uint8]:
-    """Return masks ``(shift: n_frames, item_nbytes)`` with 1 at the bytes of all but the newest ``shift`` frames."""
-    frame_of_byte = np.arange(item_nbytes) // piece % n_frames
-    return (frame_of_byte < n_frames - np.arange(n_frames)[:, np.newaxis]).astype(np.uint8)
+class KnownRow:
+    """One row of observations, remembered in the memory layout in which rows come.
 
+    Environments that stack frames give channel-last memory, seen through a transposed view. Frames are compared and
+    taken out where they are: making observations contiguous first would take longer than both.
 
-def sharing_kernels() -> ModuleType:
-    """Return the module of the kernels; numba is imported, and they are compiled, when the first row is written."""
-    from sb3_compressed.arrays import sharing_kernels
+    :param items: a row ``(n_envs, *item_shape)`` in such a layout; it is not kept, nor known yet
+    :param layout: how items are cut into frames; ``None`` for not at all
+    """
 
-    return sharing_kernels
+    def __init__(self, items: NDArray[Any], layout: FrameLayout | None) -> None:
+        self.is_known = False
+        self._strides, self._layout = items.strides, layout
+        n_frames = 1 if layout is None else layout.n_frames
+        item_nbytes = items.nbytes // max(len(items), 1)
+        # Frames are one after the other, or interleaved pixel by pixel as ``VecFrameStack`` stacks them.
+        self._n_frames, self._piece, self._axes = n_frames, item_nbytes // n_frames, tuple(range(items.ndim))
+        if layout is not None and layout.axis == 0 and layout.channels == 1:
+            last = (0, *range(2, items.ndim), 1)
+            if items.transpose(last).flags.c_contiguous and not items.flags.c_contiguous:
+                self._piece, self._axes = items.itemsize, last
+        elif layout is not None and layout.axis == -1:
+            self._piece = layout.channels * items.itemsize
+        shape = tuple(items.shape[axis] for axis in self._axes)
+        self.items = np.empty(shape, dtype=items.dtype).transpose(np.argsort(self._axes))
+        self._rows = self._bytes(self.items)
+        self._n_new = np.empty(len(items), dtype=np.int64)
+        frame_shape = items.shape[1:] if layout is None else layout.frame_shape
+        self._frames = np.empty((len(items) * n_frames, *frame_shape), dtype=items.dtype)
+        self._frame_rows = self._frames.reshape(len(self._frames), -1).view(np.uint8) if items.size else None
+
+    def is_like(self, items: NDArray[Any], layout: FrameLayout | None) -> bool:
+        """Tell whether rows like this one are of the same shape and layout in memory."""
+        return items.strides == self._strides and items.shape == self.items.shape and layout is self._layout
+
+    def remember(self, items: NDArray[Any]) -> None:
+        """Know this row from now on, whatever layout it comes in."""
+        self.items[...] = items
+        self.is_known = True
+
+    def take_new_frames(self, items: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[Any]]:
+        """Tell what is new in a row, and remember it instead of the one before.
+
+        :return: how many frames of each environment's observation are new, ``(n_envs,)``, and these frames, the oldest
+            of an environment first, ``(n, *frame_shape)``; the memory of both is used again
+        """
+        from sb3_compressed.arrays.sharing_kernels import take_new_frames
+
+        if self._frame_rows is None:  # observations of no bytes
+            self._n_new[:] = 0 if self.is_known else self._n_frames
+            n_fresh = int(self._n_new.sum())
+        else:
+            n_fresh = take_new_frames(
+                self._bytes(items),
+                self._rows,
+                self._n_frames,
+                self._piece,
+                self.is_known,
+                self._n_new,
+                self._frame_rows,
+            )
+        self.is_known = True
+        return self._n_new, self._frames[:n_fresh]
+
+    def _bytes(self, items: NDArray[Any]) -> NDArray[np.uint8]:
+        """Return a row as bytes ``(n_envs, item_nbytes)``, a view where memory allows it."""
+        rows = np.ascontiguousarray(items.transpose(self._axes)).reshape(len(items), -1) if items.size else items
+        return rows if rows.dtype == np.uint8 else rows.view(np.uint8)

@@ -11,72 +11,85 @@ import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
-from sb3_compressed.jit import BYTE_ROWS, INTS, READ_BYTE_ROWS, READ_BYTES, kernel
+from sb3_compressed.byte_kernels import EVERYWHERE, INT, WORD, copy_bytes, differ
+from sb3_compressed.jit import BYTE_ROWS, BYTES, INTS, READ_BYTE_ROWS, READ_BYTES, kernel
 
-__all__ = ["count_new_frames", "take_new_frames"]
-
-CHUNK = 2048  # bytes compared before a difference ends it
-
-
-@kernel(types.boolean, READ_BYTES, READ_BYTES, READ_BYTES)
-def differ(some: NDArray[np.uint8], others: NDArray[np.uint8], mask: NDArray[np.uint8]) -> bool:
-    """Tell whether two byte vectors differ where ``mask`` is 1; without branches, for wide instructions."""
-    n_different = 0
-    for i in range(some.size):
-        n_different += (some[i] != others[i]) & mask[i]
-    return n_different > 0
+__all__ = ["take_new_frames"]
 
 
-@kernel(types.void, READ_BYTE_ROWS, READ_BYTE_ROWS, READ_BYTE_ROWS, types.int64, INTS)
-def count_new_frames(
-    items: NDArray[np.uint8], known: NDArray[np.uint8], masks: NDArray[np.uint8], piece: int, n_new: NDArray[np.int64]
-) -> None:
-    """Tell how many frames of each observation are new, the newest ones; the others continue the known observation.
-
-    :param items: bytes of the observations, ``(n_envs, item_nbytes)``
-    :param known: bytes of those before them, ``(n_envs, item_nbytes)``
-    :param masks: 1 at the bytes of all but the newest ``shift`` frames, ``(shift: n_frames, item_nbytes)``
-    :param piece: bytes of one frame that lie together
-    :param n_new: is given the number of new frames, ``(n_envs,)``
-    """
-    for env in range(len(items)):
-        n_new[env] = len(masks)
-        for shift in range(len(masks)):
-            length = items.shape[1] - shift * piece
-            start = 0
-            while start < length:
-                end = min(start + CHUNK, length)
-                some = items[env, start:end]
-                others = known[env, start + shift * piece : end + shift * piece]
-                if differ(some, others, masks[shift, start:end]):
-                    break
-                start = end
-            if start >= length:
-                n_new[env] = shift
-                break
+@kernel(types.void, READ_BYTES, INT, INT, INT, BYTES)
+def take_frame(item: NDArray[np.uint8], frame: int, n_frames: int, piece: int, out: NDArray[np.uint8]) -> None:
+    """Copy one frame of an observation, ``[before, frame, after]``, to where it lies together."""
+    source = item[frame * piece :]  # of this, the compiler knows that indices are not negative
+    if piece == 1 and n_frames == 4:  # what games are stacked by; known beforehand, it takes wide instructions
+        for block in range(out.size):
+            out[block] = source[block * 4]
+    elif piece == 1:
+        for block in range(out.size):
+            out[block] = source[block * n_frames]
+    else:
+        for block in range(out.size // piece):
+            at, taken = source.ctypes.data + block * n_frames * piece, block * piece
+            copy_bytes(at, out.ctypes.data + taken, piece, piece)
 
 
-@kernel(types.void, READ_BYTE_ROWS, INTS, types.int64, types.int64, BYTE_ROWS)
+@kernel(types.boolean, INT, INT, INT, INT, INT, INT)
+def continues(item: int, before: int, item_nbytes: int, piece: int, n_frames: int, shift: int) -> bool:
+    """Tell whether all but the newest ``shift`` frames of an observation are the newest ones of the one before."""
+    if shift == 0:
+        return not differ(item, before, item_nbytes, EVERYWHERE)
+    block = n_frames * piece
+    if WORD % block == 0:  # small blocks repeat within a word, in which some bits are of older frames
+        older = np.uint64(0)
+        for k in range(WORD):
+            if k % block < block - shift * piece:
+                older |= np.uint64(255) << np.uint64(8 * k)
+        return not differ(item, before + shift * piece, item_nbytes - shift * piece, older)
+    for begin in range(0, item_nbytes, block):
+        at = before + begin + shift * piece
+        if differ(item + begin, at, block - shift * piece, EVERYWHERE):
+            return False
+    return True
+
+
+@kernel(INT, READ_BYTE_ROWS, BYTE_ROWS, INT, INT, types.boolean, INTS, BYTE_ROWS)
 def take_new_frames(
-    items: NDArray[np.uint8], n_new: NDArray[np.int64], n_frames: int, piece: int, frames: NDArray[np.uint8]
-) -> None:
-    """Copy the new frames of all observations, each together.
+    items: NDArray[np.uint8],
+    known: NDArray[np.uint8],
+    n_frames: int,
+    piece: int,
+    is_known: bool,
+    n_new: NDArray[np.int64],
+    frames: NDArray[np.uint8],
+) -> int:
+    """Tell how many frames of each observation are new, take them out, and remember the observation.
+
+    Those that are not new continue the known observation: the number of new ones is the smallest shift by which the
+    older frames equal the newer ones known. Bits are compared, not values: NaN equals itself, -0.0 differs from 0.0.
 
     :param items: bytes of the observations, ``(n_envs, item_nbytes)``
-    :param n_new: how many of each are new, ``(n_envs,)``
-    :param frames: is given the frames, ``(sum of n_new, frame_nbytes)``
+    :param known: bytes of those before them, ``(n_envs, item_nbytes)``; they are overwritten by the new ones
+    :param n_frames: frames of an observation
+    :param piece: bytes of one frame that lie together
+    :param is_known: whether there were observations before
+    :param n_new: is given the number of new frames, ``(n_envs,)``
+    :param frames: is given the new frames, those of an observation together, the oldest first;
+        ``(n_envs * n_frames, frame_nbytes)``
+    :return: how many these are
     """
-    n_before = frames.shape[1] // piece
+    item_nbytes = items.shape[1]
     written = 0
     for env in range(len(items)):
-        item = items[env]
-        for frame in range(n_frames - n_new[env], n_frames):
-            out = frames[written]
+        item = items.ctypes.data + env * item_nbytes
+        before = known.ctypes.data + env * item_nbytes
+        shift = 0 if is_known else n_frames
+        while shift < n_frames and not continues(item, before, item_nbytes, piece, n_frames, shift):
+            shift += 1
+        n_new[env] = shift
+        if shift == 0:
+            continue
+        for frame in range(n_frames - shift, n_frames):
+            take_frame(items[env], frame, n_frames, piece, frames[written])
             written += 1
-            if piece == 1:
-                for block in range(n_before):
-                    out[block] = item[block * n_frames + frame]
-            else:
-                for block in range(n_before):
-                    for i in range(piece):
-                        out[block * piece + i] = item[(block * n_frames + frame) * piece + i]
+        copy_bytes(item, before, item_nbytes, item_nbytes)
+    return written

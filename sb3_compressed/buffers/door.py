@@ -25,9 +25,8 @@ def validate_observation(
     try:
         row = values.reshape(n_envs, 1) if is_number else values
         if isinstance(array, CompressedArray):
-            array.check_values(row, (n_envs,))
-        else:
-            _check_row(row, array)
+            return array.checked_row(row)
+        _check_row(row, array)
     except (TypeError, ValueError) as error:
         hint = ""
         if values.dtype.kind == "f" and array.dtype.kind in "biu":
@@ -68,6 +67,8 @@ def validate_infos(infos: Any, n_envs: int) -> None:
     if len(infos) not in (n_envs, 1) or not all(hasattr(info, "get") for info in infos):
         raise ValueError(f"infos must be {n_envs} dicts, one for each environment, got {infos!r}")
     truncated = [info.get("TimeLimit.truncated", False) for info in infos]
+    if all(type(value) is bool for value in truncated):
+        return
     validate_per_env("infos' 'TimeLimit.truncated'", truncated, n_envs)
 
 

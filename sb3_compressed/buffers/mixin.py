@@ -26,6 +26,7 @@ from stable_baselines3.common.preprocessing import get_obs_shape, is_image_space
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from sb3_compressed.arrays import CompressedArray
+from sb3_compressed.arrays.batch_memory import BatchMemory
 from sb3_compressed.arrays.frames import FrameStack
 from sb3_compressed.arrays.handover import collect_decoded, take_decoded
 from sb3_compressed.arrays.memory import held_nbytes
@@ -39,6 +40,7 @@ from sb3_compressed.buffers.door import (
 from sb3_compressed.buffers.plan import Key, hollow_space, plan_arrays
 from sb3_compressed.buffers.signature import signature_behind
 from sb3_compressed.codecs import Codec
+from sb3_compressed.threads import validate_num_threads
 from sb3_compressed.warning import warn_user
 
 if TYPE_CHECKING:  # the mixins stand before a buffer of SB3 in a class's bases; what they use of it is BaseBuffer's
@@ -73,6 +75,8 @@ class CompressedBuffer(_Base):
     :param output_dtype: ``"float"`` for observations as float32 tensors, ``"raw"`` for SB3's dtypes
     :param normalize_images: whether image observations are divided by 255 (as float32), for training code of one's
         own. SB3's policies do that themselves, when they act and when they learn: leave it off with its algorithms
+    :param num_threads: how many threads decode large batches, 1 for none besides the one that asks; ``None`` for as
+        many as there are cores that the process may use, four at most
     :raises ValueError: if an option is unknown or does not fit the space; the message lists what is allowed
     """
 
@@ -99,6 +103,7 @@ class CompressedBuffer(_Base):
         frame_stack: FrameStack | Mapping[str, FrameStack] = "auto",
         output_dtype: OutputDtype = "raw",
         normalize_images: bool = False,
+        num_threads: int | None = None,
         **kwargs: Any,
     ) -> None:
         if output_dtype not in get_args(OutputDtype):
@@ -106,6 +111,8 @@ class CompressedBuffer(_Base):
         self.output_dtype = output_dtype
         self.normalize_images = normalize_images
         self.compression_method = compression_method
+        self.num_threads = validate_num_threads(num_threads)
+        self._batch_memory = BatchMemory()
 
         arguments = self._parent_arguments(args, kwargs)
         space = arguments["observation_space"]
@@ -152,7 +159,9 @@ class CompressedBuffer(_Base):
             return made_by_parent
         if key not in self._new_arrays:
             rows, n_envs = made_by_parent.shape[:2]
-            self._new_arrays[key] = self._plans[key].new_array(rows, n_envs, made_by_parent.dtype)
+            self._new_arrays[key] = self._plans[key].new_array(
+                rows, n_envs, made_by_parent.dtype, num_threads=self.num_threads
+            )
         return self._new_arrays[key].empty_like()
 
     def _arrays(self) -> list[tuple[Key, Any]]:
@@ -199,8 +208,18 @@ class CompressedBuffer(_Base):
 
     # -- the door --------------------------------------------------------------------------------------------
 
+    def _encoded(self, obs: Any) -> Any:
+        """Return a checked observation as it is handed to SB3, which copies references then instead of images."""
+        if isinstance(obs, dict):
+            arrays = self.observations
+            return {
+                key: arrays[key].encode_row(part) if isinstance(arrays[key], CompressedArray) else part
+                for key, part in obs.items()
+            }
+        return self.observations.encode_row(obs) if isinstance(self.observations, CompressedArray) else obs
+
     def _checked_observation(self, obs: Any, name: str = "obs") -> Any:
-        """Return an observation of all environments as SB3 can write it to a row of the arrays, or raise."""
+        """Return an observation of all environments as it can be written to a row of the arrays, or raise."""
         space = self.observation_space
         if not isinstance(space, spaces.Dict):
             is_number = isinstance(space, spaces.Discrete)
@@ -236,7 +255,7 @@ class CompressedBuffer(_Base):
         :param is_seen: whether an environment gets to see the arrays; a user's subclass may as well
         """
         is_ours = type(self).__module__.startswith(f"{__package__}.")
-        with nullcontext() if is_seen or not is_ours else collect_decoded():
+        with nullcontext() if is_seen or not is_ours else collect_decoded(self._batch_memory):
             return self._output(make())
 
     def _output(self, samples: Any) -> Any:
@@ -288,30 +307,13 @@ class CompressedReplay(CompressedBuffer):
         :raises ValueError: if something does not fit; the buffer is then as it was
         :raises TypeError: if something has no numbers; the same
         """
-        obs = self._checked_observation(obs)
-        next_obs = self._checked_observation(next_obs, "next_obs")
         action = validate_numbers("action", action, self.n_envs * self.action_dim, self.n_envs)
         reward = validate_per_env("reward", reward, self.n_envs)
         done = validate_per_env("done", done, self.n_envs, may_broadcast=False)
         validate_infos(infos, self.n_envs)
-        rows = self._observation_rows()
-        try:
-            super().add(obs, next_obs, action, reward, done, infos)
-        except Exception:  # from a codec: nothing else is left that could fail
-            for array, row, before in rows:
-                kept = array.slots if isinstance(array, CompressedArray) else array
-                if kept.flags.writeable:
-                    kept[row] = before
-            raise
-
-    def _observation_rows(self) -> list[tuple[Any, int, Any]]:
-        """Return what ``add`` is going to overwrite of the observations: arrays, rows, slots or numbers in them."""
-        rows = [self.pos, (self.pos + 1) % self.buffer_size] if self.optimize_memory_usage else [self.pos]  # type: ignore[attr-defined]
-        return [
-            (array, row, (array.slots if isinstance(array, CompressedArray) else array)[row].copy())
-            for _, array in self._arrays()
-            for row in rows
-        ]
+        obs = self._checked_observation(obs)
+        next_obs = self._checked_observation(next_obs, "next_obs")
+        super().add(self._encoded(obs), self._encoded(next_obs), action, reward, done, infos)
 
     def sample(self, batch_size: int, env: Any = None) -> Any:
         """Sample a batch, as SB3's buffer does, with observations in the configured output dtype.
@@ -358,13 +360,13 @@ class CompressedRollout(CompressedBuffer):
         """
         if self.full:
             raise IndexError(f"the rollout buffer is full after {self.buffer_size} steps; call reset() first")
-        obs = self._checked_observation(obs)
         action = validate_numbers("action", action, self.n_envs * self.action_dim, self.n_envs)
         reward = validate_per_env("reward", reward, self.n_envs)
         episode_start = validate_per_env("episode_start", episode_start, self.n_envs)
         value = validate_tensor("value", value, self.n_envs)
         log_prob = validate_tensor("log_prob", log_prob, self.n_envs)
-        super().add(obs, action, reward, episode_start, value, log_prob, **kwargs)
+        obs = self._checked_observation(obs)
+        super().add(self._encoded(obs), action, reward, episode_start, value, log_prob, **kwargs)
 
     def _get_samples(self, *args: Any, **kwargs: Any) -> Any:
         make = partial(super()._get_samples, *args, **kwargs)  # type: ignore[safe-super]

@@ -42,10 +42,12 @@ class ArrayPlan:
     frame_stack: FrameStack
     elem_type: np.dtype[Any] | None
 
-    def new_array(self, rows: int, n_envs: int, dtype: DTypeLike) -> CompressedArray:
+    def new_array(self, rows: int, n_envs: int, dtype: DTypeLike, *, num_threads: int) -> CompressedArray:
         """Return an unwritten array for ``rows`` observations of ``n_envs`` environments."""
         shape = (rows, n_envs, *self.item_shape)
-        return CompressedArray(shape, dtype, self.codec, self.frame_stack, elem_type=self.elem_type)
+        return CompressedArray(
+            shape, dtype, self.codec, self.frame_stack, elem_type=self.elem_type, num_threads=num_threads
+        )
 
     def estimated_nbytes(self, rows: int, n_envs: int, dtype: DTypeLike) -> float:
         """Estimate what a full array takes, from what payloads of game frames usually are.

@@ -292,13 +292,35 @@ def test_values_that_fit_are_cast_and_broadcast(value: Any) -> None:
     assert_same(array, plain)
 
 
-def test_values_can_be_checked_without_writing_them() -> None:
+def test_a_row_can_be_encoded_before_it_is_written() -> None:
     array, plain = filled_pair()
-    array.check_values(np.ones((ENVS, 4, 2, 3)), (ENVS,))
-    with pytest.raises(ValueError, match="do not fit"):
-        array.check_values(np.full((ENVS, 4, 2, 3), 256), (ENVS,))
-    with pytest.raises(ValueError, match="cannot write values of shape"):
-        array.check_values(np.ones((ENVS, 4, 2, 4)), (ENVS,))
+    row = np.arange(ENVS * 24).reshape(ENVS, 4, 2, 3)
+    encoded = array.encode_row(row)
+    assert_same(array, plain)
+    array[3] = np.array(encoded)  # what SB3 hands on is a copy
+    array[4] = encoded.reshape(ENVS, 1)
+    plain[3] = plain[4] = row
+    assert_same(array, plain)
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        (np.full((ENVS, 4, 2, 3), 256), "do not fit"),
+        (np.ones((ENVS, 4, 2, 4)), "cannot write values of shape"),
+    ],
+)
+def test_what_is_wrong_with_a_row_is_said_before_it_is_written(row: NDArray[Any], message: str) -> None:
+    array, plain = filled_pair()
+    with pytest.raises(ValueError, match=message):
+        array.encode_row(row)
+    assert_same(array, plain)
+
+
+def test_objects_are_no_encoded_row() -> None:
+    array, plain = filled_pair()
+    with pytest.raises(TypeError, match="cannot store values of dtype object"):
+        array[0] = array.slots[1].copy()
     assert_same(array, plain)
 
 
