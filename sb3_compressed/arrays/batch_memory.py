@@ -6,7 +6,11 @@ time, and the first touch of each new page takes about as long as decoding what 
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import math
+import weakref
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -38,6 +42,7 @@ class BatchMemory:
 
     def __init__(self) -> None:
         self._free: list[NDArray[np.uint8]] = []
+        self._lent: dict[int, weakref.ref[Any]] = {}  # by the id of the block
         self._batch_nbytes = 0  # of this batch
         self._keep_nbytes = 0  # of a whole batch
 
@@ -52,21 +57,25 @@ class BatchMemory:
         if nbytes < self.MIN_NBYTES:
             return np.empty(shape, dtype=dtype)
         self._batch_nbytes += nbytes
-        loan = _Loan(self._take(nbytes), self)
-        return np.asarray(loan)[:nbytes].view(dtype).reshape(shape)
+        block = self._take(nbytes)
+        # Every array and tensor on the block refers, by way of the first one, to this object.
+        loan = _loan_type(nbytes).from_buffer(block)
+        key = id(block)
+        self._lent[key] = weakref.ref(loan, lambda _: self._give_back(key, block))
+        return np.ndarray(shape, dtype, loan)
 
     def _take(self, nbytes: int) -> NDArray[np.uint8]:
         for position, block in enumerate(self._free):
             if nbytes <= block.nbytes <= 2 * nbytes:
-                try:
-                    if self._free.pop(position) is block:
-                        return block
-                except IndexError:  # another thread was faster
-                    pass
+                with contextlib.suppress(IndexError):  # another thread may be faster, and this one get another block
+                    taken = self._free.pop(position)
+                    if nbytes <= taken.nbytes:
+                        return taken
                 break
         return np.empty(nbytes, dtype=np.uint8)
 
-    def _give_back(self, block: NDArray[np.uint8]) -> None:
+    def _give_back(self, key: int, block: NDArray[np.uint8]) -> None:
+        del self._lent[key]
         self._free.append(block)
         kept = max(self._keep_nbytes, self._batch_nbytes)
         while sum(free.nbytes for free in self._free) > kept and self._free:
@@ -76,15 +85,7 @@ class BatchMemory:
         return BatchMemory, ()  # pickles and copies begin with none
 
 
-class _Loan:
-    """A block of memory that goes back when the arrays on it, which refer to this object, are gone."""
-
-    __slots__ = ("__array_interface__", "_block", "_memory")
-
-    def __init__(self, block: NDArray[np.uint8], memory: BatchMemory) -> None:
-        self._block = block
-        self._memory = memory
-        self.__array_interface__ = block.__array_interface__
-
-    def __del__(self) -> None:
-        self._memory._give_back(self._block)
+@lru_cache(maxsize=16)
+def _loan_type(nbytes: int) -> Any:
+    """Return a type of objects that stand for the memory they are made from, as ``memoryview``, and can be watched."""
+    return type("Loan", (ctypes.c_ubyte * nbytes,), {})

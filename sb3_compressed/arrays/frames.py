@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -43,7 +44,7 @@ class FrameLayout:
         """Length of one frame along the axis."""
         return self.length // self.n_frames
 
-    @property
+    @cached_property
     def frame_shape(self) -> tuple[int, ...]:
         """Shape of one frame."""
         shape = list(self.item_shape)

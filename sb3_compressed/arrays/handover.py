@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from sb3_compressed.arrays.batch_memory import BatchMemory
 
-__all__ = ["collect_decoded", "new_output", "note_decoded", "take_decoded"]
+__all__ = ["collect_decoded", "new_output", "note_decoded", "recall", "remember", "take_decoded"]
 
 _batch = threading.local()
 
@@ -26,10 +26,23 @@ def collect_decoded(memory: BatchMemory) -> Iterator[None]:
     memory.begin_batch()
     _batch.decoded = {}
     _batch.memory = memory
+    _batch.remembered = {}
     try:
         yield
     finally:
-        del _batch.decoded, _batch.memory
+        del _batch.decoded, _batch.memory, _batch.remembered
+
+
+def remember(key: object, value: Any) -> None:
+    """Keep a value until the end of the block, if there is one."""
+    remembered = getattr(_batch, "remembered", None)
+    if remembered is not None:
+        remembered[id(key)] = value
+
+
+def recall(key: object) -> Any:
+    """Return the value kept for a key in this block, ``None`` where there is none."""
+    return getattr(_batch, "remembered", {}).get(id(key))
 
 
 def new_output(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:

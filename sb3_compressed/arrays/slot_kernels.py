@@ -14,17 +14,16 @@ import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
-from sb3_compressed.jit import INTS, kernel, prefetch, word_at
+from sb3_compressed.byte_kernels import INT, copy_bytes
+from sb3_compressed.jit import BYTE_ROWS, BYTES, INT_ROWS, INTS, kernel, prefetch, word_at
 
-__all__ = ["LAYOUT_IS_KNOWN", "locate_payloads"]
-
-INT = types.int64
+__all__ = ["LAYOUT_IS_KNOWN", "copy_known", "locate_payloads"]
 
 TYPE = object.__basicsize__ - 8  # the last field of what every object begins with
 SIZE = object.__basicsize__  # of an object of variable size
 LINE = 64  # bytes that caches fetch at once
 ITEMS = tuple.__basicsize__
-BYTES = bytes.__basicsize__ - 1  # which counts the zero behind them
+CONTENT = bytes.__basicsize__ - 1  # which counts the zero behind them
 
 
 @kernel(INT, INT)
@@ -33,7 +32,7 @@ def int_at(address: int) -> int:
     return np.int64(word_at(address))  # type: ignore[return-value]
 
 
-@kernel(INT, INT, INT, INT, INT, INT, INTS, INTS, INTS, INTS, INTS)
+@kernel(INT, INT, INT, INT, INT, INT, INT_ROWS, INT_ROWS)
 def locate_payloads(
     slots: int,
     n_slots: int,
@@ -41,10 +40,7 @@ def locate_payloads(
     tuple_type: int,
     bytes_type: int,
     codecs: NDArray[np.int64],
-    first: NDArray[np.int64],
-    writers: NDArray[np.int64],
-    addresses: NDArray[np.int64],
-    lengths: NDArray[np.int64],
+    places: NDArray[np.int64],
 ) -> int:
     """Tell where the payloads of slots are, if each slot is a tuple of codecs and of ``n_frames`` payloads in all.
 
@@ -52,11 +48,9 @@ def locate_payloads(
     :param n_slots: how many there are
     :param tuple_type: ``id(tuple)``
     :param bytes_type: ``id(bytes)``
-    :param codecs: is given the ``id`` of each different codec, ``(at most so many,)``
-    :param first: is given the first payload that each of them wrote, of the same shape
-    :param writers: is given the number of the codec of each payload, ``(n_slots * n_frames,)``
-    :param addresses: is given the address of each payload's bytes, ``(n_slots * n_frames,)``
-    :param lengths: is given how many they are, ``(n_slots * n_frames,)``
+    :param codecs: is given the ``id`` of each different codec and the first payload that it wrote, ``(at most, 2)``
+    :param places: is given the address of each payload's bytes, how many they are, and the number of its codec,
+        ``(n_slots * n_frames, 3)``
     :return: how many different codecs there are; 0 if a slot is of another kind, or there is no room for all codecs
     """
     # Objects lie anywhere in memory. Fetching them all at once takes a fraction of waiting for one after the other.
@@ -74,25 +68,59 @@ def locate_payloads(
             part = int_at(slot + ITEMS + 8 * item)
             if int_at(part + TYPE) != bytes_type:
                 writer = 0
-                while writer < n_codecs and codecs[writer] != part:
+                while writer < n_codecs and codecs[writer, 0] != part:
                     writer += 1
-                if writer == codecs.size:
+                if writer == len(codecs):
                     return 0
                 if writer == n_codecs:
-                    codecs[writer] = part
-                    first[writer] = written
+                    codecs[writer, 0] = part
+                    codecs[writer, 1] = written
                     n_codecs += 1
             elif writer < 0 or written == end:
                 return 0
             else:
-                writers[written] = writer
-                addresses[written] = part + BYTES
-                lengths[written] = int_at(part + SIZE)
-                prefetch(part + BYTES + LINE)
+                places[written, 0] = part + CONTENT
+                places[written, 1] = int_at(part + SIZE)
+                places[written, 2] = writer
+                prefetch(part + CONTENT + LINE)
                 written += 1
         if written != end:
             return 0
     return n_codecs
+
+
+@kernel(types.void, INT, INT, INT_ROWS, INTS, INT_ROWS, BYTE_ROWS, BYTE_ROWS, BYTES)
+def copy_known(
+    start: int,
+    n_frames: int,
+    places: NDArray[np.int64],
+    same: NDArray[np.int64],
+    known_places: NDArray[np.int64],
+    known_frames: NDArray[np.uint8],
+    frames: NDArray[np.uint8],
+    done: NDArray[np.uint8],
+) -> None:
+    """Copy the frames of payloads that the slots at the same places of another batch have as well.
+
+    :param start: the first payload to look at
+    :param n_frames: payloads of a slot
+    :param places: as :func:`locate_payloads` gives them, ``(n, 3)``
+    :param same: for each codec, its number among those of the other batch, -1 if it is not there
+    :param known_places: as ``places``, of the other batch
+    :param known_frames: the frames of the other batch, ``(n, frame_nbytes)``
+    :param frames: is given those that are the same, ``(n, frame_nbytes)``
+    :param done: is given 1 for these, from ``start`` on
+    """
+    size = frames.shape[1]
+    for index in range(done.size):
+        k = start + index
+        begin = k - k % n_frames
+        for other in range(begin, begin + n_frames):
+            # One object may be two codecs' payload, such as the only one that Python has of a single byte.
+            if known_places[other, 0] == places[k, 0] and known_places[other, 2] == same[places[k, 2]]:
+                copy_bytes(known_frames.ctypes.data + other * size, frames.ctypes.data + k * size, size, size)
+                done[index] = 1
+                break
 
 
 PAYLOADS = [b"one", b"", b"three", b"4"]
@@ -108,12 +136,10 @@ def _layout_is_known() -> bool:
         return False
     slots = np.empty(2, dtype=object)
     slots[:] = [(codec, *PAYLOADS[:2]), (codec, *PAYLOADS[2:])]
-    codecs, first, writers, addresses, lengths = np.ones((5, 4), dtype=np.int64)
-    n_codecs = locate_payloads(
-        slots.ctypes.data, 2, 2, id(tuple), id(bytes), codecs, first, writers, addresses, lengths
-    )
-    found = [ctypes.string_at(*place) for place in zip(addresses.tolist(), lengths.tolist(), strict=True)]
-    return (n_codecs, codecs[0], first[0], *writers) == (1, id(codec), 0, 0, 0, 0, 0) and found == PAYLOADS
+    codecs, places = np.ones((4, 2), dtype=np.int64), np.ones((4, 3), dtype=np.int64)
+    n_codecs = locate_payloads(slots.ctypes.data, 2, 2, id(tuple), id(bytes), codecs, places)
+    found = [ctypes.string_at(address, length) for address, length, _ in places.tolist()]
+    return n_codecs == 1 and codecs[0].tolist() == [id(codec), 0] and not places[:, 2].any() and found == PAYLOADS
 
 
 LAYOUT_IS_KNOWN = _layout_is_known()

@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sb3_compressed.arrays.frames import FrameLayout
+from sb3_compressed.arrays.gathering import Gathered, gather, gather_in_python, unpack_slot
+from sb3_compressed.arrays.handover import recall, remember
 from sb3_compressed.codecs import Codec, LearningCodec
-from sb3_compressed.codecs.payloads import Payloads
 from sb3_compressed.errors import CorruptPayload
 from sb3_compressed.threads import in_chunks
 
@@ -29,19 +30,11 @@ Slot = bytes | tuple[Any, ...] | None
 """
 
 
-Learned = tuple[Sequence[LearningCodec], NDArray[np.int64], Sequence[bytes]]
-"""Codecs that learned, for each payload the index of the one that wrote it, and the payloads."""
-
 Decoder = Callable[[int, int, NDArray[Any]], None]
-"""Decodes the payloads from one index to another into frames."""
+"""Decodes the payloads from one index to another to where they belong among all frames."""
 
 #: A thread has to find so much to write that it is worth waking it, about 0.1 ms of work.
 MIN_CHUNK_NBYTES = 1 << 20
-#: Codecs in one batch for which there is room.
-MAX_CODECS = 256
-
-
-TUPLE_TYPE, BYTES_TYPE = id(tuple), id(bytes)
 
 
 class SlotCoder:
@@ -112,7 +105,7 @@ class SlotCoder:
             return (codec, *fresh)
         if continued[0] is codec and len(continued) == 1 + n_frames:  # type: ignore[index, arg-type]
             return (codec, *continued[1 + n_gone :], *fresh)  # type: ignore[index]
-        codecs, payloads = _unpack(continued)
+        codecs, payloads = unpack_slot(continued)
         return _pack([*codecs[n_gone:], *[codec] * n_gone], [*payloads[n_gone:], *fresh])  # type: ignore[list-item]
 
     def encode(self, items: NDArray[Any]) -> list[Slot]:
@@ -143,8 +136,8 @@ class SlotCoder:
             return
         if not isinstance(slots, np.ndarray):
             slots = np.fromiter(slots, dtype=object, count=len(slots))
-        if isinstance(self.codec, LearningCodec) and (learned := locate_learned(slots, self.n_frames)):
-            self._decode_frames(self._learned_decoder(learned), len(slots), out, num_threads)
+        if isinstance(self.codec, LearningCodec) and (gathered := gather(slots, self.n_frames)):
+            self._decode_gathered(gathered, out, num_threads)
             return
         # Codecs that are called payload by payload, and what is rare: unwritten slots among written ones, items from
         # before the layout was found, stacks with frames from before and after the codec learned.
@@ -164,41 +157,57 @@ class SlotCoder:
         if kind is Kind.UNWRITTEN:
             out[...] = 0  # as in SB3, what was never written reads as zeros
             return
+        is_whole = kind is Kind.WHOLE
         if isinstance(self.codec, LearningCodec):
-            decoder = self._learned_decoder(unpack_learned(slots, self.codec))
-        else:
-            decoder = self._decoder(slots.tolist() if type(slots[0]) is bytes else list(chain.from_iterable(slots)))
-        self._decode_frames(decoder, len(slots), out, num_threads, is_whole=kind is Kind.WHOLE)
+            self._decode_gathered(
+                gather_in_python(slots, self.codec, 1 if is_whole else self.n_frames),
+                out,
+                num_threads,
+                is_whole=is_whole,
+            )
+            return
+        codec = self.codec
+        payloads = slots.tolist() if type(slots[0]) is bytes else list(chain.from_iterable(slots))
 
-    def _decode_frames(
-        self, decode: Decoder, n_slots: int, out: NDArray[Any], num_threads: int, *, is_whole: bool = False
+        def decode(start: int, end: int, frames: NDArray[Any]) -> None:
+            codec.decode_into(payloads[start:end], frames[start:end])
+
+        self._decode_frames(decode, out, num_threads, is_whole=is_whole)
+
+    def _decode_gathered(
+        self, gathered: Gathered, out: NDArray[Any], num_threads: int, *, is_whole: bool = False
     ) -> None:
-        """Decode all payloads of slots of one kind, in parallel, and put items together where they are in frames."""
+        before: Gathered | None = recall(self)
+
+        def decode(start: int, end: int, frames: NDArray[Any]) -> None:
+            gathered.decode(start, end, frames, before)
+
+        gathered.frames = self._decode_frames(decode, out, num_threads, is_whole=is_whole)
+        remember(self, gathered)
+
+    def _decode_frames(self, decode: Decoder, out: NDArray[Any], num_threads: int, *, is_whole: bool) -> NDArray[Any]:
+        """Decode the frames of slots of one kind, in parallel, and put them together to items; return the frames."""
         layout = None if is_whole else self.layout
         n_frames = 1 if layout is None else layout.n_frames
-        stacks = out if layout is None else layout.split(out)  # a view: (n, n_frames, *frame_shape)
-        in_place = stacks.flags.c_contiguous
-        frame_shape = self.item_shape if layout is None else layout.frame_shape
-        frames = (stacks if in_place else np.empty(stacks.shape, out.dtype)).reshape(n_slots * n_frames, *frame_shape)
+        frames, in_place = out, True
+        if layout is not None:
+            # Frames of the first axis lie one after the other in an item already.
+            in_place = layout.axis == 0
+            shape = (len(out) * n_frames, *layout.frame_shape)
+            frames = out.reshape(shape) if in_place else np.empty(shape, out.dtype)
 
         def decode_part(start: int, end: int) -> None:
             try:
-                decode(start, end, frames[start:end])
+                decode(start, end, frames)
             except CorruptPayload as error:
                 raise CorruptPayload(error.reason, (start + error.index) // n_frames) from error
 
-        n_chunks = min(num_threads, frames.nbytes // MIN_CHUNK_NBYTES) if self.codec.is_parallel else 1
+        n_chunks = min(num_threads, out.nbytes // MIN_CHUNK_NBYTES) if self.codec.is_parallel else 1
         in_chunks(decode_part, len(frames), n_chunks)
-        if not in_place:
+        if layout is not None and not in_place:
+            stacks = layout.split(out)  # a view: (n, n_frames, *frame_shape)
             stacks[...] = frames.reshape(stacks.shape)
-
-    def _decoder(self, payloads: Sequence[bytes]) -> Decoder:
-        return lambda start, end, frames: self.codec.decode_into(payloads[start:end], frames)
-
-    def _learned_decoder(self, learned: Learned) -> Decoder:
-        codecs, writers, payloads = learned
-        decode = type(codecs[0]).decode_batch
-        return lambda start, end, frames: decode(codecs, writers[start:end], payloads[start:end], frames)
+        return frames
 
 
 class Kind(Enum):
@@ -217,69 +226,8 @@ def _kind(slot: Slot) -> Kind:
     return Kind.FRAMES
 
 
-def locate_learned(slots: NDArray[Any], n_frames: int) -> Learned | None:
-    """Return what is in a contiguous array of slots that learned codecs wrote, ``None`` if there are others too."""
-    from sb3_compressed.arrays.slot_kernels import LAYOUT_IS_KNOWN, locate_payloads
-
-    if not LAYOUT_IS_KNOWN:
-        return None
-    n_slots = len(slots)
-    writers, addresses, lengths = np.empty((3, n_slots * n_frames), dtype=np.int64)
-    known, first = np.empty((2, MAX_CODECS), dtype=np.int64)
-    n_codecs = locate_payloads(
-        slots.__array_interface__["data"][0],
-        n_slots,
-        n_frames,
-        TUPLE_TYPE,
-        BYTES_TYPE,
-        known,
-        first,
-        writers,
-        addresses,
-        lengths,
-    )
-
-    def get(index: int) -> bytes:
-        return [part for part in slots[index // n_frames] if type(part) is bytes][index % n_frames]
-
-    def writer_of(index: int) -> LearningCodec:
-        codecs, _ = _unpack(slots[index // n_frames])
-        return codecs[index % n_frames]
-
-    if not n_codecs:
-        return None
-    return [writer_of(index) for index in first[:n_codecs].tolist()], writers, Payloads(addresses, lengths, get)
-
-
-def unpack_learned(slots: NDArray[Any], codec: LearningCodec) -> Learned:
-    """Return what is in slots of any kind, payload by payload; plain bytes are of ``codec``."""
-    codecs: list[LearningCodec] = []
-    payloads: list[bytes] = []
-    for slot in slots:
-        slot_codecs, slot_payloads = _unpack(slot) if type(slot) is tuple else ([codec], [slot])
-        codecs += slot_codecs
-        payloads += slot_payloads
-    distinct = {id(codec): codec for codec in codecs}
-    numbers = {key: number for number, key in enumerate(distinct)}
-    return list(distinct.values()), np.array([numbers[id(codec)] for codec in codecs], dtype=np.int64), payloads
-
-
-def _unpack(slot: Any) -> tuple[Sequence[LearningCodec], Sequence[bytes]]:
-    """Return the payloads of a slot of a codec that learns, and the codec of each."""
-    codec: LearningCodec = slot[0]
-    codecs: list[LearningCodec] = []
-    payloads: list[bytes] = []
-    for part in slot:
-        if type(part) is bytes:
-            payloads.append(part)
-            codecs.append(codec)
-        else:
-            codec = part
-    return codecs, payloads
-
-
 def _pack(codecs: Sequence[LearningCodec], payloads: Sequence[bytes]) -> tuple[Any, ...]:
-    """Return the slot of which :func:`_unpack` gives these."""
+    """Return the slot of which :func:`~sb3_compressed.arrays.gathering.unpack_slot` gives these."""
     parts: list[Any] = []
     previous = None
     for codec, payload in zip(codecs, payloads, strict=True):

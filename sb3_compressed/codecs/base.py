@@ -7,12 +7,12 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from itertools import repeat
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sb3_compressed.codecs.payloads import Payloads
 from sb3_compressed.errors import CodecError, CorruptPayload, LevelOutOfRange
 
 __all__ = ["BytesCodec", "Codec", "LearningCodec", "Levels"]
@@ -142,22 +142,22 @@ class LearningCodec(Codec):
     def decode_batch(
         cls,
         codecs: Sequence[LearningCodec],
-        writers: NDArray[np.int64],
-        payloads: Sequence[bytes],
+        payloads: Payloads,
         out: NDArray[Any],
+        done: NDArray[np.uint8] | None = None,
     ) -> None:
         """Decode payloads that different codecs of this class wrote; else as :meth:`Codec.decode_into`.
 
         :param codecs: the codecs
-        :param writers: for each payload, the index of the codec that wrote it, ``(n,)``
-        :param payloads: ``n`` payloads
+        :param payloads: ``n`` payloads, whose ``writers`` are indices of the codecs
         :param out: C-contiguous array of shape ``(n, *frame_shape)``
-        :raises IndexError: if there is no such codec, or no such index for a payload
+        :param done: for each payload, 1 if its frame is in ``out`` already, else 0, ``(n,)``; it may be written to
+        :raises IndexError: if a payload's writer is not among the codecs
         """
 
     def decode_into(self, payloads: Sequence[bytes], out: NDArray[Any]) -> None:
         """Decompress a batch; see :meth:`Codec.decode_into`."""
-        self.decode_batch([self], np.zeros(len(payloads), dtype=np.int64), payloads, out)
+        self.decode_batch([self], Payloads.of(payloads), out)
 
 
 def _rebuild(cls: type[Codec], config: dict[str, Any]) -> Codec:
@@ -234,15 +234,20 @@ class BytesCodec(Codec):
 
     def decode_into(self, payloads: Sequence[bytes], out: NDArray[Any]) -> None:
         """Decompress a batch; see :meth:`Codec.decode_into`."""
-        decode_each(repeat(self), payloads, output_bytes(out, len(payloads)))
+        n = len(payloads)
+        decode_some([self] * n, payloads, output_bytes(out, n), range(n))
 
 
-def decode_each(codecs: Iterable[BytesCodec], payloads: Sequence[bytes], rows: Iterable[NDArray[np.uint8]]) -> None:
-    """Decode each payload with its codec into its row of bytes.
+def decode_some(
+    codecs: Sequence[BytesCodec], payloads: Sequence[bytes], rows: NDArray[np.uint8], indices: Sequence[int]
+) -> None:
+    """Decode the payloads at some indices, each with its codec, into the rows of bytes there.
 
-    :raises CorruptPayload: with the position among these payloads as its ``index``
+    :param codecs: a codec for each of the indices
+    :raises CorruptPayload: with the position among all payloads as its ``index``
     """
-    for index, (codec, payload, row) in enumerate(zip(codecs, payloads, rows)):  # codecs may be endless
+    for codec, index in zip(codecs, indices, strict=True):
+        payload, row = payloads[index], rows[index]
         try:
             raw = codec._decompress(payload, row.size) if row.size else payload
         except CorruptPayload as error:

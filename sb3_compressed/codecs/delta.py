@@ -31,7 +31,7 @@ from typing import Any, ClassVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from sb3_compressed.codecs.base import LearningCodec, Levels, decode_each, frame_bytes, output_bytes
+from sb3_compressed.codecs.base import LearningCodec, Levels, decode_some, frame_bytes, output_bytes
 from sb3_compressed.codecs.payloads import Payloads
 from sb3_compressed.codecs.zstd_dict import ZstdDict
 from sb3_compressed.errors import CodecError, CorruptPayload
@@ -94,7 +94,7 @@ class Delta(LearningCodec):
     _index: list[tuple[NDArray[np.uint8], NDArray[np.int32]]] = field(
         default_factory=list, init=False, repr=False, compare=False
     )
-    _address: int = field(init=False, repr=False, compare=False)
+    _place: NDArray[np.int64] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         references = self.references
@@ -109,7 +109,8 @@ class Delta(LearningCodec):
             )
         object.__setattr__(self, "_zstd", ZstdDict(self.compresslevel, self.dictionary))
         # Kernels read the references where they are; the codec, which every slot refers to, keeps them alive.
-        object.__setattr__(self, "_address", self.references.rows.ctypes.data)
+        place = [[references.rows.ctypes.data, len(references.content), references.frame_nbytes]]
+        object.__setattr__(self, "_place", np.array(place, dtype=np.int64))
 
     def learn(self, frames: NDArray[Any]) -> Delta:
         """Return a codec with a dictionary and references from these frames; see :meth:`LearningCodec.learn`."""
@@ -166,43 +167,29 @@ class Delta(LearningCodec):
             known = self._index[:] = [(bank, table)]
         return known[0]
 
-    def _bank_for(self, frame_nbytes: int) -> tuple[int, int]:
-        """Return the address of the references and the bytes they have, none if they are not for such frames."""
-        fits = self.references.frame_nbytes == frame_nbytes
-        return self._address, len(self.references.content) if fits else 0
-
     @classmethod
     def decode_batch(
         cls,
         codecs: Sequence[LearningCodec],
-        writers: NDArray[np.int64],
-        payloads: Sequence[bytes],
+        payloads: Payloads,
         out: NDArray[Any],
+        done: NDArray[np.uint8] | None = None,
     ) -> None:
         """Decode payloads of different references; see :meth:`LearningCodec.decode_batch`."""
-        from sb3_compressed.codecs.delta_kernels import NOT_A_DELTA, decode_deltas
+        from sb3_compressed.codecs.delta_kernels import DONE, NOT_A_DELTA, decode_deltas
 
         codecs = cast("Sequence[Delta]", codecs)
         rows = output_bytes(out, len(payloads))
-        if len(writers) != len(payloads):
-            raise ValueError(f"{len(payloads)} payloads must have as many writers, got {len(writers)}")
-        located = Payloads.of(payloads)
-        banks = np.array([codec._bank_for(rows.shape[1]) for codec in codecs], dtype=np.int64).reshape(-1, 2)
-        status = np.empty(len(located), dtype=np.uint8)
-        if not decode_deltas(located.addresses, located.lengths, writers, banks, rows, status):
+        banks = codecs[0]._place if len(codecs) == 1 else np.concatenate([codec._place for codec in codecs])
+        status = np.zeros(len(rows), dtype=np.uint8) if done is None else done
+        if not decode_deltas(payloads.places, banks, rows, status):
             return
-        others = np.flatnonzero(status == NOT_A_DELTA).tolist()
-        if len(others) < np.count_nonzero(status):
-            corrupt = next(index for index in np.flatnonzero(status).tolist() if status[index] != NOT_A_DELTA)
-            raise CorruptPayload("it is no delta to a reference of its codec", corrupt)
-        try:
-            decode_each(
-                [codecs[writer]._zstd for writer in writers[others].tolist()],
-                [located[index] for index in others],
-                [rows[index] for index in others],
-            )
-        except CorruptPayload as error:
-            raise CorruptPayload(error.reason, others[error.index]) from error
+        left = np.flatnonzero(status != DONE).tolist()
+        corrupt = [index for index in left if status[index] != NOT_A_DELTA]
+        if corrupt:
+            raise CorruptPayload("it is no delta to a reference of its codec", corrupt[0])
+        writers = payloads.writers
+        decode_some([codecs[writers[index]]._zstd for index in left], payloads, rows, left)
 
 
 def _line_nbytes(frames: NDArray[Any]) -> int:

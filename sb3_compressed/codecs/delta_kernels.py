@@ -26,7 +26,7 @@ from sb3_compressed.jit import (
 
 __all__ = ["DONE", "NOT_A_DELTA", "decode_deltas", "encode_deltas", "index_words", "word_differences"]
 
-DONE, NOT_A_DELTA, CORRUPT = 0, 1, 2
+TO_DO, DONE, NOT_A_DELTA, CORRUPT = 0, 1, 2, 3
 """What :func:`decode_deltas` says of a payload."""
 
 FIRST_REFERENCE = 2  # header bytes below are those of zstd payloads
@@ -398,33 +398,30 @@ def decode_delta(
         shift = better
 
 
-@kernel(INT, INTS, INTS, INTS, INT_ROWS, BYTE_ROWS, BYTES)
+@kernel(INT, INT_ROWS, INT_ROWS, BYTE_ROWS, BYTES)
 def decode_deltas(
-    addresses: NDArray[np.int64],
-    lengths: NDArray[np.int64],
-    writers: NDArray[np.int64],
-    banks: NDArray[np.int64],
-    frames: NDArray[np.uint8],
-    status: NDArray[np.uint8],
+    places: NDArray[np.int64], banks: NDArray[np.int64], frames: NDArray[np.uint8], status: NDArray[np.uint8]
 ) -> int:
     """Decode the payloads that are deltas.
 
-    :param addresses: address of each payload, ``(n,)``
-    :param lengths: how many bytes it has, ``(n,)``
-    :param writers: the index of the codec that wrote it, ``(n,)``
-    :param banks: address of the references of each codec, and the bytes they have, ``(n_codecs, 2)``
+    :param places: for each payload its address, how many bytes it has, and the index of its codec, ``(n, 3)``
+    :param banks: for each codec the address of its references, the bytes they have, and those of one, ``(n_codecs, 3)``
     :param frames: is given the frames, ``(n, frame_nbytes)``
-    :param status: is given :data:`DONE`, :data:`NOT_A_DELTA` or :data:`CORRUPT` for each payload, ``(n,)``
+    :param status: for each payload, :data:`TO_DO`, or :data:`DONE` if its frame is there; is given :data:`DONE`,
+        :data:`NOT_A_DELTA` or :data:`CORRUPT`, ``(n,)``
     :return: the number of payloads that are not done
     """
     n_left = 0
     n_frames, size = frames.shape
     recent = np.empty(N_RECENT, dtype=np.int64)
     for k in range(n_frames):
-        if not 0 <= writers[k] < len(banks):
+        if status[k] == DONE:
+            continue
+        writer = places[k, 2]
+        if not 0 <= writer < len(banks):
             raise IndexError("a payload's writer is not among the codecs")
-        bank, bank_size = banks[writers[k], 0], banks[writers[k], 1]
+        bank_size = banks[writer, 1] if banks[writer, 2] == size else 0
         frame = frames.ctypes.data + k * size
-        status[k] = decode_delta(addresses[k], lengths[k], bank, bank_size, recent, frame, size)
+        status[k] = decode_delta(places[k, 0], places[k, 1], banks[writer, 0], bank_size, recent, frame, size)
         n_left += status[k] != DONE
     return n_left

@@ -20,10 +20,11 @@ from sb3_compressed.codecs.base import (
     BytesCodec,
     LearningCodec,
     Levels,
-    decode_each,
+    decode_some,
     frame_bytes,
     output_bytes,
 )
+from sb3_compressed.codecs.payloads import Payloads
 from sb3_compressed.codecs.zstd import Zstd
 from sb3_compressed.errors import CorruptPayload
 
@@ -84,13 +85,15 @@ class ZstdDict(LearningCodec, BytesCodec):
     def decode_batch(
         cls,
         codecs: Sequence[LearningCodec],
-        writers: NDArray[np.int64],
-        payloads: Sequence[bytes],
+        payloads: Payloads,
         out: NDArray[Any],
+        done: NDArray[np.uint8] | None = None,
     ) -> None:
         """Decode payloads of different dictionaries; see :meth:`LearningCodec.decode_batch`."""
-        each = [cast("ZstdDict", codecs[writer]) for writer in writers]
-        decode_each(each, payloads, output_bytes(out, len(payloads)))
+        rows = output_bytes(out, len(payloads))
+        todo = range(len(payloads)) if done is None else np.flatnonzero(done == 0).tolist()
+        writers = payloads.writers
+        decode_some([cast("ZstdDict", codecs[writers[index]]) for index in todo], payloads, rows, todo)
 
     def retire(self) -> None:
         """Let go of what only encoding needs; see :meth:`LearningCodec.retire`."""

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sb3_compressed.arrays import slot_kernels, slots
-from sb3_compressed.arrays.slots import locate_learned, unpack_learned
+from sb3_compressed.arrays import gathering, slot_kernels
+from sb3_compressed.arrays.gathering import gather, gather_in_python
 from sb3_compressed.codecs.delta import Delta
 
 
@@ -35,13 +35,13 @@ def test_kernel_and_python_find_the_same(n_frames: int) -> None:
             parts.append(rng.bytes(int(rng.integers(0, 300))))
         made.append(tuple(parts))
     array = object_array(made)
-    found = locate_learned(array, n_frames)
+    found = gather(array, n_frames)
     assert found is not None
-    expected = unpack_learned(array, codecs[0])
-    assert list(found[2]) == list(expected[2])
-    assert [found[0][i] for i in found[1]] == [expected[0][i] for i in expected[1]]
-    assert [found[2][i] for i in (0, -1)] == [expected[2][i] for i in (0, -1)]
-    assert list(found[2][5:9]) == expected[2][5:9]
+    expected = gather_in_python(array, codecs[0], n_frames)
+    assert list(found.payloads) == list(expected.payloads)
+    assert [found.codecs[i] for i in found.payloads.writers] == [expected.codecs[i] for i in expected.payloads.writers]
+    assert [found.payloads[i] for i in (0, -1)] == [expected.payloads[i] for i in (0, -1)]
+    assert list(found.payloads[5:9]) == list(expected.payloads[5:9])
 
 
 CODEC = Delta()
@@ -64,17 +64,17 @@ CODEC = Delta()
 )
 def test_other_slots_are_left_to_python(slot: Any) -> None:
     good = (CODEC, b"1", b"2")
-    assert locate_learned(object_array([good, good]), 2) is not None
+    assert gather(object_array([good, good]), 2) is not None
     for many in ([slot, good], [good, slot]):
-        assert locate_learned(object_array(many), 2) is None
+        assert gather(object_array(many), 2) is None
 
 
 def test_more_codecs_than_there_is_room_for_are_left_to_python(monkeypatch: pytest.MonkeyPatch) -> None:
     array = object_array([(Delta(1), b"1"), (Delta(2), b"2"), (Delta(1), b"3")])
-    monkeypatch.setattr(slots, "MAX_CODECS", 3)
-    assert locate_learned(array, 1) is not None
-    monkeypatch.setattr(slots, "MAX_CODECS", 2)
-    assert locate_learned(array, 1) is None
+    monkeypatch.setattr(gathering, "MAX_CODECS", 3)
+    assert gather(array, 1) is not None
+    monkeypatch.setattr(gathering, "MAX_CODECS", 2)
+    assert gather(array, 1) is None
 
 
 def test_an_unknown_interpreter_reads_slots_in_python(tmp_path: Any) -> None:
