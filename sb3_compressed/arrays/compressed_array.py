@@ -205,6 +205,12 @@ class CompressedArray(NDArrayOperatorsMixin):
         number = np.atleast_1d(numbers[lead]).ravel()[position]
         return tuple(int(i) for i in np.unravel_index(number, self._slots.shape))
 
+    def prepare(self) -> None:
+        """Do now what the first write and the first read would do: import libraries, compile."""
+        from sb3_compressed.arrays import sharing_kernels, slot_kernels  # noqa: F401
+
+        self.codec.prepare()
+
     # -- writing ---------------------------------------------------------------------------------------------
 
     def __setitem__(self, index: Any, value: Any) -> None:
@@ -243,24 +249,26 @@ class CompressedArray(NDArrayOperatorsMixin):
         else:
             self._slots[lead] = slots[0]
 
-    def encode_row(self, value: Any) -> NDArray[Any]:
-        """Encode observations of all environments without writing them anywhere.
+    def checked_row(self, value: Any) -> NDArray[Any]:
+        """Return observations of all environments in the shape and dtype they are stored in.
 
-        What is returned stands for the observations where they are written next, as in
-        ``array[row] = array.encode_row(obs)``: it can be handed through code that copies it.
-
-        :param value: observations ``(n_envs, *item_shape)``
-        :return: object array ``(n_envs,)`` of slots, for this array or one that :meth:`empty_like` made
+        :param value: observations ``(n_envs, *item_shape)``, or what broadcasts to them
         :raises ValueError: if the shape or a value does not fit
         :raises TypeError: if ``value`` has no numbers
         """
-        values = self.checked_row(value)
-        slots = self._coder.encode(values) if self._sharing is None else self._sharing.encode_row(values)
-        return np.fromiter(slots, dtype=ENCODED, count=len(slots))
-
-    def checked_row(self, value: Any) -> NDArray[Any]:
-        """Return observations of all environments as :meth:`encode_row` encodes them, or raise what it would raise."""
         return self._broadcast(self._stored_values(value), self._slots.shape[1:])
+
+    def encode_row(self, row: NDArray[Any]) -> NDArray[Any]:
+        """Encode observations of all environments without writing them anywhere.
+
+        What is returned stands for the observations where they are written next, as in
+        ``array[row] = array.encode_row(array.checked_row(obs))``: it can be handed through code that copies it.
+
+        :param row: observations ``(n_envs, *item_shape)`` as :meth:`checked_row` returns them
+        :return: object array ``(n_envs,)`` of slots, for this array or one that :meth:`empty_like` made
+        """
+        slots = self._coder.encode(row) if self._sharing is None else self._sharing.encode_row(row)
+        return np.fromiter(slots, dtype=ENCODED, count=len(slots))
 
     def _stored_values(self, value: Any) -> NDArray[Any]:
         values = cast_values(np.asarray(value), self.dtype)

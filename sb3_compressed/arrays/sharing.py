@@ -58,7 +58,7 @@ class FrameSharing:
             self._slots = []
             raise
         if isinstance(self.coder.codec, LearningCodec):
-            self._learn(self.coder.codec, fresh)
+            self.coder.codec = self._teacher.teach(self.coder.codec, fresh)
         return self._slots
 
     def _join(self, n_new: NDArray[np.int64], payloads: list[bytes]) -> list[Slot]:
@@ -71,14 +71,6 @@ class FrameSharing:
             join(list(islice(fresh, count)), slot) if count else slot
             for count, slot in zip(counts, before, strict=True)
         ]
-
-    def _learn(self, codec: LearningCodec, fresh: NDArray[Any]) -> None:
-        """Show new frames to the teacher, and take a codec that has learned when it is time."""
-        lesson = self._teacher.see(fresh)
-        if lesson is not None:
-            self.coder.codec = codec.learn(lesson)
-            if self.coder.codec is not codec:
-                codec.retire()
 
     def _known_row_like(self, items: NDArray[Any]) -> KnownRow:
         """Return what is known of the row before, in the memory layout of ``items``."""

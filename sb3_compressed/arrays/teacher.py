@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sb3_compressed.codecs import LearningCodec
+
 __all__ = ["Teacher"]
 
 
@@ -14,14 +16,18 @@ class Teacher:
     """Collects a sample of the frames that pass, and hands it out as a lesson from time to time.
 
     The first lesson comes early, so that the first frames of a run are not all stored badly; each later one after four
-    times as many frames, up to :data:`LONGEST`. From then on lessons keep coming: policies drift, and what a codec has
-    learned ages. A sample is spread evenly over the frames since the lesson before.
+    times as many frames, up to :data:`LONGEST`. From then on lessons keep coming, but only change something where
+    frames have changed: policies drift, and what a codec has learned ages. What has not aged is better kept, as all
+    that reads it finds it in the cache. A sample is spread evenly over the frames since the lesson before.
     """
 
     #: New frames before the first lesson, and the most between two.
     FIRST, LONGEST = 64, 16_384
     #: Frames in a lesson, and the bytes they may have together.
     MAX_FRAMES, MAX_NBYTES = 192, 2_000_000
+    #: How much larger payloads have to be than when a codec learned, for it to learn again once lessons are rare. Some
+    #: of the frames that it learned from it knows by heart, so new ones are larger in any case.
+    DRIFT = 1.25
     #: With fewer frames than this to a lesson, because they are so large, there is none.
     MIN_FRAMES = 8
 
@@ -29,6 +35,21 @@ class Teacher:
         self._interval = self.FIRST
         self._seen = 0
         self._sample: list[NDArray[Any]] = []
+        self._learned_nbytes = 0.0  # of a payload of the last lesson that changed something
+
+    def teach(self, codec: LearningCodec, frames: NDArray[Any]) -> LearningCodec:
+        """Look at new frames ``(n, *frame_shape)``; return the codec to use from now on, often the same."""
+        is_young = self._interval < self.LONGEST
+        lesson = self.see(frames)
+        if lesson is None:
+            return codec
+        if not is_young and _payload_nbytes(codec, lesson) <= self.DRIFT * self._learned_nbytes:
+            return codec
+        learned = codec.learn(lesson)
+        self._learned_nbytes = _payload_nbytes(learned, lesson)
+        if learned is not codec:
+            codec.retire()
+        return learned
 
     def see(self, frames: NDArray[Any]) -> NDArray[Any] | None:
         """Look at new frames ``(n, *frame_shape)``; return a lesson ``(m, *frame_shape)`` when it is time for one."""
@@ -56,3 +77,8 @@ class Teacher:
     def __getstate__(self) -> dict[str, Any]:
         # A pickle is to be as large as the payloads: the sample is left out and collected anew.
         return {**self.__dict__, "_seen": 0, "_sample": []}
+
+
+def _payload_nbytes(codec: LearningCodec, frames: NDArray[Any]) -> float:
+    """Return the mean size of the payloads of some frames."""
+    return sum(map(len, codec.encode(frames))) / max(len(frames), 1)

@@ -132,6 +132,8 @@ class CompressedBuffer(_Base):
         self.observation_space = space
         self.obs_shape = get_obs_shape(space)
         self._put_arrays()
+        for array in self._new_arrays.values():
+            array.prepare()  # rather than at the first step of the training
         self._warn_of_memory()
 
     def _parent_arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:

@@ -89,8 +89,8 @@ class Codec(ABC):
 
     def prepare(self) -> None:
         """Do now what the first use would do: import libraries, compile. For the time before workers are forked."""
-        frame = np.zeros((1, 1), dtype=np.uint8)
-        self.decode_into(self.encode(frame), frame)
+        payloads = self.encode(np.zeros((1, 1), dtype=np.uint8))
+        self.decode_into(payloads, np.empty((len(payloads), 1), dtype=np.uint8))
 
     @property
     def shorthand(self) -> str:

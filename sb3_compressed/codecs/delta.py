@@ -112,6 +112,12 @@ class Delta(LearningCodec):
         place = [[references.rows.ctypes.data, len(references.content), references.frame_nbytes]]
         object.__setattr__(self, "_place", np.array(place, dtype=np.int64))
 
+    def prepare(self) -> None:
+        """Import and compile now; see :meth:`Codec.prepare`."""
+        from sb3_compressed.codecs import delta_kernels  # noqa: F401  # which a codec without references does not use
+
+        super().prepare()
+
     def learn(self, frames: NDArray[Any]) -> Delta:
         """Return a codec with a dictionary and references from these frames; see :meth:`LearningCodec.learn`."""
         rows = frame_bytes(frames)

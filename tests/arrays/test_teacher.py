@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from sb3_compressed import CompressedArray
 from sb3_compressed.arrays.teacher import Teacher
-from sb3_compressed.codecs import LearningCodec
+from sb3_compressed.codecs import LearningCodec, get_codec
 
 
 def scenes(n_steps: int, n_envs: int = 2, seed: int = 0) -> NDArray[np.uint8]:
@@ -101,6 +101,26 @@ def test_lessons_come_at_growing_intervals_and_never_end() -> None:
     assert times[:5] == [64, 64 + 256, 64 + 256 + 1024, 64 + 256 + 1024 + 4096, 64 + 256 + 1024 + 4096 + 16384]
     assert times[5] - times[4] == 16_384
     assert all(64 <= size <= Teacher.MAX_FRAMES for _, size in lessons)
+
+
+def test_once_lessons_are_rare_only_other_frames_change_a_codec() -> None:
+    teacher, codec = Teacher(), get_codec("delta")
+    assert isinstance(codec, LearningCodec)
+
+    def see(frames: NDArray[np.uint8], codec: LearningCodec) -> list[LearningCodec]:
+        taught = [codec]
+        for start in range(0, len(frames), 64):
+            taught.append(teacher.teach(taught[-1], frames[start : start + 64]))
+        return [after for before, after in pairwise(taught) if after is not before]
+
+    first, second = (scenes(12_000, seed=seed)[:, :, -1].reshape(-1, 24, 24) for seed in (0, 1))
+    young = see(first[:22_000], codec)
+    assert len(young) == 4
+    rng = np.random.default_rng(0)
+    assert see(rng.permutation(first), young[-1]) == see(rng.permutation(first), young[-1]) == []
+    [adapted] = see(second, young[-1])
+    frames = second[::500]
+    assert sum(map(len, adapted.encode(frames))) < 0.7 * sum(map(len, young[-1].encode(frames)))
 
 
 def test_huge_frames_are_no_lesson() -> None:
