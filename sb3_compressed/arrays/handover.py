@@ -5,20 +5,28 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sb3_compressed.arrays.batch_memory import BatchMemory
-
-__all__ = ["collect_decoded", "new_output", "note_decoded", "recall", "remember", "take_decoded"]
+__all__ = ["Memory", "collect_decoded", "new_output", "note_decoded", "recall", "remember", "take_decoded"]
 
 _batch = threading.local()
 
 
+class Memory(Protocol):
+    """Where the arrays of a batch are made."""
+
+    def begin_batch(self) -> None:
+        """Say that the arrays handed out from here on belong to another batch."""
+
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+        """Return an uninitialised array."""
+
+
 @contextmanager
-def collect_decoded(memory: BatchMemory) -> Iterator[None]:
+def collect_decoded(memory: Memory) -> Iterator[None]:
     """Remember, in this thread, the arrays that are decoded from here on, until the end of the block.
 
     :param memory: where the arrays are made
@@ -47,7 +55,7 @@ def recall(key: object) -> Any:
 
 def new_output(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
     """Return an uninitialised array to decode into."""
-    memory: BatchMemory | None = getattr(_batch, "memory", None)
+    memory: Memory | None = getattr(_batch, "memory", None)
     return np.empty(shape, dtype=dtype) if memory is None else memory.empty(shape, dtype)
 
 

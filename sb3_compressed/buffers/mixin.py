@@ -37,6 +37,7 @@ from sb3_compressed.buffers.door import (
     validate_per_env,
     validate_tensor,
 )
+from sb3_compressed.buffers.pinned_memory import PinnedMemory
 from sb3_compressed.buffers.plan import Key, hollow_space, plan_arrays
 from sb3_compressed.buffers.signature import signature_behind
 from sb3_compressed.codecs import Codec
@@ -112,7 +113,6 @@ class CompressedBuffer(_Base):
         self.normalize_images = normalize_images
         self.compression_method = compression_method
         self.num_threads = validate_num_threads(num_threads)
-        self._batch_memory = BatchMemory()
 
         arguments = self._parent_arguments(args, kwargs)
         space = arguments["observation_space"]
@@ -131,6 +131,7 @@ class CompressedBuffer(_Base):
         self._hollow_shape = self.obs_shape
         self.observation_space = space
         self.obs_shape = get_obs_shape(space)
+        self._batch_memory = PinnedMemory() if self.device.type == "cuda" else BatchMemory()
         self._put_arrays()
         for array in self._new_arrays.values():
             array.prepare()  # rather than at the first step of the training
@@ -246,7 +247,11 @@ class CompressedBuffer(_Base):
         :param array: array to convert
         :param copy: whether the tensor must have memory that is not the array's
         """
-        return super().to_torch(array, copy=copy and not take_decoded(array))
+        if not take_decoded(array):
+            return super().to_torch(array, copy=copy)
+        if self.device.type == "cuda":
+            return th.from_numpy(array).to(self.device, non_blocking=True)
+        return super().to_torch(array, copy=False)
 
     def _batch(self, make: Callable[[], Any], *, is_seen: bool) -> Any:
         """Return the batch that SB3's code makes, with observations as the options ask for them.
