@@ -12,7 +12,7 @@ test: $(VENV)/.installed  ## run all tests
 	$(BIN)/python -m pytest -n auto
 
 bench: $(VENV)/.installed  ## measure against SB3's buffer on six games, about twenty minutes on two quiet cores
-	$(BIN)/python benchmarks/replay.py --methods auto zstd3 none --out benchmarks/results/replay.json
+	$(BIN)/python benchmarks/replay.py --out benchmarks/results/replay.json
 
 lint: $(VENV)/.installed  ## check style and types
 	$(BIN)/ruff check .

@@ -1,0 +1,44 @@
+"""Half-trained policies, trained once and cached: frames of someone who plays a little are not those of random play."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch as th
+from sources import CACHE, Source, as_trained_on
+from stable_baselines3 import PPO
+
+TRAINING_STEPS = 200_000  # some ten minutes on two cores
+N_ENVS = 8
+
+
+def train(source: Source, steps: int) -> Path:
+    """Train PPO with the settings usual for Atari games, if that has not been done, and return the file."""
+    path = CACHE / "policies" / f"{source.environment}-ppo-{steps}steps.zip"
+    if not path.exists():
+        th.set_num_threads(2)
+        model = PPO(
+            "CnnPolicy",
+            as_trained_on(source.make(N_ENVS), source),
+            n_steps=128,
+            batch_size=256,
+            n_epochs=4,
+            learning_rate=2.5e-4,
+            clip_range=0.1,
+            ent_coef=0.01,
+            vf_coef=0.5,
+            seed=0,
+        )
+        model.learn(steps)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        model.save(path)
+    return path
+
+
+def player(source: Source, steps: int = TRAINING_STEPS) -> Callable[[Any], Any]:
+    """Return what chooses actions for stacked observations, at random as the policy would have it, as in training."""
+    model = PPO.load(train(source, steps), device="cpu")
+    th.manual_seed(0)
+    return lambda obs: model.predict(obs)[0]
