@@ -65,6 +65,6 @@ class StackReplay(Replay):
         return Batch(batch["obs"].numpy(), batch["next_obs"].numpy(), batch["rew"].numpy().ravel())
 
 
-def make_replay(method: str, setup: Setup, threads: int | None) -> StackReplay:
+def make_replay(method: str, setup: Setup) -> StackReplay:
     """Return the buffers."""
     return StackReplay(setup)

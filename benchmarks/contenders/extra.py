@@ -7,23 +7,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from sb3_extra_buffers.compressed import CompressedReplayBuffer, CompressedRolloutBuffer, find_buffer_dtypes
+from gymnasium import spaces
+from sb3_extra_buffers.compressed import CompressedReplayBuffer as REPLAY
+from sb3_extra_buffers.compressed import CompressedRolloutBuffer as ROLLOUT
+from sb3_extra_buffers.compressed import find_buffer_dtypes
 
-from contenders.base import Setup
-from contenders.like_sb3 import ReplayLikeSB3, RolloutLikeSB3
-
-
-def make_replay(method: str, setup: Setup, threads: int | None) -> ReplayLikeSB3:
-    """Return its CompressedReplayBuffer."""
-    return ReplayLikeSB3(CompressedReplayBuffer, setup, **_arguments(method, setup))
+__all__ = ["REPLAY", "ROLLOUT", "arguments"]
 
 
-def make_rollout(method: str, setup: Setup, threads: int | None) -> RolloutLikeSB3:
-    """Return its CompressedRolloutBuffer."""
-    return RolloutLikeSB3(CompressedRolloutBuffer, setup, **_arguments(method, setup))
-
-
-def _arguments(method: str, setup: Setup) -> dict[str, Any]:
-    space = setup.observation_space
+def arguments(method: str, space: spaces.Space[Any], threads: int | None) -> dict[str, Any]:
+    """Return what the constructors get besides what SB3's get; it knows no number of threads."""
     dtypes = find_buffer_dtypes(space.shape, elem_dtype=space.dtype, compression_method=method)
     return {"compression_method": method, "dtypes": dtypes}

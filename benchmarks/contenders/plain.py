@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from stable_baselines3.common.buffers import ReplayBuffer, RolloutBuffer
+from typing import Any
 
-from contenders.base import Setup
-from contenders.like_sb3 import ReplayLikeSB3, RolloutLikeSB3
+from gymnasium import spaces
+from stable_baselines3.common.buffers import ReplayBuffer as REPLAY
+from stable_baselines3.common.buffers import RolloutBuffer as ROLLOUT
 
-
-def make_replay(method: str, setup: Setup, threads: int | None) -> ReplayLikeSB3:
-    """Return SB3's ReplayBuffer."""
-    return ReplayLikeSB3(ReplayBuffer, setup)
+__all__ = ["REPLAY", "ROLLOUT", "arguments"]
 
 
-def make_rollout(method: str, setup: Setup, threads: int | None) -> RolloutLikeSB3:
-    """Return SB3's RolloutBuffer."""
-    return RolloutLikeSB3(RolloutBuffer, setup)
+def arguments(method: str, space: spaces.Space[Any], threads: int | None) -> dict[str, Any]:
+    """Return no further arguments."""
+    return {}

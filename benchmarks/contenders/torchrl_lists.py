@@ -56,7 +56,7 @@ class ListReplay(Replay):
         return Batch(*(batch[name].numpy() for name in names))
 
 
-def make_replay(method: str, setup: Setup, threads: int | None) -> ListReplay:
+def make_replay(method: str, setup: Setup) -> ListReplay:
     """Return a buffer with its own compression, ``zlib-3``, or with ``zstd-3``."""
     match = re.fullmatch(r"(zlib|zstd)(?:-?(\d+))?", method or "zlib")
     if match is None:

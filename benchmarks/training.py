@@ -1,0 +1,120 @@
+"""The wall-clock time of training: DQN and PPO on Pong, with each buffer in turn and equal seeds.
+
+    python benchmarks/training.py --algorithms DQN --steps 20000 --contenders auto extra:zstd-3
+
+Runs are paired: with one seed, all buffers are trained with one after the other, in an order that turns round with each
+seed, and the times of a pair are divided. Equal seeds must end with equal weights, bit for bit, and that is looked at.
+Settings are those usual for Atari games, but DQN starts to learn early, since most of its time is to be training.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import statistics
+from typing import Any
+
+from measure import one_thread, timed
+from session import Job, Measurement, available, parser, save, serve, take_turns
+from sources import Source, as_trained_on
+from tables import Results, markdown
+
+from contenders import class_like_sb3
+
+CONTENDERS = ["auto"]
+STEPS = {"DQN": 20_000, "PPO": 20_480}
+N_ENVS = {"DQN": 1, "PPO": 8}
+SETTINGS: dict[str, dict[str, Any]] = {
+    "DQN": {
+        "buffer_size": 100_000,
+        "learning_starts": 1_000,
+        "train_freq": 4,
+        "batch_size": 32,
+        "learning_rate": 1e-4,
+        "target_update_interval": 1_000,
+        "exploration_fraction": 0.1,
+        "exploration_final_eps": 0.01,
+    },
+    "PPO": {
+        "n_steps": 128,
+        "batch_size": 256,
+        "n_epochs": 4,
+        "learning_rate": 2.5e-4,
+        "clip_range": 0.1,
+        "ent_coef": 0.01,
+        "vf_coef": 0.5,
+    },
+}
+
+
+def measure(contender: str, algorithm: str, game: str, steps: int, seed: int) -> Measurement:
+    """Train once and return the seconds it took and a digest of the weights."""
+    import stable_baselines3
+
+    one_thread()
+    source = Source(game)
+    env = as_trained_on(source.make(N_ENVS[algorithm]), source)
+    prefix = "replay" if algorithm == "DQN" else "rollout"
+    cls, kwargs = class_like_sb3(contender, prefix.upper(), env.observation_space)
+    buffer: dict[str, Any] = {f"{prefix}_buffer_class": cls, f"{prefix}_buffer_kwargs": kwargs}
+    settings = dict(SETTINGS[algorithm])
+    for setting, most in (("learning_starts", steps // 2), ("n_steps", steps // N_ENVS[algorithm])):  # of short runs
+        if setting in settings:
+            settings[setting] = min(settings[setting], most)
+    make = getattr(stable_baselines3, algorithm)
+    model = make("CnnPolicy", env, seed=seed, device="cpu", **settings, **buffer)
+    seconds = timed(model.learn, steps)
+    digest = hashlib.sha256()
+    for parameter in model.policy.state_dict().values():
+        digest.update(parameter.numpy().tobytes())
+    return {"seconds": seconds, "weights": digest.hexdigest()[:16]}
+
+
+def summary(results: Results, algorithm: str, contender: str) -> tuple[list[float], bool]:
+    """Return the ratios of the paired times, and whether all pairs ended with equal weights."""
+    pairs = [
+        (of_pair[contender], of_pair["SB3"])
+        for label, of_pair in results.items()
+        if label.startswith(algorithm) and "seconds" in of_pair.get(contender, {}) and "seconds" in of_pair["SB3"]
+    ]
+    times = [ours["seconds"] / theirs["seconds"] for ours, theirs in pairs]
+    return times, all(ours["weights"] == theirs["weights"] for ours, theirs in pairs)
+
+
+def table(results: Results, algorithms: list[str], names: list[str]) -> str:
+    """Return a row for each algorithm and buffer."""
+    rows = []
+    for algorithm in algorithms:
+        for name in names:
+            times, is_equal = summary(results, algorithm, name)
+            if times:
+                middle, extent = f"{statistics.median(times):.3f}x", f"{min(times):.3f}x to {max(times):.3f}x"
+                rows.append([algorithm, f"`{name}`", middle, extent, str(len(times)), "yes" if is_equal else "**no**"])
+    return markdown(["algorithm", "buffer", "time", "from", "pairs", "weights equal SB3's"], rows)
+
+
+def main() -> None:
+    """Run the benchmark from the command line."""
+    serve(measure)
+    flags = parser(__doc__, contenders=CONTENDERS, rounds=5)
+    flags.add_argument("--algorithms", nargs="+", default=list(SETTINGS), choices=list(SETTINGS))
+    flags.add_argument("--game", default="Pong", help="as Pong (default: %(default)s)")
+    flags.add_argument("--steps", type=int, help=f"environment steps (default: {STEPS})")
+    arguments = flags.parse_args()
+    if arguments.smoke:
+        arguments.steps, arguments.rounds = 128, 1
+    names = available(["SB3", *arguments.contenders], arguments.peers)
+    jobs: list[Job] = []
+    for seed in range(arguments.rounds):
+        for algorithm in arguments.algorithms:
+            steps = arguments.steps or STEPS[algorithm]
+            of_pair = {"algorithm": algorithm, "game": arguments.game, "steps": steps, "seed": seed}
+            in_turn = names[:: -1 if seed % 2 else 1]
+            jobs += [Job(f"{algorithm}, seed {seed}", name, of_pair) for name in in_turn]
+    results = take_turns(measure, jobs, 1, arguments.peers)
+    options = {"game": arguments.game, "steps": arguments.steps or STEPS, "pairs": arguments.rounds}
+    save(arguments.out, "training", options, results, arguments.peers)
+    print(table(results, arguments.algorithms, names[1:]))
+
+
+if __name__ == "__main__":
+    main()
