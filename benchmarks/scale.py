@@ -13,6 +13,8 @@ from replay import N_ENVS, TIMED_STEPS, measure
 from session import Job, available, parser, save, take_turns
 from tables import Results, markdown
 
+from contenders.names import title
+
 SIZES = [10_000, 30_000, 100_000, 300_000, 1_000_000]
 CONTENDERS = ["auto", "zstd3"]
 MOST_OF_SB3 = 100_000  # transitions: 5.6 GB
@@ -29,7 +31,7 @@ def table(results: Results) -> str:
             measured = of_size.get(name, {})
             if keys[0] in measured and keys[0] in base:
                 cells = [f"{measured[key] / base[key]:.2f}x" if base[key] > 0 else "" for key in keys]
-                rows.append([f"`{name}`", f"{int(size):,}", *cells])
+                rows.append([title(name), f"{int(size):,}", *cells])
     return markdown(header, rows)
 
 

@@ -6,6 +6,8 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from contenders.names import title
+
 Results = dict[str, dict[str, dict[str, Any]]]
 """``{label: {contender: {key: number}}}``"""
 
@@ -41,15 +43,35 @@ def ratio_table(results: Results) -> str:
     for name in contenders(results):
         memory = ratios(results, name, "rss")
         if not memory:
-            rows.append([f"`{name}`", *["failed"] * (len(header) - 1)])
+            rows.append([title(name), *["failed"] * (len(header) - 1)])
             continue
         cells = [
             f"{mean(memory):.2%}",
             f"{max(memory):.2%}",
             *(f"{mean(ratios(results, name, k)):.2f}x" for k in times),
         ]
-        rows.append([f"`{name}`", *cells, "**no**" if is_wrong(results, name) else "yes"])
+        rows.append([title(name), *cells, "**no**" if is_wrong(results, name) else "yes"])
     return markdown(header, rows)
+
+
+def game_table(results: Results) -> str:
+    """Return a row for each label and contender."""
+    keys = [key for key, value in next(iter(results.values()))["SB3"].items() if isinstance(value, int | float)]
+    rows = []
+    for label, of_label in results.items():
+        for name in contenders({label: of_label}):
+            of_one = {key: ratios({label: of_label}, name, key) for key in keys}
+            cells = [
+                (f"{of_one[key][0]:.2%}" if key == "rss" else f"{of_one[key][0]:.2f}x") if of_one[key] else ""
+                for key in keys
+            ]
+            rows.append([label, title(name), *cells])
+    return markdown(["observations", "buffer", "memory (RSS)", *(f"`{key}`" for key in keys if key != "rss")], rows)
+
+
+def merged(several: Iterable[Results]) -> Results:
+    """Return several results as one."""
+    return {label: of_label for results in several for label, of_label in results.items()}
 
 
 def is_wrong(results: Results, contender: str) -> bool:

@@ -16,9 +16,10 @@ from typing import Any
 from measure import one_thread, timed
 from session import Job, Measurement, available, parser, save, serve, take_turns
 from sources import Source, as_trained_on
-from tables import Results, markdown
+from tables import Results, contenders, markdown
 
 from contenders import class_like_sb3
+from contenders.names import title
 
 CONTENDERS = ["auto"]
 STEPS = {"DQN": 20_000, "PPO": 20_480}
@@ -80,15 +81,18 @@ def summary(results: Results, algorithm: str, contender: str) -> tuple[list[floa
     return times, all(ours["weights"] == theirs["weights"] for ours, theirs in pairs)
 
 
-def table(results: Results, algorithms: list[str], names: list[str]) -> str:
+def table(results: Results) -> str:
     """Return a row for each algorithm and buffer."""
     rows = []
-    for algorithm in algorithms:
-        for name in names:
+    for algorithm in dict.fromkeys(label.partition(",")[0] for label in results):
+        for name in contenders(results):
             times, is_equal = summary(results, algorithm, name)
             if times:
-                middle, extent = f"{statistics.median(times):.3f}x", f"{min(times):.3f}x to {max(times):.3f}x"
-                rows.append([algorithm, f"`{name}`", middle, extent, str(len(times)), "yes" if is_equal else "**no**"])
+                extent = f"{min(times):.3f}x to {max(times):.3f}x"
+                equal = "yes" if is_equal else "**no**"
+                rows.append(
+                    [algorithm, title(name), f"{statistics.median(times):.3f}x", extent, str(len(times)), equal]
+                )
     return markdown(["algorithm", "buffer", "time", "from", "pairs", "weights equal SB3's"], rows)
 
 
@@ -113,7 +117,7 @@ def main() -> None:
     results = take_turns(measure, jobs, 1, arguments.peers)
     options = {"game": arguments.game, "steps": arguments.steps or STEPS, "pairs": arguments.rounds}
     save(arguments.out, "training", options, results, arguments.peers)
-    print(table(results, arguments.algorithms, names[1:]))
+    print(table(results))
 
 
 if __name__ == "__main__":

@@ -3,6 +3,13 @@
 from __future__ import annotations
 
 PEERS = ("extra", "torchrl", "cpprb")
+TITLES = {
+    "sb3": "SB3",
+    "ours": "sb3-compressed",
+    "extra": "sb3-extra-buffers",
+    "torchrl": "TorchRL",
+    "cpprb": "cpprb",
+}
 
 
 def split_name(name: str) -> tuple[str, str, int | None]:
@@ -19,6 +26,17 @@ def split_name(name: str) -> tuple[str, str, int | None]:
             raise ValueError(f"there is no library {library!r} in {name!r}, but {', '.join(PEERS)}")
         return library, method, n_threads
     return ("sb3", "", n_threads) if head == "SB3" else ("ours", head, n_threads)
+
+
+def title(name: str) -> str:
+    """Return a name as tables show it.
+
+    >>> title("auto@1"), title("torchrl:zlib-3"), title("cpprb")
+    ('sb3-compressed `auto`, 1 thread', 'TorchRL `zlib-3`', 'cpprb')
+    """
+    library, method, threads = split_name(name)
+    said = f"{TITLES[library]} `{method}`" if method else TITLES[library]
+    return said if threads is None else f"{said}, {threads} thread{'s' if threads > 1 else ''}"
 
 
 def is_peer(name: str) -> bool:

@@ -31,7 +31,7 @@ def run(script: str, folder: Path, *flags: str) -> tuple[str, Any]:
 
 def test_replay(tmp_path: Path) -> None:
     printed, results = run("replay", tmp_path, "--sources", "Pong", "--contenders", "auto", "extra:zstd3")
-    assert "| `auto` |" in printed
+    assert "| sb3-compressed `auto` |" in printed
     assert results["Pong"].keys() == {"SB3", "auto"}, "peers are left out where they are not installed"
     for measured in results["Pong"].values():
         assert measured.pop("wrong") == ""
@@ -42,7 +42,7 @@ def test_replay(tmp_path: Path) -> None:
 
 def test_rollout(tmp_path: Path) -> None:
     printed, results = run("rollout", tmp_path, "--sources", "Pong", "--contenders", "auto")
-    assert "| `auto` |" in printed
+    assert "| sb3-compressed `auto` |" in printed
     for measured in results["Pong"].values():
         assert measured.pop("wrong") == ""
         assert measured.keys() == {"rss", "add", "get"}
