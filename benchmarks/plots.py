@@ -20,7 +20,7 @@ COLOURS = {"sb3": "#1a1a19", "ours": "#2a78d6", "extra": "#d95926", "torchrl": "
 MARKS = {"sb3": "D", "ours": "o", "extra": "s", "torchrl": "^", "cpprb": "P"}
 SAMPLING = "sample(32)"
 PANELS = {"rss": "memory (RSS)", **{key: key for key in ("add", "sample(32)", "sample(256)")}}
-STYLE = {
+STYLE: Any = {
     "font.size": 9,
     "axes.spines.top": False,
     "axes.spines.right": False,

@@ -10,13 +10,12 @@ import torch as th
 from sources import CACHE, Source, as_trained_on
 from stable_baselines3 import PPO
 
-TRAINING_STEPS = 200_000  # some ten minutes on two cores
 N_ENVS = 8
 
 
-def train(source: Source, steps: int) -> Path:
+def train(source: Source) -> Path:
     """Train PPO with the settings usual for Atari games, if that has not been done, and return the file."""
-    path = CACHE / "policies" / f"{source.environment}-ppo-{steps}steps.zip"
+    path = CACHE / "policies" / f"{source.environment}-ppo-{source.training_steps}steps.zip"
     if not path.exists():
         th.set_num_threads(2)
         model = PPO(
@@ -31,14 +30,14 @@ def train(source: Source, steps: int) -> Path:
             vf_coef=0.5,
             seed=0,
         )
-        model.learn(steps)
+        model.learn(source.training_steps)
         path.parent.mkdir(parents=True, exist_ok=True)
         model.save(path)
     return path
 
 
-def player(source: Source, steps: int = TRAINING_STEPS) -> Callable[[Any], Any]:
+def player(source: Source) -> Callable[[Any], Any]:
     """Return what chooses actions for stacked observations, at random as the policy would have it, as in training."""
-    model = PPO.load(train(source, steps), device="cpu")
+    model = PPO.load(train(source), device="cpu")
     th.manual_seed(0)
     return lambda obs: model.predict(obs)[0]

@@ -88,7 +88,7 @@ class Recording:
 
     def _player(self, actions: spaces.Space[Any]) -> Callable[[Any], Any]:
         """Return what chooses actions for observations."""
-        if self.source.is_trained:
+        if self.source.training_steps:
             from policies import player
 
             return player(self.source)

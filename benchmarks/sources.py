@@ -1,7 +1,7 @@
 """Where observations come from: environments that are recorded, by name.
 
 ``Pong``          an Atari game with SB3's preprocessing and four stacked frames, played at random
-``Pong:trained``  the same, played by a half-trained policy
+``Pong:trained``  the same, played by a half-trained policy; ``Pong:trained1000`` by one of that many steps
 ``CarRacing-v3``  any other environment of gymnasium, by its full name, played at random, nothing stacked
 """
 
@@ -18,7 +18,8 @@ from gymnasium import spaces
 from stable_baselines3.common.vec_env import VecEnv, VecFrameStack, VecTransposeImage
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "sb3-compressed"
-TRAINED = ":trained"
+TRAINED = re.compile(r":trained(\d*)$")
+TRAINING_STEPS = 200_000
 
 
 @dataclass(frozen=True)
@@ -30,17 +31,18 @@ class Source:
     @property
     def is_game(self) -> bool:
         """Whether it is an Atari game; all other names end in a version."""
-        return re.search(r"-v\d+$", self.name) is None
+        return re.search(r"-v\d+$", self.environment) is None
 
     @property
-    def is_trained(self) -> bool:
-        """Whether a half-trained policy plays."""
-        return self.name.endswith(TRAINED)
+    def training_steps(self) -> int:
+        """How long the policy that plays has been trained; 0 is random play."""
+        match = TRAINED.search(self.name)
+        return int(match[1] or TRAINING_STEPS) if match else 0
 
     @property
     def environment(self) -> str:
         """The name without the player."""
-        return self.name.removesuffix(TRAINED)
+        return TRAINED.sub("", self.name)
 
     @property
     def n_stack(self) -> int:
