@@ -7,29 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import torch as th
+from settings import N_ENVS, SETTINGS
 from sources import CACHE, Source, as_trained_on
 from stable_baselines3 import PPO
 
-N_ENVS = 8
-
 
 def train(source: Source) -> Path:
-    """Train PPO with the settings usual for Atari games, if that has not been done, and return the file."""
+    """Train PPO if that has not been done, and return the file."""
     path = CACHE / "policies" / f"{source.environment}-ppo-{source.training_steps}steps.zip"
     if not path.exists():
         th.set_num_threads(2)
-        model = PPO(
-            "CnnPolicy",
-            as_trained_on(source.make(N_ENVS), source),
-            n_steps=128,
-            batch_size=256,
-            n_epochs=4,
-            learning_rate=2.5e-4,
-            clip_range=0.1,
-            ent_coef=0.01,
-            vf_coef=0.5,
-            seed=0,
-        )
+        env = as_trained_on(source.make(N_ENVS["PPO"]), source)
+        model = PPO("CnnPolicy", env, seed=0, **SETTINGS["PPO"])
         model.learn(source.training_steps)
         path.parent.mkdir(parents=True, exist_ok=True)
         model.save(path)

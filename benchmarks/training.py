@@ -4,7 +4,7 @@
 
 Runs are paired: with one seed, all buffers are trained with one after the other, in an order that turns round with each
 seed, and the times of a pair are divided. Equal seeds must end with equal weights, bit for bit, and that is looked at.
-Settings are those usual for Atari games, but DQN starts to learn early, since most of its time is to be training.
+Settings are in ``settings.py``.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 
 from measure import one_thread, timed
 from session import Job, Measurement, available, parser, save, serve, take_turns
+from settings import N_ENVS, SETTINGS
 from sources import Source, as_trained_on
 from tables import Results, contenders, markdown
 
@@ -23,28 +24,6 @@ from contenders.names import title
 
 CONTENDERS = ["auto"]
 STEPS = {"DQN": 20_000, "PPO": 20_480}
-N_ENVS = {"DQN": 1, "PPO": 8}
-SETTINGS: dict[str, dict[str, Any]] = {
-    "DQN": {
-        "buffer_size": 100_000,
-        "learning_starts": 1_000,
-        "train_freq": 4,
-        "batch_size": 32,
-        "learning_rate": 1e-4,
-        "target_update_interval": 1_000,
-        "exploration_fraction": 0.1,
-        "exploration_final_eps": 0.01,
-    },
-    "PPO": {
-        "n_steps": 128,
-        "batch_size": 256,
-        "n_epochs": 4,
-        "learning_rate": 2.5e-4,
-        "clip_range": 0.1,
-        "ent_coef": 0.01,
-        "vf_coef": 0.5,
-    },
-}
 
 
 def measure(contender: str, algorithm: str, game: str, steps: int, seed: int) -> Measurement:

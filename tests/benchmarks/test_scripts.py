@@ -9,14 +9,23 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+from session import PEERS
+
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
-def run(script: str, folder: Path, *flags: str) -> tuple[str, Any]:
-    """Run a script as a user would, without the peers, and return what it prints and its results."""
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder for results and recordings, so that what is recorded is recorded once."""
+    return tmp_path_factory.mktemp("benchmarks")
+
+
+def run(script: str, folder: Path, *flags: str, peers: Path = Path("none")) -> tuple[str, Any]:
+    """Run a script as a user would and return what it prints and its results."""
     out = folder / "results" / f"{script}.json"
     done = subprocess.run(
-        [sys.executable, BENCHMARKS / f"{script}.py", "--smoke", "--peers", "none", "--out", out, *flags],
+        [sys.executable, BENCHMARKS / f"{script}.py", "--smoke", "--peers", peers, "--out", out, *flags],
         env={**os.environ, "XDG_CACHE_HOME": str(folder), "PYTHONPATH": str(BENCHMARKS.parent)},
         capture_output=True,
         text=True,
@@ -29,27 +38,27 @@ def run(script: str, folder: Path, *flags: str) -> tuple[str, Any]:
     return done.stdout, written["results"]
 
 
-def test_replay(tmp_path: Path) -> None:
-    printed, results = run("replay", tmp_path, "--sources", "Pong", "--contenders", "auto", "extra:zstd3")
+def test_replay(folder: Path) -> None:
+    printed, results = run("replay", folder, "--sources", "Pong", "--contenders", "auto", "extra:zstd3")
     assert "| sb3-compressed `auto` |" in printed
     assert results["Pong"].keys() == {"SB3", "auto"}, "peers are left out where they are not installed"
     for measured in results["Pong"].values():
         assert measured.pop("wrong") == ""
         assert measured.keys() == {"rss", "add", "sample(32)", "sample(256)", "sample(1024)"}
         assert all(value > 0 for key, value in measured.items() if key != "rss")
-    assert len(list(tmp_path.glob("sb3-compressed/Pong-*.zst"))) == 1, "frames are recorded once"
+    assert len(list(folder.glob("sb3-compressed/Pong-*.zst"))) == 1, "frames are recorded once"
 
 
-def test_rollout(tmp_path: Path) -> None:
-    printed, results = run("rollout", tmp_path, "--sources", "Pong", "--contenders", "auto")
+def test_rollout(folder: Path) -> None:
+    printed, results = run("rollout", folder, "--sources", "Pong", "--contenders", "auto")
     assert "| sb3-compressed `auto` |" in printed
     for measured in results["Pong"].values():
         assert measured.pop("wrong") == ""
         assert measured.keys() == {"rss", "add", "get"}
 
 
-def test_published(tmp_path: Path) -> None:
-    printed, results = run("published", tmp_path, "--codecs", "zstd-5")
+def test_published(folder: Path) -> None:
+    printed, results = run("published", folder, "--codecs", "zstd-5")
     assert "| `zstd-5` |" in printed
     assert results.keys() == {"save", "load"}
     for of_test in results.values():
@@ -57,3 +66,24 @@ def test_published(tmp_path: Path) -> None:
         for measured in of_test.values():
             assert measured.pop("wrong") == ""
             assert measured.keys() == {"rss", "counted", "latency"}
+
+
+def test_scale(folder: Path) -> None:
+    printed, results = run("scale", folder, "--contenders", "auto")
+    assert "| sb3-compressed `auto` | 800 |" in printed
+    assert [set(of_size) for of_size in results.values()] == [{"SB3", "auto"}] * 2
+
+
+def test_training(folder: Path) -> None:
+    printed, results = run("training", folder)
+    assert printed.count("| yes |") == 2, "DQN and PPO end with SB3's weights"
+    assert results.keys() == {"DQN, seed 0", "PPO, seed 0"}
+
+
+THEIRS = ["extra:zstd-3", "extra:rle-jit", "torchrl:zlib-3", "torchrl:zstd-3", "cpprb"]
+
+
+@pytest.mark.skipif(not PEERS.exists(), reason=f"the peers are not installed in {PEERS}: make peers")
+def test_peers_return_what_was_added(folder: Path) -> None:
+    _, results = run("truth", folder, "--contenders", *THEIRS, peers=PEERS)
+    assert results["Breakout"] == {name: {"wrong": ""} for name in ["SB3", *THEIRS]}
