@@ -5,7 +5,13 @@ BIN := $(VENV)/bin
 
 PEERS := .venv-peers
 
-.PHONY: demo test bench peers lint format clean
+BENCH := $(BIN)/python benchmarks
+RESULTS := benchmarks/results
+RIVALS := extra:zstd-3 torchrl:zlib-3 cpprb
+CODECS := auto delta zstd-dict zstd3 zstd-5 lz4-frame/0 igzip/1 gzip/6 rle-jit none cpprb torchrl:zlib-3 torchrl:zstd-3 \
+	extra:zstd3 extra:zstd-3 extra:zstd-5 extra:lz4-frame/0 extra:igzip1 extra:gzip6 extra:rle-jit extra:none
+
+.PHONY: demo test bench peers report lint format clean
 
 demo: $(VENV)/.installed  ## train DQN on Pong with a compressed replay buffer and compare the memory
 	$(BIN)/python examples/dqn_atari.py
@@ -13,8 +19,22 @@ demo: $(VENV)/.installed  ## train DQN on Pong with a compressed replay buffer a
 test: $(VENV)/.installed  ## run all tests
 	$(BIN)/python -m pytest -n auto
 
-bench: $(VENV)/.installed  ## measure against SB3's buffer on six games, about twenty minutes on two quiet cores
-	$(BIN)/python benchmarks/replay.py --out benchmarks/results/replay.json
+bench: $(VENV)/.installed $(PEERS)/.installed  ## measure everything, about BENCHTIME on two quiet cores; benchmarks/README.md
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[environments]'
+	$(BENCH)/replay.py --contenders auto auto@1 zstd3 none $(RIVALS) --out $(RESULTS)/replay.json
+	$(BENCH)/replay.py --sources MsPacman --contenders $(CODECS) --rounds 1 --out $(RESULTS)/codecs.json
+	$(BENCH)/replay.py --sources BeamRider SpaceInvaders Enduro Asteroids --out $(RESULTS)/untuned.json
+	$(BENCH)/replay.py --sources MsPacman:trained Breakout:trained --contenders auto zstd3 $(RIVALS) --out $(RESULTS)/trained.json
+	$(BENCH)/replay.py --sources CarRacing-v3 --size 20000 --contenders auto zstd3 $(RIVALS) --out $(RESULTS)/colour.json
+	$(BENCH)/replay.py --sources HalfCheetah-v5 Ant-v5 --contenders auto zstd3 $(RIVALS) --out $(RESULTS)/vectors.json
+	$(BENCH)/rollout.py --contenders auto auto@1 zstd3 none extra:zstd-3 extra:rle-jit --out $(RESULTS)/rollout.json
+	$(BENCH)/scale.py --out $(RESULTS)/scale.json
+	$(BENCH)/training.py --contenders auto extra:zstd-3 --out $(RESULTS)/training.json
+	$(BENCH)/published.py --out $(RESULTS)/published.json
+	$(BENCH)/report.py
+
+report: $(VENV)/.installed  ## write the tables, the plots and the README's part of the results there are
+	$(BENCH)/report.py
 
 peers: $(PEERS)/.installed  ## install what the benchmarks compare with, in an environment of its own
 
