@@ -33,6 +33,12 @@ def median_us(times: Iterable[float]) -> float:
     return statistics.median(times) * 1e6
 
 
+def exhaust(batches: Iterable[Any]) -> None:
+    """Go over all batches; each is dropped when the next is there, as in training."""
+    for _ in batches:
+        pass
+
+
 def one_thread() -> None:
     """Let torch use one thread, as in every benchmark here; what else uses threads is a contender's own matter."""
     import torch as th

@@ -17,7 +17,7 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
-from measure import one_thread, resident_nbytes, timed
+from measure import exhaust, one_thread, resident_nbytes, timed
 from recording import Step, play, record
 from session import Job, Measurement, available, parser, save, serve, take_turns
 from tables import Results, markdown
@@ -46,8 +46,7 @@ def measure(contender: str, source: str, size: int, test: str) -> Measurement:
     recording = record(source, N_ENVS, max(rows, 2 * CHECKED_STEPS))
 
     def make(n_rows: int) -> Any:
-        spaces = recording.observation_space, recording.action_space
-        setup = Setup(n_rows * N_ENVS, *spaces, N_ENVS, recording.source.n_stack, saves_next_obs=test == "save")
+        setup = Setup.of(recording, n_rows, saves_next_obs=test == "save")
         return (make_replay if test == "save" else make_rollout)(contender, setup)
 
     warm = make(WARM_STEPS)
@@ -61,7 +60,7 @@ def measure(contender: str, source: str, size: int, test: str) -> Measurement:
     filled.add(first)
     seconds = _add_all(filled, islice(steps, rows - 1)) * rows / max(rows - 1, 1)
     result: Measurement = {"rss": resident_nbytes() - before, "counted": counted_nbytes(filled.buffer)}
-    result["latency"] = seconds if test == "save" else timed(_read_all, filled.get(BATCH_SIZE))
+    result["latency"] = seconds if test == "save" else timed(exhaust, filled.get(BATCH_SIZE))
     del warm
     checked, steps = make(CHECKED_STEPS), play(recording)
     if test == "load":
@@ -83,11 +82,6 @@ def counted_nbytes(buffer: Any) -> int:
 
 def _add_all(filled: Any, steps: Iterator[Step]) -> float:
     return sum(timed(filled.add, step) for step in steps)
-
-
-def _read_all(batches: Iterator[Any]) -> None:
-    for _ in batches:
-        pass
 
 
 def table(results: Results) -> str:
@@ -121,7 +115,7 @@ def main() -> None:
     flags.add_argument("--size", type=int, default=40_000, help="slots (default: %(default)s)")
     arguments = flags.parse_args()
     if arguments.smoke:
-        arguments.codecs, arguments.size, arguments.rounds = arguments.codecs[:1], 400, 1
+        arguments.codecs, arguments.size, arguments.rounds = arguments.codecs[:2], 400, 1
     ours = [codec for codec in arguments.codecs if codec not in ITS_OWN]
     theirs = [f"extra:{codec}" for codec in arguments.codecs if codec not in OUR_OWN]
     names = available(["SB3", *ours, *theirs], arguments.peers)

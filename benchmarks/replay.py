@@ -30,12 +30,6 @@ CHECKED_STEPS = 500
 N_ENVS = 4
 
 
-def setup(recording: Recording, size: int) -> Setup:
-    """Return what a buffer for a recording is constructed for."""
-    spaces = recording.observation_space, recording.action_space
-    return Setup(size, *spaces, recording.n_envs, recording.source.n_stack)
-
-
 def measure(contender: str, source: str, size: int) -> Measurement:
     """Fill one buffer and return bytes of memory a transition and microseconds."""
     one_thread()
@@ -43,7 +37,7 @@ def measure(contender: str, source: str, size: int) -> Measurement:
     recording = record(source, N_ENVS, rows + TIMED_STEPS)
     warm_rows = min(WARM_STEPS, rows)
     # A small buffer meets what is met only once in a process. It stays, so that none of its memory is reused.
-    warm = make_replay(contender, setup(recording, warm_rows * N_ENVS))
+    warm = make_replay(contender, Setup.of(recording, warm_rows))
     for step in islice(play(recording), warm_rows):
         warm.add(step)
     for batch_size in BATCH_SIZES:
@@ -52,7 +46,7 @@ def measure(contender: str, source: str, size: int) -> Measurement:
     steps = play(recording)
     first = next(steps)
     before = resident_nbytes()
-    buffer = make_replay(contender, setup(recording, size))
+    buffer = make_replay(contender, Setup.of(recording, rows))
     buffer.add(first)
     for step in islice(steps, rows - 1):
         buffer.add(step)
@@ -67,7 +61,7 @@ def measure(contender: str, source: str, size: int) -> Measurement:
 
 def _check(contender: str, recording: Recording, rows: int) -> str:
     rows = min(CHECKED_STEPS, rows // 2)
-    return check_replay(make_replay(contender, setup(recording, rows * N_ENVS)), play(recording), rows)
+    return check_replay(make_replay(contender, Setup.of(recording, rows)), play(recording), rows)
 
 
 def main() -> None:

@@ -9,12 +9,10 @@ rollouts, ``get`` is one epoch: all batches once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import islice
-from typing import Any
 
-from measure import median_us, one_thread, resident_nbytes, timed
-from recording import Recording, play, record
+from measure import exhaust, median_us, one_thread, resident_nbytes, timed
+from recording import play, record
 from session import Job, Measurement, available, parser, save, serve, take_turns
 from tables import ratio_table
 from truth import check_rollout
@@ -28,18 +26,12 @@ BATCH_SIZE = 256
 PASSES = 4  # epochs a rollout
 
 
-def setup(recording: Recording, n_steps: int) -> Setup:
-    """Return what a buffer for a recording is constructed for."""
-    spaces = recording.observation_space, recording.action_space
-    return Setup(n_steps * N_ENVS, *spaces, N_ENVS, recording.source.n_stack)
-
-
 def measure(contender: str, source: str, n_steps: int, rollouts: int) -> Measurement:
     """Fill and read one buffer several times and return bytes of memory a step and microseconds."""
     one_thread()
     recording = record(source, N_ENVS, n_steps * rollouts)
     # What happens once in a process happens in a buffer that stays, so that none of its memory is reused.
-    warm = make_rollout(contender, setup(recording, n_steps))
+    warm = make_rollout(contender, Setup.of(recording, n_steps))
     for step in islice(play(recording), n_steps):
         warm.add(step)
     list(warm.get(BATCH_SIZE))
@@ -47,7 +39,7 @@ def measure(contender: str, source: str, n_steps: int, rollouts: int) -> Measure
     steps = play(recording)
     first = next(steps)
     before = resident_nbytes()
-    buffer = make_rollout(contender, setup(recording, n_steps))
+    buffer = make_rollout(contender, Setup.of(recording, n_steps))
     buffer.add(first)
     for step in islice(steps, n_steps - 1):
         buffer.add(step)
@@ -56,17 +48,12 @@ def measure(contender: str, source: str, n_steps: int, rollouts: int) -> Measure
     for _ in range(rollouts - 1):
         buffer.reset()
         adds += [timed(buffer.add, step) for step in islice(steps, n_steps)]
-        passes += [timed(_read_all, buffer.get(BATCH_SIZE)) for _ in range(PASSES)]
+        passes += [timed(exhaust, buffer.get(BATCH_SIZE)) for _ in range(PASSES)]
     result["add"] = median_us(adds) / N_ENVS
     result["get"] = median_us(passes)
-    wrong = check_rollout(make_rollout(contender, setup(recording, n_steps)), play(recording), n_steps)
+    wrong = check_rollout(make_rollout(contender, Setup.of(recording, n_steps)), play(recording), n_steps)
     del warm
     return {**result, "wrong": wrong}
-
-
-def _read_all(batches: Iterator[Any]) -> None:
-    for _ in batches:  # a batch is dropped when the next is there, as in training
-        pass
 
 
 def main() -> None:

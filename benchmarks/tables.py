@@ -38,7 +38,7 @@ def ratio_table(results: Results) -> str:
     """Return a row for each contender: memory, the worst of it, and times, as geometric means over the labels."""
     numbers = [key for key, value in next(iter(results.values()))["SB3"].items() if isinstance(value, float)]
     times = [key for key in numbers if key != "rss"]
-    header = ["buffer", "memory (RSS)", "worst", *(f"`{key}`" for key in times), "returns what was added"]
+    header = ["buffer", "memory (RSS)", "worst", *(f"`{key}`" for key in times)]
     rows = []
     for name in contenders(results):
         memory = ratios(results, name, "rss")
@@ -50,7 +50,7 @@ def ratio_table(results: Results) -> str:
             f"{max(memory):.2%}",
             *(f"{mean(ratios(results, name, k)):.2f}x" for k in times),
         ]
-        rows.append([title(name), *cells, "**no**" if is_wrong(results, name) else "yes"])
+        rows.append([title(name) + (" (**returns wrong data**)" if is_wrong(results, name) else ""), *cells])
     return markdown(header, rows)
 
 

@@ -1,6 +1,6 @@
 """The wall-clock time of training: DQN and PPO on Pong, with each buffer in turn and equal seeds.
 
-    python benchmarks/training.py --algorithms DQN --steps 20000 --contenders auto extra:zstd-3
+    python benchmarks/training.py --algorithms DQN --steps 5000 --contenders auto extra:zstd-3
 
 Runs are paired: with one seed, all buffers are trained with one after the other, in an order that turns round with each
 seed, and the times of a pair are divided. Equal seeds must end with equal weights, bit for bit, and that is looked at.
@@ -23,7 +23,7 @@ from contenders import class_like_sb3
 from contenders.names import title
 
 CONTENDERS = ["auto"]
-STEPS = {"DQN": 20_000, "PPO": 20_480}
+STEPS = {"DQN": 12_000, "PPO": 20_480}
 
 
 def measure(contender: str, algorithm: str, game: str, steps: int, seed: int) -> Measurement:

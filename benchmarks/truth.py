@@ -79,8 +79,7 @@ def _compare(batch: Batch, known: deque[Step], *, has_next: bool, has_ends: bool
 def measure(contender: str, source: str, rows: int) -> Measurement:
     """Return what is wrong with the batches of a replay buffer, or nothing."""
     recording = record(source, N_ENVS, 2 * rows)
-    spaces = recording.observation_space, recording.action_space
-    replay = make_replay(contender, Setup(rows * N_ENVS, *spaces, N_ENVS, recording.source.n_stack))
+    replay = make_replay(contender, Setup.of(recording, rows))
     return {"wrong": check_replay(replay, play(recording), rows)}
 
 

@@ -11,7 +11,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from recording import Step
+    from recording import Recording, Step
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,13 @@ class Setup:
     n_envs: int
     n_stack: int = 1  # frames in an observation
     saves_next_obs: bool = False  # SB3's optimize_memory_usage, with which sb3-extra-buffers published its table
+
+    @classmethod
+    def of(cls, recording: Recording, rows: int, *, saves_next_obs: bool = False) -> Setup:
+        """Return what a buffer for that many steps of a recording is constructed for."""
+        spaces = recording.observation_space, recording.action_space
+        n_envs, n_stack = recording.n_envs, recording.source.n_stack
+        return cls(rows * n_envs, *spaces, n_envs, n_stack, saves_next_obs)
 
 
 @dataclass

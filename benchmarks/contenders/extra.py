@@ -1,6 +1,9 @@
 """sb3-extra-buffers, constructed as its README has it: ``dtypes`` from ``find_buffer_dtypes``.
 
 It keeps one ``bytes`` object for each observation and one for each next observation, whole stacks, compressed.
+
+Its ``zstd`` comes from python-zstd, which allocates the most a payload could take and says of the object that it is as
+small as the payload: ``sys.getsizeof`` counts 2 kB where 28 kB are allocated. Only the operating system tells.
 """
 
 from __future__ import annotations

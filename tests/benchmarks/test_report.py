@@ -74,4 +74,4 @@ def test_what_failed_or_was_wrong_is_not_hidden() -> None:
     wrong = {**dict.fromkeys(KEYS, 1.0), "wrong": "1 observations of 256 wrong"}
     printed = ratio_table(replay_results(cpprb={"error": "ended with -11: "}, zstd3=wrong))
     assert "| cpprb | failed |" in printed
-    assert "| **no** |" in printed
+    assert "`zstd3` (**returns wrong data**) |" in printed
