@@ -3,7 +3,15 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test bench lint format clean
+PEERS := .venv-peers
+
+BENCH := $(BIN)/python benchmarks
+RESULTS := benchmarks/results
+RIVALS := extra:zstd-3 torchrl:zlib-3 cpprb
+CODECS := auto delta zstd-dict zstd3 zstd-5 lz4-frame/0 igzip/1 gzip/6 rle-jit none cpprb torchrl:zlib-3 torchrl:zstd-3 \
+	extra:zstd3 extra:zstd-3 extra:zstd-5 extra:lz4-frame/0 extra:igzip1 extra:gzip6 extra:rle-jit extra:none
+
+.PHONY: demo test bench peers report lint format clean
 
 demo: $(VENV)/.installed  ## train DQN on Pong with a compressed replay buffer and compare the memory
 	$(BIN)/python examples/dqn_atari.py
@@ -11,8 +19,24 @@ demo: $(VENV)/.installed  ## train DQN on Pong with a compressed replay buffer a
 test: $(VENV)/.installed  ## run all tests
 	$(BIN)/python -m pytest -n auto
 
-bench: $(VENV)/.installed  ## measure against SB3's buffer on six games, about twenty minutes on two quiet cores
-	$(BIN)/python benchmarks/replay.py --methods auto zstd3 none --out benchmarks/results/replay.json
+bench: $(VENV)/.installed $(PEERS)/.installed  ## measure everything, four to five hours on two quiet cores
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[environments]'
+	$(BENCH)/replay.py --contenders auto auto@1 zstd3 none $(RIVALS) --out $(RESULTS)/replay.json
+	$(BENCH)/replay.py --sources MsPacman --contenders $(CODECS) --rounds 1 --out $(RESULTS)/codecs.json
+	$(BENCH)/replay.py --sources BeamRider SpaceInvaders Enduro Asteroids --out $(RESULTS)/untuned.json
+	$(BENCH)/replay.py --sources MsPacman:trained Breakout:trained --contenders auto zstd3 $(RIVALS) --out $(RESULTS)/trained.json
+	$(BENCH)/replay.py --sources CarRacing-v3 --size 20000 --contenders auto zstd3 $(RIVALS) --out $(RESULTS)/colour.json
+	$(BENCH)/replay.py --sources HalfCheetah-v5 Ant-v5 --contenders auto zstd3 $(RIVALS) --out $(RESULTS)/vectors.json
+	$(BENCH)/rollout.py --contenders auto auto@1 zstd3 none extra:zstd-3 extra:rle-jit --out $(RESULTS)/rollout.json
+	$(BENCH)/scale.py --out $(RESULTS)/scale.json
+	$(BENCH)/training.py --contenders auto extra:zstd-3 --out $(RESULTS)/training.json
+	$(BENCH)/published.py --out $(RESULTS)/published.json
+	$(BENCH)/report.py
+
+report: $(VENV)/.installed  ## write the tables, the plots and the README's part of the results there are
+	$(BENCH)/report.py
+
+peers: $(PEERS)/.installed  ## install what the benchmarks compare with, in an environment of its own
 
 lint: $(VENV)/.installed  ## check style and types
 	$(BIN)/ruff check .
@@ -24,10 +48,16 @@ format: $(VENV)/.installed  ## put the code in its canonical form
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV)
+	rm -rf $(VENV) $(PEERS)
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "Python 3.10 or newer is needed: make PYTHON=...")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+$(PEERS)/.installed: $(VENV)/.installed benchmarks/peers.txt
+	$(PYTHON) -m venv $(PEERS)
+	$(BIN)/python -m pip freeze --exclude-editable > $(PEERS)/constraints.txt
+	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check -c $(PEERS)/constraints.txt -r benchmarks/peers.txt
 	@touch $@

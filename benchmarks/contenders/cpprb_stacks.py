@@ -1,0 +1,70 @@
+"""cpprb with both of its memory features, as someone who knows it would use it.
+
+``stack_compress`` keeps each frame of stacked observations once and ``next_of`` takes next observations from the
+observations that follow, so it holds about one frame a transition, uncompressed, in one array. Both want the
+transitions of one episode after the other, the frames on the last axis, and a call at the end of each episode: every
+environment gets a buffer of its own, as its documentation advises for several environments, and a batch is drawn from
+all of them. Observations come back with the frames last and are turned into tensors of SB3's layout.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch as th
+from cpprb import ReplayBuffer
+
+from contenders.base import Batch, Replay, Setup
+
+if TYPE_CHECKING:
+    from recording import Step
+
+
+class StackReplay(Replay):
+    """One buffer for each environment."""
+
+    def __init__(self, setup: Setup) -> None:
+        space = setup.observation_space
+        self._is_stacked = setup.n_stack > 1
+        self._rng = np.random.default_rng()
+        shape = space.shape
+        if self._is_stacked:
+            channels, *rest = shape
+            shape = (*rest, channels)
+        actions = {"shape": setup.action_space.shape or 1, "dtype": setup.action_space.dtype}
+        fields = {
+            "obs": {"shape": shape, "dtype": space.dtype},
+            "act": actions,
+            "rew": {"dtype": np.float32},
+            "done": {"dtype": np.float32},
+        }
+        memory = {"next_of": "obs", **({"stack_compress": "obs"} if self._is_stacked else {})}
+        rows = setup.size // setup.n_envs
+        self._buffers = [ReplayBuffer(rows, fields, **memory) for _ in range(setup.n_envs)]
+
+    def _axes(self, obs: Any) -> Any:
+        return np.moveaxis(obs, 0, -1) if self._is_stacked else obs
+
+    def add(self, step: Step) -> None:  # noqa: D102
+        for i, buffer in enumerate(self._buffers):
+            obs, next_obs = self._axes(step.obs[i]), self._axes(step.next_obs[i])
+            buffer.add(obs=obs, act=step.action[i], rew=step.reward[i], next_obs=next_obs, done=step.done[i])
+            if step.done[i]:
+                buffer.on_episode_end()
+
+    def sample(self, batch_size: int) -> Any:  # noqa: D102
+        sizes = self._rng.multinomial(batch_size, [1 / len(self._buffers)] * len(self._buffers))
+        parts = [buffer.sample(size) for buffer, size in zip(self._buffers, sizes) if size]
+        batch = {key: th.as_tensor(np.concatenate([part[key] for part in parts])) for key in parts[0]}
+        if self._is_stacked:
+            batch.update({key: batch[key].permute(0, 3, 1, 2).contiguous() for key in ("obs", "next_obs")})
+        return batch
+
+    def read(self, batch: Any) -> Batch:  # noqa: D102
+        return Batch(batch["obs"].numpy(), batch["next_obs"].numpy(), batch["rew"].numpy().ravel())
+
+
+def make_replay(method: str, setup: Setup) -> StackReplay:
+    """Return the buffers."""
+    return StackReplay(setup)

@@ -1,0 +1,44 @@
+"""The text names of contenders: ``[library:]method[@threads]``."""
+
+from __future__ import annotations
+
+PEERS = ("extra", "torchrl", "cpprb")
+TITLES = {
+    "sb3": "SB3",
+    "ours": "sb3-compressed",
+    "extra": "sb3-extra-buffers",
+    "torchrl": "TorchRL",
+    "cpprb": "cpprb",
+}
+
+
+def split_name(name: str) -> tuple[str, str, int | None]:
+    """Return library, method and number of threads.
+
+    >>> split_name("extra:zstd-3"), split_name("auto@1"), split_name("SB3"), split_name("cpprb")
+    (('extra', 'zstd-3', None), ('ours', 'auto', 1), ('sb3', '', None), ('cpprb', '', None))
+    """
+    head, _, threads = name.partition("@")
+    n_threads = int(threads) if threads else None
+    library, colon, method = head.partition(":")
+    if colon or library in PEERS:
+        if library not in PEERS:
+            raise ValueError(f"there is no library {library!r} in {name!r}, but {', '.join(PEERS)}")
+        return library, method, n_threads
+    return ("sb3", "", n_threads) if head == "SB3" else ("ours", head, n_threads)
+
+
+def title(name: str) -> str:
+    """Return a name as tables show it.
+
+    >>> title("auto@1"), title("torchrl:zlib-3"), title("cpprb")
+    ('sb3-compressed `auto`, 1 thread', 'TorchRL `zlib-3`', 'cpprb')
+    """
+    library, method, threads = split_name(name)
+    said = f"{TITLES[library]} `{method}`" if method else TITLES[library]
+    return said if threads is None else f"{said}, {threads} thread{'s' if threads > 1 else ''}"
+
+
+def is_peer(name: str) -> bool:
+    """Whether a contender runs in the peers' environment."""
+    return split_name(name)[0] in PEERS

@@ -1,0 +1,50 @@
+"""What a result was measured on: the processor and the versions of everything that takes part."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+from pathlib import Path
+from typing import Any
+
+LIBRARIES = [
+    *("stable_baselines3", "torch", "numpy", "numba", "zstandard", "isal", "lz4", "sb3-compressed"),
+    *("sb3-extra-buffers", "zstd", "torchrl", "tensordict", "cpprb"),
+]
+ASK = """
+import json, sys
+from importlib.metadata import version, PackageNotFoundError
+found = {}
+for name in sys.argv[1:]:
+    try: found[name] = version(name)
+    except PackageNotFoundError: pass
+print(json.dumps(found))
+"""
+
+
+def machine(*interpreters: str | Path) -> dict[str, Any]:
+    """Return the processor, the system, and the versions that each interpreter finds."""
+    return {
+        "cpu": _cpu_model(),
+        "cores": os.cpu_count(),
+        "system": platform.platform(terse=True),
+        "python": platform.python_version(),
+        "versions": [_versions(interpreter) for interpreter in interpreters if Path(interpreter).exists()],
+    }
+
+
+def _cpu_model() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:  # no Linux
+        return platform.processor()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()
+
+
+def _versions(interpreter: str | Path) -> dict[str, str]:
+    done = subprocess.run([interpreter, "-c", ASK, *LIBRARIES], capture_output=True, text=True, check=True)
+    found: dict[str, str] = json.loads(done.stdout)
+    return found

@@ -1,0 +1,131 @@
+"""The table that sb3-extra-buffers publishes: its codecs, ours and SB3's buffers, on one machine and one recording.
+
+    python benchmarks/published.py --codecs zstd-5 zstd3 rle-jit
+
+From its README: MsPacman, frames stacked by 4, 4 environments, 40,000 slots. *Save* is a replay buffer with
+``optimize_memory_usage``: all seconds spent in ``add`` until it is full. *Load* is a rollout buffer: the seconds of
+reading all of it once in batches of 64 (on the CPU here). Memory is given as its script computes it, the sizes of the
+Python objects in the slots, and as the operating system counts it. Its frames are of a trained policy; ``--source
+MsPacman:trained`` plays with one that is half trained.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import numpy as np
+from measure import exhaust, one_thread, resident_nbytes, timed
+from recording import Step, play, record
+from session import Job, Measurement, available, parser, save, serve, take_turns
+from tables import Results, markdown
+from truth import check_replay, check_rollout
+
+from contenders import Setup, make_replay, make_rollout
+
+CODECS = [
+    *("auto", "none", "zstd-100", "zstd-50", "zstd-5", "lz4-frame/1", "zstd-20", "zstd-3", "zstd-1", "zstd1", "zstd3"),
+    *("igzip0", "rle", "rle-jit", "rle-old", "lz4-block/1", "igzip1", "zstd5", "lz4-block/5", "lz4-frame/5"),
+    *("gzip0", "gzip1", "gzip3", "igzip3", "zstd10", "lz4-block/9", "lz4-frame/9", "lz4-block/16", "lz4-frame/12"),
+    *("zstd15", "zstd22"),
+]
+ITS_OWN = {"rle-old", "lz4-block/16"}  # here, rle gives the results of rle-old, and LZ4's levels end at 12
+OUR_OWN = {"auto"}
+N_ENVS = 4
+BATCH_SIZE = 64
+WARM_STEPS = 50
+CHECKED_STEPS = 100
+
+
+def measure(contender: str, source: str, size: int, test: str) -> Measurement:
+    """Return memory in bytes and the latency in seconds of the test ``save`` or ``load``."""
+    one_thread()
+    rows = size // N_ENVS
+    recording = record(source, N_ENVS, max(rows, 2 * CHECKED_STEPS))
+
+    def make(n_rows: int) -> Any:
+        setup = Setup.of(recording, n_rows, saves_next_obs=test == "save")
+        return (make_replay if test == "save" else make_rollout)(contender, setup)
+
+    warm = make(WARM_STEPS)
+    _add_all(warm, islice(play(recording), WARM_STEPS))
+    if test == "load":
+        list(warm.get(BATCH_SIZE))
+    steps = play(recording)
+    first = next(steps)
+    before = resident_nbytes()
+    filled = make(rows)
+    filled.add(first)
+    seconds = _add_all(filled, islice(steps, rows - 1)) * rows / max(rows - 1, 1)
+    result: Measurement = {"rss": resident_nbytes() - before, "counted": counted_nbytes(filled.buffer)}
+    result["latency"] = seconds if test == "save" else timed(exhaust, filled.get(BATCH_SIZE))
+    del warm
+    checked, steps = make(CHECKED_STEPS), play(recording)
+    if test == "load":
+        return {**result, "wrong": check_rollout(checked, steps, CHECKED_STEPS)}
+    # With optimize_memory_usage an episode's last observation is overwritten by the next one's first, in SB3 too.
+    return {**result, "wrong": check_replay(checked, steps, CHECKED_STEPS, has_ends=False)}
+
+
+def counted_nbytes(buffer: Any) -> int:
+    """Return the memory of the observations as the script of sb3-extra-buffers computes it.
+
+    Payloads that several slots of ours share are counted once, which is what our buffers themselves report.
+    """
+    if hasattr(buffer, "observations_nbytes"):
+        return int(buffer.observations_nbytes)
+    slots = np.ravel(buffer.observations)
+    return sys.getsizeof(buffer.observations) + (sum(map(sys.getsizeof, slots)) if slots.dtype == object else 0)
+
+
+def _add_all(filled: Any, steps: Iterator[Step]) -> float:
+    return sum(timed(filled.add, step) for step in steps)
+
+
+def table(results: Results) -> str:
+    """Return a row for each codec: both tests, ours beside theirs, everything relative to SB3's buffer."""
+    names = dict.fromkeys(name.removeprefix("extra:") for of_test in results.values() for name in of_test)
+    header = ["codec"]
+    for test in ("save", "load"):
+        for what in ("memory, counted", "memory (RSS)", "latency"):
+            header += [f"{test} {what}, ours", "theirs"]
+    rows = []
+    for name in names:
+        if name == "SB3":
+            continue
+        cells = []
+        for test in ("save", "load"):
+            of_test = results[test]
+            for key, form in (("counted", "{:.2%}"), ("rss", "{:.2%}"), ("latency", "{:.2f}x")):
+                for contender in (name, f"extra:{name}"):
+                    value = of_test.get(contender, {}).get(key)
+                    cells.append("" if value is None else form.format(value / of_test["SB3"][key]))
+        rows.append([f"`{name}`", *cells])
+    return markdown(header, rows)
+
+
+def main() -> None:
+    """Run the benchmark from the command line."""
+    serve(measure)
+    flags = parser(__doc__, rounds=1)
+    flags.add_argument("--codecs", nargs="+", default=CODECS, help="as zstd-5 rle-jit (default: all that it lists)")
+    flags.add_argument("--source", default="MsPacman", help="as MsPacman, MsPacman:trained (default: %(default)s)")
+    flags.add_argument("--size", type=int, default=40_000, help="slots (default: %(default)s)")
+    arguments = flags.parse_args()
+    if arguments.smoke:
+        arguments.codecs, arguments.size, arguments.rounds = arguments.codecs[:2], 400, 1
+    ours = [codec for codec in arguments.codecs if codec not in ITS_OWN]
+    theirs = [f"extra:{codec}" for codec in arguments.codecs if codec not in OUR_OWN]
+    names = available(["SB3", *ours, *theirs], arguments.peers)
+    options = {"source": arguments.source, "size": arguments.size}
+    record(arguments.source, N_ENVS, max(arguments.size // N_ENVS, 2 * CHECKED_STEPS))
+    jobs = [Job(test, name, {**options, "test": test}) for test in ("save", "load") for name in names]
+    results = take_turns(measure, jobs, arguments.rounds, arguments.peers)
+    save(arguments.out, "published", {**options, "rounds": arguments.rounds}, results, arguments.peers)
+    print(table(results))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,123 @@
+"""Tables and plots of all results there are, and the README's part of them.
+
+    python benchmarks/report.py
+
+Reads ``results/*.json``, writes a Markdown page for each beside it and the plots, and puts the short table and the
+first plot between two marks in the README. Every number is a ratio to SB3's own buffer in the same run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import plots
+import published
+import scale
+import training
+from session import RESULTS, ROOT
+from tables import Results, game_table, merged, ratio_table
+
+BEGIN, END = "<!-- benchmarks: begin (make report writes what is between these marks) -->", "<!-- benchmarks: end -->"
+IN_README = ["auto", "auto@1", "zstd3", "none", "extra:zstd-3", "torchrl:zlib-3", "cpprb"]
+GAMES_OF = ["replay", "untuned", "trained", "colour"]  # files of results that the plot of games shows
+
+
+def page(name: str, written: dict[str, Any]) -> str:
+    """Return the Markdown page of one file of results."""
+    about, arguments, results = written["machine"], written["arguments"], written["results"]
+    versions = {key: value for found in about["versions"] for key, value in found.items()}
+    said = ", ".join(f"{key} {value}" for key, value in {"Python": about["python"], **versions}.items())
+    options = ", ".join(f"{key} {value}" for key, value in arguments.items())
+    return "\n\n".join(
+        [
+            f"# {name}",
+            f"`benchmarks/{written['benchmark']}.py`, {options}; {written['date']}, {about['cores']} cores of "
+            f"{about['cpu']}; {said}. Ratios to SB3's own buffer in the same run.",
+            *_tables(written["benchmark"], results),
+            *(f"**Wrong**: {line}" for line in _wrong(results)),
+        ]
+    )
+
+
+def _tables(benchmark: str, results: Results) -> list[str]:
+    if benchmark == "published":
+        return [published.table(results)]
+    if benchmark == "scale":
+        return [scale.table(results)]
+    if benchmark == "training":
+        return [training.table(results)]
+    if benchmark == "truth":
+        return []
+    return ["Geometric means:", ratio_table(results), "One by one:", game_table(results)]
+
+
+def _wrong(results: Results) -> list[str]:
+    return [
+        f"{label}, {name}: {measured[key]}"
+        for label, of_label in results.items()
+        for name, measured in of_label.items()
+        for key in ("wrong", "error")
+        if measured.get(key)
+    ]
+
+
+def readme_part(written: dict[str, Any], plot: str) -> str:
+    """Return what the README says: what was measured, the plot, and the short table."""
+    results: Results = written["results"]
+    chosen = {
+        label: {name: of_label[name] for name in ["SB3", *IN_README] if name in of_label}
+        for label, of_label in results.items()
+    }
+    return "\n\n".join(
+        [
+            f"Beside SB3's uncompressed buffer, on real frames ({', '.join(results)}; random play, 4 environments, "
+            f"{written['arguments']['size']:,} transitions), geometric means:",
+            ratio_table(chosen),
+            f"![memory and sampling time of each buffer and codec]({plot})",
+            "`make bench` measures all of it and writes this table, the plot and "
+            "[every other result](benchmarks/results); memory is what the operating system counts (RSS).",
+        ]
+    )
+
+
+def write_readme(readme: Path, part: str) -> None:
+    """Put the part between the marks.
+
+    :raises ValueError: if the marks are not there
+    """
+    text = readme.read_text(encoding="utf-8")
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"{readme} has no {BEGIN} and {END} after it")
+    readme.write_text(f"{before}{BEGIN}\n{part}\n{END}{after}", encoding="utf-8")
+
+
+def main() -> None:
+    """Write the report."""
+    flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    flags.add_argument("--results", type=Path, default=RESULTS, help="folder (default: %(default)s)")
+    flags.add_argument("--readme", type=Path, default=ROOT / "README.md", help="file (default: %(default)s)")
+    arguments = flags.parse_args()
+    folder: Path = arguments.results
+    found = {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
+    for name, written in found.items():
+        (folder / f"{name}.md").write_text(page(name, written) + "\n", encoding="utf-8")
+    if "scale" in found:
+        plots.scale(found["scale"]["results"], folder / "scale.svg")
+    if games := merged(found[name]["results"] for name in GAMES_OF if name in found):
+        plots.games(games, folder / "games.svg")
+    if "replay" in found:
+        codecs = found.get("codecs", found["replay"])
+        plot = folder / "codecs.svg"
+        plots.codecs(codecs["results"], plot)
+        shown = plot.resolve().relative_to(arguments.readme.resolve().parent).as_posix()
+        write_readme(arguments.readme, readme_part(found["replay"], shown))
+    print(f"{len(found)} results in {folder}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+"""Rollout buffers on real observations: memory, ``add``, and one pass over all batches, as ratios to SB3's buffer.
+
+    python benchmarks/rollout.py --sources Pong --contenders auto zstd-5 extra:zstd-5
+
+As PPO uses them: 128 steps of 8 environments, batches of 256.
+Memory is what the process grows by from before the buffer is made until it is full; times are of the second and later
+rollouts, ``get`` is one epoch: all batches once.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+
+from measure import exhaust, median_us, one_thread, resident_nbytes, timed
+from recording import play, record
+from session import Job, Measurement, available, parser, save, serve, take_turns
+from tables import ratio_table
+from truth import check_rollout
+
+from contenders import Setup, make_rollout
+
+GAMES = ["MsPacman", "Pong", "Breakout", "Seaquest", "Qbert", "Riverraid"]
+CONTENDERS = ["auto", "zstd3", "none"]
+N_ENVS = 8
+BATCH_SIZE = 256
+PASSES = 4  # epochs a rollout
+
+
+def measure(contender: str, source: str, n_steps: int, rollouts: int) -> Measurement:
+    """Fill and read one buffer several times and return bytes of memory a step and microseconds."""
+    one_thread()
+    recording = record(source, N_ENVS, n_steps * rollouts)
+    # What happens once in a process happens in a buffer that stays, so that none of its memory is reused.
+    warm = make_rollout(contender, Setup.of(recording, n_steps))
+    for step in islice(play(recording), n_steps):
+        warm.add(step)
+    list(warm.get(BATCH_SIZE))
+
+    steps = play(recording)
+    first = next(steps)
+    before = resident_nbytes()
+    buffer = make_rollout(contender, Setup.of(recording, n_steps))
+    buffer.add(first)
+    for step in islice(steps, n_steps - 1):
+        buffer.add(step)
+    result: Measurement = {"rss": (resident_nbytes() - before) / (n_steps * N_ENVS)}
+    adds, passes = [], []
+    for _ in range(rollouts - 1):
+        buffer.reset()
+        adds += [timed(buffer.add, step) for step in islice(steps, n_steps)]
+        passes += [timed(exhaust, buffer.get(BATCH_SIZE)) for _ in range(PASSES)]
+    result["add"] = median_us(adds) / N_ENVS
+    result["get"] = median_us(passes)
+    wrong = check_rollout(make_rollout(contender, Setup.of(recording, n_steps)), play(recording), n_steps)
+    del warm
+    return {**result, "wrong": wrong}
+
+
+def main() -> None:
+    """Run the benchmark from the command line."""
+    serve(measure)
+    flags = parser(__doc__, contenders=CONTENDERS)
+    flags.add_argument("--sources", nargs="+", default=GAMES, help="as Pong, Pong:trained, CarRacing-v3")
+    flags.add_argument("--n-steps", type=int, default=128, help="steps of a rollout (default: %(default)s)")
+    flags.add_argument("--rollouts", type=int, default=10, help="how many are collected (default: %(default)s)")
+    arguments = flags.parse_args()
+    if arguments.smoke:
+        arguments.sources, arguments.n_steps, arguments.rollouts, arguments.rounds = arguments.sources[:1], 32, 2, 1
+    names = available(["SB3", *arguments.contenders], arguments.peers)
+    options = {"n_steps": arguments.n_steps, "rollouts": arguments.rollouts}
+    for source in arguments.sources:
+        record(source, N_ENVS, arguments.n_steps * arguments.rollouts)
+    jobs = [Job(source, name, {"source": source, **options}) for source in arguments.sources for name in names]
+    results = take_turns(measure, jobs, arguments.rounds, arguments.peers)
+    save(arguments.out, "rollout", {**options, "rounds": arguments.rounds}, results, arguments.peers)
+    print(ratio_table(results))
+
+
+if __name__ == "__main__":
+    main()

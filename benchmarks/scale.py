@@ -1,0 +1,61 @@
+"""Whether a buffer stays as cheap as it grows: memory a transition, ``add`` and ``sample`` at sizes up to a million.
+
+    python benchmarks/scale.py --sizes 10000 100000 1000000
+
+The measurements are those of ``replay.py``, on MsPacman, one process for each size; what is reported is the ratio to
+the same buffer at the smallest size. SB3's own takes 56 kB a transition, so it is measured where that fits.
+"""
+
+from __future__ import annotations
+
+from recording import record
+from replay import N_ENVS, TIMED_STEPS, measure
+from session import Job, available, parser, save, take_turns
+from tables import Results, markdown
+
+from contenders.names import title
+
+SIZES = [10_000, 30_000, 100_000, 300_000, 1_000_000]
+CONTENDERS = ["auto", "zstd3"]
+MOST_OF_SB3 = 100_000  # transitions: 5.6 GB
+
+
+def table(results: Results) -> str:
+    """Return a row for each buffer and size: everything relative to the smallest size."""
+    smallest = next(iter(results))
+    keys = [key for key, value in results[smallest]["SB3"].items() if isinstance(value, int | float)]
+    header = ["buffer", "transitions", "memory (RSS) a transition", *(f"`{key}`" for key in keys if key != "rss")]
+    rows = []
+    for name, base in results[smallest].items():
+        for size, of_size in results.items():
+            measured = of_size.get(name, {})
+            if keys[0] in measured and keys[0] in base:
+                cells = [f"{measured[key] / base[key]:.2f}x" if base[key] > 0 else "" for key in keys]
+                rows.append([title(name), f"{int(size):,}", *cells])
+    return markdown(header, rows)
+
+
+def main() -> None:
+    """Run the benchmark from the command line."""
+    flags = parser(__doc__, contenders=CONTENDERS)
+    flags.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="transitions (default: %(default)s)")
+    flags.add_argument("--source", default="MsPacman", help="as MsPacman, MsPacman:trained (default: %(default)s)")
+    arguments = flags.parse_args()
+    if arguments.smoke:
+        arguments.sizes, arguments.rounds = [400, 800], 1
+    names = available(["SB3", *arguments.contenders], arguments.peers)
+    # Every size reads the beginning of the same recording.
+    record(arguments.source, N_ENVS, max(arguments.sizes) // N_ENVS + TIMED_STEPS)
+    jobs = [
+        Job(str(size), name, {"source": arguments.source, "size": size})
+        for size in sorted(arguments.sizes)
+        for name in names
+        if name != "SB3" or size <= MOST_OF_SB3
+    ]
+    results = take_turns(measure, jobs, arguments.rounds, arguments.peers)
+    save(arguments.out, "scale", {"source": arguments.source, "rounds": arguments.rounds}, results, arguments.peers)
+    print(table(results))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,28 @@
+"""The settings of SB3's algorithms for Atari games, as RL Baselines3 Zoo has them, for networks trained on a CPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+N_ENVS = {"DQN": 1, "PPO": 8}
+SETTINGS: dict[str, dict[str, Any]] = {
+    "DQN": {
+        "buffer_size": 100_000,
+        "learning_starts": 1_000,  # there, 100,000; here, most of the time is to be training
+        "train_freq": 4,
+        "batch_size": 32,
+        "learning_rate": 1e-4,
+        "target_update_interval": 1_000,
+        "exploration_fraction": 0.1,
+        "exploration_final_eps": 0.01,
+    },
+    "PPO": {
+        "n_steps": 128,
+        "batch_size": 256,
+        "n_epochs": 4,
+        "learning_rate": 2.5e-4,
+        "clip_range": 0.1,
+        "ent_coef": 0.01,
+        "vf_coef": 0.5,
+    },
+}

@@ -1,0 +1,103 @@
+"""The wall-clock time of training: DQN and PPO on Pong, with each buffer in turn and equal seeds.
+
+    python benchmarks/training.py --algorithms DQN --steps 5000 --contenders auto extra:zstd-3
+
+Runs are paired: with one seed, all buffers are trained with one after the other, in an order that turns round with each
+seed, and the times of a pair are divided. Equal seeds must end with equal weights, bit for bit, and that is looked at.
+Settings are in ``settings.py``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import statistics
+from typing import Any
+
+from measure import one_thread, timed
+from session import Job, Measurement, available, parser, save, serve, take_turns
+from settings import N_ENVS, SETTINGS
+from sources import Source, as_trained_on
+from tables import Results, contenders, markdown
+
+from contenders import class_like_sb3
+from contenders.names import title
+
+CONTENDERS = ["auto"]
+STEPS = {"DQN": 12_000, "PPO": 20_480}
+
+
+def measure(contender: str, algorithm: str, game: str, steps: int, seed: int) -> Measurement:
+    """Train once and return the seconds it took and a digest of the weights."""
+    import stable_baselines3
+
+    one_thread()
+    source = Source(game)
+    env = as_trained_on(source.make(N_ENVS[algorithm]), source)
+    prefix = "replay" if algorithm == "DQN" else "rollout"
+    cls, kwargs = class_like_sb3(contender, prefix.upper(), env.observation_space)
+    buffer: dict[str, Any] = {f"{prefix}_buffer_class": cls, f"{prefix}_buffer_kwargs": kwargs}
+    settings = dict(SETTINGS[algorithm])
+    for setting, most in (("learning_starts", steps // 2), ("n_steps", steps // N_ENVS[algorithm])):  # of short runs
+        if setting in settings:
+            settings[setting] = min(settings[setting], most)
+    make = getattr(stable_baselines3, algorithm)
+    model = make("CnnPolicy", env, seed=seed, device="cpu", **settings, **buffer)
+    seconds = timed(model.learn, steps)
+    digest = hashlib.sha256()
+    for parameter in model.policy.state_dict().values():
+        digest.update(parameter.numpy().tobytes())
+    return {"seconds": seconds, "weights": digest.hexdigest()[:16]}
+
+
+def summary(results: Results, algorithm: str, contender: str) -> tuple[list[float], bool]:
+    """Return the ratios of the paired times, and whether all pairs ended with equal weights."""
+    pairs = [
+        (of_pair[contender], of_pair["SB3"])
+        for label, of_pair in results.items()
+        if label.startswith(algorithm) and "seconds" in of_pair.get(contender, {}) and "seconds" in of_pair["SB3"]
+    ]
+    times = [ours["seconds"] / theirs["seconds"] for ours, theirs in pairs]
+    return times, all(ours["weights"] == theirs["weights"] for ours, theirs in pairs)
+
+
+def table(results: Results) -> str:
+    """Return a row for each algorithm and buffer."""
+    rows = []
+    for algorithm in dict.fromkeys(label.partition(",")[0] for label in results):
+        for name in contenders(results):
+            times, is_equal = summary(results, algorithm, name)
+            if times:
+                extent = f"{min(times):.3f}x to {max(times):.3f}x"
+                equal = "yes" if is_equal else "**no**"
+                rows.append(
+                    [algorithm, title(name), f"{statistics.median(times):.3f}x", extent, str(len(times)), equal]
+                )
+    return markdown(["algorithm", "buffer", "time", "from", "pairs", "weights equal SB3's"], rows)
+
+
+def main() -> None:
+    """Run the benchmark from the command line."""
+    serve(measure)
+    flags = parser(__doc__, contenders=CONTENDERS, rounds=5)
+    flags.add_argument("--algorithms", nargs="+", default=list(SETTINGS), choices=list(SETTINGS))
+    flags.add_argument("--game", default="Pong", help="as Pong (default: %(default)s)")
+    flags.add_argument("--steps", type=int, help=f"environment steps (default: {STEPS})")
+    arguments = flags.parse_args()
+    if arguments.smoke:
+        arguments.steps, arguments.rounds = 128, 1
+    names = available(["SB3", *arguments.contenders], arguments.peers)
+    jobs: list[Job] = []
+    for seed in range(arguments.rounds):
+        for algorithm in arguments.algorithms:
+            steps = arguments.steps or STEPS[algorithm]
+            of_pair = {"algorithm": algorithm, "game": arguments.game, "steps": steps, "seed": seed}
+            in_turn = names[:: -1 if seed % 2 else 1]
+            jobs += [Job(f"{algorithm}, seed {seed}", name, of_pair) for name in in_turn]
+    results = take_turns(measure, jobs, 1, arguments.peers)
+    options = {"game": arguments.game, "steps": arguments.steps or STEPS, "pairs": arguments.rounds}
+    save(arguments.out, "training", options, results, arguments.peers)
+    print(table(results))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+"""The report turns results into pages, plots and the README's part."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import report
+from tables import ratio_table
+
+KEYS = ("rss", "add", "sample(32)", "sample(256)", "sample(1024)")
+
+
+def replay_results(**more: Any) -> dict[str, Any]:
+    base: dict[str, Any] = dict.fromkeys(KEYS, 100.0)
+    half: dict[str, Any] = dict.fromkeys(KEYS, 50.0)
+    return {
+        game: {
+            "SB3": {**base, "wrong": ""},
+            "auto": {**half, "wrong": ""},
+            "extra:zstd-3": {**base, "wrong": ""},
+            **more,
+        }
+        for game in ("Pong", "Qbert")
+    }
+
+
+def written(benchmark: str, results: dict[str, Any]) -> str:
+    about = {"cpu": "a processor", "cores": 2, "system": "", "python": "3.11", "versions": [{"torch": "2"}]}
+    arguments = {"size": 100_000, "rounds": 1}
+    return json.dumps(
+        {"benchmark": benchmark, "date": "", "machine": about, "arguments": arguments, "results": results}
+    )
+
+
+def test_everything_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, readme = tmp_path / "results", tmp_path / "README.md"
+    folder.mkdir()
+    readme.write_text(f"before\n{report.BEGIN}\nold\n{report.END}\nafter\n")
+    (folder / "replay.json").write_text(written("replay", replay_results()))
+    sizes = {"400": replay_results()["Pong"], "800": replay_results()["Pong"]}
+    (folder / "scale.json").write_text(written("scale", sizes))
+    monkeypatch.setattr("sys.argv", ["report.py", "--results", str(folder), "--readme", str(readme)])
+    report.main()
+    text = readme.read_text()
+    assert text.startswith("before")
+    assert text.endswith("after\n")
+    assert "old" not in text
+    assert "| sb3-compressed `auto` | 50.00% | 50.00% | 0.50x |" in text
+    assert "![memory and sampling time of each buffer and codec](results/codecs.svg)" in text
+    assert "a processor" in (folder / "replay.md").read_text()
+    first = {path.name: path.read_bytes() for path in folder.glob("*.svg")}
+    assert first.keys() == {"codecs.svg", "scale.svg", "games.svg"}
+    report.main()
+    assert {path.name: path.read_bytes() for path in folder.glob("*.svg")} == first, "the same results, the same files"
+
+
+def test_a_readme_without_marks_is_left_alone(tmp_path: Path) -> None:
+    readme = tmp_path / "README.md"
+    readme.write_text("nothing")
+    with pytest.raises(ValueError, match="has no <!-- benchmarks: begin"):
+        report.write_readme(readme, "part")
+    assert readme.read_text() == "nothing"
+
+
+def test_the_readme_has_the_marks() -> None:
+    text = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    assert report.BEGIN in text.partition(report.END)[0]
+
+
+def test_what_failed_or_was_wrong_is_not_hidden() -> None:
+    wrong = {**dict.fromkeys(KEYS, 1.0), "wrong": "1 observations of 256 wrong"}
+    printed = ratio_table(replay_results(cpprb={"error": "ended with -11: "}, zstd3=wrong))
+    assert "| cpprb | failed |" in printed
+    assert "`zstd3` (**returns wrong data**) |" in printed

@@ -1,0 +1,89 @@
+"""Every benchmark works in its smoke form; how fast it finds anything is not looked at."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from session import PEERS
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder for results and recordings, so that what is recorded is recorded once."""
+    return tmp_path_factory.mktemp("benchmarks")
+
+
+def run(script: str, folder: Path, *flags: str, peers: Path = Path("none")) -> tuple[str, Any]:
+    """Run a script as a user would and return what it prints and its results."""
+    out = folder / "results" / f"{script}.json"
+    done = subprocess.run(
+        [sys.executable, BENCHMARKS / f"{script}.py", "--smoke", "--peers", peers, "--out", out, *flags],
+        env={**os.environ, "XDG_CACHE_HOME": str(folder), "PYTHONPATH": str(BENCHMARKS.parent)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    written = json.loads(out.read_text())
+    assert written["benchmark"] == script
+    assert written["machine"]["versions"][0]["torch"]
+    return done.stdout, written["results"]
+
+
+def test_replay(folder: Path) -> None:
+    printed, results = run("replay", folder, "--sources", "Pong", "--contenders", "auto", "extra:zstd3")
+    assert "| sb3-compressed `auto` |" in printed
+    assert results["Pong"].keys() == {"SB3", "auto"}, "peers are left out where they are not installed"
+    for measured in results["Pong"].values():
+        assert measured.pop("wrong") == ""
+        assert measured.keys() == {"rss", "add", "sample(32)", "sample(256)", "sample(1024)"}
+        assert all(value > 0 for key, value in measured.items() if key != "rss")
+    assert len(list(folder.glob("sb3-compressed/Pong-*.zst"))) == 1, "frames are recorded once"
+
+
+def test_rollout(folder: Path) -> None:
+    printed, results = run("rollout", folder, "--sources", "Pong", "--contenders", "auto")
+    assert "| sb3-compressed `auto` |" in printed
+    for measured in results["Pong"].values():
+        assert measured.pop("wrong") == ""
+        assert measured.keys() == {"rss", "add", "get"}
+
+
+def test_published(folder: Path) -> None:
+    printed, results = run("published", folder, "--codecs", "zstd-5")
+    assert "| `zstd-5` |" in printed
+    assert results.keys() == {"save", "load"}
+    for of_test in results.values():
+        assert of_test.keys() == {"SB3", "zstd-5"}
+        for measured in of_test.values():
+            assert measured.pop("wrong") == ""
+            assert measured.keys() == {"rss", "counted", "latency"}
+
+
+def test_scale(folder: Path) -> None:
+    printed, results = run("scale", folder, "--contenders", "auto")
+    assert "| sb3-compressed `auto` | 800 |" in printed
+    assert [set(of_size) for of_size in results.values()] == [{"SB3", "auto"}] * 2
+
+
+def test_training(folder: Path) -> None:
+    printed, results = run("training", folder)
+    assert printed.count("| yes |") == 2, "DQN and PPO end with SB3's weights"
+    assert results.keys() == {"DQN, seed 0", "PPO, seed 0"}
+
+
+THEIRS = ["extra:zstd-3", "extra:rle-jit", "torchrl:zlib-3", "torchrl:zstd-3", "cpprb"]
+
+
+@pytest.mark.skipif(not PEERS.exists(), reason=f"the peers are not installed in {PEERS}: make peers")
+def test_peers_return_what_was_added(folder: Path) -> None:
+    _, results = run("truth", folder, "--contenders", *THEIRS, peers=PEERS)
+    assert results["Breakout"] == {name: {"wrong": ""} for name in ["SB3", *THEIRS]}
