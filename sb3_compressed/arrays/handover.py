@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 
 __all__ = ["Memory", "collect_decoded", "new_output", "note_decoded", "recall", "remember", "take_decoded"]
 
-_batch = threading.local()
-
 
 class Memory(Protocol):
     """Where the arrays of a batch are made."""
@@ -25,48 +23,64 @@ class Memory(Protocol):
         """Return an uninitialised array."""
 
 
+class Batch:
+    """A batch in the making.
+
+    :param memory: where its arrays are made
+    """
+
+    def __init__(self, memory: Memory) -> None:
+        self.memory = memory
+        self.decoded: dict[int, NDArray[Any]] = {}  # by id; being here, no other array gets the same one
+        self.remembered: dict[int, Any] = {}
+
+
+class Thread(threading.local):
+    """What each thread is making."""
+
+    batch: Batch | None = None
+
+
+_thread = Thread()
+
+
 @contextmanager
 def collect_decoded(memory: Memory) -> Iterator[None]:
-    """Remember, in this thread, the arrays that are decoded from here on, until the end of the block.
+    """Make one batch of the arrays that this thread decodes from here on, until the end of the block.
 
     :param memory: where the arrays are made
     """
     memory.begin_batch()
-    _batch.decoded = {}
-    _batch.memory = memory
-    _batch.remembered = {}
+    outer = _thread.batch
+    _thread.batch = Batch(memory)
     try:
         yield
     finally:
-        del _batch.decoded, _batch.memory, _batch.remembered
+        _thread.batch = outer
 
 
 def remember(key: object, value: Any) -> None:
-    """Keep a value until the end of the block, if there is one."""
-    remembered = getattr(_batch, "remembered", None)
-    if remembered is not None:
-        remembered[id(key)] = value
+    """Keep a value until the batch is made, if one is."""
+    if _thread.batch is not None:
+        _thread.batch.remembered[id(key)] = value
 
 
 def recall(key: object) -> Any:
-    """Return the value kept for a key in this block, ``None`` where there is none."""
-    return getattr(_batch, "remembered", {}).get(id(key))
+    """Return the value kept for a key while this batch is made, ``None`` where there is none."""
+    return None if _thread.batch is None else _thread.batch.remembered.get(id(key))
 
 
 def new_output(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
     """Return an uninitialised array to decode into."""
-    memory: Memory | None = getattr(_batch, "memory", None)
-    return np.empty(shape, dtype=dtype) if memory is None else memory.empty(shape, dtype)
+    return np.empty(shape, dtype=dtype) if _thread.batch is None else _thread.batch.memory.empty(shape, dtype)
 
 
 def note_decoded(array: NDArray[Any]) -> None:
     """Note that an array was just decoded, for the caller alone."""
-    decoded = getattr(_batch, "decoded", None)
-    if decoded is not None:
-        decoded[id(array)] = array  # which keeps it, so that no other array gets its id
+    if _thread.batch is not None:
+        _thread.batch.decoded[id(array)] = array
 
 
 def take_decoded(array: NDArray[Any]) -> bool:
-    """Tell whether an array was decoded in this block and not taken yet; from now on it is."""
-    decoded: dict[int, NDArray[Any]] = getattr(_batch, "decoded", {})
-    return decoded.pop(id(array), None) is not None
+    """Tell whether an array was decoded for this batch and not taken yet; from now on it is."""
+    return _thread.batch is not None and _thread.batch.decoded.pop(id(array), None) is not None
