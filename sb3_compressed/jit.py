@@ -22,6 +22,7 @@ __all__ = [
     "byte_at",
     "first_byte_of",
     "kernel",
+    "last_byte_of",
     "prefetch",
     "put_byte",
     "put_word",
@@ -128,6 +129,16 @@ def _first_byte_of(typingctx: Any, word: Any) -> Any:
     return types.int64(types.uint64), codegen
 
 
+@intrinsic
+def _last_byte_of(typingctx: Any, word: Any) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        n_zero_bits = builder.ctlz(arguments[0], ir.Constant(ir.IntType(1), 1))
+        n_zero_bytes = builder.lshr(n_zero_bits, ir.Constant(ir.IntType(64), 3))
+        return builder.sub(ir.Constant(ir.IntType(64), 7), n_zero_bytes)
+
+    return types.int64(types.uint64), codegen
+
+
 byte_at = cast("Callable[[int], int]", _byte_at)
 """Read the byte at an address."""
 word_at = cast("Callable[[int], np.uint64]", _word_at)
@@ -140,3 +151,5 @@ prefetch = cast("Callable[[int], None]", _prefetch)
 """Begin to fetch what is at an address into the caches. A hint, harmless for addresses of any kind."""
 first_byte_of = cast("Callable[[np.uint64], int]", _first_byte_of)
 """The index in memory of the first byte of a word that is not 0. All of numba's platforms are little-endian."""
+last_byte_of = cast("Callable[[np.uint64], int]", _last_byte_of)
+"""The index in memory of the last byte of a word that is not 0."""

@@ -20,7 +20,9 @@ from sb3_compressed.jit import (
     READ_BYTES,
     SHORT_INTS,
     byte_at,
+    first_byte_of,
     kernel,
+    last_byte_of,
     word_at,
 )
 
@@ -36,7 +38,6 @@ N_RECENT = 4  # shifts that a change of source can name by one byte
 MIN_GAIN = 8  # bytes that another source must have in common with a frame, beyond those of the present one
 DENSE = 4  # bytes of a word that have to differ for another source to be looked for: small things are no scrolling
 SAMPLE = 32  # words looked at in one go, to tell which frames are alike
-SEARCH_EVERY = 4  # bytes of a run of literals: another source is looked for at its beginning and from there on
 OWN_COST = 16  # bytes by which a source in the frame itself has to be better: reading what was just written is slow
 ROOM = 16  # bytes that a run, a change of source and the end of a payload take at most, besides literals
 TABLE_BITS = 16
@@ -175,6 +176,55 @@ def address_of(source: int, bank: int, bank_size: int, frame: int) -> int:
     return bank + source if source < bank_size else frame + source - bank_size
 
 
+@kernel(PAIR, READ_BYTES, READ_BYTES, SHORT_INTS, INT, INT, INT, INTS)
+def better_source(
+    frame: NDArray[np.uint8],
+    bank: NDArray[np.uint8],
+    table: NDArray[np.int32],
+    i: int,
+    shift: int,
+    line: int,
+    recent: NDArray[np.int64],
+) -> tuple[int, int]:
+    """Return the shift of a source that is so much better from ``frame[i]`` on that it is worth to change.
+
+    What is tried are the recent ones, the line above, and wherever the bank has the same word.
+
+    :return: its shift, which is ``shift`` where none is better, and its place among the recent ones,
+        :data:`N_RECENT` for another
+    """
+    size = frame.size
+    here = frame.ctypes.data
+    there = bank.ctypes.data
+    word = word_at(here + i)
+    longest = 0
+    better, place = shift, N_RECENT
+    for k in range(-2, N_RECENT):
+        if k == -2:
+            other = int(table[place_of_word(word)]) - i
+            if other + i < 0:
+                continue
+        else:
+            other = bank.size - line if k == -1 else recent[k]
+        readable = n_readable(other + i, bank.size, i, size)
+        if other == shift or readable < WORD:
+            continue
+        source = address_of(other + i, there, bank.size, here)
+        if word_at(source) != word:
+            continue
+        length = common_length(here + i, source, readable) - OWN_COST * (other > bank.size - size)
+        if length > longest - 2 * (k >= 0):  # recent ones take two bytes less to tell
+            longest, better, place = length, other, (k if k >= 0 else N_RECENT)
+    if longest < MIN_GAIN:
+        return shift, N_RECENT
+    comparable = min(longest, n_readable(shift + i, bank.size, i, size))
+    if comparable > 0:
+        source = address_of(shift + i, there, bank.size, here)
+        if longest - n_equal(here + i, source, comparable) < MIN_GAIN:
+            return shift, N_RECENT
+    return better, place
+
+
 @kernel(INT, READ_BYTES, READ_BYTES, SHORT_INTS, INT, INT, INTS, BYTES)
 def encode_delta(
     frame: NDArray[np.uint8],
@@ -198,11 +248,9 @@ def encode_delta(
     size = frame.size
     here = frame.ctypes.data
     there = bank.ctypes.data
-    bank_size = bank.size
     if payload.size < ROOM:
         return -1
     shift = reference * size
-    above = bank_size - line
     recent[:] = shift
     payload[0] = FIRST_REFERENCE + reference
     written = 1
@@ -211,57 +259,38 @@ def encode_delta(
     while i < size:
         # Here frame and source differ. Literals, until they are equal for a while or another source is better.
         start = end = i
-        better = shift
-        place = N_RECENT
-        base = address_of(shift + i, there, bank_size, here) - i
-        last = i + n_readable(shift + i, bank_size, i, size)
+        better, place = shift, N_RECENT
+        base = address_of(shift + i, there, bank.size, here) - i
+        last = i + n_readable(shift + i, bank.size, i, size)
         while i < size and i - end <= MAX_GAP:
-            if i < last and byte_at(base + i) == byte_at(here + i):
-                i += 1
-                continue
-            if (
-                (i - start) % SEARCH_EVERY == 0
-                and i + WORD <= size
-                and (i + WORD > last or n_different_bytes(word_at(base + i) ^ word_at(here + i)) >= DENSE)
-            ):
-                word = word_at(here + i)
-                longest = 0
-                for k in range(-2, N_RECENT):
-                    if k == -2:
-                        other = int(table[place_of_word(word)]) - i
-                        if other + i < 0:
-                            continue
-                    else:
-                        other = above if k == -1 else recent[k]
-                    readable = n_readable(other + i, bank_size, i, size)
-                    if other == shift or readable < WORD:
-                        continue
-                    source = address_of(other + i, there, bank_size, here)
-                    if word_at(source) != word:
-                        continue
-                    length = common_length(here + i, source, readable) - OWN_COST * (other > bank_size - size)
-                    if length > longest - 2 * (k >= 0):  # recent ones take two bytes less to tell
-                        longest, better, place = length, other, (k if k >= 0 else N_RECENT)
-                if longest >= MIN_GAIN and (
-                    longest - n_equal(here + i, base + i, max(0, min(longest, last - i))) >= MIN_GAIN
-                ):
-                    while i > start and n_readable(better + i - 1, bank_size, i - 1, size) > 0:
-                        if byte_at(address_of(better + i - 1, there, bank_size, here)) != byte_at(here + i - 1):
+            whole = i + WORD <= last
+            different = word_at(here + i) ^ word_at(base + i) if whole else np.uint64(0)
+            if whole and (different == 0 or i + first_byte_of(different) - end > MAX_GAP):
+                break
+            dense = n_different_bytes(different) >= DENSE if whole else (i - start) % WORD == 0
+            if dense and i + WORD <= size:
+                better, place = better_source(frame, bank, table, i, shift, line, recent)
+                if better != shift:
+                    while i > start and n_readable(better + i - 1, bank.size, i - 1, size) > 0:
+                        if byte_at(address_of(better + i - 1, there, bank.size, here)) != byte_at(here + i - 1):
                             break
                         i -= 1
                     end = min(end, i)
                     break
-                better = shift
-            i += 1
-            end = i
+            if whole:
+                end = i + last_byte_of(different) + 1
+                i += WORD
+            else:
+                if i >= last or byte_at(base + i) != byte_at(here + i):
+                    end = i + 1
+                i += 1
         if written + end - start + ROOM > payload.size:
             return -1
         if end > start:
             written = write_number(payload, written, start - told)
             written = write_number(payload, written, end - start)
-            copy_bytes(
-                here + start, payload.ctypes.data + written, end - start, min(size - start, payload.size - written)
-            )
+            room = min(size - start, payload.size - written)
+            copy_bytes(here + start, payload.ctypes.data + written, end - start, room)
             written += end - start
             told = end
         if better != shift:
@@ -280,9 +309,9 @@ def encode_delta(
             remember_shift(recent, min(place, N_RECENT - 1), shift)
             shift = better
             told = i
-        readable = n_readable(shift + i, bank_size, i, size)
+        readable = n_readable(shift + i, bank.size, i, size)
         if readable > 0:
-            i += common_length(here + i, address_of(shift + i, there, bank_size, here), readable)
+            i += common_length(here + i, address_of(shift + i, there, bank.size, here), readable)
     return write_number(payload, written, size - told)
 
 
