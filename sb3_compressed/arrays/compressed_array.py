@@ -228,7 +228,7 @@ class CompressedArray(NDArrayOperatorsMixin):
             )
         if is_encoded_row(value):
             self._allocate()
-            self._slots[lead] = value.reshape(self._slots.shape[1:])
+            self._slots[lead] = value if value.shape == self._slots.shape[1:] else value.reshape(self._slots.shape[1:])
             return
         selected = self._slots[lead]
         values = self._stored_values(value)
@@ -256,7 +256,14 @@ class CompressedArray(NDArrayOperatorsMixin):
         :raises ValueError: if the shape or a value does not fit
         :raises TypeError: if ``value`` has no numbers
         """
-        return self._broadcast(self._stored_values(value), self._slots.shape[1:])
+        shape = self._slots.shape[1:]
+        if (
+            type(value) is np.ndarray
+            and value.dtype == self.dtype == self.elem_type
+            and value.shape == shape + self.item_shape
+        ):
+            return value
+        return self._broadcast(self._stored_values(value), shape)
 
     def encode_row(self, row: NDArray[Any]) -> NDArray[Any]:
         """Encode observations of all environments without writing them anywhere.

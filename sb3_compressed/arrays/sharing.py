@@ -47,14 +47,13 @@ class FrameSharing:
         """
         if self._search is not None:
             self._find_layout(self._search, items)
-        known = self._known_row_like(items)
-        n_new, fresh = known.take_new_frames(items)
-        if not len(fresh):  # an observation that was the next one before
-            return self._slots
         try:
+            n_new, fresh = self._known_row_like(items).take_new_frames(items)
+            if not len(fresh):  # an observation that was the next one before
+                return self._slots
             self._slots = self._join(n_new, self.coder.encode_frames(fresh))
-        except BaseException:
-            self._known = None  # whose payloads are not there
+        except BaseException:  # an interrupt, too: the row is known then, and its payloads are not there
+            self._known = None
             self._slots = []
             raise
         if isinstance(self.coder.codec, LearningCodec):
@@ -63,10 +62,12 @@ class FrameSharing:
 
     def _join(self, n_new: NDArray[np.int64], payloads: list[bytes]) -> list[Slot]:
         """Return the slots of a row of which these are the payloads of the new frames."""
-        fresh = iter(payloads)
         counts = n_new.tolist()
         before = self._slots or [None] * len(counts)
         join = self.coder.join
+        if len(payloads) == len(counts) == counts.count(1):  # as nearly always
+            return [join((payload,), slot) for payload, slot in zip(payloads, before, strict=True)]
+        fresh = iter(payloads)
         return [
             join(list(islice(fresh, count)), slot) if count else slot
             for count, slot in zip(counts, before, strict=True)

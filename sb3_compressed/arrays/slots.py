@@ -79,7 +79,7 @@ class SlotCoder:
         :raises TypeError: if the codec does not keep its contract; better than a payload that reads as something else
         """
         payloads = self.codec.encode(frames) if len(frames) else []
-        if len(payloads) != len(frames) or not all(type(payload) is bytes for payload in payloads):
+        if len(payloads) != len(frames) or [*map(type, payloads)].count(bytes) < len(payloads):
             kinds = sorted({type(payload).__name__ for payload in payloads})
             raise TypeError(
                 f"{self.codec!r} must encode {len(frames)} frames to as many bytes objects, "

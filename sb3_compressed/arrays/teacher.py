@@ -35,10 +35,14 @@ class Teacher:
         self._interval = self.FIRST
         self._seen = 0
         self._sample: list[NDArray[Any]] = []
+        self._next_sample = 0  # frames to be seen before the next one is taken
         self._learned_nbytes = 0.0  # of a payload of the last lesson that changed something
 
     def teach(self, codec: LearningCodec, frames: NDArray[Any]) -> LearningCodec:
         """Look at new frames ``(n, *frame_shape)``; return the codec to use from now on, often the same."""
+        if self._seen + len(frames) <= self._next_sample:  # as nearly always
+            self._seen += len(frames)
+            return codec
         is_young = self._interval < self.LONGEST
         lesson = self.see(frames)
         if lesson is None:
@@ -58,25 +62,27 @@ class Teacher:
             return None
         if self._sample and self._sample[0].shape != frames.shape[1:]:  # the layout was found meanwhile
             self._sample = []
-            self._seen = 0
+            self._seen = self._next_sample = 0
         room = min(self.MAX_FRAMES, self.MAX_NBYTES // frame_nbytes)
         stride = -(-max(self._interval, len(frames)) // room)
         first = -self._seen % stride
         self._sample += [frame.copy() for frame in frames[first::stride]]
         self._seen += len(frames)
+        # The next one to take, or that with which the interval is over.
+        self._next_sample = min(self._seen + -self._seen % stride, self._interval - 1)
         if self._seen < self._interval:
             return None
         # One call may have brought far more frames than an interval has.
         kept = self._sample[:: -(-len(self._sample) // room)] if self._sample else []
         lesson = np.stack(kept) if kept else None
         self._interval = min(4 * self._interval, self.LONGEST)
-        self._seen = 0
+        self._seen = self._next_sample = 0
         self._sample = []
         return lesson
 
     def __getstate__(self) -> dict[str, Any]:
         # A pickle is to be as large as the payloads: the sample is left out and collected anew.
-        return {**self.__dict__, "_seen": 0, "_sample": []}
+        return {**self.__dict__, "_seen": 0, "_next_sample": 0, "_sample": []}
 
 
 def _payload_nbytes(codec: LearningCodec, frames: NDArray[Any]) -> float:

@@ -81,8 +81,8 @@ class Delta(LearningCodec):
 
     #: Reference frames to learn. More make payloads smaller and encoding slower.
     N_REFERENCES: ClassVar[int] = 16
-    #: A delta of at most so many bytes is taken without a look at what zstd would make of the frame.
-    SMALL: ClassVar[int] = 512
+    #: A delta of at most this part of a frame is taken without a look at what zstd would make of it.
+    SMALL: ClassVar[float] = 0.125
     #: zstd has to be so much smaller than a delta to be taken: it takes ten times as long to decode.
     GAIN: ClassVar[float] = 0.4
 
@@ -150,11 +150,12 @@ class Delta(LearningCodec):
         ends = np.empty(len(rows), dtype=np.int64)
         n_bytes = encode_deltas(rows, bank, table, _line_nbytes(frames), deltas, ends)
         data = deltas[:n_bytes].tobytes()
+        small = self.SMALL * rows.shape[1]
         start = 0
         payloads: list[bytes] = []
         for index, end in enumerate(ends.tolist()):
             payload = data[start:end]
-            if not 0 < end - start <= self.SMALL:
+            if not 0 < end - start <= small:
                 [other] = self._zstd.encode(rows[index : index + 1])
                 if not payload or len(other) < self.GAIN * len(payload):
                     payload = other
