@@ -21,6 +21,9 @@ def validate_observation(
 
     :param is_number: whether an observation is one number, which SB3 reshapes to ``(n_envs, 1)``
     """
+    is_plain = isinstance(array, np.ndarray) and not is_number
+    if is_plain and type(value) is np.ndarray and value.dtype == array.dtype and value.shape == array.shape[1:]:
+        return value  # as nearly always
     values = np.asarray(value)
     try:
         row = values.reshape(n_envs, 1) if is_number else values
@@ -67,7 +70,7 @@ def validate_infos(infos: Any, n_envs: int) -> None:
     if len(infos) not in (n_envs, 1) or not all(hasattr(info, "get") for info in infos):
         raise ValueError(f"infos must be {n_envs} dicts, one for each environment, got {infos!r}")
     truncated = [info.get("TimeLimit.truncated", False) for info in infos]
-    if all(type(value) is bool for value in truncated):
+    if [*map(type, truncated)].count(bool) == n_envs:
         return
     validate_per_env("infos' 'TimeLimit.truncated'", truncated, n_envs)
 
