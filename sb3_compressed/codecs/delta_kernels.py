@@ -35,6 +35,7 @@ FIRST_REFERENCE = 2  # header bytes below are those of zstd payloads
 LONG = 255  # a number that does not fit one byte: two bytes follow
 MAX_GAP = 5  # equal bytes between two runs that cost less as literals than as a new run
 N_RECENT = 4  # shifts that a change of source can name by one byte
+MAX_SOURCE = (256 - N_RECENT) << 16  # positions that three bytes can tell, beside the recent shifts
 MIN_GAIN = 8  # bytes that another source must have in common with a frame, beyond those of the present one
 DENSE = 4  # bytes of a word that have to differ for another source to be looked for: small things are no scrolling
 SAMPLE = 32  # words looked at in one go, to tell which frames are alike
@@ -74,6 +75,8 @@ def count_different_words(some: int, others: int, n_words: int) -> int:
 @kernel(INT, INT, INT, INT, INT)
 def dissimilarity(frame: int, reference: int, size: int, most: int) -> int:
     """Tell how different two frames are, up to ``most``, from a quarter of their words: a measure to choose by."""
+    if size < 8 * SAMPLE * WORD:  # of small ones, from all
+        return count_different_words(frame, reference, size // WORD)
     n_different = 0
     at = 0
     while at + SAMPLE * WORD <= size and n_different < most:
@@ -207,7 +210,7 @@ def better_source(
         else:
             other = bank.size - line if k == -1 else recent[k]
         readable = n_readable(other + i, bank.size, i, size)
-        if other == shift or readable < WORD:
+        if other == shift or readable < WORD or (k < 0 and other + i >= MAX_SOURCE):
             continue
         source = address_of(other + i, there, bank.size, here)
         if word_at(source) != word:

@@ -156,6 +156,27 @@ def test_pictures_that_scroll_stay_small(speed: int) -> None:
     np.testing.assert_array_equal(out, shifted)
 
 
+def test_references_of_more_bytes_than_positions_can_tell_are_no_trouble() -> None:
+    rng = np.random.default_rng(0)
+    references = rng.integers(0, 256, (254, 65_535), np.uint8)
+    codec = Delta(references=References(references.tobytes(), 65_535))
+    frame = references[:1].copy()
+    frame[0, 1000:3000] = references[253, 60_000:62_000]  # from beyond them
+    frame[0, 5000:7000] = references[100, 60_000:62_000]
+    frame[0, 30_000:40_000] = frame[0, 10_000:20_000]
+    out = np.empty_like(frame)
+    codec.decode_into(codec.encode(frame), out)
+    np.testing.assert_array_equal(out, frame)
+
+
+def test_the_nearest_reference_is_found_for_small_frames_too() -> None:
+    frames = np.random.default_rng(0).integers(0, 256, (20, 100), np.uint8)
+    codec = Delta().learn(frames)
+    payloads = codec.encode(codec.references.rows.copy())
+    assert [payload[0] - 2 for payload in payloads] == list(range(len(codec.references)))
+    assert max(map(len, payloads)) == 2
+
+
 @given(st.data())
 def test_whatever_resembles_the_references_survives(data: st.DataObject) -> None:
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
