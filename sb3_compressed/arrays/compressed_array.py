@@ -175,7 +175,8 @@ class CompressedArray(NDArrayOperatorsMixin):
         selected = self._slots[lead]
         is_array = isinstance(selected, np.ndarray)
         lead_shape = selected.shape if is_array else ()
-        slots = selected.ravel() if is_array else [selected]
+        # References of our own, a view would not do: others may write while kernels read what they refer to.
+        slots = selected.flatten() if is_array else [selected]
         out = new_output((len(slots), *self.item_shape), self.dtype)
         try:
             self._coder.decode_into(slots, out, self.num_threads)

@@ -47,15 +47,13 @@ class FrameSharing:
         """
         if self._search is not None:
             self._find_layout(self._search, items)
-        try:
-            n_new, fresh = self._known_row_like(items).take_new_frames(items)
-            if not len(fresh):  # an observation that was the next one before
-                return self._slots
+        known = self._known_row_like(items)
+        n_new, fresh = known.take_new_frames(items)  # from here on nothing is known
+        if len(fresh):  # else it is what was the next observation before
             self._slots = self._join(n_new, self.coder.encode_frames(fresh))
-        except BaseException:  # an interrupt, too: the row is known then, and its payloads are not there
-            self._known = None
-            self._slots = []
-            raise
+        known.is_known = True  # only now: whatever interrupts this, no row is known without its payloads
+        if not len(fresh):
+            return self._slots
         if isinstance(self.coder.codec, LearningCodec):
             self.coder.codec = self._teacher.teach(self.coder.codec, fresh)
         return self._slots
@@ -150,27 +148,20 @@ class KnownRow:
         self.is_known = True
 
     def take_new_frames(self, items: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[Any]]:
-        """Tell what is new in a row, and remember it instead of the one before.
+        """Tell what is new in a row, and remember it instead of the one before, but not as known.
 
         :return: how many frames of each environment's observation are new, ``(n_envs,)``, and these frames, the oldest
             of an environment first, ``(n, *frame_shape)``; the memory of both is used again
         """
         from sb3_compressed.arrays.sharing_kernels import take_new_frames
 
+        was_known, self.is_known = self.is_known, False
         if self._frame_rows is None:  # observations of no bytes
-            self._n_new[:] = 0 if self.is_known else self._n_frames
-            n_fresh = int(self._n_new.sum())
-        else:
-            n_fresh = take_new_frames(
-                self._bytes(items),
-                self._rows,
-                self._n_frames,
-                self._piece,
-                self.is_known,
-                self._n_new,
-                self._frame_rows,
-            )
-        self.is_known = True
+            self._n_new[:] = 0 if was_known else self._n_frames
+            return self._n_new, self._frames[: int(self._n_new.sum())]
+        n_fresh = take_new_frames(
+            self._bytes(items), self._rows, self._n_frames, self._piece, was_known, self._n_new, self._frame_rows
+        )
         return self._n_new, self._frames[:n_fresh]
 
     def _bytes(self, items: NDArray[Any]) -> NDArray[np.uint8]:

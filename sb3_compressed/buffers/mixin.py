@@ -58,6 +58,8 @@ __all__ = ["CompressedBuffer", "CompressedReplay", "CompressedRollout"]
 
 OutputDtype = Literal["raw", "float"]
 
+KNOWN_PACKAGES = {"stable_baselines3", "sb3_contrib", "abc", "builtins"}
+
 
 class CompressedBuffer(_Base):
     """What every compressed buffer has: the constructor, and compressed arrays in the places of SB3's.
@@ -85,8 +87,13 @@ class CompressedBuffer(_Base):
     observations: Any
     next_observations: Any
 
+    #: Whether all classes that come after this one are SB3's, which only hand observations on.
+    _is_before_sb3: ClassVar[bool] = False
+
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        behind = cls.__mro__[cls.__mro__.index(CompressedBuffer) + 1 :]
+        cls._is_before_sb3 = all(base.__module__.partition(".")[0] in KNOWN_PACKAGES for base in behind)
         own = list(inspect.signature(cls.__init__).parameters.values())[1:]
         if "__init__" not in vars(cls):
             # What help() and editors show: the parent's arguments, then the ones above.
@@ -131,7 +138,7 @@ class CompressedBuffer(_Base):
         self._hollow_shape = self.obs_shape
         self.observation_space = space
         self.obs_shape = get_obs_shape(space)
-        self._batch_memory = PinnedMemory() if self.device.type == "cuda" else BatchMemory()
+        self._batch_memory = BatchMemory()
         self._put_arrays()
         for array in self._new_arrays.values():
             array.prepare()  # rather than at the first step of the training
@@ -212,7 +219,12 @@ class CompressedBuffer(_Base):
     # -- the door --------------------------------------------------------------------------------------------
 
     def _encoded(self, obs: Any) -> Any:
-        """Return a checked observation as it is handed to SB3, which copies references then instead of images."""
+        """Return a checked observation as it is handed to SB3, which copies references then instead of images.
+
+        A user's class in between gets to see what it was before.
+        """
+        if not self._is_before_sb3:
+            return obs
         if isinstance(obs, dict):
             arrays = self.observations
             return {
@@ -264,7 +276,9 @@ class CompressedBuffer(_Base):
         if not self._new_arrays:  # nothing is compressed
             return self._output(make())
         is_ours = type(self).__module__.startswith(f"{__package__}.")
-        with nullcontext() if is_seen or not is_ours else collect_decoded(self._batch_memory):
+        # Chosen here, since a buffer may be loaded where there is another device.
+        memory = PinnedMemory() if self.device.type == "cuda" else self._batch_memory
+        with nullcontext() if is_seen or not is_ours else collect_decoded(memory):
             return self._output(make())
 
     def _output(self, samples: Any) -> Any:

@@ -141,7 +141,7 @@ class Delta(LearningCodec):
     def encode(self, frames: NDArray[Any]) -> list[bytes]:
         """Compress a batch; see :meth:`Codec.encode`."""
         rows = frame_bytes(frames)
-        if not self.references.content or rows.shape[1] != self.references.frame_nbytes:
+        if not (len(rows) and self.references.content) or rows.shape[1] != self.references.frame_nbytes:
             return self._zstd.encode(frames)
         from sb3_compressed.codecs.delta_kernels import encode_deltas
 

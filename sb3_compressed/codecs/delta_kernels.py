@@ -379,7 +379,7 @@ def decode_delta(
     :param recent: room for the recent shifts, ``(N_RECENT,)``
     :param frame: address of the memory for the frame, of ``size`` bytes
     """
-    if payload_size == 0 or byte_at(payload) < FIRST_REFERENCE:
+    if payload_size == 0 or size == 0 or byte_at(payload) < FIRST_REFERENCE:
         return NOT_A_DELTA
     shift = (number_at(payload) - FIRST_REFERENCE) * size
     if shift + size > bank_size:
