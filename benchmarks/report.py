@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -71,16 +72,18 @@ def readme_part(written: dict[str, Any], plot: str) -> str:
         label: {name: of_label[name] for name in ["SB3", *IN_README] if name in of_label}
         for label, of_label in results.items()
     }
-    return "\n\n".join(
-        [
-            f"Beside SB3's uncompressed buffer, on real frames ({', '.join(results)}; random play, 4 environments, "
-            f"{written['arguments']['size']:,} transitions), geometric means:",
-            ratio_table(chosen),
-            f"![memory and sampling time of each buffer and codec]({plot})",
-            "`make bench` measures all of it and writes this table, the plot and "
-            "[every other result](benchmarks/results); memory is what the operating system counts (RSS).",
-        ]
+    arguments = written["arguments"]
+    rounds = "one round" if arguments["rounds"] == 1 else f"medians of {arguments['rounds']} rounds"
+    before = (
+        f"Beside SB3's uncompressed buffer, on real frames ({', '.join(results)}; random play, 4 environments, "
+        f"{arguments['size']:,} transitions, {rounds}), geometric means:"
     )
+    after = (
+        "`make bench` measures all of it and writes this table, the plot and [every other result](benchmarks/results); "
+        "memory is what the operating system counts (RSS)."
+    )
+    image = f"![memory and sampling time of each buffer and codec]({plot})"
+    return "\n\n".join([textwrap.fill(before, 120), ratio_table(chosen), image, textwrap.fill(after, 120)])
 
 
 def write_readme(readme: Path, part: str) -> None:
