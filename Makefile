@@ -19,7 +19,7 @@ demo: $(VENV)/.installed  ## train DQN on Pong with a compressed replay buffer a
 test: $(VENV)/.installed  ## run all tests
 	$(BIN)/python -m pytest -n auto
 
-bench: $(VENV)/.installed $(PEERS)/.installed  ## measure everything, four to five hours on two quiet cores
+bench: $(VENV)/.installed $(PEERS)/.installed  ## measure everything, some hours on two quiet cores
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[environments]'
 	$(BENCH)/replay.py --contenders auto auto@1 zstd3 none $(RIVALS) --out $(RESULTS)/replay.json
 	$(BENCH)/replay.py --sources MsPacman --contenders $(CODECS) --rounds 1 --out $(RESULTS)/codecs.json

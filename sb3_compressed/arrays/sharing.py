@@ -52,9 +52,7 @@ class FrameSharing:
         if len(fresh):  # else it is what was the next observation before
             self._slots = self._join(n_new, self.coder.encode_frames(fresh))
         known.is_known = True  # only now: whatever interrupts this, no row is known without its payloads
-        if not len(fresh):
-            return self._slots
-        if isinstance(self.coder.codec, LearningCodec):
+        if len(fresh) and isinstance(self.coder.codec, LearningCodec):
             self.coder.codec = self._teacher.teach(self.coder.codec, fresh)
         return self._slots
 

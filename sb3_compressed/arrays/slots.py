@@ -63,11 +63,6 @@ class SlotCoder:
         """How many frames an item is cut into."""
         return 1 if self.layout is None else self.layout.n_frames
 
-    @property
-    def frame_shape(self) -> tuple[int, ...]:
-        """Shape of one frame."""
-        return self.item_shape if self.layout is None else self.layout.frame_shape
-
     def split(self, items: NDArray[Any]) -> NDArray[Any]:
         """Return items ``(n, *item_shape)`` as frames ``(n, n_frames, *frame_shape)``, C-contiguous and our own."""
         frames = items[:, np.newaxis] if self.layout is None else self.layout.split(items)
@@ -94,8 +89,7 @@ class SlotCoder:
         :param continued: the slot of the item before it, whose newest frames are its oldest; of no concern where all
             frames are new
         """
-        codec = self.codec
-        n_frames = 1 if self.layout is None else self.layout.n_frames
+        codec, n_frames = self.codec, self.n_frames
         n_gone = len(fresh)
         if not self._learns:
             if self.layout is None:
@@ -139,8 +133,8 @@ class SlotCoder:
         if isinstance(self.codec, LearningCodec) and (gathered := gather(slots, self.n_frames)):
             self._decode_gathered(gathered, out, num_threads)
             return
-        # Codecs that are called payload by payload, and what is rare: unwritten slots among written ones, items from
-        # before the layout was found, stacks with frames from before and after the codec learned.
+        # Codecs that do not learn, and what is rare: unwritten slots among written ones, items from before the layout
+        # was found.
         kinds = [_kind(slot) for slot in slots]
         for kind in set(kinds):
             positions = [position for position, other in enumerate(kinds) if other is kind]
