@@ -130,8 +130,10 @@ class SlotCoder:
             return
         if not isinstance(slots, np.ndarray):
             slots = np.fromiter(slots, dtype=object, count=len(slots))
-        if isinstance(self.codec, LearningCodec) and (gathered := gather(slots, self.n_frames)):
-            self._decode_gathered(gathered, out, num_threads)
+        layout = self.layout  # once: another thread may find it meanwhile
+        n_frames = 1 if layout is None else layout.n_frames
+        if isinstance(self.codec, LearningCodec) and (gathered := gather(slots, n_frames)):
+            self._decode_gathered(gathered, layout, out, num_threads)
             return
         # Codecs that do not learn, and what is rare: unwritten slots among written ones, items from before the layout
         # was found.
@@ -141,47 +143,47 @@ class SlotCoder:
             is_all = len(positions) == len(slots)
             part = out if is_all else np.empty((len(positions), *out.shape[1:]), dtype=out.dtype)
             try:
-                self._decode_kind(kind, slots if is_all else slots[positions], part, num_threads)
+                self._decode_kind(kind, slots if is_all else slots[positions], layout, part, num_threads)
             except CorruptPayload as error:
                 raise CorruptPayload(error.reason, positions[error.index]) from error
             if not is_all:
                 out[positions] = part
 
-    def _decode_kind(self, kind: Kind, slots: NDArray[Any], out: NDArray[Any], num_threads: int) -> None:
+    def _decode_kind(
+        self, kind: Kind, slots: NDArray[Any], layout: FrameLayout | None, out: NDArray[Any], num_threads: int
+    ) -> None:
         if kind is Kind.UNWRITTEN:
             out[...] = 0  # as in SB3, what was never written reads as zeros
             return
-        is_whole = kind is Kind.WHOLE
-        if isinstance(self.codec, LearningCodec):
-            self._decode_gathered(
-                gather_in_python(slots, self.codec, 1 if is_whole else self.n_frames),
-                out,
-                num_threads,
-                is_whole=is_whole,
-            )
-            return
+        if kind is Kind.WHOLE:
+            layout = None
         codec = self.codec
+        if isinstance(codec, LearningCodec):
+            gathered = gather_in_python(slots, codec, 1 if layout is None else layout.n_frames)
+            self._decode_gathered(gathered, layout, out, num_threads)
+            return
         payloads = slots.tolist() if type(slots[0]) is bytes else list(chain.from_iterable(slots))
 
         def decode(start: int, end: int, frames: NDArray[Any]) -> None:
             codec.decode_into(payloads[start:end], frames[start:end])
 
-        self._decode_frames(decode, out, num_threads, is_whole=is_whole)
+        self._decode_frames(decode, layout, out, num_threads)
 
     def _decode_gathered(
-        self, gathered: Gathered, out: NDArray[Any], num_threads: int, *, is_whole: bool = False
+        self, gathered: Gathered, layout: FrameLayout | None, out: NDArray[Any], num_threads: int
     ) -> None:
         before: Gathered | None = recall(self)
 
         def decode(start: int, end: int, frames: NDArray[Any]) -> None:
             gathered.decode(start, end, frames, before)
 
-        gathered.frames = self._decode_frames(decode, out, num_threads, is_whole=is_whole)
+        gathered.frames = self._decode_frames(decode, layout, out, num_threads)
         remember(self, gathered)
 
-    def _decode_frames(self, decode: Decoder, out: NDArray[Any], num_threads: int, *, is_whole: bool) -> NDArray[Any]:
+    def _decode_frames(
+        self, decode: Decoder, layout: FrameLayout | None, out: NDArray[Any], num_threads: int
+    ) -> NDArray[Any]:
         """Decode the frames of slots of one kind, in parallel, and put them together to items; return the frames."""
-        layout = None if is_whole else self.layout
         n_frames = 1 if layout is None else layout.n_frames
         frames, in_place = out, True
         if layout is not None:
