@@ -39,35 +39,42 @@ class FrameSharing:
         self._slots: list[Slot] = []  # the last row's, one for each environment
         self._known: KnownRow | None = None  # and its observations
 
-    def encode_row(self, items: NDArray[Any]) -> list[Slot]:
-        """Encode the next observation of every environment.
+    def encode_rows(self, first: NDArray[Any], second: NDArray[Any] | None = None) -> list[list[Slot]]:
+        """Encode the next observation of every environment, or the next two, as ``obs`` and ``next_obs`` come.
 
-        :param items: array ``(n_envs, *item_shape)`` of the coder's dtype; it is not kept
-        :return: ``n_envs`` slots
+        :param first: array ``(n_envs, *item_shape)`` of the coder's dtype; it is not kept
+        :param second: what comes next, of the same shape
+        :return: for each of these rows, ``n_envs`` slots
         """
+        if second is not None and (self._search is not None or second.strides != first.strides):
+            return [*self.encode_rows(first), *self.encode_rows(second)]
         if self._search is not None:
-            self._find_layout(self._search, items)
-        known = self._known_row_like(items)
-        n_new, fresh = known.take_new_frames(items)  # from here on nothing is known
-        if len(fresh):  # else it is what was the next observation before
-            self._slots = self._join(n_new, self.coder.encode_frames(fresh))
+            self._find_layout(self._search, first)
+        known = self._known_row_like(first)
+        n_new, fresh = known.take_new_frames(first, second)  # from here on nothing is known
+        rows = [self._slots] * len(n_new)
+        if len(fresh):  # else it is all what was the next observation before
+            rows = self._join(n_new, self.coder.encode_frames(fresh))
+            self._slots = rows[-1]
         known.is_known = True  # only now: whatever interrupts this, no row is known without its payloads
         if len(fresh) and isinstance(self.coder.codec, LearningCodec):
             self.coder.codec = self._teacher.teach(self.coder.codec, fresh)
-        return self._slots
+        return rows
 
-    def _join(self, n_new: NDArray[np.int64], payloads: list[bytes]) -> list[Slot]:
-        """Return the slots of a row of which these are the payloads of the new frames."""
-        counts = n_new.tolist()
-        before = self._slots or [None] * len(counts)
-        join = self.coder.join
-        if len(payloads) == len(counts) == counts.count(1):  # as nearly always
-            return [join((payload,), slot) for payload, slot in zip(payloads, before, strict=True)]
+    def _join(self, n_new: NDArray[np.int64], payloads: list[bytes]) -> list[list[Slot]]:
+        """Return the slots of rows of which these are the payloads of the new frames."""
+        *others, newest = n_new.tolist()
+        n_envs = len(newest)
+        if len(payloads) == len(self._slots) == newest.count(1):  # nearly always: one each, in the last row
+            return [self._slots] * len(others) + [self.coder.continue_each(self._slots, payloads)]
         fresh = iter(payloads)
-        return [
-            join(list(islice(fresh, count)), slot) if count else slot
-            for count, slot in zip(counts, before, strict=True)
-        ]
+        rows: list[list[Slot]] = [[] for _ in n_new]
+        for env, slot in enumerate(self._slots or [None] * n_envs):
+            for row, counts in zip(rows, [*others, newest], strict=True):
+                if counts[env]:
+                    slot = self.coder.join(list(islice(fresh, counts[env])), slot)
+                row.append(slot)
+        return rows
 
     def _known_row_like(self, items: NDArray[Any]) -> KnownRow:
         """Return what is known of the row before, in the memory layout of ``items``."""
@@ -116,6 +123,9 @@ class KnownRow:
     """
 
     def __init__(self, items: NDArray[Any], layout: FrameLayout | None) -> None:
+        from sb3_compressed.arrays.sharing_kernels import take_new_frames  # not before it is needed: numba takes long
+
+        self._take_new_frames = take_new_frames
         self.is_known = False
         self._strides, self._layout = items.strides, layout
         n_frames = 1 if layout is None else layout.n_frames
@@ -131,9 +141,9 @@ class KnownRow:
         shape = tuple(items.shape[axis] for axis in self._axes)
         self.items = np.empty(shape, dtype=items.dtype).transpose(np.argsort(self._axes))
         self._rows = self._bytes(self.items)
-        self._n_new = np.empty(len(items), dtype=np.int64)
+        self._n_new = np.empty((2, len(items)), dtype=np.int64)
         frame_shape = items.shape[1:] if layout is None else layout.frame_shape
-        self._frames = np.empty((len(items) * n_frames, *frame_shape), dtype=items.dtype)
+        self._frames = np.empty((2 * len(items) * n_frames, *frame_shape), dtype=items.dtype)
         self._frame_rows = self._frames.reshape(len(self._frames), -1).view(np.uint8) if items.size else None
 
     def is_like(self, items: NDArray[Any], layout: FrameLayout | None) -> bool:
@@ -145,22 +155,31 @@ class KnownRow:
         self.items[...] = items
         self.is_known = True
 
-    def take_new_frames(self, items: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[Any]]:
-        """Tell what is new in a row, and remember it instead of the one before, but not as known.
+    def take_new_frames(
+        self, first: NDArray[Any], second: NDArray[Any] | None
+    ) -> tuple[NDArray[np.int64], NDArray[Any]]:
+        """Tell what is new in one row or two, and remember the last instead of the one before, but not as known.
 
-        :return: how many frames of each environment's observation are new, ``(n_envs,)``, and these frames, the oldest
-            of an environment first, ``(n, *frame_shape)``; the memory of both is used again
+        :return: how many frames of each observation are new, ``(n_rows, n_envs)``, and these frames, those of an
+            environment together, the oldest first, ``(n, *frame_shape)``; the memory of both is used again
         """
-        from sb3_compressed.arrays.sharing_kernels import take_new_frames
-
         was_known, self.is_known = self.is_known, False
+        n_new = self._n_new if second is not None else self._n_new[:1]
         if self._frame_rows is None:  # observations of no bytes
-            self._n_new[:] = 0 if was_known else self._n_frames
-            return self._n_new, self._frames[: int(self._n_new.sum())]
-        n_fresh = take_new_frames(
-            self._bytes(items), self._rows, self._n_frames, self._piece, was_known, self._n_new, self._frame_rows
+            n_new[:] = 0
+            n_new[0] = 0 if was_known else self._n_frames
+            return n_new, self._frames[: int(n_new.sum())]
+        n_fresh = self._take_new_frames(
+            self._bytes(first),
+            self._bytes(second) if second is not None else self._rows[:0],
+            self._rows,
+            self._n_frames,
+            self._piece,
+            was_known,
+            self._n_new,
+            self._frame_rows,
         )
-        return self._n_new, self._frames[:n_fresh]
+        return n_new, self._frames[:n_fresh]
 
     def _bytes(self, items: NDArray[Any]) -> NDArray[np.uint8]:
         """Return a row as bytes ``(n_envs, item_nbytes)``, a view where memory allows it."""

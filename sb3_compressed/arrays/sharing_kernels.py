@@ -12,7 +12,7 @@ from numba import types
 from numpy.typing import NDArray
 
 from sb3_compressed.byte_kernels import EVERYWHERE, INT, WORD, copy_bytes, differ
-from sb3_compressed.jit import BYTE_ROWS, BYTES, INTS, READ_BYTE_ROWS, READ_BYTES, kernel
+from sb3_compressed.jit import BYTE_ROWS, BYTES, INT_ROWS, READ_BYTE_ROWS, READ_BYTES, kernel
 
 __all__ = ["take_new_frames"]
 
@@ -52,9 +52,10 @@ def continues(item: int, before: int, item_nbytes: int, piece: int, n_frames: in
     return True
 
 
-@kernel(INT, READ_BYTE_ROWS, BYTE_ROWS, INT, INT, types.boolean, INTS, BYTE_ROWS)
+@kernel(INT, READ_BYTE_ROWS, READ_BYTE_ROWS, BYTE_ROWS, INT, INT, types.boolean, INT_ROWS, BYTE_ROWS)
 def take_new_frames(
-    items: NDArray[np.uint8],
+    first: NDArray[np.uint8],
+    second: NDArray[np.uint8],
     known: NDArray[np.uint8],
     n_frames: int,
     piece: int,
@@ -62,34 +63,41 @@ def take_new_frames(
     n_new: NDArray[np.int64],
     frames: NDArray[np.uint8],
 ) -> int:
-    """Tell how many frames of each observation are new, take them out, and remember the observation.
+    """Tell how many frames of each observation are new, take them out, and remember the last observation.
 
-    Those that are not new continue the known observation: the number of new ones is the smallest shift by which the
-    older frames equal the newer ones known. Bits are compared, not values: NaN equals itself, -0.0 differs from 0.0.
+    Those that are not new continue the observation before: the number of new ones is the smallest shift by which the
+    older frames equal the newer ones before. Bits are compared, not values: NaN equals itself, -0.0 differs from 0.0.
+    An environment's observations are looked at together, as what is known of it is in the cache then.
 
-    :param items: bytes of the observations, ``(n_envs, item_nbytes)``
-    :param known: bytes of those before them, ``(n_envs, item_nbytes)``; they are overwritten by the new ones
+    :param first: bytes of the observations, ``(n_envs, item_nbytes)``
+    :param second: bytes of those that come next, of the same shape; or of none, ``(0, item_nbytes)``
+    :param known: bytes of those before them, ``(n_envs, item_nbytes)``; they are overwritten by the last ones
     :param n_frames: frames of an observation
     :param piece: bytes of one frame that lie together
     :param is_known: whether there were observations before
-    :param n_new: is given the number of new frames, ``(n_envs,)``
-    :param frames: is given the new frames, those of an observation together, the oldest first;
-        ``(n_envs * n_frames, frame_nbytes)``
+    :param n_new: is given the number of new frames, ``(2, n_envs)``
+    :param frames: is given the new frames, those of an environment together, the oldest first;
+        ``(2 * n_envs * n_frames, frame_nbytes)``
     :return: how many these are
     """
-    item_nbytes = items.shape[1]
+    n_envs, item_nbytes = first.shape
     written = 0
-    for env in range(len(items)):
-        item = items.ctypes.data + env * item_nbytes
+    for env in range(n_envs):
         before = known.ctypes.data + env * item_nbytes
-        shift = 0 if is_known else n_frames
-        while shift < n_frames and not continues(item, before, item_nbytes, piece, n_frames, shift):
-            shift += 1
-        n_new[env] = shift
-        if shift == 0:
-            continue
-        for frame in range(n_frames - shift, n_frames):
-            take_frame(items[env], frame, n_frames, piece, frames[written])
-            written += 1
-        copy_bytes(item, before, item_nbytes, item_nbytes)
+        is_continued = is_known
+        for row, items in enumerate((first, second)):
+            if env >= len(items):
+                continue
+            item = items.ctypes.data + env * item_nbytes
+            shift = 0 if is_continued else n_frames
+            while shift < n_frames and not continues(item, before, item_nbytes, piece, n_frames, shift):
+                shift += 1
+            n_new[row, env] = shift
+            is_continued = True
+            if shift == 0:
+                continue
+            for frame in range(n_frames - shift, n_frames):
+                take_frame(items[env], frame, n_frames, piece, frames[written])
+                written += 1
+            copy_bytes(item, before, item_nbytes, item_nbytes)
     return written

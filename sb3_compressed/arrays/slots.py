@@ -102,6 +102,14 @@ class SlotCoder:
         codecs, payloads = unpack_slot(continued)
         return _pack([*codecs[n_gone:], *[codec] * n_gone], [*payloads[n_gone:], *fresh])  # type: ignore[list-item]
 
+    def continue_each(self, slots: Sequence[Slot], fresh: Sequence[bytes]) -> list[Slot]:
+        """Return the slots of items that follow those of ``slots`` with one new frame each, as :meth:`join` does."""
+        codec, size = self.codec, 1 + self.n_frames
+        return [
+            (codec, *slot[2:], payload) if slot[0] is codec and len(slot) == size else self.join((payload,), slot)  # type: ignore[index, arg-type]
+            for slot, payload in zip(slots, fresh, strict=True)
+        ]
+
     def encode(self, items: NDArray[Any]) -> list[Slot]:
         """Encode items ``(n, *item_shape)``, each for itself.
 

@@ -218,20 +218,25 @@ class CompressedBuffer(_Base):
 
     # -- the door --------------------------------------------------------------------------------------------
 
-    def _encoded(self, obs: Any) -> Any:
-        """Return a checked observation as it is handed to SB3, which copies references then instead of images.
+    def _encoded(self, *observations: Any) -> Any:
+        """Return checked observations as they are handed to SB3, which copies references then instead of images.
 
-        A user's class in between gets to see what it was before.
+        A user's class in between gets to see what they were before.
+
+        :param observations: one, or one and that which follows it
         """
-        if not self._is_before_sb3:
-            return obs
-        if isinstance(obs, dict):
-            arrays = self.observations
-            return {
-                key: arrays[key].encode_row(part) if isinstance(arrays[key], CompressedArray) else part
-                for key, part in obs.items()
-            }
-        return self.observations.encode_row(obs) if isinstance(self.observations, CompressedArray) else obs
+        arrays = self.observations
+        if not self._is_before_sb3 or isinstance(arrays, np.ndarray):
+            return observations
+        if isinstance(arrays, CompressedArray):
+            return arrays.encode_rows(*observations)
+        encoded: list[dict[str, Any]] = [{} for _ in observations]
+        for key, array in arrays.items():
+            parts: Any = [observation[key] for observation in observations]
+            rows = array.encode_rows(*parts) if isinstance(array, CompressedArray) else parts
+            for observation, row in zip(encoded, rows, strict=True):
+                observation[key] = row
+        return encoded
 
     def _checked_observation(self, obs: Any, name: str = "obs") -> Any:
         """Return an observation of all environments as it can be written to a row of the arrays, or raise."""
@@ -336,7 +341,7 @@ class CompressedReplay(CompressedBuffer):
         validate_infos(infos, self.n_envs)
         obs = self._checked_observation(obs)
         next_obs = self._checked_observation(next_obs, "next_obs")
-        super().add(self._encoded(obs), self._encoded(next_obs), action, reward, done, infos)
+        super().add(*self._encoded(obs, next_obs), action, reward, done, infos)
 
     def sample(self, batch_size: int, env: Any = None) -> Any:
         """Sample a batch, as SB3's buffer does, with observations in the configured output dtype.
@@ -389,7 +394,7 @@ class CompressedRollout(CompressedBuffer):
         value = validate_tensor("value", value, self.n_envs)
         log_prob = validate_tensor("log_prob", log_prob, self.n_envs)
         obs = self._checked_observation(obs)
-        super().add(self._encoded(obs), action, reward, episode_start, value, log_prob, **kwargs)
+        super().add(*self._encoded(obs), action, reward, episode_start, value, log_prob, **kwargs)
 
     def _get_samples(self, *args: Any, **kwargs: Any) -> Any:
         make = partial(super()._get_samples, *args, **kwargs)  # type: ignore[safe-super]

@@ -24,7 +24,7 @@ A payload begins with one byte ``h``:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, cast
 
@@ -91,7 +91,7 @@ class Delta(LearningCodec):
     references: References = field(default=References(), repr=False)
 
     _zstd: ZstdDict = field(init=False, repr=False, compare=False)
-    _index: list[tuple[NDArray[np.uint8], NDArray[np.int32]]] = field(
+    _encoder: list[tuple[Callable[..., int], NDArray[np.uint8], NDArray[np.int32]]] = field(
         default_factory=list, init=False, repr=False, compare=False
     )
     _place: NDArray[np.int64] = field(init=False, repr=False, compare=False)
@@ -136,16 +136,15 @@ class Delta(LearningCodec):
     def retire(self) -> None:
         """Let go of what only encoding needs; see :meth:`LearningCodec.retire`."""
         self._zstd.retire()
-        self._index.clear()
+        self._encoder.clear()
 
     def encode(self, frames: NDArray[Any]) -> list[bytes]:
         """Compress a batch; see :meth:`Codec.encode`."""
         rows = frame_bytes(frames)
         if not (len(rows) and self.references.content) or rows.shape[1] != self.references.frame_nbytes:
             return self._zstd.encode(frames)
-        from sb3_compressed.codecs.delta_kernels import encode_deltas
-
-        bank, table = self._bank_and_index()
+        kept = self._encoder[:1]  # one step, for the sake of other threads
+        encode_deltas, bank, table = kept[0] if kept else self._new_encoder()
         deltas = np.empty(len(rows) * (rows.shape[1] // 4), dtype=np.uint8)
         ends = np.empty(len(rows), dtype=np.int64)
         n_bytes = encode_deltas(rows, bank, table, _line_nbytes(frames), deltas, ends)
@@ -163,16 +162,15 @@ class Delta(LearningCodec):
             start = end
         return payloads
 
-    def _bank_and_index(self) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
-        """Return the references as one vector, and where in it each word is, which is worked out when first asked."""
-        from sb3_compressed.codecs.delta_kernels import TABLE_BITS, index_words
+    def _new_encoder(self) -> tuple[Callable[..., int], NDArray[np.uint8], NDArray[np.int32]]:
+        """Return the kernel, the references as one vector, and where in it each word is."""
+        from sb3_compressed.codecs.delta_kernels import TABLE_BITS, encode_deltas, index_words
 
-        known = self._index[:1]  # one step, for the sake of other threads
-        if not known:
-            bank, table = self.references.rows.reshape(-1), np.empty(1 << TABLE_BITS, dtype=np.int32)
-            index_words(bank, table)
-            known = self._index[:] = [(bank, table)]
-        return known[0]
+        bank, table = self.references.rows.reshape(-1), np.empty(1 << TABLE_BITS, dtype=np.int32)
+        index_words(bank, table)
+        encoder = encode_deltas, bank, table
+        self._encoder[:] = [encoder]
+        return encoder
 
     @classmethod
     def decode_batch(

@@ -295,7 +295,7 @@ def test_values_that_fit_are_cast_and_broadcast(value: Any) -> None:
 def test_a_row_can_be_encoded_before_it_is_written() -> None:
     array, plain = filled_pair()
     row = np.arange(ENVS * 24).reshape(ENVS, 4, 2, 3)
-    encoded = array.encode_row(array.checked_row(row))
+    [encoded] = array.encode_rows(array.checked_row(row))
     assert_same(array, plain)
     array[3] = np.array(encoded)  # what SB3 hands on is a copy
     array[4] = encoded.reshape(ENVS, 1)

@@ -219,10 +219,10 @@ class Careless(Raw):
         return payloads[1:] if self.how == "too few" else [bytearray(p) for p in payloads]  # type: ignore[misc]
 
 
-@pytest.mark.parametrize(("how", "got"), [("bytearray", "got 4 of bytearray"), ("too few", "got 3 of bytes")])
+@pytest.mark.parametrize(("how", "got"), [("bytearray", "got 8 of bytearray"), ("too few", "got 7 of bytes")])
 def test_a_codec_that_breaks_its_contract_is_found_out(how: str, got: str, stream: Stream) -> None:
     buffer = filled(CompressedReplayBuffer, stream, 0, compression_method=Careless(how), frame_stack=None)
-    with pytest.raises(TypeError, match=f"must encode 4 frames to as many bytes objects, {got}"):
+    with pytest.raises(TypeError, match=f"must encode 8 frames to as many bytes objects, {got}"):
         stream[-1][0].add_to(buffer)
 
 

@@ -133,7 +133,7 @@ def test_a_kernel_without_room_writes_nothing_outside_of_it() -> None:
     frames = np.random.default_rng(1).integers(0, 256, (3, 900), np.uint8)
     for room in (0, 1, 15, 16, 40, 300):
         guarded, ends = np.full(3 * room + 64, 99, np.uint8), np.empty(3, np.int64)
-        n_bytes = encode_deltas(frames, *codec._bank_and_index(), 30, guarded[32 : 32 + 3 * room], ends)
+        n_bytes = encode_deltas(frames, *codec._new_encoder()[1:], 30, guarded[32 : 32 + 3 * room], ends)
         assert n_bytes == ends[-1] == 0
         assert (guarded[:32] == 99).all()
         assert (guarded[-32:] == 99).all()
@@ -194,7 +194,7 @@ def test_whatever_resembles_the_references_survives(data: st.DataObject) -> None
     frame = frame[np.newaxis, :size]
     shape = data.draw(st.sampled_from([(size,), (1, size), (size, 1), (size, 1, 1)]))
     payloads, ends = np.empty(2 * size + 64, np.uint8), np.empty(1, np.int64)
-    n_bytes = encode_deltas(frame, *codec._bank_and_index(), data.draw(st.integers(1, size)), payloads, ends)
+    n_bytes = encode_deltas(frame, *codec._new_encoder()[1:], data.draw(st.integers(1, size)), payloads, ends)
     out = np.empty_like(frame)
     codec.decode_into([payloads[:n_bytes].tobytes()], out)
     np.testing.assert_array_equal(out, frame)
