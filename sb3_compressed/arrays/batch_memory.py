@@ -6,11 +6,8 @@ time, and the first touch of each new page takes about as long as decoding what 
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import math
-import weakref
-from functools import lru_cache
+import sys
 from typing import Any
 
 import numpy as np
@@ -33,59 +30,55 @@ class BatchMemory:
     >>> memory.empty((2, 84, 84), np.dtype(np.uint8)).ctypes.data == place
     True
 
-    What is kept for later is at most one batch: the arrays handed out since :meth:`begin_batch`. Several threads may
-    use it at once; each block is handed out once.
+    A block of memory is a NumPy array, and every array and tensor on it holds a reference to it: Python's own count of
+    references says whether there are any. Blocks are kept for two batches, since while one is made, the one before
+    often still has a name. Several threads may use it at once: a block is taken out before it is looked at.
     """
 
     #: Arrays below this come from memory that the allocator does not give back.
     MIN_NBYTES = 128 * 1024
 
     def __init__(self) -> None:
-        self._free: list[NDArray[np.uint8]] = []
-        self._lent: dict[int, weakref.ref[Any]] = {}  # by the id of the block
-        self._batch_nbytes = 0  # of this batch
-        self._keep_nbytes = 0  # of a whole batch
+        self._blocks: dict[int, tuple[int, NDArray[np.uint8]]] = {}  # with the last batch each was used in, by id
+        self._batch = 0
 
     def begin_batch(self) -> None:
         """Say that the arrays handed out from here on belong to another batch."""
-        self._keep_nbytes = self._batch_nbytes
-        self._batch_nbytes = 0
+        self._batch += 1
+        for key, (last_batch, _) in list(self._blocks.items()):
+            if last_batch < self._batch - 2:
+                self._blocks.pop(key, None)
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
         """Return an array as :func:`numpy.empty` does."""
         nbytes = math.prod(shape) * dtype.itemsize
         if nbytes < self.MIN_NBYTES:
             return np.empty(shape, dtype=dtype)
-        self._batch_nbytes += nbytes
         block = self._take(nbytes)
-        # Every array and tensor on the block refers, by way of the first one, to this object.
-        loan = _loan_type(nbytes).from_buffer(block)
-        key = id(block)
-        self._lent[key] = weakref.ref(loan, lambda _: self._give_back(key, block))
-        return np.ndarray(shape, dtype, loan)
+        array: NDArray[Any] = np.ndarray(shape, dtype, block)  # refers to it
+        self._blocks[id(block)] = self._batch, block
+        return array
 
     def _take(self, nbytes: int) -> NDArray[np.uint8]:
-        for position, block in enumerate(self._free):
-            if nbytes <= block.nbytes <= 2 * nbytes:
-                with contextlib.suppress(IndexError):  # another thread may be faster, and this one get another block
-                    taken = self._free.pop(position)
-                    if nbytes <= taken.nbytes:
-                        return taken
-                break
+        for key in reversed(list(self._blocks)):  # the last used first, so that what is not needed goes unused
+            entry = self._blocks.pop(key, None)
+            if entry is None:  # another thread has it
+                continue
+            last_batch, block = entry
+            del entry
+            if nbytes <= block.nbytes <= 2 * nbytes and sys.getrefcount(block) <= UNSHARED:
+                return block
+            self._blocks[key] = last_batch, block
         return np.empty(nbytes, dtype=np.uint8)
-
-    def _give_back(self, key: int, block: NDArray[np.uint8]) -> None:
-        del self._lent[key]
-        self._free.append(block)
-        kept = max(self._keep_nbytes, self._batch_nbytes)
-        while sum(free.nbytes for free in self._free) > kept and self._free:
-            del self._free[:1]  # a slice, since another thread may be faster
 
     def __reduce__(self) -> tuple[Any, ...]:
         return BatchMemory, ()  # pickles and copies begin with none
 
 
-@lru_cache(maxsize=16)
-def _loan_type(nbytes: int) -> Any:
-    """Return a type of objects that stand for the memory they are made from, as ``memoryview``, and can be watched."""
-    return type("Loan", (ctypes.c_ubyte * nbytes,), {})
+def _count_of_unshared() -> int:
+    block = np.empty(0)
+    return sys.getrefcount(block)
+
+
+#: What Python counts where a local name is the only one, which is not the same in all versions.
+UNSHARED = _count_of_unshared()

@@ -176,7 +176,8 @@ class CompressedArray(NDArrayOperatorsMixin):
         is_array = isinstance(selected, np.ndarray)
         lead_shape = selected.shape if is_array else ()
         # References of our own, a view would not do: others may write while kernels read what they refer to.
-        slots = selected.flatten() if is_array else [selected]
+        is_own = is_array and selected.ndim == 1 and selected.flags.owndata
+        slots = selected if is_own else selected.flatten() if is_array else [selected]
         out = new_output((len(slots), *self.item_shape), self.dtype)
         try:
             self._coder.decode_into(slots, out, self.num_threads)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,14 @@ __all__ = ["Gathered", "gather", "gather_in_python", "unpack_slot"]
 TUPLE_TYPE, BYTES_TYPE = id(tuple), id(bytes)
 #: Codecs in one batch for which there is room.
 MAX_CODECS = 256
+
+
+@cache
+def kernels() -> ModuleType:
+    """Import the kernels when they are first needed, since numba takes long."""
+    from sb3_compressed.arrays import slot_kernels
+
+    return slot_kernels
 
 
 @dataclass
@@ -56,12 +66,10 @@ class Gathered:
         An observation and the one that follows it have all but one frame in common, and copying these out of the
         cache takes less than decoding them.
         """
-        from sb3_compressed.arrays.slot_kernels import copy_known
-
         # For each codec, the one of those before that it is.
         same = [next((i for i, other in enumerate(before.codecs) if other is codec), -1) for codec in self.codecs]
         done = np.zeros(end - start, dtype=np.uint8)
-        copy_known(
+        kernels().copy_known(
             start,
             self.n_frames,
             self.payloads.places,
@@ -76,15 +84,14 @@ class Gathered:
 
 def gather(slots: NDArray[Any], n_frames: int) -> Gathered | None:
     """Return what is in a contiguous array of slots that learned codecs wrote, ``None`` if there are others too."""
-    from sb3_compressed.arrays.slot_kernels import LAYOUT_IS_KNOWN, locate_payloads
-
-    if not LAYOUT_IS_KNOWN:
+    slot_kernels = kernels()
+    if not slot_kernels.LAYOUT_IS_KNOWN:
         return None
     n_slots = len(slots)
     places = np.empty((n_slots * n_frames, 3), dtype=np.int64)
     known = np.empty((min(n_slots * n_frames, MAX_CODECS), 2), dtype=np.int64)
     address = slots.__array_interface__["data"][0]
-    n_codecs = locate_payloads(address, n_slots, n_frames, TUPLE_TYPE, BYTES_TYPE, known, places)
+    n_codecs = slot_kernels.locate_payloads(address, n_slots, n_frames, TUPLE_TYPE, BYTES_TYPE, known, places)
     if not n_codecs:
         return None
 

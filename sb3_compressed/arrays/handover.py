@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Memory", "collect_decoded", "new_output", "note_decoded", "recall", "remember", "take_decoded"]
+__all__ = ["Batch", "Memory", "new_output", "note_decoded", "recall", "remember", "take_decoded"]
 
 
 class Memory(Protocol):
@@ -24,7 +22,7 @@ class Memory(Protocol):
 
 
 class Batch:
-    """A batch in the making.
+    """A batch in the making: inside a ``with`` block, what this thread decodes is part of it.
 
     :param memory: where its arrays are made
     """
@@ -33,6 +31,14 @@ class Batch:
         self.memory = memory
         self.decoded: dict[int, NDArray[Any]] = {}  # by id; being here, no other array gets the same one
         self.remembered: dict[int, Any] = {}
+        self._outer: Batch | None = None
+
+    def __enter__(self) -> None:
+        self.memory.begin_batch()
+        self._outer, _thread.batch = _thread.batch, self
+
+    def __exit__(self, *_: object) -> None:
+        _thread.batch = self._outer
 
 
 class Thread(threading.local):
@@ -42,21 +48,6 @@ class Thread(threading.local):
 
 
 _thread = Thread()
-
-
-@contextmanager
-def collect_decoded(memory: Memory) -> Iterator[None]:
-    """Make one batch of the arrays that this thread decodes from here on, until the end of the block.
-
-    :param memory: where the arrays are made
-    """
-    memory.begin_batch()
-    outer = _thread.batch
-    _thread.batch = Batch(memory)
-    try:
-        yield
-    finally:
-        _thread.batch = outer
 
 
 def remember(key: object, value: Any) -> None:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
@@ -28,7 +27,7 @@ from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.arrays.batch_memory import BatchMemory
 from sb3_compressed.arrays.frames import FrameStack
-from sb3_compressed.arrays.handover import collect_decoded, take_decoded
+from sb3_compressed.arrays.handover import Batch, take_decoded
 from sb3_compressed.arrays.memory import held_nbytes
 from sb3_compressed.buffers.door import (
     validate_infos,
@@ -89,9 +88,12 @@ class CompressedBuffer(_Base):
 
     #: Whether all classes that come after this one are SB3's, which only hand observations on.
     _is_before_sb3: ClassVar[bool] = False
+    #: Whether the class is one of this package, so that no other code comes before it.
+    _is_ours: ClassVar[bool] = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        cls._is_ours = cls.__module__.startswith(f"{__package__}.")
         behind = cls.__mro__[cls.__mro__.index(CompressedBuffer) + 1 :]
         cls._is_before_sb3 = all(base.__module__.partition(".")[0] in KNOWN_PACKAGES for base in behind)
         own = list(inspect.signature(cls.__init__).parameters.values())[1:]
@@ -266,9 +268,8 @@ class CompressedBuffer(_Base):
         """
         if not take_decoded(array):
             return super().to_torch(array, copy=copy)
-        if self.device.type == "cuda":
-            return th.from_numpy(array).to(self.device, non_blocking=True)
-        return super().to_torch(array, copy=False)
+        tensor = th.from_numpy(array)
+        return tensor if self.device.type == "cpu" else tensor.to(self.device, non_blocking=True)
 
     def _batch(self, make: Callable[[], Any], *, is_seen: bool) -> Any:
         """Return the batch that SB3's code makes, with observations as the options ask for them.
@@ -280,10 +281,11 @@ class CompressedBuffer(_Base):
         """
         if not self._new_arrays:  # nothing is compressed
             return self._output(make())
-        is_ours = type(self).__module__.startswith(f"{__package__}.")
+        if is_seen or not self._is_ours:
+            return self._output(make())
         # Chosen here, since a buffer may be loaded where there is another device.
         memory = PinnedMemory() if self.device.type == "cuda" else self._batch_memory
-        with nullcontext() if is_seen or not is_ours else collect_decoded(memory):
+        with Batch(memory):
             return self._output(make())
 
     def _output(self, samples: Any) -> Any:

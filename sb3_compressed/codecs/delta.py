@@ -26,6 +26,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
+from types import ModuleType
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -42,6 +44,14 @@ __all__ = ["Delta"]
 MIN_FRAME_NBYTES, MAX_FRAME_NBYTES = 16, 0xFFFF
 #: As many as header bytes are left for.
 MAX_REFERENCES = 254
+
+
+@cache
+def delta_kernels() -> ModuleType:
+    """Import the kernels when they are first needed, since numba takes long."""
+    from sb3_compressed.codecs import delta_kernels
+
+    return delta_kernels
 
 
 @dataclass(frozen=True)
@@ -114,8 +124,7 @@ class Delta(LearningCodec):
 
     def prepare(self) -> None:
         """Import and compile now; see :meth:`Codec.prepare`."""
-        from sb3_compressed.codecs import delta_kernels  # noqa: F401  # which a codec without references does not use
-
+        delta_kernels()  # which a codec without references does not use
         super().prepare()
 
     def learn(self, frames: NDArray[Any]) -> Delta:
@@ -164,11 +173,10 @@ class Delta(LearningCodec):
 
     def _new_encoder(self) -> tuple[Callable[..., int], NDArray[np.uint8], NDArray[np.int32]]:
         """Return the kernel, the references as one vector, and where in it each word is."""
-        from sb3_compressed.codecs.delta_kernels import TABLE_BITS, encode_deltas, index_words
-
-        bank, table = self.references.rows.reshape(-1), np.empty(1 << TABLE_BITS, dtype=np.int32)
-        index_words(bank, table)
-        encoder = encode_deltas, bank, table
+        kernels = delta_kernels()
+        bank, table = self.references.rows.reshape(-1), np.empty(1 << kernels.TABLE_BITS, dtype=np.int32)
+        kernels.index_words(bank, table)
+        encoder = kernels.encode_deltas, bank, table
         self._encoder[:] = [encoder]
         return encoder
 
@@ -181,16 +189,15 @@ class Delta(LearningCodec):
         done: NDArray[np.uint8] | None = None,
     ) -> None:
         """Decode payloads of different references; see :meth:`LearningCodec.decode_batch`."""
-        from sb3_compressed.codecs.delta_kernels import DONE, NOT_A_DELTA, decode_deltas
-
+        kernels = delta_kernels()
         codecs = cast("Sequence[Delta]", codecs)
         rows = output_bytes(out, len(payloads))
         banks = codecs[0]._place if len(codecs) == 1 else np.concatenate([codec._place for codec in codecs])
         status = np.zeros(len(rows), dtype=np.uint8) if done is None else done
-        if not decode_deltas(payloads.places, banks, rows, status):
+        if not kernels.decode_deltas(payloads.places, banks, rows, status):
             return
-        left = np.flatnonzero(status != DONE).tolist()
-        corrupt = [index for index in left if status[index] != NOT_A_DELTA]
+        left = np.flatnonzero(status != kernels.DONE).tolist()
+        corrupt = [index for index in left if status[index] != kernels.NOT_A_DELTA]
         if corrupt:
             raise CorruptPayload("it is no delta to a reference of its codec", corrupt[0])
         writers = payloads.writers
@@ -212,10 +219,8 @@ def choose_references(rows: NDArray[np.uint8], n_references: int) -> NDArray[np.
     :param rows: bytes of frames, ``(n, frame_nbytes)``
     :return: at most ``n_references`` indices
     """
-    from sb3_compressed.codecs.delta_kernels import word_differences
-
     differences = np.empty((len(rows), len(rows)), dtype=np.int64)
-    word_differences(rows, differences)
+    delta_kernels().word_differences(rows, differences)
     nearest = np.full(len(rows), rows.shape[1] + 1)
     chosen: list[int] = []
     for _ in range(min(n_references, len(rows))):

@@ -47,18 +47,31 @@ def test_arrays_are_as_those_of_numpy(shape: tuple[int, ...], dtype: type) -> No
     assert array.sum() == array.size
 
 
-def test_no_more_than_a_batch_is_kept() -> None:
+def kept_nbytes(memory: BatchMemory) -> int:
+    return sum(block.nbytes for _, block in memory._blocks.values())
+
+
+def test_what_two_batches_did_not_use_is_not_kept() -> None:
     memory = BatchMemory()
-    for n_arrays in (2, 5, 2, 2):
+    for n_arrays in (2, 5, 2, 2, 2):
         memory.begin_batch()
         arrays = [memory.empty(SHAPE, BYTE) for _ in range(n_arrays)]
         del arrays
-    assert sum(block.nbytes for block in memory._free) <= 2 * np.prod(SHAPE)
-    memory.begin_batch()
-    n_free = len(memory._free)
+    assert kept_nbytes(memory) == 2 * np.prod(SHAPE)
     small = memory.empty((2, 300, 300), BYTE)
-    assert len(memory._free) == n_free, "a small array does not hold the memory of a large one"
-    assert small.size
+    assert kept_nbytes(memory) == 2 * np.prod(SHAPE) + small.nbytes, "it does not hold the memory of a large one"
+
+
+def test_two_batches_take_turns_where_the_one_before_still_has_a_name() -> None:
+    memory = BatchMemory()
+    places = set()
+    batch = None
+    for _ in range(10):
+        memory.begin_batch()
+        batch = [th.from_numpy(memory.empty(SHAPE, BYTE)) for _ in range(2)]
+        places |= {tensor.data_ptr() for tensor in batch}
+    assert len(places) == 4
+    assert batch is not None
 
 
 def test_copies_and_pickles_have_memory_of_their_own() -> None:

@@ -7,7 +7,7 @@ import threading
 import numpy as np
 
 from sb3_compressed.arrays.batch_memory import BatchMemory
-from sb3_compressed.arrays.handover import collect_decoded, new_output, note_decoded, recall, remember, take_decoded
+from sb3_compressed.arrays.handover import Batch, new_output, note_decoded, recall, remember, take_decoded
 
 BYTE = np.dtype(np.uint8)
 
@@ -16,7 +16,7 @@ def test_an_array_is_taken_once_and_only_where_it_was_decoded() -> None:
     array, other = np.zeros(3), np.zeros(3)
     note_decoded(array)
     assert not take_decoded(array)
-    with collect_decoded(BatchMemory()):
+    with Batch(BatchMemory()):
         note_decoded(array)
         assert not take_decoded(other)
         elsewhere: list[bool] = []
@@ -32,10 +32,10 @@ def test_an_array_is_taken_once_and_only_where_it_was_decoded() -> None:
 
 def test_a_batch_made_within_another_leaves_it_alone() -> None:
     array = np.zeros(3)
-    with collect_decoded(BatchMemory()):
+    with Batch(BatchMemory()):
         note_decoded(array)
         remember(array, "outer")
-        with collect_decoded(BatchMemory()):
+        with Batch(BatchMemory()):
             assert not take_decoded(array)
             assert recall(array) is None
             remember(array, "inner")
@@ -46,7 +46,7 @@ def test_a_batch_made_within_another_leaves_it_alone() -> None:
 
 def test_memory_is_that_of_the_batch() -> None:
     memory = BatchMemory()
-    with collect_decoded(memory):
+    with Batch(memory):
         place = new_output((500, 500), BYTE).ctypes.data
         assert new_output((500, 500), BYTE).ctypes.data == place
     assert new_output((500, 500), BYTE).flags.owndata
