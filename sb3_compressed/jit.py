@@ -21,10 +21,12 @@ __all__ = [
     "SHORT_INTS",
     "byte_at",
     "first_byte_of",
+    "int_at",
     "kernel",
     "last_byte_of",
     "prefetch",
     "put_byte",
+    "put_int",
     "put_word",
     "word_at",
 ]
@@ -48,21 +50,25 @@ SHORT_INTS = types.Array(types.int32, 1, "C")
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-def kernel(result: types.Type, *arguments: types.Type) -> Callable[[Function], Function]:
+def kernel(result: types.Type, *arguments: types.Type, nogil: bool = True) -> Callable[[Function], Function]:
     """Compile a function for one signature, when its module is imported.
 
     The one signature is the point: importing a module of kernels compiles all it will ever run, so nothing is
     compiled in the middle of training or in a worker process. numba keeps the machine code in a writable folder
     beside the source, else in the user's cache folder (``NUMBA_CACHE_DIR`` overrides both); where there is none
     it refuses to cache at all, and the kernel is compiled once a process.
+
+    :param result: type of what it returns
+    :param arguments: types of its arguments
+    :param nogil: whether other threads may run meanwhile; ``False`` for short work on what they could change
     """
 
     def compile_function(function: Function) -> Function:
         signature = result(*arguments)
         try:
-            compiled = numba.njit(signature, nogil=True, cache=True)(function)
+            compiled = numba.njit(signature, nogil=nogil, cache=True)(function)
         except RuntimeError:  # "cannot cache function ...: no locator available"
-            compiled = numba.njit(signature, nogil=True)(function)
+            compiled = numba.njit(signature, nogil=nogil)(function)
         return cast("Function", compiled)
 
     return compile_function
@@ -108,6 +114,22 @@ def _put_word(typingctx: Any, address: Any, word: Any) -> Any:
 
 
 @intrinsic
+def _int_at(typingctx: Any, address: Any) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.sext(builder.load(_pointer(builder, arguments[0], 32)), ir.IntType(64))
+
+    return types.int64(types.int64), codegen
+
+
+@intrinsic
+def _put_int(typingctx: Any, address: Any, number: Any) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        builder.store(builder.trunc(arguments[1], ir.IntType(32)), _pointer(builder, arguments[0], 32))
+
+    return types.void(types.int64, types.int64), codegen
+
+
+@intrinsic
 def _prefetch(typingctx: Any, address: Any) -> Any:
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         pointer = _pointer(builder, arguments[0], 8)
@@ -147,6 +169,10 @@ put_byte = cast("Callable[[int, int], None]", _put_byte)
 """Write a byte to an address."""
 put_word = cast("Callable[[int, np.uint64], None]", _put_word)
 """Write a uint64 to the 8 bytes from an address on; it need not be aligned."""
+int_at = cast("Callable[[int], int]", _int_at)
+"""Read the 32-bit integer at an address, which is aligned."""
+put_int = cast("Callable[[int, int], None]", _put_int)
+"""Write a 32-bit integer to an address, which is aligned."""
 prefetch = cast("Callable[[int], None]", _prefetch)
 """Begin to fetch what is at an address into the caches. A hint, harmless for addresses of any kind."""
 first_byte_of = cast("Callable[[np.uint64], int]", _first_byte_of)

@@ -13,6 +13,7 @@ normalisation and types are SB3's own code. What is left to do here:
 from __future__ import annotations
 
 import inspect
+import operator
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
@@ -30,6 +31,8 @@ from sb3_compressed.arrays.frames import FrameStack
 from sb3_compressed.arrays.handover import Batch, take_decoded
 from sb3_compressed.arrays.memory import held_nbytes
 from sb3_compressed.buffers.door import (
+    Kinds,
+    kinds_of,
     validate_infos,
     validate_numbers,
     validate_observation,
@@ -37,7 +40,7 @@ from sb3_compressed.buffers.door import (
     validate_tensor,
 )
 from sb3_compressed.buffers.pinned_memory import PinnedMemory
-from sb3_compressed.buffers.plan import Key, hollow_space, plan_arrays
+from sb3_compressed.buffers.plan import Key, hollow_space, plan_arrays, successor_keys
 from sb3_compressed.buffers.signature import signature_behind
 from sb3_compressed.codecs import Codec
 from sb3_compressed.threads import validate_num_threads
@@ -66,8 +69,9 @@ class CompressedBuffer(_Base):
     All of the parent's arguments are taken, by position or name, and besides them:
 
     :param compression_method: shorthand of a codec, e.g. ``"zstd-5"``, or a codec. ``"auto"`` chooses one, and leaves
-        observations that are too small or too random to gain anything as SB3's plain arrays. For a Dict space also a
-        mapping from its keys
+        observations that are too small or too random to gain anything as they are; of such vectors, replay buffers
+        keep next observations only where they are not the observations that follow. For a Dict space also a mapping
+        from its keys
     :param compression_kwargs: keyword arguments of the codec, e.g. ``dict(compresslevel=5)``
     :param decompression_kwargs: the same for arguments of a codec that concern decoding
     :param dtypes: what :func:`~sb3_compressed.find_buffer_dtypes` returns, or a dtype to store elements in. One that
@@ -136,7 +140,9 @@ class CompressedBuffer(_Base):
             raise ValueError(f"an argument is in both compression_kwargs and decompression_kwargs: {codec_kwargs}")
         self._plans = plan_arrays(space, compression_method, codec_kwargs, dtypes, frame_stack)
         self._new_arrays: dict[Key, CompressedArray] = {}  # never written: each array of a key is one like these
-        super().__init__(**{**arguments, "observation_space": hollow_space(space, self._plans)})
+        self._successor_keys = self._keys_with_successors(space, arguments)
+        is_hollow = {*self._plans, *self._successor_keys}
+        super().__init__(**{**arguments, "observation_space": hollow_space(space, is_hollow)})
         self._hollow_shape = self.obs_shape
         self.observation_space = space
         self.obs_shape = get_obs_shape(space)
@@ -158,23 +164,34 @@ class CompressedBuffer(_Base):
 
     # -- arrays ----------------------------------------------------------------------------------------------
 
+    def _keys_with_successors(self, space: spaces.Space[Any], arguments: Mapping[str, Any]) -> frozenset[Key]:
+        """Return which parts of a space are plain observations with next observations that need not be kept twice."""
+        return frozenset()
+
     def _put_arrays(self) -> None:
         """Put arrays of the real shapes in the places of those the parent made for the hollow space."""
-        for name in ("observations", "next_observations"):
-            if isinstance(hollow := self.__dict__.get(name), dict):
-                self.__dict__[name] = {key: self._array_for(key, part) for key, part in hollow.items()}
-            elif hollow is not None:
-                self.__dict__[name] = self._array_for(None, hollow)
+        names = [name for name in ("observations", "next_observations") if self.__dict__.get(name) is not None]
+        hollows = [self.__dict__[name] for name in names]
+        if isinstance(hollows[0], dict):
+            arrays = [self._arrays_for(key, [hollow[key] for hollow in hollows]) for key in hollows[0]]
+            new: list[Any] = [dict(zip(hollows[0], of_name)) for of_name in zip(*arrays)]
+        else:
+            new = self._arrays_for(None, hollows)
+        self.__dict__.update(zip(names, new))
 
-    def _array_for(self, key: Key, made_by_parent: np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | CompressedArray:
+    def _arrays_for(self, key: Key, made_by_parent: list[np.ndarray[Any, Any]]) -> list[Any]:
+        """Return what takes the places of the parent's observations and, if there are any, next observations."""
+        (rows, n_envs), dtype = made_by_parent[0].shape[:2], made_by_parent[0].dtype
+        if key in self._successor_keys:
+            from sb3_compressed.arrays.successors import successor_arrays  # imports numba
+
+            shape = self.obs_shape if key is None else self.obs_shape[key]
+            return [*successor_arrays((rows, n_envs, *shape), dtype)]
         if key not in self._plans:
             return made_by_parent
         if key not in self._new_arrays:
-            rows, n_envs = made_by_parent.shape[:2]
-            self._new_arrays[key] = self._plans[key].new_array(
-                rows, n_envs, made_by_parent.dtype, num_threads=self.num_threads
-            )
-        return self._new_arrays[key].empty_like()
+            self._new_arrays[key] = self._plans[key].new_array(rows, n_envs, dtype, num_threads=self.num_threads)
+        return [self._new_arrays[key].empty_like() for _ in made_by_parent]
 
     def _arrays(self) -> list[tuple[Key, Any]]:
         """Return the arrays of observations and next observations with their keys, compressed and plain ones."""
@@ -189,33 +206,33 @@ class CompressedBuffer(_Base):
         """The memory that all observations take, in bytes, Python's overhead included, what is shared once."""
         arrays = [array for _, array in self._arrays()]
         compressed = [array.slots for array in arrays if isinstance(array, CompressedArray)]
-        return held_nbytes(*compressed) + sum(array.nbytes for array in arrays if isinstance(array, np.ndarray))
+        return held_nbytes(*compressed) + sum(array.nbytes for array in arrays if not isinstance(array, CompressedArray))
 
     @property
     def raw_observations_nbytes(self) -> int:
         """The memory that all observations take in the SB3 buffer of the same arguments, in bytes."""
         arrays = [array for _, array in self._arrays()]
-        return sum(array.raw_nbytes if isinstance(array, CompressedArray) else array.nbytes for array in arrays)
+        return sum(array.nbytes if isinstance(array, np.ndarray) else array.raw_nbytes for array in arrays)
 
     # -- warnings --------------------------------------------------------------------------------------------
 
     def _warn_of_memory(self) -> None:
         if psutil is None:
             return
-        compressed = [array for _, array in self._arrays() if isinstance(array, CompressedArray)]
-        if not compressed:
+        if not self._new_arrays and not self._successor_keys:
             return  # SB3 has looked at all of it
         expected = sum(
             self._plans[key].estimated_nbytes(array.shape[0], array.shape[1], array.dtype)
             for key, array in self._new_arrays.items()
         )
-        expected += sum(array.nbytes for _, array in self._arrays() if isinstance(array, np.ndarray))
+        expected += sum(array.nbytes for _, array in self._arrays() if not isinstance(array, CompressedArray))
         expected += sum(array.nbytes for array in vars(self).values() if isinstance(array, np.ndarray))
         available = psutil.virtual_memory().available
         if expected > available:
+            how = ", estimated from what codecs make of game frames," if self._new_arrays else ""
             warn_user(
                 f"This system does not have apparently enough memory to store the complete buffer: about "
-                f"{expected / 1e9:.2f}GB, estimated from what codecs make of game frames, > {available / 1e9:.2f}GB"
+                f"{expected / 1e9:.2f}GB{how} > {available / 1e9:.2f}GB"
             )
 
     # -- the door --------------------------------------------------------------------------------------------
@@ -279,7 +296,7 @@ class CompressedBuffer(_Base):
         :param make: makes the batch
         :param is_seen: whether an environment gets to see the arrays; a user's subclass may as well
         """
-        if not self._new_arrays:  # nothing is compressed
+        if not self._new_arrays and not self._successor_keys:  # SB3's arrays only
             return self._output(make())
         if is_seen or not self._is_ours:
             return self._output(make())
@@ -318,12 +335,20 @@ class CompressedReplay(CompressedBuffer):
     #: Whether the parent implements ``optimize_memory_usage`` (without ``handle_timeout_termination``).
     _parent_optimizes: ClassVar[bool] = False
 
+    #: Dtypes and shapes of arguments of ``add`` that need not be looked at closer, as nearly all that come have them.
+    _passed: Kinds | None = None
+
     def _parent_arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         arguments = super()._parent_arguments(args, kwargs)
         handles_timeouts = arguments.get("handle_timeout_termination", True)
         if arguments.get("optimize_memory_usage") and (handles_timeouts or not self._parent_optimizes):
             arguments["optimize_memory_usage"] = False
         return arguments
+
+    def _keys_with_successors(self, space: spaces.Space[Any], arguments: Mapping[str, Any]) -> frozenset[Key]:
+        if arguments.get("optimize_memory_usage"):  # there are no next observations
+            return frozenset()
+        return successor_keys(space, self._plans, arguments["buffer_size"])
 
     def add(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: Any) -> None:
         """Add a transition of every environment, as SB3's buffer does.
@@ -337,13 +362,21 @@ class CompressedReplay(CompressedBuffer):
         :raises ValueError: if something does not fit; the buffer is then as it was
         :raises TypeError: if something has no numbers; the same
         """
-        action = validate_numbers("action", action, self.n_envs * self.action_dim, self.n_envs)
-        reward = validate_per_env("reward", reward, self.n_envs)
-        done = validate_per_env("done", done, self.n_envs, may_broadcast=False)
         validate_infos(infos, self.n_envs)
-        obs = self._checked_observation(obs)
-        next_obs = self._checked_observation(next_obs, "next_obs")
-        super().add(*self._encoded(obs, next_obs), action, reward, done, infos)
+        kinds = kinds_of(obs, next_obs, action, reward, done)
+        if kinds is None or kinds != self._passed:
+            given = obs, next_obs, action, reward, done
+            action = validate_numbers("action", action, self.n_envs * self.action_dim, self.n_envs)
+            reward = validate_per_env("reward", reward, self.n_envs)
+            done = validate_per_env("done", done, self.n_envs, may_broadcast=False)
+            obs = self._checked_observation(obs)
+            next_obs = self._checked_observation(next_obs, "next_obs")
+            is_as_it_came = all(map(operator.is_, (obs, next_obs, action, reward, done), given))
+            if kinds and is_as_it_came and not self._new_arrays:
+                is_any_value_fine = obs.dtype == next_obs.dtype == self.observations.dtype
+                self._passed = kinds if is_any_value_fine else None
+            obs, next_obs = self._encoded(obs, next_obs)
+        super().add(obs, next_obs, action, reward, done, infos)
 
     def sample(self, batch_size: int, env: Any = None) -> Any:
         """Sample a batch, as SB3's buffer does, with observations in the configured output dtype.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from sb3_compressed.codecs import Codec, get_codec
 from sb3_compressed.codecs.registry import AUTO
 from sb3_compressed.dtypes import space_dtype, space_shape
 
-__all__ = ["ArrayPlan", "Key", "hollow_space", "plan_arrays"]
+__all__ = ["ArrayPlan", "Key", "hollow_space", "plan_arrays", "successor_keys"]
 
 Key = str | None
 """A key of a Dict space; ``None`` for a space that is no Dict."""
@@ -25,6 +25,9 @@ Key = str | None
 #: Items below this take about as much memory compressed as not, and are slower to reach: Python's overhead for a
 #: slot and its payload is about 130 bytes, and next observations are halved at best.
 MIN_COMPRESSED_NBYTES = 1024
+
+#: For each next observation that is not kept twice, there are up to 4 bytes that say so.
+MIN_SUCCESSOR_NBYTES = 16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,11 +130,24 @@ def _plan_array(
     return ArrayPlan(shape, codec, frame_stack, elem_type)
 
 
-def hollow_space(space: spaces.Space[Any], plans: Mapping[Key, ArrayPlan]) -> spaces.Space[Any]:
-    """Return a space of the same dtypes in which everything that is planned takes no memory."""
+def successor_keys(space: spaces.Space[Any], plans: Mapping[Key, ArrayPlan], size: int) -> frozenset[Key]:
+    """Return which parts that stay plain are worth leaving out next observations that are among the observations.
+
+    :param size: number of transitions; there is a limit to what can be numbered
+    """
+    if size > np.iinfo(np.int32).max:
+        return frozenset()
+    parts: Mapping[Any, spaces.Space[Any]] = space.spaces if isinstance(space, spaces.Dict) else {None: space}
+    return frozenset(
+        key for key, part in parts.items() if key not in plans and _item_nbytes(part) >= MIN_SUCCESSOR_NBYTES
+    )
+
+
+def hollow_space(space: spaces.Space[Any], keys: Collection[Key]) -> spaces.Space[Any]:
+    """Return a space of the same dtypes in which the parts of these keys take no memory."""
     if isinstance(space, spaces.Dict):
-        return spaces.Dict({key: _hollow(part) if key in plans else part for key, part in space.spaces.items()})
-    return _hollow(space) if None in plans else space
+        return spaces.Dict({key: _hollow(part) if key in keys else part for key, part in space.spaces.items()})
+    return _hollow(space) if None in keys else space
 
 
 def _hollow(space: spaces.Space[Any]) -> spaces.Box:
@@ -141,7 +157,11 @@ def _hollow(space: spaces.Space[Any]) -> spaces.Box:
 
 
 def _is_large(space: spaces.Space[Any]) -> bool:
-    return math.prod(space_shape(space)) * space_dtype(space).itemsize >= MIN_COMPRESSED_NBYTES
+    return _item_nbytes(space) >= MIN_COMPRESSED_NBYTES
+
+
+def _item_nbytes(space: spaces.Space[Any]) -> int:
+    return math.prod(space_shape(space)) * space_dtype(space).itemsize
 
 
 def _may_compress(space: spaces.Space[Any]) -> bool:

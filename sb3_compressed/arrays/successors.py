@@ -1,0 +1,218 @@
+"""``ObservationArray`` and ``SuccessorArray``: observations and next observations, two ndarrays to whoever uses them."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.lib.mixins import NDArrayOperatorsMixin
+from numpy.typing import DTypeLike, NDArray
+
+from sb3_compressed.arrays.handover import new_output, note_decoded
+from sb3_compressed.arrays.indexing import is_whole, split_index
+from sb3_compressed.arrays.successor_store import SuccessorStore
+
+__all__ = ["ObservationArray", "SuccessorArray", "successor_arrays"]
+
+
+def successor_arrays(shape: tuple[int, ...], dtype: DTypeLike) -> tuple[ObservationArray, SuccessorArray]:
+    """Return arrays of zeros for observations and the ones that follow, which take about the memory of one of them.
+
+    Whatever is written where, each reads as an ndarray of its own would.
+
+    >>> import numpy as np
+    >>> observations, next_observations = successor_arrays((1000, 2, 17), np.float64)
+    >>> rng = np.random.default_rng(0)
+    >>> obs = rng.normal(size=(2, 17))
+    >>> for step in range(1000):
+    ...     observations[step] = obs
+    ...     obs = rng.normal(size=(2, 17))
+    ...     next_observations[step] = obs
+    >>> bool((next_observations[:-1] == observations[1:]).all())
+    True
+    >>> (observations.nbytes + next_observations.nbytes) / (2 * observations.raw_nbytes) < 0.6
+    True
+
+    :param shape: ``(rows, n_envs, *item_shape)``
+    :param dtype: dtype of both
+    :raises ValueError: if there are no elements or more observations than can be numbered
+    """
+    store = SuccessorStore(shape, dtype)
+    return ObservationArray(store), SuccessorArray(store)
+
+
+class PlainArray(NDArrayOperatorsMixin):
+    """What the two have in common: all that an ndarray can do, on a read-only array of the content.
+
+    What they are indexed with gives read-only arrays, too, where NumPy would give a view: writing to those would not
+    reach the buffer.
+
+    :param store: the memory of both
+    """
+
+    def __init__(self, store: SuccessorStore) -> None:
+        self._store = store
+        self._rows = store.observations
+        self.shape, self.dtype = self._rows.shape, self._rows.dtype
+        self.ndim, self.size, self.itemsize = self._rows.ndim, self._rows.size, self._rows.itemsize
+
+    @property
+    def raw_nbytes(self) -> int:
+        """The memory that an ndarray of this shape and dtype takes, in bytes."""
+        return self._rows.nbytes
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[row] for row in range(len(self)))
+
+    def __getitem__(self, index: Any) -> Any:
+        raise NotImplementedError
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        raise NotImplementedError
+
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
+        array: NDArray[Any] = self[...]
+        return np.array(array, dtype=dtype) if copy or (dtype is not None and dtype != self.dtype) else array
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, out: Any = (), **kwargs: Any) -> Any:
+        if any(isinstance(array, PlainArray) for array in out):  # as in array += 1
+            [target] = out
+            target[...] = getattr(ufunc, method)(*map(_plain, inputs), **kwargs)
+            return target
+        return getattr(ufunc, method)(*map(_plain, inputs), **kwargs, **({"out": out} if out else {}))
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or not hasattr(np.ndarray, name):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+        return getattr(_plain(self), name)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(shape={self.shape}, dtype={self.dtype})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._store,)
+
+    def __copy__(self) -> PlainArray:
+        return copy.deepcopy(self)
+
+    def _located(self, index: Any) -> tuple[NDArray[np.int64], NDArray[np.int64], Any]:
+        """Return which rows and environments an index selects, and the index into the items that are there."""
+        shape = self.shape[:2]
+        try:
+            lead, inside = split_index(index, 2, len(self.shape))
+        except IndexError:  # NumPy's rules for some depend on all axes at once
+            lead, inside = (), None
+        rows, envs = (
+            np.array(np.broadcast_to(np.arange(length).reshape(form), shape)[lead], order="C")
+            for length, form in zip(shape, ((-1, 1), (1, -1)))
+        )
+        return rows, envs, index if inside is None else (slice(None),) * rows.ndim + (inside or (...,))
+
+
+class ObservationArray(PlainArray):
+    """Observations ``(rows, n_envs, *item_shape)``, a plain array that notices when it is written to.
+
+    :param store: its memory, shared with the :class:`SuccessorArray`
+    """
+
+    def __init__(self, store: SuccessorStore) -> None:
+        super().__init__(store)
+        self._view = self._rows.view()
+        self._view.flags.writeable = False
+
+    @property
+    def nbytes(self) -> int:
+        """The memory it takes, in bytes."""
+        return self._rows.nbytes
+
+    def __getitem__(self, index: Any) -> Any:
+        read = self._view[index]
+        if type(read) is np.ndarray and read.flags.writeable:  # a copy
+            note_decoded(read)
+        return read
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        store = self._store
+        if type(index) is not int or not store.begin < index <= store.end:
+            rows, envs, _ = self._located(index)
+            store.keep(rows.reshape(-1), envs.reshape(-1))
+        self._rows[index] = value
+
+
+class SuccessorArray(PlainArray):
+    """Next observations ``(rows, n_envs, *item_shape)``, of which those that follow are not kept twice.
+
+    :param store: its memory, shared with the :class:`ObservationArray`
+    """
+
+    @property
+    def nbytes(self) -> int:
+        """The memory it takes besides that of the observations, in bytes."""
+        return self._store.extra_nbytes
+
+    def __getitem__(self, index: Any) -> Any:
+        if type(index) is tuple and _are_pairs(*index):
+            out = new_output((len(index[0]), *self.shape[2:]), self.dtype)
+            self._store.read_next(index[0], index[1], out)
+            note_decoded(out)
+            return out
+        rows, envs, inside = self._located(index)
+        read = self._read(rows, envs)[inside]
+        if isinstance(read, np.ndarray) and _is_basic(index):
+            read.flags.writeable = False
+        return read
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        store = self._store
+        if type(index) is int:
+            if store.begin <= index < store.end:
+                store.stage[index - store.begin] = value
+                return
+            if 0 <= index < len(self._rows):
+                if index == store.end % len(self._rows):  # one after the other, as buffers write
+                    store.stage_from(index)
+                    store.stage[0] = value
+                    return
+                store.settle(index + 1)
+        rows, envs, inside = self._located(index)
+        values = self._read(rows, envs)
+        values[inside] = value
+        store.write_next(rows.reshape(-1), envs.reshape(-1), values)
+
+    def _read(self, rows: NDArray[np.int64], envs: NDArray[np.int64]) -> NDArray[Any]:
+        out = np.empty(rows.shape + self.shape[2:], self.dtype)
+        self._store.read_next(rows.reshape(-1), envs.reshape(-1), out)
+        return out
+
+
+def _are_pairs(*parts: Any) -> bool:
+    """Tell whether an index is the numbers of rows and environments of some items, as SB3 samples."""
+    if len(parts) != 2 and not (len(parts) == 3 and is_whole(parts[2])):
+        return False
+    rows, envs = parts[:2]
+    return (
+        type(rows) is type(envs) is np.ndarray
+        and rows.ndim == 1
+        and rows.dtype == envs.dtype == np.int64
+        and rows.shape == envs.shape
+        and rows.flags.carray
+        and envs.flags.carray
+    )
+
+
+def _is_basic(index: Any) -> bool:
+    """Tell whether NumPy gives a view for an index."""
+    parts = index if type(index) is tuple else (index,)
+    return all(part is None or part is ... or type(part) is slice or isinstance(part, int | np.integer) for part in parts)
+
+
+def _plain(array: Any) -> Any:
+    """Return one of these arrays as an ndarray that cannot be written to; others as they are."""
+    if not isinstance(array, PlainArray):
+        return array
+    return array[...]
