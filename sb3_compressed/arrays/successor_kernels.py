@@ -65,13 +65,15 @@ def follower_of(state: Ints, item: int) -> int:
     follower = item + state[N_ENVS]
     if follower >= state[N_ITEMS]:
         follower -= state[N_ITEMS]
-    return state[ITEMS] + follower * state[ITEM_NBYTES]
+    address: int = state[ITEMS] + follower * state[ITEM_NBYTES]
+    return address
 
 
 @kernel(INT, INTS, INT)
 def slot_of(state: Ints, item: int) -> int:
     """Return the address of the slot in the pool that an item has."""
-    return state[POOL] + (int_at(state[PLACES] + item * INT32) - 1) * state[ITEM_NBYTES]
+    address: int = state[POOL] + (int_at(state[PLACES] + item * INT32) - 1) * state[ITEM_NBYTES]
+    return address
 
 
 @kernel(INT, INTS, INT)
@@ -79,7 +81,8 @@ def address_of(state: Ints, item: int) -> int:
     """Return the address of the next observation of an item."""
     staged = item - state[BEGIN] * state[N_ENVS]
     if staged >= 0 and item < state[END] * state[N_ENVS]:
-        return state[STAGE] + staged * state[ITEM_NBYTES]
+        address: int = state[STAGE] + staged * state[ITEM_NBYTES]
+        return address
     if int_at(state[PLACES] + item * INT32):
         return slot_of(state, item)
     return follower_of(state, item)

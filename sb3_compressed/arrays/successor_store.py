@@ -33,7 +33,7 @@ class SuccessorStore:
     #: What is staged should stay in the processor's caches until it is compared.
     STAGED_NBYTES = 128 * 1024
     #: The most that is staged of all rows, so that it is no part worth mentioning of a small buffer's memory.
-    STAGED_SHARE = 1 / 16
+    STAGED_SHARE = 1 / 32
 
     def __init__(self, shape: tuple[int, ...], dtype: DTypeLike) -> None:
         if len(shape) < 2 or min(shape) < 1 or shape[0] * shape[1] > np.iinfo(np.int32).max:
@@ -68,8 +68,8 @@ class SuccessorStore:
     @property
     def extra_nbytes(self) -> int:
         """The memory that next observations take besides the observations, in bytes."""
-        slot_nbytes = self._pool.itemsize * self._pool.shape[1] + self._free.itemsize
-        return self._places.nbytes + self.stage.nbytes + int(self._state[kernels.N_SLOTS]) * slot_nbytes
+        n_slots = int(self._state[kernels.N_SLOTS])
+        return self._places.nbytes + self.stage.nbytes + self._pool[:n_slots].nbytes + self._free[:n_slots].nbytes
 
     def keep(self, rows: Ints, envs: Ints) -> None:
         """Prepare for other observations at ``[rows, envs]``; next observations stay what they are."""
@@ -113,13 +113,16 @@ class SuccessorStore:
     def __getstate__(self) -> dict[str, Any]:
         self.settle(self.end)
         own = np.flatnonzero(self._places)
-        return {"observations": self.observations, "own": own, "next": self._pool[self._places[own] - 1]}
+        item_shape, dtype = self.observations.shape[2:], self.observations.dtype
+        # As numbers, not bytes: NumPy's pickles of both become the machine's byte order.
+        next_observations = self._pool[self._places[own] - 1].reshape(-1).view(dtype).reshape(-1, *item_shape)
+        return {"observations": self.observations, "own": own, "next_observations": next_observations}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._set_up(state["observations"])
-        own = state["own"]
+        own, next_observations = state["own"], state["next_observations"]
         self._places[own] = np.arange(1, len(own) + 1)
-        self._pool[: len(own)] = state["next"]
+        self._pool[: len(own)].reshape(-1)[:] = next_observations.reshape(-1).view(np.uint8)
         self._state[kernels.N_SLOTS] = len(own)
 
 

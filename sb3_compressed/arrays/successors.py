@@ -1,4 +1,4 @@
-"""``ObservationArray`` and ``SuccessorArray``: observations and next observations, two ndarrays to whoever uses them."""
+"""``ObservationArray`` and ``SuccessorArray``: observations and next ones, two ndarrays to whoever uses them."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class PlainArray(NDArrayOperatorsMixin):
             np.array(np.broadcast_to(np.arange(length).reshape(form), shape)[lead], order="C")
             for length, form in zip(shape, ((-1, 1), (1, -1)))
         )
-        return rows, envs, index if inside is None else (slice(None),) * rows.ndim + (inside or (...,))
+        return rows, envs, index if inside is None else (slice(None),) * rows.ndim + inside
 
 
 class ObservationArray(PlainArray):
@@ -157,8 +157,11 @@ class SuccessorArray(PlainArray):
 
     def __getitem__(self, index: Any) -> Any:
         if type(index) is tuple and _are_pairs(*index):
-            out = new_output((len(index[0]), *self.shape[2:]), self.dtype)
-            self._store.read_next(index[0], index[1], out)
+            rows, envs = index[:2]
+            if not rows.dtype == envs.dtype == np.int64 or not rows.flags.carray or not envs.flags.carray:
+                rows, envs = np.array(rows, np.int64, order="C"), np.array(envs, np.int64, order="C")
+            out = new_output((len(rows), *self.shape[2:]), self.dtype)
+            self._store.read_next(rows, envs, out)
             note_decoded(out)
             return out
         rows, envs, inside = self._located(index)
@@ -198,17 +201,18 @@ def _are_pairs(*parts: Any) -> bool:
     return (
         type(rows) is type(envs) is np.ndarray
         and rows.ndim == 1
-        and rows.dtype == envs.dtype == np.int64
         and rows.shape == envs.shape
-        and rows.flags.carray
-        and envs.flags.carray
+        and rows.dtype.kind in "iu"
+        and envs.dtype.kind in "iu"
     )
 
 
 def _is_basic(index: Any) -> bool:
     """Tell whether NumPy gives a view for an index."""
     parts = index if type(index) is tuple else (index,)
-    return all(part is None or part is ... or type(part) is slice or isinstance(part, int | np.integer) for part in parts)
+    return all(
+        part is None or part is ... or type(part) is slice or isinstance(part, int | np.integer) for part in parts
+    )
 
 
 def _plain(array: Any) -> Any:

@@ -12,28 +12,12 @@ from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.arrays.cast import cast_values
 
 __all__ = [
-    "Kinds",
-    "kinds_of",
     "validate_infos",
     "validate_numbers",
     "validate_observation",
     "validate_per_env",
     "validate_tensor",
 ]
-
-Kinds = tuple[Any, ...]
-"""Dtypes and shapes of the arguments of ``add``."""
-
-
-def kinds_of(obs: Any, next_obs: Any, action: Any, reward: Any, done: Any) -> Kinds | None:
-    """Return what decides whether arrays can be added, whatever their values; ``None`` for what are no arrays."""
-    try:
-        return (
-            obs.dtype, obs.shape, next_obs.dtype, next_obs.shape, action.dtype, action.shape,
-            reward.dtype, reward.shape, done.dtype, done.shape,
-        )  # fmt: skip
-    except AttributeError:
-        return None
 
 
 def validate_observation(
@@ -89,25 +73,19 @@ def validate_tensor(name: str, value: Any, n_envs: int) -> th.Tensor:
 
 def validate_infos(infos: Any, n_envs: int) -> None:
     """Raise if these are not the info dicts of a step of ``n_envs`` environments."""
-    if len(infos) == n_envs and _are_fine(infos):
-        return
+    if len(infos) == n_envs:
+        for info in infos:
+            is_truncated = info.get("TimeLimit.truncated", False) if type(info) is dict else None
+            if is_truncated is not False and is_truncated is not True:
+                break
+        else:
+            return  # as nearly always
     if len(infos) not in (n_envs, 1) or not all(hasattr(info, "get") for info in infos):
         raise ValueError(f"infos must be {n_envs} dicts, one for each environment, got {infos!r}")
     truncated = [info.get("TimeLimit.truncated", False) for info in infos]
     if [*map(type, truncated)].count(bool) == n_envs:
         return
     validate_per_env("infos' 'TimeLimit.truncated'", truncated, n_envs)
-
-
-def _are_fine(infos: Any) -> bool:
-    """Tell whether infos are as nearly always, in the least time."""
-    for info in infos:
-        if type(info) is not dict:
-            return False
-        is_truncated = info.get("TimeLimit.truncated", False)
-        if is_truncated is not False and is_truncated is not True:
-            return False
-    return True
 
 
 def _check_row(values: NDArray[Any], array: NDArray[Any]) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import inspect
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
@@ -31,8 +31,6 @@ from sb3_compressed.arrays.frames import FrameStack
 from sb3_compressed.arrays.handover import Batch, take_decoded
 from sb3_compressed.arrays.memory import held_nbytes
 from sb3_compressed.buffers.door import (
-    Kinds,
-    kinds_of,
     validate_infos,
     validate_numbers,
     validate_observation,
@@ -151,6 +149,9 @@ class CompressedBuffer(_Base):
         for array in self._new_arrays.values():
             array.prepare()  # rather than at the first step of the training
         self._warn_of_memory()
+        # Attributes are read faster from a dict of one's own than from one that has its keys from the class and was
+        # looked at, as by vars() above (CPython 3.11); ``add`` reads so many that it shows.
+        self.__dict__ = {**self.__dict__}
 
     def _parent_arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """Return the arguments for the parent's constructor by their names.
@@ -206,7 +207,8 @@ class CompressedBuffer(_Base):
         """The memory that all observations take, in bytes, Python's overhead included, what is shared once."""
         arrays = [array for _, array in self._arrays()]
         compressed = [array.slots for array in arrays if isinstance(array, CompressedArray)]
-        return held_nbytes(*compressed) + sum(array.nbytes for array in arrays if not isinstance(array, CompressedArray))
+        plain: int = sum(array.nbytes for array in arrays if not isinstance(array, CompressedArray))
+        return held_nbytes(*compressed) + plain
 
     @property
     def raw_observations_nbytes(self) -> int:
@@ -286,7 +288,8 @@ class CompressedBuffer(_Base):
         if not take_decoded(array):
             return super().to_torch(array, copy=copy)
         tensor = th.from_numpy(array)
-        return tensor if self.device.type == "cpu" else tensor.to(self.device, non_blocking=True)
+        device = self.device.type
+        return tensor if device == "cpu" else tensor.to(self.device, non_blocking=device == "cuda")
 
     def _batch(self, make: Callable[[], Any], *, is_seen: bool) -> Any:
         """Return the batch that SB3's code makes, with observations as the options ask for them.
@@ -302,8 +305,12 @@ class CompressedBuffer(_Base):
             return self._output(make())
         # Chosen here, since a buffer may be loaded where there is another device.
         memory = PinnedMemory() if self.device.type == "cuda" else self._batch_memory
-        with Batch(memory):
+        with Batch(memory, self._not_of_a_batch()):
             return self._output(make())
+
+    def _not_of_a_batch(self) -> Iterable[np.ndarray[Any, Any]] | None:
+        """Return the arrays that batches are read from, if whatever else tensors are made of is made for one batch."""
+        return None
 
     def _output(self, samples: Any) -> Any:
         """Return a batch with its observations as ``output_dtype`` and ``normalize_images`` ask for them."""
@@ -336,7 +343,7 @@ class CompressedReplay(CompressedBuffer):
     _parent_optimizes: ClassVar[bool] = False
 
     #: Dtypes and shapes of arguments of ``add`` that need not be looked at closer, as nearly all that come have them.
-    _passed: Kinds | None = None
+    _passed: tuple[Any, ...] | None = None
 
     def _parent_arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         arguments = super()._parent_arguments(args, kwargs)
@@ -363,20 +370,33 @@ class CompressedReplay(CompressedBuffer):
         :raises TypeError: if something has no numbers; the same
         """
         validate_infos(infos, self.n_envs)
-        kinds = kinds_of(obs, next_obs, action, reward, done)
+        try:
+            kinds = (
+                obs.dtype, obs.shape, next_obs.dtype, next_obs.shape, action.dtype, action.shape,
+                reward.dtype, reward.shape, done.dtype, done.shape,
+            )  # fmt: skip
+        except AttributeError:  # dicts, lists
+            kinds = None
         if kinds is None or kinds != self._passed:
-            given = obs, next_obs, action, reward, done
-            action = validate_numbers("action", action, self.n_envs * self.action_dim, self.n_envs)
-            reward = validate_per_env("reward", reward, self.n_envs)
-            done = validate_per_env("done", done, self.n_envs, may_broadcast=False)
-            obs = self._checked_observation(obs)
-            next_obs = self._checked_observation(next_obs, "next_obs")
-            is_as_it_came = all(map(operator.is_, (obs, next_obs, action, reward, done), given))
-            if kinds and is_as_it_came and not self._new_arrays:
-                is_any_value_fine = obs.dtype == next_obs.dtype == self.observations.dtype
-                self._passed = kinds if is_any_value_fine else None
-            obs, next_obs = self._encoded(obs, next_obs)
+            obs, next_obs, action, reward, done = self._checked_step(kinds, obs, next_obs, action, reward, done)
         super().add(obs, next_obs, action, reward, done, infos)
+
+    def _checked_step(self, kinds: Any, *given: Any) -> tuple[Any, ...]:
+        """Return the arguments of ``add`` as they can be written, or raise; remember what need not be looked at again.
+
+        :param kinds: their dtypes and shapes, ``None`` if they are no arrays
+        """
+        obs, next_obs, action, reward, done = given
+        action = validate_numbers("action", action, self.n_envs * self.action_dim, self.n_envs)
+        reward = validate_per_env("reward", reward, self.n_envs)
+        done = validate_per_env("done", done, self.n_envs, may_broadcast=False)
+        obs = self._checked_observation(obs)
+        next_obs = self._checked_observation(next_obs, "next_obs")
+        if kinds and not self._new_arrays and all(map(operator.is_, given, (obs, next_obs, action, reward, done))):
+            # Of one dtype, any values can be written; of another one, some may not fit.
+            is_of_one_dtype = obs.dtype == next_obs.dtype == self.observations.dtype
+            self._passed = kinds if is_of_one_dtype else None
+        return *self._encoded(obs, next_obs), action, reward, done
 
     def sample(self, batch_size: int, env: Any = None) -> Any:
         """Sample a batch, as SB3's buffer does, with observations in the configured output dtype.
@@ -387,6 +407,13 @@ class CompressedReplay(CompressedBuffer):
         """
         is_seen = env is not None or isinstance(self, HerReplayBuffer)  # whose environment computes rewards
         return self._batch(partial(super().sample, batch_size, env=env), is_seen=is_seen)
+
+    def _not_of_a_batch(self) -> Iterable[np.ndarray[Any, Any]] | None:
+        if self.device.type != "cpu":
+            return None
+        # SB3 reads its arrays with arrays of indices, which copies.
+        arrays = [*vars(self).values(), *(array for _, array in self._arrays())]
+        return [array for array in arrays if type(array) is np.ndarray]
 
 
 class CompressedRollout(CompressedBuffer):

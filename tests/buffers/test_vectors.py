@@ -1,0 +1,243 @@
+"""Vectors are not compressed, but kept once: batches are SB3's, memory is about half."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch as th
+from conftest import Stream
+from gymnasium import spaces
+from stable_baselines3 import DQN
+from stable_baselines3.common.buffers import DictReplayBuffer, NStepReplayBuffer, ReplayBuffer
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.envs import BitFlippingEnv
+from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
+from support import assert_same_batch, n_episode_ends, same_draws
+
+from sb3_compressed import (
+    CompressedDictReplayBuffer,
+    CompressedHerReplayBuffer,
+    CompressedNStepReplayBuffer,
+    CompressedReplayBuffer,
+)
+from sb3_compressed.arrays.successors import ObservationArray, SuccessorArray
+
+ROWS = 70
+PAIRS: dict[str, tuple[type[Any], type[Any]]] = {
+    "replay": (CompressedReplayBuffer, ReplayBuffer),
+    "n-step": (CompressedNStepReplayBuffer, NStepReplayBuffer),
+    "dict": (CompressedDictReplayBuffer, DictReplayBuffer),
+    "her": (CompressedHerReplayBuffer, HerReplayBuffer),
+}
+
+
+def make_pair(kind: str, stream: Stream, **kwargs: Any) -> list[Any]:
+    """Return our buffer and SB3's."""
+    space, action_space, n_envs, _ = stream
+    buffers = []
+    for buffer_class in PAIRS[kind]:
+        if kind == "her":
+            kwargs["env"] = make_vec_env(BitFlippingEnv, n_envs, env_kwargs={"n_bits": 20})
+            kwargs["env"].reset()
+        buffers.append(buffer_class(ROWS * n_envs, space, action_space, device="cpu", n_envs=n_envs, **kwargs))
+    return buffers
+
+
+def parts(observations: Any) -> list[Any]:
+    """Return the arrays of all keys, or the only one."""
+    return list(observations.values()) if isinstance(observations, dict) else [observations]
+
+
+def assert_same_everything(ours: Any, theirs: Any, seed: int) -> None:
+    for batch_size in (5, 50):
+        samplers = [partial(buffer.sample, batch_size) for buffer in (ours, theirs)]
+        assert_same_batch(*same_draws(*samplers, seed=seed))
+    for name in ("observations", "next_observations"):
+        for our_part, their_part in zip(*(parts(getattr(buffer, name)) for buffer in (ours, theirs)), strict=True):
+            assert np.asarray(our_part).tobytes() == their_part.tobytes()
+
+
+ALIKE: dict[str, Callable[[Any], Any]] = {
+    "as it is": lambda buffer: buffer,
+    "pickled": lambda buffer: pickle.loads(pickle.dumps(buffer)),
+    "copied": copy.deepcopy,
+}
+
+
+@pytest.mark.parametrize("how", ALIKE)
+@pytest.mark.parametrize(
+    ("kind", "stream"),
+    [("replay", "cart"), ("replay", "acrobot"), ("n-step", "cart"), ("her", "goal-bits"), ("dict", "goal-bits")],
+    indirect=["stream"],
+)
+def test_batches_equal_sb3s_over_several_laps(kind: str, how: str, stream: Stream) -> None:
+    ours, theirs = make_pair(kind, stream)
+    assert isinstance(parts(ours.observations)[0], ObservationArray)
+    assert isinstance(parts(ours.next_observations)[0], SuccessorArray)
+    assert n_episode_ends(stream[-1]) >= 3
+    assert len(stream[-1]) > 4 * ROWS
+    for step, transition in enumerate(stream[-1]):
+        transition.add_to(ours)
+        transition.add_to(theirs)
+        if step % 37 == 36 or step in (ROWS - 1, ROWS):
+            assert_same_everything(ours, theirs, seed=step)
+            env = getattr(ours, "env", None)
+            ours = ALIKE[how](ours)
+            if env is not None and ours.env is None:
+                ours.set_env(env)
+    assert_same_everything(ours, theirs, seed=0)
+
+
+@pytest.mark.parametrize("stream", ["goal-bits"], indirect=True)
+def test_a_last_trajectory_is_truncated_as_by_sb3(stream: Stream) -> None:
+    buffers = ours, theirs = make_pair("her", stream)
+    for transition in stream[-1][: ROWS + 23]:  # in the middle of an episode
+        for buffer in buffers:
+            transition.add_to(buffer)
+    for buffer in buffers:
+        with pytest.warns(UserWarning, match="last trajectory"):
+            buffer.truncate_last_trajectory()
+    assert_same_everything(ours, theirs, seed=1)
+    for transition in stream[-1][ROWS + 23 : 3 * ROWS]:
+        for buffer in buffers:
+            transition.add_to(buffer)
+    assert_same_everything(ours, theirs, seed=2)
+
+
+@pytest.mark.parametrize("stream", ["cart"], indirect=True)
+def test_what_a_user_writes_to_the_arrays_is_kept_as_by_sb3(stream: Stream) -> None:
+    ours, theirs = make_pair("replay", stream)
+    rng = np.random.default_rng(0)
+    for step, transition in enumerate(stream[-1]):
+        value, row = rng.normal(size=4), int(rng.integers(ROWS))
+        for buffer in (ours, theirs):
+            transition.add_to(buffer)
+            if step % 5 == 0:
+                buffer.observations[row, 2] = value
+            if step % 7 == 0:
+                buffer.next_observations[row] = value
+            if step % 50 == 0:
+                buffer.observations *= 0.5
+    assert_same_everything(ours, theirs, seed=1)
+
+
+@pytest.mark.parametrize("stream", ["cart"], indirect=True)
+def test_bad_input_changes_nothing_however_much_good_came_before(stream: Stream) -> None:
+    [ours, _] = make_pair("replay", stream)
+    for transition in stream[-1][: ROWS + 5]:
+        transition.add_to(ours)
+    before = pickle.dumps(ours)
+    good = stream[-1][50]
+    bad: list[dict[str, Any]] = [
+        {"obs": good.obs[:, :3]},
+        {"obs": good.obs.astype(str)},
+        {"next_obs": good.next_obs[:3]},
+        {"next_obs": None},
+        {"action": good.action[:2]},
+        {"action": good.action.astype(object)},
+        {"reward": good.reward[:3]},
+        {"reward": [None] * 4},
+        {"done": np.zeros((4, 1), bool)},
+        {"infos": good.infos[:2]},
+        {"infos": [*good.infos[:3], None]},
+        {"infos": [{"TimeLimit.truncated": [0, 1]}] * 4},
+    ]
+    for changes in bad:
+        arguments = {**copy.deepcopy(vars(good)), **changes}
+        with pytest.raises((ValueError, TypeError), match=next(iter(changes))):
+            ours.add(**arguments)
+        assert pickle.dumps(ours) == before
+
+
+def test_values_of_another_dtype_are_looked_at_each_time() -> None:
+    space, actions = spaces.Box(0, 100, (8,), np.int32), spaces.Discrete(2)
+    buffer = CompressedReplayBuffer(8, space, actions, "cpu")
+    assert isinstance(buffer.observations, ObservationArray)
+    fine, other = np.full((1, 8), 3.0), np.full((1, 8), 0.5)
+    zeros = np.zeros(1)
+    for _ in range(3):
+        buffer.add(fine, fine, zeros, zeros, zeros, [{}])
+    for obs, next_obs in ((other, fine), (fine, other)):
+        with pytest.raises(ValueError, match=r"0\.5 would become 0"):
+            buffer.add(obs, next_obs, zeros, zeros, zeros, [{}])
+    assert buffer.pos == 3
+
+
+@pytest.mark.parametrize("stream", ["cart"], indirect=True)
+def test_nothing_done_to_a_batch_changes_the_buffer_or_another_field(stream: Stream) -> None:
+    for kind in ("replay", "n-step"):
+        [ours, theirs] = make_pair(kind, stream)
+        for transition in stream[-1][: ROWS + 5]:
+            transition.add_to(ours)
+            transition.add_to(theirs)
+        batch = ours.sample(8)
+        tensors = [tensor for tensor in batch if tensor is not None]
+        assert all(tensor.is_contiguous() for tensor in tensors)
+        assert len({tensor.untyped_storage().data_ptr() for tensor in tensors}) == len(tensors)
+        for tensor in tensors:
+            tensor.fill_(77)
+        assert_same_everything(ours, theirs, seed=0)
+
+
+def test_dqn_learns_the_same_weights_and_its_buffer_is_saved_and_loaded(tmp_path: Path) -> None:
+    def train(buffer_class: type[ReplayBuffer]) -> DQN:
+        return DQN(
+            "MlpPolicy", make_vec_env("CartPole-v1", 2, seed=0), buffer_size=200, learning_starts=50, batch_size=32,
+            seed=0, device="cpu", replay_buffer_class=buffer_class, policy_kwargs={"net_arch": [16]},
+        ).learn(600)  # fmt: skip
+
+    ours, theirs = train(CompressedReplayBuffer), train(ReplayBuffer)
+    assert isinstance(ours.replay_buffer, CompressedReplayBuffer)
+    assert isinstance(ours.replay_buffer.observations, ObservationArray)
+    for our_tensor, their_tensor in zip(ours.policy.parameters(), theirs.policy.parameters(), strict=True):
+        assert th.equal(our_tensor, their_tensor)
+    ours.save_replay_buffer(tmp_path / "buffer")
+    assert (tmp_path / "buffer.pkl").stat().st_size > 0
+    ours.load_replay_buffer(tmp_path / "buffer")
+    assert_same_everything(ours.replay_buffer, theirs.replay_buffer, seed=0)
+    ours.learn(100, reset_num_timesteps=False)
+
+
+def test_memory_is_about_half_of_sb3s() -> None:
+    code = """
+import sys, psutil, numpy as np
+from gymnasium import spaces
+from stable_baselines3.common.buffers import ReplayBuffer
+from sb3_compressed import CompressedReplayBuffer
+space, actions = spaces.Box(-np.inf, np.inf, (100,), np.float64), spaces.Box(-1, 1, (6,), np.float32)
+cls = {"ours": CompressedReplayBuffer, "sb3": ReplayBuffer}[sys.argv[1]]
+rng = np.random.default_rng(0)
+def fill(size):
+    buffer = cls(size, space, actions, "cpu", n_envs=4)
+    obs = rng.normal(size=(4, 100))
+    for step in range(size // 4 * 5 // 4):
+        next_obs = rng.normal(size=(4, 100))
+        done = rng.random(4) < 0.005
+        buffer.add(obs, next_obs, np.zeros((4, 6)), np.zeros(4), done, [{}] * 4)
+        obs = np.where(done[:, None], rng.normal(size=(4, 100)), next_obs)
+    buffer.sample(32)
+    return buffer
+warm = fill(400)
+before = psutil.Process().memory_info().rss
+buffer = fill(40_000)
+print(psutil.Process().memory_info().rss - before)
+print(getattr(buffer, "observations_nbytes", 0), getattr(buffer, "raw_observations_nbytes", 0))
+"""
+    measured = {}
+    for which in ("ours", "sb3"):
+        run = subprocess.run([sys.executable, "-c", code, which], check=True, capture_output=True, text=True)
+        measured[which] = [int(number) for number in run.stdout.split()]
+    grown, counted, raw = measured["ours"]
+    assert raw == 2 * 40_000 * 800
+    assert grown < 0.6 * measured["sb3"][0]
+    assert 0.5 * raw < counted < 0.55 * raw
+    assert abs(grown - counted) < 0.1 * counted
