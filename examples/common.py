@@ -164,12 +164,13 @@ class MemoryGauge(BaseCallback):
     def table(self) -> Table:
         """Return what was measured, what the buffer itself counts, and what SB3 takes for the same transitions."""
         arrays = list(arrays_of(self.buffer))
-        compressed = [array for array in arrays if isinstance(array, CompressedArray)]
+        ours = [array for array in arrays if not isinstance(array, np.ndarray)]
+        compressed = [array for array in ours if isinstance(array, CompressedArray)]
         # NumPy's zeros take no memory before they are written, so of SB3's arrays only the filled part counts.
         filled = self.buffer.size() / self.buffer.buffer_size
         plain = filled * sum(array.nbytes for array in arrays if isinstance(array, np.ndarray))
-        sb3 = plain + filled * sum(array.raw_nbytes for array in compressed)
-        counted = measured = plain + (self.buffer.observations_nbytes if compressed else 0)
+        sb3 = plain + filled * sum(array.raw_nbytes for array in ours)
+        counted = measured = plain + (self.buffer.observations_nbytes if ours else 0)
 
         table = Table("transitions held", f"{self.held:,}", title=type(self.buffer).__name__)
         table.columns[1].justify = "right"
@@ -184,11 +185,11 @@ class MemoryGauge(BaseCallback):
         return table
 
 
-def arrays_of(buffer: Any) -> Iterator[NDArray[Any] | CompressedArray]:
+def arrays_of(buffer: Any) -> Iterator[Any]:
     """Yield every array that a buffer of SB3, or one of ours, keeps."""
     for name, value in vars(buffer).items():
         for array in value.values() if isinstance(value, dict) else [value]:
-            if isinstance(array, np.ndarray | CompressedArray) and not name.startswith("_"):
+            if (isinstance(array, np.ndarray) or hasattr(array, "raw_nbytes")) and not name.startswith("_"):
                 yield array
 
 
