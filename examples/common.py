@@ -17,7 +17,6 @@ import numpy as np
 import psutil
 import torch as th
 import typer
-from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 from stable_baselines3.common.callbacks import BaseCallback

@@ -247,10 +247,10 @@ class CompressedBuffer(_Base):
         :param observations: one, or one and that which follows it
         """
         arrays = self.observations
-        if not self._is_before_sb3 or isinstance(arrays, np.ndarray):
-            return observations
-        if isinstance(arrays, CompressedArray):
+        if self._is_before_sb3 and isinstance(arrays, CompressedArray):
             return arrays.encode_rows(*observations)
+        if not self._is_before_sb3 or not isinstance(arrays, dict):
+            return observations
         encoded: list[dict[str, Any]] = [{} for _ in observations]
         for key, array in arrays.items():
             parts: Any = [observation[key] for observation in observations]
