@@ -231,13 +231,14 @@ before = psutil.Process().memory_info().rss
 buffer = fill(40_000)
 print(psutil.Process().memory_info().rss - before)
 print(getattr(buffer, "observations_nbytes", 0), getattr(buffer, "raw_observations_nbytes", 0))
+print(sum(getattr(buffer, name).nbytes for name in ("actions", "rewards", "dones", "timeouts")))
 """
     measured = {}
     for which in ("ours", "sb3"):
         run = subprocess.run([sys.executable, "-c", code, which], check=True, capture_output=True, text=True)
         measured[which] = [int(number) for number in run.stdout.split()]
-    grown, counted, raw = measured["ours"]
+    grown, counted, raw, rest = measured["ours"]
     assert raw == 2 * 40_000 * 800
     assert grown < 0.6 * measured["sb3"][0]
     assert 0.5 * raw < counted < 0.55 * raw
-    assert abs(grown - counted) < 0.1 * counted
+    assert abs(grown - counted - rest) < 0.15 * counted
