@@ -149,9 +149,6 @@ class CompressedBuffer(_Base):
         for array in self._new_arrays.values():
             array.prepare()  # rather than at the first step of the training
         self._warn_of_memory()
-        # Attributes are read faster from a dict of one's own than from one that has its keys from the class and was
-        # looked at, as by vars() above (CPython 3.11); ``add`` reads so many that it shows.
-        self.__dict__ = {**self.__dict__}
 
     def _parent_arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """Return the arguments for the parent's constructor by their names.
