@@ -40,8 +40,9 @@ from sb3_compressed.errors import CodecError, CorruptPayload
 
 __all__ = ["Delta"]
 
-#: A delta of smaller frames than this is no smaller than they are, and the numbers in it have two bytes at most.
-MIN_FRAME_NBYTES, MAX_FRAME_NBYTES = 16, 0xFFFF
+#: A delta of smaller frames than this is no smaller than they are. With larger ones, references take memory that is
+#: better spent on payloads, and a lesson has too few frames to choose from.
+MIN_FRAME_NBYTES, MAX_FRAME_NBYTES = 16, 1 << 20
 #: As many as header bytes are left for.
 MAX_REFERENCES = 254
 
@@ -82,6 +83,7 @@ class Delta(LearningCodec):
         -100 (fastest)
     :param dictionary: what it has learned for those
     :param references: the reference frames it has learned
+    :param tries_zstd: whether frames of which a delta is large are given to zstd too, to take the better one
     """
 
     name: ClassVar[str] = "delta"
@@ -95,10 +97,14 @@ class Delta(LearningCodec):
     SMALL: ClassVar[float] = 0.125
     #: zstd has to be so much smaller than a delta to be taken: it takes ten times as long to decode.
     GAIN: ClassVar[float] = 0.4
+    #: zstd has to be taken for this part of the frames of a lesson, or it is not tried until the next one: a try takes
+    #: as long as the delta.
+    WORTH_TRYING: ClassVar[float] = 1 / 32
 
     compresslevel: int = levels.default
     dictionary: bytes = field(default=b"", repr=False)
     references: References = field(default=References(), repr=False)
+    tries_zstd: bool = field(default=True, repr=False)
 
     _zstd: ZstdDict = field(init=False, repr=False, compare=False)
     _encoder: list[tuple[Callable[..., int], NDArray[np.uint8], NDArray[np.int32]]] = field(
@@ -134,7 +140,11 @@ class Delta(LearningCodec):
         if len(rows) and MIN_FRAME_NBYTES <= rows.shape[1] <= MAX_FRAME_NBYTES:
             chosen = rows[choose_references(rows, self.N_REFERENCES)]
             references = References(chosen.tobytes(), rows.shape[1])
-        learned = replace(self, dictionary=self._zstd.learn(frames).dictionary, references=references)
+        dictionary = self._zstd.learn(frames).dictionary
+        learned = replace(self, dictionary=dictionary, references=references, tries_zstd=True)
+        if references is not self.references:
+            by_zstd = sum(payload[0] < delta_kernels().FIRST_REFERENCE for payload in learned.encode(frames))
+            learned = replace(learned, tries_zstd=by_zstd >= self.WORTH_TRYING * len(rows))
         return self if learned == self else learned
 
     @property
@@ -156,14 +166,14 @@ class Delta(LearningCodec):
         encode_deltas, bank, table = kept[0] if kept else self._new_encoder()
         deltas = np.empty(len(rows) * (rows.shape[1] // 4), dtype=np.uint8)
         ends = np.empty(len(rows), dtype=np.int64)
-        n_bytes = encode_deltas(rows, bank, table, _line_nbytes(frames), deltas, ends)
+        n_bytes = encode_deltas(rows, bank, table, *_line_and_plane_nbytes(frames), deltas, ends)
         data = deltas[:n_bytes].tobytes()
         small = self.SMALL * rows.shape[1]
         start = 0
         payloads: list[bytes] = []
         for index, end in enumerate(ends.tolist()):
             payload = data[start:end]
-            if not 0 < end - start <= small:
+            if not payload or (self.tries_zstd and len(payload) > small):
                 [other] = self._zstd.encode(rows[index : index + 1])
                 if not payload or len(other) < self.GAIN * len(payload):
                     payload = other
@@ -204,10 +214,17 @@ class Delta(LearningCodec):
         decode_some([codecs[writers[index]]._zstd for index in left], payloads, rows, left)
 
 
-def _line_nbytes(frames: NDArray[Any]) -> int:
-    """Return the bytes of a line of pixels of frames ``(n, *frame_shape)``, whether channels come first or last."""
+def _line_and_plane_nbytes(frames: NDArray[Any]) -> tuple[int, int]:
+    """Return the bytes of a line of pixels of frames ``(n, *frame_shape)``, and of all lines of one colour.
+
+    :return: the latter is 0 for frames of one colour, and where channels come last
+    """
     line: int = frames.shape[-1] * frames.itemsize
-    return line * frames.shape[-2] if frames.ndim > 3 and frames.shape[-1] < frames.shape[1] else line
+    if frames.ndim <= 3:
+        return line, 0
+    if frames.shape[-1] < frames.shape[1]:  # channels come last
+        return line * frames.shape[-2], 0
+    return line, line * frames.shape[-2] * (frames.shape[-3] > 1)
 
 
 def choose_references(rows: NDArray[np.uint8], n_references: int) -> NDArray[np.intp]:

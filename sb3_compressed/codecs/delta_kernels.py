@@ -33,14 +33,15 @@ TO_DO, DONE, NOT_A_DELTA, CORRUPT = 0, 1, 2, 3
 
 FIRST_REFERENCE = 2  # header bytes below are those of zstd payloads
 LONG = 255  # a number that does not fit one byte: two bytes follow
+MAX_NUMBER = 0xFFFF  # that two bytes tell
 MAX_GAP = 5  # equal bytes between two runs that cost less as literals than as a new run
 N_RECENT = 4  # shifts that a change of source can name by one byte
 MAX_SOURCE = (256 - N_RECENT) << 16  # positions that three bytes can tell, beside the recent shifts
-MIN_GAIN = 8  # bytes that another source must have in common with a frame, beyond those of the present one
-DENSE = 4  # bytes of a word that have to differ for another source to be looked for: small things are no scrolling
+MIN_GAIN = 7  # bytes that another source must have in common with a frame, beyond those of the present one
+DENSE = 3  # bytes of a word that have to differ for another source to be looked for: small things are no scrolling
 SAMPLE = 32  # words looked at in one go, to tell which frames are alike
-OWN_COST = 16  # bytes by which a source in the frame itself has to be better: reading what was just written is slow
 ROOM = 16  # bytes that a run, a change of source and the end of a payload take at most, besides literals
+MAX_STRETCH_NBYTES = 5  # what a stretch of 65,536 equal bytes takes
 TABLE_BITS = 16
 HASH = np.uint64(0x9E3779B97F4A7C15)  # 2**64 / golden ratio (Knuth, The Art of Computer Programming 3, 6.4)
 PAIR = types.UniTuple(types.int64, 2)  # type: ignore[no-untyped-call]
@@ -54,13 +55,19 @@ def n_different_bytes(word: np.uint64) -> int:
     return np.int64((ones * np.uint64(0x0101010101010101)) >> np.uint64(56))  # type: ignore[return-value]
 
 
-@kernel(INT, INT, INT, INT)
-def n_equal(some: int, others: int, length: int) -> int:
-    """Count the equal bytes among ``length`` at two addresses."""
+@kernel(types.boolean, INT, INT, INT, INT)
+def differ_in(some: int, others: int, length: int, n_bytes: int) -> bool:
+    """Tell whether of ``length`` bytes at two addresses ``n_bytes`` or more differ."""
     n = 0
-    for k in range(length):
-        n += byte_at(some + k) == byte_at(others + k)
-    return n
+    while length >= WORD and n < n_bytes:
+        n += n_different_bytes(word_at(some) ^ word_at(others))
+        some += WORD
+        others += WORD
+        length -= WORD
+    while length > 0 and n < n_bytes:
+        length -= 1
+        n += byte_at(some + length) != byte_at(others + length)
+    return n >= n_bytes
 
 
 @kernel(INT, INT, INT, INT)
@@ -152,6 +159,23 @@ def write_number(payload: NDArray[np.uint8], written: int, number: int) -> int:
     return written + 3
 
 
+@kernel(INT, BYTES, INT, INT, INT, INT)
+def write_equal(payload: NDArray[np.uint8], written: int, frame: int, start: int, end: int) -> int:
+    """Write that the bytes of a frame from ``start`` to ``end`` equal the source; return how many are written then.
+
+    A number tells of 65,535 at most. Of more, one in 65,536 is told as a literal.
+
+    :param frame: address of the frame's bytes
+    """
+    for _ in range((end - start) >> 16):
+        written = write_number(payload, written, MAX_NUMBER)
+        written = write_number(payload, written, 1)
+        payload[written] = byte_at(frame + start + MAX_NUMBER)
+        written += 1
+        start += MAX_NUMBER + 1
+    return write_number(payload, written, end - start)
+
+
 @kernel(types.void, INTS, INT, INT)
 def remember_shift(recent: NDArray[np.int64], place: int, shift: int) -> None:
     """Put a shift that is left before the recent ones, and take the one at ``place`` out of them."""
@@ -179,7 +203,7 @@ def address_of(source: int, bank: int, bank_size: int, frame: int) -> int:
     return bank + source if source < bank_size else frame + source - bank_size
 
 
-@kernel(PAIR, READ_BYTES, READ_BYTES, SHORT_INTS, INT, INT, INT, INTS)
+@kernel(PAIR, READ_BYTES, READ_BYTES, SHORT_INTS, INT, INT, INT, INT, INTS)
 def better_source(
     frame: NDArray[np.uint8],
     bank: NDArray[np.uint8],
@@ -187,11 +211,12 @@ def better_source(
     i: int,
     shift: int,
     line: int,
+    plane: int,
     recent: NDArray[np.int64],
 ) -> tuple[int, int]:
     """Return the shift of a source that is so much better from ``frame[i]`` on that it is worth to change.
 
-    What is tried are the recent ones, the line above, and wherever the bank has the same word.
+    What is tried are the recent ones, the line above, other colours, and wherever the bank has the same word.
 
     :return: its shift, which is ``shift`` where none is better, and its place among the recent ones,
         :data:`N_RECENT` for another
@@ -202,20 +227,26 @@ def better_source(
     word = word_at(here + i)
     longest = 0
     better, place = shift, N_RECENT
-    for k in range(-2, N_RECENT):
-        if k == -2:
+    for k in range(-4, N_RECENT):  # fixed, so that the compiler unrolls it
+        if k == -4:
             other = int(table[place_of_word(word)]) - i
             if other + i < 0:
                 continue
+        elif k == -3:
+            other = bank.size - line
+        elif k < 0:
+            if not plane:
+                continue
+            other = bank.size + k * plane
         else:
-            other = bank.size - line if k == -1 else recent[k]
+            other = recent[k]
         readable = n_readable(other + i, bank.size, i, size)
         if other == shift or readable < WORD or (k < 0 and other + i >= MAX_SOURCE):
             continue
         source = address_of(other + i, there, bank.size, here)
         if word_at(source) != word:
             continue
-        length = common_length(here + i, source, readable) - OWN_COST * (other > bank.size - size)
+        length = common_length(here + i, source, readable)
         if length > longest - 2 * (k >= 0):  # recent ones take two bytes less to tell
             longest, better, place = length, other, (k if k >= 0 else N_RECENT)
     if longest < MIN_GAIN:
@@ -223,18 +254,19 @@ def better_source(
     comparable = min(longest, n_readable(shift + i, bank.size, i, size))
     if comparable > 0:
         source = address_of(shift + i, there, bank.size, here)
-        if longest - n_equal(here + i, source, comparable) < MIN_GAIN:
+        if not differ_in(here + i, source, comparable, MIN_GAIN - longest + comparable):
             return shift, N_RECENT
     return better, place
 
 
-@kernel(INT, READ_BYTES, READ_BYTES, SHORT_INTS, INT, INT, INTS, BYTES)
+@kernel(INT, READ_BYTES, READ_BYTES, SHORT_INTS, INT, INT, INT, INTS, BYTES)
 def encode_delta(
     frame: NDArray[np.uint8],
     bank: NDArray[np.uint8],
     table: NDArray[np.int32],
     reference: int,
     line: int,
+    plane: int,
     recent: NDArray[np.int64],
     payload: NDArray[np.uint8],
 ) -> int:
@@ -245,13 +277,15 @@ def encode_delta(
     :param table: what :func:`index_words` made of the bank
     :param reference: the one to begin with
     :param line: bytes of a line of pixels: what is above a pixel is often like it
+    :param plane: bytes of all lines, if those of another colour follow: it often has the same; else 0
     :param recent: room for the recent shifts, ``(N_RECENT,)``
     :param payload: room for the payload
     """
     size = frame.size
     here = frame.ctypes.data
     there = bank.ctypes.data
-    if payload.size < ROOM:
+    spare = ROOM + MAX_STRETCH_NBYTES * (size >> 16)  # long stretches of equal bytes take more, but only so many can be
+    if payload.size < spare:
         return -1
     shift = reference * size
     recent[:] = shift
@@ -272,7 +306,7 @@ def encode_delta(
                 break
             dense = n_different_bytes(different) >= DENSE if whole else (i - start) % WORD == 0
             if dense and i + WORD <= size:
-                better, place = better_source(frame, bank, table, i, shift, line, recent)
+                better, place = better_source(frame, bank, table, i, shift, line, plane, recent)
                 if better != shift:
                     while i > start and n_readable(better + i - 1, bank.size, i - 1, size) > 0:
                         if byte_at(address_of(better + i - 1, there, bank.size, here)) != byte_at(here + i - 1):
@@ -287,17 +321,17 @@ def encode_delta(
                 if i >= last or byte_at(base + i) != byte_at(here + i):
                     end = i + 1
                 i += 1
-        if written + end - start + ROOM > payload.size:
+        if written + end - start + spare > payload.size or end - start > MAX_NUMBER:
             return -1
         if end > start:
-            written = write_number(payload, written, start - told)
+            written = write_equal(payload, written, here, told, start)
             written = write_number(payload, written, end - start)
             room = min(size - start, payload.size - written)
             copy_bytes(here + start, payload.ctypes.data + written, end - start, room)
             written += end - start
             told = end
         if better != shift:
-            written = write_number(payload, written, i - told)
+            written = write_equal(payload, written, here, told, i)
             payload[written] = 0
             written += 1
             if place < N_RECENT:
@@ -315,15 +349,16 @@ def encode_delta(
         readable = n_readable(shift + i, bank.size, i, size)
         if readable > 0:
             i += common_length(here + i, address_of(shift + i, there, bank.size, here), readable)
-    return write_number(payload, written, size - told)
+    return write_equal(payload, written, here, told, size)
 
 
-@kernel(INT, READ_BYTE_ROWS, READ_BYTES, SHORT_INTS, INT, BYTES, INTS)
+@kernel(INT, READ_BYTE_ROWS, READ_BYTES, SHORT_INTS, INT, INT, BYTES, INTS)
 def encode_deltas(
     frames: NDArray[np.uint8],
     bank: NDArray[np.uint8],
     table: NDArray[np.int32],
     line: int,
+    plane: int,
     payloads: NDArray[np.uint8],
     ends: NDArray[np.int64],
 ) -> int:
@@ -333,6 +368,7 @@ def encode_deltas(
     :param bank: bytes of all references, ``(n_references * frame_nbytes,)``
     :param table: what :func:`index_words` made of the bank
     :param line: bytes of a line of pixels
+    :param plane: bytes of all lines, if those of another colour follow, else 0
     :param payloads: room for the payloads, one after the other, ``(n * room,)``; each may have ``room`` bytes
     :param ends: is given where each payload ends; one that has no room has no bytes, ``(n,)``
     :return: the bytes of all payloads
@@ -345,7 +381,7 @@ def encode_deltas(
     for k in range(n_frames):
         nearest = nearest_reference(frames[k].ctypes.data, size, bank.ctypes.data, bank.size // size, nearest)
         payload = payloads[written : written + room]
-        length = encode_delta(frames[k], bank, table, nearest, line, recent, payload)
+        length = encode_delta(frames[k], bank, table, nearest, line, plane, recent, payload)
         written += max(length, 0)
         ends[k] = written
     return written

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from sb3_compressed.codecs.delta import Delta, References, choose_references
+from sb3_compressed.codecs.delta import Delta, References, _line_and_plane_nbytes, choose_references
 from sb3_compressed.codecs.delta_kernels import decode_deltas, encode_deltas
 from sb3_compressed.codecs.payloads import Payloads
 from sb3_compressed.errors import CodecError
@@ -65,11 +65,87 @@ def test_frames_of_another_size_than_the_references_survive(shape: tuple[int, ..
     np.testing.assert_array_equal(out, frames)
 
 
-def test_frames_too_large_for_two_byte_numbers_are_learned_for_zstd_only() -> None:
-    frames = np.random.default_rng(0).integers(0, 3, (20, 70_000), dtype=np.uint8)
+def test_frames_too_large_for_references_are_learned_for_zstd_only() -> None:
+    frames = np.random.default_rng(0).integers(0, 3, (20, (1 << 20) + 1), dtype=np.uint8)
     codec = Delta().learn(frames)
     assert len(codec.references) == 0
     assert codec.dictionary
+
+
+def test_stretches_longer_than_numbers_tell_are_told_in_parts() -> None:
+    sizes = [65_535, 65_536, 65_537, 131_071, 131_072, 131_073, 200_000]
+    for size in sizes:
+        references = np.random.default_rng(0).integers(0, 256, (2, size), np.uint8)
+        codec = Delta(references=References(references.tobytes(), size))
+        frames = references[[0, 1, 0, 0, 0]]
+        frames[2, -1] ^= 1  # literals after a long stretch
+        frames[3, -40:] = references[1, 100:140]  # another source after one
+        frames[4, 30:] = references[1, 30:]  # a long stretch after literals
+        payloads = codec.encode(frames)
+        assert max(map(len, payloads)) < 70
+        out = np.empty_like(frames)
+        codec.decode_into(payloads, out)
+        np.testing.assert_array_equal(out, frames)
+
+
+def test_more_literals_in_a_row_than_numbers_tell_are_left_to_zstd() -> None:
+    rng = np.random.default_rng(0)
+    frames = rng.integers(0, 256, (2, 300_000), np.uint8)
+    codec = Delta(references=References(frames[:1].tobytes(), 300_000))
+    frames[1, 70_000:] = frames[0, 70_000:]
+    out, payloads = np.empty_like(frames), codec.encode(frames)
+    codec.decode_into(payloads, out)
+    np.testing.assert_array_equal(out, frames)
+    assert [payload[0] < 2 for payload in payloads] == [False, True]
+
+
+def colour_screens(n: int, seed: int = 0) -> NDArray[np.uint8]:
+    """Return frames ``(n, 3, 40, 40)`` of noise that is never the same, in grey, but for one colour of some pixels."""
+    rng = np.random.default_rng(seed)
+    frames = np.repeat(rng.integers(0, 256, (n, 1, 40, 40), np.uint8), 3, axis=1)
+    frames[:, 1, 10, 5:9] = 0
+    return frames
+
+
+def test_what_colours_have_in_common_is_told_once() -> None:
+    codec = Delta(references=References(bytes(3 * 40 * 40), 3 * 40 * 40))
+    [channel_first] = codec.encode(colour_screens(1))
+    assert channel_first[0] < 2, "there is no room for a plane of noise: a delta has a quarter of a frame at most"
+    frames = colour_screens(1)
+    frames[:, :, 20:] = 0
+    payloads = codec.encode(frames)
+    assert payloads[0][0] >= 2
+    assert len(payloads[0]) < 20 * 40 + 60
+    out = np.empty_like(frames)
+    codec.decode_into(payloads, out)
+    np.testing.assert_array_equal(out, frames)
+
+
+@pytest.mark.parametrize(
+    ("shape", "line", "plane"),
+    [
+        ((84, 84), 84, 0),
+        ((1, 84, 84), 84, 0),
+        ((3, 96, 90), 90, 8640),
+        ((96, 90, 3), 270, 0),
+        ((2, 4, 10, 10), 10, 100),
+        ((100,), 100, 0),
+    ],
+)
+def test_lines_and_planes_are_those_of_images(shape: tuple[int, ...], line: int, plane: int) -> None:
+    assert _line_and_plane_nbytes(np.empty((5, *shape), np.uint8)) == (line, plane)
+    assert _line_and_plane_nbytes(np.empty((5, *shape), np.float32)) == (4 * line, 4 * plane)
+
+
+def test_zstd_is_tried_only_if_it_was_better_for_frames_of_the_lesson() -> None:
+    rng = np.random.default_rng(0)
+    still = screens(64)
+    assert not Delta().learn(still).tries_zstd
+    # Stripes of all widths: little of them is in the references, and zstd needs few bytes for each.
+    stripes = np.stack([np.arange(900, dtype=np.uint16) * step // 256 % 256 for step in rng.integers(300, 9000, 64)])
+    codec = Delta().learn(stripes.astype(np.uint8).reshape(64, 30, 30))
+    assert codec.tries_zstd
+    assert pickle.loads(pickle.dumps(Delta().learn(still))) == Delta().learn(still)
 
 
 def test_a_batch_of_many_generations_is_decoded_at_once() -> None:
@@ -104,13 +180,13 @@ def test_kernels_are_compiled_for_one_signature() -> None:
     "references",
     [
         References(bytes(255 * 20), 20),  # more than there are header bytes for
-        References(bytes(70_000), 70_000),  # larger than two-byte numbers reach
+        References(bytes(1_100_000), 1_100_000),  # too large
         References(bytes(50), 20),  # not whole
         References(bytes(50), 0),
     ],
 )
 def test_references_that_payloads_cannot_tell_are_refused(references: References) -> None:
-    with pytest.raises(CodecError, match="must be at most 254 whole frames of at most 65535 bytes"):
+    with pytest.raises(CodecError, match="must be at most 254 whole frames of at most 1048576 bytes"):
         Delta(references=references)
 
 
@@ -124,7 +200,7 @@ def test_payloads_need_writers_that_are_there() -> None:
 
 def test_nothing_learned_is_the_same_codec() -> None:
     codec = Delta()
-    assert codec.learn(np.zeros((2, 100_000), np.uint8)) is codec
+    assert codec.learn(np.zeros((2, 2_000_000), np.uint8)) is codec
     assert codec.learn(np.zeros((100, 1), np.uint8)) is codec
 
 
@@ -133,7 +209,7 @@ def test_a_kernel_without_room_writes_nothing_outside_of_it() -> None:
     frames = np.random.default_rng(1).integers(0, 256, (3, 900), np.uint8)
     for room in (0, 1, 15, 16, 40, 300):
         guarded, ends = np.full(3 * room + 64, 99, np.uint8), np.empty(3, np.int64)
-        n_bytes = encode_deltas(frames, *codec._new_encoder()[1:], 30, guarded[32 : 32 + 3 * room], ends)
+        n_bytes = encode_deltas(frames, *codec._new_encoder()[1:], 30, 0, guarded[32 : 32 + 3 * room], ends)
         assert n_bytes == ends[-1] == 0
         assert (guarded[:32] == 99).all()
         assert (guarded[-32:] == 99).all()
@@ -192,9 +268,10 @@ def test_whatever_resembles_the_references_survives(data: st.DataObject) -> None
         noise = rng.integers(0, n_values, rng.integers(0, 4), np.uint8)
         frame = np.concatenate([frame, source[start : start + rng.integers(1, 80)], noise])
     frame = frame[np.newaxis, :size]
-    shape = data.draw(st.sampled_from([(size,), (1, size), (size, 1), (size, 1, 1)]))
+    shape = data.draw(st.sampled_from([(size,), (1, size), (size, 1), (size, 1, 1), (1, 1, size)]))
     payloads, ends = np.empty(2 * size + 64, np.uint8), np.empty(1, np.int64)
-    n_bytes = encode_deltas(frame, *codec._new_encoder()[1:], data.draw(st.integers(1, size)), payloads, ends)
+    line, plane = data.draw(st.integers(1, size)), data.draw(st.integers(0, size))
+    n_bytes = encode_deltas(frame, *codec._new_encoder()[1:], line, plane, payloads, ends)
     out = np.empty_like(frame)
     codec.decode_into([payloads[:n_bytes].tobytes()], out)
     np.testing.assert_array_equal(out, frame)
