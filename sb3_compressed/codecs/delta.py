@@ -3,7 +3,7 @@
 Frames of one game are mostly its background. A few reference frames are learned; of a frame, only the runs of bytes are
 kept in which it differs from the reference nearest to it. Where a picture moves as a whole, nothing is at its place: so
 what a frame has in common with the references may be taken from anywhere in them, and from what is above in the frame
-itself, as in LZ77 (Ziv and Lempel 1977). Decoding is copying, several times faster than any general codec.
+itself or has another colour, as in LZ77 (Ziv and Lempel 1977). Decoding is copying, faster than any general codec.
 
 A payload begins with one byte ``h``:
 
@@ -19,7 +19,7 @@ A payload begins with one byte ``h``:
     of which a source has to be 32 back at least.
 
   The last piece is the one number after which the frame is complete. Numbers below 255 are one byte; others are 255 and
-  two bytes, little-endian.
+  two bytes, little-endian. Where more bytes than that are equal, some are told as literals.
 """
 
 from __future__ import annotations
