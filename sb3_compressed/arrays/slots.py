@@ -104,10 +104,13 @@ class SlotCoder:
 
     def continue_each(self, slots: Sequence[Slot], fresh: Sequence[bytes]) -> list[Slot]:
         """Return the slots of items that follow those of ``slots`` with one new frame each, as :meth:`join` does."""
+        pairs = zip(slots, fresh, strict=True)
+        if not self._learns:
+            return [self.join((payload,), slot) for slot, payload in pairs]
         codec, size = self.codec, 1 + self.n_frames
         return [
             (codec, *slot[2:], payload) if slot[0] is codec and len(slot) == size else self.join((payload,), slot)  # type: ignore[index, arg-type]
-            for slot, payload in zip(slots, fresh, strict=True)
+            for slot, payload in pairs
         ]
 
     def encode(self, items: NDArray[Any]) -> list[Slot]:

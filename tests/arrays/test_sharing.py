@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import copy
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pytest
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from sb3_compressed import CompressedArray
 from sb3_compressed.arrays.frames import FrameStack, LayoutSearch
+from sb3_compressed.codecs.raw import Raw
 
 RELAXED = settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
 
@@ -365,3 +366,26 @@ def test_frames_are_shared_whatever_their_layout_in_memory(memory: str) -> None:
     payloads = {id(payload) for slot in array.slots.ravel() for payload in slot}
     assert len(payloads) == 2 * (4 + 26)
     np.testing.assert_array_equal(array[13, 1], frames[13:17, 1])
+
+
+@dataclass(frozen=True)
+class Sparse(Raw):
+    """A codec whose payloads may be empty."""
+
+    name: ClassVar[str] = "sparse"
+
+    def encode(self, frames: NDArray[Any]) -> list[bytes]:
+        return [payload if any(payload) else b"" for payload in super().encode(frames)]
+
+    def decode_into(self, payloads: Sequence[bytes], out: NDArray[Any]) -> None:
+        super().decode_into([payload or bytes(out[0].nbytes) for payload in payloads], out)
+
+
+@pytest.mark.parametrize("frame_stack", [None, 4])
+def test_payloads_of_a_users_codec_may_be_empty(frame_stack: int | None) -> None:
+    array = CompressedArray((9, 1, 4, 4), np.uint8, Sparse(), frame_stack)
+    rows = np.zeros((9, 1, 4, 4), np.uint8)
+    rows[3:, :, 3], rows[5:, :, :3] = 7, 8
+    for row in range(9):
+        array[row] = rows[row]
+    np.testing.assert_array_equal(array, rows)
