@@ -102,9 +102,11 @@ class FrameSharing:
             before, after = (np.ascontiguousarray(array)[..., np.newaxis].view(np.uint8) for array in (known, items))
             layout = search.observe(before, after)  # [n_envs, *item_shape, itemsize]
             if layout is not None:
+                # The last row was stored as whole items, so there are no payloads of its frames to refer to. In this
+                # order, whatever interrupts it: no row is known without slots, nor the layout with slots of items.
+                self._known = None
+                self._slots = []
                 self.coder.layout = layout
-                # The last row was stored as whole items, so there are no payloads of its frames to refer to.
-                self._slots, self._known = [], None
         if search.over or self.coder.layout is not None:
             self._search = None
 

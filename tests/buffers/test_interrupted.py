@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 import time
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -13,8 +15,8 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from stable_baselines3.common.buffers import ReplayBuffer
 
-from sb3_compressed import CompressedReplayBuffer
-from sb3_compressed.arrays.sharing import KnownRow
+from sb3_compressed import CompressedArray, CompressedReplayBuffer
+from sb3_compressed.arrays.sharing import FrameSharing, KnownRow
 from sb3_compressed.arrays.slots import SlotCoder
 
 SPACE, BUTTONS = spaces.Box(0, 255, (4, 84, 84), np.uint8), spaces.Discrete(2)
@@ -54,6 +56,40 @@ def test_a_step_that_was_interrupted_can_be_repeated(when: str, monkeypatch: pyt
     add(buffer, third, first)
     np.testing.assert_array_equal(buffer.observations[:2], np.stack([first, third]))
     np.testing.assert_array_equal(buffer.next_observations[:2], np.stack([second, first]))
+
+
+@pytest.mark.parametrize("method", ["delta", "zstd3", "none"])
+@pytest.mark.parametrize("n_lines", range(1, 6))
+def test_an_interrupt_while_the_layout_is_found_leaves_nothing_wrong(n_lines: int, method: str) -> None:
+    array = CompressedArray((16, 1, 4, 84, 84), np.uint8, method)
+    frames = numbered_frames()
+    stacks = [frames[np.newaxis, step : step + 4] for step in range(16)]
+
+    def interrupt_after_lines(frame: FrameType, event: str, _: Any) -> Any:
+        nonlocal n_lines
+        if frame.f_code is not FrameSharing._find_layout.__code__:
+            return None
+        if "layout" in frame.f_locals and frame.f_locals["layout"] is not None and event == "line":
+            n_lines -= 1
+            if n_lines == -1:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+        return interrupt_after_lines
+
+    row, again = 0, []
+    before = sys.gettrace()
+    while row < 16:
+        try:
+            sys.settrace(interrupt_after_lines)
+            array[row] = stacks[row]
+            row += 1
+        except KeyboardInterrupt:  # noqa: PERF203
+            again.append(row)
+            array[row] = stacks[row - 1]  # an observation that did not change, of which no layout can be told
+        finally:
+            sys.settrace(before)
+    assert len(again) == 1
+    np.testing.assert_array_equal(array, np.stack(stacks))
 
 
 def test_interrupts_at_any_time_leave_nothing_wrong() -> None:
