@@ -134,19 +134,24 @@ class KnownRow:
         item_nbytes = items.nbytes // max(len(items), 1)
         # Frames are one after the other, or interleaved pixel by pixel as ``VecFrameStack`` stacks them.
         self._n_frames, self._piece, self._axes = n_frames, item_nbytes // n_frames, tuple(range(items.ndim))
-        if layout is not None and layout.axis == 0 and layout.channels == 1:
+        frame_axes = self._axes
+        if layout is None:  # whatever is in memory as a whole
+            by_stride = (0, *sorted(range(1, items.ndim), key=lambda axis: -items.strides[axis]))
+            if items.transpose(by_stride).flags.c_contiguous:
+                self._axes = frame_axes = by_stride
+        elif layout.axis == 0 and layout.channels == 1:
             last = (0, *range(2, items.ndim), 1)
             if items.transpose(last).flags.c_contiguous and not items.flags.c_contiguous:
                 self._piece, self._axes = items.itemsize, last
-        elif layout is not None and layout.axis == -1:
+        elif layout.axis == -1:
             self._piece = layout.channels * items.itemsize
-        shape = tuple(items.shape[axis] for axis in self._axes)
-        self.items = np.empty(shape, dtype=items.dtype).transpose(np.argsort(self._axes))
+        self.items = _empty_in_order(items.shape, items.dtype, self._axes)
         self._rows = self._bytes(self.items)
         self._n_new = np.empty((2, len(items)), dtype=np.int64)
         frame_shape = items.shape[1:] if layout is None else layout.frame_shape
-        self._frames = np.empty((2 * len(items) * n_frames, *frame_shape), dtype=items.dtype)
-        self._frame_rows = self._frames.reshape(len(self._frames), -1).view(np.uint8) if items.size else None
+        self._frames = _empty_in_order((2 * len(items) * n_frames, *frame_shape), items.dtype, frame_axes)
+        in_memory = self._frames.transpose(frame_axes)
+        self._frame_rows = in_memory.reshape(len(in_memory), -1).view(np.uint8) if items.size else None
 
     def is_like(self, items: NDArray[Any], layout: FrameLayout | None) -> bool:
         """Tell whether rows like this one are of the same shape and layout in memory."""
@@ -187,3 +192,8 @@ class KnownRow:
         """Return a row as bytes ``(n_envs, item_nbytes)``, a view where memory allows it."""
         rows = np.ascontiguousarray(items.transpose(self._axes)).reshape(len(items), -1) if items.size else items
         return rows if rows.dtype == np.uint8 else rows.view(np.uint8)
+
+
+def _empty_in_order(shape: tuple[int, ...], dtype: np.dtype[Any], axes: tuple[int, ...]) -> NDArray[Any]:
+    """Return an uninitialised array whose axes lie in memory in the order of ``axes``."""
+    return np.empty([shape[axis] for axis in axes], dtype=dtype).transpose(np.argsort(axes))
