@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
 from typing import Any, Protocol
 
 import numpy as np
@@ -26,15 +25,12 @@ class Batch:
     """A batch in the making: inside a ``with`` block, what this thread decodes is part of it.
 
     :param memory: where its arrays are made
-    :param not_its_own: the arrays that it is read from, where all others are made for it and never handed to anyone
-        else; ``None`` if only what is decoded is known to be
     """
 
-    def __init__(self, memory: Memory, not_its_own: Iterable[NDArray[Any]] | None = None) -> None:
+    def __init__(self, memory: Memory) -> None:
         self.memory = memory
         self.decoded: dict[int, NDArray[Any]] = {}  # by id; being here, no other array gets the same one
         self.remembered: dict[int, Any] = {}
-        self.not_its_own = None if not_its_own is None else {id(array) for array in not_its_own}
         self._outer: Batch | None = None
 
     def __enter__(self) -> None:
@@ -43,16 +39,6 @@ class Batch:
 
     def __exit__(self, *_: object) -> None:
         _thread.batch = self._outer
-
-    def take(self, array: NDArray[Any]) -> bool:
-        """Tell whether an array belongs to the batch and was not taken yet; from now on it is."""
-        if self.not_its_own is None:
-            return self.decoded.pop(id(array), None) is not None
-        owner = id(array if array.base is None else array.base)
-        if owner in self.not_its_own or not array.flags.carray:
-            return False
-        self.not_its_own.add(owner)
-        return True
 
 
 class Thread(threading.local):
@@ -87,6 +73,5 @@ def note_decoded(array: NDArray[Any]) -> None:
 
 
 def take_decoded(array: NDArray[Any]) -> bool:
-    """Tell whether an array was made for this batch and not taken yet; from now on it is."""
-    batch = _thread.batch
-    return batch is not None and batch.take(array)
+    """Tell whether an array was decoded for this batch and not taken yet; from now on it is."""
+    return _thread.batch is not None and _thread.batch.decoded.pop(id(array), None) is not None

@@ -111,11 +111,14 @@ class SuccessorStore:
         kernels.write(self._state, rows, envs, values.reshape(-1).view(np.uint8))
 
     def __getstate__(self) -> dict[str, Any]:
-        self.settle(self.end)
-        own = np.flatnonzero(self._places)
-        item_shape, dtype = self.observations.shape[2:], self.observations.dtype
+        # Nothing is changed: a signal's handler may save the buffer in the middle of a write. What is staged is kept as
+        # it is, compared or not.
+        n_envs = int(self._state[kernels.N_ENVS])
+        staged = np.arange(self._state[kernels.BEGIN] * n_envs, self._state[kernels.END] * n_envs)
+        own = np.union1d(np.flatnonzero(self._places), staged)
         # As numbers, not bytes: NumPy's pickles of both become the machine's byte order.
-        next_observations = self._pool[self._places[own] - 1].reshape(-1).view(dtype).reshape(-1, *item_shape)
+        next_observations = np.empty((len(own), *self.observations.shape[2:]), self.observations.dtype)
+        self.read_next(*np.divmod(own, n_envs), next_observations)
         return {"observations": self.observations, "own": own, "next_observations": next_observations}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

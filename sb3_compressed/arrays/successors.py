@@ -77,14 +77,21 @@ class PlainArray(NDArrayOperatorsMixin):
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
         array: NDArray[Any] = self[...]
-        return np.array(array, dtype=dtype) if copy or (dtype is not None and dtype != self.dtype) else array
+        is_other = dtype is not None and np.dtype(dtype) != self.dtype
+        if is_other and copy is False:
+            raise ValueError(f"an array of {self.dtype} cannot become one of {np.dtype(dtype)} without a copy")
+        return np.array(array, dtype=dtype) if copy or is_other else array
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, out: Any = (), **kwargs: Any) -> Any:
-        if any(isinstance(array, PlainArray) for array in out):  # as in array += 1
-            [target] = out
-            target[...] = getattr(ufunc, method)(*map(_plain, inputs), **kwargs)
-            return target
-        return getattr(ufunc, method)(*map(_plain, inputs), **kwargs, **({"out": out} if out else {}))
+        # As in ``array += 1``: a copy is written to first, by NumPy's own rules for casting and for ``where``.
+        targets = tuple(np.array(array) if isinstance(array, PlainArray) else array for array in out)
+        if out:
+            kwargs["out"] = targets
+        result = getattr(ufunc, method)(*map(_plain, inputs), **{name: _plain(value) for name, value in kwargs.items()})
+        for array, target in zip(out, targets, strict=True):
+            if isinstance(array, PlainArray):
+                array[...] = target
+        return out[0] if len(out) == 1 else result
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or not hasattr(np.ndarray, name):

@@ -57,9 +57,11 @@ def validate_per_env(name: str, value: Any, n_envs: int, *, may_broadcast: bool 
     values = _numbers(name, value)
     while values.ndim > 1 and values.shape[0] == 1:  # NumPy drops leading ones
         values = values[0]
+    if values.shape == (n_envs,):
+        return values
     if values.size == n_envs == 1:
         return values.reshape(1)
-    if values.shape != (n_envs,) and not (may_broadcast and values.shape in ((), (1,))):
+    if not (may_broadcast and values.shape in ((), (1,))):
         raise ValueError(f"{name} must have the shape ({n_envs},), one for each environment, got {np.shape(value)}")
     return values
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import inspect
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
@@ -88,6 +88,8 @@ class CompressedBuffer(_Base):
     observations: Any
     next_observations: Any
 
+    #: The keys of plain observations that are kept once.
+    _successor_keys: frozenset[Key] = frozenset()
     #: Whether all classes that come after this one are SB3's, which only hand observations on.
     _is_before_sb3: ClassVar[bool] = False
     #: Whether the class is one of this package, so that no other code comes before it.
@@ -302,12 +304,8 @@ class CompressedBuffer(_Base):
             return self._output(make())
         # Chosen here, since a buffer may be loaded where there is another device.
         memory = PinnedMemory() if self.device.type == "cuda" else self._batch_memory
-        with Batch(memory, self._not_of_a_batch()):
+        with Batch(memory):
             return self._output(make())
-
-    def _not_of_a_batch(self) -> Iterable[np.ndarray[Any, Any]] | None:
-        """Return the arrays that batches are read from, if whatever else tensors are made of is made for one batch."""
-        return None
 
     def _output(self, samples: Any) -> Any:
         """Return a batch with its observations as ``output_dtype`` and ``normalize_images`` ask for them."""
@@ -376,6 +374,8 @@ class CompressedReplay(CompressedBuffer):
             kinds = None
         if kinds is None or kinds != self._passed:
             obs, next_obs, action, reward, done = self._checked_step(kinds, obs, next_obs, action, reward, done)
+        if self._new_arrays:
+            obs, next_obs = self._encoded(obs, next_obs)
         super().add(obs, next_obs, action, reward, done, infos)
 
     def _checked_step(self, kinds: Any, *given: Any) -> tuple[Any, ...]:
@@ -389,11 +389,12 @@ class CompressedReplay(CompressedBuffer):
         done = validate_per_env("done", done, self.n_envs, may_broadcast=False)
         obs = self._checked_observation(obs)
         next_obs = self._checked_observation(next_obs, "next_obs")
-        if kinds and not self._new_arrays and all(map(operator.is_, given, (obs, next_obs, action, reward, done))):
+        checked = obs, next_obs, action, reward, done
+        if kinds and all(map(operator.is_, given, checked)):
             # Of one dtype, any values can be written; of another one, some may not fit.
             is_of_one_dtype = obs.dtype == next_obs.dtype == self.observations.dtype
             self._passed = kinds if is_of_one_dtype else None
-        return *self._encoded(obs, next_obs), action, reward, done
+        return checked
 
     def sample(self, batch_size: int, env: Any = None) -> Any:
         """Sample a batch, as SB3's buffer does, with observations in the configured output dtype.
@@ -404,13 +405,6 @@ class CompressedReplay(CompressedBuffer):
         """
         is_seen = env is not None or isinstance(self, HerReplayBuffer)  # whose environment computes rewards
         return self._batch(partial(super().sample, batch_size, env=env), is_seen=is_seen)
-
-    def _not_of_a_batch(self) -> Iterable[np.ndarray[Any, Any]] | None:
-        if self.device.type != "cpu":
-            return None
-        # SB3 reads its arrays with arrays of indices, which copies.
-        arrays = [*vars(self).values(), *(array for _, array in self._arrays())]
-        return [array for array in arrays if type(array) is np.ndarray]
 
 
 class CompressedRollout(CompressedBuffer):

@@ -307,3 +307,17 @@ def test_a_thread_that_reads_never_sees_a_row_halfway_moved() -> None:
     over.set()
     thread.join()
     assert not wrong
+
+
+def test_what_is_written_in_place_follows_the_rules_of_numpy() -> None:
+    for ours in filled().ours:
+        plain = np.array(ours)
+        for array in (ours, plain):
+            np.add(array, 1, out=array, where=plain > 5)
+        assert_same(ours, plain)
+        with pytest.raises(ValueError, match="without a copy"):
+            np.asarray(ours, dtype="f2", copy=False)
+    for ours in successor_arrays((8, 2, 3), np.uint8):
+        with pytest.raises(TypeError, match="casting rule"):
+            ours += 0.5
+        assert not ours.any()

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -242,3 +243,62 @@ print(sum(getattr(buffer, name).nbytes for name in ("actions", "rewards", "dones
     assert grown < 0.6 * measured["sb3"][0]
     assert 0.5 * raw < counted < 0.55 * raw
     assert abs(grown - counted - rest) < 0.15 * counted
+
+
+@pytest.mark.parametrize("n_saves", [1, 5])
+def test_a_save_in_the_middle_of_a_step_changes_nothing(n_saves: int) -> None:
+    """As by a signal's handler: the scheduler of a cluster says that it is about to end the process."""
+    space = spaces.Box(-np.inf, np.inf, (8,), np.float32)
+    pair = [cls(320, space, spaces.Discrete(2), device="cpu") for cls in (CompressedReplayBuffer, ReplayBuffer)]
+    ours = pair[0]
+    n_saves_done: list[int] = []
+
+    def save_at(nth: int) -> Callable[..., Any]:
+        """Return a trace that saves before the ``nth`` line of this package that comes."""
+        left = nth
+
+        def trace(frame: FrameType, event: str, _: Any) -> Any:
+            nonlocal left
+            if "successor" not in frame.f_code.co_filename:
+                return None
+            left -= event == "line"
+            if 0 <= -left < n_saves:
+                sys.settrace(None)
+                n_saves_done.append(len(pickle.dumps(ours)))
+                sys.settrace(trace)
+            return trace
+
+        return trace
+
+    before = sys.gettrace()
+    for step in range(700):
+        obs, next_obs = np.full((1, 8), step, "f4"), np.full((1, 8), step + (1 if step % 5 else 1000), "f4")
+        rest: tuple[Any, ...] = np.zeros((1, 1)), np.zeros(1), np.ones(1), [{}]
+        pair[1].add(obs, next_obs, *rest)
+        sys.settrace(save_at(step % 23))
+        try:
+            ours.add(obs, next_obs, *rest)
+        finally:
+            sys.settrace(before)
+        np.testing.assert_array_equal(ours.next_observations[step % 320], next_obs)
+    assert len(n_saves_done) > 100
+    np.testing.assert_array_equal(ours.observations, pair[1].observations)
+    np.testing.assert_array_equal(ours.next_observations, pair[1].next_observations)
+
+
+@pytest.mark.parametrize("n_envs", [1, 2])
+def test_what_passed_once_is_not_looked_at_again(n_envs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    space = spaces.Box(-np.inf, np.inf, (8,), np.float32)
+    buffer = CompressedReplayBuffer(320, space, spaces.Discrete(2), device="cpu", n_envs=n_envs)
+    looks: list[Any] = []
+    real = CompressedReplayBuffer._checked_step
+
+    def counted(self: CompressedReplayBuffer, *arguments: Any) -> Any:
+        looks.append(arguments)
+        return real(self, *arguments)
+
+    monkeypatch.setattr(CompressedReplayBuffer, "_checked_step", counted)
+    obs = np.zeros((n_envs, 8), np.float32)
+    for _ in range(10):
+        buffer.add(obs, obs, np.zeros((n_envs, 1)), np.zeros(n_envs), np.zeros(n_envs), [{}] * n_envs)
+    assert len(looks) == 1
