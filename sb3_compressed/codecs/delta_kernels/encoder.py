@@ -1,8 +1,4 @@
-"""The numba kernels behind ``delta``; :mod:`sb3_compressed.codecs.delta` tells the wire format.
-
-*Bank* are the bytes of all reference frames, one after the other; the bytes of the frame itself follow, as far as they
-are known. The *source* of the byte at ``position`` of the frame is that at ``shift + position`` of all these.
-"""
+"""From frames to deltas."""
 
 from __future__ import annotations
 
@@ -10,11 +6,18 @@ import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
-from sb3_compressed.byte_kernels import INT, STEP, WORD, common_length, copy_bytes, number_at
+from sb3_compressed.byte_kernels import INT, WORD, common_length, copy_bytes
+from sb3_compressed.codecs.delta_kernels.references import nearest_reference
+from sb3_compressed.codecs.delta_kernels.sources import (
+    FIRST_REFERENCE,
+    LONG,
+    N_RECENT,
+    address_of,
+    n_readable,
+    remember_shift,
+)
 from sb3_compressed.jit import (
-    BYTE_ROWS,
     BYTES,
-    INT_ROWS,
     INTS,
     READ_BYTE_ROWS,
     READ_BYTES,
@@ -26,20 +29,13 @@ from sb3_compressed.jit import (
     word_at,
 )
 
-__all__ = ["DONE", "NOT_A_DELTA", "decode_deltas", "encode_deltas", "index_words", "word_differences"]
+__all__ = ["TABLE_BITS", "encode_deltas", "index_words"]
 
-TO_DO, DONE, NOT_A_DELTA, CORRUPT = 0, 1, 2, 3
-"""What :func:`decode_deltas` says of a payload."""
-
-FIRST_REFERENCE = 2  # header bytes below are those of zstd payloads
-LONG = 255  # a number that does not fit one byte: two bytes follow
 MAX_NUMBER = 0xFFFF  # that two bytes tell
 MAX_GAP = 5  # equal bytes between two runs that cost less as literals than as a new run
-N_RECENT = 4  # shifts that a change of source can name by one byte
 MAX_SOURCE = (256 - N_RECENT) << 16  # positions that three bytes can tell, beside the recent shifts
 MIN_GAIN = 7  # bytes that another source must have in common with a frame, beyond those of the present one
 DENSE = 4  # bytes of a word that have to differ for another source to be looked for: small things are no scrolling
-SAMPLE = 32  # words looked at in one go, to tell which frames are alike
 ROOM = 16  # bytes that a run, a change of source and the end of a payload take at most, besides literals
 MAX_STRETCH_NBYTES = 5  # what a stretch of 65,536 equal bytes takes
 TABLE_BITS = 16
@@ -70,42 +66,6 @@ def differ_in(some: int, others: int, length: int, n_bytes: int) -> bool:
     return n >= n_bytes
 
 
-@kernel(INT, INT, INT, INT)
-def count_different_words(some: int, others: int, n_words: int) -> int:
-    """Count the words that differ at two addresses; without branches, for wide instructions."""
-    n_different = 0
-    for k in range(n_words):
-        n_different += word_at(some + k * WORD) != word_at(others + k * WORD)
-    return n_different
-
-
-@kernel(INT, INT, INT, INT, INT)
-def dissimilarity(frame: int, reference: int, size: int, most: int) -> int:
-    """Tell how different two frames are, up to ``most``, from a quarter of their words: a measure to choose by."""
-    if size < 8 * SAMPLE * WORD:  # of small ones, from all
-        return count_different_words(frame, reference, size // WORD)
-    n_different = 0
-    at = 0
-    while at + SAMPLE * WORD <= size and n_different < most:
-        n_different += count_different_words(frame + at, reference + at, SAMPLE)
-        at += 4 * SAMPLE * WORD
-    return n_different
-
-
-@kernel(types.void, READ_BYTE_ROWS, INT_ROWS)
-def word_differences(frames: NDArray[np.uint8], differences: NDArray[np.int64]) -> None:
-    """Write in how many words each two of ``frames`` ``(n, frame_nbytes)`` differ to ``differences`` ``(n, n)``."""
-    n_frames, size = frames.shape
-    for i in range(n_frames):
-        differences[i, i] = 0
-        for j in range(i):
-            address = frames.ctypes.data
-            n_different = count_different_words(address + i * size, address + j * size, size // WORD)
-            for k in range(size - size % WORD, size):
-                n_different += frames[i, k] != frames[j, k]
-            differences[i, j] = differences[j, i] = n_different
-
-
 @kernel(INT, types.uint64)
 def place_of_word(word: np.uint64) -> int:
     """Return where a word has its place in a table of ``2 ** TABLE_BITS``."""
@@ -126,25 +86,6 @@ def index_words(bank: NDArray[np.uint8], table: NDArray[np.int32]) -> None:
         if word != before:
             table[place_of_word(word)] = i
         before = word
-
-
-@kernel(INT, INT, INT, INT, INT, INT)
-def nearest_reference(frame: int, size: int, bank: int, n_references: int, guess: int) -> int:
-    """Return which reference differs from a frame least, ``guess`` where it is as good as another.
-
-    :param frame: address of the frame's bytes
-    :param size: how many there are
-    :param bank: address of the references
-    """
-    nearest = guess
-    least = dissimilarity(frame, bank + guess * size, size, size)
-    for index in range(n_references):
-        if index != guess:
-            found = dissimilarity(frame, bank + index * size, size, least)
-            if found < least:
-                least = found
-                nearest = index
-    return nearest
 
 
 @kernel(INT, BYTES, INT, INT)
@@ -174,33 +115,6 @@ def write_equal(payload: NDArray[np.uint8], written: int, frame: int, start: int
         written += 1
         start += MAX_NUMBER + 1
     return write_number(payload, written, end - start)
-
-
-@kernel(types.void, INTS, INT, INT)
-def remember_shift(recent: NDArray[np.int64], place: int, shift: int) -> None:
-    """Put a shift that is left before the recent ones, and take the one at ``place`` out of them."""
-    for k in range(place, 0, -1):
-        recent[k] = recent[k - 1]
-    recent[0] = shift
-
-
-@kernel(INT, INT, INT, INT, INT)
-def n_readable(source: int, bank_size: int, position: int, size: int) -> int:
-    """Return for how many bytes from ``position`` on a source can be read, 0 if it cannot be.
-
-    Of the frame itself only what lies a whole step back can: closer bytes may not be there when a step is copied.
-    """
-    if source < 0:
-        return 0
-    if source < bank_size:
-        return min(bank_size - source, size - position)
-    return size - position if source - bank_size + STEP <= position else 0
-
-
-@kernel(INT, INT, INT, INT, INT)
-def address_of(source: int, bank: int, bank_size: int, frame: int) -> int:
-    """Return where a source is in memory."""
-    return bank + source if source < bank_size else frame + source - bank_size
 
 
 @kernel(PAIR, READ_BYTES, READ_BYTES, SHORT_INTS, INT, INT, INT, INT, INTS)
@@ -385,111 +299,3 @@ def encode_deltas(
         written += max(length, 0)
         ends[k] = written
     return written
-
-
-@kernel(PAIR, INT, INT, INT)
-def read_number(payload: int, at: int, size: int) -> tuple[int, int]:
-    """Return the number at ``at`` and where what follows it starts; beyond ``size`` where it goes beyond the end.
-
-    :param payload: address of the payload
-    :param size: how many bytes it has
-    """
-    if at >= size:
-        return 0, size + 1
-    first = number_at(payload + at)
-    if first < LONG:
-        return first, at + 1
-    if at + 3 > size:
-        return 0, size + 1
-    return number_at(payload + at + 1) | number_at(payload + at + 2) << 8, at + 3
-
-
-@kernel(types.uint8, INT, INT, INT, INT, INTS, INT, INT)
-def decode_delta(
-    payload: int, payload_size: int, bank: int, bank_size: int, recent: NDArray[np.int64], frame: int, size: int
-) -> int:
-    """Decode one payload; return :data:`DONE`, :data:`NOT_A_DELTA` or :data:`CORRUPT`.
-
-    :param payload: address of the payload, of ``payload_size`` bytes
-    :param bank: address of the references of its codec, ``bank_size`` bytes in all
-    :param recent: room for the recent shifts, ``(N_RECENT,)``
-    :param frame: address of the memory for the frame, of ``size`` bytes
-    """
-    if payload_size == 0 or size == 0 or byte_at(payload) < FIRST_REFERENCE:
-        return NOT_A_DELTA
-    shift = (number_at(payload) - FIRST_REFERENCE) * size
-    if shift + size > bank_size:
-        return CORRUPT
-    recent[:] = shift
-    position = 0
-    at = 1
-    while True:
-        equal, at = read_number(payload, at, payload_size)
-        if at > payload_size or position + equal > size:
-            return CORRUPT
-        while equal > 0:  # twice where the source goes on from the bank's end to the frame
-            source = shift + position
-            readable = n_readable(source, bank_size, position, size)
-            if readable <= 0:
-                return CORRUPT
-            length = min(equal, readable)
-            copy_bytes(address_of(source, bank, bank_size, frame), frame + position, length, readable)
-            position += length
-            equal -= length
-        if position == size:
-            return DONE if at == payload_size else CORRUPT
-        length, at = read_number(payload, at, payload_size)
-        if at > payload_size:
-            return CORRUPT
-        if length > 0:
-            if position + length > size or at + length > payload_size:
-                return CORRUPT
-            copy_bytes(payload + at, frame + position, length, min(payload_size - at, size - position))
-            position += length
-            at += length
-            continue
-        # Another source, named by its shift or where it begins.
-        if at >= payload_size:
-            return CORRUPT
-        place = number_at(payload + at)
-        if place < N_RECENT:
-            better = recent[place]
-            at += 1
-        else:
-            if at + 3 > payload_size:
-                return CORRUPT
-            source = number_at(payload + at + 1) | number_at(payload + at + 2) << 8
-            better = ((place - N_RECENT) << 16 | source) - position
-            place = N_RECENT - 1
-            at += 3
-        remember_shift(recent, place, shift)
-        shift = better
-
-
-@kernel(INT, INT_ROWS, INT_ROWS, BYTE_ROWS, BYTES)
-def decode_deltas(
-    places: NDArray[np.int64], banks: NDArray[np.int64], frames: NDArray[np.uint8], status: NDArray[np.uint8]
-) -> int:
-    """Decode the payloads that are deltas.
-
-    :param places: for each payload its address, how many bytes it has, and the index of its codec, ``(n, 3)``
-    :param banks: for each codec the address of its references, the bytes they have, and those of one, ``(n_codecs, 3)``
-    :param frames: is given the frames, ``(n, frame_nbytes)``
-    :param status: for each payload, :data:`TO_DO`, or :data:`DONE` if its frame is there; is given :data:`DONE`,
-        :data:`NOT_A_DELTA` or :data:`CORRUPT`, ``(n,)``
-    :return: the number of payloads that are not done
-    """
-    n_left = 0
-    n_frames, size = frames.shape
-    recent = np.empty(N_RECENT, dtype=np.int64)
-    for k in range(n_frames):
-        if status[k] == DONE:
-            continue
-        writer = places[k, 2]
-        if not 0 <= writer < len(banks):
-            raise IndexError("a payload's writer is not among the codecs")
-        bank_size = banks[writer, 1] if banks[writer, 2] == size else 0
-        frame = frames.ctypes.data + k * size
-        status[k] = decode_delta(places[k, 0], places[k, 1], banks[writer, 0], bank_size, recent, frame, size)
-        n_left += status[k] != DONE
-    return n_left

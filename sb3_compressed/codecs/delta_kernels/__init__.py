@@ -1,0 +1,21 @@
+"""The numba kernels behind ``delta``; :mod:`sb3_compressed.codecs.delta` tells the wire format.
+
+They become part of each other's machine code; as in :mod:`sb3_compressed.byte_kernels`, delete ``__pycache__`` after
+editing one.
+"""
+
+from sb3_compressed.codecs.delta_kernels.decoder import DONE, NOT_A_DELTA, decode_deltas
+from sb3_compressed.codecs.delta_kernels.encoder import TABLE_BITS, encode_deltas, index_words
+from sb3_compressed.codecs.delta_kernels.references import word_differences
+from sb3_compressed.codecs.delta_kernels.sources import FIRST_REFERENCE
+
+__all__ = [
+    "DONE",
+    "FIRST_REFERENCE",
+    "NOT_A_DELTA",
+    "TABLE_BITS",
+    "decode_deltas",
+    "encode_deltas",
+    "index_words",
+    "word_differences",
+]
