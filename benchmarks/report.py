@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import statistics
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -65,8 +66,25 @@ def _wrong(results: Results) -> list[str]:
     ]
 
 
-def readme_part(written: dict[str, Any], plot: str) -> str:
-    """Return what the README says: what was measured, the plot, and the short table."""
+def trainings(results: Results) -> str:
+    """Return a sentence about the wall-clock time of whole trainings with the default codec."""
+    times, is_equal = {}, True
+    for algorithm in dict.fromkeys(label.partition(",")[0] for label in results):
+        times[algorithm], of_algorithm = training.summary(results, algorithm, "auto")
+        is_equal &= of_algorithm
+    said = " and ".join(
+        f"{statistics.median(ratios):.2f}x ({name}; {min(ratios):.2f}x to {max(ratios):.2f}x in {len(ratios)} pairs)"
+        for name, ratios in times.items()
+    )
+    weights = "bit-identical" if is_equal else "**different**"
+    return (
+        f"Whole trainings on Pong take {said} of the time that they take with SB3's buffers, and end with {weights} "
+        f"weights ([pairs of runs]({RESULTS.relative_to(ROOT).as_posix()}/training.md))."
+    )
+
+
+def readme_part(written: dict[str, Any], plot: str, trained: Results) -> str:
+    """Return what the README says: what was measured, the plot, the short table, and how long trainings take."""
     results: Results = written["results"]
     chosen = {
         label: {name: of_label[name] for name in ["SB3", *IN_README] if name in of_label}
@@ -83,7 +101,9 @@ def readme_part(written: dict[str, Any], plot: str) -> str:
         "memory is what the operating system counts (RSS)."
     )
     image = f"![memory and sampling time of each buffer and codec]({plot})"
-    return "\n\n".join([textwrap.fill(before, 120), ratio_table(chosen), image, textwrap.fill(after, 120)])
+    texts = [trainings(trained), after] if trained else [after]
+    paragraphs = [textwrap.fill(text, 120, break_long_words=False, break_on_hyphens=False) for text in texts]
+    return "\n\n".join([textwrap.fill(before, 120), ratio_table(chosen), image, *paragraphs])
 
 
 def write_readme(readme: Path, part: str) -> None:
@@ -118,7 +138,9 @@ def main() -> None:
         plot = folder / "codecs.svg"
         plots.codecs(codecs["results"], plot)
         shown = plot.resolve().relative_to(arguments.readme.resolve().parent).as_posix()
-        write_readme(arguments.readme, readme_part(found["replay"], shown))
+        write_readme(
+            arguments.readme, readme_part(found["replay"], shown, found.get("training", {}).get("results", {}))
+        )
     print(f"{len(found)} results in {folder}")
 
 

@@ -42,6 +42,11 @@ def test_everything_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     (folder / "replay.json").write_text(written("replay", replay_results()))
     sizes = {"400": replay_results()["Pong"], "800": replay_results()["Pong"]}
     (folder / "scale.json").write_text(written("scale", sizes))
+    runs = {
+        f"DQN, seed {seed}": {"SB3": {"seconds": 100.0, "weights": "a"}, "auto": {"seconds": seconds, "weights": "a"}}
+        for seed, seconds in enumerate([97.0, 98.0, 120.0])
+    }
+    (folder / "training.json").write_text(written("training", runs))
     monkeypatch.setattr("sys.argv", ["report.py", "--results", str(folder), "--readme", str(readme)])
     report.main()
     text = readme.read_text()
@@ -50,6 +55,9 @@ def test_everything_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert "old" not in text
     assert "| sb3-compressed `auto` | 50.00% | 50.00% | 0.50x |" in text
     assert "![memory and sampling time of each buffer and codec](results/codecs.svg)" in text
+    said = text.replace("\n", " ")
+    assert "Whole trainings on Pong take 0.98x (DQN; 0.97x to 1.20x in 3 pairs) of the time" in said
+    assert "bit-identical weights" in said
     assert "a processor" in (folder / "replay.md").read_text()
     first = {path.name: path.read_bytes() for path in folder.glob("*.svg")}
     assert first.keys() == {"codecs.svg", "scale.svg", "games.svg"}
