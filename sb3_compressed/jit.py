@@ -21,12 +21,12 @@ __all__ = [
     "SHORT_INTS",
     "byte_at",
     "first_byte_of",
-    "int_at",
+    "int32_at",
     "kernel",
     "last_byte_of",
     "prefetch",
     "put_byte",
-    "put_int",
+    "put_int32",
     "put_word",
     "word_at",
 ]
@@ -114,7 +114,7 @@ def _put_word(typingctx: Any, address: Any, word: Any) -> Any:
 
 
 @intrinsic
-def _int_at(typingctx: Any, address: Any) -> Any:
+def _int32_at(typingctx: Any, address: Any) -> Any:
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.sext(builder.load(_pointer(builder, arguments[0], 32)), ir.IntType(64))
 
@@ -122,7 +122,7 @@ def _int_at(typingctx: Any, address: Any) -> Any:
 
 
 @intrinsic
-def _put_int(typingctx: Any, address: Any, number: Any) -> Any:
+def _put_int32(typingctx: Any, address: Any, number: Any) -> Any:
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         builder.store(builder.trunc(arguments[1], ir.IntType(32)), _pointer(builder, arguments[0], 32))
 
@@ -169,9 +169,9 @@ put_byte = cast("Callable[[int, int], None]", _put_byte)
 """Write a byte to an address."""
 put_word = cast("Callable[[int, np.uint64], None]", _put_word)
 """Write a uint64 to the 8 bytes from an address on; it need not be aligned."""
-int_at = cast("Callable[[int], int]", _int_at)
+int32_at = cast("Callable[[int], int]", _int32_at)
 """Read the 32-bit integer at an address, which is aligned."""
-put_int = cast("Callable[[int, int], None]", _put_int)
+put_int32 = cast("Callable[[int, int], None]", _put_int32)
 """Write a 32-bit integer to an address, which is aligned."""
 prefetch = cast("Callable[[int], None]", _prefetch)
 """Begin to fetch what is at an address into the caches. A hint, harmless for addresses of any kind."""

@@ -27,7 +27,7 @@ CONTENT = bytes.__basicsize__ - 1  # which counts the zero behind them
 
 
 @kernel(INT, INT)
-def int_at(address: int) -> int:
+def int64_at(address: int) -> int:
     """Read the int64 at an address."""
     return np.int64(word_at(address))  # type: ignore[return-value]
 
@@ -55,18 +55,18 @@ def locate_payloads(
     """
     # Objects lie anywhere in memory. Fetching them all at once takes a fraction of waiting for one after the other.
     for k in range(n_slots):
-        prefetch(int_at(slots + 8 * k) + SIZE)
+        prefetch(int64_at(slots + 8 * k) + SIZE)
     n_codecs = 0
     written = 0
     for k in range(n_slots):
-        slot = int_at(slots + 8 * k)
-        if slot == 0 or int_at(slot + TYPE) != tuple_type:
+        slot = int64_at(slots + 8 * k)
+        if slot == 0 or int64_at(slot + TYPE) != tuple_type:
             return 0
         end = (k + 1) * n_frames
         writer = -1
-        for item in range(int_at(slot + SIZE)):
-            part = int_at(slot + ITEMS + 8 * item)
-            if int_at(part + TYPE) != bytes_type:
+        for item in range(int64_at(slot + SIZE)):
+            part = int64_at(slot + ITEMS + 8 * item)
+            if int64_at(part + TYPE) != bytes_type:
                 writer = 0
                 while writer < n_codecs and codecs[writer, 0] != part:
                     writer += 1
@@ -80,7 +80,7 @@ def locate_payloads(
                 return 0
             else:
                 places[written, 0] = part + CONTENT
-                places[written, 1] = int_at(part + SIZE)
+                places[written, 1] = int64_at(part + SIZE)
                 places[written, 2] = writer
                 prefetch(part + CONTENT + LINE)
                 written += 1

@@ -15,7 +15,7 @@ from numba import types
 from numpy.typing import NDArray
 
 from sb3_compressed.byte_kernels import EVERYWHERE, INT, copy_bytes, differ
-from sb3_compressed.jit import BYTES, INTS, int_at, kernel, put_int
+from sb3_compressed.jit import BYTES, INTS, int32_at, kernel, put_int32
 
 __all__ = [
     "BEGIN",
@@ -72,7 +72,7 @@ def follower_of(state: Ints, item: int) -> int:
 @kernel(INT, INTS, INT)
 def slot_of(state: Ints, item: int) -> int:
     """Return the address of the slot in the pool that an item has."""
-    address: int = state[POOL] + (int_at(state[PLACES] + item * INT32) - 1) * state[ITEM_NBYTES]
+    address: int = state[POOL] + (int32_at(state[PLACES] + item * INT32) - 1) * state[ITEM_NBYTES]
     return address
 
 
@@ -83,7 +83,7 @@ def address_of(state: Ints, item: int) -> int:
     if staged >= 0 and item < state[END] * state[N_ENVS]:
         address: int = state[STAGE] + staged * state[ITEM_NBYTES]
         return address
-    if int_at(state[PLACES] + item * INT32):
+    if int32_at(state[PLACES] + item * INT32):
         return slot_of(state, item)
     return follower_of(state, item)
 
@@ -92,13 +92,13 @@ def address_of(state: Ints, item: int) -> int:
 def put(state: Ints, item: int, source: int) -> None:
     """Give an item that is not staged a next observation of its own, with the bytes at an address."""
     place = state[PLACES] + item * INT32
-    if int_at(place) == 0:
+    if int32_at(place) == 0:
         if state[N_FREE]:
             state[N_FREE] -= 1
-            put_int(place, int_at(state[FREE] + state[N_FREE] * INT32))
+            put_int32(place, int32_at(state[FREE] + state[N_FREE] * INT32))
         else:  # the lowest that was never used: behind it, no memory has been touched
             state[N_SLOTS] += 1
-            put_int(place, state[N_SLOTS])
+            put_int32(place, state[N_SLOTS])
     copy_bytes(source, slot_of(state, item), state[ITEM_NBYTES], state[ITEM_NBYTES])
 
 
@@ -106,10 +106,10 @@ def put(state: Ints, item: int, source: int) -> None:
 def release(state: Ints, item: int) -> None:
     """Let the next observation of an item be its follower again."""
     place = state[PLACES] + item * INT32
-    if int_at(place):  # else nothing is written: this page of memory may never have been touched
-        put_int(state[FREE] + state[N_FREE] * INT32, int_at(place))
+    if int32_at(place):  # else nothing is written: this page of memory may never have been touched
+        put_int32(state[FREE] + state[N_FREE] * INT32, int32_at(place))
         state[N_FREE] += 1
-        put_int(place, 0)
+        put_int32(place, 0)
 
 
 @kernel(types.void, INTS, INT, INT)

@@ -79,7 +79,7 @@ class SuccessorStore:
         """Stage a row and some after it, and compare those that were staged before."""
         self._stage(row, min(row + len(self.stage), len(self.observations)))
 
-    def settle(self, row: int = 0) -> None:
+    def settle(self, row: int) -> None:
         """Stage no rows; those that were are compared now.
 
         :param row: where writing is expected to go on

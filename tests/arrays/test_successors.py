@@ -184,7 +184,7 @@ def test_only_what_does_not_follow_is_kept() -> None:
             next_observations[row] = obs
             if row % 100 == 99:
                 obs = rng.normal(size=(2, 17))  # an episode ends
-        next_observations._store.settle()
+        next_observations._store.settle(0)
         assert own_slots(next_observations) == 20, f"lap {lap}"
     assert next_observations.nbytes < 0.08 * observations.nbytes
 

@@ -11,6 +11,7 @@ from sb3_compressed.codecs.delta_kernels.sources import (
     FIRST_REFERENCE,
     LONG,
     N_RECENT,
+    PAIR,
     address_of,
     n_readable,
     remember_shift,
@@ -21,8 +22,6 @@ __all__ = ["DONE", "NOT_A_DELTA", "decode_deltas"]
 
 TO_DO, DONE, NOT_A_DELTA, CORRUPT = 0, 1, 2, 3
 """What :func:`decode_deltas` says of a payload."""
-
-PAIR = types.UniTuple(types.int64, 2)  # type: ignore[no-untyped-call]
 
 
 @kernel(PAIR, INT, INT, INT)

@@ -12,6 +12,7 @@ from sb3_compressed.codecs.delta_kernels.sources import (
     FIRST_REFERENCE,
     LONG,
     N_RECENT,
+    PAIR,
     address_of,
     n_readable,
     remember_shift,
@@ -40,7 +41,6 @@ ROOM = 16  # bytes that a run, a change of source and the end of a payload take 
 MAX_STRETCH_NBYTES = 5  # what a stretch of 65,536 equal bytes takes
 TABLE_BITS = 16
 HASH = np.uint64(0x9E3779B97F4A7C15)  # 2**64 / golden ratio (Knuth, The Art of Computer Programming 3, 6.4)
-PAIR = types.UniTuple(types.int64, 2)  # type: ignore[no-untyped-call]
 
 
 @kernel(INT, types.uint64)

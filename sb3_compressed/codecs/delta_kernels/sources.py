@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 from sb3_compressed.byte_kernels import INT, STEP
 from sb3_compressed.jit import INTS, kernel
 
-__all__ = ["FIRST_REFERENCE", "LONG", "N_RECENT", "address_of", "n_readable", "remember_shift"]
+__all__ = ["FIRST_REFERENCE", "LONG", "N_RECENT", "PAIR", "address_of", "n_readable", "remember_shift"]
 
 FIRST_REFERENCE = 2  # header bytes below are those of zstd payloads
 LONG = 255  # a number that does not fit one byte: two bytes follow
 N_RECENT = 4  # shifts that a change of source can name by one byte
+PAIR = types.UniTuple(types.int64, 2)  # type: ignore[no-untyped-call]
 
 
 @kernel(types.void, INTS, INT, INT)
