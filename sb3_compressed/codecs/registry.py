@@ -93,7 +93,7 @@ def get_codec(shorthand: str | Codec, **kwargs: Any) -> Codec:
     if isinstance(shorthand, Codec):
         return shorthand
     name, level = parse_shorthand(shorthand)
-    codec = _codec_class(name, shorthand)
+    codec = codec_class(name, shorthand)
     if level is not None:
         if codec.levels is None:
             raise CodecError(f"codec {name!r} has no levels, got {shorthand!r}")
@@ -126,7 +126,13 @@ def parse_shorthand(shorthand: str) -> tuple[str, int | None]:
     raise InvalidShorthand(f"cannot read the codec shorthand {shorthand!r}: {advice}; {_known()}")
 
 
-def _codec_class(name: str, shorthand: str) -> type[Codec]:
+def codec_class(name: str, shorthand: str | None = None) -> type[Codec]:
+    """Return the class registered under a name.
+
+    :param shorthand: what the user wrote, for the message
+    :raises UnknownCodec: if there is none
+    """
+    shorthand = shorthand or name
     try:
         entry = _registry[name]
     except KeyError:
