@@ -5,7 +5,16 @@ Each is a subclass of the built-in that a caller would catch anyway, so ``except
 
 from __future__ import annotations
 
-__all__ = ["CodecError", "CorruptPayload", "InvalidShorthand", "LevelOutOfRange", "LossyDtypeWarning", "UnknownCodec"]
+__all__ = [
+    "CodecError",
+    "CorruptPayload",
+    "CorruptStorage",
+    "InvalidShorthand",
+    "LevelOutOfRange",
+    "LossyDtypeWarning",
+    "StorageError",
+    "UnknownCodec",
+]
 
 
 class CodecError(ValueError):
@@ -41,6 +50,14 @@ class CorruptPayload(ValueError):
     def __str__(self) -> str:
         place = f"payload {self.index} of the batch" if self.slot is None else f"slot {self.slot}"
         return f"corrupt payload in {place}: {self.reason}"
+
+
+class StorageError(ValueError):
+    """A folder cannot be used as asked: of something else, in use, missing, of a buffer that does not fit."""
+
+
+class CorruptStorage(StorageError):
+    """A file of a buffer's storage is damaged; the message names the file and the byte."""
 
 
 class LossyDtypeWarning(UserWarning):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, SupportsIndex
 
 import numpy as np
@@ -17,6 +17,7 @@ from sb3_compressed.arrays.handover import new_output, note_decoded
 from sb3_compressed.arrays.indexing import is_whole, split_index
 from sb3_compressed.arrays.memory import held_nbytes
 from sb3_compressed.arrays.sharing import FrameSharing
+from sb3_compressed.arrays.slot_store import SlotStore
 from sb3_compressed.arrays.slots import Slot, SlotCoder
 from sb3_compressed.codecs import Codec, get_codec
 from sb3_compressed.errors import CorruptPayload, LossyDtypeWarning
@@ -94,6 +95,8 @@ class CompressedArray(NDArrayOperatorsMixin):
             self._coder, LayoutSearch(tuple(item_shape)) if searched else None
         )
         self._slots = _unwritten((rows, n_envs))
+        #: Where slots were written since somebody began to ask, ``(rows, n_envs)``.
+        self._changed: NDArray[np.bool_] | None = None
 
     # -- what it is ------------------------------------------------------------------------------------------
 
@@ -101,7 +104,8 @@ class CompressedArray(NDArrayOperatorsMixin):
     def slots(self) -> NDArray[Any]:
         """Object array ``(rows, n_envs)`` with one slot an item: a payload, a tuple of payloads, or ``None``.
 
-        Before the first write it is a read-only stand-in that takes no memory.
+        Before the first write it is a read-only stand-in that takes no memory. Of an array on disk, it holds the
+        addresses of slots.
         """
         return self._slots
 
@@ -177,7 +181,7 @@ class CompressedArray(NDArrayOperatorsMixin):
         lead_shape = selected.shape if is_array else ()
         # References of our own, a view would not do: others may write while kernels read what they refer to.
         is_own = is_array and selected.ndim == 1 and selected.flags.owndata
-        slots = selected if is_own else selected.flatten() if is_array else [selected]
+        slots = selected if is_own else selected.flatten() if is_array else _array_of([selected], self._slots.dtype)
         out = new_output((len(slots), *self.item_shape), self.dtype)
         try:
             self._coder.decode_into(slots, out, self.num_threads)
@@ -226,6 +230,7 @@ class CompressedArray(NDArrayOperatorsMixin):
         if is_encoded_row(value):
             self._allocate()
             self._slots[index] = value.reshape(self._slots.shape[1:])
+            self._note_change(index)
             return
         lead, inside = split_index(index, self._slots.ndim, self.ndim)
         if inside:
@@ -244,12 +249,13 @@ class CompressedArray(NDArrayOperatorsMixin):
             lead_shape = selected.shape if isinstance(selected, np.ndarray) else ()
             items = self._broadcast(values, lead_shape)
             slots = self._coder.encode(items.reshape(math.prod(lead_shape), *self.item_shape))
+        references = self._references(slots)
         self._allocate()
         if isinstance(selected, np.ndarray):
-            # fromiter, since an assignment would take a list of equally long tuples for a second axis
-            self._slots[lead] = np.fromiter(slots, dtype=object, count=len(slots)).reshape(selected.shape)
+            self._slots[lead] = references.reshape(selected.shape)
         else:
-            self._slots[lead] = slots[0]
+            self._slots[lead] = references[0]
+        self._note_change(lead)
 
     def checked_row(self, value: Any) -> NDArray[Any]:
         """Return observations of all environments in the shape and dtype they are stored in.
@@ -283,7 +289,17 @@ class CompressedArray(NDArrayOperatorsMixin):
             rows = self._sharing.encode_rows(first, second)
         else:
             rows = [self._coder.encode(row) for row in (first, second) if row is not None]
-        return [np.fromiter(slots, dtype=ENCODED, count=len(slots)) for slots in rows]
+        return [self._references(slots) for slots in rows]
+
+    def _references(self, slots: list[Slot]) -> NDArray[Any]:
+        """Return what stands for slots in :attr:`slots`, an array ``(n,)``."""
+        if self._coder.store is not None:
+            return self._coder.store.write(slots).view(STORED)
+        return _array_of(slots, ENCODED)
+
+    def _note_change(self, lead: Any) -> None:
+        if self._changed is not None:
+            self._changed[lead] = True
 
     def _stored_values(self, value: Any) -> NDArray[Any]:
         values = cast_values(np.asarray(value), self.dtype)
@@ -343,14 +359,62 @@ class CompressedArray(NDArrayOperatorsMixin):
         """
         return self._with_slots(_unwritten(self._slots.shape))
 
+    # -- in a store ------------------------------------------------------------------------------------------
+
+    def keep_in(self, store: SlotStore, addresses: NDArray[np.int64]) -> None:
+        """Keep slots in a store from now on instead of in memory. All arrays that share frames have to.
+
+        :param addresses: where the addresses of the slots are, ``(rows, n_envs)``; what is there now is its content
+        """
+        self._coder.store = store
+        self._slots = addresses
+
+    def slots_at(self, rows: Any) -> NDArray[Any]:
+        """Return the slots of some rows as they are in memory, a copy; what is shared is the same object.
+
+        :raises CorruptPayload: if one is damaged
+        """
+        slots = self._slots[rows]
+        if self._coder.store is None:
+            return np.array(slots, dtype=object)
+        return self._coder.store.load(slots.ravel()).reshape(slots.shape)
+
+    def put_slots(self, rows: Any, slots: NDArray[Any]) -> None:
+        """Write slots that another array of this kind returned from :meth:`slots_at`."""
+        self._allocate()
+        self._slots[rows] = (
+            slots if self._coder.store is None else self._coder.store.write([*slots.flat]).reshape(slots.shape)
+        )
+        self._note_change(rows)
+
+    def stream_data(self) -> dict[str, Any]:
+        """Return, for JSON, what it and the arrays that share frames with it have found out."""
+        return {} if self._sharing is None else self._sharing.to_data()
+
+    def restore_stream(self, data: Mapping[str, Any], codec: Codec, last: list[Slot]) -> None:
+        """Go on, for all arrays that share frames, where others were when :meth:`stream_data` gave this.
+
+        :param codec: the codec they had
+        :param last: the slots of the row that was written last, as :meth:`slots_at` returns them
+        :raises ValueError: if the data does not fit
+        """
+        if self._sharing is not None:
+            self._sharing.restore(data, codec, last)
+
+    def track_changes(self) -> NDArray[np.bool_]:
+        """Return an array ``(rows, n_envs)`` that is set from now on where slots are written."""
+        self._changed = np.zeros(self._slots.shape, dtype=np.bool_)
+        return self._changed
+
     def _allocate(self) -> None:
-        if not self._slots.flags.writeable:
+        if not self._slots.flags.writeable:  # never so in a store
             self._slots = np.empty(self._slots.shape, dtype=object)
 
     def _view(self, change: Callable[[NDArray[Any]], NDArray[Any]]) -> CompressedArray:
         self._allocate()
         view = self._with_slots(change(self._slots))
         view._sharing = None  # its rows need not be those of the stream of observations
+        view._changed = None if self._changed is None else change(self._changed)
         return view
 
     def _with_slots(self, slots: NDArray[Any]) -> CompressedArray:
@@ -362,7 +426,8 @@ class CompressedArray(NDArrayOperatorsMixin):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> CompressedArray:
         # Slots hold references to payloads, which are immutable.
-        other = self._with_slots(self._slots.copy() if self._slots.flags.writeable else self._slots)
+        other = self._with_slots(self.slots_at(slice(None)) if self._slots.flags.writeable else self._slots)
+        other._changed = None
         memo[id(self)] = other
         other._coder = copy.deepcopy(self._coder, memo)
         other._sharing = copy.deepcopy(self._sharing, memo)
@@ -370,9 +435,11 @@ class CompressedArray(NDArrayOperatorsMixin):
 
     def __getstate__(self) -> dict[str, Any]:
         # Rows behind the last written one would make the pickle of a young buffer larger than its content.
-        is_written = (self._slots != np.array(None, dtype=object)).any(axis=tuple(range(1, self._slots.ndim)))
+        unwritten = np.array(None, dtype=object) if self._slots.dtype == object else 0
+        is_written = (self._slots != unwritten).any(axis=tuple(range(1, self._slots.ndim)))
         n_written = int(np.flatnonzero(is_written)[-1]) + 1 if is_written.any() else 0
-        return {**self.__dict__, "_slots": (self._slots.shape, self._slots[:n_written])}
+        slots = self.slots_at(slice(n_written))
+        return {**self.__dict__, "_slots": (self._slots.shape, slots), "_changed": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         shape, written = state["_slots"]
@@ -409,16 +476,23 @@ class CompressedArray(NDArrayOperatorsMixin):
 
 #: The dtype of rows that are encoded already. NumPy hands what it says of itself on to copies.
 ENCODED = np.dtype(object, metadata={"sb3_compressed": "slots"})
+#: The same for addresses of slots in a store.
+STORED = np.dtype(np.int64, metadata=dict(ENCODED.metadata or {}))
 
 
 def is_encoded_row(value: Any) -> bool:
     """Tell whether a value is one of those that :meth:`CompressedArray.encode_rows` returned, or a copy of it."""
-    return isinstance(value, np.ndarray) and value.dtype.kind == "O" and value.dtype.metadata == ENCODED.metadata
+    return isinstance(value, np.ndarray) and value.dtype.metadata == ENCODED.metadata
 
 
 def _unwritten(shape: tuple[int, ...]) -> NDArray[Any]:
     """Return slots that were never written: one ``None`` seen from everywhere, since NumPy fills object arrays."""
     return np.broadcast_to(np.array(None, dtype=object), shape)
+
+
+def _array_of(slots: list[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+    # fromiter, since NumPy would take equally long tuples for a second axis.
+    return np.fromiter(slots, dtype=dtype, count=len(slots))
 
 
 def _holds_every_value(narrow: np.dtype[Any], wide: np.dtype[Any]) -> bool:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["FrameLayout", "FrameStack", "LayoutSearch", "stated_layout", "validate_n_frames"]
+__all__ = ["FrameLayout", "FrameStack", "LayoutSearch", "possible_layouts", "stated_layout", "validate_n_frames"]
 
 FrameStack = int | Literal["auto"] | None
 """What a user says of frame stacking: found from the data, a number of frames, or none."""
@@ -106,7 +106,7 @@ class LayoutSearch:
 
     def __init__(self, item_shape: tuple[int, ...]) -> None:
         self.n_steps = 0
-        self.candidates = list(_possible_layouts(item_shape, self.MAX_FRAMES))
+        self.candidates = list(possible_layouts(item_shape, self.MAX_FRAMES))
         self._score: Counter[FrameLayout] = Counter()
 
     @property
@@ -134,7 +134,7 @@ class LayoutSearch:
         return best if self._score[best] >= self.EVIDENCE and (is_ahead or self.over) else None
 
 
-def _possible_layouts(item_shape: tuple[int, ...], max_frames: int) -> Iterator[FrameLayout]:
+def possible_layouts(item_shape: tuple[int, ...], max_frames: int = LayoutSearch.MAX_FRAMES) -> Iterator[FrameLayout]:
     """Yield every layout of such items."""
     axes: tuple[Literal[0, -1], ...] = (0, -1) if len(item_shape) > 1 else (0,) if item_shape else ()
     for axis in axes if math.prod(item_shape) else ():

@@ -28,6 +28,8 @@ def held_nbytes(*slot_arrays: NDArray[Any]) -> int:
         if not slots.flags.writeable:  # nothing was written yet
             continue
         total += slots.nbytes
+        if slots.dtype != object:  # addresses
+            continue
         for slot in slots.ravel().tolist():
             if slot is None or id(slot) in seen:
                 continue

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import islice
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sb3_compressed.arrays.frames import FrameLayout, LayoutSearch
-from sb3_compressed.arrays.slots import Slot, SlotCoder
+from sb3_compressed.arrays.frames import FrameLayout, LayoutSearch, possible_layouts, stated_layout
+from sb3_compressed.arrays.slots import Slot, SlotCoder, slot_n_frames
 from sb3_compressed.arrays.teacher import Teacher
-from sb3_compressed.codecs import LearningCodec
+from sb3_compressed.codecs import Codec, LearningCodec
 
 __all__ = ["FrameSharing"]
 
@@ -112,6 +113,38 @@ class FrameSharing:
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_known": None}  # the payloads say the same
+
+    def to_data(self) -> dict[str, Any]:
+        """Return, for JSON, what it has found out; the codec is not part of it."""
+        layout = self.coder.layout
+        return {
+            "layout": None if layout is None else [layout.axis, layout.n_frames],
+            "searches": self._search is not None,
+            "lessons": self._teacher.to_data(),
+        }
+
+    def restore(self, data: Mapping[str, Any], codec: Codec, slots: list[Slot]) -> None:
+        """Go on where another one was when it gave this data.
+
+        :param codec: the codec that it used
+        :param slots: the last row it encoded, nothing if there was none
+        :raises ValueError: if the data does not fit
+        """
+        layout = data["layout"]
+        if layout is not None:
+            axis, n_frames = layout
+            possible = [stated_layout(self.coder.item_shape, n_frames), *possible_layouts(self.coder.item_shape)]
+            fitting = [other for other in possible if other and [other.axis, other.n_frames] == [axis, n_frames]]
+            if not fitting:
+                raise ValueError(f"items of shape {self.coder.item_shape} are no {n_frames} frames along axis {axis}")
+            self.coder.layout = fitting[0]
+        if not data["searches"]:
+            self._search = None
+        self._teacher.restore(data["lessons"])
+        self.coder.codec = codec
+        self._known = None
+        # Of a row that was written before the layout was found, nothing is the continuation.
+        self._slots = slots if all(slot_n_frames(slot) == self.coder.n_frames for slot in slots) else []
 
 
 class KnownRow:

@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 from sb3_compressed.arrays.frames import FrameLayout
 from sb3_compressed.arrays.gathering import Gathered, gather, gather_in_python, unpack_slot
 from sb3_compressed.arrays.handover import recall, remember
+from sb3_compressed.arrays.slot_store import SlotStore
 from sb3_compressed.codecs import Codec, LearningCodec
 from sb3_compressed.errors import CorruptPayload
 from sb3_compressed.threads import in_chunks
 
-__all__ = ["Slot", "SlotCoder"]
+__all__ = ["Slot", "SlotCoder", "pack_slot", "slot_n_frames"]
 
 Slot = bytes | tuple[Any, ...] | None
 """What an array keeps of one item.
@@ -56,6 +57,8 @@ class SlotCoder:
         self.dtype = dtype
         self.codec = codec
         self.layout = layout
+        #: Where slots are that are no objects in memory.
+        self.store: SlotStore | None = None
         self._learns = isinstance(codec, LearningCodec)  # and so do those that learned from it
 
     @property
@@ -100,7 +103,7 @@ class SlotCoder:
         if continued[0] is codec and len(continued) == 1 + n_frames:  # type: ignore[index, arg-type]
             return (codec, *continued[1 + n_gone :], *fresh)  # type: ignore[index]
         codecs, payloads = unpack_slot(continued)
-        return _pack([*codecs[n_gone:], *[codec] * n_gone], [*payloads[n_gone:], *fresh])  # type: ignore[list-item]
+        return pack_slot([*codecs[n_gone:], *[codec] * n_gone], [*payloads[n_gone:], *fresh])  # type: ignore[list-item]
 
     def continue_each(self, slots: Sequence[Slot], fresh: Sequence[bytes]) -> list[Slot]:
         """Return the slots of items that follow those of ``slots`` with one new frame each, as :meth:`join` does."""
@@ -127,7 +130,7 @@ class SlotCoder:
     def decode_into(self, slots: Sequence[Slot] | NDArray[Any], out: NDArray[Any], num_threads: int = 1) -> None:
         """Decode slots into memory that the caller owns.
 
-        :param slots: ``n`` slots, fastest from an object array
+        :param slots: ``n`` slots, fastest from an object array; or an array of their addresses in the store
         :param out: C-contiguous array ``(n, *item_shape)`` of any dtype; values are cast to it
         :param num_threads: how many threads may work on it
         :raises CorruptPayload: with the position of the slot as its ``index``
@@ -143,6 +146,11 @@ class SlotCoder:
             slots = np.fromiter(slots, dtype=object, count=len(slots))
         layout = self.layout  # once: another thread may find it meanwhile
         n_frames = 1 if layout is None else layout.n_frames
+        if self.store is not None and slots.dtype != object:
+            if isinstance(self.codec, LearningCodec) and (gathered := self.store.gather(slots, n_frames)):
+                self._decode_gathered(gathered, layout, out, num_threads)
+                return
+            slots = self.store.load(slots)
         if isinstance(self.codec, LearningCodec) and (gathered := gather(slots, n_frames)):
             self._decode_gathered(gathered, layout, out, num_threads)
             return
@@ -159,6 +167,9 @@ class SlotCoder:
                 raise CorruptPayload(error.reason, positions[error.index]) from error
             if not is_all:
                 out[positions] = part
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "store": None}  # copies and pickles are in memory
 
     def _decode_kind(
         self, kind: Kind, slots: NDArray[Any], layout: FrameLayout | None, out: NDArray[Any], num_threads: int
@@ -233,7 +244,14 @@ def _kind(slot: Slot) -> Kind:
     return Kind.FRAMES
 
 
-def _pack(codecs: Sequence[LearningCodec], payloads: Sequence[bytes]) -> tuple[Any, ...]:
+def slot_n_frames(slot: Slot) -> int:
+    """Return how many payloads a slot has."""
+    if type(slot) is not tuple:
+        return 0 if slot is None else 1
+    return [*map(type, slot)].count(bytes)
+
+
+def pack_slot(codecs: Sequence[LearningCodec], payloads: Sequence[bytes]) -> tuple[Any, ...]:
     """Return the slot of which :func:`~sb3_compressed.arrays.gathering.unpack_slot` gives these."""
     parts: list[Any] = []
     previous = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -83,6 +84,15 @@ class Teacher:
     def __getstate__(self) -> dict[str, Any]:
         # A pickle is to be as large as the payloads: the sample is left out and collected anew.
         return {**self.__dict__, "_seen": 0, "_next_sample": 0, "_sample": []}
+
+    def to_data(self) -> dict[str, Any]:
+        """Return, for JSON, when it taught what; the sample is left out as it is of a pickle."""
+        return {"interval": self._interval, "learned_nbytes": self._learned_nbytes}
+
+    def restore(self, data: Mapping[str, Any]) -> None:
+        """Go on where another one was when it gave this data."""
+        self._interval = min(max(int(data["interval"]), self.FIRST), self.LONGEST)
+        self._learned_nbytes = float(data["learned_nbytes"])
 
 
 def _payload_nbytes(codec: LearningCodec, frames: NDArray[Any]) -> float:

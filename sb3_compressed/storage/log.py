@@ -1,0 +1,252 @@
+"""A log in a folder: numbered segments, of which the last one tells the whole state.
+
+A segment begins with a *snapshot*, records that tell all that has to be known of the segments before it; so a log is
+opened by reading its last segment. Earlier ones are kept as long as its owner refers to what is in them. A new segment
+gets its name when its snapshot is on the disk, and until then there is the one before it: there is no moment without a
+whole state.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+from collections.abc import Iterable
+from pathlib import Path
+
+from sb3_compressed.errors import CorruptStorage, StorageError
+from sb3_compressed.storage.lock import FolderLock
+from sb3_compressed.storage.segment import Segment
+
+__all__ = ["Log", "holds_log"]
+
+NAME = re.compile(r"([0-9]{8})\.log")
+UNFINISHED = "unfinished"
+
+
+class Log:
+    """The segments of a folder, open for reading or, by one process at a time, for writing.
+
+    Use :meth:`create` or :meth:`open`.
+
+    :param folder: the folder
+    :param lock: the right to write to it, ``None`` for reading
+    """
+
+    def __init__(self, folder: Path, lock: FolderLock | None) -> None:
+        self.folder = folder
+        self.segments: dict[int, Segment] = {}
+        self._lock = lock
+
+    @classmethod
+    def create(cls, folder: Path, *, overwrite: bool = False, advice: str = "") -> Log:
+        """Return a log without segments; :meth:`start_segment` makes the first one, and replaces what there was.
+
+        :param advice: what a user can do where there is one already
+        :raises StorageError: if the folder holds a log already, or something else
+        """
+        folder.mkdir(parents=True, exist_ok=True)
+        existing = segment_numbers(folder)
+        if existing and not overwrite:
+            raise StorageError(f"{folder} holds a buffer already; {advice}")
+        _refuse_strangers(folder)
+        log = cls(folder, FolderLock(folder))
+        log._next, log._identity = max(existing, default=-1) + 1, secrets.randbits(64)
+        log._replaced = existing
+        return log
+
+    _next = 0
+    _identity = 0
+    _replaced: Iterable[int] = ()
+
+    @classmethod
+    def open(cls, folder: Path, *, writable: bool = False) -> Log:
+        """Open the log of a folder. Nothing of the segments is read yet.
+
+        :raises StorageError: if there is none, or another process writes to it
+        :raises CorruptStorage: if the last segment's header is damaged
+        """
+        if not folder.is_dir():
+            raise StorageError(f"there is no folder {folder}")
+        if not segment_numbers(folder):
+            raise StorageError(f"{folder} holds no buffer")
+        log = cls(folder, FolderLock(folder) if writable else None)
+        try:
+            last = max(segment_numbers(folder))
+            log._open_segment(last)
+            log._next, log._identity = last + 1, log.last.identity
+            if writable:
+                for path in folder.glob(f"*.{UNFINISHED}"):
+                    path.unlink()
+        except BaseException:
+            log.close()
+            raise
+        return log
+
+    @property
+    def last(self) -> Segment:
+        """The segment that is written to."""
+        return self.segments[max(self.segments)]
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether this process may write to it."""
+        return self._lock is not None and self._lock.is_ours
+
+    def segment(self, number: int) -> Segment:
+        """Return a segment, and open it first if need be.
+
+        :raises CorruptStorage: if it is not there, or damaged
+        """
+        if number not in self.segments:
+            self._open_segment(number)
+        return self.segments[number]
+
+    def _open_segment(self, number: int) -> None:
+        path = self._path(number)
+        is_written_to = self._lock is not None and not self.segments  # the first one that is opened
+        try:
+            segment = Segment(path, writable=is_written_to)
+        except FileNotFoundError:
+            raise CorruptStorage(f"{path} is missing") from None
+        if segment.number != number or (self.segments and segment.identity != self._identity):
+            segment.close()
+            raise CorruptStorage(f"{path} does not belong here, it is number {segment.number} of its buffer")
+        self.segments[number] = segment
+
+    def newest(self) -> Segment:
+        """Return the last segment that there is by now."""
+        return self.segment(max(segment_numbers(self.folder), default=self.last.number))
+
+    def append(self, kind: int, content: bytes | bytearray) -> int:
+        """Write a record to the last segment and return the offset of its content there.
+
+        :raises StorageError: if it is open for reading only, or in a process that was forked from the one that writes
+        :raises OSError: if the disk does not take it
+        """
+        self._check_writable()
+        return self.last.append(kind, content)
+
+    def start_segment(self, snapshot: Iterable[tuple[int, bytes]], capacity: int) -> None:
+        """Begin the next segment.
+
+        :param snapshot: kinds and contents of the records that it begins with
+        :param capacity: the bytes that it is to have room for besides them
+        :raises StorageError: as :meth:`append`
+        :raises OSError: if the disk does not take it; the log goes on with the segment before
+        """
+        self._check_writable()
+        path = self._path(self._next)
+        unfinished = path.with_suffix(f".{UNFINISHED}")
+        segment = Segment.create(unfinished, self._next, self._identity)
+        try:
+            for kind, content in snapshot:
+                segment.append(kind, content)
+            segment.make_room(capacity)
+            if self.segments:
+                self.last.flush()
+            segment.flush()
+            unfinished.rename(path)
+            _flush_folder(self.folder)
+        except BaseException:
+            segment.close()
+            unfinished.unlink(missing_ok=True)
+            raise
+        segment.path = path
+        if self.segments:
+            self.last.seal()
+        self.segments[self._next] = segment
+        self._next += 1
+        for number in self._replaced:
+            self._path(number).unlink(missing_ok=True)
+        self._replaced = ()
+
+    def keep(self, numbers: Iterable[int]) -> None:
+        """Delete all segments but some and the last one. Who reads them meanwhile can go on."""
+        self._check_writable()
+        kept = {*numbers, max(self.segments)}
+        for number in segment_numbers(self.folder):
+            if number not in kept:
+                self._path(number).unlink(missing_ok=True)
+                if number in self.segments:
+                    self.segments.pop(number).close()
+
+    def flush(self) -> None:
+        """Return when all that was written outlives a power cut."""
+        self._check_writable()
+        self.last.flush()
+
+    def release(self) -> None:
+        """Let others write to the folder, and go on reading."""
+        if self._lock is not None:
+            if self.is_writable and self.segments:
+                self.last.give_back_room()
+            self._lock.release()
+            self._lock = None
+
+    def acquire(self) -> None:
+        """Write to the folder again, if nobody else did meanwhile.
+
+        :raises StorageError: if somebody did, or does
+        """
+        if self._lock is not None:
+            return
+        self._lock = FolderLock(self.folder)
+        try:
+            last = self.last
+            changed = f"{self.folder} was written to by another buffer meanwhile; overwrite=True replaces that"
+            if segment_numbers(self.folder)[-1:] != [last.number]:
+                raise StorageError(changed)
+            again = Segment(self._path(last.number), writable=True)
+            again.end = last.end
+            if again.identity != self._identity or again.bytes[last.end :].any():
+                again.close()
+                raise StorageError(changed)
+            self.segments[last.number] = again
+        except BaseException:
+            self._lock.release()
+            self._lock = None
+            raise
+
+    def close(self) -> None:
+        """Let go of the folder. Segments that are open can still be read."""
+        self.release()
+        for segment in self.segments.values():
+            segment.close()
+
+    def _check_writable(self) -> None:
+        if self._lock is None:
+            raise StorageError(f"{self.folder} is open for reading only")
+        if not self._lock.is_ours:
+            raise StorageError(f"{self.folder} is closed, or was opened by the process that this one was forked from")
+
+    def _path(self, number: int) -> Path:
+        return self.folder / f"{number:08}.log"
+
+
+def holds_log(folder: Path) -> bool:
+    """Tell whether there is a log in a folder."""
+    return folder.is_dir() and bool(segment_numbers(folder))
+
+
+def segment_numbers(folder: Path) -> list[int]:
+    """Return the numbers of the segments in a folder, sorted."""
+    return sorted(int(match[1]) for match in map(NAME.fullmatch, os.listdir(folder)) if match)
+
+
+def _refuse_strangers(folder: Path) -> None:
+    """Raise if there are files in a folder that this package did not put there."""
+    ours = re.compile(rf"lock|[0-9]{{8}}\.(log|{UNFINISHED})")
+    strangers = sorted(name for name in os.listdir(folder) if not ours.fullmatch(name))
+    if strangers:
+        raise StorageError(f"{folder} holds other files, as {strangers[0]}; name an empty or a new folder")
+
+
+def _flush_folder(folder: Path) -> None:
+    """Return when the names in a folder outlive a power cut, where the operating system can say so."""
+    if hasattr(os, "O_DIRECTORY"):
+        descriptor = os.open(folder, os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

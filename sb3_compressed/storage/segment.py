@@ -1,0 +1,241 @@
+r"""One segment of a log: a file that only ever grows, of records with checksums.
+
+A segment begins with a header of 32 bytes: ``b"SB3CMPR\n"``, the version of the format and the segment's number (both
+uint32), the log's identity (uint64) and the XXH64 of these (uint64). Records follow one after the other, each of
+
+- a header of 16 bytes: the checksum of the content (uint64), how many bytes it has (uint32), the kind of the record
+  (uint8), and the lowest 24 bits of the XXH64 of these 13 bytes;
+- the content, whose checksum is an XXH64 with kind and number of bytes as its seed;
+- the byte 255.
+
+Numbers are little-endian. The file may be longer than what was written to it, and is zero there. So where the process
+that writes was killed is told apart from damage: a record cut short has nothing but zeros from some byte on, and
+therefore lacks its last byte; a bit that flipped later does not look like that.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sb3_compressed.errors import CorruptStorage, StorageError
+from sb3_compressed.storage.checksum import checksum
+
+__all__ = ["FORMAT_VERSION", "Record", "Segment", "record_nbytes"]
+
+MAGIC = b"SB3CMPR\n"
+FORMAT_VERSION = 1
+HEADER = struct.Struct("<8sIIQQ")
+CHECKED = HEADER.size - 8  # bytes of the header before its checksum
+RECORD = struct.Struct("<QIB3s")
+RECORD_CHECKED = RECORD.size - 3
+LAST = b"\xff"
+#: Offsets have 32 bits.
+MAX_NBYTES = (1 << 32) - 1
+MIN_GROWTH = 16 << 20
+
+
+class Record(NamedTuple):
+    """A record of a segment.
+
+    :ivar kind: what its content is, 1 to 255
+    :ivar offset: where its content begins in the segment
+    :ivar content: the bytes, read-only
+    """
+
+    kind: int
+    offset: int
+    content: NDArray[np.uint8]
+
+
+def record_nbytes(content_nbytes: int) -> int:
+    """Return the bytes that a record takes."""
+    return RECORD.size + content_nbytes + len(LAST)
+
+
+class Segment:
+    """A file of records, mapped into memory for reading.
+
+    :param path: the file
+    :param writable: whether records may be appended
+    :raises CorruptStorage: if the file is no segment, or its header is damaged or of another version
+    """
+
+    def __init__(self, path: Path, *, writable: bool = False) -> None:
+        self.path = path
+        self._file = open(path, "r+b" if writable else "rb", buffering=0)  # noqa: SIM115  # see close()
+        try:
+            self.number, self.identity = self._read_header()
+            self._map()
+        except BaseException:
+            self._file.close()
+            raise
+        #: Where the next record begins; :meth:`records` finds it out.
+        self.end = HEADER.size
+
+    @classmethod
+    def create(cls, path: Path, number: int, identity: int) -> Segment:
+        """Make a file and return it, open for writing.
+
+        :param number: its place among the log's segments
+        :param identity: the log's, the same in all of its segments
+        """
+        start = HEADER.pack(MAGIC, FORMAT_VERSION, number, identity, 0)[:CHECKED]
+        path.write_bytes(start + checksum(start).to_bytes(8, "little"))
+        return cls(path, writable=True)
+
+    def _map(self) -> None:
+        mapped = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
+        #: Its bytes, read-only.
+        self.bytes: NDArray[np.uint8] = np.frombuffer(mapped, dtype=np.uint8)
+
+    def _read_header(self) -> tuple[int, int]:
+        header = self._file.read(HEADER.size)
+        if len(header) < HEADER.size or not header.startswith(MAGIC):
+            raise CorruptStorage(f"{self.path} does not begin as a file of this package")
+        _, version, number, identity, expected = HEADER.unpack(header)
+        if checksum(header[:CHECKED]) != expected:
+            raise CorruptStorage(f"{self.path} is damaged at byte 0, in its header")
+        if version != FORMAT_VERSION:
+            raise CorruptStorage(f"{self.path} has version {version} of the format, known here is {FORMAT_VERSION}")
+        return number, identity
+
+    @property
+    def room(self) -> int:
+        """Bytes that further records may take."""
+        return len(self.bytes) - self.end
+
+    def make_room(self, nbytes: int) -> None:
+        """Have room for further records. What was read before stays where it is as long as somebody refers to it."""
+        if self.end + nbytes > MAX_NBYTES:
+            raise StorageError(f"{self.path} cannot have more than {MAX_NBYTES} bytes")
+        if self.room < nbytes:
+            self._file.truncate(self.end + nbytes)  # the disk holds only what is written
+            self._map()
+
+    def see_growth(self) -> None:
+        """Map what another process has made room for since."""
+        if os.fstat(self._file.fileno()).st_size > len(self.bytes):
+            self._map()
+
+    def append(self, kind: int, content: bytes | bytearray) -> int:
+        """Write a record and return the offset of its content. It outlives the process, not yet a power cut.
+
+        :raises OSError: if the disk does not take it; there is then no such record
+        :raises StorageError: if the segment would become too large for its offsets
+        """
+        if record_nbytes(len(content)) > self.room:
+            self.make_room(max(record_nbytes(len(content)), MIN_GROWTH))
+        start = RECORD.pack(checksum(content, seed_of(kind, len(content))), len(content), kind, b"")[:RECORD_CHECKED]
+        data = memoryview(b"".join((start, header_check(start), content, LAST)))
+        self._write(self.end, data)
+        offset = self.end + RECORD.size
+        self.end += len(data)
+        return offset
+
+    @property
+    def next_offset(self) -> int:
+        """Where the content of the next record will be."""
+        return self.end + RECORD.size
+
+    def record_at(self, offset: int, kind: int) -> NDArray[np.uint8]:
+        """Return the content of a record of which it is known where its content begins.
+
+        :raises CorruptStorage: if there is no such record
+        """
+        start = offset - RECORD.size
+        record = self._whole_record(start) if start >= HEADER.size else None
+        if record is None or record.kind != kind:
+            raise CorruptStorage(f"{self.path} has no record of kind {kind} at byte {offset}")
+        return record.content
+
+    def _write(self, offset: int, data: memoryview) -> None:
+        self._file.seek(offset)
+        written = 0
+        while written < len(data):  # a disk that is nearly full takes a part
+            written += self._file.write(data[written:]) or 0
+
+    def records(self, start: int = HEADER.size, *, is_growing: bool = False) -> Iterator[Record]:
+        """Yield the records from an offset on, and know where the end is after the last one.
+
+        :param is_growing: whether a process may be writing the next one just now, which is then the end
+        :raises CorruptStorage: at a record that is damaged
+        """
+        self.end = start
+        while True:
+            try:
+                record = self._whole_record(self.end)
+            except CorruptStorage:
+                if not is_growing:
+                    raise
+                return
+            if record is None:
+                return
+            self.end = record.offset + len(record.content) + len(LAST)
+            yield record
+
+    def _whole_record(self, start: int) -> Record | None:
+        """Return the record that begins at an offset, ``None`` if there is none or it was cut short."""
+        there = self.bytes
+        if not self._file.closed:  # a writer that ends makes the file shorter: do not touch what is mapped behind
+            there = there[: os.fstat(self._file.fileno()).st_size]
+        offset = start + RECORD.size
+        header = there[start:offset].tobytes()
+        if len(header) < RECORD.size or header[:RECORD_CHECKED] + header_check(header[:RECORD_CHECKED]) != header:
+            if there[offset:].any():
+                raise CorruptStorage(f"{self.path} is damaged at byte {start}")
+            return None
+        expected, nbytes, kind, _ = RECORD.unpack(header)
+        content, last = there[offset : offset + nbytes], there[offset + nbytes : offset + nbytes + 1]
+        if not last.any():
+            if there[offset + nbytes :].any():
+                raise CorruptStorage(f"{self.path} is damaged at byte {offset + nbytes}")
+            return None
+        if last.tobytes() != LAST or checksum(content, seed_of(kind, nbytes)) != expected:
+            raise CorruptStorage(f"{self.path} is damaged somewhere in the {nbytes} bytes from byte {offset} on")
+        return Record(kind, offset, content)
+
+    def forget_the_rest(self) -> None:
+        """Clear what is behind the end: a record that was cut short, or what a repair gives up."""
+        behind = np.flatnonzero(self.bytes[self.end :])
+        last = self.end + int(behind[-1]) + 1 if len(behind) else self.end
+        for start in range(self.end, last, CLEARED):  # not shorter, since others may have mapped the file
+            self._write(start, memoryview(bytes(min(CLEARED, last - start))))
+
+    def give_back_room(self) -> None:
+        """Make the file as long as what was written to it."""
+        self._file.truncate(self.end)
+
+    def seal(self) -> None:
+        """Close the file, as long as what was written to it, when all of it is on the disk."""
+        self.give_back_room()
+        self.flush()
+        self.close()
+
+    def flush(self) -> None:
+        """Return when all that was written is on the disk, as far as the operating system knows."""
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        """Let go of the file. What was read from it stays readable as long as somebody refers to it."""
+        self._file.close()
+
+
+CLEARED = 1 << 20  # bytes at a time
+
+
+def header_check(start: bytes) -> bytes:
+    """Return the bytes by which damage to a record's header is seen."""
+    return checksum(start, RECORD_CHECKED).to_bytes(8, "little")[:3]
+
+
+def seed_of(kind: int, nbytes: int) -> int:
+    """Return the seed of the checksum of a record's content."""
+    return kind << 32 | nbytes

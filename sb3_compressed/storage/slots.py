@@ -1,0 +1,340 @@
+"""Slots on disk: what an array keeps of an item, written to a log and read from it.
+
+All that a slot needs is in the segment that it is in, so a segment can be deleted as soon as no table refers to one of
+its slots. Every part has a checksum of its own, the lower 32 bits of an XXH64 of what follows it with its own offset as
+the seed. Numbers are uint32, little-endian:
+
+- a *payload*: checksum, number of bytes, the offset of the codec that wrote it (0 where the array's codec does not
+  learn), the bytes;
+- a *slot*: checksum, number of payloads, the offset of each, the oldest frame first;
+- a *codec*: a record of its own, JSON as :func:`~sb3_compressed.codecs.config.data_of_codec` gives it.
+
+A slot's address is its place in the log, ``segment << 32 | offset``; 0 stands for a slot that was never written.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sb3_compressed.arrays.gathering import Gathered, unpack_slot
+from sb3_compressed.arrays.slots import Slot, pack_slot
+from sb3_compressed.codecs import Codec, LearningCodec
+from sb3_compressed.codecs.config import codec_from_data, data_of_codec
+from sb3_compressed.codecs.payloads import Payloads
+from sb3_compressed.errors import CodecError, CorruptPayload, CorruptStorage, StorageError
+from sb3_compressed.storage.checksum import checksum
+from sb3_compressed.storage.log import Log
+from sb3_compressed.storage.slot_kernels import (
+    CORRUPT,
+    OTHER,
+    PAYLOAD_HEADER,
+    SLOT_HEADER,
+    locate_stored,
+    put_checksums,
+)
+
+__all__ = ["CODEC", "SLOTS", "SlotReader", "SlotWriter", "StoredSlots", "address_of"]
+
+#: Kinds of records.
+CODEC, SLOTS = 2, 3
+NUMBER = struct.Struct("<I")
+NUMBERS = struct.Struct("<II")
+MAX_CODECS = 256
+
+
+def address_of(segment: int, offset: int) -> int:
+    """Return the place of a byte in a log as one integer."""
+    return segment << 32 | offset
+
+
+def short_checksum(data: bytes, offset: int) -> bytes:
+    """Return the checksum of a part that begins at an offset."""
+    return (checksum(data, offset) & 0xFFFFFFFF).to_bytes(4, "little")
+
+
+class SlotWriter:
+    """Writes slots to a log, and each payload once, however many slots refer to it.
+
+    Payloads and slots are known again by being the same objects, as arrays share them. Only the latest are remembered,
+    in one segment: a frame that comes again later is written again, which costs bytes and nothing else.
+
+    :param log: where to write
+    """
+
+    #: Objects that are remembered at least. A stack refers to frames that are at most as old as it is long.
+    REMEMBERED = 4096
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._segment = -1
+        # Offsets by the id of a slot, or of a payload inverted, with the object, so that no other one gets its id.
+        self._recent: dict[int, tuple[int, Any]] = {}
+        self._older: dict[int, tuple[int, Any]] = {}
+        self._codecs: dict[int, tuple[int, Codec]] = {}
+
+    def write(self, slots: Sequence[Slot]) -> NDArray[np.int64]:
+        """Write slots where they are not written yet, and return their addresses, ``(n,)``.
+
+        :raises OSError: if the disk does not take them
+        """
+        self._follow_log()
+        try:
+            written = self._written(slots)
+            while not isinstance(written, list):
+                self._forget()  # what was to come where the codec is now
+                self.place_of_codec(written)
+                written = self._written(slots)
+        except BaseException:
+            self._forget()  # what may not be there
+            raise
+        base = self._segment << 32
+        return np.array([base | offset if offset else 0 for offset in written], dtype=np.int64)
+
+    def place_of_codec(self, codec: Codec) -> int:
+        """Return the address of a codec in the last segment, where it is written if need be."""
+        self._follow_log()
+        if id(codec) not in self._codecs:
+            offset = self._log.append(CODEC, json.dumps(data_of_codec(codec)).encode())
+            self._codecs[id(codec)] = (offset, codec)
+        return address_of(self._segment, self._codecs[id(codec)][0])
+
+    def _follow_log(self) -> None:
+        number = self._log.last.number
+        if number != self._segment:
+            self._segment = number
+            self._forget()
+            self._codecs.clear()
+
+    def _forget(self) -> None:
+        self._recent, self._older = {}, {}
+
+    def _written(self, slots: Sequence[Slot]) -> list[int] | Codec:
+        """Write slots and return their offsets, 0 for unwritten ones; or return a codec to be written first."""
+        if len(self._recent) > max(self.REMEMBERED, 8 * len(slots)):
+            self._older, self._recent = self._recent, {}
+        recent, older, codecs = self._recent, self._older, self._codecs
+        # Where the content of the record will be: nobody else writes to the log.
+        start = next_offset = self._log.last.next_offset
+        pieces: list[bytes] = []
+        bounds: list[int] = []
+        offsets: list[int] = []
+        for slot in slots:
+            if slot is None:
+                offsets.append(0)
+                continue
+            found = recent.get(id(slot)) or older.get(id(slot))
+            if found:
+                offsets.append(found[0])
+                continue
+            places: list[int] = []
+            codec = 0
+            for part in slot if type(slot) is tuple else (slot,):
+                if type(part) is not bytes:
+                    if id(part) not in codecs:
+                        return part  # type: ignore[no-any-return]
+                    codec = codecs[id(part)][0]
+                    continue
+                key = ~id(part)  # where a payload is a whole slot, that has its place, too
+                found = recent.get(key) or older.get(key)
+                # One object may be two codecs' payload, such as the only one that Python has of a single byte.
+                if found and len(part) > 1:
+                    places.append(found[0])
+                    continue
+                places.append(next_offset)
+                recent[key] = (next_offset, part)
+                bounds.append(next_offset - start)
+                pieces += (NO_CHECKSUM, NUMBERS.pack(len(part), codec), part)
+                next_offset += PAYLOAD_HEADER + len(part)
+            recent[id(slot)] = (next_offset, slot)
+            offsets.append(next_offset)
+            bounds.append(next_offset - start)
+            pieces += (NO_CHECKSUM, NUMBER_LISTS[len(places)].pack(len(places), *places))
+            next_offset += SLOT_HEADER + NUMBER.size * len(places)
+        if pieces:
+            data = bytearray().join(pieces)
+            put_checksums(np.frombuffer(data, np.uint8), np.array([*bounds, len(data)], np.int64), start)
+            if self._log.append(SLOTS, data) != start:
+                raise StorageError(f"somebody else wrote to {self._log.folder}")
+        return offsets
+
+
+NO_CHECKSUM = bytes(4)
+
+
+class _NumberLists(dict[int, struct.Struct]):
+    """How many numbers follow, and these, for each length that was met."""
+
+    def __missing__(self, length: int) -> struct.Struct:
+        self[length] = struct.Struct(f"<{1 + length}I")
+        return self[length]
+
+
+NUMBER_LISTS = _NumberLists()
+
+
+class StoredSlots:
+    """The slots of a log, as arrays use them.
+
+    :param log: where they are
+    """
+
+    def __init__(self, log: Log) -> None:
+        self.writer, self.reader = SlotWriter(log), SlotReader(log)
+        self.write, self.gather, self.load = self.writer.write, self.reader.gather, self.reader.load
+
+
+class SlotReader:
+    """Reads slots from a log, and looks at the checksum of all that it reads.
+
+    :param log: where they are
+    """
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._codecs: dict[int, Codec] = {}
+        self._table: tuple[tuple[Any, ...], int, NDArray[np.int64]] = ((), 0, np.zeros((0, 2), np.int64))
+
+    def codec(self, address: int) -> Codec:
+        """Return the codec at an address of the log, always the same object.
+
+        :raises CorruptStorage: if there is none
+        """
+        if address not in self._codecs:
+            number, offset = address >> 32, address & 0xFFFFFFFF
+            segment = self._log.segment(number)
+            try:
+                self._codecs[address] = codec_from_data(json.loads(segment.record_at(offset, CODEC).tobytes()))
+            except (CodecError, UnicodeDecodeError, json.JSONDecodeError) as error:
+                raise CorruptStorage(f"{segment.path}, the codec at byte {offset}: {error}") from error
+        return self._codecs[address]
+
+    def gather(self, addresses: NDArray[np.int64], n_frames: int) -> Gathered | None:
+        """Return what is in slots of as many frames that learned codecs wrote, ``None`` if there are others too.
+
+        :param addresses: contiguous, ``(n,)``
+        :raises CorruptPayload: if a slot or one of its payloads is damaged; its ``index`` says which
+        """
+        mapped, first, table = self._mapped_segments(addresses)
+        places = np.empty((len(addresses) * n_frames, 3), dtype=np.int64)
+        known = np.empty(min(len(addresses) * n_frames, MAX_CODECS), dtype=np.int64)
+        n_codecs = locate_stored(addresses, n_frames, first, table, known, places)
+        if n_codecs <= CORRUPT:
+            index = CORRUPT - n_codecs
+            raise CorruptPayload(self._what_is_wrong(int(addresses[index])), index)
+        codecs = known[:n_codecs].tolist()
+        if n_codecs == OTHER or any(not address & 0xFFFFFFFF for address in codecs):
+            return None
+
+        def get(index: int, mapped: Any = mapped) -> bytes:  # which stays as long as somebody refers to the payloads
+            return unpack_slot(self.load(addresses[index // n_frames : index // n_frames + 1])[0])[1][index % n_frames]
+
+        return Gathered([self._learned(address) for address in codecs], Payloads(places, get), n_frames)
+
+    def _learned(self, address: int) -> LearningCodec:
+        codec = self.codec(address)
+        if not isinstance(codec, LearningCodec):
+            raise CorruptStorage(f"{self._log.folder}: the codec at {address:#x} is {codec!r}, which does not learn")
+        return codec
+
+    def _mapped_segments(self, addresses: NDArray[np.int64]) -> tuple[Any, int, NDArray[np.int64]]:
+        """Return where the segments of some slots are in memory, as :func:`locate_stored` wants to know it."""
+        mapped, first, table = self._table
+        numbers = addresses >> 32
+        low, high = (int(numbers.min()), int(numbers.max())) if len(numbers) else (0, -1)
+        last = self._log.last
+        is_there = mapped and mapped[-1] is last.bytes and first <= low and high < first + len(table)
+        if is_there and table[low - first : high + 1 - first, 1].all():
+            return self._table
+        for number in np.unique(numbers[addresses != 0]).tolist():
+            if number <= last.number:  # others are told of by their slots
+                self._log.segment(number)
+        segments = [self._log.segments[number] for number in sorted(self._log.segments)]
+        first = segments[0].number
+        table = np.zeros((last.number - first + 1, 2), dtype=np.int64)
+        for segment in segments:
+            table[segment.number - first] = segment.bytes.ctypes.data, len(segment.bytes)
+        self._table = (tuple(segment.bytes for segment in segments), first, table)
+        return self._table
+
+    def _what_is_wrong(self, address: int) -> str:
+        try:
+            self.load(np.array([address]))
+        except CorruptPayload as error:
+            return error.reason
+        return f"slot {address:#x} of {self._log.folder} cannot be read"
+
+    def load(self, addresses: NDArray[np.int64]) -> NDArray[Any]:
+        """Return slots as arrays in memory keep them, those that share payloads sharing them again.
+
+        :param addresses: ``(n,)``
+        :return: object array ``(n,)``
+        :raises CorruptPayload: if one is damaged; the message names the file and the byte
+        """
+        slots = np.empty(len(addresses), dtype=object)
+        known: dict[
+            int, Any
+        ] = {}  # slots by their addresses, payloads and the addresses of their codecs by theirs inverted
+        older: dict[int, Any] = {}
+        for index, address in enumerate(addresses.tolist()):
+            slot = known.get(address) or older.get(address)
+            if slot is None and address:
+                try:
+                    slot = known[address] = self._parse(address, known, older)
+                except CorruptStorage as error:
+                    raise CorruptPayload(str(error), index) from error
+                if len(known) > MAX_LOADED:
+                    known, older = {}, known
+            slots[index] = slot
+        return slots
+
+    def _parse(self, address: int, known: dict[int, Any], older: dict[int, Any]) -> Slot:
+        number, offset = address >> 32, address & 0xFFFFFFFF
+        segment = self._log.segment(number)
+        data = segment.bytes
+        name = f"{segment.path}, the slot at byte {offset}"
+        n = _number(data, offset + 4, name)
+        header = _part(data, offset, SLOT_HEADER + 4 * n, name)
+        places = struct.unpack_from(f"<{n}I", header, SLOT_HEADER)
+        codecs: list[Any] = []
+        payloads: list[bytes] = []
+        for place in places:
+            name = f"{segment.path}, the payload at byte {place}"
+            key = ~address_of(number, place)
+            found = known.get(key) or older.get(key)
+            if found is None:
+                nbytes = _number(data, place + 4, name)
+                whole = _part(data, place, PAYLOAD_HEADER + nbytes, name)
+                codec = NUMBER.unpack_from(whole, 8)[0]
+                found = (codec and address_of(number, codec), whole[PAYLOAD_HEADER:])
+                known[key] = found
+            codecs.append(found[0] and self._learned(found[0]))
+            payloads.append(found[1])
+        if not payloads or (any(codecs) and not all(codecs)):
+            raise CorruptStorage(f"{segment.path}, the slot at byte {offset}, makes no sense")
+        if any(codecs):
+            return pack_slot(codecs, payloads)
+        return tuple(payloads) if len(payloads) > 1 else payloads[0]
+
+
+#: Slots and payloads that are looked for among those loaded before.
+MAX_LOADED = 1 << 16
+
+
+def _number(data: NDArray[np.uint8], offset: int, name: str) -> int:
+    if offset + 4 > len(data):
+        raise CorruptStorage(f"{name}, is behind the end of the file")
+    return int(NUMBER.unpack(data[offset : offset + 4].tobytes())[0])
+
+
+def _part(data: NDArray[np.uint8], offset: int, nbytes: int, name: str) -> bytes:
+    """Return ``nbytes`` from an offset on, of which the first 4 are the checksum of the others."""
+    part = data[offset : offset + nbytes].tobytes()
+    if len(part) < nbytes or short_checksum(part[4:], offset) != part[:4]:
+        raise CorruptStorage(f"{name}, is damaged")
+    return part

@@ -1,0 +1,134 @@
+"""Spaces and other arguments of buffers as plain data, for files that no pickle is read from."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from sb3_compressed.codecs import Codec
+from sb3_compressed.codecs.config import codec_from_data, data_of_codec
+from sb3_compressed.errors import CorruptStorage, StorageError
+
+__all__ = ["argument_from_data", "data_of_argument", "data_of_space", "space_from_data"]
+
+
+def data_of_space(space: spaces.Space[Any]) -> dict[str, Any]:
+    """Return what JSON can hold of a space.
+
+    :raises StorageError: if it is of a kind that SB3's buffers do not take either
+    """
+    if isinstance(space, spaces.Box):
+        return {"space": "Box", "low": _data_of_array(space.low), "high": _data_of_array(space.high)}
+    if isinstance(space, spaces.Discrete):
+        return {"space": "Discrete", "n": int(space.n), "start": int(space.start), "dtype": np.dtype(space.dtype).str}
+    if isinstance(space, spaces.MultiDiscrete):
+        dtype = np.dtype(space.dtype).str
+        return {"space": "MultiDiscrete", "nvec": _data_of_array(space.nvec), "dtype": dtype}
+    if isinstance(space, spaces.MultiBinary):
+        return {"space": "MultiBinary", "shape": list(space.shape)}
+    if isinstance(space, spaces.Dict):
+        return {"space": "Dict", "spaces": {key: data_of_space(part) for key, part in space.spaces.items()}}
+    raise StorageError(f"cannot store {space}: it is no Box, Discrete, MultiDiscrete, MultiBinary or Dict")
+
+
+def space_from_data(data: Any) -> spaces.Space[Any]:
+    """Return the space of which :func:`data_of_space` gave this.
+
+    :raises CorruptStorage: if there is none
+    """
+    try:
+        return SPACES[data["space"]](data)
+    except (KeyError, TypeError, ValueError, AssertionError, AttributeError) as error:
+        raise CorruptStorage(f"{str(data)[:200]} is no space: {error}") from error
+
+
+def _box(data: Any) -> spaces.Space[Any]:
+    low, high = _array_from_data(data["low"]), _array_from_data(data["high"])
+    return spaces.Box(low, high, dtype=low.dtype.type)
+
+
+def _discrete(data: Any) -> spaces.Space[Any]:
+    return spaces.Discrete(data["n"], start=data["start"])
+
+
+def _multi_discrete(data: Any) -> spaces.Space[Any]:
+    return spaces.MultiDiscrete(_array_from_data(data["nvec"]), dtype=np.dtype(data["dtype"]).type)
+
+
+def _multi_binary(data: Any) -> spaces.Space[Any]:
+    shape = [int(length) for length in data["shape"]]
+    return spaces.MultiBinary(shape if len(shape) > 1 else shape[0])
+
+
+def _dict(data: Any) -> spaces.Space[Any]:
+    return spaces.Dict({key: space_from_data(part) for key, part in data["spaces"].items()})
+
+
+SPACES: dict[str, Callable[[Any], spaces.Space[Any]]] = {
+    "Box": _box,
+    "Discrete": _discrete,
+    "MultiDiscrete": _multi_discrete,
+    "MultiBinary": _multi_binary,
+    "Dict": _dict,
+}
+
+
+def _data_of_array(array: NDArray[Any]) -> dict[str, Any]:
+    """Return an array as data; one that is the same everywhere, as the bounds of images, as one element."""
+    array = np.asarray(array)
+    is_constant = array.size > 1 and array.tobytes() == array.ravel()[:1].tobytes() * array.size
+    content = array.ravel()[:1] if is_constant else array
+    text = base64.b64encode(content.tobytes()).decode("ascii")
+    return {"shape": list(array.shape), "dtype": array.dtype.str, "content": text}
+
+
+def _array_from_data(data: Any) -> NDArray[Any]:
+    dtype = np.dtype(data["dtype"])
+    content = np.frombuffer(base64.b64decode(data["content"], validate=True), dtype)
+    shape = [int(length) for length in data["shape"]]
+    return np.array(np.broadcast_to(content[0], shape) if content.size == 1 else content.reshape(shape))
+
+
+def data_of_argument(value: Any) -> Any:
+    """Return what JSON can hold of an argument of a buffer.
+
+    :raises StorageError: if it cannot be stored
+    """
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Codec):
+        return {"codec": data_of_codec(value)}
+    if isinstance(value, Enum):
+        return value.name.lower()
+    if isinstance(value, Mapping):
+        return {"mapping": {str(key): data_of_argument(part) for key, part in value.items()}}
+    try:
+        return {"dtype": np.dtype(value).str}
+    except TypeError:
+        raise StorageError(f"cannot store the argument {value!r}") from None
+
+
+def argument_from_data(data: Any) -> Any:
+    """Return the argument of which :func:`data_of_argument` gave this.
+
+    :raises CorruptStorage: if there is none
+    """
+    if not isinstance(data, dict):
+        return data
+    try:
+        [(kind, content)] = data.items()
+        if kind == "codec":
+            return codec_from_data(content)
+        if kind == "mapping":
+            return {key: argument_from_data(part) for key, part in content.items()}
+        if kind == "dtype":
+            return np.dtype(content)
+    except (TypeError, ValueError, AttributeError) as error:
+        raise CorruptStorage(f"{str(data)[:200]} is no argument: {error}") from error
+    raise CorruptStorage(f"{str(data)[:200]} is no argument")
