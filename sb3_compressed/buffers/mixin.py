@@ -37,10 +37,12 @@ from sb3_compressed.buffers.door import (
     validate_per_env,
     validate_tensor,
 )
+from sb3_compressed.buffers.persistent import Persistent, Storage, hindsight_changes
 from sb3_compressed.buffers.pinned_memory import PinnedMemory
 from sb3_compressed.buffers.plan import Key, hollow_space, plan_arrays, successor_keys
 from sb3_compressed.buffers.signature import signature_behind
 from sb3_compressed.codecs import Codec
+from sb3_compressed.errors import StorageError
 from sb3_compressed.threads import validate_num_threads
 from sb3_compressed.warning import warn_user
 
@@ -81,6 +83,10 @@ class CompressedBuffer(_Base):
         own. SB3's policies do that themselves, when they act and when they learn: leave it off with its algorithms
     :param num_threads: how many threads decode large batches, 1 for none besides the one that asks; ``None`` for as
         many as there are cores that the process may use, four at most
+    :param storage: for replay buffers, a folder to keep compressed observations in instead of in memory; see
+        :class:`~sb3_compressed.buffers.persistent.Persistent`
+    :param resume: whether to go on with the buffer that the folder holds, the newest that fits
+    :param overwrite: whether to begin anew in a folder that holds a buffer
     :raises ValueError: if an option is unknown or does not fit the space; the message lists what is allowed
     """
 
@@ -118,6 +124,9 @@ class CompressedBuffer(_Base):
         output_dtype: OutputDtype = "raw",
         normalize_images: bool = False,
         num_threads: int | None = None,
+        storage: Storage = "memory",
+        resume: bool = False,
+        overwrite: bool = False,
         **kwargs: Any,
     ) -> None:
         if output_dtype not in get_args(OutputDtype):
@@ -127,6 +136,13 @@ class CompressedBuffer(_Base):
         self.compression_method = compression_method
         self.num_threads = validate_num_threads(num_threads)
 
+        options = {
+            "compression_method": compression_method, "compression_kwargs": compression_kwargs,
+            "decompression_kwargs": decompression_kwargs, "dtypes": dtypes, "frame_stack": frame_stack,
+            "output_dtype": output_dtype, "normalize_images": normalize_images,
+        }  # fmt: skip
+        #: All arguments that say what the buffer is, by their names.
+        self.given_arguments = {**self._parent_arguments(args, kwargs, are_changed=False), **options}
         arguments = self._parent_arguments(args, kwargs)
         space = arguments["observation_space"]
         takes_dicts = isinstance(self, DictReplayBuffer | DictRolloutBuffer)
@@ -138,9 +154,10 @@ class CompressedBuffer(_Base):
         codec_kwargs = {**(compression_kwargs or {}), **(decompression_kwargs or {})}
         if len(codec_kwargs) < len(compression_kwargs or {}) + len(decompression_kwargs or {}):
             raise ValueError(f"an argument is in both compression_kwargs and decompression_kwargs: {codec_kwargs}")
-        self._plans = plan_arrays(space, compression_method, codec_kwargs, dtypes, frame_stack)
+        on_disk = storage != "memory"
+        self._plans = plan_arrays(space, compression_method, codec_kwargs, dtypes, frame_stack, on_disk=on_disk)
         self._new_arrays: dict[Key, CompressedArray] = {}  # never written: each array of a key is one like these
-        self._successor_keys = self._keys_with_successors(space, arguments)
+        self._successor_keys = frozenset() if on_disk else self._keys_with_successors(space, arguments)
         is_hollow = {*self._plans, *self._successor_keys}
         super().__init__(**{**arguments, "observation_space": hollow_space(space, is_hollow)})
         self._hollow_shape = self.obs_shape
@@ -150,11 +167,26 @@ class CompressedBuffer(_Base):
         self._put_arrays()
         for array in self._new_arrays.values():
             array.prepare()  # rather than at the first step of the training
-        self._warn_of_memory()
+        self._open_storage(storage, resume=resume, overwrite=overwrite)
+        if not on_disk:
+            self._warn_of_memory()
 
-    def _parent_arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    def _open_storage(self, storage: Any, *, resume: bool, overwrite: bool) -> None:
+        """Keep compressed observations where the options say.
+
+        :raises ValueError: if that is not possible
+        """
+        if storage != "memory" or resume or overwrite:
+            raise StorageError(
+                f"storage is for replay buffers; a {type(self).__name__} is filled anew with each rollout"
+            )
+
+    def _parent_arguments(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], *, are_changed: bool = True
+    ) -> dict[str, Any]:
         """Return the arguments for the parent's constructor by their names.
 
+        :param are_changed: whether as the parent is to get them, or as they were given
         :raises TypeError: as a call of the constructor would
         """
         try:
@@ -326,7 +358,7 @@ class CompressedBuffer(_Base):
         return tensor.float() if self.output_dtype == "float" else tensor
 
 
-class CompressedReplay(CompressedBuffer):
+class CompressedReplay(Persistent, CompressedBuffer):
     """A compressed replay buffer, in front of one of SB3's.
 
     ``optimize_memory_usage=True`` works for every class and with ``handle_timeout_termination=True``, which SB3
@@ -340,8 +372,12 @@ class CompressedReplay(CompressedBuffer):
     #: Dtypes and shapes of arguments of ``add`` that need not be looked at closer, as nearly all that come have them.
     _passed: tuple[Any, ...] | None = None
 
-    def _parent_arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        arguments = super()._parent_arguments(args, kwargs)
+    def _parent_arguments(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], *, are_changed: bool = True
+    ) -> dict[str, Any]:
+        arguments = super()._parent_arguments(args, kwargs, are_changed=are_changed)
+        if not are_changed:
+            return arguments
         handles_timeouts = arguments.get("handle_timeout_termination", True)
         if arguments.get("optimize_memory_usage") and (handles_timeouts or not self._parent_optimizes):
             arguments["optimize_memory_usage"] = False
@@ -364,6 +400,7 @@ class CompressedReplay(CompressedBuffer):
         :raises ValueError: if something does not fit; the buffer is then as it was
         :raises TypeError: if something has no numbers; the same
         """
+        self._check_storage()
         validate_infos(infos, self.n_envs)
         try:
             kinds = (
@@ -376,7 +413,12 @@ class CompressedReplay(CompressedBuffer):
             obs, next_obs, action, reward, done = self._checked_step(kinds, obs, next_obs, action, reward, done)
         if self._new_arrays:
             obs, next_obs = self._encoded(obs, next_obs)
+        if self._store is None:
+            super().add(obs, next_obs, action, reward, done, infos)
+            return
+        row, others = self.pos, hindsight_changes(self, self.pos, done)
         super().add(obs, next_obs, action, reward, done, infos)
+        self._commit_row(row, others)
 
     def _checked_step(self, kinds: Any, *given: Any) -> tuple[Any, ...]:
         """Return the arguments of ``add`` as they can be written, or raise; remember what need not be looked at again.

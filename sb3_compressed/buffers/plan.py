@@ -26,6 +26,9 @@ Key = str | None
 #: slot and its payload is about 130 bytes, and next observations are halved at best.
 MIN_COMPRESSED_NBYTES = 1024
 
+#: An item on disk has two addresses in memory, of an observation and of a next one.
+MIN_STORED_NBYTES = 32
+
 #: For each next observation that is not kept twice, there are up to 4 bytes that say so.
 MIN_SUCCESSOR_NBYTES = 16
 
@@ -72,12 +75,15 @@ def plan_arrays(
     codec_kwargs: Mapping[str, Any],
     dtypes: Any,
     frame_stack: FrameStack | Mapping[str, FrameStack],
+    *,
+    on_disk: bool = False,
 ) -> dict[Key, ArrayPlan]:
     """Return how each part of an observation space is compressed; parts that are not there stay plain arrays.
 
     ``"auto"`` compresses what is worth it and leaves small items and float vectors as they are; a codec that is
     named is used for every key. Each option may be a mapping from keys of a Dict space.
 
+    :param on_disk: whether slots are to be on disk, where vectors are better off than in memory, too
     :raises ValueError: if an option does not fit the space
     """
     parts: Mapping[Any, spaces.Space[Any]] = space.spaces if isinstance(space, spaces.Dict) else {None: space}
@@ -97,6 +103,7 @@ def plan_arrays(
                 {} if isinstance(compression_method, Mapping) and key not in compression_method else codec_kwargs,
                 *_dtypes_for_key(dtypes, key),
                 _for_key(frame_stack, key),
+                on_disk=on_disk,
             )
         except ValueError as error:
             if key is None:
@@ -114,6 +121,8 @@ def _plan_array(
     elem_type: np.dtype[Any] | None,
     runs_type: np.dtype[Any] | None,
     frame_stack: FrameStack,
+    *,
+    on_disk: bool,
 ) -> ArrayPlan | None:
     """Return how observations of one space are compressed, ``None`` if they are not; errors come in either case."""
     codec = get_codec(method, **codec_kwargs)
@@ -126,7 +135,9 @@ def _plan_array(
         if method != AUTO or _is_large(space):  # a small part of a Dict need not be a stack
             stated_layout(shape, frame_stack)  # type: ignore[arg-type]
     if method == AUTO and not (_is_large(space) and (is_stated or elem_type is not None or _may_compress(space))):
-        return None
+        if not on_disk or _item_nbytes(space) < MIN_STORED_NBYTES:
+            return None
+        codec = get_codec("none")
     return ArrayPlan(shape, codec, frame_stack, elem_type)
 
 

@@ -1,0 +1,279 @@
+"""Checkpoints: the state of a replay buffer in a folder, saved as a whole or only what changed."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sb3_compressed.arrays import CompressedArray
+from sb3_compressed.buffers import state
+from sb3_compressed.buffers.resize import Resized, rows_by_age
+from sb3_compressed.errors import CorruptPayload, CorruptStorage, StorageError
+from sb3_compressed.storage.checksum import checksum
+from sb3_compressed.storage.log import holds_log
+from sb3_compressed.storage.state import rows_of_chunk
+from sb3_compressed.storage.store import Change, Store
+
+__all__ = [
+    "Change",
+    "Checkpoint",
+    "bind",
+    "changed_chunks",
+    "checksums_of",
+    "fitted",
+    "load_into",
+    "open_storage",
+    "refuse_other",
+    "restore",
+]
+
+#: Rows that are written at a time.
+ROWS = 64
+
+
+class Checkpoint:
+    """A folder that a buffer in memory is saved to, and what of the buffer is in it already.
+
+    :param buffer: the buffer
+    :param store: the folder, which nobody holds between saves
+    :param is_saved: whether it holds what the buffer holds now
+    """
+
+    def __init__(self, buffer: Any, store: Store, *, is_saved: bool) -> None:
+        self.store = store
+        self._is_new = not is_saved
+        self._arrays = state.named_arrays(buffer)
+        self._tables: dict[str, NDArray[np.int64]] = {}
+        self._changed: dict[str, NDArray[np.bool_]] = {}
+        self._checksums: dict[str, list[int]] = {}
+        for name, array in self._arrays.items():
+            if isinstance(array, CompressedArray):
+                self._changed[name] = array.track_changes()
+                self._tables[name] = store.arrays[name] if is_saved else np.zeros(array.shape[:2], np.int64)
+        if is_saved:
+            self._checksums = checksums_of(self._plain())
+            store.arrays = self._stored()
+
+    @classmethod
+    def new(cls, buffer: Any, folder: Path, *, overwrite: bool) -> Checkpoint:
+        """Return the checkpoint of a buffer in a folder that it was not saved to yet.
+
+        :raises StorageError: if the folder holds another buffer, unless that may be overwritten, or something else
+        """
+        if holds_log(folder) and overwrite:
+            store = Store.open(folder, writable=True)  # which stays until the first save is complete
+        else:
+            store = Store.create(folder, {}, {}, {})
+        store.release()
+        return cls(buffer, store, is_saved=False)
+
+    def _plain(self) -> dict[str, Any]:
+        return {name: array for name, array in self._arrays.items() if name not in self._tables}
+
+    def _stored(self) -> dict[str, Any]:
+        """Return the arrays of the store: addresses in the places of what is compressed, plain ones as they are."""
+        return {**self._arrays, **self._tables}
+
+    def is_of(self, buffer: Any, folder: Path) -> bool:
+        """Tell whether this is that buffer's, with the arrays that it has now, and in that folder."""
+        arrays = state.named_arrays(buffer)
+        same = self._arrays.keys() == arrays.keys() and all(self._arrays[name] is arrays[name] for name in arrays)
+        return same and self.store.log.folder.resolve() == folder.resolve()
+
+    def save(self, buffer: Any) -> None:
+        """Write what changed since the last time.
+
+        :raises OSError: if the disk does not take it; the folder is as it was then, and this cannot be used again
+        :raises StorageError: if somebody else writes or wrote to the folder
+        """
+        store = self.store
+        store.acquire()
+        try:
+            spans = self._save_slots(buffer)
+            values, codecs = state.values(buffer), state.codecs(buffer)
+            plain = self._plain()
+            checksums = checksums_of(plain)
+            if self._is_new:
+                store.become(state.about(buffer), state.plans(buffer), self._stored(), values, codecs)
+            else:
+                store.commit([*spans, *changed_chunks(plain, self._checksums, checksums)], values, codecs)
+                store.log.keep(store.live_segments())
+                store.flush()
+            self._checksums, self._is_new = checksums, False
+        finally:
+            store.release()
+
+    def _save_slots(self, buffer: Any) -> list[Change]:
+        """Write the slots that changed, and their addresses to the tables; return the rows."""
+        if not self._tables:
+            return []
+        by_age = rows_by_age(buffer.pos, buffer.buffer_size, full=buffer.full)
+        behind = np.setdiff1d(np.arange(buffer.buffer_size), by_age)  # where a user may have written
+        rows = np.concatenate([behind, by_age])
+        if not self._is_new:
+            rows = rows[np.any([flags.any(axis=1) for flags in self._changed.values()], axis=0)[rows]]
+        for flags in self._changed.values():
+            flags[...] = False
+        streams = state.streams(buffer)
+        for start in range(0, len(rows), ROWS):
+            some = rows[start : start + ROWS]
+            self.store.make_room()
+            for names in streams.values():
+                # An observation and the next one after the other, so that what they share is known.
+                slots = np.stack([self._arrays[name].slots_at(some) for name in names], axis=1)  # [rows, arrays, envs]
+                addresses = self.store.slots.write([*slots.reshape(-1)]).reshape(slots.shape)
+                for index, name in enumerate(names):
+                    self._tables[name][some] = addresses[:, index]
+        rows = np.sort(rows)
+        spans = np.split(rows, np.flatnonzero(np.diff(rows) > 1) + 1) if len(rows) else []
+        return [(name, int(span[0]), int(span[-1]) + 1) for name in self._tables for span in spans]
+
+
+def checksums_of(arrays: Mapping[str, Any]) -> dict[str, list[int]]:
+    """Return the checksum of each chunk of plain arrays, by which their changes are found."""
+    found = {}
+    for name, array in arrays.items():
+        n_rows = rows_of_chunk(array)
+        chunks = (np.ascontiguousarray(array[first : first + n_rows]) for first in range(0, len(array), n_rows))
+        found[name] = [checksum(chunk.reshape(-1).view(np.uint8)) for chunk in chunks]
+    return found
+
+
+def changed_chunks(
+    arrays: Mapping[str, Any], before: Mapping[str, list[int]], after: Mapping[str, list[int]]
+) -> list[Change]:
+    """Return the rows of plain arrays of which the checksums are others than before."""
+    changes: list[Change] = []
+    for name, of_chunks in after.items():
+        n_rows, length = rows_of_chunk(arrays[name]), len(arrays[name])
+        changes += [
+            (name, index * n_rows, min((index + 1) * n_rows, length))
+            for index, (old, new) in enumerate(zip(before[name], of_chunks, strict=True))
+            if old != new
+        ]
+    return changes
+
+
+def open_storage(buffer: Any, folder: Path, *, resume: bool, overwrite: bool) -> Store:
+    """Open a folder for a buffer whose slots are to be there, and make the buffer what the folder holds.
+
+    :raises StorageError: if the folder holds a buffer and neither ``resume`` nor ``overwrite`` is said, or another one
+    """
+    if resume and overwrite:
+        raise StorageError("resume=True goes on with what a folder holds, overwrite=True begins anew: pass one of them")
+    if not resume:
+        about, plans, values = state.about(buffer), state.plans(buffer), state.values(buffer)
+        advice = "pass resume=True to go on with it, or overwrite=True to begin anew"
+        store = Store.create(folder, about, plans, values, overwrite=overwrite, advice=advice)
+        bind(buffer, store)
+        return store
+    store = Store.open(folder, writable=True)
+    try:
+        refuse_other(store, buffer)
+        arrays, values = fitted(store, buffer)
+        if arrays is not store.arrays:
+            store.become(state.about(buffer), state.plans(buffer), arrays, values)
+        bind(buffer, store)
+        restore(buffer, store, values)
+    except BaseException:
+        store.close()
+        raise
+    return store
+
+
+def bind(buffer: Any, store: Store) -> None:
+    """Put the arrays of a store in the places of a buffer's."""
+    for name, array in state.named_arrays(buffer).items():
+        if isinstance(array, CompressedArray):
+            array.keep_in(store.slots, store.arrays[name])
+        else:
+            state.put_array(buffer, name, store.arrays[name])
+
+
+def load_into(buffer: Any, store: Store) -> Checkpoint:
+    """Make a buffer in memory what a store holds, the newest that fits, and return what is saved of it.
+
+    :raises StorageError: if it cannot be such a buffer's
+    :raises CorruptPayload: if a slot is damaged
+    """
+    refuse_other(store, buffer)
+    arrays, values = fitted(store, buffer)
+    ours = state.named_arrays(buffer)
+    streams = state.streams(buffer)
+    for first in range(0, buffer.buffer_size, LOADED_ROWS):
+        rows = slice(first, min(first + LOADED_ROWS, buffer.buffer_size))
+        for names in streams.values():
+            # An observation and the next one after the other, so that what they share is one object again.
+            addresses = np.stack([arrays[name][rows] for name in names], axis=1)  # [rows, arrays, envs]
+            if addresses.any():
+                slots = store.slots.load(addresses.reshape(-1)).reshape(addresses.shape)
+                for index, name in enumerate(names):
+                    ours[name].put_slots(rows, slots[:, index])
+    for name, array in ours.items():
+        if not isinstance(array, CompressedArray):
+            array[...] = _decoded(array, arrays[name], store) if store.plans[name].is_table else arrays[name]
+    restore(buffer, store, values)
+    return Checkpoint(buffer, store, is_saved=arrays is store.arrays)
+
+
+def _decoded(like: Any, addresses: NDArray[np.int64], store: Store) -> NDArray[Any]:
+    """Return what a buffer on disk keeps in slots and one in memory does not, vectors."""
+    stored = CompressedArray(like.shape, like.dtype, "none", None)
+    stored.keep_in(store.slots, addresses)
+    return np.asarray(stored)
+
+
+#: Rows that are loaded at a time.
+LOADED_ROWS = 4096
+
+
+def refuse_other(store: Store, buffer: Any) -> None:
+    """Raise if what a store holds cannot be the state of such a buffer.
+
+    :raises StorageError: with both sides
+    """
+    if not store.about:
+        raise StorageError(f"{store.log.folder} holds no buffer: the first save to it was not completed")
+    try:
+        state.refuse_other(store.about, store.plans, buffer)
+    except KeyError as error:
+        raise CorruptStorage(f"{store.log.folder}: what it says of its buffer lacks {error}") from error
+
+
+def fitted(store: Store, buffer: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the arrays and the values of a store as a buffer of any size has them, the newest that fits."""
+    wanted = state.plans(buffer)
+    if store.plans == wanted:
+        return store.arrays, store.values
+    told = store.values
+    resized = Resized(told["pos"], len(store.arrays["actions"]), buffer.buffer_size, full=told["full"])
+    plans = {
+        name: dataclasses.replace(plan, shape=(buffer.buffer_size, *plan.shape[1:]))
+        for name, plan in store.plans.items()
+        if name != "_current_ep_start"
+    }
+    plans = {**store.plans, **plans}
+    if list(plans) != list(wanted) or any(plans[name] != wanted[name] and not plans[name].is_table for name in wanted):
+        raise StorageError(f"{store.log.folder} holds the arrays {store.plans}, here they are {wanted}")
+    arrays = {name: plan.zeros() for name, plan in plans.items()}
+    resized.arrays(store.arrays, arrays)
+    return arrays, {**told, "pos": resized.pos, "full": resized.full}
+
+
+def restore(buffer: Any, store: Store, values: dict[str, Any]) -> None:
+    """Put into a buffer all of its state that is not in arrays.
+
+    :raises CorruptStorage: if it makes no sense
+    """
+    try:
+        codecs = {name: store.slots.reader.codec(address) for name, address in store.codecs.items()}
+        state.restore_values(buffer, values, codecs or state.codecs(buffer))
+    except (KeyError, TypeError, ValueError) as error:
+        if isinstance(error, StorageError | CorruptPayload):
+            raise
+        raise CorruptStorage(f"{store.log.folder}: its values make no sense: {error!r}") from error

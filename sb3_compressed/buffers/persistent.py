@@ -1,0 +1,251 @@
+"""The mixin that lets a replay buffer outlive its process: storage in a folder, and checkpoints."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from typing_extensions import Self
+
+from sb3_compressed.arrays import CompressedArray
+from sb3_compressed.buffers import state
+from sb3_compressed.buffers.checkpoint import (
+    Change,
+    Checkpoint,
+    bind,
+    changed_chunks,
+    checksums_of,
+    fitted,
+    load_into,
+    open_storage,
+    refuse_other,
+    restore,
+)
+from sb3_compressed.errors import StorageError
+from sb3_compressed.storage.store import Store
+
+if TYPE_CHECKING:
+    from stable_baselines3.common.buffers import BaseBuffer as _Base
+else:
+    _Base = object
+
+__all__ = ["Followed", "Persistent", "Storage", "hindsight_changes"]
+
+Storage = str | PathLike[str]
+"""Where slots are kept: ``"memory"``, or a folder."""
+
+
+@dataclass(frozen=True)
+class Followed:
+    """Storage that another process may be writing to.
+
+    :param folder: the folder
+    """
+
+    folder: Path
+
+    def __fspath__(self) -> str:
+        return str(self.folder)
+
+
+class Persistent(_Base):
+    """A replay buffer that can be kept in a folder.
+
+    With ``storage=<folder>``, compressed observations live there from the first ``add``, which is one transaction:
+    killed at any moment, the process leaves a folder with all that was added before. In memory are 16 bytes a
+    transition and SB3's own arrays of actions, rewards, dones and timeouts. With ``storage="memory"``, the default,
+    :meth:`save_checkpoint` writes the same format, each time what changed since the last.
+    """
+
+    _store: Store | None = None
+    _checkpoint: Checkpoint | None = None
+    #: Rows that were added and could not be committed.
+    _uncommitted: list[Change]
+    _checksums: dict[str, list[int]]
+    #: What does not change: names of the arrays with a row for each step, and the arrays that tell of their streams.
+    _row_names: list[str]
+    _last_arrays: dict[str, CompressedArray]
+
+    def _open_storage(self, storage: Any, *, resume: bool, overwrite: bool) -> None:
+        if isinstance(storage, Followed):
+            self._follow(storage.folder)
+        elif storage != "memory":
+            self._use(open_storage(self, Path(storage), resume=resume, overwrite=overwrite))
+        elif resume or overwrite:
+            raise StorageError("resume and overwrite are for storage=<folder>, got storage='memory'")
+
+    def _use(self, store: Store) -> None:
+        self._store, self._uncommitted = store, []
+        self._row_names = [name for name, plan in store.plans.items() if plan.shape[0] == self.buffer_size]
+        self._last_arrays = state.last_of_streams(self)
+        self._checksums = checksums_of(store.arrays)
+
+    def _follow(self, folder: Path) -> None:
+        store = Store.open(folder)
+        try:
+            refuse_other(store, self)
+            arrays, values = fitted(store, self)
+            if arrays is not store.arrays:
+                raise StorageError(f"a buffer that follows {folder} has to have its size")
+            bind(self, store)
+            restore(self, store, values)
+        except BaseException:
+            store.close()
+            raise
+        self._store = store
+
+    # -- what changes ----------------------------------------------------------------------------------------
+
+    def _check_storage(self) -> None:
+        """Raise if nothing can be added because of where it would go."""
+        if self._store is not None and not self._store.log.is_writable:
+            raise StorageError(f"{self._store.log.folder} is not open for writing here; nothing was added")
+
+    def _commit_row(self, row: int, others: list[Change]) -> None:
+        """Commit a row that was added.
+
+        :param others: what changed besides
+        """
+        store = self._store
+        if store is None:
+            return
+        self._uncommitted += [(name, row, row + 1) for name in self._row_names]
+        self._uncommitted += others
+        arrays = self._last_arrays
+        store.commit(self._uncommitted, state.values(self, arrays), state.codecs(self, arrays))
+        self._uncommitted = []
+
+    def flush(self) -> None:
+        """Make all that is in the folder outlive a power cut, and with it what was written to arrays directly.
+
+        :raises StorageError: if the buffer is in memory; see :meth:`save_checkpoint`
+        """
+        store = self._writable_store("flush")
+        checksums = checksums_of(store.arrays)
+        changes = [*self._uncommitted, *changed_chunks(store.arrays, self._checksums, checksums)]
+        store.commit(changes, state.values(self), state.codecs(self))
+        store.flush()
+        self._uncommitted, self._checksums = [], checksums
+
+    def close(self) -> None:
+        """Flush and let go of the folder. What is in the buffer can still be sampled, nothing can be added."""
+        if self._store is not None:
+            if self._store.log.is_writable:
+                self.flush()
+            self._store.close()
+
+    def refresh(self) -> bool:
+        """Take in what the process that writes to the folder has added since; return whether that is anything.
+
+        :raises StorageError: if the buffer does not follow a folder
+        """
+        store = self._store
+        if store is None or store.log.is_writable:
+            raise StorageError("only a buffer that follows a folder can be refreshed; see from_checkpoint")
+        is_new = store.refresh()
+        if is_new:
+            restore(self, store, store.values)
+        return is_new
+
+    def _writable_store(self, name: str) -> Store:
+        if self._store is None:
+            raise StorageError(f"{name}() is for buffers with storage=<folder>; this one is in memory")
+        return self._store
+
+    # -- checkpoints -----------------------------------------------------------------------------------------
+
+    def save_checkpoint(self, folder: str | PathLike[str], *, overwrite: bool = False) -> None:
+        """Save the buffer to a folder: all of it the first time, then what changed since.
+
+        A kill at any moment leaves the folder with the last state that was saved whole.
+
+        :param folder: a new or empty folder, or one that this buffer was saved to or loaded from
+        :param overwrite: whether it may take the place of another buffer that is in the folder
+        :raises StorageError: if the folder holds another buffer or other files
+        :raises OSError: if the disk does not take it; the folder is as it was
+        """
+        path = Path(folder)
+        if self._store is not None and self._store.log.folder.resolve() == path.resolve():
+            self.flush()
+            return
+        checkpoint = self._checkpoint
+        if checkpoint is None or not checkpoint.is_of(self, path):
+            checkpoint = Checkpoint.new(self, path, overwrite=overwrite)
+        self._checkpoint = None  # unless all goes well
+        checkpoint.save(self)
+        self._checkpoint = checkpoint
+
+    @classmethod
+    def from_checkpoint(
+        cls,
+        folder: str | PathLike[str],
+        *,
+        buffer_size: int | None = None,
+        follow: bool = False,
+        repair: bool = False,
+        **kwargs: Any,
+    ) -> Self:
+        """Return the buffer that a folder holds.
+
+        :param buffer_size: the number of transitions it is to have room for, if not as many as there; of more than
+            that, the newest are loaded
+        :param follow: whether to read the folder in place instead of loading it, while another process may write to
+            it; :meth:`refresh` takes in what that has added
+        :param repair: whether to go back to the last state before a damaged place instead of raising
+        :param kwargs: arguments of the constructor in the places of those stored, as ``device``, or ``env`` for
+            hindsight replay
+        :raises StorageError: if the folder holds no buffer, or one of another kind
+        :raises CorruptStorage: if a file is damaged
+        """
+        store = Store.open(Path(folder), repair=repair)
+        try:
+            if not store.about:
+                raise StorageError(f"{folder} holds no buffer: the first save to it was not completed")
+            arguments = {**state.arguments_of(store.about), **kwargs}
+            if buffer_size is not None:
+                arguments["buffer_size"] = buffer_size
+            if follow:
+                store.close()
+                return cls(**arguments, storage=Followed(Path(folder)))  # type: ignore[call-arg]
+            buffer = cls(**arguments)
+            buffer._checkpoint = load_into(buffer, store)
+        except BaseException:
+            store.close()
+            raise
+        return buffer
+
+    def __getstate__(self) -> dict[str, Any]:
+        parent = getattr(super(), "__getstate__", None)
+        attributes = parent() if parent else None
+        # Copies and pickles are in memory, whole: the folder goes its own way.
+        without = {**(self.__dict__ if attributes is None else attributes), "storage": "memory"}
+        for name in ("_store", "_checkpoint", "_uncommitted", "_checksums", "_row_names", "_last_arrays"):
+            without.pop(name, None)
+        return without
+
+
+def hindsight_changes(buffer: Any, row: int, done: Any) -> list[Change]:
+    """Return what an ``add`` changes of a buffer with hindsight besides the row, called before it.
+
+    Lengths are set where an episode ends, and to zero where one begins to be overwritten.
+    """
+    ep_length = vars(buffer).get("ep_length")
+    if ep_length is None:
+        return []
+    n_rows = buffer.buffer_size
+    spans = [
+        (row, int(buffer.ep_start[row, env] + ep_length[row, env] - row) % n_rows or n_rows)
+        for env in np.flatnonzero(ep_length[row] > 0)
+    ]
+    starts = buffer._current_ep_start
+    spans += [(int(starts[env]), (row + 1 - int(starts[env])) % n_rows or n_rows) for env in np.flatnonzero(done)]
+    changes: list[Change] = [("_current_ep_start", 0, len(starts))]
+    for first, length in spans:
+        last = first + length
+        changes.append(("ep_length", first, min(last, n_rows)))
+        if last > n_rows:
+            changes.append(("ep_length", 0, last - n_rows))
+    return changes

@@ -1,0 +1,173 @@
+"""What of a replay buffer is its state: arrays by their names, and a few values; and the buffer made of them again."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sb3_compressed.arrays import CompressedArray
+from sb3_compressed.errors import StorageError
+from sb3_compressed.storage.spaces import argument_from_data, data_of_argument, data_of_space, space_from_data
+from sb3_compressed.storage.store import ArrayPlan
+
+__all__ = [
+    "about",
+    "arguments_of",
+    "codecs",
+    "named_arrays",
+    "plans",
+    "put_array",
+    "refuse_other",
+    "restore_values",
+    "streams",
+    "values",
+]
+
+OBSERVATIONS = ("observations", "next_observations")
+#: SB3's own arrays, the last three those of hindsight replay.
+PLAIN = ("actions", "rewards", "dones", "timeouts", "ep_start", "ep_length", "_current_ep_start")
+#: Arguments of SB3's constructors that say nothing of the content, or are told otherwise.
+NOT_STORED = {"observation_space", "action_space", "device", "env"}
+
+
+def named_arrays(buffer: Any) -> dict[str, Any]:
+    """Return all arrays that are part of a buffer's state, compressed and plain ones."""
+    found: dict[str, Any] = {}
+    for name in OBSERVATIONS:
+        value = vars(buffer).get(name)
+        if isinstance(value, dict):
+            found.update({f"{name}/{key}": array for key, array in value.items()})
+        elif value is not None:
+            found[name] = value
+    found.update({name: vars(buffer)[name] for name in PLAIN if isinstance(vars(buffer).get(name), np.ndarray)})
+    return found
+
+
+def put_array(buffer: Any, name: str, array: NDArray[Any]) -> None:
+    """Put a plain array in the place of one of a buffer's."""
+    attribute, _, key = name.partition("/")
+    if key:
+        getattr(buffer, attribute)[key] = array
+    else:
+        setattr(buffer, attribute, array)
+
+
+def plans(buffer: Any) -> dict[str, ArrayPlan]:
+    """Return how each array of a buffer is stored, compressed ones as addresses of slots."""
+    return {
+        name: ArrayPlan(array.shape[:2], "<i8", is_table=True)
+        if isinstance(array, CompressedArray)
+        else ArrayPlan(tuple(array.shape), array.dtype.str)
+        for name, array in named_arrays(buffer).items()
+    }
+
+
+def about(buffer: Any) -> dict[str, Any]:
+    """Return what has to be known to make such a buffer, for JSON.
+
+    :raises StorageError: if it cannot be stored
+    """
+    if getattr(buffer, "copy_info_dict", False):
+        raise StorageError(
+            "info dicts of hindsight replay (copy_info_dict=True) are Python objects and cannot be stored"
+        )
+    arguments = {name: value for name, value in buffer.given_arguments.items() if name not in NOT_STORED}
+    return {
+        "class": type(buffer).__name__,
+        "streams": {key: _stream(array) for key, array in last_of_streams(buffer).items()},
+        "observation_space": data_of_space(buffer.observation_space),
+        "action_space": data_of_space(buffer.action_space),
+        "arguments": {name: data_of_argument(value) for name, value in arguments.items()},
+    }
+
+
+def arguments_of(told: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a buffer's constructor, of which :func:`about` told.
+
+    :raises CorruptStorage: if they make no sense
+    """
+    return {
+        "observation_space": space_from_data(told["observation_space"]),
+        "action_space": space_from_data(told["action_space"]),
+        **{name: argument_from_data(value) for name, value in told["arguments"].items()},
+    }
+
+
+def _stream(array: CompressedArray) -> dict[str, str]:
+    return {"codec": array.codec.name, "stored as": array.elem_type.str}
+
+
+def refuse_other(told: Mapping[str, Any], named: Collection[str], buffer: Any) -> None:
+    """Raise if what is stored cannot be the state of such a buffer; its size may be another.
+
+    :param told: what :func:`about` told of it
+    :param named: the names of its arrays
+    :raises StorageError: with both sides
+    """
+    here = about(buffer)
+    ours, theirs = arguments_of(here), arguments_of(told)
+    for name in ("observation_space", "action_space", "n_envs"):
+        if ours.get(name, 1) != theirs.get(name, 1):
+            raise StorageError(f"{name} is {theirs.get(name, 1)} in the folder and {ours.get(name, 1)} here")
+    # A vector is a slot on disk, and in memory an array.
+    stored = {
+        key: stream for key, stream in told["streams"].items() if key in here["streams"] or stream["codec"] != "none"
+    }
+    if here["streams"] != stored:
+        raise StorageError(
+            f"observations are stored as {told['streams']} in the folder and would be as {here['streams']} here; pass "
+            "the compression_method and dtypes of the folder"
+        )
+    if set(plans(buffer)) != set(named):
+        raise StorageError(
+            f"the folder holds {', '.join(named)}, and a {type(buffer).__name__} has {', '.join(plans(buffer))}"
+        )
+
+
+def streams(buffer: Any) -> dict[str, list[str]]:
+    """Return the names of the compressed arrays that share frames, by key, ``""`` where there is no Dict."""
+    found: dict[str, list[str]] = {}
+    for name, array in named_arrays(buffer).items():
+        if isinstance(array, CompressedArray):
+            found.setdefault(name.partition("/")[2], []).append(name)
+    return found
+
+
+def last_of_streams(buffer: Any) -> dict[str, CompressedArray]:
+    """Return of each stream the array that is written last, which is that of next observations if there are any."""
+    arrays = named_arrays(buffer)
+    return {key: arrays[names[-1]] for key, names in streams(buffer).items()}
+
+
+def values(buffer: Any, last: Mapping[str, CompressedArray] | None = None) -> dict[str, Any]:
+    """Return the rest of the state, for JSON.
+
+    :param last: what :func:`last_of_streams` returns, if that is known
+    """
+    streams = {key: array.stream_data() for key, array in (last or last_of_streams(buffer)).items()}
+    return {"pos": int(buffer.pos), "full": bool(buffer.full), "streams": streams}
+
+
+def codecs(buffer: Any, last: Mapping[str, CompressedArray] | None = None) -> dict[str, Any]:
+    """Return the codec that each stream has at present.
+
+    :param last: what :func:`last_of_streams` returns, if that is known
+    """
+    return {key: array.codec for key, array in (last or last_of_streams(buffer)).items()}
+
+
+def restore_values(buffer: Any, told: Mapping[str, Any], codecs: Mapping[str, Any]) -> None:
+    """Put the rest of the state into a buffer whose arrays are in their places.
+
+    :raises ValueError: if it does not fit
+    """
+    buffer.pos, buffer.full = int(told["pos"]), bool(told["full"])
+    if not 0 <= buffer.pos < max(buffer.buffer_size, 1):
+        raise ValueError(f"pos must be a row of {buffer.buffer_size}, got {buffer.pos}")
+    for key, array in last_of_streams(buffer).items():
+        last = array.slots_at((buffer.pos - 1) % buffer.buffer_size)
+        slots = [*last] if all(slot is not None for slot in last) else []
+        array.restore_stream(told["streams"][key], codecs[key], slots)
