@@ -14,15 +14,19 @@ if TYPE_CHECKING:
         CompressedNStepReplayBuffer,
         CompressedReplayBuffer,
         CompressedRolloutBuffer,
+        load_checkpoint,
+        save_checkpoint,
     )
     from sb3_compressed.codecs import Codec, available_codecs, get_codec, register_codec
     from sb3_compressed.dtypes import find_buffer_dtypes
     from sb3_compressed.errors import (
         CodecError,
         CorruptPayload,
+        CorruptStorage,
         InvalidShorthand,
         LevelOutOfRange,
         LossyDtypeWarning,
+        StorageError,
         UnknownCodec,
     )
 
@@ -39,14 +43,18 @@ __all__ = [
     "CompressedReplayBuffer",
     "CompressedRolloutBuffer",
     "CorruptPayload",
+    "CorruptStorage",
     "InvalidShorthand",
     "LevelOutOfRange",
     "LossyDtypeWarning",
+    "StorageError",
     "UnknownCodec",
     "available_codecs",
     "find_buffer_dtypes",
     "get_codec",
+    "load_checkpoint",
     "register_codec",
+    "save_checkpoint",
 ]
 
 # Each name is imported when it is first used, from the first of these that has it: arrays and codecs are useful

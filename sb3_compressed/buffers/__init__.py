@@ -1,5 +1,6 @@
 """Compressed counterparts of SB3's replay and rollout buffers; those of sb3-contrib's are in ``contrib``."""
 
+from sb3_compressed.buffers.loading import load_checkpoint, save_checkpoint
 from sb3_compressed.buffers.replay import (
     CompressedDictReplayBuffer,
     CompressedHerReplayBuffer,
@@ -15,4 +16,6 @@ __all__ = [
     "CompressedNStepReplayBuffer",
     "CompressedReplayBuffer",
     "CompressedRolloutBuffer",
+    "load_checkpoint",
+    "save_checkpoint",
 ]

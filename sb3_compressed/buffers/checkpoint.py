@@ -102,7 +102,7 @@ class Checkpoint:
                 store.become(state.about(buffer), state.plans(buffer), self._stored(), values, codecs)
             else:
                 store.commit([*spans, *changed_chunks(plain, self._checksums, checksums)], values, codecs)
-                store.log.keep(store.live_segments())
+                store.keep_live_segments()
                 store.flush()
             self._checksums, self._is_new = checksums, False
         finally:
@@ -218,7 +218,7 @@ def load_into(buffer: Any, store: Store) -> Checkpoint:
         if not isinstance(array, CompressedArray):
             array[...] = _decoded(array, arrays[name], store) if store.plans[name].is_table else arrays[name]
     restore(buffer, store, values)
-    return Checkpoint(buffer, store, is_saved=arrays is store.arrays)
+    return Checkpoint(buffer, store, is_saved=arrays is store.arrays and store.plans == state.plans(buffer))
 
 
 def _decoded(like: Any, addresses: NDArray[np.int64], store: Store) -> NDArray[Any]:
@@ -247,11 +247,7 @@ def refuse_other(store: Store, buffer: Any) -> None:
 
 def fitted(store: Store, buffer: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the arrays and the values of a store as a buffer of any size has them, the newest that fits."""
-    wanted = state.plans(buffer)
-    if store.plans == wanted:
-        return store.arrays, store.values
-    told = store.values
-    resized = Resized(told["pos"], len(store.arrays["actions"]), buffer.buffer_size, full=told["full"])
+    wanted, told, old = state.plans(buffer), store.values, len(store.arrays["actions"])
     plans = {
         name: dataclasses.replace(plan, shape=(buffer.buffer_size, *plan.shape[1:]))
         for name, plan in store.plans.items()
@@ -260,6 +256,9 @@ def fitted(store: Store, buffer: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     plans = {**store.plans, **plans}
     if list(plans) != list(wanted) or any(plans[name] != wanted[name] and not plans[name].is_table for name in wanted):
         raise StorageError(f"{store.log.folder} holds the arrays {store.plans}, here they are {wanted}")
+    if old == buffer.buffer_size:
+        return store.arrays, told
+    resized = Resized(told["pos"], old, buffer.buffer_size, full=told["full"])
     arrays = {name: plan.zeros() for name, plan in plans.items()}
     resized.arrays(store.arrays, arrays)
     return arrays, {**told, "pos": resized.pos, "full": resized.full}

@@ -54,3 +54,9 @@ class CompressedHerReplayBuffer(CompressedReplay, HerReplayBuffer):
 
     Arguments: those of ``HerReplayBuffer``, and those of :class:`~sb3_compressed.buffers.mixin.CompressedBuffer`.
     """
+
+    def truncate_last_trajectory(self) -> None:
+        """End the episodes that are not over, as SB3's buffer does, also in the folder that the buffer may be in."""
+        super().truncate_last_trajectory()
+        if self._store is not None:
+            self.flush()

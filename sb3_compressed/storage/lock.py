@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO, ClassVar
 
@@ -26,6 +28,9 @@ class FolderLock:
     :param folder: the folder; a file ``lock`` in it names the process
     :raises StorageError: if another process, or another buffer of this one, writes to the folder
     """
+
+    release: Callable[[], object]
+    """Let others write to the folder; it happens anyway when nobody refers to the lock any more."""
 
     #: Record locks do not tell parts of one process apart.
     _held: ClassVar[dict[Path, int]] = {}
@@ -51,17 +56,35 @@ class FolderLock:
                 "has a folder of its own"
             ) from None
         self._held[self._key] = self._pid
+        self.release = weakref.finalize(self, _release, self._file, self._held, self._key, self._pid)
         self._file.truncate(0)
         self._file.write(str(self._pid))
         self._file.flush()
+
+    @classmethod
+    def is_held(cls, folder: Path) -> bool:
+        """Tell whether a process writes to a folder at present."""
+        if cls._held.get(folder.resolve()) == os.getpid():
+            return True  # opening the file and closing it again would let go of the lock
+        if not fcntl:
+            return True  # which cannot be known, and is the safe answer
+        try:
+            with open(folder / "lock", encoding="ascii") as file:
+                fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except FileNotFoundError:
+            return False
+        except OSError:
+            return True
+        return False
 
     @property
     def is_ours(self) -> bool:
         """Whether this process has it, not one that was forked from the one that has."""
         return os.getpid() == self._pid and not self._file.closed
 
-    def release(self) -> None:
-        """Let others write."""
-        if self.is_ours:
-            del self._held[self._key]
-        self._file.close()
+
+def _release(file: IO[str], held: dict[Path, int], key: Path, pid: int) -> None:
+    """Let others write to the folder."""
+    if os.getpid() == pid:  # not in a process that was forked
+        del held[key]
+    file.close()

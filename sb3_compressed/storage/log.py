@@ -18,8 +18,10 @@ from sb3_compressed.errors import CorruptStorage, StorageError
 from sb3_compressed.storage.lock import FolderLock
 from sb3_compressed.storage.segment import Segment
 
-__all__ = ["Log", "holds_log"]
+__all__ = ["SEALED", "Log", "holds_log"]
 
+#: A kind of record, the last one of a segment after which there is another.
+SEALED = 6
 NAME = re.compile(r"([0-9]{8})\.log")
 UNFINISHED = "unfinished"
 
@@ -61,27 +63,42 @@ class Log:
 
     @classmethod
     def open(cls, folder: Path, *, writable: bool = False) -> Log:
-        """Open the log of a folder. Nothing of the segments is read yet.
+        """Open the log of a folder, of which no segment is open yet; see :meth:`open_last`.
 
         :raises StorageError: if there is none, or another process writes to it
-        :raises CorruptStorage: if the last segment's header is damaged
         """
         if not folder.is_dir():
             raise StorageError(f"there is no folder {folder}")
         if not segment_numbers(folder):
             raise StorageError(f"{folder} holds no buffer")
         log = cls(folder, FolderLock(folder) if writable else None)
-        try:
-            last = max(segment_numbers(folder))
-            log._open_segment(last)
-            log._next, log._identity = last + 1, log.last.identity
-            if writable:
-                for path in folder.glob(f"*.{UNFINISHED}"):
-                    path.unlink()
-        except BaseException:
-            log.close()
-            raise
+        log._next = max(segment_numbers(folder)) + 1
         return log
+
+    def open_last(self, number: int) -> Segment:
+        """Open a segment as the last one, and if the log is open for writing, to write to it.
+
+        :raises CorruptStorage: if its header is damaged
+        """
+        for other in [*self.segments]:
+            self.segments.pop(other).close()
+        self._open_segment(number)
+        self._identity = self.last.identity
+        return self.last
+
+    def numbers(self) -> list[int]:
+        """Return the numbers of the segments that there are, sorted."""
+        return segment_numbers(self.folder)
+
+    def clean_up(self) -> None:
+        """Delete what a crash left unfinished, and what comes after the last segment."""
+        self._check_writable()
+        for path in self.folder.glob(f"*.{UNFINISHED}"):
+            path.unlink()
+        for number in segment_numbers(self.folder):
+            if number > self.last.number:
+                self._path(number).unlink()
+        self._next = self.last.number + 1
 
     @property
     def last(self) -> Segment:
@@ -116,7 +133,13 @@ class Log:
 
     def newest(self) -> Segment:
         """Return the last segment that there is by now."""
-        return self.segment(max(segment_numbers(self.folder), default=self.last.number))
+        while True:
+            number = max(segment_numbers(self.folder), default=self.last.number)
+            try:
+                return self.segment(number)
+            except CorruptStorage:
+                if number == max(segment_numbers(self.folder), default=number):
+                    raise  # else it has been deleted meanwhile
 
     def append(self, kind: int, content: bytes | bytearray) -> int:
         """Write a record to the last segment and return the offset of its content there.
@@ -154,6 +177,7 @@ class Log:
             raise
         segment.path = path
         if self.segments:
+            self.last.append(SEALED, b"")  # whoever deletes the new one is found out
             self.last.seal()
         self.segments[self._next] = segment
         self._next += 1
@@ -170,6 +194,12 @@ class Log:
                 self._path(number).unlink(missing_ok=True)
                 if number in self.segments:
                     self.segments.pop(number).close()
+
+    def let_go_of_others(self, numbers: Iterable[int]) -> None:
+        """Close all segments but some and the last one, which others may have deleted."""
+        kept = {*numbers, max(self.segments)}
+        for number in [number for number in self.segments if number not in kept]:
+            self.segments.pop(number).close()
 
     def flush(self) -> None:
         """Return when all that was written outlives a power cut."""

@@ -18,6 +18,7 @@ from __future__ import annotations
 import mmap
 import os
 import struct
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -71,11 +72,12 @@ class Segment:
     def __init__(self, path: Path, *, writable: bool = False) -> None:
         self.path = path
         self._file = open(path, "r+b" if writable else "rb", buffering=0)  # noqa: SIM115  # see close()
+        self._close = weakref.finalize(self, self._file.close)  # where nobody closes it
         try:
             self.number, self.identity = self._read_header()
             self._map()
         except BaseException:
-            self._file.close()
+            self.close()
             raise
         #: Where the next record begins; :meth:`records` finds it out.
         self.end = HEADER.size
@@ -165,49 +167,66 @@ class Segment:
     def records(self, start: int = HEADER.size, *, is_growing: bool = False) -> Iterator[Record]:
         """Yield the records from an offset on, and know where the end is after the last one.
 
-        :param is_growing: whether a process may be writing the next one just now, which is then the end
+        :param is_growing: whether another process may be writing the next one just now
         :raises CorruptStorage: at a record that is damaged
         """
         self.end = start
-        while True:
-            try:
-                record = self._whole_record(self.end)
-            except CorruptStorage:
-                if not is_growing:
-                    raise
-                return
-            if record is None:
-                return
+        while (record := self._next_record(TRIES if is_growing else 1)) is not None:
             self.end = record.offset + len(record.content) + len(LAST)
             yield record
+        if self.end > len(self.bytes):
+            self._map()
 
-    def _whole_record(self, start: int) -> Record | None:
-        """Return the record that begins at an offset, ``None`` if there is none or it was cut short."""
-        there = self.bytes
-        if not self._file.closed:  # a writer that ends makes the file shorter: do not touch what is mapped behind
-            there = there[: os.fstat(self._file.fileno()).st_size]
+    def _next_record(self, n_tries: int) -> Record | None:
+        """Return the record at the end so far, ``None`` if there is none or it was cut short."""
+        while True:
+            n_tries -= 1
+            try:
+                return self._whole_record(self.end, is_growing=n_tries > 0)
+            except CorruptStorage:
+                if not n_tries:
+                    raise
+
+    def _whole_record(self, start: int, *, is_growing: bool = False) -> Record | None:
+        """Return the record that begins at an offset, ``None`` if there is none or it was cut short.
+
+        The file is read, not what is mapped: a writer that ends makes it shorter, and touching what was mapped behind
+        its end is fatal.
+        """
         offset = start + RECORD.size
-        header = there[start:offset].tobytes()
+        header = self._read(start, RECORD.size)
         if len(header) < RECORD.size or header[:RECORD_CHECKED] + header_check(header[:RECORD_CHECKED]) != header:
-            if there[offset:].any():
+            if any(header) if is_growing else self._is_anything_behind(offset):
                 raise CorruptStorage(f"{self.path} is damaged at byte {start}")
             return None
         expected, nbytes, kind, _ = RECORD.unpack(header)
-        content, last = there[offset : offset + nbytes], there[offset + nbytes : offset + nbytes + 1]
-        if not last.any():
-            if there[offset + nbytes :].any():
+        content = self._read(offset, nbytes)
+        last = self._read(offset + nbytes, 1)
+        if not any(last):
+            if not is_growing and self._is_anything_behind(offset + nbytes):
                 raise CorruptStorage(f"{self.path} is damaged at byte {offset + nbytes}")
             return None
-        if last.tobytes() != LAST or checksum(content, seed_of(kind, nbytes)) != expected:
+        if last != LAST or checksum(content, seed_of(kind, nbytes)) != expected:
             raise CorruptStorage(f"{self.path} is damaged somewhere in the {nbytes} bytes from byte {offset} on")
-        return Record(kind, offset, content)
+        return Record(kind, offset, np.frombuffer(content, dtype=np.uint8))
+
+    def _read(self, offset: int, nbytes: int) -> bytes:
+        if self._file.closed:  # and as long as it will ever be
+            return self.bytes[offset : offset + nbytes].tobytes()
+        self._file.seek(offset)
+        return self._file.read(nbytes)
+
+    def _is_anything_behind(self, offset: int) -> bool:
+        """Tell whether the file is not zero from an offset on."""
+        while chunk := self._read(offset, CHUNK):
+            if chunk.strip(b"\0"):
+                return True
+            offset += len(chunk)
+        return False
 
     def forget_the_rest(self) -> None:
-        """Clear what is behind the end: a record that was cut short, or what a repair gives up."""
-        behind = np.flatnonzero(self.bytes[self.end :])
-        last = self.end + int(behind[-1]) + 1 if len(behind) else self.end
-        for start in range(self.end, last, CLEARED):  # not shorter, since others may have mapped the file
-            self._write(start, memoryview(bytes(min(CLEARED, last - start))))
+        """Cut off what is behind the end: a record that was cut short, or what a repair gives up."""
+        self._file.truncate(self.end)
 
     def give_back_room(self) -> None:
         """Make the file as long as what was written to it."""
@@ -225,10 +244,12 @@ class Segment:
 
     def close(self) -> None:
         """Let go of the file. What was read from it stays readable as long as somebody refers to it."""
-        self._file.close()
+        self._close()
 
 
-CLEARED = 1 << 20  # bytes at a time
+CHUNK = 1 << 20  # bytes that are looked at at a time
+#: How often a record is looked at that another process may be writing just now, before it is taken for damaged.
+TRIES = 1000
 
 
 def header_check(start: bytes) -> bytes:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -67,8 +67,8 @@ class SlotWriter:
     :param log: where to write
     """
 
-    #: Objects that are remembered at least. A stack refers to frames that are at most as old as it is long.
-    REMEMBERED = 4096
+    #: Rows of which slots and payloads are remembered: a stack refers to frames that are at most as old as it is long.
+    REMEMBERED_ROWS = 24
 
     def __init__(self, log: Log) -> None:
         self._log = log
@@ -116,7 +116,7 @@ class SlotWriter:
 
     def _written(self, slots: Sequence[Slot]) -> list[int] | Codec:
         """Write slots and return their offsets, 0 for unwritten ones; or return a codec to be written first."""
-        if len(self._recent) > max(self.REMEMBERED, 8 * len(slots)):
+        if len(self._recent) > self.REMEMBERED_ROWS * len(slots):
             self._older, self._recent = self._recent, {}
         recent, older, codecs = self._recent, self._older, self._codecs
         # Where the content of the record will be: nobody else writes to the log.
@@ -213,6 +213,10 @@ class SlotReader:
             except (CodecError, UnicodeDecodeError, json.JSONDecodeError) as error:
                 raise CorruptStorage(f"{segment.path}, the codec at byte {offset}: {error}") from error
         return self._codecs[address]
+
+    def forget_others(self, segments: Collection[int]) -> None:
+        """Let go of the codecs that are not in some segments."""
+        self._codecs = {address: codec for address, codec in self._codecs.items() if address >> 32 in segments}
 
     def gather(self, addresses: NDArray[np.int64], n_frames: int) -> Gathered | None:
         """Return what is in slots of as many frames that learned codecs wrote, ``None`` if there are others too.

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from sb3_compressed.codecs import Codec
 from sb3_compressed.errors import CorruptStorage, StorageError
-from sb3_compressed.storage.log import Log
+from sb3_compressed.storage.lock import FolderLock
+from sb3_compressed.storage.log import SEALED, Log
 from sb3_compressed.storage.segment import Segment
 from sb3_compressed.storage.slots import StoredSlots
 from sb3_compressed.storage.state import (
@@ -32,6 +33,7 @@ __all__ = ["ArrayPlan", "Change", "Store"]
 
 MANIFEST = 1  # a kind of record: JSON that says what the store is of, the first in every segment
 
+REPAIR = "; open it with repair=True to go back to the last whole state before"
 #: What a segment may come to in the middle of a change. Offsets in it have 32 bits.
 MAX_SEGMENT_NBYTES = 2 << 30
 
@@ -102,6 +104,7 @@ class Store:
         self._placed: tuple[int, dict[str, Codec]] = (-1, {})
         self._numbers = {name: number for number, name in enumerate(self.plans)}
         self._full_at = 0
+        self._read_up_to = -1
 
     # -- making and opening ----------------------------------------------------------------------------------
 
@@ -143,20 +146,52 @@ class Store:
         """
         log = Log.open(folder, writable=writable)
         try:
-            segment = log.last
-            store = cls(log, *_manifest(segment), {}, {})
-            store.arrays = {name: plan.zeros() for name, plan in store.plans.items()}
-            store._read(segment, is_growing=not writable, repair=repair)
+            is_growing = not writable and FolderLock.is_held(folder)
+            try:
+                store = cls._opened(log, is_growing=is_growing, repair=repair)
+            except CorruptStorage:
+                if is_growing or writable or not FolderLock.is_held(folder):
+                    raise
+                is_growing = True  # somebody began to write meanwhile
+                store = cls._opened(log, is_growing=is_growing, repair=repair)
             if writable:
-                segment.forget_the_rest()
+                log.last.forget_the_rest()
+                log.clean_up()
                 store._start_to_write()
+            elif is_growing:
+                store._hold_segments()
         except BaseException:
             log.close()
             raise
         return store
 
+    @classmethod
+    def _opened(cls, log: Log, *, is_growing: bool, repair: bool) -> Store:
+        """Return the store of which the last segment tells, or to repair it, the last one that is whole."""
+        numbers = log.numbers()
+        for number in reversed(numbers):
+            try:
+                segment = log.open_last(number)
+                store = cls(log, *_manifest(segment), {}, {})
+                store.arrays = {name: plan.zeros() for name, plan in store.plans.items()}
+                is_newest = number == numbers[-1]
+                store._read(segment, is_growing=is_growing or not is_newest, repair=repair)
+                return store
+            except CorruptStorage as error:  # noqa: PERF203  # rarely more than once
+                if is_growing and log.numbers() != numbers:  # deleted or begun meanwhile
+                    return cls._opened(log, is_growing=is_growing, repair=repair)
+                if not repair or number == numbers[0]:
+                    raise CorruptStorage(f"{error}{'' if repair else REPAIR}") from error
+                warn_user(f"{error}; what was committed after the segment before it is given up")
+        raise StorageError(f"{log.folder} holds no buffer")
+
     def _read(self, segment: Segment, *, is_growing: bool, repair: bool = False, start: int | None = None) -> None:
-        """Take in what was committed to a segment."""
+        """Take in what was committed to a segment.
+
+        :param start: where to begin, if not with the segment
+        :raises CorruptStorage: if it is damaged, unless something is committed before and ``repair`` says to give up
+            what comes after
+        """
         arrays = [*self.arrays.values()]
         pending: list[NDArray[np.uint8]] = []
         committed = start
@@ -172,24 +207,47 @@ class Store:
                     self.codecs.update(values.get("codecs", {}))
                     pending = []
                     committed = segment.end
+                elif record.kind == SEALED and not is_growing:
+                    raise CorruptStorage(f"the segment after {segment.path} is missing")
+            if committed is None:
+                raise CorruptStorage(f"{segment.path} is damaged: it has no whole snapshot")
         except CorruptStorage as error:
             if not repair or committed is None:
-                raise CorruptStorage(
-                    f"{error}; open it with repair=True to go back to what was committed before"
-                    if committed is not None
-                    else str(error)
-                ) from error
-            warn_user(f"{error}; what was committed after byte {committed} is given up")
-        if committed is None:
-            raise CorruptStorage(f"{segment.path} has no whole snapshot")
+                raise
+            warn_user(f"{error}; what was committed after byte {committed} of {segment.path} is given up")
         segment.end = committed
+        self._read_up_to = segment.number
 
     def refresh(self) -> bool:
-        """Take in what another process has committed since; return whether that is anything."""
+        """Take in what another process has committed since; return whether that is anything.
+
+        :raises StorageError: if the folder holds another buffer by now
+        """
         before = self.log.last.number, self.log.last.end
+        self._catch_up()
+        self._hold_segments()
+        return before != (self.log.last.number, self.log.last.end)
+
+    def _hold_segments(self) -> None:
+        """Open all that tables refer to, before the process that writes deletes what it needs no more."""
+        while True:
+            number = self.log.last.number
+            try:
+                live = self.live_segments()
+                for each in live:
+                    self.log.segment(each)
+                self.log.let_go_of_others(live)
+                self.slots.reader.forget_others(live)
+                return
+            except CorruptStorage:
+                self._catch_up()
+                if self.log.last.number == number:
+                    raise
+
+    def _catch_up(self) -> None:
         last = self.log.newest()
         last.see_growth()
-        if last.number != before[0]:
+        if self._read_up_to != last.number:
             about, plans = _manifest(last)
             if (about, plans) != (self.about, self.plans):
                 raise StorageError(f"{self.log.folder} holds another buffer by now; open it anew")
@@ -199,7 +257,6 @@ class Store:
             self._read(last, is_growing=True)
         else:
             self._read(last, is_growing=True, start=last.end)
-        return before != (last.number, last.end)
 
     # -- writing ---------------------------------------------------------------------------------------------
 
@@ -270,7 +327,13 @@ class Store:
     def start_segment(self) -> None:
         """Begin another segment, and give up those that nothing committed refers to. There must be no change yet."""
         self._start_segment(self)
-        self.log.keep(self.live_segments())
+        self.keep_live_segments()
+
+    def keep_live_segments(self) -> None:
+        """Give up what nothing committed refers to. There must be no change yet."""
+        live = self.live_segments()
+        self.log.keep(live)
+        self.slots.reader.forget_others(live)
 
     def _start_segment(self, committed: Store) -> None:
         capacity = self._capacity()

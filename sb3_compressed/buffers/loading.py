@@ -1,0 +1,55 @@
+""":func:`save_checkpoint` and :func:`load_checkpoint`: a replay buffer to a folder and back."""
+
+from __future__ import annotations
+
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from sb3_compressed.buffers import replay
+from sb3_compressed.buffers.mixin import CompressedReplay
+from sb3_compressed.errors import StorageError
+from sb3_compressed.storage.store import Store
+
+__all__ = ["load_checkpoint", "save_checkpoint"]
+
+
+def save_checkpoint(buffer: CompressedReplay, folder: str | PathLike[str], *, overwrite: bool = False) -> None:
+    """Save a replay buffer to a folder: all of it the first time, then what changed since.
+
+    See :meth:`~sb3_compressed.buffers.persistent.Persistent.save_checkpoint`.
+
+    :raises StorageError: if the buffer is of another kind, or the folder holds another buffer or other files
+    :raises OSError: if the disk does not take it; the folder is as it was
+    """
+    if not isinstance(buffer, CompressedReplay):
+        raise StorageError(f"only compressed replay buffers can be saved to a folder, got a {type(buffer).__name__}")
+    buffer.save_checkpoint(folder, overwrite=overwrite)
+
+
+def load_checkpoint(folder: str | PathLike[str], **options: Any) -> Any:
+    """Return the replay buffer that a folder holds, of the class that it had.
+
+    >>> import tempfile
+    >>> import numpy as np
+    >>> from gymnasium import spaces
+    >>> from sb3_compressed import CompressedReplayBuffer, load_checkpoint, save_checkpoint
+    >>> space, buttons = spaces.Box(0, 255, (4, 84, 84), np.uint8), spaces.Discrete(6)
+    >>> buffer = CompressedReplayBuffer(1000, space, buttons)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save_checkpoint(buffer, folder)
+    ...     load_checkpoint(folder).buffer_size
+    1000
+
+    :param options: as for :meth:`~sb3_compressed.buffers.persistent.Persistent.from_checkpoint`, which buffers of
+        classes of your own have as well
+    :raises StorageError: if the folder holds no buffer, or one of a class that is not of this package
+    :raises CorruptStorage: if a file is damaged
+    """
+    store = Store.open(Path(folder), repair=options.get("repair", False))
+    store.close()
+    name = store.about.get("class")
+    if store.about and name not in replay.__all__:
+        raise StorageError(f"{folder} holds a {name}, which is not of this package; use {name}.from_checkpoint")
+    cls = getattr(replay, name or "CompressedReplayBuffer")
+    return cls.from_checkpoint(folder, **options)

@@ -1,0 +1,107 @@
+"""A process that adds to a buffer in a folder, or saves one there, until it is killed.
+
+    python writer.py storage FOLDER
+    python writer.py checkpoint FOLDER
+
+It prints the number of each step when ``add``, or each save, has returned. A step's number is in its reward, its action
+and, mixed, in its pixels, so that whoever reads the folder can tell what it should hold.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from sb3_compressed import CompressedReplayBuffer
+from sb3_compressed.storage.store import Store
+
+SPACE, BUTTONS = spaces.Box(0, 255, (4, 24, 24), np.uint8), spaces.Discrete(1000)
+ROWS, N_ENVS = 60, 2
+EPISODE = 17  # steps
+STEPS_A_SAVE = 7
+
+
+def frame(number: int, env: int) -> NDArray[np.uint8]:
+    """Return the newest frame of the observation that has a number."""
+    rng = np.random.default_rng((number // 9, env))
+    picture = np.repeat(rng.integers(0, 256, (24, 6), np.uint8), 4, axis=1)
+    picture[number % 24] = number % 251
+    return picture
+
+
+def observation(number: int) -> NDArray[np.uint8]:
+    """Return the observation before a step, ``(n_envs, 4, 24, 24)``."""
+    numbers = [max(number - age, number - number % EPISODE) for age in (3, 2, 1, 0)]
+    return np.stack([[frame(n, env) for n in numbers] for env in range(N_ENVS)])
+
+
+def next_observation(number: int) -> NDArray[np.uint8]:
+    """Return the observation after a step."""
+    is_end = (number + 1) % EPISODE == 0
+    return np.full((N_ENVS, 4, 24, 24), number % 256, np.uint8) if is_end else observation(number + 1)
+
+
+def add_step(buffer: Any, number: int) -> None:
+    """Add the step that has a number."""
+    numbers = np.full(N_ENVS, number, np.float32)
+    done = np.full(N_ENVS, (number + 1) % EPISODE == 0)
+    infos = [{"TimeLimit.truncated": bool(number % 2)}] * N_ENVS
+    action = np.full((N_ENVS, 1), number % 1000)
+    buffer.add(observation(number), next_observation(number), action, numbers, done, infos)
+
+
+def new_buffer(**options: Any) -> CompressedReplayBuffer:
+    """Return a buffer of the kind that is written."""
+    return CompressedReplayBuffer(ROWS * N_ENVS, SPACE, BUTTONS, n_envs=N_ENVS, device="cpu", **options)
+
+
+def newest(buffer: Any) -> int:
+    """Return the number of the newest step in a buffer, 0 if there is none; the first is 1."""
+    return int(buffer.rewards[(buffer.pos - 1) % ROWS, 0]) if buffer.size() else 0
+
+
+def hold_that_it_is_whole(buffer: Any) -> int:
+    """Compare all that is in a buffer with what was added to it up to some step, and return that step's number."""
+    last = newest(buffer)
+    n_rows = min(last, ROWS)
+    assert (buffer.pos, buffer.full) == (last % ROWS, last >= ROWS)
+    for number in range(last - n_rows + 1, last + 1):
+        row = (number - 1) % ROWS
+        assert (buffer.rewards[row] == number).all(), (number, buffer.rewards[row])
+        assert (buffer.actions[row] == number % 1000).all()
+        is_end = (number + 1) % EPISODE == 0
+        assert (buffer.dones[row] == is_end).all()
+        assert (buffer.timeouts[row] == number % 2).all()
+        np.testing.assert_array_equal(buffer.observations[row], observation(number))
+        np.testing.assert_array_equal(buffer.next_observations[row], next_observation(number))
+    return last
+
+
+def main(way: str, folder: Path) -> None:
+    """Add or save until killed."""
+    Store.SEGMENT_NBYTES = 30_000  # many segments
+    exists = folder.is_dir() and any(folder.glob("*.log"))
+    if way == "storage":
+        buffer = new_buffer(storage=folder, resume=exists)
+    else:
+        buffer = CompressedReplayBuffer.from_checkpoint(folder, device="cpu") if exists else new_buffer()
+        buffer.save_checkpoint(folder)
+    number = newest(buffer)
+    os.write(1, b"ready %d\n" % number)
+    while True:
+        for _ in range(1 if way == "storage" else STEPS_A_SAVE):
+            number += 1
+            add_step(buffer, number)
+        if way == "checkpoint":
+            buffer.save_checkpoint(folder)
+        os.write(1, b"%d\n" % number)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]))
