@@ -15,7 +15,7 @@ from sb3_compressed.buffers import state
 from sb3_compressed.buffers.resize import Resized, rows_by_age
 from sb3_compressed.errors import CorruptPayload, CorruptStorage, StorageError
 from sb3_compressed.storage.checksum import checksum
-from sb3_compressed.storage.log import holds_log
+from sb3_compressed.storage.log import holds_log, place_in_log
 from sb3_compressed.storage.state import rows_of_chunk
 from sb3_compressed.storage.store import Change, Store
 
@@ -47,6 +47,8 @@ class Checkpoint:
     def __init__(self, buffer: Any, store: Store, *, is_saved: bool) -> None:
         self.store = store
         self._is_new = not is_saved
+        #: How the folder was left after the last save, whether that succeeded or not.
+        self.left_at: tuple[int, ...] | None = None
         self._arrays = state.named_arrays(buffer)
         self._tables: dict[str, NDArray[np.int64]] = {}
         self._changed: dict[str, NDArray[np.bool_]] = {}
@@ -107,6 +109,7 @@ class Checkpoint:
             self._checksums, self._is_new = checksums, False
         finally:
             store.release()
+            self.left_at = place_in_log(store.log.folder)
 
     def _save_slots(self, buffer: Any) -> list[Change]:
         """Write the slots that changed, and their addresses to the tables; return the rows."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,6 +27,7 @@ from sb3_compressed.buffers.checkpoint import (
     restore,
 )
 from sb3_compressed.errors import StorageError
+from sb3_compressed.storage.log import place_in_log
 from sb3_compressed.storage.store import Store
 
 if TYPE_CHECKING:
@@ -62,6 +65,8 @@ class Persistent(_Base):
 
     _store: Store | None = None
     _checkpoint: Checkpoint | None = None
+    #: How the folders that it was saved to were left.
+    _saved: Mapping[Path, tuple[int, ...]] = MappingProxyType({})
     #: Rows that were added and could not be committed.
     _uncommitted: list[Change]
     _checksums: dict[str, list[int]]
@@ -171,12 +176,17 @@ class Persistent(_Base):
         if self._store is not None and self._store.log.folder.resolve() == path.resolve():
             self.flush()
             return
-        checkpoint = self._checkpoint
+        checkpoint, self._checkpoint = self._checkpoint, None  # unless all goes well
         if checkpoint is None or not checkpoint.is_of(self, path):
-            checkpoint = Checkpoint.new(self, path, overwrite=overwrite)
-        self._checkpoint = None  # unless all goes well
-        checkpoint.save(self)
-        self._checkpoint = checkpoint
+            place = path.resolve()
+            is_as_left = place in self._saved and place_in_log(path) == self._saved[place]
+            checkpoint = Checkpoint.new(self, path, overwrite=overwrite or is_as_left)
+        try:
+            checkpoint.save(self)
+            self._checkpoint = checkpoint
+        finally:
+            if checkpoint.left_at is not None:
+                self._saved = {**self._saved, path.resolve(): checkpoint.left_at}
 
     @classmethod
     def from_checkpoint(
@@ -222,7 +232,7 @@ class Persistent(_Base):
         attributes = parent() if parent else None
         # Copies and pickles are in memory, whole: the folder goes its own way.
         without = {**(self.__dict__ if attributes is None else attributes), "storage": "memory"}
-        for name in ("_store", "_checkpoint", "_uncommitted", "_checksums", "_row_names", "_last_arrays"):
+        for name in ("_store", "_checkpoint", "_saved", "_uncommitted", "_checksums", "_row_names", "_last_arrays"):
             without.pop(name, None)
         return without
 

@@ -18,7 +18,7 @@ from sb3_compressed.errors import CorruptStorage, StorageError
 from sb3_compressed.storage.lock import FolderLock
 from sb3_compressed.storage.segment import Segment
 
-__all__ = ["SEALED", "Log", "holds_log"]
+__all__ = ["SEALED", "Log", "holds_log", "place_in_log"]
 
 #: A kind of record, the last one of a segment after which there is another.
 SEALED = 6
@@ -257,6 +257,18 @@ class Log:
 def holds_log(folder: Path) -> bool:
     """Tell whether there is a log in a folder."""
     return folder.is_dir() and bool(segment_numbers(folder))
+
+
+def place_in_log(folder: Path) -> tuple[int, ...] | None:
+    """Return what tells whether a folder was written to: which log it holds, its last segment and the end of that."""
+    if not holds_log(folder):
+        return None
+    path = folder / f"{segment_numbers(folder)[-1]:08}.log"
+    try:
+        segment = Segment(path)
+    except (OSError, CorruptStorage):
+        return None
+    return segment.identity, segment.number, path.stat().st_size
 
 
 def segment_numbers(folder: Path) -> list[int]:
