@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         load_checkpoint,
         save_checkpoint,
     )
+    from sb3_compressed.callbacks import BufferCheckpointCallback, latest_checkpoint
     from sb3_compressed.codecs import Codec, available_codecs, get_codec, register_codec
     from sb3_compressed.dtypes import find_buffer_dtypes
     from sb3_compressed.errors import (
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "BufferCheckpointCallback",
     "Codec",
     "CodecError",
     "CompressedArray",
@@ -52,6 +54,7 @@ __all__ = [
     "available_codecs",
     "find_buffer_dtypes",
     "get_codec",
+    "latest_checkpoint",
     "load_checkpoint",
     "register_codec",
     "save_checkpoint",
@@ -59,7 +62,7 @@ __all__ = [
 
 # Each name is imported when it is first used, from the first of these that has it: arrays and codecs are useful
 # without waiting for torch, which the buffers need.
-_HOMES = ("errors", "codecs", "arrays", "dtypes", "buffers")
+_HOMES = ("errors", "codecs", "arrays", "dtypes", "buffers", "callbacks")
 
 
 def __getattr__(name: str) -> Any:

@@ -123,6 +123,11 @@ class Persistent(_Base):
         store.commit(self._uncommitted, state.values(self, arrays), state.codecs(self, arrays))
         self._uncommitted = []
 
+    @property
+    def is_in_memory(self) -> bool:
+        """Whether compressed observations are in memory, not in a folder."""
+        return self._store is None
+
     def flush(self) -> None:
         """Make all that is in the folder outlive a power cut, and with it what was written to arrays directly.
 
@@ -187,6 +192,17 @@ class Persistent(_Base):
         finally:
             if checkpoint.left_at is not None:
                 self._saved = {**self._saved, path.resolve(): checkpoint.left_at}
+
+    def copy_checkpoint(self, folder: str | PathLike[str]) -> None:
+        """Copy what was saved or flushed last to a new folder, with links to the same files where there can be links.
+
+        :raises StorageError: if nothing was saved yet, or the folder is not empty
+        :raises OSError: if the disk does not take it
+        """
+        store = self._checkpoint.store if self._store is None and self._checkpoint is not None else self._store
+        if store is None:
+            raise StorageError("nothing was saved yet that could be copied; see save_checkpoint")
+        store.copy_to(Path(folder))
 
     @classmethod
     def from_checkpoint(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -184,6 +185,26 @@ class Log:
         for number in self._replaced:
             self._path(number).unlink(missing_ok=True)
         self._replaced = ()
+
+    def copy_to(self, folder: Path, numbers: Iterable[int], snapshot: Iterable[tuple[int, bytes]]) -> None:
+        """Make a log in a new folder that shares some segments with this one, and has another one behind them.
+
+        :param snapshot: as for :meth:`start_segment`
+        :raises StorageError: if the folder is not empty
+        :raises OSError: if the disk does not take it
+        """
+        copy = Log.create(folder)
+        try:
+            for number in numbers:
+                source, target = self._path(number), copy._path(number)
+                try:
+                    target.hardlink_to(source)
+                except OSError:  # another disk, or a file system without links
+                    shutil.copyfile(source, target)
+            copy._next, copy._identity = self._next, self._identity
+            copy.start_segment(snapshot, 0)
+        finally:
+            copy.close()
 
     def keep(self, numbers: Iterable[int]) -> None:
         """Delete all segments but some and the last one. Who reads them meanwhile can go on."""

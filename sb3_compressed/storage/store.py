@@ -367,6 +367,17 @@ class Store:
                 numbers.update(np.unique(table[table != 0] >> 32).tolist())
         return numbers
 
+    def copy_to(self, folder: Path) -> None:
+        """Copy what is committed to a new folder, files by links where the file system has them.
+
+        A segment that is written to can be shared: the copy has one of its own behind it, and what comes to the shared
+        one later is of no concern there.
+
+        :raises StorageError: if the folder is not empty
+        :raises OSError: if the disk does not take it
+        """
+        self.log.copy_to(folder, self.live_segments(), self._snapshot())
+
     def flush(self) -> None:
         """Return when everything committed outlives a power cut."""
         self.log.flush()

@@ -1,0 +1,137 @@
+"""Checkpoints during training: model and buffer belong together, whenever the process is killed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from stable_baselines3 import DQN, PPO
+from stable_baselines3.common.vec_env import VecNormalize
+from support import assert_same_batch, atari_env, same_draws
+
+from sb3_compressed import (
+    BufferCheckpointCallback,
+    CompressedReplayBuffer,
+    StorageError,
+    latest_checkpoint,
+)
+
+
+def dqn(n_envs: int = 2, env: Any = None, **options: Any) -> DQN:
+    return DQN(
+        "CnnPolicy", env or atari_env(n_envs=n_envs), buffer_size=300, learning_starts=20, seed=0, device="cpu",
+        policy_kwargs={"net_arch": [8]}, replay_buffer_class=CompressedReplayBuffer, replay_buffer_kwargs=options,
+    )  # fmt: skip
+
+
+def hold_equal(ours: Any, theirs: Any) -> None:
+    assert (ours.pos, ours.full) == (theirs.pos, theirs.full)
+    assert_same_batch(*same_draws(lambda: ours.sample(200), lambda: theirs.sample(200), seed=3))
+
+
+@pytest.mark.parametrize("storage", ["memory", "folder"])
+def test_model_and_buffer_are_of_one_step_and_old_ones_go(storage: str, tmp_path: Path) -> None:
+    model = dqn(storage=tmp_path / "storage" if storage == "folder" else "memory")
+    checkpoints = tmp_path / "checkpoints"
+    model.learn(500, callback=BufferCheckpointCallback(100, checkpoints, keep=3))
+    kept = sorted(checkpoints.glob("step_*"))
+    assert len(kept) == 3
+    assert latest_checkpoint(checkpoints) == kept[-1]
+    for folder in kept:
+        buffer: Any = CompressedReplayBuffer.from_checkpoint(folder / "buffer", device="cpu")
+        steps = DQN.load(folder / "model", device="cpu").num_timesteps
+        assert steps == int(folder.name.partition("_")[2])
+        assert buffer.pos == (steps // 2) % 150, "all steps up to then are in the buffer"
+    hold_equal(buffer, model.replay_buffer)
+    resumed = DQN.load(kept[-1] / "model", env=atari_env(n_envs=2), device="cpu")
+    resumed.replay_buffer = buffer
+    resumed.learn(150, callback=BufferCheckpointCallback(100, checkpoints, keep=1), reset_num_timesteps=False)
+    [last] = checkpoints.glob("step_*")
+    hold_equal(CompressedReplayBuffer.from_checkpoint(last / "buffer", device="cpu"), resumed.replay_buffer)
+
+
+def test_checkpoints_share_what_they_have_in_common(tmp_path: Path) -> None:
+    model = dqn(compression_method="none")
+    model.learn(240, callback=BufferCheckpointCallback(20, tmp_path, keep=10))
+    files = {path.stat().st_ino: path.stat().st_size for path in tmp_path.rglob("*.log")}
+    apart = sum(path.stat().st_size for path in tmp_path.rglob("*.log"))
+    assert sum(files.values()) < apart / 3
+
+
+def test_a_normalised_environment_is_saved_too(tmp_path: Path) -> None:
+    env = VecNormalize(atari_env(n_envs=1), norm_obs=False)
+    dqn(env=env).learn(60, callback=BufferCheckpointCallback(50, tmp_path))
+    newest = latest_checkpoint(tmp_path)
+    assert newest is not None
+    loaded = VecNormalize.load(str(newest / "vecnormalize.pkl"), atari_env(n_envs=1))
+    assert loaded.ret_rms.count > 1
+
+
+def test_a_line_tells_of_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    dqn().learn(100, callback=BufferCheckpointCallback(50, tmp_path, verbose=1))
+    lines = [line for line in capsys.readouterr().out.splitlines() if "transitions" in line]
+    assert len(lines) == 2
+    # With two environments and training every 4 steps, the first rollout after 50 steps ends at 56.
+    assert lines[0].startswith(f"{tmp_path / 'step_0000000056'}: 56 transitions and the model in ")
+
+
+def test_what_cannot_be_saved_is_said_before_the_training(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="this model has none; pass replay_buffer_class"):
+        PPO("MlpPolicy", "CartPole-v1", device="cpu").learn(10, callback=BufferCheckpointCallback(5, tmp_path))
+    with pytest.raises(StorageError, match="this model has a ReplayBuffer"):
+        DQN("MlpPolicy", "CartPole-v1", device="cpu").learn(10, callback=BufferCheckpointCallback(5, tmp_path))
+    with pytest.raises(ValueError, match="must be positive, got 0 and 1"):
+        BufferCheckpointCallback(0, tmp_path)
+    assert latest_checkpoint(tmp_path / "missing") is None
+
+
+class Told(BufferCheckpointCallback):
+    """Tells on standard output of what it saved, and ends the training after a given step, as nothing ever should."""
+
+    def __init__(self, *args: Any, last: int | None = None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.last = last
+
+    def save(self) -> Path:
+        folder = super().save()
+        print(folder.name, flush=True)
+        if self.num_timesteps == self.last:
+            raise KeyboardInterrupt
+        return folder
+
+
+TRAINING = """
+import sys
+import torch
+from test_callbacks import Told, dqn
+torch.set_num_threads(1)  # as in conftest.py
+dqn(1).learn(100_000, callback=Told(11, sys.argv[1], keep=2))
+"""
+
+
+def test_a_killed_training_leaves_checkpoints_that_can_be_gone_on_with(tmp_path: Path) -> None:
+    paths = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+    command = [sys.executable, "-c", TRAINING, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": paths}) as process:
+        assert process.stdout is not None
+        reported = [process.stdout.readline().decode().strip() for _ in range(9)]
+        process.kill()
+        reported += process.stdout.read().decode().split()
+    newest = latest_checkpoint(tmp_path)
+    assert newest is not None
+    assert newest.name >= reported[-1]
+    model = DQN.load(newest / "model", env=atari_env(n_envs=1), device="cpu")
+    model.replay_buffer = CompressedReplayBuffer.from_checkpoint(newest / "buffer", device="cpu")
+    assert model.replay_buffer.pos == model.num_timesteps
+    uninterrupted = dqn(1)
+    with pytest.raises(KeyboardInterrupt):
+        uninterrupted.learn(100_000, callback=Told(11, tmp_path / "other", last=model.num_timesteps))
+    hold_equal(model.replay_buffer, uninterrupted.replay_buffer)
+    both = model.policy.state_dict().values(), uninterrupted.policy.state_dict().values()
+    assert [ours.numpy().tobytes() for ours in both[0]] == [theirs.numpy().tobytes() for theirs in both[1]]
+    model.learn(40, callback=BufferCheckpointCallback(11, tmp_path), reset_num_timesteps=False)
+    assert not list(tmp_path.glob("*.unfinished"))
