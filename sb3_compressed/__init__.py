@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         StorageError,
         UnknownCodec,
     )
+    from sb3_compressed.storage import verify
 
 __version__ = "0.1.0"
 
@@ -58,11 +59,12 @@ __all__ = [
     "load_checkpoint",
     "register_codec",
     "save_checkpoint",
+    "verify",
 ]
 
 # Each name is imported when it is first used, from the first of these that has it: arrays and codecs are useful
 # without waiting for torch, which the buffers need.
-_HOMES = ("errors", "codecs", "arrays", "dtypes", "buffers", "callbacks")
+_HOMES = ("errors", "codecs", "arrays", "dtypes", "storage", "buffers", "callbacks")
 
 
 def __getattr__(name: str) -> Any:

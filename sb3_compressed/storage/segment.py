@@ -177,6 +177,23 @@ class Segment:
         if self.end > len(self.bytes):
             self._map()
 
+    def damages(self) -> Iterator[str]:
+        """Yield what is wrong with each record that is damaged, as far as headers tell where the next one is."""
+        self.end = HEADER.size
+        while True:
+            try:
+                record = self._whole_record(self.end)
+            except CorruptStorage as error:  # noqa: PERF203  # rare
+                yield str(error)
+                header = self._read(self.end, RECORD.size)
+                if header[:RECORD_CHECKED] + header_check(header[:RECORD_CHECKED]) != header:
+                    return
+                self.end += record_nbytes(RECORD.unpack(header)[1])
+            else:
+                if record is None:
+                    return
+                self.end += record_nbytes(len(record.content))
+
     def _next_record(self, n_tries: int) -> Record | None:
         """Return the record at the end so far, ``None`` if there is none or it was cut short."""
         while True:

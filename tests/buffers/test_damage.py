@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import writer
 
-from sb3_compressed import CompressedReplayBuffer, CorruptPayload, CorruptStorage, StorageError
+from sb3_compressed import CompressedReplayBuffer, CorruptPayload, CorruptStorage, StorageError, verify
 from sb3_compressed.storage.store import Store
 
 DAMAGES = int(os.environ.get("SB3_COMPRESSED_DAMAGES", "150"))
@@ -108,3 +108,22 @@ def test_repairing_goes_back_to_the_last_whole_state(place: float, n_steps: int,
     with pytest.warns(UserWarning, match="given up"):
         buffer = CompressedReplayBuffer.from_checkpoint(folder, repair=True, device="cpu")
     assert 80 < writer.hold_that_it_is_whole(buffer) <= 99 + n_steps
+
+
+def test_verify_finds_all_damage_and_only_that(folder: Path) -> None:
+    assert verify(folder) == []
+    rng = random.Random(2)
+    paths = sorted(folder.glob("*.log"))
+    for path in paths[:-1]:
+        content = bytearray(path.read_bytes())
+        for _ in range(3):
+            content[rng.randrange(4000, len(content))] ^= 1
+        path.write_bytes(content)
+    found = verify(folder)
+    assert len(found) >= len(paths) - 1
+    for path in paths[:-1]:
+        assert any(path.name in line for line in found), path
+    assert not any(paths[-1].name in line for line in found)
+    (folder / "notes").mkdir()
+    with pytest.raises(StorageError, match="holds no buffer"):
+        verify(folder / "notes")

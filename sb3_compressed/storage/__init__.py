@@ -1,0 +1,5 @@
+"""Buffers on disk: an append-only log of checked records in a folder."""
+
+from sb3_compressed.storage.verify import verify
+
+__all__ = ["verify"]

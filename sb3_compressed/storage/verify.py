@@ -1,0 +1,95 @@
+""":func:`verify`: look at every byte of a folder, and tell of all damage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from os import PathLike
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sb3_compressed.errors import CorruptPayload, CorruptStorage, StorageError
+from sb3_compressed.storage.log import segment_numbers
+from sb3_compressed.storage.segment import Segment
+from sb3_compressed.storage.store import Store
+
+__all__ = ["verify"]
+
+
+def verify(folder: str | PathLike[str]) -> list[str]:
+    """Return a line for each damaged place in the folder of a buffer, nothing if all of it is as it was written.
+
+    Every record of every file, every slot and payload that the buffer refers to, and every codec is looked at. Nothing
+    is changed.
+
+    >>> import tempfile
+    >>> import numpy as np
+    >>> from gymnasium import spaces
+    >>> from sb3_compressed import CompressedReplayBuffer, save_checkpoint, verify
+    >>> buffer = CompressedReplayBuffer(10, spaces.Box(0, 255, (84, 84, 1), np.uint8), spaces.Discrete(2))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save_checkpoint(buffer, folder)
+    ...     verify(folder)
+    []
+
+    :raises StorageError: if it is no folder of a buffer
+    """
+    path = Path(folder)
+    if not path.is_dir() or not segment_numbers(path):
+        raise StorageError(f"{path} holds no buffer")
+    found = [line for number in segment_numbers(path) for line in _damaged_records(path / f"{number:08}.log")]
+    try:
+        store = Store.open(path)
+    except StorageError as error:
+        return [*dict.fromkeys([*found, str(error)])]
+    try:
+        found += _damaged_slots(store)
+    finally:
+        store.close()
+    return [*dict.fromkeys(found)]
+
+
+def _damaged_records(path: Path) -> Iterator[str]:
+    """Yield what is wrong with the records of a file."""
+    try:
+        segment = Segment(path)
+    except (OSError, CorruptStorage) as error:
+        yield str(error)
+        return
+    yield from segment.damages()
+    segment.close()
+
+
+def _damaged_slots(store: Store) -> Iterator[str]:
+    """Yield what is wrong with slots, payloads and codecs that are referred to."""
+    for name, plan in store.plans.items():
+        if plan.is_table:
+            addresses = np.unique(store.arrays[name])
+            while len(addresses):
+                some = addresses[:AT_ONCE]
+                damage = _first_damage(store, some)
+                if damage is not None:
+                    yield damage.reason
+                addresses = addresses[len(some) if damage is None else damage.index + 1 :]
+    yield from filter(None, (_damaged_codec(store, address) for address in store.codecs.values()))
+
+
+def _first_damage(store: Store, addresses: NDArray[np.int64]) -> CorruptPayload | None:
+    try:
+        store.slots.load(addresses)
+    except CorruptPayload as error:
+        return error
+    return None
+
+
+def _damaged_codec(store: Store, address: int) -> str | None:
+    try:
+        store.slots.reader.codec(address)
+    except CorruptStorage as error:
+        return str(error)
+    return None
+
+
+#: Slots that are looked at at once.
+AT_ONCE = 1 << 14
