@@ -11,7 +11,7 @@ from typing import Any
 
 LIBRARIES = [
     *("stable_baselines3", "torch", "numpy", "numba", "zstandard", "isal", "lz4", "sb3-compressed"),
-    *("sb3-extra-buffers", "zstd", "torchrl", "tensordict", "cpprb"),
+    *("sb3-extra-buffers", "zstd", "torchrl", "tensordict", "cpprb", "lmdb"),
 ]
 ASK = """
 import json, sys

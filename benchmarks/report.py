@@ -18,6 +18,7 @@ from typing import Any
 import plots
 import published
 import scale
+import stores
 import training
 from session import RESULTS, ROOT
 from tables import Results, game_table, merged, ratio_table
@@ -51,6 +52,8 @@ def _tables(benchmark: str, results: Results) -> list[str]:
         return [scale.table(results)]
     if benchmark == "training":
         return [training.table(results)]
+    if benchmark == "stores":
+        return [stores.table(results)]
     if benchmark == "truth":
         return []
     return ["Geometric means:", ratio_table(results), "One by one:", game_table(results)]

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     )
     from sb3_compressed.callbacks import BufferCheckpointCallback, latest_checkpoint
     from sb3_compressed.codecs import Codec, available_codecs, get_codec, register_codec
+    from sb3_compressed.datasets import Trajectory, export_minari, import_minari, trajectories
     from sb3_compressed.dtypes import find_buffer_dtypes
     from sb3_compressed.errors import (
         CodecError,
@@ -51,20 +52,24 @@ __all__ = [
     "LevelOutOfRange",
     "LossyDtypeWarning",
     "StorageError",
+    "Trajectory",
     "UnknownCodec",
     "available_codecs",
+    "export_minari",
     "find_buffer_dtypes",
     "get_codec",
+    "import_minari",
     "latest_checkpoint",
     "load_checkpoint",
     "register_codec",
     "save_checkpoint",
+    "trajectories",
     "verify",
 ]
 
 # Each name is imported when it is first used, from the first of these that has it: arrays and codecs are useful
 # without waiting for torch, which the buffers need.
-_HOMES = ("errors", "codecs", "arrays", "dtypes", "storage", "buffers", "callbacks")
+_HOMES = ("errors", "codecs", "arrays", "dtypes", "storage", "buffers", "callbacks", "datasets")
 
 
 def __getattr__(name: str) -> Any:

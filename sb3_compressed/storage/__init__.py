@@ -1,5 +1,5 @@
 """Buffers on disk: an append-only log of checked records in a folder."""
 
-from sb3_compressed.storage.verify import verify
+from sb3_compressed.storage.verification import verify
 
 __all__ = ["verify"]

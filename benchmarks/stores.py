@@ -1,0 +1,390 @@
+"""Engines that slots on disk could be kept in: this package's log, LMDB, SQLite, and a plain memory-mapped arena.
+
+    python benchmarks/stores.py --steps 40000
+
+Each holds a ring of steps, of which every one brings a payload for each of four environments, in one transaction, and
+takes the place of an old one. Measured are that transaction, reading what a batch of 256 transitions needs (the frames
+of an observation and of the next one), and the files after several laps, as the operating system counts them. Then
+processes are killed while they write (``kill -9``) and the last step that they had reported is looked for; and single
+bits of the files are flipped and all of the content is read: is it right, an error, other bytes (which only checksums
+of one's own would find), or the end of the process? Durations are those of this machine, to compare with one another.
+The log does more than the others in its transaction: it finds out which payloads are there already, and writes slots.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import shutil
+import sqlite3
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import lmdb
+import numpy as np
+from session import PEERS, RESULTS, save
+from tables import markdown
+from typing_extensions import override
+
+from sb3_compressed import get_codec
+from sb3_compressed.codecs.payloads import Payloads
+from sb3_compressed.storage.store import ArrayPlan, Store
+
+ROWS, N_ENVS, N_FRAMES = 5_000, 4, 4
+BATCH = 256
+
+
+def payload(step: int, env: int) -> bytes:
+    """Return what a step brings, 100 to 500 bytes that nothing compresses further."""
+    rng = random.Random(step * N_ENVS + env)
+    return rng.randbytes(rng.randrange(100, 500))
+
+
+class Engine(ABC):
+    """What each engine can do."""
+
+    title: ClassVar[str]
+
+    @abstractmethod
+    def put(self, step: int, payloads: Sequence[bytes]) -> None:
+        """Keep the payloads of a step, in place of those ``ROWS`` steps before, in one transaction."""
+
+    @abstractmethod
+    def locate(self, steps: Sequence[int], envs: Sequence[int]) -> Payloads:
+        """Return the payloads of the stacks that end with some steps, where a decoder finds them."""
+
+    @abstractmethod
+    def last(self) -> int:
+        """Return the last step, -1 if there is none."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of the files."""
+
+
+class OwnLog(Engine):
+    """The log of this package."""
+
+    title: ClassVar[str] = "log of this package"
+
+    def __init__(self, folder: Path) -> None:
+        plans = {"slots": ArrayPlan((ROWS, N_ENVS), "<i8", is_table=True)}
+        exists = folder.is_dir() and any(folder.glob("*.log"))
+        self.store = Store.open(folder, writable=True) if exists else Store.create(folder, {"is": "a test"}, plans, {})
+        self.table = self.store.arrays["slots"]
+        self.codec = get_codec("delta")
+        newest = range(self.last() - N_FRAMES + 1, self.last() + 1)
+        self.recent: list[Any] = [tuple(payload(step, env) for step in newest) for env in range(N_ENVS)]
+
+    @override
+    def put(self, step: int, payloads: Sequence[bytes]) -> None:
+        self.recent = [(*stack[1:], new) for stack, new in zip(self.recent, payloads, strict=True)]
+        self.table[step % ROWS] = self.store.slots.write([(self.codec, *stack) for stack in self.recent])
+        self.store.commit([("slots", step % ROWS, step % ROWS + 1)], {"last": step}, {})
+
+    @override
+    def locate(self, steps: Sequence[int], envs: Sequence[int]) -> Payloads:
+        gathered = self.store.slots.gather(self.table[np.array(steps) % ROWS, np.array(envs)], N_FRAMES)
+        assert gathered is not None
+        return gathered.payloads
+
+    @override
+    def last(self) -> int:
+        return int(self.store.values.get("last", -1))
+
+    @override
+    def close(self) -> None:
+        self.store.close()
+
+
+class Lmdb(Engine):
+    """LMDB, without waiting for the disk, one record a payload."""
+
+    title: ClassVar[str] = "LMDB"
+
+    def __init__(self, folder: Path) -> None:
+        self.env = lmdb.open(str(folder), map_size=1 << 30, sync=False)
+
+    @override
+    def put(self, step: int, payloads: Sequence[bytes]) -> None:
+        with self.env.begin(write=True) as transaction:
+            for env, data in enumerate(payloads):
+                transaction.put(key_of(step, env), data, append=True)
+            if step >= ROWS + N_FRAMES:
+                for env in range(N_ENVS):
+                    transaction.delete(key_of(step - ROWS - N_FRAMES, env))
+
+    @override
+    def locate(self, steps: Sequence[int], envs: Sequence[int]) -> Payloads:
+        keys = [key_of(*key) for key in stacks(steps, envs)]
+        with self.env.begin() as transaction:
+            found = dict(transaction.cursor().getmulti(sorted(set(keys))))
+            return Payloads.of([found[key] for key in keys])
+
+    @override
+    def last(self) -> int:
+        with self.env.begin() as transaction:
+            cursor = transaction.cursor()
+            return int.from_bytes(cursor.key(), "big") // N_ENVS if cursor.last() else -1
+
+    @override
+    def close(self) -> None:
+        self.env.close()
+
+
+class Sqlite(Engine):
+    """SQLite in WAL mode, with ``synchronous=NORMAL``."""
+
+    title: ClassVar[str] = "SQLite"
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(exist_ok=True)
+        self.connection = sqlite3.connect(folder / "data.sqlite", isolation_level=None)
+        self.connection.execute("PRAGMA journal_mode=WAL")
+        self.connection.execute("PRAGMA synchronous=NORMAL")
+        self.connection.execute("CREATE TABLE IF NOT EXISTS payloads (id INTEGER PRIMARY KEY, data BLOB)")
+
+    @override
+    def put(self, step: int, payloads: Sequence[bytes]) -> None:
+        run = self.connection.execute
+        run("BEGIN")
+        for env, data in enumerate(payloads):
+            run("INSERT INTO payloads VALUES (?, ?)", (step * N_ENVS + env, data))
+        first = (step - ROWS - N_FRAMES) * N_ENVS
+        run("DELETE FROM payloads WHERE id >= ? AND id < ?", (first, first + N_ENVS))
+        run("COMMIT")
+
+    @override
+    def locate(self, steps: Sequence[int], envs: Sequence[int]) -> Payloads:
+        keys = [step * N_ENVS + env for step, env in stacks(steps, envs)]
+        marks = ",".join("?" * len(keys))
+        found = dict(self.connection.execute(f"SELECT id, data FROM payloads WHERE id IN ({marks})", keys))
+        return Payloads.of([found[key] for key in keys])
+
+    @override
+    def last(self) -> int:
+        [(last,)] = self.connection.execute("SELECT max(id) FROM payloads")
+        return -1 if last is None else int(last) // N_ENVS
+
+    @override
+    def close(self) -> None:
+        self.connection.close()
+
+
+class Arena(Engine):
+    """A mapped file with a place for each payload, and the length of each: no transactions, no checksums."""
+
+    title: ClassVar[str] = "mapped arena"
+    PLACE = 512
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(exist_ok=True)
+        self.rows = ROWS + N_FRAMES
+        shape = (self.rows * N_ENVS, self.PLACE)
+        exists = (folder / "data").exists()
+        self.data = np.memmap(folder / "data", np.uint8, "r+" if exists else "w+", shape=shape)
+        self.sizes = np.memmap(folder / "sizes", np.int64, "r+" if exists else "w+", shape=(shape[0] + 1,))
+
+    @override
+    def put(self, step: int, payloads: Sequence[bytes]) -> None:
+        for env, data in enumerate(payloads):
+            place = step % self.rows * N_ENVS + env
+            self.data[place, : len(data)] = np.frombuffer(data, np.uint8)
+            self.sizes[place] = len(data)
+        self.sizes[-1] = step + 1
+
+    @override
+    def locate(self, steps: Sequence[int], envs: Sequence[int]) -> Payloads:
+        keys = np.array(stacks(steps, envs))
+        place = keys[:, 0] % self.rows * N_ENVS + keys[:, 1]
+        places = np.zeros((len(keys), 3), np.int64)
+        places[:, 0] = self.data.ctypes.data + place * self.PLACE
+        places[:, 1] = self.sizes[place]
+        return Payloads(places, lambda index: self.data[place[index], : places[index, 1]].tobytes())
+
+    @override
+    def last(self) -> int:
+        return int(self.sizes[-1]) - 1
+
+    @override
+    def close(self) -> None:
+        pass
+
+
+ENGINES: dict[str, Any] = {"log": OwnLog, "lmdb": Lmdb, "sqlite": Sqlite, "arena": Arena}
+
+
+def key_of(step: int, env: int) -> bytes:
+    """Return a key whose order is that of time."""
+    return (step * N_ENVS + env).to_bytes(8, "big")
+
+
+def stacks(steps: Sequence[int], envs: Sequence[int]) -> list[tuple[int, int]]:
+    """Return the step and environment of every frame of stacks that end with some steps."""
+    return [(step - age, env) for step, env in zip(steps, envs) for age in range(N_FRAMES - 1, -1, -1)]
+
+
+def measure(name: str, folder: Path, n_steps: int) -> dict[str, float]:
+    """Return medians of microseconds, and bytes on disk for each byte of payload."""
+    engine = ENGINES[name](folder)
+    puts, gets = [], []
+    for step in range(n_steps):
+        payloads = [payload(step, env) for env in range(N_ENVS)]
+        begin = time.perf_counter()
+        engine.put(step, payloads)
+        puts.append(time.perf_counter() - begin)
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        steps = rng.integers(n_steps - ROWS + N_FRAMES, n_steps - 1, BATCH)
+        envs = rng.integers(0, N_ENVS, BATCH)
+        both, twice = [*steps.tolist(), *(steps + 1).tolist()], [*envs.tolist()] * 2
+        begin = time.perf_counter()
+        engine.locate(both, twice)
+        gets.append(time.perf_counter() - begin)
+    engine.close()
+    held = sum(len(payload(step, env)) for step in range(n_steps - ROWS, n_steps) for env in range(N_ENVS))
+    on_disk = sum(path.stat().st_blocks * 512 for path in folder.rglob("*") if path.is_file())
+    return {
+        "put, us": statistics.median(puts[ROWS:]) * 1e6,
+        "put, 99th percentile, us": float(np.quantile(puts[ROWS:], 0.99)) * 1e6,
+        "get 256, us": statistics.median(gets) * 1e6,
+        "disk / payloads": on_disk / held,
+    }
+
+
+def what_is_there(name: str, folder: Path) -> str:
+    """Read all of a folder in a process of its own; return whether it is right, or what it is instead."""
+    child = os.fork()
+    if child == 0:
+        sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115  # until the process ends
+        try:
+            engine = ENGINES[name](folder)
+            last = engine.last()
+            steps = range(max(last - ROWS + N_FRAMES, N_FRAMES - 1), last + 1)
+            is_right = True
+            for env in range(N_ENVS):
+                found = engine.locate([*steps], [env] * len(steps))
+                is_right &= [*found] == [payload(*key) for key in stacks(steps, [env] * len(steps))]
+            (folder.parent / "last").write_text(str(last))
+            os._exit(0 if is_right else 2)
+        except BaseException:
+            os._exit(1)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    return {0: "right", 1: "error", 2: "other bytes"}.get(code, "process died")
+
+
+def kills(name: str, folder: Path, n_kills: int) -> Counter[str]:
+    """Kill a process again and again while it writes to a folder; return what was there then."""
+    outcomes: Counter[str] = Counter()
+    rng = random.Random(name)
+    for _ in range(n_kills):
+        command = [sys.executable, __file__, "--write", name, str(folder)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            lines = [process.stdout.readline() for _ in range(rng.randrange(1, 3000))]
+            process.kill()
+            reported = int([*lines, *process.stdout.readlines()][-1])
+        found = what_is_there(name, folder)
+        if found == "right" and int((folder.parent / "last").read_text()) < reported:
+            found = "steps missing"
+        outcomes[found] += 1
+    return outcomes
+
+
+def flips(name: str, folder: Path, n_flips: int) -> Counter[str]:
+    """Flip one bit of the files of a folder, again and again; return what was read then."""
+    outcomes: Counter[str] = Counter()
+    rng = random.Random(0)
+    last = int((folder.parent / "last").read_text())
+    for _ in range(n_flips):
+        damaged = folder.parent / "damaged"
+        shutil.rmtree(damaged, ignore_errors=True)
+        shutil.copytree(folder, damaged)
+        files = sorted(path for path in damaged.rglob("*") if path.is_file() and path.stat().st_size)
+        path = rng.choices(files, [file.stat().st_size for file in files])[0]
+        with open(path, "r+b") as file:
+            place = rng.randrange(path.stat().st_size)
+            file.seek(place)
+            byte = file.read(1)[0]
+            file.seek(place)
+            file.write(bytes([byte ^ 1 << rng.randrange(8)]))
+        found = what_is_there(name, damaged)
+        if found == "right" and int((folder.parent / "last").read_text()) != last:
+            found = "steps missing"  # less than there was, without a word
+        outcomes[found] += 1
+    return outcomes
+
+
+def write_until_killed(name: str, folder: Path) -> None:
+    """Write step after step, and print each when it is written."""
+    engine = ENGINES[name](folder)
+    step = engine.last() + 1
+    while True:
+        engine.put(step, [payload(step, env) for env in range(N_ENVS)])
+        os.write(1, b"%d\n" % step)
+        step += 1
+
+
+def table(results: dict[str, dict[str, Any]]) -> str:
+    """Return a row for each engine."""
+    header = [
+        "engine",
+        "put",
+        "99th percentile",
+        "get 256 transitions",
+        "disk / payloads",
+        "after kill -9",
+        "flipped bits",
+    ]
+    rows = []
+    for name, found in results.items():
+        told = [", ".join(f"{count} {what}" for what, count in found[key].items()) for key in ("kills", "flips")]
+        cells = [f"{found[key]:.1f} us" for key in ("put, us", "put, 99th percentile, us", "get 256, us")]
+        rows.append([ENGINES[name].title, *cells, f"{found['disk / payloads']:.2f}x", *told])
+    return markdown(header, rows)
+
+
+def main() -> None:
+    """Run the benchmark from the command line."""
+    if sys.argv[1:2] == ["--write"]:
+        write_until_killed(sys.argv[2], Path(sys.argv[3]))
+    flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    flags.add_argument("--engines", nargs="+", default=list(ENGINES), choices=list(ENGINES))
+    flags.add_argument("--steps", type=int, default=40_000, help="steps that are written (default: %(default)s)")
+    flags.add_argument("--kills", type=int, default=20, help="default: %(default)s")
+    flags.add_argument("--flips", type=int, default=300, help="default: %(default)s")
+    flags.add_argument("--smoke", action="store_true", help="only see whether it works")
+    flags.add_argument("--out", type=Path, default=RESULTS / "stores.json", help="default: %(default)s")
+    flags.add_argument("--peers", type=Path, default=PEERS, help="an interpreter whose versions are told, too")
+    arguments = flags.parse_args()
+    if arguments.smoke:
+        arguments.steps, arguments.kills, arguments.flips = ROWS + 200, 1, 2
+    results: dict[str, dict[str, Any]] = {}
+    for name in arguments.engines:
+        with tempfile.TemporaryDirectory() as folder:
+            found: dict[str, Any] = measure(name, Path(folder) / "measured", arguments.steps)
+            found["kills"] = kills(name, Path(folder) / "killed", arguments.kills)
+            found["flips"] = flips(name, Path(folder) / "killed", arguments.flips)
+        results[name] = found
+        print(name, found, flush=True)
+    save(
+        arguments.out,
+        "stores",
+        {key: getattr(arguments, key) for key in ("steps", "kills", "flips")},
+        results,
+        arguments.peers,
+    )
+    print(table(results))
+
+
+if __name__ == "__main__":
+    main()
