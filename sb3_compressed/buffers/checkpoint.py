@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.buffers import state
-from sb3_compressed.buffers.resize import Resized, rows_by_age
+from sb3_compressed.buffers.resize import EPISODE_BEGINS, Resized, rows_by_age
+from sb3_compressed.buffers.vectors import VectorSlots
 from sb3_compressed.errors import CorruptPayload, CorruptStorage, StorageError
 from sb3_compressed.storage.checksum import checksum
 from sb3_compressed.storage.log import holds_log, place_in_log
@@ -34,6 +35,8 @@ __all__ = [
 
 #: Rows that are written at a time.
 ROWS = 64
+#: Vectors that are looked for among those before.
+MAX_KNOWN = 1 << 16
 
 
 class Checkpoint:
@@ -50,15 +53,19 @@ class Checkpoint:
         #: How the folder was left after the last save, whether that succeeded or not.
         self.left_at: tuple[int, ...] | None = None
         self._arrays = state.named_arrays(buffer)
+        self._streams = state.streams(buffer)
+        slotted = [name for names in self._streams.values() for name in names]
+        #: The addresses of slots, and where slots were written since the last save.
         self._tables: dict[str, NDArray[np.int64]] = {}
         self._changed: dict[str, NDArray[np.bool_]] = {}
-        self._checksums: dict[str, list[int]] = {}
-        for name, array in self._arrays.items():
+        for name in slotted:
+            array = self._arrays[name]
             if isinstance(array, CompressedArray):
                 self._changed[name] = array.track_changes()
-                self._tables[name] = store.arrays[name] if is_saved else np.zeros(array.shape[:2], np.int64)
+            self._tables[name] = store.arrays[name] if is_saved else np.zeros(array.shape[:2], np.int64)
+        #: Checksums of what does not notice when it is written to.
+        self._checksums = self._new_checksums() if is_saved else {}
         if is_saved:
-            self._checksums = checksums_of(self._plain())
             store.arrays = self._stored()
 
     @classmethod
@@ -67,18 +74,20 @@ class Checkpoint:
 
         :raises StorageError: if the folder holds another buffer, unless that may be overwritten, or something else
         """
-        if holds_log(folder) and overwrite:
-            store = Store.open(folder, writable=True)  # which stays until the first save is complete
-        else:
-            store = Store.create(folder, {}, {}, {})
+        store = _to_overwrite(folder) if holds_log(folder) else None
+        if store is not None and store.about and not overwrite:
+            store.close()
+            store = None
+        if store is None:
+            store = Store.create(folder, {}, {}, {}, overwrite=overwrite)
         store.release()
         return cls(buffer, store, is_saved=False)
 
-    def _plain(self) -> dict[str, Any]:
-        return {name: array for name, array in self._arrays.items() if name not in self._tables}
+    def _new_checksums(self) -> dict[str, list[int]]:
+        return checksums_of({name: self._arrays[name] for name in self._arrays if name not in self._changed})
 
     def _stored(self) -> dict[str, Any]:
-        """Return the arrays of the store: addresses in the places of what is compressed, plain ones as they are."""
+        """Return the arrays of the store: addresses in the places of observations, others as they are."""
         return {**self._arrays, **self._tables}
 
     def is_of(self, buffer: Any, folder: Path) -> bool:
@@ -96,14 +105,13 @@ class Checkpoint:
         store = self.store
         store.acquire()
         try:
-            spans = self._save_slots(buffer)
+            checksums = self._new_checksums()
+            changes = self._save_slots(buffer, [] if self._is_new else self._changed_chunks(checksums))
             values, codecs = state.values(buffer), state.codecs(buffer)
-            plain = self._plain()
-            checksums = checksums_of(plain)
             if self._is_new:
                 store.become(state.about(buffer), state.plans(buffer), self._stored(), values, codecs)
             else:
-                store.commit([*spans, *changed_chunks(plain, self._checksums, checksums)], values, codecs)
+                store.commit(changes, values, codecs)
                 store.keep_live_segments()
                 store.flush()
             self._checksums, self._is_new = checksums, False
@@ -111,30 +119,54 @@ class Checkpoint:
             store.release()
             self.left_at = place_in_log(store.log.folder)
 
-    def _save_slots(self, buffer: Any) -> list[Change]:
-        """Write the slots that changed, and their addresses to the tables; return the rows."""
-        if not self._tables:
-            return []
+    def _changed_chunks(self, checksums: dict[str, list[int]]) -> list[Change]:
+        return changed_chunks(self._arrays, self._checksums, checksums)
+
+    def _save_slots(self, buffer: Any, chunks: list[Change]) -> list[Change]:
+        """Write the slots that changed, and their addresses to the tables.
+
+        :param chunks: rows of plain arrays that changed, or some that did
+        :return: what changed of the arrays in the store
+        """
+        changed = np.full(buffer.buffer_size, self._is_new)
+        for flags in self._changed.values():
+            changed |= flags.any(axis=1)
+            flags[...] = False
+        for name, first, last in chunks:
+            if name in self._tables:
+                changed[first:last] = True
         by_age = rows_by_age(buffer.pos, buffer.buffer_size, full=buffer.full)
         behind = np.setdiff1d(np.arange(buffer.buffer_size), by_age)  # where a user may have written
         rows = np.concatenate([behind, by_age])
-        if not self._is_new:
-            rows = rows[np.any([flags.any(axis=1) for flags in self._changed.values()], axis=0)[rows]]
-        for flags in self._changed.values():
-            flags[...] = False
-        streams = state.streams(buffer)
+        rows = rows[changed[rows]] if self._tables else rows[:0]
+        known: dict[bytes, bytes] = {}
         for start in range(0, len(rows), ROWS):
             some = rows[start : start + ROWS]
             self.store.make_room()
-            for names in streams.values():
+            if len(known) > MAX_KNOWN:
+                known = {}
+            for names in self._streams.values():
                 # An observation and the next one after the other, so that what they share is known.
-                slots = np.stack([self._arrays[name].slots_at(some) for name in names], axis=1)  # [rows, arrays, envs]
+                slots = np.stack([self._slots(name, some, known) for name in names], axis=1)  # [rows, arrays, envs]
                 addresses = self.store.slots.write([*slots.reshape(-1)]).reshape(slots.shape)
                 for index, name in enumerate(names):
                     self._tables[name][some] = addresses[:, index]
         rows = np.sort(rows)
         spans = np.split(rows, np.flatnonzero(np.diff(rows) > 1) + 1) if len(rows) else []
-        return [(name, int(span[0]), int(span[-1]) + 1) for name in self._tables for span in spans]
+        written = [(name, int(span[0]), int(span[-1]) + 1) for name in self._tables for span in spans]
+        return written + [chunk for chunk in chunks if chunk[0] not in self._tables]
+
+    def _slots(self, name: str, rows: NDArray[np.int64], known: dict[bytes, bytes]) -> NDArray[Any]:
+        array = self._arrays[name]
+        return array.slots_at(rows) if isinstance(array, CompressedArray) else VectorSlots(array).slots_at(rows, known)
+
+
+def _to_overwrite(folder: Path) -> Store | None:
+    """Open what a folder holds, which stays until a first save is complete; ``None`` if it cannot be read."""
+    try:
+        return Store.open(folder, writable=True)
+    except CorruptStorage:
+        return None
 
 
 def checksums_of(arrays: Mapping[str, Any]) -> dict[str, list[int]]:
@@ -216,19 +248,15 @@ def load_into(buffer: Any, store: Store) -> Checkpoint:
             if addresses.any():
                 slots = store.slots.load(addresses.reshape(-1)).reshape(addresses.shape)
                 for index, name in enumerate(names):
-                    ours[name].put_slots(rows, slots[:, index])
+                    array = ours[name] if isinstance(ours[name], CompressedArray) else VectorSlots(ours[name])
+                    array.put_slots(rows, slots[:, index])
+    slotted = {name for names in streams.values() for name in names}
     for name, array in ours.items():
-        if not isinstance(array, CompressedArray):
-            array[...] = _decoded(array, arrays[name], store) if store.plans[name].is_table else arrays[name]
+        if name not in slotted:
+            array[...] = arrays[name]
     restore(buffer, store, values)
-    return Checkpoint(buffer, store, is_saved=arrays is store.arrays and store.plans == state.plans(buffer))
-
-
-def _decoded(like: Any, addresses: NDArray[np.int64], store: Store) -> NDArray[Any]:
-    """Return what a buffer on disk keeps in slots and one in memory does not, vectors."""
-    stored = CompressedArray(like.shape, like.dtype, "none", None)
-    stored.keep_in(store.slots, addresses)
-    return np.asarray(stored)
+    store.log.let_go_of_others([])
+    return Checkpoint(buffer, store, is_saved=arrays is store.arrays)
 
 
 #: Rows that are loaded at a time.
@@ -254,14 +282,15 @@ def fitted(store: Store, buffer: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     plans = {
         name: dataclasses.replace(plan, shape=(buffer.buffer_size, *plan.shape[1:]))
         for name, plan in store.plans.items()
-        if name != "_current_ep_start"
+        if name != EPISODE_BEGINS
     }
     plans = {**store.plans, **plans}
-    if list(plans) != list(wanted) or any(plans[name] != wanted[name] and not plans[name].is_table for name in wanted):
+    if plans != wanted:
         raise StorageError(f"{store.log.folder} holds the arrays {store.plans}, here they are {wanted}")
     if old == buffer.buffer_size:
         return store.arrays, told
-    resized = Resized(told["pos"], old, buffer.buffer_size, full=told["full"])
+    looks_ahead = bool(buffer.optimize_memory_usage)
+    resized = Resized(told["pos"], old, buffer.buffer_size, full=told["full"], looks_ahead=looks_ahead)
     arrays = {name: plan.zeros() for name, plan in plans.items()}
     resized.arrays(store.arrays, arrays)
     return arrays, {**told, "pos": resized.pos, "full": resized.full}

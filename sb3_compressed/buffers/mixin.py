@@ -37,7 +37,7 @@ from sb3_compressed.buffers.door import (
     validate_per_env,
     validate_tensor,
 )
-from sb3_compressed.buffers.persistent import Persistent, Storage, hindsight_changes
+from sb3_compressed.buffers.persistent import Persistent, Storage
 from sb3_compressed.buffers.pinned_memory import PinnedMemory
 from sb3_compressed.buffers.plan import Key, hollow_space, plan_arrays, successor_keys
 from sb3_compressed.buffers.signature import signature_behind
@@ -60,6 +60,8 @@ __all__ = ["CompressedBuffer", "CompressedReplay", "CompressedRollout"]
 
 OutputDtype = Literal["raw", "float"]
 
+#: Arguments of SB3's constructors that say nothing of the content, or are kept otherwise.
+NOT_GIVEN = {"observation_space", "action_space", "device", "env"}
 KNOWN_PACKAGES = {"stable_baselines3", "sb3_contrib", "abc", "builtins"}
 
 
@@ -141,8 +143,9 @@ class CompressedBuffer(_Base):
             "decompression_kwargs": decompression_kwargs, "dtypes": dtypes, "frame_stack": frame_stack,
             "output_dtype": output_dtype, "normalize_images": normalize_images,
         }  # fmt: skip
-        #: All arguments that say what the buffer is, by their names.
-        self.given_arguments = {**self._parent_arguments(args, kwargs, are_changed=False), **options}
+        given = self._parent_arguments(args, kwargs, are_changed=False)
+        #: Arguments that say what the buffer is, by their names; what else there is may be large, or of this process.
+        self.given_arguments = {**{name: given[name] for name in given if name not in NOT_GIVEN}, **options}
         arguments = self._parent_arguments(args, kwargs)
         space = arguments["observation_space"]
         takes_dicts = isinstance(self, DictReplayBuffer | DictRolloutBuffer)
@@ -416,9 +419,9 @@ class CompressedReplay(Persistent, CompressedBuffer):
         if self._store is None:
             super().add(obs, next_obs, action, reward, done, infos)
             return
-        row, others = self.pos, hindsight_changes(self, self.pos, done)
+        self._expect_row(done)  # before, so that no interrupt makes it forgotten
         super().add(obs, next_obs, action, reward, done, infos)
-        self._commit_row(row, others)
+        self._commit()
 
     def _checked_step(self, kinds: Any, *given: Any) -> tuple[Any, ...]:
         """Return the arguments of ``add`` as they can be written, or raise; remember what need not be looked at again.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
 from os import PathLike
@@ -10,7 +11,6 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from typing_extensions import Self
 
 from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.buffers import state
@@ -26,16 +26,17 @@ from sb3_compressed.buffers.checkpoint import (
     refuse_other,
     restore,
 )
-from sb3_compressed.errors import StorageError
+from sb3_compressed.errors import CorruptStorage, StorageError
 from sb3_compressed.storage.log import place_in_log
 from sb3_compressed.storage.store import Store
 
 if TYPE_CHECKING:
     from stable_baselines3.common.buffers import BaseBuffer as _Base
+    from typing_extensions import Self
 else:
     _Base = object
 
-__all__ = ["Followed", "Persistent", "Storage", "hindsight_changes"]
+__all__ = ["Followed", "Persistent", "Storage"]
 
 Storage = str | PathLike[str]
 """Where slots are kept: ``"memory"``, or a folder."""
@@ -45,13 +46,13 @@ Storage = str | PathLike[str]
 class Followed:
     """Storage that another process may be writing to.
 
-    :param folder: the folder
+    :param store: the folder, open for reading
     """
 
-    folder: Path
+    store: Store
 
     def __fspath__(self) -> str:
-        return str(self.folder)
+        return str(self.store.log.folder)
 
 
 class Persistent(_Base):
@@ -74,9 +75,12 @@ class Persistent(_Base):
     _row_names: list[str]
     _last_arrays: dict[str, CompressedArray]
 
+    optimize_memory_usage: bool
+    given_arguments: dict[str, Any]
+
     def _open_storage(self, storage: Any, *, resume: bool, overwrite: bool) -> None:
         if isinstance(storage, Followed):
-            self._follow(storage.folder)
+            self._follow(storage.store)
         elif storage != "memory":
             self._use(open_storage(self, Path(storage), resume=resume, overwrite=overwrite))
         elif resume or overwrite:
@@ -88,18 +92,13 @@ class Persistent(_Base):
         self._last_arrays = state.last_of_streams(self)
         self._checksums = checksums_of(store.arrays)
 
-    def _follow(self, folder: Path) -> None:
-        store = Store.open(folder)
-        try:
-            refuse_other(store, self)
-            arrays, values = fitted(store, self)
-            if arrays is not store.arrays:
-                raise StorageError(f"a buffer that follows {folder} has to have its size")
-            bind(self, store)
-            restore(self, store, values)
-        except BaseException:
-            store.close()
-            raise
+    def _follow(self, store: Store) -> None:
+        refuse_other(store, self)
+        arrays, values = fitted(store, self)
+        if arrays is not store.arrays:
+            raise StorageError(f"a buffer that follows {store.log.folder} has to have its size")
+        bind(self, store)
+        restore(self, store, values)
         self._store = store
 
     # -- what changes ----------------------------------------------------------------------------------------
@@ -109,17 +108,22 @@ class Persistent(_Base):
         if self._store is not None and not self._store.log.is_writable:
             raise StorageError(f"{self._store.log.folder} is not open for writing here; nothing was added")
 
-    def _commit_row(self, row: int, others: list[Change]) -> None:
-        """Commit a row that was added.
+    def _expect_row(self, done: Any) -> None:
+        """Know that the next row, and what an ``add`` changes besides, is to be committed.
 
-        :param others: what changed besides
+        :param done: whether episodes end with it, ``(n_envs,)``
         """
-        store = self._store
-        if store is None:
-            return
+        row = self.pos
         self._uncommitted += [(name, row, row + 1) for name in self._row_names]
-        self._uncommitted += others
-        arrays = self._last_arrays
+        if self.optimize_memory_usage:  # the next observation is in the row behind
+            behind = (row + 1) % self.buffer_size
+            self._uncommitted += [(name, behind, behind + 1) for name in self._row_names if is_observation(name)]
+        self._uncommitted += hindsight_changes(self, row, done)
+
+    def _commit(self) -> None:
+        """Commit all that is not committed yet."""
+        store, arrays = self._store, self._last_arrays
+        assert store is not None
         store.commit(self._uncommitted, state.values(self, arrays), state.codecs(self, arrays))
         self._uncommitted = []
 
@@ -182,16 +186,24 @@ class Persistent(_Base):
             self.flush()
             return
         checkpoint, self._checkpoint = self._checkpoint, None  # unless all goes well
-        if checkpoint is None or not checkpoint.is_of(self, path):
-            place = path.resolve()
-            is_as_left = place in self._saved and place_in_log(path) == self._saved[place]
-            checkpoint = Checkpoint.new(self, path, overwrite=overwrite or is_as_left)
+        if checkpoint is not None and checkpoint.is_of(self, path):
+            try:
+                self._save(checkpoint)
+                return
+            except StorageError:  # somebody else wrote to it
+                if not overwrite:
+                    raise
+        place = path.resolve()
+        is_as_left = place in self._saved and place_in_log(path) == self._saved[place]
+        self._save(Checkpoint.new(self, path, overwrite=overwrite or is_as_left))
+
+    def _save(self, checkpoint: Checkpoint) -> None:
         try:
             checkpoint.save(self)
             self._checkpoint = checkpoint
         finally:
             if checkpoint.left_at is not None:
-                self._saved = {**self._saved, path.resolve(): checkpoint.left_at}
+                self._saved = {**self._saved, checkpoint.store.log.folder.resolve(): checkpoint.left_at}
 
     def copy_checkpoint(self, folder: str | PathLike[str]) -> None:
         """Copy what was saved or flushed last to a new folder, with links to the same files where there can be links.
@@ -226,22 +238,39 @@ class Persistent(_Base):
         :raises StorageError: if the folder holds no buffer, or one of another kind
         :raises CorruptStorage: if a file is damaged
         """
-        store = Store.open(Path(folder), repair=repair)
+        path = Path(folder)
+        store = Store.open(path, repair=repair)
         try:
-            if not store.about:
-                raise StorageError(f"{folder} holds no buffer: the first save to it was not completed")
-            arguments = {**state.arguments_of(store.about), **kwargs}
+            arguments = {**cls._arguments_of(store), **kwargs}
             if buffer_size is not None:
                 arguments["buffer_size"] = buffer_size
-            if follow:
-                store.close()
-                return cls(**arguments, storage=Followed(Path(folder)))  # type: ignore[call-arg]
-            buffer = cls(**arguments)
-            buffer._checkpoint = load_into(buffer, store)
+            buffer: Self = _made(cls, path, {**arguments, "storage": Followed(store)} if follow else arguments)
+            if not follow:
+                buffer._checkpoint = load_into(buffer, store)
         except BaseException:
             store.close()
             raise
         return buffer
+
+    @classmethod
+    def _arguments_of(cls, store: Store) -> dict[str, Any]:
+        """Return the arguments for the constructor that a store tells of.
+
+        :raises StorageError: if the class has others
+        """
+        if not store.about:
+            raise StorageError(f"{store.log.folder} holds no buffer: the first save to it was not completed")
+        try:
+            told = state.arguments_of(store.about)
+        except (CorruptStorage, LookupError, TypeError, AttributeError) as error:
+            raise CorruptStorage(f"{store.log.folder}: what it says of its buffer makes no sense: {error}") from error
+        others = sorted(set(told) - set(inspect.signature(cls).parameters))
+        if others or NOT_TOLD & set(told):
+            raise StorageError(
+                f"{store.log.folder} holds a {store.about.get('class')} with the arguments {', '.join(sorted(told))}; "
+                f"a {cls.__name__} has no {', '.join(others or sorted(NOT_TOLD & set(told)))}"
+            )
+        return told
 
     def __getstate__(self) -> dict[str, Any]:
         parent = getattr(super(), "__getstate__", None)
@@ -253,6 +282,28 @@ class Persistent(_Base):
         return without
 
 
+#: What a folder must not say of the buffer that is made of it: a stranger's would reach for other folders.
+NOT_TOLD = {"storage", "resume", "overwrite", "device", "env", "num_threads"}
+
+
+def _made(cls: type[Any], folder: Path, arguments: dict[str, Any]) -> Any:
+    """Return a buffer of which a folder told the arguments.
+
+    :raises CorruptStorage: if they make no sense
+    """
+    try:
+        return cls(**arguments)
+    except (StorageError, OSError):
+        raise
+    except (TypeError, ValueError, ArithmeticError, AttributeError, LookupError, MemoryError, AssertionError) as error:
+        raise CorruptStorage(f"{folder}: no {cls.__name__} can be made of what it says: {error}") from error
+
+
+def is_observation(name: str) -> bool:
+    """Tell whether an array of that name holds observations, not next ones."""
+    return name.partition("/")[0] == "observations"
+
+
 def hindsight_changes(buffer: Any, row: int, done: Any) -> list[Change]:
     """Return what an ``add`` changes of a buffer with hindsight besides the row, called before it.
 
@@ -262,15 +313,14 @@ def hindsight_changes(buffer: Any, row: int, done: Any) -> list[Change]:
     if ep_length is None:
         return []
     n_rows = buffer.buffer_size
-    spans = [
-        (row, int(buffer.ep_start[row, env] + ep_length[row, env] - row) % n_rows or n_rows)
-        for env in np.flatnonzero(ep_length[row] > 0)
-    ]
+    # SB3 does not take it modulo the rows where an episode goes over the end of the ring.
+    overwritten = np.flatnonzero(ep_length[row] > 0)
+    spans = [(row, int(buffer.ep_start[row, env] + ep_length[row, env]) - row) for env in overwritten]
     starts = buffer._current_ep_start
     spans += [(int(starts[env]), (row + 1 - int(starts[env])) % n_rows or n_rows) for env in np.flatnonzero(done)]
     changes: list[Change] = [("_current_ep_start", 0, len(starts))]
     for first, length in spans:
-        last = first + length
+        last = first + min(max(length, 0), n_rows)
         changes.append(("ep_length", first, min(last, n_rows)))
         if last > n_rows:
             changes.append(("ep_length", 0, last - n_rows))

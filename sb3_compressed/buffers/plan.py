@@ -13,6 +13,7 @@ from numpy.typing import DTypeLike
 
 from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.arrays.frames import FrameStack, stated_layout, validate_n_frames
+from sb3_compressed.buffers.vectors import MIN_STORED_NBYTES
 from sb3_compressed.codecs import Codec, get_codec
 from sb3_compressed.codecs.registry import AUTO
 from sb3_compressed.dtypes import space_dtype, space_shape
@@ -25,9 +26,6 @@ Key = str | None
 #: Items below this take about as much memory compressed as not, and are slower to reach: Python's overhead for a
 #: slot and its payload is about 130 bytes, and next observations are halved at best.
 MIN_COMPRESSED_NBYTES = 1024
-
-#: An item on disk has two addresses in memory, of an observation and of a next one.
-MIN_STORED_NBYTES = 32
 
 #: For each next observation that is not kept twice, there are up to 4 bytes that say so.
 MIN_SUCCESSOR_NBYTES = 16

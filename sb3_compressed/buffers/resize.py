@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Resized", "rows_by_age"]
+__all__ = ["EPISODE_BEGINS", "Resized", "rows_by_age"]
+
+EPISODE_BEGINS = "_current_ep_start"
 
 
 def rows_by_age(pos: int, rows: int, *, full: bool) -> NDArray[np.int64]:
@@ -23,22 +25,34 @@ class Resized:
     :param full: whether all of its rows are written
     :param old: rows of the old ring
     :param new: rows of the new one
+    :param looks_ahead: whether the next observation of a row is the observation of the row behind it, as SB3 has it
+        with ``optimize_memory_usage``; then the row to be written next holds that of the newest, and no transition
     """
 
-    def __init__(self, pos: int, old: int, new: int, *, full: bool) -> None:
+    def __init__(self, pos: int, old: int, new: int, *, full: bool, looks_ahead: bool = False) -> None:
+        kept = rows_by_age(pos, old, full=full)
+        if looks_ahead:
+            kept = (kept[1:] if full else kept)[-(new - 1) :] if new > 1 else kept[:0]
         #: The old rows that are kept; they come to the first new ones, in this order.
-        self.kept = rows_by_age(pos, old, full=full)[-new:] if new else np.arange(0)
-        self.pos, self.full = len(self.kept) % max(new, 1), len(self.kept) == new
+        self.kept = kept[-new:]
+        n_kept = len(self.kept)
+        self.pos, self.full = n_kept % new, n_kept == new
+        self._ahead = (pos, n_kept) if looks_ahead else None
+        self._old_pos = pos
         self._new_row = np.full(old, -1)
-        self._new_row[self.kept] = np.arange(len(self.kept))
+        self._new_row[self.kept] = np.arange(n_kept)
 
     def arrays(self, old: Mapping[str, NDArray[Any]], new: Mapping[str, NDArray[Any]]) -> None:
         """Copy arrays of the old ring to those of the new one, which are zeros."""
         for name, array in old.items():
-            if name == "_current_ep_start":
-                new[name][...] = np.maximum(self._new_row[array], 0)
-            else:
-                new[name][: len(self.kept)] = array[self.kept]
+            if name == EPISODE_BEGINS:
+                # An episode begins with the next row, or with one that is kept, or lost its beginning.
+                begins = np.where(array == self._old_pos, self.pos, np.maximum(self._new_row[array], 0))
+                new[name][...] = begins
+                continue
+            new[name][: len(self.kept)] = array[self.kept]
+            if self._ahead and name.startswith("observations"):
+                new[name][self._ahead[1]] = array[self._ahead[0]]
         if "ep_start" in new:
             self._cut_episodes(new["ep_start"][: len(self.kept)], new["ep_length"][: len(self.kept)])
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sb3_compressed.arrays import CompressedArray
+from sb3_compressed.buffers.vectors import are_slots
 from sb3_compressed.errors import StorageError
 from sb3_compressed.storage.spaces import argument_from_data, data_of_argument, data_of_space, space_from_data
 from sb3_compressed.storage.store import ArrayPlan
@@ -29,8 +30,6 @@ __all__ = [
 OBSERVATIONS = ("observations", "next_observations")
 #: SB3's own arrays, the last three those of hindsight replay.
 PLAIN = ("actions", "rewards", "dones", "timeouts", "ep_start", "ep_length", "_current_ep_start")
-#: Arguments of SB3's constructors that say nothing of the content, or are told otherwise.
-NOT_STORED = {"observation_space", "action_space", "device", "env"}
 
 
 def named_arrays(buffer: Any) -> dict[str, Any]:
@@ -57,9 +56,10 @@ def put_array(buffer: Any, name: str, array: NDArray[Any]) -> None:
 
 def plans(buffer: Any) -> dict[str, ArrayPlan]:
     """Return how each array of a buffer is stored, compressed ones as addresses of slots."""
+    slotted = {name for names in streams(buffer).values() for name in names}
     return {
         name: ArrayPlan(array.shape[:2], "<i8", is_table=True)
-        if isinstance(array, CompressedArray)
+        if name in slotted
         else ArrayPlan(tuple(array.shape), array.dtype.str)
         for name, array in named_arrays(buffer).items()
     }
@@ -74,13 +74,13 @@ def about(buffer: Any) -> dict[str, Any]:
         raise StorageError(
             "info dicts of hindsight replay (copy_info_dict=True) are Python objects and cannot be stored"
         )
-    arguments = {name: value for name, value in buffer.given_arguments.items() if name not in NOT_STORED}
+    arrays = named_arrays(buffer)
     return {
         "class": type(buffer).__name__,
-        "streams": {key: _stream(array) for key, array in last_of_streams(buffer).items()},
+        "streams": {key: _stream(arrays[names[-1]]) for key, names in streams(buffer).items()},
         "observation_space": data_of_space(buffer.observation_space),
         "action_space": data_of_space(buffer.action_space),
-        "arguments": {name: data_of_argument(value) for name, value in arguments.items()},
+        "arguments": {name: data_of_argument(value) for name, value in buffer.given_arguments.items()},
     }
 
 
@@ -96,8 +96,11 @@ def arguments_of(told: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _stream(array: CompressedArray) -> dict[str, str]:
-    return {"codec": array.codec.name, "stored as": array.elem_type.str}
+def _stream(array: Any) -> dict[str, str]:
+    """Return how the items of an array are stored."""
+    if isinstance(array, CompressedArray):
+        return {"codec": array.codec.name, "stored as": array.elem_type.str}
+    return {"codec": "none", "stored as": array.dtype.str}
 
 
 def refuse_other(told: Mapping[str, Any], named: Collection[str], buffer: Any) -> None:
@@ -112,11 +115,7 @@ def refuse_other(told: Mapping[str, Any], named: Collection[str], buffer: Any) -
     for name in ("observation_space", "action_space", "n_envs"):
         if ours.get(name, 1) != theirs.get(name, 1):
             raise StorageError(f"{name} is {theirs.get(name, 1)} in the folder and {ours.get(name, 1)} here")
-    # A vector is a slot on disk, and in memory an array.
-    stored = {
-        key: stream for key, stream in told["streams"].items() if key in here["streams"] or stream["codec"] != "none"
-    }
-    if here["streams"] != stored:
+    if here["streams"] != told["streams"]:
         raise StorageError(
             f"observations are stored as {told['streams']} in the folder and would be as {here['streams']} here; pass "
             "the compression_method and dtypes of the folder"
@@ -128,18 +127,20 @@ def refuse_other(told: Mapping[str, Any], named: Collection[str], buffer: Any) -
 
 
 def streams(buffer: Any) -> dict[str, list[str]]:
-    """Return the names of the compressed arrays that share frames, by key, ``""`` where there is no Dict."""
+    """Return the names of the arrays of slots that share frames, by key, ``""`` where there is no Dict."""
     found: dict[str, list[str]] = {}
     for name, array in named_arrays(buffer).items():
-        if isinstance(array, CompressedArray):
-            found.setdefault(name.partition("/")[2], []).append(name)
+        attribute, _, key = name.partition("/")
+        if isinstance(array, CompressedArray) or (attribute in OBSERVATIONS and are_slots(array)):
+            found.setdefault(key, []).append(name)
     return found
 
 
 def last_of_streams(buffer: Any) -> dict[str, CompressedArray]:
-    """Return of each stream the array that is written last, which is that of next observations if there are any."""
+    """Return of each compressed stream the array that is written last, that of next observations if there are any."""
     arrays = named_arrays(buffer)
-    return {key: arrays[names[-1]] for key, names in streams(buffer).items()}
+    last = {key: arrays[names[-1]] for key, names in streams(buffer).items()}
+    return {key: array for key, array in last.items() if isinstance(array, CompressedArray)}
 
 
 def values(buffer: Any, last: Mapping[str, CompressedArray] | None = None) -> dict[str, Any]:
@@ -147,7 +148,7 @@ def values(buffer: Any, last: Mapping[str, CompressedArray] | None = None) -> di
 
     :param last: what :func:`last_of_streams` returns, if that is known
     """
-    streams = {key: array.stream_data() for key, array in (last or last_of_streams(buffer)).items()}
+    streams = {key: array.stream_data() for key, array in (last_of_streams(buffer) if last is None else last).items()}
     return {"pos": int(buffer.pos), "full": bool(buffer.full), "streams": streams}
 
 
@@ -156,7 +157,7 @@ def codecs(buffer: Any, last: Mapping[str, CompressedArray] | None = None) -> di
 
     :param last: what :func:`last_of_streams` returns, if that is known
     """
-    return {key: array.codec for key, array in (last or last_of_streams(buffer)).items()}
+    return {key: array.codec for key, array in (last_of_streams(buffer) if last is None else last).items()}
 
 
 def restore_values(buffer: Any, told: Mapping[str, Any], codecs: Mapping[str, Any]) -> None:
@@ -170,4 +171,5 @@ def restore_values(buffer: Any, told: Mapping[str, Any], codecs: Mapping[str, An
     for key, array in last_of_streams(buffer).items():
         last = array.slots_at((buffer.pos - 1) % buffer.buffer_size)
         slots = [*last] if all(slot is not None for slot in last) else []
-        array.restore_stream(told["streams"][key], codecs[key], slots)
+        if key in told["streams"]:  # vectors, which are plain arrays in memory, have nothing to tell
+            array.restore_stream(told["streams"][key], codecs[key], slots)

@@ -6,6 +6,8 @@ import base64
 from dataclasses import fields, is_dataclass
 from typing import Any, get_type_hints
 
+import numpy as np
+
 from sb3_compressed.codecs.base import Codec
 from sb3_compressed.codecs.registry import codec_class
 from sb3_compressed.errors import CodecError
@@ -50,6 +52,8 @@ def _data_of(value: Any) -> Any:
         return base64.b64encode(value).decode("ascii")
     if value is None or isinstance(value, bool | int | float | str):
         return value
+    if isinstance(value, np.dtype):
+        return {"dtype": value.str}
     raise CodecError(f"cannot store the argument {value!r} of a codec: it is no number, string or bytes")
 
 
@@ -64,4 +68,6 @@ def _arguments(cls: Any, data: dict[str, Any]) -> dict[str, Any]:
 def _value(kind: Any, value: Any) -> Any:
     if is_dataclass(kind):
         return kind(**_arguments(kind, value))  # type: ignore[operator]
+    if isinstance(value, dict):
+        return np.dtype(value["dtype"])
     return base64.b64decode(value, validate=True) if kind is bytes else value

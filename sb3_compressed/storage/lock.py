@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import weakref
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, ClassVar
+from typing import IO
 
 from sb3_compressed.errors import StorageError
 
@@ -22,60 +23,43 @@ __all__ = ["FolderLock"]
 class FolderLock:
     """The right to write to a folder, until it is released or the process ends, however it ends.
 
-    The operating system keeps it (POSIX record locks), so there is nothing to clean up after a crash. It belongs to the
-    process alone: workers that it forks neither have it nor hold it back.
+    The operating system keeps it (``flock``), so there is nothing to clean up after a crash. Workers that Python forks
+    let go of it at once.
 
     :param folder: the folder; a file ``lock`` in it names the process
     :raises StorageError: if another process, or another buffer of this one, writes to the folder
+    :raises OSError: if the folder cannot be written to
     """
 
     release: Callable[[], object]
     """Let others write to the folder; it happens anyway when nobody refers to the lock any more."""
 
-    #: Record locks do not tell parts of one process apart.
-    _held: ClassVar[dict[Path, int]] = {}
-
     def __init__(self, folder: Path) -> None:
-        self._key = folder.resolve()
         self._pid = os.getpid()
-        if self._held.get(self._key) == self._pid:
-            raise StorageError(f"{folder} is written to by another buffer of this process; close that one first")
-        self._file: IO[str] = open(folder / "lock", "a+", encoding="ascii")  # noqa: SIM115  # see release()
-        try:
-            if fcntl:
-                fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            else:
+        self._file: IO[bytes] = open(folder / "lock", "a+b", buffering=0)  # noqa: SIM115  # see release
+        self.release = weakref.finalize(self, self._file.close)
+        if not _try_lock(self._file):
+            gc.collect()  # of buffers that nobody refers to any more
+            if not _try_lock(self._file):
                 self._file.seek(0)
-                msvcrt.locking(self._file.fileno(), msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
+                owner = self._file.read(20).decode("ascii", "replace").strip() or "unknown"
+                self.release()
+                raise StorageError(f"{folder} is written to by {_name(owner)}; every writer has a folder of its own")
+        try:
+            self._file.truncate(0)
+            self._file.write(str(self._pid).encode("ascii"))
         except OSError:
-            self._file.seek(0)
-            owner = self._file.read(20).strip() or "unknown"
-            self._file.close()
-            raise StorageError(
-                f"{folder} is written to by the process {owner}; readers can open it meanwhile, and every writer "
-                "has a folder of its own"
-            ) from None
-        self._held[self._key] = self._pid
-        self.release = weakref.finalize(self, _release, self._file, self._held, self._key, self._pid)
-        self._file.truncate(0)
-        self._file.write(str(self._pid))
-        self._file.flush()
+            pass  # a full disk; it is the lock that counts, not the name in it
+        _all_locks.add(self)
 
     @classmethod
     def is_held(cls, folder: Path) -> bool:
-        """Tell whether a process writes to a folder at present."""
-        if cls._held.get(folder.resolve()) == os.getpid():
-            return True  # opening the file and closing it again would let go of the lock
-        if not fcntl:
-            return True  # which cannot be known, and is the safe answer
+        """Tell whether somebody writes to a folder at present."""
         try:
-            with open(folder / "lock", encoding="ascii") as file:
-                fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            with open(folder / "lock", "rb") as file:
+                return not _try_lock(file, shared=True)
         except FileNotFoundError:
             return False
-        except OSError:
-            return True
-        return False
 
     @property
     def is_ours(self) -> bool:
@@ -83,8 +67,32 @@ class FolderLock:
         return os.getpid() == self._pid and not self._file.closed
 
 
-def _release(file: IO[str], held: dict[Path, int], key: Path, pid: int) -> None:
-    """Let others write to the folder."""
-    if os.getpid() == pid:  # not in a process that was forked
-        del held[key]
-    file.close()
+def _try_lock(file: IO[bytes], *, shared: bool = False) -> bool:
+    try:
+        if fcntl:
+            fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+        else:
+            file.seek(0)
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
+    except OSError:
+        return False
+    return True
+
+
+def _name(owner: str) -> str:
+    if owner == str(os.getpid()):
+        return "another buffer of this process; close that one first"
+    return f"the process {owner}; others can read it meanwhile"
+
+
+#: Locks of this process. A child that is forked has descriptors of the same locks, and must not keep them from others.
+_all_locks: weakref.WeakSet[FolderLock] = weakref.WeakSet()
+
+
+def _let_go_in_child() -> None:
+    for lock in _all_locks:
+        lock.release()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_let_go_in_child)

@@ -8,6 +8,7 @@ whole state.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import secrets
@@ -39,6 +40,7 @@ class Log:
     def __init__(self, folder: Path, lock: FolderLock | None) -> None:
         self.folder = folder
         self.segments: dict[int, Segment] = {}
+        self._retired: dict[int, Segment] = {}
         self._lock = lock
 
     @classmethod
@@ -49,11 +51,12 @@ class Log:
         :raises StorageError: if the folder holds a log already, or something else
         """
         folder.mkdir(parents=True, exist_ok=True)
-        existing = segment_numbers(folder)
-        if existing and not overwrite:
-            raise StorageError(f"{folder} holds a buffer already; {advice}")
         _refuse_strangers(folder)
         log = cls(folder, FolderLock(folder))
+        existing = segment_numbers(folder)
+        if existing and not overwrite:
+            log.close()
+            raise StorageError(f"{folder} holds a buffer already; {advice}")
         log._next, log._identity = max(existing, default=-1) + 1, secrets.randbits(64)
         log._replaced = existing
         return log
@@ -116,9 +119,11 @@ class Log:
 
         :raises CorruptStorage: if it is not there, or damaged
         """
-        if number not in self.segments:
+        found = self.segments.get(number) or self._retired.get(number)
+        if found is None:
             self._open_segment(number)
-        return self.segments[number]
+            found = self.segments[number]
+        return found
 
     def _open_segment(self, number: int) -> None:
         path = self._path(number)
@@ -130,6 +135,8 @@ class Log:
         if segment.number != number or (self.segments and segment.identity != self._identity):
             segment.close()
             raise CorruptStorage(f"{path} does not belong here, it is number {segment.number} of its buffer")
+        if self.segments:  # only the last one still grows; what is mapped needs no open file
+            segment.close()
         self.segments[number] = segment
 
     def newest(self) -> Segment:
@@ -137,7 +144,14 @@ class Log:
         while True:
             number = max(segment_numbers(self.folder), default=self.last.number)
             try:
-                return self.segment(number)
+                if number not in self.segments:
+                    before = self.segments
+                    self.segments = {}  # it is the last one, whose file stays open
+                    try:
+                        self._open_segment(number)
+                    finally:
+                        self.segments = {**before, **self.segments}
+                return self.segments[number]
             except CorruptStorage:
                 if number == max(segment_numbers(self.folder), default=number):
                     raise  # else it has been deleted meanwhile
@@ -160,31 +174,36 @@ class Log:
         :raises OSError: if the disk does not take it; the log goes on with the segment before
         """
         self._check_writable()
-        path = self._path(self._next)
+        number = self._next
+        path = self._path(number)
         unfinished = path.with_suffix(f".{UNFINISHED}")
-        segment = Segment.create(unfinished, self._next, self._identity)
+        segment = Segment.create(unfinished, number, self._identity)
+        before = self.last if self.segments else None
         try:
             for kind, content in snapshot:
                 segment.append(kind, content)
             segment.make_room(capacity)
-            if self.segments:
-                self.last.flush()
+            if before is not None:
+                before.flush()
             segment.flush()
             unfinished.rename(path)
-            _flush_folder(self.folder)
-        except BaseException:
-            segment.close()
-            unfinished.unlink(missing_ok=True)
-            raise
-        segment.path = path
-        if self.segments:
-            self.last.append(SEALED, b"")  # whoever deletes the new one is found out
-            self.last.seal()
-        self.segments[self._next] = segment
-        self._next += 1
-        for number in self._replaced:
-            self._path(number).unlink(missing_ok=True)
+        finally:
+            # Whatever happens, what the folder says is the last segment is what is written to from now on.
+            if path.exists():
+                segment.path = path
+                self.segments[number] = segment
+                self._next = number + 1
+            else:
+                segment.close()
+                unfinished.unlink(missing_ok=True)
+        for other in self._replaced:
+            self._path(other).unlink(missing_ok=True)
         self._replaced = ()
+        with contextlib.suppress(OSError):  # there is nothing in it that the new one does not tell
+            _flush_folder(self.folder)
+            if before is not None:
+                before.append(SEALED, b"")  # whoever deletes the new one is found out
+                before.seal()
 
     def copy_to(self, folder: Path, numbers: Iterable[int], snapshot: Iterable[tuple[int, bytes]]) -> None:
         """Make a log in a new folder that shares some segments with this one, and has another one behind them.
@@ -210,11 +229,11 @@ class Log:
         """Delete all segments but some and the last one. Who reads them meanwhile can go on."""
         self._check_writable()
         kept = {*numbers, max(self.segments)}
+        # One generation longer than the tables refer to them: other threads may be about to read.
+        self._retired = {number: self.segments.pop(number) for number in [*self.segments] if number not in kept}
         for number in segment_numbers(self.folder):
             if number not in kept:
                 self._path(number).unlink(missing_ok=True)
-                if number in self.segments:
-                    self.segments.pop(number).close()
 
     def let_go_of_others(self, numbers: Iterable[int]) -> None:
         """Close all segments but some and the last one, which others may have deleted."""
@@ -229,31 +248,40 @@ class Log:
 
     def release(self) -> None:
         """Let others write to the folder, and go on reading."""
-        if self._lock is not None:
+        if self._lock is None:
+            return
+        try:
             if self.is_writable and self.segments:
                 self.last.give_back_room()
+        finally:
             self._lock.release()
             self._lock = None
 
-    def acquire(self) -> None:
+    def acquire(self, committing: int) -> None:
         """Write to the folder again, if nobody else did meanwhile.
 
+        :param committing: the kind of the records by which it is known that somebody did
         :raises StorageError: if somebody did, or does
         """
         if self._lock is not None:
             return
+        changed = f"{self.folder} was written to by another buffer meanwhile; overwrite=True replaces that"
+        if not holds_log(self.folder):
+            raise StorageError(f"{self.folder} is gone; overwrite=True begins it anew")
         self._lock = FolderLock(self.folder)
         try:
             last = self.last
-            changed = f"{self.folder} was written to by another buffer meanwhile; overwrite=True replaces that"
             if segment_numbers(self.folder)[-1:] != [last.number]:
                 raise StorageError(changed)
             again = Segment(self._path(last.number), writable=True)
-            again.end = last.end
-            if again.identity != self._identity or again.bytes[last.end :].any():
+            is_shorter = again.path.stat().st_size < last.end
+            if again.identity != self._identity or is_shorter or _is_committed_to(again, last.end, committing):
                 again.close()
                 raise StorageError(changed)
+            again.end = last.end
+            again.forget_the_rest()  # of a process that was killed
             self.segments[last.number] = again
+            self._next = last.number + 1
         except BaseException:
             self._lock.release()
             self._lock = None
@@ -273,6 +301,14 @@ class Log:
 
     def _path(self, number: int) -> Path:
         return self.folder / f"{number:08}.log"
+
+
+def _is_committed_to(segment: Segment, start: int, committing: int) -> bool:
+    """Tell whether there is a record of a kind behind an offset."""
+    try:
+        return any(record.kind == committing for record in segment.records(start))
+    except CorruptStorage:
+        return False  # cut short
 
 
 def holds_log(folder: Path) -> bool:

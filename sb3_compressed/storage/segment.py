@@ -79,6 +79,7 @@ class Segment:
         except BaseException:
             self.close()
             raise
+        self._is_dirty = False
         #: Where the next record begins; :meth:`records` finds it out.
         self.end = HEADER.size
 
@@ -137,9 +138,17 @@ class Segment:
             self.make_room(max(record_nbytes(len(content)), MIN_GROWTH))
         start = RECORD.pack(checksum(content, seed_of(kind, len(content))), len(content), kind, b"")[:RECORD_CHECKED]
         data = memoryview(b"".join((start, header_check(start), content, LAST)))
-        self._write(self.end, data)
+        if self._is_dirty:  # an interrupt came in the middle of a record
+            self.forget_the_rest()
+        self._is_dirty = True
+        try:
+            self._write(self.end, data)
+        except OSError:
+            self.forget_the_rest()
+            raise
         offset = self.end + RECORD.size
         self.end += len(data)
+        self._is_dirty = False
         return offset
 
     @property
@@ -244,6 +253,7 @@ class Segment:
     def forget_the_rest(self) -> None:
         """Cut off what is behind the end: a record that was cut short, or what a repair gives up."""
         self._file.truncate(self.end)
+        self._is_dirty = False
 
     def give_back_room(self) -> None:
         """Make the file as long as what was written to it."""

@@ -255,12 +255,14 @@ class SlotReader:
         is_there = mapped and mapped[-1] is last.bytes and first <= low and high < first + len(table)
         if is_there and table[low - first : high + 1 - first, 1].all():
             return self._table
+        # One consistent look: another thread may begin segments and give others up.
+        open_ones = {**self._log.segments}
         for number in np.unique(numbers[addresses != 0]).tolist():
             if number <= last.number:  # others are told of by their slots
-                self._log.segment(number)
-        segments = [self._log.segments[number] for number in sorted(self._log.segments)]
+                open_ones[number] = self._log.segment(number)
+        segments = [open_ones[number] for number in sorted(open_ones)]
         first = segments[0].number
-        table = np.zeros((last.number - first + 1, 2), dtype=np.int64)
+        table = np.zeros((segments[-1].number - first + 1, 2), dtype=np.int64)
         for segment in segments:
             table[segment.number - first] = segment.bytes.ctypes.data, len(segment.bytes)
         self._table = (tuple(segment.bytes for segment in segments), first, table)

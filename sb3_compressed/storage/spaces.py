@@ -102,6 +102,8 @@ def data_of_argument(value: Any) -> Any:
     """
     if value is None or isinstance(value, bool | int | float | str):
         return value
+    if isinstance(value, np.generic):
+        return value.item()
     if isinstance(value, Codec):
         return {"codec": data_of_codec(value)}
     if isinstance(value, Enum):

@@ -172,7 +172,7 @@ class Store:
         for number in reversed(numbers):
             try:
                 segment = log.open_last(number)
-                store = cls(log, *_manifest(segment), {}, {})
+                store = cls(log, *_manifest(segment, is_growing=is_growing), {}, {})
                 store.arrays = {name: plan.zeros() for name, plan in store.plans.items()}
                 is_newest = number == numbers[-1]
                 store._read(segment, is_growing=is_growing or not is_newest, repair=repair)
@@ -247,16 +247,18 @@ class Store:
     def _catch_up(self) -> None:
         last = self.log.newest()
         last.see_growth()
-        if self._read_up_to != last.number:
-            about, plans = _manifest(last)
-            if (about, plans) != (self.about, self.plans):
-                raise StorageError(f"{self.log.folder} holds another buffer by now; open it anew")
-            for array in self.arrays.values():
-                array[...] = 0
-            self.values, self.codecs = {}, {}
-            self._read(last, is_growing=True)
-        else:
+        if self._read_up_to == last.number:
             self._read(last, is_growing=True, start=last.end)
+            return
+        about, plans = _manifest(last, is_growing=True)
+        if (about, plans) != (self.about, self.plans):
+            raise StorageError(f"{self.log.folder} holds another buffer by now; open it anew")
+        fresh = Store(self.log, about, plans, {name: plan.zeros() for name, plan in plans.items()}, {})
+        fresh._read(last, is_growing=True)
+        # Only now, when all of it could be read.
+        for name, array in self.arrays.items():
+            array[...] = fresh.arrays[name]
+        self.values, self.codecs, self._read_up_to = fresh.values, fresh.codecs, fresh._read_up_to
 
     # -- writing ---------------------------------------------------------------------------------------------
 
@@ -282,7 +284,11 @@ class Store:
         self.codecs.update(places)
         self._placed = (self.log.last.number, {**codecs})
         if self.log.last.end > self._full_at:
-            self.start_segment()
+            try:
+                self.start_segment()
+            except OSError as error:  # what was to be committed is; another segment can wait
+                self._full_at = self.log.last.end + self._capacity() // 8
+                warn_user(f"{self.log.folder} cannot begin another file, and goes on with the last one: {error}")
 
     def _new_places(self, codecs: Mapping[str, Codec]) -> dict[str, int]:
         """Return the addresses of codecs that are other ones than before.
@@ -388,17 +394,21 @@ class Store:
 
     def acquire(self) -> None:
         """Write to the folder again; see :meth:`Log.acquire`."""
-        self.log.acquire()
-        self._start_to_write()
+        self.log.acquire(COMMIT)
+        try:
+            self._start_to_write()
+        except BaseException:
+            self.log.release()
+            raise
 
     def close(self) -> None:
         """Let go of the folder. Slots can still be read from what is open already."""
         self.log.close()
 
 
-def _manifest(segment: Segment) -> tuple[dict[str, Any], dict[str, ArrayPlan]]:
+def _manifest(segment: Segment, *, is_growing: bool = False) -> tuple[dict[str, Any], dict[str, ArrayPlan]]:
     """Return what a segment says of the store and its arrays."""
-    for record in segment.records():
+    for record in segment.records(is_growing=is_growing):
         try:
             if record.kind != MANIFEST:
                 break

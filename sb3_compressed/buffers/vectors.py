@@ -1,0 +1,49 @@
+"""Plain arrays of observations as slots: vectors are uncompressed payloads on disk, whatever they are in memory."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["VectorSlots", "are_slots"]
+
+#: Smaller items take less in an array than the address of a slot does.
+MIN_STORED_NBYTES = 32
+
+
+def are_slots(array: Any) -> bool:
+    """Tell whether a plain array of observations ``(rows, n_envs, *item_shape)`` is stored as slots."""
+    nbytes: int = math.prod(array.shape[2:]) * array.dtype.itemsize
+    return nbytes >= MIN_STORED_NBYTES
+
+
+class VectorSlots:
+    """The slots that a plain array would have if it were an array of compressed observations with the codec ``none``.
+
+    :param array: observations ``(rows, n_envs, *item_shape)``, an ndarray or what looks like one
+    """
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+        self._item = np.dtype((np.void, math.prod(array.shape[2:]) * array.dtype.itemsize))
+
+    def slots_at(self, rows: NDArray[np.int64], known: dict[bytes, bytes]) -> NDArray[Any]:
+        """Return slots ``(len(rows), n_envs)``.
+
+        :param known: items that are known already, each by itself; equal ones become the same object
+        """
+        values = np.ascontiguousarray(self.array[rows])
+        items: Any = values.reshape(-1).view(self._item).tolist()
+        slots = np.empty(len(items), dtype=object)
+        slots[:] = [known.setdefault(item, item) for item in items]
+        return slots.reshape(values.shape[:2])
+
+    def put_slots(self, rows: Any, slots: NDArray[Any]) -> None:
+        """Write slots as :meth:`slots_at` returns them; unwritten ones are zeros."""
+        zeros = bytes(self._item.itemsize)
+        data = b"".join(slot if slot is not None else zeros for slot in slots.flat)
+        shape = (*slots.shape, *self.array.shape[2:])
+        self.array[rows] = np.frombuffer(data, dtype=self.array.dtype).reshape(shape)
