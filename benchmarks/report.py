@@ -15,6 +15,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+import persistence
 import plots
 import published
 import scale
@@ -52,6 +53,8 @@ def _tables(benchmark: str, results: Results) -> list[str]:
         return [scale.table(results)]
     if benchmark == "training":
         return [training.table(results)]
+    if benchmark == "persistence":
+        return [persistence.table(results)]
     if benchmark == "stores":
         return [stores.table(results)]
     if benchmark == "truth":

@@ -8,7 +8,7 @@ import difflib
 import gc
 import math
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, TypeAlias
 
 import ale_py
@@ -71,17 +71,23 @@ def make_atari(game: str, n_envs: int, seed: int, n_stack: int = 4, **kwargs: An
     return VecFrameStack(make_atari_env(f"{game}{SUFFIX}", n_envs, seed, **kwargs), n_stack)
 
 
-def train(model: Model, steps: int) -> None:
+def train(model: Model, steps: int, callbacks: Sequence[BaseCallback] = ()) -> None:
     """Train with SB3's progress bar, then print what the model's buffer takes and how the last episodes went.
 
-    Ctrl-C ends the training after the current step, and the rest is printed all the same.
+    A model that has been trained before goes on, up to ``steps`` in all. Ctrl-C ends the training after the current
+    step, and the rest is printed all the same.
     """
     # Networks this small gain little from a second thread, and lose a lot to it where cores are shared.
     th.set_num_threads(1)
     stop, gauge = StopOnInterrupt(), MemoryGauge(steps)
     previous = signal.signal(signal.SIGINT, stop.request)
     try:
-        model.learn(steps, callback=[stop, gauge], progress_bar=True)
+        model.learn(
+            steps - model.num_timesteps,
+            callback=[stop, gauge, *callbacks],
+            reset_num_timesteps=model.num_timesteps == 0,
+            progress_bar=True,
+        )
     finally:
         signal.signal(signal.SIGINT, previous)
     if stop.interrupted:

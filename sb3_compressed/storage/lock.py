@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import time
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -40,11 +41,11 @@ class FolderLock:
         self.release = weakref.finalize(self, self._file.close)
         if not _try_lock(self._file):
             gc.collect()  # of buffers that nobody refers to any more
-            if not _try_lock(self._file):
-                self._file.seek(0)
-                owner = self._file.read(20).decode("ascii", "replace").strip() or "unknown"
-                self.release()
-                raise StorageError(f"{folder} is written to by {_name(owner)}; every writer has a folder of its own")
+        if not _try_lock_patiently(self._file):
+            self._file.seek(0)
+            owner = self._file.read(20).decode("ascii", "replace").strip() or "unknown"
+            self.release()
+            raise StorageError(f"{folder} is written to by {_name(owner)}; every writer has a folder of its own")
         try:
             self._file.truncate(0)
             self._file.write(str(self._pid).encode("ascii"))
@@ -65,6 +66,18 @@ class FolderLock:
     def is_ours(self) -> bool:
         """Whether this process has it, not one that was forked from the one that has."""
         return os.getpid() == self._pid and not self._file.closed
+
+
+#: Whoever looks whether somebody writes holds the lock for a moment. So it is tried again some times.
+TRIES, PAUSE = 25, 0.004  # seconds
+
+
+def _try_lock_patiently(file: IO[bytes]) -> bool:
+    for _ in range(TRIES):
+        if _try_lock(file):
+            return True
+        time.sleep(PAUSE)
+    return False
 
 
 def _try_lock(file: IO[bytes], *, shared: bool = False) -> bool:

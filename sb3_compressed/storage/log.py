@@ -41,6 +41,7 @@ class Log:
         self.folder = folder
         self.segments: dict[int, Segment] = {}
         self._retired: dict[int, Segment] = {}
+        self._begun: Segment | None = None
         self._lock = lock
 
     @classmethod
@@ -107,6 +108,8 @@ class Log:
     @property
     def last(self) -> Segment:
         """The segment that is written to."""
+        if self._begun is not None:
+            self._settle()
         return self.segments[max(self.segments)]
 
     @property
@@ -129,6 +132,8 @@ class Log:
         path = self._path(number)
         is_written_to = self._lock is not None and not self.segments  # the first one that is opened
         try:
+            if is_written_to:
+                _make_own(path)
             segment = Segment(path, writable=is_written_to)
         except FileNotFoundError:
             raise CorruptStorage(f"{path} is missing") from None
@@ -146,11 +151,14 @@ class Log:
             try:
                 if number not in self.segments:
                     before = self.segments
+                    for _ in self.last.records(self.last.end, is_growing=True):
+                        pass  # what was written to it before the next one was begun
                     self.segments = {}  # it is the last one, whose file stays open
                     try:
                         self._open_segment(number)
                     finally:
                         self.segments = {**before, **self.segments}
+                    before[max(before)].close()
                 return self.segments[number]
             except CorruptStorage:
                 if number == max(segment_numbers(self.folder), default=number):
@@ -174,6 +182,7 @@ class Log:
         :raises OSError: if the disk does not take it; the log goes on with the segment before
         """
         self._check_writable()
+        self._settle()
         number = self._next
         path = self._path(number)
         unfinished = path.with_suffix(f".{UNFINISHED}")
@@ -186,16 +195,13 @@ class Log:
             if before is not None:
                 before.flush()
             segment.flush()
+            self._begun = segment
             unfinished.rename(path)
         finally:
-            # Whatever happens, what the folder says is the last segment is what is written to from now on.
-            if path.exists():
-                segment.path = path
-                self.segments[number] = segment
-                self._next = number + 1
-            else:
+            if self._begun is None:
                 segment.close()
                 unfinished.unlink(missing_ok=True)
+            self._settle()
         for other in self._replaced:
             self._path(other).unlink(missing_ok=True)
         self._replaced = ()
@@ -204,6 +210,19 @@ class Log:
             if before is not None:
                 before.append(SEALED, b"")  # whoever deletes the new one is found out
                 before.seal()
+
+    def _settle(self) -> None:
+        """Write to what the folder says is the last segment, whatever interrupted its beginning."""
+        begun = self._begun
+        if begun is not None:
+            path = self._path(begun.number)
+            if path.exists():
+                begun.path = path
+                self._next = begun.number + 1
+                self.segments[begun.number] = begun
+            else:
+                path.with_suffix(f".{UNFINISHED}").unlink(missing_ok=True)
+            self._begun = None
 
     def copy_to(self, folder: Path, numbers: Iterable[int], snapshot: Iterable[tuple[int, bytes]]) -> None:
         """Make a log in a new folder that shares some segments with this one, and has another one behind them.
@@ -273,6 +292,7 @@ class Log:
             last = self.last
             if segment_numbers(self.folder)[-1:] != [last.number]:
                 raise StorageError(changed)
+            _make_own(self._path(last.number))
             again = Segment(self._path(last.number), writable=True)
             is_shorter = again.path.stat().st_size < last.end
             if again.identity != self._identity or is_shorter or _is_committed_to(again, last.end, committing):
@@ -301,6 +321,14 @@ class Log:
 
     def _path(self, number: int) -> Path:
         return self.folder / f"{number:08}.log"
+
+
+def _make_own(path: Path) -> None:
+    """Make a file that other folders have, too, one of this folder alone, before it is written to."""
+    if path.stat().st_nlink > 1:
+        own = path.with_suffix(f".{UNFINISHED}")
+        shutil.copyfile(path, own)
+        own.replace(path)
 
 
 def _is_committed_to(segment: Segment, start: int, committing: int) -> bool:

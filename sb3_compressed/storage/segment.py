@@ -18,8 +18,10 @@ from __future__ import annotations
 import mmap
 import os
 import struct
+import threading
 import weakref
 from collections.abc import Iterator
+from io import FileIO
 from pathlib import Path
 from typing import NamedTuple
 
@@ -71,6 +73,7 @@ class Segment:
 
     def __init__(self, path: Path, *, writable: bool = False) -> None:
         self.path = path
+        self._is_writable = writable
         self._file = open(path, "r+b" if writable else "rb", buffering=0)  # noqa: SIM115  # see close()
         self._close = weakref.finalize(self, self._file.close)  # where nobody closes it
         try:
@@ -79,7 +82,7 @@ class Segment:
         except BaseException:
             self.close()
             raise
-        self._is_dirty = False
+        self._is_dirty = self._has_room = False
         #: Where the next record begins; :meth:`records` finds it out.
         self.end = HEADER.size
 
@@ -96,8 +99,9 @@ class Segment:
 
     def _map(self) -> None:
         mapped = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
-        #: Its bytes, read-only.
-        self.bytes: NDArray[np.uint8] = np.frombuffer(mapped, dtype=np.uint8)
+        self._mapped: NDArray[np.uint8] = np.frombuffer(mapped, dtype=np.uint8)
+        #: Its bytes, read-only, as far as the file is sure to have them: touching what is mapped behind that is fatal.
+        self.bytes = self._mapped
 
     def _read_header(self) -> tuple[int, int]:
         header = self._file.read(HEADER.size)
@@ -120,12 +124,8 @@ class Segment:
         if self.end + nbytes > MAX_NBYTES:
             raise StorageError(f"{self.path} cannot have more than {MAX_NBYTES} bytes")
         if self.room < nbytes:
+            self._has_room = True
             self._file.truncate(self.end + nbytes)  # the disk holds only what is written
-            self._map()
-
-    def see_growth(self) -> None:
-        """Map what another process has made room for since."""
-        if os.fstat(self._file.fileno()).st_size > len(self.bytes):
             self._map()
 
     def append(self, kind: int, content: bytes | bytearray) -> int:
@@ -168,10 +168,9 @@ class Segment:
         return record.content
 
     def _write(self, offset: int, data: memoryview) -> None:
-        self._file.seek(offset)
         written = 0
         while written < len(data):  # a disk that is nearly full takes a part
-            written += self._file.write(data[written:]) or 0
+            written += write_at(self._file, data[written:], offset + written)
 
     def records(self, start: int = HEADER.size, *, is_growing: bool = False) -> Iterator[Record]:
         """Yield the records from an offset on, and know where the end is after the last one.
@@ -183,8 +182,10 @@ class Segment:
         while (record := self._next_record(TRIES if is_growing else 1)) is not None:
             self.end = record.offset + len(record.content) + len(LAST)
             yield record
-        if self.end > len(self.bytes):
-            self._map()
+        if not self._is_writable:
+            if self.end > len(self._mapped):
+                self._map()
+            self.bytes = self._mapped[: self.end]  # a writer that ends makes the file as short as that
 
     def damages(self) -> Iterator[str]:
         """Yield what is wrong with each record that is damaged, as far as headers tell where the next one is."""
@@ -237,10 +238,9 @@ class Segment:
         return Record(kind, offset, np.frombuffer(content, dtype=np.uint8))
 
     def _read(self, offset: int, nbytes: int) -> bytes:
-        if self._file.closed:  # and as long as it will ever be
+        if self._file.closed:
             return self.bytes[offset : offset + nbytes].tobytes()
-        self._file.seek(offset)
-        return self._file.read(nbytes)
+        return read_at(self._file, nbytes, offset)
 
     def _is_anything_behind(self, offset: int) -> bool:
         """Tell whether the file is not zero from an offset on."""
@@ -252,12 +252,18 @@ class Segment:
 
     def forget_the_rest(self) -> None:
         """Cut off what is behind the end: a record that was cut short, or what a repair gives up."""
-        self._file.truncate(self.end)
+        self._shorten()
         self._is_dirty = False
 
     def give_back_room(self) -> None:
-        """Make the file as long as what was written to it."""
+        """Make the file as long as what was written to it, if room was made in it."""
+        if self._has_room:
+            self._shorten()
+
+    def _shorten(self) -> None:
         self._file.truncate(self.end)
+        self.bytes = self._mapped[: self.end]
+        self._has_room = False
 
     def seal(self) -> None:
         """Close the file, as long as what was written to it, when all of it is on the disk."""
@@ -277,6 +283,32 @@ class Segment:
 CHUNK = 1 << 20  # bytes that are looked at at a time
 #: How often a record is looked at that another process may be writing just now, before it is taken for damaged.
 TRIES = 1000
+
+
+if hasattr(os, "pread"):  # which other threads do not disturb
+
+    def read_at(file: FileIO, nbytes: int, offset: int) -> bytes:
+        """Read bytes from an offset on."""
+        return os.pread(file.fileno(), nbytes, offset)
+
+    def write_at(file: FileIO, data: memoryview, offset: int) -> int:
+        """Write bytes from an offset on, and return how many."""
+        return os.pwrite(file.fileno(), data, offset)
+
+else:  # Windows
+    _place = threading.Lock()
+
+    def read_at(file: FileIO, nbytes: int, offset: int) -> bytes:
+        """Read bytes from an offset on."""
+        with _place:
+            file.seek(offset)
+            return file.read(nbytes)
+
+    def write_at(file: FileIO, data: memoryview, offset: int) -> int:
+        """Write bytes from an offset on, and return how many."""
+        with _place:
+            file.seek(offset)
+            return file.write(data)
 
 
 def header_check(start: bytes) -> bytes:

@@ -10,12 +10,14 @@ from sb3_compressed.byte_kernels import INT, number_at
 from sb3_compressed.jit import BYTES, INT_ROWS, INTS, kernel, prefetch, put_byte
 from sb3_compressed.storage.checksum import xxh64
 
-__all__ = ["CORRUPT", "OTHER", "PAYLOAD_HEADER", "SLOT_HEADER", "locate_stored", "put_checksums"]
+__all__ = ["CORRUPT", "OTHER", "PAYLOAD_HEADER", "SLOT_HEADER", "SLOT_SEED", "locate_stored", "put_checksums"]
 
 SLOT_HEADER = 8
 """Bytes of a slot before the offsets of its payloads: a checksum and how many they are."""
 PAYLOAD_HEADER = 12
 """Bytes before a payload: a checksum, how many bytes it has, and the offset of its codec."""
+SLOT_SEED = 1 << 32
+"""What is added to the seed of a slot's checksum, so that no payload passes for a slot."""
 CORRUPT, OTHER = -1, 0
 OFFSET = np.int64(0xFFFFFFFF)
 
@@ -32,24 +34,22 @@ def uint32_at(address: int) -> int:
 
 
 @kernel(types.boolean, INT, INT, INT)
-def is_whole(address: int, nbytes: int, offset: int) -> bool:
+def is_whole(address: int, nbytes: int, seed: int) -> bool:
     """Tell whether the checksum at an address is that of the bytes behind it, ``nbytes`` with it."""
-    return bool(
-        (xxh64(address + 4, nbytes - 4, np.uint64(offset)) & np.uint64(OFFSET)) == np.uint64(uint32_at(address))
-    )
+    return bool((xxh64(address + 4, nbytes - 4, np.uint64(seed)) & np.uint64(OFFSET)) == np.uint64(uint32_at(address)))
 
 
-@kernel(types.void, BYTES, INTS, INT)
-def put_checksums(data: NDArray[np.uint8], bounds: NDArray[np.int64], start: int) -> None:
+@kernel(types.void, BYTES, INTS, INTS)
+def put_checksums(data: NDArray[np.uint8], bounds: NDArray[np.int64], seeds: NDArray[np.int64]) -> None:
     """Write the checksum of each part of some bytes to its first 4.
 
     :param bounds: where each part begins, and where the last one ends
-    :param start: the offset of the first
+    :param seeds: the seed of each checksum, but for where in these bytes the part begins
     """
     base = data.ctypes.data
     for k in range(bounds.size - 1):
         part = base + bounds[k]
-        word = xxh64(part + 4, bounds[k + 1] - bounds[k] - 4, np.uint64(start + bounds[k]))
+        word = xxh64(part + 4, bounds[k + 1] - bounds[k] - 4, np.uint64(seeds[k] + bounds[k]))
         for byte in range(4):
             put_byte(part + byte, (word >> np.uint64(8 * byte)) & np.uint64(255))  # type: ignore[arg-type]
 
@@ -88,7 +88,9 @@ def locate_stored(
         n = uint32_at(slot + 4)
         if n != n_frames:
             return OTHER
-        if offset + SLOT_HEADER + 4 * n > segments[segment, 1] or not is_whole(slot, SLOT_HEADER + 4 * n, offset):
+        if offset + SLOT_HEADER + 4 * n > segments[segment, 1] or not is_whole(
+            slot, SLOT_HEADER + 4 * n, offset + SLOT_SEED
+        ):
             return CORRUPT - k
         for frame in range(n):
             begin = uint32_at(slot + SLOT_HEADER + 4 * frame)

@@ -2,7 +2,7 @@
 
 All that a slot needs is in the segment that it is in, so a segment can be deleted as soon as no table refers to one of
 its slots. Every part has a checksum of its own, the lower 32 bits of an XXH64 of what follows it with its own offset as
-the seed. Numbers are uint32, little-endian:
+the seed, and 2**32 more for a slot. Numbers are uint32, little-endian:
 
 - a *payload*: checksum, number of bytes, the offset of the codec that wrote it (0 where the array's codec does not
   learn), the bytes;
@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +35,7 @@ from sb3_compressed.storage.slot_kernels import (
     OTHER,
     PAYLOAD_HEADER,
     SLOT_HEADER,
+    SLOT_SEED,
     locate_stored,
     put_checksums,
 )
@@ -53,9 +54,9 @@ def address_of(segment: int, offset: int) -> int:
     return segment << 32 | offset
 
 
-def short_checksum(data: bytes, offset: int) -> bytes:
-    """Return the checksum of a part that begins at an offset."""
-    return (checksum(data, offset) & 0xFFFFFFFF).to_bytes(4, "little")
+def short_checksum(data: bytes, seed: int) -> bytes:
+    """Return the checksum of a part."""
+    return (checksum(data, seed) & 0xFFFFFFFF).to_bytes(4, "little")
 
 
 class SlotWriter:
@@ -73,9 +74,10 @@ class SlotWriter:
     def __init__(self, log: Log) -> None:
         self._log = log
         self._segment = -1
-        # Offsets by the id of a slot, or of a payload inverted, with the object, so that no other one gets its id.
-        self._recent: dict[int, tuple[int, Any]] = {}
-        self._older: dict[int, tuple[int, Any]] = {}
+        # Offsets by the id of a slot, or of a payload inverted, with the offset of the codec that wrote it; and the
+        # objects, so that no other one gets the id.
+        self._recent: dict[int, tuple[int, int, Any]] = {}
+        self._older: dict[int, tuple[int, int, Any]] = {}
         self._codecs: dict[int, tuple[int, Codec]] = {}
 
     def write(self, slots: Sequence[Slot]) -> NDArray[np.int64]:
@@ -123,6 +125,7 @@ class SlotWriter:
         start = next_offset = self._log.last.next_offset
         pieces: list[bytes] = []
         bounds: list[int] = []
+        slot_parts: list[int] = []
         offsets: list[int] = []
         for slot in slots:
             if slot is None:
@@ -143,22 +146,25 @@ class SlotWriter:
                 key = ~id(part)  # where a payload is a whole slot, that has its place, too
                 found = recent.get(key) or older.get(key)
                 # One object may be two codecs' payload, such as the only one that Python has of a single byte.
-                if found and len(part) > 1:
+                if found and found[1] == codec:
                     places.append(found[0])
                     continue
                 places.append(next_offset)
-                recent[key] = (next_offset, part)
+                recent[key] = (next_offset, codec, part)
                 bounds.append(next_offset - start)
                 pieces += (NO_CHECKSUM, NUMBERS.pack(len(part), codec), part)
                 next_offset += PAYLOAD_HEADER + len(part)
-            recent[id(slot)] = (next_offset, slot)
+            recent[id(slot)] = (next_offset, 0, slot)
             offsets.append(next_offset)
             bounds.append(next_offset - start)
+            slot_parts.append(len(bounds) - 1)
             pieces += (NO_CHECKSUM, NUMBER_LISTS[len(places)].pack(len(places), *places))
             next_offset += SLOT_HEADER + NUMBER.size * len(places)
         if pieces:
             data = bytearray().join(pieces)
-            put_checksums(np.frombuffer(data, np.uint8), np.array([*bounds, len(data)], np.int64), start)
+            seeds = np.full(len(bounds), start, np.int64)
+            seeds[slot_parts] += SLOT_SEED
+            put_checksums(np.frombuffer(data, np.uint8), np.array([*bounds, len(data)], np.int64), seeds)
             if self._log.append(SLOTS, data) != start:
                 raise StorageError(f"somebody else wrote to {self._log.folder}")
         return offsets
@@ -224,7 +230,11 @@ class SlotReader:
         :param addresses: contiguous, ``(n,)``
         :raises CorruptPayload: if a slot or one of its payloads is damaged; its ``index`` says which
         """
-        mapped, first, table = self._mapped_segments(addresses)
+        try:
+            mapped, first, table = self._mapped_segments(addresses)
+        except CorruptStorage:
+            self.load(addresses)  # which says of which slot
+            raise
         places = np.empty((len(addresses) * n_frames, 3), dtype=np.int64)
         known = np.empty(min(len(addresses) * n_frames, MAX_CODECS), dtype=np.int64)
         n_codecs = locate_stored(addresses, n_frames, first, table, known, places)
@@ -283,42 +293,39 @@ class SlotReader:
         :raises CorruptPayload: if one is damaged; the message names the file and the byte
         """
         slots = np.empty(len(addresses), dtype=object)
-        known: dict[
-            int, Any
-        ] = {}  # slots by their addresses, payloads and the addresses of their codecs by theirs inverted
-        older: dict[int, Any] = {}
+        known, older = _Loaded({}, {}), _Loaded({}, {})
         for index, address in enumerate(addresses.tolist()):
-            slot = known.get(address) or older.get(address)
+            slot = known.slots.get(address) or older.slots.get(address)
             if slot is None and address:
                 try:
-                    slot = known[address] = self._parse(address, known, older)
+                    slot = known.slots[address] = self._parse(address, known, older)
                 except CorruptStorage as error:
                     raise CorruptPayload(str(error), index) from error
-                if len(known) > MAX_LOADED:
-                    known, older = {}, known
+                if len(known.slots) > MAX_LOADED:
+                    known, older = _Loaded({}, {}), known
             slots[index] = slot
         return slots
 
-    def _parse(self, address: int, known: dict[int, Any], older: dict[int, Any]) -> Slot:
+    def _parse(self, address: int, known: _Loaded, older: _Loaded) -> Slot:
         number, offset = address >> 32, address & 0xFFFFFFFF
         segment = self._log.segment(number)
         data = segment.bytes
         name = f"{segment.path}, the slot at byte {offset}"
         n = _number(data, offset + 4, name)
-        header = _part(data, offset, SLOT_HEADER + 4 * n, name)
+        header = _part(data, offset, SLOT_HEADER + 4 * n, name, SLOT_SEED)
         places = struct.unpack_from(f"<{n}I", header, SLOT_HEADER)
         codecs: list[Any] = []
         payloads: list[bytes] = []
         for place in places:
             name = f"{segment.path}, the payload at byte {place}"
-            key = ~address_of(number, place)
-            found = known.get(key) or older.get(key)
+            key = address_of(number, place)
+            found = known.payloads.get(key) or older.payloads.get(key)
             if found is None:
                 nbytes = _number(data, place + 4, name)
                 whole = _part(data, place, PAYLOAD_HEADER + nbytes, name)
                 codec = NUMBER.unpack_from(whole, 8)[0]
                 found = (codec and address_of(number, codec), whole[PAYLOAD_HEADER:])
-                known[key] = found
+                known.payloads[key] = found
             codecs.append(found[0] and self._learned(found[0]))
             payloads.append(found[1])
         if not payloads or (any(codecs) and not all(codecs)):
@@ -328,7 +335,14 @@ class SlotReader:
         return tuple(payloads) if len(payloads) > 1 else payloads[0]
 
 
-#: Slots and payloads that are looked for among those loaded before.
+class _Loaded(NamedTuple):
+    """What was loaded, by addresses: slots, and payloads with the addresses of their codecs."""
+
+    slots: dict[int, Any]
+    payloads: dict[int, tuple[int, bytes]]
+
+
+#: Slots that are looked for among those loaded before.
 MAX_LOADED = 1 << 16
 
 
@@ -338,9 +352,9 @@ def _number(data: NDArray[np.uint8], offset: int, name: str) -> int:
     return int(NUMBER.unpack(data[offset : offset + 4].tobytes())[0])
 
 
-def _part(data: NDArray[np.uint8], offset: int, nbytes: int, name: str) -> bytes:
+def _part(data: NDArray[np.uint8], offset: int, nbytes: int, name: str, seed: int = 0) -> bytes:
     """Return ``nbytes`` from an offset on, of which the first 4 are the checksum of the others."""
     part = data[offset : offset + nbytes].tobytes()
-    if len(part) < nbytes or short_checksum(part[4:], offset) != part[:4]:
+    if len(part) < nbytes or short_checksum(part[4:], offset + seed) != part[:4]:
         raise CorruptStorage(f"{name}, is damaged")
     return part

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from sb3_compressed.codecs import Codec
 from sb3_compressed.codecs.config import codec_from_data, data_of_codec
 from sb3_compressed.errors import CorruptStorage, StorageError
+from sb3_compressed.storage.dtypes import dtype_from_text
 
 __all__ = ["argument_from_data", "data_of_argument", "data_of_space", "space_from_data"]
 
@@ -29,11 +31,12 @@ def data_of_space(space: spaces.Space[Any]) -> dict[str, Any]:
         return {"space": "Discrete", "n": int(space.n), "start": int(space.start), "dtype": np.dtype(space.dtype).str}
     if isinstance(space, spaces.MultiDiscrete):
         dtype = np.dtype(space.dtype).str
-        return {"space": "MultiDiscrete", "nvec": _data_of_array(space.nvec), "dtype": dtype}
+        start = _data_of_array(space.start)
+        return {"space": "MultiDiscrete", "nvec": _data_of_array(space.nvec), "start": start, "dtype": dtype}
     if isinstance(space, spaces.MultiBinary):
-        return {"space": "MultiBinary", "shape": list(space.shape)}
+        return {"space": "MultiBinary", "n": [*space.n] if isinstance(space.n, tuple) else int(space.n)}
     if isinstance(space, spaces.Dict):
-        return {"space": "Dict", "spaces": {key: data_of_space(part) for key, part in space.spaces.items()}}
+        return {"space": "Dict", "spaces": [[key, data_of_space(part)] for key, part in space.spaces.items()]}
     raise StorageError(f"cannot store {space}: it is no Box, Discrete, MultiDiscrete, MultiBinary or Dict")
 
 
@@ -44,7 +47,7 @@ def space_from_data(data: Any) -> spaces.Space[Any]:
     """
     try:
         return SPACES[data["space"]](data)
-    except (KeyError, TypeError, ValueError, AssertionError, AttributeError) as error:
+    except NONSENSE as error:
         raise CorruptStorage(f"{str(data)[:200]} is no space: {error}") from error
 
 
@@ -58,17 +61,22 @@ def _discrete(data: Any) -> spaces.Space[Any]:
 
 
 def _multi_discrete(data: Any) -> spaces.Space[Any]:
-    return spaces.MultiDiscrete(_array_from_data(data["nvec"]), dtype=np.dtype(data["dtype"]).type)
+    dtype = dtype_from_text(data["dtype"]).type
+    return spaces.MultiDiscrete(_array_from_data(data["nvec"]), dtype=dtype, start=_array_from_data(data["start"]))
 
 
 def _multi_binary(data: Any) -> spaces.Space[Any]:
-    shape = [int(length) for length in data["shape"]]
-    return spaces.MultiBinary(shape if len(shape) > 1 else shape[0])
+    n = data["n"]
+    return spaces.MultiBinary([int(length) for length in n] if isinstance(n, list) else int(n))
 
 
 def _dict(data: Any) -> spaces.Space[Any]:
-    return spaces.Dict({key: space_from_data(part) for key, part in data["spaces"].items()})
+    # An OrderedDict, whose order is kept.
+    return spaces.Dict(OrderedDict((str(key), space_from_data(part)) for key, part in data["spaces"]))
 
+
+#: What constructors of spaces and codecs raise.
+NONSENSE = (LookupError, TypeError, ValueError, AssertionError, AttributeError, ArithmeticError, MemoryError)
 
 SPACES: dict[str, Callable[[Any], spaces.Space[Any]]] = {
     "Box": _box,
@@ -89,7 +97,7 @@ def _data_of_array(array: NDArray[Any]) -> dict[str, Any]:
 
 
 def _array_from_data(data: Any) -> NDArray[Any]:
-    dtype = np.dtype(data["dtype"])
+    dtype = dtype_from_text(data["dtype"])
     content = np.frombuffer(base64.b64decode(data["content"], validate=True), dtype)
     shape = [int(length) for length in data["shape"]]
     return np.array(np.broadcast_to(content[0], shape) if content.size == 1 else content.reshape(shape))
@@ -110,10 +118,9 @@ def data_of_argument(value: Any) -> Any:
         return value.name.lower()
     if isinstance(value, Mapping):
         return {"mapping": {str(key): data_of_argument(part) for key, part in value.items()}}
-    try:
+    if isinstance(value, np.dtype) or (isinstance(value, type) and issubclass(value, np.generic | bool | int | float)):
         return {"dtype": np.dtype(value).str}
-    except TypeError:
-        raise StorageError(f"cannot store the argument {value!r}") from None
+    raise StorageError(f"cannot store the argument {value!r}")
 
 
 def argument_from_data(data: Any) -> Any:
@@ -130,7 +137,7 @@ def argument_from_data(data: Any) -> Any:
         if kind == "mapping":
             return {key: argument_from_data(part) for key, part in content.items()}
         if kind == "dtype":
-            return np.dtype(content)
-    except (TypeError, ValueError, AttributeError) as error:
+            return dtype_from_text(content)
+    except NONSENSE as error:
         raise CorruptStorage(f"{str(data)[:200]} is no argument: {error}") from error
     raise CorruptStorage(f"{str(data)[:200]} is no argument")

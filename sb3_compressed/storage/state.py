@@ -80,6 +80,8 @@ def split_commit(content: NDArray[np.uint8]) -> tuple[dict[str, Any], NDArray[np
     """
     try:
         (nbytes,) = SIZE.unpack(content[: SIZE.size].tobytes())
+        if SIZE.size + nbytes > len(content):
+            raise ValueError("it is cut short")
         values = json.loads(content[SIZE.size : SIZE.size + nbytes].tobytes())
     except (struct.error, ValueError) as error:
         raise CorruptStorage(f"a commit makes no sense: {error}") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 
 from sb3_compressed.codecs import Codec
 from sb3_compressed.errors import CorruptStorage, StorageError
+from sb3_compressed.storage.dtypes import dtype_from_text
 from sb3_compressed.storage.lock import FolderLock
 from sb3_compressed.storage.log import SEALED, Log
 from sb3_compressed.storage.segment import Segment
@@ -61,10 +63,12 @@ class ArrayPlan:
 
     def zeros(self) -> NDArray[Any]:
         """Return the array, as it is before anything was written to it."""
-        dtype = np.dtype(self.dtype)
-        if dtype.kind not in "biuf" or min(self.shape, default=0) < 0:
-            raise ValueError(f"arrays are of numbers, got {self}")
-        return np.zeros(self.shape, dtype)
+        if not self.shape:
+            raise ValueError(f"arrays have rows, got {self}")
+        try:
+            return np.zeros(self.shape, dtype_from_text(self.dtype))
+        except ValueError as error:
+            raise ValueError(f"arrays are of numbers, got {self}: {error}") from error
 
 
 class Store:
@@ -246,7 +250,6 @@ class Store:
 
     def _catch_up(self) -> None:
         last = self.log.newest()
-        last.see_growth()
         if self._read_up_to == last.number:
             self._read(last, is_growing=True, start=last.end)
             return
@@ -275,12 +278,14 @@ class Store:
 
     def _commit(self, patches: Iterable[bytes], values: Mapping[str, Any], codecs: Mapping[str, Codec]) -> None:
         told: dict[str, Any] = {}
-        if changed := {name: value for name, value in values.items() if self.values.get(name) != value}:
+        if changed := {
+            name: value for name, value in values.items() if name not in self.values or self.values[name] != value
+        }:
             told["values"] = changed
         if places := self._new_places(codecs):
             told["codecs"] = places
         self.log.append(COMMIT, commit_record(told, patches))
-        self.values.update(changed)
+        self.values.update(copy.deepcopy(changed))  # the caller's may be changed in place
         self.codecs.update(places)
         self._placed = (self.log.last.number, {**codecs})
         if self.log.last.end > self._full_at:
@@ -420,6 +425,6 @@ def _manifest(segment: Segment, *, is_growing: bool = False) -> tuple[dict[str, 
             for plan in plans.values():
                 plan.zeros()
             return dict(told["about"]), plans
-        except (ValueError, KeyError, TypeError, AttributeError, MemoryError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, MemoryError) as error:
             raise CorruptStorage(f"{segment.path}: what it says of itself makes no sense: {error}") from error
     raise CorruptStorage(f"{segment.path} does not say what it is of")

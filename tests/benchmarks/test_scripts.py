@@ -74,6 +74,19 @@ def test_scale(folder: Path) -> None:
     assert [set(of_size) for of_size in results.values()] == [{"SB3", "auto"}] * 2
 
 
+def test_persistence(folder: Path) -> None:
+    printed, results = run("persistence", folder, "--source", "Pong")
+    assert "| 800 | sb3-compressed, checkpoint |" in printed
+    assert results["800"].keys() == {"SB3", "checkpoint", "storage"}
+    assert not any("error" in measured for measured in results["800"].values())
+
+
+def test_stores(folder: Path) -> None:
+    printed, results = run("stores", folder)
+    assert "| log of this package |" in printed
+    assert results["log"]["kills"] == {"right": 1}
+
+
 def test_training(folder: Path) -> None:
     printed, results = run("training", folder)
     assert printed.count("| yes |") == 2, "DQN and PPO end with SB3's weights"

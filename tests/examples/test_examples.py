@@ -21,6 +21,7 @@ SHORT = {
     "ppo_atari_subproc.py": [
         f"--steps 256 --n-steps 128 --n-envs 2 --start-method {method}" for method in ("fork", "spawn")
     ],
+    "resume_dqn.py": ["--steps 400 --n-envs 2 --save-freq 100 --folder {folder}"],
     "recurrent_ppo_atari.py": ["--steps 256 --n-steps 128 --n-envs 2 --lstm-size 8"],
 }
 RUNS = [(script, options) for script in SCRIPTS for options in SHORT.get(script, ["missing"])]
@@ -40,9 +41,9 @@ def words(text: str) -> str:
 
 
 @pytest.mark.parametrize(("script", "options"), RUNS)
-def test_runs_and_prints_its_summary(script: str, options: str) -> None:
+def test_runs_and_prints_its_summary(script: str, options: str, tmp_path: Path) -> None:
     assert script in SHORT, f"{script} is new: say in SHORT, in {Path(__file__).name}, what makes a short run of it"
-    result = run(script, options)
+    result = run(script, options.format(folder=tmp_path))
     assert result.returncode == 0, result.stdout + result.stderr
     printed = words(result.stdout)
     for line in (
@@ -54,6 +55,19 @@ def test_runs_and_prints_its_summary(script: str, options: str) -> None:
     ):
         assert re.search(line, printed), f"{line!r} is not in:\n{result.stdout}"
     assert "Warning" not in result.stderr, result.stderr
+
+
+def test_a_training_that_crashed_goes_on(tmp_path: Path) -> None:
+    options = f"--steps 900 --n-envs 2 --save-freq 100 --folder {tmp_path}"
+    crashed = run("resume_dqn.py", f"{options} --crash-at 650")
+    assert crashed.returncode == -signal.SIGKILL
+    result = run("resume_dqn.py", options)
+    assert result.returncode == 0, result.stdout + result.stderr
+    printed = words(result.stdout)
+    going_on = re.search(r"Going on from \S+ (\d+) steps", printed.replace(":", "").replace(",", ""))
+    assert going_on is not None, printed
+    assert 500 < int(going_on[1]) < 650
+    assert len(list(tmp_path.glob("step_*"))) == 2
 
 
 def test_there_are_scripts_and_no_leftovers_in_the_table() -> None:

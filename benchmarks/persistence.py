@@ -1,0 +1,241 @@
+"""What it costs to keep a replay buffer beyond the process: saving, loading, the disk, and sampling from it.
+
+    python benchmarks/persistence.py --size 100000
+
+- ``checkpoint``: this package's buffer in memory; ``save_checkpoint`` of all, again after 10,000 more transitions, and
+  ``load_checkpoint``;
+- ``storage``: its buffer in a folder; ``add``, ``sample`` with what it reads in the operating system's cache and after
+  that was told to forget it, and resuming;
+- ``pickle``: SB3's buffer, saved and loaded as ``save_replay_buffer`` does it, all of it each time;
+- ``torchrl:tensors`` and ``torchrl:list``: TorchRL's ``LazyTensorStorage`` and ``CompressedListStorage`` with their
+  checkpointers (``dumps`` and ``loads``), all of it each time.
+
+Every way in a process of its own, on recorded frames. A save is over when it is on the disk (``fsync``).
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from measure import median_us, one_thread, timed
+from recording import Recording, Step, play, record
+from session import Job, Measurement, available, parser, save, serve, take_turns
+from tables import Results, markdown
+
+N_ENVS = 4
+INCREMENT = 10_000
+WAYS = ["checkpoint", "storage"]
+TITLES = {
+    "SB3": "SB3, pickle",
+    "checkpoint": "sb3-compressed, checkpoint",
+    "storage": "sb3-compressed, storage",
+    "torchrl:tensors": "TorchRL, `LazyTensorStorage`",
+    "torchrl:list": "TorchRL, `CompressedListStorage`",
+}
+
+
+def measure(contender: str, source: str, size: int) -> Measurement:
+    """Return seconds and bytes of one way."""
+    one_thread()
+    rows, increment = size // N_ENVS, min(INCREMENT, size // 10) // N_ENVS
+    recording = record(source, N_ENVS, rows + increment)
+    steps = play(recording)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        if contender.startswith("torchrl:"):
+            return _torchrl(contender, recording, steps, rows, folder)
+        if contender == "SB3":
+            return _pickle(recording, steps, rows, folder)
+        if contender == "checkpoint":
+            return _checkpoint(recording, steps, rows, increment, folder)
+        return _storage(recording, steps, rows, increment, folder)
+
+
+def _checkpoint(recording: Recording, steps: Iterator[Step], rows: int, increment: int, folder: Path) -> Measurement:
+    from sb3_compressed import load_checkpoint
+
+    buffer = _ours(recording, rows)
+    for step in islice(steps, rows):
+        _add(buffer, step)
+    result: Measurement = {"save": timed(buffer.save_checkpoint, folder / "saved")}
+    result["disk"] = _nbytes(folder) / buffer.size() / N_ENVS
+    for step in islice(steps, increment):
+        _add(buffer, step)
+    result["increment"] = timed(buffer.save_checkpoint, folder / "saved")
+    result["load"] = timed(load_checkpoint, folder / "saved")
+    return result
+
+
+def _storage(recording: Recording, steps: Iterator[Step], rows: int, increment: int, folder: Path) -> Measurement:
+    buffer = _ours(recording, rows, storage=folder / "stored")
+    memory = _ours(recording, rows)
+    for step in islice(steps, rows - increment):
+        _add(buffer, step)
+        _add(memory, step)
+    adds: list[float] = []
+    in_memory: list[float] = []
+    for step in islice(steps, increment):
+        adds.append(timed(_add, buffer, step))
+        in_memory.append(timed(_add, memory, step))
+    result: Measurement = {"save": timed(buffer.flush)}
+    result["disk"] = _nbytes(folder) / buffer.size() / N_ENVS
+    result["add"] = median_us(adds) / median_us(in_memory)
+    warm = {name: _sampling(each) for name, each in (("folder", buffer), ("memory", memory))}
+    result["sample, warm"] = warm["folder"] / warm["memory"]
+    buffer.close()
+    del buffer
+    _forget(folder)
+    begin = time.perf_counter()
+    buffer = _ours(recording, rows, storage=folder / "stored", resume=True)
+    result["load"] = time.perf_counter() - begin
+    result["sample, cold"] = timed(buffer.sample, 256) * 1e6 / warm["memory"]
+    return result
+
+
+def _pickle(recording: Recording, steps: Iterator[Step], rows: int, folder: Path) -> Measurement:
+    from stable_baselines3.common.buffers import ReplayBuffer
+
+    buffer = ReplayBuffer(
+        rows * N_ENVS, recording.observation_space, recording.action_space, device="cpu", n_envs=N_ENVS
+    )
+    for step in islice(steps, rows):
+        _add(buffer, step)
+    path = folder / "buffer.pkl"
+
+    def dump(what: ReplayBuffer) -> None:
+        with open(path, "wb") as file:
+            pickle.dump(what, file, protocol=pickle.HIGHEST_PROTOCOL)
+            os.fsync(file.fileno())
+
+    def load() -> None:
+        with open(path, "rb") as file:
+            pickle.load(file)
+
+    result: Measurement = {"save": timed(dump, buffer)}
+    result["increment"] = timed(dump, buffer)
+    result["disk"] = _nbytes(folder) / (rows * N_ENVS)
+    del buffer
+    result["load"] = timed(load)
+    return result
+
+
+def _torchrl(contender: str, recording: Recording, steps: Iterator[Step], rows: int, folder: Path) -> Measurement:
+    import torch as th
+    from tensordict import TensorDict
+    from torchrl.data import CompressedListStorage, LazyTensorStorage, ReplayBuffer
+
+    size = rows * N_ENVS
+
+    def new() -> Any:
+        kinds: dict[str, Callable[[], Any]] = {
+            "torchrl:tensors": lambda: LazyTensorStorage(size),
+            "torchrl:list": lambda: CompressedListStorage(size, compression_level=3),
+        }
+        return ReplayBuffer(storage=kinds[contender]())
+
+    buffer = new()
+    for step in islice(steps, rows):
+        items = {
+            "observation": th.as_tensor(step.obs.copy()),
+            "action": th.as_tensor(step.action),
+            "next_observation": th.as_tensor(step.next_obs.copy()),
+            "reward": th.as_tensor(step.reward),
+            "done": th.as_tensor(step.done),
+        }
+        buffer.extend(TensorDict(items, batch_size=[N_ENVS]))
+
+    def dump() -> None:
+        buffer.dumps(folder / "dumped")
+        for path in folder.rglob("*"):
+            if path.is_file():
+                with open(path, "rb") as file:
+                    os.fsync(file.fileno())
+
+    result: Measurement = {"save": timed(dump)}
+    result["increment"] = timed(dump)
+    result["disk"] = _nbytes(folder) / size
+    other = new()
+    result["load"] = timed(other.loads, folder / "dumped")
+    return result
+
+
+def _ours(recording: Recording, rows: int, **options: Any) -> Any:
+    from sb3_compressed import CompressedReplayBuffer
+
+    spaces = recording.observation_space, recording.action_space
+    return CompressedReplayBuffer(rows * N_ENVS, *spaces, device="cpu", n_envs=N_ENVS, **options)
+
+
+def _add(buffer: Any, step: Step) -> None:
+    buffer.add(step.obs, step.next_obs, step.action, step.reward, step.done, step.infos)
+
+
+def _sampling(buffer: Any) -> float:
+    """Return the microseconds of a batch of 256."""
+    return median_us(timed(buffer.sample, 256) for _ in range(100))
+
+
+def _nbytes(folder: Path) -> int:
+    """Return what files take on the disk, holes not counted."""
+    return sum(path.stat().st_blocks * 512 for path in folder.rglob("*") if path.is_file())
+
+
+def _forget(folder: Path) -> None:
+    """Let the operating system forget what it has read of files."""
+    for path in folder.rglob("*"):
+        if path.is_file() and hasattr(os, "posix_fadvise"):
+            descriptor = os.open(path, os.O_RDONLY)
+            os.fsync(descriptor)
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            os.close(descriptor)
+
+
+def table(results: Results) -> str:
+    """Return a row for each size and way."""
+    header = ["transitions", "way", "save", "save 10,000 more", "load", "disk a transition"]
+    header += ["`add`", "`sample(256)`, cached", "first `sample(256)`, not cached"]
+    rows = []
+    for size, of_size in results.items():
+        for name, found in of_size.items():
+            if "save" not in found:
+                continue
+            seconds = [f"{found[key]:.2f} s" if key in found else "" for key in ("save", "increment", "load")]
+            ratios = [f"{found[key]:.2f}x" if key in found else "" for key in ("add", "sample, warm", "sample, cold")]
+            rows.append([f"{int(size):,}", TITLES[name], *seconds, f"{found['disk']:,.0f} B", *ratios])
+    return markdown(header, rows) + "\n\nTimes of `add` and `sample` are those of this package's buffer in memory."
+
+
+def main() -> None:
+    """Run the benchmark from the command line."""
+    serve(measure)
+    flags = parser(__doc__, contenders=WAYS)
+    flags.add_argument("--source", default="MsPacman", help="as MsPacman, MsPacman:trained (default: %(default)s)")
+    flags.add_argument("--sizes", type=int, nargs="+", default=[100_000, 1_000_000], help="default: %(default)s")
+    flags.add_argument("--most-of-others", type=int, default=100_000, help="transitions; default: %(default)s")
+    arguments = flags.parse_args()
+    if arguments.smoke:
+        arguments.sizes, arguments.rounds = [800], 1
+    names = available(["SB3", *arguments.contenders], arguments.peers)
+    record(arguments.source, N_ENVS, max(arguments.sizes) // N_ENVS + INCREMENT // N_ENVS)
+    jobs = [
+        Job(str(size), name, {"source": arguments.source, "size": size})
+        for size in sorted(arguments.sizes)
+        for name in names
+        if name in WAYS or size <= arguments.most_of_others
+    ]
+    results = take_turns(measure, jobs, arguments.rounds, arguments.peers)
+    save(
+        arguments.out, "persistence", {"source": arguments.source, "rounds": arguments.rounds}, results, arguments.peers
+    )
+    print(table(results))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+"""DQN that goes on after a crash, with the model and the replay buffer as they were at the last checkpoint.
+
+python examples/resume_dqn.py  # end it in any way, as with kill -9, and call it again: it goes on
+python examples/resume_dqn.py --crash-at 4000  # ends itself as a crash would
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from common import Game, NEnvs, Seed, Steps, make_atari, train
+from stable_baselines3 import DQN
+from stable_baselines3.common.callbacks import BaseCallback
+
+from sb3_compressed import BufferCheckpointCallback, CompressedReplayBuffer, latest_checkpoint
+
+
+class Crash(BaseCallback):
+    """Ends the process in the middle of the training, without a chance to clean up."""
+
+    def __init__(self, at: int) -> None:
+        super().__init__()
+        self.at = at
+
+    def _on_step(self) -> bool:
+        if self.num_timesteps >= self.at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return True
+
+
+def main(
+    game: Game = "Pong",
+    steps: Steps = 10_000,
+    folder: Annotated[Path, typer.Option(help="Where checkpoints are.")] = Path("checkpoints"),
+    save_freq: Annotated[int, typer.Option(min=1, help="Environment steps between two of them.")] = 1_000,
+    crash_at: Annotated[int | None, typer.Option(min=1, help="Steps after which it crashes.")] = None,
+    n_envs: NEnvs = 4,
+    seed: Seed = 0,
+) -> None:
+    """Train DQN on an Atari game with checkpoints, or go on with the newest one that there is."""
+    env = make_atari(game, n_envs, seed)
+    newest = latest_checkpoint(folder)
+    if newest is None:
+        model = DQN(
+            "CnnPolicy", env, buffer_size=100_000, learning_starts=500, train_freq=8,
+            replay_buffer_class=CompressedReplayBuffer, seed=seed,
+        )  # fmt: skip
+    else:
+        model = DQN.load(newest / "model", env=env)
+        model.replay_buffer = CompressedReplayBuffer.from_checkpoint(newest / "buffer", device=model.device)
+        print(f"Going on from {newest}: {model.num_timesteps:,} steps.")
+    callbacks: list[BaseCallback] = [BufferCheckpointCallback(save_freq, folder, keep=2, verbose=1)]
+    callbacks += [Crash(crash_at)] if crash_at is not None else []
+    train(model, steps, callbacks)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,347 @@
+"""Spaces and arguments as plain data: what JSON gives back is equal, and what makes no sense is refused."""
+
+from __future__ import annotations
+
+import json
+from enum import Enum
+from typing import Any
+
+import numpy as np
+import pytest
+import torch as th
+from gymnasium import spaces
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from stable_baselines3.her.goal_selection_strategy import GoalSelectionStrategy
+
+from sb3_compressed import available_codecs, get_codec
+from sb3_compressed.errors import CorruptStorage, StorageError
+from sb3_compressed.storage.spaces import argument_from_data, data_of_argument, data_of_space, space_from_data
+
+RELAXED = settings(deadline=None, max_examples=200, suppress_health_check=[HealthCheck.too_slow])
+
+INF = float("inf")
+
+SPACES: dict[str, spaces.Space[Any]] = {
+    "image": spaces.Box(0, 255, (3, 84, 84), np.uint8),
+    "image of bits": spaces.Box(0, 1, (1, 36, 36), np.uint8),
+    "unbounded": spaces.Box(-INF, INF, (17,), np.float32),
+    "bounded below": spaces.Box(0, INF, (2, 3), np.float64),
+    "of each its own": spaces.Box(np.array([-1, -INF, 0.1]), np.array([1, INF, 0.2]), dtype=np.float64),
+    "half floats": spaces.Box(-2, 2, (4,), np.float16),
+    "one number": spaces.Box(-1, 1, (1,), np.float32),
+    "no axis": spaces.Box(-1, 1, (), np.float32),
+    "no element": spaces.Box(0, 1, (0, 3), np.float32),
+    "signed": spaces.Box(-(2**31), 2**31 - 1, (5,), np.int32),
+    "long": spaces.Box(-(2**62), 2**62, (5,), np.int64),
+    "bools": spaces.Box(0, 1, (4,), np.bool_),
+    "zero and minus zero": spaces.Box(np.array([0.0, -0.0]), np.array([0.0, -0.0]), dtype=np.float64),
+    "discrete": spaces.Discrete(6),
+    "discrete with a start": spaces.Discrete(5, start=-2),
+    "multi-discrete": spaces.MultiDiscrete([3, 1, 7]),
+    "multi-discrete, short": spaces.MultiDiscrete([3, 3], dtype=np.int32),
+    "multi-discrete of two axes": spaces.MultiDiscrete(np.array([[3, 4], [5, 6]])),
+    "multi-binary": spaces.MultiBinary(8),
+    "multi-binary of one": spaces.MultiBinary(1),
+    "multi-binary of one axis": spaces.MultiBinary([8]),
+    "multi-binary of two axes": spaces.MultiBinary([3, 2]),
+    "multi-binary of three axes": spaces.MultiBinary((3, 2, 4)),
+    "dict": spaces.Dict(
+        {
+            "screen": spaces.Box(0, 255, (1, 84, 84), np.uint8),
+            "lives": spaces.Discrete(10),
+            "a/b.c ä": spaces.Box(-INF, INF, (2,)),
+            "": spaces.MultiBinary([2, 2]),
+        }
+    ),
+    "dict in a dict": spaces.Dict({"outer": spaces.Dict({"inner": spaces.MultiDiscrete([2, 3])})}),
+}
+
+
+def there_and_back(space: spaces.Space[Any]) -> spaces.Space[Any]:
+    return space_from_data(json.loads(json.dumps(data_of_space(space))))
+
+
+def assert_same_space(ours: spaces.Space[Any], theirs: spaces.Space[Any]) -> None:
+    assert ours == theirs
+    assert theirs == ours
+    assert (type(ours), ours.dtype, ours.shape) == (type(theirs), theirs.dtype, theirs.shape)
+    if isinstance(theirs, spaces.Box):
+        assert isinstance(ours, spaces.Box)
+        assert ours.low.tobytes() == theirs.low.tobytes()
+        assert ours.high.tobytes() == theirs.high.tobytes()
+        assert ours.bounded_below.tolist() == theirs.bounded_below.tolist()
+        assert ours.bounded_above.tolist() == theirs.bounded_above.tolist()
+    if isinstance(theirs, spaces.Dict):
+        assert isinstance(ours, spaces.Dict)
+        for key in theirs.spaces:
+            assert_same_space(ours.spaces[key], theirs.spaces[key])
+    ours.seed(3)
+    theirs.seed(3)
+    assert str(ours.sample()) == str(theirs.sample())
+
+
+@pytest.mark.parametrize("name", SPACES)
+def test_spaces_come_back(name: str) -> None:
+    assert_same_space(there_and_back(SPACES[name]), SPACES[name])
+
+
+@pytest.mark.parametrize("name", SPACES)
+def test_spaces_that_came_back_are_spaces_of_their_own(name: str) -> None:
+    ours = there_and_back(SPACES[name])
+    assert_same_space(there_and_back(ours), SPACES[name])
+    if isinstance(ours, spaces.Box) and ours.low.size:
+        assert ours.low.flags.writeable
+        assert data_of_space(ours) == data_of_space(SPACES[name])
+
+
+def test_a_multi_discrete_keeps_its_start() -> None:
+    space = spaces.MultiDiscrete([3, 4], start=[1, -2])
+    assert_same_space(there_and_back(space), space)
+
+
+def test_a_dict_keeps_its_order() -> None:
+    """Which is that of the parts of an observation, where it is not that of the alphabet."""
+    space = spaces.Dict([("b", spaces.Discrete(2)), ("a", spaces.Discrete(3)), ("c", spaces.Discrete(4))])
+    ours = there_and_back(space)
+    assert isinstance(ours, spaces.Dict)
+    assert [*ours.spaces] == [*space.spaces] == ["b", "a", "c"]
+
+
+def test_bounds_that_are_the_same_everywhere_are_told_once() -> None:
+    assert len(json.dumps(data_of_space(spaces.Box(0, 255, (4, 210, 160), np.uint8)))) < 300
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        spaces.Text(5),
+        spaces.Tuple([spaces.Discrete(2)]),
+        spaces.Sequence(spaces.Discrete(2)),
+        spaces.Dict({"good": spaces.Discrete(2), "bad": spaces.Text(5)}),
+    ],
+)
+def test_spaces_that_buffers_do_not_take_are_refused(space: spaces.Space[Any]) -> None:
+    with pytest.raises(StorageError, match="it is no Box, Discrete, MultiDiscrete, MultiBinary or Dict"):
+        data_of_space(space)
+
+
+# -- what makes no sense -------------------------------------------------------------------------------------
+
+
+def array(shape: Any = (1,), dtype: Any = "|u1", content: Any = "AA==") -> dict[str, Any]:
+    return {"shape": shape, "dtype": dtype, "content": content}
+
+
+def box(**changes: Any) -> dict[str, Any]:
+    return {"space": "Box", "low": array(), "high": array(**changes)}
+
+
+MALFORMED: dict[str, Any] = {
+    "nothing": None,
+    "a number": 5,
+    "a text": "Box",
+    "a list": ["Box"],
+    "an empty dict": {},
+    "no name": {"space": None},
+    "an unknown space": {"space": "Sphere"},
+    "a name that is a list": {"space": []},
+    "a box without bounds": {"space": "Box"},
+    "a box with one bound": {"space": "Box", "low": array()},
+    "bounds that are numbers": {"space": "Box", "low": 0, "high": 1},
+    "bounds of two shapes": box(shape=[2]),
+    "low above high": {"space": "Box", "low": array(content="/w=="), "high": array()},
+    "bounds of objects": {"space": "Box", "low": array(dtype="O"), "high": array(dtype="O")},
+    "bounds of times": {
+        "space": "Box",
+        "low": array(dtype="M8[s]", content="AAAAAAAAAAA="),
+        "high": array(dtype="M8[s]", content="AAAAAAAAAAA="),
+    },
+    "an unknown dtype": box(dtype="u3"),
+    "a dtype of no bytes": box(dtype="V0", content=""),
+    "a dtype of parts that make no sense": box(dtype="u1,("),
+    "a dtype that is a list": box(dtype=["u1"]),
+    "no base64": box(content="A"),
+    "foreign letters": box(content="ä"),
+    "content that is a number": box(content=5),
+    "content of too few bytes": box(shape=[4], content="AAA="),
+    "a shape that is no list": box(shape=1),
+    "a shape of texts": box(shape=["x"]),
+    "a negative shape": box(shape=[-1]),
+    "a shape larger than memory": {"space": "Box", "low": array(shape=[2**60]), "high": array(shape=[2**60])},
+    "a shape larger than an address": box(shape=[2**64], content="AAA="),
+    "an infinite shape": box(shape=[INF]),
+    "a discrete without n": {"space": "Discrete", "start": 0},
+    "a discrete of nothing": {"space": "Discrete", "n": 0, "start": 0},
+    "a discrete of a half": {"space": "Discrete", "n": 2.5, "start": 0},
+    "a discrete of a text": {"space": "Discrete", "n": "2", "start": 0},
+    "a discrete larger than int64": {"space": "Discrete", "n": 2**70, "start": 0},
+    "a discrete from beyond int64": {"space": "Discrete", "n": 2, "start": 2**70},
+    "a multi-discrete without dtype": {"space": "MultiDiscrete", "nvec": array(dtype="<i8", content="BQAAAAAAAAA=")},
+    "a multi-discrete of zero": {"space": "MultiDiscrete", "nvec": array(), "dtype": "<i8"},
+    "a multi-discrete of two shapes": {
+        "space": "MultiDiscrete",
+        "nvec": array([2], content="AgI="),
+        "start": array([3], content="AAAA"),
+        "dtype": "<i8",
+    },
+    "a multi-binary without n": {"space": "MultiBinary"},
+    "a multi-binary of nothing": {"space": "MultiBinary", "n": 0},
+    "a multi-binary of nothing along an axis": {"space": "MultiBinary", "n": [3, 0]},
+    "a multi-binary of a dict": {"space": "MultiBinary", "n": {}},
+    "an infinite multi-binary": {"space": "MultiBinary", "n": INF},
+    "a multi-binary of an infinite axis": {"space": "MultiBinary", "n": [INF, 2]},
+    "a dict of a number": {"space": "Dict", "spaces": 5},
+    "a dict of numbers": {"space": "Dict", "spaces": [5]},
+    "a dict of keys": {"space": "Dict", "spaces": ["key"]},
+    "a dict of something else": {"space": "Dict", "spaces": [["key", 5]]},
+    "a dict of no pairs": {"space": "Dict", "spaces": [["key", {"space": "Discrete", "n": 2, "start": 0}, 5]]},
+    "a dict without spaces": {"space": "Dict"},
+}
+
+
+@pytest.mark.parametrize("kind", MALFORMED)
+def test_data_that_makes_no_sense_is_refused(kind: str) -> None:
+    with pytest.raises(CorruptStorage, match="is no space"):
+        space_from_data(MALFORMED[kind])
+
+
+json_data = st.recursive(
+    st.none() | st.booleans() | st.integers(-5, 300) | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@RELAXED
+@given(data=st.data(), name=st.sampled_from(sorted(SPACES)), replacement=json_data)
+def test_any_part_may_be_anything(data: st.DataObject, name: str, replacement: Any) -> None:
+    told: Any = json.loads(json.dumps(data_of_space(SPACES[name])))
+    part = told
+    while True:
+        key = data.draw(st.sampled_from(sorted(part)) if isinstance(part, dict) else st.integers(0, len(part) - 1))
+        if not isinstance(part[key], dict | list) or not part[key] or data.draw(st.booleans()):
+            break
+        part = part[key]
+    part[key] = replacement
+    try:
+        space = space_from_data(told)
+    except CorruptStorage:
+        return
+    assert isinstance(space, spaces.Space)
+
+
+# -- arguments -----------------------------------------------------------------------------------------------
+
+ARGUMENTS: list[Any] = [
+    None,
+    True,
+    False,
+    0,
+    -3,
+    2**70,
+    0.99,
+    INF,
+    "auto",
+    "",
+    "zstd/-5",
+    np.dtype(np.float32),
+    np.dtype(">i2"),
+    np.dtype(np.bool_),
+    {"screen": "zstd", "ram": None},
+    {"a": {"b": get_codec("zstd", compresslevel=5), "c": np.dtype(np.uint8)}, "codec": "x", "dtype": 1},
+    {},
+]
+
+
+@pytest.mark.parametrize("value", ARGUMENTS, ids=repr)
+def test_arguments_come_back(value: Any) -> None:
+    found = argument_from_data(json.loads(json.dumps(data_of_argument(value))))
+    assert found == value
+    assert type(found) is type(value)
+
+
+@pytest.mark.parametrize("name", available_codecs())
+def test_codecs_come_back_as_arguments(name: str) -> None:
+    assert argument_from_data(json.loads(json.dumps(data_of_argument(get_codec(name))))) == get_codec(name)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (np.uint8, np.dtype(np.uint8)),
+        (bool, np.dtype(np.bool_)),
+        (GoalSelectionStrategy.FUTURE, "future"),
+        (np.float64(0.5), 0.5),
+        ({1: "x"}, {"1": "x"}),
+    ],
+)
+def test_arguments_come_back_as_what_is_taken_for_them(value: Any, expected: Any) -> None:
+    found = argument_from_data(json.loads(json.dumps(data_of_argument(value))))
+    assert found == expected
+    assert type(found) is type(expected)
+
+
+@pytest.mark.parametrize(
+    "value", [np.int64(5), np.int32(-1), np.uint8(200), np.float32(0.5), np.bool_(True), np.bool_(False)]
+)
+def test_numbers_of_numpy_come_back_as_numbers(value: Any) -> None:
+    """As those of a computed size or number of environments."""
+    found = argument_from_data(json.loads(json.dumps(data_of_argument(value))))
+    assert found == value
+    assert isinstance(found, bool | int | float)
+
+
+class Own:
+    """What a user may have thought of as an argument."""
+
+
+class OwnKind(Enum):
+    """One of the kinds of arguments of a user."""
+
+    FIRST = 1
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(object(), Own(), Own, dict, lambda: None, (1, 2), [1, 2], [], {1, 2}, b"bytes", np.zeros(3), th.zeros(3), 1j),
+        *({"key": Own()}, {"key": {"key": Own}}),
+    ],
+    ids=lambda value: str(value)[:20],
+)
+def test_arguments_that_cannot_be_stored_are_refused(value: Any) -> None:
+    with pytest.raises(StorageError, match="cannot store the argument"):
+        data_of_argument(value)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {},
+        {"unknown": 1},
+        {"dtype": "<f4", "codec": "zstd"},
+        {"dtype": "f3"},
+        {"dtype": 5},
+        {"dtype": None},
+        {"dtype": []},
+        {"dtype": "u1,("},
+        {"dtype": {"names": 1}},
+        {"codec": None},
+        {"codec": "zstd"},
+        {"codec": {"name": "unknown", "fields": {}}},
+        {"codec": {"name": "zstd", "fields": {"compresslevel": 99}}},
+        {"mapping": None},
+        {"mapping": [1]},
+        {"mapping": {"key": {"unknown": 1}}},
+        {"mapping": {"key": {"dtype": "f3"}}},
+    ],
+    ids=repr,
+)
+def test_data_of_no_argument_is_refused(data: Any) -> None:
+    with pytest.raises(CorruptStorage, match="is no argument"):
+        argument_from_data(data)
+
+
+def test_an_enum_is_told_by_its_name() -> None:
+    assert data_of_argument(OwnKind.FIRST) == "first"
