@@ -42,6 +42,7 @@ class Log:
         self.segments: dict[int, Segment] = {}
         self._retired: dict[int, Segment] = {}
         self._begun: Segment | None = None
+        self._left: bytes | None = None
         self._lock = lock
 
     @classmethod
@@ -272,6 +273,7 @@ class Log:
         try:
             if self.is_writable and self.segments:
                 self.last.give_back_room()
+                self._left = self.last.tail()
         finally:
             self._lock.release()
             self._lock = None
@@ -294,11 +296,13 @@ class Log:
                 raise StorageError(changed)
             _make_own(self._path(last.number))
             again = Segment(self._path(last.number), writable=True)
-            is_shorter = again.path.stat().st_size < last.end
-            if again.identity != self._identity or is_shorter or _is_committed_to(again, last.end, committing):
+            is_committed_to = _is_committed_to(again, last.end, committing)
+            again.end = last.end
+            # Somebody may have given up what is damaged and gone on from there.
+            is_as_left = self._left is None or again.tail() == self._left
+            if again.identity != self._identity or is_committed_to or not is_as_left:
                 again.close()
                 raise StorageError(changed)
-            again.end = last.end
             again.forget_the_rest()  # of a process that was killed
             self.segments[last.number] = again
             self._next = last.number + 1

@@ -42,6 +42,7 @@ RECORD_CHECKED = RECORD.size - 3
 LAST = b"\xff"
 #: Offsets have 32 bits.
 MAX_NBYTES = (1 << 32) - 1
+TAIL = 4096
 MIN_GROWTH = 16 << 20
 
 
@@ -135,7 +136,7 @@ class Segment:
         :raises StorageError: if the segment would become too large for its offsets
         """
         if record_nbytes(len(content)) > self.room:
-            self.make_room(max(record_nbytes(len(content)), MIN_GROWTH))
+            self.make_room(max(record_nbytes(len(content)), min(MIN_GROWTH, MAX_NBYTES - self.end)))
         start = RECORD.pack(checksum(content, seed_of(kind, len(content))), len(content), kind, b"")[:RECORD_CHECKED]
         data = memoryview(b"".join((start, header_check(start), content, LAST)))
         if self._is_dirty:  # an interrupt came in the middle of a record
@@ -150,6 +151,10 @@ class Segment:
         self.end += len(data)
         self._is_dirty = False
         return offset
+
+    def tail(self) -> bytes:
+        """Return the last bytes before the end, by which it is known whether somebody else wrote other ones."""
+        return self._read(max(0, self.end - TAIL), min(TAIL, self.end))
 
     @property
     def next_offset(self) -> int:

@@ -216,7 +216,7 @@ class SlotReader:
             segment = self._log.segment(number)
             try:
                 self._codecs[address] = codec_from_data(json.loads(segment.record_at(offset, CODEC).tobytes()))
-            except (CodecError, UnicodeDecodeError, json.JSONDecodeError) as error:
+            except (CodecError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
                 raise CorruptStorage(f"{segment.path}, the codec at byte {offset}: {error}") from error
         return self._codecs[address]
 

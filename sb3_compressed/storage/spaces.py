@@ -57,7 +57,10 @@ def _box(data: Any) -> spaces.Space[Any]:
 
 
 def _discrete(data: Any) -> spaces.Space[Any]:
-    return spaces.Discrete(data["n"], start=data["start"])
+    dtype = dtype_from_text(data["dtype"])
+    # Older versions of Gymnasium have int64 only, and no such argument.
+    kind: dict[str, Any] = {} if dtype == np.int64 else {"dtype": dtype.type}
+    return spaces.Discrete(data["n"], start=data["start"], **kind)
 
 
 def _multi_discrete(data: Any) -> spaces.Space[Any]:
@@ -76,7 +79,16 @@ def _dict(data: Any) -> spaces.Space[Any]:
 
 
 #: What constructors of spaces and codecs raise.
-NONSENSE = (LookupError, TypeError, ValueError, AssertionError, AttributeError, ArithmeticError, MemoryError)
+NONSENSE = (
+    LookupError,
+    TypeError,
+    ValueError,
+    AssertionError,
+    AttributeError,
+    ArithmeticError,
+    MemoryError,
+    RecursionError,
+)
 
 SPACES: dict[str, Callable[[Any], spaces.Space[Any]]] = {
     "Box": _box,

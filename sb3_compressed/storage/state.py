@@ -83,7 +83,7 @@ def split_commit(content: NDArray[np.uint8]) -> tuple[dict[str, Any], NDArray[np
         if SIZE.size + nbytes > len(content):
             raise ValueError("it is cut short")
         values = json.loads(content[SIZE.size : SIZE.size + nbytes].tobytes())
-    except (struct.error, ValueError) as error:
+    except (struct.error, ValueError, RecursionError) as error:
         raise CorruptStorage(f"a commit makes no sense: {error}") from error
     if not isinstance(values, dict) or not all(isinstance(values.get(name, {}), dict) for name in ("values", "codecs")):
         raise CorruptStorage("a commit makes no sense: it has no values")

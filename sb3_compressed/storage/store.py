@@ -425,6 +425,6 @@ def _manifest(segment: Segment, *, is_growing: bool = False) -> tuple[dict[str, 
             for plan in plans.values():
                 plan.zeros()
             return dict(told["about"]), plans
-        except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, MemoryError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, MemoryError, RecursionError) as error:
             raise CorruptStorage(f"{segment.path}: what it says of itself makes no sense: {error}") from error
     raise CorruptStorage(f"{segment.path} does not say what it is of")

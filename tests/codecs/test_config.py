@@ -202,7 +202,9 @@ def test_a_codec_that_is_no_dataclass_is_refused() -> None:
         codec_from_data({"name": "plain", "fields": {}})
 
 
-@pytest.mark.parametrize("value", [[1], (1,), {"key": 1}, object(), np.zeros(2), 1j, {1}, Plain()], ids=repr)
+@pytest.mark.parametrize(
+    "value", [[1], (1,), {"key": 1}, object(), np.zeros(2), 1j, {1}, Plain()], ids=lambda value: type(value).__name__
+)
 def test_arguments_that_json_cannot_hold_are_refused(value: Any) -> None:
     for codec in (Own(nothing=value), Own(inner=Inner(number=value))):
         with pytest.raises(CodecError, match=r"cannot store the argument .* of a codec"):
