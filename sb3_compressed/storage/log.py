@@ -133,8 +133,8 @@ class Log:
         path = self._path(number)
         is_written_to = self._lock is not None and not self.segments  # the first one that is opened
         try:
-            if is_written_to:
-                _make_own(path)
+            if is_written_to and number != max(segment_numbers(self.folder)):
+                _make_own(path)  # a repair goes back to it; in the folder that it was copied from, others go on with it
             segment = Segment(path, writable=is_written_to)
         except FileNotFoundError:
             raise CorruptStorage(f"{path} is missing") from None
@@ -294,7 +294,6 @@ class Log:
             last = self.last
             if segment_numbers(self.folder)[-1:] != [last.number]:
                 raise StorageError(changed)
-            _make_own(self._path(last.number))
             again = Segment(self._path(last.number), writable=True)
             is_committed_to = _is_committed_to(again, last.end, committing)
             again.end = last.end
