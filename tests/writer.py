@@ -2,6 +2,7 @@
 
     python writer.py storage FOLDER
     python writer.py checkpoint FOLDER
+    python writer.py golden FOLDER  # not until it is killed, but once, for tests/storage/test_golden.py
 
 It prints the number of each step when ``add``, or each save, has returned. A step's number is in its reward, its action
 and, mixed, in its pixels, so that whoever reads the folder can tell what it should hold.
@@ -25,6 +26,7 @@ SPACE, BUTTONS = spaces.Box(0, 255, (4, 24, 24), np.uint8), spaces.Discrete(1000
 ROWS, N_ENVS = 60, 2
 EPISODE = 17  # steps
 STEPS_A_SAVE = 7
+GOLDEN_STEPS = 70
 
 
 def frame(number: int, env: int) -> NDArray[np.uint8]:
@@ -86,6 +88,12 @@ def hold_that_it_is_whole(buffer: Any) -> int:
 def main(way: str, folder: Path) -> None:
     """Add or save until killed."""
     Store.SEGMENT_NBYTES = 30_000  # many segments
+    if way == "golden":
+        buffer = new_buffer(storage=folder)
+        for number in range(1, GOLDEN_STEPS + 1):
+            add_step(buffer, number)
+        buffer.close()
+        return
     exists = folder.is_dir() and any(folder.glob("*.log"))
     if way == "storage":
         buffer = new_buffer(storage=folder, resume=exists)
