@@ -285,7 +285,8 @@ class Store:
         if places := self._new_places(codecs):
             told["codecs"] = places
         self.log.append(COMMIT, commit_record(told, patches))
-        self.values.update(copy.deepcopy(changed))  # the caller's may be changed in place
+        # The caller may change in place what is no number or text.
+        self.values.update({name: _own(value) for name, value in changed.items()})
         self.codecs.update(places)
         self._placed = (self.log.last.number, {**codecs})
         if self.log.last.end > self._full_at:
@@ -409,6 +410,10 @@ class Store:
     def close(self) -> None:
         """Let go of the folder. Slots can still be read from what is open already."""
         self.log.close()
+
+
+def _own(value: Any) -> Any:
+    return copy.deepcopy(value) if isinstance(value, dict | list) else value
 
 
 def _manifest(segment: Segment, *, is_growing: bool = False) -> tuple[dict[str, Any], dict[str, ArrayPlan]]:
