@@ -68,7 +68,8 @@ def _wrong(results: Results) -> list[str]:
         for label, of_label in results.items()
         for name, measured in of_label.items()
         for key in ("wrong", "error")
-        if measured.get(key)
+        # Of engines there are numbers, and how many errors were found.
+        if isinstance(measured, dict) and isinstance(measured.get(key), str) and measured[key]
     ]
 
 
