@@ -21,13 +21,15 @@ class BatchMemory:
 
     >>> memory = BatchMemory()
     >>> first = memory.empty((2, 84, 84), np.dtype(np.uint8))
-    >>> place = first.ctypes.data
+    >>> place = first.__array_interface__["data"]
     >>> view = first[1]
     >>> del first
-    >>> memory.empty((2, 84, 84), np.dtype(np.uint8)).ctypes.data == place  # the view still refers to it
+    >>> second = memory.empty((2, 84, 84), np.dtype(np.uint8))
+    >>> second.__array_interface__["data"] == place  # the view still refers to it
     False
     >>> del view
-    >>> memory.empty((2, 84, 84), np.dtype(np.uint8)).ctypes.data == place
+    >>> third = memory.empty((2, 84, 84), np.dtype(np.uint8))
+    >>> third.__array_interface__["data"] == place
     True
 
     A block of memory is a NumPy array, and every array and tensor on it holds a reference to it: Python's own count of
