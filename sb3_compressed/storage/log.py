@@ -39,11 +39,19 @@ class Log:
 
     def __init__(self, folder: Path, lock: FolderLock | None) -> None:
         self.folder = folder
+        #: Those that are open, by number.
         self.segments: dict[int, Segment] = {}
+        self._last: Segment | None = None
         self._retired: dict[int, Segment] = {}
+        #: The one that is being begun, which is the last one as soon as it has its name.
         self._begun: Segment | None = None
+        #: The end of the last one when others were let write, by which it is known again.
         self._left: bytes | None = None
         self._lock = lock
+        self._identity = secrets.randbits(64)
+        self._next = 0
+        #: Segments of the log in whose place this one comes.
+        self._replaced: Iterable[int] = ()
 
     @classmethod
     def create(cls, folder: Path, *, overwrite: bool = False, advice: str = "") -> Log:
@@ -59,13 +67,8 @@ class Log:
         if existing and not overwrite:
             log.close()
             raise StorageError(f"{folder} holds a buffer already; {advice}")
-        log._next, log._identity = max(existing, default=-1) + 1, secrets.randbits(64)
-        log._replaced = existing
+        log._next, log._replaced = max(existing, default=-1) + 1, existing
         return log
-
-    _next = 0
-    _identity = 0
-    _replaced: Iterable[int] = ()
 
     @classmethod
     def open(cls, folder: Path, *, writable: bool = False) -> Log:
@@ -88,9 +91,10 @@ class Log:
         """
         for other in [*self.segments]:
             self.segments.pop(other).close()
-        self._open_segment(number)
-        self._identity = self.last.identity
-        return self.last
+        last = self._open_segment(number, writable=self._lock is not None)
+        self.segments[number] = self._last = last
+        self._identity = last.identity
+        return last
 
     def numbers(self) -> list[int]:
         """Return the numbers of the segments that there are, sorted."""
@@ -111,7 +115,8 @@ class Log:
         """The segment that is written to."""
         if self._begun is not None:
             self._settle()
-        return self.segments[max(self.segments)]
+        assert self._last is not None
+        return self._last
 
     @property
     def is_writable(self) -> bool:
@@ -125,45 +130,48 @@ class Log:
         """
         found = self.segments.get(number) or self._retired.get(number)
         if found is None:
-            self._open_segment(number)
-            found = self.segments[number]
+            found = self._open_segment(number)
+            found.close()  # what is mapped needs no open file, only what still grows
+            if found.identity != self._identity:
+                raise CorruptStorage(f"{found.path} does not belong here, it is of another buffer")
+            self.segments[number] = found
         return found
 
-    def _open_segment(self, number: int) -> None:
+    def _open_segment(self, number: int, *, writable: bool = False) -> Segment:
         path = self._path(number)
-        is_written_to = self._lock is not None and not self.segments  # the first one that is opened
         try:
-            if is_written_to and number != max(segment_numbers(self.folder)):
+            if writable and number != max(segment_numbers(self.folder)):
                 _make_own(path)  # a repair goes back to it; in the folder that it was copied from, others go on with it
-            segment = Segment(path, writable=is_written_to)
+            segment = Segment(path, writable=writable)
         except FileNotFoundError:
             raise CorruptStorage(f"{path} is missing") from None
-        if segment.number != number or (self.segments and segment.identity != self._identity):
+        if segment.number != number:
             segment.close()
             raise CorruptStorage(f"{path} does not belong here, it is number {segment.number} of its buffer")
-        if self.segments:  # only the last one still grows; what is mapped needs no open file
-            segment.close()
-        self.segments[number] = segment
+        return segment
 
     def newest(self) -> Segment:
-        """Return the last segment that there is by now."""
-        while True:
-            number = max(segment_numbers(self.folder), default=self.last.number)
+        """Return the last segment that there is by now.
+
+        :raises StorageError: if it is one of another log, in the place of this one
+        """
+        last = self.last
+        while (number := max(segment_numbers(self.folder), default=last.number)) != last.number:
             try:
-                if number not in self.segments:
-                    before = self.segments
-                    for _ in self.last.records(self.last.end, is_growing=True):
-                        pass  # what was written to it before the next one was begun
-                    self.segments = {}  # it is the last one, whose file stays open
-                    try:
-                        self._open_segment(number)
-                    finally:
-                        self.segments = {**before, **self.segments}
-                    before[max(before)].close()
-                return self.segments[number]
+                for _ in last.records(last.end, is_growing=True):
+                    pass  # what was written to it before the next one was begun
+                newest = self._open_segment(number)
             except CorruptStorage:
                 if number == max(segment_numbers(self.folder), default=number):
-                    raise  # else it has been deleted meanwhile
+                    raise
+                continue  # it has been deleted meanwhile
+            if newest.identity != self._identity:
+                newest.close()
+                raise StorageError(f"{self.folder} holds another buffer by now; open it anew")
+            self.segments[number] = self._last = newest
+            last.close()
+            break
+        return self.last
 
     def append(self, kind: int, content: bytes | bytearray) -> int:
         """Write a record to the last segment and return the offset of its content there.
@@ -188,7 +196,7 @@ class Log:
         path = self._path(number)
         unfinished = path.with_suffix(f".{UNFINISHED}")
         segment = Segment.create(unfinished, number, self._identity)
-        before = self.last if self.segments else None
+        before = self._last
         try:
             for kind, content in snapshot:
                 segment.append(kind, content)
@@ -220,7 +228,7 @@ class Log:
             if path.exists():
                 begun.path = path
                 self._next = begun.number + 1
-                self.segments[begun.number] = begun
+                self.segments[begun.number] = self._last = begun
             else:
                 path.with_suffix(f".{UNFINISHED}").unlink(missing_ok=True)
             self._begun = None
@@ -248,7 +256,7 @@ class Log:
     def keep(self, numbers: Iterable[int]) -> None:
         """Delete all segments but some and the last one. Who reads them meanwhile can go on."""
         self._check_writable()
-        kept = {*numbers, max(self.segments)}
+        kept = {*numbers, self.last.number}
         # One generation longer than the tables refer to them: other threads may be about to read.
         self._retired = {number: self.segments.pop(number) for number in [*self.segments] if number not in kept}
         for number in segment_numbers(self.folder):
@@ -257,7 +265,7 @@ class Log:
 
     def let_go_of_others(self, numbers: Iterable[int]) -> None:
         """Close all segments but some and the last one, which others may have deleted."""
-        kept = {*numbers, max(self.segments)}
+        kept = {*numbers, self.last.number}
         for number in [number for number in self.segments if number not in kept]:
             self.segments.pop(number).close()
 
@@ -271,7 +279,7 @@ class Log:
         if self._lock is None:
             return
         try:
-            if self.is_writable and self.segments:
+            if self.is_writable and self._last is not None:
                 self.last.give_back_room()
                 self._left = self.last.tail()
         finally:
@@ -303,7 +311,7 @@ class Log:
                 again.close()
                 raise StorageError(changed)
             again.forget_the_rest()  # of a process that was killed
-            self.segments[last.number] = again
+            self.segments[last.number] = self._last = again
             self._next = last.number + 1
         except BaseException:
             self._lock.release()
