@@ -12,9 +12,9 @@ from numba import types
 from numpy.typing import NDArray
 
 from sb3_compressed.byte_kernels import INT, WORD
-from sb3_compressed.jit import READ_BYTES, byte_at, kernel, word_at
+from sb3_compressed.jit import READ_BYTES, byte_at, kernel, put_byte, word_at
 
-__all__ = ["checksum", "xxh64"]
+__all__ = ["checksum", "put_low_bytes", "xxh64"]
 
 U64 = types.uint64
 P1 = np.uint64(0x9E3779B185EBCA87)
@@ -74,6 +74,13 @@ def xxh64(address: int, nbytes: int, seed: np.uint64) -> np.uint64:
     total = (total ^ (total >> np.uint64(33))) * P2
     total = (total ^ (total >> np.uint64(29))) * P3
     return total ^ (total >> np.uint64(32))
+
+
+@kernel(types.void, INT, U64, INT)
+def put_low_bytes(address: int, word: np.uint64, nbytes: int) -> None:
+    """Write the lowest bytes of a word to an address, the lowest one first."""
+    for k in range(nbytes):
+        put_byte(address + k, (word >> np.uint64(8 * k)) & np.uint64(255))  # type: ignore[arg-type]
 
 
 @kernel(U64, READ_BYTES, U64)

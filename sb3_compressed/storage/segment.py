@@ -26,10 +26,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from numba import types
 from numpy.typing import NDArray
 
+from sb3_compressed.byte_kernels import INT
 from sb3_compressed.errors import CorruptStorage, StorageError
-from sb3_compressed.storage.checksum import checksum
+from sb3_compressed.jit import BYTES, kernel
+from sb3_compressed.storage.checksum import checksum, put_low_bytes, xxh64
 
 __all__ = ["FORMAT_VERSION", "Record", "Segment", "record_nbytes"]
 
@@ -38,8 +41,10 @@ FORMAT_VERSION = 1
 HEADER = struct.Struct("<8sIIQQ")
 CHECKED = HEADER.size - 8  # bytes of the header before its checksum
 RECORD = struct.Struct("<QIB3s")
-RECORD_CHECKED = RECORD.size - 3
+RECORD_NBYTES = RECORD.size
+RECORD_CHECKED = RECORD_NBYTES - 3
 LAST = b"\xff"
+NO_HEADER = bytes(RECORD_NBYTES)
 #: Offsets have 32 bits.
 MAX_NBYTES = (1 << 32) - 1
 TAIL = 4096
@@ -61,7 +66,7 @@ class Record(NamedTuple):
 
 def record_nbytes(content_nbytes: int) -> int:
     """Return the bytes that a record takes."""
-    return RECORD.size + content_nbytes + len(LAST)
+    return RECORD_NBYTES + content_nbytes + len(LAST)
 
 
 class Segment:
@@ -137,17 +142,17 @@ class Segment:
         """
         if record_nbytes(len(content)) > self.room:
             self.make_room(max(record_nbytes(len(content)), min(MIN_GROWTH, MAX_NBYTES - self.end)))
-        start = RECORD.pack(checksum(content, seed_of(kind, len(content))), len(content), kind, b"")[:RECORD_CHECKED]
-        data = memoryview(b"".join((start, header_check(start), content, LAST)))
+        data = bytearray().join((NO_HEADER, content, LAST))
+        put_header(np.frombuffer(data, dtype=np.uint8), kind)
         if self._is_dirty:  # an interrupt came in the middle of a record
             self.forget_the_rest()
         self._is_dirty = True
         try:
-            self._write(self.end, data)
+            self._write(self.end, memoryview(data))
         except OSError:
             self.forget_the_rest()
             raise
-        offset = self.end + RECORD.size
+        offset = self.end + RECORD_NBYTES
         self.end += len(data)
         self._is_dirty = False
         return offset
@@ -159,14 +164,14 @@ class Segment:
     @property
     def next_offset(self) -> int:
         """Where the content of the next record will be."""
-        return self.end + RECORD.size
+        return self.end + RECORD_NBYTES
 
     def record_at(self, offset: int, kind: int) -> NDArray[np.uint8]:
         """Return the content of a record of which it is known where its content begins.
 
         :raises CorruptStorage: if there is no such record
         """
-        start = offset - RECORD.size
+        start = offset - RECORD_NBYTES
         record = self._whole_record(start) if start >= HEADER.size else None
         if record is None or record.kind != kind:
             raise CorruptStorage(f"{self.path} has no record of kind {kind} at byte {offset}")
@@ -200,7 +205,7 @@ class Segment:
                 record = self._whole_record(self.end)
             except CorruptStorage as error:  # noqa: PERF203  # rare
                 yield str(error)
-                header = self._read(self.end, RECORD.size)
+                header = self._read(self.end, RECORD_NBYTES)
                 if header[:RECORD_CHECKED] + header_check(header[:RECORD_CHECKED]) != header:
                     return
                 self.end += record_nbytes(RECORD.unpack(header)[1])
@@ -225,9 +230,9 @@ class Segment:
         The file is read, not what is mapped: a writer that ends makes it shorter, and touching what was mapped behind
         its end is fatal.
         """
-        offset = start + RECORD.size
-        header = self._read(start, RECORD.size)
-        if len(header) < RECORD.size or header[:RECORD_CHECKED] + header_check(header[:RECORD_CHECKED]) != header:
+        offset = start + RECORD_NBYTES
+        header = self._read(start, RECORD_NBYTES)
+        if len(header) < RECORD_NBYTES or header[:RECORD_CHECKED] + header_check(header[:RECORD_CHECKED]) != header:
             if any(header) if is_growing else self._is_anything_behind(offset):
                 raise CorruptStorage(f"{self.path} is damaged at byte {start}")
             return None
@@ -319,6 +324,17 @@ else:  # Windows
 def header_check(start: bytes) -> bytes:
     """Return the bytes by which damage to a record's header is seen."""
     return checksum(start, RECORD_CHECKED).to_bytes(8, "little")[:3]
+
+
+@kernel(types.void, BYTES, INT)
+def put_header(record: NDArray[np.uint8], kind: int) -> None:
+    """Write the header of a record, whose other bytes are there."""
+    start = record.ctypes.data
+    nbytes = record.size - RECORD_NBYTES - 1  # of the content
+    put_low_bytes(start, xxh64(start + RECORD_NBYTES, nbytes, np.uint64(kind << 32 | nbytes)), 8)
+    put_low_bytes(start + 8, np.uint64(nbytes), 4)
+    put_low_bytes(start + 12, np.uint64(kind), 1)
+    put_low_bytes(start + 13, xxh64(start, RECORD_CHECKED, np.uint64(RECORD_CHECKED)), 3)
 
 
 def seed_of(kind: int, nbytes: int) -> int:

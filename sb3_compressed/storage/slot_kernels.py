@@ -7,8 +7,8 @@ from numba import types
 from numpy.typing import NDArray
 
 from sb3_compressed.byte_kernels import INT, number_at
-from sb3_compressed.jit import BYTES, INT_ROWS, INTS, kernel, prefetch, put_byte
-from sb3_compressed.storage.checksum import xxh64
+from sb3_compressed.jit import BYTES, INT_ROWS, INTS, kernel, prefetch
+from sb3_compressed.storage.checksum import put_low_bytes, xxh64
 
 __all__ = ["CORRUPT", "OTHER", "PAYLOAD_HEADER", "SLOT_HEADER", "SLOT_SEED", "locate_stored", "put_checksums"]
 
@@ -50,8 +50,7 @@ def put_checksums(data: NDArray[np.uint8], bounds: NDArray[np.int64], seeds: NDA
     for k in range(bounds.size - 1):
         part = base + bounds[k]
         word = xxh64(part + 4, bounds[k + 1] - bounds[k] - 4, np.uint64(seeds[k] + bounds[k]))
-        for byte in range(4):
-            put_byte(part + byte, (word >> np.uint64(8 * byte)) & np.uint64(255))  # type: ignore[arg-type]
+        put_low_bytes(part, word, 4)
 
 
 @kernel(INT, INTS, INT, INT, INT_ROWS, INTS, INT_ROWS)
