@@ -289,7 +289,8 @@ class CompressedArray(NDArrayOperatorsMixin):
             rows = self._sharing.encode_rows(first, second)
         else:
             rows = [self._coder.encode(row) for row in (first, second) if row is not None]
-        return [self._references(slots) for slots in rows]
+        references = self._references([slot for row in rows for slot in row])
+        return [*references.reshape(len(rows), -1)]
 
     def _references(self, slots: list[Slot]) -> NDArray[Any]:
         """Return what stands for slots in :attr:`slots`, an array ``(n,)``."""
@@ -382,9 +383,7 @@ class CompressedArray(NDArrayOperatorsMixin):
     def put_slots(self, rows: Any, slots: NDArray[Any]) -> None:
         """Write slots that another array of this kind returned from :meth:`slots_at`."""
         self._allocate()
-        self._slots[rows] = (
-            slots if self._coder.store is None else self._coder.store.write([*slots.flat]).reshape(slots.shape)
-        )
+        self._slots[rows] = self._references([*slots.flat]).reshape(slots.shape)
         self._note_change(rows)
 
     def stream_data(self) -> dict[str, Any]:
