@@ -27,7 +27,7 @@ def save_checkpoint(buffer: CompressedReplay, folder: str | PathLike[str], *, ov
     buffer.save_checkpoint(folder, overwrite=overwrite)
 
 
-def load_checkpoint(folder: str | PathLike[str], **options: Any) -> Any:
+def load_checkpoint(folder: str | PathLike[str], *, follow: bool = False, repair: bool = False, **kwargs: Any) -> Any:
     """Return the replay buffer that a folder holds, of the class that it had.
 
     >>> import tempfile
@@ -41,15 +41,19 @@ def load_checkpoint(folder: str | PathLike[str], **options: Any) -> Any:
     ...     load_checkpoint(folder).buffer_size
     1000
 
-    :param options: as for :meth:`~sb3_compressed.buffers.persistent.Persistent.from_checkpoint`, which buffers of
-        classes of your own have as well
+    Arguments are those of :meth:`~sb3_compressed.buffers.persistent.Persistent.from_checkpoint`, which buffers of
+    classes of your own have as well.
+
+    :param follow: whether to read the folder in place, while another process may write to it
+    :param repair: whether to go back to the last state before a damaged place instead of raising
+    :param kwargs: arguments of the constructor in the places of those stored, as ``buffer_size``, ``device`` or ``env``
     :raises StorageError: if the folder holds no buffer, or one of a class that is not of this package
     :raises CorruptStorage: if a file is damaged
     """
-    store = Store.open(Path(folder), repair=options.get("repair", False))
-    store.close()
+    store = Store.open(Path(folder), repair=repair)
     name = store.about.get("class")
     if store.about and name not in replay.__all__:
+        store.close()
         raise StorageError(f"{folder} holds a {name}, which is not of this package; use {name}.from_checkpoint")
-    cls = getattr(replay, name or "CompressedReplayBuffer")
-    return cls.from_checkpoint(folder, **options)
+    cls: type[CompressedReplay] = getattr(replay, name or "CompressedReplayBuffer")
+    return cls.of_store(store, kwargs, follow=follow)

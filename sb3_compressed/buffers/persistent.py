@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -38,6 +38,8 @@ else:
 
 __all__ = ["Followed", "Persistent", "Storage"]
 
+_Buffer = TypeVar("_Buffer", bound="Persistent")
+
 Storage = str | PathLike[str]
 """Where slots are kept: ``"memory"``, or a folder."""
 
@@ -50,9 +52,6 @@ class Followed:
     """
 
     store: Store
-
-    def __fspath__(self) -> str:
-        return str(self.store.log.folder)
 
 
 class Persistent(_Base):
@@ -238,15 +237,23 @@ class Persistent(_Base):
         :raises StorageError: if the folder holds no buffer, or one of another kind
         :raises CorruptStorage: if a file is damaged
         """
-        path = Path(folder)
-        store = Store.open(path, repair=repair)
+        if buffer_size is not None:
+            kwargs["buffer_size"] = buffer_size
+        return cls.of_store(Store.open(Path(folder), repair=repair), kwargs, follow=follow)
+
+    @classmethod
+    def of_store(cls, store: Store, given: Mapping[str, Any], *, follow: bool = False) -> Self:
+        """Return the buffer that an open store holds; see :meth:`from_checkpoint`.
+
+        :param store: it is the buffer's then, and closed if that cannot be made
+        :param given: arguments of the constructor in the places of those stored
+        """
         try:
-            arguments = {**cls._arguments_of(store), **kwargs}
-            if buffer_size is not None:
-                arguments["buffer_size"] = buffer_size
-            buffer: Self = _made(cls, path, {**arguments, "storage": Followed(store)} if follow else arguments)
-            if not follow:
-                buffer._checkpoint = load_into(buffer, store)
+            arguments = {**cls._arguments_of(store), **given}
+            if follow:
+                return _made(cls, store, {**arguments, "storage": Followed(store)})
+            buffer = _made(cls, store, arguments)
+            buffer._checkpoint = load_into(buffer, store)
         except BaseException:
             store.close()
             raise
@@ -276,7 +283,7 @@ class Persistent(_Base):
         parent = getattr(super(), "__getstate__", None)
         attributes = parent() if parent else None
         # Copies and pickles are in memory, whole: the folder goes its own way.
-        without = {**(self.__dict__ if attributes is None else attributes), "storage": "memory"}
+        without = dict(self.__dict__ if attributes is None else attributes)
         for name in ("_store", "_checkpoint", "_saved", "_uncommitted", "_checksums", "_row_names", "_last_arrays"):
             without.pop(name, None)
         return without
@@ -286,8 +293,8 @@ class Persistent(_Base):
 NOT_TOLD = {"storage", "resume", "overwrite", "device", "env", "num_threads"}
 
 
-def _made(cls: type[Any], folder: Path, arguments: dict[str, Any]) -> Any:
-    """Return a buffer of which a folder told the arguments.
+def _made(cls: type[_Buffer], store: Store, arguments: dict[str, Any]) -> _Buffer:
+    """Return a buffer of which a store told the arguments.
 
     :raises CorruptStorage: if they make no sense
     """
@@ -296,7 +303,7 @@ def _made(cls: type[Any], folder: Path, arguments: dict[str, Any]) -> Any:
     except (StorageError, OSError):
         raise
     except (TypeError, ValueError, ArithmeticError, AttributeError, LookupError, MemoryError, AssertionError) as error:
-        raise CorruptStorage(f"{folder}: no {cls.__name__} can be made of what it says: {error}") from error
+        raise CorruptStorage(f"{store.log.folder}: no {cls.__name__} can be made of what it says: {error}") from error
 
 
 def is_observation(name: str) -> bool:
