@@ -15,7 +15,7 @@ from sb3_compressed.codecs import LearningCodec
 from sb3_compressed.codecs.base import frame_bytes
 from sb3_compressed.codecs.payloads import Payloads
 
-__all__ = ["Gathered", "gather", "gather_in_python", "unpack_slot"]
+__all__ = ["MAX_CODECS", "Gathered", "gather", "gather_in_python", "unpack_slot"]
 
 TUPLE_TYPE, BYTES_TYPE = id(tuple), id(bytes)
 #: Codecs in one batch for which there is room.

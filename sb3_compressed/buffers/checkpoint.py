@@ -106,7 +106,8 @@ class Checkpoint:
         store.acquire()
         try:
             checksums = self._new_checksums()
-            changes = self._save_slots(buffer, [] if self._is_new else self._changed_chunks(checksums))
+            chunks = [] if self._is_new else changed_chunks(self._arrays, self._checksums, checksums)
+            changes = self._save_slots(buffer, chunks)
             values, codecs = state.values(buffer), state.codecs(buffer)
             if self._is_new:
                 store.become(state.about(buffer), state.plans(buffer), self._stored(), values, codecs)
@@ -118,9 +119,6 @@ class Checkpoint:
         finally:
             store.release()
             self.left_at = place_in_log(store.log.folder)
-
-    def _changed_chunks(self, checksums: dict[str, list[int]]) -> list[Change]:
-        return changed_chunks(self._arrays, self._checksums, checksums)
 
     def _save_slots(self, buffer: Any, chunks: list[Change]) -> list[Change]:
         """Write the slots that changed, and their addresses to the tables.

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sb3_compressed.arrays.gathering import Gathered, unpack_slot
+from sb3_compressed.arrays.gathering import MAX_CODECS, Gathered, unpack_slot
 from sb3_compressed.arrays.slots import Slot, pack_slot
 from sb3_compressed.codecs import Codec, LearningCodec
 from sb3_compressed.codecs.config import codec_from_data, data_of_codec
@@ -46,7 +46,6 @@ __all__ = ["CODEC", "SLOTS", "SlotReader", "SlotWriter", "StoredSlots", "address
 CODEC, SLOTS = 2, 3
 NUMBER = struct.Struct("<I")
 NUMBERS = struct.Struct("<II")
-MAX_CODECS = 256
 
 
 def address_of(segment: int, offset: int) -> int:
