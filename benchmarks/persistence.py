@@ -7,8 +7,10 @@
 - ``storage``: its buffer in a folder; ``add``, ``sample`` with what it reads in the operating system's cache and after
   that was told to forget it, and resuming;
 - ``pickle``: SB3's buffer, saved and loaded as ``save_replay_buffer`` does it, all of it each time;
-- ``torchrl:tensors`` and ``torchrl:list``: TorchRL's ``LazyTensorStorage`` and ``CompressedListStorage`` with their
-  checkpointers (``dumps`` and ``loads``), all of it each time.
+- ``torchrl:tensors`` and ``torchrl:list``: TorchRL's ``LazyTensorStorage`` and ``CompressedListStorage`` with the
+  checkpointers that they have (``dumps`` and ``loads``), all of it each time;
+- ``torchrl:flat``, ``torchrl:nested``, ``torchrl:h5``: its ``LazyTensorStorage`` with the checkpointers that store each
+  observation once.
 
 Every way in a process of its own, on recorded frames. A save is over when it is on the disk (``fsync``).
 """
@@ -17,6 +19,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -24,6 +27,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from measure import median_us, one_thread, timed
 from recording import Recording, Step, play, record
 from session import Job, Measurement, available, parser, save, serve, take_turns
@@ -38,6 +42,9 @@ TITLES = {
     "storage": "sb3-compressed, storage",
     "torchrl:tensors": "TorchRL, `LazyTensorStorage`",
     "torchrl:list": "TorchRL, `CompressedListStorage`",
+    "torchrl:flat": "TorchRL, `FlatStorageCheckpointer`",
+    "torchrl:nested": "TorchRL, `NestedStorageCheckpointer`",
+    "torchrl:h5": "TorchRL, `H5StorageCheckpointer`",
 }
 
 
@@ -129,30 +136,29 @@ def _pickle(recording: Recording, steps: Iterator[Step], rows: int, folder: Path
 
 def _torchrl(contender: str, recording: Recording, steps: Iterator[Step], rows: int, folder: Path) -> Measurement:
     import torch as th
-    from tensordict import TensorDict
     from torchrl.data import CompressedListStorage, LazyTensorStorage, ReplayBuffer
+    from torchrl.data.replay_buffers import checkpointers
 
     size = rows * N_ENVS
+    kinds: dict[str, Callable[[], Any]] = {
+        "torchrl:flat": checkpointers.FlatStorageCheckpointer,
+        "torchrl:nested": checkpointers.NestedStorageCheckpointer,
+        "torchrl:h5": checkpointers.H5StorageCheckpointer,
+    }
 
     def new() -> Any:
-        kinds: dict[str, Callable[[], Any]] = {
-            "torchrl:tensors": lambda: LazyTensorStorage(size),
-            "torchrl:list": lambda: CompressedListStorage(size, compression_level=3),
-        }
-        return ReplayBuffer(storage=kinds[contender]())
+        if contender == "torchrl:list":
+            return ReplayBuffer(storage=CompressedListStorage(size, compression_level=3))
+        checkpointer = kinds[contender]() if contender in kinds else None
+        return ReplayBuffer(storage=LazyTensorStorage(size), checkpointer=checkpointer)
 
     buffer = new()
-    for step in islice(steps, rows):
-        items = {
-            "observation": th.as_tensor(step.obs.copy()),
-            "action": th.as_tensor(step.action),
-            "next_observation": th.as_tensor(step.next_obs.copy()),
-            "reward": th.as_tensor(step.reward),
-            "done": th.as_tensor(step.done),
-        }
-        buffer.extend(TensorDict(items, batch_size=[N_ENVS]))
+    for some in _as_torchrl_wants_it(list(islice(steps, rows))):
+        # Its list cannot save transitions that have parts.
+        buffer.extend(some.flatten_keys("_") if contender == "torchrl:list" else some)
 
     def dump() -> None:
+        shutil.rmtree(folder / "dumped", ignore_errors=True)  # a file of HDF5 is not replaced
         buffer.dumps(folder / "dumped")
         for path in folder.rglob("*"):
             if path.is_file():
@@ -162,9 +168,38 @@ def _torchrl(contender: str, recording: Recording, steps: Iterator[Step], rows: 
     result: Measurement = {"save": timed(dump)}
     result["increment"] = timed(dump)
     result["disk"] = _nbytes(folder) / size
+    stored = buffer[:]["observation"] if contender != "torchrl:list" else None
+    del buffer
     other = new()
     result["load"] = timed(other.loads, folder / "dumped")
+    if stored is not None and not th.equal(other[:]["observation"], stored):
+        return {"error": "what was loaded is not what was saved"}
     return result
+
+
+def _as_torchrl_wants_it(steps: list[Step]) -> Iterator[Any]:
+    """Yield transitions in its format, those of one environment after the other, as its checkpointers want them."""
+    import torch as th
+    from tensordict import TensorDict
+
+    for env in range(N_ENVS):
+        for first in range(0, len(steps), 100):
+            some = steps[first : first + 100]
+            done = th.tensor([[bool(step.done[env])] for step in some])
+            if first + len(some) == len(steps):
+                done[-1] = True  # what follows is of another environment
+            never = th.zeros_like(done)
+            after = {
+                "observation": th.as_tensor(np.stack([step.next_obs[env] for step in some])),
+                "reward": th.tensor([[float(step.reward[env])] for step in some]),
+                **{"done": done, "terminated": done, "truncated": never},
+            }
+            before = {
+                "observation": th.as_tensor(np.stack([step.obs[env] for step in some])),
+                "action": th.as_tensor(np.stack([step.action[env] for step in some])),
+                **{"done": never, "terminated": never, "truncated": never},
+            }
+            yield TensorDict({**before, "next": TensorDict(after, batch_size=[len(some)])}, batch_size=[len(some)])
 
 
 def _ours(recording: Recording, rows: int, **options: Any) -> Any:
