@@ -1,0 +1,6 @@
+"""``python -m sb3_compressed`` is the command line."""
+
+from sb3_compressed.cli import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,24 @@
+"""What the tests of commands share: a command in a process of its own, as a shell starts it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import Any
+
+#: No colours, no moving bars, no wrapped lines: the same output wherever the tests run.
+ENVIRONMENT = {**os.environ, "NO_COLOR": "1", "COLUMNS": "200", "TERM": "dumb"}
+
+
+def run(*arguments: Any, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run ``sb3-compressed`` and return what it printed, and its exit code."""
+    command = [sys.executable, "-m", "sb3_compressed", *map(str, arguments)]
+    return subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**ENVIRONMENT, **environment},
+        stdin=subprocess.DEVNULL,
+    )

@@ -1,0 +1,44 @@
+"""``sb3-compressed verify`` finds damage and says so to people, machines and shells."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import writer
+from commands import run
+
+N_STEPS = 70
+
+
+def saved(folder: Path) -> Path:
+    buffer = writer.new_buffer(storage=folder)
+    for number in range(1, N_STEPS + 1):
+        writer.add_step(buffer, number)
+    buffer.close()
+    return folder
+
+
+def test_a_folder_that_is_whole(tmp_path: Path) -> None:
+    folder = saved(tmp_path / "whole")
+    done = run("verify", folder)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "everything is as it was written" in done.stdout
+    assert json.loads(run("verify", folder, "--json").stdout) == {"path": str(folder), "damages": []}
+
+
+def test_a_folder_that_is_damaged(tmp_path: Path) -> None:
+    folder = saved(tmp_path / "damaged")
+    file = max(folder.glob("*.log"))
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 4
+    file.write_bytes(data)
+    done = run("verify", folder, "--json")
+    assert done.returncode == 1
+    assert [str(file) in line for line in json.loads(done.stdout)["damages"]]
+
+
+def test_no_folder_of_a_buffer(tmp_path: Path) -> None:
+    done = run("verify", tmp_path)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"Error: {tmp_path} holds no buffer\n"
