@@ -11,7 +11,7 @@ RIVALS := extra:zstd-3 torchrl:zlib-3 cpprb
 CODECS := auto delta zstd-dict zstd3 zstd-5 lz4-frame/0 igzip/1 gzip/6 rle-jit none cpprb torchrl:zlib-3 torchrl:zstd-3 \
 	extra:zstd3 extra:zstd-3 extra:zstd-5 extra:lz4-frame/0 extra:igzip1 extra:gzip6 extra:rle-jit extra:none
 
-.PHONY: demo test bench peers report lint format clean
+.PHONY: demo test bench peers report docs lint format clean
 
 demo: $(VENV)/.installed  ## train DQN on Pong with a compressed replay buffer and compare the memory
 	$(BIN)/python examples/dqn_atari.py
@@ -38,6 +38,9 @@ bench: $(VENV)/.installed $(PEERS)/.installed  ## measure everything, some hours
 report: $(VENV)/.installed  ## write the tables, the plots and the README's part of the results there are
 	$(BENCH)/report.py
 
+docs: $(VENV)/.installed  ## build the documentation in docs/_build
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build
+
 peers: $(PEERS)/.installed  ## install what the benchmarks compare with, in an environment of its own
 
 lint: $(VENV)/.installed  ## check style and types
@@ -50,7 +53,7 @@ format: $(VENV)/.installed  ## put the code in its canonical form
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) $(PEERS)
+	rm -rf $(VENV) $(PEERS) docs/_build
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "Python 3.10 or newer is needed: make PYTHON=...")'

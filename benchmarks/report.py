@@ -2,8 +2,8 @@
 
     python benchmarks/report.py
 
-Reads ``results/*.json``, writes a Markdown page for each beside it and the plots, and puts the short table and the
-first plot between two marks in the README. Every number is a ratio to SB3's own buffer in the same run.
+Reads ``results/*.json``, writes a Markdown page for each and the plots to ``docs/results``, and puts the short table
+and the first plot between two marks in the README. Every number is a ratio to SB3's own buffer in the same run.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from session import RESULTS, ROOT
 from tables import Results, game_table, merged, ratio_table
 
 BEGIN, END = "<!-- benchmarks: begin (make report writes what is between these marks) -->", "<!-- benchmarks: end -->"
+PAGES = ROOT / "docs" / "results"
 IN_README = ["auto", "auto@1", "zstd3", "none", "extra:zstd-3", "torchrl:zlib-3", "cpprb"]
 GAMES_OF = ["replay", "untuned", "trained", "colour"]  # files of results that the plot of games shows
 
@@ -86,7 +87,7 @@ def trainings(results: Results) -> str:
     weights = "bit-identical" if is_equal else "**different**"
     return (
         f"Whole trainings on Pong take {said} of the time that they take with SB3's buffers, and end with {weights} "
-        f"weights ([pairs of runs]({RESULTS.relative_to(ROOT).as_posix()}/training.md))."
+        f"weights ([pairs of runs]({PAGES.relative_to(ROOT).as_posix()}/training.md))."
     )
 
 
@@ -104,7 +105,7 @@ def readme_part(written: dict[str, Any], plot: str, trained: Results) -> str:
         f"{arguments['size']:,} transitions, {rounds}), geometric means:"
     )
     after = (
-        "`make bench` measures all of it and writes this table, the plot and [every other result](benchmarks/results); "
+        "`make bench` measures all of it and writes this table, the plot and [every other result](docs/results); "
         "memory is what the operating system counts (RSS)."
     )
     image = f"![memory and sampling time of each buffer and codec]({plot})"
@@ -130,10 +131,12 @@ def main() -> None:
     """Write the report."""
     flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     flags.add_argument("--results", type=Path, default=RESULTS, help="folder (default: %(default)s)")
+    flags.add_argument("--pages", type=Path, default=PAGES, help="folder for them (default: %(default)s)")
     flags.add_argument("--readme", type=Path, default=ROOT / "README.md", help="file (default: %(default)s)")
     arguments = flags.parse_args()
-    folder: Path = arguments.results
-    found = {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
+    folder: Path = arguments.pages
+    folder.mkdir(parents=True, exist_ok=True)
+    found = {path.stem: json.loads(path.read_text()) for path in sorted(arguments.results.glob("*.json"))}
     for name, written in found.items():
         (folder / f"{name}.md").write_text(page(name, written) + "\n", encoding="utf-8")
     if "scale" in found:

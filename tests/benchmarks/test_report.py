@@ -36,7 +36,7 @@ def written(benchmark: str, results: dict[str, Any]) -> str:
 
 
 def test_everything_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder, readme = tmp_path / "results", tmp_path / "README.md"
+    folder, pages, readme = tmp_path / "results", tmp_path / "docs", tmp_path / "README.md"
     folder.mkdir()
     readme.write_text(f"before\n{report.BEGIN}\nold\n{report.END}\nafter\n")
     (folder / "replay.json").write_text(written("replay", replay_results()))
@@ -47,22 +47,24 @@ def test_everything_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         for seed, seconds in enumerate([97.0, 98.0, 120.0])
     }
     (folder / "training.json").write_text(written("training", runs))
-    monkeypatch.setattr("sys.argv", ["report.py", "--results", str(folder), "--readme", str(readme)])
+    monkeypatch.setattr(
+        "sys.argv", ["report.py", "--results", str(folder), "--pages", str(pages), "--readme", str(readme)]
+    )
     report.main()
     text = readme.read_text()
     assert text.startswith("before")
     assert text.endswith("after\n")
     assert "old" not in text
     assert "| sb3-compressed `auto` | 50.00% | 50.00% | 0.50x |" in text
-    assert "![memory and sampling time of each buffer and codec](results/codecs.svg)" in text
+    assert "![memory and sampling time of each buffer and codec](docs/codecs.svg)" in text
     said = text.replace("\n", " ")
     assert "Whole trainings on Pong take 0.98x (DQN; 0.97x to 1.20x in 3 pairs) of the time" in said
     assert "bit-identical weights" in said
-    assert "a processor" in (folder / "replay.md").read_text()
-    first = {path.name: path.read_bytes() for path in folder.glob("*.svg")}
+    assert "a processor" in (pages / "replay.md").read_text()
+    first = {path.name: path.read_bytes() for path in pages.glob("*.svg")}
     assert first.keys() == {"codecs.svg", "scale.svg", "games.svg"}
     report.main()
-    assert {path.name: path.read_bytes() for path in folder.glob("*.svg")} == first, "the same results, the same files"
+    assert {path.name: path.read_bytes() for path in pages.glob("*.svg")} == first, "the same results, the same files"
 
 
 def test_a_readme_without_marks_is_left_alone(tmp_path: Path) -> None:

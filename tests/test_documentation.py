@@ -1,0 +1,54 @@
+"""Every Python block of the README and of ``docs`` runs, for real, with an ALE game as ``env`` and DQN as ``model``."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from stable_baselines3 import DQN
+from support import atari_env
+
+from sb3_compressed import CompressedReplayBuffer
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+BLOCKS = {
+    f"{page.relative_to(ROOT)}, {number}": block
+    for page in PAGES
+    for number, block in enumerate(re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL), 1)
+}
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning:minari")  # of metadata that is not given
+@pytest.mark.parametrize("block", BLOCKS.values(), ids=BLOCKS)
+def test_block_runs(
+    block: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    env = atari_env("Pong", 1)
+    namespace: dict[str, Any] = {"env": env}
+    if "model." in block.partition("model =")[0]:
+        options: dict[str, Any] = {"buffer_size": 1000, "learning_starts": 2000, "policy_kwargs": {"net_arch": [8]}}
+        model = DQN("CnnPolicy", env, replay_buffer_class=CompressedReplayBuffer, **options)
+        namespace["model"] = model.learn(20)
+    exec(block, namespace)
+    if "model" in namespace:
+        namespace["model"].learn(16)
+    env.close()
+    assert "print" not in block or capsys.readouterr().out
+
+
+def test_there_are_blocks() -> None:
+    assert len(BLOCKS) >= 20
+
+
+def test_the_site_is_built_without_warnings(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html", "docs", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "index.html").exists()
