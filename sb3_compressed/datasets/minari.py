@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -160,7 +161,8 @@ def _minari() -> Any:
         import minari
         import minari.data_collector
     except ImportError:
-        raise ImportError("Minari is not installed: pip install 'sb3-compressed[minari]'") from None
+        older = " (it needs Python 3.11 or newer)" if sys.version_info < (3, 11) else ""
+        raise ImportError(f"Minari is not installed: pip install 'sb3-compressed[minari]'{older}") from None
     return minari
 
 

@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import minari
 import numpy as np
 import pytest
 from conftest import Stream
@@ -22,6 +21,8 @@ from sb3_compressed import (
     import_minari,
     trajectories,
 )
+
+minari = pytest.importorskip("minari", reason="a Minari that stores images without loss needs Python 3.11")
 
 # Minari recommends to tell more about a dataset.
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:minari")
