@@ -17,7 +17,9 @@ from sb3_compressed.errors import StorageError
 
 __all__ = ["BufferCheckpointCallback", "latest_checkpoint"]
 
-NAME = re.compile(r"step_([0-9]{10,})")
+#: A checkpoint that is replaced counts until the one in its place is there.
+REPLACED = ".replaced"
+NAME = re.compile(r"step_([0-9]{10,})(\.replaced)?")
 UNFINISHED = "unfinished"
 PLACE = {"storage", "resume", "overwrite"}
 #: Where the newest state of a buffer in memory is, to which every save adds what changed.
@@ -56,7 +58,7 @@ class BufferCheckpointCallback(BaseCallback):
         if save_freq < 1 or keep < 1:
             raise ValueError(f"save_freq and keep must be positive, got {save_freq} and {keep}")
         self.save_freq = save_freq
-        self.path = Path(path)
+        self.path = Path(path).absolute()  # wherever the process goes
         self.keep = keep
         self._last_save = 0
 
@@ -102,12 +104,16 @@ class BufferCheckpointCallback(BaseCallback):
         else:
             buffer.flush()
         buffer.copy_checkpoint(unfinished / "buffer")
-        if folder.exists():  # of a run that went on from an earlier step
-            shutil.rmtree(folder)
+        _flush(unfinished)
+        if folder.exists():  # of a run that went on from an earlier step, or of another one
+            _delete(folder.with_suffix(REPLACED))
+            folder.rename(folder.with_suffix(REPLACED))
         unfinished.rename(folder)
         _flush(self.path)
+        _delete(folder.with_suffix(REPLACED))
         for old in _checkpoints(self.path)[: -self.keep]:
-            shutil.rmtree(old)
+            if old != folder:
+                _delete(old)
         self._last_save = self.num_timesteps
         seconds = time.perf_counter() - begin
         self.logger.record("checkpoint/seconds", seconds)
@@ -136,14 +142,23 @@ class BufferCheckpointCallback(BaseCallback):
 
 
 def latest_checkpoint(path: str | PathLike[str]) -> Path | None:
-    """Return the newest checkpoint that :class:`BufferCheckpointCallback` completed, ``None`` if there is none."""
-    return max(_checkpoints(Path(path)), default=None)
+    """Return the checkpoint that a :class:`BufferCheckpointCallback` completed last, ``None`` if there is none."""
+    return next(reversed(_checkpoints(Path(path))), None)
 
 
 def _checkpoints(path: Path) -> list[Path]:
-    """Return all complete checkpoints, the oldest first."""
-    folders = path.iterdir() if path.is_dir() else ()
-    return sorted(folder for folder in folders if NAME.fullmatch(folder.name))
+    """Return all complete checkpoints in the order in which they were saved, whatever runs they are of."""
+    models = [model for model in path.glob("step_*/model.zip") if NAME.fullmatch(model.parent.name)]
+    return [model.parent for model in sorted(models, key=lambda model: (model.stat().st_mtime_ns, model))]
+
+
+def _delete(folder: Path) -> None:
+    """Delete a checkpoint, of which no part is taken for a whole one meanwhile."""
+    if folder.exists():
+        doomed = folder.with_suffix(f".deleted.{UNFINISHED}")
+        shutil.rmtree(doomed, ignore_errors=True)
+        folder.rename(doomed)
+        shutil.rmtree(doomed)
 
 
 def _flush(path: Path) -> None:

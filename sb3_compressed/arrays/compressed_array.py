@@ -229,8 +229,8 @@ class CompressedArray(NDArrayOperatorsMixin):
         """
         if is_encoded_row(value):
             self._allocate()
-            self._slots[index] = value.reshape(self._slots.shape[1:])
             self._note_change(index)
+            self._slots[index] = value.reshape(self._slots.shape[1:])
             return
         lead, inside = split_index(index, self._slots.ndim, self.ndim)
         if inside:
@@ -251,11 +251,11 @@ class CompressedArray(NDArrayOperatorsMixin):
             slots = self._coder.encode(items.reshape(math.prod(lead_shape), *self.item_shape))
         references = self._references(slots)
         self._allocate()
+        self._note_change(lead)
         if isinstance(selected, np.ndarray):
             self._slots[lead] = references.reshape(selected.shape)
         else:
             self._slots[lead] = references[0]
-        self._note_change(lead)
 
     def checked_row(self, value: Any) -> NDArray[Any]:
         """Return observations of all environments in the shape and dtype they are stored in.
@@ -298,7 +298,7 @@ class CompressedArray(NDArrayOperatorsMixin):
             return self._coder.store.write(slots).view(STORED)
         return _array_of(slots, ENCODED)
 
-    def _note_change(self, lead: Any) -> None:
+    def _note_change(self, lead: Any) -> None:  # before the change, so that no interrupt makes it forgotten
         if self._changed is not None:
             self._changed[lead] = True
 
@@ -383,8 +383,8 @@ class CompressedArray(NDArrayOperatorsMixin):
     def put_slots(self, rows: Any, slots: NDArray[Any]) -> None:
         """Write slots that another array of this kind returned from :meth:`slots_at`."""
         self._allocate()
-        self._slots[rows] = self._references([*slots.flat]).reshape(slots.shape)
         self._note_change(rows)
+        self._slots[rows] = self._references([*slots.flat]).reshape(slots.shape)
 
     def stream_data(self) -> dict[str, Any]:
         """Return, for JSON, what it and the arrays that share frames with it have found out."""
@@ -403,6 +403,11 @@ class CompressedArray(NDArrayOperatorsMixin):
     def track_changes(self) -> NDArray[np.bool_]:
         """Return an array ``(rows, n_envs)`` that is set from now on where slots are written."""
         self._changed = np.zeros(self._slots.shape, dtype=np.bool_)
+        return self._changed
+
+    @property
+    def changes(self) -> NDArray[np.bool_] | None:
+        """What :meth:`track_changes` returned last."""
         return self._changed
 
     def _allocate(self) -> None:

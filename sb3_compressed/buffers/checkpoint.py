@@ -94,6 +94,8 @@ class Checkpoint:
         """Tell whether this is that buffer's, with the arrays that it has now, and in that folder."""
         arrays = state.named_arrays(buffer)
         same = self._arrays.keys() == arrays.keys() and all(self._arrays[name] is arrays[name] for name in arrays)
+        # Another one may have begun to ask for changes, as of a copy that has the same arrays.
+        same = same and all(arrays[name].changes is flags for name, flags in self._changed.items())
         return same and self.store.log.folder.resolve() == folder.resolve()
 
     def save(self, buffer: Any) -> None:
@@ -112,8 +114,7 @@ class Checkpoint:
             if self._is_new:
                 store.become(state.about(buffer), state.plans(buffer), self._stored(), values, codecs)
             else:
-                store.commit(changes, values, codecs)
-                store.keep_live_segments()
+                store.commit(changes, values, codecs)  # files that nothing refers to go when the next one begins
                 store.flush()
             self._checksums, self._is_new = checksums, False
         finally:
@@ -280,7 +281,7 @@ def fitted(store: Store, buffer: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     plans = {
         name: dataclasses.replace(plan, shape=(buffer.buffer_size, *plan.shape[1:]))
         for name, plan in store.plans.items()
-        if name != EPISODE_BEGINS
+        if name != EPISODE_BEGINS and plan.shape[0] == old
     }
     plans = {**store.plans, **plans}
     if plans != wanted:
@@ -288,7 +289,10 @@ def fitted(store: Store, buffer: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     if old == buffer.buffer_size:
         return store.arrays, told
     looks_ahead = bool(buffer.optimize_memory_usage)
-    resized = Resized(told["pos"], old, buffer.buffer_size, full=told["full"], looks_ahead=looks_ahead)
+    pos, full = told.get("pos"), told.get("full")
+    if type(pos) is not int or type(full) is not bool or not 0 <= pos < max(old, 1):
+        raise CorruptStorage(f"{store.log.folder}: a row {pos!r} of {old} to be written next makes no sense")
+    resized = Resized(pos, old, buffer.buffer_size, full=full, looks_ahead=looks_ahead)
     arrays = {name: plan.zeros() for name, plan in plans.items()}
     resized.arrays(store.arrays, arrays)
     return arrays, {**told, "pos": resized.pos, "full": resized.full}

@@ -26,6 +26,7 @@ from sb3_compressed.buffers.checkpoint import (
     refuse_other,
     restore,
 )
+from sb3_compressed.buffers.resize import EPISODE_BEGINS
 from sb3_compressed.errors import CorruptStorage, StorageError
 from sb3_compressed.storage.log import place_in_log
 from sb3_compressed.storage.store import Store
@@ -72,7 +73,10 @@ class Persistent(_Base):
     _checksums: dict[str, list[int]]
     #: What does not change: names of the arrays with a row for each step, and the arrays that tell of their streams.
     _row_names: list[str]
+    _plain_names: list[str]
     _last_arrays: dict[str, CompressedArray]
+    #: How many rows were added since the last flush.
+    _n_new_rows: int
 
     optimize_memory_usage: bool
     given_arguments: dict[str, Any]
@@ -86,8 +90,9 @@ class Persistent(_Base):
             raise StorageError("resume and overwrite are for storage=<folder>, got storage='memory'")
 
     def _use(self, store: Store) -> None:
-        self._store, self._uncommitted = store, []
-        self._row_names = [name for name, plan in store.plans.items() if plan.shape[0] == self.buffer_size]
+        self._store, self._uncommitted, self._n_new_rows = store, [], 0
+        self._plain_names = [name for name, plan in store.plans.items() if not plan.is_table and "/" not in name]
+        self._row_names = [name for name in store.plans if name != EPISODE_BEGINS]
         self._last_arrays = state.last_of_streams(self)
         self._checksums = checksums_of(store.arrays)
 
@@ -113,6 +118,7 @@ class Persistent(_Base):
         :param done: whether episodes end with it, ``(n_envs,)``
         """
         row = self.pos
+        self._n_new_rows += 1
         self._uncommitted += [(name, row, row + 1) for name in self._row_names]
         if self.optimize_memory_usage:  # the next observation is in the row behind
             behind = (row + 1) % self.buffer_size
@@ -123,8 +129,29 @@ class Persistent(_Base):
         """Commit all that is not committed yet."""
         store, arrays = self._store, self._last_arrays
         assert store is not None
+        self._take_in_rebound()
         store.commit(self._uncommitted, state.values(self, arrays), state.codecs(self, arrays))
         self._uncommitted = []
+
+    def _take_in_rebound(self) -> None:
+        """Write arrays that a user put in the places of the stored ones, as in ``buffer.rewards = ...``, to those."""
+        assert self._store is not None
+        for name in self._plain_names:
+            stored, given = self._store.arrays[name], getattr(self, name)
+            if given is not stored:
+                stored[...] = given
+                setattr(self, name, stored)
+                self._uncommitted.append((name, 0, len(stored)))
+
+    def _new_rows(self) -> list[Change]:
+        """Return what adds may have changed since the last flush: they commit it, and it can be written over since."""
+        n_rows, rows = self.buffer_size, min(self._n_new_rows + 1, self.buffer_size)  # and the one that is next
+        first = (self.pos + 1 - rows) % n_rows
+        spans = [(first, min(first + rows, n_rows)), (0, max(first + rows - n_rows, 0))]
+        changes: list[Change] = [(name, *span) for name in self._row_names for span in spans if span[0] < span[1]]
+        if self._n_new_rows and "ep_length" in self._plain_names:  # episodes reach further back
+            changes += [(name, 0, len(getattr(self, name))) for name in ("ep_start", "ep_length", EPISODE_BEGINS)]
+        return changes
 
     @property
     def is_in_memory(self) -> bool:
@@ -137,11 +164,12 @@ class Persistent(_Base):
         :raises StorageError: if the buffer is in memory; see :meth:`save_checkpoint`
         """
         store = self._writable_store("flush")
+        self._take_in_rebound()
         checksums = checksums_of(store.arrays)
-        changes = [*self._uncommitted, *changed_chunks(store.arrays, self._checksums, checksums)]
+        changes = [*self._uncommitted, *self._new_rows(), *changed_chunks(store.arrays, self._checksums, checksums)]
         store.commit(changes, state.values(self), state.codecs(self))
         store.flush()
-        self._uncommitted, self._checksums = [], checksums
+        self._uncommitted, self._checksums, self._n_new_rows = [], checksums, 0
 
     def close(self) -> None:
         """Flush and let go of the folder. What is in the buffer can still be sampled, nothing can be added."""
@@ -158,9 +186,12 @@ class Persistent(_Base):
         store = self._store
         if store is None or store.log.is_writable:
             raise StorageError("only a buffer that follows a folder can be refreshed; see from_checkpoint")
-        is_new = store.refresh()
-        if is_new:
-            restore(self, store, store.values)
+        is_new = True
+        try:
+            is_new = store.refresh()
+        finally:  # what it took in before anything went wrong belongs together, too
+            if is_new:
+                restore(self, store, store.values)
         return is_new
 
     def _writable_store(self, name: str) -> Store:
@@ -180,7 +211,7 @@ class Persistent(_Base):
         :raises StorageError: if the folder holds another buffer or other files
         :raises OSError: if the disk does not take it; the folder is as it was
         """
-        path = Path(folder)
+        path = Path(folder).absolute()
         if self._store is not None and self._store.log.folder.resolve() == path.resolve():
             self.flush()
             return
@@ -249,7 +280,19 @@ class Persistent(_Base):
         :param given: arguments of the constructor in the places of those stored
         """
         try:
+            if NOT_LOADED & set(given):
+                raise StorageError(
+                    f"what a folder holds is loaded into memory: pass {', '.join(sorted(NOT_LOADED & set(given)))} to "
+                    "the constructor, with resume=True to go on in that folder"
+                )
             arguments = {**cls._arguments_of(store), **given}
+            needed = [
+                name
+                for name, parameter in inspect.signature(cls).parameters.items()
+                if parameter.default is parameter.empty and name not in {*arguments, "args", "kwargs"}
+            ]
+            if needed:
+                raise StorageError(f"a {cls.__name__} cannot be loaded without {', '.join(needed)}, pass that, too")
             if follow:
                 return _made(cls, store, {**arguments, "storage": Followed(store)})
             buffer = _made(cls, store, arguments)
@@ -284,12 +327,23 @@ class Persistent(_Base):
         attributes = parent() if parent else None
         # Copies and pickles are in memory, whole: the folder goes its own way.
         without = dict(self.__dict__ if attributes is None else attributes)
-        for name in ("_store", "_checkpoint", "_saved", "_uncommitted", "_checksums", "_row_names", "_last_arrays"):
+        for name in (
+            "_store",
+            "_checkpoint",
+            "_saved",
+            "_uncommitted",
+            "_checksums",
+            "_row_names",
+            "_last_arrays",
+            "_plain_names",
+            "_n_new_rows",
+        ):
             without.pop(name, None)
         return without
 
 
 #: What a folder must not say of the buffer that is made of it: a stranger's would reach for other folders.
+NOT_LOADED = {"storage", "resume", "overwrite"}
 NOT_TOLD = {"storage", "resume", "overwrite", "device", "env", "num_threads"}
 
 

@@ -141,6 +141,8 @@ def trajectories(buffer: ReplayBuffer) -> Iterator[Trajectory]:
     :param buffer: the buffer; it must not be added to meanwhile
     """
     rows = rows_by_age(buffer.pos, buffer.buffer_size, full=buffer.full)
+    if buffer.full and buffer.optimize_memory_usage:  # the oldest has lost its observation to the newest
+        rows = rows[1:]
     for env in range(buffer.n_envs):
         dones = buffer.dones[rows, env].astype(np.bool_)
         ends = dones | ~_continues(buffer, rows, env)

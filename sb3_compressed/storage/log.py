@@ -12,9 +12,9 @@ import contextlib
 import os
 import re
 import secrets
-import shutil
 from collections.abc import Iterable
 from pathlib import Path
+from typing import BinaryIO
 
 from sb3_compressed.errors import CorruptStorage, StorageError
 from sb3_compressed.storage.lock import FolderLock
@@ -26,6 +26,7 @@ __all__ = ["SEALED", "Log", "holds_log", "place_in_log"]
 SEALED = 6
 NAME = re.compile(r"([0-9]{8})\.log")
 UNFINISHED = "unfinished"
+CHUNK = 1 << 20  # bytes that are copied at a time
 
 
 class Log:
@@ -38,7 +39,7 @@ class Log:
     """
 
     def __init__(self, folder: Path, lock: FolderLock | None) -> None:
-        self.folder = folder
+        self.folder = folder.absolute()  # wherever the process goes
         #: Those that are open, by number.
         self.segments: dict[int, Segment] = {}
         self._last: Segment | None = None
@@ -60,7 +61,10 @@ class Log:
         :param advice: what a user can do where there is one already
         :raises StorageError: if the folder holds a log already, or something else
         """
-        folder.mkdir(parents=True, exist_ok=True)
+        if not folder.is_dir():
+            folder.mkdir(parents=True)
+            with contextlib.suppress(OSError):  # where the parent may not be read
+                _flush_folder(folder.absolute().parent)
         _refuse_strangers(folder)
         log = cls(folder, FolderLock(folder))
         existing = segment_numbers(folder)
@@ -100,23 +104,56 @@ class Log:
         """Return the numbers of the segments that there are, sorted."""
         return segment_numbers(self.folder)
 
-    def clean_up(self) -> None:
-        """Delete what a crash left unfinished, and what comes after the last segment."""
-        self._check_writable()
+    def clean_up(self, *, repair: bool = False) -> None:
+        """Delete what a crash left unfinished, and what comes after the last segment.
+
+        :param repair: whether some of what was committed to the last one is given up
+        """
+        last = self.segment_to_write()
         for path in self.folder.glob(f"*.{UNFINISHED}"):
             path.unlink()
         for number in segment_numbers(self.folder):
-            if number > self.last.number:
+            if number > last.number:
                 self._path(number).unlink()
-        self._next = self.last.number + 1
+        self._next = last.number + 1
+        self._give_up_the_rest(repair=repair)
+
+    def _give_up_the_rest(self, *, repair: bool) -> None:
+        """Let the last segment end where it was read up to.
+
+        A folder that was copied from this one, or the other way round, goes on with the same file. To what a repair
+        gives up, those who follow may refer. They keep the file as it is, and this folder gets one of its own.
+        """
+        last = self.last
+        if last.n_names == 1 and not (repair and last.is_anything_behind(last.end)):
+            last.forget_the_rest()
+            return
+        unfinished = last.path.with_suffix(f".{UNFINISHED}")
+        with open(last.path, "rb") as source, open(unfinished, "wb") as target:
+            copy_bytes(source, target, last.end)
+        unfinished.replace(last.path)
+        own = Segment(last.path, writable=True)
+        own.end = last.end
+        self.segments[last.number] = self._last = own
+        last.close()
 
     @property
     def last(self) -> Segment:
-        """The segment that is written to."""
-        if self._begun is not None:
-            self._settle()
+        """The last segment, for whoever reads."""
         assert self._last is not None
         return self._last
+
+    def segment_to_write(self) -> Segment:
+        """Return the last segment, for the one thread that writes: it knows whether another one was begun.
+
+        :raises StorageError: if it is open for reading only, or in a process that was forked from the one that writes
+        """
+        self._check_writable()
+        if self._begun is not None:
+            self._settle()
+        last = self.last
+        last.settle()
+        return last
 
     @property
     def is_writable(self) -> bool:
@@ -140,8 +177,6 @@ class Log:
     def _open_segment(self, number: int, *, writable: bool = False) -> Segment:
         path = self._path(number)
         try:
-            if writable and number != max(segment_numbers(self.folder)):
-                _make_own(path)  # a repair goes back to it; in the folder that it was copied from, others go on with it
             segment = Segment(path, writable=writable)
         except FileNotFoundError:
             raise CorruptStorage(f"{path} is missing") from None
@@ -156,7 +191,9 @@ class Log:
         :raises StorageError: if it is one of another log, in the place of this one
         """
         last = self.last
-        while (number := max(segment_numbers(self.folder), default=last.number)) != last.number:
+        while (
+            number := max(segment_numbers(self.folder), default=last.number)
+        ) != last.number or last.is_another_at_its_path():
             try:
                 for _ in last.records(last.end, is_growing=True):
                     pass  # what was written to it before the next one was begun
@@ -179,8 +216,7 @@ class Log:
         :raises StorageError: if it is open for reading only, or in a process that was forked from the one that writes
         :raises OSError: if the disk does not take it
         """
-        self._check_writable()
-        return self.last.append(kind, content)
+        return self.segment_to_write().append(kind, content)
 
     def start_segment(self, snapshot: Iterable[tuple[int, bytes]], capacity: int) -> None:
         """Begin the next segment.
@@ -247,7 +283,8 @@ class Log:
                 try:
                     target.hardlink_to(source)
                 except OSError:  # another disk, or a file system without links
-                    shutil.copyfile(source, target)
+                    with open(source, "rb") as whole, open(target, "wb") as part:
+                        copy_bytes(whole, part, source.stat().st_size)
             copy._next, copy._identity = self._next, self._identity
             copy.start_segment(snapshot, 0)
         finally:
@@ -255,7 +292,7 @@ class Log:
 
     def keep(self, numbers: Iterable[int]) -> None:
         """Delete all segments but some and the last one. Who reads them meanwhile can go on."""
-        self._check_writable()
+        self.segment_to_write()
         kept = {*numbers, self.last.number}
         # One generation longer than the tables refer to them: other threads may be about to read.
         self._retired = {number: self.segments.pop(number) for number in [*self.segments] if number not in kept}
@@ -271,8 +308,7 @@ class Log:
 
     def flush(self) -> None:
         """Return when all that was written outlives a power cut."""
-        self._check_writable()
-        self.last.flush()
+        self.segment_to_write().flush()
 
     def release(self) -> None:
         """Let others write to the folder, and go on reading."""
@@ -280,8 +316,9 @@ class Log:
             return
         try:
             if self.is_writable and self._last is not None:
-                self.last.give_back_room()
-                self._left = self.last.tail()
+                last = self.segment_to_write()
+                last.give_back_room()
+                self._left = last.tail()
         finally:
             self._lock.release()
             self._lock = None
@@ -310,9 +347,9 @@ class Log:
             if again.identity != self._identity or is_committed_to or not is_as_left:
                 again.close()
                 raise StorageError(changed)
-            again.forget_the_rest()  # of a process that was killed
             self.segments[last.number] = self._last = again
             self._next = last.number + 1
+            again.forget_the_rest()  # of a process that was killed
         except BaseException:
             self._lock.release()
             self._lock = None
@@ -334,12 +371,13 @@ class Log:
         return self.folder / f"{number:08}.log"
 
 
-def _make_own(path: Path) -> None:
-    """Make a file that other folders have, too, one of this folder alone, before it is written to."""
-    if path.stat().st_nlink > 1:
-        own = path.with_suffix(f".{UNFINISHED}")
-        shutil.copyfile(path, own)
-        own.replace(path)
+def copy_bytes(source: BinaryIO, target: BinaryIO, nbytes: int) -> None:
+    """Copy the first bytes of a file, and return when they are on the disk."""
+    while nbytes > 0 and (chunk := source.read(min(nbytes, CHUNK))):
+        target.write(chunk)
+        nbytes -= len(chunk)
+    target.flush()
+    os.fsync(target.fileno())
 
 
 def _is_committed_to(segment: Segment, start: int, committing: int) -> bool:

@@ -121,6 +121,18 @@ class Segment:
         return number, identity
 
     @property
+    def n_names(self) -> int:
+        """How many folders the file is in."""
+        return os.fstat(self._file.fileno()).st_nlink
+
+    def is_another_at_its_path(self) -> bool:
+        """Tell whether there is another file of its name by now."""
+        try:
+            return not os.path.samestat(os.fstat(self._file.fileno()), os.stat(self.path))
+        except FileNotFoundError:
+            return False
+
+    @property
     def room(self) -> int:
         """Bytes that further records may take."""
         return len(self.bytes) - self.end
@@ -144,8 +156,7 @@ class Segment:
             self.make_room(max(record_nbytes(len(content)), min(MIN_GROWTH, MAX_NBYTES - self.end)))
         data = bytearray().join((NO_HEADER, content, LAST))
         put_header(np.frombuffer(data, dtype=np.uint8), kind)
-        if self._is_dirty:  # an interrupt came in the middle of a record
-            self.forget_the_rest()
+        self.settle()
         self._is_dirty = True
         try:
             self._write(self.end, memoryview(data))
@@ -156,6 +167,20 @@ class Segment:
         self.end += len(data)
         self._is_dirty = False
         return offset
+
+    def settle(self) -> None:
+        """If an interrupt came into the last record, keep it if it is whole, since others may have read it."""
+        if not self._is_dirty:
+            return
+        try:
+            record = self._whole_record(self.end, is_growing=True)
+        except CorruptStorage:
+            record = None
+        if record is None:
+            self.forget_the_rest()
+        else:
+            self.end = record.offset + len(record.content) + len(LAST)
+        self._is_dirty = False
 
     def tail(self) -> bytes:
         """Return the last bytes before the end, by which it is known whether somebody else wrote other ones."""
@@ -233,14 +258,14 @@ class Segment:
         offset = start + RECORD_NBYTES
         header = self._read(start, RECORD_NBYTES)
         if len(header) < RECORD_NBYTES or header[:RECORD_CHECKED] + header_check(header[:RECORD_CHECKED]) != header:
-            if any(header) if is_growing else self._is_anything_behind(offset):
+            if any(header) if is_growing else self.is_anything_behind(offset):
                 raise CorruptStorage(f"{self.path} is damaged at byte {start}")
             return None
         expected, nbytes, kind, _ = RECORD.unpack(header)
         content = self._read(offset, nbytes)
         last = self._read(offset + nbytes, 1)
         if not any(last):
-            if not is_growing and self._is_anything_behind(offset + nbytes):
+            if not is_growing and self.is_anything_behind(offset + nbytes):
                 raise CorruptStorage(f"{self.path} is damaged at byte {offset + nbytes}")
             return None
         if last != LAST or checksum(content, seed_of(kind, nbytes)) != expected:
@@ -252,7 +277,7 @@ class Segment:
             return self.bytes[offset : offset + nbytes].tobytes()
         return read_at(self._file, nbytes, offset)
 
-    def _is_anything_behind(self, offset: int) -> bool:
+    def is_anything_behind(self, offset: int) -> bool:
         """Tell whether the file is not zero from an offset on."""
         while chunk := self._read(offset, CHUNK):
             if chunk.strip(b"\0"):

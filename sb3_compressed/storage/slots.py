@@ -106,11 +106,11 @@ class SlotWriter:
         return address_of(self._segment, self._codecs[id(codec)][0])
 
     def _follow_log(self) -> None:
-        number = self._log.last.number
+        number = self._log.segment_to_write().number
         if number != self._segment:
-            self._segment = number
             self._forget()
             self._codecs.clear()
+            self._segment = number  # only now: whatever interrupts this, no place in another segment is known
 
     def _forget(self) -> None:
         self._recent, self._older = {}, {}
@@ -121,7 +121,7 @@ class SlotWriter:
             self._older, self._recent = self._recent, {}
         recent, older, codecs = self._recent, self._older, self._codecs
         # Where the content of the record will be: nobody else writes to the log.
-        start = next_offset = self._log.last.next_offset
+        start = next_offset = self._log.segment_to_write().next_offset
         pieces: list[bytes] = []
         bounds: list[int] = []
         slot_parts: list[int] = []
@@ -210,14 +210,15 @@ class SlotReader:
 
         :raises CorruptStorage: if there is none
         """
-        if address not in self._codecs:
+        codec = self._codecs.get(address)  # once: another thread may forget codecs
+        if codec is None:
             number, offset = address >> 32, address & 0xFFFFFFFF
             segment = self._log.segment(number)
             try:
-                self._codecs[address] = codec_from_data(json.loads(segment.record_at(offset, CODEC).tobytes()))
+                codec = self._codecs[address] = codec_from_data(json.loads(segment.record_at(offset, CODEC).tobytes()))
             except (CodecError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
                 raise CorruptStorage(f"{segment.path}, the codec at byte {offset}: {error}") from error
-        return self._codecs[address]
+        return codec
 
     def forget_others(self, segments: Collection[int]) -> None:
         """Let go of the codecs that are not in some segments."""

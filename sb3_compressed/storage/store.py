@@ -35,7 +35,7 @@ __all__ = ["ArrayPlan", "Change", "Store"]
 
 MANIFEST = 1  # a kind of record: JSON that says what the store is of, the first in every segment
 
-REPAIR = "; open it with repair=True to go back to the last whole state before"
+REPAIR = "; load_checkpoint(..., repair=True) goes back to the last whole state before"
 #: What a segment may come to in the middle of a change. Offsets in it have 32 bits.
 MAX_SEGMENT_NBYTES = 2 << 30
 
@@ -108,7 +108,7 @@ class Store:
         self._placed: tuple[int, dict[str, Codec]] = (-1, {})
         self._numbers = {name: number for number, name in enumerate(self.plans)}
         self._full_at = 0
-        self._read_up_to = -1
+        self._followed: Segment | None = None
 
     # -- making and opening ----------------------------------------------------------------------------------
 
@@ -152,25 +152,24 @@ class Store:
         try:
             is_growing = not writable and FolderLock.is_held(folder)
             try:
-                store = cls._opened(log, is_growing=is_growing, repair=repair)
+                store = cls._opened(log, is_growing=is_growing, writable=writable, repair=repair)
             except CorruptStorage:
                 if is_growing or writable or not FolderLock.is_held(folder):
                     raise
-                is_growing = True  # somebody began to write meanwhile
-                store = cls._opened(log, is_growing=is_growing, repair=repair)
+                # Somebody began to write meanwhile.
+                store = cls._opened(log, is_growing=True, writable=writable, repair=repair)
             if writable:
-                log.last.forget_the_rest()
-                log.clean_up()
+                log.clean_up(repair=repair)
                 store._start_to_write()
-            elif is_growing:
-                store._hold_segments()
+            else:
+                store._hold_segments()  # somebody may begin to write at any time
         except BaseException:
             log.close()
             raise
         return store
 
     @classmethod
-    def _opened(cls, log: Log, *, is_growing: bool, repair: bool) -> Store:
+    def _opened(cls, log: Log, *, is_growing: bool, writable: bool, repair: bool) -> Store:
         """Return the store of which the last segment tells, or to repair it, the last one that is whole."""
         numbers = log.numbers()
         for number in reversed(numbers):
@@ -182,8 +181,8 @@ class Store:
                 store._read(segment, is_growing=is_growing or not is_newest, repair=repair)
                 return store
             except CorruptStorage as error:  # noqa: PERF203  # rarely more than once
-                if is_growing and log.numbers() != numbers:  # deleted or begun meanwhile
-                    return cls._opened(log, is_growing=is_growing, repair=repair)
+                if not writable and log.numbers() != numbers:  # deleted or begun meanwhile
+                    return cls._opened(log, is_growing=True, writable=writable, repair=repair)
                 if not repair or number == numbers[0]:
                     raise CorruptStorage(f"{error}{'' if repair else REPAIR}") from error
                 warn_user(f"{error}; what was committed after the segment before it is given up")
@@ -220,7 +219,7 @@ class Store:
                 raise
             warn_user(f"{error}; what was committed after byte {committed} of {segment.path} is given up")
         segment.end = committed
-        self._read_up_to = segment.number
+        self._followed = segment
 
     def refresh(self) -> bool:
         """Take in what another process has committed since; return whether that is anything.
@@ -235,7 +234,7 @@ class Store:
     def _hold_segments(self) -> None:
         """Open all that tables refer to, before the process that writes deletes what it needs no more."""
         while True:
-            number = self.log.last.number
+            last = self.log.last
             try:
                 live = self.live_segments()
                 for each in live:
@@ -245,12 +244,12 @@ class Store:
                 return
             except CorruptStorage:
                 self._catch_up()
-                if self.log.last.number == number:
+                if self.log.last is last:
                     raise
 
     def _catch_up(self) -> None:
         last = self.log.newest()
-        if self._read_up_to == last.number:
+        if last is self._followed:
             self._read(last, is_growing=True, start=last.end)
             return
         about, plans = _manifest(last, is_growing=True)
@@ -261,7 +260,7 @@ class Store:
         # Only now, when all of it could be read.
         for name, array in self.arrays.items():
             array[...] = fresh.arrays[name]
-        self.values, self.codecs, self._read_up_to = fresh.values, fresh.codecs, fresh._read_up_to
+        self.values, self.codecs, self._followed = fresh.values, fresh.codecs, fresh._followed
 
     # -- writing ---------------------------------------------------------------------------------------------
 
@@ -302,7 +301,7 @@ class Store:
         In a new segment those of all, so that an old one need not be kept for them.
         """
         number, known = self._placed
-        is_old = number != self.log.last.number
+        is_old = number != self.log.segment_to_write().number
         return {
             name: self.slots.writer.place_of_codec(codec)
             for name, codec in codecs.items()
@@ -427,8 +426,10 @@ def _manifest(segment: Segment, *, is_growing: bool = False) -> tuple[dict[str, 
                 name: ArrayPlan(tuple(shape), dtype, is_table)
                 for name, (shape, dtype, is_table) in told["arrays"].items()
             }
-            for plan in plans.values():
+            for name, plan in plans.items():
                 plan.zeros()
+                if plan.is_table and plan.dtype != "<i8":
+                    raise ValueError(f"{name} is to hold addresses, and is of dtype {plan.dtype}")
             return dict(told["about"]), plans
         except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, MemoryError, RecursionError) as error:
             raise CorruptStorage(f"{segment.path}: what it says of itself makes no sense: {error}") from error

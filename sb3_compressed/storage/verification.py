@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sb3_compressed.errors import CorruptPayload, CorruptStorage, StorageError
+from sb3_compressed.storage.lock import FolderLock
 from sb3_compressed.storage.log import segment_numbers
 from sb3_compressed.storage.segment import Segment
 from sb3_compressed.storage.store import Store
@@ -38,7 +39,11 @@ def verify(folder: str | PathLike[str]) -> list[str]:
     path = Path(folder)
     if not path.is_dir() or not segment_numbers(path):
         raise StorageError(f"{path} holds no buffer")
-    found = [line for number in segment_numbers(path) for line in _damaged_records(path / f"{number:08}.log")]
+    is_growing = FolderLock.is_held(path)
+    *others, last = segment_numbers(path)
+    found = [line for number in others for line in _damaged_records(path / f"{number:08}.log", is_growing=is_growing)]
+    if not is_growing:  # else it is read below, as whoever follows reads it
+        found += _damaged_records(path / f"{last:08}.log", is_growing=False)
     try:
         store = Store.open(path)
     except StorageError as error:
@@ -50,12 +55,13 @@ def verify(folder: str | PathLike[str]) -> list[str]:
     return [*dict.fromkeys(found)]
 
 
-def _damaged_records(path: Path) -> Iterator[str]:
-    """Yield what is wrong with the records of a file."""
+def _damaged_records(path: Path, *, is_growing: bool) -> Iterator[str]:
+    """Yield what is wrong with the records of a file, which a process that writes may have deleted."""
     try:
         segment = Segment(path)
     except (OSError, CorruptStorage) as error:
-        yield str(error)
+        if not (is_growing and isinstance(error, FileNotFoundError)):
+            yield str(error)
         return
     yield from segment.damages()
     segment.close()
