@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -24,15 +25,18 @@ UNFINISHED = "unfinished"
 PLACE = {"storage", "resume", "overwrite"}
 #: Where the newest state of a buffer in memory is, to which every save adds what changed.
 NEWEST = "newest-buffer"
+#: What a checkpoint tells of itself, as the how manieth it is of all that were saved to its folder.
+ABOUT = "checkpoint.json"
 
 
 class BufferCheckpointCallback(BaseCallback):
     """Saves the model and its compressed replay buffer from time to time, consistent with each other.
 
-    Every checkpoint is a folder ``step_<number of steps>`` with ``model.zip``, the folder ``buffer``, and
-    ``vecnormalize.pkl`` if the environment is normalised. It gets its name when it is complete, so there is no moment
-    at which a kill would leave a half one. Checkpoints share the files of buffers where the file system has links: only
-    what was added since the last one is written. They are saved between rollouts, when all steps are in the buffer.
+    Every checkpoint is a folder ``step_<number of steps>`` with ``model.zip``, the folder ``buffer``,
+    ``checkpoint.json`` with its number, and ``vecnormalize.pkl`` if the environment is normalised. It gets its name
+    when it is complete, so there is no moment at which a kill would leave a half one. Checkpoints share the files of
+    buffers where the file system has links: only what was added since the last one is written. They are saved between
+    rollouts, when all steps are in the buffer.
 
     >>> from stable_baselines3 import DQN
     >>> from sb3_compressed import BufferCheckpointCallback, CompressedReplayBuffer, latest_checkpoint
@@ -96,6 +100,8 @@ class BufferCheckpointCallback(BaseCallback):
         normalized = self.model.get_vec_normalize_env()
         if normalized is not None:
             normalized.save(str(unfinished / "vecnormalize.pkl"))
+        number = max(map(_number, _checkpoints(self.path)), default=0) + 1
+        (unfinished / ABOUT).write_text(json.dumps({"number": number, "num_timesteps": self.num_timesteps}) + "\n")
         for file in unfinished.iterdir():
             _flush(file)
         buffer = self._buffer()
@@ -112,8 +118,7 @@ class BufferCheckpointCallback(BaseCallback):
         _flush(self.path)
         _delete(folder.with_suffix(REPLACED))
         for old in _checkpoints(self.path)[: -self.keep]:
-            if old != folder:
-                _delete(old)
+            _delete(old)
         self._last_save = self.num_timesteps
         seconds = time.perf_counter() - begin
         self.logger.record("checkpoint/seconds", seconds)
@@ -148,8 +153,11 @@ def latest_checkpoint(path: str | PathLike[str]) -> Path | None:
 
 def _checkpoints(path: Path) -> list[Path]:
     """Return all complete checkpoints in the order in which they were saved, whatever runs they are of."""
-    models = [model for model in path.glob("step_*/model.zip") if NAME.fullmatch(model.parent.name)]
-    return [model.parent for model in sorted(models, key=lambda model: (model.stat().st_mtime_ns, model))]
+    return sorted((each for each in path.glob("step_*") if NAME.fullmatch(each.name)), key=_number)
+
+
+def _number(folder: Path) -> int:
+    return int(json.loads((folder / ABOUT).read_text())["number"])
 
 
 def _delete(folder: Path) -> None:

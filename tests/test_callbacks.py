@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -60,6 +63,79 @@ def test_checkpoints_share_what_they_have_in_common(tmp_path: Path) -> None:
     files = {path.stat().st_ino: path.stat().st_size for path in tmp_path.rglob("*.log")}
     apart = sum(path.stat().st_size for path in tmp_path.rglob("*.log"))
     assert sum(files.values()) < apart / 3
+
+
+def test_the_newest_is_the_one_saved_last_whatever_its_step(tmp_path: Path) -> None:
+    """A run that went on from an earlier step, or another one in the same folder, is not taken for an old one."""
+    dqn().learn(64, callback=BufferCheckpointCallback(1000, tmp_path, keep=2))
+    model = dqn()
+    model.learn(40, callback=BufferCheckpointCallback(1000, tmp_path, keep=2))
+    for path in tmp_path.rglob("*"):
+        os.utime(path, (1, 1))  # as after copying it elsewhere
+    newest = latest_checkpoint(tmp_path)
+    assert newest == tmp_path / "step_0000000040"
+    model.learn(24, callback=BufferCheckpointCallback(1000, tmp_path, keep=2), reset_num_timesteps=False)
+    assert sorted(path.name for path in tmp_path.glob("step_*")) == ["step_0000000040", "step_0000000064"]
+    newest = latest_checkpoint(tmp_path)
+    assert newest is not None
+    hold_equal(CompressedReplayBuffer.from_checkpoint(newest / "buffer", device="cpu"), model.replay_buffer)
+
+
+def test_relative_paths_stay_where_they_were(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though the process goes elsewhere during the training."""
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    model, callback = dqn(storage="storage"), BufferCheckpointCallback(40, "checkpoints", keep=9)
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    model.learn(130, callback=callback)
+    assert [path.name for path in (tmp_path / "elsewhere").iterdir()] == []
+    newest = latest_checkpoint(tmp_path / "checkpoints")
+    assert newest is not None
+    hold_equal(CompressedReplayBuffer.from_checkpoint(newest / "buffer", device="cpu"), model.replay_buffer)
+    hold_equal(CompressedReplayBuffer.from_checkpoint(tmp_path / "storage", device="cpu"), model.replay_buffer)
+
+
+def kill_after(n_lines: int) -> Any:
+    """Return a trace function that kills the process after that many lines of what saves and deletes checkpoints."""
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        nonlocal n_lines
+        if frame.f_globals["__name__"] != BufferCheckpointCallback.__module__:
+            return None
+        if event == "line":
+            n_lines -= 1
+            if n_lines < 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+        return trace
+
+    return trace
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes cannot be forked there")
+def test_a_kill_while_a_checkpoint_is_replaced_leaves_one(tmp_path: Path) -> None:
+    """Of a step that was saved before, as by a run that went on from an earlier one."""
+    model = dqn(1, compression_method="zstd")
+    model.learn(32, callback=BufferCheckpointCallback(1000, tmp_path / "first"))
+    was_killed, n_lines = True, 0
+    while was_killed:
+        folder = tmp_path / f"{n_lines}"
+        shutil.copytree(tmp_path / "first", folder)
+        child = os.fork()
+        if child == 0:
+            callback = BufferCheckpointCallback(1000, folder)
+            callback.init_callback(model)
+            callback.num_timesteps = model.num_timesteps
+            sys.settrace(kill_after(n_lines))
+            callback.save()
+            os._exit(0)
+        was_killed = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+        newest = latest_checkpoint(folder)
+        assert newest is not None, f"killed after {n_lines} lines"
+        assert (newest / "model.zip").is_file()
+        hold_equal(CompressedReplayBuffer.from_checkpoint(newest / "buffer", device="cpu"), model.replay_buffer)
+        shutil.rmtree(folder)
+        n_lines += 1
+    assert n_lines > 40
 
 
 def test_a_normalised_environment_is_saved_too(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import os
 import pickle
@@ -11,6 +12,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -23,6 +25,7 @@ from stable_baselines3.common.vec_env import SubprocVecEnv
 from support import assert_same_batch, same_draws
 
 from sb3_compressed import (
+    CompressedArray,
     CompressedDictReplayBuffer,
     CompressedHerReplayBuffer,
     CompressedNStepReplayBuffer,
@@ -328,3 +331,125 @@ def test_a_folder_that_is_gone(stream: Stream, tmp_path: Path) -> None:
     save_checkpoint(buffer, tmp_path / "a")
     hold_equal(load_checkpoint(tmp_path / "a", device="cpu"), buffer)
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY
+
+
+def test_a_relative_folder_stays_where_it_was(stream: Stream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though the process goes elsewhere."""
+    monkeypatch.setattr(Store, "SEGMENT_NBYTES", 10_000)  # many files are begun
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    stored, held = new(stream, storage="storage"), new(stream)
+    held.save_checkpoint("checkpoint")
+    follower = CompressedReplayBuffer.from_checkpoint("storage", follow=True, device="cpu")
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    for transition in stream[-1][:120]:
+        transition.add_to(stored)
+        transition.add_to(held)
+    held.save_checkpoint(tmp_path / "checkpoint")
+    assert follower.refresh()
+    stored.close()
+    for buffer in (follower, *(load_checkpoint(tmp_path / name, device="cpu") for name in ("storage", "checkpoint"))):
+        hold_equal(buffer, held)
+    assert not [*(tmp_path / "elsewhere").iterdir()]
+
+
+def test_what_was_written_over_after_an_add_is_flushed(stream: Stream, tmp_path: Path) -> None:
+    """Even if it is again what it was at the flush before."""
+    stored = new(stream, storage=tmp_path)
+    stored.flush()
+    for transition in stream[-1][:3]:
+        transition.add_to(stored)
+    stored.rewards[:3] = 0
+    stored.actions[1] = 0
+    stored.flush()
+    loaded: Any = load_checkpoint(tmp_path, device="cpu")
+    assert not loaded.rewards.any()
+    assert loaded.actions.tobytes() == stored.actions.tobytes()
+    hold_equal(loaded, stored)
+
+
+@pytest.mark.parametrize("flushed", [False, True])
+def test_arrays_that_a_user_puts_in_the_places_of_others_are_stored(
+    flushed: bool, stream: Stream, tmp_path: Path
+) -> None:
+    stored = new(stream, storage=tmp_path)
+    for transition in stream[-1][:10]:
+        transition.add_to(stored)
+    stored.rewards = stored.rewards * 2 + 1
+    expected = stored.rewards.copy()
+    if flushed:
+        stored.flush()
+    else:
+        stream[-1][10].add_to(stored)
+        expected[10] = stream[-1][10].reward
+    loaded: Any = load_checkpoint(tmp_path, device="cpu")
+    np.testing.assert_array_equal(loaded.rewards, expected)
+    hold_equal(loaded, stored)
+
+
+def test_two_buffers_that_share_their_arrays_are_each_saved_whole(stream: Stream, tmp_path: Path) -> None:
+    """As a shallow copy does: what one saved is still a change for the other."""
+    buffer = new(stream)
+    for transition in stream[-1][:10]:
+        transition.add_to(buffer)
+    buffer.save_checkpoint(tmp_path / "one")
+    other = copy.copy(buffer)
+    for transition in stream[-1][10:20]:
+        transition.add_to(buffer)
+    other.pos = buffer.pos
+    other.save_checkpoint(tmp_path / "other")
+    buffer.save_checkpoint(tmp_path / "one")
+    for name in ("one", "other"):
+        hold_equal(load_checkpoint(tmp_path / name, device="cpu"), buffer)
+
+
+def test_what_is_loaded_is_not_told_where_to_be_stored(stream: Stream, tmp_path: Path) -> None:
+    buffer = new(stream)
+    buffer.save_checkpoint(tmp_path / "checkpoint")
+    with pytest.raises(StorageError, match="is loaded into memory: pass resume, storage to the constructor"):
+        load_checkpoint(tmp_path / "checkpoint", storage=tmp_path / "storage", resume=True)
+    env = make_vec_env(BitFlippingEnv, 1)
+    hindsight = CompressedHerReplayBuffer(50, env.observation_space, env.action_space, env, device="cpu")
+    hindsight.save_checkpoint(tmp_path / "hindsight")
+    with pytest.raises(StorageError, match="CompressedHerReplayBuffer cannot be loaded without env, pass that, too"):
+        load_checkpoint(tmp_path / "hindsight")
+
+
+def interrupt_at(n_lines: int) -> Any:
+    """Return a trace function that interrupts after that many lines of the array's module."""
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        nonlocal n_lines
+        if frame.f_globals["__name__"] != CompressedArray.__module__:
+            return None
+        if event == "line":
+            n_lines -= 1
+            if n_lines < 0:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+        return trace
+
+    return trace
+
+
+def test_what_an_interrupted_write_changed_is_saved(stream: Stream, tmp_path: Path) -> None:
+    """Wherever the interrupt came: what a buffer holds is what the next save has."""
+    buffer = new(stream)
+    for transition in stream[-1][:20]:
+        transition.add_to(buffer)
+    before, was_interrupted, n_lines = sys.gettrace(), True, 0
+    while was_interrupted:
+        buffer.save_checkpoint(tmp_path)
+        sys.settrace(interrupt_at(n_lines))
+        try:
+            buffer.observations[n_lines % 20] = stream[-1][20 + n_lines].obs
+            was_interrupted = False
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(before)
+        buffer.save_checkpoint(tmp_path)
+        loaded: Any = load_checkpoint(tmp_path, device="cpu")
+        np.testing.assert_array_equal(np.asarray(loaded.observations[:20]), np.asarray(buffer.observations[:20]))
+        n_lines += 1
+    assert n_lines > 10

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import writer
 from commands import run
+
+from sb3_compressed import verify
 
 N_STEPS = 70
 
@@ -35,10 +39,22 @@ def test_a_folder_that_is_damaged(tmp_path: Path) -> None:
     file.write_bytes(data)
     done = run("verify", folder, "--json")
     assert done.returncode == 1
-    assert [str(file) in line for line in json.loads(done.stdout)["damages"]]
+    assert any(str(file) in line for line in json.loads(done.stdout)["damages"])
 
 
 def test_no_folder_of_a_buffer(tmp_path: Path) -> None:
     done = run("verify", tmp_path)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == f"Error: {tmp_path} holds no buffer\n"
+
+
+def test_a_folder_that_is_written_to_meanwhile(tmp_path: Path) -> None:
+    """What is being written is no damage, nor is what the process that writes has deleted."""
+    folder = tmp_path / "growing"
+    with subprocess.Popen([sys.executable, writer.__file__, "storage", str(folder)], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        for _ in range(30):
+            assert verify(folder) == []
+        process.kill()
+    assert verify(folder) == [], "nor is what a killed process left"

@@ -73,9 +73,18 @@ def test_an_episode_that_ends_without_a_word_is_unfinished(stream: Stream) -> No
     assert lengths[position.index(30)][1] is bool(transitions[29].done[0])
 
 
-def test_memory_optimised_as_sb3s(stream: Stream) -> None:
+@pytest.mark.parametrize("n_steps", [60, ROWS, 130])
+def test_memory_optimised_as_sb3s(n_steps: int, stream: Stream) -> None:
     options: dict[str, Any] = {"optimize_memory_usage": True, "handle_timeout_termination": False}
-    ours, theirs = (filled(stream, 60, ours=each, **options) for each in (True, False))
+    ours, theirs = (filled(stream, n_steps, ours=each, **options) for each in (True, False))
     for mine, other in zip(trajectories(ours), trajectories(theirs), strict=True):
         np.testing.assert_array_equal(mine.observations, other.observations)
         assert not mine.truncations.any()
+    # In a ring that went round, the oldest observation was overwritten by what follows the newest.
+    oldest = max(0, n_steps - ROWS + 1)
+    kept = stream[-1][oldest:n_steps]
+    for env in range(stream[2]):
+        actions = np.concatenate([each.actions for each in trajectories(ours) if each.env == env])
+        np.testing.assert_array_equal(actions, [transition.action[env] for transition in kept])
+        first = next(each for each in trajectories(ours) if each.env == env)
+        np.testing.assert_array_equal(first.observations[0], kept[0].obs[env])

@@ -415,6 +415,36 @@ def test_an_interrupt_leaves_one_of_the_two_segments(tmp_path: Path) -> None:
     assert n_lines > 10
 
 
+def read_at_every_line(log: Log) -> Any:
+    """Return a trace function that reads, as another thread might, before each line of the module."""
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        if frame.f_globals["__name__"] != log_module.__name__:
+            return None
+        if event == "line":
+            sys.settrace(None)
+            assert next(iter(log.segment(0).records())).content.tobytes() == b"snapshot 0"
+            assert log.last.number in (0, 1)
+            sys.settrace(trace)
+        return trace
+
+    return trace
+
+
+def test_who_reads_in_the_middle_leaves_a_beginning_segment_alone(tmp_path: Path) -> None:
+    log = Log.create(tmp_path)
+    log.start_segment([(1, b"snapshot 0")], 1000)
+    before = sys.gettrace()
+    sys.settrace(read_at_every_line(log))
+    try:
+        log.start_segment([(1, b"snapshot 1")], 1000)
+    finally:
+        sys.settrace(before)
+    assert log.append(3, b"more")
+    log.close()
+    assert read_last(tmp_path) == (1, [(1, b"snapshot 1"), (3, b"more")])
+
+
 FULL_DISK = """
 import resource, signal, sys
 from pathlib import Path

@@ -481,9 +481,13 @@ def test_an_interrupt_leaves_the_record_or_none(tmp_path: Path) -> None:
             pass
         finally:
             sys.settrace(before)
+        follower = Segment(path)
+        followed = [(record.kind, record.content.tobytes()) for record in follower.records(is_growing=True)]
+        follower.close()
         segment.append(3, b"!")
         segment.close()  # with whatever is behind
         told = read_segment(path)
+        assert told == [*followed, (3, b"!")], "what others have read stays"
         assert [record for record in told if record != (2, bytes(range(100)))] == [(1, b"first"), (3, b"!")]
         n_lines += 1
     assert n_lines > 5

@@ -21,7 +21,9 @@ from sb3_compressed.arrays.slots import Slot
 from sb3_compressed.codecs import Codec
 from sb3_compressed.codecs.delta import Delta
 from sb3_compressed.errors import CorruptPayload, CorruptStorage, StorageError
+from sb3_compressed.storage import log as log_module
 from sb3_compressed.storage import segment as segment_module
+from sb3_compressed.storage import slots as slots_module
 from sb3_compressed.storage import store as store_module
 from sb3_compressed.storage.log import Log
 from sb3_compressed.storage.store import MANIFEST, ArrayPlan, Change, Store
@@ -465,7 +467,7 @@ def interrupt_at(n_lines: int) -> Any:
 
     def trace(frame: FrameType, event: str, _: Any) -> Any:
         nonlocal n_lines
-        if frame.f_globals.get("__name__") not in (store_module.__name__, "sb3_compressed.storage.log"):
+        if frame.f_globals.get("__name__") not in (store_module.__name__, log_module.__name__, slots_module.__name__):
             return None
         if event == "line":
             n_lines -= 1
@@ -960,6 +962,32 @@ def test_a_repair_goes_back_to_the_commit_before(writable: bool, five_commits: t
         with open(path, "r+b") as file:
             file.write(whole)
             file.truncate()
+
+
+def test_who_follows_is_told_what_a_repair_went_back_to(tmp_path: Path) -> None:
+    """And can read until then what it had, though that was given up."""
+    store = create(tmp_path)
+    commit_number(store, 1)
+    store.flush()
+    end = store.log.last.end
+    for number in range(2, 6):
+        commit_number(store, number)
+    follower = Store.open(tmp_path)
+    assert hold_that_it_is_whole(follower) == 5
+    store.close()
+    damage(newest_segment(tmp_path), end + 4)
+    with pytest.warns(UserWarning, match="is given up"):
+        repaired = Store.open(tmp_path, writable=True, repair=True)
+    slots = follower.slots.load(follower.arrays["table"][5])
+    assert [slot[1] for slot in slots] == [(5).to_bytes(4, "little") * 37] * 2
+    assert follower.refresh()
+    assert hold_that_it_is_whole(follower) == 1
+    commit_number(repaired, 2)
+    assert follower.refresh()
+    assert hold_that_it_is_whole(follower) == 2
+    assert not follower.refresh()
+    repaired.close()
+    follower.close()
 
 
 def test_nothing_is_repaired_where_nothing_is_damaged(five_commits: tuple[Path, list[int]]) -> None:
