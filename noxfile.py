@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import nox
 
 nox.options.default_venv_backend = "venv"
+
+#: What the blocks of the quick start take for granted.
+ENVIRONMENT = """
+from stable_baselines3.common.env_util import make_atari_env
+from stable_baselines3.common.vec_env import VecFrameStack
+import ale_py, gymnasium
+gymnasium.register_envs(ale_py)
+env = VecFrameStack(make_atari_env("PongNoFrameskip-v4", n_envs=1), n_stack=4)
+"""
 
 
 @nox.session(python=["3.10", "3.11", "3.12", "3.13"])
@@ -19,3 +31,26 @@ def oldest(session: nox.Session) -> None:
     """Run the tests with the oldest versions that pyproject.toml allows."""
     session.install("-c", "constraints.txt", "-c", "oldest.txt", "-e", ".[dev]")
     session.run("python", "-m", "pytest", "-n", "auto", *session.posargs)
+
+
+@nox.session
+def package(session: nox.Session) -> None:
+    """Build sdist and wheel, look at them, and try the wheel alone in a folder with nothing else."""
+    session.install("build", "twine")
+    made = Path(session.create_tmp()).absolute()
+    session.run("python", "-m", "build", "--outdir", str(made / "dist"), ".")
+    packages = sorted(map(str, (made / "dist").iterdir()))
+    session.run("python", "-m", "twine", "check", "--strict", *packages)
+    [wheel] = (made / "dist").glob("*.whl")
+    quick_start = Path("docs/quickstart.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", quick_start, re.DOTALL)
+    session.run("python", "-m", "venv", "--clear", str(made / "venv"))
+    python = str(made / "venv" / "bin" / "python")
+    session.run(python, "-m", "pip", "install", "-q", "-c", "constraints.txt", f"{wheel}[atari]", external=True)
+    empty = made / "empty"
+    empty.mkdir(exist_ok=True)
+    script = made / "quick_start.py"
+    script.write_text("\n".join([ENVIRONMENT, *blocks]))
+    with session.chdir(empty):
+        session.run(python, "-I", str(script), external=True)
+        session.run(str(made / "venv" / "bin" / "sb3-compressed"), "--version", external=True)
