@@ -226,10 +226,10 @@ class Store:
 
         :raises StorageError: if the folder holds another buffer by now
         """
-        before = self.log.last.number, self.log.last.end
+        before = self.log.last, self.log.last.end
         self._catch_up()
         self._hold_segments()
-        return before != (self.log.last.number, self.log.last.end)
+        return before != (self.log.last, self.log.last.end)
 
     def _hold_segments(self) -> None:
         """Open all that tables refer to, before the process that writes deletes what it needs no more."""
@@ -257,6 +257,8 @@ class Store:
             raise StorageError(f"{self.log.folder} holds another buffer by now; open it anew")
         fresh = Store(self.log, about, plans, {name: plan.zeros() for name, plan in plans.items()}, {})
         fresh._read(last, is_growing=True)
+        if self._followed is not None and self._followed.number == last.number:  # a repair went back in it
+            self.slots.reader.forget_others(())
         # Only now, when all of it could be read.
         for name, array in self.arrays.items():
             array[...] = fresh.arrays[name]

@@ -18,7 +18,7 @@ import pytest
 from numpy.typing import NDArray
 
 from sb3_compressed.arrays.slots import Slot
-from sb3_compressed.codecs import Codec
+from sb3_compressed.codecs import Codec, get_codec
 from sb3_compressed.codecs.delta import Delta
 from sb3_compressed.errors import CorruptPayload, CorruptStorage, StorageError
 from sb3_compressed.storage import log as log_module
@@ -987,6 +987,27 @@ def test_who_follows_is_told_what_a_repair_went_back_to(tmp_path: Path) -> None:
     assert hold_that_it_is_whole(follower) == 2
     assert not follower.refresh()
     repaired.close()
+    follower.close()
+
+
+def test_who_follows_a_repaired_store_forgets_codecs_that_were_given_up(tmp_path: Path) -> None:
+    """Another one may be in the same place."""
+    given_up, other = get_codec("zstd-5"), get_codec("zstd-6")
+    store = create(tmp_path)
+    end = store.log.last.end
+    store.commit([], {"pos": 1}, {"": given_up})
+    follower = Store.open(tmp_path)
+    place = follower.codecs[""]
+    assert follower.slots.reader.codec(place) == given_up
+    store.close()
+    damage(newest_segment(tmp_path), end + 4)
+    with pytest.warns(UserWarning, match="is given up"):
+        store = Store.open(tmp_path, writable=True, repair=True)
+    store.commit([], {"pos": 1}, {"": other})
+    assert follower.refresh()
+    assert follower.codecs == {"": place}
+    assert follower.slots.reader.codec(place) == other
+    store.close()
     follower.close()
 
 
