@@ -41,12 +41,10 @@ def grow(buffer: CompressedReplay, buffer_size: int) -> None:
 def _copy(buffer: Any, grown: Any) -> None:
     """Put the content of a buffer in memory into another one of the same kind with more room."""
     resized = Resized(buffer.pos, buffer.buffer_size, grown.buffer_size, full=buffer.full)
-    rows = slice(0, len(resized.kept))
-    arrays = state.named_arrays(buffer)
-    for name, array in state.named_arrays(grown).items():
-        if isinstance(array, CompressedArray):
-            array.put_slots(rows, arrays[name].slots_at(resized.kept))
+    new_arrays = state.named_arrays(grown)
+    for name, array in state.named_arrays(buffer).items():
+        if isinstance(array, CompressedArray):  # with what it has learned and remembers
+            state.put_array(grown, name, array.resized(grown.buffer_size, resized.kept))
         else:
-            array[rows] = arrays[name][resized.kept]
-    told = {**state.values(buffer), "pos": resized.pos, "full": resized.full}
-    state.restore_values(grown, told, state.codecs(buffer))
+            new_arrays[name][: len(resized.kept)] = array[resized.kept]
+    grown.pos, grown.full = resized.pos, resized.full

@@ -106,7 +106,8 @@ class RecordBuffer:
         self._features = NamedParts("features", self.feature_space)
         self._grows = buffer_size is None
         if buffer_size is None:
-            buffer_size = _n_steps_in(options["storage"]) if options.get("resume") else FIRST_STEPS * n_envs
+            goes_on = options.get("resume") and options.get("storage", "memory") != "memory"
+            buffer_size = _n_steps_in(options["storage"]) if goes_on else FIRST_STEPS * n_envs
         space = joined_space(self._observations, self._features)
         cls = CompressedDictReplayBuffer if isinstance(space, spaces.Dict) else CompressedReplayBuffer
         self._buffer = cls(buffer_size, space, action_space, n_envs=n_envs, handle_timeout_termination=True, **options)
@@ -168,7 +169,8 @@ class RecordBuffer:
     def finish(self) -> None:
         """Let the last step arrive in :attr:`buffer`, also in the middle of an episode.
 
-        That matters for recordings with features only. What is recorded afterwards begins another trajectory.
+        That matters for recordings with features only: call it before environments are reset in the middle of an
+        episode. What is recorded afterwards begins another trajectory.
         """
         if self._waiting is not None:
             self._write(self._waiting, {name: np.zeros_like(self._waiting.obs[name]) for name in self._features.spaces})
