@@ -368,6 +368,7 @@ class CompressedArray(NDArrayOperatorsMixin):
         """
         array = self._with_slots(np.empty((n_rows, *self._slots.shape[1:]), dtype=object))
         array._slots[: len(kept)] = self._slots[kept]
+        array._changed = None
         return array
 
     # -- in a store ------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """Recordings of what a policy sees and does: episodes, videos and datasets to be."""
 
-from sb3_compressed.recording.episodes import record_episodes
+from sb3_compressed.recording.playing import record_episodes
 from sb3_compressed.recording.record_buffer import RecordBuffer
 from sb3_compressed.recording.variants import DummyRecordBuffer, FramelessRecordBuffer
 

@@ -317,7 +317,7 @@ def test_episodes_that_do_not_fit_say_why(stream: Stream) -> None:
 # -- errors --------------------------------------------------------------------------------------------------
 
 WRONG: dict[str, tuple[str, Any, type[Exception], str]] = {
-    "one observation for four environments": ("obs", np.zeros((4, 84, 84), np.uint8), ValueError, r"obs.*\(4, 4, 84, 84\)"),
+    "one observation for four": ("obs", np.zeros((4, 84, 84), np.uint8), ValueError, r"obs.*\(4, 4, 84, 84\)"),
     "scaled observations": ("obs", np.full((4, 4, 84, 84), 0.5), ValueError, "obs: values of dtype float64 do not fit"),
     "text": ("new_obs", np.full((4, 4, 84, 84), "a"), TypeError, "new_obs: "),
     "a dict": ("new_obs", {"image": 0}, ValueError, "new_obs must have the shape"),
