@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from conftest import Stream
@@ -15,7 +17,7 @@ from sb3_compressed.datasets.transitions import transitions
 @pytest.mark.parametrize("stream", ["atari-single", "console", "pendulum", "discrete"], indirect=True)
 def test_steps_can_be_added_to_a_buffer(stream: Stream) -> None:
     space, action_space, n_envs, recorded = stream
-    cls = DictReplayBuffer if isinstance(space, spaces.Dict) else ReplayBuffer
+    cls: Any = DictReplayBuffer if isinstance(space, spaces.Dict) else ReplayBuffer
     theirs = cls(100 * n_envs, space, action_space, device="cpu", n_envs=n_envs)
     for transition in recorded[:100]:
         transition.add_to(theirs)
