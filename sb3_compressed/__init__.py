@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         StorageError,
         UnknownCodec,
     )
+    from sb3_compressed.recording import DummyRecordBuffer, FramelessRecordBuffer, RecordBuffer, record_episodes
     from sb3_compressed.storage import verify
 
 __version__ = "0.1.0"
@@ -48,9 +49,12 @@ __all__ = [
     "CompressedRolloutBuffer",
     "CorruptPayload",
     "CorruptStorage",
+    "DummyRecordBuffer",
+    "FramelessRecordBuffer",
     "InvalidShorthand",
     "LevelOutOfRange",
     "LossyDtypeWarning",
+    "RecordBuffer",
     "StorageError",
     "Trajectory",
     "UnknownCodec",
@@ -61,6 +65,7 @@ __all__ = [
     "import_minari",
     "latest_checkpoint",
     "load_checkpoint",
+    "record_episodes",
     "register_codec",
     "save_checkpoint",
     "trajectories",
@@ -69,7 +74,7 @@ __all__ = [
 
 # Each name is imported when it is first used, from the first of these that has it: arrays and codecs are useful
 # without waiting for torch, which the buffers need.
-_HOMES = ("errors", "codecs", "arrays", "dtypes", "storage", "buffers", "callbacks", "datasets")
+_HOMES = ("errors", "codecs", "arrays", "dtypes", "storage", "buffers", "callbacks", "datasets", "recording")
 
 
 def __getattr__(name: str) -> Any:

@@ -360,6 +360,17 @@ class CompressedArray(NDArrayOperatorsMixin):
         """
         return self._with_slots(_unwritten(self._slots.shape))
 
+    def resized(self, n_rows: int, kept: NDArray[np.int64]) -> CompressedArray:
+        """Return an array of another number of rows for the same observations, which is to take the place of this one.
+
+        :param n_rows: how many rows it has
+        :param kept: the rows of this one that are the first of it
+        """
+        array = self._with_slots(np.empty((n_rows, *self._slots.shape[1:]), dtype=object))
+        array._slots[: len(kept)] = self._slots[kept]
+        array._changed = None
+        return array
+
     # -- in a store ------------------------------------------------------------------------------------------
 
     def keep_in(self, store: SlotStore, addresses: NDArray[np.int64]) -> None:

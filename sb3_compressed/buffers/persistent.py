@@ -158,6 +158,16 @@ class Persistent(_Base):
         """Whether compressed observations are in memory, not in a folder."""
         return self._store is None
 
+    @property
+    def folder(self) -> Path | None:
+        """The folder that compressed observations are in, ``None`` if they are in memory."""
+        return None if self._store is None else self._store.log.folder
+
+    def take_over(self, other: Persistent) -> None:
+        """Be what another buffer of the same kind is, content and folder, which is not used any more then."""
+        vars(self).update(vars(other))
+        self._checkpoint = None  # of the arrays there were; how it left its folders is known still
+
     def flush(self) -> None:
         """Make all that is in the folder outlive a power cut, and with it what was written to arrays directly.
 

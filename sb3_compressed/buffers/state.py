@@ -45,8 +45,8 @@ def named_arrays(buffer: Any) -> dict[str, Any]:
     return found
 
 
-def put_array(buffer: Any, name: str, array: NDArray[Any]) -> None:
-    """Put a plain array in the place of one of a buffer's."""
+def put_array(buffer: Any, name: str, array: NDArray[Any] | CompressedArray) -> None:
+    """Put an array in the place of one of a buffer's."""
     attribute, _, key = name.partition("/")
     if key:
         getattr(buffer, attribute)[key] = array

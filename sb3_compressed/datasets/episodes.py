@@ -82,6 +82,11 @@ class Trajectory:
         return flags
 
     @property
+    def observation_space(self) -> spaces.Space[Any]:
+        """The space that observations are of."""
+        return self._buffer.observation_space
+
+    @property
     def action_space(self) -> spaces.Space[Any]:
         """The space that actions are of."""
         return self._buffer.action_space

@@ -6,13 +6,14 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 from stable_baselines3.common.buffers import ReplayBuffer
 
 from sb3_compressed.buffers.replay import CompressedDictReplayBuffer, CompressedReplayBuffer
 from sb3_compressed.datasets.episodes import Trajectory, trajectories
+from sb3_compressed.datasets.transitions import transitions
+from sb3_compressed.progress import progress_bar
 
 if TYPE_CHECKING:
     from minari import MinariDataset
@@ -53,7 +54,7 @@ def export_minari(
     lengths: list[tuple[Trajectory, int]] = []
 
     def parts() -> Iterator[Any]:
-        with _bar(progress, buffer.size() * buffer.n_envs, "exporting") as bar:
+        with progress_bar(progress, buffer.size() * buffer.n_envs, "exporting") as bar:
             for number, trajectory in enumerate(trajectories(buffer)):
                 lengths.append((trajectory, number))
                 for first in range(0, len(trajectory), STEPS):
@@ -133,27 +134,12 @@ def import_minari(
             f"the dataset is of one environment with observations {observation_space} and actions {action_space}, the "
             f"buffer of {buffer.n_envs} with {buffer.observation_space} and {buffer.action_space}"
         )
-    with _bar(progress, n_steps, "importing") as bar:
+    with progress_bar(progress, n_steps, "importing") as bar:
         for episode in dataset.iterate_episodes():
-            for step in range(len(episode.rewards)):
-                ended, cut = bool(episode.terminations[step]), bool(episode.truncations[step])
-                buffer.add(
-                    _at(episode.observations, step),
-                    _at(episode.observations, step + 1),
-                    np.asarray(episode.actions[step])[np.newaxis],
-                    episode.rewards[step : step + 1],
-                    np.array([ended or cut]),
-                    [{"TimeLimit.truncated": cut and not ended}],
-                )
+            for transition in transitions(episode):
+                buffer.add(*transition)
             bar.update(len(episode.rewards))
     return buffer
-
-
-def _at(observations: Any, index: int) -> Any:
-    """Return one observation with the axis of environments."""
-    if isinstance(observations, dict):
-        return {key: value[index : index + 1] for key, value in observations.items()}
-    return observations[index : index + 1]
 
 
 def _minari() -> Any:
@@ -164,9 +150,3 @@ def _minari() -> Any:
         older = " (it needs Python 3.11 or newer)" if sys.version_info < (3, 11) else ""
         raise ImportError(f"Minari is not installed: pip install 'sb3-compressed[minari]'{older}") from None
     return minari
-
-
-def _bar(is_shown: bool, total: int, what: str) -> Any:
-    from tqdm import tqdm
-
-    return tqdm(total=total, desc=what, unit=" steps", unit_scale=True, disable=not is_shown)

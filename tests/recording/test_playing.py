@@ -1,0 +1,225 @@
+"""``record_episodes``: the episodes that SB3's own evaluation plays, whole, with all that was seen and done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+from numpy.typing import NDArray
+from sb3_contrib import RecurrentPPO
+from stable_baselines3 import DQN, PPO
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
+from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
+from support import atari_env
+
+from sb3_compressed import (
+    DummyRecordBuffer,
+    FramelessRecordBuffer,
+    RecordBuffer,
+    load_checkpoint,
+    record_episodes,
+    trajectories,
+)
+
+
+def cart_env(n_envs: int = 3, **kwargs: Any) -> VecEnv:
+    return make_vec_env("CartPole-v1", n_envs=n_envs, seed=5, env_kwargs=kwargs)
+
+
+def small_ppo(env: Any) -> PPO:
+    return PPO("MlpPolicy", env, n_steps=8, batch_size=8, policy_kwargs={"net_arch": [8]}, seed=0, device="cpu")
+
+
+class Witness(VecEnvWrapper):
+    """Writes down by itself what passes: for each environment, its episodes as lists of steps."""
+
+    def __init__(self, venv: VecEnv, *, renders: bool = False) -> None:
+        super().__init__(venv)
+        self.obs: Any = None
+        self.renders = renders
+        self.running: list[list[Any]] = [[] for _ in range(self.num_envs)]
+        self.ended: list[dict[str, list[Any]]] = []
+
+    def reset(self) -> Any:
+        self.obs = self.venv.reset()
+        self.shown = self.venv.get_images() if self.renders else [None] * self.num_envs
+        self.running = [[] for _ in range(self.num_envs)]
+        return self.obs
+
+    def step_async(self, actions: NDArray[Any]) -> None:
+        self.actions = actions
+        self.venv.step_async(actions)
+
+    def step_wait(self) -> VecEnvStepReturn:
+        obs, rewards, dones, infos = self.venv.step_wait()
+        for env in range(self.num_envs):
+            step = (self.obs[env].copy(), self.actions[env], rewards[env], self.shown[env])
+            self.running[env].append(step)
+            if dones[env]:
+                names = ("observations", "actions", "rewards", "frames")
+                episode = dict(zip(names, map(list, zip(*self.running[env], strict=True)), strict=True))
+                episode["observations"].append(infos[env]["terminal_observation"])
+                episode["truncated"] = infos[env]["TimeLimit.truncated"]
+                self.ended.append(episode)
+                self.running[env] = []
+        self.obs = obs
+        self.shown = self.venv.get_images() if self.renders else self.shown
+        return obs, rewards, dones, infos
+
+
+@pytest.mark.parametrize("make", [lambda: cart_env(1), cart_env, lambda: cart_env(3, max_episode_steps=9)])
+def test_every_episode_is_what_passed_bit_for_bit(make: Callable[[], VecEnv]) -> None:
+    env = Witness(make())
+    recording = record_episodes(small_ppo(env), env, 7)
+    found = [*trajectories(recording.buffer)]
+    assert len(found) == 7
+    witnessed = {np.array(each["observations"]).tobytes(): each for each in env.ended}
+    for episode in found:
+        assert episode.has_begin
+        assert episode.has_end
+        passed = witnessed.pop(episode.observations.tobytes())
+        np.testing.assert_array_equal(episode.actions, passed["actions"])
+        np.testing.assert_array_equal(episode.rewards, passed["rewards"])
+        assert (episode.truncations[-1], episode.terminations[-1]) == (passed["truncated"], not passed["truncated"])
+
+
+@pytest.mark.parametrize("n_episodes", [1, 5, 8])
+@pytest.mark.parametrize("algorithm", [PPO, RecurrentPPO])
+def test_they_are_those_of_sb3s_evaluation(algorithm: Any, n_episodes: int) -> None:
+    policy = "MlpLstmPolicy" if algorithm is RecurrentPPO else "MlpPolicy"
+    model = algorithm(policy, cart_env(), n_steps=8, batch_size=8, seed=1, device="cpu")
+    rewards, lengths = evaluate_policy(model, cart_env(), n_episodes, return_episode_rewards=True)
+    found = [*trajectories(record_episodes(model, cart_env(), n_episodes).buffer)]
+    assert [len(episode) for episode in found] == lengths
+    assert [episode.rewards.sum() for episode in found] == rewards
+
+
+def test_a_real_game_with_rendered_frames() -> None:
+    env = Witness(atari_env("Breakout", 2, max_steps=120), renders=True)
+    model = DQN("CnnPolicy", env, buffer_size=10, policy_kwargs={"net_arch": [8]}, seed=0, device="cpu")
+    recording = record_episodes(model, env, 3, render=True, deterministic=False)
+    assert recording.observation_space.shape == (210, 160, 3)
+    found = [*trajectories(recording.buffer)]
+    assert len(found) == 3
+    witnessed = {np.array(each["frames"]).tobytes(): each for each in env.ended}
+    for episode in found:
+        passed = witnessed[episode.observations[:-1].tobytes()]
+        np.testing.assert_array_equal(episode.observations[-1], passed["frames"][-1])
+        np.testing.assert_array_equal(episode.actions, passed["actions"])
+        assert episode.truncations[-1] == passed["truncated"]
+    raw = len(recording) * 210 * 160 * 3
+    assert recording.buffer.observations_nbytes < raw / 20
+
+
+def test_features_are_those_of_each_observation() -> None:
+    def features(obs: NDArray[Any]) -> NDArray[Any]:
+        total: NDArray[Any] = obs.sum(axis=1, keepdims=True).astype(np.float64)
+        return total
+
+    env = Witness(cart_env())
+    recording = record_episodes(small_ppo(env), env, 4, features=features)
+    assert recording.feature_space == spaces.Box(-np.inf, np.inf, (1,), np.float64)
+    found = [*trajectories(recording.buffer)]
+    assert len(found) == 4
+    for episode in found:
+        observations = episode.observations
+        np.testing.assert_array_equal(observations["features"][:-1], features(observations["observation"][:-1]))
+        assert not observations["features"][-1].any()
+
+
+def test_several_features_and_a_single_environment_that_is_no_vecenv() -> None:
+    def features(obs: NDArray[Any]) -> dict[str, NDArray[Any]]:
+        return {"side": obs[:, 0] > 0, "cell": (obs * 100).astype(np.int16)}
+
+    env = gym.make("CartPole-v1")
+    recording = record_episodes(small_ppo(env), env, 2, features=features)
+    for episode in trajectories(recording.buffer):
+        parts = episode.observations
+        for name, values in features(parts["observation"][:-1]).items():
+            np.testing.assert_array_equal(parts[name][:-1], values)
+            assert parts[name].dtype == values.dtype
+
+
+def test_recordings_are_added_to_and_live_in_folders(tmp_path: Path) -> None:
+    env = cart_env()
+    model = small_ppo(env)
+    recording = record_episodes(model, env, 2, storage=tmp_path / "recording")
+    assert record_episodes(model, env, 3, recording) is recording
+    recording.close()
+    episodes = [*trajectories(load_checkpoint(tmp_path / "recording"))]
+    assert [episode.has_end for episode in episodes] == [True] * 5
+
+
+@pytest.mark.parametrize("cls", [FramelessRecordBuffer, DummyRecordBuffer])
+def test_variants(cls: type[RecordBuffer]) -> None:
+    env = Witness(cart_env())
+    recording = cls(env.observation_space, env.action_space)
+    assert record_episodes(small_ppo(env), env, 4, recording) is recording
+    assert len(env.ended) >= 4
+    lengths = [len(episode) for episode in trajectories(recording.buffer)]
+    assert len(lengths) == (0 if cls is DummyRecordBuffer else 4)
+    assert set(lengths) <= {len(episode["actions"]) for episode in env.ended}
+
+
+class Failing(VecEnvWrapper):
+    """An environment that breaks down after a while."""
+
+    n_steps = 0
+
+    def reset(self) -> Any:
+        return self.venv.reset()
+
+    def step_wait(self) -> VecEnvStepReturn:
+        self.n_steps += 1
+        if self.n_steps > 100:
+            raise ConnectionError("the simulator is gone")
+        return self.venv.step_wait()
+
+
+def test_an_interruption_leaves_whole_episodes() -> None:
+    env = Failing(cart_env(3))
+    recording = RecordBuffer(env.observation_space, env.action_space)
+    with pytest.raises(ConnectionError):
+        record_episodes(small_ppo(env), env, 500, recording)
+    episodes = [*trajectories(recording.buffer)]
+    assert len(episodes) > 3
+    assert all(episode.has_end for episode in episodes)
+
+
+def test_progress_is_shown_where_it_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    env = cart_env()
+    record_episodes(small_ppo(env), env, 3, progress=True)
+    assert "recording: 100%" in capsys.readouterr().err
+    record_episodes(small_ppo(env), env, 3)
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "message"),
+    [
+        ({"n_envs": 2}, {}, "the recording is of 2 environments"),
+        ({}, {"compression_method": "zstd3"}, r"options are for a new recording.*\['compression_method'\]"),
+        ({}, {"n_episodes": 0}, "n_episodes must be positive, got 0"),
+        ({"feature_space": 3}, {}, "no features were passed"),
+        (None, {"n_envs": 2}, "the recording is of 2 environments"),
+    ],
+)
+def test_what_does_not_fit_says_why(arguments: Any, options: Any, message: str) -> None:
+    env = cart_env()
+    recording = None if arguments is None else RecordBuffer(env.observation_space, env.action_space, **arguments)
+    with pytest.raises(ValueError, match=message):
+        record_episodes(small_ppo(env), env, **{"n_episodes": 2, "recording": recording, **options})
+    assert recording is None or len(recording) == 0
+
+
+def test_what_cannot_be_rendered_says_why() -> None:
+    env = gym.make("CartPole-v1")
+    with pytest.raises(ValueError, match="render_mode='rgb_array', got None"):
+        record_episodes(small_ppo(env), env, 2, render=True)

@@ -1,0 +1,402 @@
+"""Recordings: what comes out of their buffer is what was recorded, bit for bit, on whatever way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import Stream
+from gymnasium import spaces
+from numpy.typing import NDArray
+from stable_baselines3.common.env_util import make_vec_env
+from support import Transition, record
+
+from sb3_compressed import (
+    CompressedReplayBuffer,
+    FramelessRecordBuffer,
+    RecordBuffer,
+    StorageError,
+    export_minari,
+    import_minari,
+    load_checkpoint,
+    save_checkpoint,
+    trajectories,
+    verify,
+)
+
+N_STEPS = 120
+EVERYTHING = ["atari", "atari-single", "console", "pendulum", "cart", "discrete", "bits", "multi-discrete"]
+
+
+def features_of(stream: Stream, size: int = 5) -> NDArray[np.float32]:
+    return np.random.default_rng(3).standard_normal((len(stream[-1]), stream[2], size)).astype(np.float32)
+
+
+def record_stream(recording: RecordBuffer, stream: Stream, first: int, last: int, features: Any = None) -> None:
+    """Record some steps as a ``VecEnv`` returned them: where an episode ended, with the next one's observations."""
+    transitions = stream[-1]
+    for step in range(first, last):
+        now = transitions[step]
+        recording.record(
+            now.obs, now.action, transitions[step + 1].obs, now.reward, now.done, now.infos,
+            features=None if features is None else features[step],
+        )  # fmt: skip
+
+
+def recorded(stream: Stream, features: Any = None, cls: type[RecordBuffer] = RecordBuffer, **options: Any) -> Any:
+    space = None if features is None else features.shape[-1]
+    recording = cls(*stream[:2], n_envs=stream[2], feature_space=space, **options)
+    record_stream(recording, stream, 0, N_STEPS, features)
+    recording.finish()
+    return recording
+
+
+def parts_of(observations: Any, name: str = "observation") -> dict[str, Any]:
+    return observations if isinstance(observations, dict) else {name: observations}
+
+
+def hold_stream(buffer: Any, transitions: list[Transition], features: Any = None, *, frames: bool = True) -> None:
+    """Hold that the episodes of a buffer are these transitions, with these features, and have their ends."""
+    for env in range(buffer.n_envs):
+        step = 0
+        for episode in (each for each in trajectories(buffer) if each.env == env):
+            found = parts_of(episode.observations)
+            ends = [*(episode.terminations | episode.truncations)]
+            assert ends == [False] * (len(episode) - 1) + [episode.has_end]
+            for index in range(len(episode)):
+                now = transitions[step]
+                for name in parts_of(now.obs) if frames else []:
+                    before, after = parts_of(now.obs)[name][env], parts_of(now.next_obs)[name][env]
+                    assert found[name].dtype == before.dtype
+                    assert found[name][index].tobytes() == before.tobytes()
+                    assert found[name][index + 1].tobytes() == after.tobytes()
+                if features is not None:
+                    of_features = found.get("features", found.get("observation"))
+                    assert of_features is not None
+                    assert of_features[index].tobytes() == features[step][env].tobytes()
+                    if index + 1 == len(episode):
+                        assert not of_features[index + 1].any()
+                np.testing.assert_array_equal(episode.actions[index], now.action[env])
+                assert episode.rewards[index] == np.float32(now.reward[env])
+                is_cut = now.infos[env].get("TimeLimit.truncated", False)
+                assert episode.truncations[index] == (now.done[env] and is_cut)
+                assert episode.terminations[index] == (now.done[env] and not is_cut)
+                step += 1
+        assert step == len(transitions)
+
+
+@pytest.mark.parametrize("with_features", [False, True])
+@pytest.mark.parametrize("stream", EVERYTHING, indirect=True)
+def test_what_was_recorded_comes_back_bit_for_bit(
+    stream: Stream, with_features: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sb3_compressed.recording.record_buffer.FIRST_STEPS", 7)
+    features = features_of(stream) if with_features else None
+    recording = recorded(stream, features)
+    assert len(recording) == N_STEPS * stream[2]
+    assert recording.buffer.buffer_size == 7 * 2**5
+    hold_stream(recording.buffer, stream[-1][:N_STEPS], features)
+
+
+@pytest.mark.parametrize("with_features", [False, True])
+@pytest.mark.parametrize("stream", ["atari", "console", "cart"], indirect=True)
+def test_a_size_keeps_the_newest(stream: Stream, with_features: bool) -> None:
+    features = features_of(stream) if with_features else None
+    recording = recorded(stream, features, buffer_size=50 * stream[2])
+    kept = slice(N_STEPS - 50, N_STEPS)
+    assert len(recording) == 50 * stream[2]
+    hold_stream(recording.buffer, stream[-1][kept], features[kept] if features is not None else None)
+
+
+def test_frames_take_a_fraction_of_their_size(stream: Stream) -> None:
+    buffer = recorded(stream).buffer
+    raw = N_STEPS * stream[2] * 4 * 84 * 84
+    assert buffer.observations_nbytes < raw / 10
+
+
+def test_time_limits_are_truncations_and_falls_are_terminations() -> None:
+    limits = {4: True, 500: False}  # CartPole falls over after eight steps at least
+    for limit, is_cut in limits.items():
+        env = make_vec_env("CartPole-v1", n_envs=2, env_kwargs={"max_episode_steps": limit})
+        stream = env.observation_space, env.action_space, 2, record(env, N_STEPS + 1)
+        ended = [each for each in trajectories(recorded(stream).buffer) if each.has_end]
+        assert len(ended) > 3
+        for episode in ended:
+            assert (bool(episode.truncations[-1]), bool(episode.terminations[-1])) == (is_cut, not is_cut)
+            assert not is_cut or len(episode) == limit
+
+
+@pytest.mark.parametrize("stream", ["atari", "cart"], indirect=True)
+@pytest.mark.parametrize("with_features", [False, True])
+def test_nothing_the_caller_does_later_changes_it(stream: Stream, with_features: bool) -> None:
+    space, action_space, n_envs, transitions = stream
+    recording = RecordBuffer(space, action_space, n_envs=n_envs, feature_space=2 if with_features else None)
+    features = features_of(stream, 2)
+    for step, now in enumerate(transitions[:40]):
+        arrays = [
+            np.array(each) for each in (now.obs, now.action, transitions[step + 1].obs, now.reward, now.done)
+        ]  # in one buffer of the caller's, as some environments have it
+        obs, action, new_obs, reward, done = arrays
+        values = features[step].copy() if with_features else None
+        recording.record(obs, action, new_obs, reward, done, now.infos, features=values)
+        for array in (*arrays, *([values] if values is not None else [])):
+            array[...] = 0
+    recording.finish()
+    hold_stream(recording.buffer, transitions[:40], features if with_features else None)
+
+
+@pytest.mark.parametrize("stream", ["atari-single", "acrobot"], indirect=True)
+def test_one_environment_needs_no_leading_axis(stream: Stream) -> None:
+    space, action_space, _, transitions = stream
+    recording = RecordBuffer(space, action_space, feature_space=2)
+    features = features_of(stream, 2)
+    for step, now in enumerate(transitions[:N_STEPS]):
+        following = transitions[step + 1].obs[0]
+        recording.record(
+            now.obs[0], now.action[0], following, now.reward[0], now.done[0], now.infos[0], features=features[step, 0]
+        )
+    recording.finish()
+    hold_stream(recording.buffer, transitions[:N_STEPS], features)
+
+
+# -- features ------------------------------------------------------------------------------------------------
+
+
+def test_a_step_with_features_arrives_with_the_next_one(stream: Stream) -> None:
+    recording = RecordBuffer(*stream[:2], n_envs=stream[2], feature_space=5)
+    features = features_of(stream)
+    record_stream(recording, stream, 0, 3, features)
+    assert len(recording) == 2 * stream[2]
+    recording.finish()
+    recording.finish()
+    assert len(recording) == 3 * stream[2]
+    record_stream(recording, stream, 3, 6, features)
+    recording.finish()
+    assert [len(each) for each in trajectories(recording.buffer) if each.env == 0] == [3, 3]
+
+
+@pytest.mark.parametrize("stream", ["atari-single"], indirect=True)
+def test_an_episode_of_one_environment_is_there_when_it_is_over(stream: Stream) -> None:
+    recording = RecordBuffer(*stream[:2], feature_space=5)
+    first_end = next(step for step, now in enumerate(stream[-1]) if now.done[0])
+    record_stream(recording, stream, 0, first_end + 1, features_of(stream))
+    [episode] = trajectories(recording.buffer)
+    assert (len(episode), episode.has_end) == (first_end + 1, True)
+
+
+def test_features_of_several_kinds_have_keys_of_their_own(stream: Stream) -> None:
+    features = spaces.Dict({"value": spaces.Box(-np.inf, np.inf, (), np.float64), "is_lost": spaces.MultiBinary(1)})
+    recording = RecordBuffer(*stream[:2], n_envs=stream[2], feature_space=features)
+    for step in range(20):
+        now, following = stream[-1][step], stream[-1][step + 1].obs
+        values = {"value": np.full(stream[2], step / 3), "is_lost": np.full((stream[2], 1), step % 2)}
+        recording.record(now.obs, now.action, following, now.reward, now.done, now.infos, features=values)
+    recording.finish()
+    for episode in trajectories(recording.buffer):
+        assert set(episode.observations) == {"observation", "value", "is_lost"}
+        steps = np.arange(20)[episode.rows]
+        np.testing.assert_array_equal(episode.observations["value"][:-1], steps / 3)
+        np.testing.assert_array_equal(episode.observations["is_lost"][:-1, 0], steps % 2)
+
+
+# -- where recordings go -------------------------------------------------------------------------------------
+
+
+def hold_equal(ours: Any, theirs: Any) -> None:
+    if isinstance(theirs, dict):
+        assert ours.keys() == theirs.keys()
+        for key in theirs:
+            hold_equal(ours[key], theirs[key])
+    else:
+        assert (ours.dtype, ours.shape, ours.tobytes()) == (theirs.dtype, theirs.shape, theirs.tobytes())
+
+
+def hold_same_episodes(ours: Any, theirs: Any) -> None:
+    for mine, other in zip(trajectories(ours), trajectories(theirs), strict=True):
+        for name in ("observations", "actions", "rewards", "terminations", "truncations"):
+            hold_equal(getattr(mine, name), getattr(other, name))
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning:minari")  # of metadata that is not given
+@pytest.mark.parametrize(
+    ("stream", "cls", "with_features"),
+    [
+        ("atari", RecordBuffer, False),
+        ("atari", RecordBuffer, True),
+        ("console", RecordBuffer, True),
+        ("cart", RecordBuffer, False),
+        ("console", FramelessRecordBuffer, True),
+        ("atari-single", FramelessRecordBuffer, False),
+    ],
+    indirect=["stream"],
+)
+def test_to_minari_and_back(
+    stream: Stream, cls: Any, with_features: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("minari", reason="a Minari that stores images without loss needs Python 3.11")
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    recording = recorded(stream, features_of(stream) if with_features else None, cls)
+    dataset = export_minari(recording.buffer, "test/recording-v0", progress=False)
+    assert dataset.total_steps == len(recording)
+    hold_same_episodes(import_minari(dataset, progress=False), recording.buffer)
+
+
+@pytest.mark.parametrize("with_features", [False, True])
+@pytest.mark.parametrize("cls", [RecordBuffer, FramelessRecordBuffer])
+@pytest.mark.parametrize("stream", ["atari", "console", "cart"], indirect=True)
+def test_to_a_folder_and_back(
+    stream: Stream, cls: Any, with_features: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sb3_compressed.recording.record_buffer.FIRST_STEPS", 40)
+    features = features_of(stream) if with_features else None
+    recording = cls(*stream[:2], n_envs=stream[2], feature_space=5 if with_features else None)
+    for first, last in [(0, 30), (30, 70), (70, N_STEPS)]:  # it grows in between
+        record_stream(recording, stream, first, last, features)
+        save_checkpoint(recording.buffer, tmp_path / "recording")
+        hold_same_episodes(load_checkpoint(tmp_path / "recording"), recording.buffer)
+    verify(tmp_path / "recording")
+
+
+@pytest.mark.parametrize("with_features", [False, True])
+@pytest.mark.parametrize("stream", ["atari", "console", "cart"], indirect=True)
+def test_in_a_folder_from_the_beginning(
+    stream: Stream, with_features: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sb3_compressed.recording.record_buffer.FIRST_STEPS", 25)
+    features = features_of(stream) if with_features else None
+    arguments: Any = {"n_envs": stream[2], "feature_space": 5 if with_features else None}
+    in_memory = RecordBuffer(*stream[:2], **arguments)
+    for first, last in [(0, 60), (60, N_STEPS)]:
+        record_stream(in_memory, stream, first, last, features)
+        in_memory.finish()
+    with RecordBuffer(*stream[:2], **arguments, storage=tmp_path / "recording") as recording:
+        record_stream(recording, stream, 0, 60, features)
+    with pytest.raises(StorageError, match="resume=True"):
+        RecordBuffer(*stream[:2], **arguments, storage=tmp_path / "recording")
+    hold_same_episodes(load_checkpoint(tmp_path / "recording"), recording.buffer)
+    arguments |= {"storage": tmp_path / "recording", "resume": True}
+    with RecordBuffer(*stream[:2], **arguments) as recording:
+        assert len(recording) == 60 * stream[2]
+        record_stream(recording, stream, 60, N_STEPS, features)
+        assert recording.buffer.folder == tmp_path / "recording"
+    loaded = load_checkpoint(tmp_path / "recording")
+    assert loaded.buffer_size == 200
+    assert loaded.size() == N_STEPS
+    hold_same_episodes(loaded, in_memory.buffer)
+    verify(tmp_path / "recording")
+
+
+# -- episodes of others --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stream", ["atari", "console", "pendulum"], indirect=True)
+def test_episodes_of_a_replay_buffer_can_be_added(stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sb3_compressed.recording.record_buffer.FIRST_STEPS", 16)
+    theirs = recorded(stream).buffer
+    longest = sorted(trajectories(theirs), key=len)[-3:]
+    recording = RecordBuffer(*stream[:2])
+    for episode in longest:
+        recording.add_episode(episode)
+    assert len(recording) == sum(map(len, longest))
+    for mine, other in zip(trajectories(recording.buffer), longest, strict=True):
+        assert mine.has_end == other.has_end
+        for name in ("observations", "actions", "rewards", "terminations", "truncations"):
+            hold_equal(getattr(mine, name), getattr(other, name))
+
+
+def test_episodes_that_do_not_fit_say_why(stream: Stream) -> None:
+    episode = next(trajectories(recorded(stream).buffer))
+    with pytest.raises(ValueError, match="one environment, this one is of 2"):
+        RecordBuffer(*stream[:2], n_envs=2).add_episode(episode)
+    other = RecordBuffer(stream[0], spaces.Discrete(77))
+    with pytest.raises(ValueError, match=r"Discrete\(77\)"):
+        other.add_episode(episode)
+    assert len(other) == 0
+
+
+# -- errors --------------------------------------------------------------------------------------------------
+
+WRONG: dict[str, tuple[str, Any, type[Exception], str]] = {
+    "one observation for four": ("obs", np.zeros((4, 84, 84), np.uint8), ValueError, r"obs.*\(4, 4, 84, 84\)"),
+    "scaled observations": ("obs", np.full((4, 4, 84, 84), 0.5), ValueError, "obs: values of dtype float64 do not fit"),
+    "text": ("new_obs", np.full((4, 4, 84, 84), "a"), TypeError, "new_obs: "),
+    "a dict": ("new_obs", {"image": 0}, ValueError, "new_obs must have the shape"),
+    "actions of three": ("action", np.zeros(3, np.int64), ValueError, r"action must have the shape \(4,\), got \(3,\)"),
+    "half an action": ("action", np.full(4, 0.5), ValueError, "action: .*0.5"),
+    "rewards of two": ("reward", np.zeros(2), ValueError, "reward"),
+    "one end for all": ("done", np.array(True), ValueError, "done"),
+    "one info for all": ("infos", [{}], ValueError, "infos must be 4 dicts"),
+    "an info for all": ("infos", {}, ValueError, "infos must be 4 dicts"),
+    "no infos": ("infos", None, ValueError, "infos must be 4 dicts"),
+    "infos that are none": ("infos", [1, 2, 3, 4], ValueError, "infos must be 4 dicts"),
+    "a wrong last observation": (
+        "infos", [{"terminal_observation": np.zeros((84, 84), np.uint8)}] * 4,
+        ValueError, r"infos\[0\]\['terminal_observation'\] must have the shape",
+    ),
+    "features of another size": ("features", np.zeros((4, 3)), ValueError, r"features.*\(4, 5\), got \(4, 3\)"),
+    "no features": ("features", None, ValueError, "no features were passed"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "value", "kind", "message"), WRONG.values(), ids=WRONG)
+def test_what_does_not_fit_is_an_error_and_changes_nothing(
+    stream: Stream, name: str, value: Any, kind: type[Exception], message: str
+) -> None:
+    transitions, features = stream[-1], features_of(stream)
+    recording = RecordBuffer(*stream[:2], n_envs=stream[2], feature_space=5)
+    record_stream(recording, stream, 0, 10, features)
+    now = transitions[10]
+    right: Any = {
+        "obs": now.obs, "action": now.action, "new_obs": transitions[11].obs, "reward": now.reward,
+        "done": np.ones(4, np.bool_) if name == "infos" else now.done, "infos": now.infos, "features": features[10],
+    }  # fmt: skip
+    with pytest.raises(kind, match=message):
+        recording.record(**{**right, name: value})
+    record_stream(recording, stream, 10, 30, features)
+    recording.finish()
+    hold_stream(recording.buffer, transitions[:30], features)
+
+
+@pytest.mark.parametrize("stream", ["console"], indirect=True)
+def test_keys_of_dict_observations_are_looked_at(stream: Stream) -> None:
+    recording = RecordBuffer(*stream[:2], n_envs=stream[2])
+    now, following = stream[-1][0], stream[-1][1].obs
+    for wrong in ({"screen": now.obs["screen"]}, {**now.obs, "sound": 0}, now.obs["screen"]):
+        with pytest.raises(ValueError, match=r"obs must be a dict with the keys \['lives', 'ram', 'screen'\], got"):
+            recording.record(wrong, now.action, following, now.reward, now.done, now.infos)
+    wrong = {**now.obs, "ram": now.obs["ram"][:1]}
+    with pytest.raises(ValueError, match=r"obs\['ram'\] must have the shape"):
+        recording.record(wrong, now.action, following, now.reward, now.done, now.infos)
+    assert len(recording) == 0
+
+
+def test_features_that_nobody_asked_for_are_an_error(stream: Stream) -> None:
+    recording = RecordBuffer(*stream[:2], n_envs=stream[2])
+    with pytest.raises(ValueError, match="features were passed, and feature_space of the recording is None"):
+        record_stream(recording, stream, 0, 1, features_of(stream))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"feature_space": 0}, "feature_space must be a space or a positive number"),
+        ({"feature_space": "5"}, "feature_space must be a space or a positive number"),
+        ({"n_envs": 0}, "n_envs=0"),
+        ({"n_envs": 4, "buffer_size": 3}, "buffer_size=3"),
+        ({"feature_space": spaces.Dict({"observation": spaces.Discrete(2)})}, r"parts named \['observation'\]"),
+        ({"compression_method": "zst"}, "zst"),
+        ({"resume": True}, "storage"),
+    ],
+)
+def test_arguments_that_do_not_fit_say_why(options: Any, message: str) -> None:
+    space = spaces.Box(0, 255, (4, 84, 84), np.uint8)
+    with pytest.raises(ValueError, match=message):
+        RecordBuffer(space, spaces.Discrete(2), **options)
+
+
+def test_what_it_is(stream: Stream) -> None:
+    recording = recorded(stream)
+    assert repr(recording) == f"RecordBuffer({N_STEPS * 4} transitions of 4 environments)"
+    assert isinstance(recording.buffer, CompressedReplayBuffer)
