@@ -84,6 +84,16 @@ class Trajectory:
         return flags
 
     @property
+    def buffer(self) -> ReplayBuffer:
+        """The buffer that it is in."""
+        return self._buffer
+
+    @property
+    def total_reward(self) -> float:
+        """The sum of the rewards, as they are stored: a wrapper may have clipped them."""
+        return float(self.rewards.sum(dtype=np.float64))
+
+    @property
     def action_space(self) -> spaces.Space[Any]:
         """The space that actions are of."""
         return self._buffer.action_space
