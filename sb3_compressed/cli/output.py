@@ -15,7 +15,7 @@ import typer
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-__all__ = ["Json", "note", "progress_bar", "show"]
+__all__ = ["Json", "is_watched", "note", "progress_bar", "show"]
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead, for machines.")]
 
@@ -39,6 +39,11 @@ def progress_bar() -> Progress:
     """Return a progress bar that is gone when the work is done."""
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
     return Progress(*columns, console=Console(stderr=True), transient=True)
+
+
+def is_watched() -> bool:
+    """Tell whether somebody sees what moves, for progress bars that are not of Rich."""
+    return Console(stderr=True).is_terminal
 
 
 def _plain(value: Any) -> Any:

@@ -113,8 +113,9 @@ def _is_image(space: spaces.Space[Any]) -> bool:
 
 def _n_frames(buffer: ReplayBuffer, key: str | None) -> int:
     arrays: Any = buffer.observations
-    array: Any = arrays if key is None else arrays[key]
-    return int(array.n_frames) if isinstance(array, CompressedArray) else 1
+    array = arrays if key is None else arrays[key]
+    n_frames: int = array.n_frames if isinstance(array, CompressedArray) else 1
+    return n_frames
 
 
 def pictures_of(episode: Trajectory, layout: PictureLayout) -> Iterator[NDArray[np.uint8]]:
