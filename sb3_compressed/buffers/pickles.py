@@ -83,7 +83,7 @@ def claims_of_pickle(path: Path) -> PickleClaims:
         elif code == "STACK_GLOBAL" and len(texts) >= 2:
             claims.classes.append(f"{texts[-2]}.{texts[-1]}")
         elif latest in NUMBERS and code in VALUES:  # an attribute's name, and its value
-            claims.numbers.setdefault(latest, code == "NEWTRUE" if argument is None else argument)
+            claims.numbers[latest] = code == "NEWTRUE" if argument is None else argument
         latest = memo.get(argument) if code.endswith("BINGET") else argument if "UNICODE" in code else None
         if isinstance(latest, str):
             texts.append(latest)

@@ -26,7 +26,7 @@ def export(
     unpickle: Unpickle = False,
     as_json: Json = False,
 ) -> None:
-    """Write the episodes of a stored buffer to a Minari dataset, bit for bit (pip install 'sb3-compressed[minari]')."""
+    """Write the episodes of a stored buffer to a Minari dataset, bit for bit. It needs the extra "minari"."""
     from sb3_compressed.datasets import export_minari
 
     given = {"author": author, "algorithm_name": algorithm_name, "description": description}

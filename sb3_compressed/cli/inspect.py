@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import typer
-from rich.table import Table
 from rich.text import Text
 
 from sb3_compressed.cli.output import Json, show
@@ -29,7 +28,7 @@ def inspect(source: Source, unpickle: Unpickle = False, as_json: Json = False) -
     if place.is_pickle and not unpickle:
         result |= _claims(place.path)
         advice = "A pickle can run any code when it is opened: --unpickle opens it, if you trust it."
-        show(result, _table(_lines_of_claims(result)), advice, as_json=as_json)
+        show(result, *_texts(_lines_of_claims(result)), advice, as_json=as_json)
         return
     damage = None
     try:
@@ -39,7 +38,7 @@ def inspect(source: Source, unpickle: Unpickle = False, as_json: Json = False) -
     result["disk_bytes"] = _disk_bytes(place.path)
     if not place.is_pickle:
         result["health"] = _health(place.path, damage)
-    show(result, _table(_lines(result)), as_json=as_json)
+    show(result, *_texts(_lines(result)), as_json=as_json)
     if damage:
         raise typer.Exit(1)
 
@@ -87,11 +86,13 @@ def _health(folder: Path, damage: str | None) -> dict[str, Any]:
 # -- for people ----------------------------------------------------------------------------------------------------
 
 
-def _table(lines: Iterator[tuple[str, str]]) -> Table:
-    table = Table.grid(padding=(0, 2))
+def _texts(lines: Iterator[tuple[str, str]]) -> Iterator[Text]:
     for name, text in lines:
-        table.add_row(Text(name, style="bold"), Text(text))  # as it is: paths and spaces have brackets
-    return table
+        yield Text.assemble((f"{name:<{NAME_WIDTH}}", "bold"), text)
+
+
+#: Characters that what is told has for its name.
+NAME_WIDTH = 14
 
 
 def _lines_of_claims(result: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

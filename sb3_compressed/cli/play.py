@@ -18,43 +18,34 @@ def play(
     episode: Annotated[
         int | None,
         typer.Option(
-            help="Number of the episode, from 0. [default: of those whose begin and end are there, the one with the "
-            "highest return]",
-            show_default=False,
+            help="Number of the episode, from 0.", show_default="the best of those whose begin and end are there"
         ),
     ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Video to write, .mp4 or .gif. [default: episode-<number>.mp4, none if there is a --sheet]",
-            show_default=False,
+            help="Video to write, .mp4 or .gif.", show_default="episode-NUMBER.mp4, or none if there is a --sheet"
         ),
     ] = None,
     sheet: Annotated[
-        Path | None, typer.Option(help="Contact sheet to write: evenly spaced pictures in a .png.", show_default=False)
+        Path | None, typer.Option(help="Contact sheet to write, evenly spaced pictures in a .png.")
     ] = None,
     pictures: Annotated[int, typer.Option(min=1, help="How many pictures the contact sheet has.")] = 20,
     fps: Annotated[float, typer.Option(help="Frames of the video a second.")] = 15,
     scale: Annotated[
         int | None,
-        typer.Option(
-            min=1,
-            help="How many times as wide and high pixels are. [default: what is good to look at]",
-            show_default=False,
-        ),
+        typer.Option(min=1, help="How many times as wide and high pixels are.", show_default="large enough to see"),
     ] = None,
     key: Annotated[
-        str | None,
-        typer.Option(help="The part of Dict observations to show, if several can be shown.", show_default=False),
+        str | None, typer.Option(help="The part of Dict observations to show, if several can be shown.")
     ] = None,
     channels: Annotated[
-        int | None,
-        typer.Option(help="1 for grey pictures, 3 for colours, if what is found is wrong.", show_default=False),
+        int | None, typer.Option(help="1 for grey pictures, 3 for colours.", show_default="found out")
     ] = None,
     unpickle: Unpickle = False,
     as_json: Json = False,
 ) -> None:
-    """Show a stored episode as a video, a contact sheet or both (pip install 'sb3-compressed[video]')."""
+    """Show a stored episode as a video, a contact sheet, or both. It needs the extra "video"."""
     from sb3_compressed.datasets import trajectories, write_contact_sheet, write_video
     from sb3_compressed.datasets.statistics import best_episode
 

@@ -20,6 +20,8 @@ __all__ = ["write_contact_sheet"]
 LEAST = 120
 #: Pixels around pictures, and those below them for their numbers.
 MARGIN, LINE = 6, 16
+#: Dark, and not the black of many games.
+BACKGROUND = 48
 
 
 def write_contact_sheet(
@@ -94,7 +96,7 @@ def _grid(pictures: list[NDArray[np.uint8]]) -> NDArray[np.uint8]:
     n = len(pictures)
     columns, rows = n_columns(n), math.ceil(n / n_columns(n))
     shape = rows * (height + LINE + MARGIN) + MARGIN, columns * (width + MARGIN) + MARGIN, *pictures[0].shape[2:]
-    grid = np.zeros(shape, np.uint8)
+    grid = np.full(shape, BACKGROUND, np.uint8)
     for index, picture in enumerate(pictures):
         top, left = place(index, n, height, width)
         grid[top : top + height, left : left + width] = picture

@@ -114,8 +114,7 @@ def _is_image(space: spaces.Space[Any]) -> bool:
 def _n_frames(buffer: ReplayBuffer, key: str | None) -> int:
     arrays: Any = buffer.observations
     array = arrays if key is None else arrays[key]
-    n_frames: int = array.n_frames if isinstance(array, CompressedArray) else 1
-    return n_frames
+    return array.n_frames if isinstance(array, CompressedArray) else 1
 
 
 def pictures_of(episode: Trajectory, layout: PictureLayout) -> Iterator[NDArray[np.uint8]]:
@@ -139,7 +138,8 @@ def fitting_scale(picture: NDArray[np.uint8], scale: int | None, least: int) -> 
     :raises ValueError: if that is not positive
     """
     if scale is None:
-        return -(-least // min(picture.shape[:2]))
+        shorter: int = min(picture.shape[:2])
+        return -(-least // shorter)
     if scale < 1:
         raise ValueError(f"scale must be positive, got {scale}")
     return scale
