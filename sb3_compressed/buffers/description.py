@@ -17,7 +17,7 @@ from sb3_compressed.codecs import LearningCodec
 
 __all__ = ["describe"]
 
-#: Runs of consecutive rows of which payloads are counted, and the rows of each.
+#: Runs of consecutive rows of which payloads are counted, at most, and the rows of each.
 N_RUNS, ROWS = 16, 65
 
 
@@ -90,7 +90,8 @@ def _payload_bytes_per_transition(buffer: ReplayBuffer, arrays: dict[str, Any]) 
     for names in streams(buffer).values():
         of_stream = [arrays[name] for name in names if name in compressed]
         if of_stream:
-            starts = np.unique(np.linspace(0, max(len(rows) - ROWS, 0), N_RUNS).astype(int))
+            starts = np.arange(0, len(rows) - 1, ROWS - 1)
+            starts = starts[np.unique(np.linspace(0, len(starts) - 1, N_RUNS).astype(int))]
             counts = [_new_payloads(buffer, of_stream, rows[start : start + ROWS]) for start in starts]
             total += sum(nbytes for nbytes, _ in counts) / sum(n for _, n in counts)
     return total

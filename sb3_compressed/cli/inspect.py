@@ -128,8 +128,8 @@ def _lines_of_content(result: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield f"codec {key}".rstrip(), f"{part['codec'] or 'none, a plain array'}{learned}{stack}"
     raw, payload = result["raw_bytes_per_transition"], result["payload_bytes_per_transition"]
     if payload is not None:
-        ratio = f", 1/{result['ratio']:,.0f}" if result["ratio"] else ""
-        yield "a transition", f"{payload:,.0f} bytes of {raw:,.0f}{ratio}"
+        ratio = f", {result['ratio']:,.1f} times less" if result["ratio"] else ""
+        yield "a transition", f"{payload:,.0f} bytes of observations instead of {raw:,.0f}{ratio}"
     yield from _lines_of_episodes(result["episodes"])
 
 
@@ -154,7 +154,7 @@ def _health_text(result: Mapping[str, Any]) -> str:
         parts.append("is written to at present")
     elif health["unfinished"]:
         parts.append(f"{', '.join(health['unfinished'])} is left of a process that was ended, and of no concern")
-    return f"{', '.join(parts)}; sb3-compressed verify looks at every byte"
+    return f"{', '.join(parts)}; sb3-compressed verify {result['path']} looks at every byte"
 
 
 def _size(nbytes: float) -> str:

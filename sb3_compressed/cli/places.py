@@ -26,6 +26,7 @@ __all__ = ["Place", "Source", "Unpickle", "find", "opened"]
 Source = Annotated[
     Path,
     typer.Argument(
+        metavar="PATH",
         help="The folder of a buffer (storage=<folder> or save_checkpoint), a checkpoint step_... of "
         "BufferCheckpointCallback, the folder of these, of which the latest is taken, or a pickle that "
         "save_replay_buffer wrote.",
