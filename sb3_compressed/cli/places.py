@@ -92,7 +92,7 @@ def _latest(path: Path) -> Place:
         n_others = len([*path.glob("step_*/model.zip")]) - 1
         note(f"{path}: the latest checkpoint is {latest.name}" + (f", of {n_others + 1}" if n_others else ""))
         return Place(latest / "buffer", checkpoint=latest)
-    unfinished = sorted(folder.name for folder in path.glob(f"*.{UNFINISHED}"))
+    unfinished = sorted(folder.name for folder in path.glob(f"step_*.{UNFINISHED}"))
     if not unfinished:
         raise StorageError(f"{path} holds no buffer, nor checkpoints of one")
     newest = path / NEWEST

@@ -57,14 +57,17 @@ def test_the_checkpoint_is_told_of(checkpoints: Path) -> None:
     assert told["transitions"] == int(newest.name.partition("_")[2])
 
 
-def error_of(path: Path) -> str:
-    """Return what all commands say of a path."""
-    outputs = [
-        run(*command, path) for command in (["inspect"], ["verify"], ["play"], ["export", "--minari", "a/bc-v0"])
-    ]
-    assert {(done.returncode, done.stdout) for done in outputs} == {(1, "")}
-    [error] = {done.stderr for done in outputs}
-    return error
+def error_of(path: Path, *command: str) -> str:
+    """Return what a command says of a path."""
+    done = run(*(command or ["verify"]), path)
+    assert (done.returncode, done.stdout) == (1, "")
+    return done.stderr
+
+
+@pytest.mark.parametrize("command", [["inspect"], ["play"], ["export", "--minari", "test/none-v0"]])
+def test_all_commands_say_the_same(command: list[str], tmp_path: Path) -> None:
+    assert error_of(tmp_path, *command) == error_of(tmp_path)
+    assert error_of(tmp_path) == f"Error: {tmp_path} holds no buffer, nor checkpoints of one\n"
 
 
 def test_a_path_that_leads_nowhere(tmp_path: Path, checkpoints: Path) -> None:
