@@ -62,7 +62,7 @@ def write_contact_sheet(
     pen = draw.Draw(sheet)
     for index, step in enumerate(steps):
         top, left = place(index, len(steps), *_size(pictures[0], scale))
-        pen.text((left, top + _size(pictures[0], scale)[0] + 2), f"step {step}", fill="white")
+        pen.text((left + 1, top + _size(pictures[0], scale)[0] + 2), f"step {step}", fill="white")
     sheet.save(path, "PNG")
     return steps
 

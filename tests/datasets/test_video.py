@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import imageio_ffmpeg
+import cv2
 import numpy as np
 import pytest
 from conftest import Stream
@@ -46,11 +46,14 @@ def frames_of_gif(path: Path, mode: str) -> NDArray[np.uint8]:
         return np.stack([np.asarray(frame.convert(mode)) for frame in ImageSequence.Iterator(image)])
 
 
-def frames_of_mp4(path: Path) -> tuple[dict[str, Any], NDArray[np.uint8]]:
-    reader = imageio_ffmpeg.read_frames(str(path))
-    told = next(reader)
-    width, height = told["size"]
-    return told, np.stack([np.frombuffer(frame, np.uint8).reshape(height, width, 3) for frame in reader])
+def frames_of_mp4(path: Path) -> tuple[float, NDArray[np.uint8]]:
+    """Return frames a second, and the frames, as another reader than the writer's finds them."""
+    video = cv2.VideoCapture(str(path))
+    fps, frames = video.get(cv2.CAP_PROP_FPS), []
+    while (found := video.read())[0]:
+        frames.append(found[1][..., ::-1])  # from blue, green, red
+    video.release()
+    return fps, np.stack(frames)
 
 
 @pytest.mark.parametrize("stream", ["atari", "atari-channel-last"], indirect=True)
@@ -71,8 +74,8 @@ def test_a_gif_shows_every_pixel_of_the_newest_frames(stream: Stream, tmp_path: 
 def test_an_mp4_shows_them_nearly(stream: Stream, tmp_path: Path) -> None:
     episode = next(trajectories(filled(stream)))
     write_video(episode, tmp_path / "episode.mp4", fps=30)
-    told, frames = frames_of_mp4(tmp_path / "episode.mp4")
-    assert (told["codec"], told["fps"], told["size"]) == ("h264", 30, (252, 252))
+    fps, frames = frames_of_mp4(tmp_path / "episode.mp4")
+    assert fps == 30
     expected = episode.observations[:, -1].repeat(3, axis=1).repeat(3, axis=2)
     assert frames.shape == (*expected.shape, 3)
     assert np.abs(frames.mean(axis=-1) - expected).mean() < 4
@@ -110,7 +113,8 @@ def test_a_stack_of_three_grey_frames_is_no_colour(tmp_path: Path) -> None:
     grey = screens(20).mean(axis=-1).astype(np.uint8)
     stacks = np.stack([grey[age : 18 + age] for age in range(3)], axis=1)
     [found] = trajectories(holding(stacks))
-    assert found.buffer.observations.n_frames == 3, "found from the data"
+    observations: Any = found.buffer.observations
+    assert observations.n_frames == 3, "found from the data"
     write_video(found, tmp_path / "found.gif", scale=1)
     np.testing.assert_array_equal(frames_of_gif(tmp_path / "found.gif", "L"), grey[2:])
     [unknown] = trajectories(holding(stacks, ReplayBuffer))
@@ -127,9 +131,8 @@ def test_more_colours_than_a_gif_has_and_odd_sides(tmp_path: Path) -> None:
     assert frames.shape == pictures.shape
     assert np.abs(frames.astype(int) - pictures).mean() < 8
     write_video(episode, tmp_path / "episode.mp4", scale=1)
-    told, frames = frames_of_mp4(tmp_path / "episode.mp4")
-    assert told["size"] == (46, 32), "even, since pixels share their colours by twos"
-    assert len(frames) == 4
+    _, frames = frames_of_mp4(tmp_path / "episode.mp4")
+    assert frames.shape == (4, 32, 46, 3), "even, since pixels share their colours by twos"
     assert np.abs(frames[:, :31, :45].astype(int) - pictures).mean() < 16
 
 
@@ -200,7 +203,7 @@ def test_an_error_leaves_the_file_that_there_was(stream: Stream, tmp_path: Path)
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a disk that is full is there on Linux")
 def test_ffmpegs_errors_are_told(stream: Stream, tmp_path: Path) -> None:
     (tmp_path / "episode.unfinished.gif").symlink_to("/dev/full")
-    with pytest.raises(OSError, match="FFmpeg cannot write .*No space left"):
+    with pytest.raises(OSError, match=r"FFmpeg cannot write .*No space left"):
         write_video(next(trajectories(filled(stream))), tmp_path / "episode.gif")
     assert not (tmp_path / "episode.gif").exists()
 
