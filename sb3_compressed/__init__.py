@@ -19,7 +19,14 @@ if TYPE_CHECKING:
     )
     from sb3_compressed.callbacks import BufferCheckpointCallback, latest_checkpoint
     from sb3_compressed.codecs import Codec, available_codecs, get_codec, register_codec
-    from sb3_compressed.datasets import Trajectory, export_minari, import_minari, trajectories
+    from sb3_compressed.datasets import (
+        Trajectory,
+        export_minari,
+        import_minari,
+        trajectories,
+        write_contact_sheet,
+        write_video,
+    )
     from sb3_compressed.dtypes import find_buffer_dtypes
     from sb3_compressed.errors import (
         CodecError,
@@ -70,6 +77,8 @@ __all__ = [
     "save_checkpoint",
     "trajectories",
     "verify",
+    "write_contact_sheet",
+    "write_video",
 ]
 
 # Each name is imported when it is first used, from the first of these that has it: arrays and codecs are useful

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from sb3_compressed.buffers.mixin import CompressedReplay
 from sb3_compressed.errors import StorageError
 from sb3_compressed.storage.store import Store
 
-__all__ = ["load_checkpoint", "save_checkpoint"]
+__all__ = ["load_checkpoint", "open_to_read", "save_checkpoint"]
 
 
 def save_checkpoint(buffer: CompressedReplay, folder: str | PathLike[str], *, overwrite: bool = False) -> None:
@@ -51,9 +52,33 @@ def load_checkpoint(folder: str | PathLike[str], *, follow: bool = False, repair
     :raises CorruptStorage: if a file is damaged
     """
     store = Store.open(Path(folder), repair=repair)
+    return _class_in(store).of_store(store, kwargs, follow=follow)
+
+
+def open_to_read(folder: str | PathLike[str]) -> Any:
+    """Return the buffer that a folder holds, to look at in place, whoever writes to it; little of it is read.
+
+    Hindsight replay is opened without its environment, which only sampling needs.
+
+    :raises StorageError: as :func:`load_checkpoint`
+    :raises CorruptStorage: if what has to be read for that is damaged
+    """
+    store = Store.open(Path(folder))
+    cls = _class_in(store)
+    needs_env = "env" in inspect.signature(cls).parameters
+    return cls.of_store(store, {"device": "cpu", **({"env": None} if needs_env else {})}, follow=True)
+
+
+def _class_in(store: Store) -> type[CompressedReplay]:
+    """Return the class of the buffer that a store holds.
+
+    :raises StorageError: if it is not of this package; the store is closed then
+    """
     name = store.about.get("class")
     if store.about and name not in replay.__all__:
         store.close()
-        raise StorageError(f"{folder} holds a {name}, which is not of this package; use {name}.from_checkpoint")
+        raise StorageError(
+            f"{store.log.folder} holds a {name}, which is not of this package; use {name}.from_checkpoint"
+        )
     cls: type[CompressedReplay] = getattr(replay, name or "CompressedReplayBuffer")
-    return cls.of_store(store, kwargs, follow=follow)
+    return cls

@@ -12,7 +12,7 @@ import sys
 import typer
 
 from sb3_compressed import __version__
-from sb3_compressed.cli import verify
+from sb3_compressed.cli import export, inspect, play, verify
 from sb3_compressed.cli.output import note
 
 __all__ = ["app", "main"]
@@ -24,7 +24,10 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.command()(inspect.inspect)
 app.command()(verify.verify)
+app.command()(export.export)
+app.command()(play.play)
 
 
 def _show_version(asked: bool) -> None:

@@ -14,8 +14,9 @@ import numpy as np
 import typer
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.text import Text
 
-__all__ = ["Json", "note", "progress_bar", "show"]
+__all__ = ["Json", "is_watched", "note", "progress_bar", "show"]
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead, for machines.")]
 
@@ -27,7 +28,10 @@ def show(result: Mapping[str, Any], *for_people: RenderableType, as_json: bool) 
         console.print_json(json.dumps(result, default=_plain), indent=1, highlight=console.is_terminal)
         return
     for part in for_people:
-        console.print(part)
+        is_text = isinstance(
+            part, str | Text
+        )  # as it is: paths have brackets, and whoever reads lines wants them whole
+        console.print(Text(part) if isinstance(part, str) else part, soft_wrap=is_text)
 
 
 def note(text: str) -> None:
@@ -39,6 +43,11 @@ def progress_bar() -> Progress:
     """Return a progress bar that is gone when the work is done."""
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
     return Progress(*columns, console=Console(stderr=True), transient=True)
+
+
+def is_watched() -> bool:
+    """Tell whether somebody sees what moves, for progress bars that are not of Rich."""
+    return Console(stderr=True).is_terminal
 
 
 def _plain(value: Any) -> Any:

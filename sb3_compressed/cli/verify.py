@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
-
 import typer
 
 from sb3_compressed.cli.output import Json, show
+from sb3_compressed.cli.places import Source, find
+from sb3_compressed.errors import StorageError
 
 __all__ = ["verify"]
 
 
-def verify(
-    path: Annotated[Path, typer.Argument(help="The folder of a checkpoint or of a buffer with storage=<folder>.")],
-    as_json: Json = False,
-) -> None:
+def verify(source: Source, as_json: Json = False) -> None:
     """Look at every byte of a buffer's folder; the exit code is 1 if anything is damaged."""
     from sb3_compressed.storage import verify as damages_in
 
-    damages = damages_in(path)
-    lines = damages or [f"{path}: everything is as it was written"]
-    show({"path": path, "damages": damages}, *lines, as_json=as_json)
+    place = find(source)
+    if place.is_pickle:
+        raise StorageError(f"{place.path} is a pickle, in which there are no checksums to look at; folders have them")
+    damages = damages_in(place.path)
+    lines = damages or [f"{place.path}: everything is as it was written"]
+    show({"path": place.path, "damages": damages}, *lines, as_json=as_json)
     if damages:
         raise typer.Exit(1)

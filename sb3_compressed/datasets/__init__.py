@@ -1,6 +1,8 @@
-"""Replay buffers as offline data: episodes, and datasets that others can read."""
+"""Replay buffers as offline data: episodes, and datasets and videos that others can read."""
 
+from sb3_compressed.datasets.contact_sheet import write_contact_sheet
 from sb3_compressed.datasets.episodes import Trajectory, trajectories
 from sb3_compressed.datasets.minari import export_minari, import_minari
+from sb3_compressed.datasets.video import write_video
 
-__all__ = ["Trajectory", "export_minari", "import_minari", "trajectories"]
+__all__ = ["Trajectory", "export_minari", "import_minari", "trajectories", "write_contact_sheet", "write_video"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -12,6 +13,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from stable_baselines3.common.buffers import ReplayBuffer
 
+from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.buffers.resize import rows_by_age
 
 __all__ = ["Trajectory", "trajectories"]
@@ -87,6 +89,16 @@ class Trajectory:
         return self._buffer.observation_space
 
     @property
+    def buffer(self) -> ReplayBuffer:
+        """The buffer that it is in."""
+        return self._buffer
+
+    @property
+    def total_reward(self) -> float:
+        """The sum of the rewards, as they are stored: a wrapper may have clipped them."""
+        return float(self.rewards.sum(dtype=np.float64))
+
+    @property
     def action_space(self) -> spaces.Space[Any]:
         """The space that actions are of."""
         return self._buffer.action_space
@@ -160,19 +172,40 @@ def trajectories(buffer: ReplayBuffer) -> Iterator[Trajectory]:
 
 
 def _continues(buffer: ReplayBuffer, rows: NDArray[np.int64], env: int) -> NDArray[np.bool_]:
-    """Tell for each row whether the observation of the row after it is its next observation, bit for bit."""
+    """Tell for each row that is not done whether the observation of the row after it is its next one, bit for bit."""
     continues = np.ones(len(rows), np.bool_)
-    for first in range(0, len(rows) - 1, AT_ONCE):
-        some, others = rows[first : first + AT_ONCE], rows[first + 1 : first + AT_ONCE + 1]
-        some = some[: len(others)]
-        following, next_ones = _observation(buffer, others, env), _next_observation(buffer, some, env)
+    is_open = ~buffer.dones[rows[:-1], env].astype(np.bool_) & ~_share_slots(buffer, rows, env)
+    unknown = np.flatnonzero(is_open)  # the others need not be decoded
+    for first in range(0, len(unknown), AT_ONCE):
+        some = unknown[first : first + AT_ONCE]
+        following = _observation(buffer, rows[some + 1], env)
+        next_ones = _next_observation(buffer, rows[some], env)
         if not isinstance(following, dict):
             following, next_ones = {"": following}, {"": next_ones}
         for key, values in following.items():
             n = len(values)
             same = values.reshape(n, -1).view(np.uint8) == next_ones[key].reshape(n, -1).view(np.uint8)
-            continues[first : first + n] &= same.all(axis=1)
+            continues[some] &= same.all(axis=1)
     return continues
+
+
+def _share_slots(buffer: ReplayBuffer, rows: NDArray[np.int64], env: int) -> NDArray[np.bool_]:
+    """Tell for each row but the last whether its next observation and the one after it are known to be one slot."""
+    if buffer.optimize_memory_usage:  # there are no others
+        return np.ones(max(len(rows) - 1, 0), np.bool_)
+    shared = np.ones(max(len(rows) - 1, 0), np.bool_)
+    arrays: Any = buffer.observations
+    of_next: Any = buffer.next_observations
+    keys = arrays if isinstance(arrays, dict) else None
+    for ours, theirs in [(arrays[key], of_next[key]) for key in keys] if keys else [(arrays, of_next)]:
+        if not (isinstance(ours, CompressedArray) and isinstance(theirs, CompressedArray)):
+            return np.zeros_like(shared)
+        following, next_ones = ours.slots[rows[1:], env], theirs.slots[rows[:-1], env]
+        if following.dtype == object:
+            shared &= np.fromiter(map(operator.is_, following, next_ones), np.bool_, len(shared))
+        else:  # addresses
+            shared &= following == next_ones
+    return shared
 
 
 def _observation(buffer: ReplayBuffer, rows: NDArray[np.int64], env: int) -> Any:

@@ -46,11 +46,12 @@ def export_minari(
         ``author``
     :return: the dataset
     :raises ImportError: if Minari is not installed: ``pip install 'sb3-compressed[minari]'``
-    :raises ValueError: if there is such a dataset already, or the buffer is empty
+    :raises ValueError: if there is such a dataset already, its name is malformed, or the buffer is empty
     """
     minari = _minari()
     if not buffer.size():
         raise ValueError("there is nothing in the buffer that could be exported")
+    minari.dataset.minari_dataset.parse_dataset_id(dataset_id)  # raises; Minari itself looks when all is written
     lengths: list[tuple[Trajectory, int]] = []
 
     def parts() -> Iterator[Any]:
@@ -146,6 +147,7 @@ def _minari() -> Any:
     try:
         import minari
         import minari.data_collector
+        import minari.dataset.minari_dataset
     except ImportError:
         older = " (it needs Python 3.11 or newer)" if sys.version_info < (3, 11) else ""
         raise ImportError(f"Minari is not installed: pip install 'sb3-compressed[minari]'{older}") from None

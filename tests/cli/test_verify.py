@@ -45,7 +45,7 @@ def test_a_folder_that_is_damaged(tmp_path: Path) -> None:
 def test_no_folder_of_a_buffer(tmp_path: Path) -> None:
     done = run("verify", tmp_path)
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == f"Error: {tmp_path} holds no buffer\n"
+    assert done.stderr == f"Error: {tmp_path} holds no buffer, nor checkpoints of one\n"
 
 
 def test_a_folder_that_is_written_to_meanwhile(tmp_path: Path) -> None:

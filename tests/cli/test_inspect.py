@@ -1,0 +1,244 @@
+"""``sb3-compressed inspect`` tells what is stored, without opening pickles or reading all of it."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import writer
+from commands import ENVIRONMENT, run
+from conftest import recorded
+from stable_baselines3.common.buffers import ReplayBuffer
+from stable_baselines3.common.envs import BitFlippingEnv
+from stable_baselines3.common.save_util import save_to_pkl
+
+from sb3_compressed import (
+    CompressedDictReplayBuffer,
+    CompressedHerReplayBuffer,
+    CompressedReplayBuffer,
+    save_checkpoint,
+    trajectories,
+)
+
+ROWS = 100
+
+
+def filled(name: str, n_steps: int, cls: Any = CompressedReplayBuffer, **options: Any) -> Any:
+    space, action_space, n_envs, transitions = recorded(name)
+    buffer = cls(ROWS * n_envs, space, action_space, n_envs=n_envs, device="cpu", **options)
+    for transition in transitions[:n_steps]:
+        transition.add_to(buffer)
+    return buffer
+
+
+def told(*arguments: Any) -> Any:
+    done = run("inspect", *arguments, "--json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("way", ["storage", "saved"])
+def test_what_a_folder_holds(way: str, tmp_path: Path) -> None:
+    if way == "storage":
+        buffer = filled("atari", 250, storage=tmp_path / "buffer")
+        buffer.flush()  # it goes on being written to
+    else:
+        buffer = filled("atari", 250)
+        save_checkpoint(buffer, tmp_path / "buffer")
+    found = told(tmp_path / "buffer")
+    assert found["kind"] == "folder"
+    assert found["class"] == "CompressedReplayBuffer"
+    assert found["observation_space"] == "Box(0, 255, (4, 84, 84), uint8)"
+    assert found["action_space"] == "Discrete(4)"
+    assert (found["n_envs"], found["rows"], found["capacity"], found["transitions"]) == (4, 100, 400, 400)
+    assert (found["position"], found["full"]) == (50, True)
+    codec = found["observations"][""]
+    assert codec["codec"].startswith("Delta(")
+    assert codec["learned_bytes"] == buffer.observations.codec.nbytes > 0
+    assert codec["frames"] == 4
+    assert found["raw_bytes_per_transition"] == 2 * 4 * 84 * 84
+    assert 0 < found["payload_bytes_per_transition"] < 300
+    assert found["ratio"] == pytest.approx(2 * 4 * 84 * 84 / found["payload_bytes_per_transition"])
+    assert 0 < found["disk_bytes"] <= sum(path.stat().st_size for path in (tmp_path / "buffer").iterdir())
+    episodes = [*trajectories(buffer)]
+    whole = [each for each in episodes if each.has_begin and each.has_end]
+    returns = [each.rewards.sum() for each in whole]
+    assert found["episodes"]["episodes"] == len(episodes)
+    assert found["episodes"]["whole"] == len(whole) > 3
+    assert found["episodes"]["unfinished"] == sum(not each.has_end for each in episodes)
+    assert found["episodes"]["without_begin"] == sum(not each.has_begin for each in episodes)
+    lengths = np.array([len(each) for each in whole])
+    assert found["episodes"]["lengths"] == {
+        "min": lengths.min(), "median": np.median(lengths), "max": lengths.max()
+    }  # fmt: skip
+    assert found["episodes"]["returns"]["max"] == max(returns)
+    best = episodes[found["episodes"]["best"]]
+    assert best.has_begin
+    assert best.has_end
+    assert best.rewards.sum() == max(returns)
+    assert found["health"] == {
+        "opens": True, "damage": None, "is_written_to": way == "storage", "unfinished": []
+    }  # fmt: skip
+
+
+def test_payloads_are_counted_once(tmp_path: Path) -> None:
+    buffer = filled("atari", 80, compression_method="none", frame_stack=4)
+    save_checkpoint(buffer, tmp_path / "buffer")
+    transitions = recorded("atari")[3]
+    # A step after the first adds a frame, unless nothing moves, and an end the four of the next episode's begin.
+    moved = sum((step.obs != step.next_obs).any(axis=(1, 2, 3)).sum() for step in transitions[1:80])
+    ends = sum(step.done.sum() for step in transitions[:79])
+    expected = 84 * 84 * (moved + 4 * ends) / (79 * 4)
+    assert told(tmp_path / "buffer")["payload_bytes_per_transition"] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "cls"), [("console", CompressedDictReplayBuffer), ("goal-bits", CompressedHerReplayBuffer)]
+)
+def test_dict_observations(name: str, cls: Any, tmp_path: Path) -> None:
+    options = {"env": BitFlippingEnv()} if cls is CompressedHerReplayBuffer else {}
+    buffer = filled(name, 40, cls, **options)
+    save_checkpoint(buffer, tmp_path / "buffer")
+    found = told(tmp_path / "buffer")
+    assert found["class"] == cls.__name__
+    assert set(found["observations"]) == set(buffer.observations)
+    assert found["transitions"] == 40 * buffer.n_envs
+
+
+def test_for_people(tmp_path: Path) -> None:
+    save_checkpoint(filled("atari", 50), tmp_path / "buffer [1]")
+    done = run("inspect", tmp_path / "buffer [1]", COLUMNS="40")
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = dict(line.split(maxsplit=1) for line in done.stdout.splitlines())
+    assert lines["folder"] == str(tmp_path / "buffer [1]"), "not wrapped, nor taken for a style"
+    assert lines["transitions"] == "200 of 400 (50%), 4 environments"
+    assert f"verify {tmp_path / 'buffer [1]'}" in lines["health"]
+    assert "\x1b" not in done.stdout
+
+
+def test_an_empty_buffer(tmp_path: Path) -> None:
+    save_checkpoint(filled("atari", 0), tmp_path / "buffer")
+    found = told(tmp_path / "buffer")
+    assert found["transitions"] == 0
+    assert found["payload_bytes_per_transition"] is found["ratio"] is None
+    assert found["episodes"]["best"] is None
+    assert run("inspect", tmp_path / "buffer").returncode == 0
+
+
+def test_damage_is_told(tmp_path: Path) -> None:
+    save_checkpoint(filled("atari", 50), tmp_path / "buffer")
+    file = max((tmp_path / "buffer").glob("*.log"))
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 4
+    file.write_bytes(data)
+    done = run("inspect", tmp_path / "buffer", "--json")
+    assert done.returncode == 1
+    health = json.loads(done.stdout)["health"]
+    assert health["opens"] is False
+    assert str(file) in health["damage"]
+    done = run("inspect", tmp_path / "buffer")
+    assert done.returncode == 1
+    assert f"damaged: {file}" in done.stdout
+
+
+def test_a_writer_that_was_killed_is_no_damage(tmp_path: Path) -> None:
+    command = [sys.executable, writer.__file__, "storage", str(tmp_path / "buffer")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=ENVIRONMENT) as process:
+        assert process.stdout is not None
+        for _ in range(40):
+            process.stdout.readline()
+        assert told(tmp_path / "buffer")["health"]["is_written_to"]
+        process.kill()
+    found = told(tmp_path / "buffer")
+    assert found["health"]["opens"]
+    assert not found["health"]["is_written_to"]
+    assert found["transitions"] >= 39 * writer.N_ENVS
+
+
+RUNS_CODE = b"cposix\nsystem\n(S'touch %s'\ntR."
+
+
+@pytest.mark.parametrize("ours", [True, False])
+def test_a_pickle_is_not_opened_unless_told(ours: bool, tmp_path: Path) -> None:
+    cls = CompressedReplayBuffer if ours else ReplayBuffer
+    path = tmp_path / "buffer.pkl"
+    save_to_pkl(path, filled("pendulum", 130, cls))
+    found = told(path)
+    assert found["kind"] == "pickle"
+    assert found["class"] == f"{cls.__module__}.{cls.__name__}"
+    assert found["protocol"] == pickle.HIGHEST_PROTOCOL
+    assert found["numpy"] == ("2 or newer" if np.__version__ >= "2" else "older than 2")
+    expected = {"buffer_size": ROWS, "n_envs": 3, "pos": 30, "full": True}
+    assert {name: found["claims"][name] for name in expected} == expected
+    assert found["disk_bytes"] == path.stat().st_size
+    assert "--unpickle" in run("inspect", path).stdout
+    opened = told(path, "--unpickle")
+    assert (opened["class"], opened["transitions"]) == (cls.__name__, 300)
+    assert "health" not in opened
+
+
+def test_no_code_of_a_pickle_runs(tmp_path: Path) -> None:
+    path, trace = tmp_path / "evil.pkl", tmp_path / "trace"
+    path.write_bytes(pickle.PROTO + b"\x02" + RUNS_CODE % str(trace).encode())
+    for command in (["inspect"], ["play"], ["export", "--minari", "test/evil-v0"], ["verify"]):
+        done = run(*command, path)
+        assert done.returncode == (0 if command == ["inspect"] else 1)
+        assert not trace.exists()
+    assert told(path)["class"] == "posix.system"
+    done = run("inspect", path, "--unpickle")
+    assert done.returncode == 1
+    assert "holds a int, which is no replay buffer" in done.stderr
+    assert trace.exists(), "the test can fail"
+
+
+def test_a_pickle_that_was_cut_short(tmp_path: Path) -> None:
+    path = tmp_path / "buffer.pkl"
+    save_to_pkl(path, filled("pendulum", 20))
+    path.write_bytes(path.read_bytes()[:3000])
+    assert told(path)["class"].endswith("CompressedReplayBuffer")
+    done = run("inspect", path, "--unpickle")
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"Error: {path} cannot be unpickled: ")
+
+
+BOUNDED = """
+import sys
+import numpy as np
+from gymnasium import spaces
+from sb3_compressed import CompressedReplayBuffer
+space, buttons = spaces.Box(0, 255, (4, 84, 84), np.uint8), spaces.Discrete(2)
+size = int(sys.argv[2])
+buffer = CompressedReplayBuffer(size, space, buttons, device="cpu", compression_method="none", storage=sys.argv[1])
+rng = np.random.default_rng(0)
+frames = np.zeros((1, 4, 84, 84), np.uint8)
+for step in range(size):
+    following = np.roll(frames, -1, axis=1)
+    following[:, -1] = rng.integers(0, 256, (84, 84), np.uint8)
+    buffer.add(frames, following, np.zeros(1), np.zeros(1), np.zeros(1), [{}])
+    frames = following
+buffer.close()
+"""
+INSPECTED = """
+import resource, sys
+from sb3_compressed.cli.app import app
+app(["inspect", sys.argv[1], "--json"], standalone_mode=False)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, file=sys.stderr)
+"""
+
+
+def test_it_takes_bounded_memory(tmp_path: Path) -> None:
+    pytest.importorskip("resource", reason="the peak of a process's memory is asked of POSIX")
+    peaks = []
+    for size in (1_000, 20_000):  # 7 and 141 MB of payloads
+        folder = str(tmp_path / str(size))
+        subprocess.run([sys.executable, "-c", BOUNDED, folder, str(size)], check=True)
+        done = subprocess.run([sys.executable, "-c", INSPECTED, folder], capture_output=True, text=True, check=True)
+        assert json.loads(done.stdout)["transitions"] == size
+        peaks.append(int(done.stderr.split()[-1]))
+    assert peaks[1] - peaks[0] < 40_000_000

@@ -1,0 +1,120 @@
+"""``sb3-compressed play``: what its files hold is what was stored, and a missing library is named."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from commands import run
+from conftest import Stream
+from PIL import Image
+from stable_baselines3.common.save_util import save_to_pkl
+
+from sb3_compressed import CompressedReplayBuffer, save_checkpoint, trajectories
+
+
+def saved(stream: Stream, folder: Path, n_steps: int = 200) -> Any:
+    space, action_space, n_envs, transitions = stream
+    buffer = CompressedReplayBuffer(100 * n_envs, space, action_space, n_envs=n_envs, device="cpu")
+    for transition in transitions[:n_steps]:
+        transition.add_to(buffer)
+    save_checkpoint(buffer, folder)
+    return buffer
+
+
+def test_an_episode_as_gif_and_contact_sheet(stream: Stream, tmp_path: Path) -> None:
+    buffer = saved(stream, tmp_path / "buffer")
+    gif, sheet = tmp_path / "episode.gif", tmp_path / "sheet.png"
+    done = run("play", tmp_path / "buffer", "--out", gif, "--sheet", sheet, "--pictures", 6, "--scale", 1, "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    told = json.loads(done.stdout)
+    episodes = [*trajectories(buffer)]
+    episode = episodes[told["episode"]]
+    whole = [each for each in episodes if each.has_begin and each.has_end]
+    assert told["return"] == episode.rewards.sum() == max(each.rewards.sum() for each in whole)
+    assert told["steps"] == len(episode)
+    assert told["frames"] == len(episode) + 1
+    assert (told["video"], told["sheet"]) == (str(gif), str(sheet))
+    assert (told["steps_shown"][0], told["steps_shown"][-1], len(told["steps_shown"])) == (0, len(episode), 6)
+    with Image.open(gif) as image:
+        assert (image.n_frames, image.size) == (len(episode) + 1, (84, 84))  # type: ignore[attr-defined]
+        image.seek(5)
+        np.testing.assert_array_equal(np.asarray(image.convert("L")), episode.observations[5, -1])
+    with Image.open(sheet) as image:
+        assert image.format == "PNG"
+
+
+def test_an_episode_that_is_chosen(stream: Stream, tmp_path: Path) -> None:
+    buffer = saved(stream, tmp_path / "buffer")
+    last = len([*trajectories(buffer)]) - 1
+    done = run("play", tmp_path / "buffer", "--episode", last, "--sheet", tmp_path / "sheet.png", "--json")
+    assert json.loads(done.stdout)["episode"] == last
+    assert "video" not in json.loads(done.stdout), "only what was asked for"
+    done = run("play", tmp_path / "buffer", "--episode", last + 1)
+    assert done.returncode == 1
+    assert f"holds the episodes 0 to {last}, got {last + 1}" in done.stderr
+
+
+def test_a_pickle_as_mp4(stream: Stream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    buffer = saved(stream, tmp_path / "buffer", 30)
+    save_to_pkl(tmp_path / "buffer.pkl", buffer)
+    monkeypatch.chdir(tmp_path)
+    done = run("play", "buffer.pkl")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "pass --unpickle if you trust it" in done.stderr
+    done = run("play", "buffer.pkl", "--unpickle", "--episode", 0)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "\x1b" not in done.stdout
+    episode = next(trajectories(buffer))
+    assert f"episode 0 of {len([*trajectories(buffer)])}: {len(episode)} steps, return " in done.stdout
+    assert f"episode-0.mp4: {len(episode) + 1} frames\n" in done.stdout
+    assert b"ftyp" in (tmp_path / "episode-0.mp4").read_bytes()[:16]
+
+
+@pytest.mark.parametrize("stream", ["pendulum"], indirect=True)
+def test_vectors_say_what_to_do_instead(stream: Stream, tmp_path: Path) -> None:
+    saved(stream, tmp_path / "buffer", 20)
+    done = run("play", tmp_path / "buffer")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "are no pictures; to see such an episode, take its actions" in done.stderr
+
+
+def test_an_empty_buffer(stream: Stream, tmp_path: Path) -> None:
+    saved(stream, tmp_path / "buffer", 0)
+    done = run("play", tmp_path / "buffer")
+    assert (done.returncode, done.stderr) == (1, f"Error: {tmp_path / 'buffer'} holds no transitions yet\n")
+
+
+BLOCKED = """
+import sys
+class Blocked:  # as if none of these were installed, from the beginning of the process
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {names}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Blocked())
+"""
+
+
+@pytest.mark.parametrize(
+    ("missing", "arguments", "extra"),
+    [
+        ("imageio_ffmpeg", ["play", "--out", "episode.gif"], "video"),
+        ("PIL", ["play", "--sheet", "sheet.png"], "video"),
+        ("minari", ["export", "--minari", "test/missing-v0"], "minari"),
+    ],
+)
+def test_a_missing_library_names_the_command_that_installs_it(
+    missing: str, arguments: list[str], extra: str, stream: Stream, tmp_path: Path
+) -> None:
+    saved(stream, tmp_path / "buffer", 30)
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "sitecustomize.py").write_text(BLOCKED.format(names={missing}))
+    paths = os.pathsep.join([str(tmp_path / "site"), os.environ.get("PYTHONPATH", "")])
+    done = run(*arguments, tmp_path / "buffer", PYTHONPATH=paths)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"pip install 'sb3-compressed[{extra}]'" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
