@@ -8,16 +8,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sb3_compressed.arrays import CompressedArray
     from sb3_compressed.buffers import (
+        BufferStatistics,
         CompressedDictReplayBuffer,
         CompressedDictRolloutBuffer,
         CompressedHerReplayBuffer,
         CompressedNStepReplayBuffer,
         CompressedReplayBuffer,
         CompressedRolloutBuffer,
+        buffer_statistics,
         load_checkpoint,
         save_checkpoint,
     )
-    from sb3_compressed.callbacks import BufferCheckpointCallback, latest_checkpoint
+    from sb3_compressed.callbacks import BufferCheckpointCallback, BufferStatsCallback, latest_checkpoint
     from sb3_compressed.codecs import Codec, available_codecs, get_codec, register_codec
     from sb3_compressed.datasets import Trajectory, export_minari, import_minari, trajectories
     from sb3_compressed.dtypes import find_buffer_dtypes
@@ -37,6 +39,8 @@ __version__ = "0.1.0"
 
 __all__ = [
     "BufferCheckpointCallback",
+    "BufferStatistics",
+    "BufferStatsCallback",
     "Codec",
     "CodecError",
     "CompressedArray",
@@ -55,6 +59,7 @@ __all__ = [
     "Trajectory",
     "UnknownCodec",
     "available_codecs",
+    "buffer_statistics",
     "export_minari",
     "find_buffer_dtypes",
     "get_codec",
