@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from sb3_compressed.codecs import Codec, available_codecs, get_codec, register_codec
     from sb3_compressed.datasets import Trajectory, export_minari, import_minari, trajectories
     from sb3_compressed.dtypes import find_buffer_dtypes
+    from sb3_compressed.envs import make_env
     from sb3_compressed.errors import (
         CodecError,
         CorruptPayload,
@@ -33,7 +34,9 @@ if TYPE_CHECKING:
         StorageError,
         UnknownCodec,
     )
+    from sb3_compressed.evaluation import Evaluation, Quartiles, evaluate
     from sb3_compressed.storage import verify
+    from sb3_compressed.warmup import warm_up
 
 __version__ = "0.1.0"
 
@@ -52,29 +55,46 @@ __all__ = [
     "CompressedRolloutBuffer",
     "CorruptPayload",
     "CorruptStorage",
+    "Evaluation",
     "InvalidShorthand",
     "LevelOutOfRange",
     "LossyDtypeWarning",
+    "Quartiles",
     "StorageError",
     "Trajectory",
     "UnknownCodec",
     "available_codecs",
     "buffer_statistics",
+    "evaluate",
     "export_minari",
     "find_buffer_dtypes",
     "get_codec",
     "import_minari",
     "latest_checkpoint",
     "load_checkpoint",
+    "make_env",
     "register_codec",
     "save_checkpoint",
     "trajectories",
     "verify",
+    "warm_up",
 ]
 
 # Each name is imported when it is first used, from the first of these that has it: arrays and codecs are useful
 # without waiting for torch, which the buffers need.
-_HOMES = ("errors", "codecs", "arrays", "dtypes", "storage", "buffers", "callbacks", "datasets")
+_HOMES = (
+    "errors",
+    "codecs",
+    "arrays",
+    "dtypes",
+    "storage",
+    "buffers",
+    "callbacks",
+    "datasets",
+    "envs",
+    "warmup",
+    "evaluation",
+)
 
 
 def __getattr__(name: str) -> Any:

@@ -82,11 +82,9 @@ def test_tensorboard_shows_what_the_replay_buffer_is(tmp_path: Path) -> None:
 
 
 def test_the_training_is_the_same_and_nothing_is_left_of_the_meters() -> None:
-    watched, alone = dqn(), dqn()
-    attributes = set(vars(watched.replay_buffer))
-    watched.learn(200, callback=BufferStatsCallback(50))
-    alone.learn(200)
-    assert set(vars(watched.replay_buffer)) == attributes
+    watched = dqn().learn(200, callback=BufferStatsCallback(50))
+    alone = dqn().learn(200)
+    assert set(vars(watched.replay_buffer)) == set(vars(alone.replay_buffer))
     assert type(watched.replay_buffer) is CompressedReplayBuffer
     both = watched.policy.state_dict().values(), alone.policy.state_dict().values()
     assert all(th.equal(ours, theirs) for ours, theirs in zip(*both, strict=True))
@@ -192,10 +190,11 @@ def test_csv_and_the_terminal_have_it_too(tmp_path: Path, capsys: pytest.Capture
 
     model = dqn()
     model.set_logger(configure(str(tmp_path), ["csv", "stdout"]))
-    model.learn(100, callback=BufferStatsCallback(), log_interval=10**6)
+    model.learn(104, callback=BufferStatsCallback(), log_interval=10**6)
+    model.logger.close()
     rows = list(csv.DictReader(io.StringIO((tmp_path / "progress.csv").read_text())))
     assert float(rows[-1]["buffer/compression_ratio"]) > 2
-    assert rows[-1]["time/total_timesteps"] == "100"
+    assert rows[-1]["time/total_timesteps"] == "104"
     assert "payload_bytes_per_transition" in capsys.readouterr().out
 
 
@@ -242,6 +241,7 @@ def test_every_kind_of_buffer_is_measured(kind: str, tmp_path: Path) -> None:
     model = other_models()[kind]()
     model.set_logger(configure(str(tmp_path / "run"), ["tensorboard"]))
     model.learn(100, callback=BufferStatsCallback(log_freq=40))
+    model.logger.close()
     found = curves(tmp_path)
     assert set(found) == SIZES | TIMES
     assert all(np.isfinite(value) for points in found.values() for _, value in points)
