@@ -1,7 +1,7 @@
 """Offline reinforcement learning: experience becomes a Minari dataset, and an agent learns from that alone.
 
-The game is Catch (https://arxiv.org/abs/1406.6247): a ball falls through a picture, a paddle at the bottom moves left or
-right to be there. Random play catches one ball of some; from nothing else, DQN learns to catch nearly all of them.
+The game is Catch (https://arxiv.org/abs/1406.6247): a ball falls through a picture, a paddle at the bottom moves left
+or right to be there. Random play catches one ball of some; from nothing else, DQN learns to catch nearly all of them.
 
 python examples/offline.py
 python examples/offline.py --folder datasets  # keep the dataset, which any other library can read
@@ -34,7 +34,7 @@ DATASET = "catch/random-v0"
 TARGET_INTERVAL = 100  # gradient steps between two updates of the target network
 
 
-class Catch(gym.Env[NDArray[np.uint8], int]):
+class Catch(gym.Env[NDArray[np.uint8], np.int64]):
     """A ball falls one row a step; the reward is 1 if the paddle is below it in the end, and -1 if not."""
 
     SIZE, PIXELS = 10, 4  # a field of 10 by 10 squares of 4 by 4 pixels
@@ -51,7 +51,7 @@ class Catch(gym.Env[NDArray[np.uint8], int]):
         self._ball, (self._column, self._paddle) = 0, self.np_random.integers(self.SIZE, size=2)
         return self._picture(), {}
 
-    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+    def step(self, action: np.int64) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Move the paddle, and let the ball fall a row."""
         self._paddle = int(np.clip(self._paddle + action - 1, 0, self.SIZE - 1))
         self._ball += 1

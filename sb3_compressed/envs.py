@@ -15,8 +15,8 @@ __all__ = ["make_env"]
 def make_env(env_id: str, n_envs: int = 1, *, frame_stack: int = 4, seed: int | None = None, **kwargs: Any) -> VecEnv:
     """Return Atari games with DeepMind's preprocessing and stacked frames, channels first.
 
-    Their observation space is that of a model on them and of its buffer, ``(frame_stack, 84, 84)`` of uint8, where a model
-    would put ``VecTransposeImage`` around ``VecFrameStack`` itself.
+    Their observation space is that of a model on them and of its buffer, ``(frame_stack, 84, 84)`` of uint8, as after
+    the ``VecTransposeImage`` that a model puts around a ``VecFrameStack``.
 
     >>> env = make_env("PongNoFrameskip-v4", n_envs=2, seed=0)
     >>> env.num_envs, env.observation_space.shape

@@ -70,7 +70,7 @@ def evaluate(
     :param model: a model, or anything else with its ``predict``
     :param env: where; with several environments, each plays its part of the episodes
     :param n_eval_episodes: how many episodes
-    :param options: further arguments of ``evaluate_policy``, as ``deterministic=False``, ``render``, ``callback``, ``warn``
+    :param options: further arguments of ``evaluate_policy``, as ``deterministic=False`` or ``callback``
     :raises ValueError: if ``n_eval_episodes`` is not positive
     """
     if n_eval_episodes < 1:

@@ -27,8 +27,8 @@ def warm_up(
 ) -> None:
     """Play and add every transition to one or several replay buffers.
 
-    What is added is what SB3's off-policy algorithms add: at an episode's end its last observation rather than the first of
-    the next one, time limits, actions of a Box space scaled to -1..1, observations and rewards without the
+    What is added is what SB3's off-policy algorithms add: at an episode's end its last observation rather than the
+    first of the next one, time limits, actions of a Box space scaled to -1..1, observations and rewards without the
     normalisation of a ``VecNormalize``. Episodes that are not over at the end are marked as cut off by a time limit,
     since the environment is reset before the training.
 

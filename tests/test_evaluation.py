@@ -23,14 +23,9 @@ def test_episodes_are_those_of_sb3() -> None:
 
 def test_options_reach_the_helper() -> None:
     model = DQN("MlpPolicy", "CartPole-v1", seed=0, device="cpu", exploration_initial_eps=1.0)
-    seen = []
-    played = evaluate(
-        model,
-        model.get_env(),
-        3,
-        deterministic=False,
-        callback=lambda found, _: seen.append(found["deterministic"]),  # type: ignore[arg-type]
-    )
+    seen: list[bool] = []
+    env = make_vec_env("CartPole-v1")
+    played = evaluate(model, env, 3, deterministic=False, callback=lambda found, _: seen.append(found["deterministic"]))
     assert len(seen) == played.lengths.sum()
     assert not any(seen)
 

@@ -58,20 +58,21 @@ def test_random_play_is_what_an_algorithm_stores_before_it_learns(kind: str) -> 
     seeded(env)
     cls = CompressedDictReplayBuffer if isinstance(theirs, DictReplayBuffer) else CompressedReplayBuffer
     options: dict[str, Any] = {"n_envs": env.num_envs, "device": "cpu"}
-    ours: Any = cls(1000, env.observation_space, env.action_space, **options)
+    compressed: Any = cls(1000, env.observation_space, env.action_space, **options)
     also = type(theirs)(1000, env.observation_space, env.action_space, **options)
-    warm_up([ours, also], env, STEPS, progress_bar=False)
-    assert ours.pos == also.pos == theirs.pos == STEPS // env.num_envs
+    warm_up([compressed, also], env, STEPS, progress_bar=False)
+    assert compressed.pos == also.pos == theirs.pos == STEPS // env.num_envs
     ended = theirs.dones[: theirs.pos - 1].sum()
     assert ended or kind == "box actions"
-    for buffer in (ours, also):
+    for buffer in (compressed, also):
         for name in ("observations", "next_observations"):
             of_keys = getattr(theirs, name)
             for key in of_keys if isinstance(of_keys, dict) else [None]:
-                pair = [getattr(each, name) if key is None else getattr(each, name)[key] for each in (buffer, theirs)]
-                np.testing.assert_array_equal(
-                    *[np.asarray(array[: theirs.pos]) for array in pair], err_msg=f"{name} {key}"
+                ours, expected = (
+                    np.asarray((arrays if key is None else arrays[key])[: theirs.pos])
+                    for arrays in (getattr(buffer, name), of_keys)
                 )
+                np.testing.assert_array_equal(ours, expected, err_msg=f"{name} {key}")
         for name in ("actions", "rewards"):
             np.testing.assert_array_equal(getattr(buffer, name), getattr(theirs, name), err_msg=name)
         last = theirs.pos - 1
@@ -120,7 +121,8 @@ def test_hindsight_buffers_can_be_trained_on_at_once() -> None:
         replay_buffer_class=CompressedHerReplayBuffer,
     )  # fmt: skip
     buffer: Any = model.replay_buffer
-    also = HerReplayBuffer(500, env.observation_space, env.action_space, env, "cpu", n_envs=2)
+    space: Any = env.observation_space
+    also = HerReplayBuffer(500, space, env.action_space, env, "cpu", n_envs=2)
     warm_up([buffer, also], env, 100, progress_bar=False)  # ends in the middle of an episode
     np.testing.assert_array_equal(buffer.ep_length, also.ep_length)
     assert buffer.ep_length[49, 0] == 50 % 9, "the last episode can be sampled, too"
@@ -147,6 +149,6 @@ def test_buffers_that_do_not_fit_are_errors_before_anything_is_added() -> None:
     with pytest.raises(ValueError, match="buffer 1 is for 1 environments, and 2 are played; make it with n_envs=2"):
         warm_up([fits, CompressedReplayBuffer(100, *spaces)], env, 10)
     other = make_vec_env("Acrobot-v1", 2)
-    with pytest.raises(ValueError, match="the buffer has the observation_space .* play model.get_env()"):
+    with pytest.raises(ValueError, match=r"the buffer has the observation_space .* play model\.get_env\(\)"):
         warm_up(fits, other, 10)
     assert fits.size() == 0

@@ -3,8 +3,8 @@
 pip install rl_zoo3 'sb3-compressed[atari]'
 python -m rl_zoo3.train --algo ppo --env PongNoFrameskip-v4 -conf examples/zoo/ppo.py -tb tensorboard
 
-In YAML, a rollout buffer's class cannot be named: the zoo leaves that a text. Hyperparameters are the zoo's own, but for
-what is said of buffers.
+In YAML, a rollout buffer's class cannot be named: the zoo leaves that a text. Hyperparameters are the zoo's own, but
+for what is said of buffers.
 """
 
 from __future__ import annotations

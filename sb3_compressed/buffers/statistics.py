@@ -1,4 +1,4 @@
-"""``buffer_statistics``: what a buffer takes, what it saves and what it shares, at a cost that does not grow with it."""
+"""``buffer_statistics``: what a buffer takes, saves and shares, at a cost that does not grow with it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from stable_baselines3.common.buffers import BaseBuffer
 
 from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.arrays.survey import Survey, survey
@@ -55,7 +56,7 @@ class BufferStatistics:
         return 1 - self.stored_frames / self.frames if self.frames else 0.0
 
 
-def buffer_statistics(buffer: CompressedBuffer, max_slots: int = 8192) -> BufferStatistics:
+def buffer_statistics(buffer: BaseBuffer | None, max_slots: int = 8192) -> BufferStatistics:
     """Return what a compressed buffer takes at present.
 
     Sizes of arrays are exact. What slots refer to is exact for up to ``max_slots`` slots (observations and next

@@ -14,31 +14,30 @@ __all__ = ["BufferStatsCallback"]
 class BufferStatsCallback(BaseCallback):
     """Logs what a compressed buffer takes, saves and shares, and how long it takes to add and to sample.
 
-    It records to SB3's logger, so the values arrive wherever that writes to: the terminal, TensorBoard, CSV, and Weights
-    & Biases by way of TensorBoard. Off-policy algorithms with any compressed replay buffer and on-policy algorithms
-    with any compressed rollout buffer have
+    It records to SB3's logger, so the values arrive wherever that writes to: the terminal, TensorBoard, CSV, and
+    Weights & Biases by way of TensorBoard. For every compressed replay or rollout buffer these are
 
     ========================================  ======================================================================
     ``buffer/transitions``                    transitions in the buffer, of all environments
-    ``buffer/memory_mb``                      memory of the buffer in MB, Python's overhead, actions, rewards included
+    ``buffer/memory_mb``                      memory of the buffer in MB, with Python's overhead, actions and rewards
     ``buffer/compression_ratio``              how many times less observations take than in SB3's buffer
     ``buffer/payload_bytes_per_transition``   compressed bytes that a transition adds
-    ``buffer/shared_frames``                  part of all frames, 0 to 1, that refers to one which is stored anyway
-    ``buffer/add_us``                         microseconds to add a step of all environments, mean since the last log
-    ``buffer/sample_us``                      microseconds to make a batch, mean since the last log
+    ``buffer/shared_frames``                  part of all frames that refers to one which is stored anyway
+    ``buffer/add_us``                         microseconds to add a step of all environments, mean since the last
+    ``buffer/sample_us``                      microseconds to make a batch, mean since the last
     ========================================  ======================================================================
 
     Values are those of :func:`~sb3_compressed.buffer_statistics`, which looks at some thousand slots whatever the size
-    of the buffer: some hundredths of a second for each log. Two clocks are read for each call of ``add`` and
-    ``sample``; after the training nothing of that is left.
+    of the buffer: some hundredths of a second for each log. The clock is read twice for each ``add`` and
+    ``sample``, and after the training nothing is left of that.
 
     >>> from stable_baselines3 import DQN
     >>> from sb3_compressed import BufferStatsCallback, CompressedReplayBuffer
     >>> model = DQN("MlpPolicy", "CartPole-v1", replay_buffer_class=CompressedReplayBuffer, learning_starts=50)
     >>> model = model.learn(100, callback=BufferStatsCallback())
 
-    :param log_freq: environment steps between two logs of a replay buffer. A rollout buffer is logged with each rollout.
-        What is logged is written when the algorithm writes its own values, ``log_interval`` of ``learn``, and at the end
+    :param log_freq: environment steps between two logs of a replay buffer; a rollout buffer is logged with each
+        rollout. Logs are written when the algorithm writes its own, ``log_interval`` of ``learn``, and at the end
     :raises ValueError: if ``log_freq`` is not positive
     """
 

@@ -60,8 +60,14 @@ def test_some_stand_for_all(stream: Any, codec: str) -> None:
 
 def test_the_cost_does_not_grow_with_the_array(stream: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     arrays = filled(stream[3], "zstd3")
-    looked_at = []
-    monkeypatch.setattr(CompressedArray, "load_slots", lambda array, slots: (looked_at.append(slots.size), slots)[1])
+    looked_at: list[int] = []
+    load_slots = CompressedArray.load_slots
+
+    def counted(array: CompressedArray, slots: Any) -> Any:
+        looked_at.append(slots.size)
+        return load_slots(array, slots)
+
+    monkeypatch.setattr(CompressedArray, "load_slots", counted)
     for rows in (100, 200, 300):
         looked_at.clear()
         survey(arrays, 0, rows, max_slots=256)

@@ -1,4 +1,4 @@
-"""The hyperparameter files for rl-baselines3-zoo: SB3 takes what they say, and the zoo, where it is installed, trains."""
+"""The hyperparameter files for rl-baselines3-zoo: SB3 takes what they say, and the zoo, where it is there, trains."""
 
 from __future__ import annotations
 
@@ -80,7 +80,8 @@ def test_the_zoo_trains(file: str, tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     [saved] = tmp_path.glob(f"logs/{algorithm}/*/PongNoFrameskip-v4.zip")
-    model: Any = {"dqn": DQN, "ppo": PPO}[algorithm].load(saved, device="cpu")
+    algorithms: dict[str, Any] = {"dqn": DQN, "ppo": PPO}
+    model = algorithms[algorithm].load(saved, device="cpu")
     kind = model.replay_buffer_class if algorithm == "dqn" else model.rollout_buffer_class
     assert kind in (CompressedReplayBuffer, CompressedRolloutBuffer)
     [run] = tmp_path.glob("board/*/*_1")
