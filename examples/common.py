@@ -168,26 +168,35 @@ class MemoryGauge(BaseCallback):
 
     def table(self) -> Table:
         """Return what was measured, what the buffer itself counts, and what SB3 takes for the same transitions."""
-        arrays = list(arrays_of(self.buffer))
-        ours = [array for array in arrays if not isinstance(array, np.ndarray)]
-        compressed = [array for array in ours if isinstance(array, CompressedArray)]
-        # NumPy's zeros take no memory before they are written, so of SB3's arrays only the filled part counts.
-        filled = self.buffer.size() / self.buffer.buffer_size
-        plain = filled * sum(array.nbytes for array in arrays if isinstance(array, np.ndarray))
-        sb3 = plain + filled * sum(array.raw_nbytes for array in ours)
-        counted = measured = plain + (self.buffer.observations_nbytes if ours else 0)
-
-        table = Table("transitions held", f"{self.held:,}", title=type(self.buffer).__name__)
-        table.columns[1].justify = "right"
         (some, before), (most, after) = self._marks if len(self._marks) == 2 else [(0, 0), (0, 0)]
-        if after - before > NOISE_NBYTES:
-            # Slots take their place for the whole ring with the first write: no part of the growth, but of the memory.
-            measured = (after - before) * self.held / (most - some) + sum(array.slots.nbytes for array in compressed)
-            table.add_row("memory, measured (RSS)", f"{measured / 1e6:,.1f} MB")
-        table.add_row("memory, counted by the buffer", f"{counted / 1e6:,.1f} MB")
-        table.add_row("memory in SB3's buffer", f"{sb3 / 1e6:,.1f} MB")
-        table.add_row("times less", f"{sb3 / max(measured, counted, 1):.1f}")
-        return table
+        if after - before <= NOISE_NBYTES:
+            return memory_table(self.buffer)
+        # Slots take their place for the whole ring with the first write: no part of the growth, but of the memory.
+        slots = sum(array.slots.nbytes for array in arrays_of(self.buffer) if isinstance(array, CompressedArray))
+        return memory_table(self.buffer, (after - before) * self.held / (most - some) + slots)
+
+
+def memory_table(buffer: Any, measured: float | None = None) -> Table:
+    """Return what a buffer takes, beside what SB3 takes for the same transitions.
+
+    :param measured: what the operating system says that it takes, in bytes, if that is known
+    """
+    arrays = list(arrays_of(buffer))
+    ours = [array for array in arrays if not isinstance(array, np.ndarray)]
+    # NumPy's zeros take no memory before they are written, so of SB3's arrays only the filled part counts.
+    filled = buffer.size() / buffer.buffer_size
+    plain = filled * sum(array.nbytes for array in arrays if isinstance(array, np.ndarray))
+    sb3 = plain + filled * sum(array.raw_nbytes for array in ours)
+    counted = plain + (buffer.observations_nbytes if ours else 0)
+
+    table = Table("transitions held", f"{buffer.size() * buffer.n_envs:,}", title=type(buffer).__name__)
+    table.columns[1].justify = "right"
+    if measured is not None:
+        table.add_row("memory, measured (RSS)", f"{measured / 1e6:,.1f} MB")
+    table.add_row("memory, counted by the buffer", f"{counted / 1e6:,.1f} MB")
+    table.add_row("memory in SB3's buffer", f"{sb3 / 1e6:,.1f} MB")
+    table.add_row("times less", f"{sb3 / max(measured or 0, counted, 1):.1f}")
+    return table
 
 
 def arrays_of(buffer: Any) -> Iterator[Any]:

@@ -386,7 +386,13 @@ class CompressedArray(NDArrayOperatorsMixin):
 
         :raises CorruptPayload: if one is damaged
         """
-        slots = self._slots[rows]
+        return self.load_slots(self._slots[rows])
+
+    def load_slots(self, slots: NDArray[Any]) -> NDArray[Any]:
+        """Return as they are in memory what stands in :attr:`slots` of this or an array that shares frames with it.
+
+        :raises CorruptPayload: if one is damaged
+        """
         if self._coder.store is None:
             return np.array(slots, dtype=object)
         return self._coder.store.load(slots.ravel()).reshape(slots.shape)

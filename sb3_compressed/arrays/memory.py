@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from sb3_compressed.codecs import LearningCodec
 
-__all__ = ["held_nbytes"]
+__all__ = ["allocated_nbytes", "held_nbytes"]
 
 ALIGNMENT = 16  # of pymalloc and of glibc's malloc
 SMALL = 512  # up to here pymalloc serves, without a header of its own
@@ -34,15 +34,16 @@ def held_nbytes(*slot_arrays: NDArray[Any]) -> int:
             if slot is None or id(slot) in seen:
                 continue
             seen.add(id(slot))
-            total += _allocated(slot)
+            total += allocated_nbytes(slot)
             for part in slot if isinstance(slot, tuple) else ():
                 if id(part) not in seen:
                     seen.add(id(part))
-                    total += part.nbytes if isinstance(part, LearningCodec) else _allocated(part)
+                    total += part.nbytes if isinstance(part, LearningCodec) else allocated_nbytes(part)
     return total
 
 
-def _allocated(obj: object) -> int:
+def allocated_nbytes(obj: object) -> int:
+    """Return the bytes that an object takes of its own, as the allocator rounds them."""
     nbytes = sys.getsizeof(obj)
     if nbytes > SMALL:
         nbytes += MALLOC_HEADER

@@ -66,6 +66,11 @@ class SuccessorStore:
             self._state[name] = array.ctypes.data
 
     @property
+    def n_own(self) -> int:
+        """How many next observations are kept that are not among the observations, staged ones not counted."""
+        return int(self._state[kernels.N_SLOTS] - self._state[kernels.N_FREE])
+
+    @property
     def extra_nbytes(self) -> int:
         """The memory that next observations take besides the observations, in bytes."""
         n_slots = int(self._state[kernels.N_SLOTS])

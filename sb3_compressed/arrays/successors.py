@@ -162,6 +162,11 @@ class SuccessorArray(PlainArray):
         """The memory it takes besides that of the observations, in bytes."""
         return self._store.extra_nbytes
 
+    @property
+    def n_own(self) -> int:
+        """How many of them are kept since they are not the observations that follow."""
+        return self._store.n_own
+
     def __getitem__(self, index: Any) -> Any:
         if type(index) is tuple and _are_pairs(*index):
             rows, envs = index[:2]

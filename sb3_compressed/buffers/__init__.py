@@ -8,14 +8,17 @@ from sb3_compressed.buffers.replay import (
     CompressedReplayBuffer,
 )
 from sb3_compressed.buffers.rollout import CompressedDictRolloutBuffer, CompressedRolloutBuffer
+from sb3_compressed.buffers.statistics import BufferStatistics, buffer_statistics
 
 __all__ = [
+    "BufferStatistics",
     "CompressedDictReplayBuffer",
     "CompressedDictRolloutBuffer",
     "CompressedHerReplayBuffer",
     "CompressedNStepReplayBuffer",
     "CompressedReplayBuffer",
     "CompressedRolloutBuffer",
+    "buffer_statistics",
     "load_checkpoint",
     "save_checkpoint",
 ]

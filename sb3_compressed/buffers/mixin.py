@@ -37,6 +37,7 @@ from sb3_compressed.buffers.door import (
     validate_per_env,
     validate_tensor,
 )
+from sb3_compressed.buffers.meter import Meter
 from sb3_compressed.buffers.persistent import Persistent, Storage
 from sb3_compressed.buffers.pinned_memory import PinnedMemory
 from sb3_compressed.buffers.plan import Key, hollow_space, plan_arrays, successor_keys
@@ -250,6 +251,21 @@ class CompressedBuffer(_Base):
         arrays = [array for _, array in self._arrays()]
         return sum(array.nbytes if isinstance(array, np.ndarray) else array.raw_nbytes for array in arrays)
 
+    # -- measuring -------------------------------------------------------------------------------------------
+
+    #: The method that makes a batch.
+    _sampling_method: ClassVar[str]
+
+    def meter(self) -> tuple[Meter, Meter]:
+        """Measure from now on what it takes to add a step and to make a batch, until the meters are removed."""
+        return Meter(self, "add"), Meter(self, self._sampling_method)
+
+    def __getstate__(self) -> dict[str, Any]:
+        parent = getattr(super(), "__getstate__", None)  # from Python 3.11 on, every object has it
+        state = parent() if parent else None
+        attributes = self.__dict__ if state is None else state
+        return {name: value for name, value in attributes.items() if not isinstance(value, Meter)}
+
     # -- warnings --------------------------------------------------------------------------------------------
 
     def _warn_of_memory(self) -> None:
@@ -369,6 +385,8 @@ class CompressedReplay(Persistent, CompressedBuffer):
     SB3's own class supports it, its variant of sampling is used, with the same random numbers.
     """
 
+    _sampling_method = "sample"
+
     #: Whether the parent implements ``optimize_memory_usage`` (without ``handle_timeout_termination``).
     _parent_optimizes: ClassVar[bool] = False
 
@@ -454,6 +472,8 @@ class CompressedReplay(Persistent, CompressedBuffer):
 
 class CompressedRollout(CompressedBuffer):
     """A compressed rollout buffer, in front of one of SB3's or sb3-contrib's."""
+
+    _sampling_method = "_get_samples"  # a generator yields the batches, and between them the training goes on
 
     def reset(self) -> None:
         """Empty the buffer for the next rollout, as SB3's buffer does."""

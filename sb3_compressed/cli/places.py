@@ -85,7 +85,7 @@ def _file(path: Path) -> Place:
 
 
 def _latest(path: Path) -> Place:
-    from sb3_compressed.callbacks import NEWEST, UNFINISHED, latest_checkpoint
+    from sb3_compressed.callbacks.checkpoint import NEWEST, UNFINISHED, latest_checkpoint
 
     latest = latest_checkpoint(path)
     if latest is not None:

@@ -1,4 +1,4 @@
-"""Callbacks for SB3's algorithms."""
+"""``BufferCheckpointCallback``: saves model and buffer during training, and finds the newest that is whole."""
 
 from __future__ import annotations
 

@@ -1,0 +1,258 @@
+"""What the buffer takes and saves, read back from TensorBoard's events as TensorBoard reads them."""
+
+from __future__ import annotations
+
+import copy
+import csv
+import io
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch as th
+from sb3_contrib import MaskablePPO, RecurrentPPO
+from stable_baselines3 import DQN, PPO
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.envs import BitFlippingEnv, IdentityEnv
+from support import atari_env, console_env
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from sb3_compressed import (
+    BufferStatsCallback,
+    CompressedDictReplayBuffer,
+    CompressedHerReplayBuffer,
+    CompressedNStepReplayBuffer,
+    CompressedReplayBuffer,
+    CompressedRolloutBuffer,
+    buffer_statistics,
+    load_checkpoint,
+    save_checkpoint,
+)
+from sb3_compressed.contrib import CompressedMaskableRolloutBuffer, compress_rollout_buffer
+
+SIZES = {"transitions", "memory_mb", "compression_ratio", "payload_bytes_per_transition", "shared_frames"}
+TIMES = {"add_us", "sample_us"}
+
+
+def dqn(folder: Path | None = None, n_envs: int = 2, **kwargs: Any) -> DQN:
+    options: dict[str, Any] = {
+        "policy": "CnnPolicy", "env": atari_env(n_envs=n_envs, max_steps=40), "buffer_size": 300,
+        "learning_starts": 20, "seed": 0, "device": "cpu", "policy_kwargs": {"net_arch": [8]},
+        "replay_buffer_class": CompressedReplayBuffer, "tensorboard_log": None if folder is None else str(folder),
+    }  # fmt: skip
+    return DQN(**{**options, **kwargs})
+
+
+def ppo(folder: Path, **kwargs: Any) -> PPO:
+    return PPO(
+        "CnnPolicy", atari_env(n_envs=2), n_steps=32, n_epochs=1, device="cpu", policy_kwargs={"net_arch": [8]},
+        rollout_buffer_class=CompressedRolloutBuffer, tensorboard_log=str(folder), **kwargs,
+    )  # fmt: skip
+
+
+def curves(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    """Return the buffer's curves as TensorBoard shows them: step and value of each point."""
+    [run] = folder.iterdir()
+    events = EventAccumulator(str(run)).Reload()
+    names = [tag for tag in events.Tags()["scalars"] if tag.startswith("buffer/")]
+    return {name.partition("/")[2]: [(point.step, point.value) for point in events.Scalars(name)] for name in names}
+
+
+def test_tensorboard_shows_what_the_replay_buffer_is(tmp_path: Path) -> None:
+    model = dqn(tmp_path)
+    model.learn(400, callback=BufferStatsCallback(log_freq=100), log_interval=1)
+    found = curves(tmp_path)
+    assert set(found) == SIZES | TIMES
+    last = {name: points[-1] for name, points in found.items()}
+    assert {step for step, _ in last.values()} == {400}
+    assert last["transitions"][1] == 300
+    expected = buffer_statistics(model.replay_buffer)
+    assert last["memory_mb"][1] == pytest.approx(expected.memory_nbytes / 1e6)
+    assert last["compression_ratio"][1] == pytest.approx(expected.compression_ratio)
+    assert last["payload_bytes_per_transition"][1] == pytest.approx(expected.payload_nbytes_per_transition)
+    assert last["shared_frames"][1] == pytest.approx(expected.shared_frames)
+    for name in TIMES:
+        assert 0 < last[name][1] < 1e6
+    steps = [step for step, _ in found["transitions"]]
+    assert len(steps) >= 4, "every 100 steps, and at the end"
+    assert steps == sorted(set(steps))
+
+
+def test_the_training_is_the_same_and_nothing_is_left_of_the_meters() -> None:
+    watched = dqn().learn(200, callback=BufferStatsCallback(50))
+    alone = dqn().learn(200)
+    assert set(vars(watched.replay_buffer)) == set(vars(alone.replay_buffer))
+    assert type(watched.replay_buffer) is CompressedReplayBuffer
+    both = watched.policy.state_dict().values(), alone.policy.state_dict().values()
+    assert all(th.equal(ours, theirs) for ours, theirs in zip(*both, strict=True))
+
+
+def test_rollout_buffers_are_logged_with_each_rollout(tmp_path: Path) -> None:
+    ppo(tmp_path).learn(192, callback=BufferStatsCallback())
+    found = curves(tmp_path)
+    assert set(found) == SIZES | TIMES
+    assert found["transitions"] == [(64, 64.0), (128, 64.0), (192, 64.0)]
+    assert [step for step, _ in found["sample_us"]] == [128, 192, 192], "batches come after the rollout"
+    assert all(0.6 < value < 0.8 for _, value in found["shared_frames"])
+    assert all(value > 2 for _, value in found["compression_ratio"])
+
+
+class SavesWhileMeasured(BaseCallback):
+    """Does in the middle of a training whatever users do with a model and its buffer."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.folder = folder
+        self.done = False
+
+    def _on_step(self) -> bool:
+        buffer: Any = self.model.replay_buffer  # type: ignore[attr-defined]
+        if self.num_timesteps < 100 or self.done:
+            return True
+        self.done = True
+        assert "add" in vars(buffer), "it is measured at present"
+        self.model.save(self.folder / "model")
+        self.model.save_replay_buffer(self.folder / "buffer.pkl")  # type: ignore[attr-defined]
+        save_checkpoint(buffer, self.folder / "checkpoint")
+        other = dqn()
+        other.load_replay_buffer(self.folder / "buffer.pkl")
+        copies: list[Any] = [
+            copy.deepcopy(buffer),
+            pickle.loads(pickle.dumps(buffer)),
+            other.replay_buffer,
+            load_checkpoint(self.folder / "checkpoint", device="cpu"),
+        ]
+        before = buffer.pos
+        for each in copies:
+            assert not {"add", "sample"} & set(vars(each))
+            assert type(each) is type(buffer)
+            np.testing.assert_array_equal(each.observations[:before], buffer.observations[:before])
+            each.add(
+                buffer.observations[0], buffer.observations[1], np.zeros((2, 1)), np.ones(2), np.zeros(2), [{}] * 2
+            )
+            assert (each.pos, buffer.pos) == (before + 1, before), "a copy is filled for itself"
+            assert each.sample(5).rewards.shape == (5, 1)
+        return True
+
+
+def test_models_and_buffers_can_be_saved_and_copied_meanwhile(tmp_path: Path) -> None:
+    saves = SavesWhileMeasured(tmp_path)
+    dqn().learn(150, callback=[BufferStatsCallback(), saves])
+    assert saves.done
+    assert DQN.load(tmp_path / "model", env=atari_env(n_envs=2)).num_timesteps == 100
+
+
+class FailsAt(BaseCallback):
+    """Ends a training as a defect of a user's would."""
+
+    def _on_step(self) -> bool:
+        if self.num_timesteps >= 60:
+            raise ZeroDivisionError
+        return True
+
+
+def test_a_training_after_one_that_failed_is_measured_once() -> None:
+    model = dqn()
+    with pytest.raises(ZeroDivisionError):
+        model.learn(100, callback=[BufferStatsCallback(), FailsAt()])
+    callback = BufferStatsCallback()
+    model.learn(100, callback=callback)
+    assert not {"add", "sample"} & set(vars(model.replay_buffer))
+    callback.on_training_end()  # the zoo says it once more
+    assert not {"add", "sample"} & set(vars(model.replay_buffer))
+
+
+class LoadsAnother(BaseCallback):
+    """Puts another buffer in the place of the model's."""
+
+    def _on_step(self) -> bool:
+        if self.num_timesteps == 60:
+            self.model.replay_buffer = copy.deepcopy(self.model.replay_buffer)  # type: ignore[attr-defined]
+        return True
+
+
+def test_a_buffer_that_is_loaded_meanwhile_is_measured_from_then_on(tmp_path: Path) -> None:
+    model = dqn(tmp_path)
+    first = model.replay_buffer
+    model.learn(120, callback=[LoadsAnother(), BufferStatsCallback()])
+    assert model.replay_buffer is not first
+    for buffer in (first, model.replay_buffer):
+        assert not {"add", "sample"} & set(vars(buffer))
+    [(step, value)] = curves(tmp_path)["transitions"]
+    assert (step, value) == (120, 120)
+
+
+def test_csv_and_the_terminal_have_it_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from stable_baselines3.common.logger import configure
+
+    model = dqn()
+    model.set_logger(configure(str(tmp_path), ["csv", "stdout"]))
+    model.learn(104, callback=BufferStatsCallback(), log_interval=10**6)
+    model.logger.close()
+    rows = list(csv.DictReader(io.StringIO((tmp_path / "progress.csv").read_text())))
+    assert float(rows[-1]["buffer/compression_ratio"]) > 2
+    assert rows[-1]["time/total_timesteps"] == "104"
+    assert "payload_bytes_per_transition" in capsys.readouterr().out
+
+
+def other_models() -> dict[str, Any]:
+    bits = {"n_bits": 4, "image_obs_space": True}
+    small: dict[str, Any] = {"device": "cpu", "policy_kwargs": {"net_arch": [8]}}
+    off: dict[str, Any] = {**small, "buffer_size": 200, "learning_starts": 20}
+    return {
+        "n-step": lambda: dqn(
+            replay_buffer_class=CompressedNStepReplayBuffer, replay_buffer_kwargs={"n_steps": 3, "gamma": 0.99}
+        ),
+        "vectors": lambda: DQN("MlpPolicy", "CartPole-v1", replay_buffer_class=CompressedReplayBuffer, **off),
+        "dict": lambda: DQN(
+            "MultiInputPolicy", console_env(), replay_buffer_class=CompressedDictReplayBuffer, **off
+        ),
+        "her": lambda: DQN(
+            "MultiInputPolicy", make_vec_env(BitFlippingEnv, 2, env_kwargs=bits),
+            replay_buffer_class=CompressedHerReplayBuffer, **off,
+        ),
+        "maskable": lambda: MaskablePPO(
+            "MlpPolicy", make_vec_env(MaskedIdentityEnv, 2), n_steps=16,
+            rollout_buffer_class=CompressedMaskableRolloutBuffer, **small,
+        ),
+        "recurrent": lambda: compress_rollout_buffer(
+            RecurrentPPO(
+                "CnnLstmPolicy", atari_env(n_envs=2), n_steps=16, n_epochs=1, device="cpu",
+                policy_kwargs={"lstm_hidden_size": 8},
+            )
+        ),
+    }  # fmt: skip
+
+
+class MaskedIdentityEnv(IdentityEnv[int]):
+    """SB3's environment for tests, with all actions allowed."""
+
+    def action_masks(self) -> list[bool]:
+        return [True] * int(self.action_space.n)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("kind", [*other_models()])
+def test_every_kind_of_buffer_is_measured(kind: str, tmp_path: Path) -> None:
+    from stable_baselines3.common.logger import configure
+
+    model = other_models()[kind]()
+    model.set_logger(configure(str(tmp_path / "run"), ["tensorboard"]))
+    model.learn(100, callback=BufferStatsCallback(log_freq=40))
+    model.logger.close()
+    found = curves(tmp_path)
+    assert set(found) == SIZES | TIMES
+    assert all(np.isfinite(value) for points in found.values() for _, value in points)
+    assert found["transitions"][-1][1] > 0
+    assert found["memory_mb"][-1][1] > 0
+
+
+def test_a_plain_buffer_is_an_error_before_the_training() -> None:
+    with pytest.raises(TypeError, match="this model has a ReplayBuffer; pass replay_buffer_class to the model"):
+        dqn(replay_buffer_class=None).learn(10, callback=BufferStatsCallback())
+    with pytest.raises(TypeError, match="this model has a RolloutBuffer; pass rollout_buffer_class to the model"):
+        PPO("MlpPolicy", "CartPole-v1", device="cpu").learn(10, callback=BufferStatsCallback())
+    with pytest.raises(ValueError, match="must be positive, got 0"):
+        BufferStatsCallback(0)

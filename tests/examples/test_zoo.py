@@ -1,0 +1,92 @@
+"""The hyperparameter files for rl-baselines3-zoo: SB3 takes what they say, and the zoo, where it is there, trains."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from stable_baselines3 import DQN, PPO
+from support import atari_env
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+import sb3_compressed
+from sb3_compressed import BufferStatsCallback, CompressedReplayBuffer, CompressedRolloutBuffer
+
+ZOO = Path(__file__).parents[2] / "examples" / "zoo"
+#: What the zoo takes for itself.
+OF_THE_ZOO = {"env_wrapper", "frame_stack", "n_envs", "n_timesteps", "callback", "learning_rate", "clip_range"}
+#: What makes a run of the zoo a short one, and the numbers of steps.
+SHORT = {
+    "dqn.yml": ("300", "buffer_size:400 learning_starts:100"),
+    "ppo.py": ("256", "n_envs:2 n_steps:64 batch_size:64"),
+}
+TIMEOUT_S = 240
+
+
+def for_sb3(hyperparameters: dict[str, Any], **short: Any) -> dict[str, Any]:
+    """Return what the zoo hands to an algorithm, with texts evaluated as it does it."""
+    evaluated = {"policy_kwargs", "replay_buffer_class", "replay_buffer_kwargs"}
+    arguments = {
+        name: eval(value, {}) if name in evaluated and isinstance(value, str) else value
+        for name, value in hyperparameters.items()
+        if name not in OF_THE_ZOO
+    }
+    return {**arguments, "policy_kwargs": {"net_arch": [8]}, "device": "cpu", **short}
+
+
+def test_every_file_is_tried() -> None:
+    assert {path.name for path in ZOO.iterdir() if path.is_file()} == set(SHORT)
+
+
+def test_sb3_takes_the_yaml_file() -> None:
+    hyperparameters = yaml.safe_load((ZOO / "dqn.yml").read_text())["atari"]
+    model = DQN(env=atari_env(n_envs=1), **for_sb3(hyperparameters, learning_starts=50))
+    assert type(model.replay_buffer) is CompressedReplayBuffer
+    assert model.replay_buffer.buffer_size == 1_000_000
+    [(path, options)] = hyperparameters["callback"][0].items()
+    module, _, name = path.rpartition(".")
+    assert module == sb3_compressed.__name__
+    callback = getattr(sb3_compressed, name)(**options)
+    assert isinstance(callback, BufferStatsCallback)
+    model.learn(100, callback=callback)
+    assert model.replay_buffer.size() == 100
+
+
+def test_sb3_takes_the_python_file() -> None:
+    hyperparameters = runpy.run_path(str(ZOO / "ppo.py"))["hyperparams"]["atari"]
+    model = PPO(env=atari_env(n_envs=2), **for_sb3(hyperparameters, n_steps=32, batch_size=32))
+    assert type(model.rollout_buffer) is CompressedRolloutBuffer
+    model.learn(64)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("rl_zoo3") is None, reason="the zoo is not there: pip install rl_zoo3")
+@pytest.mark.parametrize("file", SHORT)
+def test_the_zoo_trains(file: str, tmp_path: Path) -> None:
+    algorithm = Path(file).stem
+    steps, parameters = SHORT[file]
+    command = (
+        f"{sys.executable} -m rl_zoo3.train --algo {algorithm} --env PongNoFrameskip-v4 -conf {ZOO / file} -n {steps} "
+        f"-f logs -tb board --eval-freq -1 --seed 1 --device cpu -params {parameters}"
+    )
+    done = subprocess.run(
+        command.split(), cwd=tmp_path, capture_output=True, encoding="utf-8", timeout=TIMEOUT_S, env={**os.environ}
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    [saved] = tmp_path.glob(f"logs/{algorithm}/*/PongNoFrameskip-v4.zip")
+    algorithms: dict[str, Any] = {"dqn": DQN, "ppo": PPO}
+    model = algorithms[algorithm].load(saved, device="cpu")
+    kind = model.replay_buffer_class if algorithm == "dqn" else model.rollout_buffer_class
+    assert kind in (CompressedReplayBuffer, CompressedRolloutBuffer)
+    [run] = tmp_path.glob("board/*/*_1")
+    events = EventAccumulator(str(run)).Reload()
+    assert events.Scalars("buffer/compression_ratio")[-1].value > 5
+    # What shows a trained agent reads the hyperparameters that were saved with it.
+    [config] = tmp_path.glob("logs/*/*/*/config.yml")
+    assert "Compressed" in str(yaml.load(config.read_text(), Loader=yaml.UnsafeLoader))

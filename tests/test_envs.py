@@ -1,0 +1,50 @@
+"""Atari games as a model of SB3 would see them."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+from stable_baselines3 import DQN
+from stable_baselines3.common.env_util import make_atari_env
+from stable_baselines3.common.vec_env import SubprocVecEnv, VecFrameStack
+
+from sb3_compressed import make_env
+
+GAME = "BreakoutNoFrameskip-v4"
+
+
+def test_it_is_what_a_model_makes_of_its_environment() -> None:
+    ours = make_env(GAME, 2, seed=3)
+    model = DQN("CnnPolicy", VecFrameStack(make_atari_env(GAME, 2, 3), 4), buffer_size=10, device="cpu")
+    theirs = model.get_env()
+    assert theirs is not None
+    assert (ours.observation_space, ours.action_space) == (theirs.observation_space, theirs.action_space)
+    np.testing.assert_array_equal(ours.reset(), theirs.reset())
+    for action in (1, 2, 3, 0) * 5:
+        for of_ours, of_theirs in zip(ours.step(np.full(2, action))[:3], theirs.step(np.full(2, action))[:3]):
+            np.testing.assert_array_equal(of_ours, of_theirs)
+    assert DQN("CnnPolicy", ours, buffer_size=10, device="cpu").get_env() is ours, "nothing is put around it"
+
+
+@pytest.mark.parametrize(("frame_stack", "channels"), [(1, 1), (2, 2)])
+def test_options_reach_the_helpers(frame_stack: int, channels: int) -> None:
+    env = make_env(
+        GAME, 2, frame_stack=frame_stack, vec_env_cls=SubprocVecEnv, env_kwargs={"max_episode_steps": 9},
+        wrapper_kwargs={"screen_size": 42},
+    )  # fmt: skip
+    assert isinstance(env.unwrapped, SubprocVecEnv)
+    assert env.observation_space.shape == (channels, 42, 42)
+    env.reset()
+    ended = [env.step(np.zeros(2, dtype=int))[2] for _ in range(9)]
+    assert np.any(ended, axis=0).all(), "after nine frames, four of which are a step"
+    env.close()
+
+
+def test_wrong_or_missing_things_are_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match="frame_stack must be positive, got 0"):
+        make_env(GAME, frame_stack=0)
+    monkeypatch.setitem(sys.modules, "ale_py", None)
+    with pytest.raises(ImportError, match=r"need ale_py, .* pip install 'sb3-compressed\[atari\]'"):
+        make_env(GAME)
