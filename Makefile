@@ -11,7 +11,7 @@ RIVALS := extra:zstd-3 torchrl:zlib-3 cpprb
 CODECS := auto delta zstd-dict zstd3 zstd-5 lz4-frame/0 igzip/1 gzip/6 rle-jit none cpprb torchrl:zlib-3 torchrl:zstd-3 \
 	extra:zstd3 extra:zstd-3 extra:zstd-5 extra:lz4-frame/0 extra:igzip1 extra:gzip6 extra:rle-jit extra:none
 
-.PHONY: demo test bench peers report docs lint format clean
+.PHONY: demo test bench peers report docs pictures lint format clean
 
 demo: $(VENV)/.installed  ## train DQN on Pong with a compressed replay buffer and compare the memory
 	$(BIN)/python examples/dqn_atari.py
@@ -40,6 +40,11 @@ report: $(VENV)/.installed  ## write the tables, the plots and the README's part
 
 docs: $(VENV)/.installed  ## build the documentation in docs/_build
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build
+
+pictures: $(VENV)/.installed  ## draw what the README shows of the terminal
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python docs/pictures/terminal.py docs/pictures/advise.svg \
+		sb3-compressed advise PongNoFrameskip-v4
+	$(BIN)/python docs/pictures/terminal.py docs/pictures/demo.svg make demo
 
 peers: $(PEERS)/.installed  ## install what the benchmarks compare with, in an environment of its own
 

@@ -36,6 +36,8 @@ from tables import Results, markdown
 N_ENVS = 4
 INCREMENT = 10_000
 WAYS = ["checkpoint", "storage"]
+#: What a transition has to have at least.
+LISTED = ["observation", "action", "next_observation", "next_reward", "next_done"]
 TITLES = {
     "SB3": "SB3, pickle",
     "checkpoint": "sb3-compressed, checkpoint",
@@ -154,8 +156,8 @@ def _torchrl(contender: str, recording: Recording, steps: Iterator[Step], rows: 
 
     buffer = new()
     for some in _as_torchrl_wants_it(list(islice(steps, rows))):
-        # Its list cannot save transitions that have parts.
-        buffer.extend(some.flatten_keys("_") if contender == "torchrl:list" else some)
+        # Its list cannot save transitions that have parts, and maps a file for each key of each transition.
+        buffer.extend(some.flatten_keys("_").select(*LISTED) if contender == "torchrl:list" else some)
 
     def dump(what: Any, name: str) -> None:
         what.dumps(folder / name)

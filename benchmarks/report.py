@@ -92,7 +92,7 @@ def trainings(results: Results) -> str:
 
 
 def readme_part(written: dict[str, Any], plot: str, trained: Results) -> str:
-    """Return what the README says: what was measured, the plot, the short table, and how long trainings take."""
+    """Return what the README says: the plot, what was measured, the short table, and how long trainings take."""
     results: Results = written["results"]
     chosen = {
         label: {name: of_label[name] for name in ["SB3", *IN_README] if name in of_label}
@@ -111,7 +111,7 @@ def readme_part(written: dict[str, Any], plot: str, trained: Results) -> str:
     image = f"![memory and sampling time of each buffer and codec]({plot})"
     texts = [trainings(trained), after] if trained else [after]
     paragraphs = [textwrap.fill(text, 120, break_long_words=False, break_on_hyphens=False) for text in texts]
-    return "\n\n".join([textwrap.fill(before, 120), ratio_table(chosen), image, *paragraphs])
+    return "\n\n".join([image, textwrap.fill(before, 120), ratio_table(chosen), *paragraphs])
 
 
 def write_readme(readme: Path, part: str) -> None:

@@ -1,29 +1,43 @@
-"""Progress bars of what takes long, by tqdm, where they are asked for."""
+"""Progress bars of what takes long, on the standard error.
+
+Where that is no terminal, nothing moves: there is a line when the work is done.
+"""
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-__all__ = ["progress_bar"]
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
-
-class _Hidden:
-    """A bar that nobody asked for."""
-
-    def update(self, n: int = 1) -> None:
-        """Do nothing."""
+__all__ = ["new_progress", "progress_bar"]
 
 
-def progress_bar(is_shown: bool, total: int, what: str, unit: str = "steps") -> Any:
-    """Return a context manager that gives a bar with the method ``update(n)``.
+def new_progress(*, is_shown: bool = True, transient: bool = False) -> Progress:
+    """Return bars of Rich, of which there are none yet.
 
-    :raises ImportError: if it is to be shown and tqdm is not installed
+    :param transient: whether they are gone when the work is done
     """
-    if not is_shown:
-        return nullcontext(_Hidden())
-    try:
-        from tqdm import tqdm
-    except ImportError:
-        raise ImportError("progress bars need tqdm: pip install tqdm (or pass progress=False)") from None
-    return tqdm(total=total, desc=what, unit=f" {unit}", unit_scale=True)
+    from rich.console import Console  # here, since it takes its time
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    return Progress(*columns, console=Console(stderr=True), disable=not is_shown, transient=transient)
+
+
+@contextmanager
+def progress_bar(total: int, what: str, *, is_shown: bool) -> Iterator[Callable[[int], None]]:
+    """Show a bar while something is done, and give the function that moves it.
+
+    >>> with progress_bar(3, "counting sheep", is_shown=False) as advance:
+    ...     for _ in range(3):
+    ...         advance(1)
+
+    :param total: how far it goes
+    :param what: what is done
+    """
+    with new_progress(is_shown=is_shown) as progress:
+        task = progress.add_task(what, total=total)
+        yield lambda n: progress.advance(task, n)

@@ -13,6 +13,8 @@ from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.type_aliases import PolicyPredictor
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize, unwrap_vec_normalize
 
+from sb3_compressed.progress import progress_bar as shown_progress
+
 __all__ = ["warm_up"]
 
 
@@ -56,8 +58,7 @@ def warm_up(
     player = _Player(env, model, deterministic=deterministic)
     obs = env.reset()
     original = obs if normalize is None else normalize.get_original_obs()
-    with _bar(n_rows * env.num_envs, is_shown=progress_bar) as progress:
-        [task] = progress.task_ids
+    with shown_progress(n_rows * env.num_envs, "warming up", is_shown=progress_bar) as advance:
         for row in range(n_rows):
             actions, stored_actions = player.actions(obs)
             obs, rewards, dones, infos = env.step(actions)
@@ -73,7 +74,7 @@ def warm_up(
                 # SB3's Dict buffers write into the dicts they are given.
                 buffer.add(_shallow(original), _shallow(next_obs), stored_actions, rewards, dones, infos)
             original = new
-            progress.advance(task, env.num_envs)
+            advance(env.num_envs)
 
 
 def _validate(buffer: ReplayBuffer, env: VecEnv, name: str) -> None:
@@ -140,14 +141,3 @@ def _with_last_observations(
 
 def _shallow(obs: Any) -> Any:
     return dict(obs) if isinstance(obs, dict) else obs
-
-
-def _bar(total: int, *, is_shown: bool) -> Any:
-    """Return a progress bar with one task, on the standard error."""
-    from rich.console import Console  # here, since it takes its time
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    progress = Progress(*columns, console=Console(stderr=True), disable=not is_shown)
-    progress.add_task("warming up", total=total)
-    return progress

@@ -34,7 +34,9 @@ def export(
     place = find(source)
     with opened(place, unpickle=unpickle) as buffer, warnings.catch_warnings():
         warnings.filterwarnings("ignore", category=UserWarning, module="minari")  # of what was not said of it
-        dataset = export_minari(buffer, dataset_id, unscale_actions=unscale_actions, progress=is_watched(), **metadata)
+        dataset = export_minari(
+            buffer, dataset_id, unscale_actions=unscale_actions, progress_bar=is_watched(), **metadata
+        )
     result = {
         "path": place.path,
         "dataset": dataset_id,

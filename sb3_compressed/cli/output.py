@@ -13,8 +13,10 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 from rich.console import Console, RenderableType
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import Progress
 from rich.text import Text
+
+from sb3_compressed.progress import new_progress
 
 __all__ = ["Json", "is_watched", "note", "progress_bar", "show"]
 
@@ -28,9 +30,7 @@ def show(result: Mapping[str, Any], *for_people: RenderableType, as_json: bool) 
         console.print_json(json.dumps(result, default=_plain), indent=1, highlight=console.is_terminal)
         return
     for part in for_people:
-        is_text = isinstance(
-            part, str | Text
-        )  # as it is: paths have brackets, and whoever reads lines wants them whole
+        is_text = isinstance(part, str | Text)  # paths have brackets, and whoever reads lines wants them whole
         console.print(Text(part) if isinstance(part, str) else part, soft_wrap=is_text)
 
 
@@ -40,9 +40,8 @@ def note(text: str) -> None:
 
 
 def progress_bar() -> Progress:
-    """Return a progress bar that is gone when the work is done."""
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    return Progress(*columns, console=Console(stderr=True), transient=True)
+    """Return progress bars that are gone when the work is done, and are not there where there is no terminal."""
+    return new_progress(is_shown=is_watched(), transient=True)
 
 
 def is_watched() -> bool:

@@ -13,7 +13,7 @@ from stable_baselines3.common.buffers import ReplayBuffer
 from sb3_compressed.buffers.replay import CompressedDictReplayBuffer, CompressedReplayBuffer
 from sb3_compressed.datasets.episodes import Trajectory, trajectories
 from sb3_compressed.datasets.transitions import transitions
-from sb3_compressed.progress import progress_bar
+from sb3_compressed.progress import progress_bar as shown_progress
 
 if TYPE_CHECKING:
     from minari import MinariDataset
@@ -29,7 +29,7 @@ def export_minari(
     dataset_id: str,
     *,
     unscale_actions: bool = False,
-    progress: bool = True,
+    progress_bar: bool = True,
     **metadata: Any,
 ) -> MinariDataset:
     """Write what a replay buffer holds to a new Minari dataset (HDF5), bit for bit, a part of an episode at a time.
@@ -41,7 +41,7 @@ def export_minari(
     :param dataset_id: as Minari names datasets: ``"pong/dqn-v0"``
     :param unscale_actions: whether actions of a Box space are brought back to its range from -1 to 1, to which SB3's
         off-policy algorithms scale them
-    :param progress: whether a progress bar is shown
+    :param progress_bar: whether a progress bar is shown
     :param metadata: further arguments of ``minari.create_dataset_from_buffers``, as ``env``, ``algorithm_name``,
         ``author``
     :return: the dataset
@@ -55,12 +55,12 @@ def export_minari(
     lengths: list[tuple[Trajectory, int]] = []
 
     def parts() -> Iterator[Any]:
-        with progress_bar(progress, buffer.size() * buffer.n_envs, "exporting") as bar:
+        with shown_progress(buffer.size() * buffer.n_envs, "exporting", is_shown=progress_bar) as advance:
             for number, trajectory in enumerate(trajectories(buffer)):
                 lengths.append((trajectory, number))
                 for first in range(0, len(trajectory), STEPS):
                     yield _episode_part(minari, trajectory, first, number, unscale_actions=unscale_actions)
-                    bar.update(min(STEPS, len(trajectory) - first))
+                    advance(min(STEPS, len(trajectory) - first))
 
     dataset = minari.create_dataset_from_buffers(
         dataset_id,
@@ -110,13 +110,13 @@ def _unscaled(actions: NDArray[Any], space: spaces.Space[Any]) -> NDArray[Any]:
 
 
 def import_minari(
-    dataset: str | MinariDataset, buffer: ReplayBuffer | None = None, *, progress: bool = True, **options: Any
+    dataset: str | MinariDataset, buffer: ReplayBuffer | None = None, *, progress_bar: bool = True, **options: Any
 ) -> ReplayBuffer:
     """Add all episodes of a Minari dataset to a replay buffer, one after the other.
 
     :param dataset: a dataset, or the name of one
     :param buffer: where to add them, a buffer of one environment; ``None`` for a new compressed one, with room for all
-    :param progress: whether a progress bar is shown
+    :param progress_bar: whether a progress bar is shown
     :param options: further arguments of the new buffer
     :return: the buffer
     :raises ImportError: if Minari is not installed: ``pip install 'sb3-compressed[minari]'``
@@ -135,11 +135,11 @@ def import_minari(
             f"the dataset is of one environment with observations {observation_space} and actions {action_space}, the "
             f"buffer of {buffer.n_envs} with {buffer.observation_space} and {buffer.action_space}"
         )
-    with progress_bar(progress, n_steps, "importing") as bar:
+    with shown_progress(n_steps, "importing", is_shown=progress_bar) as advance:
         for episode in dataset.iterate_episodes():
             for transition in transitions(episode):
                 buffer.add(*transition)
-            bar.update(len(episode.rewards))
+            advance(len(episode.rewards))
     return buffer
 
 

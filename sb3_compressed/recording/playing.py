@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
 from sb3_compressed.datasets.episodes import trajectories
-from sb3_compressed.progress import progress_bar
+from sb3_compressed.progress import progress_bar as shown_progress
 from sb3_compressed.recording.record_buffer import RecordBuffer
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def record_episodes(
     deterministic: bool = True,
     render: bool = False,
     features: Features | None = None,
-    progress: bool = False,
+    progress_bar: bool = False,
     **options: Any,
 ) -> RecordBuffer:
     """Let a policy play, and record as many whole episodes, one after the other.
@@ -59,11 +59,10 @@ def record_episodes(
         environments with ``render_mode="rgb_array"``. An episode's last one is the last but one once more: a ``VecEnv``
         has begun the next episode before it can be rendered
     :param features: what computes features that are recorded, too, from observations
-    :param progress: whether a progress bar is shown (``pip install tqdm``)
+    :param progress_bar: whether a progress bar is shown
     :param options: further arguments of the new :class:`RecordBuffer`, as ``storage`` or ``compression_method``
     :return: the recording
     :raises ValueError: if the recording does not fit, or environments cannot be rendered so
-    :raises ImportError: if tqdm is not installed and a progress bar is asked for
     """
     if not isinstance(env, VecEnv):
         env = DummyVecEnv([lambda: env])  # type: ignore[list-item, return-value]
@@ -87,7 +86,7 @@ def record_episodes(
     ]
     left = [(n_episodes + index) // env.num_envs for index in range(env.num_envs)]
     states, starts = None, np.ones(env.num_envs, np.bool_)
-    with progress_bar(progress, n_episodes, "recording", "episodes") as bar:
+    with shown_progress(n_episodes, "recording episodes", is_shown=progress_bar) as advance:
         while any(left):
             actions, states = model.predict(obs, state=states, episode_start=starts, deterministic=deterministic)
             of_features = None if features is None else features(obs)
@@ -110,7 +109,7 @@ def record_episodes(
                 if starts[index]:
                     _move(stages[index], recording)
                     left[index] -= 1
-                    bar.update(1)
+                    advance(1)
     return recording
 
 

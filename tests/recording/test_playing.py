@@ -195,8 +195,8 @@ def test_an_interruption_leaves_whole_episodes() -> None:
 
 def test_progress_is_shown_where_it_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
     env = cart_env()
-    record_episodes(small_ppo(env), env, 3, progress=True)
-    assert "recording: 100%" in capsys.readouterr().err
+    record_episodes(small_ppo(env), env, 3, progress_bar=True)
+    assert "recording episodes" in capsys.readouterr().err
     record_episodes(small_ppo(env), env, 3)
     assert capsys.readouterr().err == ""
 

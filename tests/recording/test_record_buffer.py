@@ -238,9 +238,9 @@ def test_to_minari_and_back(
     pytest.importorskip("minari", reason="a Minari that stores images without loss needs Python 3.11")
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
     recording = recorded(stream, features_of(stream) if with_features else None, cls)
-    dataset = export_minari(recording.buffer, "test/recording-v0", progress=False)
+    dataset = export_minari(recording.buffer, "test/recording-v0", progress_bar=False)
     assert dataset.total_steps == len(recording)
-    hold_same_episodes(import_minari(dataset, progress=False), recording.buffer)
+    hold_same_episodes(import_minari(dataset, progress_bar=False), recording.buffer)
 
 
 @pytest.mark.parametrize("with_features", [False, True])
