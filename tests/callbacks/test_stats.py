@@ -182,7 +182,9 @@ def test_a_buffer_that_is_loaded_meanwhile_is_measured_from_then_on(tmp_path: Pa
     for buffer in (first, model.replay_buffer):
         assert not {"add", "sample"} & set(vars(buffer))
     [(step, value)] = curves(tmp_path)["transitions"]
-    assert (step, value) == (120, 120)
+    # SB3 finishes a rollout in the buffer that it began with.
+    loaded: Any = model.replay_buffer
+    assert (step, value) == (120, 2 * loaded.size())
 
 
 def test_csv_and_the_terminal_have_it_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
