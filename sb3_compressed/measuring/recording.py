@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import zstandard
 from gymnasium import spaces
 from numpy.typing import NDArray
@@ -19,7 +21,9 @@ from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, VecFrameStac
 from sb3_compressed.measuring.environments import ShownEnv, random_actions
 from sb3_compressed.storage.spaces import data_of_space, space_from_data
 
-__all__ = ["Player", "Recording", "Step", "as_trained_on", "play", "random_player", "write_recording"]
+__all__ = ["Player", "Recording", "Step", "as_trained_on", "check_memory", "play", "random_player", "write_recording"]
+
+MOST_MEMORY = 0.8  # of what is free, for one buffer
 
 Player = Callable[[Any], Any]
 """Chooses actions for observations."""
@@ -101,6 +105,22 @@ def write_recording(
     return Recording.open(path)
 
 
+def check_memory(env: VecEnv, n_stack: int, n_steps: int) -> None:
+    """Find out before the work is done whether SB3's own replay buffer of that many steps fits into memory.
+
+    :raises ValueError: if it does not
+    """
+    space = as_trained_on(env, n_stack).observation_space
+    of_step = 2 * env.num_envs * math.prod(space.shape or ()) * np.dtype(space.dtype).itemsize
+    free = psutil.virtual_memory().available
+    if of_step * n_steps > MOST_MEMORY * free:
+        most = int(MOST_MEMORY * free / of_step) * env.num_envs
+        raise ValueError(
+            f"SB3's own buffer, to compare with, would take {of_step * n_steps / 1e9:.1f} GB of {free / 1e9:.1f} GB: "
+            f"measure no more than {most:,} transitions"
+        )
+
+
 def random_player(env: VecEnv) -> Player:
     """Return who plays at random, the same each time."""
     rng = np.random.default_rng(0)
@@ -109,6 +129,8 @@ def random_player(env: VecEnv) -> Player:
 
 def as_trained_on(env: VecEnv, n_stack: int) -> VecEnv:
     """Put SB3's wrappers around environments as its algorithms do: stacked, then transposed views of the stacks."""
+    if n_stack > 1 and not isinstance(env.observation_space, spaces.Box):
+        raise ValueError(f"frames of {env.observation_space} cannot be stacked")
     stacked = VecFrameStack(env, n_stack) if n_stack > 1 else env
     space = stacked.observation_space
     if isinstance(space, spaces.Box) and is_image_space(space) and not is_image_space_channels_first(space):

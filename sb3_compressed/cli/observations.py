@@ -1,0 +1,96 @@
+"""What ``advise`` and ``bench`` have in common: options that say which observations, and their recording."""
+
+from __future__ import annotations
+
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.progress import Progress
+
+from sb3_compressed.cli.output import note
+
+if TYPE_CHECKING:
+    from stable_baselines3.common.vec_env import VecEnv
+
+    from sb3_compressed.measuring.recording import Recording
+
+__all__ = ["Codecs", "FrameStack", "Plot", "Wrapper", "WrapperOption", "chosen", "record", "write"]
+
+
+class Wrapper(str, Enum):
+    """What environments are made with."""
+
+    ATARI = "atari"
+    NONE = "none"
+
+
+WrapperOption = Annotated[
+    Wrapper | None,
+    typer.Option(help="SB3's preprocessing of Atari games, or none. Default: atari for ALE games.", show_default=False),
+]
+FrameStack = Annotated[
+    int | None,
+    typer.Option(min=1, help="Frames that VecFrameStack stacks. Default: 4 with the atari wrapper.", show_default=False),
+]
+Codecs = Annotated[
+    list[str] | None,
+    typer.Option("--codec", help="A codec's shorthand, as zstd-5; again for more of them.", show_default=False),
+]
+Plot = Annotated[Path | None, typer.Option(help="A file for a plot, as out.png.", show_default=False)]
+
+
+def chosen(codecs: list[str] | None, default: tuple[str, ...]) -> list[str]:
+    """Return the codecs' shorthands.
+
+    :raises ValueError: if one cannot be had; the message lists what there is
+    """
+    from sb3_compressed import get_codec
+
+    names = list(dict.fromkeys(codecs or default))
+    for name in names:
+        get_codec(name.partition("@")[0])
+    return names
+
+
+def record(
+    folder: Path,
+    env_id: str,
+    n_envs: int,
+    n_steps: int,
+    wrapper: Wrapper | None,
+    frame_stack: int | None,
+    progress: Progress,
+    *,
+    rows_held: int,
+) -> tuple[Recording, bool]:
+    """Play an environment at random and return the recording, and whether it has the preprocessing of Atari games.
+
+    :param rows_held: how many of the steps SB3's own buffer will hold
+    :raises ValueError: if there is no such environment, or not enough memory
+    :raises ImportError: if what it needs is not installed
+    """
+    from sb3_compressed.measuring.environments import is_atari, make_env
+
+    atari = is_atari(env_id) if wrapper is None else wrapper is Wrapper.ATARI
+    if atari and wrapper is None:
+        note(f"{env_id} is an Atari game: made with make_atari_env, and stacked (--wrapper none for neither)")
+    env = make_env(env_id, n_envs, atari=atari)
+    n_stack = frame_stack or (4 if atari else 1)
+    return write(folder, env, n_steps, n_stack, f"playing {env_id}", progress, rows_held=rows_held), atari
+
+
+def write(
+    folder: Path, env: VecEnv, n_steps: int, n_stack: int, said: str, progress: Progress, *, rows_held: int
+) -> Recording:
+    """Write the recording of environments, and close them; the rest is as for :func:`record`."""
+    from sb3_compressed.measuring.recording import check_memory, write_recording
+
+    try:
+        check_memory(env, n_stack, rows_held)
+        task = progress.add_task(said, total=n_steps)
+        path = folder / "observations.zst"
+        return write_recording(path, env, n_steps, n_stack=n_stack, on_step=lambda: progress.advance(task))
+    finally:
+        env.close()
