@@ -5,15 +5,15 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich import box
 from rich.markup import escape
 from rich.syntax import Syntax
 from rich.table import Table
 
-from sb3_compressed.cli.observations import Codecs, FrameStack, Plot, WrapperOption, chosen, record
+from sb3_compressed.cli.observations import Codecs, FrameStack, Plot, WrapperOption, chosen, is_wrapped, record
 from sb3_compressed.cli.output import Json, progress_bar, show
 
 if TYPE_CHECKING:
@@ -52,20 +52,24 @@ def advise(
     if plot:
         check_plottable(plot)
     rows = steps // n_envs
+    atari = is_wrapped(env_id, wrapper)
+    env = make_env(env_id, n_envs, atari=atari)
+    algorithm, batch_size = algorithm_for(env.action_space)
+    n_stack = frame_stack or (4 if atari else 1)
     with tempfile.TemporaryDirectory(prefix="sb3-compressed-") as folder, progress_bar() as progress:
-        recording, atari = record(
-            Path(folder), env_id, n_envs, rows + TIMED_STEPS, wrapper, frame_stack, progress, rows_held=rows
+        recording = record(
+            *(folder, env, rows + TIMED_STEPS),
+            **{"rows_held": rows, "n_stack": n_stack, "said": f"playing {env_id}", "progress": progress},
         )
-        algorithm, batch_size = algorithm_for(recording.action_space)
         arguments = {"recording": str(recording.path), "rows": rows, "batch_sizes": [batch_size]}
         jobs = [Job(env_id, name, arguments) for name in names]
         [measured] = take_turns(lambda job: worker.command("replay"), jobs, 1, progress).values()
-        every = costs(measured, rows * n_envs, buffer_size, batch_size)
-        advice = advice_on(every)
-        lines = ""
-        if advice.contender != SB3:
-            lines = snippet(env_id, recording, atari=atari, buffer_size=buffer_size, method=advice.contender)
         space = recording.observation_space
+    every = costs(measured, rows * n_envs, buffer_size, batch_size)
+    advice = advice_on(every)
+    lines = ""
+    if advice.contender != SB3:
+        lines = snippet(env_id, recording, atari=atari, buffer_size=buffer_size, method=advice.contender)
     if plot:
         panels = {
             "memory": [cost.ratio for cost in every],
@@ -74,7 +78,7 @@ def advise(
         }
         plot_ratios(plot, f"{env_id}, relative to SB3's own buffer", [cost.contender for cost in every], panels)
     result = {
-        **{"env_id": env_id, "n_envs": n_envs, "frame_stack": recording.n_stack, "atari": atari},
+        **{"env_id": env_id, "n_envs": n_envs, "frame_stack": n_stack, "atari": atari},
         **{"observation_space": space, "buffer_size": buffer_size, "transitions": rows * n_envs},
         **{"algorithm": algorithm, "batch_size": batch_size, "buffers": [asdict(cost) for cost in every]},
         "failed": {name: one["error"] for name, one in measured.items() if "error" in one},
@@ -90,24 +94,27 @@ def advise(
         if lines
         else [f"Keep SB3's own buffer. {advice.reason}"]
     )
-    table = _table(every, f"{env_id}, observations {space}", buffer_size, batch_size)
+    table = _table(every, f"{env_id}: observations {space.shape} of {space.dtype}", batch_size)
     show(result, table, about, "", *said, as_json=as_json)
 
 
-def _table(every: Sequence[Cost], title: str, buffer_size: int, batch_size: int) -> Table:
+def _table(every: Sequence[Cost], title: str, batch_size: int) -> Table:
     from sb3_compressed.measuring.advice import in_bytes
 
-    table = Table(title=escape(title), title_justify="left")
+    table = Table(title=escape(title), title_justify="left", box=box.SIMPLE_HEAD)
     table.add_column("buffer")
-    for heading in ("a transition", f"{buffer_size:,} of them", "of SB3's", "add", f"sample({batch_size})"):
+    for heading in ("a transition", "memory", "of SB3's", "add", f"sample({batch_size})"):
         table.add_column(heading, justify="right")
     for cost in every:
+        is_base = cost is every[0]
         table.add_row(
             cost.contender + (" (returns wrong data)" if cost.wrong else ""),
-            in_bytes(cost.memory / buffer_size),
+            in_bytes(cost.transition),
             in_bytes(cost.memory),
             f"{cost.ratio:.2%}",
-            f"{cost.add_ratio:.2f}x ({cost.add:.0f} us)",
-            f"{cost.sample_ratio:.2f}x ({cost.sample:.0f} us)",
+            *(
+                f"{time:.0f} us" if is_base else f"{ratio:.2f}x"
+                for time, ratio in ((cost.add, cost.add_ratio), (cost.sample, cost.sample_ratio))
+            ),
         )
     return table

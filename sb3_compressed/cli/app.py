@@ -12,7 +12,7 @@ import sys
 import typer
 
 from sb3_compressed import __version__
-from sb3_compressed.cli import advise, verify
+from sb3_compressed.cli import advise, bench, verify
 from sb3_compressed.cli.output import note
 
 __all__ = ["app", "main"]
@@ -25,6 +25,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(advise.advise)
+app.command()(bench.bench)
 app.command()(verify.verify)
 
 

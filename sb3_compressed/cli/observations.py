@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from sb3_compressed.measuring.recording import Recording
 
-__all__ = ["Codecs", "FrameStack", "Plot", "Wrapper", "WrapperOption", "chosen", "record", "write"]
+__all__ = ["Codecs", "FrameStack", "Plot", "Wrapper", "WrapperOption", "chosen", "is_wrapped", "record"]
 
 
 class Wrapper(str, Enum):
@@ -32,7 +32,9 @@ WrapperOption = Annotated[
 ]
 FrameStack = Annotated[
     int | None,
-    typer.Option(min=1, help="Frames that VecFrameStack stacks. Default: 4 with the atari wrapper.", show_default=False),
+    typer.Option(
+        min=1, help="Frames that VecFrameStack stacks. Default: 4 with the atari wrapper.", show_default=False
+    ),
 ]
 Codecs = Annotated[
     list[str] | None,
@@ -42,7 +44,7 @@ Plot = Annotated[Path | None, typer.Option(help="A file for a plot, as out.png."
 
 
 def chosen(codecs: list[str] | None, default: tuple[str, ...]) -> list[str]:
-    """Return the codecs' shorthands.
+    """Return the codecs' shorthands, each once.
 
     :raises ValueError: if one cannot be had; the message lists what there is
     """
@@ -50,47 +52,39 @@ def chosen(codecs: list[str] | None, default: tuple[str, ...]) -> list[str]:
 
     names = list(dict.fromkeys(codecs or default))
     for name in names:
-        get_codec(name.partition("@")[0])
+        get_codec(name)
     return names
 
 
+def is_wrapped(env_id: str, wrapper: Wrapper | None) -> bool:
+    """Return whether an environment gets the preprocessing of Atari games, and say so where nobody asked for it.
+
+    :raises ValueError: if there is no such environment
+    """
+    from sb3_compressed.measuring.environments import is_atari
+
+    if wrapper is not None:
+        return wrapper is Wrapper.ATARI
+    if is_game := is_atari(env_id):
+        note(f"{env_id} is an Atari game: made with make_atari_env, and stacked (--wrapper none for neither)")
+    return is_game
+
+
 def record(
-    folder: Path,
-    env_id: str,
-    n_envs: int,
-    n_steps: int,
-    wrapper: Wrapper | None,
-    frame_stack: int | None,
-    progress: Progress,
-    *,
-    rows_held: int,
-) -> tuple[Recording, bool]:
-    """Play an environment at random and return the recording, and whether it has the preprocessing of Atari games.
+    folder: str, env: VecEnv, n_steps: int, *, rows_held: int, n_stack: int, said: str, progress: Progress
+) -> Recording:
+    """Play at random, and close the environments.
 
     :param rows_held: how many of the steps SB3's own buffer will hold
-    :raises ValueError: if there is no such environment, or not enough memory
-    :raises ImportError: if what it needs is not installed
+    :param said: what the progress bar says
+    :raises ValueError: if memory is not enough for that
     """
-    from sb3_compressed.measuring.environments import is_atari, make_env
-
-    atari = is_atari(env_id) if wrapper is None else wrapper is Wrapper.ATARI
-    if atari and wrapper is None:
-        note(f"{env_id} is an Atari game: made with make_atari_env, and stacked (--wrapper none for neither)")
-    env = make_env(env_id, n_envs, atari=atari)
-    n_stack = frame_stack or (4 if atari else 1)
-    return write(folder, env, n_steps, n_stack, f"playing {env_id}", progress, rows_held=rows_held), atari
-
-
-def write(
-    folder: Path, env: VecEnv, n_steps: int, n_stack: int, said: str, progress: Progress, *, rows_held: int
-) -> Recording:
-    """Write the recording of environments, and close them; the rest is as for :func:`record`."""
     from sb3_compressed.measuring.recording import check_memory, write_recording
 
     try:
         check_memory(env, n_stack, rows_held)
         task = progress.add_task(said, total=n_steps)
-        path = folder / "observations.zst"
+        path = Path(folder) / "observations.zst"
         return write_recording(path, env, n_steps, n_stack=n_stack, on_step=lambda: progress.advance(task))
     finally:
         env.close()

@@ -36,9 +36,10 @@ def note(text: str) -> None:
 
 
 def progress_bar() -> Progress:
-    """Return a progress bar that is gone when the work is done."""
+    """Return a progress bar that is gone when the work is done, and is not there where the output is no terminal."""
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    return Progress(*columns, console=Console(stderr=True), transient=True)
+    console = Console(stderr=True)
+    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
 
 
 def _plain(value: Any) -> Any:

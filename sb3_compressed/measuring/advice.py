@@ -23,6 +23,7 @@ class Cost:
     """What one buffer costs; memory is an estimate for as many transitions as it shall hold."""
 
     contender: str
+    transition: float  # bytes
     memory: float  # bytes
     ratio: float  # of SB3's memory
     add: float  # microseconds a transition
@@ -60,6 +61,7 @@ def costs(measured: Mapping[str, Measurement], n_measured: int, buffer_size: int
     return [
         Cost(
             name,
+            memory(one) / buffer_size,
             memory(one),
             memory(one) / memory(base),
             one["add"],
@@ -87,9 +89,8 @@ def advise(every: Sequence[Cost]) -> Advice:
         best = min(ours, key=lambda cost: cost.memory)
         return Advice(
             SB3,
-            f"Compression does not pay here: with {best.contender}, the smallest, "
-            f"{best.ratio:.0%} of the memory would remain ({in_bytes(best.memory)} of {in_bytes(base.memory)}), "
-            f"and {_times(best)}.",
+            f"Compression does not pay here: {best.contender}, the smallest of what was tried, would take "
+            f"{in_bytes(best.memory)} instead of {in_bytes(base.memory)}; {_times(best)}.",
         )
     quick = [cost for cost in small if max(cost.add_ratio, cost.sample_ratio) <= MOST_TIME] or small
     least = min(cost.memory for cost in quick)

@@ -44,7 +44,7 @@ def snippet(env_id: str, recording: Recording, *, atari: bool, buffer_size: int,
         "env",
         f"buffer_size={buffer_size:_}",
         "replay_buffer_class=CompressedReplayBuffer",
-        *([] if method == AUTO else [f'replay_buffer_kwargs={{"compression_method": "{method}"}}']),
+        *([] if method == AUTO else [f'replay_buffer_kwargs=dict(compression_method="{method}")']),
     ]
     return "\n".join(
         [
