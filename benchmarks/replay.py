@@ -30,7 +30,7 @@ def measure(contender: str, source: str, size: int) -> Measurement:
     """Fill one buffer and return bytes of memory a transition and microseconds."""
     rows = size // N_ENVS
     measured = measure_replay(partial(make_replay, contender), record(source, N_ENVS, rows + TIMED_STEPS), rows)
-    return {key: value for key, value in measured.items() if key != "learned"}
+    return {key: value for key, value in measured.items() if key != "growth"}
 
 
 def main() -> None:

@@ -9,11 +9,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich import box
+from rich.console import RenderableType
 from rich.markup import escape
 from rich.syntax import Syntax
 from rich.table import Table
 
-from sb3_compressed.cli.observations import Codecs, FrameStack, Plot, WrapperOption, chosen, is_wrapped, record
+from sb3_compressed.cli.observations import (
+    Codecs,
+    FrameStack,
+    Plot,
+    WrapperOption,
+    chosen,
+    is_wrapped,
+    note_noise,
+    record,
+)
 from sb3_compressed.cli.output import Json, progress_bar, show
 
 if TYPE_CHECKING:
@@ -42,6 +52,7 @@ def advise(
     from sb3_compressed.measuring import worker
     from sb3_compressed.measuring.advice import advise as advice_on
     from sb3_compressed.measuring.advice import costs
+    from sb3_compressed.measuring.environments import make_env
     from sb3_compressed.measuring.like_sb3 import SB3
     from sb3_compressed.measuring.plot import check_plottable, plot_ratios
     from sb3_compressed.measuring.replay import TIMED_STEPS
@@ -57,15 +68,16 @@ def advise(
     algorithm, batch_size = algorithm_for(env.action_space)
     n_stack = frame_stack or (4 if atari else 1)
     with tempfile.TemporaryDirectory(prefix="sb3-compressed-") as folder, progress_bar() as progress:
+        playing = f"playing {env_id}"
         recording = record(
-            *(folder, env, rows + TIMED_STEPS),
-            **{"rows_held": rows, "n_stack": n_stack, "said": f"playing {env_id}", "progress": progress},
+            folder, env, rows + TIMED_STEPS, rows_held=rows, n_stack=n_stack, said=playing, progress=progress
         )
         arguments = {"recording": str(recording.path), "rows": rows, "batch_sizes": [batch_size]}
         jobs = [Job(env_id, name, arguments) for name in names]
         [measured] = take_turns(lambda job: worker.command("replay"), jobs, 1, progress).values()
         space = recording.observation_space
     every = costs(measured, rows * n_envs, buffer_size, batch_size)
+    note_noise(measured[SB3]["rss"] * rows * n_envs)
     advice = advice_on(every)
     lines = ""
     if advice.contender != SB3:
@@ -86,10 +98,10 @@ def advise(
     }
     about = (
         f"Measured with {rows * n_envs:,} transitions of random play; a trained policy shows other frames. Memory is "
-        f"an estimate for {buffer_size:,}: what the process grew by (RSS), extrapolated, what a codec learned counted "
-        "once. Times are medians, relative to SB3's own buffer."
+        f"an estimate for {buffer_size:,}, extrapolated from what the process grew by (RSS); what a codec learned "
+        "counts once. Times are medians, relative to SB3's own buffer."
     )
-    said = (
+    said: list[RenderableType] = (
         [f"Take {advice.contender}: {advice.reason}", Syntax(lines, "python", background_color="default")]
         if lines
         else [f"Keep SB3's own buffer. {advice.reason}"]

@@ -21,6 +21,7 @@ from sb3_compressed.cli.observations import (
     WrapperOption,
     chosen,
     is_wrapped,
+    note_noise,
     record,
 )
 from sb3_compressed.cli.output import Json, note, progress_bar, show
@@ -81,7 +82,7 @@ def bench(
     shown = _environment(env_id, n_envs, wrapper) if env_id else _frames(frames, n_envs)  # type: ignore[arg-type]
     env, label, most = shown.env, shown.label, shown.n_steps
     kind, held, needed, arguments = _rollouts(most, n_steps, rollouts) if rollout else _replay(most, size, env.num_envs)
-    options = {"n_envs": env.num_envs, "rounds": rounds, **arguments}
+    options = {"n_envs": env.num_envs, "rounds": rounds, **(arguments if rollout else {"size": held * env.num_envs})}
     with tempfile.TemporaryDirectory(prefix="sb3-compressed-") as folder, progress_bar() as progress:
         stacked, said = frame_stack or shown.n_stack, f"recording {label}"
         recording = record(folder, env, needed, rows_held=held, n_stack=stacked, said=said, progress=progress)
@@ -89,8 +90,9 @@ def bench(
         results = take_turns(lambda job: worker.command(kind), jobs, rounds, progress)
     if "error" in (base := results[label][SB3]):
         raise ValueError(f"SB3's own buffer could not be measured, its process {base['error']}")
+    note_noise(base["rss"] * held * env.num_envs)
     for measured in results[label].values():
-        measured.pop("learned", None)  # a part of the memory
+        measured.pop("growth", None)  # what advise extrapolates by
     if out:
         save(out, kind, options, results, sys.executable)
     if plot:
@@ -148,7 +150,7 @@ def _rollouts(most: int | None, n_steps: int, rollouts: int) -> tuple[str, int, 
 
 
 def _said(options: dict[str, Any]) -> str:
-    return ", ".join(f"{key} {value}" for key, value in options.items() if not isinstance(value, list))
+    return ", ".join(f"{key} {value:,}" for key, value in options.items())
 
 
 def _ratios(label: str, results: Results) -> dict[str, dict[str, float | None]]:
@@ -189,12 +191,9 @@ def _plot(path: Path, label: str, results: Results) -> None:
     from sb3_compressed.measuring.plot import plot_ratios
 
     of_each = _ratios(label, results)
-    keys = next(iter(of_each.values()))
-    panels = {
-        "memory" if key == "rss" else key: [
-            value for numbers in of_each.values() if (value := numbers[key]) is not None
-        ]
-        for key in keys
-    }
-    panels = {said: values for said, values in panels.items() if len(values) == len(of_each)}
+    panels = {}
+    for key in next(iter(of_each.values())):
+        values = [value for numbers in of_each.values() if (value := numbers[key]) is not None]
+        if len(values) == len(of_each):  # there is no memory of so small a buffer that the process did not grow
+            panels["memory" if key == "rss" else key] = values
     plot_ratios(path, f"{label}, relative to SB3's own buffer", list(of_each), panels)

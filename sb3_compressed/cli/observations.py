@@ -16,7 +16,11 @@ if TYPE_CHECKING:
 
     from sb3_compressed.measuring.recording import Recording
 
-__all__ = ["Codecs", "FrameStack", "Plot", "Wrapper", "WrapperOption", "chosen", "is_wrapped", "record"]
+__all__ = ["Codecs", "FrameStack", "Plot", "Wrapper", "WrapperOption", "chosen", "is_wrapped", "note_noise", "record"]
+
+
+#: What a process may grow or shrink by for no reason to be seen, about.
+NOISE_NBYTES = 1_000_000
 
 
 class Wrapper(str, Enum):
@@ -88,3 +92,9 @@ def record(
         return write_recording(path, env, n_steps, n_stack=n_stack, on_step=lambda: progress.advance(task))
     finally:
         env.close()
+
+
+def note_noise(nbytes: float) -> None:
+    """Say so if SB3's buffer, which is the largest, is too small for its memory to be told from noise."""
+    if nbytes < NOISE_NBYTES:
+        note(f"SB3's buffer takes {nbytes / 1e6:.2f} MB here: memory is rough, more transitions make it exact")

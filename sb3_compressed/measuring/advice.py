@@ -44,8 +44,8 @@ class Advice:
 def costs(measured: Mapping[str, Measurement], n_measured: int, buffer_size: int, batch_size: int) -> list[Cost]:
     """Return what each buffer costs, SB3's first; those that failed are left out.
 
-    Memory of ``n_measured`` transitions is extrapolated to ``buffer_size`` of them: what a codec has learned, as its
-    reference frames, counts once, everything else grows with the transitions.
+    Memory of ``n_measured`` transitions is extrapolated to ``buffer_size`` of them: what a buffer begins with and what
+    its codec has learned, as reference frames, counts once, everything else grows with the transitions.
 
     :raises ValueError: if SB3's own buffer, to which all are compared, could not be measured
     """
@@ -55,8 +55,7 @@ def costs(measured: Mapping[str, Measurement], n_measured: int, buffer_size: int
         raise ValueError(f"SB3's own buffer could not be measured, its process {base['error']}")
 
     def memory(one: Measurement) -> float:
-        growing = max(one["rss"] - one["learned"] / n_measured, 1.0)
-        return float(one["learned"] + growing * buffer_size)
+        return max(float(one["rss"] * n_measured + one["growth"] * (buffer_size - n_measured)), 1.0)
 
     return [
         Cost(

@@ -58,7 +58,11 @@ class Replay(ABC):
         """Take apart what :meth:`sample` returned."""
 
     def learned_nbytes(self) -> int:
-        """Return the bytes of what its codec has learned, which do not grow with the buffer."""
+        """Return the bytes of what its codec has learned, which do not grow with every transition."""
+        return 0
+
+    def reserved_nbytes(self) -> int:
+        """Return the bytes that it takes for all transitions at once when the first is added."""
         return 0
 
 

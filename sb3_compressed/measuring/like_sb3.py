@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch as th
+from numpy.typing import NDArray
 
 from sb3_compressed import CompressedArray
 from sb3_compressed.arrays.memory import learned_nbytes
@@ -72,8 +73,13 @@ class ReplayLikeSB3(Replay):
         return Batch(batch.observations.numpy(), batch.next_observations.numpy(), batch.rewards.numpy().ravel())
 
     def learned_nbytes(self) -> int:  # noqa: D102
-        arrays = vars(self.buffer).values()
-        return learned_nbytes(*(array.slots for array in arrays if isinstance(array, CompressedArray)))
+        return learned_nbytes(*self._slots())
+
+    def reserved_nbytes(self) -> int:  # noqa: D102
+        return sum(slots.nbytes for slots in self._slots())
+
+    def _slots(self) -> list[NDArray[Any]]:
+        return [array.slots for array in vars(self.buffer).values() if isinstance(array, CompressedArray)]
 
 
 class RolloutLikeSB3(Rollout):

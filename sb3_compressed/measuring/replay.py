@@ -27,8 +27,9 @@ def measure_replay(
     :param make: makes the buffer
     :param recording: what is added, of at least ``rows`` steps and better of :data:`TIMED_STEPS` more
     :param rows: how many steps of all environments the buffer holds
-    :return: bytes of memory a transition (``rss``), of them those in all that its codec learned (``learned``),
-        microseconds a transition (``add``) and a batch (``sample(32)``), and what is ``wrong`` with what it returns
+    :return: bytes of memory a transition (``rss``) and those that every further transition would add (``growth``:
+        what a codec learns, and whatever else a buffer begins with, is counted once), microseconds a transition
+        (``add``) and a batch (``sample(32)``), and what is ``wrong`` with what it returns
     """
     one_thread()
     n_envs = recording.n_envs
@@ -45,9 +46,17 @@ def measure_replay(
     before = resident_nbytes()
     buffer = make(Setup.of(recording, rows))
     buffer.add(first)
-    for step in islice(steps, rows - 1):
-        buffer.add(step)
-    result: dict[str, Any] = {"rss": (resident_nbytes() - before) / (rows * n_envs), "learned": buffer.learned_nbytes()}
+    marks, early_rows = [], max(rows // 4, 1)
+    for n_more in (early_rows - 1, rows - early_rows):
+        for step in islice(steps, n_more):
+            buffer.add(step)
+        marks.append((resident_nbytes(), buffer.learned_nbytes()))
+    (early, learned_early), (full, learned) = marks
+    growth = (full - learned) - (early - learned_early)
+    result: dict[str, Any] = {
+        "rss": (full - before) / (rows * n_envs),
+        "growth": growth / ((rows - early_rows) * n_envs) + buffer.reserved_nbytes() / (rows * n_envs),
+    }
     result["add"] = median_us(timed(buffer.add, step) for step in islice(steps, TIMED_STEPS)) / n_envs
     for batch_size in batch_sizes:
         rounds = 6400 // batch_size + 20

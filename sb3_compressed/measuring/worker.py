@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ def _rollout(contender: str, recording: str, n_steps: int, rollouts: int) -> dic
     return measure_rollout(partial(make_rollout, contender), Recording.open(Path(recording)), n_steps, rollouts)
 
 
+MEASURES: dict[str, Callable[..., dict[str, Any]]] = {"replay": _replay, "rollout": _rollout}
+
 if __name__ == "__main__":
-    measure = {"replay": _replay, "rollout": _rollout}[sys.argv[1]]
-    print(json.dumps(measure(**json.loads(sys.argv[2]))))
+    print(json.dumps(MEASURES[sys.argv[1]](**json.loads(sys.argv[2]))))
