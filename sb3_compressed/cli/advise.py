@@ -62,7 +62,7 @@ def advise(
     names = [SB3, *chosen(codec, CODECS)]
     if plot:
         check_plottable(plot)
-    rows = steps // n_envs
+    rows = max(steps // n_envs, 8)
     atari = is_wrapped(env_id, wrapper)
     env = make_env(env_id, n_envs, atari=atari)
     algorithm, batch_size = algorithm_for(env.action_space)
