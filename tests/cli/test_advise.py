@@ -39,7 +39,7 @@ def test_it_measures_a_game_as_it_is_trained_on(pong: dict[str, Any]) -> None:
     sb3, *ours = pong["buffers"]
     assert [buffer["contender"] for buffer in pong["buffers"]] == ["SB3", "auto", "zstd-5"]
     raw = 2 * 4 * 84 * 84
-    assert raw < sb3["transition"] < 1.1 * raw
+    assert 0.8 < sb3["transition"] / raw < 1.2, "rough, of so few"
     assert (sb3["ratio"], sb3["add_ratio"], sb3["sample_ratio"]) == (1, 1, 1)
     for buffer in ours:
         assert 0 < buffer["ratio"] < 0.25, "most of a stack is shared with the one before it"

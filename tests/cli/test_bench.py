@@ -75,7 +75,7 @@ def test_rollouts_of_recorded_frames(frames: Path) -> None:
         (["--frames", "nowhere.npy"], "No such file or directory: 'nowhere.npy'"),
         (
             ["--frames", "{frames}", "--n-envs", 3],
-            "must hold an array (steps, 3, *obs_shape), it holds one of shape (120, 2,",
+            "an array (steps, 3, *obs_shape), it holds one of shape (120, 2,",
         ),
         (["--frames", "{frames}", "--n-envs", 2, "--rollout"], "120 steps, too few for two rollouts of 128"),
     ],
