@@ -85,13 +85,10 @@ def record(
     """
     from sb3_compressed.measuring.recording import check_memory, write_recording
 
-    try:
-        check_memory(env, n_stack, rows_held)
-        task = progress.add_task(said, total=n_steps)
-        path = Path(folder) / "observations.zst"
-        return write_recording(path, env, n_steps, n_stack=n_stack, on_step=lambda: progress.advance(task))
-    finally:
-        env.close()
+    check_memory(env, n_stack, rows_held)
+    task = progress.add_task(said, total=n_steps)
+    path = Path(folder) / "observations.zst"
+    return write_recording(path, env, n_steps, n_stack=n_stack, on_step=lambda: progress.advance(task))
 
 
 def note_noise(nbytes: float) -> None:

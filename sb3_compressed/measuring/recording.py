@@ -93,15 +93,18 @@ def write_recording(
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(f".{os.getpid()}")
-    with partial.open("wb") as raw, zstandard.ZstdCompressor(level=3).stream_writer(raw) as file:
-        file.write(json.dumps(about).encode() + b"\n")
-        played = as_trained_on(Recorder(env, file), n_stack)
-        obs: Any = played.reset()
-        for _ in range(n_steps):
-            obs, *_ = played.step(act(obs))
-            on_step()
-    played.close()
-    partial.rename(path)
+    try:
+        with partial.open("wb") as raw, zstandard.ZstdCompressor(level=3).stream_writer(raw) as file:
+            file.write(json.dumps(about).encode() + b"\n")
+            played = as_trained_on(Recorder(env, file), n_stack)
+            obs: Any = played.reset()
+            for _ in range(n_steps):
+                obs, *_ = played.step(act(obs))
+                on_step()
+        partial.rename(path)
+    finally:
+        partial.unlink(missing_ok=True)
+        env.close()
     return Recording.open(path)
 
 
