@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from abc import abstractmethod
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -63,9 +64,12 @@ def make_env(env_id: str, n_envs: int, *, atari: bool) -> VecEnv:
 
 def _spec(env_id: str) -> Any:
     register_atari()
+    module, _, name = env_id.rpartition(":")
     try:
-        return gym.spec(env_id)
-    except ModuleNotFoundError as error:  # of "module:id"
+        if module:
+            import_module(module)
+        return gym.spec(name)
+    except ImportError as error:
         raise ValueError(f"{env_id} cannot be found: {error}") from error
     except gym.error.Error as error:
         known = {name.lower(): name for name in gym.registry}

@@ -66,6 +66,18 @@ def test_its_plot_is_a_picture(pong: dict[str, Any]) -> None:
     assert height > 100 < width
 
 
+def test_an_environment_of_ones_own(tmp_path: Path) -> None:
+    (tmp_path / "my_envs.py").write_text(
+        "import gymnasium as gym\n"
+        "gym.register('Mine-v0', 'gymnasium.envs.classic_control:PendulumEnv', max_episode_steps=20)\n"
+    )
+    path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
+    done = run("advise", "my_envs:Mine-v0", "--steps", 200, "--codec", "none", "--json", PYTHONPATH=path)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert (result["algorithm"], result["batch_size"], result["atari"]) == ("SAC", 256, False)
+
+
 @pytest.fixture(scope="module")
 def cart() -> subprocess.CompletedProcess[str]:
     """Return what it says to people of observations that are few numbers."""
@@ -96,7 +108,7 @@ def test_no_terminal_no_escape_codes(cart: subprocess.CompletedProcess[str]) -> 
         (["nowhere:Env-v0"], "nowhere:Env-v0 cannot be found: No module named 'nowhere'"),
         (["Blackjack-v1"], "Blackjack-v1 shows Tuple("),
         (["CartPole-v1", "--codec", "zst"], "did you mean 'zstd' or 'zstd-dict'?"),
-        (["CartPole-v1", "--plot", "out.txt"], "a plot can be a file of eps,"),
+        (["CartPole-v1", "--plot", "out.txt"], "png, ps, "),
         (["CartPole-v1", "--plot", "no/such/folder/out.png"], "there is no folder "),
         (["CartPole-v1", "--steps", "99999999999"], "measure no more than "),
     ],
