@@ -28,10 +28,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from measure import median_us, one_thread, timed
-from recording import Recording, Step, play, record
-from session import Job, Measurement, available, parser, save, serve, take_turns
-from tables import Results, markdown
+from recording import record
+from session import available, parser, save, serve, take_turns
+from tables import markdown
+
+from sb3_compressed.measuring.gauges import median_us, one_thread, timed
+from sb3_compressed.measuring.ratios import Results
+from sb3_compressed.measuring.recording import Recording, Step, play
+from sb3_compressed.measuring.turns import Job, Measurement
 
 N_ENVS = 4
 INCREMENT = 10_000

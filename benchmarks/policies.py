@@ -8,8 +8,10 @@ from typing import Any
 
 import torch as th
 from settings import N_ENVS, SETTINGS
-from sources import CACHE, Source, as_trained_on
+from sources import CACHE, Source
 from stable_baselines3 import PPO
+
+from sb3_compressed.measuring.recording import as_trained_on
 
 
 def train(source: Source) -> Path:
@@ -17,7 +19,7 @@ def train(source: Source) -> Path:
     path = CACHE / "policies" / f"{source.environment}-ppo-{source.training_steps}steps.zip"
     if not path.exists():
         th.set_num_threads(2)
-        env = as_trained_on(source.make(N_ENVS["PPO"]), source)
+        env = as_trained_on(source.make(N_ENVS["PPO"]), source.n_stack)
         model = PPO("CnnPolicy", env, seed=0, **SETTINGS["PPO"])
         model.learn(source.training_steps)
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -17,13 +17,16 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
-from measure import exhaust, one_thread, resident_nbytes, timed
-from recording import Step, play, record
-from session import Job, Measurement, available, parser, save, serve, take_turns
-from tables import Results, markdown
-from truth import check_replay, check_rollout
+from recording import record
+from session import available, parser, save, serve, take_turns
+from tables import markdown
 
 from contenders import Setup, make_replay, make_rollout
+from sb3_compressed.measuring.gauges import exhaust, one_thread, resident_nbytes, timed
+from sb3_compressed.measuring.ratios import Results
+from sb3_compressed.measuring.recording import Step, play
+from sb3_compressed.measuring.truth import check_replay, check_rollout
+from sb3_compressed.measuring.turns import Job, Measurement
 
 CODECS = [
     *("auto", "none", "zstd-100", "zstd-50", "zstd-5", "lz4-frame/1", "zstd-20", "zstd-3", "zstd-1", "zstd1", "zstd3"),

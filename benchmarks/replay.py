@@ -10,58 +10,27 @@ in a shorter run of its own.
 
 from __future__ import annotations
 
-from itertools import islice
+from functools import partial
 from typing import Any
 
-from measure import median_us, one_thread, resident_nbytes, timed
-from recording import Recording, play, record
-from session import Job, Measurement, available, parser, save, serve, take_turns
+from recording import record
+from session import available, parser, save, serve, take_turns
 from tables import ratio_table
-from truth import check_replay
 
-from contenders import Setup, make_replay
+from contenders import make_replay
+from sb3_compressed.measuring.replay import TIMED_STEPS, measure_replay
+from sb3_compressed.measuring.turns import Job, Measurement
 
 GAMES = ["MsPacman", "Pong", "Breakout", "Seaquest", "Qbert", "Riverraid"]
 CONTENDERS = ["auto", "zstd3", "none"]
-BATCH_SIZES = (32, 256, 1024)
-WARM_STEPS = 300  # whatever is compiled, learned or allocated at first use
-TIMED_STEPS = 500  # of add, on the second lap
-CHECKED_STEPS = 500
 N_ENVS = 4
 
 
 def measure(contender: str, source: str, size: int) -> Measurement:
     """Fill one buffer and return bytes of memory a transition and microseconds."""
-    one_thread()
     rows = size // N_ENVS
-    recording = record(source, N_ENVS, rows + TIMED_STEPS)
-    warm_rows = min(WARM_STEPS, rows)
-    # A small buffer meets what is met only once in a process. It stays, so that none of its memory is reused.
-    warm = make_replay(contender, Setup.of(recording, warm_rows))
-    for step in islice(play(recording), warm_rows):
-        warm.add(step)
-    for batch_size in BATCH_SIZES:
-        warm.sample(batch_size)
-
-    steps = play(recording)
-    first = next(steps)
-    before = resident_nbytes()
-    buffer = make_replay(contender, Setup.of(recording, rows))
-    buffer.add(first)
-    for step in islice(steps, rows - 1):
-        buffer.add(step)
-    result: Measurement = {"rss": (resident_nbytes() - before) / (rows * N_ENVS)}
-    result["add"] = median_us(timed(buffer.add, step) for step in islice(steps, TIMED_STEPS)) / N_ENVS
-    for batch_size in BATCH_SIZES:
-        rounds = 6400 // batch_size + 20
-        result[f"sample({batch_size})"] = median_us(timed(buffer.sample, batch_size) for _ in range(rounds))
-    del warm
-    return {**result, "wrong": _check(contender, recording, rows)}
-
-
-def _check(contender: str, recording: Recording, rows: int) -> str:
-    rows = min(CHECKED_STEPS, rows // 2)
-    return check_replay(make_replay(contender, Setup.of(recording, rows)), play(recording), rows)
+    measured = measure_replay(partial(make_replay, contender), record(source, N_ENVS, rows + TIMED_STEPS), rows)
+    return {key: value for key, value in measured.items() if key != "growth"}
 
 
 def main() -> None:

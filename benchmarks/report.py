@@ -22,7 +22,9 @@ import scale
 import stores
 import training
 from session import RESULTS, ROOT
-from tables import Results, game_table, merged, ratio_table
+from tables import game_table, merged, ratio_table
+
+from sb3_compressed.measuring.ratios import Results
 
 BEGIN, END = "<!-- benchmarks: begin (make report writes what is between these marks) -->", "<!-- benchmarks: end -->"
 PAGES = ROOT / "docs" / "results"

@@ -9,51 +9,25 @@ rollouts, ``get`` is one epoch: all batches once.
 
 from __future__ import annotations
 
-from itertools import islice
+from functools import partial
 
-from measure import exhaust, median_us, one_thread, resident_nbytes, timed
-from recording import play, record
-from session import Job, Measurement, available, parser, save, serve, take_turns
+from recording import record
+from session import available, parser, save, serve, take_turns
 from tables import ratio_table
-from truth import check_rollout
 
-from contenders import Setup, make_rollout
+from contenders import make_rollout
+from sb3_compressed.measuring.rollout import measure_rollout
+from sb3_compressed.measuring.turns import Job, Measurement
 
 GAMES = ["MsPacman", "Pong", "Breakout", "Seaquest", "Qbert", "Riverraid"]
 CONTENDERS = ["auto", "zstd3", "none"]
 N_ENVS = 8
-BATCH_SIZE = 256
-PASSES = 4  # epochs a rollout
 
 
 def measure(contender: str, source: str, n_steps: int, rollouts: int) -> Measurement:
     """Fill and read one buffer several times and return bytes of memory a step and microseconds."""
-    one_thread()
     recording = record(source, N_ENVS, n_steps * rollouts)
-    # What happens once in a process happens in a buffer that stays, so that none of its memory is reused.
-    warm = make_rollout(contender, Setup.of(recording, n_steps))
-    for step in islice(play(recording), n_steps):
-        warm.add(step)
-    list(warm.get(BATCH_SIZE))
-
-    steps = play(recording)
-    first = next(steps)
-    before = resident_nbytes()
-    buffer = make_rollout(contender, Setup.of(recording, n_steps))
-    buffer.add(first)
-    for step in islice(steps, n_steps - 1):
-        buffer.add(step)
-    result: Measurement = {"rss": (resident_nbytes() - before) / (n_steps * N_ENVS)}
-    adds, passes = [], []
-    for _ in range(rollouts - 1):
-        buffer.reset()
-        adds += [timed(buffer.add, step) for step in islice(steps, n_steps)]
-        passes += [timed(exhaust, buffer.get(BATCH_SIZE)) for _ in range(PASSES)]
-    result["add"] = median_us(adds) / N_ENVS
-    result["get"] = median_us(passes)
-    wrong = check_rollout(make_rollout(contender, Setup.of(recording, n_steps)), play(recording), n_steps)
-    del warm
-    return {**result, "wrong": wrong}
+    return measure_rollout(partial(make_rollout, contender), recording, n_steps, rollouts)
 
 
 def main() -> None:

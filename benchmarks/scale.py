@@ -9,11 +9,14 @@ the same buffer at the smallest size. SB3's own takes 56 kB a transition, so it 
 from __future__ import annotations
 
 from recording import record
-from replay import N_ENVS, TIMED_STEPS, measure
-from session import Job, available, parser, save, take_turns
-from tables import Results, markdown
+from replay import N_ENVS, measure
+from session import available, parser, save, take_turns
+from tables import markdown
 
 from contenders.names import title
+from sb3_compressed.measuring.ratios import Results
+from sb3_compressed.measuring.replay import TIMED_STEPS
+from sb3_compressed.measuring.turns import Job
 
 SIZES = [10_000, 30_000, 100_000, 300_000, 1_000_000]
 CONTENDERS = ["auto", "zstd3"]

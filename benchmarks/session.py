@@ -10,38 +10,22 @@ import argparse
 import inspect
 import json
 import os
-import statistics
-import subprocess
 import sys
-import time
-from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from machine import machine
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from contenders.names import is_peer
+from sb3_compressed.measuring import turns
+from sb3_compressed.measuring.turns import Job, Measurement
 
 ROOT = Path(__file__).parents[1]
 PEERS = Path(os.environ.get("SB3_COMPRESSED_PEERS", ROOT / ".venv-peers" / "bin" / "python"))
 RESULTS = ROOT / "benchmarks" / "results"
 CONSOLE = Console(stderr=True)
-
-Measurement = dict[str, Any]
-"""Numbers by name, or the one entry ``error``."""
-
-
-@dataclass(frozen=True)
-class Job:
-    """One measurement to be made: a contender under some label, with the other arguments of the measuring function."""
-
-    label: str
-    contender: str
-    arguments: dict[str, Any]
 
 
 def parser(doc: str | None, *, contenders: Sequence[str] = (), rounds: int = 3) -> argparse.ArgumentParser:
@@ -74,59 +58,20 @@ def available(names: Sequence[str], peers: Path) -> list[str]:
 def take_turns(
     measure: Callable[..., Measurement], jobs: Sequence[Job], rounds: int, peers: Path
 ) -> dict[str, dict[str, Measurement]]:
-    """Measure every job once a round, in a process of its own, and return ``{label: {contender: medians}}``.
-
-    What fails is reported, and is not tried again.
-    """
+    """Measure every job once a round by the script of the measuring function, and return ``{label: {...}}``."""
     script = inspect.getfile(measure)
-    runs: dict[tuple[str, str], list[Measurement]] = defaultdict(list)
+
+    def command(job: Job) -> list[str]:
+        return [str(peers) if is_peer(job.contender) else sys.executable, script, "--one"]
+
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    # This package is not installed where the peers are.
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     with Progress(*columns, console=CONSOLE) as progress:
-        task = progress.add_task("measuring", total=rounds * len(jobs))
-        for job in [job for _ in range(rounds) for job in jobs]:
-            progress.update(task, description=f"{job.label}, {job.contender}")
-            of_job = runs[job.label, job.contender]
-            if not any("error" in run for run in of_job):
-                of_job.append(_in_own_process(script, job, peers))
-                if "error" in of_job[-1]:
-                    CONSOLE.print(f"{job.label}, {job.contender}: {of_job[-1]['error']}", markup=False)
-            progress.advance(task)
-    results: dict[str, dict[str, Measurement]] = defaultdict(dict)
-    for (label, contender), of_job in runs.items():
-        results[label][contender] = _medians(of_job)
-    return dict(results)
-
-
-def _in_own_process(script: str, job: Job, peers: Path) -> Measurement:
-    interpreter = str(peers) if is_peer(job.contender) else sys.executable
-    command = [interpreter, script, "--one", json.dumps({"contender": job.contender, **job.arguments})]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        said = done.stderr.strip().splitlines() or [""]
-        return {"error": f"ended with {done.returncode}: {said[-1]}"}
-    measured: Measurement = json.loads(done.stdout.splitlines()[-1])  # libraries print, too
-    return measured
-
-
-def _medians(runs: list[Measurement]) -> Measurement:
-    """Return the medians of the numbers of several runs; what is no number must be the same in all."""
-    if errors := [run for run in runs if "error" in run]:
-        return errors[0]
-    return {
-        key: statistics.median(run[key] for run in runs) if isinstance(value, int | float) else value
-        for key, value in runs[0].items()
-    }
+        return turns.take_turns(command, jobs, rounds, progress, {**os.environ, "PYTHONPATH": path})
 
 
 def save(path: Path | None, benchmark: str, arguments: dict[str, Any], results: Any, peers: Path) -> None:
-    """Write the results and all that is needed to judge them."""
-    if path is None:
-        return
-    about = {
-        "benchmark": benchmark,
-        "date": time.strftime("%Y-%m-%d"),
-        "machine": machine(sys.executable, peers),
-        "arguments": arguments,
-    }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({**about, "results": results}, indent=1) + "\n")
+    """Write the results and all that is needed to judge them, if there is a file for them."""
+    if path is not None:
+        turns.save(path, benchmark, arguments, results, sys.executable, peers)

@@ -11,11 +11,10 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-from gymnasium import spaces
-from stable_baselines3.common.vec_env import VecEnv, VecFrameStack, VecTransposeImage
+from stable_baselines3.common.vec_env import VecEnv
+
+from sb3_compressed.measuring.environments import make_env
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "sb3-compressed"
 TRAINED = re.compile(r":trained(\d*)$")
@@ -51,26 +50,6 @@ class Source:
 
     def make(self, n_envs: int) -> VecEnv:
         """Return the environments, without stacking and transposing."""
-        import ale_py
-        import gymnasium as gym
-        from stable_baselines3.common.env_util import make_atari_env, make_vec_env
-
         if not self.is_game:
-            return make_vec_env(self.environment, n_envs, seed=0)
-        gym.register_envs(ale_py)
-        ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
-        return make_atari_env(f"{self.environment}NoFrameskip-v4", n_envs=n_envs, seed=0)
-
-
-def as_trained_on(env: VecEnv, source: Source) -> VecEnv:
-    """Put SB3's wrappers around environments as its algorithms do: stacked, then transposed views of the stacks."""
-    stacked = VecFrameStack(env, source.n_stack) if source.n_stack > 1 else env
-    return VecTransposeImage(stacked) if len(env.observation_space.shape or ()) == 3 else stacked
-
-
-def random_actions(space: spaces.Space[Any], n_envs: int, rng: np.random.Generator) -> Any:
-    """Return an action of each environment, drawn from a generator of our own."""
-    if isinstance(space, spaces.Discrete):
-        return rng.integers(space.n, size=n_envs)
-    assert isinstance(space, spaces.Box)
-    return rng.uniform(space.low, space.high, (n_envs, *space.shape)).astype(space.dtype)
+            return make_env(self.environment, n_envs, atari=False)
+        return make_env(f"{self.environment}NoFrameskip-v4", n_envs, atari=True)

@@ -11,16 +11,19 @@ from __future__ import annotations
 
 import hashlib
 import statistics
-from typing import Any
+from typing import Any, Literal
 
-from measure import one_thread, timed
-from session import Job, Measurement, available, parser, save, serve, take_turns
+from session import available, parser, save, serve, take_turns
 from settings import N_ENVS, SETTINGS
-from sources import Source, as_trained_on
-from tables import Results, contenders, markdown
+from sources import Source
+from tables import markdown
 
 from contenders import class_like_sb3
 from contenders.names import title
+from sb3_compressed.measuring.gauges import one_thread, timed
+from sb3_compressed.measuring.ratios import Results, contenders
+from sb3_compressed.measuring.recording import as_trained_on
+from sb3_compressed.measuring.turns import Job, Measurement
 
 CONTENDERS = ["auto"]
 STEPS = {"DQN": 12_000, "PPO": 20_480}
@@ -32,9 +35,9 @@ def measure(contender: str, algorithm: str, game: str, steps: int, seed: int) ->
 
     one_thread()
     source = Source(game)
-    env = as_trained_on(source.make(N_ENVS[algorithm]), source)
-    prefix = "replay" if algorithm == "DQN" else "rollout"
-    cls, kwargs = class_like_sb3(contender, prefix.upper(), env.observation_space)
+    env = as_trained_on(source.make(N_ENVS[algorithm]), source.n_stack)
+    prefix: Literal["replay", "rollout"] = "replay" if algorithm == "DQN" else "rollout"
+    cls, kwargs = class_like_sb3(contender, prefix, env.observation_space)
     buffer: dict[str, Any] = {f"{prefix}_buffer_class": cls, f"{prefix}_buffer_kwargs": kwargs}
     settings = dict(SETTINGS[algorithm])
     for setting, most in (("learning_starts", steps // 2), ("n_steps", steps // N_ENVS[algorithm])):  # of short runs

@@ -1,4 +1,4 @@
-"""The buffers that are measured, each behind a small adapter and found by a text name.
+"""The buffers that are measured: this package's and SB3's, and those of other libraries behind small adapters.
 
 ========================  =====================================================================================
 ``SB3``                   Stable-Baselines3's own buffer
@@ -14,31 +14,34 @@ The last three are installed in an environment of their own, so a library is imp
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+from typing import Any, Literal
 
 from gymnasium import spaces
 
-from contenders.base import Batch, Replay, Rollout, Setup
-from contenders.like_sb3 import ReplayLikeSB3, RolloutLikeSB3
 from contenders.names import is_peer, split_name
+from sb3_compressed.measuring import like_sb3
+from sb3_compressed.measuring.contenders import Replay, Rollout, Setup
+from sb3_compressed.measuring.like_sb3 import ReplayLikeSB3, RolloutLikeSB3
 
-__all__ = ["Batch", "Replay", "Rollout", "Setup", "class_like_sb3", "is_peer", "make_replay", "make_rollout"]
+__all__ = ["Setup", "class_like_sb3", "is_peer", "make_replay", "make_rollout"]
 
-LIKE_SB3 = {"sb3": "plain", "ours": "ours", "extra": "extra"}
 OTHERS = {"torchrl": "torchrl_lists", "cpprb": "cpprb_stacks"}
 
 
-def class_like_sb3(name: str, kind: str, space: spaces.Space[Any]) -> tuple[Any, dict[str, Any]]:
+def class_like_sb3(
+    name: str, kind: Literal["replay", "rollout"], space: spaces.Space[Any]
+) -> tuple[Any, dict[str, Any]]:
     """Return the class of a buffer that SB3's algorithms take, and its further arguments.
 
-    :param kind: ``REPLAY`` or ``ROLLOUT``
     :raises ValueError: if the library has no such class
     """
-    library, method, threads = split_name(name)
-    if library not in LIKE_SB3:
+    library, method, _ = split_name(name)
+    if library in OTHERS:
         raise ValueError(f"{name} has no class that SB3's algorithms take")
-    module = import_module(f"contenders.{LIKE_SB3[library]}")
-    return getattr(module, kind), module.arguments(method, space, threads)
+    if library == "extra":
+        extra = import_module("contenders.extra")
+        return extra.CLASSES[kind], extra.arguments(method, space)
+    return like_sb3.class_like_sb3(name, kind)
 
 
 def make_replay(name: str, setup: Setup) -> Replay:
@@ -47,7 +50,7 @@ def make_replay(name: str, setup: Setup) -> Replay:
     if library in OTHERS:
         replay: Replay = import_module(f"contenders.{OTHERS[library]}").make_replay(method, setup)
         return replay
-    cls, arguments = class_like_sb3(name, "REPLAY", setup.observation_space)
+    cls, arguments = class_like_sb3(name, "replay", setup.observation_space)
     return ReplayLikeSB3(cls, setup, **arguments)
 
 
@@ -56,5 +59,5 @@ def make_rollout(name: str, setup: Setup) -> Rollout:
 
     :raises ValueError: if the library has none
     """
-    cls, arguments = class_like_sb3(name, "ROLLOUT", setup.observation_space)
+    cls, arguments = class_like_sb3(name, "rollout", setup.observation_space)
     return RolloutLikeSB3(cls, setup, **arguments)

@@ -15,10 +15,10 @@ import numpy as np
 import torch as th
 from cpprb import ReplayBuffer
 
-from contenders.base import Batch, Replay, Setup
+from sb3_compressed.measuring.contenders import Batch, Replay, Setup
 
 if TYPE_CHECKING:
-    from recording import Step
+    from sb3_compressed.measuring.recording import Step
 
 
 class StackReplay(Replay):
@@ -28,7 +28,7 @@ class StackReplay(Replay):
         space = setup.observation_space
         self._is_stacked = setup.n_stack > 1
         self._rng = np.random.default_rng()
-        shape = space.shape
+        shape = space.shape or ()
         if self._is_stacked:
             channels, *rest = shape
             shape = (*rest, channels)

@@ -11,14 +11,12 @@ from __future__ import annotations
 from typing import Any
 
 from gymnasium import spaces
-from sb3_extra_buffers.compressed import CompressedReplayBuffer as REPLAY
-from sb3_extra_buffers.compressed import CompressedRolloutBuffer as ROLLOUT
-from sb3_extra_buffers.compressed import find_buffer_dtypes
+from sb3_extra_buffers.compressed import CompressedReplayBuffer, CompressedRolloutBuffer, find_buffer_dtypes
 
-__all__ = ["REPLAY", "ROLLOUT", "arguments"]
+CLASSES = {"replay": CompressedReplayBuffer, "rollout": CompressedRolloutBuffer}
 
 
-def arguments(method: str, space: spaces.Space[Any], threads: int | None) -> dict[str, Any]:
-    """Return what the constructors get besides what SB3's get; it knows no number of threads."""
+def arguments(method: str, space: spaces.Space[Any]) -> dict[str, Any]:
+    """Return what the constructors get besides what SB3's get."""
     dtypes = find_buffer_dtypes(space.shape, elem_dtype=space.dtype, compression_method=method)
     return {"compression_method": method, "dtypes": dtypes}

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from sb3_compressed.codecs import LearningCodec
 
-__all__ = ["allocated_nbytes", "held_nbytes"]
+__all__ = ["allocated_nbytes", "held_nbytes", "learned_nbytes"]
 
 ALIGNMENT = 16  # of pymalloc and of glibc's malloc
 SMALL = 512  # up to here pymalloc serves, without a header of its own
@@ -40,6 +40,13 @@ def held_nbytes(*slot_arrays: NDArray[Any]) -> int:
                     seen.add(id(part))
                     total += part.nbytes if isinstance(part, LearningCodec) else allocated_nbytes(part)
     return total
+
+
+def learned_nbytes(*slot_arrays: NDArray[Any]) -> int:
+    """Return the part of :func:`held_nbytes` that is what codecs have learned: it does not grow with every slot."""
+    slots = (slot for array in slot_arrays if array.dtype == object for slot in array.ravel().tolist())
+    codecs = {id(part): part for slot in slots if isinstance(slot, tuple) for part in slot if type(part) is not bytes}
+    return sum(codec.nbytes for codec in codecs.values())
 
 
 def allocated_nbytes(obj: object) -> int:

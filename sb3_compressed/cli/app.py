@@ -12,7 +12,7 @@ import sys
 import typer
 
 from sb3_compressed import __version__
-from sb3_compressed.cli import export, inspect, play, verify
+from sb3_compressed.cli import advise, bench, export, inspect, play, verify
 from sb3_compressed.cli.output import note
 
 __all__ = ["app", "main"]
@@ -24,6 +24,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.command()(advise.advise)
+app.command()(bench.bench)
 app.command()(inspect.inspect)
 app.command()(verify.verify)
 app.command()(export.export)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from sb3_compressed import CompressedArray
-from sb3_compressed.arrays.memory import held_nbytes
+from sb3_compressed.arrays.memory import held_nbytes, learned_nbytes
 
 FILL = """
 import sys, numpy as np, psutil
@@ -66,6 +66,22 @@ def test_arrays_that_share_are_counted_together() -> None:
     array[0] = other[0] = 1
     assert array.nbytes == other.nbytes > 3000
     assert held_nbytes(array.slots, other.slots) == array.nbytes + other.slots.nbytes
+
+
+def test_what_was_learned_does_not_grow_with_the_slots() -> None:
+    frames = np.random.default_rng(0).integers(0, 3, (400, 1, 1000), dtype=np.uint8)
+    frames[:, :, 10:] = frames[0, :, 10:]
+    sizes = []
+    for codec in ("delta", "zstd3"):
+        array = CompressedArray(frames.shape, np.uint8, codec=codec)
+        assert learned_nbytes(array.slots) == 0
+        for row, frame in enumerate(frames):
+            array[row] = frame
+        sizes.append(learned_nbytes(array.slots, array.slots))
+        assert sizes[-1] < array.nbytes
+    learned, nothing = sizes
+    assert nothing == 0
+    assert learned > 1000, "a reference frame at least"
 
 
 def test_raw_nbytes_is_that_of_an_ndarray() -> None:

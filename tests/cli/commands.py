@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 #: No colours, no moving bars, no wrapped lines: the same output wherever the tests run.
@@ -22,3 +23,12 @@ def run(*arguments: Any, **environment: str) -> subprocess.CompletedProcess[str]
         env={**ENVIRONMENT, **environment},
         stdin=subprocess.DEVNULL,
     )
+
+
+def without(module: str, folder: Path) -> dict[str, str]:
+    """Return environment variables with which a module is missing as if it were not installed.
+
+    :param folder: where a file can be put that Python reads first
+    """
+    (folder / "sitecustomize.py").write_text(f"import sys\nsys.modules[{module!r}] = None\n")
+    return {"PYTHONPATH": os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))}

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium import spaces
-from recording import Step
-from truth import check_replay, check_rollout
 
-from contenders import Batch, Setup, make_replay, make_rollout
+from sb3_compressed.measuring.contenders import Batch, Setup
+from sb3_compressed.measuring.like_sb3 import make_replay, make_rollout
+from sb3_compressed.measuring.recording import Step
+from sb3_compressed.measuring.truth import check_replay, check_rollout
 
 N_ENVS, ROWS = 2, 40
 SETUP = Setup(ROWS * N_ENVS, spaces.Box(0, 255, (2, 8, 8), np.uint8), spaces.Discrete(3), N_ENVS)

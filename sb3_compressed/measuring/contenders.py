@@ -1,4 +1,4 @@
-"""What the benchmarks ask of a buffer, whatever library it is from."""
+"""What measurements ask of a buffer, whatever library it is from."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from recording import Recording, Step
+    from sb3_compressed.measuring.recording import Recording, Step
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Setup:
     """What a buffer is constructed for."""
 
     size: int  # transitions, of all environments together
-    observation_space: spaces.Box
+    observation_space: spaces.Space[Any]
     action_space: spaces.Space[Any]
     n_envs: int
     n_stack: int = 1  # frames in an observation
@@ -29,7 +29,7 @@ class Setup:
     def of(cls, recording: Recording, rows: int, *, saves_next_obs: bool = False) -> Setup:
         """Return what a buffer for that many steps of a recording is constructed for."""
         spaces = recording.observation_space, recording.action_space
-        n_envs, n_stack = recording.n_envs, recording.source.n_stack
+        n_envs, n_stack = recording.n_envs, recording.n_stack
         return cls(rows * n_envs, *spaces, n_envs, n_stack, saves_next_obs)
 
 
@@ -56,6 +56,14 @@ class Replay(ABC):
     @abstractmethod
     def read(self, batch: Any) -> Batch:
         """Take apart what :meth:`sample` returned."""
+
+    def learned_nbytes(self) -> int:
+        """Return the bytes of what its codec has learned, which do not grow with every transition."""
+        return 0
+
+    def reserved_nbytes(self) -> int:
+        """Return the bytes that it takes for all transitions at once when the first is added."""
+        return 0
 
 
 class Rollout(ABC):

@@ -1,0 +1,108 @@
+"""Buffers with SB3's interface: its own, this package's by a compression method, and adapters for all of that kind.
+
+==========================  =====================================================================================
+``SB3``                     Stable-Baselines3's own buffer, with everything at its default
+``auto``, ``zstd-5``, ...   this package's buffer, with a compression method and everything else at its default
+``auto@1``                  the same with ``num_threads=1``
+==========================  =====================================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import torch as th
+from numpy.typing import NDArray
+
+from sb3_compressed import CompressedArray
+from sb3_compressed.arrays.memory import learned_nbytes
+from sb3_compressed.measuring.contenders import Batch, Replay, Rollout, Setup
+
+if TYPE_CHECKING:
+    from sb3_compressed.measuring.recording import Step
+
+
+__all__ = ["SB3", "ReplayLikeSB3", "RolloutLikeSB3", "class_like_sb3", "make_replay", "make_rollout"]
+
+SB3 = "SB3"
+
+
+def class_like_sb3(name: str, kind: Literal["replay", "rollout"]) -> tuple[Any, dict[str, Any]]:
+    """Return the class of a buffer that SB3's algorithms take, and its further arguments."""
+    if name == SB3:
+        from stable_baselines3.common.buffers import ReplayBuffer, RolloutBuffer
+
+        return {"replay": ReplayBuffer, "rollout": RolloutBuffer}[kind], {}
+    from sb3_compressed import CompressedReplayBuffer, CompressedRolloutBuffer
+
+    method, _, threads = name.partition("@")
+    cls = {"replay": CompressedReplayBuffer, "rollout": CompressedRolloutBuffer}[kind]
+    return cls, {"compression_method": method, **({"num_threads": int(threads)} if threads else {})}
+
+
+def make_replay(name: str, setup: Setup) -> Replay:
+    """Return the replay buffer of that name."""
+    cls, arguments = class_like_sb3(name, "replay")
+    return ReplayLikeSB3(cls, setup, **arguments)
+
+
+def make_rollout(name: str, setup: Setup) -> Rollout:
+    """Return the rollout buffer of that name."""
+    cls, arguments = class_like_sb3(name, "rollout")
+    return RolloutLikeSB3(cls, setup, **arguments)
+
+
+class ReplayLikeSB3(Replay):
+    """A subclass of SB3's ReplayBuffer, made from its class and further arguments."""
+
+    def __init__(self, cls: Any, setup: Setup, **kwargs: Any) -> None:
+        if setup.saves_next_obs:
+            kwargs = {**kwargs, "optimize_memory_usage": True, "handle_timeout_termination": False}
+        space, actions = setup.observation_space, setup.action_space
+        self.buffer = cls(setup.size, space, actions, device="cpu", n_envs=setup.n_envs, **kwargs)
+
+    def add(self, step: Step) -> None:  # noqa: D102
+        self.buffer.add(step.obs, step.next_obs, step.action, step.reward, step.done, step.infos)
+
+    def sample(self, batch_size: int) -> Any:  # noqa: D102
+        return self.buffer.sample(batch_size)
+
+    def read(self, batch: Any) -> Batch:  # noqa: D102
+        return Batch(batch.observations.numpy(), batch.next_observations.numpy(), batch.rewards.numpy().ravel())
+
+    def learned_nbytes(self) -> int:  # noqa: D102
+        return learned_nbytes(*self._slots())
+
+    def reserved_nbytes(self) -> int:  # noqa: D102
+        return sum(slots.nbytes for slots in self._slots())
+
+    def _slots(self) -> list[NDArray[Any]]:
+        return [array.slots for array in vars(self.buffer).values() if isinstance(array, CompressedArray)]
+
+
+class RolloutLikeSB3(Rollout):
+    """A subclass of SB3's RolloutBuffer, made from its class and further arguments."""
+
+    def __init__(self, cls: Any, setup: Setup, **kwargs: Any) -> None:
+        rows = setup.size // setup.n_envs
+        space, actions = setup.observation_space, setup.action_space
+        self.buffer = cls(rows, space, actions, device="cpu", n_envs=setup.n_envs, **kwargs)
+        self._made_up = th.zeros(setup.n_envs)
+        self._starts = np.ones(setup.n_envs, np.bool_)
+
+    def reset(self) -> None:  # noqa: D102
+        self.buffer.reset()
+
+    def add(self, step: Step) -> None:
+        """Add a step; its rewards go where the batch shows them: in place of the values."""
+        values = th.as_tensor(step.reward)
+        self.buffer.add(step.obs, step.action, step.reward, self._starts, values, self._made_up)
+        self._starts = step.done
+
+    def get(self, batch_size: int) -> Iterator[Any]:  # noqa: D102
+        return iter(self.buffer.get(batch_size))
+
+    def read(self, batch: Any) -> Batch:  # noqa: D102
+        return Batch(batch.observations.numpy(), np.empty(0), batch.old_values.numpy().ravel())

@@ -1,0 +1,57 @@
+"""The advice: how memory is extrapolated, and which buffer is said to be worth it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sb3_compressed.measuring.advice import advise, costs
+
+
+def measured(rss: float, growth: float | None = None, add: float = 10.0, sample: float = 100.0, **more: Any) -> Any:
+    growth = rss if growth is None else growth
+    return {"rss": rss, "growth": growth, "add": add, "sample(32)": sample, "wrong": "", **more}
+
+
+def advised(**ours: Any) -> str:
+    every = {"SB3": measured(1000.0), **ours}
+    return advise(costs(every, n_measured=100, buffer_size=10_000, batch_size=32)).contender
+
+
+def test_what_does_not_grow_counts_once() -> None:
+    every = {"SB3": measured(1000.0), "auto": measured(50.0, growth=30.0)}
+    base, ours = costs(every, n_measured=100, buffer_size=10_000, batch_size=32)
+    assert base.memory == 1000 * 10_000
+    assert ours.memory == 50 * 100 + 30 * 9_900
+    assert ours.ratio == ours.memory / base.memory
+    assert ours.transition == ours.memory / 10_000
+
+
+def test_times_are_relative() -> None:
+    ours = costs({"SB3": measured(1.0), "auto": measured(1.0, add=5.0, sample=300.0)}, 100, 100, 32)[1]
+    assert (ours.add, ours.add_ratio, ours.sample, ours.sample_ratio) == (5.0, 0.5, 300.0, 3.0)
+
+
+def test_the_smallest_that_is_quick_enough() -> None:
+    assert advised(auto=measured(20.0), zstd3=measured(10.0, sample=300.0), none=measured(150.0, add=5.0)) == "auto"
+    assert advised(auto=measured(20.0, add=50.0), none=measured(150.0)) == "none"
+
+
+def test_the_smallest_where_none_is_quick_enough() -> None:
+    assert advised(auto=measured(20.0, add=50.0), zstd3=measured(10.0, sample=900.0)) == "zstd3"
+
+
+def test_the_faster_of_two_that_are_alike() -> None:
+    assert advised(auto=measured(20.5, sample=50.0), zstd3=measured(20.0)) == "auto"
+
+
+def test_sb3s_own_where_little_is_gained_or_anything_is_wrong() -> None:
+    assert advised(auto=measured(600.0), none=measured(510.0)) == "SB3"
+    assert advised(auto=measured(10.0, wrong="1 observations of 256 wrong")) == "SB3"
+    assert advised(auto={"error": "ended with -9: "}) == "SB3"
+
+
+def test_nothing_to_compare_with_is_an_error() -> None:
+    with pytest.raises(ValueError, match="SB3's own buffer could not be measured, its process ended with -9"):
+        costs({"SB3": {"error": "ended with -9: "}, "auto": measured(1.0)}, 100, 100, 32)

@@ -1,0 +1,103 @@
+"""A recording plays what the environments showed, as SB3's algorithms would have added it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from stable_baselines3.common.vec_env import VecFrameStack, VecTransposeImage
+
+from sb3_compressed.measuring.environments import FramesEnv, load_frames, make_env, random_actions
+from sb3_compressed.measuring.recording import Recording, check_memory, play, random_player, write_recording
+
+N_ENVS = 2
+
+
+@pytest.mark.parametrize(
+    ("env_id", "n_stack", "atari"),
+    [
+        ("BreakoutNoFrameskip-v4", 4, True),
+        ("CartPole-v1", 1, False),
+        ("CartPole-v1", 3, False),
+        ("FrozenLake-v1", 1, False),
+    ],
+)
+def test_it_plays_what_was_shown(env_id: str, n_stack: int, atari: bool, tmp_path: Path) -> None:
+    n_steps = 200 if atari else 60
+    path = tmp_path / "recording.zst"
+    written = write_recording(path, make_env(env_id, N_ENVS, atari=atari), n_steps, n_stack=n_stack)
+    recording = Recording.open(path)
+    assert recording == written
+    assert list(tmp_path.iterdir()) == [path]
+
+    env: Any = make_env(env_id, N_ENVS, atari=atari)
+    act = random_player(env)  # the same actions
+    env = VecFrameStack(env, n_stack) if n_stack > 1 else env
+    env = VecTransposeImage(env) if atari else env
+    assert recording.observation_space == env.observation_space
+    assert recording.action_space == env.action_space
+    obs, n_ends = env.reset(), 0
+    steps = list(play(recording))
+    assert len(steps) == n_steps
+    for number, step in enumerate(steps):
+        np.testing.assert_array_equal(step.obs, obs)
+        obs, _, dones, infos = env.step(act(obs))
+        np.testing.assert_array_equal(step.done, dones)
+        for i, done in enumerate(dones):
+            np.testing.assert_array_equal(step.next_obs[i], infos[i]["terminal_observation"] if done else obs[i])
+        np.testing.assert_array_equal(step.reward, [number * N_ENVS, number * N_ENVS + 1])
+        n_ends += dones.sum()
+    assert n_ends, "the ends of episodes were looked at"
+    env.close()
+
+
+def test_a_recording_that_failed_is_not_there(tmp_path: Path) -> None:
+    def act(obs: Any) -> Any:
+        raise RuntimeError("no idea what to do")
+
+    with pytest.raises(RuntimeError, match="no idea"):
+        write_recording(tmp_path / "recording.zst", make_env("CartPole-v1", 1, atari=False), 10, act=act)
+    assert not list(tmp_path.iterdir())
+
+
+def test_numbers_cannot_be_stacked(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"frames of Discrete\(16\) cannot be stacked"):
+        check_memory(make_env("FrozenLake-v1", 1, atari=False), 4, 10)
+
+
+@pytest.mark.parametrize(("shape", "n_envs"), [((9, 6), None), ((9, 3, 6), 3), ((9, 3, 6), None)])
+def test_recorded_frames_are_an_environment(shape: tuple[int, ...], n_envs: int | None, tmp_path: Path) -> None:
+    array = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    np.save(tmp_path / "frames.npy", array)
+    frames = load_frames(tmp_path / "frames.npy", n_envs)
+    recording = write_recording(tmp_path / "recording.zst", FramesEnv(frames), len(frames) - 1)
+    assert recording.n_envs == (n_envs or 1)
+    shown = [step.obs for step in play(recording)]
+    np.testing.assert_array_equal(np.reshape(shown, (8, *shape[1:])), array[:-1])
+
+
+def test_nothing_is_unpickled(tmp_path: Path) -> None:
+    np.save(tmp_path / "frames.npy", np.array([{}, {}], dtype=object), allow_pickle=True)
+    with pytest.raises(ValueError, match="allow_pickle=False"):
+        load_frames(tmp_path / "frames.npy")
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        spaces.Discrete(3, start=-1),
+        spaces.Box(-2, 2, (3,)),
+        spaces.Box(-np.inf, np.inf, (3,)),
+        spaces.MultiDiscrete([2, 5]),
+        spaces.MultiBinary(4),
+    ],
+    ids=str,
+)
+def test_random_actions_are_of_the_space_and_the_same_each_time(space: spaces.Space[Any]) -> None:
+    draws = [random_actions(space, 50, np.random.default_rng(7)) for _ in range(2)]
+    np.testing.assert_array_equal(*draws)
+    assert all(space.contains(action) for action in draws[0])
+    assert len(np.unique(draws[0], axis=0)) > 1
