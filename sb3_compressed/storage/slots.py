@@ -30,6 +30,7 @@ from sb3_compressed.codecs.payloads import Payloads
 from sb3_compressed.errors import CodecError, CorruptPayload, CorruptStorage, StorageError
 from sb3_compressed.storage.checksum import checksum
 from sb3_compressed.storage.log import Log
+from sb3_compressed.storage.segment import Segment
 from sb3_compressed.storage.slot_kernels import (
     CORRUPT,
     OTHER,
@@ -84,13 +85,13 @@ class SlotWriter:
 
         :raises OSError: if the disk does not take them
         """
-        self._follow_log()
+        segment = self._follow_log()
         try:
-            written = self._written(slots)
+            written = self._written(slots, segment)
             while not isinstance(written, list):
                 self._forget()  # what was to come where the codec is now
                 self.place_of_codec(written)
-                written = self._written(slots)
+                written = self._written(slots, segment)
         except BaseException:
             self._forget()  # what may not be there
             raise
@@ -99,29 +100,30 @@ class SlotWriter:
 
     def place_of_codec(self, codec: Codec) -> int:
         """Return the address of a codec in the last segment, where it is written if need be."""
-        self._follow_log()
+        segment = self._follow_log()
         if id(codec) not in self._codecs:
-            offset = self._log.append(CODEC, json.dumps(data_of_codec(codec)).encode())
+            offset = segment.append(CODEC, json.dumps(data_of_codec(codec)).encode())
             self._codecs[id(codec)] = (offset, codec)
         return address_of(self._segment, self._codecs[id(codec)][0])
 
-    def _follow_log(self) -> None:
-        number = self._log.segment_to_write().number
-        if number != self._segment:
+    def _follow_log(self) -> Segment:
+        segment = self._log.segment_to_write()
+        if segment.number != self._segment:
             self._forget()
             self._codecs.clear()
-            self._segment = number  # only now: whatever interrupts this, no place in another segment is known
+            self._segment = segment.number  # only now: whatever interrupts this, no place in another one is known
+        return segment
 
     def _forget(self) -> None:
         self._recent, self._older = {}, {}
 
-    def _written(self, slots: Sequence[Slot]) -> list[int] | Codec:
+    def _written(self, slots: Sequence[Slot], segment: Segment) -> list[int] | Codec:
         """Write slots and return their offsets, 0 for unwritten ones; or return a codec to be written first."""
         if len(self._recent) > self.REMEMBERED_ROWS * len(slots):
             self._older, self._recent = self._recent, {}
         recent, older, codecs = self._recent, self._older, self._codecs
         # Where the content of the record will be: nobody else writes to the log.
-        start = next_offset = self._log.segment_to_write().next_offset
+        start = next_offset = segment.next_offset
         pieces: list[bytes] = []
         bounds: list[int] = []
         slot_parts: list[int] = []
@@ -164,7 +166,7 @@ class SlotWriter:
             seeds = np.full(len(bounds), start, np.int64)
             seeds[slot_parts] += SLOT_SEED
             put_checksums(np.frombuffer(data, np.uint8), np.array([*bounds, len(data)], np.int64), seeds)
-            if self._log.append(SLOTS, data) != start:
+            if segment.append(SLOTS, data) != start:
                 raise StorageError(f"somebody else wrote to {self._log.folder}")
         return offsets
 

@@ -283,27 +283,28 @@ class Store:
             name: value for name, value in values.items() if name not in self.values or self.values[name] != value
         }:
             told["values"] = changed
-        if places := self._new_places(codecs):
+        segment = self.log.segment_to_write()
+        if places := self._new_places(codecs, segment.number):
             told["codecs"] = places
-        self.log.append(COMMIT, commit_record(told, patches))
+        segment.append(COMMIT, commit_record(told, patches))
         # The caller may change in place what is no number or text.
         self.values.update({name: _own(value) for name, value in changed.items()})
         self.codecs.update(places)
-        self._placed = (self.log.last.number, {**codecs})
-        if self.log.last.end > self._full_at:
+        self._placed = (segment.number, {**codecs})
+        if segment.end > self._full_at:
             try:
                 self.start_segment()
             except OSError as error:  # what was to be committed is; another segment can wait
-                self._full_at = self.log.last.end + self._capacity() // 8
+                self._full_at = segment.end + self._capacity() // 8
                 warn_user(f"{self.log.folder} cannot begin another file, and goes on with the last one: {error}")
 
-    def _new_places(self, codecs: Mapping[str, Codec]) -> dict[str, int]:
+    def _new_places(self, codecs: Mapping[str, Codec], segment: int) -> dict[str, int]:
         """Return the addresses of codecs that are other ones than before.
 
         In a new segment those of all, so that an old one need not be kept for them.
         """
         number, known = self._placed
-        is_old = number != self.log.segment_to_write().number
+        is_old = number != segment
         return {
             name: self.slots.writer.place_of_codec(codec)
             for name, codec in codecs.items()
