@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from sb3_compressed.cli.output import Json, show
+from sb3_compressed.cli.output import Json, progress_bar, show
 from sb3_compressed.cli.places import Source, find
 from sb3_compressed.errors import StorageError
 
@@ -18,7 +18,9 @@ def verify(source: Source, as_json: Json = False) -> None:
     place = find(source)
     if place.is_pickle:
         raise StorageError(f"{place.path} is a pickle, in which there are no checksums to look at; folders have them")
-    damages = damages_in(place.path)
+    with progress_bar() as bar:
+        task = bar.add_task("looking at every byte", total=100)
+        damages = damages_in(place.path, progress=lambda share: bar.update(task, completed=100 * share))
     lines = damages or [f"{place.path}: everything is as it was written"]
     show({"path": place.path, "damages": damages}, *lines, as_json=as_json)
     if damages:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from os import PathLike
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from sb3_compressed.storage.store import Store
 __all__ = ["verify"]
 
 
-def verify(folder: str | PathLike[str]) -> list[str]:
+def verify(folder: str | PathLike[str], *, progress: Callable[[float], object] | None = None) -> list[str]:
     """Return a line for each damaged place in the folder of a buffer, nothing if all of it is as it was written.
 
     Every record of every file, every slot and payload that the buffer refers to, and every codec is looked at. Nothing
@@ -34,14 +34,19 @@ def verify(folder: str | PathLike[str]) -> list[str]:
     ...     verify(folder)
     []
 
+    :param progress: called with the share of the work that is done, from 0 to 1
     :raises StorageError: if it is no folder of a buffer
     """
+    report = progress or (lambda share: None)
     path = Path(folder)
     if not path.is_dir() or not segment_numbers(path):
         raise StorageError(f"{path} holds no buffer")
     is_growing = FolderLock.is_held(path)
     *others, last = segment_numbers(path)
-    found = [line for number in others for line in _damaged_records(path / f"{number:08}.log", is_growing=is_growing)]
+    found: list[str] = []
+    for index, number in enumerate(others):
+        found += _damaged_records(path / f"{number:08}.log", is_growing=is_growing)
+        report(RECORDS_SHARE * (index + 1) / (len(others) + 1))
     if not is_growing:  # else it is read below, as whoever follows reads it
         found += _damaged_records(path / f"{last:08}.log", is_growing=False)
     try:
@@ -49,7 +54,7 @@ def verify(folder: str | PathLike[str]) -> list[str]:
     except StorageError as error:
         return [*dict.fromkeys([*found, str(error)])]
     try:
-        found += _damaged_slots(store)
+        found += _damaged_slots(store, lambda share: report(RECORDS_SHARE + (1 - RECORDS_SHARE) * share))
     finally:
         store.close()
     return [*dict.fromkeys(found)]
@@ -67,17 +72,19 @@ def _damaged_records(path: Path, *, is_growing: bool) -> Iterator[str]:
     segment.close()
 
 
-def _damaged_slots(store: Store) -> Iterator[str]:
+def _damaged_slots(store: Store, report: Callable[[float], object]) -> Iterator[str]:
     """Yield what is wrong with slots, payloads and codecs that are referred to."""
-    for name, plan in store.plans.items():
-        if plan.is_table:
-            addresses = np.unique(store.arrays[name])
-            while len(addresses):
-                some = addresses[:AT_ONCE]
-                damage = _first_damage(store, some)
-                if damage is not None:
-                    yield damage.reason
-                addresses = addresses[len(some) if damage is None else damage.index + 1 :]
+    tables = [name for name, plan in store.plans.items() if plan.is_table]
+    for index, name in enumerate(tables):
+        addresses = np.unique(store.arrays[name])
+        n_left = n_all = len(addresses)
+        while n_left:
+            some = addresses[n_all - n_left :][:AT_ONCE]
+            damage = _first_damage(store, some)
+            if damage is not None:
+                yield damage.reason
+            n_left -= len(some) if damage is None else damage.index + 1
+            report((index + 1 - n_left / n_all) / len(tables))
     yield from filter(None, (_damaged_codec(store, address) for address in store.codecs.values()))
 
 
@@ -97,5 +104,7 @@ def _damaged_codec(store: Store, address: int) -> str | None:
     return None
 
 
+#: The share of the work that records are; slots and payloads are the rest.
+RECORDS_SHARE = 0.5
 #: Slots that are looked at at once.
 AT_ONCE = 1 << 14

@@ -111,7 +111,10 @@ def test_repairing_goes_back_to_the_last_whole_state(place: float, n_steps: int,
 
 
 def test_verify_finds_all_damage_and_only_that(folder: Path) -> None:
-    assert verify(folder) == []
+    shares: list[float] = []
+    assert verify(folder, progress=shares.append) == []
+    assert shares == sorted(shares)
+    assert shares[-1] == 1
     rng = random.Random(2)
     paths = sorted(folder.glob("*.log"))
     for path in paths[:-1]:
