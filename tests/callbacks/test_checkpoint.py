@@ -190,7 +190,8 @@ dqn(1).learn(100_000, callback=Told(11, sys.argv[1], keep=2))
 
 
 def test_a_killed_training_leaves_checkpoints_that_can_be_gone_on_with(tmp_path: Path) -> None:
-    paths = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+    here = Path(__file__).parent
+    paths = os.pathsep.join([str(here), str(here.parent), os.environ.get("PYTHONPATH", "")])
     command = [sys.executable, "-c", TRAINING, str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": paths}) as process:
         assert process.stdout is not None
