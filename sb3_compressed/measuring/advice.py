@@ -10,12 +10,8 @@ from sb3_compressed.measuring.turns import Measurement
 
 __all__ = ["Advice", "Cost", "advise", "costs"]
 
-#: A buffer is worth changing for less than this part of SB3's memory, ...
+#: A buffer is worth changing for at most this part of SB3's memory.
 WORTH = 0.5
-#: ... and, if any does, for no more than this multiple of its times.
-MOST_TIME = 2.0
-#: Codecs whose memory differs by less than this are equal in memory, and the faster one is better.
-ALIKE = 1.1
 
 
 @dataclass(frozen=True)
@@ -75,9 +71,10 @@ def costs(measured: Mapping[str, Measurement], n_measured: int, buffer_size: int
 
 
 def advise(every: Sequence[Cost]) -> Advice:
-    """Return the smallest buffer that takes half of SB3's memory at most, and not more than twice its times.
+    """Return the buffer with the least product of memory and time, of those with half of SB3's memory at most.
 
-    Where all that are small enough are slower, it is the smallest of those; where none is, SB3's own.
+    Time is that of adding a transition and of sampling a batch. So twice the memory must buy half the time; a limit
+    instead would let a microsecond decide about gigabytes. Where none is small enough, it is SB3's own.
     """
     base, *ours = every
     ours = [cost for cost in ours if not cost.wrong]
@@ -91,9 +88,7 @@ def advise(every: Sequence[Cost]) -> Advice:
             f"Compression does not pay here: {best.contender}, the smallest of what was tried, would take "
             f"{in_bytes(best.memory)} instead of {in_bytes(base.memory)}; {_times(best)}.",
         )
-    quick = [cost for cost in small if max(cost.add_ratio, cost.sample_ratio) <= MOST_TIME] or small
-    least = min(cost.memory for cost in quick)
-    best = min((cost for cost in quick if cost.memory <= ALIKE * least), key=lambda cost: cost.sample)
+    best = min(small, key=lambda cost: cost.memory * (cost.add + cost.sample))
     return Advice(
         best.contender,
         f"{in_bytes(best.memory)} instead of {in_bytes(base.memory)}, {1 / best.ratio:.3g} times less; {_times(best)}.",

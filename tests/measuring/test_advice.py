@@ -33,17 +33,15 @@ def test_times_are_relative() -> None:
     assert (ours.add, ours.add_ratio, ours.sample, ours.sample_ratio) == (5.0, 0.5, 300.0, 3.0)
 
 
-def test_the_smallest_that_is_quick_enough() -> None:
+def test_the_least_product_of_memory_and_time() -> None:
     assert advised(auto=measured(20.0), zstd3=measured(10.0, sample=300.0), none=measured(150.0, add=5.0)) == "auto"
-    assert advised(auto=measured(20.0, add=50.0), none=measured(150.0)) == "none"
+    assert advised(auto=measured(20.0, add=30.0), none=measured(150.0)) == "auto", "microseconds for gigabytes"
+    assert advised(auto=measured(20.0), zstd3=measured(10.0, sample=150.0)) == "zstd3"
+    assert advised(auto=measured(20.0), none=measured(499.0, add=0.1, sample=1.0)) == "none"
 
 
-def test_the_smallest_where_none_is_quick_enough() -> None:
-    assert advised(auto=measured(20.0, add=50.0), zstd3=measured(10.0, sample=900.0)) == "zstd3"
-
-
-def test_the_faster_of_two_that_are_alike() -> None:
-    assert advised(auto=measured(20.5, sample=50.0), zstd3=measured(20.0)) == "auto"
+def test_half_of_the_memory_is_the_limit() -> None:
+    assert advised(auto=measured(400.0), none=measured(510.0, add=0.1, sample=1.0)) == "auto"
 
 
 def test_sb3s_own_where_little_is_gained_or_anything_is_wrong() -> None:
