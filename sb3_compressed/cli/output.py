@@ -40,9 +40,9 @@ def note(text: str) -> None:
 
 
 def progress_bar() -> Progress:
-    """Return a progress bar that is gone when the work is done."""
+    """Return a progress bar that is gone when the work is done, and never there where nobody would see it move."""
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    return Progress(*columns, console=Console(stderr=True), transient=True)
+    return Progress(*columns, console=Console(stderr=True), transient=True, disable=not is_watched())
 
 
 def is_watched() -> bool:
