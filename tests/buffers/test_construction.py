@@ -18,7 +18,7 @@ from conftest import Stream
 from gymnasium import spaces
 from stable_baselines3.common.buffers import NStepReplayBuffer, ReplayBuffer, RolloutBuffer
 
-import sb3_compressed
+import sb3_compressed.buffers
 from sb3_compressed import (
     CompressedArray,
     CompressedDictReplayBuffer,
@@ -67,7 +67,7 @@ print(psutil.Process().memory_info().rss - before)
     return int(done.stdout.splitlines()[-1])
 
 
-BUFFERS = [name for name in sb3_compressed.__all__ if name.endswith("Buffer")]
+BUFFERS = [name for name in sb3_compressed.buffers.__all__ if name.endswith("Buffer")]
 
 
 @pytest.mark.parametrize("name", BUFFERS)

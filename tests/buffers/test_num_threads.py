@@ -17,7 +17,7 @@ from gymnasium import spaces
 from stable_baselines3.common.buffers import ReplayBuffer
 from support import assert_same_batch, same_draws
 
-import sb3_compressed
+import sb3_compressed.buffers
 from sb3_compressed import CompressedReplayBuffer, CompressedRolloutBuffer, contrib
 
 
@@ -40,7 +40,7 @@ def test_any_number_of_threads_gives_the_same_batches(stream: Stream, method: st
         assert_same_batch(*same_draws(*samplers, seed=seed))
 
 
-@pytest.mark.parametrize("name", [name for name in sb3_compressed.__all__ if name.endswith("Buffer")])
+@pytest.mark.parametrize("name", [name for name in sb3_compressed.buffers.__all__ if name.endswith("Buffer")])
 def test_every_buffer_takes_the_argument(name: str) -> None:
     buffer_class = getattr(sb3_compressed, name)
     assert "num_threads" in buffer_class.__signature__.parameters

@@ -55,7 +55,7 @@ def test_recorded_frames(frames: Path) -> None:
     found = results("--frames", frames, "--n-envs", 2)
     assert found["arguments"] == {"n_envs": 2, "rounds": 1, "size": 192}  # all but a fifth, which add is timed with
     of_each = found["results"]["frames.npz"]
-    assert 2 * 4 * 84 * 84 < of_each["SB3"]["rss"] < 2.2 * 4 * 84 * 84
+    assert 2 * 4 * 84 * 84 < of_each["SB3"]["rss"] < 3 * 4 * 84 * 84  # what a process grows by besides is seen here
     assert of_each["none"]["rss"] < of_each["SB3"]["rss"] / 2
     assert of_each["none"]["wrong"] == ""
 

@@ -91,10 +91,10 @@ def test_payloads_are_counted_once(tmp_path: Path) -> None:
     buffer = filled("atari", 80, compression_method="none", frame_stack=4)
     save_checkpoint(buffer, tmp_path / "buffer")
     transitions = recorded("atari")[3]
-    # A step after the first adds a frame, unless nothing moves, and an end the four of the next episode's begin.
-    moved = sum((step.obs != step.next_obs).any(axis=(1, 2, 3)).sum() for step in transitions[1:80])
-    ends = sum(step.done.sum() for step in transitions[:79])
-    expected = 84 * 84 * (moved + 4 * ends) / (79 * 4)
+    # A step adds a frame, unless nothing moves, and an episode's begin four.
+    moved = sum((step.obs != step.next_obs).any(axis=(1, 2, 3)).sum() for step in transitions[:80])
+    begins = 4 + sum(step.done.sum() for step in transitions[:79])
+    expected = 84 * 84 * (moved + 4 * begins) / (80 * 4)
     assert told(tmp_path / "buffer")["payload_bytes_per_transition"] == pytest.approx(expected)
 
 
