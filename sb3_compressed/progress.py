@@ -23,7 +23,7 @@ def new_progress(*, is_shown: bool = True, transient: bool = False) -> Progress:
     from rich.console import Console  # here, since it takes its time
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    columns = TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
     return Progress(*columns, console=Console(stderr=True), disable=not is_shown, transient=transient)
 
 

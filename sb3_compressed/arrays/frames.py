@@ -12,7 +12,15 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["FrameLayout", "FrameStack", "LayoutSearch", "possible_layouts", "stated_layout", "validate_n_frames"]
+__all__ = [
+    "FrameLayout",
+    "FrameStack",
+    "LayoutSearch",
+    "layout_of_data",
+    "possible_layouts",
+    "stated_layout",
+    "validate_n_frames",
+]
 
 FrameStack = int | Literal["auto"] | None
 """What a user says of frame stacking: found from the data, a number of frames, or none."""
@@ -57,6 +65,17 @@ class FrameLayout:
             return items.reshape(len(items), self.n_frames, *self.frame_shape)
         stacked = items.reshape(*items.shape[:-1], self.n_frames, self.channels)
         return np.moveaxis(stacked, -2, 1)
+
+
+def layout_of_data(item_shape: tuple[int, ...], axis: int, n_frames: int) -> FrameLayout:
+    """Return the layout of which these numbers were stored.
+
+    :raises ValueError: if items of this shape have none like it
+    """
+    for layout in (stated_layout(item_shape, n_frames), *possible_layouts(item_shape)):
+        if layout is not None and (layout.axis, layout.n_frames) == (axis, n_frames):
+            return layout
+    raise ValueError(f"items of shape {item_shape} are no {n_frames} frames along axis {axis}")
 
 
 def stated_layout(item_shape: tuple[int, ...], n_frames: int) -> FrameLayout | None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sb3_compressed.arrays.frames import FrameLayout, LayoutSearch, possible_layouts, stated_layout
+from sb3_compressed.arrays.frames import FrameLayout, LayoutSearch, layout_of_data
 from sb3_compressed.arrays.slots import Slot, SlotCoder, slot_n_frames
 from sb3_compressed.arrays.teacher import Teacher
 from sb3_compressed.codecs import Codec, LearningCodec
@@ -132,12 +132,7 @@ class FrameSharing:
         """
         layout = data["layout"]
         if layout is not None:
-            axis, n_frames = layout
-            possible = [stated_layout(self.coder.item_shape, n_frames), *possible_layouts(self.coder.item_shape)]
-            fitting = [other for other in possible if other and [other.axis, other.n_frames] == [axis, n_frames]]
-            if not fitting:
-                raise ValueError(f"items of shape {self.coder.item_shape} are no {n_frames} frames along axis {axis}")
-            self.coder.layout = fitting[0]
+            self.coder.layout = layout_of_data(self.coder.item_shape, *layout)
         if not data["searches"]:
             self._search = None
         self._teacher.restore(data["lessons"])

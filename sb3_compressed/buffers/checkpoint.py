@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sb3_compressed.arrays import CompressedArray
+from sb3_compressed.arrays.frames import FrameLayout, layout_of_data
 from sb3_compressed.buffers import state
 from sb3_compressed.buffers.resize import EPISODE_BEGINS, Resized, rows_by_age
 from sb3_compressed.buffers.vectors import VectorSlots
@@ -239,23 +240,45 @@ def load_into(buffer: Any, store: Store) -> Checkpoint:
     arrays, values = fitted(store, buffer)
     ours = state.named_arrays(buffer)
     streams = state.streams(buffer)
+    layouts = _layouts_of_vectors(store, values, {key: ours[names[0]] for key, names in streams.items()})
     for first in range(0, buffer.buffer_size, LOADED_ROWS):
         rows = slice(first, min(first + LOADED_ROWS, buffer.buffer_size))
-        for names in streams.values():
+        for key, names in streams.items():
             # An observation and the next one after the other, so that what they share is one object again.
             addresses = np.stack([arrays[name][rows] for name in names], axis=1)  # [rows, arrays, envs]
             if addresses.any():
                 slots = store.slots.load(addresses.reshape(-1)).reshape(addresses.shape)
                 for index, name in enumerate(names):
-                    array = ours[name] if isinstance(ours[name], CompressedArray) else VectorSlots(ours[name])
-                    array.put_slots(rows, slots[:, index])
+                    if isinstance(array := ours[name], CompressedArray):
+                        array.put_slots(rows, slots[:, index])
+                    else:
+                        VectorSlots(array).put_slots(rows, slots[:, index], layouts.get(key))
     slotted = {name for names in streams.values() for name in names}
     for name, array in ours.items():
         if name not in slotted:
             array[...] = arrays[name]
     restore(buffer, store, values)
     store.log.let_go_of_others([])
-    return Checkpoint(buffer, store, is_saved=arrays is store.arrays)
+    # Vectors do not remember a layout, without which nobody could read what is in the folder.
+    return Checkpoint(buffer, store, is_saved=arrays is store.arrays and not layouts)
+
+
+def _layouts_of_vectors(store: Store, values: Mapping[str, Any], arrays: Mapping[str, Any]) -> dict[str, FrameLayout]:
+    """Return how those observations are cut into frames in a folder that are plain arrays in memory.
+
+    :param values: the state of the buffer in the folder
+    :param arrays: the arrays of the buffer in memory, one of each stream
+    :raises CorruptStorage: if it makes no sense
+    """
+    try:
+        told = {key: values["streams"].get(key, {}).get("layout") for key in arrays}
+        return {
+            key: layout_of_data(array.shape[2:], *told[key])
+            for key, array in arrays.items()
+            if told[key] and not isinstance(array, CompressedArray)
+        }
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise CorruptStorage(f"{store.log.folder}: its values make no sense: {error!r}") from error
 
 
 #: Rows that are loaded at a time.

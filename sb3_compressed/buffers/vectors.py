@@ -8,6 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sb3_compressed.arrays.frames import FrameLayout
+from sb3_compressed.arrays.slots import SlotCoder
+from sb3_compressed.codecs import get_codec
+
 __all__ = ["VectorSlots", "are_slots"]
 
 #: Smaller items take less in an array than the address of a slot does.
@@ -41,9 +45,14 @@ class VectorSlots:
         slots[:] = [known.setdefault(item, item) for item in items]
         return slots.reshape(values.shape[:2])
 
-    def put_slots(self, rows: Any, slots: NDArray[Any]) -> None:
-        """Write slots as :meth:`slots_at` returns them; unwritten ones are zeros."""
-        zeros = bytes(self._item.itemsize)
-        data = b"".join(slot if slot is not None else zeros for slot in slots.flat)
-        shape = (*slots.shape, *self.array.shape[2:])
-        self.array[rows] = np.frombuffer(data, dtype=self.array.dtype).reshape(shape)
+    def put_slots(self, rows: Any, slots: NDArray[Any], layout: FrameLayout | None) -> None:
+        """Write slots as :meth:`slots_at` returns them, or as a buffer in a folder wrote them, which may share frames.
+
+        :param slots: ``(n_rows, n_envs)``; unwritten ones are zeros
+        :param layout: how items were cut into frames there
+        :raises CorruptPayload: if one is damaged
+        """
+        shape = self.array.shape[2:]
+        items = np.empty((slots.size, *shape), dtype=self.array.dtype)
+        SlotCoder(shape, items.dtype, get_codec("none"), layout).decode_into(slots.reshape(-1), items)
+        self.array[rows] = items.reshape(*slots.shape, *shape)

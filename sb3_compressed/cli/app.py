@@ -54,3 +54,6 @@ def main() -> None:
     except (ValueError, OSError, ImportError) as error:  # what users of the library meet, too; others are defects
         note(f"Error: {error}")
         sys.exit(1)
+    except MemoryError as error:  # what was asked for is too large, as a picture of 10**12 pixels
+        note(f"Error: there is not enough memory: {error}")
+        sys.exit(1)

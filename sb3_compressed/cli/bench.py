@@ -72,13 +72,15 @@ def bench(
     from sb3_compressed.measuring import worker
     from sb3_compressed.measuring.like_sb3 import SB3
     from sb3_compressed.measuring.plot import check_plottable
-    from sb3_compressed.measuring.turns import Job, save, take_turns
+    from sb3_compressed.measuring.turns import Job, check_savable, save, take_turns
 
     if (env_id is None) == (frames is None):
         raise typer.BadParameter("name an environment, or a file by --frames")
     names = [SB3, *chosen(codec, CODECS)]
     if plot:
         check_plottable(plot)
+    if out:
+        check_savable(out)
     shown = _environment(env_id, n_envs, wrapper) if env_id else _frames(frames, n_envs)  # type: ignore[arg-type]
     env, label, most = shown.env, shown.label, shown.n_steps
     kind, held, needed, arguments = _rollouts(most, n_steps, rollouts) if rollout else _replay(most, size, env.num_envs)

@@ -27,7 +27,8 @@ def show(result: Mapping[str, Any], *for_people: RenderableType, as_json: bool) 
     """Print a result once: as JSON, or what is made of it for people."""
     console = Console()
     if as_json:
-        console.print_json(json.dumps(result, default=_plain), indent=1, highlight=console.is_terminal)
+        text = json.dumps(_finite(result), default=_plain, allow_nan=False)
+        console.print_json(text, indent=1, highlight=console.is_terminal)
         return
     for part in for_people:
         is_text = isinstance(part, str | Text)  # paths have brackets, and whoever reads lines wants them whole
@@ -36,7 +37,7 @@ def show(result: Mapping[str, Any], *for_people: RenderableType, as_json: bool) 
 
 def note(text: str) -> None:
     """Say something that is no result."""
-    Console(stderr=True).print(text, markup=False, highlight=False, soft_wrap=True)
+    Console(stderr=True).print(Text(text), soft_wrap=True)  # as it is: "a:b:c" has no emoji in it
 
 
 def progress_bar() -> Progress:
@@ -47,6 +48,15 @@ def progress_bar() -> Progress:
 def is_watched() -> bool:
     """Tell whether somebody sees what moves, for progress bars that are not of Rich."""
     return Console(stderr=True).is_terminal
+
+
+def _finite(value: Any) -> Any:
+    """Return a value with ``None`` for the numbers that JSON has not: NaN and the infinities."""
+    if isinstance(value, Mapping):
+        return {key: _finite(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float | np.floating) and not np.isfinite(value) else value
 
 
 def _plain(value: Any) -> Any:

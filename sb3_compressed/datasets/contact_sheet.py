@@ -55,7 +55,9 @@ def write_contact_sheet(
         raise ValueError(f"n_pictures must be positive, got {n_pictures}")
     image, draw = video_library("PIL.Image"), video_library("PIL.ImageDraw")
     layout = picture_layout(episode.buffer, key, channels)
-    steps: list[int] = np.unique(np.linspace(0, len(episode), n_pictures).round().astype(int)).tolist()
+    steps: list[int] = np.unique(
+        np.linspace(0, len(episode), min(n_pictures, len(episode) + 1)).round().astype(int)
+    ).tolist()
     pictures = [layout.pixels(_observation_after(episode, step))[0] for step in steps]
     scale = fitting_scale(pictures[0], scale, LEAST)
     sheet = image.fromarray(_grid([enlarged(picture, scale) for picture in pictures]))

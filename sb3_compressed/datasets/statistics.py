@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -40,7 +41,12 @@ def best_episode(episodes: Sequence[Trajectory]) -> int | None:
     """
     numbers = range(len(episodes))
     whole = [number for number in numbers if episodes[number].has_begin and episodes[number].has_end]
-    return max(whole or numbers, key=lambda number: (episodes[number].total_reward, number), default=None)
+    return max(whole or numbers, key=lambda number: (_comparable(episodes[number].total_reward), number), default=None)
+
+
+def _comparable(total_reward: float) -> float:
+    """Return NaN as the worst there is: whatever is compared to it, Python says no."""
+    return -math.inf if math.isnan(total_reward) else total_reward
 
 
 def _spread(values: Sequence[float]) -> dict[str, float] | None:

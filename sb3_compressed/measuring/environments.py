@@ -8,6 +8,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import gymnasium as gym
 import numpy as np
@@ -53,6 +54,10 @@ def make_env(env_id: str, n_envs: int, *, atari: bool) -> VecEnv:
         env = (make_atari_env if atari else make_vec_env)(env_id, n_envs=n_envs, seed=0)
     except gym.error.DependencyNotInstalled as error:  # names the command itself
         raise ImportError(f"{env_id}: {error}") from error
+    except (AttributeError, AssertionError) as error:
+        if not atari:
+            raise
+        raise ValueError(f"{env_id} cannot be wrapped as an Atari game: {error}") from error
     if not isinstance(env.observation_space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
         env.close()
         raise ValueError(
@@ -155,9 +160,12 @@ def load_frames(path: Path, n_envs: int | None = None) -> NDArray[Any]:
     :param n_envs: how many environments are side by side in it, ``(steps, n_envs, *obs_shape)``
     :raises ValueError: if it is something else
     """
-    loaded: Any = np.load(path, allow_pickle=False)
-    if isinstance(loaded, np.lib.npyio.NpzFile):
-        with loaded:
+    with path.open("rb") as file:  # which NumPy leaves open where it raises
+        try:
+            loaded: Any = np.load(file, allow_pickle=False)
+        except (EOFError, ValueError, BadZipFile) as error:  # NumPy advises to unpickle what it does not know
+            raise ValueError(f"{path} is no file of NumPy that holds numbers") from error
+        if isinstance(loaded, np.lib.npyio.NpzFile):
             names = loaded.files
             if len(names) != 1 and "observations" not in names:
                 raise ValueError(f"{path} holds the arrays {', '.join(names)}; name one of them 'observations'")

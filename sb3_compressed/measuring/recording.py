@@ -151,15 +151,17 @@ class Recorder(VecEnvWrapper):
     def reset(self) -> Any:
         """Write the first frames."""
         frames: Any = self.venv.reset()
-        self._file.write(np.asarray(frames).tobytes())
+        self._file.write(np.asarray(frames, self.observation_space.dtype).tobytes())
         return frames
 
     def step_wait(self) -> Any:
         """Write the next frames, the frames that episodes ended with, and the ends."""
         step: Any = self.venv.step_wait()
         frames, _, dones, infos = step
-        last = [infos[i]["terminal_observation"] if done else frames[i] for i, done in enumerate(dones)]
-        self._file.write(np.stack([frames, np.stack(last)]).tobytes())
+        both = np.stack([frames, frames]).astype(self.observation_space.dtype, copy=False)
+        for env in np.flatnonzero(dones):  # as the environment returned it, of whatever dtype
+            both[1, env] = infos[env]["terminal_observation"]
+        self._file.write(both.tobytes())
         self._file.write(np.asarray(dones, dtype=np.bool_).tobytes())
         return step
 
@@ -176,7 +178,7 @@ class Playback(ShownEnv):
 
     def _read(self, *shape: int, dtype: Any) -> NDArray[Any]:
         array = np.empty(shape, dtype=dtype)
-        if self._file.readinto(array.reshape(-1).view(np.uint8).data) != array.nbytes:
+        if array.nbytes and self._file.readinto(array.reshape(-1).view(np.uint8).data) != array.nbytes:
             raise EOFError("the recording is at its end")
         return array
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import subprocess
 import time
@@ -16,7 +17,7 @@ from rich.progress import Progress
 
 from sb3_compressed.measuring.machine import machine
 
-__all__ = ["Job", "Measurement", "save", "take_turns"]
+__all__ = ["Job", "Measurement", "check_savable", "save", "take_turns"]
 
 Measurement = dict[str, Any]
 """Numbers by name, or the one entry ``error``."""
@@ -81,6 +82,18 @@ def _medians(runs: list[Measurement]) -> Measurement:
         key: statistics.median(run[key] for run in runs) if isinstance(value, int | float) else value
         for key, value in runs[0].items()
     }
+
+
+def check_savable(path: Path) -> None:
+    """Find out before the work is done whether its results can be saved.
+
+    :raises OSError: if they cannot
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} is a folder, and the results are one file")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise PermissionError(f"{path} cannot be written")
 
 
 def save(path: Path, benchmark: str, arguments: dict[str, Any], results: Any, *interpreters: str | Path) -> None:

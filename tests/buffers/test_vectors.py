@@ -29,6 +29,8 @@ from sb3_compressed import (
     CompressedHerReplayBuffer,
     CompressedNStepReplayBuffer,
     CompressedReplayBuffer,
+    load_checkpoint,
+    save_checkpoint,
 )
 from sb3_compressed.arrays.successors import ObservationArray, SuccessorArray
 
@@ -302,3 +304,33 @@ def test_what_passed_once_is_not_looked_at_again(n_envs: int, monkeypatch: pytes
     for _ in range(10):
         buffer.add(obs, obs, np.zeros((n_envs, 1)), np.zeros(n_envs), np.zeros(n_envs), [{}] * n_envs)
     assert len(looks) == 1
+
+
+@pytest.mark.parametrize("shape", [(16,), (4, 5, 5), (5, 5, 4)], ids=["vectors", "channels first", "channels last"])
+def test_stacks_in_a_folder_are_loaded_as_plain_arrays(shape: tuple[int, ...], tmp_path: Path) -> None:
+    space, action_space, n_envs = spaces.Box(-9, 9, shape, np.float32), spaces.Discrete(2), 2
+    rng = np.random.default_rng(0)
+    axis = -1 if shape[0] > shape[-1] else 0
+    of_frame = shape[axis] // 4
+    buffer = CompressedReplayBuffer(120, space, action_space, n_envs=n_envs, storage=tmp_path / "folder")
+    obs = rng.normal(size=(n_envs, *shape)).astype(np.float32)
+    for _ in range(80):  # once round, and some more
+        old = np.moveaxis(obs, axis if axis else 1, 1)[:, of_frame:]
+        new = rng.normal(size=(n_envs, of_frame, *old.shape[2:])).astype(np.float32)
+        next_obs = np.moveaxis(np.concatenate([old, new], axis=1), 1, axis if axis else 1)
+        buffer.add(obs, next_obs, np.zeros((n_envs, 1)), np.zeros(n_envs), np.zeros(n_envs), [{}] * n_envs)
+        obs = next_obs
+    assert buffer.observations.n_frames == 4, "a plain array has no frames to share"
+    wanted = [np.array(buffer.observations), np.array(buffer.next_observations)]
+    buffer.close()
+
+    loaded = load_checkpoint(tmp_path / "folder")
+    for _ in range(2):
+        assert not hasattr(loaded.observations, "n_frames")
+        np.testing.assert_array_equal([loaded.observations[:], loaded.next_observations[:]], wanted)
+        save_checkpoint(loaded, tmp_path / "folder")
+        loaded = load_checkpoint(tmp_path / "folder")
+    loaded.close()
+    buffer = CompressedReplayBuffer(120, space, action_space, n_envs=n_envs, storage=tmp_path / "folder", resume=True)
+    np.testing.assert_array_equal([buffer.observations[:], buffer.next_observations[:]], wanted)
+    buffer.close()

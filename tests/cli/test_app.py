@@ -35,6 +35,10 @@ def test_what_is_not_understood_is_a_usage_error() -> None:
     assert run("verify").returncode == 2
 
 
+def test_errors_repeat_what_they_are_of_to_the_letter() -> None:
+    assert "a:b:c cannot be found" in run("advise", "a:b:c").stderr
+
+
 def test_its_version() -> None:
     assert run("--version").stdout == f"sb3-compressed {__version__}\n"
 

@@ -99,3 +99,10 @@ def test_one_source_it_must_be(arguments: list[str]) -> None:
     done = run("bench", *arguments)
     assert done.returncode == 2
     assert "name an environment, or a file by --frames" in done.stderr
+
+
+def test_where_results_cannot_be_saved_is_said_before_the_work(tmp_path: Path) -> None:
+    np.save(tmp_path / "frames.npy", np.zeros((2000, 3), np.float32))
+    done = run("bench", "--frames", tmp_path / "frames.npy", "--codec", "none", "--rounds", 1, "--out", tmp_path)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"Error: {tmp_path} is a folder, and the results are one file\n"

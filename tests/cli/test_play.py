@@ -26,6 +26,20 @@ def saved(stream: Stream, folder: Path, n_steps: int = 200) -> Any:
     return buffer
 
 
+def test_returns_that_are_no_number_are_null_in_json_and_never_the_best(stream: Stream, tmp_path: Path) -> None:
+    buffer = saved(stream, tmp_path / "buffer")
+    first, second = [number for number, each in enumerate(trajectories(buffer)) if each.has_begin and each.has_end][:2]
+    for number, each in enumerate(trajectories(buffer)):
+        buffer.rewards[each.rows, each.env] = 1.0 if number == second else np.nan
+    save_checkpoint(buffer, tmp_path / "buffer")
+    told = json.loads(run("inspect", tmp_path / "buffer", "--json").stdout, parse_constant=pytest.fail)
+    assert told["episodes"]["best"] == second
+    assert told["episodes"]["returns"]["median"] is None
+    sheet = tmp_path / "sheet.png"
+    done = run("play", tmp_path / "buffer", "--episode", first, "--sheet", sheet, "--pictures", 10**12, "--json")
+    assert json.loads(done.stdout, parse_constant=pytest.fail)["return"] is None
+
+
 def test_an_episode_as_gif_and_contact_sheet(stream: Stream, tmp_path: Path) -> None:
     buffer = saved(stream, tmp_path / "buffer")
     gif, sheet = tmp_path / "episode.gif", tmp_path / "sheet.png"

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
-from stable_baselines3.common.vec_env import VecFrameStack, VecTransposeImage
+from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack, VecTransposeImage
 
 from sb3_compressed.measuring.environments import FramesEnv, load_frames, make_env, random_actions
 from sb3_compressed.measuring.recording import Recording, check_memory, play, random_player, write_recording
@@ -54,6 +55,39 @@ def test_it_plays_what_was_shown(env_id: str, n_stack: int, atari: bool, tmp_pat
     env.close()
 
 
+class OtherDtype(gym.Env[Any, Any]):
+    """Returns observations of another dtype than that of its space, as many do."""
+
+    observation_space = spaces.Box(-10, 10, (3,), np.float32)
+    action_space = spaces.Discrete(2)
+    n_steps = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.n_steps = 0
+        return np.zeros(3, np.float64), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.n_steps += 1
+        return np.full(3, self.n_steps, np.float64), 0.0, self.n_steps == 4, False, {}
+
+
+def test_last_observations_may_have_another_dtype(tmp_path: Path) -> None:
+    env = DummyVecEnv([OtherDtype, OtherDtype])
+    steps = list(play(write_recording(tmp_path / "recording.zst", env, 10)))
+    assert [step.obs[0, 0] for step in steps] == [0, 1, 2, 3, 0, 1, 2, 3, 0, 1]
+    assert [step.next_obs[1, 2] for step in steps] == [1, 2, 3, 4, 1, 2, 3, 4, 1, 2]
+    assert {step.next_obs.dtype for step in steps} == {np.dtype(np.float32)}
+
+
+@pytest.mark.parametrize("array", [np.arange(30, dtype=">f4").reshape(10, 3), np.zeros((10, 0), np.float32)])
+def test_frames_of_another_byte_order_or_no_bytes(array: np.ndarray[Any, Any], tmp_path: Path) -> None:
+    np.save(tmp_path / "frames.npy", array)
+    env = FramesEnv(load_frames(tmp_path / "frames.npy"))
+    steps = list(play(write_recording(tmp_path / "recording.zst", env, 9)))
+    np.testing.assert_array_equal(np.concatenate([step.obs for step in steps]), array[:-1])
+
+
 def test_a_recording_that_failed_is_not_there(tmp_path: Path) -> None:
     def act(obs: Any) -> Any:
         raise RuntimeError("no idea what to do")
@@ -81,8 +115,20 @@ def test_recorded_frames_are_an_environment(shape: tuple[int, ...], n_envs: int 
 
 def test_nothing_is_unpickled(tmp_path: Path) -> None:
     np.save(tmp_path / "frames.npy", np.array([{}, {}], dtype=object), allow_pickle=True)
-    with pytest.raises(ValueError, match="allow_pickle=False"):
+    with pytest.raises(ValueError, match=r"frames\.npy is no file of NumPy that holds numbers"):
         load_frames(tmp_path / "frames.npy")
+
+
+@pytest.mark.parametrize("content", [b"", b"something else", b"PK\x03\x04 no archive"])
+def test_what_is_no_file_of_numpy_is_said_to_be_none(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "frames.npz").write_bytes(content)
+    with pytest.raises(ValueError, match=r"frames\.npz is no file of NumPy that holds numbers"):
+        load_frames(tmp_path / "frames.npz")
+
+
+def test_what_is_no_game_cannot_be_wrapped_as_one() -> None:
+    with pytest.raises(ValueError, match="CartPole-v1 cannot be wrapped as an Atari game"):
+        make_env("CartPole-v1", 1, atari=True)
 
 
 @pytest.mark.parametrize(
