@@ -18,7 +18,7 @@ from session import available, parser, save, serve, take_turns
 from tables import ratio_table
 
 from contenders import make_replay
-from sb3_compressed.measuring.replay import TIMED_STEPS, measure_replay
+from sb3_compressed.measuring.replay import EXTRAPOLATED_BY, TIMED_STEPS, measure_replay
 from sb3_compressed.measuring.turns import Job, Measurement
 
 GAMES = ["MsPacman", "Pong", "Breakout", "Seaquest", "Qbert", "Riverraid"]
@@ -30,7 +30,7 @@ def measure(contender: str, source: str, size: int) -> Measurement:
     """Fill one buffer and return bytes of memory a transition and microseconds."""
     rows = size // N_ENVS
     measured = measure_replay(partial(make_replay, contender), record(source, N_ENVS, rows + TIMED_STEPS), rows)
-    return {key: value for key, value in measured.items() if key != "growth"}
+    return {key: value for key, value in measured.items() if key not in EXTRAPOLATED_BY}
 
 
 def main() -> None:

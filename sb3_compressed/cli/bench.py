@@ -72,6 +72,7 @@ def bench(
     from sb3_compressed.measuring import worker
     from sb3_compressed.measuring.like_sb3 import SB3
     from sb3_compressed.measuring.plot import check_plottable
+    from sb3_compressed.measuring.replay import EXTRAPOLATED_BY
     from sb3_compressed.measuring.turns import Job, check_savable, save, take_turns
 
     if (env_id is None) == (frames is None):
@@ -94,7 +95,8 @@ def bench(
         raise ValueError(f"SB3's own buffer could not be measured, its process {base['error']}")
     note_noise(base["rss"] * held * env.num_envs)
     for measured in results[label].values():
-        measured.pop("growth", None)  # what advise extrapolates by
+        for key in EXTRAPOLATED_BY & measured.keys():
+            del measured[key]
     if out:
         save(out, kind, options, results, sys.executable)
     if plot:

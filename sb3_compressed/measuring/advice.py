@@ -41,7 +41,8 @@ def costs(measured: Mapping[str, Measurement], n_measured: int, buffer_size: int
     """Return what each buffer costs, SB3's first; those that failed are left out.
 
     Memory of ``n_measured`` transitions is extrapolated to ``buffer_size`` of them: what a buffer begins with and what
-    its codec has learned, as reference frames, counts once, everything else grows with the transitions.
+    its codec has learned, as reference frames, counts once, everything else grows with the transitions. It is no less
+    than what the arrays are known to take: of a small buffer, what a process grows by is noise.
 
     :raises ValueError: if SB3's own buffer, to which all are compared, could not be measured
     """
@@ -51,7 +52,8 @@ def costs(measured: Mapping[str, Measurement], n_measured: int, buffer_size: int
         raise ValueError(f"SB3's own buffer could not be measured, its process {base['error']}")
 
     def memory(one: Measurement) -> float:
-        return max(float(one["rss"] * n_measured + one["growth"] * (buffer_size - n_measured)), 1.0)
+        measured = one["rss"] * n_measured + one["growth"] * (buffer_size - n_measured)
+        return max(float(measured), float(one["counted"] * buffer_size), 1.0)
 
     return [
         Cost(

@@ -57,6 +57,10 @@ class Replay(ABC):
     def read(self, batch: Any) -> Batch:
         """Take apart what :meth:`sample` returned."""
 
+    def nbytes(self) -> int:
+        """Return the bytes that its arrays take with all they refer to, if it can tell: memory is no less."""
+        return 0
+
     def learned_nbytes(self) -> int:
         """Return the bytes of what its codec has learned, which do not grow with every transition."""
         return 0

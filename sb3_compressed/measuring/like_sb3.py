@@ -72,6 +72,12 @@ class ReplayLikeSB3(Replay):
     def read(self, batch: Any) -> Batch:  # noqa: D102
         return Batch(batch.observations.numpy(), batch.next_observations.numpy(), batch.rewards.numpy().ravel())
 
+    def nbytes(self) -> int:  # noqa: D102
+        observations = getattr(self.buffer, "observations_nbytes", 0)
+        of_observations = {"observations", "next_observations"} if observations else set()
+        arrays = [value for name, value in vars(self.buffer).items() if name not in of_observations]
+        return observations + sum(array.nbytes for array in arrays if isinstance(array, np.ndarray))
+
     def learned_nbytes(self) -> int:  # noqa: D102
         return learned_nbytes(*self._slots())
 

@@ -76,6 +76,10 @@ def test_an_environment_of_ones_own(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert (result["algorithm"], result["batch_size"], result["atari"]) == ("SAC", 256, False)
+    base, ours = result["buffers"]
+    # Two observations of three float32, an action, reward, done and timeout: a process grows by less, or by nothing.
+    assert base["transition"] >= 2 * 12 + 4 * 4
+    assert ours["ratio"] > 0.3
 
 
 @pytest.fixture(scope="module")

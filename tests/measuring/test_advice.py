@@ -11,7 +11,7 @@ from sb3_compressed.measuring.advice import advise, costs
 
 def measured(rss: float, growth: float | None = None, add: float = 10.0, sample: float = 100.0, **more: Any) -> Any:
     growth = rss if growth is None else growth
-    return {"rss": rss, "growth": growth, "add": add, "sample(32)": sample, "wrong": "", **more}
+    return {"rss": rss, "growth": growth, "counted": 0.0, "add": add, "sample(32)": sample, "wrong": "", **more}
 
 
 def advised(**ours: Any) -> str:
@@ -26,6 +26,13 @@ def test_what_does_not_grow_counts_once() -> None:
     assert ours.memory == 50 * 100 + 30 * 9_900
     assert ours.ratio == ours.memory / base.memory
     assert ours.transition == ours.memory / 10_000
+
+
+def test_memory_is_no_less_than_what_arrays_are_known_to_take() -> None:
+    """What a process grows by is noise where buffers are small."""
+    every = {"SB3": measured(-3.0, counted=40.0), "auto": measured(0.0, counted=30.0)}
+    base, ours = costs(every, n_measured=100, buffer_size=10_000, batch_size=32)
+    assert (base.memory, ours.memory) == (40 * 10_000, 30 * 10_000)
 
 
 def test_times_are_relative() -> None:
