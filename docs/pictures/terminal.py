@@ -9,6 +9,7 @@ import argparse
 import io
 import os
 import pty
+import re
 import shlex
 import subprocess
 import sys
@@ -60,12 +61,22 @@ def drawn(screen: pyte.Screen, command: str) -> str:
 
 
 def _style(character: pyte.screens.Char) -> Style:
-    names = {"default": None, "brown": "yellow"}
-    colour, behind = (
-        names.get(name, f"#{name}" if len(name) == 6 and not name.isalpha() else name.replace("bright", "bright_"))
-        for name in (character.fg, character.bg)
+    return Style(
+        color=_colour(character.fg),
+        bgcolor=_colour(character.bg),
+        bold=character.bold,
+        italic=character.italics,
+        reverse=character.reverse,
     )
-    return Style(color=colour, bgcolor=behind, bold=character.bold, italic=character.italics, reverse=character.reverse)
+
+
+def _colour(name: str) -> str | None:
+    """Return Rich's name of a colour: of eight, of eight bright ones, or any in hexadecimal digits."""
+    if name == "default":
+        return None
+    if re.fullmatch("[0-9a-f]{6}", name):
+        return f"#{name}"
+    return name.replace("brown", "yellow").replace("bright", "bright_")
 
 
 def main() -> None:
