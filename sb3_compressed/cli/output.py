@@ -31,13 +31,15 @@ def show(result: Mapping[str, Any], *for_people: RenderableType, as_json: bool) 
         console.print_json(text, indent=1, highlight=console.is_terminal)
         return
     for part in for_people:
-        is_text = isinstance(part, str | Text)  # paths have brackets, and whoever reads lines wants them whole
-        console.print(Text(part) if isinstance(part, str) else part, soft_wrap=is_text)
+        is_text = isinstance(part, str | Text)  # as it is: paths have brackets
+        # Whoever reads lines wants them whole, whoever reads a terminal words.
+        console.print(Text(part) if isinstance(part, str) else part, soft_wrap=is_text and not console.is_terminal)
 
 
 def note(text: str) -> None:
     """Say something that is no result."""
-    Console(stderr=True).print(Text(text), soft_wrap=True)  # as it is: "a:b:c" has no emoji in it
+    console = Console(stderr=True)
+    console.print(Text(text), soft_wrap=not console.is_terminal)  # as it is: "a:b:c" has no emoji in it
 
 
 def progress_bar() -> Progress:

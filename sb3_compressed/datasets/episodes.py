@@ -31,8 +31,8 @@ class Trajectory:
     :param env: the environment's index
     :param rows: rows of the buffer, ``(n_steps,)``, the oldest first
     :param has_begin: whether it begins with the first observation of an episode; the first trajectory of a ring that
-        went round begins where older transitions were overwritten. (A buffer that got more room after that knows nothing
-        of it, and takes that trajectory for one with a begin.)
+        went round begins where older transitions were overwritten. (A buffer that got more room after that has no
+        memory of it, and takes that trajectory for one with a begin.)
     :param has_end: whether the episode ended, terminated or truncated; the last trajectory may be going on
     """
 
