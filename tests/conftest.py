@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -15,6 +16,9 @@ from stable_baselines3.common.vec_env import VecEnv
 from support import Transition, atari_env, console_env, record
 
 th.set_num_threads(1)  # the tests run in as many processes as there are cores
+
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # in the background of a shell, which its children would inherit
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 Stream = tuple[spaces.Space[Any], spaces.Space[Any], int, list[Transition]]
 """Observation space, action space, number of environments, transitions."""
