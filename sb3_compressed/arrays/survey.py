@@ -44,7 +44,7 @@ def survey(arrays: Sequence[CompressedArray], begin: int, n_rows: int, max_slots
     :param arrays: arrays of one shape that share frames
     :param begin: the oldest row
     :param n_rows: how many rows from there on were written, around the end if need be
-    :param max_slots: about how many slots are looked at, which takes a microsecond or two each
+    :param max_slots: about how many slots are looked at
     """
     n_slots = sum(array.slots[0].size for array in arrays) if len(arrays[0]) else 0
     tally = _Tally()

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 else:
     _Base = object
 
-__all__ = ["Followed", "Persistent", "Storage"]
+__all__ = ["PLACE", "Followed", "Persistent", "Storage"]
 
 _Buffer = TypeVar("_Buffer", bound="Persistent")
 
@@ -290,9 +290,9 @@ class Persistent(_Base):
         :param given: arguments of the constructor in the places of those stored
         """
         try:
-            if NOT_LOADED & set(given):
+            if PLACE & set(given):
                 raise StorageError(
-                    f"what a folder holds is loaded into memory: pass {', '.join(sorted(NOT_LOADED & set(given)))} to "
+                    f"what a folder holds is loaded into memory: pass {', '.join(sorted(PLACE & set(given)))} to "
                     "the constructor, with resume=True to go on in that folder"
                 )
             arguments = {**cls._arguments_of(store), **given}
@@ -333,28 +333,17 @@ class Persistent(_Base):
         return told
 
     def __getstate__(self) -> dict[str, Any]:
-        parent = getattr(super(), "__getstate__", None)
-        attributes = parent() if parent else None
-        # Copies and pickles are in memory, whole: the folder goes its own way.
-        without = dict(self.__dict__ if attributes is None else attributes)
-        for name in (
-            "_store",
-            "_checkpoint",
-            "_saved",
-            "_uncommitted",
-            "_checksums",
-            "_row_names",
-            "_last_arrays",
-            "_plain_names",
-            "_n_new_rows",
-        ):
-            without.pop(name, None)
-        return without
+        attributes: Any = super().__getstate__()
+        return {name: value for name, value in attributes.items() if name not in OF_FOLDERS}
 
 
+#: Attributes that copies and pickles do not have: they are in memory, whole, and the folder goes its own way.
+OF_FOLDERS = {"_store", "_checkpoint", "_saved", "_uncommitted", "_checksums", "_last_arrays", "_n_new_rows"}
+OF_FOLDERS |= {"_row_names", "_plain_names"}
+#: Arguments that say where a buffer is, which is no matter of what is stored.
+PLACE = {"storage", "resume", "overwrite"}
 #: What a folder must not say of the buffer that is made of it: a stranger's would reach for other folders.
-NOT_LOADED = {"storage", "resume", "overwrite"}
-NOT_TOLD = {"storage", "resume", "overwrite", "device", "env", "num_threads"}
+NOT_TOLD = PLACE | {"device", "env", "num_threads"}
 
 
 def _made(cls: type[_Buffer], store: Store, arguments: dict[str, Any]) -> _Buffer:

@@ -61,8 +61,8 @@ def buffer_statistics(buffer: BaseBuffer | None, max_slots: int = 8192) -> Buffe
 
     Sizes of arrays are exact. What slots refer to is exact for up to ``max_slots`` slots (observations and next
     observations have one each); of larger buffers, runs of rows that are spread evenly over the ring stand for all, so
-    that a call takes some hundredths of a second for any buffer. Where every byte has to be counted, there is
-    :attr:`~sb3_compressed.buffers.mixin.CompressedBuffer.observations_nbytes`, which takes seconds for a million.
+    that a call takes no longer for a larger buffer. Where every byte has to be counted, there is
+    :attr:`~sb3_compressed.buffers.mixin.CompressedBuffer.observations_nbytes`, which looks at all.
 
     >>> from stable_baselines3 import DQN
     >>> from sb3_compressed import CompressedReplayBuffer, buffer_statistics

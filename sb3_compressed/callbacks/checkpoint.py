@@ -14,6 +14,7 @@ from typing import Any
 from stable_baselines3.common.callbacks import BaseCallback
 
 from sb3_compressed.buffers.mixin import CompressedReplay
+from sb3_compressed.buffers.persistent import PLACE
 from sb3_compressed.errors import StorageError
 
 __all__ = ["BufferCheckpointCallback", "latest_checkpoint"]
@@ -22,7 +23,6 @@ __all__ = ["BufferCheckpointCallback", "latest_checkpoint"]
 REPLACED = ".replaced"
 NAME = re.compile(r"step_([0-9]{10,})(\.replaced)?")
 UNFINISHED = "unfinished"
-PLACE = {"storage", "resume", "overwrite"}
 #: Where the newest state of a buffer in memory is, to which every save adds what changed.
 NEWEST = "newest-buffer"
 #: What a checkpoint tells of itself, as the how manieth it is of all that were saved to its folder.

@@ -28,7 +28,7 @@ class BufferStatsCallback(BaseCallback):
     ========================================  ======================================================================
 
     Values are those of :func:`~sb3_compressed.buffer_statistics`, which looks at some thousand slots whatever the size
-    of the buffer: some hundredths of a second for each log. The clock is read twice for each ``add`` and
+    of the buffer. The clock is read twice for each ``add`` and
     ``sample``, and after the training nothing is left of that.
 
     >>> from stable_baselines3 import DQN

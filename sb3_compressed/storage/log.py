@@ -210,20 +210,12 @@ class Log:
             break
         return self.last
 
-    def append(self, kind: int, content: bytes | bytearray) -> int:
-        """Write a record to the last segment and return the offset of its content there.
-
-        :raises StorageError: if it is open for reading only, or in a process that was forked from the one that writes
-        :raises OSError: if the disk does not take it
-        """
-        return self.segment_to_write().append(kind, content)
-
     def start_segment(self, snapshot: Iterable[tuple[int, bytes]], capacity: int) -> None:
         """Begin the next segment.
 
         :param snapshot: kinds and contents of the records that it begins with
         :param capacity: the bytes that it is to have room for besides them
-        :raises StorageError: as :meth:`append`
+        :raises StorageError: as :meth:`segment_to_write`
         :raises OSError: if the disk does not take it; the log goes on with the segment before
         """
         self._check_writable()

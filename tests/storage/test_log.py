@@ -79,7 +79,7 @@ def new_log(folder: Path, n_segments: int = 1) -> Log:
     log = Log.create(folder)
     for number in range(n_segments):
         log.start_segment([(1, b"snapshot %d" % number)], 1000)
-        log.append(2, b"content %d" % number)
+        log.segment_to_write().append(2, b"content %d" % number)
     return log
 
 
@@ -106,7 +106,7 @@ def test_a_log_is_there_with_its_first_segment(tmp_path: Path) -> None:
     log.start_segment([(1, b"snapshot"), (2, b"")], 1000)
     assert holds_log(folder)
     assert log.last.room >= 1000
-    offset = log.append(3, b"more")
+    offset = log.segment_to_write().append(3, b"more")
     assert log.last.record_at(offset, 3).tobytes() == b"more"
     log.close()
     assert names(folder) == ["00000000.log"]
@@ -129,7 +129,7 @@ def test_a_log_is_opened_by_its_last_segment(tmp_path: Path) -> None:
 def test_writing_goes_on_where_it_ended(tmp_path: Path) -> None:
     new_log(tmp_path, 2).close()
     log = opened(tmp_path, writable=True)
-    log.append(3, b"more")
+    log.segment_to_write().append(3, b"more")
     log.start_segment([(1, b"next")], 0)
     log.close()
     assert names(tmp_path) == ["00000000.log", "00000001.log", "00000002.log"]
@@ -211,7 +211,7 @@ def test_a_log_that_is_written_to_is_read_and_not_written_by_others(overwrite: b
         Log.open(tmp_path, writable=True)
     with pytest.raises(StorageError, match=r"written to by another|holds a buffer already"):
         Log.create(tmp_path, overwrite=overwrite)
-    log.append(3, b"more")
+    log.segment_to_write().append(3, b"more")
     log.close()
     assert read_last(tmp_path) == (0, [*told_of(0), (3, b"more")])
 
@@ -243,7 +243,7 @@ def test_a_log_can_be_opened_by_an_earlier_segment(tmp_path: Path) -> None:
     assert names(tmp_path) == before
     log.clean_up()
     assert names(tmp_path) == ["00000000.log", "00000001.log"]
-    log.append(3, b"more")
+    log.segment_to_write().append(3, b"more")
     log.start_segment([(1, b"next")], 0)
     log.close()
     assert read_last(tmp_path) == (2, [(1, b"next")])
@@ -326,7 +326,7 @@ def test_a_snapshot_that_fails_leaves_the_segment_before(tmp_path: Path) -> None
             log.start_segment(snapshot(), 1000)
         assert names(tmp_path) == ["00000000.log"]
         assert log.last.number == 0
-    log.append(3, b"more")
+    log.segment_to_write().append(3, b"more")
     assert read_last(tmp_path) == (0, [*told_of(0), (3, b"more")])
     log.start_segment([(1, b"snapshot 1")], 0)
     log.close()
@@ -340,7 +340,7 @@ from sb3_compressed.storage.log import Log
 
 log = Log.open(Path(sys.argv[1]), writable=True)
 assert len([*log.open_last(log.numbers()[-1]).records()]) == 2
-log.append(3, b"more")
+log.segment_to_write().append(3, b"more")
 
 def snapshot():
     yield 1, b"snapshot"
@@ -405,7 +405,7 @@ def test_an_interrupt_leaves_one_of_the_two_segments(tmp_path: Path) -> None:
             pass
         finally:
             sys.settrace(before)
-        log.append(3, b"more")
+        log.segment_to_write().append(3, b"more")
         number, told = read_last(folder)
         assert told == [*told_of(number), (3, b"more")], f"interrupted after {n_lines} lines"
         log.start_segment([(1, b"next")], 0)
@@ -440,7 +440,7 @@ def test_who_reads_in_the_middle_leaves_a_beginning_segment_alone(tmp_path: Path
         log.start_segment([(1, b"snapshot 1")], 1000)
     finally:
         sys.settrace(before)
-    assert log.append(3, b"more")
+    assert log.segment_to_write().append(3, b"more")
     log.close()
     assert read_last(tmp_path) == (1, [(1, b"snapshot 1"), (3, b"more")])
 
@@ -453,7 +453,7 @@ from sb3_compressed.storage.log import Log
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 log = Log.open(Path(sys.argv[1]), writable=True)
 assert len([*log.open_last(0).records()]) == 2
-log.append(3, bytes(range(256)) * 80_000)
+log.segment_to_write().append(3, bytes(range(256)) * 80_000)
 UNLIMITED = resource.RLIM_INFINITY
 for limit, capacity in [(10, 0), (2000, 0), (20_000_000, 30_000_000), (20_000_000, 0)]:
     # At last there is room for a new segment, and none for another record in the one before.
@@ -463,7 +463,7 @@ for limit, capacity in [(10, 0), (2000, 0), (20_000_000, 30_000_000), (20_000_00
     except OSError:
         print("refused")
     resource.setrlimit(resource.RLIMIT_FSIZE, (UNLIMITED, UNLIMITED))
-    log.append(4, b"%d" % limit)
+    log.segment_to_write().append(4, b"%d" % limit)
     reader = Log.open(Path(sys.argv[1]))
     last = [*reader.open_last(reader.numbers()[-1]).records()][-1]
     print("found" if last.content.tobytes() == b"%d" % limit else "lost")
@@ -496,7 +496,7 @@ def test_what_is_not_kept_is_deleted_and_the_last_one_never(kept: set[int], tmp_
         with pytest.raises(CorruptStorage, match="is missing"):
             reader.segment(number)
     reader.close()
-    log.append(3, b"more")
+    log.segment_to_write().append(3, b"more")
     log.close()
     assert read_last(tmp_path) == (4, [*told_of(4), (3, b"more")])
 
@@ -530,7 +530,7 @@ def assert_nothing_can_be_written(log: Log, folder: Path, message: str) -> None:
     before = contents(folder)
     assert not log.is_writable
     for write in (
-        lambda: log.append(3, b"more"),
+        lambda: log.segment_to_write().append(3, b"more"),
         lambda: log.start_segment([(1, b"next")], 0),
         lambda: log.keep([]),
         log.clean_up,
@@ -551,7 +551,7 @@ def test_who_reads_cannot_write(tmp_path: Path) -> None:
 
 def test_what_is_closed_can_be_read_and_not_written(tmp_path: Path) -> None:
     log = new_log(tmp_path, 2)
-    offset = log.append(3, b"more")
+    offset = log.segment_to_write().append(3, b"more")
     view = log.last.bytes[offset : offset + 4]
     log.flush()
     log.close()
@@ -571,7 +571,13 @@ log = Log.create(Path(sys.argv[1]))
 log.start_segment([(1, b"snapshot")], 100_000)
 if not os.fork():
     assert not log.is_writable
-    for write in (lambda: log.append(3, b"more"), lambda: log.start_segment([], 0), lambda: log.keep([]), log.flush):
+    ways = [
+        lambda: log.segment_to_write().append(3, b"more"),
+        lambda: log.start_segment([], 0),
+        lambda: log.keep([]),
+        log.flush,
+    ]
+    for write in ways:
         try:
             write()
         except StorageError as error:
@@ -580,8 +586,8 @@ if not os.fork():
     log.close()
     sys.exit()
 os.wait()
-log.append(2, b"content")
-log.append(3, b"more")
+log.segment_to_write().append(2, b"content")
+log.segment_to_write().append(3, b"more")
 print(log.is_writable, flush=True)
 os.kill(os.getpid(), 9)
 """
@@ -611,7 +617,7 @@ def test_what_is_released_can_be_read_and_taken_again(tmp_path: Path) -> None:
         log.acquire(COMMITTING)
         log.acquire(COMMITTING)
         assert log.is_writable
-        log.append(3, b"%d" % index)
+        log.segment_to_write().append(3, b"%d" % index)
     log.start_segment([(1, b"next")], 0)
     log.close()
     assert read_last(tmp_path) == (2, [(1, b"next")])
@@ -624,7 +630,7 @@ def test_what_others_only_looked_at_can_be_taken_again(tmp_path: Path) -> None:
     opened(tmp_path, writable=True).close()
     Log.open(tmp_path, writable=True).close()
     log.acquire(COMMITTING)
-    log.append(3, b"more")
+    log.segment_to_write().append(3, b"more")
     log.close()
     assert read_last(tmp_path) == (0, [*told_of(0), (3, b"more")])
 
@@ -636,8 +642,8 @@ from sb3_compressed.storage.log import Log
 
 log = Log.open(Path(sys.argv[1]), writable=True)
 assert [*log.open_last(0).records()]
-log.append(2, b"of another" * 10)
-log.append(2, b"of another")
+log.segment_to_write().append(2, b"of another" * 10)
+log.segment_to_write().append(2, b"of another")
 os.kill(os.getpid(), 9)
 """
 
@@ -653,15 +659,15 @@ def test_what_others_began_and_did_not_commit_can_be_taken_again(n_lost: int, tm
     os.truncate(path, written - n_lost)
     assert written > end
     log.acquire(COMMITTING)
-    log.append(COMMITTING, b"more")
+    log.segment_to_write().append(COMMITTING, b"more")
     log.close()
     assert read_last(tmp_path) == (0, [*told_of(0), (COMMITTING, b"more")])
 
 
 def append(folder: Path) -> None:
     log = opened(folder, writable=True)
-    log.append(2, b"of another")
-    log.append(COMMITTING, b"of another")
+    log.segment_to_write().append(2, b"of another")
+    log.segment_to_write().append(COMMITTING, b"of another")
     log.close()
 
 
@@ -691,7 +697,7 @@ def repair(folder: Path, content: bytes = b"short") -> None:
     log = Log.open(folder, writable=True)
     next(log.open_last(0).records())
     log.last.forget_the_rest()
-    log.append(COMMITTING, content)
+    log.segment_to_write().append(COMMITTING, content)
     log.close()
 
 
@@ -732,7 +738,7 @@ def test_what_others_write_to_cannot_be_taken(tmp_path: Path) -> None:
         with pytest.raises(StorageError, match="is written to by another buffer of this process"):
             log.acquire(COMMITTING)
         assert not log.is_writable
-    other.append(3, b"more")
+    other.segment_to_write().append(3, b"more")
     other.close()
     log.close()
     assert read_last(tmp_path) == (0, [*told_of(0), (3, b"more")])
@@ -748,7 +754,7 @@ from sb3_compressed.storage.log import Log
 log = Log.create(Path(sys.argv[1]))
 for number in range(int(sys.argv[2])):
     log.start_segment([(1, b"snapshot %d" % number)], 1000)
-    log.append(2, b"content %d" % number)
+    log.segment_to_write().append(2, b"content %d" % number)
     log.keep([])
     if not number:
         print("ready", flush=True)

@@ -529,12 +529,12 @@ def slot_at(offset: int, places: list[int], *, n: int | None = None) -> bytes:
 
 def append_part(log: Log, make: Callable[[int], bytes]) -> int:
     """Append a record of one part, which is told its offset; return that."""
-    return log.append(SLOTS, make(log.last.next_offset))
+    return log.segment_to_write().append(SLOTS, make(log.last.next_offset))
 
 
 def codec_record(log: Log, codec: Codec | None) -> int:
     """Append a codec, or a record that is none, and return its offset."""
-    return log.append(CODEC, b"[1]" if codec is None else json.dumps(data_of_codec(codec)).encode())
+    return log.segment_to_write().append(CODEC, b"[1]" if codec is None else json.dumps(data_of_codec(codec)).encode())
 
 
 def test_parts_are_as_they_are_documented(log: Log) -> None:
