@@ -12,20 +12,19 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import numpy as np
 import pytest
 import writer
 from conftest import Stream, recorded
+from lines import interrupts
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.envs import BitFlippingEnv
 from stable_baselines3.common.vec_env import SubprocVecEnv
 from support import assert_same_batch, same_draws
 
 from sb3_compressed import (
-    CompressedArray,
     CompressedDictReplayBuffer,
     CompressedHerReplayBuffer,
     CompressedNStepReplayBuffer,
@@ -36,6 +35,7 @@ from sb3_compressed import (
     load_checkpoint,
     save_checkpoint,
 )
+from sb3_compressed.arrays import compressed_array
 from sb3_compressed.storage import log as log_module
 from sb3_compressed.storage.segment import Segment
 from sb3_compressed.storage.store import Store
@@ -415,41 +415,16 @@ def test_what_is_loaded_is_not_told_where_to_be_stored(stream: Stream, tmp_path:
         load_checkpoint(tmp_path / "hindsight")
 
 
-def interrupt_at(n_lines: int) -> Any:
-    """Return a trace function that interrupts after that many lines of the array's module."""
-
-    def trace(frame: FrameType, event: str, _: Any) -> Any:
-        nonlocal n_lines
-        if frame.f_globals["__name__"] != CompressedArray.__module__:
-            return None
-        if event == "line":
-            n_lines -= 1
-            if n_lines < 0:
-                sys.settrace(None)
-                raise KeyboardInterrupt
-        return trace
-
-    return trace
-
-
 def test_what_an_interrupted_write_changed_is_saved(stream: Stream, tmp_path: Path) -> None:
     """Wherever the interrupt came: what a buffer holds is what the next save has."""
     buffer = new(stream)
     for transition in stream[-1][:20]:
         transition.add_to(buffer)
-    before, was_interrupted, n_lines = sys.gettrace(), True, 0
-    while was_interrupted:
+    for interrupt in interrupts(compressed_array):
         buffer.save_checkpoint(tmp_path)
-        sys.settrace(interrupt_at(n_lines))
-        try:
-            buffer.observations[n_lines % 20] = stream[-1][20 + n_lines].obs
-            was_interrupted = False
-        except KeyboardInterrupt:
-            pass
-        finally:
-            sys.settrace(before)
+        with interrupt:
+            buffer.observations[interrupt.n_lines % 20] = stream[-1][20 + interrupt.n_lines].obs
         buffer.save_checkpoint(tmp_path)
         loaded: Any = load_checkpoint(tmp_path, device="cpu")
         np.testing.assert_array_equal(np.asarray(loaded.observations[:20]), np.asarray(buffer.observations[:20]))
-        n_lines += 1
-    assert n_lines > 10
+    assert interrupt.n_lines > 10

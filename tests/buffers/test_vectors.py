@@ -9,7 +9,6 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ import pytest
 import torch as th
 from conftest import Stream
 from gymnasium import spaces
+from lines import before_lines
 from stable_baselines3 import DQN
 from stable_baselines3.common.buffers import DictReplayBuffer, NStepReplayBuffer, ReplayBuffer
 from stable_baselines3.common.env_util import make_vec_env
@@ -32,6 +32,7 @@ from sb3_compressed import (
     load_checkpoint,
     save_checkpoint,
 )
+from sb3_compressed.arrays import successor_store, successors
 from sb3_compressed.arrays.successors import ObservationArray, SuccessorArray
 
 ROWS = 70
@@ -254,34 +255,13 @@ def test_a_save_in_the_middle_of_a_step_changes_nothing(n_saves: int) -> None:
     pair = [cls(320, space, spaces.Discrete(2), device="cpu") for cls in (CompressedReplayBuffer, ReplayBuffer)]
     ours = pair[0]
     n_saves_done: list[int] = []
-
-    def save_at(nth: int) -> Callable[..., Any]:
-        """Return a trace that saves before the ``nth`` line of this package that comes."""
-        left = nth
-
-        def trace(frame: FrameType, event: str, _: Any) -> Any:
-            nonlocal left
-            if "successor" not in frame.f_code.co_filename:
-                return None
-            left -= event == "line"
-            if 0 <= -left < n_saves:
-                sys.settrace(None)
-                n_saves_done.append(len(pickle.dumps(ours)))
-                sys.settrace(trace)
-            return trace
-
-        return trace
-
-    before = sys.gettrace()
     for step in range(700):
         obs, next_obs = np.full((1, 8), step, "f4"), np.full((1, 8), step + (1 if step % 5 else 1000), "f4")
         rest: tuple[Any, ...] = np.zeros((1, 1)), np.zeros(1), np.ones(1), [{}]
         pair[1].add(obs, next_obs, *rest)
-        sys.settrace(save_at(step % 23))
-        try:
+        lines = range(step % 23, step % 23 + n_saves)
+        with before_lines(lines, lambda: n_saves_done.append(len(pickle.dumps(ours))), successors, successor_store):
             ours.add(obs, next_obs, *rest)
-        finally:
-            sys.settrace(before)
         np.testing.assert_array_equal(ours.next_observations[step % 320], next_obs)
     assert len(n_saves_done) > 100
     np.testing.assert_array_equal(ours.observations, pair[1].observations)

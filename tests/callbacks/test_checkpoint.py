@@ -8,10 +8,10 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import pytest
+from lines import before_lines
 from stable_baselines3 import DQN, PPO
 from stable_baselines3.common.vec_env import VecNormalize
 from support import assert_same_batch, atari_env, same_draws
@@ -22,6 +22,7 @@ from sb3_compressed import (
     StorageError,
     latest_checkpoint,
 )
+from sb3_compressed.callbacks import checkpoint as checkpoint_module
 
 
 def dqn(n_envs: int = 2, env: Any = None, **options: Any) -> DQN:
@@ -95,22 +96,6 @@ def test_relative_paths_stay_where_they_were(tmp_path: Path, monkeypatch: pytest
     hold_equal(CompressedReplayBuffer.from_checkpoint(tmp_path / "storage", device="cpu"), model.replay_buffer)
 
 
-def kill_after(n_lines: int) -> Any:
-    """Return a trace function that kills the process after that many lines of what saves and deletes checkpoints."""
-
-    def trace(frame: FrameType, event: str, _: Any) -> Any:
-        nonlocal n_lines
-        if frame.f_globals["__name__"] != BufferCheckpointCallback.__module__:
-            return None
-        if event == "line":
-            n_lines -= 1
-            if n_lines < 0:
-                os.kill(os.getpid(), signal.SIGKILL)
-        return trace
-
-    return trace
-
-
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="processes cannot be forked there")
 def test_a_kill_while_a_checkpoint_is_replaced_leaves_one(tmp_path: Path) -> None:
     """Of a step that was saved before, as by a run that went on from an earlier one."""
@@ -125,8 +110,8 @@ def test_a_kill_while_a_checkpoint_is_replaced_leaves_one(tmp_path: Path) -> Non
             callback = BufferCheckpointCallback(1000, folder)
             callback.init_callback(model)
             callback.num_timesteps = model.num_timesteps
-            sys.settrace(kill_after(n_lines))
-            callback.save()
+            with before_lines([n_lines], lambda: os.kill(os.getpid(), signal.SIGKILL), checkpoint_module):
+                callback.save()
             os._exit(0)
         was_killed = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
         newest = latest_checkpoint(folder)

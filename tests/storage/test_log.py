@@ -9,10 +9,10 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import pytest
+from lines import before_lines, interrupts
 
 from sb3_compressed.errors import CorruptStorage, StorageError
 from sb3_compressed.storage import log as log_module
@@ -373,73 +373,33 @@ def test_what_is_left_of_another_does_not_get_into_a_new_segment(tmp_path: Path)
     assert read_last(tmp_path) == (0, [(1, b"snapshot")])
 
 
-def interrupt_at(n_lines: int) -> Any:
-    """Return a trace function that interrupts after that many lines of the module."""
-
-    def trace(frame: FrameType, event: str, _: Any) -> Any:
-        nonlocal n_lines
-        if frame.f_globals["__name__"] != log_module.__name__:
-            return None
-        if event == "line":
-            n_lines -= 1
-            if n_lines < 0:
-                sys.settrace(None)
-                raise KeyboardInterrupt
-        return trace
-
-    return trace
-
-
 def test_an_interrupt_leaves_one_of_the_two_segments(tmp_path: Path) -> None:
     """And what is written next is in the one that the folder is opened by."""
-    before = sys.gettrace()
-    was_interrupted, n_lines = True, 0
-    while was_interrupted:
-        folder = tmp_path / f"{n_lines}"
+    for interrupt in interrupts(log_module):
+        folder = tmp_path / f"{interrupt.n_lines}"
         log = new_log(folder)
-        try:
-            sys.settrace(interrupt_at(n_lines))
+        with interrupt:
             log.start_segment([(1, b"snapshot 1"), (2, b"content 1")], 1000)
-            was_interrupted = False
-        except KeyboardInterrupt:
-            pass
-        finally:
-            sys.settrace(before)
         log.segment_to_write().append(3, b"more")
         number, told = read_last(folder)
-        assert told == [*told_of(number), (3, b"more")], f"interrupted after {n_lines} lines"
+        assert told == [*told_of(number), (3, b"more")], f"interrupted after {interrupt.n_lines} lines"
         log.start_segment([(1, b"next")], 0)
         log.close()
         assert read_last(folder)[1] == [(1, b"next")]
-        n_lines += 1
-    assert n_lines > 10
-
-
-def read_at_every_line(log: Log) -> Any:
-    """Return a trace function that reads, as another thread might, before each line of the module."""
-
-    def trace(frame: FrameType, event: str, _: Any) -> Any:
-        if frame.f_globals["__name__"] != log_module.__name__:
-            return None
-        if event == "line":
-            sys.settrace(None)
-            assert next(iter(log.segment(0).records())).content.tobytes() == b"snapshot 0"
-            assert log.last.number in (0, 1)
-            sys.settrace(trace)
-        return trace
-
-    return trace
+    assert interrupt.n_lines > 10
 
 
 def test_who_reads_in_the_middle_leaves_a_beginning_segment_alone(tmp_path: Path) -> None:
     log = Log.create(tmp_path)
     log.start_segment([(1, b"snapshot 0")], 1000)
-    before = sys.gettrace()
-    sys.settrace(read_at_every_line(log))
-    try:
+
+    def read() -> None:
+        """As another thread might."""
+        assert next(iter(log.segment(0).records())).content.tobytes() == b"snapshot 0"
+        assert log.last.number in (0, 1)
+
+    with before_lines(range(sys.maxsize), read, log_module):
         log.start_segment([(1, b"snapshot 1")], 1000)
-    finally:
-        sys.settrace(before)
     assert log.segment_to_write().append(3, b"more")
     log.close()
     assert read_last(tmp_path) == (1, [(1, b"snapshot 1"), (3, b"more")])

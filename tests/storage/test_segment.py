@@ -6,11 +6,11 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import numpy as np
 import pytest
+from lines import interrupts
 
 from sb3_compressed.errors import CorruptStorage, StorageError
 from sb3_compressed.storage import segment as segment_module
@@ -449,38 +449,13 @@ def test_a_full_disk_costs_nothing_but_the_record(tmp_path: Path) -> None:
     assert run(FULL_DISK, tmp_path, *room).splitlines() == expected
 
 
-def interrupt_at(n_lines: int) -> Any:
-    """Return a trace function that interrupts after that many lines of the module."""
-
-    def trace(frame: FrameType, event: str, _: Any) -> Any:
-        nonlocal n_lines
-        if frame.f_globals["__name__"] != segment_module.__name__:
-            return None
-        if event == "line":
-            n_lines -= 1
-            if n_lines < 0:
-                sys.settrace(None)
-                raise KeyboardInterrupt
-        return trace
-
-    return trace
-
-
 def test_an_interrupt_leaves_the_record_or_none(tmp_path: Path) -> None:
-    before = sys.gettrace()
-    was_interrupted, n_lines = True, 0
-    while was_interrupted:
-        path = tmp_path / f"{n_lines}"
+    for interrupt in interrupts(segment_module):
+        path = tmp_path / f"{interrupt.n_lines}"
         segment = Segment.create(path, NUMBER, IDENTITY)
         segment.append(1, b"first")
-        try:
-            sys.settrace(interrupt_at(n_lines))
+        with interrupt:
             segment.append(2, bytes(range(100)))
-            was_interrupted = False
-        except KeyboardInterrupt:
-            pass
-        finally:
-            sys.settrace(before)
         follower = Segment(path)
         followed = [(record.kind, record.content.tobytes()) for record in follower.records(is_growing=True)]
         follower.close()
@@ -489,8 +464,7 @@ def test_an_interrupt_leaves_the_record_or_none(tmp_path: Path) -> None:
         told = read_segment(path)
         assert told == [*followed, (3, b"!")], "what others have read stays"
         assert [record for record in told if record != (2, bytes(range(100)))] == [(1, b"first"), (3, b"!")]
-        n_lines += 1
-    assert n_lines > 5
+    assert interrupt.n_lines > 5
 
 
 def test_nobody_needs_to_close_it(tmp_path: Path) -> None:

@@ -6,16 +6,16 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 import sys
 import warnings
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import numpy as np
 import pytest
+from lines import interrupts
 from numpy.typing import NDArray
+from programs import run, start
 
 from sb3_compressed.arrays.slots import Slot
 from sb3_compressed.codecs import Codec, get_codec
@@ -76,12 +76,6 @@ def read_values(folder: Path, **options: Any) -> dict[str, Any]:
         return store.values
     finally:
         store.close()
-
-
-def run(code: str, *arguments: object) -> list[str]:
-    """Run a program in a process of its own and return the lines that it printed."""
-    command = [sys.executable, "-c", code, *map(str, arguments)]
-    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()
 
 
 def commit_number(store: Store, number: int, nbytes: int = 300) -> None:
@@ -416,8 +410,7 @@ def test_codecs_are_where_the_store_says(tmp_path: Path) -> None:
 KILLED = """
 import os, sys
 from pathlib import Path
-sys.path.insert(0, sys.argv[2])
-from test_store import Store, commit_number, hold_that_it_is_whole
+from storage.test_store import Store, commit_number, hold_that_it_is_whole
 
 Store.SEGMENT_NBYTES = 4096
 store = Store.open(Path(sys.argv[1]), writable=True)
@@ -435,8 +428,7 @@ def test_a_killed_process_leaves_what_it_committed(tmp_path: Path) -> None:
     create(folder).close()
     number = 0
     for n_commits in (1, 20, 45):
-        command = [sys.executable, "-c", KILLED, str(folder), str(Path(__file__).parent)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        with start(KILLED, folder) as process:
             assert process.stdout is not None
             lines = [process.stdout.readline() for _ in range(n_commits)]
             process.send_signal(signal.SIGKILL)
@@ -462,36 +454,6 @@ def test_what_was_committed_is_there_without_closing(tmp_path: Path, small_segme
     store.close()
 
 
-def interrupt_at(n_lines: int) -> Any:
-    """Return a trace function that interrupts after that many lines of the modules that write."""
-
-    def trace(frame: FrameType, event: str, _: Any) -> Any:
-        nonlocal n_lines
-        if frame.f_globals.get("__name__") not in (store_module.__name__, log_module.__name__, slots_module.__name__):
-            return None
-        if event == "line":
-            n_lines -= 1
-            if n_lines < 0:
-                sys.settrace(None)
-                raise KeyboardInterrupt
-        return trace
-
-    return trace
-
-
-def interrupted(n_lines: int, store: Store, number: int) -> bool:
-    """Commit a number and interrupt that after some lines; return whether it took so many."""
-    before = sys.gettrace()
-    try:
-        sys.settrace(interrupt_at(n_lines))
-        commit_number(store, number)
-    except KeyboardInterrupt:
-        return True
-    finally:
-        sys.settrace(before)
-    return False
-
-
 @pytest.mark.parametrize("what", ["a commit", "a new segment"])
 def test_after_an_interrupt_what_is_committed_counts(what: str, tmp_path: Path, small_segments: None) -> None:
     store, number = create(tmp_path / "store"), 0
@@ -501,22 +463,21 @@ def test_after_an_interrupt_what_is_committed_counts(what: str, tmp_path: Path, 
     store.close()
     if what == "a commit":
         number = 2
-    was_interrupted, n_lines = True, 0
-    while was_interrupted:
-        folder = tmp_path / f"{n_lines}"
+    for interrupt in interrupts(store_module, log_module, slots_module):
+        folder = tmp_path / f"{interrupt.n_lines}"
         store = create(folder)
         for before in range(1, number):
             commit_number(store, before)
         assert store.log.last.number == 0
-        was_interrupted = interrupted(n_lines, store, number)
+        with interrupt:
+            commit_number(store, number)
         commit_number(store, number)
         commit_number(store, number + 1)
         reader = Store.open(folder)
-        assert hold_that_it_is_whole(reader) == number + 1, f"interrupted after {n_lines} lines"
+        assert hold_that_it_is_whole(reader) == number + 1, f"interrupted after {interrupt.n_lines} lines"
         reader.close()
         store.close()
-        n_lines += 1
-    assert n_lines > 20
+    assert interrupt.n_lines > 20
 
 
 # -- full disks ----------------------------------------------------------------------------------------------
@@ -524,8 +485,7 @@ def test_after_an_interrupt_what_is_committed_counts(what: str, tmp_path: Path, 
 FULL_DISK = """
 import resource, signal, sys
 from pathlib import Path
-sys.path.insert(0, sys.argv[2])
-from test_store import Store, commit_number, create, hold_that_it_is_whole
+from storage.test_store import Store, commit_number, create, hold_that_it_is_whole
 
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 UNLIMITED = resource.RLIM_INFINITY
@@ -563,7 +523,7 @@ print(refused > 10, store.log.last.number > 2)
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the size of files cannot be limited there")
 def test_what_a_full_disk_refuses_is_not_committed_and_can_be_later(tmp_path: Path) -> None:
-    assert run(FULL_DISK, tmp_path / "store", Path(__file__).parent) == ["True True"]
+    assert run(FULL_DISK, tmp_path / "store") == "True True\n"
 
 
 # -- segments ------------------------------------------------------------------------------------------------
@@ -775,12 +735,11 @@ def test_who_looks_rarely_sees_all_that_was_written_to_the_segment_before(nbytes
 FOLLOWED = """
 import sys
 from pathlib import Path
-sys.path.insert(0, sys.argv[2])
-from test_store import Store, commit_number
+from storage.test_store import Store, commit_number
 
 Store.SEGMENT_NBYTES = 4096
 store = Store.open(Path(sys.argv[1]), writable=True)
-for number in range(1, 1 + int(sys.argv[3])):
+for number in range(1, 1 + int(sys.argv[2])):
     commit_number(store, number)
 store.close()
 """
@@ -791,8 +750,7 @@ def test_who_follows_another_process_sees_whole_states(tmp_path: Path) -> None:
     folder, n_commits = tmp_path / "store", 600
     create(folder).close()
     follower, found = Store.open(folder), [0]
-    command = [sys.executable, "-c", FOLLOWED, str(folder), str(Path(__file__).parent), str(n_commits)]
-    with subprocess.Popen(command) as process:
+    with start(FOLLOWED, folder, n_commits) as process:
         while process.poll() is None:
             if follower.refresh():
                 found.append(hold_that_it_is_whole(follower))

@@ -1,0 +1,70 @@
+"""Something that happens between two lines of the library: an interrupt, a kill, another reader."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Callable, Container, Iterator
+from contextlib import contextmanager
+from types import FrameType, ModuleType
+from typing import Any
+
+
+@contextmanager
+def before_lines(lines: Container[int], do: Callable[[], object], *modules: ModuleType) -> Iterator[None]:
+    """Call ``do`` before lines of the modules that the block runs, which are counted from 0 as they run."""
+    names = {module.__name__ for module in modules}
+    number = 0
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        nonlocal number
+        if frame.f_globals.get("__name__") not in names:
+            return None
+        if event == "line":
+            if number in lines:
+                sys.settrace(None)
+                do()
+                sys.settrace(trace)
+            number += 1
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        yield
+    finally:
+        sys.settrace(before)
+
+
+class Interrupt:
+    """What interrupts its block before a line of the modules, if the block runs so many.
+
+    Attributes:
+        n_lines: How many lines run before.
+        happened: Whether the block ran so many.
+    """
+
+    def __init__(self, n_lines: int, *modules: ModuleType) -> None:
+        self.n_lines = n_lines
+        self.happened = False
+        self._lines = before_lines([n_lines], self._interrupt, *modules)
+
+    def _interrupt(self) -> None:
+        self.happened = True
+        raise KeyboardInterrupt
+
+    def __enter__(self) -> None:
+        self._lines.__enter__()
+
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> bool:
+        self._lines.__exit__(None, None, None)
+        return isinstance(error, KeyboardInterrupt)
+
+
+def interrupts(*modules: ModuleType) -> Iterator[Interrupt]:
+    """Yield an interrupt before each line of the modules that a block runs, and at last one that comes too late."""
+    for n_lines in itertools.count():
+        interrupt = Interrupt(n_lines, *modules)
+        yield interrupt
+        if not interrupt.happened:
+            return
