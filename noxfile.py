@@ -9,15 +9,6 @@ import nox
 
 nox.options.default_venv_backend = "venv"
 
-#: What the blocks of the quick start take for granted.
-ENVIRONMENT = """
-from stable_baselines3.common.env_util import make_atari_env
-from stable_baselines3.common.vec_env import VecFrameStack
-import ale_py, gymnasium
-gymnasium.register_envs(ale_py)
-env = VecFrameStack(make_atari_env("PongNoFrameskip-v4", n_envs=1), n_stack=4)
-"""
-
 
 @nox.session(python=["3.10", "3.11", "3.12", "3.13"])
 def tests(session: nox.Session) -> None:
@@ -50,7 +41,7 @@ def package(session: nox.Session) -> None:
     empty = made / "empty"
     empty.mkdir(exist_ok=True)
     script = made / "quick_start.py"
-    script.write_text("\n".join([ENVIRONMENT, *blocks]))
+    script.write_text("\n".join(blocks))
     with session.chdir(empty):
         session.run(python, "-I", str(script), external=True)
         session.run(str(made / "venv" / "bin" / "sb3-compressed"), "--version", external=True)

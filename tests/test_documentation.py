@@ -13,6 +13,7 @@ from stable_baselines3 import DQN
 from support import atari_env
 
 from sb3_compressed import CompressedReplayBuffer
+from sb3_compressed.codecs import registry
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -32,6 +33,7 @@ def test_block_runs(
         pytest.importorskip("minari", reason="a Minari that stores images without loss needs Python 3.11")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    monkeypatch.setattr(registry, "_registry", dict(registry._registry))
     env = atari_env("Pong", 1)
     namespace: dict[str, Any] = {"env": env}
     if re.search(r"\bmodel\b", block.partition("model =")[0]):

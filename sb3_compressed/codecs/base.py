@@ -209,28 +209,30 @@ class BytesCodec(Codec):
 
     A subclass says how one frame is compressed and decompressed; batches, copies and checks of size are here. A frame
     of no bytes has an empty payload, so libraries never meet one.
+
+    :cvar library_errors: what the library raises on malformed input
     """
 
+    library_errors: ClassVar[tuple[type[Exception], ...]] = ()
+
     @abstractmethod
-    def _compress(self, frame: NDArray[np.uint8]) -> bytes:
+    def compress_frame(self, frame: NDArray[np.uint8]) -> bytes:
         """Compress one frame, given as a contiguous byte vector of shape ``(frame_nbytes,)``."""
 
     @abstractmethod
-    def _decompress(self, payload: bytes, nbytes: int) -> bytes:
+    def decompress_frame(self, payload: bytes, nbytes: int) -> bytes:
         """Decompress one payload that should give ``nbytes`` bytes.
 
-        Never allocates much more than ``nbytes``, whatever the payload claims.
+        Never allocates much more than ``nbytes``, whatever the payload claims; :func:`decompress_bounded` sees to it
+        for libraries that decompress in steps.
 
-        :raises Exception: any of :attr:`_library_errors`, or :class:`CorruptPayload`
+        :raises Exception: any of :attr:`library_errors`, or :class:`~sb3_compressed.CorruptPayload`
         """
-
-    #: What the library raises on malformed input.
-    _library_errors: ClassVar[tuple[type[Exception], ...]]
 
     def encode(self, frames: NDArray[Any]) -> list[bytes]:
         """Compress a batch; see :meth:`Codec.encode`."""
         rows = frame_bytes(frames)
-        return exact_bytes(self._compress(row) for row in rows) if rows.shape[1] else [b""] * len(rows)
+        return exact_bytes(self.compress_frame(row) for row in rows) if rows.shape[1] else [b""] * len(rows)
 
     def decode_into(self, payloads: Sequence[bytes], out: NDArray[Any]) -> None:
         """Decompress a batch; see :meth:`Codec.decode_into`."""
@@ -249,10 +251,10 @@ def decode_some(
     for codec, index in zip(codecs, indices, strict=True):
         payload, row = payloads[index], rows[index]
         try:
-            raw = codec._decompress(payload, row.size) if row.size else payload
+            raw = codec.decompress_frame(payload, row.size) if row.size else payload
         except CorruptPayload as error:
             raise CorruptPayload(error.reason, index) from None
-        except codec._library_errors as error:
+        except codec.library_errors as error:
             raise CorruptPayload(f"{codec.name} cannot decode it ({error})", index) from error
         if len(raw) != row.size:
             raise CorruptPayload(f"decodes to {len(raw)} bytes, a frame has {row.size}", index)

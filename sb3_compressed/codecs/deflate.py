@@ -26,18 +26,20 @@ class Gzip(BytesCodec):
 
     name: ClassVar[str] = "gzip"
     levels: ClassVar[Levels] = Levels(((0, 9),), default=6)
-    _library_errors: ClassVar[tuple[type[Exception], ...]] = (zlib.error,)
+    library_errors: ClassVar[tuple[type[Exception], ...]] = (zlib.error,)
 
     compresslevel: int = levels.default
 
     def __post_init__(self) -> None:
         self._check_level(self.compresslevel)
 
-    def _compress(self, frame: NDArray[np.uint8]) -> bytes:
+    def compress_frame(self, frame: NDArray[np.uint8]) -> bytes:
+        """Compress one frame; see :class:`BytesCodec`."""
         compressor = zlib.compressobj(self.compresslevel, zlib.DEFLATED, GZIP_CONTAINER)
         return compressor.compress(frame.data) + compressor.flush()
 
-    def _decompress(self, payload: bytes, nbytes: int) -> bytes:
+    def decompress_frame(self, payload: bytes, nbytes: int) -> bytes:
+        """Decompress one payload; see :class:`BytesCodec`."""
         return decompress_bounded(zlib.decompressobj(GZIP_CONTAINER), payload, nbytes)
 
 
@@ -50,15 +52,17 @@ class Igzip(BytesCodec):
 
     name: ClassVar[str] = "igzip"
     levels: ClassVar[Levels] = Levels(((0, 3),), default=2)
-    _library_errors: ClassVar[tuple[type[Exception], ...]] = (isal_zlib.error,)  # type: ignore[assignment]  # wrong in isal's stubs
+    library_errors: ClassVar[tuple[type[Exception], ...]] = (isal_zlib.error,)  # type: ignore[assignment]  # wrong in isal's stubs
 
     compresslevel: int = levels.default
 
     def __post_init__(self) -> None:
         self._check_level(self.compresslevel)
 
-    def _compress(self, frame: NDArray[np.uint8]) -> bytes:
+    def compress_frame(self, frame: NDArray[np.uint8]) -> bytes:
+        """Compress one frame; see :class:`BytesCodec`."""
         return isal_zlib.compress(frame.data, self.compresslevel, wbits=GZIP_CONTAINER)
 
-    def _decompress(self, payload: bytes, nbytes: int) -> bytes:
+    def decompress_frame(self, payload: bytes, nbytes: int) -> bytes:
+        """Decompress one payload; see :class:`BytesCodec`."""
         return decompress_bounded(isal_zlib.decompressobj(wbits=GZIP_CONTAINER), payload, nbytes)

@@ -27,18 +27,20 @@ class Lz4Frame(BytesCodec):
 
     name: ClassVar[str] = "lz4-frame"
     levels: ClassVar[Levels] = Levels(((-MAX_ACCELERATION, 16),), default=0)
-    _library_errors: ClassVar[tuple[type[Exception], ...]] = (RuntimeError, ValueError)
+    library_errors: ClassVar[tuple[type[Exception], ...]] = (RuntimeError, ValueError)
 
     compresslevel: int = levels.default
 
     def __post_init__(self) -> None:
         self._check_level(self.compresslevel)
 
-    def _compress(self, frame: NDArray[np.uint8]) -> bytes:
+    def compress_frame(self, frame: NDArray[np.uint8]) -> bytes:
+        """Compress one frame; see :class:`BytesCodec`."""
         payload: bytes = lz4.frame.compress(frame, compression_level=self.compresslevel)
         return payload
 
-    def _decompress(self, payload: bytes, nbytes: int) -> bytes:
+    def decompress_frame(self, payload: bytes, nbytes: int) -> bytes:
+        """Decompress one payload; see :class:`BytesCodec`."""
         return decompress_bounded(lz4.frame.LZ4FrameDecompressor(), payload, nbytes)
 
 
@@ -52,14 +54,15 @@ class Lz4Block(BytesCodec):
 
     name: ClassVar[str] = "lz4-block"
     levels: ClassVar[Levels] = Levels(((-MAX_ACCELERATION, 12),), default=0)
-    _library_errors: ClassVar[tuple[type[Exception], ...]] = (lz4.block.LZ4BlockError, ValueError)
+    library_errors: ClassVar[tuple[type[Exception], ...]] = (lz4.block.LZ4BlockError, ValueError)
 
     compresslevel: int = levels.default
 
     def __post_init__(self) -> None:
         self._check_level(self.compresslevel)
 
-    def _compress(self, frame: NDArray[np.uint8]) -> bytes:
+    def compress_frame(self, frame: NDArray[np.uint8]) -> bytes:
+        """Compress one frame; see :class:`BytesCodec`."""
         level = self.compresslevel
         mode: dict[str, object] = {"mode": "default"}
         if level > 0:
@@ -69,6 +72,7 @@ class Lz4Block(BytesCodec):
         payload: bytes = lz4.block.compress(frame, store_size=False, **mode)
         return payload
 
-    def _decompress(self, payload: bytes, nbytes: int) -> bytes:
+    def decompress_frame(self, payload: bytes, nbytes: int) -> bytes:
+        """Decompress one payload; see :class:`BytesCodec`."""
         raw: bytes = lz4.block.decompress(payload, uncompressed_size=nbytes)
         return raw

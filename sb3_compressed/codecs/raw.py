@@ -19,10 +19,11 @@ class Raw(BytesCodec):
 
     name: ClassVar[str] = "none"
     typical_ratio: ClassVar[float] = 1.0
-    _library_errors: ClassVar[tuple[type[Exception], ...]] = ()
 
-    def _compress(self, frame: NDArray[np.uint8]) -> bytes:
+    def compress_frame(self, frame: NDArray[np.uint8]) -> bytes:
+        """Compress one frame; see :class:`BytesCodec`."""
         return frame.tobytes()
 
-    def _decompress(self, payload: bytes, nbytes: int) -> bytes:
+    def decompress_frame(self, payload: bytes, nbytes: int) -> bytes:
+        """Decompress one payload; see :class:`BytesCodec`."""
         return payload

@@ -49,10 +49,9 @@ def register_codec(codec: type[Codec], *, replace: bool = False) -> type[Codec]:
     ... @dataclass(frozen=True)
     ... class Backwards(BytesCodec):
     ...     name = "backwards"
-    ...     _library_errors = ()
-    ...     def _compress(self, frame):
+    ...     def compress_frame(self, frame):
     ...         return frame[::-1].tobytes()
-    ...     def _decompress(self, payload, nbytes):
+    ...     def decompress_frame(self, payload, nbytes):
     ...         return payload[::-1]
     >>> get_codec("backwards")
     Backwards()

@@ -25,7 +25,7 @@ class Zstd(BytesCodec):
 
     name: ClassVar[str] = "zstd"
     levels: ClassVar[Levels] = Levels(((-100, -1), (1, 22)), default=3)
-    _library_errors: ClassVar[tuple[type[Exception], ...]] = (zstandard.ZstdError,)
+    library_errors: ClassVar[tuple[type[Exception], ...]] = (zstandard.ZstdError,)
 
     compresslevel: int = levels.default
 
@@ -35,14 +35,16 @@ class Zstd(BytesCodec):
     def __post_init__(self) -> None:
         self._check_level(self.compresslevel)
 
-    def _compress(self, frame: NDArray[np.uint8]) -> bytes:
+    def compress_frame(self, frame: NDArray[np.uint8]) -> bytes:
+        """Compress one frame; see :class:`BytesCodec`."""
         try:
             compressor: zstandard.ZstdCompressor = self._contexts.compressor
         except AttributeError:
             compressor = self._contexts.compressor = zstandard.ZstdCompressor(level=self.compresslevel)
         return compressor.compress(frame.data)
 
-    def _decompress(self, payload: bytes, nbytes: int) -> bytes:
+    def decompress_frame(self, payload: bytes, nbytes: int) -> bytes:
+        """Decompress one payload; see :class:`BytesCodec`."""
         # The size first: the library would allocate whatever the header claims.
         claimed = zstandard.frame_content_size(payload)
         if claimed != nbytes:

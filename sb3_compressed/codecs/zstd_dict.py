@@ -47,7 +47,7 @@ class ZstdDict(LearningCodec, BytesCodec):
     name: ClassVar[str] = "zstd-dict"
     levels: ClassVar[Levels] = Zstd.levels
     typical_ratio: ClassVar[float] = 0.04
-    _library_errors: ClassVar[tuple[type[Exception], ...]] = (zstandard.ZstdError,)
+    library_errors: ClassVar[tuple[type[Exception], ...]] = (zstandard.ZstdError,)
 
     #: Bytes of a dictionary. Larger ones age no slower and are no better on game frames.
     DICTIONARY_NBYTES: ClassVar[int] = 8192
@@ -99,14 +99,16 @@ class ZstdDict(LearningCodec, BytesCodec):
         """Let go of what only encoding needs; see :meth:`LearningCodec.retire`."""
         self._contexts.__dict__.pop("compressor", None)
 
-    def _compress(self, frame: NDArray[np.uint8]) -> bytes:
+    def compress_frame(self, frame: NDArray[np.uint8]) -> bytes:
+        """Compress one frame; see :class:`BytesCodec`."""
         try:
             compressor: zstandard.ZstdCompressor = self._contexts.compressor
         except AttributeError:
             compressor = self._contexts.compressor = self._new_compressor(frame.size)
         return (LEARNED if self.dictionary else PLAIN) + compressor.compress(frame.data)
 
-    def _decompress(self, payload: bytes, nbytes: int) -> bytes:
+    def decompress_frame(self, payload: bytes, nbytes: int) -> bytes:
+        """Decompress one payload; see :class:`BytesCodec`."""
         header = payload[:1]
         if header not in (PLAIN, LEARNED) or (header == LEARNED and not self.dictionary):
             raise CorruptPayload(f"its header byte {header.hex() or 'is missing'} does not fit its codec")

@@ -23,17 +23,17 @@ class Caesar(BytesCodec):
 
     name: ClassVar[str] = "caesar"
     levels: ClassVar[Levels] = LEVELS
-    _library_errors: ClassVar[tuple[type[Exception], ...]] = (ArithmeticError,)
+    library_errors: ClassVar[tuple[type[Exception], ...]] = (ArithmeticError,)
 
     compresslevel: int = LEVELS.default
 
     def __post_init__(self) -> None:
         self._check_level(self.compresslevel)
 
-    def _compress(self, frame: NDArray[np.uint8]) -> bytes:
+    def compress_frame(self, frame: NDArray[np.uint8]) -> bytes:
         return b"C" + (frame + np.uint8(self.compresslevel % 256)).tobytes()
 
-    def _decompress(self, payload: bytes, nbytes: int) -> bytes:
+    def decompress_frame(self, payload: bytes, nbytes: int) -> bytes:
         if not payload:
             raise ArithmeticError("no bytes")
         if payload[:1] != b"C":
@@ -84,7 +84,7 @@ def test_what_its_methods_raise_or_return_names_the_payload(damaged: bytes, reas
 
 def test_errors_that_are_not_about_the_payload_are_let_through() -> None:
     class Broken(Caesar):
-        def _decompress(self, payload: bytes, nbytes: int) -> bytes:
+        def decompress_frame(self, payload: bytes, nbytes: int) -> bytes:
             raise NotImplementedError
 
     with pytest.raises(NotImplementedError):

@@ -142,12 +142,12 @@ class Plain(BytesCodec):
     """A codec that stores frames as they are, and is no dataclass."""
 
     name: ClassVar[str] = "plain"
-    _library_errors: ClassVar[tuple[type[Exception], ...]] = ()
+    library_errors: ClassVar[tuple[type[Exception], ...]] = ()
 
-    def _compress(self, frame: NDArray[np.uint8]) -> bytes:
+    def compress_frame(self, frame: NDArray[np.uint8]) -> bytes:
         return frame.tobytes()
 
-    def _decompress(self, payload: bytes, nbytes: int) -> bytes:
+    def decompress_frame(self, payload: bytes, nbytes: int) -> bytes:
         return payload
 
 

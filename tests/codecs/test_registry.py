@@ -27,14 +27,14 @@ class Mine(BytesCodec):
     """A user's own codec; it stores frames as they are."""
 
     name: ClassVar[str] = "mine"
-    _library_errors: ClassVar[tuple[type[Exception], ...]] = ()
+    library_errors: ClassVar[tuple[type[Exception], ...]] = ()
 
     spice: str = "salt"
 
-    def _compress(self, frame: NDArray[np.uint8]) -> bytes:
+    def compress_frame(self, frame: NDArray[np.uint8]) -> bytes:
         return frame.tobytes()
 
-    def _decompress(self, payload: bytes, nbytes: int) -> bytes:
+    def decompress_frame(self, payload: bytes, nbytes: int) -> bytes:
         return payload
 
 
