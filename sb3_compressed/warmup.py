@@ -48,8 +48,10 @@ def warm_up(
         ``env.action_space``, whose ``seed`` makes them the same each time
     :param deterministic: whether the model plays without exploration
     :param progress_bar: whether a progress bar is shown
-    :raises ValueError: if a buffer does not fit the environment; nothing is added then
+    :raises ValueError: if a buffer does not fit the environment, or ``n_steps`` is negative; nothing is added then
     """
+    if n_steps < 0:
+        raise ValueError(f"n_steps must not be negative, got {n_steps}")
     buffers = [buffers] if isinstance(buffers, ReplayBuffer) else list(buffers)
     for number, buffer in enumerate(buffers):
         _validate(buffer, env, f"buffer {number}" if len(buffers) > 1 else "the buffer")

@@ -151,4 +151,6 @@ def test_buffers_that_do_not_fit_are_errors_before_anything_is_added() -> None:
     other = make_vec_env("Acrobot-v1", 2)
     with pytest.raises(ValueError, match=r"the buffer has the observation_space .* play model\.get_env\(\)"):
         warm_up(fits, other, 10)
+    with pytest.raises(ValueError, match="n_steps must not be negative, got -1"):
+        warm_up(fits, env, -1)
     assert fits.size() == 0

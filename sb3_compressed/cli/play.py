@@ -71,14 +71,14 @@ def play(
         how: dict[str, Any] = {"scale": scale, "key": key, "channels": channels}
         if out is None and sheet is None:
             out = Path(f"episode-{number}.mp4")
+        if sheet is not None:  # first, as a video may take minutes, after which a wrong name would be told late
+            steps = write_contact_sheet(chosen, sheet, n_pictures=pictures, **how)
+            result |= {"sheet": sheet, "steps_shown": steps}
+            lines.append(f"{sheet}: {len(steps)} pictures")
         if out is not None:
             with progress_bar() as bar:
                 task = bar.add_task("writing frames", total=len(chosen) + 1)
                 n_frames = write_video(chosen, out, fps=fps, progress=lambda n: bar.advance(task, n), **how)
             result |= {"video": out, "frames": n_frames, "fps": fps}
             lines.append(f"{out}: {n_frames:,} frames")
-        if sheet is not None:
-            steps = write_contact_sheet(chosen, sheet, n_pictures=pictures, **how)
-            result |= {"sheet": sheet, "steps_shown": steps}
-            lines.append(f"{sheet}: {len(steps)} pictures")
     show(result, *lines, as_json=as_json)

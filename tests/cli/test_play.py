@@ -71,6 +71,9 @@ def test_an_episode_that_is_chosen(stream: Stream, tmp_path: Path) -> None:
     done = run("play", tmp_path / "buffer", "--episode", last + 1)
     assert done.returncode == 1
     assert f"holds the episodes 0 to {last}, got {last + 1}" in done.stderr
+    done = run("play", tmp_path / "buffer", "--out", tmp_path / "late.mp4", "--sheet", tmp_path / "sheet.jpg")
+    assert (done.returncode, done.stderr) == (1, "Error: a contact sheet ends with .png, got 'sheet.jpg'\n")
+    assert not (tmp_path / "late.mp4").exists(), "long work comes after what may be wrong"
 
 
 def test_a_pickle_as_mp4(stream: Stream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
