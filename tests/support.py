@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import ale_py
@@ -49,15 +50,16 @@ class ConsoleObservation(gym.ObservationWrapper[Any, Any, Any]):
         return {"screen": observation, "ram": ale.getRAM(), "lives": ale.lives()}
 
 
-def console_env(n_envs: int = 2, game: str = "Breakout") -> VecEnv:
+def console_game(game: str = "Breakout", max_steps: int = 300) -> gym.Env[Any, Any]:
     """Return a game with Dict observations of an image, a vector and a discrete part."""
+    env = gym.make(f"{game}NoFrameskip-v4", max_episode_steps=max_steps)
+    env = gym.wrappers.AtariPreprocessing(env, terminal_on_life_loss=True, grayscale_newaxis=True)
+    return ConsoleObservation(env)
 
-    def make() -> gym.Env[Any, Any]:
-        env = gym.make(f"{game}NoFrameskip-v4", max_episode_steps=300)
-        env = gym.wrappers.AtariPreprocessing(env, terminal_on_life_loss=True, grayscale_newaxis=True)
-        return ConsoleObservation(env)
 
-    return make_vec_env(make, n_envs=n_envs, seed=0)
+def console_env(n_envs: int = 2, game: str = "Breakout", max_steps: int = 300) -> VecEnv:
+    """Return several of them."""
+    return make_vec_env(partial(console_game, game, max_steps), n_envs=n_envs, seed=0)
 
 
 @dataclass

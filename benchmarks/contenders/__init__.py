@@ -41,7 +41,7 @@ def class_like_sb3(
     if library == "extra":
         extra = import_module("contenders.extra")
         return extra.CLASSES[kind], extra.arguments(method, space)
-    return like_sb3.class_like_sb3(name, kind)
+    return like_sb3.class_like_sb3(name, kind, space)
 
 
 def make_replay(name: str, setup: Setup) -> Replay:

@@ -54,6 +54,7 @@ def advise(
     from sb3_compressed.measuring.advice import costs
     from sb3_compressed.measuring.environments import make_env
     from sb3_compressed.measuring.like_sb3 import SB3
+    from sb3_compressed.measuring.observations import said as said_of
     from sb3_compressed.measuring.plot import check_plottable, plot_ratios
     from sb3_compressed.measuring.replay import TIMED_STEPS
     from sb3_compressed.measuring.snippet import algorithm_for, snippet
@@ -91,7 +92,7 @@ def advise(
         plot_ratios(plot, f"{env_id}, relative to SB3's own buffer", [cost.contender for cost in every], panels)
     result = {
         **{"env_id": env_id, "n_envs": n_envs, "frame_stack": n_stack, "atari": atari},
-        **{"observation_space": space, "buffer_size": buffer_size, "transitions": rows * n_envs},
+        **{"observation_space": str(space), "buffer_size": buffer_size, "transitions": rows * n_envs},
         **{"algorithm": algorithm, "batch_size": batch_size, "buffers": [asdict(cost) for cost in every]},
         "failed": {name: one["error"] for name, one in measured.items() if "error" in one},
         **{"recommended": advice.contender, "reason": advice.reason, "lines": lines},
@@ -106,7 +107,7 @@ def advise(
         if lines
         else [f"Keep SB3's own buffer. {advice.reason}"]
     )
-    table = _table(every, f"{env_id}: observations {space.shape} of {space.dtype}", batch_size)
+    table = _table(every, f"{env_id}: observations {said_of(space)}", batch_size)
     show(result, table, about, "", *said, as_json=as_json)
 
 

@@ -11,6 +11,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
+    from sb3_compressed.measuring.observations import Observations
     from sb3_compressed.measuring.recording import Recording, Step
 
 
@@ -37,8 +38,8 @@ class Setup:
 class Batch:
     """What a sampled batch holds, for a look at whether it is true."""
 
-    obs: NDArray[Any]
-    next_obs: NDArray[Any]
+    obs: Observations
+    next_obs: Observations
     serial: NDArray[Any]  # the rewards
 
 

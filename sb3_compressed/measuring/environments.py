@@ -17,8 +17,11 @@ from numpy.typing import NDArray
 from stable_baselines3.common.env_util import make_atari_env, make_vec_env
 from stable_baselines3.common.vec_env import VecEnv
 
+from sb3_compressed.measuring.observations import keyed
+
 __all__ = ["FramesEnv", "ShownEnv", "is_atari", "load_frames", "make_env", "random_actions", "register_atari"]
 
+ARRAYS = spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary
 INSTALL_ATARI = "pip install 'sb3-compressed[atari]'"
 
 
@@ -44,7 +47,7 @@ def make_env(env_id: str, n_envs: int, *, atari: bool) -> VecEnv:
     """Return environments as SB3's users make them, with seed 0, without stacking and transposing.
 
     :param atari: whether they get the preprocessing of ``make_atari_env``
-    :raises ValueError: if there is no such environment, or its observations are no arrays
+    :raises ValueError: if there is no such environment, or SB3's buffers do not take its observations
     :raises ImportError: if what it needs is not installed
     """
     _spec(env_id)
@@ -58,11 +61,11 @@ def make_env(env_id: str, n_envs: int, *, atari: bool) -> VecEnv:
         if not atari:
             raise
         raise ValueError(f"{env_id} cannot be wrapped as an Atari game: {error}") from error
-    if not isinstance(env.observation_space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
+    if not all(isinstance(space, ARRAYS) for space in keyed(env.observation_space).values()):
         env.close()
         raise ValueError(
-            f"{env_id} shows {env.observation_space}; measured are observations that are one array. For a part of it, "
-            "put gymnasium.wrappers.FilterObservation and a wrapper that returns that part around it"
+            f"{env_id} shows {env.observation_space}, which SB3's buffers do not take: observations are arrays, or a "
+            "Dict of arrays"
         )
     return env
 

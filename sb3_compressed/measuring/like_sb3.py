@@ -14,11 +14,15 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch as th
+from gymnasium import spaces
 from numpy.typing import NDArray
+from stable_baselines3.common import buffers
 
-from sb3_compressed import CompressedArray
+import sb3_compressed
+from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.arrays.memory import learned_nbytes
 from sb3_compressed.measuring.contenders import Batch, Replay, Rollout, Setup
+from sb3_compressed.measuring.observations import mapped
 
 if TYPE_CHECKING:
     from sb3_compressed.measuring.recording import Step
@@ -29,28 +33,30 @@ __all__ = ["SB3", "ReplayLikeSB3", "RolloutLikeSB3", "class_like_sb3", "make_rep
 SB3 = "SB3"
 
 
-def class_like_sb3(name: str, kind: Literal["replay", "rollout"]) -> tuple[Any, dict[str, Any]]:
-    """Return the class of a buffer that SB3's algorithms take, and its further arguments."""
+def class_like_sb3(
+    name: str, kind: Literal["replay", "rollout"], space: spaces.Space[Any]
+) -> tuple[Any, dict[str, Any]]:
+    """Return the class of a buffer that SB3's algorithms take, and its further arguments.
+
+    :param space: of the observations
+    """
+    cls_name = f"{'Dict' if isinstance(space, spaces.Dict) else ''}{kind.capitalize()}Buffer"
     if name == SB3:
-        from stable_baselines3.common.buffers import ReplayBuffer, RolloutBuffer
-
-        return {"replay": ReplayBuffer, "rollout": RolloutBuffer}[kind], {}
-    from sb3_compressed import CompressedReplayBuffer, CompressedRolloutBuffer
-
+        return getattr(buffers, cls_name), {}
     method, _, threads = name.partition("@")
-    cls = {"replay": CompressedReplayBuffer, "rollout": CompressedRolloutBuffer}[kind]
+    cls = getattr(sb3_compressed, f"Compressed{cls_name}")
     return cls, {"compression_method": method, **({"num_threads": int(threads)} if threads else {})}
 
 
 def make_replay(name: str, setup: Setup) -> Replay:
     """Return the replay buffer of that name."""
-    cls, arguments = class_like_sb3(name, "replay")
+    cls, arguments = class_like_sb3(name, "replay", setup.observation_space)
     return ReplayLikeSB3(cls, setup, **arguments)
 
 
 def make_rollout(name: str, setup: Setup) -> Rollout:
     """Return the rollout buffer of that name."""
-    cls, arguments = class_like_sb3(name, "rollout")
+    cls, arguments = class_like_sb3(name, "rollout", setup.observation_space)
     return RolloutLikeSB3(cls, setup, **arguments)
 
 
@@ -70,12 +76,13 @@ class ReplayLikeSB3(Replay):
         return self.buffer.sample(batch_size)
 
     def read(self, batch: Any) -> Batch:  # noqa: D102
-        return Batch(batch.observations.numpy(), batch.next_observations.numpy(), batch.rewards.numpy().ravel())
+        obs, next_obs = mapped(th.Tensor.numpy, batch.observations), mapped(th.Tensor.numpy, batch.next_observations)
+        return Batch(obs, next_obs, batch.rewards.numpy().ravel())
 
     def nbytes(self) -> int:  # noqa: D102
         observations = getattr(self.buffer, "observations_nbytes", 0)
         of_observations = {"observations", "next_observations"} if observations else set()
-        arrays = [value for name, value in vars(self.buffer).items() if name not in of_observations]
+        arrays = [array for name, array in self._parts() if name not in of_observations]
         return observations + sum(array.nbytes for array in arrays if isinstance(array, np.ndarray))
 
     def learned_nbytes(self) -> int:  # noqa: D102
@@ -85,7 +92,13 @@ class ReplayLikeSB3(Replay):
         return sum(slots.nbytes for slots in self._slots())
 
     def _slots(self) -> list[NDArray[Any]]:
-        return [array.slots for array in vars(self.buffer).values() if isinstance(array, CompressedArray)]
+        return [array.slots for _, array in self._parts() if isinstance(array, CompressedArray)]
+
+    def _parts(self) -> Iterator[tuple[str, Any]]:
+        """Yield what the buffer consists of by its names, of Dict observations each part."""
+        for name, value in vars(self.buffer).items():
+            for each in value.values() if isinstance(value, dict) else [value]:
+                yield name, each
 
 
 class RolloutLikeSB3(Rollout):
@@ -111,4 +124,4 @@ class RolloutLikeSB3(Rollout):
         return iter(self.buffer.get(batch_size))
 
     def read(self, batch: Any) -> Batch:  # noqa: D102
-        return Batch(batch.observations.numpy(), np.empty(0), batch.old_values.numpy().ravel())
+        return Batch(mapped(th.Tensor.numpy, batch.observations), np.empty(0), batch.old_values.numpy().ravel())

@@ -7,6 +7,8 @@ import math
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from stable_baselines3.common.preprocessing import is_image_space, is_image_spac
 from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, VecFrameStack, VecTransposeImage
 
 from sb3_compressed.measuring.environments import ShownEnv, random_actions
+from sb3_compressed.measuring.observations import Observations, keyed, mapped, part
 from sb3_compressed.storage.spaces import data_of_space, space_from_data
 
 __all__ = ["Player", "Recording", "Step", "as_trained_on", "check_memory", "play", "random_player", "write_recording"]
@@ -33,8 +36,8 @@ Player = Callable[[Any], Any]
 class Step:
     """The arguments of one ``add`` of a replay buffer."""
 
-    obs: NDArray[Any]
-    next_obs: NDArray[Any]
+    obs: Observations
+    next_obs: Observations
     action: NDArray[Any]
     reward: NDArray[np.float32]  # serial numbers, so that every transition can be told from all others
     done: NDArray[np.bool_]
@@ -92,18 +95,18 @@ def write_recording(
         **{"frames": data_of_space(env.observation_space), "actions": data_of_space(env.action_space)},
     }
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(f".{os.getpid()}")
+    unfinished = path.with_suffix(f".{os.getpid()}")
     try:
-        with partial.open("wb") as raw, zstandard.ZstdCompressor(level=3).stream_writer(raw) as file:
+        with unfinished.open("wb") as raw, zstandard.ZstdCompressor(level=3).stream_writer(raw) as file:
             file.write(json.dumps(about).encode() + b"\n")
             played = as_trained_on(Recorder(env, file), n_stack)
             obs: Any = played.reset()
             for _ in range(n_steps):
                 obs, *_ = played.step(act(obs))
                 on_step()
-        partial.rename(path)
+        unfinished.rename(path)
     finally:
-        partial.unlink(missing_ok=True)
+        unfinished.unlink(missing_ok=True)
         env.close()
     return Recording.open(path)
 
@@ -113,8 +116,9 @@ def check_memory(env: VecEnv, n_stack: int, n_steps: int) -> None:
 
     :raises ValueError: if it does not
     """
-    space = as_trained_on(env, n_stack).observation_space
-    of_step = 2 * env.num_envs * math.prod(space.shape or ()) * np.dtype(space.dtype).itemsize
+    parts = keyed(as_trained_on(env, n_stack).observation_space).values()
+    of_observation = sum(math.prod(space.shape or ()) * np.dtype(space.dtype).itemsize for space in parts)
+    of_step = 2 * env.num_envs * of_observation
     free = psutil.virtual_memory().available
     if of_step * n_steps > MOST_MEMORY * free:
         most = int(MOST_MEMORY * free / of_step) * env.num_envs
@@ -132,13 +136,12 @@ def random_player(env: VecEnv) -> Player:
 
 def as_trained_on(env: VecEnv, n_stack: int) -> VecEnv:
     """Put SB3's wrappers around environments as its algorithms do: stacked, then transposed views of the stacks."""
-    if n_stack > 1 and not isinstance(env.observation_space, spaces.Box):
+    if n_stack > 1 and not all(isinstance(space, spaces.Box) for space in keyed(env.observation_space).values()):
         raise ValueError(f"frames of {env.observation_space} cannot be stacked")
     stacked = VecFrameStack(env, n_stack) if n_stack > 1 else env
-    space = stacked.observation_space
-    if isinstance(space, spaces.Box) and is_image_space(space) and not is_image_space_channels_first(space):
-        return VecTransposeImage(stacked)
-    return stacked
+    images: Any = [space for space in keyed(stacked.observation_space).values() if is_image_space(space)]
+    is_transposed = all(is_image_space_channels_first(space) for space in images)
+    return stacked if is_transposed else VecTransposeImage(stacked)
 
 
 class Recorder(VecEnvWrapper):
@@ -151,17 +154,19 @@ class Recorder(VecEnvWrapper):
     def reset(self) -> Any:
         """Write the first frames."""
         frames: Any = self.venv.reset()
-        self._file.write(np.asarray(frames, self.observation_space.dtype).tobytes())
+        for key, space in keyed(self.observation_space).items():
+            self._file.write(np.asarray(part(frames, key), space.dtype).tobytes())
         return frames
 
     def step_wait(self) -> Any:
         """Write the next frames, the frames that episodes ended with, and the ends."""
         step: Any = self.venv.step_wait()
         frames, _, dones, infos = step
-        both = np.stack([frames, frames]).astype(self.observation_space.dtype, copy=False)
-        for env in np.flatnonzero(dones):  # as the environment returned it, of whatever dtype
-            both[1, env] = infos[env]["terminal_observation"]
-        self._file.write(both.tobytes())
+        for key, space in keyed(self.observation_space).items():
+            both = np.stack([part(frames, key)] * 2).astype(space.dtype, copy=False)
+            for env in np.flatnonzero(dones):  # as the environment returned it, of whatever dtype
+                both[1, env] = part(infos[env]["terminal_observation"], key)
+            self._file.write(both.tobytes())
         self._file.write(np.asarray(dones, dtype=np.bool_).tobytes())
         return step
 
@@ -173,8 +178,15 @@ class Playback(ShownEnv):
         super().__init__(recording.n_envs, recording.frame_space, recording.action_space)
         self._path = recording.path
         self._file: Any = None
-        self._shape = (recording.n_envs, *(recording.frame_space.shape or ()))
-        self._dtype = recording.frame_space.dtype
+
+    def _read_frames(self, *shape: int) -> Any:
+        """Read frames of all environments, and ``shape`` of these."""
+        space = self.observation_space
+        read = {
+            key: self._read(*shape, self.num_envs, *(each.shape or ()), dtype=each.dtype)
+            for key, each in keyed(space).items()
+        }
+        return read if isinstance(space, spaces.Dict) else read[None]
 
     def _read(self, *shape: int, dtype: Any) -> NDArray[Any]:
         array = np.empty(shape, dtype=dtype)
@@ -182,19 +194,20 @@ class Playback(ShownEnv):
             raise EOFError("the recording is at its end")
         return array
 
-    def reset(self) -> NDArray[Any]:
+    def reset(self) -> Any:
         """Return the first frames."""
         self.close()
         self._file = _reader(self._path)
         _line(self._file)
-        return self._read(*self._shape, dtype=self._dtype)
+        return self._read_frames()
 
     def step_wait(self) -> Any:
         """Return the next frames, with the frames that episodes ended with in the infos."""
-        frames, last = self._read(2, *self._shape, dtype=self._dtype)
+        both = self._read_frames(2)
+        frames, last = mapped(itemgetter(0), both), mapped(itemgetter(1), both)
         dones = self._read(self.num_envs, dtype=np.bool_)
         infos: list[dict[str, Any]] = [
-            {"terminal_observation": last[i], "TimeLimit.truncated": False} if done else {}
+            {"terminal_observation": mapped(itemgetter(i), last), "TimeLimit.truncated": False} if done else {}
             for i, done in enumerate(dones)
         ]
         return frames, np.zeros(self.num_envs, np.float32), dones, infos
@@ -220,14 +233,22 @@ def play(recording: Recording) -> Iterator[Step]:
             except EOFError:
                 return
             new_obs, _, dones, infos = step
-            next_obs = new_obs.copy(order="K")
+            next_obs = mapped(_copy, new_obs)
             for i in np.flatnonzero(dones):
-                next_obs[i] = infos[i]["terminal_observation"]
+                mapped(partial(_put, i), next_obs, infos[i]["terminal_observation"])
             yield Step(obs, next_obs, actions, serial, dones, infos)
-            obs = new_obs.copy(order="K")
+            obs = mapped(_copy, new_obs)
             serial = serial + n_envs  # exact up to 2**24
     finally:
         env.close()
+
+
+def _copy(array: NDArray[Any]) -> NDArray[Any]:
+    return array.copy(order="K")
+
+
+def _put(index: Any, array: NDArray[Any], value: Any) -> None:
+    array[index] = value
 
 
 def _reader(path: Path) -> zstandard.ZstdDecompressionReader:

@@ -39,11 +39,14 @@ def snippet(env_id: str, recording: Recording, *, atari: bool, buffer_size: int,
         imports.append("from stable_baselines3.common.vec_env import VecFrameStack")
         env = f"VecFrameStack({env}, n_stack={recording.n_stack})"
     games = ["import ale_py", "import gymnasium as gym"] if is_atari(env_id) else []
+    space = recording.observation_space
+    is_dict = isinstance(space, spaces.Dict)
+    cls = "CompressedDictReplayBuffer" if is_dict else "CompressedReplayBuffer"
     arguments = [
-        '"CnnPolicy"' if is_image_space(recording.observation_space) else '"MlpPolicy"',
+        '"MultiInputPolicy"' if is_dict else '"CnnPolicy"' if is_image_space(space) else '"MlpPolicy"',
         "env",
         f"buffer_size={buffer_size:_}",
-        "replay_buffer_class=CompressedReplayBuffer",
+        f"replay_buffer_class={cls}",
         *([] if method == AUTO else [f'replay_buffer_kwargs=dict(compression_method="{method}")']),
     ]
     return "\n".join(
@@ -51,7 +54,7 @@ def snippet(env_id: str, recording: Recording, *, atari: bool, buffer_size: int,
             *games,
             *imports,
             "",
-            "from sb3_compressed import CompressedReplayBuffer",
+            f"from sb3_compressed import {cls}",
             "",
             *(["gym.register_envs(ale_py)"] if games else []),
             f"env = {env}",

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from sb3_compressed.measuring.contenders import Batch, Replay, Rollout
+from sb3_compressed.measuring.observations import mapped
 from sb3_compressed.measuring.recording import Step
 
 __all__ = ["check_replay", "check_rollout"]
@@ -53,7 +54,7 @@ def check_rollout(rollout: Rollout, steps: Iterator[Step], rows: int) -> str:
 
 
 def _kept(step: Step) -> Step:
-    return replace(step, obs=step.obs.copy(), next_obs=step.next_obs.copy(), done=step.done.copy())
+    return replace(step, obs=mapped(np.copy, step.obs), next_obs=mapped(np.copy, step.next_obs), done=step.done.copy())
 
 
 def _compare(batch: Batch, known: deque[Step], *, has_next: bool, has_ends: bool = True) -> str:
@@ -65,12 +66,13 @@ def _compare(batch: Batch, known: deque[Step], *, has_next: bool, has_ends: bool
             counts["unknown"] += 1
             continue
         step = known[row]
-        counts["observations"] += not _equal(batch.obs[i], step.obs[env])
-        if has_next and (has_ends or not step.done[env]) and not _equal(batch.next_obs[i], step.next_obs[env]):
+        counts["observations"] += not _equal(batch.obs, i, step.obs, env)
+        if has_next and (has_ends or not step.done[env]) and not _equal(batch.next_obs, i, step.next_obs, env):
             counts["next observations at episode ends" if step.done[env] else "next observations"] += 1
     return ", ".join(f"{n} {what} of {len(batch.serial)} wrong" for what, n in counts.items() if n)
 
 
-def _equal(returned: Any, added: Any) -> bool:
+def _equal(returned: Any, i: int, added: Any, env: int) -> bool:
     """Whether two observations are equal; those of a Discrete space have a shape only when they are returned."""
-    return np.array_equal(np.ravel(returned), np.ravel(added))
+    equal = mapped(lambda ours, theirs: np.array_equal(np.ravel(ours[i]), np.ravel(theirs[env])), returned, added)
+    return all(equal.values()) if isinstance(equal, dict) else equal

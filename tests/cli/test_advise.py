@@ -14,6 +14,8 @@ from typing import Any
 import matplotlib.image
 import pytest
 from commands import ENVIRONMENT, run, without
+from programs import PATH
+from programs import run as program
 
 from sb3_compressed import CompressedReplayBuffer
 
@@ -80,6 +82,24 @@ def test_an_environment_of_ones_own(tmp_path: Path) -> None:
     # Two observations of three float32, an action, reward, done and timeout: a process grows by less, or by nothing.
     assert base["transition"] >= 2 * 12 + 4 * 4
     assert ours["ratio"] > 0.3
+
+
+def test_dict_observations(tmp_path: Path) -> None:
+    """Its lines make a model of a game with them, too."""
+    module = "import gymnasium as gym\nfrom support import console_game\ngym.register('Console-v0', console_game)\n"
+    (tmp_path / "consoles.py").write_text(module)
+    path = os.pathsep.join([str(tmp_path), PATH])
+    done = run("advise", "consoles:Console-v0", "--steps", 400, "--codec", "auto", "--json", PYTHONPATH=path)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["observation_space"].startswith("Dict(")
+    base, ours = result["buffers"]
+    assert base["transition"] > 2 * (84 * 84 + 128 + 8)
+    assert ours["wrong"] == ""
+    assert result["recommended"] == "auto"
+    assert '"MultiInputPolicy"' in result["lines"]
+    lines = result["lines"] + "\nmodel.learn(8)\nprint(type(model.replay_buffer).__name__)\n"
+    assert program(lines, PYTHONPATH=path).splitlines()[-1] == "CompressedDictReplayBuffer"
 
 
 @pytest.fixture(scope="module")

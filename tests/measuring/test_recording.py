@@ -9,7 +9,8 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
-from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack, VecTransposeImage
+from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecEnvWrapper, VecFrameStack, VecTransposeImage
+from support import console_env
 
 from sb3_compressed.measuring.environments import FramesEnv, load_frames, make_env, random_actions
 from sb3_compressed.measuring.recording import Recording, check_memory, play, random_player, write_recording
@@ -53,6 +54,59 @@ def test_it_plays_what_was_shown(env_id: str, n_stack: int, atari: bool, tmp_pat
         n_ends += dones.sum()
     assert n_ends, "the ends of episodes were looked at"
     env.close()
+
+
+@pytest.mark.parametrize("n_stack", [1, 4])
+def test_it_plays_dicts_as_they_were_shown(n_stack: int, tmp_path: Path) -> None:
+    """Images, vectors and, where nothing is stacked, numbers."""
+
+    def make() -> Any:
+        env: Any = console_env(N_ENVS, max_steps=90)
+        return env if n_stack == 1 else VecFiltered(env, ["screen", "ram"])
+
+    written = write_recording(tmp_path / "recording.zst", make(), 60, n_stack=n_stack)
+    recording = Recording.open(tmp_path / "recording.zst")
+    assert recording == written
+    env = make()
+    act = random_player(env)
+    env = VecTransposeImage(VecFrameStack(env, n_stack) if n_stack > 1 else env)
+    assert recording.observation_space == env.observation_space
+    obs: Any = env.reset()
+    n_ends = 0
+    for step in play(recording):
+        assert step.obs.keys() == step.next_obs.keys() == obs.keys()
+        before = obs
+        obs, _, dones, infos = env.step(act(obs))
+        for key in before:
+            np.testing.assert_array_equal(step.obs[key], before[key])
+            for i, done in enumerate(dones):
+                theirs = infos[i]["terminal_observation"][key] if done else obs[key][i]
+                np.testing.assert_array_equal(step.next_obs[key][i], theirs)
+        n_ends += dones.sum()
+    assert n_ends, "the ends of episodes were looked at"
+    env.close()
+
+
+class VecFiltered(VecEnvWrapper):
+    """Shows some of the keys only."""
+
+    def __init__(self, env: VecEnv, keys: list[str]) -> None:
+        assert isinstance(env.observation_space, spaces.Dict)
+        super().__init__(env, spaces.Dict({key: env.observation_space[key] for key in keys}))
+
+    def _chosen(self, obs: Any) -> Any:
+        assert isinstance(self.observation_space, spaces.Dict)
+        return {key: obs[key] for key in self.observation_space}
+
+    def reset(self) -> Any:
+        return self._chosen(self.venv.reset())
+
+    def step_wait(self) -> Any:
+        obs, rewards, dones, infos = self.venv.step_wait()
+        for info in infos:
+            if "terminal_observation" in info:
+                info["terminal_observation"] = self._chosen(info["terminal_observation"])
+        return self._chosen(obs), rewards, dones, infos
 
 
 class OtherDtype(gym.Env[Any, Any]):
