@@ -120,7 +120,8 @@ def _lines_of_content(result: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "actions", result["action_space"]
     filled, capacity = result["transitions"], result["capacity"]
     share = f" ({filled / capacity:.0%})" if capacity else ""
-    yield "transitions", f"{filled:,} of {capacity:,}{share}, {result['n_envs']} environments"
+    n_envs = result["n_envs"]
+    yield "transitions", f"{filled:,} of {capacity:,}{share}, {n_envs} environment{'s' if n_envs > 1 else ''}"
     yield "next row", f"{result['position']:,} of {result['rows']:,}{', went round' if result['full'] else ''}"
     for key, part in result["observations"].items():
         learned = f", has learned {_size(part['learned_bytes'])}" if part["learned_bytes"] else ""
