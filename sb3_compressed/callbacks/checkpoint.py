@@ -35,8 +35,8 @@ class BufferCheckpointCallback(BaseCallback):
     Every checkpoint is a folder ``step_<number of steps>`` with ``model.zip``, the folder ``buffer``,
     ``checkpoint.json`` with its number, and ``vecnormalize.pkl`` if the environment is normalised. It gets its name
     when it is complete, so there is no moment at which a kill would leave a half one. Checkpoints share the files of
-    buffers where the file system has links: only what was added since the last one is written. They are saved between
-    rollouts, when all steps are in the buffer.
+    buffers where the file system has links, among themselves and with the folder ``newest-buffer``: only what was added
+    since the last one is written. They are saved between rollouts, when all steps are in the buffer.
 
     >>> from stable_baselines3 import DQN
     >>> from sb3_compressed import BufferCheckpointCallback, CompressedReplayBuffer, latest_checkpoint
