@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import threading
 from typing import Any
 
 import numpy as np
 import pytest
+from programs import run
 
 from sb3_compressed.threads import default_num_threads, in_chunks, validate_num_threads
 
@@ -73,7 +72,7 @@ os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 from sb3_compressed.threads import default_num_threads
 print(default_num_threads())
 """
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "1\n"
+    assert run(code) == "1\n"
 
 
 @pytest.mark.parametrize("wrong", [0, -1, True, 1.5, "2"])
@@ -103,4 +102,4 @@ if child == 0:
 assert os.waitpid(child, 0)[1] == 0
 assert parts() == 2
 """
-    subprocess.run([sys.executable, "-W", "ignore::DeprecationWarning", "-c", code], check=True, timeout=120)
+    run(code, PYTHONWARNINGS="ignore::DeprecationWarning")

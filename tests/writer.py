@@ -11,11 +11,13 @@ and, mixed, in its pixels, so that whoever reads the folder can tell what it sho
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import programs
 from gymnasium import spaces
 from numpy.typing import NDArray
 
@@ -83,6 +85,12 @@ def hold_that_it_is_whole(buffer: Any) -> int:
         np.testing.assert_array_equal(buffer.observations[row], observation(number))
         np.testing.assert_array_equal(buffer.next_observations[row], next_observation(number))
     return last
+
+
+def start(way: str, folder: Path) -> subprocess.Popen[str]:
+    """Start such a process."""
+    code = "import pathlib, sys, writer; writer.main(sys.argv[1], pathlib.Path(sys.argv[2]))"
+    return programs.start(code, way, folder)
 
 
 def main(way: str, folder: Path) -> None:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
+from programs import run
 
 # In a process of its own, since JAX starts threads, after which nothing should be forked.
 TRAINING = """
@@ -53,10 +50,5 @@ print("equal")
     "make", ["dqn(compressed)", "dqn(compressed, n_steps=3)", "sac(compressed)", "ppo(compressed)"]
 )
 def test_trainings_with_jax_are_equal(make: str) -> None:
-    paths = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
-        [sys.executable, "-c", TRAINING.replace("{make}", make)],
-        capture_output=True, encoding="utf-8", env={**os.environ, "PYTHONPATH": paths, "JAX_PLATFORMS": "cpu"},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1] == "equal"
+    printed = run(TRAINING.replace("{make}", make), JAX_PLATFORMS="cpu")
+    assert printed.splitlines()[-1] == "equal"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 
 import numpy as np
 import pytest
+from programs import run
 
 from sb3_compressed import CompressedArray
 from sb3_compressed.arrays.memory import held_nbytes, learned_nbytes
@@ -36,9 +36,7 @@ print(array.nbytes / grown)
 @pytest.mark.parametrize("item_nbytes", [40, 300, 700, 3000])
 @pytest.mark.parametrize("n_frames", [1, 4])
 def test_nbytes_is_what_the_process_grows_by(item_nbytes: int, n_frames: int) -> None:
-    command = [sys.executable, "-c", FILL, str(item_nbytes), str(n_frames)]
-    of_growth = float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-    assert 0.8 < of_growth < 1.25
+    assert 0.8 < float(run(FILL, item_nbytes, n_frames)) < 1.25
 
 
 def test_what_was_never_written_takes_nothing() -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from typing import Any
 
 import numpy as np
 import pytest
+from programs import run
 
 from sb3_compressed.arrays import gathering, slot_kernels
 from sb3_compressed.arrays.gathering import gather, gather_in_python
@@ -93,4 +92,4 @@ for row in range(200):
 assert len(array.codec.references) > 0
 np.testing.assert_array_equal(np.asarray(array), plain)
 """
-    subprocess.run([sys.executable, "-c", code], check=True)
+    run(code)

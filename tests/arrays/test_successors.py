@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -16,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from numpy.typing import NDArray
+from programs import run
 
 from sb3_compressed.arrays.successor_store import SuccessorStore
 from sb3_compressed.arrays.successors import ObservationArray, SuccessorArray, successor_arrays
@@ -282,8 +281,7 @@ for row in range(0, 2000):
     b[row] = row + 1
 print(psutil.Process().memory_info().rss - before)
 """
-    grown = int(subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout)
-    assert grown < 2000 * 4 * 100 * 8 + 8e6
+    assert int(run(code)) < 2000 * 4 * 100 * 8 + 8e6
 
 
 def test_a_thread_that_reads_never_sees_a_row_halfway_moved() -> None:

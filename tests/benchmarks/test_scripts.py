@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from programs import python_path
 from session import PEERS
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
@@ -26,7 +27,7 @@ def run(script: str, folder: Path, *flags: str, peers: Path = Path("none")) -> t
     out = folder / "results" / f"{script}.json"
     done = subprocess.run(
         [sys.executable, BENCHMARKS / f"{script}.py", "--smoke", "--peers", peers, "--out", out, *flags],
-        env={**os.environ, "XDG_CACHE_HOME": str(folder), "PYTHONPATH": str(BENCHMARKS.parent)},
+        env={**os.environ, "XDG_CACHE_HOME": str(folder), "PYTHONPATH": python_path(BENCHMARKS.parent)},
         capture_output=True,
         text=True,
         check=False,

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import subprocess
-import sys
 import warnings
 from itertools import pairwise
 from types import SimpleNamespace
@@ -16,6 +14,7 @@ import pytest
 import torch as th
 from conftest import Stream
 from gymnasium import spaces
+from programs import outcome
 from stable_baselines3.common.buffers import NStepReplayBuffer, ReplayBuffer, RolloutBuffer
 
 import sb3_compressed.buffers
@@ -62,8 +61,8 @@ before = psutil.Process().memory_info().rss
 {code}
 print(psutil.Process().memory_info().rss - before)
 """
-    done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
-    assert done.stderr == ""
+    done = outcome(script)
+    assert (done.returncode, done.stderr) == (0, "")
     return int(done.stdout.splitlines()[-1])
 
 

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import os
 import random
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -21,10 +19,9 @@ KILLS = int(os.environ.get("SB3_COMPRESSED_KILLS", "8"))
 
 def killed_after(way: str, folder: Path, n_reports: int, spins: int) -> tuple[int, int]:
     """Run a writer, kill it, and return what it had when it began and the last step that it reported."""
-    command = [sys.executable, writer.__file__, way, str(folder)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+    with writer.start(way, folder) as process:
         assert process.stdout is not None
-        first = process.stdout.readline().decode()
+        first = process.stdout.readline()
         assert first.startswith("ready"), first
         reports = [process.stdout.readline() for _ in range(n_reports)]
         for _ in range(spins):  # some time, of which no clock knows how much

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import threading
 from functools import partial
 from typing import Any
@@ -14,6 +12,7 @@ import pytest
 import torch as th
 from conftest import Stream
 from gymnasium import spaces
+from programs import run
 from stable_baselines3.common.buffers import ReplayBuffer
 from support import assert_same_batch, same_draws
 
@@ -120,7 +119,7 @@ for _ in range(3):
 assert [os.waitpid(child, 0)[1] for child in children] == [0, 0, 0]
 assert mean() == expected
 """
-    subprocess.run([sys.executable, "-W", "ignore::DeprecationWarning", "-c", code], check=True, timeout=60)
+    run(code, PYTHONWARNINGS="ignore::DeprecationWarning")
 
 
 def test_rollouts_are_the_same_with_threads(stream: Stream) -> None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import copy
 import pickle
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from conftest import Stream
+from programs import run
 from stable_baselines3 import DQN, PPO
 from stable_baselines3.common.callbacks import CheckpointCallback
 from stable_baselines3.common.env_util import make_vec_env
@@ -164,7 +163,7 @@ model = DQN.load(r"{tmp_path / "model"}", device="cpu", custom_objects=dict(buff
 assert model.replay_buffer.buffer_size == {buffer_size}
 print(psutil.Process().memory_info().rss)
 """
-        return int(subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout)
+        return int(run(script))
 
     # Actions, rewards, dones and timeouts are SB3's arrays; the allocator may have to touch them, 20 bytes each.
     assert memory_after_loading(1_000_000) - memory_after_loading(10) < 1_000_000 * 20 + 1e6

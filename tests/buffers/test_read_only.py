@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import ctypes
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import programs
 import pytest
 import writer
 
 from sb3_compressed import StorageError, load_checkpoint, save_checkpoint, verify
 from sb3_compressed.storage.store import Store
 
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(writer.__file__).parent) + os.pathsep + str(Path(__file__).parent)}
 N_STEPS = 80
 
 
@@ -31,12 +30,9 @@ def give_up_privileges() -> None:
 
 def run(function: str, *arguments: Path) -> None:
     """Call a function of this file in a process of its own, without privileges."""
-    code = "import pathlib, sys, test_read_only as here; here.give_up_privileges(); "
+    code = "import pathlib, sys; from buffers import test_read_only as here; here.give_up_privileges(); "
     code += f"here.{function}(*map(pathlib.Path, sys.argv[1:]))"
-    done = subprocess.run(
-        [sys.executable, "-c", code, *map(str, arguments)], env=ENVIRONMENT, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    programs.run(code, *arguments)
 
 
 def add_steps(buffer: Any, first: int, last: int) -> None:

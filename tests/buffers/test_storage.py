@@ -9,8 +9,6 @@ import pickle
 import resource
 import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +17,7 @@ import pytest
 import writer
 from conftest import Stream
 from gymnasium import spaces
+from programs import run, start
 from stable_baselines3 import DQN
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.envs import BitFlippingEnv
@@ -344,12 +343,7 @@ assert writer.hold_that_it_is_whole(CompressedReplayBuffer.from_checkpoint(folde
 
 
 def test_a_full_disk_is_an_error_and_nothing_is_lost(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", FULL_DISK, str(tmp_path / "buffer")],
-        capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(Path(writer.__file__).parent)},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    outcomes = dict(line.split() for line in done.stdout.splitlines())
+    outcomes = dict(line.split() for line in run(FULL_DISK, tmp_path / "buffer").splitlines())
     assert outcomes["0"] == "True", "without any room it failed"
 
 
@@ -396,22 +390,17 @@ assert seen == sorted(seen)
 
 def test_followers_read_whole_states_while_one_process_writes(tmp_path: Path) -> None:
     folder = tmp_path / "buffer"
-    environment = {**os.environ, "PYTHONPATH": str(Path(writer.__file__).parent)}
-    with subprocess.Popen([sys.executable, writer.__file__, "storage", str(folder)], stdout=subprocess.PIPE) as process:
+    with writer.start("storage", folder) as process:
         assert process.stdout is not None
         for _ in range(20):
             process.stdout.readline()
         with pytest.raises(StorageError, match=f"written to by the process {process.pid}"):
             writer.new_buffer(storage=folder, resume=True)
-        followers = [
-            subprocess.Popen([sys.executable, "-c", FOLLOWER, str(folder)], env=environment, stderr=subprocess.PIPE)
-            for _ in range(2)
-        ]
-        while any(follower.poll() is None for follower in followers):
-            process.stdout.readline()
-        errors = [follower.communicate()[1].decode() for follower in followers]
+        with start(FOLLOWER, folder) as one, start(FOLLOWER, folder) as another:
+            while one.poll() is None or another.poll() is None:
+                process.stdout.readline()
         process.send_signal(signal.SIGKILL)
-    assert [follower.returncode for follower in followers] == [0, 0], errors
+    assert (one.returncode, another.returncode) == (0, 0)
     buffer = writer.new_buffer(storage=folder, resume=True)
     assert writer.hold_that_it_is_whole(buffer) > 20, "a dead writer blocks nobody"
 
@@ -449,8 +438,6 @@ print(memory("RssAnon") - before, 2 * size * 4 * 84 * 84)
 def test_a_buffer_can_be_many_times_larger_than_the_memory(tmp_path: Path) -> None:
     if not Path("/proc/self/status").exists():
         pytest.skip("there is no /proc that tells the memory of a process")
-    done = subprocess.run([sys.executable, "-c", BOUNDED, str(tmp_path / "b")], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    taken, raw = map(int, done.stdout.split())
+    taken, raw = map(int, run(BOUNDED, tmp_path / "b").split())
     assert taken < raw / 5
     assert resource.getrlimit(resource.RLIMIT_DATA)[0] == resource.RLIM_INFINITY, "the limit was the process's own"

@@ -9,8 +9,6 @@ import pickle
 import resource
 import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +17,7 @@ import pytest
 import writer
 from conftest import Stream, recorded
 from lines import interrupts
+from programs import outcome, run
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.envs import BitFlippingEnv
 from stable_baselines3.common.vec_env import SubprocVecEnv
@@ -39,8 +38,6 @@ from sb3_compressed.arrays import compressed_array
 from sb3_compressed.storage import log as log_module
 from sb3_compressed.storage.segment import Segment
 from sb3_compressed.storage.store import Store
-
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(writer.__file__).parent)}
 
 
 def new(stream: Stream, rows: int = 50, **options: Any) -> Any:
@@ -161,10 +158,7 @@ for kept in (0, 29):
     for number in range(30, 60):
         writer.add_step(buffer, number)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", script, str(tmp_path / "b")], capture_output=True, text=True, env=ENVIRONMENT
-    )
-    assert done.returncode == 0, done.stderr
+    run(script, tmp_path / "b")
 
 
 def test_hindsight_at_the_end_of_an_episode_in_another_size(tmp_path: Path) -> None:
@@ -248,10 +242,7 @@ def test_copying_the_folder_does_not_let_go_of_it(stream: Stream, tmp_path: Path
     stored = new(stream, storage=tmp_path / "buffer")
     killed(tmp_path / "buffer")  # opens and closes the lock's file as well
     script = "import sys, writer; writer.new_buffer(storage=sys.argv[1], overwrite=True)"
-    done = subprocess.run(
-        [sys.executable, "-c", script, str(tmp_path / "buffer")], capture_output=True, text=True, env=ENVIRONMENT
-    )
-    assert f"written to by the process {os.getpid()}" in done.stderr
+    assert f"written to by the process {os.getpid()}" in outcome(script, tmp_path / "buffer").stderr
     stream[-1][0].add_to(stored)
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-import subprocess
-import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -17,6 +15,7 @@ import torch as th
 from conftest import Stream
 from gymnasium import spaces
 from lines import before_lines
+from programs import run
 from stable_baselines3 import DQN
 from stable_baselines3.common.buffers import DictReplayBuffer, NStepReplayBuffer, ReplayBuffer
 from stable_baselines3.common.env_util import make_vec_env
@@ -239,8 +238,7 @@ print(sum(getattr(buffer, name).nbytes for name in ("actions", "rewards", "dones
 """
     measured = {}
     for which in ("ours", "sb3"):
-        run = subprocess.run([sys.executable, "-c", code, which], check=True, capture_output=True, text=True)
-        measured[which] = [int(number) for number in run.stdout.split()]
+        measured[which] = [int(number) for number in run(code, which).split()]
     grown, counted, raw, rest = measured["ours"]
     assert raw == 2 * 40_000 * 800
     assert grown < 0.6 * measured["sb3"][0]

@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from lines import before_lines
+from programs import start
 from stable_baselines3 import DQN, PPO
 from stable_baselines3.common.vec_env import VecNormalize
 from support import assert_same_batch, atari_env, same_draws
@@ -168,21 +167,18 @@ class Told(BufferCheckpointCallback):
 TRAINING = """
 import sys
 import torch
-from test_checkpoint import Told, dqn
+from callbacks.test_checkpoint import Told, dqn
 torch.set_num_threads(1)  # as in conftest.py
 dqn(1).learn(100_000, callback=Told(11, sys.argv[1], keep=2))
 """
 
 
 def test_a_killed_training_leaves_checkpoints_that_can_be_gone_on_with(tmp_path: Path) -> None:
-    here = Path(__file__).parent
-    paths = os.pathsep.join([str(here), str(here.parent), os.environ.get("PYTHONPATH", "")])
-    command = [sys.executable, "-c", TRAINING, str(tmp_path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": paths}) as process:
+    with start(TRAINING, tmp_path) as process:
         assert process.stdout is not None
-        reported = [process.stdout.readline().decode().strip() for _ in range(9)]
+        reported = [process.stdout.readline().strip() for _ in range(9)]
         process.kill()
-        reported += process.stdout.read().decode().split()
+        reported += process.stdout.read().split()
     newest = latest_checkpoint(tmp_path)
     assert newest is not None
     assert newest.name >= reported[-1]

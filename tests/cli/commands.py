@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from programs import python_path
+
 #: No colours, no moving bars, no wrapped lines: the same output wherever the tests run.
 ENVIRONMENT = {**os.environ, "NO_COLOR": "1", "COLUMNS": "200", "TERM": "dumb"}
 
@@ -31,4 +33,4 @@ def without(module: str, folder: Path) -> dict[str, str]:
     :param folder: where a file can be put that Python reads first
     """
     (folder / "sitecustomize.py").write_text(f"import sys\nsys.modules[{module!r}] = None\n")
-    return {"PYTHONPATH": os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))}
+    return {"PYTHONPATH": python_path(folder)}

@@ -14,7 +14,7 @@ from typing import Any
 import matplotlib.image
 import pytest
 from commands import ENVIRONMENT, run, without
-from programs import PATH
+from programs import TESTS, python_path
 from programs import run as program
 
 from sb3_compressed import CompressedReplayBuffer
@@ -73,8 +73,8 @@ def test_an_environment_of_ones_own(tmp_path: Path) -> None:
         "import gymnasium as gym\n"
         "gym.register('Mine-v0', 'gymnasium.envs.classic_control:PendulumEnv', max_episode_steps=20)\n"
     )
-    path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
-    done = run("advise", "my_envs:Mine-v0", "--steps", 200, "--codec", "none", "--json", PYTHONPATH=path)
+    options = "--steps", 200, "--codec", "none", "--json"
+    done = run("advise", "my_envs:Mine-v0", *options, PYTHONPATH=python_path(tmp_path))
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert (result["algorithm"], result["batch_size"], result["atari"]) == ("SAC", 256, False)
@@ -88,7 +88,7 @@ def test_dict_observations(tmp_path: Path) -> None:
     """Its lines make a model of a game with them, too."""
     module = "import gymnasium as gym\nfrom support import console_game\ngym.register('Console-v0', console_game)\n"
     (tmp_path / "consoles.py").write_text(module)
-    path = os.pathsep.join([str(tmp_path), PATH])
+    path = python_path(tmp_path, TESTS)
     done = run("advise", "consoles:Console-v0", "--steps", 400, "--codec", "auto", "--json", PYTHONPATH=path)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)

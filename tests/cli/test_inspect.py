@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import pickle
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import programs
 import pytest
 import writer
-from commands import ENVIRONMENT, run
+from commands import run
 from conftest import recorded
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.envs import BitFlippingEnv
@@ -148,8 +147,7 @@ def test_damage_is_told(tmp_path: Path) -> None:
 
 
 def test_a_writer_that_was_killed_is_no_damage(tmp_path: Path) -> None:
-    command = [sys.executable, writer.__file__, "storage", str(tmp_path / "buffer")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, env=ENVIRONMENT) as process:
+    with writer.start("storage", tmp_path / "buffer") as process:
         assert process.stdout is not None
         for _ in range(40):
             process.stdout.readline()
@@ -228,7 +226,7 @@ INSPECTED = """
 import resource, sys
 from sb3_compressed.cli.app import app
 app(["inspect", sys.argv[1], "--json"], standalone_mode=False)
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, file=sys.stderr)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
 """
 
 
@@ -236,9 +234,9 @@ def test_it_takes_bounded_memory(tmp_path: Path) -> None:
     pytest.importorskip("resource", reason="the peak of a process's memory is asked of POSIX")
     peaks = []
     for size in (1_000, 20_000):  # 7 and 141 MB of payloads
-        folder = str(tmp_path / str(size))
-        subprocess.run([sys.executable, "-c", BOUNDED, folder, str(size)], check=True)
-        done = subprocess.run([sys.executable, "-c", INSPECTED, folder], capture_output=True, text=True, check=True)
-        assert json.loads(done.stdout)["transitions"] == size
-        peaks.append(int(done.stderr.split()[-1]))
+        folder = tmp_path / str(size)
+        programs.run(BOUNDED, folder, size)
+        inspected, peak = programs.run(INSPECTED, folder).rsplit(maxsplit=1)
+        assert json.loads(inspected)["transitions"] == size
+        peaks.append(int(peak))
     assert peaks[1] - peaks[0] < 40_000_000

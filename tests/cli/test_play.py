@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import pytest
 from commands import run
 from conftest import Stream
 from PIL import Image
+from programs import python_path
 from stable_baselines3.common.save_util import save_to_pkl
 
 from sb3_compressed import CompressedReplayBuffer, save_checkpoint, trajectories
@@ -130,8 +130,7 @@ def test_a_missing_library_names_the_command_that_installs_it(
     saved(stream, tmp_path / "buffer", 30)
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "sitecustomize.py").write_text(BLOCKED.format(names={missing}))
-    paths = os.pathsep.join([str(tmp_path / "site"), os.environ.get("PYTHONPATH", "")])
-    done = run(*arguments, tmp_path / "buffer", PYTHONPATH=paths)
+    done = run(*arguments, tmp_path / "buffer", PYTHONPATH=python_path(tmp_path / "site"))
     assert (done.returncode, done.stdout) == (1, "")
     assert f"pip install 'sb3-compressed[{extra}]'" in done.stderr
     assert len(done.stderr.splitlines()) == 1

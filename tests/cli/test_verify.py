@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import writer
@@ -51,7 +49,7 @@ def test_no_folder_of_a_buffer(tmp_path: Path) -> None:
 def test_a_folder_that_is_written_to_meanwhile(tmp_path: Path) -> None:
     """What is being written is no damage, nor is what the process that writes has deleted."""
     folder = tmp_path / "growing"
-    with subprocess.Popen([sys.executable, writer.__file__, "storage", str(folder)], stdout=subprocess.PIPE) as process:
+    with writer.start("storage", folder) as process:
         assert process.stdout is not None
         process.stdout.readline()
         for _ in range(30):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-import subprocess
 import sys
 import tracemalloc
 from collections.abc import Callable, Iterator
@@ -19,6 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from numpy.typing import NDArray
+from programs import run
 
 from sb3_compressed.codecs import Codec, LearningCodec, available_codecs, get_codec
 from sb3_compressed.errors import CodecError, CorruptPayload
@@ -273,8 +273,7 @@ print((psutil.Process().memory_info().rss - before) / sum(map(len, payloads)))
 @pytest.mark.parametrize("name", [*available_codecs(), "library"])
 def test_kept_payloads_take_the_memory_of_their_content(name: str) -> None:
     """And the ``library`` control shows what this is about: objects that zstandard shrinks in place."""
-    command = [sys.executable, "-c", KEEP_PAYLOADS, name]
-    rss_per_byte = float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    rss_per_byte = float(run(KEEP_PAYLOADS, name))
     if name == "library":
         assert rss_per_byte > 2
     else:

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from programs import run
 
 import sb3_compressed
 from sb3_compressed.codecs import get_codec, rle_kernels
 
 CACHE_FREE = """
+import sys
 import numba
 from sb3_compressed.codecs import get_codec, rle_kernels
-assert rle_kernels.__file__.startswith({folder!r}), rle_kernels.__file__
+assert rle_kernels.__file__.startswith(sys.argv[1]), rle_kernels.__file__
 try:
     numba.njit(cache=True)(rle_kernels.encode_runs.py_func)
 except RuntimeError as error:
@@ -48,7 +47,9 @@ def test_no_dtype_or_layout_compiles_a_kernel_anew(dtype: str, writeable: bool) 
     assert [len(kernel.signatures) for kernel in kernels] == [1, 1]
 
 
-def test_without_a_writable_cache_folder_the_kernels_still_work(tmp_path: Path) -> None:
+def test_without_a_writable_cache_folder_the_kernels_still_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Files stand where numba would make its folders: permissions would not keep root from writing."""
     package = tmp_path / "sb3_compressed"
     source = Path(sb3_compressed.__file__).parent
@@ -57,10 +58,6 @@ def test_without_a_writable_cache_folder_the_kernels_still_work(tmp_path: Path) 
     (tmp_path / "file").touch()
     nowhere = str(tmp_path / "file" / "cache")
     places = dict.fromkeys(("NUMBA_CACHE_DIR", "HOME", "XDG_CACHE_HOME", "LOCALAPPDATA", "APPDATA"), nowhere)
-    subprocess.run(
-        [sys.executable, "-c", CACHE_FREE.format(folder=str(tmp_path))],
-        cwd=tmp_path,
-        env={**os.environ, **places, "PYTHONDONTWRITEBYTECODE": "1"},
-        check=True,
-    )
+    monkeypatch.chdir(tmp_path)  # where a program looks first for what it imports
+    run(CACHE_FREE, tmp_path, **places, PYTHONDONTWRITEBYTECODE="1")
     assert not list(tmp_path.rglob("*.nb[ci]"))

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +9,7 @@ import numpy as np
 import pytest
 from conftest import Stream
 from gymnasium import spaces
+from programs import run
 from stable_baselines3.common.buffers import ReplayBuffer
 
 from sb3_compressed import (
@@ -135,11 +133,6 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
 
 
 def test_exporting_takes_bounded_memory(tmp_path: Path) -> None:
-    peaks = []
-    for size in (1024, 8192):  # one episode of 29 or 231 MB
-        done = subprocess.run(
-            [sys.executable, "-c", BOUNDED, str(size)], capture_output=True, text=True, env=dict(os.environ)
-        )
-        assert done.returncode == 0, done.stderr
-        peaks.append(int(done.stdout.split()[-1]))
+    sizes = 1024, 8192  # one episode of 29 or 231 MB
+    peaks = [int(run(BOUNDED, size).split()[-1]) for size in sizes]
     assert peaks[1] - peaks[0] < 80_000_000

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ from conftest import Stream
 from gymnasium import spaces
 from numpy.typing import NDArray
 from PIL import Image, ImageSequence
+from programs import run
 from stable_baselines3.common.buffers import ReplayBuffer
 
 from sb3_compressed import CompressedDictReplayBuffer, CompressedReplayBuffer, trajectories, write_video
@@ -229,9 +228,6 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
 
 def test_it_takes_bounded_memory(tmp_path: Path) -> None:
     pytest.importorskip("resource", reason="the peak of a process's memory is asked of POSIX")
-    peaks = []
-    for size in (500, 5_000):  # frames of 14 or 141 MB
-        command = [sys.executable, "-c", BOUNDED, str(size), str(tmp_path / "episode.gif")]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-        peaks.append(int(done.stdout))
+    sizes = 500, 5_000  # frames of 14 or 141 MB
+    peaks = [int(run(BOUNDED, size, tmp_path / "episode.gif")) for size in sizes]
     assert peaks[1] - peaks[0] < 40_000_000

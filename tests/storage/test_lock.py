@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from programs import run, start
 
 from sb3_compressed.errors import StorageError
 from sb3_compressed.storage.lock import FolderLock
@@ -45,8 +46,7 @@ except StorageError as error:
 @contextmanager
 def holder(folder: Path, code: str = HOLD) -> Iterator[subprocess.Popen[str]]:
     """Start a process that holds the lock until its standard input is closed."""
-    command = [sys.executable, "-c", code, str(folder)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with start(code, folder) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "held\n"
         try:
@@ -57,8 +57,7 @@ def holder(folder: Path, code: str = HOLD) -> Iterator[subprocess.Popen[str]]:
 
 def try_elsewhere(folder: Path) -> list[str]:
     """Return whether a process finds the folder written to, and what it is told when it wants to."""
-    command = [sys.executable, "-c", TRY, str(folder)]
-    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()
+    return run(TRY, folder).splitlines()
 
 
 def test_another_process_is_refused_and_told_whose_it_is(tmp_path: Path) -> None:
@@ -198,9 +197,7 @@ print(FolderLock(folder).is_ours)
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the size of files cannot be limited there")
 def test_a_full_disk_holds_nothing_back(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", FULL_DISK, str(tmp_path)]
-    printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-    assert printed.split() == ["True", "True"]
+    assert run(FULL_DISK, tmp_path).split() == ["True", "True"]
 
 
 FORK = """
@@ -231,8 +228,7 @@ lock.release()
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no process is forked there")
 def test_a_forked_process_has_it_not_and_does_not_let_go_of_it(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", FORK, str(tmp_path), TRY]
-    printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()
+    printed = run(FORK, tmp_path, TRY).splitlines()
     assert printed[:4] == ["child False True", "True", "parent True True", "True"]
     assert "is written to by the process" in printed[4]
     FolderLock(tmp_path).release()

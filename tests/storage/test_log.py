@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -13,6 +12,7 @@ from typing import Any
 
 import pytest
 from lines import before_lines, interrupts
+from programs import outcome, run, start
 
 from sb3_compressed.errors import CorruptStorage, StorageError
 from sb3_compressed.storage import log as log_module
@@ -86,12 +86,6 @@ def new_log(folder: Path, n_segments: int = 1) -> Log:
 def told_of(number: int, *, is_last: bool = True) -> Told:
     told = [(1, b"snapshot %d" % number), (2, b"content %d" % number)]
     return told if is_last else [*told, (SEALED, b"")]
-
-
-def run(code: str, *arguments: object) -> subprocess.CompletedProcess[str]:
-    """Run a program in a process of its own."""
-    command = [sys.executable, "-c", code, *map(str, arguments)]
-    return subprocess.run(command, check=False, stdout=subprocess.PIPE, text=True)
 
 
 # -- making and opening --------------------------------------------------------------------------------------
@@ -184,7 +178,7 @@ def test_a_log_is_there_until_the_one_that_replaces_it_is(ending: str, tmp_path:
     before = contents(tmp_path)
     if ending == "killed":
         code = "import os, sys; from pathlib import Path; from sb3_compressed.storage.log import Log"
-        run(f"{code}\nlog = Log.create(Path(sys.argv[1]), overwrite=True)\nos.kill(os.getpid(), 9)", tmp_path)
+        outcome(f"{code}\nlog = Log.create(Path(sys.argv[1]), overwrite=True)\nos.kill(os.getpid(), 9)", tmp_path)
     else:
         Log.create(tmp_path, overwrite=True).close()
     assert contents(tmp_path) == before
@@ -353,7 +347,7 @@ log.start_segment(snapshot(), 1000)
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGKILL")
 def test_a_process_killed_in_a_snapshot_leaves_the_segment_before(tmp_path: Path) -> None:
     new_log(tmp_path, 2).close()
-    assert run(KILL_IN_A_SNAPSHOT, tmp_path).returncode == -9
+    assert outcome(KILL_IN_A_SNAPSHOT, tmp_path).returncode == -9
     assert names(tmp_path) == ["00000000.log", "00000001.log", "00000002.unfinished"]
     assert read_last(tmp_path) == (1, [*told_of(1), (3, b"more")])
     assert "00000002.unfinished" in names(tmp_path), "a reader takes nothing away"
@@ -434,10 +428,9 @@ for limit, capacity in [(10, 0), (2000, 0), (20_000_000, 30_000_000), (20_000_00
 def test_a_full_disk_leaves_one_of_the_two_segments(tmp_path: Path) -> None:
     """And what is written next is in the one that the folder is opened by."""
     new_log(tmp_path).close()
-    done = run(FULL_DISK, tmp_path)
-    assert done.returncode == 0
-    assert done.stdout.split()[:6] == ["refused", "found"] * 3
-    assert done.stdout.split()[6:] in (["refused", "found"], ["found"])
+    printed = run(FULL_DISK, tmp_path).split()
+    assert printed[:6] == ["refused", "found"] * 3
+    assert printed[6:] in (["refused", "found"], ["found"])
     assert not [name for name in names(tmp_path) if name.endswith("unfinished")]
 
 
@@ -555,7 +548,7 @@ os.kill(os.getpid(), 9)
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no process is forked there")
 def test_a_forked_process_can_read_and_not_write(tmp_path: Path) -> None:
-    printed = run(FORK, tmp_path).stdout.splitlines()
+    printed = outcome(FORK, tmp_path).stdout.splitlines()
     assert [line for line in printed if "was opened by the process that this one was forked from" in line] == printed[
         :4
     ]
@@ -614,7 +607,7 @@ def test_what_others_began_and_did_not_commit_can_be_taken_again(n_lost: int, tm
     log = new_log(tmp_path)
     log.release()
     path, end = tmp_path / "00000000.log", log.last.end
-    run(DIE, tmp_path)
+    outcome(DIE, tmp_path)
     written = len(path.read_bytes().rstrip(b"\0"))
     os.truncate(path, written - n_lost)
     assert written > end
@@ -723,8 +716,7 @@ log.close()
 
 
 def test_there_is_a_log_to_follow_at_any_moment(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", WRITE_SEGMENTS, str(tmp_path), "300"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
+    with start(WRITE_SEGMENTS, tmp_path, 300) as writer:
         assert writer.stdout is not None
         assert writer.stdout.readline() == "ready\n"
         log = Log.open(tmp_path)

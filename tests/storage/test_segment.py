@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import threading
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import programs
 import pytest
 from lines import interrupts
 
@@ -57,12 +57,6 @@ def read_segment(path: Path) -> Told:
         return told_by(segment)
     finally:
         segment.close()
-
-
-def run(code: str, *arguments: object) -> str:
-    """Run a program in a process of its own and return what it printed."""
-    command = [sys.executable, "-c", code, *map(str, arguments)]
-    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
 # -- reading back --------------------------------------------------------------------------------------------
@@ -214,7 +208,7 @@ def test_another_process_reads_it_while_it_grows(tmp_path: Path) -> None:
     path, n_records = tmp_path / "segment", 6000
     Segment.create(path, NUMBER, IDENTITY).close()
     reader, count, end = Segment(path), 0, HEADER_NBYTES
-    with subprocess.Popen([sys.executable, "-c", WRITE_MANY, str(path), str(n_records)]) as writer:
+    with programs.start(WRITE_MANY, path, n_records) as writer:
         is_last_look = False
         while not is_last_look:
             is_last_look = writer.poll() is not None
@@ -393,7 +387,7 @@ print(segment.record_at(offset, 1).tobytes())
 @pytest.mark.parametrize("state", ["sealed", "given back", "of another"])
 def test_looking_behind_the_end_is_no_crash(state: str, tmp_path: Path) -> None:
     """A file that is shorter than what was mapped of it ends a process that looks there."""
-    printed = run(LOOK_BEHIND_THE_END, tmp_path / "segment", state).splitlines()
+    printed = programs.run(LOOK_BEHIND_THE_END, tmp_path / "segment", state).splitlines()
     assert {*printed[:-1]} == {"refused"}
     assert printed[-1] == "b'content'"
 
@@ -446,7 +440,7 @@ def test_a_full_disk_costs_nothing_but_the_record(tmp_path: Path) -> None:
     """With no room at all, or with some so that a part of the record is written."""
     room = [0, 1, 15, 16, 100, 5000, 100_000]
     expected = [f"{free} {what}" for free in room for what in ["refused"] * 2 + ["True"] * 5]
-    assert run(FULL_DISK, tmp_path, *room).splitlines() == expected
+    assert programs.run(FULL_DISK, tmp_path, *room).splitlines() == expected
 
 
 def test_an_interrupt_leaves_the_record_or_none(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import ctypes
 import json
 import os
 import struct
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from itertools import pairwise
@@ -18,6 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from programs import run
 
 from sb3_compressed.arrays.gathering import Gathered, gather_in_python
 from sb3_compressed.arrays.slots import Slot, slot_n_frames
@@ -318,15 +318,9 @@ print(StoredSlots(log).load(addresses).tolist() == slots)
 """
 
 
-def run(code: str, *arguments: object) -> list[str]:
-    """Run a program in a process of its own and return the lines that it printed."""
-    command = [sys.executable, "-c", code, *map(str, arguments)]
-    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()
-
-
 @pytest.mark.skipif(sys.platform == "win32", reason="the size of files cannot be limited there")
 def test_what_a_full_disk_did_not_take_is_not_referred_to(tmp_path: Path) -> None:
-    assert run(FULL_DISK, tmp_path) == ["refused", "True", "True"] * 3 + ["True", "True"]
+    assert run(FULL_DISK, tmp_path).splitlines() == ["refused", "True", "True"] * 3 + ["True", "True"]
 
 
 # -- gathering -----------------------------------------------------------------------------------------------
@@ -675,7 +669,7 @@ print(len(reader.load(np.array(written[:50]))), reader.gather(np.array(written[-
 @pytest.mark.parametrize("state", ["writer", "reader", "closed"])
 def test_no_address_is_a_crash(state: str, tmp_path: Path) -> None:
     """Whatever part of a file there is no more, or was deleted, or has never been."""
-    *outcomes, last = run(FUZZ_ADDRESSES, tmp_path, state)
+    *outcomes, last = run(FUZZ_ADDRESSES, tmp_path, state).splitlines()
     assert outcomes[0] == "load CorruptPayload"
     assert outcomes[1] in ("gather CorruptPayload", "gather CorruptPayload None")
     assert outcomes[2] in ("codec CorruptStorage", "codec CorruptStorage found")
