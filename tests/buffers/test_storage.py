@@ -409,11 +409,9 @@ BOUNDED = """
 import resource, sys
 import numpy as np
 from gymnasium import spaces
+from memory import memory_of_process
 from sb3_compressed import CompressedReplayBuffer
 space, buttons = spaces.Box(0, 255, (4, 84, 84), np.uint8), spaces.Discrete(2)
-def memory(kind):
-    with open("/proc/self/status") as status:
-        return int(next(line for line in status if line.startswith(kind)).split()[1]) * 1024
 def stack(number):
     rng = np.random.default_rng(number)
     return rng.integers(0, 256, (1, 4, 84, 84), np.uint8)  # nothing in common, nothing to compress
@@ -421,17 +419,17 @@ size = 4_000
 buffer = CompressedReplayBuffer(size, space, buttons, device="cpu", compression_method="none", storage=sys.argv[1])
 zero = np.zeros(1)
 buffer.add(stack(0), stack(1), zero, zero, zero, [{}])
-before = memory("RssAnon")
+before = memory_of_process("RssAnon")
 # From here on there is memory for a small part of it; what is mapped from files does not count.
 _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-resource.setrlimit(resource.RLIMIT_DATA, (memory("VmData") + 64_000_000, hard))
+resource.setrlimit(resource.RLIMIT_DATA, (memory_of_process("VmData") + 64_000_000, hard))
 for number in range(1, size):
     buffer.add(stack(number), stack(number + 1), zero, zero, zero, [{}])
 numbers = np.random.default_rng(0).integers(0, size, 200)
 for number in numbers:
     assert (buffer.observations[number] == stack(number)).all()
     assert (buffer.next_observations[number] == stack(number + 1)).all()
-print(memory("RssAnon") - before, 2 * size * 4 * 84 * 84)
+print(memory_of_process("RssAnon") - before, 2 * size * 4 * 84 * 84)
 """
 
 

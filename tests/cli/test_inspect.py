@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 import writer
 from commands import run
 from conftest import recorded
+from memory import with_one_episode
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.envs import BitFlippingEnv
 from stable_baselines3.common.save_util import save_to_pkl
@@ -205,37 +207,21 @@ def test_a_pickle_that_was_cut_short(tmp_path: Path) -> None:
     assert done.stderr.startswith(f"Error: {path} cannot be unpickled: ")
 
 
-BOUNDED = """
-import sys
-import numpy as np
-from gymnasium import spaces
-from sb3_compressed import CompressedReplayBuffer
-space, buttons = spaces.Box(0, 255, (4, 84, 84), np.uint8), spaces.Discrete(2)
-size = int(sys.argv[2])
-buffer = CompressedReplayBuffer(size, space, buttons, device="cpu", compression_method="none", storage=sys.argv[1])
-rng = np.random.default_rng(0)
-frames = np.zeros((1, 4, 84, 84), np.uint8)
-for step in range(size):
-    following = np.roll(frames, -1, axis=1)
-    following[:, -1] = rng.integers(0, 256, (84, 84), np.uint8)
-    buffer.add(frames, following, np.zeros(1), np.zeros(1), np.zeros(1), [{}])
-    frames = following
-buffer.close()
-"""
 INSPECTED = """
-import resource, sys
+import sys
+from memory import memory_of_process
 from sb3_compressed.cli.app import app
 app(["inspect", sys.argv[1], "--json"], standalone_mode=False)
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+print(memory_of_process("VmHWM"))
 """
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux tells the peak of a process's memory")
 def test_it_takes_bounded_memory(tmp_path: Path) -> None:
-    pytest.importorskip("resource", reason="the peak of a process's memory is asked of POSIX")
     peaks = []
-    for size in (1_000, 20_000):  # 7 and 141 MB of payloads
+    for size in (10_000, 30_000):  # 71 and 212 MB of payloads, in more than one file each
         folder = tmp_path / str(size)
-        programs.run(BOUNDED, folder, size)
+        with_one_episode(size, compression_method="none", storage=folder).close()
         inspected, peak = programs.run(INSPECTED, folder).rsplit(maxsplit=1)
         assert json.loads(inspected)["transitions"] == size
         peaks.append(int(peak))
