@@ -57,6 +57,8 @@ def make_env(env_id: str, n_envs: int, *, atari: bool) -> VecEnv:
         env = (make_atari_env if atari else make_vec_env)(env_id, n_envs=n_envs, seed=0)
     except gym.error.DependencyNotInstalled as error:  # names the command itself
         raise ImportError(f"{env_id}: {error}") from error
+    except NotImplementedError as error:  # of spaces in spaces
+        raise ValueError(f"{env_id} is nothing for SB3's buffers: {error}") from error
     except (AttributeError, AssertionError) as error:
         if not atari:
             raise

@@ -180,6 +180,20 @@ def test_what_is_no_file_of_numpy_is_said_to_be_none(content: bytes, tmp_path: P
         load_frames(tmp_path / "frames.npz")
 
 
+class Nested(OtherDtype):
+    """Shows spaces in spaces."""
+
+    metadata: Any = {"render_modes": ["rgb_array"]}  # noqa: RUF012  # as of gymnasium
+    observation_space: Any = spaces.Dict({"outer": spaces.Dict({"inner": OtherDtype.observation_space})})
+
+
+def test_spaces_in_spaces_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gym.envs.registration, "registry", {**gym.registry})
+    gym.register("Nested-v0", f"{__name__}:Nested")
+    with pytest.raises(ValueError, match="Nested-v0 is nothing for SB3's buffers: Nested observation spaces"):
+        make_env("Nested-v0", 1, atari=False)
+
+
 def test_what_is_no_game_cannot_be_wrapped_as_one() -> None:
     with pytest.raises(ValueError, match="CartPole-v1 cannot be wrapped as an Atari game"):
         make_env("CartPole-v1", 1, atari=True)
