@@ -24,7 +24,9 @@ def new_progress(*, is_shown: bool = True, transient: bool = False) -> Progress:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    return Progress(*columns, console=Console(stderr=True), disable=not is_shown, transient=transient)
+    # Quiet, too: before its version 14.3, Rich ends bars that are not shown with an empty line.
+    console = Console(stderr=True, quiet=not is_shown)
+    return Progress(*columns, console=console, disable=not is_shown, transient=transient)
 
 
 @contextmanager
