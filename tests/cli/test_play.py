@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from commands import run
+from commands import run, without
 from conftest import Stream
 from PIL import Image
-from programs import python_path
 from stable_baselines3.common.save_util import save_to_pkl
 
 from sb3_compressed import CompressedReplayBuffer, save_checkpoint, trajectories
@@ -106,16 +105,6 @@ def test_an_empty_buffer(stream: Stream, tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (1, f"Error: {tmp_path / 'buffer'} holds no transitions yet\n")
 
 
-BLOCKED = """
-import sys
-class Blocked:  # as if none of these were installed, from the beginning of the process
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in {names}:
-            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
-sys.meta_path.insert(0, Blocked())
-"""
-
-
 @pytest.mark.parametrize(
     ("missing", "arguments", "extra"),
     [
@@ -128,9 +117,7 @@ def test_a_missing_library_names_the_command_that_installs_it(
     missing: str, arguments: list[str], extra: str, stream: Stream, tmp_path: Path
 ) -> None:
     saved(stream, tmp_path / "buffer", 30)
-    (tmp_path / "site").mkdir()
-    (tmp_path / "site" / "sitecustomize.py").write_text(BLOCKED.format(names={missing}))
-    done = run(*arguments, tmp_path / "buffer", PYTHONPATH=python_path(tmp_path / "site"))
+    done = run(*arguments, tmp_path / "buffer", **without(missing, tmp_path))
     assert (done.returncode, done.stdout) == (1, "")
     assert f"pip install 'sb3-compressed[{extra}]'" in done.stderr
     assert len(done.stderr.splitlines()) == 1
