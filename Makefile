@@ -17,7 +17,7 @@ demo: $(VENV)/.installed  ## train DQN on Pong with a compressed replay buffer a
 	$(BIN)/python examples/dqn_atari.py
 
 test: $(VENV)/.installed  ## run all tests
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto --dist worksteal
 
 bench: $(VENV)/.installed $(PEERS)/.installed  ## measure everything, some hours on two quiet cores
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[environments]'

@@ -14,14 +14,14 @@ nox.options.default_venv_backend = "venv"
 def tests(session: nox.Session) -> None:
     """Run the tests with the newest of what is needed."""
     session.install("-c", "constraints.txt", "-e", ".[dev]")
-    session.run("python", "-m", "pytest", "-n", "auto", *session.posargs)
+    session.run("python", "-m", "pytest", "-n", "auto", "--dist", "worksteal", *session.posargs)
 
 
 @nox.session(python="3.10")
 def oldest(session: nox.Session) -> None:
     """Run the tests with the oldest versions that pyproject.toml allows."""
     session.install("-c", "constraints.txt", "-c", "oldest.txt", "-e", ".[dev]")
-    session.run("python", "-m", "pytest", "-n", "auto", *session.posargs)
+    session.run("python", "-m", "pytest", "-n", "auto", "--dist", "worksteal", *session.posargs)
 
 
 @nox.session
