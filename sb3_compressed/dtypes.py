@@ -12,7 +12,10 @@ from numpy.typing import DTypeLike
 from sb3_compressed.codecs import Codec, get_codec
 from sb3_compressed.codecs.rle import smallest_runs_type
 
-__all__ = ["find_buffer_dtypes", "space_dtype", "space_shape"]
+__all__ = ["Key", "find_buffer_dtypes", "space_dtype", "space_parts", "space_shape"]
+
+Key = str | None
+"""The key of a part of Dict observations; ``None`` for observations that are one array."""
 
 
 def find_buffer_dtypes(
@@ -48,6 +51,11 @@ def find_buffer_dtypes(
     n_elems = obs_shape if isinstance(obs_shape, int | np.integer) else math.prod(obs_shape)
     elem_type = np.dtype(np.uint8 if elem_dtype is None else elem_dtype)
     return {"elem_type": elem_type, "runs_type": smallest_runs_type(int(n_elems))}
+
+
+def space_parts(space: spaces.Space[Any]) -> dict[Key, spaces.Space[Any]]:
+    """Return the parts of a Dict space by their keys, always in the same order; any other space as one."""
+    return dict(space.spaces.items()) if isinstance(space, spaces.Dict) else {None: space}
 
 
 def space_shape(space: spaces.Space[Any]) -> tuple[int, ...]:

@@ -40,9 +40,10 @@ from sb3_compressed.buffers.door import (
 from sb3_compressed.buffers.meter import Meter
 from sb3_compressed.buffers.persistent import Persistent, Storage
 from sb3_compressed.buffers.pinned_memory import PinnedMemory
-from sb3_compressed.buffers.plan import Key, hollow_space, plan_arrays, successor_keys
+from sb3_compressed.buffers.plan import hollow_space, plan_arrays, successor_keys
 from sb3_compressed.buffers.signature import signature_behind
 from sb3_compressed.codecs import Codec
+from sb3_compressed.dtypes import Key
 from sb3_compressed.errors import StorageError
 from sb3_compressed.threads import validate_num_threads
 from sb3_compressed.warning import warn_user

@@ -16,12 +16,9 @@ from sb3_compressed.arrays.frames import FrameStack, stated_layout, validate_n_f
 from sb3_compressed.buffers.vectors import MIN_STORED_NBYTES
 from sb3_compressed.codecs import Codec, get_codec
 from sb3_compressed.codecs.registry import AUTO
-from sb3_compressed.dtypes import space_dtype, space_shape
+from sb3_compressed.dtypes import Key, space_dtype, space_parts, space_shape
 
-__all__ = ["ArrayPlan", "Key", "hollow_space", "plan_arrays", "successor_keys"]
-
-Key = str | None
-"""A key of a Dict space; ``None`` for a space that is no Dict."""
+__all__ = ["ArrayPlan", "hollow_space", "plan_arrays", "successor_keys"]
 
 #: Items below this take about as much memory compressed as not, and are slower to reach: Python's overhead for a
 #: slot and its payload is about 130 bytes, and next observations are halved at best.
@@ -84,7 +81,7 @@ def plan_arrays(
     :param on_disk: whether slots are to be on disk, where vectors are better off than in memory, too
     :raises ValueError: if an option does not fit the space
     """
-    parts: Mapping[Any, spaces.Space[Any]] = space.spaces if isinstance(space, spaces.Dict) else {None: space}
+    parts = space_parts(space)
     options = {"compression_method": compression_method, "frame_stack": frame_stack, "dtypes": dtypes}
     for name, option in options.items():
         known = {*parts, "elem_type", "runs_type"} if name == "dtypes" else set(parts)
@@ -146,7 +143,7 @@ def successor_keys(space: spaces.Space[Any], plans: Mapping[Key, ArrayPlan], siz
     """
     if size > np.iinfo(np.int32).max:
         return frozenset()
-    parts: Mapping[Any, spaces.Space[Any]] = space.spaces if isinstance(space, spaces.Dict) else {None: space}
+    parts = space_parts(space)
     return frozenset(
         key for key, part in parts.items() if key not in plans and _item_nbytes(part) >= MIN_SUCCESSOR_NBYTES
     )

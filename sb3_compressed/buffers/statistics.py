@@ -12,7 +12,7 @@ from stable_baselines3.common.buffers import BaseBuffer
 from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.arrays.survey import Survey, survey
 from sb3_compressed.buffers.mixin import CompressedBuffer
-from sb3_compressed.buffers.plan import Key
+from sb3_compressed.dtypes import Key
 
 __all__ = ["BufferStatistics", "buffer_statistics"]
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from stable_baselines3.common.env_util import make_atari_env, make_vec_env
 from stable_baselines3.common.vec_env import VecEnv
 
-from sb3_compressed.measuring.observations import keyed
+from sb3_compressed.dtypes import space_parts
 
 __all__ = ["FramesEnv", "ShownEnv", "is_atari", "load_frames", "make_env", "random_actions", "register_atari"]
 
@@ -63,7 +63,7 @@ def make_env(env_id: str, n_envs: int, *, atari: bool) -> VecEnv:
         if not atari:
             raise
         raise ValueError(f"{env_id} cannot be wrapped as an Atari game: {error}") from error
-    if not all(isinstance(space, ARRAYS) for space in keyed(env.observation_space).values()):
+    if not all(isinstance(space, ARRAYS) for space in space_parts(env.observation_space).values()):
         env.close()
         raise ValueError(
             f"{env_id} shows {env.observation_space}, which SB3's buffers do not take: observations are arrays, or a "

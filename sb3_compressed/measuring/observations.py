@@ -7,18 +7,12 @@ from typing import Any
 
 from gymnasium import spaces
 
-__all__ = ["Key", "Observations", "keyed", "mapped", "part", "said"]
+from sb3_compressed.dtypes import Key, space_parts
 
-Key = str | None
-"""The key of a part of Dict observations; ``None`` for observations that are one array."""
+__all__ = ["Observations", "mapped", "part", "said"]
 
 Observations = Any
 """An array ``(n, *obs_shape)``, or a dict of such; a type that says so would have to be told apart everywhere."""
-
-
-def keyed(space: spaces.Space[Any]) -> dict[Key, spaces.Space[Any]]:
-    """Return the spaces of the parts by their keys, always in the same order."""
-    return dict(space.spaces.items()) if isinstance(space, spaces.Dict) else {None: space}
 
 
 def part(observations: Any, key: Key) -> Any:
@@ -48,5 +42,5 @@ def said(space: spaces.Space[Any]) -> str:
     'lives () of int64, screen (84, 84) of uint8'
     """
     return ", ".join(
-        f"{'' if key is None else f'{key} '}{each.shape} of {each.dtype}" for key, each in keyed(space).items()
+        f"{'' if key is None else f'{key} '}{each.shape} of {each.dtype}" for key, each in space_parts(space).items()
     )

@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 from stable_baselines3.common.preprocessing import is_image_space, is_image_space_channels_first
 from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, VecFrameStack, VecTransposeImage
 
+from sb3_compressed.dtypes import space_parts
 from sb3_compressed.measuring.environments import ShownEnv, random_actions
-from sb3_compressed.measuring.observations import Observations, keyed, mapped, part
+from sb3_compressed.measuring.observations import Observations, mapped, part
 from sb3_compressed.storage.spaces import data_of_space, space_from_data
 
 __all__ = ["Player", "Recording", "Step", "as_trained_on", "check_memory", "play", "random_player", "write_recording"]
@@ -116,7 +117,7 @@ def check_memory(env: VecEnv, n_stack: int, n_steps: int) -> None:
 
     :raises ValueError: if it does not
     """
-    parts = keyed(as_trained_on(env, n_stack).observation_space).values()
+    parts = space_parts(as_trained_on(env, n_stack).observation_space).values()
     of_observation = sum(math.prod(space.shape or ()) * np.dtype(space.dtype).itemsize for space in parts)
     of_step = 2 * env.num_envs * of_observation
     free = psutil.virtual_memory().available
@@ -136,10 +137,10 @@ def random_player(env: VecEnv) -> Player:
 
 def as_trained_on(env: VecEnv, n_stack: int) -> VecEnv:
     """Put SB3's wrappers around environments as its algorithms do: stacked, then transposed views of the stacks."""
-    if n_stack > 1 and not all(isinstance(space, spaces.Box) for space in keyed(env.observation_space).values()):
+    if n_stack > 1 and not all(isinstance(space, spaces.Box) for space in space_parts(env.observation_space).values()):
         raise ValueError(f"frames of {env.observation_space} cannot be stacked")
     stacked = VecFrameStack(env, n_stack) if n_stack > 1 else env
-    images: Any = [space for space in keyed(stacked.observation_space).values() if is_image_space(space)]
+    images: Any = [space for space in space_parts(stacked.observation_space).values() if is_image_space(space)]
     is_transposed = all(is_image_space_channels_first(space) for space in images)
     return stacked if is_transposed else VecTransposeImage(stacked)
 
@@ -154,7 +155,7 @@ class Recorder(VecEnvWrapper):
     def reset(self) -> Any:
         """Write the first frames."""
         frames: Any = self.venv.reset()
-        for key, space in keyed(self.observation_space).items():
+        for key, space in space_parts(self.observation_space).items():
             self._file.write(np.asarray(part(frames, key), space.dtype).tobytes())
         return frames
 
@@ -162,7 +163,7 @@ class Recorder(VecEnvWrapper):
         """Write the next frames, the frames that episodes ended with, and the ends."""
         step: Any = self.venv.step_wait()
         frames, _, dones, infos = step
-        for key, space in keyed(self.observation_space).items():
+        for key, space in space_parts(self.observation_space).items():
             both = np.stack([part(frames, key)] * 2).astype(space.dtype, copy=False)
             for env in np.flatnonzero(dones):  # as the environment returned it, of whatever dtype
                 both[1, env] = part(infos[env]["terminal_observation"], key)
@@ -184,7 +185,7 @@ class Playback(ShownEnv):
         space = self.observation_space
         read = {
             key: self._read(*shape, self.num_envs, *(each.shape or ()), dtype=each.dtype)
-            for key, each in keyed(space).items()
+            for key, each in space_parts(space).items()
         }
         return read if isinstance(space, spaces.Dict) else read[None]
 

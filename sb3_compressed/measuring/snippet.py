@@ -9,6 +9,7 @@ from stable_baselines3.common.preprocessing import is_image_space
 
 from sb3_compressed.codecs.registry import AUTO
 from sb3_compressed.measuring.environments import is_atari
+from sb3_compressed.measuring.like_sb3 import class_like_sb3
 from sb3_compressed.measuring.recording import Recording
 
 __all__ = ["algorithm_for", "snippet"]
@@ -29,6 +30,12 @@ def algorithm_for(action_space: spaces.Space[Any]) -> tuple[str, int]:
     )
 
 
+def _policy_for(space: spaces.Space[Any]) -> str:
+    if isinstance(space, spaces.Dict):
+        return "MultiInputPolicy"
+    return "CnnPolicy" if is_image_space(space) else "MlpPolicy"
+
+
 def snippet(env_id: str, recording: Recording, *, atari: bool, buffer_size: int, method: str) -> str:
     """Return the lines for a compression method."""
     algorithm, _ = algorithm_for(recording.action_space)
@@ -40,10 +47,9 @@ def snippet(env_id: str, recording: Recording, *, atari: bool, buffer_size: int,
         env = f"VecFrameStack({env}, n_stack={recording.n_stack})"
     games = ["import ale_py", "import gymnasium as gym"] if is_atari(env_id) else []
     space = recording.observation_space
-    is_dict = isinstance(space, spaces.Dict)
-    cls = "CompressedDictReplayBuffer" if is_dict else "CompressedReplayBuffer"
+    cls = class_like_sb3(method, "replay", space)[0].__name__
     arguments = [
-        '"MultiInputPolicy"' if is_dict else '"CnnPolicy"' if is_image_space(space) else '"MlpPolicy"',
+        f'"{_policy_for(space)}"',
         "env",
         f"buffer_size={buffer_size:_}",
         f"replay_buffer_class={cls}",
