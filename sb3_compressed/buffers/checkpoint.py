@@ -13,11 +13,13 @@ from numpy.typing import NDArray
 from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.arrays.frames import FrameLayout, layout_of_data
 from sb3_compressed.buffers import state
+from sb3_compressed.buffers.repair import RepairReport, repair_store
 from sb3_compressed.buffers.resize import EPISODE_BEGINS, Resized, rows_by_age
 from sb3_compressed.buffers.vectors import VectorSlots
 from sb3_compressed.errors import CorruptPayload, CorruptStorage, StorageError
 from sb3_compressed.storage.checksum import checksum
 from sb3_compressed.storage.log import holds_log, place_in_log
+from sb3_compressed.storage.repair import DamagedStore, open_damaged
 from sb3_compressed.storage.state import rows_of_chunk
 from sb3_compressed.storage.store import Change, Store
 
@@ -30,6 +32,7 @@ __all__ = [
     "fitted",
     "load_into",
     "open_storage",
+    "open_to_load",
     "refuse_other",
     "restore",
 ]
@@ -194,11 +197,17 @@ def changed_chunks(
     return changes
 
 
-def open_storage(buffer: Any, folder: Path, *, resume: bool, overwrite: bool) -> Store:
+def open_storage(
+    buffer: Any, folder: Path, *, resume: bool, overwrite: bool, repair: bool = False
+) -> tuple[Store, RepairReport | None]:
     """Open a folder for a buffer whose slots are to be there, and make the buffer what the folder holds.
 
+    :param repair: whether to exclude damaged transitions, with ``resume``
+    :return: the store, and what was excluded
     :raises StorageError: if the folder holds a buffer and neither ``resume`` nor ``overwrite`` is said, or another one
     """
+    if repair and not resume:
+        raise StorageError("repair=True is for resume=True: it repairs what a folder holds")
     if resume and overwrite:
         raise StorageError("resume=True goes on with what a folder holds, overwrite=True begins anew: pass one of them")
     if not resume:
@@ -206,19 +215,32 @@ def open_storage(buffer: Any, folder: Path, *, resume: bool, overwrite: bool) ->
         advice = "pass resume=True to go on with it, or overwrite=True to begin anew"
         store = Store.create(folder, about, plans, values, overwrite=overwrite, advice=advice)
         bind(buffer, store)
-        return store
-    store = Store.open(folder, writable=True)
+        return store, None
+    report = None
+    store: Store = open_damaged(folder, writable=True) if repair else Store.open(folder, writable=True)
     try:
+        if isinstance(store, DamagedStore):
+            report = repair_store(store)
         refuse_other(store, buffer)
         arrays, values = fitted(store, buffer)
-        if arrays is not store.arrays:
+        if arrays is not store.arrays or store.is_of_version_1 or report is not None:
             store.become(state.about(buffer), state.plans(buffer), arrays, values)
         bind(buffer, store)
         restore(buffer, store, values)
     except BaseException:
         store.close()
         raise
-    return store
+    return store, report
+
+
+def open_to_load(folder: Path, *, repair: bool = False, follow: bool = False) -> Store:
+    """Open a folder to load or follow what it holds.
+
+    :raises StorageError: if there is nothing, or a damaged folder is to be followed
+    """
+    if repair and follow:
+        raise StorageError("a folder cannot be followed and repaired at once; repair it with resume=True, repair=True")
+    return open_damaged(folder, writable=False) if repair else Store.open(folder)
 
 
 def bind(buffer: Any, store: Store) -> None:
@@ -258,9 +280,11 @@ def load_into(buffer: Any, store: Store) -> Checkpoint:
         if name not in slotted:
             array[...] = arrays[name]
     restore(buffer, store, values)
-    store.log.let_go_of_others([])
-    # Vectors do not remember a layout, without which nobody could read what is in the folder.
-    return Checkpoint(buffer, store, is_saved=arrays is store.arrays and not layouts)
+    store.log.close_others([])
+    # Vectors do not remember a layout, without which nobody could read what is in the folder. What was repaired is
+    # not in the folder yet.
+    is_saved = arrays is store.arrays and not layouts and not isinstance(store, DamagedStore)
+    return Checkpoint(buffer, store, is_saved=is_saved)
 
 
 def _layouts_of_vectors(store: Store, values: Mapping[str, Any], arrays: Mapping[str, Any]) -> dict[str, FrameLayout]:
@@ -328,7 +352,7 @@ def restore(buffer: Any, store: Store, values: dict[str, Any]) -> None:
     """
     try:
         codecs = {name: store.slots.reader.codec(address) for name, address in store.codecs.items()}
-        state.restore_values(buffer, values, codecs or state.codecs(buffer))
+        state.restore_values(buffer, values, {**state.codecs(buffer), **codecs})
     except (KeyError, TypeError, ValueError) as error:
         if isinstance(error, StorageError | CorruptPayload):
             raise

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sb3_compressed.buffers import replay
+from sb3_compressed.buffers.checkpoint import open_to_load
 from sb3_compressed.buffers.mixin import CompressedReplay
 from sb3_compressed.errors import StorageError
 from sb3_compressed.storage.store import Store
@@ -46,12 +47,13 @@ def load_checkpoint(folder: str | PathLike[str], *, follow: bool = False, repair
     classes of your own have as well.
 
     :param follow: whether to read the folder in place, while another process may write to it
-    :param repair: whether to go back to the last state before a damaged place instead of raising
+    :param repair: whether to exclude damaged transitions instead of raising, with a warning;
+        ``buffer.repair_report`` lists them. The folder stays as it is
     :param kwargs: arguments of the constructor in the places of those stored, as ``buffer_size``, ``device`` or ``env``
     :raises StorageError: if the folder holds no buffer, or one of a class that is not of this package
     :raises CorruptStorage: if a file is damaged
     """
-    store = Store.open(Path(folder), repair=repair)
+    store = open_to_load(Path(folder), repair=repair, follow=follow)
     return _class_in(store).of_store(store, kwargs, follow=follow)
 
 

@@ -91,6 +91,8 @@ class CompressedBuffer(_Base):
         :class:`~sb3_compressed.buffers.persistent.Persistent`
     :param resume: whether to go on with the buffer that the folder holds, the newest that fits
     :param overwrite: whether to begin anew in a folder that holds a buffer
+    :param repair: with ``resume``, whether to exclude damaged transitions instead of raising, with a warning;
+        ``repair_report`` lists them
     :raises ValueError: if an option is unknown or does not fit the space; the message lists what is allowed
     """
 
@@ -131,6 +133,7 @@ class CompressedBuffer(_Base):
         storage: Storage = "memory",
         resume: bool = False,
         overwrite: bool = False,
+        repair: bool = False,
         **kwargs: Any,
     ) -> None:
         if output_dtype not in get_args(OutputDtype):
@@ -172,16 +175,16 @@ class CompressedBuffer(_Base):
         self._put_arrays()
         for array in self._new_arrays.values():
             array.prepare()  # rather than at the first step of the training
-        self._open_storage(storage, resume=resume, overwrite=overwrite)
+        self._open_storage(storage, resume=resume, overwrite=overwrite, repair=repair)
         if not on_disk:
             self._warn_of_memory()
 
-    def _open_storage(self, storage: Any, *, resume: bool, overwrite: bool) -> None:
+    def _open_storage(self, storage: Any, *, resume: bool, overwrite: bool, repair: bool) -> None:
         """Keep compressed observations where the options say.
 
         :raises ValueError: if that is not possible
         """
-        if storage != "memory" or resume or overwrite:
+        if storage != "memory" or resume or overwrite or repair:
             raise StorageError(
                 f"storage is for replay buffers; a {type(self).__name__} is filled anew with each rollout"
             )

@@ -23,13 +23,16 @@ from sb3_compressed.buffers.checkpoint import (
     fitted,
     load_into,
     open_storage,
+    open_to_load,
     refuse_other,
     restore,
 )
+from sb3_compressed.buffers.repair import RepairReport, repair_store
 from sb3_compressed.buffers.resize import EPISODE_BEGINS
 from sb3_compressed.errors import CorruptStorage, StorageError
 from sb3_compressed.storage.log import place_in_log
-from sb3_compressed.storage.store import Store
+from sb3_compressed.storage.repair import DamagedStore
+from sb3_compressed.storage.store import RING_ROWS, Store
 
 if TYPE_CHECKING:
     from stable_baselines3.common.buffers import BaseBuffer as _Base
@@ -64,6 +67,8 @@ class Persistent(_Base):
     :meth:`save_checkpoint` writes the same format, each time what changed since the last.
     """
 
+    #: What was excluded when the buffer was loaded or resumed with ``repair=True``, ``None`` without.
+    repair_report: RepairReport | None = None
     _store: Store | None = None
     _checkpoint: Checkpoint | None = None
     #: How the folders that it was saved to were left.
@@ -81,13 +86,16 @@ class Persistent(_Base):
     optimize_memory_usage: bool
     given_arguments: dict[str, Any]
 
-    def _open_storage(self, storage: Any, *, resume: bool, overwrite: bool) -> None:
+    def _open_storage(self, storage: Any, *, resume: bool, overwrite: bool, repair: bool) -> None:
         if isinstance(storage, Followed):
             self._follow(storage.store)
         elif storage != "memory":
-            self._use(open_storage(self, Path(storage), resume=resume, overwrite=overwrite))
-        elif resume or overwrite:
-            raise StorageError("resume and overwrite are for storage=<folder>, got storage='memory'")
+            store, self.repair_report = open_storage(
+                self, Path(storage), resume=resume, overwrite=overwrite, repair=repair
+            )
+            self._use(store)
+        elif resume or overwrite or repair:
+            raise StorageError("resume, overwrite and repair are for storage=<folder>, got storage='memory'")
 
     def _use(self, store: Store) -> None:
         self._store, self._uncommitted, self._n_new_rows = store, [], 0
@@ -119,7 +127,7 @@ class Persistent(_Base):
         """
         row = self.pos
         self._n_new_rows += 1
-        self._uncommitted += [(name, row, row + 1) for name in self._row_names]
+        self._uncommitted.append((RING_ROWS, row, row + 1))
         if self.optimize_memory_usage:  # the next observation is in the row behind
             behind = (row + 1) % self.buffer_size
             self._uncommitted += [(name, behind, behind + 1) for name in self._row_names if is_observation(name)]
@@ -272,7 +280,8 @@ class Persistent(_Base):
             that, the newest are loaded
         :param follow: whether to read the folder in place instead of loading it, while another process may write to
             it; :meth:`refresh` takes in what that has added
-        :param repair: whether to go back to the last state before a damaged place instead of raising
+        :param repair: whether to exclude damaged transitions instead of raising; :attr:`repair_report` lists them. The
+            folder stays as it is
         :param kwargs: arguments of the constructor in the places of those stored, as ``device``, or ``env`` for
             hindsight replay
         :raises StorageError: if the folder holds no buffer, or one of another kind
@@ -280,7 +289,7 @@ class Persistent(_Base):
         """
         if buffer_size is not None:
             kwargs["buffer_size"] = buffer_size
-        return cls.of_store(Store.open(Path(folder), repair=repair), kwargs, follow=follow)
+        return cls.of_store(open_to_load(Path(folder), repair=repair, follow=follow), kwargs, follow=follow)
 
     @classmethod
     def of_store(cls, store: Store, given: Mapping[str, Any], *, follow: bool = False) -> Self:
@@ -289,7 +298,10 @@ class Persistent(_Base):
         :param store: it is the buffer's then, and closed if that cannot be made
         :param given: arguments of the constructor in the places of those stored
         """
+        report = None
         try:
+            if isinstance(store, DamagedStore):
+                report = repair_store(store)
             if PLACE & set(given):
                 raise StorageError(
                     f"what a folder holds is loaded into memory: pass {', '.join(sorted(PLACE & set(given)))} to "
@@ -306,7 +318,12 @@ class Persistent(_Base):
             if follow:
                 return _made(cls, store, {**arguments, "storage": Followed(store)})
             buffer = _made(cls, store, arguments)
-            buffer._checkpoint = load_into(buffer, store)
+            checkpoint = load_into(buffer, store)
+            buffer.repair_report = report
+            if report is None:
+                buffer._checkpoint = checkpoint
+            else:  # the next save there is of the whole buffer
+                buffer._saved = {store.log.folder.resolve(): place_in_log(store.log.folder) or ()}
         except BaseException:
             store.close()
             raise
@@ -341,7 +358,7 @@ class Persistent(_Base):
 OF_FOLDERS = {"_store", "_checkpoint", "_saved", "_uncommitted", "_checksums", "_last_arrays", "_n_new_rows"}
 OF_FOLDERS |= {"_row_names", "_plain_names"}
 #: Arguments that say where a buffer is, which is no matter of what is stored.
-PLACE = {"storage", "resume", "overwrite"}
+PLACE = {"storage", "resume", "overwrite", "repair"}
 #: What a folder must not say of the buffer that is made of it: a stranger's would reach for other folders.
 NOT_TOLD = PLACE | {"device", "env", "num_threads"}
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sb3_compressed.arrays import CompressedArray
+from sb3_compressed.buffers.resize import EPISODE_BEGINS
 from sb3_compressed.buffers.vectors import are_slots
 from sb3_compressed.errors import StorageError
 from sb3_compressed.storage.spaces import argument_from_data, data_of_argument, data_of_space, space_from_data
@@ -58,9 +59,9 @@ def plans(buffer: Any) -> dict[str, ArrayPlan]:
     """Return how each array of a buffer is stored, compressed ones as addresses of slots."""
     slotted = {name for names in streams(buffer).values() for name in names}
     return {
-        name: ArrayPlan(array.shape[:2], "<i8", is_table=True)
+        name: ArrayPlan(array.shape[:2], "<i8", is_table=True, is_ring=True)
         if name in slotted
-        else ArrayPlan(tuple(array.shape), array.dtype.str)
+        else ArrayPlan(tuple(array.shape), array.dtype.str, is_ring=name != EPISODE_BEGINS)
         for name, array in named_arrays(buffer).items()
     }
 

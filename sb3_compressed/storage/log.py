@@ -1,9 +1,13 @@
-"""A log in a folder: numbered segments, of which the last one tells the whole state.
+"""A log in a folder: numbered segments, of which some are snapshots.
 
-A segment begins with a *snapshot*, records that tell all that has to be known of the segments before it; so a log is
-opened by reading its last segment. Earlier ones are kept as long as its owner refers to what is in them. A new segment
-gets its name when its snapshot is on the disk, and until then there is the one before it: there is no moment without a
+A *snapshot* holds a whole state. The segments behind it hold what was written since, so a log is opened by reading the
+newest snapshot and what follows it, and a snapshot is deleted when the next one is there. Other segments are kept as long
+as their owner refers to what is in them. A segment gets its name when it is on the disk: there is no moment without a
 whole state.
+
+Each segment names the one before it and where that ended, and snapshots list the ids of the segments that their state
+refers to. Whoever opens a log for writing begins a segment of its own and changes no other one. So a copy of a folder
+(``cp -r``, hard links) may go its own way, and files of two such copies that are mixed up later are told apart.
 """
 
 from __future__ import annotations
@@ -12,7 +16,8 @@ import contextlib
 import os
 import re
 import secrets
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from itertools import pairwise
 from pathlib import Path
 from typing import BinaryIO
 
@@ -42,7 +47,15 @@ class Log:
         self.folder = folder.absolute()  # wherever the process goes
         #: Those that are open, by number.
         self.segments: dict[int, Segment] = {}
+        #: The ids of those that the state refers to or that follow its snapshot, by number.
+        self.ids: dict[int, int] = {}
+        #: Makes the first record of a segment that is no snapshot: what has to be known to read it.
+        self.describe: Callable[[], tuple[int, bytes]] | None = None
         self._last: Segment | None = None
+        #: The one that this log began and may append to.
+        self._own: Segment | None = None
+        #: The newest snapshot, by its number.
+        self._snapshot = -1
         self._retired: dict[int, Segment] = {}
         #: The one that is being begun, which is the last one as soon as it has its name.
         self._begun: Segment | None = None
@@ -51,12 +64,14 @@ class Log:
         self._lock = lock
         self._identity = secrets.randbits(64)
         self._next = 0
+        #: Bytes that the next segment has room for from the start.
+        self.room = 0
         #: Segments of the log in whose place this one comes.
         self._replaced: Iterable[int] = ()
 
     @classmethod
     def create(cls, folder: Path, *, overwrite: bool = False, advice: str = "") -> Log:
-        """Return a log without segments; :meth:`start_segment` makes the first one, and replaces what there was.
+        """Return a log without segments; :meth:`write_snapshot` makes the first one, and replaces what there was.
 
         :param advice: what a user can do where there is one already
         :raises StorageError: if the folder holds a log already, or something else
@@ -76,7 +91,7 @@ class Log:
 
     @classmethod
     def open(cls, folder: Path, *, writable: bool = False) -> Log:
-        """Open the log of a folder, of which no segment is open yet; see :meth:`open_last`.
+        """Open the log of a folder, of which no segment is open yet; see :meth:`open_chain`.
 
         :raises StorageError: if there is none, or another process writes to it
         """
@@ -88,54 +103,73 @@ class Log:
         log._next = max(segment_numbers(folder)) + 1
         return log
 
-    def open_last(self, number: int) -> Segment:
-        """Open a segment as the last one, and if the log is open for writing, to write to it.
+    def open_chain(self) -> list[Segment]:
+        """Open the newest snapshot and the segments that follow it, the last one to go on from.
 
-        :raises CorruptStorage: if its header is damaged
+        :raises CorruptStorage: if there is none, or one of them is damaged or missing
         """
         for other in [*self.segments]:
             self.segments.pop(other).close()
-        last = self._open_segment(number, writable=self._lock is not None)
-        self.segments[number] = self._last = last
-        self._identity = last.identity
-        return last
+        self._own, self.ids = None, {}
+        chain: list[Segment] = []
+        try:
+            for number in segment_numbers(self.folder)[::-1]:
+                if chain and number < chain[0].number - 1:
+                    raise CorruptStorage(f"{self._path(chain[0].number - 1)} is missing")
+                chain.insert(0, self.open_segment(number))
+                if chain[0].is_snapshot:
+                    break
+            else:
+                raise CorruptStorage(f"{self.folder} has no snapshot")
+            for before, after in pairwise(chain):
+                self.check_follows(before, after)
+        except BaseException:
+            for segment in chain:
+                segment.close()
+            raise
+        self.start_from(chain)
+        return chain
+
+    def start_from(self, chain: list[Segment]) -> None:
+        """Take a snapshot and what follows it for the state's."""
+        self._identity = chain[0].identity
+        self.segments = {segment.number: segment for segment in chain}
+        self.ids.update({segment.number: segment.id for segment in chain})
+        self._snapshot, self._last = chain[0].number, chain[-1]
+
+    def check_follows(self, before: Segment, after: Segment) -> None:
+        """Raise if a segment is not the one that was begun behind another.
+
+        :raises CorruptStorage: with both
+        """
+        if after.number != before.number + 1:
+            raise CorruptStorage(f"{self._path(before.number + 1)} is missing")
+        if after.identity != before.identity:
+            raise CorruptStorage(f"{after.path} does not belong here, it is of another buffer")
+        if after.previous_id != before.id:
+            raise CorruptStorage(
+                f"{after.path} does not follow {before.path}: they are of two copies of one buffer that were both "
+                "written to"
+            )
 
     def numbers(self) -> list[int]:
         """Return the numbers of the segments that there are, sorted."""
         return segment_numbers(self.folder)
 
-    def clean_up(self, *, repair: bool = False) -> None:
-        """Delete what a crash left unfinished, and what comes after the last segment.
-
-        :param repair: whether some of what was committed to the last one is given up
-        """
-        last = self.segment_to_write()
+    def clean_up(self) -> None:
+        """Delete what a crash left unfinished, what comes after the last segment, and what no state needs."""
+        self._check_writable()
+        last = self.last
         for path in self.folder.glob(f"*.{UNFINISHED}"):
             path.unlink()
         for number in segment_numbers(self.folder):
             if number > last.number:
                 self._path(number).unlink()
         self._next = last.number + 1
-        self._give_up_the_rest(repair=repair)
 
-    def _give_up_the_rest(self, *, repair: bool) -> None:
-        """Let the last segment end where it was read up to.
-
-        A folder that was copied from this one, or the other way round, goes on with the same file. To what a repair
-        gives up, those who follow may refer. They keep the file as it is, and this folder gets one of its own.
-        """
-        last = self.last
-        if last.n_names == 1 and not (repair and last.is_anything_behind(last.end)):
-            last.forget_the_rest()
-            return
-        unfinished = last.path.with_suffix(f".{UNFINISHED}")
-        with open(last.path, "rb") as source, open(unfinished, "wb") as target:
-            copy_bytes(source, target, last.end)
-        unfinished.replace(last.path)
-        own = Segment(last.path, writable=True)
-        own.end = last.end
-        self.segments[last.number] = self._last = own
-        last.close()
+    def skip_to(self, number: int) -> None:
+        """Begin the next segment with this number."""
+        self._next = number
 
     @property
     def last(self) -> Segment:
@@ -144,16 +178,20 @@ class Log:
         return self._last
 
     def segment_to_write(self) -> Segment:
-        """Return the last segment, for the one thread that writes: it knows whether another one was begun.
+        """Return the segment to append to, for the one thread that writes; it is begun if need be.
 
         :raises StorageError: if it is open for reading only, or in a process that was forked from the one that writes
+        :raises OSError: if the disk does not take another segment
         """
         self._check_writable()
         if self._begun is not None:
             self._settle()
-        last = self.last
-        last.settle()
-        return last
+        if self._own is None or self._own is not self._last:
+            self.begin_segment()
+        own = self._own
+        assert own is not None
+        own.settle()
+        return own
 
     @property
     def is_writable(self) -> bool:
@@ -163,21 +201,29 @@ class Log:
     def segment(self, number: int) -> Segment:
         """Return a segment, and open it first if need be.
 
-        :raises CorruptStorage: if it is not there, or damaged
+        :raises CorruptStorage: if it is not there, or damaged, or not the one that the state refers to
         """
         found = self.segments.get(number) or self._retired.get(number)
         if found is None:
-            found = self._open_segment(number)
+            found = self.open_segment(number)
             found.close()  # what is mapped needs no open file, only what still grows
             if found.identity != self._identity:
                 raise CorruptStorage(f"{found.path} does not belong here, it is of another buffer")
+            if found.id != self.ids.get(number, 0):
+                raise CorruptStorage(
+                    f"{found.path} does not belong here, it is of a copy of this buffer that was written to as well"
+                )
             self.segments[number] = found
         return found
 
-    def _open_segment(self, number: int, *, writable: bool = False) -> Segment:
+    def open_segment(self, number: int) -> Segment:
+        """Open a file of the folder.
+
+        :raises CorruptStorage: if it is not there, or is not the one of its number
+        """
         path = self._path(number)
         try:
-            segment = Segment(path, writable=writable)
+            segment = Segment(path)
         except FileNotFoundError:
             raise CorruptStorage(f"{path} is missing") from None
         if segment.number != number:
@@ -185,51 +231,83 @@ class Log:
             raise CorruptStorage(f"{path} does not belong here, it is number {segment.number} of its buffer")
         return segment
 
-    def newest(self) -> Segment:
-        """Return the last segment that there is by now.
+    def following(self) -> Segment | None:
+        """Return the segment that was begun behind the last one, which is read to its end first; ``None`` if none was.
 
-        :raises StorageError: if it is one of another log, in the place of this one
+        :raises CorruptStorage: if it is damaged, or cannot be read any more because there is a newer snapshot
         """
-        last = self.last
-        while (
-            number := max(segment_numbers(self.folder), default=last.number)
-        ) != last.number or last.is_another_at_its_path():
-            try:
-                for _ in last.records(last.end, is_growing=True):
-                    pass  # what was written to it before the next one was begun
-                newest = self._open_segment(number)
-            except CorruptStorage:
-                if number == max(segment_numbers(self.folder), default=number):
-                    raise
-                continue  # it has been deleted meanwhile
-            if newest.identity != self._identity:
-                newest.close()
-                raise StorageError(f"{self.folder} holds another buffer by now; open it anew")
-            self.segments[number] = self._last = newest
-            last.close()
-            break
-        return self.last
+        number = self.last.number + 1
+        if not self._path(number).exists():
+            return None
+        following = self.open_segment(number)
+        try:
+            self.check_follows(self.last, following)
+        except BaseException:
+            following.close()
+            raise
+        return following
 
-    def start_segment(self, snapshot: Iterable[tuple[int, bytes]], capacity: int) -> None:
-        """Begin the next segment.
+    def advance(self, segment: Segment) -> None:
+        """Go on with a segment that :meth:`following` returned."""
+        before = self.last
+        self.ids[segment.number] = segment.id
+        self.segments[segment.number] = self._last = segment
+        before.close()
 
-        :param snapshot: kinds and contents of the records that it begins with
-        :param capacity: the bytes that it is to have room for besides them
+    def is_replaced(self) -> bool:
+        """Return whether the folder holds other files by now than those that were opened."""
+        return self.last.is_another_at_its_path() or max(segment_numbers(self.folder), default=-1) < self.last.number
+
+    def adopt(self, other: Log) -> None:
+        """Go on with the segments that another log has open, which is of the same folder and of no use then."""
+        kept = {number: segment for number, segment in self.segments.items() if other.ids.get(number) == segment.id}
+        for number in [number for number in self.segments if number not in kept]:
+            self.segments.pop(number).close()
+        self.segments = {**kept, **other.segments}
+        self.ids, self._snapshot, self._last = other.ids, other._snapshot, other._last
+
+    @property
+    def identity(self) -> int:
+        """A number that all segments of a log, and of its copies, have in common."""
+        return self._identity
+
+    def begin_segment(self, room: int | None = None) -> None:
+        """Begin a segment to append to.
+
+        :param room: the bytes that it is to have room for from the start, here and in those that come later
         :raises StorageError: as :meth:`segment_to_write`
         :raises OSError: if the disk does not take it; the log goes on with the segment before
         """
+        self.room = self.room if room is None else room
+        description = () if self.describe is None else (self.describe(),)
+        self._begin(description, is_snapshot=False, room=self.room)
+
+    def write_snapshot(self, snapshot: Iterable[tuple[int, bytes]]) -> None:
+        """Write a segment from which on the whole state can be read.
+
+        :param snapshot: kinds and contents of its records
+        :raises StorageError: as :meth:`segment_to_write`
+        :raises OSError: if the disk does not take it; the log goes on with the segment before
+        """
+        self._begin(snapshot, is_snapshot=True)
+        for other in self._replaced:
+            self._path(other).unlink(missing_ok=True)
+        self._replaced = ()
+
+    def _begin(self, records: Iterable[tuple[int, bytes]], *, is_snapshot: bool, room: int = 0) -> None:
         self._check_writable()
         self._settle()
-        number = self._next
-        path = self._path(number)
+        path = self._path(self._next)
         unfinished = path.with_suffix(f".{UNFINISHED}")
-        segment = Segment.create(unfinished, number, self._identity)
+        unfinished.unlink(missing_ok=True)
         before = self._last
+        segment = Segment.create(unfinished, self._next, self._identity, previous=before, is_snapshot=is_snapshot)
         try:
-            for kind, content in snapshot:
+            for kind, content in records:
                 segment.append(kind, content)
-            segment.make_room(capacity)
-            if before is not None:
+            if room:
+                segment.make_room(room)
+            if before is not None and before is self._own:
                 before.flush()
             segment.flush()
             self._begun = segment
@@ -239,14 +317,22 @@ class Log:
                 segment.close()
                 unfinished.unlink(missing_ok=True)
             self._settle()
-        for other in self._replaced:
-            self._path(other).unlink(missing_ok=True)
-        self._replaced = ()
         with contextlib.suppress(OSError):  # there is nothing in it that the new one does not tell
             _flush_folder(self.folder)
             if before is not None:
-                before.append(SEALED, b"")  # whoever deletes the new one is found out
-                before.seal()
+                self._seal(before)
+
+    def _seal(self, segment: Segment) -> None:
+        """Record in a segment that another one follows, so that it is noticed if that is deleted."""
+        if not segment.is_writable:
+            again = Segment(segment.path, writable=True)
+            again.end = segment.end
+            segment.close()
+            segment = again
+        if segment.n_names == 1:  # else a copy shares the file, and goes its own way
+            segment.forget_the_rest()  # of a process that was killed
+            segment.append(SEALED, b"")
+        segment.seal()
 
     def _settle(self) -> None:
         """Write to what the folder says is the last segment, whatever interrupted its beginning."""
@@ -256,7 +342,12 @@ class Log:
             if path.exists():
                 begun.path = path
                 self._next = begun.number + 1
+                self.ids[begun.number] = begun.id
                 self.segments[begun.number] = self._last = begun
+                if begun.is_snapshot:
+                    self._snapshot = begun.number
+                else:
+                    self._own = begun
             else:
                 path.with_suffix(f".{UNFINISHED}").unlink(missing_ok=True)
             self._begun = None
@@ -278,21 +369,34 @@ class Log:
                     with open(source, "rb") as whole, open(target, "wb") as part:
                         copy_bytes(whole, part, source.stat().st_size)
             copy._next, copy._identity = self._next, self._identity
-            copy.start_segment(snapshot, 0)
+            copy.write_snapshot(snapshot)
         finally:
             copy.close()
 
     def keep(self, numbers: Iterable[int]) -> None:
-        """Delete all segments but some and the last one. Who reads them meanwhile can go on."""
-        self.segment_to_write()
-        kept = {*numbers, self.last.number}
+        """Delete all segments but some, the newest snapshot and what follows it. Who reads them meanwhile can go on."""
+        self._check_writable()
+        live = {*numbers}
         # One generation longer than the tables refer to them: other threads may be about to read.
-        self._retired = {number: self.segments.pop(number) for number in [*self.segments] if number not in kept}
+        self._retired = {
+            number: self.segments.pop(number)
+            for number in [*self.segments]
+            if number not in live and number < self._snapshot
+        }
         for number in segment_numbers(self.folder):
-            if number not in kept:
+            if number not in live and number < self._snapshot:
                 self._path(number).unlink(missing_ok=True)
+        self.ids = {number: own for number, own in self.ids.items() if number in live or number >= self._snapshot}
 
-    def let_go_of_others(self, numbers: Iterable[int]) -> None:
+    def nbytes(self, numbers: Iterable[int]) -> int:
+        """Return how many bytes some segments have."""
+        sizes = 0
+        for number in numbers:
+            with contextlib.suppress(OSError):
+                sizes += self._path(number).stat().st_size
+        return sizes
+
+    def close_others(self, numbers: Iterable[int]) -> None:
         """Close all segments but some and the last one, which others may have deleted."""
         kept = {*numbers, self.last.number}
         for number in [number for number in self.segments if number not in kept]:
@@ -308,17 +412,18 @@ class Log:
             return
         try:
             if self.is_writable and self._last is not None:
-                last = self.segment_to_write()
+                self._settle()
+                last = self.last
+                last.settle()
                 last.give_back_room()
                 self._left = last.tail()
         finally:
             self._lock.release()
             self._lock = None
 
-    def acquire(self, committing: int) -> None:
+    def acquire(self) -> None:
         """Write to the folder again, if nobody else did meanwhile.
 
-        :param committing: the kind of the records by which it is known that somebody did
         :raises StorageError: if somebody did, or does
         """
         if self._lock is not None:
@@ -331,17 +436,17 @@ class Log:
             last = self.last
             if segment_numbers(self.folder)[-1:] != [last.number]:
                 raise StorageError(changed)
-            again = Segment(self._path(last.number), writable=True)
-            is_committed_to = _is_committed_to(again, last.end, committing)
+            is_own = last is self._own
+            again = Segment(self._path(last.number), writable=is_own)
             again.end = last.end
-            # Somebody may have given up what is damaged and gone on from there.
-            is_as_left = self._left is None or again.tail() == self._left
-            if again.identity != self._identity or is_committed_to or not is_as_left:
+            if again.id != last.id or (self._left is not None and again.tail() != self._left):
                 again.close()
                 raise StorageError(changed)
             self.segments[last.number] = self._last = again
+            if is_own:
+                self._own = again
+                again.forget_the_rest()  # of a process that was killed
             self._next = last.number + 1
-            again.forget_the_rest()  # of a process that was killed
         except BaseException:
             self._lock.release()
             self._lock = None
@@ -372,14 +477,6 @@ def copy_bytes(source: BinaryIO, target: BinaryIO, nbytes: int) -> None:
     os.fsync(target.fileno())
 
 
-def _is_committed_to(segment: Segment, start: int, committing: int) -> bool:
-    """Tell whether there is a record of a kind behind an offset."""
-    try:
-        return any(record.kind == committing for record in segment.records(start))
-    except CorruptStorage:
-        return False  # cut short
-
-
 def holds_log(folder: Path) -> bool:
     """Tell whether there is a log in a folder."""
     return folder.is_dir() and bool(segment_numbers(folder))
@@ -394,7 +491,7 @@ def place_in_log(folder: Path) -> tuple[int, ...] | None:
         segment = Segment(path)
     except (OSError, CorruptStorage):
         return None
-    return segment.identity, segment.number, path.stat().st_size
+    return segment.identity, segment.number, segment.id, path.stat().st_size
 
 
 def segment_numbers(folder: Path) -> list[int]:

@@ -33,23 +33,26 @@ def uint32_at(address: int) -> int:
     )  # fmt: skip
 
 
-@kernel(types.boolean, INT, INT, INT)
-def is_whole(address: int, nbytes: int, seed: int) -> bool:
-    """Tell whether the checksum at an address is that of the bytes behind it, ``nbytes`` with it."""
-    return bool((xxh64(address + 4, nbytes - 4, np.uint64(seed)) & np.uint64(OFFSET)) == np.uint64(uint32_at(address)))
+@kernel(types.boolean, INT, INT, types.uint64)
+def is_whole(address: int, nbytes: int, seed: np.uint64) -> bool:
+    """Return whether the checksum at an address is that of the bytes behind it, ``nbytes`` with it."""
+    return bool((xxh64(address + 4, nbytes - 4, seed) & np.uint64(OFFSET)) == np.uint64(uint32_at(address)))
 
 
-@kernel(types.void, BYTES, INTS, INTS)
-def put_checksums(data: NDArray[np.uint8], bounds: NDArray[np.int64], seeds: NDArray[np.int64]) -> None:
+@kernel(types.void, BYTES, INTS, INTS, types.uint64)
+def put_checksums(
+    data: NDArray[np.uint8], bounds: NDArray[np.int64], seeds: NDArray[np.int64], segment_id: np.uint64
+) -> None:
     """Write the checksum of each part of some bytes to its first 4.
 
     :param bounds: where each part begins, and where the last one ends
     :param seeds: the seed of each checksum, but for where in these bytes the part begins
+    :param segment_id: the id of the segment that the bytes are for; every seed is XORed with it
     """
     base = data.ctypes.data
     for k in range(bounds.size - 1):
         part = base + bounds[k]
-        word = xxh64(part + 4, bounds[k + 1] - bounds[k] - 4, np.uint64(seeds[k] + bounds[k]))
+        word = xxh64(part + 4, bounds[k + 1] - bounds[k] - 4, np.uint64(seeds[k] + bounds[k]) ^ segment_id)
         put_low_bytes(part, word, 4)
 
 
@@ -66,7 +69,8 @@ def locate_stored(
 
     :param slots: addresses in the log, ``(n,)``
     :param first_segment: the number of the first segment in ``segments``
-    :param segments: where each segment is in memory, and how many bytes it has, 0 where there is none, ``(m, 2)``
+    :param segments: where each segment is in memory, how many bytes it has, 0 where there is none, and the bits of its
+        id, ``(m, 3)``
     :param codecs: is given the address in the log of each different codec, ``(at most,)``
     :param places: is given the address of each payload's bytes, how many they are, and the number of its codec,
         ``(n * n_frames, 3)``
@@ -88,7 +92,7 @@ def locate_stored(
         if n != n_frames:
             return OTHER
         if offset + SLOT_HEADER + 4 * n > segments[segment, 1] or not is_whole(
-            slot, SLOT_HEADER + 4 * n, offset + SLOT_SEED
+            slot, SLOT_HEADER + 4 * n, np.uint64(offset + SLOT_SEED) ^ np.uint64(segments[segment, 2])
         ):
             return CORRUPT - k
         for frame in range(n):
@@ -99,7 +103,7 @@ def locate_stored(
     n_codecs = 0
     for k in range(slots.size):
         segment = (slots[k] >> 32) - first_segment
-        base, size = segments[segment, 0], segments[segment, 1]
+        base, size, segment_id = segments[segment, 0], segments[segment, 1], np.uint64(segments[segment, 2])
         for frame in range(n_frames):
             place = places[k * n_frames + frame]
             begin = place[0]
@@ -107,7 +111,9 @@ def locate_stored(
             if begin + PAYLOAD_HEADER > size:
                 return CORRUPT - k
             nbytes = uint32_at(payload + 4)
-            if begin + PAYLOAD_HEADER + nbytes > size or not is_whole(payload, PAYLOAD_HEADER + nbytes, begin):
+            if begin + PAYLOAD_HEADER + nbytes > size or not is_whole(
+                payload, PAYLOAD_HEADER + nbytes, np.uint64(begin) ^ segment_id
+            ):
                 return CORRUPT - k
             codec = (segment + first_segment) << 32 | uint32_at(payload + 8)
             writer = n_codecs - 1

@@ -1,8 +1,8 @@
 """Slots on disk: what an array keeps of an item, written to a log and read from it.
 
 All that a slot needs is in the segment that it is in, so a segment can be deleted as soon as no table refers to one of
-its slots. Every part has a checksum of its own, the lower 32 bits of an XXH64 of what follows it with its own offset as
-the seed, and 2**32 more for a slot. Numbers are uint32, little-endian:
+its slots. Every part has a checksum of its own, the lower 32 bits of an XXH64 of what follows it; its seed is the
+part's own offset, and 2**32 more for a slot, XORed with the segment's id. Numbers are uint32, little-endian:
 
 - a *payload*: checksum, number of bytes, the offset of the codec that wrote it (0 where the array's codec does not
   learn), the bytes;
@@ -165,7 +165,7 @@ class SlotWriter:
             data = bytearray().join(pieces)
             seeds = np.full(len(bounds), start, np.int64)
             seeds[slot_parts] += SLOT_SEED
-            put_checksums(np.frombuffer(data, np.uint8), np.array([*bounds, len(data)], np.int64), seeds)
+            put_checksums(np.frombuffer(data, np.uint8), np.array([*bounds, len(data)], np.int64), seeds, np.uint64(segment.id))
             if segment.append(SLOTS, data) != start:
                 raise StorageError(f"somebody else wrote to {self._log.folder}")
         return offsets
@@ -205,7 +205,7 @@ class SlotReader:
     def __init__(self, log: Log) -> None:
         self._log = log
         self._codecs: dict[int, Codec] = {}
-        self._table: tuple[tuple[Any, ...], int, NDArray[np.int64]] = ((), 0, np.zeros((0, 2), np.int64))
+        self._table: tuple[tuple[Any, ...], int, NDArray[np.int64]] = ((), 0, np.zeros((0, 3), np.int64))
 
     def codec(self, address: int) -> Codec:
         """Return the codec at an address of the log, always the same object.
@@ -274,9 +274,10 @@ class SlotReader:
                 open_ones[number] = self._log.segment(number)
         segments = [open_ones[number] for number in sorted(open_ones)]
         first = segments[0].number
-        table = np.zeros((segments[-1].number - first + 1, 2), dtype=np.int64)
+        table = np.zeros((segments[-1].number - first + 1, 3), dtype=np.int64)
         for segment in segments:
-            table[segment.number - first] = segment.bytes.ctypes.data, len(segment.bytes)
+            segment_id = np.uint64(segment.id).view(np.int64)
+            table[segment.number - first] = segment.bytes.ctypes.data, len(segment.bytes), segment_id
         self._table = (tuple(segment.bytes for segment in segments), first, table)
         return self._table
 
@@ -314,7 +315,7 @@ class SlotReader:
         data = segment.bytes
         name = f"{segment.path}, the slot at byte {offset}"
         n = _number(data, offset + 4, name)
-        header = _part(data, offset, SLOT_HEADER + 4 * n, name, SLOT_SEED)
+        header = _part(data, offset, SLOT_HEADER + 4 * n, name, (offset + SLOT_SEED) ^ segment.id)
         places = struct.unpack_from(f"<{n}I", header, SLOT_HEADER)
         codecs: list[Any] = []
         payloads: list[bytes] = []
@@ -324,7 +325,7 @@ class SlotReader:
             found = known.payloads.get(key) or older.payloads.get(key)
             if found is None:
                 nbytes = _number(data, place + 4, name)
-                whole = _part(data, place, PAYLOAD_HEADER + nbytes, name)
+                whole = _part(data, place, PAYLOAD_HEADER + nbytes, name, place ^ segment.id)
                 codec = NUMBER.unpack_from(whole, 8)[0]
                 found = (codec and address_of(number, codec), whole[PAYLOAD_HEADER:])
                 known.payloads[key] = found
@@ -354,9 +355,9 @@ def _number(data: NDArray[np.uint8], offset: int, name: str) -> int:
     return int(NUMBER.unpack(data[offset : offset + 4].tobytes())[0])
 
 
-def _part(data: NDArray[np.uint8], offset: int, nbytes: int, name: str, seed: int = 0) -> bytes:
+def _part(data: NDArray[np.uint8], offset: int, nbytes: int, name: str, seed: int) -> bytes:
     """Return ``nbytes`` from an offset on, of which the first 4 are the checksum of the others."""
     part = data[offset : offset + nbytes].tobytes()
-    if len(part) < nbytes or short_checksum(part[4:], offset + seed) != part[:4]:
+    if len(part) < nbytes or short_checksum(part[4:], seed) != part[:4]:
         raise CorruptStorage(f"{name}, is damaged")
     return part

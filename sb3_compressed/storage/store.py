@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -23,24 +25,31 @@ from sb3_compressed.storage.slots import StoredSlots
 from sb3_compressed.storage.state import (
     COMMIT,
     PATCHES,
-    apply_patches,
+    SECTION,
+    Replay,
     commit_record,
     pack_patch,
-    patches_of,
+    pack_ring_row,
+    section_name,
+    snapshot_patches,
     split_commit,
 )
 from sb3_compressed.warning import warn_user
 
-__all__ = ["ArrayPlan", "Change", "Store"]
+__all__ = ["RING_ROWS", "ArrayPlan", "Change", "Store"]
 
 MANIFEST = 1  # a kind of record: JSON that says what the store is of, the first in every segment
 
-REPAIR = "; load_checkpoint(..., repair=True) goes back to the last whole state before"
+REPAIR = "; repair=True keeps what is not damaged"
 #: What a segment may come to in the middle of a change. Offsets in it have 32 bits.
 MAX_SEGMENT_NBYTES = 2 << 30
+#: Patches of a commit that have more bytes than this are records of their own: damage to one costs no others.
+MAX_COMMIT_NBYTES = 1 << 16
 
 #: Rows of an array by its name, from the first up to the last, that are as the array now has them.
 Change = tuple[str, int, int]
+#: In the place of a name: all arrays of the ring.
+RING_ROWS = ""
 
 
 @dataclass(frozen=True)
@@ -50,16 +59,18 @@ class ArrayPlan:
     :param shape: its shape
     :param dtype: its dtype, as NumPy's ``dtype.str``
     :param is_table: whether its elements are addresses of slots
+    :param is_ring: whether it has a row for each step, and steps write the same row of all arrays that have
     """
 
     shape: tuple[int, ...]
     dtype: str
     is_table: bool = False
+    is_ring: bool = dataclasses.field(default=False, compare=False)
 
     @classmethod
-    def of(cls, array: NDArray[Any], *, is_table: bool = False) -> ArrayPlan:
+    def of(cls, array: NDArray[Any], *, is_table: bool = False, is_ring: bool = False) -> ArrayPlan:
         """Return the plan of an array that there is."""
-        return cls(array.shape, array.dtype.str, is_table)
+        return cls(array.shape, array.dtype.str, is_table, is_ring)
 
     def zeros(self) -> NDArray[Any]:
         """Return the array, as it is before anything was written to it."""
@@ -84,9 +95,10 @@ class Store:
     :param values: a few numbers and texts, for JSON
     """
 
-    #: Bytes behind its snapshot after which a segment is full. A snapshot is to be a small part of it.
-    SEGMENT_NBYTES = 64 << 20
-    SEGMENT_SHARE = 2
+    #: Bytes after which a segment is full, at most and at least. In between, it is a part of what is live: so are the
+    #: bytes that nothing refers to any more, and the commits to be read when the folder is opened.
+    SEGMENT_NBYTES, MIN_SEGMENT_NBYTES = 64 << 20, 256 << 10
+    SEGMENT_SHARE = 8
 
     def __init__(
         self,
@@ -98,7 +110,6 @@ class Store:
     ) -> None:
         self.log = log
         self.about = dict(about)
-        self.plans = dict(plans)
         self.arrays: dict[str, Any] = dict(arrays)
         self.values = dict(values)
         #: The address of each codec that is in use, by a name of its own.
@@ -106,9 +117,17 @@ class Store:
         self.slots = StoredSlots(log)
         #: The segment that was the last one when codecs were told, and these.
         self._placed: tuple[int, dict[str, Codec]] = (-1, {})
+        self._set_plans(plans)
+        self._live_nbytes = 0
+        #: Whether anything was committed since the last snapshot.
+        self._has_commits = False
+        log.describe = self._manifest
+
+    def _set_plans(self, plans: Mapping[str, ArrayPlan]) -> None:
+        self.plans = dict(plans)
         self._numbers = {name: number for number, name in enumerate(self.plans)}
-        self._full_at = 0
-        self._followed: Segment | None = None
+        self._ring_names = [name for name, plan in self.plans.items() if plan.is_ring]
+        self._n_ring_rows = min((self.plans[name].shape[0] for name in self._ring_names), default=0)
 
     # -- making and opening ----------------------------------------------------------------------------------
 
@@ -132,35 +151,26 @@ class Store:
         log = Log.create(folder, overwrite=overwrite, advice=advice)
         try:
             store = cls(log, about, plans, {name: plan.zeros() for name, plan in plans.items()}, values)
-            store.start_segment()
+            store.write_snapshot()
         except BaseException:
             log.close()
             raise
         return store
 
     @classmethod
-    def open(cls, folder: Path, *, writable: bool = False, repair: bool = False) -> Store:
+    def open(cls, folder: Path, *, writable: bool = False) -> Store:
         """Open a store as it was after the last commit.
 
         :param writable: whether to write to it, which one process can
-        :param repair: whether to go back to the last commit before a damaged place instead of raising; after a power
-            cut, that is the last state that reached the disk
         :raises StorageError: if there is none, or another process writes to it
         :raises CorruptStorage: if a file that is read is damaged
         """
         log = Log.open(folder, writable=writable)
         try:
-            is_growing = not writable and FolderLock.is_held(folder)
-            try:
-                store = cls._opened(log, is_growing=is_growing, writable=writable, repair=repair)
-            except CorruptStorage:
-                if is_growing or writable or not FolderLock.is_held(folder):
-                    raise
-                # Somebody began to write meanwhile.
-                store = cls._opened(log, is_growing=True, writable=writable, repair=repair)
+            store = cls._opened(log, writable=writable)
             if writable:
-                log.clean_up(repair=repair)
-                store._start_to_write()
+                log.clean_up()
+                store._room()
             else:
                 store._hold_segments()  # somebody may begin to write at any time
         except BaseException:
@@ -169,57 +179,99 @@ class Store:
         return store
 
     @classmethod
-    def _opened(cls, log: Log, *, is_growing: bool, writable: bool, repair: bool) -> Store:
-        """Return the store of which the last segment tells, or to repair it, the last one that is whole."""
-        numbers = log.numbers()
-        for number in reversed(numbers):
+    def _opened(cls, log: Log, *, writable: bool) -> Store:
+        """Return the store of which the newest snapshot and what follows it tell."""
+        while True:
+            is_growing = not writable and FolderLock.is_held(log.folder)
+            numbers = log.numbers()
             try:
-                segment = log.open_last(number)
-                store = cls(log, *_manifest(segment, is_growing=is_growing), {}, {})
-                store.arrays = {name: plan.zeros() for name, plan in store.plans.items()}
-                is_newest = number == numbers[-1]
-                store._read(segment, is_growing=is_growing or not is_newest, repair=repair)
-                return store
-            except CorruptStorage as error:  # noqa: PERF203  # rarely more than once
-                if not writable and log.numbers() != numbers:  # deleted or begun meanwhile
-                    return cls._opened(log, is_growing=True, writable=writable, repair=repair)
-                if not repair or number == numbers[0]:
-                    raise CorruptStorage(f"{error}{'' if repair else REPAIR}") from error
-                warn_user(f"{error}; what was committed after the segment before it is given up")
-        raise StorageError(f"{log.folder} holds no buffer")
+                return cls._of_chain(log, log.open_chain(), is_growing=is_growing)
+            except CorruptStorage as error:
+                if writable or (log.numbers() == numbers and is_growing == FolderLock.is_held(log.folder)):
+                    raise CorruptStorage(f"{error}{REPAIR}") from error
+                # Somebody began to write meanwhile, or wrote another snapshot.
 
-    def _read(self, segment: Segment, *, is_growing: bool, repair: bool = False, start: int | None = None) -> None:
+    @classmethod
+    def _of_chain(cls, log: Log, chain: list[Segment], *, is_growing: bool) -> Store:
+        manifest = Manifest.of(chain[0], is_growing=is_growing)
+        store = cls(log, manifest.about, manifest.plans, {}, {})
+        store.arrays = {name: plan.zeros() for name, plan in store.plans.items()}
+        log.ids.update(manifest.segments)
+        for segment, following in zip_longest(chain, chain[1:]):
+            limit = None if following is None else following.previous_end
+            store._read(segment, is_growing=is_growing, limit=limit, is_snapshot=segment is chain[0])
+        return store
+
+    def _read(
+        self,
+        segment: Segment,
+        *,
+        is_growing: bool,
+        start: int | None = None,
+        limit: int | None = None,
+        is_snapshot: bool = False,
+    ) -> None:
         """Take in what was committed to a segment.
 
         :param start: where to begin, if not with the segment
-        :raises CorruptStorage: if it is damaged, unless something is committed before and ``repair`` says to give up
-            what comes after
+        :param limit: where it ends, if another one follows it
+        :param is_snapshot: whether it has to have a commit
+        :raises CorruptStorage: if it is damaged
         """
-        arrays = [*self.arrays.values()]
+        replay = Replay([*self.arrays.values()], self.ring_numbers)
         pending: list[NDArray[np.uint8]] = []
         committed = start
         try:
-            for record in segment.records(*([] if start is None else [start]), is_growing=is_growing):
+            for record in segment.records(start, is_growing=is_growing, limit=limit):
                 if record.kind == PATCHES:
                     pending.append(record.content)
                 elif record.kind == COMMIT:
-                    values, patches = split_commit(record.content)
-                    for content in [*pending, patches]:
-                        apply_patches(content, arrays)
-                    self.values.update(values.get("values", {}))
-                    self.codecs.update(values.get("codecs", {}))
-                    pending = []
-                    committed = segment.end
-                elif record.kind == SEALED and not is_growing:
+                    told, patches = split_commit(record.content)
+                    self.apply_commit(told, [*pending, patches], replay)
+                    pending, committed = [], segment.end
+                elif record.kind == SECTION:
+                    self._take_section(record.content)
+                elif record.kind == SEALED and limit is None and not is_growing:
                     raise CorruptStorage(f"the segment after {segment.path} is missing")
-            if committed is None:
+        finally:
+            replay.finish()
+        if committed is None:
+            if is_snapshot:
                 raise CorruptStorage(f"{segment.path} is damaged: it has no whole snapshot")
-        except CorruptStorage as error:
-            if not repair or committed is None:
-                raise
-            warn_user(f"{error}; what was committed after byte {committed} of {segment.path} is given up")
-        segment.end = committed
-        self._followed = segment
+            committed = segment.start
+        if limit is None:
+            segment.end = committed
+        self._has_commits = not is_snapshot or self._has_commits
+
+    @property
+    def ring_numbers(self) -> list[int]:
+        """The numbers of the arrays that have a row for each step."""
+        return [self._numbers[name] for name in self._ring_names]
+
+    @property
+    def n_ring_rows(self) -> int:
+        """How many rows these have."""
+        return self._n_ring_rows
+
+    def apply_commit(self, told: Mapping[str, Any], patches: Iterable[NDArray[np.uint8]], replay: Replay) -> None:
+        """Take in a commit.
+
+        :param told: its values
+        :param patches: those of the records before it, and its own
+        :param replay: applies them
+        :raises CorruptStorage: if one does not fit
+        """
+        for part in patches:
+            behind = replay.apply(part)
+            if behind is not None:
+                self.values["pos"] = behind
+        self.values.update(told.get("values", {}))
+        self.codecs.update(told.get("codecs", {}))
+
+    def _take_section(self, content: NDArray[np.uint8]) -> None:
+        name = section_name(content)
+        if name[:1].isupper():
+            raise StorageError(f"{self.log.folder} has the section {name!r}, which needs a newer version to be read")
 
     def refresh(self) -> bool:
         """Take in what another process has committed since; return whether that is anything.
@@ -239,7 +291,7 @@ class Store:
                 live = self.live_segments()
                 for each in live:
                     self.log.segment(each)
-                self.log.let_go_of_others(live)
+                self.log.close_others(live)
                 self.slots.reader.forget_others(live)
                 return
             except CorruptStorage:
@@ -248,23 +300,48 @@ class Store:
                     raise
 
     def _catch_up(self) -> None:
-        last = self.log.newest()
-        if last is self._followed:
-            self._read(last, is_growing=True, start=last.end)
-            return
-        about, plans = _manifest(last, is_growing=True)
-        if (about, plans) != (self.about, self.plans):
-            raise StorageError(f"{self.log.folder} holds another buffer by now; open it anew")
-        fresh = Store(self.log, about, plans, {name: plan.zeros() for name, plan in plans.items()}, {})
-        fresh._read(last, is_growing=True)
-        if self._followed is not None and self._followed.number == last.number:  # a repair went back in it
-            self.slots.reader.forget_others(())
+        while True:
+            last, numbers = self.log.last, self.log.numbers()
+            try:
+                following = None if self.log.is_replaced() else self.log.following()
+                if following is not None and not following.is_snapshot:
+                    self._read(last, is_growing=True, start=last.end, limit=following.previous_end)
+                    self.log.advance(following)
+                    self._read(following, is_growing=True)
+                elif following is None and numbers[-1:] == [last.number]:
+                    self._read(last, is_growing=True, start=last.end)
+                    if self.log.numbers() == numbers:
+                        return
+                else:
+                    self._reopen()
+            except CorruptStorage:
+                if self.log.numbers() == numbers:
+                    raise
+                # There is a newer snapshot, and what was to be read has been deleted.
+
+    def _reopen(self) -> None:
+        """Take in what the folder holds by now as a whole."""
+        log = Log.open(self.log.folder)
+        try:
+            fresh = Store._opened(log, writable=False)
+            if log.identity != self.log.identity or (fresh.about, fresh.plans) != (self.about, self.plans):
+                raise StorageError(f"{self.log.folder} holds another buffer by now; open it anew")
+        except BaseException:
+            log.close()
+            raise
         # Only now, when all of it could be read.
+        self.log.adopt(log)
+        self.slots.reader.forget_others(())  # a repair may have given up what they were of
         for name, array in self.arrays.items():
             array[...] = fresh.arrays[name]
-        self.values, self.codecs, self._followed = fresh.values, fresh.codecs, fresh._followed
+        self.values, self.codecs = fresh.values, fresh.codecs
 
     # -- writing ---------------------------------------------------------------------------------------------
+
+    @property
+    def is_of_version_1(self) -> bool:
+        """Whether its state is in a snapshot of version 1 of the format, which does not tell what the ring is."""
+        return self.log.last.id == 0
 
     def commit(self, changes: Iterable[Change], values: Mapping[str, Any], codecs: Mapping[str, Codec]) -> None:
         """Make rows of the arrays, and all slots they refer to, part of what is stored.
@@ -273,29 +350,48 @@ class Store:
         :param codecs: those in use, which :attr:`codecs` tells where to find
         :raises OSError: if the disk does not take it; nothing is committed then
         """
-        number_of, arrays = self._numbers, self.arrays
-        patches = [pack_patch(number_of[name], arrays[name], first, last) for name, first, last in changes]
-        self._commit(patches, values, codecs)
+        arrays, patches, n_bytes = self.arrays, [], 0
+        segment = self.log.segment_to_write()
+        pos = None
+        for name, first, last in changes:
+            if name == RING_ROWS:
+                ring = [arrays[each] for each in self._ring_names]
+                for row in range(first, last):
+                    patches.append(pack_ring_row(ring, row))
+                    pos = (row + 1) % self._n_ring_rows
+            else:
+                patches.append(pack_patch(self._numbers[name], arrays[name], first, last))
+            n_bytes += len(patches[-1]) if patches else 0
+            if n_bytes > MAX_COMMIT_NBYTES:
+                segment.append(PATCHES, b"".join(patches))
+                patches, n_bytes = [], 0
+        self._commit(patches, values, codecs, pos)
 
-    def _commit(self, patches: Iterable[bytes], values: Mapping[str, Any], codecs: Mapping[str, Codec]) -> None:
+    def _commit(
+        self, patches: Iterable[bytes], values: Mapping[str, Any], codecs: Mapping[str, Codec], pos: int | None
+    ) -> None:
+        """Commit patches.
+
+        :param pos: what the value of this name is after the patches
+        """
         told: dict[str, Any] = {}
-        if changed := {
-            name: value for name, value in values.items() if name not in self.values or self.values[name] != value
-        }:
+        known = self.values if pos is None else {**self.values, "pos": pos}
+        if changed := {name: value for name, value in values.items() if name not in known or known[name] != value}:
             told["values"] = changed
         segment = self.log.segment_to_write()
         if places := self._new_places(codecs, segment.number):
             told["codecs"] = places
         segment.append(COMMIT, commit_record(told, patches))
         # The caller may change in place what is no number or text.
-        self.values.update({name: _own(value) for name, value in changed.items()})
+        self.values = {**known, **{name: _own(value) for name, value in changed.items()}}
         self.codecs.update(places)
         self._placed = (segment.number, {**codecs})
+        self._has_commits = True
         if segment.end > self._full_at:
             try:
-                self.start_segment()
+                self.write_snapshot()
             except OSError as error:  # what was to be committed is; another segment can wait
-                self._full_at = segment.end + self._capacity() // 8
+                self._full_at = segment.end + self._capacity()
                 warn_user(f"{self.log.folder} cannot begin another file, and goes on with the last one: {error}")
 
     def _new_places(self, codecs: Mapping[str, Codec], segment: int) -> dict[str, int]:
@@ -326,49 +422,69 @@ class Store:
         """
         if codecs is not None:
             self.codecs = {name: self.slots.writer.place_of_codec(codec) for name, codec in codecs.items()}
-        self.about, self.plans, self.values = dict(about), dict(plans), dict(values)
+        self.values = dict(values)
+        self.replace_arrays(about, plans, arrays)
+        self.write_snapshot()
+
+    def replace_arrays(
+        self, about: Mapping[str, Any], plans: Mapping[str, ArrayPlan], arrays: Mapping[str, Any]
+    ) -> None:
+        """Have other arrays from now on; the next snapshot makes that part of what is stored."""
+        self.about = dict(about)
+        self._set_plans(plans)
         self.arrays = {name: arrays[name] for name in plans}
-        self._numbers = {name: number for number, name in enumerate(plans)}
-        self.start_segment()
 
     def make_room(self) -> None:
         """Begin another segment in the middle of a change, if the last one becomes too large. None is given up."""
         if self.log.last.end > MAX_SEGMENT_NBYTES:
-            committed = Store.open(self.log.folder)
-            self._start_segment(committed)
-            committed.close()
+            self.log.begin_segment(self._capacity())
 
-    def start_segment(self) -> None:
-        """Begin another segment, and give up those that nothing committed refers to. There must be no change yet."""
-        self._start_segment(self)
-        self.keep_live_segments()
-
-    def keep_live_segments(self) -> None:
-        """Give up what nothing committed refers to. There must be no change yet."""
+    def write_snapshot(self) -> None:
+        """Write all that is committed to a segment of its own, and give up those that nothing committed refers to."""
         live = self.live_segments()
+        self.log.write_snapshot(self._snapshot(live))
+        self._has_commits = False
+        self.keep_live_segments(live)
+        self._room()
+
+    def keep_live_segments(self, live: set[int] | None = None) -> None:
+        """Delete segments that nothing committed refers to. There must be no change that is not committed.
+
+        :param live: what :meth:`live_segments` returned, if that is known
+        """
+        live = self.live_segments() if live is None else live
         self.log.keep(live)
         self.slots.reader.forget_others(live)
 
-    def _start_segment(self, committed: Store) -> None:
-        capacity = self._capacity()
-        self.log.start_segment(committed._snapshot(), capacity)
-        self._full_at = self.log.last.end + capacity
-
-    def _start_to_write(self) -> None:
-        capacity = self._capacity()
-        self.log.last.make_room(capacity)
-        self._full_at = capacity
+    def _room(self) -> None:
+        """Let the next segment be as large as it should be now."""
+        self._live_nbytes = self.log.nbytes(self.live_segments())
+        self._full_at = self._capacity()
+        self.log.room = self._full_at
 
     def _capacity(self) -> int:
-        """Return the bytes that a segment is to have besides its snapshot."""
+        """Return the bytes that a segment is to have."""
         state = sum(math.prod(plan.shape) * np.dtype(plan.dtype).itemsize for plan in self.plans.values())
-        return min(max(self.SEGMENT_NBYTES, self.SEGMENT_SHARE * state), MAX_SEGMENT_NBYTES // 2)
+        share = max(self._live_nbytes, state) // self.SEGMENT_SHARE
+        return min(max(self.MIN_SEGMENT_NBYTES, share), self.SEGMENT_NBYTES)
 
-    def _snapshot(self) -> Iterator[tuple[int, bytes]]:
-        plans = {name: [list(plan.shape), plan.dtype, plan.is_table] for name, plan in self.plans.items()}
-        yield MANIFEST, json.dumps({"about": self.about, "arrays": plans}).encode()
+    def _manifest(self, live: Iterable[int] = ()) -> tuple[int, bytes]:
+        """Return the record that every segment begins with."""
+        told = {
+            "about": self.about,
+            "arrays": {
+                name: [list(plan.shape), plan.dtype, plan.is_table, plan.is_ring] for name, plan in self.plans.items()
+            },
+            "segments": {str(number): f"{self.log.ids.get(number, 0):016x}" for number in sorted(live)},
+            "values": self.values,
+            "codecs": self.codecs,
+        }
+        return MANIFEST, json.dumps(told).encode()
+
+    def _snapshot(self, live: Iterable[int]) -> Iterator[tuple[int, bytes]]:
+        yield self._manifest(live)
         for name, array in self.arrays.items():
-            for patch in patches_of(self._numbers[name], array):
+            for patch in snapshot_patches(self._numbers[name], array):
                 yield PATCHES, patch
         yield COMMIT, commit_record({"values": self.values, "codecs": self.codecs})
 
@@ -390,7 +506,8 @@ class Store:
         :raises StorageError: if the folder is not empty
         :raises OSError: if the disk does not take it
         """
-        self.log.copy_to(folder, self.live_segments(), self._snapshot())
+        live = self.live_segments()
+        self.log.copy_to(folder, live, self._snapshot(live))
 
     def flush(self) -> None:
         """Return when everything committed outlives a power cut."""
@@ -402,15 +519,15 @@ class Store:
 
     def acquire(self) -> None:
         """Write to the folder again; see :meth:`Log.acquire`."""
-        self.log.acquire(COMMIT)
-        try:
-            self._start_to_write()
-        except BaseException:
-            self.log.release()
-            raise
+        self.log.acquire()
 
     def close(self) -> None:
         """Let go of the folder. Slots can still be read from what is open already."""
+        if self.log.is_writable and self._has_commits:
+            try:
+                self.write_snapshot()  # so that it is opened in no time
+            except OSError as error:  # all is committed as it is
+                warn_user(f"{self.log.folder} takes longer to open, since its last snapshot is not there: {error}")
         self.log.close()
 
 
@@ -418,22 +535,49 @@ def _own(value: Any) -> Any:
     return copy.deepcopy(value) if isinstance(value, dict | list) else value
 
 
-def _manifest(segment: Segment, *, is_growing: bool = False) -> tuple[dict[str, Any], dict[str, ArrayPlan]]:
-    """Return what a segment says of the store and its arrays."""
-    for record in segment.records(is_growing=is_growing):
+@dataclass(frozen=True)
+class Manifest:
+    """What the first record of a segment tells.
+
+    :param about: what a reader has to know before it reads
+    :param plans: the arrays, by name
+    :param segments: the ids of the segments that the state refers to, by number
+    :param values: a few numbers and texts, as they were when the segment was begun
+    :param codecs: the addresses of the codecs in use, likewise
+    """
+
+    about: dict[str, Any]
+    plans: dict[str, ArrayPlan]
+    segments: dict[int, int]
+    values: dict[str, Any]
+    codecs: dict[str, int]
+
+    @classmethod
+    def of(cls, segment: Segment, *, is_growing: bool = False) -> Manifest:
+        """Return that of a segment.
+
+        :raises CorruptStorage: if it has none, or one that makes no sense
+        """
+        record = next(segment.records(is_growing=is_growing), None)
+        if record is None or record.kind != MANIFEST:
+            raise CorruptStorage(f"{segment.path} does not say what it is of")
+        return cls.parse(record.content.tobytes(), str(segment.path))
+
+    @classmethod
+    def parse(cls, content: bytes, name: str) -> Manifest:
+        """Return what the content of a record tells.
+
+        :param name: where it comes from, for messages
+        :raises CorruptStorage: if it makes no sense
+        """
         try:
-            if record.kind != MANIFEST:
-                break
-            told = json.loads(record.content.tobytes())
-            plans = {
-                name: ArrayPlan(tuple(shape), dtype, is_table)
-                for name, (shape, dtype, is_table) in told["arrays"].items()
-            }
-            for name, plan in plans.items():
+            told = json.loads(content)
+            plans = {name: ArrayPlan(tuple(plan[0]), *plan[1:]) for name, plan in told["arrays"].items()}
+            for each, plan in plans.items():
                 plan.zeros()
                 if plan.is_table and plan.dtype != "<i8":
-                    raise ValueError(f"{name} is to hold addresses, and is of dtype {plan.dtype}")
-            return dict(told["about"]), plans
+                    raise ValueError(f"{each} is to hold addresses, and is of dtype {plan.dtype}")
+            segments = {int(number): int(own, 16) for number, own in told.get("segments", {}).items()}
+            return cls(dict(told["about"]), plans, segments, dict(told.get("values", {})), dict(told.get("codecs", {})))
         except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, MemoryError, RecursionError) as error:
-            raise CorruptStorage(f"{segment.path}: what it says of itself makes no sense: {error}") from error
-    raise CorruptStorage(f"{segment.path} does not say what it is of")
+            raise CorruptStorage(f"{name}: what it says of itself makes no sense: {error}") from error

@@ -1,0 +1,254 @@
+"""Opening a damaged folder: what is whole is read, and what is not is named."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sb3_compressed.errors import CorruptPayload, CorruptStorage, StorageError
+from sb3_compressed.storage.lock import FolderLock
+from sb3_compressed.storage.log import Log
+from sb3_compressed.storage.segment import Record, Segment
+from sb3_compressed.storage.state import COMMIT, PATCHES, Replay, split_commit
+from sb3_compressed.storage.store import MANIFEST, Manifest, Store
+
+__all__ = ["DamagedStore", "damaged_slots", "open_damaged"]
+
+#: Slots that are checked at once.
+SLOTS_AT_ONCE = 1 << 14
+
+
+class DamagedStore(Store):
+    """A store of which parts may be lost.
+
+    :ivar damages: a line for each damaged part that was found
+    :ivar lost_rows: the rows of the ring of which something could not be read, a mask ``(n_rows,)``
+    """
+
+    damages: list[str]
+    lost_rows: NDArray[np.bool_]
+
+    def drop_damaged_codecs(self) -> None:
+        """Forget the codecs in use that cannot be read: whoever writes begins with new ones."""
+        for name, address in [*self.codecs.items()]:
+            try:
+                self.slots.reader.codec(address)
+            except CorruptStorage as error:
+                self.damages.append(str(error))
+                del self.codecs[name]
+
+
+def open_damaged(folder: Path, *, writable: bool) -> DamagedStore:
+    """Open a store of which files may be damaged or missing, with all commits that can be read.
+
+    Where the newest snapshot is damaged, its state is put together from the commits in all files that there are.
+
+    :param writable: whether to write to it; nothing is changed before :meth:`Store.write_snapshot` is called
+    :raises StorageError: if there is none, or a process writes to it
+    :raises CorruptStorage: if nothing of it can be read
+    """
+    log = Log.open(folder, writable=writable)
+    try:
+        if not writable and FolderLock.is_held(folder):
+            raise StorageError(f"{folder} is being written to; close the buffer that writes to it before repairing")
+        damages: list[str] = []
+        segments = _readable_segments(log, damages)
+        store = _Reader(log, segments, damages).read()
+        if writable:
+            log.skip_to(max(log.numbers()) + 1)
+    except BaseException:
+        log.close()
+        raise
+    return store
+
+
+def _readable_segments(log: Log, damages: list[str]) -> list[Segment]:
+    """Return the segments of one buffer that can be opened, sorted; those of the newest if there are several.
+
+    :raises CorruptStorage: if there is none
+    """
+    found: list[Segment] = []
+    for number in log.numbers():
+        try:
+            found.append(log.open_segment(number))
+        except (CorruptStorage, OSError) as error:  # noqa: PERF203  # rare
+            damages.append(str(error))
+    if not found:
+        raise CorruptStorage(f"{log.folder} has no file that can be read: {'; '.join(damages)}")
+    newest = next((segment for segment in reversed(found) if segment.is_snapshot), found[-1])
+    damages += [f"{each.path} is of another buffer" for each in found if each.identity != newest.identity]
+    return [segment for segment in found if segment.identity == newest.identity]
+
+
+class _Reader:
+    """Reads what can be read of some segments.
+
+    :param segments: sorted; some may be missing in between
+    """
+
+    def __init__(self, log: Log, segments: list[Segment], damages: list[str]) -> None:
+        self.log, self.segments, self.damages = log, segments, damages
+
+    def read(self) -> DamagedStore:
+        """Return the store.
+
+        :raises CorruptStorage: if no segment tells what it is of
+        """
+        snapshots = [index for index, segment in enumerate(self.segments) if segment.is_snapshot]
+        start = snapshots[-1] if snapshots else 0
+        chain = self._chain(start)
+        # The snapshot is all that is needed, unless it is damaged.
+        n_damages = len(self.damages)
+        is_whole = bool(snapshots) and not any(
+            isinstance(part, CorruptStorage) for part in chain[0].undamaged_records(_limit(chain, 0))
+        )
+        used = chain if is_whole else [*self.segments[:start], *chain]
+        self.store = self._empty_store(used)
+        self.is_covered = [np.full(len(array), is_whole) for array in self.store.arrays.values()]
+        self.is_behind_damage = len(self.damages) > n_damages
+        for index, segment in enumerate(used):
+            if index and segment.number != used[index - 1].number + 1:
+                self.is_behind_damage = True
+            self._read(segment, _limit(used, index))
+        self._finish(used)
+        return self.store
+
+    def _chain(self, start: int) -> list[Segment]:
+        """Return a snapshot and what follows it, as far as that is of the same copy of the buffer."""
+        chain = [self.segments[start]]
+        for segment in self.segments[start + 1 :]:
+            if segment.number != chain[-1].number + 1:
+                self.damages.append(f"{self.log.folder}: files between {chain[-1].number} and {segment.number} are missing")
+            elif segment.previous_id != chain[-1].id:
+                self.damages.append(f"{segment.path} does not follow {chain[-1].path}; it and what follows it is given up")
+                break
+            chain.append(segment)
+        return chain
+
+    def _empty_store(self, used: list[Segment]) -> DamagedStore:
+        for segment in reversed(used):
+            for part in segment.undamaged_records():
+                if isinstance(part, Record) and part.kind == MANIFEST:
+                    manifest = Manifest.parse(part.content.tobytes(), str(segment.path))
+                    store = DamagedStore(self.log, manifest.about, manifest.plans, {}, {})
+                    store.arrays = {name: plan.zeros() for name, plan in store.plans.items()}
+                    store.damages = self.damages
+                    store.lost_rows = np.zeros(store.n_ring_rows, np.bool_)
+                    return store
+                break
+        raise CorruptStorage(f"{self.log.folder}: no file says what it is of: {'; '.join(self.damages)}")
+
+    def _read(self, segment: Segment, limit: int | None) -> None:
+        store, pending, n_damages = self.store, [], len(self.damages)
+        replay = self._replay(self.is_covered)
+        for part in segment.undamaged_records(limit):
+            if isinstance(part, CorruptStorage):
+                self.damages.append(str(part))
+                self.is_behind_damage = True
+                continue
+            try:
+                if part.kind == MANIFEST:
+                    self._take_manifest(Manifest.parse(part.content.tobytes(), str(segment.path)), segment)
+                elif part.kind == PATCHES and segment.is_snapshot and segment.id:
+                    replay.apply(part.content)  # whatever becomes of the others
+                elif part.kind == PATCHES:
+                    pending.append(part.content)
+                elif part.kind == COMMIT:
+                    replay.finish()
+                    self._take_commit(part, pending, replay)
+                    pending = []
+            except CorruptStorage as error:
+                self.damages.append(f"{segment.path}: {error}")
+                self.is_behind_damage, pending = True, []
+        replay.finish()
+        if segment.is_snapshot and segment.id and len(self.damages) == n_damages:
+            self.is_behind_damage = False
+        self.end = segment.end
+
+    def _replay(self, is_covered: list[NDArray[np.bool_]]) -> Replay:
+        store = self.store
+        return Replay([*store.arrays.values()], store.ring_numbers, is_covered)
+
+    def _take_manifest(self, manifest: Manifest, segment: Segment) -> None:
+        self.log.ids.update(manifest.segments)
+        if segment.id == 0:  # version 1 has the values in a commit
+            return
+        self._lose_rows_up_to(manifest.values.get("pos"), ())
+        self.store.values, self.store.codecs = manifest.values, manifest.codecs
+        if not segment.is_snapshot:
+            self.is_behind_damage = False
+
+    def _take_commit(self, record: Record, pending: list[NDArray[np.uint8]], replay: Replay) -> None:
+        store = self.store
+        told, patches = split_commit(record.content)
+        if not self.is_behind_damage:
+            store.apply_commit(told, [*pending, patches], replay)
+            return
+        before = store.values.get("pos")
+        is_written = [np.zeros(len(array), np.bool_) for array in store.arrays.values()]
+        own = self._replay(is_written)
+        store.apply_commit(told, [*pending, patches], own)
+        own.finish()
+        for covered, written in zip(self.is_covered, is_written, strict=True):
+            covered |= written
+        after, store.values["pos"] = store.values.get("pos"), before
+        written_rows = [np.flatnonzero(is_written[number]) for number in store.ring_numbers[:1]]
+        self._lose_rows_up_to(after, *written_rows)
+        if after is not None:
+            store.values["pos"] = after
+        self.is_behind_damage = False
+
+    def _lose_rows_up_to(self, pos: Any, written: Iterable[int]) -> None:
+        """Note that the rows before the one that is written next were written by commits that are damaged.
+
+        :param written: rows of these that are known all the same
+        """
+        before, n_rows = self.store.values.get("pos"), self.store.n_ring_rows
+        if not (type(pos) is type(before) is int and 0 <= pos < max(n_rows, 1) and 0 <= before < max(n_rows, 1)):
+            return
+        rows = (before + np.arange((pos - before) % max(n_rows, 1))) % max(n_rows, 1)
+        self.store.lost_rows[np.setdiff1d(rows, np.asarray(written, dtype=np.int64))] = True
+        self.store.lost_rows[np.asarray(written, dtype=np.int64)] = False
+
+    def _finish(self, used: list[Segment]) -> None:
+        store = self.store
+        for number in store.ring_numbers:
+            store.lost_rows |= ~self.is_covered[number]
+        self.log.start_from(used)
+        last = used[-1]
+        if not last.is_writable:
+            last.end = self.end
+        store.drop_damaged_codecs()
+
+
+def _limit(segments: list[Segment], index: int) -> int | None:
+    """Return where a segment ends, if the one that follows it says so."""
+    if index + 1 < len(segments) and segments[index + 1].number == segments[index].number + 1:
+        return segments[index + 1].previous_end
+    return None
+
+
+def damaged_slots(store: Store, name: str) -> tuple[NDArray[np.bool_], list[str]]:
+    """Return which slots of a table cannot be read, a mask of its shape, and what is wrong with each.
+
+    All bytes of the slots, their payloads and codecs are checked, some at a time.
+    """
+    table = store.arrays[name]
+    addresses, places = np.unique(table, return_inverse=True)
+    is_damaged = np.zeros(len(addresses), np.bool_)
+    damages: list[str] = []
+    start = 0
+    while start < len(addresses):
+        some = addresses[start : start + SLOTS_AT_ONCE]
+        try:
+            store.slots.load(some)
+            start += len(some)
+        except CorruptPayload as error:
+            is_damaged[start + error.index] = True
+            damages.append(error.reason)
+            start += error.index + 1
+    return is_damaged[places].reshape(table.shape), damages
