@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.buffers import state
@@ -82,6 +83,8 @@ class Persistent(_Base):
     _last_arrays: dict[str, CompressedArray]
     #: How many rows were added since the last flush.
     _n_new_rows: int
+    #: What the last ``add`` changed, as it was before.
+    _before: tuple[list[tuple[NDArray[Any], int, NDArray[Any]]], int, bool, int, int]
 
     optimize_memory_usage: bool
     given_arguments: dict[str, Any]
@@ -121,24 +124,50 @@ class Persistent(_Base):
             raise StorageError(f"{self._store.log.folder} is not open for writing here; nothing was added")
 
     def _expect_row(self, done: Any) -> None:
-        """Know that the next row, and what an ``add`` changes besides, is to be committed.
+        """Remember what the next ``add`` changes: it is to be committed, or undone.
 
         :param done: whether episodes end with it, ``(n_envs,)``
         """
         row = self.pos
-        self._n_new_rows += 1
-        self._uncommitted.append((RING_ROWS, row, row + 1))
+        changes: list[Change] = [(RING_ROWS, row, row + 1)]
         if self.optimize_memory_usage:  # the next observation is in the row behind
             behind = (row + 1) % self.buffer_size
-            self._uncommitted += [(name, behind, behind + 1) for name in self._row_names if is_observation(name)]
-        self._uncommitted += hindsight_changes(self, row, done)
+            changes += [(name, behind, behind + 1) for name in self._row_names if is_observation(name)]
+        changes += hindsight_changes(self, row, done)
+        self._before = self._values_of(changes), row, self.full, len(self._uncommitted), self._n_new_rows
+        self._n_new_rows += 1
+        self._uncommitted += changes
+
+    def _values_of(self, changes: list[Change]) -> list[tuple[NDArray[Any], int, NDArray[Any]]]:
+        """Return copies of the rows that are to be changed, each with its array and where it begins."""
+        assert self._store is not None
+        arrays = self._store.arrays
+        return [
+            (arrays[each], first, arrays[each][first:last].copy())
+            for name, first, last in changes
+            for each in (self._row_names if name == RING_ROWS else [name])
+        ]
+
+    def _undo_row(self) -> None:
+        """Be as before the last ``add``, which could not be committed."""
+        values, self.pos, self.full, n_uncommitted, self._n_new_rows = self._before
+        for array, first, rows in values:
+            array[first : first + len(rows)] = rows
+        del self._uncommitted[n_uncommitted:]
 
     def _commit(self) -> None:
-        """Commit all that is not committed yet."""
+        """Commit all that is not committed yet.
+
+        :raises OSError: if the disk does not take it; the buffer is as it was before the last ``add`` then
+        """
         store, arrays = self._store, self._last_arrays
         assert store is not None
         self._take_in_rebound()
-        store.commit(self._uncommitted, state.values(self, arrays), state.codecs(self, arrays))
+        try:
+            store.commit(self._uncommitted, state.values(self, arrays), state.codecs(self, arrays))
+        except Exception:
+            self._undo_row()
+            raise
         self._uncommitted = []
 
     def _take_in_rebound(self) -> None:
@@ -356,7 +385,7 @@ class Persistent(_Base):
 
 #: Attributes that copies and pickles do not have: they are in memory, whole, and the folder goes its own way.
 OF_FOLDERS = {"_store", "_checkpoint", "_saved", "_uncommitted", "_checksums", "_last_arrays", "_n_new_rows"}
-OF_FOLDERS |= {"_row_names", "_plain_names"}
+OF_FOLDERS |= {"_row_names", "_plain_names", "_before"}
 #: Arguments that say where a buffer is, which is no matter of what is stored.
 PLACE = {"storage", "resume", "overwrite", "repair"}
 #: What a folder must not say of the buffer that is made of it: a stranger's would reach for other folders.

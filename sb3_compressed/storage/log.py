@@ -260,7 +260,12 @@ class Log:
 
     def adopt(self, other: Log) -> None:
         """Go on with the segments that another log has open, which is of the same folder and of no use then."""
-        kept = {number: segment for number, segment in self.segments.items() if other.ids.get(number) == segment.id}
+        last = self.last  # of which not all need have been read
+        kept = {
+            number: segment
+            for number, segment in self.segments.items()
+            if segment is not last and other.ids.get(number) == segment.id
+        }
         for number in [number for number in self.segments if number not in kept]:
             self.segments.pop(number).close()
         self.segments = {**kept, **other.segments}

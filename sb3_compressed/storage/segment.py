@@ -411,6 +411,11 @@ class Segment:
         self._shorten()
         self._is_dirty = False
 
+    def truncate(self, end: int) -> None:
+        """Cut off records from an offset on."""
+        self.end = end
+        self.forget_the_rest()
+
     def give_back_room(self) -> None:
         """Make the file as long as what was written to it, if room was made in it."""
         if self._has_room:

@@ -114,6 +114,10 @@ class SlotWriter:
             self._segment = segment.number  # only now: whatever interrupts this, no place in another one is known
         return segment
 
+    def reset(self) -> None:
+        """Forget all that was written, of which some is there no more."""
+        self._segment = -1
+
     def _forget(self) -> None:
         self._recent, self._older = {}, {}
 

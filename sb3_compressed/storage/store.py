@@ -118,7 +118,8 @@ class Store:
         #: The segment that was the last one when codecs were told, and these.
         self._placed: tuple[int, dict[str, Codec]] = (-1, {})
         self._set_plans(plans)
-        self._live_nbytes = 0
+        #: Bytes after which the segment that is written to is full; 0 if that is not known yet.
+        self._live_nbytes = self._full_at = 0
         #: Whether anything was committed since the last snapshot.
         self._has_commits = False
         log.describe = self._manifest
@@ -350,22 +351,34 @@ class Store:
         :param codecs: those in use, which :attr:`codecs` tells where to find
         :raises OSError: if the disk does not take it; nothing is committed then
         """
-        arrays, patches, n_bytes = self.arrays, [], 0
+        arrays, patches, nbytes, pos = self.arrays, [], 0, None
         segment = self.log.segment_to_write()
-        pos = None
-        for name, first, last in changes:
-            if name == RING_ROWS:
-                ring = [arrays[each] for each in self._ring_names]
-                for row in range(first, last):
-                    patches.append(pack_ring_row(ring, row))
-                    pos = (row + 1) % self._n_ring_rows
-            else:
-                patches.append(pack_patch(self._numbers[name], arrays[name], first, last))
-            n_bytes += len(patches[-1]) if patches else 0
-            if n_bytes > MAX_COMMIT_NBYTES:
-                segment.append(PATCHES, b"".join(patches))
-                patches, n_bytes = [], 0
-        self._commit(patches, values, codecs, pos)
+        start, has_patches = segment.end, False
+        try:
+            for name, first, last in changes:
+                if name == RING_ROWS:
+                    ring = [arrays[each] for each in self._ring_names]
+                    patches += [pack_ring_row(ring, row) for row in range(first, last)]
+                    pos = last % self._n_ring_rows
+                else:
+                    patches.append(pack_patch(self._numbers[name], arrays[name], first, last))
+                nbytes += len(patches[-1]) if patches else 0
+                if nbytes > MAX_COMMIT_NBYTES:
+                    has_patches = True
+                    segment.append(PATCHES, b"".join(patches))
+                    patches, nbytes = [], 0
+            self._commit(patches, values, codecs, pos)
+        except Exception:
+            if has_patches:  # which are not committed, and must not become part of the next commit
+                segment.truncate(start)
+                self.slots.writer.reset()
+            raise
+        if segment.end > self._full_at:
+            try:
+                self.write_snapshot()
+            except (OSError, StorageError) as error:  # what was to be committed is; another segment can wait
+                self._full_at = segment.end + self._capacity()
+                warn_user(f"{self.log.folder} cannot begin another file, and goes on with the last one: {error}")
 
     def _commit(
         self, patches: Iterable[bytes], values: Mapping[str, Any], codecs: Mapping[str, Codec], pos: int | None
@@ -387,12 +400,6 @@ class Store:
         self.codecs.update(places)
         self._placed = (segment.number, {**codecs})
         self._has_commits = True
-        if segment.end > self._full_at:
-            try:
-                self.write_snapshot()
-            except OSError as error:  # what was to be committed is; another segment can wait
-                self._full_at = segment.end + self._capacity()
-                warn_user(f"{self.log.folder} cannot begin another file, and goes on with the last one: {error}")
 
     def _new_places(self, codecs: Mapping[str, Codec], segment: int) -> dict[str, int]:
         """Return the addresses of codecs that are other ones than before.
@@ -520,6 +527,8 @@ class Store:
     def acquire(self) -> None:
         """Write to the folder again; see :meth:`Log.acquire`."""
         self.log.acquire()
+        if not self._full_at:
+            self._room()
 
     def close(self) -> None:
         """Let go of the folder. Slots can still be read from what is open already."""

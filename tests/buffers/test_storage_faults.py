@@ -72,6 +72,7 @@ def test_beginning_a_segment_can_fail_anywhere(
 
     owner: Any = {"_flush_folder": log_module, "rename": Path}.get(place, Segment)
     for _ in range(3):
+        writer.add_step(buffer, writer.newest(buffer) + 1)  # the file that is written to is there
         segments = len(list(folder.glob("*.log")))
         with monkeypatch.context() as patch, pytest.warns() if error is OSError and place in (
             "flush", "make_room", "rename",
