@@ -19,7 +19,7 @@ from sb3_compressed.buffers.vectors import VectorSlots
 from sb3_compressed.errors import CorruptPayload, CorruptStorage, StorageError
 from sb3_compressed.storage.checksum import checksum
 from sb3_compressed.storage.log import holds_log, place_in_log
-from sb3_compressed.storage.repair import DamagedStore, open_damaged
+from sb3_compressed.storage.repair import DamagedStore, move_slots_from_damaged_files, open_damaged
 from sb3_compressed.storage.state import rows_of_chunk
 from sb3_compressed.storage.store import Change, Store
 
@@ -221,10 +221,12 @@ def open_storage(
     try:
         if isinstance(store, DamagedStore):
             report = repair_store(store)
+            move_slots_from_damaged_files(store)
         refuse_other(store, buffer)
         arrays, values = fitted(store, buffer)
         if arrays is not store.arrays or store.is_of_version_1 or report is not None:
-            store.become(state.about(buffer), state.plans(buffer), arrays, values)
+            codecs = {name: store.slots.reader.codec(address) for name, address in store.codecs.items()}
+            store.become(state.about(buffer), state.plans(buffer), arrays, values, codecs)
         bind(buffer, store)
         restore(buffer, store, values)
     except BaseException:

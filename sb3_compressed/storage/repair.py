@@ -16,7 +16,7 @@ from sb3_compressed.storage.segment import Record, Segment
 from sb3_compressed.storage.state import COMMIT, PATCHES, Replay, split_commit
 from sb3_compressed.storage.store import MANIFEST, Manifest, Store
 
-__all__ = ["DamagedStore", "damaged_slots", "open_damaged"]
+__all__ = ["DamagedStore", "damaged_slots", "move_slots_from_damaged_files", "open_damaged"]
 
 #: Slots that are checked at once.
 SLOTS_AT_ONCE = 1 << 14
@@ -84,6 +84,36 @@ def _readable_segments(log: Log, damages: list[str]) -> list[Segment]:
     return [segment for segment in found if segment.identity == newest.identity]
 
 
+def move_slots_from_damaged_files(store: Store) -> None:
+    """Write the slots that are in damaged files anew, so that nothing refers to these any more.
+
+    All slots that tables refer to have to be whole; see :func:`damaged_slots`.
+    """
+    numbers = [number for number in sorted(store.live_segments()) if _is_damaged(store.log, number)]
+    tables = [store.arrays[name] for name, plan in store.plans.items() if plan.is_table]
+    for number in numbers:
+        addresses = np.unique(np.concatenate([np.unique(table[table >> 32 == number]) for table in tables]))
+        addresses = addresses[addresses != 0]
+        moved = np.zeros_like(addresses)
+        for start in range(0, len(addresses), SLOTS_AT_ONCE):
+            store.make_room()
+            slots = store.slots.load(addresses[start : start + SLOTS_AT_ONCE])
+            moved[start : start + SLOTS_AT_ONCE] = store.slots.write([*slots])
+        for table in tables:
+            is_there = (table >> 32 == number) & (table != 0)
+            table[is_there] = moved[np.searchsorted(addresses, table[is_there])]
+
+
+def _is_damaged(log: Log, number: int) -> bool:
+    segment = log.open_segment(number)
+    try:
+        return any(True for _ in segment.damages())
+    except CorruptStorage:
+        return True
+    finally:
+        segment.close()
+
+
 class _Reader:
     """Reads what can be read of some segments.
 
@@ -139,7 +169,6 @@ class _Reader:
                     store.damages = self.damages
                     store.lost_rows = np.zeros(store.n_ring_rows, np.bool_)
                     return store
-                break
         raise CorruptStorage(f"{self.log.folder}: no file says what it is of: {'; '.join(self.damages)}")
 
     def _read(self, segment: Segment, limit: int | None) -> None:

@@ -60,7 +60,7 @@ NO_HEADER = bytes(RECORD_NBYTES)
 #: Offsets have 32 bits.
 MAX_NBYTES = (1 << 32) - 1
 TAIL = 4096
-MIN_GROWTH = 16 << 20
+MIN_GROWTH = 1 << 20
 
 
 class Record(NamedTuple):
@@ -229,7 +229,11 @@ class Segment:
         :raises StorageError: if the segment would become too large for its offsets
         """
         if record_nbytes(len(content)) > self.room:
-            self.make_room(max(record_nbytes(len(content)), min(MIN_GROWTH, MAX_NBYTES - self.end)))
+            nbytes = record_nbytes(len(content))
+            try:
+                self.make_room(max(nbytes, min(MIN_GROWTH, MAX_NBYTES - self.end)))
+            except OSError:  # there may be room for this one
+                self.make_room(nbytes)
         data = bytearray().join((NO_HEADER, content, LAST))
         put_header(np.frombuffer(data, dtype=np.uint8), kind, np.uint64(self.id))
         self.settle()

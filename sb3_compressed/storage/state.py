@@ -55,7 +55,9 @@ NAME_SIZE = struct.Struct("<H")
 #: Patches of more bytes than this are compressed, if it helps.
 MIN_COMPRESSED_NBYTES = 1024
 #: Bytes of one patch when a whole array is written; damage to one costs that many.
-CHUNK_NBYTES = 1 << 14
+CHUNK_NBYTES = 1 << 13
+#: Patches that a whole array has at least, if it has as many rows.
+MIN_CHUNKS = 64
 #: Rows of the ring that are collected before they are written to the arrays.
 MAX_COLLECTED = 1 << 12
 
@@ -99,9 +101,9 @@ def is_zero(array: Any) -> bool:
 
 
 def rows_of_chunk(array: Any) -> int:
-    """Return how many rows are told at once."""
+    """Return how many rows are written at once, and lost at once if they are damaged: few of a small array, too."""
     row_nbytes: int = math.prod(array.shape[1:]) * array.dtype.itemsize
-    return max(1, CHUNK_NBYTES // max(1, row_nbytes))
+    return max(1, min(CHUNK_NBYTES // max(1, row_nbytes), -(-len(array) // MIN_CHUNKS)))
 
 
 def commit_record(values: Mapping[str, Any], patches: Iterable[bytes] = ()) -> bytes:

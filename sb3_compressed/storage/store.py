@@ -493,6 +493,7 @@ class Store:
         for name, array in self.arrays.items():
             for patch in snapshot_patches(self._numbers[name], array):
                 yield PATCHES, patch
+        yield self._manifest(live)  # again: damage to one costs nothing
         yield COMMIT, commit_record({"values": self.values, "codecs": self.codecs})
 
     def live_segments(self) -> set[int]:

@@ -321,7 +321,7 @@ buffer = writer.new_buffer(storage=folder)
 for number in range(1, 20):
     writer.add_step(buffer, number)
 end = buffer._store.log.last.end
-for room in (0, 40, *range(200, 6000, 150)):
+for room in (0, 40, 50_000, *range(200, 3000, 100)):
     before = writer.newest(buffer)
     resource.setrlimit(resource.RLIMIT_FSIZE, (end + room, resource.RLIM_INFINITY))
     failed = False
