@@ -308,13 +308,13 @@ class Log:
         before = self._last
         segment = Segment.create(unfinished, self._next, self._identity, previous=before, is_snapshot=is_snapshot)
         try:
-            for kind, content in records:
-                segment.append(kind, content)
+            segment.append_many(records)
             if room:
                 segment.make_room(room)
-            if before is not None and before is self._own:
-                before.flush()
-            segment.flush()
+            if is_snapshot:  # what it takes the place of is deleted
+                if before is not None and before is self._own:
+                    before.flush()
+                segment.flush()
             self._begun = segment
             unfinished.rename(path)
         finally:
@@ -323,7 +323,8 @@ class Log:
                 unfinished.unlink(missing_ok=True)
             self._settle()
         with contextlib.suppress(OSError):  # there is nothing in it that the new one does not tell
-            _flush_folder(self.folder)
+            if is_snapshot:
+                _flush_folder(self.folder)
             if before is not None:
                 self._seal(before)
 
@@ -409,7 +410,13 @@ class Log:
 
     def flush(self) -> None:
         """Return when all that was written outlives a power cut."""
-        self.segment_to_write().flush()
+        self._check_writable()
+        self._settle()
+        if self._own is not None and self._own is self._last:
+            self._own.settle()
+            self._own.flush()
+        with contextlib.suppress(OSError):  # where folders cannot be opened
+            _flush_folder(self.folder)
 
     def release(self) -> None:
         """Let others write to the folder, and go on reading."""

@@ -30,7 +30,7 @@ import secrets
 import struct
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from io import FileIO
 from pathlib import Path
 from typing import NamedTuple
@@ -228,14 +228,33 @@ class Segment:
         :raises OSError: if the disk does not take it; there is then no such record
         :raises StorageError: if the segment would become too large for its offsets
         """
-        if record_nbytes(len(content)) > self.room:
-            nbytes = record_nbytes(len(content))
-            try:
-                self.make_room(max(nbytes, min(MIN_GROWTH, MAX_NBYTES - self.end)))
-            except OSError:  # there may be room for this one
-                self.make_room(nbytes)
+        offset = self.next_offset
+        self._append(self._packed(kind, content))
+        return offset
+
+    def append_many(self, records: Iterable[tuple[int, bytes]]) -> None:
+        """Write records, of which kinds and contents are given, many at a time."""
+        data = bytearray()
+        for kind, content in records:
+            data += self._packed(kind, content)
+            if len(data) > CHUNK:
+                self._append(data)
+                data = bytearray()
+        if data:
+            self._append(data)
+
+    def _packed(self, kind: int, content: bytes | bytearray) -> bytearray:
         data = bytearray().join((NO_HEADER, content, LAST))
         put_header(np.frombuffer(data, dtype=np.uint8), kind, np.uint64(self.id))
+        return data
+
+    def _append(self, data: bytearray) -> None:
+        nbytes = len(data)
+        if nbytes > self.room:
+            try:
+                self.make_room(max(nbytes, min(MIN_GROWTH, MAX_NBYTES - self.end)))
+            except OSError:  # there may be room for this
+                self.make_room(nbytes)
         self.settle()
         self._is_dirty = True
         try:
@@ -243,10 +262,8 @@ class Segment:
         except OSError:
             self.forget_the_rest()
             raise
-        offset = self.end + RECORD_NBYTES
-        self.end += len(data)
+        self.end += nbytes
         self._is_dirty = False
-        return offset
 
     def settle(self) -> None:
         """If an interrupt came into the last record, keep it if it is whole, since others may have read it."""
@@ -431,9 +448,8 @@ class Segment:
         self._has_room = False
 
     def seal(self) -> None:
-        """Close the file, as long as what was written to it, when all of it is on the disk."""
+        """Close the file, as long as what was written to it."""
         self.give_back_room()
-        self.flush()
         self.close()
 
     def flush(self) -> None:

@@ -57,7 +57,7 @@ MIN_COMPRESSED_NBYTES = 1024
 #: Bytes of one patch when a whole array is written; damage to one costs that many.
 CHUNK_NBYTES = 1 << 13
 #: Patches that a whole array has at least, if it has as many rows.
-MIN_CHUNKS = 64
+MIN_CHUNKS = 32
 #: Rows of the ring that are collected before they are written to the arrays.
 MAX_COLLECTED = 1 << 12
 

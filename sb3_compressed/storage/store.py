@@ -97,7 +97,7 @@ class Store:
 
     #: Bytes after which a segment is full, at most and at least. In between, it is a part of what is live: so are the
     #: bytes that nothing refers to any more, and the commits to be read when the folder is opened.
-    SEGMENT_NBYTES, MIN_SEGMENT_NBYTES = 64 << 20, 256 << 10
+    SEGMENT_NBYTES, MIN_SEGMENT_NBYTES = 64 << 20, 512 << 10
     SEGMENT_SHARE = 8
 
     def __init__(
