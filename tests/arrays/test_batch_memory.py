@@ -78,6 +78,7 @@ def test_two_batches_take_turns_where_the_one_before_still_has_a_name() -> None:
     assert batch is not None
 
 
+@needs_counts
 def test_copies_and_pickles_have_memory_of_their_own() -> None:
     memory = BatchMemory()
     place = memory.empty(SHAPE, BYTE).ctypes.data
