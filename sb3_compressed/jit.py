@@ -66,7 +66,7 @@ def kernel(result: types.Type, *arguments: types.Type, nogil: bool = True) -> Ca
     """
 
     def compile_function(function: Function) -> Function:
-        compiled = numba.njit(nogil=nogil)(function)
+        compiled: Any = numba.njit(nogil=nogil)(function)
         code_cache = new_kernel_cache(function)
         if code_cache is not None:
             compiled._cache = code_cache  # numba's own is set in the same way, by enable_caching()

@@ -78,7 +78,7 @@ def new_kernel_cache(function: Callable[..., Any]) -> KernelCache | None:
         return None
 
 
-class KernelCache(FunctionCache):  # type: ignore[misc]
+class KernelCache(FunctionCache):
     """The machine code of one kernel in the folder where numba would keep it.
 
     Numba's own cache looks for changes only in the file that a function is in, raises on files that were cut short or
@@ -92,7 +92,7 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
     """
 
     def __init__(self, function: Callable[..., Any], digest: str) -> None:
-        super().__init__(function)  # finds the folder
+        super().__init__(function)  # type: ignore[no-untyped-call]  # finds the folder
         self._digest = digest
         # Not numba's name, which has the line: files of earlier sources are found by what comes before the digest.
         module = Path(function.__code__.co_filename).stem
@@ -115,7 +115,7 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
         """Write what was compiled for a signature; where that fails, nothing is left behind."""
         if not self._impl.check_cachable(data) or source_digest() != self._digest:
             return  # also if the package was updated while this process was compiling
-        code = dumps(self._impl.reduce(data))
+        code = dumps(self._impl.reduce(data))  # type: ignore[no-untyped-call]
         path = self._path(sig, data.codegen)
         unfinished = path.with_name(f"{path.name}.tmp.{uuid4().hex[:16]}")
         try:
@@ -136,7 +136,8 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
 
     def _path(self, sig: Any, codegen: Any) -> Path:
         settings = [getattr(config, name, None) for name in SETTINGS]
-        key = repr((self._index_key(sig, codegen), numba.__version__, llvmlite.__version__, sys.version, settings))
+        numbas_key = self._index_key(sig, codegen)  # type: ignore[no-untyped-call]
+        key = repr((numbas_key, numba.__version__, llvmlite.__version__, sys.version, settings))
         return (
             Path(self._cache_path) / f"{self._stem}{self._digest}-{hashlib.sha256(key.encode()).hexdigest()[:16]}.nbc"
         )

@@ -1,4 +1,4 @@
-"""Probes: what is relied on beyond what Python and NumPy promise, tried once; where it does not hold, others do the work.
+"""Probes: what is relied on beyond what Python and NumPy promise is tried once; where it fails, there is a fallback.
 
 ============================================  ===================================  =====================================
 Relied on                                     Used by, to                          Without it
@@ -49,8 +49,8 @@ def references_are_counted() -> bool:
     for make_holder in (
         lambda: holders[0][2:4],  # type: ignore[index]
         lambda: np.ndarray((2, 4), np.float64, block).reshape(-1).view(np.int64),
-        lambda: memoryview(block),
-        lambda: np.asarray(memoryview(block)[8:]),
+        lambda: block.data,
+        lambda: np.asarray(block.data[8:]),
         lambda: [block],
     ):
         holders.append(make_holder())

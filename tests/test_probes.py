@@ -102,7 +102,8 @@ for kind, cls, space in (
             batch = buffer.sample(64)
             take(batch.observations)
             take(batch.next_observations)
-rollout = (RolloutBuffer if is_plain else CompressedRolloutBuffer)(64, image, spaces.Discrete(2), n_envs=2, device="cpu")
+cls = RolloutBuffer if is_plain else CompressedRolloutBuffer
+rollout = cls(64, image, spaces.Discrete(2), n_envs=2, device="cpu")
 for _ in range(3):
     rollout.reset()
     for _ in range(64):

@@ -68,12 +68,15 @@ class BatchMemory:
         if nbytes < self.MIN_NBYTES or not REFERENCES_ARE_COUNTED:
             return np.empty(shape, dtype=dtype)
         block = self._take(nbytes)
+        if block is None:
+            if self.nbytes + nbytes > self.MAX_NBYTES:
+                return np.empty(shape, dtype=dtype)
+            block = np.empty(nbytes, dtype=np.uint8)
         array: NDArray[Any] = np.ndarray(shape, dtype, block)  # refers to it
-        if self.nbytes + block.nbytes <= self.MAX_NBYTES:
-            self._blocks[id(block)] = self._batch, block
+        self._blocks[id(block)] = self._batch, block
         return array
 
-    def _take(self, nbytes: int) -> NDArray[np.uint8]:
+    def _take(self, nbytes: int) -> NDArray[np.uint8] | None:
         for key in reversed(list(self._blocks)):  # the last used first, so that what is not needed goes unused
             entry = self._blocks.pop(key, None)
             if entry is None:  # another thread has it
@@ -83,7 +86,7 @@ class BatchMemory:
             if nbytes <= block.nbytes <= 2 * nbytes and sys.getrefcount(block) <= UNSHARED:
                 return block
             self._blocks[key] = last_batch, block
-        return np.empty(nbytes, dtype=np.uint8)
+        return None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return BatchMemory, ()  # pickles and copies begin with none

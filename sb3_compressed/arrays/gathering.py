@@ -93,7 +93,8 @@ def gather(slots: NDArray[Any], n_frames: int) -> Gathered | None:
     slot_kernels = kernels()
     if not slot_kernels.LAYOUT_IS_KNOWN:
         return None
-    slots = np.ascontiguousarray(slots, dtype=object)
+    if not slots.flags.c_contiguous:
+        slots = slots.copy()
     n_slots = len(slots)
     places = np.empty((n_slots * n_frames, 3), dtype=np.int64)
     known = np.empty((min(n_slots * n_frames, MAX_CODECS), 2), dtype=np.int64)

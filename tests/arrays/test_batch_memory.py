@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import torch as th
 from numpy.typing import NDArray
-
 from programs import run
 
 from sb3_compressed.arrays.batch_memory import REFERENCES_ARE_COUNTED, BatchMemory
@@ -108,7 +107,7 @@ def test_threads_never_get_the_same_memory() -> None:
 @needs_counts
 def test_no_more_is_kept_than_the_bound() -> None:
     memory = BatchMemory()
-    memory.MAX_NBYTES = 10 * int(np.prod(SHAPE))  # type: ignore[misc]
+    memory.MAX_NBYTES = 10 * int(np.prod(SHAPE))
     arrays: list[NDArray[Any]] = []
     for n_arrays in (1, 8, 30, 3, 30, 1):
         memory.begin_batch()

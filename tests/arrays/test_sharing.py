@@ -400,11 +400,12 @@ def test_rows_of_another_size_with_the_same_strides_are_errors(wrong: str) -> No
     sharing = FrameSharing(coder, None)
     row = np.broadcast_to(np.uint8(1), (2, 4, 6))
     sharing.encode_rows(row)
-    first, second = {
+    rows: dict[str, tuple[Any, Any]] = {
         "dtype": (np.broadcast_to(np.int64(1), (2, 4, 6)), None),
         "next shape": (row, np.broadcast_to(np.uint8(1), (2, 4, 3))),
         "next dtype": (row, np.broadcast_to(np.int64(1), (2, 4, 6))),
-    }[wrong]
+    }
+    first, second = rows[wrong]
     with pytest.raises(ValueError, match=r"rows must be of shape \(2, 4, 6\)"):
         sharing.encode_rows(first, second)
     [slots] = sharing.encode_rows(row)

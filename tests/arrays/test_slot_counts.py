@@ -62,7 +62,7 @@ CHANGES = ["one fewer", "one more", "two", "none", "empty", "list", "payload fir
 @pytest.mark.parametrize("place", ["alone", "last", "among unwritten ones"])
 def test_a_slot_that_does_not_fit_its_layout_is_corrupt(place: str, many: bool, codec: str, change: str) -> None:
     coder = coder_of(codec)
-    good = coder.encode(ITEMS)
+    good: list[Any] = [*coder.encode(ITEMS)]
     wrong = changed(good[0], change)
     slots, index = {
         "alone": ([wrong], 0),
