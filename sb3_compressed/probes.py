@@ -11,8 +11,9 @@ array have the metadata of its dtype          slots through SB3's code          
 and bytes lie in memory                       payloads in a kernel
 ============================================  ===================================  =====================================
 
-All fallbacks give the same results, only slower. ``SB3_COMPRESSED_FORCE_FALLBACKS=1`` in the environment makes every
-probe fail, for tests.
+All fallbacks give the same results, only slower. One promise is weaker: without metadata, a codec that raises in the
+middle of ``add`` may have written the row that is added, as in SB3. ``SB3_COMPRESSED_FORCE_FALLBACKS=1`` in the
+environment makes every probe fail, for tests.
 """
 
 from __future__ import annotations
