@@ -157,7 +157,7 @@ def _report(error: Exception) -> None:
     if not _has_reported:
         _has_reported = True
         _logger.warning(
-            "compiled kernels cannot be cached (%s), so every process compiles them, which takes about half a minute; "
+            "compiled kernels cannot be cached (%s), so every process compiles them, which may take half a minute; "
             "set NUMBA_CACHE_DIR to a folder that can be written to",
             error,
         )
