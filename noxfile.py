@@ -1,4 +1,4 @@
-"""The tests with every supported Python, and with the oldest of everything: ``nox``, or ``nox -s oldest``."""
+"""The tests with every supported Python, with the oldest of everything, with checks: ``nox``, or ``nox -s oldest``."""
 
 from __future__ import annotations
 
@@ -22,6 +22,29 @@ def oldest(session: nox.Session) -> None:
     """Run the tests with the oldest versions that pyproject.toml allows."""
     session.install("-c", "constraints.txt", "-c", "oldest.txt", "-e", ".[dev]")
     session.run("python", "-m", "pytest", "-n", "auto", "--dist", "worksteal", *session.posargs)
+
+
+@nox.session(python="3.11")
+def bounds(session: nox.Session) -> None:
+    """Run the tests, with more damaged folders, while every index in a kernel is checked.
+
+    numba checks indices of arrays only: kernels that read at addresses check them themselves.
+    """
+    session.install("-c", "constraints.txt", "-e", ".[dev]")
+    env = {
+        "NUMBA_BOUNDSCHECK": "1",
+        "NUMBA_CACHE_DIR": str(Path(session.create_tmp()).absolute() / "kernels"),
+        "SB3_COMPRESSED_DAMAGES": "1000",
+    }
+    session.run("python", "-m", "pytest", "-n", "auto", "--dist", "worksteal", *session.posargs, env=env)
+
+
+@nox.session(python="3.11")
+def fallbacks(session: nox.Session) -> None:
+    """Run the tests without all that depends on the interpreter; see ``sb3_compressed/probes.py``."""
+    session.install("-c", "constraints.txt", "-e", ".[dev]")
+    env = {"SB3_COMPRESSED_FORCE_FALLBACKS": "1"}
+    session.run("python", "-m", "pytest", "-n", "auto", "--dist", "worksteal", *session.posargs, env=env)
 
 
 @nox.session

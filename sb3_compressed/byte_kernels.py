@@ -3,8 +3,8 @@
 They are called for every few bytes, and handing over an array would take as long as what they do. Whoever calls them
 has looked at the bounds. Words are read and written wherever they lie; alignment is none.
 
-These become part of the machine code of the kernels that call them, in other files, whose caches numba does not renew
-when only this file changes: delete ``__pycache__`` after editing it.
+These become part of the machine code of the kernels that call them, in other files;
+:mod:`sb3_compressed.kernel_cache` sees to it that those are compiled again when this file changes.
 """
 
 from __future__ import annotations

@@ -11,6 +11,8 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
+from sb3_compressed.kernel_cache import new_kernel_cache
+
 __all__ = [
     "BYTES",
     "BYTE_ROWS",
@@ -54,9 +56,9 @@ def kernel(result: types.Type, *arguments: types.Type, nogil: bool = True) -> Ca
     """Compile a function for one signature, when its module is imported.
 
     The one signature is the point: importing a module of kernels compiles all it will ever run, so nothing is
-    compiled in the middle of training or in a worker process. numba keeps the machine code in a writable folder
-    beside the source, else in the user's cache folder (``NUMBA_CACHE_DIR`` overrides both); where there is none
-    it refuses to cache at all, and the kernel is compiled once a process.
+    compiled in the middle of training or in a worker process. The machine code is kept in a writable folder beside the
+    source, else in the user's cache folder (``NUMBA_CACHE_DIR`` overrides both); where neither can be used, the kernel
+    is compiled once a process. See :class:`~sb3_compressed.kernel_cache.KernelCache`.
 
     :param result: type of what it returns
     :param arguments: types of its arguments
@@ -64,11 +66,12 @@ def kernel(result: types.Type, *arguments: types.Type, nogil: bool = True) -> Ca
     """
 
     def compile_function(function: Function) -> Function:
-        signature = result(*arguments)
-        try:
-            compiled = numba.njit(signature, nogil=nogil, cache=True)(function)
-        except RuntimeError:  # "cannot cache function ...: no locator available"
-            compiled = numba.njit(signature, nogil=nogil)(function)
+        compiled: Any = numba.njit(nogil=nogil)(function)
+        code_cache = new_kernel_cache(function)
+        if code_cache is not None:
+            compiled._cache = code_cache  # numba's own is set in the same way, by enable_caching()
+        compiled.compile(result(*arguments))
+        compiled.disable_compile()
         return cast("Function", compiled)
 
     return compile_function

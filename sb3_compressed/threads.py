@@ -2,14 +2,18 @@
 
 The pool is made when it is first needed, and anew in a forked child, where threads of the parent do not exist. Several
 threads may use it at once. Nothing in it waits for anything else in it, so it cannot lock up.
+
+No thread is needed: whoever calls :func:`in_chunks` does all parts itself that no other thread has begun with. So it
+works where no thread can be started, at a limit of processes or when the interpreter is shutting down.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
+from queue import SimpleQueue
 
 __all__ = ["default_num_threads", "in_chunks", "validate_num_threads"]
 
@@ -35,24 +39,91 @@ def validate_num_threads(num_threads: int | None) -> int:
     return num_threads
 
 
-def in_chunks(work: Callable[[int, int], None], length: int, n_chunks: int) -> None:
-    """Call ``work(start, end)`` for about equal parts of ``range(length)``, each in a thread, and wait for all.
+Work = Callable[[int, int], None]
 
-    The calling thread does the first part itself. If parts fail, what the first of them raised is raised.
+
+def in_chunks(work: Work, length: int, n_chunks: int) -> None:
+    """Call ``work(start, end)`` for about equal parts of ``range(length)``, in threads, and wait for all.
+
+    The calling thread does the first part itself, and all that other threads have not begun with by then. If parts
+    fail, what the first of them raised is raised.
     """
     n_chunks = min(n_chunks, length)
     if n_chunks <= 1:
         work(0, length)
         return
     bounds = [length * part // n_chunks for part in range(n_chunks + 1)]
-    pool = _get_pool()
-    others = [pool.submit(work, start, end) for start, end in pairwise(bounds[1:])]
+    others = _Parts(work, [*pairwise(bounds[1:])])
     try:
+        _start_threads(others.help, n_chunks - 1)
         work(bounds[0], bounds[1])
+        others.do_the_rest()
     finally:
-        wait(others)
-    for future in others:
-        future.result()
+        others.finish()
+    others.raise_first_error()
+
+
+class _Parts:
+    """Parts of some work, each done by whoever claims it first: the calling thread or one that helps it.
+
+    An interrupt may end the calling thread's part in this anywhere, as threads of a pool are never interrupted. So it
+    is only ever waited for what these have claimed.
+
+    :param bounds: where each part starts and ends
+    """
+
+    def __init__(self, work: Work, bounds: list[tuple[int, int]]) -> None:
+        self._work = work
+        self._bounds = bounds
+        self._caller = object()
+        self._owners: dict[int, object] = {}  # of parts, by their starts; setdefault is atomic
+        self._done: SimpleQueue[None] = SimpleQueue()  # has an item for each part that a helping thread has done
+        self._errors: dict[int, BaseException] = {}
+
+    def help(self) -> None:
+        """Do parts in a thread of the pool, as long as there are any that nobody has claimed."""
+        helper = object()
+        for start, end in self._bounds:
+            if self._owners.setdefault(start, helper) is helper:
+                try:
+                    self._work(start, end)
+                except BaseException as error:
+                    self._errors[start] = error
+                self._done.put(None)
+
+    def do_the_rest(self) -> None:
+        """Do the parts that nobody has claimed in the calling thread."""
+        for start, end in reversed(self._bounds):
+            if self._owners.setdefault(start, self._caller) is self._caller:
+                try:
+                    self._work(start, end)
+                except Exception as error:
+                    self._errors[start] = error
+
+    def finish(self) -> None:
+        """Let no thread begin with another part, and wait for those that have."""
+        claims = [self._owners.setdefault(start, self._caller) for start, _ in self._bounds]
+        for owner in claims:
+            if owner is not self._caller:
+                self._done.get()
+        del self._work  # the pool's queue may refer to this for long; see _start_threads
+
+    def raise_first_error(self) -> None:
+        """Raise what the first of the parts raised, if one did."""
+        if self._errors:
+            raise self._errors[min(self._errors)]
+
+
+def _start_threads(do: Callable[[], None], n_threads: int) -> None:
+    """Let threads of the pool do something, as many as there can be."""
+    pool = _get_pool()
+    try:
+        for _ in range(n_threads):
+            pool.submit(do)
+    except RuntimeError:  # "can't start new thread", "cannot schedule new futures after interpreter shutdown"
+        # What could not be submitted may still be in the pool's queue, and is done later or never. Both do no harm,
+        # but the queue would grow with each call.
+        _forget_pool()
 
 
 def _get_pool() -> ThreadPoolExecutor:

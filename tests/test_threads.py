@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from programs import run
+from programs import outcome, run
 
+from sb3_compressed import threads
 from sb3_compressed.threads import default_num_threads, in_chunks, validate_num_threads
 
 
@@ -69,6 +74,7 @@ def test_the_default_is_what_the_process_may_use() -> None:
     code = """
 import os
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+from sb3_compressed import threads
 from sb3_compressed.threads import default_num_threads
 print(default_num_threads())
 """
@@ -103,3 +109,178 @@ assert os.waitpid(child, 0)[1] == 0
 assert parts() == 2
 """
     run(code, PYTHONWARNINGS="ignore::DeprecationWarning")
+
+
+@pytest.mark.parametrize("n_chunks", [2, 3, 5])
+def test_parts_that_no_thread_takes_are_done_by_the_caller(n_chunks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All threads of the pool are busy with something else."""
+    free = threading.Event()
+    pool = ThreadPoolExecutor(1)
+    pool.submit(free.wait, 30)
+    monkeypatch.setattr(threads, "_pool", pool)
+    done: list[tuple[int, str]] = []
+    in_chunks(lambda start, end: done.append((start, threading.current_thread().name)), n_chunks, n_chunks)
+    assert sorted(start for start, _ in done) == [*range(n_chunks)]
+    assert {name for _, name in done} == {threading.current_thread().name}
+    free.set()
+    pool.shutdown()  # what was left in its queue is done now, and does nothing
+    assert len(done) == n_chunks
+
+
+def test_an_interrupt_in_a_part_that_the_caller_took_over_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    free = threading.Event()
+    pool = ThreadPoolExecutor(1)
+    pool.submit(free.wait, 30)
+    monkeypatch.setattr(threads, "_pool", pool)
+
+    def work(start: int, end: int) -> None:
+        if start == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        in_chunks(work, 4, 4)
+    free.set()
+    pool.shutdown()
+
+
+def note(seen: list[int], start: int, end: int) -> None:
+    seen.extend(range(start, end))
+
+
+def test_many_callers_at_once_each_do_every_part_once() -> None:
+    wrong: list[list[int]] = []
+
+    def call() -> None:
+        for _ in range(200):
+            seen: list[int] = []
+            in_chunks(partial(note, seen), 50, 7)
+            if sorted(seen) != [*range(50)]:
+                wrong.append(seen)
+
+    callers = [threading.Thread(target=call) for _ in range(8)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    assert not wrong
+
+
+#: A buffer that decodes in threads, and a batch of it to compare others with.
+BUFFER = """
+import sys, threading
+import numpy as np
+from gymnasium import spaces
+from sb3_compressed import CompressedReplayBuffer
+space, buttons = spaces.Box(0, 255, (4, 84, 84), np.uint8), spaces.Discrete(2)
+buffer = CompressedReplayBuffer(200, space, buttons, device="cpu", num_threads=3, frame_stack=4)
+rng, frames = np.random.default_rng(0), np.zeros((1, 4, 84, 84), np.uint8)
+for _ in range(200):
+    following = np.concatenate([frames[:, 1:], rng.integers(0, 2, (1, 1, 84, 84)).astype(np.uint8)], axis=1)
+    buffer.add(frames, following, np.zeros(1), np.zeros(1), np.zeros(1), [{}])
+    frames = following
+def sample():
+    np.random.seed(1)
+    batch = buffer.sample(200)
+    return batch.observations.numpy().copy(), batch.next_observations.numpy().copy()
+def is_right():
+    return all((ours == expected).all() for ours, expected in zip(sample(), batch))
+"""
+
+
+@pytest.mark.parametrize("is_used_before", [True, False])
+def test_sampling_after_the_main_thread_has_ended(is_used_before: bool) -> None:
+    code = f"""
+if {is_used_before}:
+    batch = sample()
+def go_on():
+    global batch
+    threading.main_thread().join()
+    if not {is_used_before}:
+        buffer.num_threads = 1
+        batch = sample()
+    for _ in range(20):
+        assert is_right()
+    print("sampled")
+threading.Thread(target=go_on).start()
+"""
+    assert run(BUFFER + code) == "sampled\n"
+
+
+@pytest.mark.parametrize("is_used_before", [True, False])
+def test_sampling_when_the_interpreter_exits(is_used_before: bool) -> None:
+    code = f"""
+import atexit
+def at_exit():
+    for _ in range(20):
+        assert is_right()
+    print("sampled")
+atexit.register(at_exit)
+batch = sample()
+if not {is_used_before}:
+    from sb3_compressed import threads
+    threads._forget_pool()
+"""
+    assert run(BUFFER + code) == "sampled\n"
+
+
+#: Another user, of whom the kernel counts the processes; the limit does not hold for root.
+NOBODY = 65534
+
+
+@pytest.mark.parametrize("n_threads", [0, 1], ids=["no thread", "one of two threads"])
+def test_sampling_at_a_limit_of_processes(n_threads: int, tmp_path: Path) -> None:
+    if not sys.platform.startswith("linux"):
+        pytest.skip("only Linux counts threads as processes")
+    code = """
+import gc, os, resource
+n_threads = int(sys.argv[1])
+buffer.num_threads = 1
+batch = sample()
+buffer.num_threads = 3
+if os.getuid() == 0:
+    os.setuid(int(sys.argv[2]))
+def is_startable():
+    try:
+        thread = threading.Thread(target=threading.Event().wait, args=(0.01,))
+        thread.start()
+        thread.join()
+        return True
+    except RuntimeError:
+        return False
+# The limit is of all processes of the user; the least at which as many threads can be started as are wanted.
+def limit(n):
+    resource.setrlimit(resource.RLIMIT_NPROC, (n, resource.getrlimit(resource.RLIMIT_NPROC)[1]))
+def n_startable(n, most):
+    limit(n)
+    release, started = threading.Event(), []
+    try:
+        for _ in range(most):
+            thread = threading.Thread(target=release.wait)
+            thread.start()
+            started.append(thread)
+    except RuntimeError:
+        pass
+    release.set()
+    for thread in started:
+        thread.join()
+    return len(started)
+low, high = 0, resource.getrlimit(resource.RLIMIT_NPROC)[0]
+high = 1 << 20 if high == resource.RLIM_INFINITY else high
+while high - low > 1:
+    middle = (low + high) // 2
+    low, high = (low, middle) if n_startable(middle, n_threads + 1) > n_threads else (middle, high)
+found = n_startable(low, n_threads + 1)
+assert found == n_threads, found
+from sb3_compressed import threads
+for _ in range(50):
+    assert is_right()
+gc.collect()
+waiting_calls = [o for o in gc.get_objects() if type(o) is threads._Parts]
+assert len(waiting_calls) <= 3, len(waiting_calls)
+print("sampled")
+"""
+    done = outcome(BUFFER + code, n_threads, NOBODY, NUMBA_CACHE_DIR=str(tmp_path))
+    if "found == n_threads" in done.stderr:
+        pytest.skip(f"the limit of processes does not hold here: {done.stderr}")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "sampled\n"

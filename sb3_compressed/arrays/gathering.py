@@ -45,12 +45,18 @@ class Gathered:
     n_frames: int
     frames: NDArray[Any] | None = None
 
+    def __post_init__(self) -> None:
+        if len(self.payloads) % self.n_frames:  # kernels read all payloads of a slot
+            raise ValueError(f"{len(self.payloads)} payloads are no slots of {self.n_frames}")
+
     def decode(self, start: int, end: int, frames: NDArray[Any], before: Gathered | None = None) -> None:
         """Decode the payloads from ``start`` to ``end``.
 
         :param frames: array for the frames of all payloads, ``(n, *frame_shape)``
         :param before: what was decoded before and is still as it was
         """
+        if len(frames) != len(self.payloads):
+            raise ValueError(f"out has room for {len(frames)} frames, got {len(self.payloads)} payloads")
         payloads, part, done = self.payloads, frames, None
         if before is not None and before.frames is not None and before.frames.shape == frames.shape:
             done = self._copy_known(start, end, frames, before, before.frames)
@@ -83,10 +89,12 @@ class Gathered:
 
 
 def gather(slots: NDArray[Any], n_frames: int) -> Gathered | None:
-    """Return what is in a contiguous array of slots that learned codecs wrote, ``None`` if there are others too."""
+    """Return what is in an array ``(n,)`` of slots that learned codecs wrote, ``None`` if there are others too."""
     slot_kernels = kernels()
     if not slot_kernels.LAYOUT_IS_KNOWN:
         return None
+    if not slots.flags.c_contiguous:
+        slots = slots.copy()
     n_slots = len(slots)
     places = np.empty((n_slots * n_frames, 3), dtype=np.int64)
     known = np.empty((min(n_slots * n_frames, MAX_CODECS), 2), dtype=np.int64)

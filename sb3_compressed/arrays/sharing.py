@@ -204,9 +204,15 @@ class KnownRow:
             n_new[:] = 0
             n_new[0] = 0 if was_known else self._n_frames
             return n_new, self._frames[: int(n_new.sum())]
+        rows = self._bytes(first)
+        next_rows = self._bytes(second) if second is not None else self._rows[:0]
+        # The kernel reads and writes at addresses: whatever has strides as these but another dtype ends here.
+        if rows.shape != self._rows.shape or (second is not None and next_rows.shape != self._rows.shape):
+            shapes = [items.shape for items in (first, second) if items is not None]
+            raise ValueError(f"rows must be of shape {self.items.shape} and dtype {self.items.dtype}, got {shapes}")
         n_fresh = self._take_new_frames(
-            self._bytes(first),
-            self._bytes(second) if second is not None else self._rows[:0],
+            rows,
+            next_rows,
             self._rows,
             self._n_frames,
             self._piece,

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from sb3_compressed.byte_kernels import INT, copy_bytes
 from sb3_compressed.jit import BYTE_ROWS, BYTES, INT_ROWS, INTS, kernel, prefetch, word_at
+from sb3_compressed.probes import holds
 
 __all__ = ["LAYOUT_IS_KNOWN", "copy_known", "locate_payloads"]
 
@@ -142,5 +143,5 @@ def _layout_is_known() -> bool:
     return n_codecs == 1 and codecs[0].tolist() == [id(codec), 0] and not places[:, 2].any() and found == PAYLOADS
 
 
-LAYOUT_IS_KNOWN = _layout_is_known()
+LAYOUT_IS_KNOWN = holds(_layout_is_known)
 """Whether this interpreter's objects are laid out as :func:`locate_payloads` reads them."""

@@ -133,8 +133,11 @@ class SlotCoder:
         :param slots: ``n`` slots, fastest from an object array; or an array of their addresses in the store
         :param out: C-contiguous array ``(n, *item_shape)`` of any dtype; values are cast to it
         :param num_threads: how many threads may work on it
-        :raises CorruptPayload: with the position of the slot as its ``index``
+        :raises CorruptPayload: if a payload is damaged, or a slot has not the payloads of an item; ``index`` is the
+            position of the slot
         """
+        if not out.flags.c_contiguous:
+            raise ValueError("out must be C-contiguous, so that payloads can be decoded in place")
         if out.dtype != self.dtype:
             stored = np.empty(out.shape, dtype=self.dtype)
             self.decode_into(slots, stored, num_threads)
@@ -156,7 +159,12 @@ class SlotCoder:
             return
         # Codecs that do not learn, and what is rare: unwritten slots among written ones, items from before the layout
         # was found.
-        kinds = [_kind(slot) for slot in slots]
+        listed = slots.tolist()
+        kind = self._kind_of_all(listed, n_frames)
+        if kind is not None:
+            self._decode_kind(kind, slots, layout, out, num_threads)
+            return
+        kinds = [self._kind(slot, n_frames, position) for position, slot in enumerate(listed)]
         for kind in set(kinds):
             positions = [position for position, other in enumerate(kinds) if other is kind]
             is_all = len(positions) == len(slots)
@@ -167,6 +175,44 @@ class SlotCoder:
                 raise CorruptPayload(error.reason, positions[error.index]) from error
             if not is_all:
                 out[positions] = part
+
+    def _kind_of_all(self, slots: list[Slot], n_frames: int) -> Kind | None:
+        """Return the kind of slots that a codec wrote which does not learn, ``None`` if they are not all of one."""
+        if self._learns:
+            return None
+        types = {*map(type, slots)}
+        if types == {bytes}:
+            return Kind.WHOLE
+        if types != {tuple} or {*map(len, slots)} != {n_frames}:  # type: ignore[arg-type]
+            return None
+        are_payloads = {*map(type, chain.from_iterable(slots))} == {bytes}  # type: ignore[arg-type]
+        return Kind.FRAMES if are_payloads else None
+
+    def _kind(self, slot: Slot, n_frames: int, position: int) -> Kind:
+        """Return how a slot is to be read.
+
+        Kernels read as many payloads as the layout has frames, so this is where slots with more or fewer are found.
+
+        :raises CorruptPayload: if it has not the payloads that an item has, or other codecs wrote them
+        """
+        if slot is None:
+            return Kind.UNWRITTEN
+        if type(slot) is bytes:
+            return Kind.WHOLE
+        if type(slot) is not tuple:
+            raise CorruptPayload(f"a slot cannot be {type(slot).__name__}", position)
+        writers = [part for part in slot if type(part) is not bytes]
+        if not self._learns:
+            if writers:
+                raise CorruptPayload(f"it holds {writers[0]!r}, and the codec of its array is {self.codec!r}", position)
+        elif not writers or type(slot[0]) is bytes:
+            raise CorruptPayload("it does not say which codec wrote its payloads", position)
+        elif len(slot) == 2 and len(writers) == 1:
+            return Kind.WHOLE
+        n_payloads = len(slot) - len(writers)
+        if n_payloads != n_frames:
+            raise CorruptPayload(f"it has {n_payloads} payloads, and items have {n_frames} frames", position)
+        return Kind.FRAMES
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "store": None}  # copies and pickles are in memory
@@ -194,6 +240,10 @@ class SlotCoder:
     def _decode_gathered(
         self, gathered: Gathered, layout: FrameLayout | None, out: NDArray[Any], num_threads: int
     ) -> None:
+        for number, codec in enumerate(gathered.codecs):
+            if type(codec) is not type(self.codec):
+                position = int((gathered.payloads.writers == number).argmax()) // gathered.n_frames
+                raise CorruptPayload(f"{codec!r} wrote it, and the codec of its array is {self.codec!r}", position)
         before: Gathered | None = recall(self)
 
         def decode(start: int, end: int, frames: NDArray[Any]) -> None:
@@ -234,14 +284,6 @@ class Kind(Enum):
     UNWRITTEN = auto()
     WHOLE = auto()
     FRAMES = auto()
-
-
-def _kind(slot: Slot) -> Kind:
-    if slot is None:
-        return Kind.UNWRITTEN
-    if type(slot) is bytes or (len(slot) == 2 and type(slot[0]) is not bytes):
-        return Kind.WHOLE
-    return Kind.FRAMES
 
 
 def slot_n_frames(slot: Slot) -> int:

@@ -45,6 +45,7 @@ from sb3_compressed.buffers.signature import signature_behind
 from sb3_compressed.codecs import Codec
 from sb3_compressed.dtypes import Key
 from sb3_compressed.errors import StorageError
+from sb3_compressed.probes import holds, metadata_is_handed_on
 from sb3_compressed.threads import validate_num_threads
 from sb3_compressed.warning import warn_user
 
@@ -64,6 +65,8 @@ OutputDtype = Literal["raw", "float"]
 
 #: Arguments of SB3's constructors that say nothing of the content, or are kept otherwise.
 NOT_GIVEN = {"observation_space", "action_space", "device", "env"}
+#: Whether NumPy's copies of slots are still known to be slots.
+METADATA_IS_HANDED_ON = holds(metadata_is_handed_on)
 KNOWN_PACKAGES = {"stable_baselines3", "sb3_contrib", "abc", "builtins"}
 
 
@@ -301,6 +304,8 @@ class CompressedBuffer(_Base):
         :param observations: one, or one and that which follows it
         """
         arrays = self.observations
+        if not METADATA_IS_HANDED_ON:  # SB3's copies of slots would not be known as such
+            return observations
         if self._is_before_sb3 and isinstance(arrays, CompressedArray):
             return arrays.encode_rows(*observations)
         if not self._is_before_sb3 or not isinstance(arrays, dict):

@@ -30,6 +30,8 @@ class BufferStatistics:
     :ivar payload_nbytes: bytes of what was made of the frames alone, as compressed
     :ivar frames: frames that observations and next observations show, each counted as often as it is seen
     :ivar stored_frames: how many of these are stored
+    :ivar batch_memory_nbytes: bytes of memory that are kept from one batch to the next, besides all of the above;
+        ``MAX_NBYTES`` of :class:`~sb3_compressed.arrays.batch_memory.BatchMemory` at most
     """
 
     transitions: int
@@ -39,6 +41,7 @@ class BufferStatistics:
     payload_nbytes: int
     frames: int
     stored_frames: int
+    batch_memory_nbytes: int = 0
 
     @property
     def compression_ratio(self) -> float:
@@ -96,6 +99,7 @@ def buffer_statistics(buffer: BaseBuffer | None, max_slots: int = 8192) -> Buffe
         payload_nbytes=round(payload),
         frames=round(sum(part.n_frames for part in parts)),
         stored_frames=round(sum(part.n_payloads for part in parts)),
+        batch_memory_nbytes=buffer._batch_memory.nbytes,
     )
 
 

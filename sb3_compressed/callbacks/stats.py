@@ -20,6 +20,7 @@ class BufferStatsCallback(BaseCallback):
     ========================================  ======================================================================
     ``buffer/transitions``                    transitions in the buffer, of all environments
     ``buffer/memory_mb``                      memory of the buffer in MB, with Python's overhead, actions and rewards
+    ``buffer/batch_memory_mb``                memory in MB that is kept from one batch to the next, besides that
     ``buffer/compression_ratio``              how many times less observations take than in SB3's buffer
     ``buffer/payload_bytes_per_transition``   compressed bytes that a transition adds
     ``buffer/shared_frames``                  part of all frames that refers to one which is stored anyway
@@ -85,6 +86,7 @@ class BufferStatsCallback(BaseCallback):
         statistics = buffer_statistics(self._buffer())
         self._record("transitions", statistics.transitions)
         self._record("memory_mb", statistics.memory_nbytes / 1e6)
+        self._record("batch_memory_mb", statistics.batch_memory_nbytes / 1e6)
         self._record("compression_ratio", statistics.compression_ratio)
         self._record("payload_bytes_per_transition", statistics.payload_nbytes_per_transition)
         self._record("shared_frames", statistics.shared_frames)

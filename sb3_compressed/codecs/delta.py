@@ -204,6 +204,8 @@ class Delta(LearningCodec):
         rows = output_bytes(out, len(payloads))
         banks = codecs[0]._place if len(codecs) == 1 else np.concatenate([codec._place for codec in codecs])
         status = np.zeros(len(rows), dtype=np.uint8) if done is None else done
+        if len(status) != len(rows):  # which the kernel reads for every row
+            raise ValueError(f"done must say it of {len(rows)} payloads, got {len(status)}")
         if not kernels.decode_deltas(payloads.places, banks, rows, status):
             return
         left = np.flatnonzero(status != kernels.DONE).tolist()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import pickle
+import sys
 import threading
 from typing import Any
 
@@ -12,13 +13,17 @@ import numpy as np
 import pytest
 import torch as th
 from numpy.typing import NDArray
+from programs import run
 
-from sb3_compressed.arrays.batch_memory import BatchMemory
+from sb3_compressed.arrays.batch_memory import REFERENCES_ARE_COUNTED, BatchMemory
 
 SHAPE = (64, 84, 84)
 BYTE = np.dtype(np.uint8)
 
+needs_counts = pytest.mark.skipif(not REFERENCES_ARE_COUNTED, reason="no memory is used again: the probe failed")
 
+
+@needs_counts
 def test_memory_comes_back_with_the_last_tensor_on_it() -> None:
     memory = BatchMemory()
     tensor = th.as_tensor(memory.empty(SHAPE, BYTE))
@@ -47,21 +52,19 @@ def test_arrays_are_as_those_of_numpy(shape: tuple[int, ...], dtype: type) -> No
     assert array.sum() == array.size
 
 
-def kept_nbytes(memory: BatchMemory) -> int:
-    return sum(block.nbytes for _, block in memory._blocks.values())
-
-
+@needs_counts
 def test_what_two_batches_did_not_use_is_not_kept() -> None:
     memory = BatchMemory()
     for n_arrays in (2, 5, 2, 2, 2):
         memory.begin_batch()
         arrays = [memory.empty(SHAPE, BYTE) for _ in range(n_arrays)]
         del arrays
-    assert kept_nbytes(memory) == 2 * np.prod(SHAPE)
+    assert memory.nbytes == 2 * np.prod(SHAPE)
     small = memory.empty((2, 300, 300), BYTE)
-    assert kept_nbytes(memory) == 2 * np.prod(SHAPE) + small.nbytes, "it does not hold the memory of a large one"
+    assert memory.nbytes == 2 * np.prod(SHAPE) + small.nbytes, "it does not hold the memory of a large one"
 
 
+@needs_counts
 def test_two_batches_take_turns_where_the_one_before_still_has_a_name() -> None:
     memory = BatchMemory()
     places = set()
@@ -74,6 +77,7 @@ def test_two_batches_take_turns_where_the_one_before_still_has_a_name() -> None:
     assert batch is not None
 
 
+@needs_counts
 def test_copies_and_pickles_have_memory_of_their_own() -> None:
     memory = BatchMemory()
     place = memory.empty(SHAPE, BYTE).ctypes.data
@@ -98,3 +102,51 @@ def test_threads_never_get_the_same_memory() -> None:
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+@needs_counts
+def test_no_more_is_kept_than_the_bound() -> None:
+    memory = BatchMemory()
+    memory.MAX_NBYTES = 10 * int(np.prod(SHAPE))
+    arrays: list[NDArray[Any]] = []
+    for n_arrays in (1, 8, 30, 3, 30, 1):
+        memory.begin_batch()
+        arrays = [memory.empty(SHAPE, BYTE) for _ in range(n_arrays)]
+        assert 0 < memory.nbytes <= memory.MAX_NBYTES
+    memory.begin_batch()
+    large = memory.empty((11, *SHAPE), BYTE)
+    assert memory.nbytes <= memory.MAX_NBYTES
+    before = memory.nbytes
+    del arrays, large
+    place = memory.empty(SHAPE, BYTE).ctypes.data
+    assert memory.nbytes == before, "what is kept is still used again"
+    assert memory.empty(SHAPE, BYTE).ctypes.data == place
+
+
+def test_the_memory_of_a_large_batch_is_freed_with_it() -> None:
+    if not sys.platform.startswith("linux"):
+        pytest.skip("only Linux tells the memory of a process in /proc")
+    code = """
+from memory import memory_of_process, with_one_episode
+from sb3_compressed import buffer_statistics
+from sb3_compressed.arrays.batch_memory import REFERENCES_ARE_COUNTED, BatchMemory
+buffer = with_one_episode(1000, num_threads=1)
+for _ in range(3):
+    buffer.sample(32)
+assert (0 < buffer_statistics(buffer).batch_memory_nbytes < 10e6) == REFERENCES_ARE_COUNTED
+before = memory_of_process("VmRSS")
+batch = buffer.sample(10_000)
+taken = memory_of_process("VmRSS") - before
+assert taken > 500e6, taken
+del batch
+left = memory_of_process("VmRSS") - before
+assert left < 30e6, left
+for _ in range(5):
+    batch = buffer.sample(1024)
+assert (50e6 < buffer_statistics(buffer).batch_memory_nbytes <= BatchMemory.MAX_NBYTES) == REFERENCES_ARE_COUNTED
+before = memory_of_process("VmRSS")
+batch = buffer.sample(10_000)
+del batch
+assert memory_of_process("VmRSS") - before < 30e6
+"""
+    run(code)

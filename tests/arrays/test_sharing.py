@@ -17,6 +17,9 @@ from numpy.typing import NDArray
 
 from sb3_compressed import CompressedArray
 from sb3_compressed.arrays.frames import FrameStack, LayoutSearch
+from sb3_compressed.arrays.sharing import FrameSharing
+from sb3_compressed.arrays.slots import SlotCoder
+from sb3_compressed.codecs import get_codec
 from sb3_compressed.codecs.raw import Raw
 
 RELAXED = settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
@@ -389,3 +392,21 @@ def test_payloads_of_a_users_codec_may_be_empty(frame_stack: int | None) -> None
     for row in range(9):
         array[row] = rows[row]
     np.testing.assert_array_equal(array, rows)
+
+
+@pytest.mark.parametrize("wrong", ["dtype", "next shape", "next dtype"])
+def test_rows_of_another_size_with_the_same_strides_are_errors(wrong: str) -> None:
+    coder = SlotCoder((4, 6), np.dtype(np.uint8), get_codec("none"), None)
+    sharing = FrameSharing(coder, None)
+    row = np.broadcast_to(np.uint8(1), (2, 4, 6))
+    sharing.encode_rows(row)
+    rows: dict[str, tuple[Any, Any]] = {
+        "dtype": (np.broadcast_to(np.int64(1), (2, 4, 6)), None),
+        "next shape": (row, np.broadcast_to(np.uint8(1), (2, 4, 3))),
+        "next dtype": (row, np.broadcast_to(np.int64(1), (2, 4, 6))),
+    }
+    first, second = rows[wrong]
+    with pytest.raises(ValueError, match=r"rows must be of shape \(2, 4, 6\)"):
+        sharing.encode_rows(first, second)
+    [slots] = sharing.encode_rows(row)
+    assert slots == [b"\1" * 24] * 2

@@ -23,6 +23,7 @@ from sb3_compressed import (
     CorruptPayload,
 )
 from sb3_compressed.codecs.raw import Raw
+from sb3_compressed.probes import FORCE_FALLBACKS
 
 ROWS = 16
 
@@ -193,6 +194,7 @@ class Moody(Raw):
         return super().encode(frames)
 
 
+@pytest.mark.skipif(FORCE_FALLBACKS, reason="SB3's code encodes one row after the other then")
 @pytest.mark.parametrize("n_steps", [0, 5, ROWS + 3])
 def test_a_codec_that_fails_in_the_middle_of_add_changes_nothing(n_steps: int, stream: Stream) -> None:
     buffer = filled(CompressedReplayBuffer, stream, n_steps, compression_method=Moody())
@@ -219,6 +221,7 @@ class Careless(Raw):
         return payloads[1:] if self.how == "too few" else [bytearray(p) for p in payloads]  # type: ignore[misc]
 
 
+@pytest.mark.skipif(FORCE_FALLBACKS, reason="SB3's code encodes one row after the other then")
 @pytest.mark.parametrize(("how", "got"), [("bytearray", "got 8 of bytearray"), ("too few", "got 7 of bytes")])
 def test_a_codec_that_breaks_its_contract_is_found_out(how: str, got: str, stream: Stream) -> None:
     buffer = filled(CompressedReplayBuffer, stream, 0, compression_method=Careless(how), frame_stack=None)

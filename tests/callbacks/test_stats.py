@@ -33,7 +33,9 @@ from sb3_compressed import (
 )
 from sb3_compressed.contrib import CompressedMaskableRolloutBuffer, compress_rollout_buffer
 
-SIZES = {"transitions", "memory_mb", "compression_ratio", "payload_bytes_per_transition", "shared_frames"}
+SIZES = {
+    "transitions", "memory_mb", "batch_memory_mb", "compression_ratio", "payload_bytes_per_transition", "shared_frames",
+}  # fmt: skip
 TIMES = {"add_us", "sample_us"}
 
 

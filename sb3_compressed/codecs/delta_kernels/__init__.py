@@ -1,8 +1,4 @@
-"""The numba kernels behind ``delta``; :mod:`sb3_compressed.codecs.delta` tells the wire format.
-
-They become part of each other's machine code; as in :mod:`sb3_compressed.byte_kernels`, delete ``__pycache__`` after
-editing one.
-"""
+"""The numba kernels behind ``delta``; :mod:`sb3_compressed.codecs.delta` tells the wire format."""
 
 from sb3_compressed.codecs.delta_kernels.decoder import DONE, NOT_A_DELTA, decode_deltas
 from sb3_compressed.codecs.delta_kernels.encoder import TABLE_BITS, encode_deltas, index_words

@@ -1,0 +1,73 @@
+"""Probes: what is relied on beyond what Python and NumPy promise is tried once; where it fails, there is a fallback.
+
+============================================  ===================================  =====================================
+Relied on                                     Used by, to                          Without it
+============================================  ===================================  =====================================
+:func:`references_are_counted`: an object     :mod:`.arrays.batch_memory`, to use  each batch has new memory
+knows how many references to it there are     the memory of batches again
+:func:`metadata_is_handed_on`: copies of an   :mod:`.buffers.mixin`, to hand       observations go through SB3's code as
+array have the metadata of its dtype          slots through SB3's code             they are, and are copied there
+``slot_kernels.LAYOUT_IS_KNOWN``: how tuples  :mod:`.arrays.gathering`, to find    Python looks for the payloads
+and bytes lie in memory                       payloads in a kernel
+============================================  ===================================  =====================================
+
+All fallbacks give the same results, only slower. One promise is weaker: without metadata, a codec that raises in the
+middle of ``add`` may have written the row that is added, as in SB3. ``SB3_COMPRESSED_FORCE_FALLBACKS=1`` in the
+environment makes every probe fail, for tests.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import sys
+from collections.abc import Callable
+
+import numpy as np
+
+__all__ = ["FORCE_FALLBACKS", "holds", "metadata_is_handed_on", "references_are_counted"]
+
+FORCE_FALLBACKS = os.environ.get("SB3_COMPRESSED_FORCE_FALLBACKS", "0") not in ("", "0")
+"""Whether every probe is to fail."""
+
+
+def holds(probe: Callable[[], bool]) -> bool:
+    """Return what a probe found, ``False`` where it could not be made or all are to fail."""
+    if FORCE_FALLBACKS:
+        return False
+    try:
+        return bool(probe())
+    except Exception:  # an interpreter without what the probe calls
+        return False
+
+
+def references_are_counted() -> bool:
+    """Tell whether Python counts all references to an array, those of views on it too, as soon as they come or go."""
+    block = np.empty(64, dtype=np.uint8)
+    alone = sys.getrefcount(block)
+    holders: list[object] = [np.ndarray((8, 8), np.uint8, block)]
+    counts = [sys.getrefcount(block)]
+    for make_holder in (
+        lambda: holders[0][2:4],  # type: ignore[index]
+        lambda: np.ndarray((2, 4), np.float64, block).reshape(-1).view(np.int64),
+        lambda: block.data,
+        lambda: np.asarray(block.data[8:]),
+        lambda: [block],
+    ):
+        holders.append(make_holder())
+        del holders[0]
+        counts.append(sys.getrefcount(block))
+    holders.clear()
+    return min(counts) > alone == sys.getrefcount(block)
+
+
+def metadata_is_handed_on() -> bool:
+    """Tell whether copies and views of arrays have the metadata of their dtypes, as SB3's code makes such."""
+    metadata = {"probe": 1}
+    for dtype in (np.dtype(object, metadata=metadata), np.dtype(np.int64, metadata=metadata)):
+        array = np.zeros(4, np.int64).astype(object).astype(dtype) if dtype.hasobject else np.zeros(4, dtype)
+        views = (array, array.reshape(2, 2), array[1:], array[[0, 1]])
+        copies = [made for view in views for made in (np.array(view), view.copy(), copy.deepcopy(view))]
+        if any(made.dtype.metadata != metadata for made in (*views, *copies)):
+            return False
+    return True

@@ -1,0 +1,190 @@
+"""Slots with more or fewer payloads than their layout has frames are errors that name the slot, on every path.
+
+The checksums of a folder do not find them: whoever writes such a slot can write its checksum too.
+"""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from sb3_compressed import CompressedArray, CompressedReplayBuffer, CorruptPayload, get_codec, save_checkpoint
+from sb3_compressed.arrays.batch_memory import BatchMemory
+from sb3_compressed.arrays.frames import FrameLayout
+from sb3_compressed.arrays.gathering import Gathered, gather
+from sb3_compressed.arrays.handover import Batch
+from sb3_compressed.arrays.slots import SlotCoder
+from sb3_compressed.codecs import LearningCodec
+from sb3_compressed.codecs.delta import Delta
+from sb3_compressed.codecs.payloads import Payloads
+from sb3_compressed.codecs.zstd_dict import ZstdDict
+
+SHAPE = (4, 16, 16)
+LAYOUT = FrameLayout(SHAPE, 0, 4)
+ITEMS = np.random.default_rng(0).integers(0, 2, (8, *SHAPE)).astype(np.uint8)
+#: Codecs that learn and codecs that do not are read in different ways.
+CODECS = ["delta", "zstd-dict", "zstd3", "none", "rle-jit"]
+N_ROWS = 40
+
+
+def coder_of(codec: str, layout: FrameLayout | None = LAYOUT) -> SlotCoder:
+    return SlotCoder(SHAPE, np.dtype(np.uint8), get_codec(codec), layout)
+
+
+def changed(slot: Any, change: str) -> Any:
+    """Return a slot that is not one of a stack of four frames."""
+    codecs, payloads = [part for part in slot if type(part) is not bytes], [p for p in slot if type(p) is bytes]
+    return {
+        "one fewer": (*codecs, *payloads[:-1]),
+        "one more": (*codecs, *payloads, payloads[-1]),
+        "two": (*codecs, *payloads[:2]),
+        "none": tuple(codecs),
+        "empty": (),
+        "list": [*slot],
+        "payload first": (payloads[0], *codecs, *payloads[1:]) if codecs else (*payloads, Delta()),
+        "another codec": (ZstdDict() if isinstance(slot[0], Delta) else Delta(), *payloads),
+        "another kind": (CODEC_THAT_DOES_NOT_LEARN, *payloads),
+    }[change]
+
+
+CODEC_THAT_DOES_NOT_LEARN = get_codec("zstd3")
+CHANGES = ["one fewer", "one more", "two", "none", "empty", "list", "payload first", "another codec", "another kind"]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("many", [False, True])
+@pytest.mark.parametrize("place", ["alone", "last", "among unwritten ones"])
+def test_a_slot_that_does_not_fit_its_layout_is_corrupt(place: str, many: bool, codec: str, change: str) -> None:
+    coder = coder_of(codec)
+    good: list[Any] = [*coder.encode(ITEMS)]
+    wrong = changed(good[0], change)
+    slots, index = {
+        "alone": ([wrong], 0),
+        "last": ([*good, wrong], len(good)),
+        "among unwritten ones": ([None, good[1], wrong, None, good[2]], 2),
+    }[place]
+    if many:  # as many as make the number of all payloads right
+        slots += [(*good[0], good[0][-1])] * 3 if change == "one fewer" else [wrong] * 3
+    with Batch(BatchMemory()):
+        coder.decode_into(good, np.empty((len(good), *SHAPE), np.uint8))
+        with pytest.raises(CorruptPayload) as caught:
+            coder.decode_into(slots, np.empty((len(slots), *SHAPE), np.uint8))
+    assert caught.value.index == index
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_frames_where_items_are_not_cut_into_frames_are_corrupt(codec: str) -> None:
+    slots = coder_of(codec).encode(ITEMS)
+    with pytest.raises(CorruptPayload):
+        coder_of(codec, None).decode_into(slots, np.empty(ITEMS.shape, np.uint8))
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_whole_items_stay_readable_among_frames(codec: str) -> None:
+    coder = coder_of(codec)
+    frames = coder.encode(ITEMS)
+    wholes = SlotCoder(SHAPE, coder.dtype, coder.codec, None).encode(ITEMS)
+    out = np.empty((16, *SHAPE), np.uint8)
+    coder.decode_into([*frames, *wholes], out)
+    np.testing.assert_array_equal(out, np.concatenate([ITEMS, ITEMS]))
+
+
+def test_slots_need_not_lie_one_after_the_other() -> None:
+    coder = coder_of("delta")
+    slots = np.fromiter(coder.encode(ITEMS), dtype=object, count=len(ITEMS))
+    out = np.empty((4, *SHAPE), np.uint8)
+    coder.decode_into(slots[::2], out)
+    np.testing.assert_array_equal(out, ITEMS[::2])
+    coder.decode_into(slots[::-2], out)
+    np.testing.assert_array_equal(out, ITEMS[::-2])
+
+
+def test_memory_to_decode_into_has_room_for_all_that_is_gathered() -> None:
+    codec = Delta()
+    slots = np.fromiter([(codec, *codec.encode(ITEMS[0]))] * 2, dtype=object, count=2)
+    gathered = gather(slots, 4) or Gathered([codec], Payloads.of([p for slot in slots for p in slot[1:]]), 4)
+    for n_frames in (7, 9):
+        with pytest.raises(ValueError, match=f"room for {n_frames} frames, got 8 payloads"):
+            gathered.decode(0, n_frames, np.empty((n_frames, 16, 16), np.uint8))
+    with pytest.raises(ValueError, match="8 payloads are no slots of 3"):
+        Gathered([codec], gathered.payloads, 3)
+    with pytest.raises(ValueError, match="done must say it of 8 payloads"):
+        Delta.decode_batch([codec], gathered.payloads, np.empty((8, 16, 16), np.uint8), np.zeros(7, np.uint8))
+
+
+def filled(**options: Any) -> CompressedReplayBuffer:
+    buffer = CompressedReplayBuffer(
+        2 * N_ROWS, spaces.Box(0, 255, SHAPE, np.uint8), spaces.Discrete(2), n_envs=2, device="cpu", **options
+    )
+    rng, frames = np.random.default_rng(1), np.zeros((2, *SHAPE), np.uint8)
+    for _ in range(N_ROWS):
+        following = np.concatenate([frames[:, 1:], rng.integers(0, 2, (2, 1, 16, 16)).astype(np.uint8)], axis=1)
+        buffer.add(frames, following, np.zeros((2, 1)), np.zeros(2), np.zeros(2), [{}, {}])
+        frames = following
+    return buffer
+
+
+def damage(array: CompressedArray) -> None:
+    """Write slots with three payloads where the layout has four frames, with right checksums where there are some."""
+    slots = array.slots_at(slice(10, 30))
+    short = np.empty(slots.shape, dtype=object)
+    for index, slot in np.ndenumerate(slots):
+        short[index] = slot[:-1]
+    array.put_slots(slice(10, 30), short)
+
+
+def error_of_sample(buffer: CompressedReplayBuffer) -> CorruptPayload | None:
+    try:
+        buffer.sample(1)
+    except CorruptPayload as error:
+        return error
+    return None
+
+
+def hold_that_it_is_noticed(buffer: CompressedReplayBuffer) -> None:
+    """Hold that a batch is either right or an error that names one of the damaged slots."""
+    errors = [error_of_sample(buffer) for _ in range(40)]
+    found = [error for error in errors if error is not None]
+    assert 0 < len(found) < len(errors)
+    for error in found:
+        assert error.slot is not None
+        assert 10 <= error.slot[0] < 30
+        assert "3 payloads" in error.reason
+    for _ in range(10):
+        with pytest.raises(CorruptPayload, match="3 payloads, and items have 4 frames"):
+            buffer.sample(64)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_short_slots_in_memory_and_in_pickles(codec: str) -> None:
+    buffer = filled(compression_method=codec, frame_stack=4)
+    damage(buffer.observations)
+    hold_that_it_is_noticed(buffer)
+    hold_that_it_is_noticed(pickle.loads(pickle.dumps(buffer)))
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_short_slots_in_a_folder_with_right_checksums(codec: str, tmp_path: Path) -> None:
+    buffer = filled(compression_method=codec, frame_stack=4, storage=tmp_path / "buffer")
+    damage(buffer.observations)
+    frames = np.zeros((2, *SHAPE), np.uint8)
+    buffer.add(frames, frames, np.zeros((2, 1)), np.zeros(2), np.zeros(2), [{}, {}])  # with it, all is committed
+    hold_that_it_is_noticed(buffer)
+    buffer.close()
+    loaded = CompressedReplayBuffer.from_checkpoint(tmp_path / "buffer", device="cpu")
+    assert isinstance(loaded.observations.codec, LearningCodec) == (codec in ("delta", "zstd-dict"))
+    hold_that_it_is_noticed(loaded)
+
+
+@pytest.mark.parametrize("codec", ["delta", "zstd3"])
+def test_short_slots_in_a_checkpoint(codec: str, tmp_path: Path) -> None:
+    buffer = filled(compression_method=codec, frame_stack=4)
+    damage(buffer.observations)
+    save_checkpoint(buffer, tmp_path / "checkpoint")
+    hold_that_it_is_noticed(CompressedReplayBuffer.from_checkpoint(tmp_path / "checkpoint", device="cpu"))

@@ -1,0 +1,121 @@
+"""Probes find what does not hold, and without what they look for all results are the same."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+from programs import run
+
+from sb3_compressed import probes
+from sb3_compressed.arrays import batch_memory, slot_kernels
+from sb3_compressed.buffers import mixin
+
+PROBES = [probes.references_are_counted, probes.metadata_is_handed_on, slot_kernels._layout_is_known]
+FOUND = (batch_memory.REFERENCES_ARE_COUNTED, mixin.METADATA_IS_HANDED_ON, slot_kernels.LAYOUT_IS_KNOWN)
+
+
+@pytest.mark.skipif(sys.implementation.name != "cpython", reason="other interpreters may use the fallbacks")
+@pytest.mark.parametrize("probe", PROBES)
+def test_all_holds_in_this_interpreter(probe: Any) -> None:
+    assert probe(), "else the package is slow"
+
+
+def test_the_environment_makes_all_probes_fail() -> None:
+    assert (probes.FORCE_FALLBACKS, *FOUND) in {(True, False, False, False), (False, True, True, True)}
+    code = """
+from sb3_compressed import probes
+from sb3_compressed.arrays import batch_memory, slot_kernels
+from sb3_compressed.buffers import mixin
+print(batch_memory.REFERENCES_ARE_COUNTED, mixin.METADATA_IS_HANDED_ON, slot_kernels.LAYOUT_IS_KNOWN)
+"""
+    assert run(code, SB3_COMPRESSED_FORCE_FALLBACKS="1") == "False False False\n"
+    for no in ("0", ""):
+        assert run(code, SB3_COMPRESSED_FORCE_FALLBACKS=no) == "True True True\n"
+
+
+def test_a_probe_that_raises_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probes, "FORCE_FALLBACKS", False)
+    assert probes.holds(lambda: True)
+    assert not probes.holds(lambda: bool(1 // 0))
+    monkeypatch.delattr(sys, "getrefcount")  # as in PyPy
+    assert not probes.holds(probes.references_are_counted)
+
+
+@pytest.mark.parametrize("count", [1, 2, 1 << 32])
+def test_counts_that_say_nothing_are_noticed(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As those of immortal objects."""
+    monkeypatch.setattr(sys, "getrefcount", lambda _: count)
+    assert not probes.references_are_counted()
+
+
+def test_lost_metadata_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    usual = np.array
+
+    def without_metadata(array: Any, *args: Any, **kwargs: Any) -> Any:
+        copied = usual(array, *args, **kwargs)
+        return copied.astype(np.dtype(copied.dtype.str))
+
+    monkeypatch.setattr(np, "array", without_metadata)
+    assert not probes.metadata_is_handed_on()
+
+
+def test_an_unknown_object_layout_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slot_kernels, "TYPE", slot_kernels.TYPE - 8)
+    assert not slot_kernels._layout_is_known()
+
+
+SAMPLES = """
+import hashlib, sys
+import numpy as np
+from gymnasium import spaces
+from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer, RolloutBuffer
+import torch as th
+from sb3_compressed import CompressedDictReplayBuffer, CompressedReplayBuffer, CompressedRolloutBuffer
+is_plain, storage = sys.argv[1] == "plain", sys.argv[2]
+image = spaces.Box(0, 255, (4, 36, 36), np.uint8)
+both = spaces.Dict({"image": image, "vector": spaces.Box(-1, 1, (3,), np.float32)})
+digest = hashlib.sha256()
+def take(tensors):
+    for tensor in tensors.values() if isinstance(tensors, dict) else [tensors]:
+        digest.update(tensor.numpy().tobytes())
+def observe(rng, before):
+    image = np.concatenate([before["image"][:, 1:], rng.integers(0, 3, (2, 1, 36, 36)).astype(np.uint8)], axis=1)
+    return {"image": image, "vector": rng.normal(size=(2, 3)).astype(np.float32)}
+for kind, cls, space in (
+    ("image", ReplayBuffer if is_plain else CompressedReplayBuffer, image),
+    ("both", DictReplayBuffer if is_plain else CompressedDictReplayBuffer, both),
+    ("storage", ReplayBuffer if is_plain else CompressedReplayBuffer, image),
+):
+    options = {"storage": storage} if kind == "storage" and not is_plain else {}
+    buffer = cls(400, space, spaces.Discrete(2), n_envs=2, device="cpu", **options)
+    rng, np_seed = np.random.default_rng(0), np.random.seed(0)
+    before = {"image": np.zeros((2, 4, 36, 36), np.uint8), "vector": np.zeros((2, 3), np.float32)}
+    for step in range(300):
+        after = observe(rng, before)
+        one, two = (before, after) if kind == "both" else (before["image"], after["image"])
+        buffer.add(one, two, np.zeros((2, 1)), np.zeros(2), np.full(2, step % 50 == 49), [{}, {}])
+        before = after
+        if step > 10:
+            batch = buffer.sample(64)
+            take(batch.observations)
+            take(batch.next_observations)
+cls = RolloutBuffer if is_plain else CompressedRolloutBuffer
+rollout = cls(64, image, spaces.Discrete(2), n_envs=2, device="cpu")
+for _ in range(3):
+    rollout.reset()
+    for _ in range(64):
+        before = observe(rng, before)
+        rollout.add(before["image"], np.zeros((2, 1)), np.zeros(2), np.zeros(2), th.zeros(2), th.zeros(2))
+    for batch in rollout.get(32):
+        take(batch.observations)
+print(digest.hexdigest())
+"""
+
+
+def test_batches_are_the_same_with_and_without_fallbacks(tmp_path: Any) -> None:
+    expected = run(SAMPLES, "plain", "nowhere")
+    assert run(SAMPLES, "compressed", tmp_path / "a", SB3_COMPRESSED_FORCE_FALLBACKS="0") == expected
+    assert run(SAMPLES, "compressed", tmp_path / "b", SB3_COMPRESSED_FORCE_FALLBACKS="1") == expected
