@@ -22,6 +22,8 @@ METHODS = {
     if not name.startswith("_") and callable(getattr(np.ndarray, name)) and name not in OF_MEMORY
 }
 PROPERTIES = {"T", "flat", "imag", "mT", "real"}
+#: What an array is made with.
+OWN = {"dtype", "itemsize", "ndim", "shape", "size"}
 
 
 class ArrayLike(NDArrayOperatorsMixin):
@@ -81,6 +83,15 @@ class ArrayLike(NDArrayOperatorsMixin):
                 obj=self,
             )
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if hasattr(np.ndarray, name) and (name not in OWN or name in self.__dict__):
+            raise AttributeError(
+                f"cannot set {name!r} of a {type(self).__name__}; assign to its elements, as in array[...] = values",
+                name=name,
+                obj=self,
+            )
+        super().__setattr__(name, value)
 
     def _call(self, name: str, *args: Any, **kwargs: Any) -> Any:
         """Call a method of an ndarray."""

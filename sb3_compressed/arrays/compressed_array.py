@@ -211,12 +211,26 @@ class CompressedArray(ArrayLike):
             return out[(slice(None),) * len(lead_shape) + inside][()]
         return out[()] if out.ndim == 0 else out  # a scalar where NumPy gives one
 
-    def _decode(self, slots: NDArray[Any], out: NDArray[Any], lead: tuple[Any, ...]) -> None:
-        """Decode slots ``(n,)`` that were selected by ``lead`` into ``out``."""
+    def _decode(
+        self, slots: NDArray[Any], out: NDArray[Any], lead: tuple[Any, ...], positions: Items | None = None
+    ) -> None:
+        """Decode slots ``(n,)`` into ``out``.
+
+        :param lead: the index that selected them
+        :param positions: their numbers among those selected, if they are not all of them
+        """
         try:
             self._coder.decode_into(slots, out, self.num_threads)
         except CorruptPayload as error:
-            raise CorruptPayload(error.reason, error.index, self._place(lead, error.index)) from error
+            position = error.index if positions is None else int(positions[error.index])
+            raise CorruptPayload(error.reason, error.index, self._place(lead, position)) from error
+
+    def _is_contiguous(self, lead: tuple[Any, ...]) -> bool:
+        """Tell whether what a basic index selects would be one piece of memory in an ndarray."""
+        slots = self._slots
+        if 0 in slots.strides:  # a stand-in for slots one after the other
+            slots = np.lib.stride_tricks.as_strided(np.empty(1), slots.shape, _c_strides(slots.shape))
+        return slots[(*lead, None)].flags.c_contiguous
 
     def _require_memory(self, n_items: int) -> None:
         """Raise if so many decoded items do not fit into memory, rather than being killed for it."""
@@ -529,7 +543,7 @@ class SlotSource(Source):
     """
 
     def __init__(self, array: CompressedArray, lead: tuple[Any, ...], block: NDArray[Any]) -> None:
-        super().__init__(block)
+        super().__init__(block, is_contiguous=array._is_contiguous(lead))
         self._array = array
         self._lead = (*lead, None)  # so that it selects an array also where it selects one slot
 
@@ -537,7 +551,7 @@ class SlotSource(Source):
         """Decode items again: others may have written to them since."""
         selected = self._array._slots[self._lead]
         items_now = np.empty((len(items), *self.block.shape[1:]), self.block.dtype)
-        self._array._decode(selected[np.unravel_index(items, selected.shape)], items_now, self._lead)
+        self._array._decode(selected[np.unravel_index(items, selected.shape)], items_now, self._lead, items)
         self.block[items] = items_now
 
     def write(self, items: Items) -> None:
@@ -577,6 +591,11 @@ def _is_row(lead: tuple[Any, ...]) -> bool:
     """Tell whether an index selects one whole row: ``array[3]``, ``array[3, :]``."""
     row, *rest = lead or (None,)
     return isinstance(row, int | np.integer) and not isinstance(row, bool) and all(map(is_whole, rest))
+
+
+def _c_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the strides of a contiguous array of 64-bit floats."""
+    return tuple(8 * math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
 
 def _is_slot(lead: tuple[Any, ...], slots: NDArray[Any]) -> bool:

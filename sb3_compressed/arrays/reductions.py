@@ -85,8 +85,7 @@ def _combined(array: Any, name: str, axes: tuple[int, ...]) -> NDArray[Any]:
     for part in _parts(array):
         reduced = getattr(part, name)(axis=axes, keepdims=True, **options)
         result = reduced if result is None else COMBINED[name](result, reduced)
-    result = np.asarray(result)
-    return result.astype(array.dtype) if is_inexact_sum else result
+    return np.asarray(result, dtype=array.dtype if is_inexact_sum else None)
 
 
 def _moments(array: Any, axes: tuple[int, ...]) -> tuple[NDArray[Any], NDArray[Any]]:

@@ -161,7 +161,14 @@ class SuccessorArray(PlainArray):
         items = self._read(rows, envs)
         if basic_index(index if isinstance(index, tuple) else (index,)) is not None:
             block = items.reshape(-1, *self.shape[2:])
-            source = SuccessorSource(self._store, rows.reshape(-1), envs.reshape(-1), block)
+            lead, _ = split_index(index, 2, self.ndim)
+            source = SuccessorSource(
+                self._store,
+                rows.reshape(-1),
+                envs.reshape(-1),
+                block,
+                is_contiguous=self._rows[lead].flags.c_contiguous,
+            )
             return WriteThroughArray.of(source, items.shape)[inside]
         return items[inside]
 
@@ -228,12 +235,19 @@ class SuccessorSource(Source):
     :param rows: the rows of the items, ``(n,)``
     :param envs: their environments, ``(n,)``
     :param block: a copy of the items
+    :param is_contiguous: whether they would be one piece of memory in an ndarray
     """
 
     def __init__(
-        self, store: SuccessorStore, rows: NDArray[np.int64], envs: NDArray[np.int64], block: NDArray[Any]
+        self,
+        store: SuccessorStore,
+        rows: NDArray[np.int64],
+        envs: NDArray[np.int64],
+        block: NDArray[Any],
+        *,
+        is_contiguous: bool,
     ) -> None:
-        super().__init__(block)
+        super().__init__(block, is_contiguous=is_contiguous)
         self._store, self._rows, self._envs = store, rows, envs
 
     def prepare(self, items: Items) -> None:

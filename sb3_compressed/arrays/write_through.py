@@ -16,8 +16,8 @@ __all__ = ["READ_ONLY_ADVICE", "Items", "Source", "WriteThroughArray", "explaine
 
 READ_ONLY_ADVICE = (
     "it was read from a buffer that does not keep it in this form. Only assignments (array[index] = value), in-place "
-    "operators (array += value), fill() and np.copyto() are written back. To change a copy, call array.copy() first; to "
-    "change the buffer, assign to its own array, as in buffer.observations[row, env] = value"
+    "operators (array += value), fill() and np.copyto() are written back. To change a copy, call array.copy() first; "
+    "to change the buffer, assign to its own array, as in buffer.observations[row, env] = value"
 )
 
 Items = NDArray[np.int64]
@@ -27,10 +27,13 @@ class Source(ABC):
     """Where the items of a block of memory were read from.
 
     :param block: C-contiguous memory with the items, ``(n, *item_shape)``
+    :param is_contiguous: whether they would be one piece of memory in an ndarray, too, so that NumPy reshapes the one
+        as a view where it does the other
     """
 
-    def __init__(self, block: NDArray[Any]) -> None:
+    def __init__(self, block: NDArray[Any], *, is_contiguous: bool = True) -> None:
         self.block = block
+        self.is_contiguous = is_contiguous
         self.begin = block.__array_interface__["data"][0]
         self.end = self.begin + block.nbytes
         self.item_nbytes = block.nbytes // max(len(block), 1)
@@ -66,7 +69,7 @@ class Source(ABC):
     def writable(self, part: NDArray[Any]) -> NDArray[Any]:
         """Return an array in the memory of the block that can be written to."""
         offset = part.__array_interface__["data"][0] - self.begin
-        return np.ndarray(part.shape, part.dtype, self.block, offset, part.strides)  # type: ignore[arg-type]
+        return np.ndarray(part.shape, part.dtype, self.block, offset, part.strides)
 
 
 class WriteThroughArray(np.ndarray[Any, Any]):
@@ -75,7 +78,8 @@ class WriteThroughArray(np.ndarray[Any, Any]):
     It is a snapshot: it does not change when others write to where it was read from. Assignments, in-place operators,
     ``fill`` and ``np.copyto`` change both, also through views of it. Its memory is read-only, so that whatever else
     would write to it raises instead of changing the snapshot only. Copies, results of fancy indexing and of arithmetic
-    are plain, writable ndarrays.
+    are plain, writable ndarrays. Where it cannot be known whether NumPy returns a view or a copy, as when parts that
+    are not contiguous are reshaped, the result is read-only.
     """
 
     _source: Source | None = None
@@ -87,9 +91,13 @@ class WriteThroughArray(np.ndarray[Any, Any]):
         :param shape: the shape to give it
         """
         block = source.block
-        # Not a read-only view of the block: NumPy would let anybody make that writable again.
-        memory = memoryview(block.reshape(-1).view(np.uint8)).toreadonly()
-        array = super().__new__(cls, shape, block.dtype, memory)
+        if block.size:
+            # Not a read-only view of the block, nor of a memoryview: NumPy would let anybody make these writable again.
+            memory = np.frombuffer(memoryview(block.reshape(-1).view(np.uint8)).toreadonly(), np.uint8)  # type: ignore[arg-type]
+            array = memory.view(block.dtype).reshape(shape).view(cls)
+        else:
+            array = np.empty(shape, block.dtype).view(cls)
+            array.flags.writeable = False
         array._source = source
         return array
 
@@ -113,7 +121,7 @@ class WriteThroughArray(np.ndarray[Any, Any]):
     def __reduce_ex__(self, protocol: Any) -> Any:
         return np.array(self).__reduce_ex__(protocol)
 
-    def __copy__(self) -> NDArray[Any]:
+    def __copy__(self) -> NDArray[Any]:  # type: ignore[override]
         return np.array(self)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> NDArray[Any]:  # type: ignore[override]
@@ -145,6 +153,19 @@ class WriteThroughArray(np.ndarray[Any, Any]):
             source.block[items] = before
             raise
 
+    def reshape(self, *shape: Any, **options: Any) -> Any:
+        """Return the array in another shape, as :meth:`numpy.ndarray.reshape` does."""
+        return self._reshaped(super().reshape(*shape, **options))
+
+    def ravel(self, *order: Any, **options: Any) -> Any:
+        """Return the array with one axis, as :meth:`numpy.ndarray.ravel` does."""
+        return self._reshaped(super().ravel(*order, **options))
+
+    def _reshaped(self, result: Any) -> Any:
+        if isinstance(result, WriteThroughArray) and result._source and not result._source.is_contiguous:
+            result._source = UnknownSource(result._source.block)
+        return _without_source(result)
+
     def fill(self, value: Any) -> None:
         """Assign a value to all elements."""
         self[...] = value
@@ -169,6 +190,19 @@ class WriteThroughArray(np.ndarray[Any, Any]):
         return explained(
             lambda: _without_source(super(WriteThroughArray, self).__array_function__(function, types, args, kwargs))
         )
+
+
+class UnknownSource(Source):
+    """The source of an array that would be a view in NumPy, or a copy: it cannot be written to."""
+
+    def items_of(self, part: NDArray[Any]) -> Items:
+        """Raise."""
+        raise ValueError(f"assignment destination is read-only: {READ_ONLY_ADVICE}")
+
+    def prepare(self, items: Items) -> None:
+        """Do nothing: there are no items."""
+
+    write = prepare
 
 
 def explained(call: Callable[[], Any]) -> Any:
@@ -199,7 +233,7 @@ def _define_methods() -> None:
 
 COPYING = (
     "argpartition", "argsort", "astype", "choose", "compress", "conj", "conjugate", "copy", "diagonal", "dot",
-    "flatten", "ravel", "repeat", "reshape", "searchsorted", "take",
+    "flatten", "repeat", "searchsorted", "take",
 )  # fmt: skip
 IN_PLACE = ("byteswap", "partition", "put", "resize", "setfield", "sort")
 _define_methods()

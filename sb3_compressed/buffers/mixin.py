@@ -391,7 +391,8 @@ class CompressedReplay(Persistent, CompressedBuffer):
     #: Whether the parent implements ``optimize_memory_usage`` (without ``handle_timeout_termination``).
     _parent_optimizes: ClassVar[bool] = False
 
-    #: Types, dtypes and shapes of arguments of ``add`` that need not be looked at closer, as nearly all that come have them.
+    #: Types, dtypes and shapes of arguments of ``add`` that need not be looked at closer, as nearly all that come have
+    #: them.
     _passed: tuple[Any, ...] | None = None
 
     def _parent_arguments(
