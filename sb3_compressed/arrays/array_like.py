@@ -34,7 +34,7 @@ class ArrayLike(NDArrayOperatorsMixin):
     """
 
     shape: Any
-    dtype: Any
+    dtype: np.dtype[Any]
     ndim: Any
     size: Any
     itemsize: Any

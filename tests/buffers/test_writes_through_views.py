@@ -101,9 +101,9 @@ def add_steps(buffers: list[Any], n_steps: int, seed: int = 0) -> None:
     obs = observation(space, rng)
     for _ in range(n_steps):
         next_obs = observation(space, rng)
-        rest = rng.integers(0, 3, (N_ENVS, 1)), rng.random(N_ENVS), rng.random(N_ENVS) > 0.5, [{}] * N_ENVS
+        rest = rng.integers(0, 3, (N_ENVS, 1)), rng.random(N_ENVS), rng.random(N_ENVS) > 0.5
         for buffer in buffers:
-            buffer.add(copy.deepcopy(obs), copy.deepcopy(next_obs), *rest)
+            buffer.add(copy.deepcopy(obs), copy.deepcopy(next_obs), *rest, [{}] * N_ENVS)
         obs = next_obs
 
 
@@ -114,7 +114,7 @@ def assert_same_arrays(ours: Any, theirs: Any) -> None:
                 assert np.array_equal(np.array(array), expected), name
 
 
-CASES = {
+CASES: dict[str, tuple[type[Any], type[Any], str, dict[str, Any]]] = {
     "image": (Ours, Theirs, "image", {}),
     "vector": (Ours, Theirs, "vector", {}),
     "dict": (OurDicts, TheirDicts, "dict", {}),
@@ -204,7 +204,7 @@ def test_a_buffer_that_follows_a_folder_refuses_writes(kind: str, tmp_path: Path
 
 @pytest.mark.parametrize("kind", SPACES)
 def test_rollouts_are_written_through_and_sampled_without_warnings(kind: str) -> None:
-    classes = (
+    classes: tuple[type[Any], type[Any]] = (
         (CompressedDictRolloutBuffer, DictRolloutBuffer) if kind == "dict" else (CompressedRolloutBuffer, RolloutBuffer)
     )
     ours, theirs = (
