@@ -115,6 +115,11 @@ class WriteThroughArray(np.ndarray[Any, Any]):
         array = _plain(array)
         return array[()] if return_scalar else array
 
+    def __dlpack__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._source is not None and not self.flags.writeable:  # torch would write to it all the same
+            raise BufferError(f"cannot export a read-only array: {READ_ONLY_ADVICE}")
+        return super().__dlpack__(*args, **kwargs)
+
     def __reduce__(self) -> Any:
         return np.array(self).__reduce__()
 
