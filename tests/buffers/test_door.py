@@ -252,10 +252,10 @@ def test_only_batches_may_keep_what_was_decoded_for_them(stream: Stream) -> None
             return super()._get_samples(batch_inds, env)._replace(observations=tensor)
 
     for buffer in (filled(CompressedReplayBuffer, stream), filled(Subclass, stream)):
-        decoded = buffer.observations[3]
+        decoded = buffer.observations[[3]]
         tensor = buffer.to_torch(decoded)
         decoded[:] = 77
-        np.testing.assert_array_equal(tensor.numpy(), buffer.observations[3])
+        np.testing.assert_array_equal(tensor.numpy(), buffer.observations[[3]])
         assert not (buffer.sample(8).observations == 77).all()
 
 
