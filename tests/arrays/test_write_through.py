@@ -373,7 +373,7 @@ def test_a_tensor_of_a_view_is_a_copy_or_comes_with_torchs_warning(kind: str) ->
         th.as_tensor(ours[0][2].copy())[...] = 1
     assert_same(ours, plain)
     with pytest.raises(BufferError, match=r"read-only.*array.copy\(\) first"):
-        th.from_dlpack(ours[0][2])
+        th.utils.dlpack.from_dlpack(ours[0][2])
     assert not ours[0][2].flags.writeable  # which torch warns of, once in a process
     with pytest.raises(ValueError, match="cannot set WRITEABLE flag"):
         ours[0][2].flags.writeable = True
