@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, SupportsIndex
 
 import numpy as np
-from numpy.lib.mixins import NDArrayOperatorsMixin
+import psutil
 from numpy.typing import DTypeLike, NDArray
 
+from sb3_compressed.arrays.array_like import ArrayLike
 from sb3_compressed.arrays.cast import cast_values, clip_values
 from sb3_compressed.arrays.frames import FrameStack, LayoutSearch, stated_layout
 from sb3_compressed.arrays.handover import new_output, note_decoded
-from sb3_compressed.arrays.indexing import is_whole, split_index
+from sb3_compressed.arrays.indexing import basic_index, is_whole, split_index
 from sb3_compressed.arrays.memory import held_nbytes
 from sb3_compressed.arrays.sharing import FrameSharing
 from sb3_compressed.arrays.slot_store import SlotStore
 from sb3_compressed.arrays.slots import Slot, SlotCoder
+from sb3_compressed.arrays.write_through import Items, Source, WriteThroughArray
 from sb3_compressed.codecs import Codec, get_codec
 from sb3_compressed.errors import CorruptPayload, LossyDtypeWarning
 from sb3_compressed.threads import validate_num_threads
@@ -27,12 +29,13 @@ from sb3_compressed.warning import warn_user
 __all__ = ["CompressedArray"]
 
 
-class CompressedArray(NDArrayOperatorsMixin):
+class CompressedArray(ArrayLike):
     """An array of observations of shape ``(rows, n_envs, *item_shape)`` that holds them compressed.
 
     To whoever indexes it, it is an ndarray: reading decodes into a fresh array, writing copies and encodes, what was
-    never written reads as zeros. What is written row by row, as by a vectorised environment, is shared: frames that
-    an observation has in common with the one before it are stored once.
+    never written reads as zeros. Where NumPy returns a view, assignments to what was read are written back. What is
+    written row by row, as by a vectorised environment, is shared: frames that an observation has in common with the
+    one before it are stored once.
 
     >>> import numpy as np
     >>> from sb3_compressed import CompressedArray
@@ -47,10 +50,10 @@ class CompressedArray(NDArrayOperatorsMixin):
     >>> array.raw_nbytes // array.nbytes > 100
     True
 
-    Reading works for any index into the first two axes (integers, slices, integer and boolean arrays, negative
-    ones, ``...``), with whole items or basic indices behind it; writing for the same without anything behind it.
-    ``swapaxes`` and ``reshape`` of the leading axes give views on the same slots. Everything else is an error that
-    says what to do: nothing decodes the whole array but an explicit ``np.asarray(array)``.
+    Reading and writing work for any index into the first two axes (integers, slices, integer and boolean arrays,
+    negative ones, ``...``), with whole items or basic indices behind it. ``swapaxes`` and ``reshape`` of the leading
+    axes return views on the same slots. NumPy's functions, operators and methods decode the whole array, or raise
+    ``MemoryError`` where that does not fit into memory.
 
     :param shape: ``(rows, n_envs, *item_shape)``
     :param dtype: any boolean, integer or floating dtype
@@ -162,9 +165,6 @@ class CompressedArray(NDArrayOperatorsMixin):
     def __len__(self) -> int:
         return len(self._slots)
 
-    def __iter__(self) -> Iterator[NDArray[Any]]:
-        return (self[row] for row in range(len(self)))
-
     def __repr__(self) -> str:
         return f"CompressedArray(shape={self.shape}, dtype={self.dtype}, codec={self.codec!r})"
 
@@ -173,20 +173,24 @@ class CompressedArray(NDArrayOperatorsMixin):
     def __getitem__(self, index: Any) -> Any:
         """Decode the items at ``index`` into a fresh array, shaped as NumPy would shape it.
 
+        Where NumPy returns a view, what is assigned to the result is written back, see :class:`WriteThroughArray`.
+
         :raises CorruptPayload: if a payload is damaged; the error names its slot
+        :raises MemoryError: if there is not enough memory
         """
         lead, inside = split_index(index, self._slots.ndim, self.ndim)
+        basic_lead = basic_index(lead)
+        if basic_lead is not None:
+            return self._read_view(basic_lead, inside)
         selected = self._slots[lead]
         is_array = isinstance(selected, np.ndarray)
         lead_shape = selected.shape if is_array else ()
         # References of our own, a view would not do: others may write while kernels read what they refer to.
         is_own = is_array and selected.ndim == 1 and selected.flags.owndata
         slots = selected if is_own else selected.flatten() if is_array else _array_of([selected], self._slots.dtype)
+        self._require_memory(len(slots))
         out = new_output((len(slots), *self.item_shape), self.dtype)
-        try:
-            self._coder.decode_into(slots, out, self.num_threads)
-        except CorruptPayload as error:
-            raise CorruptPayload(error.reason, error.index, self._place(lead, error.index)) from error
+        self._decode(slots, out, lead)
         out = out.reshape(lead_shape + self.item_shape)
         if inside:
             out = out[(slice(None),) * len(lead_shape) + inside]
@@ -195,15 +199,60 @@ class CompressedArray(NDArrayOperatorsMixin):
         note_decoded(out)
         return out
 
+    def _read_view(self, lead: tuple[Any, ...], inside: tuple[Any, ...]) -> Any:
+        """Return what is read at a basic index."""
+        lead_shape = () if _is_slot(lead, self._slots) else self._slots[lead].shape
+        slots = self._slots[(*lead, None)].flatten()
+        self._require_memory(len(slots))
+        block = np.empty((len(slots), *self.item_shape), self.dtype)
+        self._decode(slots, block, lead)
+        out = WriteThroughArray.of(SlotSource(self, lead, block), lead_shape + self.item_shape)
+        if inside:
+            return out[(slice(None),) * len(lead_shape) + inside][()]
+        return out[()] if out.ndim == 0 else out  # a scalar where NumPy gives one
+
+    def _decode(
+        self, slots: NDArray[Any], out: NDArray[Any], lead: tuple[Any, ...], positions: Items | None = None
+    ) -> None:
+        """Decode slots ``(n,)`` into ``out``.
+
+        :param lead: the index that selected them
+        :param positions: their numbers among those selected, if they are not all of them
+        """
+        try:
+            self._coder.decode_into(slots, out, self.num_threads)
+        except CorruptPayload as error:
+            position = error.index if positions is None else int(positions[error.index])
+            raise CorruptPayload(error.reason, error.index, self._place(lead, position)) from error
+
+    def _is_contiguous(self, lead: tuple[Any, ...]) -> bool:
+        """Tell whether what a basic index selects would be one piece of memory in an ndarray."""
+        slots = self._slots
+        if 0 in slots.strides:  # a stand-in for slots one after the other
+            slots = np.lib.stride_tricks.as_strided(np.empty(1), slots.shape, _c_strides(slots.shape))
+        return slots[(*lead, None)].flags.c_contiguous
+
+    def _require_memory(self, n_items: int) -> None:
+        """Raise if so many decoded items do not fit into memory, rather than being killed for it."""
+        nbytes = n_items * math.prod(self.item_shape) * self.itemsize
+        if nbytes > CHECKED_NBYTES and nbytes > (available := psutil.virtual_memory().available):
+            raise MemoryError(
+                f"decoding {n_items} observations takes {nbytes / 1e9:.1f} GB and {available / 1e9:.1f} GB of memory "
+                "are available; decode a part at a time, as in array[start : start + 1000]"
+            )
+
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
-        """Decode everything; ``np.asarray(array)`` calls it.
+        """Decode everything: ``np.array(array)`` into an array of its own, ``np.asarray(array)`` into a read-only one.
 
         :raises ValueError: for ``copy=False``, since there is no uncompressed array to refer to
+        :raises MemoryError: if there is not enough memory
         """
         if copy is False:
             raise ValueError("a CompressedArray cannot become an ndarray without a copy")
-        decoded: NDArray[Any] = self[...]
-        return decoded if dtype is None else decoded.astype(dtype, copy=False)
+        decoded: NDArray[Any] = np.asarray(self[...])  # what is written to it would not be written here
+        if copy or (dtype is not None and np.dtype(dtype) != self.dtype):
+            return decoded.astype(self.dtype if dtype is None else dtype)
+        return decoded
 
     def _place(self, lead: tuple[Any, ...], position: int) -> tuple[int, ...]:
         """Return the index of the slot that was at ``position`` among those selected by ``lead``."""
@@ -224,6 +273,8 @@ class CompressedArray(NDArrayOperatorsMixin):
 
         One whole row at a time is the fast way, and the one that shares frames with the row written before.
 
+        With an index that goes inside the items, these are decoded, changed and encoded again.
+
         :raises ValueError: if the shape or a value does not fit; nothing is changed then
         :raises TypeError: if ``value`` has no numbers
         """
@@ -234,9 +285,12 @@ class CompressedArray(NDArrayOperatorsMixin):
             return
         lead, inside = split_index(index, self._slots.ndim, self.ndim)
         if inside:
-            raise IndexError(
-                f"cannot write inside the items with {inside}; read the items, change them and write them back"
-            )
+            items = self[lead]
+            n_lead = items.ndim - len(self.item_shape)
+            items[(slice(None),) * n_lead + inside] = cast_values(np.asarray(value), self.dtype)
+            if basic_index(lead) is None:
+                self[lead] = items
+            return
         selected = self._slots[lead]
         values = self._stored_values(value)
         slots: list[Slot]
@@ -292,6 +346,21 @@ class CompressedArray(NDArrayOperatorsMixin):
         references = self._references([slot for row in rows for slot in row])
         return [*references.reshape(len(rows), -1)]
 
+    def _write_slots(self, lead: tuple[Any, ...], positions: Items, values: NDArray[Any]) -> None:
+        """Encode items into some of the slots that a basic index selects.
+
+        :param lead: the index
+        :param positions: numbers of the slots among them
+        :param values: items ``(len(positions), *item_shape)``
+        """
+        references = self._references(self._coder.encode(self._stored_values(values)))
+        self._allocate()
+        selected = self._slots[lead]
+        index = np.unravel_index(positions, selected.shape)
+        if self._changed is not None:
+            self._changed[lead][index] = True
+        selected[index] = references
+
     def _references(self, slots: list[Slot]) -> NDArray[Any]:
         """Return what stands for slots in :attr:`slots`, an array ``(n,)``."""
         if self._coder.store is not None:
@@ -319,37 +388,32 @@ class CompressedArray(NDArrayOperatorsMixin):
 
     # -- views and copies ------------------------------------------------------------------------------------
 
-    def swapaxes(self, axis1: SupportsIndex, axis2: SupportsIndex) -> CompressedArray:
-        """Return a view with two of the leading axes interchanged.
-
-        :raises ValueError: for an axis inside the items
-        """
+    def swapaxes(self, axis1: SupportsIndex, axis2: SupportsIndex) -> Any:
+        """Return a view with two axes interchanged: compressed for leading axes, else decoded."""
         axes = [axis.__index__() for axis in (axis1, axis2)]
         axes = [axis + self.ndim if axis < 0 else axis for axis in axes]
         if not 0 <= min(axes) <= max(axes) < self._slots.ndim:
-            raise ValueError(
-                f"cannot swap axes {axes}: only the first {self._slots.ndim} are not inside the compressed items; "
-                f"swap the axes of what you read, as in array[rows].swapaxes{(axis1, axis2)}"
-            )
+            return self._call("swapaxes", axis1, axis2)
         return self._view(lambda slots: slots.swapaxes(*axes))
 
-    def reshape(self, *shape: Any) -> CompressedArray:
-        """Return the array with other leading axes, a view where NumPy gives one of the slots.
+    def reshape(self, *shape: Any, **options: Any) -> Any:
+        """Return the array in another shape, a view where NumPy gives one.
 
-        :param shape: the new shape; it ends with the shape of the items, one length before that may be -1
-        :raises ValueError: if it does not
+        :param shape: the new shape. If it ends with the shape of the items, the result is compressed; else all of it is
+            decoded
+        :param options: those of :meth:`numpy.ndarray.reshape`
         """
         new = tuple(shape[0]) if len(shape) == 1 and not isinstance(shape[0], int | np.integer) else shape
         n_lead = len(new) - len(self.item_shape)
-        if n_lead < 1 or new[n_lead:] != self.item_shape:
-            raise ValueError(
-                f"cannot reshape to {new}: items stay whole, so a new shape must end with {self.item_shape}; "
-                "reshape what you read instead"
-            )
+        if options or n_lead < 1 or new[n_lead:] != self.item_shape:
+            return self._call("reshape", *shape, **options)
         return self._view(lambda slots: slots.reshape(new[:n_lead]))
 
-    def copy(self) -> CompressedArray:
-        """Return an independent array with the same content. Payloads never change, so both refer to the same."""
+    def copy(self, order: str = "C") -> CompressedArray:
+        """Return an independent array with the same content. Payloads never change, so both refer to the same.
+
+        :param order: ignored; for code that passes it to ndarrays
+        """
         return copy.deepcopy(self)
 
     def empty_like(self) -> CompressedArray:
@@ -469,30 +533,32 @@ class CompressedArray(NDArrayOperatorsMixin):
             self._allocate()
             self._slots[: len(written)] = written
 
-    # -- what it cannot do -----------------------------------------------------------------------------------
 
-    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
-        raise TypeError(f"np.{ufunc.__name__} does not work on a CompressedArray; {self._advice()}")
+class SlotSource(Source):
+    """Where items were read from a :class:`CompressedArray`.
 
-    def __array_function__(
-        self, function: Callable[..., Any], types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        if function in _QUESTIONS:
-            return _QUESTIONS[function](*args, **kwargs)
-        if function in _COMPARISONS:  # what they are called for is all of the array
-            return function(*map(_decoded, args), **{name: _decoded(value) for name, value in kwargs.items()})
-        raise TypeError(f"np.{function.__name__} does not work on a CompressedArray; {self._advice()}")
+    :param array: the array
+    :param lead: the basic index of the slots
+    :param block: the decoded items, ``(n, *item_shape)``
+    """
 
-    def __getattr__(self, name: str) -> Any:
-        if not name.startswith("_") and hasattr(np.ndarray, name):
-            raise AttributeError(f"a CompressedArray has no {name!r}; {self._advice()}", name=name, obj=self)
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+    def __init__(self, array: CompressedArray, lead: tuple[Any, ...], block: NDArray[Any]) -> None:
+        super().__init__(block, is_contiguous=array._is_contiguous(lead))
+        self._array = array
+        self._lead = (*lead, None)  # so that it selects an array also where it selects one slot
 
-    def _advice(self) -> str:
-        return (
-            "decode what you need by indexing, or all of it explicitly with np.asarray(array), "
-            f"which takes {self.raw_nbytes / 1e6:.1f} MB"
-        )
+    def prepare(self, items: Items) -> None:
+        """Decode items again: others may have written to them since."""
+        selected = self._array._slots[self._lead]
+        items_now = np.empty((len(items), *self.block.shape[1:]), self.block.dtype)
+        self._array._decode(selected[np.unravel_index(items, selected.shape)], items_now, self._lead, items)
+        self.block[items] = items_now
+
+    def write(self, items: Items) -> None:
+        """Encode items into the slots that they were read from."""
+        self._array._write_slots(self._lead, items, self.block[items])
+        if self._array.elem_type != self._array.dtype:
+            self.prepare(items)  # as they are stored, which may be less
 
 
 #: The dtype of rows that are encoded already. NumPy hands what it says of itself on to copies.
@@ -527,21 +593,15 @@ def _is_row(lead: tuple[Any, ...]) -> bool:
     return isinstance(row, int | np.integer) and not isinstance(row, bool) and all(map(is_whole, rest))
 
 
-def _decoded(argument: Any) -> Any:
-    return np.asarray(argument) if isinstance(argument, CompressedArray) else argument
+def _c_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the strides of a contiguous array of 64-bit floats."""
+    return tuple(8 * math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
 
-def _shape(a: CompressedArray) -> tuple[int, ...]:
-    return a.shape
+def _is_slot(lead: tuple[Any, ...], slots: NDArray[Any]) -> bool:
+    """Tell whether a basic index selects a slot, not an array of slots."""
+    return len(lead) == slots.ndim and all(type(part) is int for part in lead)
 
 
-def _ndim(a: CompressedArray) -> int:
-    return a.ndim
-
-
-def _size(a: CompressedArray, axis: int | None = None) -> int:
-    return a.size if axis is None else a.shape[axis]
-
-
-_QUESTIONS: dict[Any, Callable[..., Any]] = {np.shape: _shape, np.ndim: _ndim, np.size: _size}
-_COMPARISONS = {np.array_equal, np.array_equiv, np.allclose, np.isclose}
+#: Less than this is decoded without a look at the available memory.
+CHECKED_NBYTES = 1 << 28

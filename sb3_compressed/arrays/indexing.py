@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import numpy as np
 
-__all__ = ["is_whole", "split_index"]
+__all__ = ["basic_index", "is_whole", "split_index"]
 
 WHOLE = slice(None)
 
@@ -52,6 +53,28 @@ def split_index(index: Any, n_lead: int, n_axes: int) -> tuple[tuple[Any, ...], 
             "array[rows, envs][..., i]"
         )
     return tuple(lead), inside
+
+
+def basic_index(parts: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    """Return an index for which NumPy returns a view, with its integers as ``int``; ``None`` for any other.
+
+    >>> basic_index((np.int64(3), slice(2), None, ...))
+    (3, slice(None, 2, None), None, Ellipsis)
+    >>> basic_index((3, [0, 1])) is None
+    True
+    """
+    basic: list[Any] = []
+    for part in parts:
+        if part is None or part is ... or type(part) is slice or type(part) is int:
+            basic.append(part)
+            continue
+        if isinstance(part, np.ndarray | list | tuple | bool | np.bool_):
+            return None
+        try:
+            basic.append(operator.index(part))
+        except TypeError:
+            return None
+    return tuple(basic)
 
 
 def _is_plain(parts: tuple[Any, ...]) -> bool:

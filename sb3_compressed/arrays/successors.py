@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from numpy.lib.mixins import NDArrayOperatorsMixin
 from numpy.typing import DTypeLike, NDArray
 
+from sb3_compressed.arrays.array_like import ArrayLike
 from sb3_compressed.arrays.handover import new_output, note_decoded
-from sb3_compressed.arrays.indexing import is_whole, split_index
+from sb3_compressed.arrays.indexing import basic_index, is_whole, split_index
 from sb3_compressed.arrays.successor_store import SuccessorStore
+from sb3_compressed.arrays.write_through import Items, Source, WriteThroughArray
 
 __all__ = ["ObservationArray", "SuccessorArray", "successor_arrays"]
 
@@ -43,11 +43,10 @@ def successor_arrays(shape: tuple[int, ...], dtype: DTypeLike) -> tuple[Observat
     return ObservationArray(store), SuccessorArray(store)
 
 
-class PlainArray(NDArrayOperatorsMixin):
-    """What the two have in common: all that an ndarray can do, on a read-only array of the content.
+class PlainArray(ArrayLike):
+    """What the two have in common: all that an ndarray can do.
 
-    What they are indexed with gives read-only arrays, too, where NumPy would give a view: writing to those would not
-    reach the buffer.
+    Where NumPy would return a view, what is assigned to the result is written back.
 
     :param store: the memory of both
     """
@@ -66,37 +65,17 @@ class PlainArray(NDArrayOperatorsMixin):
     def __len__(self) -> int:
         return len(self._rows)
 
-    def __iter__(self) -> Iterator[Any]:
-        return (self[row] for row in range(len(self)))
-
-    def __getitem__(self, index: Any) -> Any:
-        raise NotImplementedError
-
-    def __setitem__(self, index: Any, value: Any) -> None:
-        raise NotImplementedError
-
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
-        array: NDArray[Any] = self[...]
+        array: NDArray[Any] = np.asarray(self[...])  # read-only
         is_other = dtype is not None and np.dtype(dtype) != self.dtype
         if is_other and copy is False:
             raise ValueError(f"an array of {self.dtype} cannot become one of {np.dtype(dtype)} without a copy")
         return np.array(array, dtype=dtype) if copy or is_other else array
 
-    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, out: Any = (), **kwargs: Any) -> Any:
-        # As in ``array += 1``: a copy is written to first, by NumPy's own rules for casting and for ``where``.
-        targets = tuple(np.array(array) if isinstance(array, PlainArray) else array for array in out)
-        if out:
-            kwargs["out"] = targets
-        result = getattr(ufunc, method)(*map(_plain, inputs), **{name: _plain(value) for name, value in kwargs.items()})
-        for array, target in zip(out, targets, strict=True):
-            if isinstance(array, PlainArray):
-                array[...] = target
-        return out[0] if len(out) == 1 else result
-
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or not hasattr(np.ndarray, name):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
-        return getattr(_plain(self), name)
+        return getattr(self[...], name)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(shape={self.shape}, dtype={self.dtype})"
@@ -129,8 +108,8 @@ class ObservationArray(PlainArray):
 
     def __init__(self, store: SuccessorStore) -> None:
         super().__init__(store)
-        self._view = self._rows.view()
-        self._view.flags.writeable = False
+        self._view = WriteThroughArray.of(ObservationSource(store), self.shape)
+        self._plain_view = np.asarray(self._view)
 
     @property
     def nbytes(self) -> int:
@@ -138,8 +117,10 @@ class ObservationArray(PlainArray):
         return self._rows.nbytes
 
     def __getitem__(self, index: Any) -> Any:
-        read = self._view[index]
-        if type(read) is np.ndarray and read.flags.writeable:  # a copy
+        read = self._plain_view[index]
+        if type(read) is np.ndarray:
+            if not read.flags.writeable:  # a view
+                return self._view[index]
             note_decoded(read)
         return read
 
@@ -177,10 +158,19 @@ class SuccessorArray(PlainArray):
             note_decoded(out)
             return out
         rows, envs, inside = self._located(index)
-        read = self._read(rows, envs)[inside]
-        if isinstance(read, np.ndarray) and _is_basic(index):
-            read.flags.writeable = False
-        return read
+        items = self._read(rows, envs)
+        if basic_index(index if isinstance(index, tuple) else (index,)) is not None:
+            block = items.reshape(-1, *self.shape[2:])
+            lead, _ = split_index(index, 2, self.ndim)
+            source = SuccessorSource(
+                self._store,
+                rows.reshape(-1),
+                envs.reshape(-1),
+                block,
+                is_contiguous=self._rows[lead].flags.c_contiguous,
+            )
+            return WriteThroughArray.of(source, items.shape)[inside]
+        return items[inside]
 
     def __setitem__(self, index: Any, value: Any) -> None:
         store = self._store
@@ -219,16 +209,53 @@ def _are_pairs(*parts: Any) -> bool:
     )
 
 
-def _is_basic(index: Any) -> bool:
-    """Tell whether NumPy gives a view for an index."""
-    parts = index if type(index) is tuple else (index,)
-    return all(
-        part is None or part is ... or type(part) is slice or isinstance(part, int | np.integer) for part in parts
-    )
+class ObservationSource(Source):
+    """The memory of an :class:`ObservationArray`, which is that of what is read from it.
+
+    :param store: the store of both arrays
+    """
+
+    def __init__(self, store: SuccessorStore) -> None:
+        super().__init__(store.observations.reshape(-1, *store.observations.shape[2:]))
+        self._store = store
+
+    def prepare(self, items: Items) -> None:
+        """Keep the next observations that are found at these."""
+        rows, envs = np.divmod(items, self._store.observations.shape[1])
+        self._store.keep(rows, envs)
+
+    def write(self, items: Items) -> None:
+        """Do nothing: they are written."""
 
 
-def _plain(array: Any) -> Any:
-    """Return one of these arrays as an ndarray that cannot be written to; others as they are."""
-    if not isinstance(array, PlainArray):
-        return array
-    return array[...]
+class SuccessorSource(Source):
+    """Where items were read from a :class:`SuccessorArray`.
+
+    :param store: the store of both arrays
+    :param rows: the rows of the items, ``(n,)``
+    :param envs: their environments, ``(n,)``
+    :param block: a copy of the items
+    :param is_contiguous: whether they would be one piece of memory in an ndarray
+    """
+
+    def __init__(
+        self,
+        store: SuccessorStore,
+        rows: NDArray[np.int64],
+        envs: NDArray[np.int64],
+        block: NDArray[Any],
+        *,
+        is_contiguous: bool,
+    ) -> None:
+        super().__init__(block, is_contiguous=is_contiguous)
+        self._store, self._rows, self._envs = store, rows, envs
+
+    def prepare(self, items: Items) -> None:
+        """Read items again: others may have written to them since."""
+        now = np.empty((len(items), *self.block.shape[1:]), self.block.dtype)
+        self._store.read_next(self._rows[items], self._envs[items], now)
+        self.block[items] = now
+
+    def write(self, items: Items) -> None:
+        """Write items to where they were read from."""
+        self._store.write_next(self._rows[items], self._envs[items], self.block[items])

@@ -399,7 +399,8 @@ class CompressedReplay(Persistent, CompressedBuffer):
     #: Whether the parent implements ``optimize_memory_usage`` (without ``handle_timeout_termination``).
     _parent_optimizes: ClassVar[bool] = False
 
-    #: Dtypes and shapes of arguments of ``add`` that need not be looked at closer, as nearly all that come have them.
+    #: Types, dtypes and shapes of arguments of ``add`` that need not be looked at closer, as nearly all that come have
+    #: them.
     _passed: tuple[Any, ...] | None = None
 
     def _parent_arguments(
@@ -434,8 +435,9 @@ class CompressedReplay(Persistent, CompressedBuffer):
         validate_infos(infos, self.n_envs)
         try:
             kinds = (
-                obs.dtype, obs.shape, next_obs.dtype, next_obs.shape, action.dtype, action.shape,
-                reward.dtype, reward.shape, done.dtype, done.shape,
+                type(obs), obs.dtype, obs.shape, type(next_obs), next_obs.dtype, next_obs.shape,
+                type(action), action.dtype, action.shape, type(reward), reward.dtype, reward.shape,
+                type(done), done.dtype, done.shape,
             )  # fmt: skip
         except AttributeError:  # dicts, lists
             kinds = None
@@ -453,7 +455,7 @@ class CompressedReplay(Persistent, CompressedBuffer):
     def _checked_step(self, kinds: Any, *given: Any) -> tuple[Any, ...]:
         """Return the arguments of ``add`` as they can be written, or raise; remember what need not be looked at again.
 
-        :param kinds: their dtypes and shapes, ``None`` if they are no arrays
+        :param kinds: their types, dtypes and shapes, ``None`` if they have none
         """
         obs, next_obs, action, reward, done = given
         action = validate_numbers("action", action, self.n_envs * self.action_dim, self.n_envs)

@@ -128,6 +128,8 @@ def test_any_writes_and_reads_are_those_of_an_ndarray(data: st.DataObject) -> No
         lead_shape = plain[index].shape[: plain[index].ndim - len(item_shape)]
         shape = data.draw(st.sampled_from([(), item_shape, lead_shape + item_shape]))
         array[index] = plain[index] = random_values(rng, shape, dtype)
+        index = data.draw(all_indices(plain.shape))
+        array[index] = plain[index] = random_values(rng, np.shape(plain[index]), dtype)
     for _ in range(5):
         index = data.draw(all_indices(plain.shape))
         assert_same(array[index], plain[index][()])  # a scalar also where NumPy gives an array without axes
@@ -157,7 +159,7 @@ def test_it_is_indexed_as_sb3_indexes_observations() -> None:
 def test_integers_take_out_items_and_elements(index: tuple[int, ...]) -> None:
     array, plain = filled_pair()
     assert_same(array[index], plain[index])
-    assert type(array[index]) is type(plain[index])
+    assert isinstance(array[index], type(plain[index]))
 
 
 # -- what it is ----------------------------------------------------------------------------------------------
@@ -241,11 +243,11 @@ def test_nothing_the_caller_does_to_a_source_changes_it() -> None:
 
 
 @pytest.mark.parametrize("index", [0, (0, 1), ..., slice(1, 3), [0, 4], (0, 1, 2), 3, (..., slice(1))])
-def test_nothing_the_caller_does_to_a_result_changes_it(index: Any) -> None:
+def test_what_the_caller_does_to_a_result_changes_it_where_it_would_be_a_view(index: Any) -> None:
     array, plain = filled_pair()
-    result = array[index]
-    assert result.flags.writeable
-    result += 1
+    for each in (array, plain):
+        result = each[index]
+        result += 1
     assert_same(array, plain)
 
 
@@ -412,28 +414,16 @@ def test_the_pickle_of_a_barely_filled_array_is_small() -> None:
 
 # -- what it cannot do ---------------------------------------------------------------------------------------
 
-ADVICE = r"decode what you need by indexing, or all of it explicitly with np\.asarray\(array\), which takes .* MB"
-
 
 @pytest.mark.parametrize(
     ("ask", "error", "answer"),
     [
-        (lambda array: array + 1, TypeError, f"np.add does not work .*{ADVICE}"),
-        (lambda array: array == 0, TypeError, f"np.equal does not work .*{ADVICE}"),
-        (lambda array: np.zeros(3) < array, TypeError, ADVICE),
-        (lambda array: np.exp(array), TypeError, f"np.exp does not work .*{ADVICE}"),
-        (lambda array: np.add.reduce(array), TypeError, ADVICE),
-        (lambda array: np.mean(array), TypeError, f"np.mean does not work .*{ADVICE}"),
-        (lambda array: np.concatenate([array, array]), TypeError, f"np.concatenate does not work .*{ADVICE}"),
-        (lambda array: array.mean(), AttributeError, f"no 'mean'; {ADVICE}"),
-        (lambda array: array.T, AttributeError, f"no 'T'; {ADVICE}"),
         (lambda array: array.average, AttributeError, "'CompressedArray' object has no attribute 'average'"),
-        (lambda array: array.swapaxes(0, 2), ValueError, r"cannot swap axes \[0, 2\].*array\[rows\].swapaxes\(0, 2\)"),
-        (lambda array: array.swapaxes(-1, 0), ValueError, r"cannot swap axes \[4, 0\].*only the first 2"),
-        (lambda array: array.swapaxes(0, 5), ValueError, r"cannot swap axes \[0, 5\]"),
-        (lambda array: array.reshape(ROWS, -1), ValueError, r"must end with \(4, 2, 3\).*what you read instead"),
-        (lambda array: array.reshape(ROWS, ENVS, 8, 3), ValueError, "items stay whole"),
-        (lambda array: array.reshape(4, 2, 3), ValueError, "items stay whole"),
+        (lambda array: array.strides, AttributeError, r"has no 'strides', since its memory .* np\.array\(array\)"),
+        (lambda array: setattr(array, "flat", 1), AttributeError, r"cannot set 'flat' .*array\[\.\.\.\] = values"),
+        (lambda array: setattr(array, "dtype", int), AttributeError, "cannot set 'dtype' of a CompressedArray"),
+        (lambda array: array.swapaxes(0, 5), ValueError, "axis2: axis 5 is out of bounds"),
+        (lambda array: array.reshape(4, 2, 3), ValueError, "cannot reshape array of size 360"),
         (lambda array: array.reshape(7, 4, 2, 3), ValueError, "cannot reshape array of size 15"),
         (lambda array: array[0, 0, [0, 1]], IndexError, r"inside the items .*array\[rows, envs\]\[..., i\]"),
         (lambda array: array[[0], [0], 0], IndexError, r"inside the items .*array\[rows, envs\]\[..., i\]"),
@@ -447,8 +437,8 @@ ADVICE = r"decode what you need by indexing, or all of it explicitly with np\.as
         (lambda array: array[0, 0, 4], IndexError, "out of bounds"),
         (lambda array: array[1.5], IndexError, "only integers"),
         (lambda array: array["obs"], IndexError, "only integers"),
-        (lambda array: array.__setitem__((0, 0, 0), 1), IndexError, "read the items, change them and write them back"),
-        (lambda array: array.__setitem__((..., 0), 1), IndexError, "read the items, change them and write them back"),
+        (lambda array: array.__setitem__((0, 0, 4), 1), IndexError, "out of bounds"),
+        (lambda array: array.__setitem__((0, 0, [0, 1]), 1), IndexError, "inside the items"),
         (lambda array: array.__setitem__(5, 1), IndexError, "out of bounds"),
     ],
 )

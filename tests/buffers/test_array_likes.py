@@ -1,0 +1,151 @@
+"""What has an ``__array__`` is added as the ndarray that it stands for, whatever was added before."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch as th
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from sb3_compressed import (
+    CompressedArray,
+    CompressedDictReplayBuffer,
+    CompressedDictRolloutBuffer,
+    CompressedReplayBuffer,
+    CompressedRolloutBuffer,
+)
+
+N_ENVS = 2
+IMAGE = spaces.Box(0, 255, (4, 36, 36), np.uint8)
+VECTOR = spaces.Box(-10, 10, (6,), np.float32)
+SPACES: dict[str, spaces.Space[Any]] = {
+    "image": IMAGE,
+    "vector": VECTOR,
+    "number": spaces.Discrete(7),
+    "dict": spaces.Dict({"image": IMAGE, "vector": VECTOR}),
+}
+
+
+class ArrayLike:
+    """An array with the attributes of LazyFrames, HDF5 data sets, Zarr and JAX arrays, which is no ndarray."""
+
+    def __init__(self, array: NDArray[Any]) -> None:
+        self._array = array
+        self.dtype, self.shape = array.dtype, array.shape
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        return np.array(self._array, dtype=dtype)
+
+    def __len__(self) -> int:
+        return len(self._array)
+
+
+class Subclass(np.ndarray[Any, Any]):
+    """An ndarray of another class."""
+
+
+WRAPPERS: dict[str, Callable[[NDArray[Any]], Any]] = {
+    "ndarray": lambda array: array,
+    "array-like": ArrayLike,
+    "tensor": th.from_numpy,
+    "list": lambda array: array.tolist(),
+    "subclass": lambda array: array.view(Subclass),
+    "Fortran order": np.asfortranarray,
+    "compressed": lambda array: CompressedArray((1, *array.shape), array.dtype)[0] + array,
+}
+
+
+def observation(space: spaces.Space[Any], rng: np.random.Generator, wrap: Callable[[NDArray[Any]], Any]) -> Any:
+    if isinstance(space, spaces.Dict):
+        return {key: observation(part, rng, wrap) for key, part in space.spaces.items()}
+    if isinstance(space, spaces.Discrete):
+        return wrap(rng.integers(0, int(space.n), N_ENVS))
+    assert isinstance(space, spaces.Box)
+    return wrap((rng.random((N_ENVS, *space.shape)) * 9).astype(space.dtype))
+
+
+def contents(buffer: Any) -> list[NDArray[Any]]:
+    found: list[NDArray[Any]] = []
+    for name in ("observations", "next_observations", "actions", "rewards", "dones"):
+        value = vars(buffer).get(name, [])
+        found += [np.array(part) for part in (value.values() if isinstance(value, dict) else [value])]
+    return found
+
+
+def filled(kind: str, wrappers: list[str], what: str) -> Any:
+    """Return a replay buffer to which one step was added with each wrapper around some of the arguments."""
+    space = SPACES[kind]
+    buffer_class = CompressedDictReplayBuffer if kind == "dict" else CompressedReplayBuffer
+    buffer = buffer_class(5 * N_ENVS, space, spaces.Discrete(3), device="cpu", n_envs=N_ENVS)
+    rng = np.random.default_rng(0)
+    for name in wrappers:
+        wrap = WRAPPERS[name]
+        around = [wrap if what in ("all", argument) else np.array for argument in ("obs", "next_obs", "rest")]
+        buffer.add(
+            observation(space, rng, around[0]),
+            observation(space, rng, around[1]),
+            around[2](rng.integers(0, 3, (N_ENVS, 1))),
+            around[2](rng.random(N_ENVS).astype(np.float32)),
+            around[2](rng.random(N_ENVS) > 0.5),
+            [{}] * N_ENVS,
+        )
+    return buffer
+
+
+@pytest.mark.parametrize("kind", SPACES)
+@pytest.mark.parametrize("what", ["all", "obs", "next_obs", "rest"])
+def test_the_order_in_which_kinds_of_arrays_are_added_does_not_matter(kind: str, what: str) -> None:
+    for wrappers in itertools.permutations(["ndarray", "ndarray", "array-like"]):
+        ours = contents(filled(kind, [*wrappers], what))
+        plain = contents(filled(kind, ["ndarray"] * 3, what))
+        for array, expected in zip(ours, plain, strict=True):
+            assert np.array_equal(array, expected)
+
+
+@pytest.mark.parametrize("kind", SPACES)
+@pytest.mark.parametrize("name", WRAPPERS)
+def test_each_kind_of_array_is_added_as_an_ndarray_is(kind: str, name: str) -> None:
+    ours = contents(filled(kind, ["ndarray", name, "ndarray", name], "all"))
+    plain = contents(filled(kind, ["ndarray"] * 4, "all"))
+    for array, expected in zip(ours, plain, strict=True):
+        assert np.array_equal(array, expected)
+
+
+@pytest.mark.parametrize("kind", SPACES)
+@pytest.mark.parametrize("name", ["ndarray", "array-like", "tensor", "subclass"])
+def test_rollouts_take_each_kind_of_array(kind: str, name: str) -> None:
+    space = SPACES[kind]
+    found = []
+    for wrap in (WRAPPERS[name], np.array):
+        buffer_class = CompressedDictRolloutBuffer if kind == "dict" else CompressedRolloutBuffer
+        buffer = buffer_class(4, space, spaces.Discrete(3), device="cpu", n_envs=N_ENVS)
+        rng = np.random.default_rng(0)
+        for step in range(4):
+            of_step = wrap if step % 2 else np.array
+            buffer.add(
+                observation(space, rng, of_step),
+                of_step(rng.integers(0, 3, (N_ENVS, 1))),
+                of_step(rng.random(N_ENVS).astype(np.float32)),
+                of_step(rng.random(N_ENVS) > 0.5),
+                th.zeros(N_ENVS),
+                th.zeros(N_ENVS),
+            )
+        found.append(contents(buffer))
+    for array, expected in zip(*found, strict=True):
+        assert np.array_equal(array, expected)
+
+
+@pytest.mark.parametrize("name", WRAPPERS)
+@pytest.mark.parametrize("index", [1, slice(1, 3), ([0, 2],), (1, slice(None), 2)])
+def test_each_kind_of_array_is_assigned_as_an_ndarray_is(name: str, index: Any) -> None:
+    array, plain = CompressedArray((4, N_ENVS, 4, 6), np.uint8), np.zeros((4, N_ENVS, 4, 6), np.uint8)
+    values = np.random.default_rng(0).integers(0, 9, plain[index].shape).astype(np.uint8)
+    for each in (array, plain):
+        each[0] = 1
+        each[index] = np.asarray(WRAPPERS[name](values)) if each is plain else WRAPPERS[name](values)
+    assert np.array_equal(np.array(array), plain)
