@@ -4,7 +4,7 @@
 
 Each holds a ring of steps, of which every one brings a payload for each of four environments, in one transaction, and
 takes the place of an old one. Measured are that transaction, reading what a batch of 256 transitions needs (the frames
-of an observation and of the next one), and the files after several laps, as the operating system counts them. Then
+of an observation and of the next one), opening it again, and the files after several laps, as the operating system counts them. Then
 processes are killed while they write (``kill -9``) and the last step that they had reported is looked for; and single
 bits of the files are flipped and all of the content is read: is it right, an error, other bytes (which only checksums
 of one's own would find), or the end of the process? Durations are those of this machine, to compare with one another.
@@ -37,7 +37,8 @@ from typing_extensions import override
 
 from sb3_compressed import get_codec
 from sb3_compressed.codecs.payloads import Payloads
-from sb3_compressed.storage.store import ArrayPlan, Store
+from sb3_compressed.storage.checksum import checksum
+from sb3_compressed.storage.store import RING_ROWS, ArrayPlan, Store
 
 ROWS, N_ENVS, N_FRAMES = 5_000, 4, 4
 BATCH = 256
@@ -77,7 +78,7 @@ class OwnLog(Engine):
     title: ClassVar[str] = "log of this package"
 
     def __init__(self, folder: Path) -> None:
-        plans = {"slots": ArrayPlan((ROWS, N_ENVS), "<i8", is_table=True)}
+        plans = {"slots": ArrayPlan((ROWS, N_ENVS), "<i8", is_table=True, is_ring=True)}
         exists = folder.is_dir() and any(folder.glob("*.log"))
         self.store = Store.open(folder, writable=True) if exists else Store.create(folder, {"is": "a test"}, plans, {})
         self.table = self.store.arrays["slots"]
@@ -89,7 +90,7 @@ class OwnLog(Engine):
     def put(self, step: int, payloads: Sequence[bytes]) -> None:
         self.recent = [(*stack[1:], new) for stack, new in zip(self.recent, payloads, strict=True)]
         self.table[step % ROWS] = self.store.slots.write([(self.codec, *stack) for stack in self.recent])
-        self.store.commit([("slots", step % ROWS, step % ROWS + 1)], {"last": step}, {})
+        self.store.commit([(RING_ROWS, step % ROWS, step % ROWS + 1)], {"last": step}, {})
 
     @override
     def locate(self, steps: Sequence[int], envs: Sequence[int]) -> Payloads:
@@ -139,6 +140,26 @@ class Lmdb(Engine):
     @override
     def close(self) -> None:
         self.env.close()
+
+
+class LmdbWithChecksums(Lmdb):
+    """LMDB as above, with an XXH64 before each value that is verified when it is read, as this package's log has it."""
+
+    title: ClassVar[str] = "LMDB, values with checksums"
+
+    @override
+    def put(self, step: int, payloads: Sequence[bytes]) -> None:
+        seeds = range(step * N_ENVS, (step + 1) * N_ENVS)
+        super().put(step, [checksum(data, seed).to_bytes(8, "big") + data for data, seed in zip(payloads, seeds)])
+
+    @override
+    def locate(self, steps: Sequence[int], envs: Sequence[int]) -> Payloads:
+        seeds = [step * N_ENVS + env for step, env in stacks(steps, envs)]
+        values = [*super().locate(steps, envs)]
+        for value, seed in zip(values, seeds):
+            if checksum(value[8:], seed).to_bytes(8, "big") != value[:8]:
+                raise ValueError("a value is damaged")
+        return Payloads.of([value[8:] for value in values])
 
 
 class Sqlite(Engine):
@@ -220,7 +241,7 @@ class Arena(Engine):
         pass
 
 
-ENGINES: dict[str, Any] = {"log": OwnLog, "lmdb": Lmdb, "sqlite": Sqlite, "arena": Arena}
+ENGINES: dict[str, Any] = {"log": OwnLog, "lmdb": Lmdb, "lmdb+checksums": LmdbWithChecksums, "sqlite": Sqlite, "arena": Arena}
 
 
 def key_of(step: int, env: int) -> bytes:
@@ -251,14 +272,26 @@ def measure(name: str, folder: Path, n_steps: int) -> dict[str, float]:
         engine.locate(both, twice)
         gets.append(time.perf_counter() - begin)
     engine.close()
+    openings = [opening(name, folder) for _ in range(5)]
     held = sum(len(payload(step, env)) for step in range(n_steps - ROWS, n_steps) for env in range(N_ENVS))
     on_disk = sum(path.stat().st_blocks * 512 for path in folder.rglob("*") if path.is_file())
     return {
         "put, us": statistics.median(puts[ROWS:]) * 1e6,
         "put, 99th percentile, us": float(np.quantile(puts[ROWS:], 0.99)) * 1e6,
         "get 256, us": statistics.median(gets) * 1e6,
+        "open, ms": statistics.median(openings) * 1e3,
         "disk / payloads": on_disk / held,
     }
+
+
+def opening(name: str, folder: Path) -> float:
+    """Return how many seconds it takes to open a folder for writing and find the last step."""
+    begin = time.perf_counter()
+    engine = ENGINES[name](folder)
+    engine.last()
+    seconds = time.perf_counter() - begin
+    engine.close()
+    return seconds
 
 
 def what_is_there(name: str, folder: Path) -> str:
@@ -341,6 +374,7 @@ def table(results: dict[str, dict[str, Any]]) -> str:
         "put",
         "99th percentile",
         "get 256 transitions",
+        "open",
         "disk / payloads",
         "after kill -9",
         "flipped bits",
@@ -349,7 +383,7 @@ def table(results: dict[str, dict[str, Any]]) -> str:
     for name, found in results.items():
         told = [", ".join(f"{count} {what}" for what, count in found[key].items()) for key in ("kills", "flips")]
         cells = [f"{found[key]:.1f} us" for key in ("put, us", "put, 99th percentile, us", "get 256, us")]
-        rows.append([ENGINES[name].title, *cells, f"{found['disk / payloads']:.2f}x", *told])
+        rows.append([ENGINES[name].title, *cells, f"{found['open, ms']:.1f} ms", f"{found['disk / payloads']:.2f}x", *told])
     return markdown(header, rows)
 
 
