@@ -21,9 +21,8 @@ from sb3_compressed.callbacks.checkpoint_folder import (
     NEWEST,
     REPLACED,
     UNFINISHED,
+    UNFINISHED_NAME,
     SavedCheckpoint,
-    delete,
-    delete_unfinished,
     flush,
     latest_checkpoint,
     list_checkpoints,
@@ -105,7 +104,7 @@ class BufferCheckpointCallback(BaseCallback):
     def _init_callback(self) -> None:
         self._buffer()  # raises before the training rather than after hours
         self._claim()
-        delete_unfinished(self.path)
+        _delete_unfinished(self.path)
 
     def _on_training_start(self) -> None:
         self._last_save = self.num_timesteps
@@ -165,13 +164,13 @@ class BufferCheckpointCallback(BaseCallback):
         is_replaced = self._has_own(folder, before)
         if is_replaced:  # the run went on from an earlier step
             if self._has_own(replaced, before):
-                delete(replaced)
+                _delete(replaced)
             folder.rename(replaced)
         unfinished.rename(folder)
         flush(self.path)
         self._last_number, self._last_save = number, self.num_timesteps
         if is_replaced:
-            delete(replaced)
+            _delete(replaced)
         self._delete_old()
         seconds = time.perf_counter() - begin
         self.logger.record("checkpoint/seconds", seconds)
@@ -197,7 +196,7 @@ class BufferCheckpointCallback(BaseCallback):
         own = [each for each in checkpoints if self._is_own(each)]
         others = [each for each in checkpoints if each not in own] if self.overwrite else []
         for each in [*own[: -self.keep], *others]:
-            delete(each.folder)
+            _delete(each.folder)
 
     def _is_own(self, checkpoint: SavedCheckpoint) -> bool:
         """Return whether a checkpoint is one of this run, as those of version 0.1 are that it goes on with."""
@@ -307,3 +306,25 @@ def _is_learning(model: Any) -> bool:
                 return True
             frame = frame.f_back
     return False
+
+
+def _delete(folder: Path) -> None:
+    """Delete a checkpoint, of which no part is taken for a whole one meanwhile."""
+    doomed = folder.with_name(f"{folder.name.partition('.')[0]}.deleted.{UNFINISHED}")
+    _remove(doomed)
+    folder.rename(doomed)
+    _remove(doomed)
+
+
+def _delete_unfinished(path: Path) -> None:
+    """Delete what a killed process has left."""
+    for folder in path.iterdir():
+        if UNFINISHED_NAME.fullmatch(folder.name):
+            _remove(folder)
+
+
+def _remove(folder: Path) -> None:
+    if folder.is_symlink():
+        folder.unlink()
+    elif folder.exists():
+        shutil.rmtree(folder)

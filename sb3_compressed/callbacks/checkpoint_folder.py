@@ -16,7 +16,6 @@ import difflib
 import json
 import os
 import re
-import shutil
 import stat
 import zlib
 from dataclasses import dataclass
@@ -32,9 +31,8 @@ __all__ = [
     "NEWEST",
     "REPLACED",
     "UNFINISHED",
+    "UNFINISHED_NAME",
     "SavedCheckpoint",
-    "delete",
-    "delete_unfinished",
     "flush",
     "latest_checkpoint",
     "list_checkpoints",
@@ -123,22 +121,22 @@ def list_checkpoints(path: Path) -> tuple[list[SavedCheckpoint], list[Path]]:
     It warns of the latter, which may also be folders of something else.
     """
     for _ in range(MAX_TRIES):
-        checkpoints: list[SavedCheckpoint] = []
-        damaged: dict[Path, str] = {}
-        n_vanished = 0
-        for folder in sorted(each for each in path.iterdir() if NAME.fullmatch(each.name)):
-            try:
-                checkpoints.append(_read_checkpoint(folder))
-            except (OSError, CorruptStorage) as error:
-                if os.path.lexists(folder):
-                    damaged[folder] = str(error)
-                else:  # the run has deleted it, after it completed a newer one
-                    n_vanished += 1
-        if not n_vanished:
+        found = {folder: _try_read(folder) for folder in sorted(path.iterdir()) if NAME.fullmatch(folder.name)}
+        if None not in found.values():
             break
+    checkpoints = [each for each in found.values() if isinstance(each, SavedCheckpoint)]
+    damaged = {folder: each for folder, each in found.items() if isinstance(each, Exception)}
     for folder, reason in damaged.items():
         warn_user(f"skipping the checkpoint {folder}, which is damaged or something else: {reason}")
     return sorted(checkpoints, key=lambda each: (each.number, each.num_timesteps)), list(damaged)
+
+
+def _try_read(folder: Path) -> SavedCheckpoint | Exception | None:
+    """Return a checkpoint, or what is wrong with it, or ``None`` if its run has deleted it meanwhile."""
+    try:
+        return _read_checkpoint(folder)
+    except (OSError, CorruptStorage) as error:
+        return error if os.path.lexists(folder) else None
 
 
 def _read_checkpoint(folder: Path) -> SavedCheckpoint:
@@ -239,28 +237,6 @@ def _similar_names(folder: Path) -> str:
     names = [each.name for each in parent.iterdir() if each.is_dir()]
     similar = difflib.get_close_matches(folder.name, names)
     return f"; is it {' or '.join(str(folder.with_name(name)) for name in similar)}?" if similar else ""
-
-
-def delete(folder: Path) -> None:
-    """Delete a checkpoint, of which no part is taken for a whole one meanwhile."""
-    doomed = folder.with_name(f"{folder.name.partition('.')[0]}.deleted.{UNFINISHED}")
-    _remove(doomed)
-    folder.rename(doomed)
-    _remove(doomed)
-
-
-def delete_unfinished(path: Path) -> None:
-    """Delete what a killed process has left."""
-    for folder in path.iterdir():
-        if UNFINISHED_NAME.fullmatch(folder.name):
-            _remove(folder)
-
-
-def _remove(folder: Path) -> None:
-    if folder.is_symlink():
-        folder.unlink()
-    elif folder.exists():
-        shutil.rmtree(folder)
 
 
 def flush(path: Path) -> None:

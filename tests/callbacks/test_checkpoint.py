@@ -21,9 +21,7 @@ from sb3_compressed import (
     StorageError,
     latest_checkpoint,
 )
-from sb3_compressed.callbacks import checkpoint, checkpoint_folder
-
-MODULES = checkpoint, checkpoint_folder
+from sb3_compressed.callbacks import checkpoint as checkpoint_module
 
 
 def dqn(n_envs: int = 2, env: Any = None, **options: Any) -> DQN:
@@ -112,7 +110,7 @@ def test_a_kill_while_a_checkpoint_is_replaced_leaves_one(tmp_path: Path) -> Non
             callback = BufferCheckpointCallback(1000, folder, resume=True)
             callback.init_callback(model)
             callback.num_timesteps = model.num_timesteps
-            with before_lines([n_lines], lambda: os.kill(os.getpid(), signal.SIGKILL), *MODULES):
+            with before_lines([n_lines], lambda: os.kill(os.getpid(), signal.SIGKILL), checkpoint_module):
                 callback.save()
             os._exit(0)
         was_killed = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL

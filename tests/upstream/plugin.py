@@ -1,8 +1,8 @@
 """A pytest plugin that runs the tests of SB3 and sb3-contrib against the compressed buffers.
 
 ``python -m pytest -p upstream.plugin`` with this repository's ``tests`` folder on the path; ``run.py`` beside this file
-does it. Wherever a test or an algorithm refers to a buffer class of SB3 or sb3-contrib, it gets the compressed one, also
-as an algorithm's default. The summary lists how many buffers each test file made, compressed and not.
+does it. Wherever a test or an algorithm refers to a buffer class of SB3 or sb3-contrib, it gets the compressed one,
+also as an algorithm's default. The summary lists how many buffers each test file made, compressed and not.
 """
 
 from __future__ import annotations
@@ -119,9 +119,9 @@ class Counts:
 
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         """Fail if no test used a compressed buffer: the replacement has missed its aim then."""
-        if exitstatus == pytest.ExitCode.OK and not session.config.option.collectonly:
-            if not any(number for (_, is_compressed), number in self.made.items() if is_compressed):
-                session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        n_compressed = sum(number for (_, is_compressed), number in self.made.items() if is_compressed)
+        if exitstatus == pytest.ExitCode.OK and not n_compressed and not session.config.option.collectonly:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 def pytest_configure(config: pytest.Config) -> None:
