@@ -28,7 +28,8 @@ def signature_behind(cls: type, mixin: type) -> inspect.Signature:
 def classes_with(argument: str, mixin: type) -> list[type]:
     """Return the subclasses of ``mixin`` in its own package whose constructors take an argument."""
     package = mixin.__module__.rpartition(".")[0]
-    found, left = set(), mixin.__subclasses__()
+    found: set[type] = set()
+    left: list[type] = mixin.__subclasses__()
     while left:
         cls = left.pop()
         left += cls.__subclasses__()

@@ -61,7 +61,7 @@ def new(cls: type[Any], buffer_size: Any = 8, space: spaces.Space[Any] | None = 
 def add_step(buffer: Any, n_envs: int, *, infos: Any = None) -> None:
     space = buffer.observation_space
     parts = space.spaces if isinstance(space, spaces.Dict) else {None: space}
-    zeros = {key: np.zeros((n_envs, *part.shape), part.dtype) for key, part in parts.items()}
+    zeros = {key: np.zeros((n_envs, *(part.shape or ())), part.dtype) for key, part in parts.items()}
     obs: Any = zeros if isinstance(space, spaces.Dict) else zeros[None]
     action, flags = np.zeros((n_envs, 1), int), np.zeros(n_envs)
     buffer.add(obs, obs, action, flags, flags, [{}] * n_envs if infos is None else infos)
@@ -160,7 +160,7 @@ def test_dict_spaces_in_dict_spaces_are_named() -> None:
 )
 def test_arguments_of_other_classes_are_errors_that_name_these(cls: type[Any], argument: str, hint: str) -> None:
     with pytest.raises(TypeError, match=f"^{cls.__name__}: .*{hint}"):
-        new(cls, **{argument: 3})
+        new(cls, **{argument: 3})  # type: ignore[arg-type]
 
 
 def test_what_sb3_recommends_for_n_steps_names_the_class_to_use() -> None:

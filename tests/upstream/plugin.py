@@ -54,7 +54,7 @@ def install() -> None:
         for other_parent, other in classes.items():
             if parent is not other_parent and issubclass(other_parent, parent):
                 # SB3 tests isinstance(a DictReplayBuffer, ReplayBuffer); among ours that holds for the parents only.
-                compressed.register(other)  # type: ignore[attr-defined]  # BaseBuffer is an ABC
+                compressed.register(other)  # BaseBuffer is an ABC
     names = {id(parent): compressed for parent, compressed in classes.items()}
     definers = {parent.__module__ for parent in classes}
     for module in _modules():
@@ -98,7 +98,7 @@ class Counts:
             self.made[self._file, isinstance(buffer, CompressedBuffer)] += 1
             make(buffer, *args, **kwargs)
 
-        BaseBuffer.__init__ = counted  # type: ignore[method-assign]
+        BaseBuffer.__init__ = counted  # type: ignore[method-assign, assignment]
 
     def pytest_runtest_logstart(self, location: tuple[str, int | None, str]) -> None:
         """Count for this test's file from now on."""
