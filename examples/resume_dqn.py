@@ -43,7 +43,7 @@ def main(
 ) -> None:
     """Train DQN on an Atari game with checkpoints, or go on with the newest one that there is."""
     env = make_atari(game, n_envs, seed)
-    newest = latest_checkpoint(folder)
+    newest = latest_checkpoint(folder, missing_ok=True)
     if newest is None:
         model = DQN(
             "CnnPolicy", env, buffer_size=100_000, learning_starts=500, train_freq=8,
@@ -53,7 +53,7 @@ def main(
         model = DQN.load(newest / "model", env=env)
         model.replay_buffer = CompressedReplayBuffer.from_checkpoint(newest / "buffer", device=model.device)
         print(f"Going on from {newest}: {model.num_timesteps:,} steps.")
-    callbacks: list[BaseCallback] = [BufferCheckpointCallback(save_freq, folder, keep=2, verbose=1)]
+    callbacks: list[BaseCallback] = [BufferCheckpointCallback(save_freq, folder, keep=2, verbose=1, resume=True)]
     callbacks += [Crash(crash_at)] if crash_at is not None else []
     train(model, steps, callbacks)
 

@@ -32,12 +32,15 @@ if TYPE_CHECKING:
     from sb3_compressed.dtypes import find_buffer_dtypes
     from sb3_compressed.envs import make_env
     from sb3_compressed.errors import (
+        BufferNotReady,
+        CheckpointNotFound,
         CodecError,
         CorruptPayload,
         CorruptStorage,
         InvalidShorthand,
         LevelOutOfRange,
         LossyDtypeWarning,
+        ObservationSpaceError,
         StorageError,
         UnknownCodec,
     )
@@ -50,8 +53,10 @@ __version__ = "0.1.0"
 
 __all__ = [
     "BufferCheckpointCallback",
+    "BufferNotReady",
     "BufferStatistics",
     "BufferStatsCallback",
+    "CheckpointNotFound",
     "Codec",
     "CodecError",
     "CompressedArray",
@@ -69,6 +74,7 @@ __all__ = [
     "InvalidShorthand",
     "LevelOutOfRange",
     "LossyDtypeWarning",
+    "ObservationSpaceError",
     "Quartiles",
     "RecordBuffer",
     "StorageError",

@@ -11,6 +11,7 @@ from numpy.typing import DTypeLike
 
 from sb3_compressed.codecs import Codec, get_codec
 from sb3_compressed.codecs.rle import smallest_runs_type
+from sb3_compressed.errors import ObservationSpaceError
 
 __all__ = ["Key", "find_buffer_dtypes", "space_dtype", "space_parts", "space_shape"]
 
@@ -64,7 +65,7 @@ def space_shape(space: spaces.Space[Any]) -> tuple[int, ...]:
 
     shape = get_obs_shape(space)
     if isinstance(shape, dict):
-        raise ValueError(f"Dict spaces have a shape for each key, got {space}")
+        raise ObservationSpaceError(f"a Dict space inside a Dict space is not supported, got {space}")
     return tuple(shape)
 
 

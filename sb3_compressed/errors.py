@@ -6,12 +6,15 @@ Each is a subclass of the built-in that a caller would catch anyway, so ``except
 from __future__ import annotations
 
 __all__ = [
+    "BufferNotReady",
+    "CheckpointNotFound",
     "CodecError",
     "CorruptPayload",
     "CorruptStorage",
     "InvalidShorthand",
     "LevelOutOfRange",
     "LossyDtypeWarning",
+    "ObservationSpaceError",
     "StorageError",
     "UnknownCodec",
 ]
@@ -31,6 +34,20 @@ class UnknownCodec(CodecError):
 
 class LevelOutOfRange(CodecError):
     """A codec has no such level; the message says the range."""
+
+
+class ObservationSpaceError(ValueError, TypeError, AssertionError):
+    """A buffer class does not support the observation space, e.g. a Dict class a Box space.
+
+    It is whatever SB3 raises in the same place: its Dict classes an ``AssertionError``, the others a ``TypeError``.
+    """
+
+
+class BufferNotReady(ValueError, AssertionError):
+    """There is nothing to sample yet: a replay buffer is empty, or a rollout buffer is not full.
+
+    It is whatever SB3 raises in the same place: replay buffers a ``ValueError``, rollout buffers an ``AssertionError``.
+    """
 
 
 class CorruptPayload(ValueError):
@@ -54,6 +71,10 @@ class CorruptPayload(ValueError):
 
 class StorageError(ValueError):
     """A folder cannot be used as asked: of something else, in use, missing, of a buffer that does not fit."""
+
+
+class CheckpointNotFound(StorageError, FileNotFoundError):
+    """A folder holds no checkpoint, or does not exist."""
 
 
 class CorruptStorage(StorageError):

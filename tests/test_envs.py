@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+import gymnasium as gym
 import numpy as np
 import pytest
 from stable_baselines3 import DQN
@@ -43,8 +44,23 @@ def test_options_reach_the_helpers(frame_stack: int, channels: int) -> None:
 
 
 def test_wrong_or_missing_things_are_errors(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match="frame_stack must be positive, got 0"):
+    with pytest.raises(ValueError, match="frame_stack must be at least 1, got 0"):
         make_env(GAME, frame_stack=0)
+    with pytest.raises(ValueError, match="n_envs must be at least 1, got 0"):
+        make_env(GAME, n_envs=0)
+    with pytest.raises(TypeError, match=r"frame_stack must be an integer, got 4\.0; pass 4"):
+        make_env(GAME, frame_stack=4.0)  # type: ignore[arg-type]
     monkeypatch.setitem(sys.modules, "ale_py", None)
     with pytest.raises(ImportError, match=r"need ale_py, .* pip install 'sb3-compressed\[atari\]'"):
         make_env(GAME)
+
+
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "stable_baselines3.common.envs:FrozenLake-v1"])
+def test_an_environment_that_is_no_atari_game_is_an_error(env_id: str) -> None:
+    with pytest.raises(ValueError, match=f"{env_id} is not an Atari game, but a .*make_vec_env"):
+        make_env(env_id)
+
+
+def test_an_unknown_environment_is_gymnasiums_error() -> None:
+    with pytest.raises(gym.error.UnregisteredEnv, match="BreakoutNoFrameskip"):
+        make_env("BreakotuNoFrameskip-v4")

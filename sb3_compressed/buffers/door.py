@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -12,12 +14,44 @@ from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.arrays.cast import cast_values
 
 __all__ = [
+    "validate_counts",
     "validate_infos",
+    "validate_integer",
     "validate_numbers",
     "validate_observation",
     "validate_per_env",
     "validate_tensor",
 ]
+
+#: Arguments of SB3's constructors that count something, and the least they can be.
+LEAST = {"buffer_size": 1, "n_envs": 1, "n_steps": 1, "n_sampled_goal": 0}
+
+
+def validate_counts(arguments: Mapping[str, Any]) -> None:
+    """Raise if an argument of a constructor that counts something is not an integer, or is too small.
+
+    SB3 fails later or not at all: ``n_envs=0`` is a ``ZeroDivisionError``, ``buffer_size=-5`` one row.
+    """
+    for name, least in LEAST.items():
+        if name in arguments:
+            validate_integer(name, arguments[name], least)
+
+
+def validate_integer(name: str, value: Any, least: int) -> None:
+    """Raise if ``value`` is not an integer, Python's or NumPy's, of at least ``least``.
+
+    :raises TypeError: if it is not an integer
+    :raises ValueError: if it is too small
+    """
+    try:
+        number = None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = None
+    if number is None:
+        hint = f"; pass {int(value)}" if isinstance(value, float) and value.is_integer() else ""
+        raise TypeError(f"{name} must be an integer, got {value!r}{hint}")
+    if number < least:
+        raise ValueError(f"{name} must be at least {least}, got {value}")
 
 
 def validate_observation(
@@ -75,14 +109,19 @@ def validate_tensor(name: str, value: Any, n_envs: int) -> th.Tensor:
 
 def validate_infos(infos: Any, n_envs: int) -> None:
     """Raise if these are not the info dicts of a step of ``n_envs`` environments."""
-    if len(infos) == n_envs:
+    try:
+        n_infos = len(infos)
+    except TypeError:  # None, an iterator
+        n_infos = None
+    if n_infos == n_envs:
         for info in infos:
             is_truncated = info.get("TimeLimit.truncated", False) if type(info) is dict else None
             if is_truncated is not False and is_truncated is not True:
                 break
         else:
             return  # as nearly always
-    if len(infos) not in (n_envs, 1) or not all(hasattr(info, "get") for info in infos):
+    # SB3 uses a single info dict for all environments, so that one time limit ends every episode.
+    if n_infos != n_envs or not all(hasattr(info, "get") for info in infos):
         raise ValueError(f"infos must be {n_envs} dicts, one for each environment, got {infos!r}")
     truncated = [info.get("TimeLimit.truncated", False) for info in infos]
     if [*map(type, truncated)].count(bool) == n_envs:

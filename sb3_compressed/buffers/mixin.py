@@ -31,7 +31,9 @@ from sb3_compressed.arrays.frames import FrameStack
 from sb3_compressed.arrays.handover import Batch, take_decoded
 from sb3_compressed.arrays.memory import held_nbytes
 from sb3_compressed.buffers.door import (
+    validate_counts,
     validate_infos,
+    validate_integer,
     validate_numbers,
     validate_observation,
     validate_per_env,
@@ -41,10 +43,10 @@ from sb3_compressed.buffers.meter import Meter
 from sb3_compressed.buffers.persistent import Persistent, Storage
 from sb3_compressed.buffers.pinned_memory import PinnedMemory
 from sb3_compressed.buffers.plan import hollow_space, plan_arrays, successor_keys
-from sb3_compressed.buffers.signature import signature_behind
+from sb3_compressed.buffers.signature import classes_with, signature_behind
 from sb3_compressed.codecs import Codec
 from sb3_compressed.dtypes import Key
-from sb3_compressed.errors import StorageError
+from sb3_compressed.errors import BufferNotReady, ObservationSpaceError, StorageError
 from sb3_compressed.probes import holds, metadata_is_handed_on
 from sb3_compressed.threads import validate_num_threads
 from sb3_compressed.warning import warn_user
@@ -97,6 +99,8 @@ class CompressedBuffer(_Base):
     :param repair: with ``resume``, whether to exclude damaged transitions instead of raising, with a warning;
         ``repair_report`` lists them
     :raises ValueError: if an option is unknown or does not fit the space; the message lists what is allowed
+    :raises TypeError: if an argument is unknown, or of the wrong type
+    :raises ObservationSpaceError: if the class is for Dict spaces and the space is none, or the other way round
     """
 
     obs_shape: Any
@@ -155,12 +159,16 @@ class CompressedBuffer(_Base):
         #: Arguments that say what the buffer is, by their names; what else there is may be large, or of this process.
         self.given_arguments = {**{name: given[name] for name in given if name not in NOT_GIVEN}, **options}
         arguments = self._parent_arguments(args, kwargs)
+        validate_counts(arguments)
         space = arguments["observation_space"]
-        takes_dicts = isinstance(self, DictReplayBuffer | DictRolloutBuffer)
+        get_obs_shape(space)  # raises NotImplementedError where SB3 does
+        takes_dicts = _takes_dicts(type(self))
         if takes_dicts != isinstance(space, spaces.Dict):
-            raise ValueError(
-                f"{type(self).__name__} is for observation spaces that are {'' if takes_dicts else 'not '}Dict spaces, "
-                f"got {space}; there are classes with and without 'Dict' in their names, HER's is for Dict spaces"
+            # The beginning is SB3's message, which its users may match.
+            rule = "must be used with Dict obs space only" if takes_dicts else "does not support Dict obs spaces"
+            raise ObservationSpaceError(
+                f"{type(self).__name__} {rule}, got {space}; there are classes with and without 'Dict' in their names, "
+                "HER's is for Dict spaces"
             )
         codec_kwargs = {**(compression_kwargs or {}), **(decompression_kwargs or {})}
         if len(codec_kwargs) < len(compression_kwargs or {}) + len(decompression_kwargs or {}):
@@ -200,10 +208,13 @@ class CompressedBuffer(_Base):
         :param are_changed: whether as the parent is to get them, or as they were given
         :raises TypeError: as a call of the constructor would
         """
+        signature = signature_behind(type(self), CompressedBuffer)
         try:
-            return signature_behind(type(self), CompressedBuffer).bind(*args, **kwargs).arguments
+            return signature.bind(*args, **kwargs).arguments
         except TypeError as error:
-            raise TypeError(f"{type(self).__name__}: {error}") from None
+            unknown = [name for name in kwargs if name not in signature.parameters]
+            hint = _hint_at_classes(unknown[0], type(self)) if unknown else ""
+            raise TypeError(f"{type(self).__name__}: {error}{hint}") from None
 
     # -- arrays ----------------------------------------------------------------------------------------------
 
@@ -473,12 +484,30 @@ class CompressedReplay(Persistent, CompressedBuffer):
     def sample(self, batch_size: int, env: Any = None) -> Any:
         """Sample a batch, as SB3's buffer does, with observations in the configured output dtype.
 
-        :param batch_size: number of transitions to sample
+        :param batch_size: number of transitions to sample, 0 for an empty batch
         :param env: a ``VecNormalize`` to normalise observations and rewards with
+        :raises BufferNotReady: if nothing was added yet
+        :raises ValueError: if ``batch_size`` is negative
+        :raises TypeError: if it is not an integer
         :raises CorruptPayload: if a payload is damaged; the error names its slot
         """
+        if type(batch_size) is not int or batch_size < 1 or self.pos == 0 or self.buffer_size == 1:
+            self._validate_sampling(batch_size)
         is_seen = env is not None or isinstance(self, HerReplayBuffer)  # whose environment computes rewards
         return self._batch(partial(super().sample, batch_size, env=env), is_seen=is_seen)
+
+    def _validate_sampling(self, batch_size: Any) -> None:
+        """Raise if no batch of that size can be sampled."""
+        validate_integer("batch_size", batch_size, 0)
+        if batch_size == 0 or isinstance(self, HerReplayBuffer):
+            return  # SB3's hindsight buffer raises a clear error itself, until its first episode is over
+        if self.size() == 0:
+            raise BufferNotReady("cannot sample from an empty buffer: add transitions first")
+        if self.full and self.buffer_size == 1 and self.optimize_memory_usage:
+            raise BufferNotReady(
+                "cannot sample from a buffer of one row with optimize_memory_usage=True, which keeps one row back; "
+                "increase buffer_size"
+            )
 
 
 class CompressedRollout(CompressedBuffer):
@@ -525,6 +554,38 @@ class CompressedRollout(CompressedBuffer):
         obs = self._checked_observation(obs)
         super().add(*self._encoded(obs), action, reward, episode_start, value, log_prob, **kwargs)
 
+    def get(self, batch_size: int | None = None) -> Any:
+        """Return a generator of batches in random order, as SB3's buffer does.
+
+        :param batch_size: number of steps in a batch, ``None`` for all in one
+        :raises BufferNotReady: if the buffer is not full
+        :raises ValueError: if ``batch_size`` is not positive; SB3 yields batches for ever then
+        :raises TypeError: if it is not an integer
+        """
+        if not self.full:
+            raise BufferNotReady(
+                f"Rollout buffer must be full before sampling from it: it has {self.pos} of {self.buffer_size} steps"
+            )
+        if batch_size is not None:
+            validate_integer("batch_size", batch_size, 1)
+        return super().get(batch_size)  # type: ignore[misc]  # BaseBuffer has none
+
     def _get_samples(self, *args: Any, **kwargs: Any) -> Any:
         make = partial(super()._get_samples, *args, **kwargs)  # type: ignore[safe-super]
         return self._batch(make, is_seen=False)
+
+
+def _takes_dicts(cls: type) -> bool:
+    """Return whether a buffer class is for Dict spaces."""
+    return issubclass(cls, DictReplayBuffer | DictRolloutBuffer)
+
+
+def _hint_at_classes(argument: str, cls: type) -> str:
+    """Return which compressed classes take an argument that ``cls`` does not, as the end of an error message."""
+    takers = classes_with(argument, CompressedBuffer)
+    if not takers:
+        return ""
+    hint = f"; {', '.join(taker.__name__ for taker in takers)} {'takes' if len(takers) == 1 else 'take'} it"
+    if _takes_dicts(cls) not in map(_takes_dicts, takers):
+        hint += f", for observation spaces that are {'not ' if _takes_dicts(cls) else ''}Dict spaces"
+    return hint

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 
-__all__ = ["signature_behind"]
+__all__ = ["classes_with", "signature_behind"]
 
 
 def signature_behind(cls: type, mixin: type) -> inspect.Signature:
@@ -23,3 +23,16 @@ def signature_behind(cls: type, mixin: type) -> inspect.Signature:
         if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
             break
     return inspect.Signature([*positional, *keyword_only])
+
+
+def classes_with(argument: str, mixin: type) -> list[type]:
+    """Return the subclasses of ``mixin`` in its own package whose constructors take an argument."""
+    package = mixin.__module__.rpartition(".")[0]
+    found: set[type] = set()
+    left: list[type] = mixin.__subclasses__()
+    while left:
+        cls = left.pop()
+        left += cls.__subclasses__()
+        if cls.__module__.rpartition(".")[0] == package and argument in signature_behind(cls, mixin).parameters:
+            found.add(cls)
+    return sorted(found, key=lambda cls: cls.__name__)

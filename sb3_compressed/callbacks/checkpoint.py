@@ -1,32 +1,40 @@
-"""``BufferCheckpointCallback``: saves model and buffer during training, and finds the newest that is whole."""
+"""``BufferCheckpointCallback``: saves model and buffer during training."""
 
 from __future__ import annotations
 
-import json
 import os
-import re
+import secrets
 import shutil
+import sys
 import time
+import weakref
 from os import PathLike
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from stable_baselines3.common.callbacks import BaseCallback
 
 from sb3_compressed.buffers.mixin import CompressedReplay
 from sb3_compressed.buffers.persistent import PLACE
+from sb3_compressed.callbacks.checkpoint_folder import (
+    NEWEST,
+    REPLACED,
+    UNFINISHED,
+    UNFINISHED_NAME,
+    SavedCheckpoint,
+    flush,
+    latest_checkpoint,
+    list_checkpoints,
+    read_run,
+    write_manifest,
+    write_run,
+)
 from sb3_compressed.errors import StorageError
+from sb3_compressed.storage.lock import FolderLock
+from sb3_compressed.warning import warn_user
 
 __all__ = ["BufferCheckpointCallback", "latest_checkpoint"]
-
-#: A checkpoint that is replaced counts until the one in its place is there.
-REPLACED = ".replaced"
-NAME = re.compile(r"step_([0-9]{10,})(\.replaced)?")
-UNFINISHED = "unfinished"
-#: Where the newest state of a buffer in memory is, to which every save adds what changed.
-NEWEST = "newest-buffer"
-#: What a checkpoint tells of itself, as the how manieth it is of all that were saved to its folder.
-ABOUT = "checkpoint.json"
 
 
 class BufferCheckpointCallback(BaseCallback):
@@ -48,29 +56,55 @@ class BufferCheckpointCallback(BaseCallback):
         newest = latest_checkpoint("checkpoints")
         model = DQN.load(newest / "model", env=env)
         model.replay_buffer = CompressedReplayBuffer.from_checkpoint(newest / "buffer", device=model.device)
+        callback = BufferCheckpointCallback(50_000, "checkpoints", keep=2, resume=True)
         model.learn(1_000_000 - model.num_timesteps, callback=callback, reset_num_timesteps=False)
+
+    A folder belongs to one run, which has a random id, and is locked while the run trains. A callback that is passed to
+    ``learn`` again goes on with its run; a new one needs ``resume=True`` for that. Only checkpoints of its own run are
+    deleted: damaged ones and folders of something else are skipped with a warning, and renamed if they are in the way.
 
     :param save_freq: environment steps between two checkpoints
     :param path: folder for them
     :param keep: how many are kept; older ones are deleted
     :param verbose: 1 to print a line for each
-    :raises ValueError: if a number is not positive
+    :param resume: whether to go on with the run that the folder belongs to; a missing or empty folder starts one
+    :param overwrite: whether to start a new run in a folder that holds another one, whose checkpoints are deleted when
+        the first of the new run is complete
+    :raises ValueError: if a number is not positive, or both ``resume`` and ``overwrite`` are true
+
+    ``learn`` raises :class:`~sb3_compressed.StorageError` before the training if the folder is in use or holds another
+    run, or if the model has no compressed replay buffer.
     """
 
-    def __init__(self, save_freq: int, path: str | PathLike[str], keep: int = 1, verbose: int = 0) -> None:
+    def __init__(
+        self,
+        save_freq: int,
+        path: str | PathLike[str],
+        keep: int = 1,
+        verbose: int = 0,
+        *,
+        resume: bool = False,
+        overwrite: bool = False,
+    ) -> None:
         super().__init__(verbose)
         if save_freq < 1 or keep < 1:
             raise ValueError(f"save_freq and keep must be positive, got {save_freq} and {keep}")
+        if resume and overwrite:
+            raise ValueError("resume=True continues the run in a folder, overwrite=True replaces it: pass one of them")
         self.save_freq = save_freq
         self.path = Path(path).absolute()  # wherever the process goes
         self.keep = keep
+        self.resume = resume
+        self.overwrite = overwrite
         self._last_save = 0
+        self._last_number = 0
+        self._run: str | None = None
+        self._lock: FolderLock | None = None
 
     def _init_callback(self) -> None:
         self._buffer()  # raises before the training rather than after hours
-        self.path.mkdir(parents=True, exist_ok=True)
-        for folder in self.path.glob(f"*.{UNFINISHED}"):
-            shutil.rmtree(folder)
+        self._claim()
+        _delete_unfinished(self.path)
 
     def _on_training_start(self) -> None:
         self._last_save = self.num_timesteps
@@ -83,14 +117,27 @@ class BufferCheckpointCallback(BaseCallback):
             self.save()
 
     def _on_training_end(self) -> None:
-        if self.num_timesteps > self._last_save:
-            self.save()
+        try:
+            if self.num_timesteps > self._last_save:
+                self.save()
+        finally:
+            self.close()
 
     def save(self) -> Path:
         """Save a checkpoint now and return its folder.
 
         :raises OSError: if the disk does not take it; earlier checkpoints are as they were
+        :raises StorageError: if the folder meanwhile belongs to another run
         """
+        was_held = self._holds_lock()
+        self._claim()
+        try:
+            return self._save()
+        finally:
+            if not was_held:  # after the training
+                self.close()
+
+    def _save(self) -> Path:
         begin = time.perf_counter()
         folder = self.path / f"step_{self.num_timesteps:010}"
         unfinished = folder.with_suffix(f".{UNFINISHED}")
@@ -100,31 +147,129 @@ class BufferCheckpointCallback(BaseCallback):
         normalized = self.model.get_vec_normalize_env()
         if normalized is not None:
             normalized.save(str(unfinished / "vecnormalize.pkl"))
-        number = max(map(_number, _checkpoints(self.path)), default=0) + 1
-        (unfinished / ABOUT).write_text(json.dumps({"number": number, "num_timesteps": self.num_timesteps}) + "\n")
+        before, _ = list_checkpoints(self.path)
+        number = max([self._last_number, *(each.number for each in before)]) + 1
+        assert self._run is not None
+        write_manifest(unfinished, number, self.num_timesteps, self._run)
         for file in unfinished.iterdir():
-            _flush(file)
+            flush(file)
         buffer = self._buffer()
         if buffer.is_in_memory:
             buffer.save_checkpoint(self.path / NEWEST, overwrite=True)
         else:
             buffer.flush()
         buffer.copy_checkpoint(unfinished / "buffer")
-        _flush(unfinished)
-        if folder.exists():  # of a run that went on from an earlier step, or of another one
-            _delete(folder.with_suffix(REPLACED))
-            folder.rename(folder.with_suffix(REPLACED))
+        flush(unfinished)
+        replaced = folder.with_suffix(REPLACED)
+        is_replaced = self._has_own(folder, before)
+        if is_replaced:  # the run went on from an earlier step
+            if self._has_own(replaced, before):
+                _delete(replaced)
+            folder.rename(replaced)
         unfinished.rename(folder)
-        _flush(self.path)
-        _delete(folder.with_suffix(REPLACED))
-        for old in _checkpoints(self.path)[: -self.keep]:
-            _delete(old)
-        self._last_save = self.num_timesteps
+        flush(self.path)
+        self._last_number, self._last_save = number, self.num_timesteps
+        if is_replaced:
+            _delete(replaced)
+        self._delete_old()
         seconds = time.perf_counter() - begin
         self.logger.record("checkpoint/seconds", seconds)
         if self.verbose >= 1:
             print(f"{folder}: {buffer.size() * buffer.n_envs:,} transitions and the model in {seconds:.2f} s")
         return folder
+
+    def _has_own(self, folder: Path, checkpoints: list[SavedCheckpoint]) -> bool:
+        """Return whether a folder is there and may be deleted; rename one that may not be."""
+        if not os.path.lexists(folder):
+            return False
+        if any(each.folder == folder and (self.overwrite or self._is_own(each)) for each in checkpoints):
+            return True
+        names = (folder.with_name(f"{folder.name}.other-{number}") for number in range(1, sys.maxsize))
+        other = next(name for name in names if not os.path.lexists(name))
+        folder.rename(other)
+        warn_user(f"renamed {folder}, which is not a checkpoint of this run that can be read, to {other.name}")
+        return False
+
+    def _delete_old(self) -> None:
+        """Delete checkpoints that are not kept, of this run and of one that it replaces."""
+        checkpoints, _ = list_checkpoints(self.path)
+        own = [each for each in checkpoints if self._is_own(each)]
+        others = [each for each in checkpoints if each not in own] if self.overwrite else []
+        for each in [*own[: -self.keep], *others]:
+            _delete(each.folder)
+
+    def _is_own(self, checkpoint: SavedCheckpoint) -> bool:
+        """Return whether a checkpoint is one of this run, as those of version 0.1 are that it goes on with."""
+        return checkpoint.run == self._run or (checkpoint.run is None and self.resume)
+
+    # -- whose folder it is ------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Release the folder for other runs, as the end of the training does. The next save locks it again."""
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    def _holds_lock(self) -> bool:
+        return self._lock is not None and self._lock.is_ours
+
+    def _claim(self) -> None:
+        """Lock the folder and make it that of this run.
+
+        :raises StorageError: if it is in use, or of another run
+        """
+        if self._holds_lock():
+            return
+        self.path.mkdir(parents=True, exist_ok=True)
+        place = self.path.resolve()
+        holder = _holders.get(place)
+        if holder is not None and not _is_learning(holder.model):
+            holder.close()  # an exception ended its training, of which SB3 does not notify callbacks
+        try:
+            lock = FolderLock(self.path)
+        except StorageError as error:
+            raise StorageError(
+                f"another training saves its checkpoints to {self.path}; give each its own path ({error})"
+            ) from None
+        try:
+            self._run = self._identify()
+        except BaseException:
+            lock.release()
+            raise
+        self._lock = lock
+        _holders[place] = self
+
+    def _identify(self) -> str:
+        """Return the id of the run that saves to the folder from now on.
+
+        :raises StorageError: if it holds another one
+        """
+        run = read_run(self.path)
+        if run is not None and run == self._run:  # an earlier training with this callback
+            return run
+        checkpoints, damaged = list_checkpoints(self.path)
+        runs = [each.run for each in checkpoints if each.run is not None]
+        is_own = self._run is not None and run is None and self._run in runs  # run.json was lost
+        newest = self.path / NEWEST
+        found = [*(each.folder for each in checkpoints), *damaged, *([newest] if newest.exists() else [])]
+        if found and not (is_own or self.resume or self.overwrite):
+            raise StorageError(
+                f"{self.path} holds {found[0].name} of another run: pass resume=True to go on with that run, from its "
+                "latest_checkpoint, or overwrite=True to replace it, or another path"
+            )
+        if is_own:
+            new = self._run
+        elif self.resume:
+            new = run or next(reversed(runs), None)
+        else:
+            new = None
+        new = new or secrets.token_hex(8)
+        if new != run:
+            write_run(self.path, new)
+        return new
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_lock": None}
 
     def _save_model(self, path: Path) -> None:
         """Save the model without the place where its buffer is: it can be loaded while others use that, or nobody."""
@@ -146,35 +291,40 @@ class BufferCheckpointCallback(BaseCallback):
         return buffer
 
 
-def latest_checkpoint(path: str | PathLike[str]) -> Path | None:
-    """Return the checkpoint that a :class:`BufferCheckpointCallback` completed last, ``None`` if there is none."""
-    return next(reversed(_checkpoints(Path(path))), None)
+#: The callback of this process that locked a folder last.
+_holders: weakref.WeakValueDictionary[Path, BufferCheckpointCallback] = weakref.WeakValueDictionary()
 
 
-def _checkpoints(path: Path) -> list[Path]:
-    """Return all complete checkpoints in the order in which they were saved, whatever runs they are of."""
-    return sorted((each for each in path.glob("step_*") if NAME.fullmatch(each.name)), key=_number)
-
-
-def _number(folder: Path) -> int:
-    return int(json.loads((folder / ABOUT).read_text())["number"])
+def _is_learning(model: Any) -> bool:
+    """Return whether a thread of this process is in the ``learn`` of a model, ``True`` where that cannot be seen."""
+    if not hasattr(sys, "_current_frames"):
+        return True
+    for innermost in sys._current_frames().values():
+        frame: FrameType | None = innermost
+        while frame is not None:
+            if frame.f_code.co_name == "learn" and frame.f_locals.get("self") is model:
+                return True
+            frame = frame.f_back
+    return False
 
 
 def _delete(folder: Path) -> None:
     """Delete a checkpoint, of which no part is taken for a whole one meanwhile."""
-    if folder.exists():
-        doomed = folder.with_suffix(f".deleted.{UNFINISHED}")
-        shutil.rmtree(doomed, ignore_errors=True)
-        folder.rename(doomed)
-        shutil.rmtree(doomed)
+    doomed = folder.with_name(f"{folder.name.partition('.')[0]}.deleted.{UNFINISHED}")
+    _remove(doomed)
+    folder.rename(doomed)
+    _remove(doomed)
 
 
-def _flush(path: Path) -> None:
-    """Return when a file, or the names in a folder, outlive a power cut, where the operating system can say so."""
-    if path.is_dir() and not hasattr(os, "O_DIRECTORY"):
-        return
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def _delete_unfinished(path: Path) -> None:
+    """Delete what a killed process has left."""
+    for folder in path.iterdir():
+        if UNFINISHED_NAME.fullmatch(folder.name):
+            _remove(folder)
+
+
+def _remove(folder: Path) -> None:
+    if folder.is_symlink():
+        folder.unlink()
+    elif folder.exists():
+        shutil.rmtree(folder)

@@ -85,9 +85,9 @@ def _file(path: Path) -> Place:
 
 
 def _latest(path: Path) -> Place:
-    from sb3_compressed.callbacks.checkpoint import NEWEST, UNFINISHED, latest_checkpoint
+    from sb3_compressed.callbacks.checkpoint_folder import NEWEST, UNFINISHED, latest_checkpoint
 
-    latest = latest_checkpoint(path)
+    latest = latest_checkpoint(path, missing_ok=True)
     if latest is not None:
         n_others = len([*path.glob("step_*/model.zip")]) - 1
         note(f"{path}: the latest checkpoint is {latest.name}" + (f", of {n_others + 1}" if n_others else ""))

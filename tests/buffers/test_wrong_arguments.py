@@ -1,0 +1,259 @@
+"""Wrong arguments are clear errors of the classes that SB3 raises, never an accident deeper inside."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch as th
+from conftest import Stream
+from gymnasium import spaces
+from stable_baselines3 import DQN
+from stable_baselines3.common.buffers import DictRolloutBuffer, ReplayBuffer
+
+import sb3_compressed
+from sb3_compressed import (
+    BufferNotReady,
+    CompressedDictReplayBuffer,
+    CompressedDictRolloutBuffer,
+    CompressedHerReplayBuffer,
+    CompressedNStepReplayBuffer,
+    CompressedReplayBuffer,
+    CompressedRolloutBuffer,
+    ObservationSpaceError,
+)
+from sb3_compressed.contrib import (
+    CompressedMaskableDictRolloutBuffer,
+    CompressedMaskableRolloutBuffer,
+    CompressedRecurrentDictRolloutBuffer,
+    CompressedRecurrentRolloutBuffer,
+)
+
+VECTOR = spaces.Box(-1, 1, (8,), np.float32)
+DICT = spaces.Dict(screen=spaces.Box(0, 255, (4, 36, 36), np.uint8), state=VECTOR)
+GOAL = spaces.Dict(observation=VECTOR, achieved_goal=VECTOR, desired_goal=VECTOR)
+BUTTONS = spaces.Discrete(3)
+
+HIDDEN: dict[str, Any] = {"hidden_state_shape": (8, 1, 1, 4)}
+#: Each class with an observation space for it, and the arguments that it needs besides.
+CLASSES: dict[type[Any], tuple[spaces.Space[Any], dict[str, Any]]] = {
+    CompressedReplayBuffer: (VECTOR, {}),
+    CompressedNStepReplayBuffer: (VECTOR, {}),
+    CompressedDictReplayBuffer: (DICT, {}),
+    CompressedHerReplayBuffer: (GOAL, {"env": None}),
+    CompressedRolloutBuffer: (VECTOR, {}),
+    CompressedDictRolloutBuffer: (DICT, {}),
+    CompressedMaskableRolloutBuffer: (VECTOR, {}),
+    CompressedMaskableDictRolloutBuffer: (DICT, {}),
+    CompressedRecurrentRolloutBuffer: (VECTOR, HIDDEN),
+    CompressedRecurrentDictRolloutBuffer: (DICT, HIDDEN),
+}
+REPLAYS = [CompressedReplayBuffer, CompressedNStepReplayBuffer, CompressedDictReplayBuffer]
+ROLLOUTS = [cls for cls in CLASSES if "Rollout" in cls.__name__]
+
+
+def new(cls: type[Any], buffer_size: Any = 8, space: spaces.Space[Any] | None = None, **kwargs: Any) -> Any:
+    usual, needed = CLASSES[cls]
+    return cls(buffer_size, space or usual, BUTTONS, device="cpu", **{**needed, **kwargs})
+
+
+def add_step(buffer: Any, n_envs: int, *, infos: Any = None) -> None:
+    space = buffer.observation_space
+    parts = space.spaces if isinstance(space, spaces.Dict) else {None: space}
+    zeros = {key: np.zeros((n_envs, *(part.shape or ())), part.dtype) for key, part in parts.items()}
+    obs: Any = zeros if isinstance(space, spaces.Dict) else zeros[None]
+    action, flags = np.zeros((n_envs, 1), int), np.zeros(n_envs)
+    buffer.add(obs, obs, action, flags, flags, [{}] * n_envs if infos is None else infos)
+
+
+@pytest.mark.parametrize("cls", CLASSES)
+def test_sizes_that_are_not_positive_are_value_errors(cls: type[Any]) -> None:
+    for buffer_size in (0, -5, np.int64(0)):
+        with pytest.raises(ValueError, match=f"buffer_size must be at least 1, got {buffer_size}"):
+            new(cls, buffer_size)
+    for n_envs in (0, -1):
+        with pytest.raises(ValueError, match=f"n_envs must be at least 1, got {n_envs}"):
+            new(cls, n_envs=n_envs)
+
+
+@pytest.mark.parametrize("cls", CLASSES)
+@pytest.mark.parametrize("value", ["10", 2.5, None, True])
+def test_sizes_that_are_no_integers_are_type_errors(cls: type[Any], value: Any) -> None:
+    with pytest.raises(TypeError, match=f"buffer_size must be an integer, got {value!r}"):
+        new(cls, value)
+    with pytest.raises(TypeError, match=f"n_envs must be an integer, got {value!r}"):
+        new(cls, n_envs=value)
+
+
+def test_a_whole_float_is_told_as_what_to_pass() -> None:
+    with pytest.raises(TypeError, match=r"buffer_size must be an integer, got 1000000\.0; pass 1000000"):
+        new(CompressedReplayBuffer, 1e6)
+
+
+def test_sizes_that_sb3_accepts_are_accepted() -> None:
+    theirs = ReplayBuffer(1, VECTOR, BUTTONS, n_envs=4)
+    assert new(CompressedReplayBuffer, 1, n_envs=4).buffer_size == theirs.buffer_size == 1
+    assert new(CompressedReplayBuffer, np.int64(8)).buffer_size == 8
+
+
+def test_other_counts_are_checked_too() -> None:
+    with pytest.raises(ValueError, match="n_steps must be at least 1, got 0"):
+        new(CompressedNStepReplayBuffer, n_steps=0)
+    with pytest.raises(ValueError, match="n_sampled_goal must be at least 0, got -1"):
+        new(CompressedHerReplayBuffer, n_sampled_goal=-1)
+    assert new(CompressedHerReplayBuffer, n_sampled_goal=0).her_ratio == 0
+
+
+@pytest.mark.parametrize("cls", CLASSES)
+def test_the_wrong_kind_of_space_is_the_error_that_sb3_raises(cls: type[Any]) -> None:
+    usual, needed = CLASSES[cls]
+    wrong = VECTOR if isinstance(usual, spaces.Dict) else DICT
+    parent = cls.__bases__[1]
+    arguments = {**needed, "device": "cpu"}
+    with pytest.raises((AssertionError, TypeError)) as theirs:
+        parent(8, wrong, BUTTONS, **arguments)
+    with pytest.raises(ObservationSpaceError, match=cls.__name__) as ours:
+        cls(8, wrong, BUTTONS, **arguments)
+    assert isinstance(ours.value, type(theirs.value))
+    assert isinstance(ours.value, ValueError)
+
+
+def test_sb3s_message_for_the_wrong_space_is_part_of_ours() -> None:
+    with pytest.raises(AssertionError) as theirs:
+        DictRolloutBuffer(8, VECTOR, BUTTONS)  # type: ignore[arg-type]
+    with pytest.raises(AssertionError, match=str(theirs.value)):
+        new(CompressedDictRolloutBuffer, space=VECTOR)
+
+
+@pytest.mark.parametrize("cls", CLASSES)
+@pytest.mark.parametrize("space", ["CartPole-v1", spaces.Tuple([VECTOR]), spaces.Text(3)])
+def test_spaces_that_sb3_does_not_support_are_its_error(cls: type[Any], space: Any) -> None:
+    with pytest.raises(NotImplementedError, match="observation space is not supported"):
+        new(cls, space=space)
+
+
+def test_dict_spaces_in_dict_spaces_are_named() -> None:
+    with pytest.raises(TypeError, match=r"observations\['inner'\]: a Dict space inside a Dict space is not supported"):
+        new(CompressedDictReplayBuffer, space=spaces.Dict(inner=DICT))
+
+
+@pytest.mark.parametrize(
+    ("cls", "argument", "hint"),
+    [
+        (CompressedReplayBuffer, "n_steps", r"'n_steps'; CompressedNStepReplayBuffer takes it$"),
+        (
+            CompressedDictReplayBuffer,
+            "n_steps",
+            "CompressedNStepReplayBuffer takes it, for observation spaces that are not Dict spaces$",
+        ),
+        (CompressedHerReplayBuffer, "n_steps", "for observation spaces that are not Dict spaces$"),
+        (CompressedDictReplayBuffer, "copy_info_dict", "; CompressedHerReplayBuffer takes it$"),
+        (
+            CompressedReplayBuffer,
+            "goal_selection_strategy",
+            "CompressedHerReplayBuffer takes it, for observation spaces that are Dict spaces$",
+        ),
+        (CompressedReplayBuffer, "gae_lambda", "CompressedDictRolloutBuffer, .*CompressedRolloutBuffer take it$"),
+        (CompressedReplayBuffer, "bufer_size", "unexpected keyword argument 'bufer_size'$"),
+    ],
+)
+def test_arguments_of_other_classes_are_errors_that_name_these(cls: type[Any], argument: str, hint: str) -> None:
+    with pytest.raises(TypeError, match=f"^{cls.__name__}: .*{hint}"):
+        new(cls, **{argument: 3})  # type: ignore[arg-type]
+
+
+def test_what_sb3_recommends_for_n_steps_names_the_class_to_use() -> None:
+    recommended = {"n_steps": 3, "gamma": 0.99}
+    with pytest.raises(TypeError, match="CompressedNStepReplayBuffer takes it"):
+        DQN(
+            "MlpPolicy", "CartPole-v1", replay_buffer_class=CompressedReplayBuffer, replay_buffer_kwargs=recommended,
+            device="cpu",
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("cls", ROLLOUTS)
+@pytest.mark.parametrize("option", [{"storage": "folder"}, {"resume": True}, {"overwrite": True}])
+def test_storage_of_a_rollout_is_refused(cls: type[Any], option: dict[str, Any]) -> None:
+    with pytest.raises(sb3_compressed.StorageError, match=f"storage is for replay buffers; a {cls.__name__}"):
+        new(cls, **option)
+
+
+@pytest.mark.parametrize("cls", REPLAYS)
+@pytest.mark.parametrize("optimizes", [False, True])
+def test_an_empty_replay_buffer_cannot_be_sampled(cls: type[Any], optimizes: bool) -> None:
+    buffer = new(cls, optimize_memory_usage=optimizes, handle_timeout_termination=not optimizes)
+    with pytest.raises(BufferNotReady, match="empty buffer: add transitions first"):
+        buffer.sample(3)
+    add_step(buffer, 1)
+    assert buffer.sample(3).actions.shape == (3, 1)
+    buffer.reset()
+    with pytest.raises(ValueError, match="empty buffer"):
+        buffer.sample(3)
+
+
+def test_an_empty_hindsight_buffer_raises_sb3s_error() -> None:
+    with pytest.raises(RuntimeError, match="before the end of the first episode"):
+        new(CompressedHerReplayBuffer).sample(3)
+
+
+def test_one_row_cannot_be_sampled_where_one_is_kept_back() -> None:
+    buffer = new(CompressedReplayBuffer, 1, optimize_memory_usage=True, handle_timeout_termination=False)
+    add_step(buffer, 1)
+    with pytest.raises(BufferNotReady, match="increase buffer_size"):
+        buffer.sample(1)
+
+
+@pytest.mark.parametrize("cls", REPLAYS)
+def test_wrong_batch_sizes_are_errors_and_zero_is_an_empty_batch(cls: type[Any]) -> None:
+    buffer = new(cls)
+    for _ in range(3):
+        add_step(buffer, 1)
+    with pytest.raises(ValueError, match="batch_size must be at least 0, got -1"):
+        buffer.sample(-1)
+    for wrong in (2.5, "3", None):
+        with pytest.raises(TypeError, match="batch_size must be an integer, got"):
+            buffer.sample(wrong)
+    assert buffer.sample(0).actions.shape == (0, 1)  # as in SB3
+    assert buffer.sample(np.int64(2)).actions.shape == (2, 1)
+
+
+@pytest.mark.parametrize("cls", ROLLOUTS)
+def test_a_rollout_that_is_not_full_cannot_be_sampled(cls: type[Any]) -> None:
+    for error in (AssertionError, ValueError, BufferNotReady):
+        with pytest.raises(error, match="must be full before sampling from it: it has 0 of 8 steps"):
+            new(cls).get()
+
+
+@pytest.mark.parametrize("batch_size", [0, -1])
+def test_batches_of_a_rollout_are_not_empty(batch_size: int) -> None:
+    buffer = new(CompressedRolloutBuffer)
+    for _ in range(8):
+        obs, one = np.zeros((1, 8), np.float32), np.zeros(1)
+        buffer.add(obs, np.zeros((1, 1), int), one, one, th.zeros(1), th.zeros(1))
+    with pytest.raises(ValueError, match=f"batch_size must be at least 1, got {batch_size}"):
+        buffer.get(batch_size)
+    with pytest.raises(TypeError, match=r"batch_size must be an integer, got 2\.0; pass 2"):
+        buffer.get(2.0)
+    assert [len(batch.actions) for batch in buffer.get(np.int64(3))] == [3, 3, 2]
+
+
+@pytest.mark.parametrize("cls", [*REPLAYS, CompressedHerReplayBuffer])
+@pytest.mark.parametrize("infos", [[{}], [], [{}] * 3, {}, "ab", iter([{}, {}])])
+def test_there_is_one_info_dict_for_each_environment(cls: type[Any], infos: Any) -> None:
+    buffer = new(cls, n_envs=2)
+    with pytest.raises(ValueError, match="infos must be 2 dicts, one for each environment, got"):
+        add_step(buffer, 2, infos=infos)
+    assert buffer.size() == 0
+    add_step(buffer, 2, infos=({}, {}))
+    assert buffer.size() == 1
+
+
+@pytest.mark.parametrize("stream", ["cart"], indirect=True)
+def test_one_time_limit_does_not_end_the_episodes_of_all_environments(stream: Stream) -> None:
+    space, action_space, n_envs, transitions = stream
+    buffer = CompressedReplayBuffer(40, space, action_space, "cpu", n_envs=n_envs)
+    step = transitions[0]
+    with pytest.raises(ValueError, match="infos must be 4 dicts"):
+        buffer.add(step.obs, step.next_obs, step.action, step.reward, step.done, [{"TimeLimit.truncated": True}])
+    assert not buffer.timeouts.any()

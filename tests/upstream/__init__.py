@@ -1,0 +1,1 @@
+"""The tests of SB3 and sb3-contrib against the compressed buffers."""
