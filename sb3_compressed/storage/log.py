@@ -13,10 +13,17 @@ import os
 import re
 import secrets
 from collections.abc import Iterable
+from io import FileIO
 from pathlib import Path
-from typing import BinaryIO
 
 from sb3_compressed.errors import CorruptStorage, StorageError
+from sb3_compressed.storage.files import (
+    create_regular_file,
+    flush_folder,
+    make_folder_durably,
+    open_regular_file,
+    write_all,
+)
 from sb3_compressed.storage.lock import FolderLock
 from sb3_compressed.storage.segment import Segment
 
@@ -61,10 +68,7 @@ class Log:
         :param advice: what a user can do where there is one already
         :raises StorageError: if the folder holds a log already, or something else
         """
-        if not folder.is_dir():
-            folder.mkdir(parents=True)
-            with contextlib.suppress(OSError):  # where the parent may not be read
-                _flush_folder(folder.absolute().parent)
+        make_folder_durably(folder)
         _refuse_strangers(folder)
         log = cls(folder, FolderLock(folder))
         existing = segment_numbers(folder)
@@ -129,7 +133,7 @@ class Log:
             last.forget_the_rest()
             return
         unfinished = last.path.with_suffix(f".{UNFINISHED}")
-        with open(last.path, "rb") as source, open(unfinished, "wb") as target:
+        with open_regular_file(last.path) as source, create_regular_file(unfinished) as target:
             copy_bytes(source, target, last.end)
         unfinished.replace(last.path)
         own = Segment(last.path, writable=True)
@@ -243,7 +247,7 @@ class Log:
             self._path(other).unlink(missing_ok=True)
         self._replaced = ()
         with contextlib.suppress(OSError):  # there is nothing in it that the new one does not tell
-            _flush_folder(self.folder)
+            flush_folder(self.folder)
             if before is not None:
                 before.append(SEALED, b"")  # whoever deletes the new one is found out
                 before.seal()
@@ -272,11 +276,12 @@ class Log:
         try:
             for number in numbers:
                 source, target = self._path(number), copy._path(number)
-                try:
-                    target.hardlink_to(source)
-                except OSError:  # another disk, or a file system without links
-                    with open(source, "rb") as whole, open(target, "wb") as part:
-                        copy_bytes(whole, part, source.stat().st_size)
+                with open_regular_file(source) as whole:
+                    try:
+                        target.hardlink_to(source)
+                    except OSError:  # another disk, or a file system without links
+                        with create_regular_file(target) as part:
+                            copy_bytes(whole, part, os.fstat(whole.fileno()).st_size)
             copy._next, copy._identity = self._next, self._identity
             copy.start_segment(snapshot, 0)
         finally:
@@ -363,12 +368,11 @@ class Log:
         return self.folder / f"{number:08}.log"
 
 
-def copy_bytes(source: BinaryIO, target: BinaryIO, nbytes: int) -> None:
+def copy_bytes(source: FileIO, target: FileIO, nbytes: int) -> None:
     """Copy the first bytes of a file, and return when they are on the disk."""
     while nbytes > 0 and (chunk := source.read(min(nbytes, CHUNK))):
-        target.write(chunk)
+        write_all(target, chunk)
         nbytes -= len(chunk)
-    target.flush()
     os.fsync(target.fileno())
 
 
@@ -394,7 +398,7 @@ def place_in_log(folder: Path) -> tuple[int, ...] | None:
         segment = Segment(path)
     except (OSError, CorruptStorage):
         return None
-    return segment.identity, segment.number, path.stat().st_size
+    return segment.identity, segment.number, path.lstat().st_size
 
 
 def segment_numbers(folder: Path) -> list[int]:
@@ -408,13 +412,3 @@ def _refuse_strangers(folder: Path) -> None:
     strangers = sorted(name for name in os.listdir(folder) if not ours.fullmatch(name))
     if strangers:
         raise StorageError(f"{folder} holds other files, as {strangers[0]}; name an empty or a new folder")
-
-
-def _flush_folder(folder: Path) -> None:
-    """Return when the names in a folder outlive a power cut, where the operating system can say so."""
-    if hasattr(os, "O_DIRECTORY"):
-        descriptor = os.open(folder, os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

@@ -33,6 +33,7 @@ from sb3_compressed.byte_kernels import INT
 from sb3_compressed.errors import CorruptStorage, StorageError
 from sb3_compressed.jit import BYTES, kernel
 from sb3_compressed.storage.checksum import checksum, put_low_bytes, xxh64
+from sb3_compressed.storage.files import create_regular_file, open_regular_file, write_all
 
 __all__ = ["FORMAT_VERSION", "Record", "Segment", "record_nbytes"]
 
@@ -80,7 +81,7 @@ class Segment:
     def __init__(self, path: Path, *, writable: bool = False) -> None:
         self.path = path
         self._is_writable = writable
-        self._file = open(path, "r+b" if writable else "rb", buffering=0)  # noqa: SIM115  # see close()
+        self._file = open_regular_file(path, "r+b" if writable else "rb")
         self._close = weakref.finalize(self, self._file.close)  # where nobody closes it
         try:
             self.number, self.identity = self._read_header()
@@ -100,10 +101,13 @@ class Segment:
         :param identity: the log's, the same in all of its segments
         """
         start = HEADER.pack(MAGIC, FORMAT_VERSION, number, identity, 0)[:CHECKED]
-        path.write_bytes(start + checksum(start).to_bytes(8, "little"))
+        with create_regular_file(path) as file:
+            write_all(file, start + checksum(start).to_bytes(8, "little"))
         return cls(path, writable=True)
 
     def _map(self) -> None:
+        if (nbytes := self._file_nbytes()) > MAX_NBYTES:  # all of it would be looked at, hole or not
+            raise CorruptStorage(f"{self.path} has {nbytes} bytes, and files of this package at most {MAX_NBYTES}")
         mapped = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
         self._mapped: NDArray[np.uint8] = np.frombuffer(mapped, dtype=np.uint8)
         #: Its bytes, read-only, as far as the file is sure to have them: touching what is mapped behind that is fatal.
@@ -128,7 +132,7 @@ class Segment:
     def is_another_at_its_path(self) -> bool:
         """Tell whether there is another file of its name by now."""
         try:
-            return not os.path.samestat(os.fstat(self._file.fileno()), os.stat(self.path))
+            return not os.path.samestat(os.fstat(self._file.fileno()), os.lstat(self.path))
         except FileNotFoundError:
             return False
 
@@ -262,7 +266,8 @@ class Segment:
                 raise CorruptStorage(f"{self.path} is damaged at byte {start}")
             return None
         expected, nbytes, kind, _ = RECORD.unpack(header)
-        content = self._read(offset, nbytes)
+        # What is claimed to be longer than the file is not read, since that would take memory for all of it.
+        content = self._read(offset, nbytes) if nbytes <= CHUNK or offset + nbytes <= self._file_nbytes() else b""
         last = self._read(offset + nbytes, 1)
         if not any(last):
             if not is_growing and self.is_anything_behind(offset + nbytes):
@@ -276,6 +281,9 @@ class Segment:
         if self._file.closed:
             return self.bytes[offset : offset + nbytes].tobytes()
         return read_at(self._file, nbytes, offset)
+
+    def _file_nbytes(self) -> int:
+        return len(self.bytes) if self._file.closed else os.fstat(self._file.fileno()).st_size
 
     def is_anything_behind(self, offset: int) -> bool:
         """Tell whether the file is not zero from an offset on."""
