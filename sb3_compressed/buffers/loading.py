@@ -51,7 +51,7 @@ def load_checkpoint(folder: str | PathLike[str], *, follow: bool = False, repair
     :raises StorageError: if the folder holds no buffer, or one of a class that is not of this package
     :raises CorruptStorage: if a file is damaged
     """
-    store = Store.open(Path(folder), repair=repair)
+    store = Store.open(Path(folder), repair=repair, rows=kwargs.get("buffer_size") or 0)
     return _class_in(store).of_store(store, kwargs, follow=follow)
 
 

@@ -15,9 +15,12 @@ from numpy.typing import NDArray
 
 from sb3_compressed.codecs import Codec
 from sb3_compressed.errors import CorruptStorage, StorageError
+from sb3_compressed.storage.chunks import copy_changed, segments_of
 from sb3_compressed.storage.dtypes import dtype_from_text
 from sb3_compressed.storage.lock import FolderLock
 from sb3_compressed.storage.log import SEALED, Log
+from sb3_compressed.storage.schema import MANIFEST as MANIFEST_SCHEMA
+from sb3_compressed.storage.schema import check, check_arrays_nbytes, load_json
 from sb3_compressed.storage.segment import Segment
 from sb3_compressed.storage.slots import StoredSlots
 from sb3_compressed.storage.state import (
@@ -67,8 +70,15 @@ class ArrayPlan:
             raise ValueError(f"arrays have rows, got {self}")
         try:
             return np.zeros(self.shape, dtype_from_text(self.dtype))
+        except MemoryError as error:
+            raise StorageError(f"there is no memory for {self}") from error
         except ValueError as error:
             raise ValueError(f"arrays are of numbers, got {self}: {error}") from error
+
+    @property
+    def row_nbytes(self) -> int:
+        """The bytes of one of its rows."""
+        return math.prod(self.shape[1:]) * dtype_from_text(self.dtype).itemsize
 
 
 class Store:
@@ -139,25 +149,26 @@ class Store:
         return store
 
     @classmethod
-    def open(cls, folder: Path, *, writable: bool = False, repair: bool = False) -> Store:
+    def open(cls, folder: Path, *, writable: bool = False, repair: bool = False, rows: int = 0) -> Store:
         """Open a store as it was after the last commit.
 
         :param writable: whether to write to it, which one process can
         :param repair: whether to go back to the last commit before a damaged place instead of raising; after a power
             cut, that is the last state that reached the disk
+        :param rows: rows of arrays that the caller has memory for, however little is on the disk
         :raises StorageError: if there is none, or another process writes to it
-        :raises CorruptStorage: if a file that is read is damaged
+        :raises CorruptStorage: if a file that is read is damaged, or declares more than there can be
         """
         log = Log.open(folder, writable=writable)
         try:
             is_growing = not writable and FolderLock.is_held(folder)
             try:
-                store = cls._opened(log, is_growing=is_growing, writable=writable, repair=repair)
+                store = cls._opened(log, is_growing=is_growing, writable=writable, repair=repair, rows=rows)
             except CorruptStorage:
                 if is_growing or writable or not FolderLock.is_held(folder):
                     raise
                 # Somebody began to write meanwhile.
-                store = cls._opened(log, is_growing=True, writable=writable, repair=repair)
+                store = cls._opened(log, is_growing=True, writable=writable, repair=repair, rows=rows)
             if writable:
                 log.clean_up(repair=repair)
                 store._start_to_write()
@@ -169,20 +180,22 @@ class Store:
         return store
 
     @classmethod
-    def _opened(cls, log: Log, *, is_growing: bool, writable: bool, repair: bool) -> Store:
+    def _opened(cls, log: Log, *, is_growing: bool, writable: bool, repair: bool, rows: int) -> Store:
         """Return the store of which the last segment tells, or to repair it, the last one that is whole."""
         numbers = log.numbers()
         for number in reversed(numbers):
             try:
                 segment = log.open_last(number)
                 store = cls(log, *_manifest(segment, is_growing=is_growing), {}, {})
+                declared = [(plan.shape[0], plan.row_nbytes) for plan in store.plans.values()]
+                check_arrays_nbytes(declared, segment.path, rows)
                 store.arrays = {name: plan.zeros() for name, plan in store.plans.items()}
                 is_newest = number == numbers[-1]
                 store._read(segment, is_growing=is_growing or not is_newest, repair=repair)
                 return store
             except CorruptStorage as error:  # noqa: PERF203  # rarely more than once
                 if not writable and log.numbers() != numbers:  # deleted or begun meanwhile
-                    return cls._opened(log, is_growing=True, writable=writable, repair=repair)
+                    return cls._opened(log, is_growing=True, writable=writable, repair=repair, rows=rows)
                 if not repair or number == numbers[0]:
                     raise CorruptStorage(f"{error}{'' if repair else REPAIR}") from error
                 warn_user(f"{error}; what was committed after the segment before it is given up")
@@ -203,9 +216,12 @@ class Store:
                 if record.kind == PATCHES:
                     pending.append(record.content)
                 elif record.kind == COMMIT:
-                    values, patches = split_commit(record.content)
-                    for content in [*pending, patches]:
-                        apply_patches(content, arrays)
+                    try:
+                        values, patches = split_commit(record.content)
+                        for content in [*pending, patches]:
+                            apply_patches(content, arrays)
+                    except CorruptStorage as error:
+                        raise CorruptStorage(f"{segment.path}, the record at byte {record.offset}: {error}") from error
                     self.values.update(values.get("values", {}))
                     self.codecs.update(values.get("codecs", {}))
                     pending = []
@@ -261,7 +277,7 @@ class Store:
             self.slots.reader.forget_others(())
         # Only now, when all of it could be read.
         for name, array in self.arrays.items():
-            array[...] = fresh.arrays[name]
+            copy_changed(fresh.arrays[name], array)
         self.values, self.codecs, self._followed = fresh.values, fresh.codecs, fresh._followed
 
     # -- writing ---------------------------------------------------------------------------------------------
@@ -334,7 +350,8 @@ class Store:
     def make_room(self) -> None:
         """Begin another segment in the middle of a change, if the last one becomes too large. None is given up."""
         if self.log.last.end > MAX_SEGMENT_NBYTES:
-            committed = Store.open(self.log.folder)
+            rows = max((plan.shape[0] for plan in self.plans.values()), default=0)
+            committed = Store.open(self.log.folder, rows=rows)
             self._start_segment(committed)
             committed.close()
 
@@ -377,8 +394,7 @@ class Store:
         numbers = {address >> 32 for address in self.codecs.values()}
         for name, plan in self.plans.items():
             if plan.is_table:
-                table = self.arrays[name]
-                numbers.update(np.unique(table[table != 0] >> 32).tolist())
+                numbers.update(segments_of(self.arrays[name]))
         return numbers
 
     def copy_to(self, folder: Path) -> None:
@@ -424,16 +440,16 @@ def _manifest(segment: Segment, *, is_growing: bool = False) -> tuple[dict[str, 
         try:
             if record.kind != MANIFEST:
                 break
-            told = json.loads(record.content.tobytes())
+            told = load_json(record.content.tobytes())
+            check(MANIFEST_SCHEMA, told, "it does not fit the schema")
             plans = {
                 name: ArrayPlan(tuple(shape), dtype, is_table)
                 for name, (shape, dtype, is_table) in told["arrays"].items()
             }
             for name, plan in plans.items():
-                plan.zeros()
-                if plan.is_table and plan.dtype != "<i8":
-                    raise ValueError(f"{name} is to hold addresses, and is of dtype {plan.dtype}")
-            return dict(told["about"]), plans
-        except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, MemoryError, RecursionError) as error:
+                if plan.is_table and (plan.dtype != "<i8" or len(plan.shape) != 2):
+                    raise ValueError(f"{name} is to hold addresses, and is {plan}")
+            return told["about"], plans
+        except ValueError as error:
             raise CorruptStorage(f"{segment.path}: what it says of itself makes no sense: {error}") from error
     raise CorruptStorage(f"{segment.path} does not say what it is of")
