@@ -302,7 +302,10 @@ def refuse_other(store: Store, buffer: Any) -> None:
     if not store.about:
         raise StorageError(f"{store.log.folder} holds no buffer: the first save to it was not completed")
     check(ABOUT, store.about, f"{store.log.folder}: what it says of its buffer makes no sense")
-    state.refuse_other(store.about, store.plans, buffer)
+    try:
+        state.refuse_other(store.about, store.plans, buffer)
+    except StorageError as error:
+        raise type(error)(f"{store.log.folder}: {error}") from error
 
 
 def fitted(store: Store, buffer: Any) -> tuple[dict[str, Any], dict[str, Any]]:
