@@ -7,6 +7,8 @@ in a process of its own, whose memory is limited.
 from __future__ import annotations
 
 import json
+import select
+import subprocess
 import sys
 import tempfile
 import warnings
@@ -16,6 +18,7 @@ from typing import Any
 
 import numpy as np
 from gymnasium import spaces
+from programs import start
 
 from sb3_compressed import (
     CompressedDictReplayBuffer,
@@ -228,3 +231,43 @@ def memory(kind: str) -> int:
     """Return what Linux says of the memory of this process, in bytes."""
     status = Path("/proc/self/status").read_text()
     return int(next(line for line in status.splitlines() if line.startswith(f"{kind}:")).split()[1]) * 1024
+
+
+HANGS_S = 60  # far from what any folder takes
+#: What the address space may grow by: arrays of zeros are counted, whether they are touched or not.
+ROOM = 4 << 30
+
+
+class Opener:
+    """A process that opens folders, started anew when it died."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[str] | None = None
+
+    def open(self, kind: str, folder: Path) -> dict[str, Any]:
+        """Return how opening a folder ended."""
+        if self._process is None:
+            self._process = start(f"import crafted; crafted.serve({ROOM})")
+            assert self._line() == "ready\n"
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{kind} {folder}\n")
+        self._process.stdin.flush()
+        line = self._line()
+        if not line:
+            self.close()
+            return {"outcomes": [], "error": "the process died, or hangs", "nbytes": 0}
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def _line(self) -> str:
+        assert self._process is not None
+        assert self._process.stdout is not None
+        ready, _, _ = select.select([self._process.stdout], [], [], HANGS_S)
+        return self._process.stdout.readline() if ready else ""
+
+    def close(self) -> None:
+        """End the process."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
+            self._process = None

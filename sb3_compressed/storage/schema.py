@@ -101,14 +101,14 @@ DEEP = f"more than {MAX_DEPTH} lists and objects are inside each other"
 
 def _check_depth(value: Any) -> None:
     level = [value]
-    for _ in range(MAX_DEPTH + 1):
+    for _ in range(MAX_DEPTH):
         level = [
             part
             for each in level
             if isinstance(each, dict | list)
             for part in (each.values() if isinstance(each, dict) else each)
         ]
-    if level:
+    if any(isinstance(each, dict | list) for each in level):
         raise ValueError(DEEP)
 
 

@@ -9,9 +9,7 @@ from __future__ import annotations
 import json
 import os
 import random
-import select
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,58 +20,17 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from programs import start
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memory is limited and measured as on Linux")
 
 N_FOLDERS = int(os.environ.get("SB3_COMPRESSED_FOLDERS", "200"))
-HANGS_S = 60  # far from what any takes
-#: What the address space may grow by: arrays of zeros are counted, whether they are touched or not.
-ROOM = 4 << 30
 #: What memory may be touched for a folder of some kilobytes.
 MOST_NBYTES = 64 << 20
 
-SERVE = f"import crafted; crafted.serve({ROOM})"
-
-
-class Opener:
-    """A process that opens folders, started anew when it died."""
-
-    def __init__(self) -> None:
-        self._process: subprocess.Popen[str] | None = None
-
-    def open(self, kind: str, folder: Path) -> dict[str, Any]:
-        """Return how opening a folder ended."""
-        if self._process is None:
-            self._process = start(SERVE)
-            assert self._line() == "ready\n"
-        assert self._process.stdin is not None
-        self._process.stdin.write(f"{kind} {folder}\n")
-        self._process.stdin.flush()
-        line = self._line()
-        if not line:
-            self.close()
-            return {"outcomes": [], "error": "the process died, or hangs", "nbytes": 0}
-        answer: dict[str, Any] = json.loads(line)
-        return answer
-
-    def _line(self) -> str:
-        assert self._process is not None
-        assert self._process.stdout is not None
-        ready, _, _ = select.select([self._process.stdout], [], [], HANGS_S)
-        return self._process.stdout.readline() if ready else ""
-
-    def close(self) -> None:
-        """End the process."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.communicate()
-            self._process = None
-
 
 @pytest.fixture(scope="module")
-def opener() -> Iterator[Opener]:
-    found = Opener()
+def opener() -> Iterator[crafted.Opener]:
+    found = crafted.Opener()
     yield found
     found.close()
 
@@ -227,7 +184,7 @@ def test_any_folder_is_refused_or_opened(
     change: Callable[[Path, random.Random], None],
     random: random.Random,
     folders: dict[str, Path],
-    opener: Opener,
+    opener: crafted.Opener,
     tmp_path: Path,
 ) -> None:
     folder, victim = tmp_path / "folder", tmp_path / "victim"
