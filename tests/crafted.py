@@ -160,7 +160,7 @@ def open_in_every_way(kind: str, folder: Path) -> list[str]:
     from sb3_compressed.datasets import trajectories
     from sb3_compressed.datasets.statistics import statistics
 
-    env = {"env": None} if kind == "hindsight" else {}
+    env: dict[str, Any] = {"env": None} if kind == "hindsight" else {}
 
     def inspect() -> None:
         buffer = open_to_read(find(folder).path)

@@ -277,7 +277,8 @@ class Persistent(_Base):
         :param kwargs: arguments of the constructor in the places of those stored, as ``device``, or ``env`` for
             hindsight replay
         :raises StorageError: if the folder holds no buffer, or one of another kind
-        :raises CorruptStorage: if a file is damaged
+        :raises CorruptStorage: if a file is damaged, or declares more than there can be, as for
+            :func:`~sb3_compressed.load_checkpoint`
         """
         if buffer_size is not None:
             kwargs["buffer_size"] = buffer_size

@@ -35,8 +35,9 @@ def copy_changed(source: NDArray[Any], target: Any) -> None:
 def addresses_in(table: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the different addresses in a table, sorted; 0, which stands for none, is not among them."""
     found = [np.unique(table[rows]) for rows in row_chunks(table) if table[rows].any()]
-    addresses = np.unique(np.concatenate(found)) if found else np.zeros(0, np.int64)
-    return addresses[addresses != 0]
+    addresses = np.unique(np.concatenate([np.zeros(1, np.int64), *found]))
+    without_none: NDArray[np.int64] = addresses[1:] if addresses[0] == 0 else addresses[addresses != 0]
+    return without_none
 
 
 def segments_of(table: NDArray[np.int64]) -> set[int]:

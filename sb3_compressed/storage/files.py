@@ -86,7 +86,7 @@ def _not_regular(path: Path) -> CorruptStorage:
     kind = "no regular file"
     with contextlib.suppress(OSError):
         mode = os.lstat(path).st_mode
-        kind = next((name for is_kind, name in KINDS.items() if is_kind(mode)), kind)  # type: ignore[operator]
+        kind = next((name for is_kind, name in KINDS.items() if is_kind(mode)), kind)
     return CorruptStorage(
         f"{path} is {kind}, and only regular files are opened inside the folder of a buffer; replace it by the file "
         "itself, or delete it"
@@ -120,7 +120,7 @@ def make_folder_durably(folder: Path) -> None:
     """
     missing = []
     level = folder.absolute()
-    while not level.is_dir():
+    while not level.is_dir() and level != level.parent:  # there may be no drive of that name
         missing.append(level)
         level = level.parent
     for each in reversed(missing):

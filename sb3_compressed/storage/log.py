@@ -215,7 +215,7 @@ class Log:
         return self.last
 
     def start_segment(self, snapshot: Iterable[tuple[int, bytes]], capacity: int) -> None:
-        """Begin the next segment.
+        """Begin the next segment, if no other process can have begun one.
 
         :param snapshot: kinds and contents of the records that it begins with
         :param capacity: the bytes that it is to have room for besides them
@@ -223,6 +223,7 @@ class Log:
         :raises OSError: if the disk does not take it; the log goes on with the segment before
         """
         self._check_writable()
+        self.check_lock()
         self._settle()
         number = self._next
         path = self._path(number)
@@ -306,6 +307,7 @@ class Log:
     def flush(self) -> None:
         """Return when all that was written outlives a power cut."""
         self.segment_to_write().flush()
+        self.check_lock()
 
     def release(self) -> None:
         """Let others write to the folder, and go on reading."""
@@ -357,6 +359,11 @@ class Log:
         self.release()
         for segment in self.segments.values():
             segment.close()
+
+    def check_lock(self) -> None:
+        """Raise if somebody deleted the lock file and another process may write; see :meth:`FolderLock.check`."""
+        if self._lock is not None:
+            self._lock.check()
 
     def _check_writable(self) -> None:
         if self._lock is None:

@@ -310,7 +310,7 @@ def space_nbytes(value: Any) -> int:
     if kind == "MultiBinary":
         return math.prod(value["n"]) if isinstance(value["n"], list) else int(value["n"])
     bounds = value["low" if kind == "Box" else "nvec"]
-    return math.prod(bounds["shape"]) * dtype_from_text(bounds["dtype"]).itemsize
+    return int(math.prod(bounds["shape"])) * dtype_from_text(bounds["dtype"]).itemsize
 
 
 # -- arguments, and what a buffer says of itself ----------------------------------------------------------------------

@@ -104,14 +104,14 @@ def _nonsense(store: Store) -> Iterator[str]:
     folder = store.log.folder
     shapes = {name: plan.shape for name, plan in store.plans.items()}
     rows = shapes.get("actions", (0,))[0]
-    for look in (
-        lambda: check_buffer(store.about, shapes, folder),
-        lambda: check_values(store.values, rows, f"{folder}: its values make no sense"),
-    ):
-        try:
-            look()
-        except CorruptStorage as error:  # noqa: PERF203  # there are two
-            yield str(error)
+    try:
+        check_buffer(store.about, shapes, folder)
+    except CorruptStorage as error:
+        yield str(error)
+    try:
+        check_values(store.values, rows, f"{folder}: its values make no sense")
+    except CorruptStorage as error:
+        yield str(error)
 
 
 def _codec_of(store: Store, table: str) -> str | None:

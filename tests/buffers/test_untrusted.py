@@ -159,8 +159,8 @@ def test_a_new_and_large_buffer_is_loaded_when_the_caller_says_so(tmp_path: Path
     buffer.close()
     with pytest.raises(CorruptStorage, match=r"declares arrays of \d+ bytes.* pass its buffer_size"):
         load_checkpoint(folder, device="cpu")
-    for options in ({"buffer_size": size, "follow": True}, {"buffer_size": size}):
-        found = load_checkpoint(folder, device="cpu", **options)
+    for follow in (True, False):
+        found = load_checkpoint(folder, device="cpu", buffer_size=size, follow=follow)
         assert (found.buffer_size, found.pos) == (size, 1)
         assert found.observations[0].all()
         found.close()
@@ -196,12 +196,13 @@ def test_nothing_but_regular_files_is_opened(name: str, kind: str, images: Path,
     else:
         (images / name).mkdir()
     path = re.escape(str(images / name))
-    for attempt in (
+    attempts: list[Callable[[], Any]] = [
         lambda: crafted.new_buffer("images", storage=images, resume=True),
         lambda: crafted.new_buffer("images", storage=images, overwrite=True),
         lambda: load_checkpoint(images, device="cpu"),
         lambda: load_checkpoint(images, device="cpu", follow=True),
-    ):
+    ]
+    for attempt in attempts:
         try:
             attempt().close()
         except (StorageError, IsADirectoryError) as error:  # noqa: PERF203
@@ -322,3 +323,46 @@ def test_a_record_that_claims_to_be_long_takes_no_memory(images: Path, opener: c
     outcomes, nbytes = opened(opener, images)
     assert nbytes < 16 << 20
     assert {*outcomes.values()} == {"fine"}, "it was cut short"
+
+
+# -- a lock file that is deleted -------------------------------------------------------------------------------------
+
+
+def test_a_writer_that_lost_its_folder_to_another_one_stops(images: Path) -> None:
+    buffer = crafted.new_buffer("images", storage=images, resume=True)
+    (images / "lock").unlink()
+    other = crafted.new_buffer("images", storage=images, resume=True)
+    with pytest.raises(StorageError, match="lock was deleted or replaced while this process was writing"):
+        buffer.flush()
+    step = np.ones((1, 4, 12, 12), np.uint8)
+    with pytest.raises(StorageError, match="is not open for writing here; nothing was added"):
+        buffer.add(step, step, np.zeros(1), np.ones(1), np.zeros(1), [{}])
+    buffer.close()
+    other.add(step, step, np.zeros(1), np.ones(1), np.zeros(1), [{}])
+    other.close()
+
+
+def test_a_writer_whose_lock_file_was_only_deleted_goes_on(images: Path) -> None:
+    buffer = crafted.new_buffer("images", storage=images, resume=True)
+    (images / "lock").unlink()
+    buffer.flush()
+    with pytest.raises(StorageError, match="is written to by another buffer of this process"):
+        crafted.new_buffer("images", storage=images, resume=True)
+    buffer.close()
+    assert verify(images) == []
+
+
+@no_links
+def test_every_new_folder_above_a_buffer_outlives_a_power_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flushed: list[tuple[int, int]] = []
+    flush = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        found = os.fstat(descriptor)
+        flushed.append((found.st_dev, found.st_ino))
+        flush(descriptor)
+
+    monkeypatch.setattr("os.fsync", fsync)
+    crafted.new_buffer("images", storage=tmp_path / "a" / "b" / "c").close()
+    for folder in (tmp_path, tmp_path / "a", tmp_path / "a" / "b", tmp_path / "a" / "b" / "c"):
+        assert (folder.stat().st_dev, folder.stat().st_ino) in flushed, folder

@@ -16,7 +16,6 @@ import pytest
 from programs import run, start
 
 from sb3_compressed.errors import StorageError
-from sb3_compressed.storage import lock as lock_module
 from sb3_compressed.storage.lock import FolderLock
 
 HOLD = """
@@ -388,7 +387,7 @@ def test_a_file_system_without_locks_is_named(code: int, tmp_path: Path, monkeyp
     def flock(file: object, operation: int) -> None:
         raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr(lock_module.fcntl, "flock", flock)
+    monkeypatch.setattr("fcntl.flock", flock)
     with pytest.raises(
         StorageError, match=rf"the file system of {re.escape(str(tmp_path))} has no file locks .* local"
     ):
@@ -401,6 +400,6 @@ def test_other_errors_are_not_taken_for_another_writer(tmp_path: Path, monkeypat
     def flock(file: object, operation: int) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    monkeypatch.setattr(lock_module.fcntl, "flock", flock)
+    monkeypatch.setattr("fcntl.flock", flock)
     with pytest.raises(OSError, match="Input/output error"):
         FolderLock(tmp_path)

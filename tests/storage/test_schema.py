@@ -27,7 +27,7 @@ from sb3_compressed.storage.schema import (
 )
 from sb3_compressed.storage.spaces import data_of_space, space_from_data
 
-NUMBERS = [None, True, "5", -1, 0.5, 2**63, 10**400, [], {}, [5]]
+NUMBERS: list[Any] = [None, True, "5", -1, 0.5, 2**63, 10**400, [], {}, [5]]
 
 
 @pytest.mark.parametrize("kind", crafted.KINDS)
@@ -76,7 +76,8 @@ def test_json_of_other_encodings_is_refused() -> None:
 
 
 def test_json_that_is_written_is_read() -> None:
-    for value in ({"ä\n\0": [1, -0.5, None, True, "\U0001f600"]}, [[]] * 100, json.loads("[" * 60 + "]" * 60)):
+    values: list[Any] = [{"ä\n\0": [1, -0.5, None, True, "\U0001f600"]}, [[]] * 100, json.loads("[" * 60 + "]" * 60)]
+    for value in values:
         for is_ascii in (True, False):
             assert load_json(json.dumps(value, ensure_ascii=is_ascii).encode()) == value
 
@@ -143,6 +144,24 @@ def test_addresses_of_codecs_are_those_of_a_log(address: Any) -> None:
     check(COMMIT, {"codecs": {"screen": 5 << 32 | 40}}, "it")
 
 
+DTYPES_OF_NOBODY: list[Any] = [
+    "(,)i4",
+    "i4,(",
+    "O",
+    "V8",
+    "f4",
+    "=f4",
+    ">u1",
+    "",
+    " <f4",
+    "<f4\n",
+    None,
+    5,
+    ["<f4"],
+    {},
+]
+
+
 @pytest.mark.parametrize(
     ("arrays", "field"),
     [
@@ -154,10 +173,7 @@ def test_addresses_of_codecs_are_those_of_a_log(address: Any) -> None:
         ({"a": [[True], "<f4", False]}, r"arrays.a\[0\]\[0\] must be an integer from 0"),
         ({"a": [[5, -1], "<f4", False]}, r"arrays.a\[0\]\[1\] must be an integer from 0"),
         ({"a": [[5], "<f4", 0]}, r"arrays.a\[2\] must be true or false"),
-        *(
-            ({"a": [[5], dtype, False]}, r"arrays.a\[1\] must be a dtype of numbers")
-            for dtype in ("(,)i4", "i4,(", "O", "V8", "f4", "=f4", ">u1", "", " <f4", "<f4\n", None, 5, ["<f4"], {})
-        ),
+        *(({"a": [[5], dtype, False]}, r"arrays.a\[1\] must be a dtype of numbers") for dtype in DTYPES_OF_NOBODY),
     ],
     ids=str,
 )
@@ -203,7 +219,7 @@ def test_arrays_are_limited_by_what_is_on_the_disk(tmp_path: Path) -> None:
 
 
 def test_spaces_are_limited_by_what_is_on_the_disk(tmp_path: Path) -> None:
-    told = {"space": "MultiBinary", "n": MAX_SPACE_NBYTES}
+    told: dict[str, Any] = {"space": "MultiBinary", "n": MAX_SPACE_NBYTES}
     check_space_nbytes(told, tmp_path, "action_space")
     told["n"] += 1
     with pytest.raises(CorruptStorage, match=r"action_space has items of .* pass action_space"):
