@@ -366,3 +366,20 @@ def test_every_new_folder_above_a_buffer_outlives_a_power_cut(tmp_path: Path, mo
     crafted.new_buffer("images", storage=tmp_path / "a" / "b" / "c").close()
     for folder in (tmp_path, tmp_path / "a", tmp_path / "a" / "b", tmp_path / "a" / "b" / "c"):
         assert (folder.stat().st_dev, folder.stat().st_ino) in flushed, folder
+
+
+@on_linux
+def test_segments_may_have_any_numbers(images: Path, opener: crafted.Opener) -> None:
+    """A table of all numbers between the first and the last one would take gigabytes."""
+    store = Store.open(images, writable=True)
+    store.log._next = 99_999_990
+    store.start_segment()
+    store.close()
+    buffer = crafted.new_buffer("images", storage=images, resume=True)
+    step = np.ones((1, 4, 12, 12), np.uint8)
+    for _ in range(3):
+        buffer.add(step, step, np.zeros(1), np.ones(1), np.zeros(1), [{}])
+    buffer.close()
+    outcomes, nbytes = opened(opener, images)
+    assert {*outcomes.values()} == {"fine"}
+    assert nbytes < 16 << 20
