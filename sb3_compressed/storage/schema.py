@@ -75,7 +75,7 @@ def load_json(data: bytes) -> Any:
     """
     try:
         text = data.decode("utf-8")
-        value = json.loads(text, parse_constant=_no_constant, object_pairs_hook=_object)
+        value = DECODER.decode(text)
         if text.count("[") + text.count("{") > MAX_DEPTH:
             _check_depth(value)
         if "\\ud" in text.lower():  # half of a character that takes two
@@ -96,6 +96,8 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
+#: One, since json.loads would make one for each commit.
+DECODER = json.JSONDecoder(parse_constant=_no_constant, object_pairs_hook=_object)
 DEEP = f"more than {MAX_DEPTH} lists and objects are inside each other"
 
 
