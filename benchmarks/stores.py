@@ -241,7 +241,13 @@ class Arena(Engine):
         pass
 
 
-ENGINES: dict[str, Any] = {"log": OwnLog, "lmdb": Lmdb, "lmdb+checksums": LmdbWithChecksums, "sqlite": Sqlite, "arena": Arena}
+ENGINES: dict[str, Any] = {
+    "log": OwnLog,
+    "lmdb": Lmdb,
+    "lmdb+checksums": LmdbWithChecksums,
+    "sqlite": Sqlite,
+    "arena": Arena,
+}
 
 
 def key_of(step: int, env: int) -> bytes:
@@ -383,7 +389,9 @@ def table(results: dict[str, dict[str, Any]]) -> str:
     for name, found in results.items():
         told = [", ".join(f"{count} {what}" for what, count in found[key].items()) for key in ("kills", "flips")]
         cells = [f"{found[key]:.1f} us" for key in ("put, us", "put, 99th percentile, us", "get 256, us")]
-        rows.append([ENGINES[name].title, *cells, f"{found['open, ms']:.1f} ms", f"{found['disk / payloads']:.2f}x", *told])
+        rows.append(
+            [ENGINES[name].title, *cells, f"{found['open, ms']:.1f} ms", f"{found['disk / payloads']:.2f}x", *told]
+        )
     return markdown(header, rows)
 
 

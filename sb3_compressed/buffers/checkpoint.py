@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,14 @@ from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.arrays.frames import FrameLayout, layout_of_data
 from sb3_compressed.buffers import state
 from sb3_compressed.buffers.repair import RepairReport, repair_store
-from sb3_compressed.buffers.resize import EPISODE_BEGINS, Resized, rows_by_age
+from sb3_compressed.buffers.resize import EPISODE_BEGINS, Resized, check_episodes, rows_by_age
 from sb3_compressed.buffers.vectors import VectorSlots
 from sb3_compressed.errors import CorruptPayload, CorruptStorage, StorageError
 from sb3_compressed.storage.checksum import checksum
+from sb3_compressed.storage.chunks import copy_changed, row_chunks
 from sb3_compressed.storage.log import holds_log, place_in_log
 from sb3_compressed.storage.repair import DamagedStore, move_slots_from_damaged_files, open_damaged
+from sb3_compressed.storage.schema import ABOUT, check, check_values
 from sb3_compressed.storage.state import rows_of_chunk
 from sb3_compressed.storage.store import Change, Store
 
@@ -217,7 +220,10 @@ def open_storage(
         bind(buffer, store)
         return store, None
     report = None
-    store: Store = open_damaged(folder, writable=True) if repair else Store.open(folder, writable=True)
+    rows = buffer.buffer_size
+    store: Store = (
+        open_damaged(folder, writable=True, rows=rows) if repair else Store.open(folder, writable=True, rows=rows)
+    )
     try:
         if isinstance(store, DamagedStore):
             report = repair_store(store)
@@ -235,21 +241,22 @@ def open_storage(
     return store, report
 
 
-def open_to_load(folder: Path, *, repair: bool = False, follow: bool = False) -> Store:
+def open_to_load(folder: Path, *, repair: bool = False, follow: bool = False, rows: int = 0) -> Store:
     """Open a folder to load or follow what it holds.
 
+    :param rows: as for :meth:`Store.open`
     :raises StorageError: if there is nothing, or a damaged folder is to be followed
     """
     if repair and follow:
         raise StorageError("a folder cannot be followed and repaired at once; repair it with resume=True, repair=True")
-    return open_damaged(folder, writable=False) if repair else Store.open(folder)
+    return open_damaged(folder, writable=False, rows=rows) if repair else Store.open(folder, rows=rows)
 
 
 def bind(buffer: Any, store: Store) -> None:
     """Put the arrays of a store in the places of a buffer's."""
     for name, array in state.named_arrays(buffer).items():
         if isinstance(array, CompressedArray):
-            array.keep_in(store.slots, store.arrays[name])
+            array.keep_in(store.slots.of_codec(array.codec.name), store.arrays[name])
         else:
             state.put_array(buffer, name, store.arrays[name])
 
@@ -265,13 +272,18 @@ def load_into(buffer: Any, store: Store) -> Checkpoint:
     ours = state.named_arrays(buffer)
     streams = state.streams(buffer)
     layouts = _layouts_of_vectors(store, values, {key: ours[names[0]] for key, names in streams.items()})
-    for first in range(0, buffer.buffer_size, LOADED_ROWS):
-        rows = slice(first, min(first + LOADED_ROWS, buffer.buffer_size))
+    vectors = [ours[names[0]] for names in streams.values() if not isinstance(ours[names[0]], CompressedArray)]
+    row_nbytes = max((math.prod(array.shape[1:]) * array.dtype.itemsize for array in vectors), default=1)
+    n_rows = max(1, min(LOADED_ROWS, MAX_LOADED_NBYTES // max(row_nbytes, 1)))
+    for first in range(0, buffer.buffer_size, n_rows):
+        rows = slice(first, min(first + n_rows, buffer.buffer_size))
         for key, names in streams.items():
+            array = ours[names[0]]
+            codec = array.codec.name if isinstance(array, CompressedArray) else "none"
             # An observation and the next one after the other, so that what they share is one object again.
             addresses = np.stack([arrays[name][rows] for name in names], axis=1)  # [rows, arrays, envs]
             if addresses.any():
-                slots = store.slots.load(addresses.reshape(-1)).reshape(addresses.shape)
+                slots = store.slots.of_codec(codec).load(addresses.reshape(-1)).reshape(addresses.shape)
                 for index, name in enumerate(names):
                     if isinstance(array := ours[name], CompressedArray):
                         array.put_slots(rows, slots[:, index])
@@ -280,7 +292,7 @@ def load_into(buffer: Any, store: Store) -> Checkpoint:
     slotted = {name for names in streams.values() for name in names}
     for name, array in ours.items():
         if name not in slotted:
-            array[...] = arrays[name]
+            copy_changed(arrays[name], array)
     restore(buffer, store, values)
     store.log.close_others([])
     # Vectors do not remember a layout, without which nobody could read what is in the folder. What was repaired is
@@ -307,8 +319,9 @@ def _layouts_of_vectors(store: Store, values: Mapping[str, Any], arrays: Mapping
         raise CorruptStorage(f"{store.log.folder}: its values make no sense: {error!r}") from error
 
 
-#: Rows that are loaded at a time.
+#: Rows that are loaded at a time, and the bytes of vectors that they may have.
 LOADED_ROWS = 4096
+MAX_LOADED_NBYTES = 32 << 20
 
 
 def refuse_other(store: Store, buffer: Any) -> None:
@@ -318,10 +331,11 @@ def refuse_other(store: Store, buffer: Any) -> None:
     """
     if not store.about:
         raise StorageError(f"{store.log.folder} holds no buffer: the first save to it was not completed")
+    check(ABOUT, store.about, f"{store.log.folder}: what it says of its buffer makes no sense")
     try:
         state.refuse_other(store.about, store.plans, buffer)
-    except KeyError as error:
-        raise CorruptStorage(f"{store.log.folder}: what it says of its buffer lacks {error}") from error
+    except StorageError as error:
+        raise type(error)(f"{store.log.folder}: {error}") from error
 
 
 def fitted(store: Store, buffer: Any) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -335,16 +349,44 @@ def fitted(store: Store, buffer: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     plans = {**store.plans, **plans}
     if plans != wanted:
         raise StorageError(f"{store.log.folder} holds the arrays {store.plans}, here they are {wanted}")
+    _check_values(store, told, store.arrays, old)
+    _check_claims(store)
     if old == buffer.buffer_size:
         return store.arrays, told
     looks_ahead = bool(buffer.optimize_memory_usage)
-    pos, full = told.get("pos"), told.get("full")
-    if type(pos) is not int or type(full) is not bool or not 0 <= pos < max(old, 1):
-        raise CorruptStorage(f"{store.log.folder}: a row {pos!r} of {old} to be written next makes no sense")
-    resized = Resized(pos, old, buffer.buffer_size, full=full, looks_ahead=looks_ahead)
+    resized = Resized(told["pos"], old, buffer.buffer_size, full=told["full"], looks_ahead=looks_ahead)
     arrays = {name: plan.zeros() for name, plan in plans.items()}
     resized.arrays(store.arrays, arrays)
     return arrays, {**told, "pos": resized.pos, "full": resized.full}
+
+
+def _check_values(store: Store, values: Mapping[str, Any], arrays: Mapping[str, Any], rows: int) -> None:
+    """Raise if values, or the arrays of hindsight's episodes, are out of range.
+
+    :raises CorruptStorage: naming what is
+    """
+    check_values(values, rows, f"{store.log.folder}: its values make no sense")
+    check_episodes(arrays, rows, str(store.log.folder))
+
+
+def _check_claims(store: Store) -> None:
+    """Raise if far fewer items are stored than the values of a store claim, which what goes through them would trust.
+
+    :raises CorruptStorage: with both numbers
+    """
+    for name, plan in store.plans.items():
+        claimed = plan.shape[0] if store.values["full"] else store.values["pos"]
+        if not plan.is_table or claimed * plan.shape[1] <= MAX_MISSING:
+            continue
+        written = sum(np.count_nonzero(store.arrays[name][part]) for part in row_chunks(store.arrays[name]))
+        if claimed * plan.shape[1] - written > MAX_MISSING:
+            raise CorruptStorage(
+                f"{store.log.folder}: {claimed} rows of {name} are said to be written, and only {written} items are"
+            )
+
+
+#: Items that may be missing though they are said to be written: a user's own code may have set ``pos`` or ``full``.
+MAX_MISSING = 1 << 20
 
 
 def restore(buffer: Any, store: Store, values: dict[str, Any]) -> None:
@@ -352,8 +394,12 @@ def restore(buffer: Any, store: Store, values: dict[str, Any]) -> None:
 
     :raises CorruptStorage: if it makes no sense
     """
+    _check_values(store, values, state.named_arrays(buffer), buffer.buffer_size)
     try:
         codecs = {name: store.slots.reader.codec(address) for name, address in store.codecs.items()}
+        for key, array in state.last_of_streams(buffer).items():
+            if key in codecs and codecs[key].name != array.codec.name:
+                raise ValueError(f"the codec of {key!r} is {codecs[key].name}, and its slots are by {array.codec.name}")
         state.restore_values(buffer, values, {**state.codecs(buffer), **codecs})
     except (KeyError, TypeError, ValueError) as error:
         if isinstance(error, StorageError | CorruptPayload):

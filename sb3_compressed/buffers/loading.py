@@ -51,9 +51,12 @@ def load_checkpoint(folder: str | PathLike[str], *, follow: bool = False, repair
         ``buffer.repair_report`` lists them. The folder stays as it is
     :param kwargs: arguments of the constructor in the places of those stored, as ``buffer_size``, ``device`` or ``env``
     :raises StorageError: if the folder holds no buffer, or one of a class that is not of this package
-    :raises CorruptStorage: if a file is damaged
+    :raises CorruptStorage: if a file is damaged, or the folder declares far more than its files can hold: arrays of
+        more than 512 MiB, or items of a space of more than 32 MiB, and more than 100 times its size on the disk. Pass
+        ``buffer_size`` or the space if that is right, since the buffer is new
     """
-    store = open_to_load(Path(folder), repair=repair, follow=follow)
+    rows = kwargs.get("buffer_size") or 0
+    store = open_to_load(Path(folder), repair=repair, follow=follow, rows=rows)
     return _class_in(store).of_store(store, kwargs, follow=follow)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -33,6 +33,7 @@ from sb3_compressed.buffers.resize import EPISODE_BEGINS
 from sb3_compressed.errors import CorruptStorage, StorageError
 from sb3_compressed.storage.log import place_in_log
 from sb3_compressed.storage.repair import DamagedStore
+from sb3_compressed.storage.schema import check_buffer
 from sb3_compressed.storage.store import RING_ROWS, Store
 
 if TYPE_CHECKING:
@@ -314,11 +315,13 @@ class Persistent(_Base):
         :param kwargs: arguments of the constructor in the places of those stored, as ``device``, or ``env`` for
             hindsight replay
         :raises StorageError: if the folder holds no buffer, or one of another kind
-        :raises CorruptStorage: if a file is damaged
+        :raises CorruptStorage: if a file is damaged, or declares more than there can be, as for
+            :func:`~sb3_compressed.load_checkpoint`
         """
         if buffer_size is not None:
             kwargs["buffer_size"] = buffer_size
-        return cls.of_store(open_to_load(Path(folder), repair=repair, follow=follow), kwargs, follow=follow)
+        store = open_to_load(Path(folder), repair=repair, follow=follow, rows=buffer_size or 0)
+        return cls.of_store(store, kwargs, follow=follow)
 
     @classmethod
     def of_store(cls, store: Store, given: Mapping[str, Any], *, follow: bool = False) -> Self:
@@ -336,7 +339,7 @@ class Persistent(_Base):
                     f"what a folder holds is loaded into memory: pass {', '.join(sorted(PLACE & set(given)))} to "
                     "the constructor, with resume=True to go on in that folder"
                 )
-            arguments = {**cls._arguments_of(store), **given}
+            arguments = {**cls._arguments_of(store, given), **given}
             needed = [
                 name
                 for name, parameter in inspect.signature(cls).parameters.items()
@@ -359,16 +362,18 @@ class Persistent(_Base):
         return buffer
 
     @classmethod
-    def _arguments_of(cls, store: Store) -> dict[str, Any]:
+    def _arguments_of(cls, store: Store, given: Collection[str]) -> dict[str, Any]:
         """Return the arguments for the constructor that a store tells of.
 
+        :param given: names of those that take their places
         :raises StorageError: if the class has others
         """
         if not store.about:
             raise StorageError(f"{store.log.folder} holds no buffer: the first save to it was not completed")
+        check_buffer(store.about, {name: plan.shape for name, plan in store.plans.items()}, store.log.folder, given)
         try:
-            told = state.arguments_of(store.about)
-        except (CorruptStorage, LookupError, TypeError, AttributeError) as error:
+            told = state.arguments_of(store.about, given)
+        except CorruptStorage as error:
             raise CorruptStorage(f"{store.log.folder}: what it says of its buffer makes no sense: {error}") from error
         others = sorted(set(told) - set(inspect.signature(cls).parameters))
         if others or NOT_TOLD & set(told):

@@ -8,7 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["EPISODE_BEGINS", "Resized", "rows_by_age"]
+from sb3_compressed.errors import CorruptStorage
+from sb3_compressed.storage.chunks import row_chunks
+
+__all__ = ["EPISODE_BEGINS", "Resized", "check_episodes", "rows_by_age"]
 
 EPISODE_BEGINS = "_current_ep_start"
 
@@ -16,6 +19,19 @@ EPISODE_BEGINS = "_current_ep_start"
 def rows_by_age(pos: int, rows: int, *, full: bool) -> NDArray[np.int64]:
     """Return the rows of a ring that are written, the oldest first."""
     return np.roll(np.arange(rows), -pos) if full else np.arange(pos)
+
+
+def check_episodes(arrays: Mapping[str, Any], rows: int, what: str) -> None:
+    """Raise if hindsight's episodes are not within the rows of a ring.
+
+    :param what: what to name in the message
+    :raises CorruptStorage: naming the array
+    """
+    for name, most in (("ep_start", rows - 1), ("ep_length", rows), (EPISODE_BEGINS, rows - 1)):
+        for part in row_chunks(arrays[name]) if name in arrays and rows else ():
+            values = arrays[name][part]
+            if values.min(initial=0) < 0 or values.max(initial=0) > most:
+                raise CorruptStorage(f"{what}: {name} must be from 0 to {most}, got {values.min()} to {values.max()}")
 
 
 class Resized:

@@ -6,12 +6,14 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
+from gymnasium import spaces
 from numpy.typing import NDArray
 
 from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.buffers.resize import EPISODE_BEGINS
 from sb3_compressed.buffers.vectors import are_slots
 from sb3_compressed.errors import StorageError
+from sb3_compressed.storage.schema import MAX_SPACE_NBYTES, brief, space_nbytes
 from sb3_compressed.storage.spaces import argument_from_data, data_of_argument, data_of_space, space_from_data
 from sb3_compressed.storage.store import ArrayPlan
 
@@ -85,16 +87,15 @@ def about(buffer: Any) -> dict[str, Any]:
     }
 
 
-def arguments_of(told: Mapping[str, Any]) -> dict[str, Any]:
+def arguments_of(told: Mapping[str, Any], given: Collection[str] = ()) -> dict[str, Any]:
     """Return the arguments of a buffer's constructor, of which :func:`about` told.
 
+    :param given: names of those that are not needed
     :raises CorruptStorage: if they make no sense
     """
-    return {
-        "observation_space": space_from_data(told["observation_space"]),
-        "action_space": space_from_data(told["action_space"]),
-        **{name: argument_from_data(value) for name, value in told["arguments"].items()},
-    }
+    found = {name: argument_from_data(value) for name, value in told["arguments"].items()}
+    made = {name: space_from_data(told[name]) for name in ("observation_space", "action_space") if name not in given}
+    return {**made, **found}
 
 
 def _stream(array: Any) -> dict[str, str]:
@@ -112,10 +113,16 @@ def refuse_other(told: Mapping[str, Any], named: Collection[str], buffer: Any) -
     :raises StorageError: with both sides
     """
     here = about(buffer)
-    ours, theirs = arguments_of(here), arguments_of(told)
-    for name in ("observation_space", "action_space", "n_envs"):
-        if ours.get(name, 1) != theirs.get(name, 1):
-            raise StorageError(f"{name} is {theirs.get(name, 1)} in the folder and {ours.get(name, 1)} here")
+    for name in ("observation_space", "action_space"):
+        ours = getattr(buffer, name)
+        if told[name] == here[name]:
+            continue
+        theirs = _space_unlike(told[name], ours, space_nbytes(here[name]))
+        if theirs is not None:
+            raise StorageError(f"{name} is {theirs} in the folder and {ours} here")
+    our_envs, their_envs = (each["arguments"].get("n_envs", 1) for each in (here, told))
+    if our_envs != their_envs:
+        raise StorageError(f"n_envs is {their_envs} in the folder and {our_envs} here")
     if here["streams"] != told["streams"]:
         raise StorageError(
             f"observations are stored as {told['streams']} in the folder and would be as {here['streams']} here; pass "
@@ -125,6 +132,17 @@ def refuse_other(told: Mapping[str, Any], named: Collection[str], buffer: Any) -
         raise StorageError(
             f"the folder holds {', '.join(named)}, and a {type(buffer).__name__} has {', '.join(plans(buffer))}"
         )
+
+
+def _space_unlike(told: Any, ours: spaces.Space[Any], our_nbytes: int) -> Any:
+    """Return the space that a folder tells of if it is another one, ``None`` if it is ours in other words.
+
+    A space much larger than ours is not made, since its bounds take memory; what tells of it is returned then.
+    """
+    if space_nbytes(told) > max(our_nbytes, MAX_SPACE_NBYTES):
+        return brief(told)
+    theirs = space_from_data(told)
+    return None if theirs == ours else theirs
 
 
 def streams(buffer: Any) -> dict[str, list[str]]:

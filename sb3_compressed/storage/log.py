@@ -17,11 +17,18 @@ import os
 import re
 import secrets
 from collections.abc import Callable, Iterable
+from io import FileIO
 from itertools import pairwise
 from pathlib import Path
-from typing import BinaryIO
 
 from sb3_compressed.errors import CorruptStorage, StorageError
+from sb3_compressed.storage.files import (
+    create_regular_file,
+    flush_folder,
+    make_folder_durably,
+    open_regular_file,
+    write_all,
+)
 from sb3_compressed.storage.lock import FolderLock
 from sb3_compressed.storage.segment import Segment
 
@@ -76,10 +83,7 @@ class Log:
         :param advice: what a user can do where there is one already
         :raises StorageError: if the folder holds a log already, or something else
         """
-        if not folder.is_dir():
-            folder.mkdir(parents=True)
-            with contextlib.suppress(OSError):  # where the parent may not be read
-                _flush_folder(folder.absolute().parent)
+        make_folder_durably(folder)
         _refuse_strangers(folder)
         log = cls(folder, FolderLock(folder))
         existing = segment_numbers(folder)
@@ -301,6 +305,7 @@ class Log:
 
     def _begin(self, records: Iterable[tuple[int, bytes]], *, is_snapshot: bool, room: int = 0) -> None:
         self._check_writable()
+        self.check_lock()
         self._settle()
         path = self._path(self._next)
         unfinished = path.with_suffix(f".{UNFINISHED}")
@@ -324,7 +329,7 @@ class Log:
             self._settle()
         with contextlib.suppress(OSError):  # there is nothing in it that the new one does not tell
             if is_snapshot:
-                _flush_folder(self.folder)
+                flush_folder(self.folder)
             if before is not None:
                 self._seal(before)
 
@@ -369,11 +374,12 @@ class Log:
         try:
             for number in numbers:
                 source, target = self._path(number), copy._path(number)
-                try:
-                    target.hardlink_to(source)
-                except OSError:  # another disk, or a file system without links
-                    with open(source, "rb") as whole, open(target, "wb") as part:
-                        copy_bytes(whole, part, source.stat().st_size)
+                with open_regular_file(source) as whole:
+                    try:
+                        target.hardlink_to(source)
+                    except OSError:  # another disk, or a file system without links
+                        with create_regular_file(target) as part:
+                            copy_bytes(whole, part, os.fstat(whole.fileno()).st_size)
             copy._next, copy._identity = self._next, self._identity
             copy.write_snapshot(snapshot)
         finally:
@@ -416,7 +422,8 @@ class Log:
             self._own.settle()
             self._own.flush()
         with contextlib.suppress(OSError):  # where folders cannot be opened
-            _flush_folder(self.folder)
+            flush_folder(self.folder)
+        self.check_lock()
 
     def release(self) -> None:
         """Let others write to the folder, and go on reading."""
@@ -470,6 +477,11 @@ class Log:
         for segment in self.segments.values():
             segment.close()
 
+    def check_lock(self) -> None:
+        """Raise if somebody deleted the lock file and another process may write; see :meth:`FolderLock.check`."""
+        if self._lock is not None:
+            self._lock.check()
+
     def _check_writable(self) -> None:
         if self._lock is None:
             raise StorageError(f"{self.folder} is open for reading only")
@@ -480,12 +492,11 @@ class Log:
         return self.folder / f"{number:08}.log"
 
 
-def copy_bytes(source: BinaryIO, target: BinaryIO, nbytes: int) -> None:
+def copy_bytes(source: FileIO, target: FileIO, nbytes: int) -> None:
     """Copy the first bytes of a file, and return when they are on the disk."""
     while nbytes > 0 and (chunk := source.read(min(nbytes, CHUNK))):
-        target.write(chunk)
+        write_all(target, chunk)
         nbytes -= len(chunk)
-    target.flush()
     os.fsync(target.fileno())
 
 
@@ -503,7 +514,7 @@ def place_in_log(folder: Path) -> tuple[int, ...] | None:
         segment = Segment(path)
     except (OSError, CorruptStorage):
         return None
-    return segment.identity, segment.number, segment.id, path.stat().st_size
+    return segment.identity, segment.number, segment.id, path.lstat().st_size
 
 
 def segment_numbers(folder: Path) -> list[int]:
@@ -517,13 +528,3 @@ def _refuse_strangers(folder: Path) -> None:
     strangers = sorted(name for name in os.listdir(folder) if not ours.fullmatch(name))
     if strangers:
         raise StorageError(f"{folder} holds other files, as {strangers[0]}; name an empty or a new folder")
-
-
-def _flush_folder(folder: Path) -> None:
-    """Return when the names in a folder outlive a power cut, where the operating system can say so."""
-    if hasattr(os, "O_DIRECTORY"):
-        descriptor = os.open(folder, os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

@@ -15,6 +15,7 @@ from sb3_compressed.storage.log import Log
 from sb3_compressed.storage.segment import Record, Segment
 from sb3_compressed.storage.state import COMMIT, PATCHES, Replay, split_commit
 from sb3_compressed.storage.store import MANIFEST, Manifest, Store
+from sb3_compressed.storage.verification import codec_of
 
 __all__ = ["DamagedStore", "damaged_slots", "move_slots_from_damaged_files", "open_damaged"]
 
@@ -42,12 +43,13 @@ class DamagedStore(Store):
                 del self.codecs[name]
 
 
-def open_damaged(folder: Path, *, writable: bool) -> DamagedStore:
+def open_damaged(folder: Path, *, writable: bool, rows: int = 0) -> DamagedStore:
     """Open a store of which files may be damaged or missing, with all commits that can be read.
 
     Where the newest snapshot is damaged, its state is put together from the commits in all files that there are.
 
     :param writable: whether to write to it; nothing is changed before :meth:`Store.write_snapshot` is called
+    :param rows: as for :meth:`Store.open`
     :raises StorageError: if there is none, or a process writes to it
     :raises CorruptStorage: if nothing of it can be read
     """
@@ -57,7 +59,7 @@ def open_damaged(folder: Path, *, writable: bool) -> DamagedStore:
             raise StorageError(f"{folder} is being written to; close the buffer that writes to it before repairing")
         damages: list[str] = []
         segments = _readable_segments(log, damages)
-        store = _Reader(log, segments, damages).read()
+        store = _Reader(log, segments, damages, rows).read()
         if writable:
             log.skip_to(max(log.numbers()) + 1)
     except BaseException:
@@ -118,10 +120,12 @@ class _Reader:
     """Reads what can be read of some segments.
 
     :param segments: sorted; some may be missing in between
+    :param damages: is given a line for each damaged part
+    :param rows: as for :meth:`Store.open`
     """
 
-    def __init__(self, log: Log, segments: list[Segment], damages: list[str]) -> None:
-        self.log, self.segments, self.damages = log, segments, damages
+    def __init__(self, log: Log, segments: list[Segment], damages: list[str], rows: int) -> None:
+        self.log, self.segments, self.damages, self.rows = log, segments, damages, rows
 
     def read(self) -> DamagedStore:
         """Return the store.
@@ -152,9 +156,13 @@ class _Reader:
         chain = [self.segments[start]]
         for segment in self.segments[start + 1 :]:
             if segment.number != chain[-1].number + 1:
-                self.damages.append(f"{self.log.folder}: files between {chain[-1].number} and {segment.number} are missing")
+                self.damages.append(
+                    f"{self.log.folder}: files between {chain[-1].number} and {segment.number} are missing"
+                )
             elif segment.previous_id != chain[-1].id:
-                self.damages.append(f"{segment.path} does not follow {chain[-1].path}; it and what follows it is given up")
+                self.damages.append(
+                    f"{segment.path} does not follow {chain[-1].path}; it and what follows it is given up"
+                )
                 break
             chain.append(segment)
         return chain
@@ -165,7 +173,7 @@ class _Reader:
                 if isinstance(part, Record) and part.kind == MANIFEST:
                     manifest = Manifest.parse(part.content.tobytes(), str(segment.path))
                     store = DamagedStore(self.log, manifest.about, manifest.plans, {}, {})
-                    store.arrays = {name: plan.zeros() for name, plan in store.plans.items()}
+                    store.set_zeros(segment.path, self.rows)
                     store.damages = self.damages
                     store.lost_rows = np.zeros(store.n_ring_rows, np.bool_)
                     return store
@@ -266,7 +274,7 @@ def damaged_slots(store: Store, name: str) -> tuple[NDArray[np.bool_], list[str]
 
     All bytes of the slots, their payloads and codecs are checked, some at a time.
     """
-    table = store.arrays[name]
+    table, codec = store.arrays[name], codec_of(store, name)
     addresses, places = np.unique(table, return_inverse=True)
     is_damaged = np.zeros(len(addresses), np.bool_)
     damages: list[str] = []
@@ -274,7 +282,7 @@ def damaged_slots(store: Store, name: str) -> tuple[NDArray[np.bool_], list[str]
     while start < len(addresses):
         some = addresses[start : start + SLOTS_AT_ONCE]
         try:
-            store.slots.load(some)
+            store.slots.reader.load(some, codec)
             start += len(some)
         except CorruptPayload as error:
             is_damaged[start + error.index] = True

@@ -43,6 +43,7 @@ from sb3_compressed.byte_kernels import INT, WORD
 from sb3_compressed.errors import CorruptStorage, StorageError
 from sb3_compressed.jit import BYTES, INT_ROWS, READ_BYTES, byte_at, kernel, word_at
 from sb3_compressed.storage.checksum import checksum, put_low_bytes, xxh64
+from sb3_compressed.storage.files import create_regular_file, open_regular_file, write_all
 
 __all__ = ["FORMAT_VERSION", "Record", "Segment", "record_nbytes"]
 
@@ -155,7 +156,7 @@ class Segment:
     def __init__(self, path: Path, *, writable: bool = False) -> None:
         self.path = path
         self.is_writable = writable
-        self._file = open(path, "r+b" if writable else "rb", buffering=0)  # noqa: SIM115  # see close()
+        self._file = open_regular_file(path, "r+b" if writable else "rb")
         self._close = weakref.finalize(self, self._file.close)  # where nobody closes it
         try:
             self.header, self.damaged_header = read_header(self._file, path)
@@ -186,11 +187,13 @@ class Segment:
         before, end = (0, 0) if previous is None else (previous.id, previous.end)
         flags = IS_SNAPSHOT if is_snapshot else 0
         fields = HEADER.pack(MAGIC, FORMAT_VERSION, number, identity, new_id(), before, end, flags, 0)[:-8]
-        with open(path, "xb") as file:
-            file.write(2 * (fields + checksum(fields).to_bytes(8, "little")))
+        with create_regular_file(path) as file:
+            write_all(file, 2 * (fields + checksum(fields).to_bytes(8, "little")))
         return cls(path, writable=True)
 
     def _map(self) -> None:
+        if (nbytes := self._file_nbytes()) > MAX_NBYTES:  # all of it would be looked at, hole or not
+            raise CorruptStorage(f"{self.path} has {nbytes} bytes, and files of this package at most {MAX_NBYTES}")
         mapped = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
         self._mapped: NDArray[np.uint8] = np.frombuffer(mapped, dtype=np.uint8)
         #: Its bytes, read-only, as far as the file is sure to have them: touching what is mapped behind that is fatal.
@@ -204,7 +207,7 @@ class Segment:
     def is_another_at_its_path(self) -> bool:
         """Tell whether there is another file of its name by now."""
         try:
-            return not os.path.samestat(os.fstat(self._file.fileno()), os.stat(self.path))
+            return not os.path.samestat(os.fstat(self._file.fileno()), os.lstat(self.path))
         except FileNotFoundError:
             return False
 
@@ -318,7 +321,9 @@ class Segment:
         chunk_nbytes = MIN_CHUNK
         while limit is None or self.end < limit:
             chunk_nbytes = min(4 * chunk_nbytes, CHUNK)
-            for record in self._records_of_chunk(chunk_nbytes if limit is None else min(chunk_nbytes, limit - self.end)):
+            for record in self._records_of_chunk(
+                chunk_nbytes if limit is None else min(chunk_nbytes, limit - self.end)
+            ):
                 self.end = record.end
                 yield record
             if limit is not None and self.end >= limit:
@@ -363,7 +368,7 @@ class Segment:
             try:
                 yield from self.records(self.end, limit=limit)
                 return
-            except CorruptStorage as error:  # noqa: PERF203  # rare
+            except CorruptStorage as error:  # rare
                 yield error
             following = self._next_whole_record(self.end + 1, limit)
             if following is None:
@@ -418,6 +423,9 @@ class Segment:
         if self._file.closed:
             return self.bytes[offset : offset + nbytes].tobytes()
         return read_at(self._file, nbytes, offset)
+
+    def _file_nbytes(self) -> int:
+        return len(self.bytes) if self._file.closed else os.fstat(self._file.fileno()).st_size
 
     def is_anything_behind(self, offset: int) -> bool:
         """Tell whether the file is not zero from an offset on."""
@@ -515,7 +523,9 @@ def header_nbytes(record: int, segment_id: np.uint64) -> int:
 @kernel(types.boolean, INT, INT, types.uint64)
 def is_whole_record(record: int, nbytes: int, segment_id: np.uint64) -> bool:
     """Return whether a record, of which all bytes are there, has the content that its header tells of."""
-    seed = (word_at(record + WORD) & np.uint64(0xFFFFFFFFFF)) ^ segment_id  # kind and number of bytes, as they lie there
+    seed = (
+        word_at(record + WORD) & np.uint64(0xFFFFFFFFFF)
+    ) ^ segment_id  # kind and number of bytes, as they lie there
     return byte_at(record + RECORD_NBYTES + nbytes) == 255 and xxh64(record + RECORD_NBYTES, nbytes, seed) == word_at(
         record
     )

@@ -14,9 +14,11 @@ A slot's address is its place in the log, ``segment << 32 | offset``; 0 stands f
 
 from __future__ import annotations
 
+import copy
 import json
 import struct
 from collections.abc import Collection, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,9 +29,11 @@ from sb3_compressed.arrays.slots import Slot, pack_slot
 from sb3_compressed.codecs import Codec, LearningCodec
 from sb3_compressed.codecs.config import codec_from_data, data_of_codec
 from sb3_compressed.codecs.payloads import Payloads
-from sb3_compressed.errors import CodecError, CorruptPayload, CorruptStorage, StorageError
+from sb3_compressed.codecs.registry import codec_class
+from sb3_compressed.errors import CorruptPayload, CorruptStorage, StorageError
 from sb3_compressed.storage.checksum import checksum
 from sb3_compressed.storage.log import Log
+from sb3_compressed.storage.schema import load_json
 from sb3_compressed.storage.segment import Segment
 from sb3_compressed.storage.slot_kernels import (
     CORRUPT,
@@ -169,7 +173,9 @@ class SlotWriter:
             data = bytearray().join(pieces)
             seeds = np.full(len(bounds), start, np.int64)
             seeds[slot_parts] += SLOT_SEED
-            put_checksums(np.frombuffer(data, np.uint8), np.array([*bounds, len(data)], np.int64), seeds, np.uint64(segment.id))
+            put_checksums(
+                np.frombuffer(data, np.uint8), np.array([*bounds, len(data)], np.int64), seeds, np.uint64(segment.id)
+            )
             if segment.append(SLOTS, data) != start:
                 raise StorageError(f"somebody else wrote to {self._log.folder}")
         return offsets
@@ -193,11 +199,23 @@ class StoredSlots:
     """The slots of a log, as arrays use them.
 
     :param log: where they are
+    :param codec: the name of the codec that wrote them, ``None`` for any
     """
 
-    def __init__(self, log: Log) -> None:
+    def __init__(self, log: Log, codec: str | None = None) -> None:
         self.writer, self.reader = SlotWriter(log), SlotReader(log)
-        self.write, self.gather, self.load = self.writer.write, self.reader.gather, self.reader.load
+        self._set_up(codec)
+
+    def _set_up(self, codec: str | None) -> None:
+        self.write = self.writer.write
+        self.gather = partial(self.reader.gather, codec=codec)
+        self.load = partial(self.reader.load, codec=codec)
+
+    def of_codec(self, codec: str) -> StoredSlots:
+        """Return the same for an array whose codec has this name, which refuses slots that another one wrote."""
+        other = copy.copy(self)
+        other._set_up(codec)
+        return other
 
 
 class SlotReader:
@@ -221,8 +239,10 @@ class SlotReader:
             number, offset = address >> 32, address & 0xFFFFFFFF
             segment = self._log.segment(number)
             try:
-                codec = self._codecs[address] = codec_from_data(json.loads(segment.record_at(offset, CODEC).tobytes()))
-            except (CodecError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+                codec = self._codecs[address] = codec_from_data(load_json(segment.record_at(offset, CODEC).tobytes()))
+            except CorruptStorage:
+                raise
+            except ValueError as error:  # as CodecError
                 raise CorruptStorage(f"{segment.path}, the codec at byte {offset}: {error}") from error
         return codec
 
@@ -230,17 +250,21 @@ class SlotReader:
         """Let go of the codecs that are not in some segments."""
         self._codecs = {address: codec for address, codec in self._codecs.items() if address >> 32 in segments}
 
-    def gather(self, addresses: NDArray[np.int64], n_frames: int) -> Gathered | None:
+    def gather(self, addresses: NDArray[np.int64], n_frames: int, codec: str | None = None) -> Gathered | None:
         """Return what is in slots of as many frames that learned codecs wrote, ``None`` if there are others too.
 
         :param addresses: contiguous, ``(n,)``
-        :raises CorruptPayload: if a slot or one of its payloads is damaged; its ``index`` says which
+        :param codec: the name that all codecs must have
+        :raises CorruptPayload: if a slot or one of its payloads is damaged, or of another codec; its ``index`` says
+            which
         """
         try:
             mapped, first, table = self._mapped_segments(addresses)
         except CorruptStorage:
-            self.load(addresses)  # which says of which slot
+            self.load(addresses, codec)  # which says of which slot
             raise
+        if table is None:
+            return None
         places = np.empty((len(addresses) * n_frames, 3), dtype=np.int64)
         known = np.empty(min(len(addresses) * n_frames, MAX_CODECS), dtype=np.int64)
         n_codecs = locate_stored(addresses, n_frames, first, table, known, places)
@@ -254,7 +278,10 @@ class SlotReader:
         def get(index: int, mapped: Any = mapped) -> bytes:  # which stays as long as somebody refers to the payloads
             return unpack_slot(self.load(addresses[index // n_frames : index // n_frames + 1])[0])[1][index % n_frames]
 
-        return Gathered([self._learned(address) for address in codecs], Payloads(places, get), n_frames)
+        found = [self._learned(address) for address in codecs]
+        if codec is not None and any(each.name != codec for each in found):
+            self.load(addresses, codec)  # which says of which slot
+        return Gathered(found, Payloads(places, get), n_frames)
 
     def _learned(self, address: int) -> LearningCodec:
         codec = self.codec(address)
@@ -262,8 +289,11 @@ class SlotReader:
             raise CorruptStorage(f"{self._log.folder}: the codec at {address:#x} is {codec!r}, which does not learn")
         return codec
 
-    def _mapped_segments(self, addresses: NDArray[np.int64]) -> tuple[Any, int, NDArray[np.int64]]:
-        """Return where the segments of some slots are in memory, as :func:`locate_stored` wants to know it."""
+    def _mapped_segments(self, addresses: NDArray[np.int64]) -> tuple[Any, int, NDArray[np.int64] | None]:
+        """Return where the segments of some slots are in memory, as :func:`locate_stored` wants to know it.
+
+        There is no table, but ``None``, where the numbers of segments are further apart than a ring's can be.
+        """
         mapped, first, table = self._table
         numbers = addresses >> 32
         low, high = (int(numbers.min()), int(numbers.max())) if len(numbers) else (0, -1)
@@ -278,6 +308,8 @@ class SlotReader:
                 open_ones[number] = self._log.segment(number)
         segments = [open_ones[number] for number in sorted(open_ones)]
         first = segments[0].number
+        if segments[-1].number - first > MAX_SPAN:
+            return (), first, None
         table = np.zeros((segments[-1].number - first + 1, 3), dtype=np.int64)
         for segment in segments:
             segment_id = np.uint64(segment.id).view(np.int64)
@@ -292,26 +324,39 @@ class SlotReader:
             return error.reason
         return f"slot {address:#x} of {self._log.folder} cannot be read"
 
-    def load(self, addresses: NDArray[np.int64]) -> NDArray[Any]:
+    def load(self, addresses: NDArray[np.int64], codec: str | None = None) -> NDArray[Any]:
         """Return slots as arrays in memory keep them, those that share payloads sharing them again.
 
         :param addresses: ``(n,)``
+        :param codec: the name of the codec that must have written them
         :return: object array ``(n,)``
-        :raises CorruptPayload: if one is damaged; the message names the file and the byte
+        :raises CorruptPayload: if one is damaged or of another codec; the message names the file and the byte
         """
+        learns = None if codec is None else issubclass(codec_class(codec), LearningCodec)
         slots = np.empty(len(addresses), dtype=object)
         known, older = _Loaded({}, {}), _Loaded({}, {})
         for index, address in enumerate(addresses.tolist()):
             slot = known.slots.get(address) or older.slots.get(address)
             if slot is None and address:
                 try:
-                    slot = known.slots[address] = self._parse(address, known, older)
+                    slot = self._parse(address, known, older)
+                    if codec is not None:
+                        self._check_codec(slot, address, codec, learns=bool(learns))
+                    known.slots[address] = slot
                 except CorruptStorage as error:
                     raise CorruptPayload(str(error), index) from error
                 if len(known.slots) > MAX_LOADED:
                     known, older = _Loaded({}, {}), known
             slots[index] = slot
         return slots
+
+    def _check_codec(self, slot: Any, address: int, codec: str, *, learns: bool) -> None:
+        """Raise if a slot is not one that a codec of some name can have written."""
+        names = {part.name for part in slot if type(part) is not bytes} if type(slot) is tuple else set()
+        if names != ({codec} if learns else set()):
+            segment, offset = self._log.segment(address >> 32), address & 0xFFFFFFFF
+            written = ", ".join(sorted(names)) or "no codec that learns"
+            raise CorruptStorage(f"{segment.path}, the slot at byte {offset}, is by {written}, not by {codec}")
 
     def _parse(self, address: int, known: _Loaded, older: _Loaded) -> Slot:
         number, offset = address >> 32, address & 0xFFFFFFFF
@@ -349,6 +394,8 @@ class _Loaded(NamedTuple):
     payloads: dict[int, tuple[int, bytes]]
 
 
+#: How far the numbers of segments may be apart for which there is one table.
+MAX_SPAN = 1 << 20
 #: Slots that are looked for among those loaded before.
 MAX_LOADED = 1 << 16
 
@@ -361,7 +408,9 @@ def _number(data: NDArray[np.uint8], offset: int, name: str) -> int:
 
 def _part(data: NDArray[np.uint8], offset: int, nbytes: int, name: str, seed: int) -> bytes:
     """Return ``nbytes`` from an offset on, of which the first 4 are the checksum of the others."""
+    if nbytes > len(data) - offset:
+        raise CorruptStorage(f"{name}, is behind the end of the file")
     part = data[offset : offset + nbytes].tobytes()
-    if len(part) < nbytes or short_checksum(part[4:], seed) != part[:4]:
+    if short_checksum(part[4:], seed) != part[:4]:
         raise CorruptStorage(f"{name}, is damaged")
     return part

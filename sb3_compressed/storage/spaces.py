@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from enum import Enum
@@ -16,6 +17,7 @@ from sb3_compressed.codecs import Codec
 from sb3_compressed.codecs.config import codec_from_data, data_of_codec
 from sb3_compressed.errors import CorruptStorage, StorageError
 from sb3_compressed.storage.dtypes import dtype_from_text
+from sb3_compressed.storage.schema import ARGUMENT, SPACE, brief, check
 
 __all__ = ["argument_from_data", "data_of_argument", "data_of_space", "space_from_data"]
 
@@ -43,12 +45,20 @@ def data_of_space(space: spaces.Space[Any]) -> dict[str, Any]:
 def space_from_data(data: Any) -> spaces.Space[Any]:
     """Return the space of which :func:`data_of_space` gave this.
 
+    Its bounds take memory; see :func:`~sb3_compressed.storage.schema.check_space_nbytes` for what may be too large.
+
     :raises CorruptStorage: if there is none
     """
+    what = f"{brief(data)} is no space"
+    check(SPACE, data, what)
     try:
-        return SPACES[data["space"]](data)
+        return _space(data)
     except NONSENSE as error:
-        raise CorruptStorage(f"{str(data)[:200]} is no space: {error}") from error
+        raise CorruptStorage(f"{what}: {error}") from error
+
+
+def _space(data: Any) -> spaces.Space[Any]:
+    return SPACES[data["space"]](data)
 
 
 def _box(data: Any) -> spaces.Space[Any]:
@@ -65,17 +75,17 @@ def _discrete(data: Any) -> spaces.Space[Any]:
 
 def _multi_discrete(data: Any) -> spaces.Space[Any]:
     dtype = dtype_from_text(data["dtype"]).type
-    return spaces.MultiDiscrete(_array_from_data(data["nvec"]), dtype=dtype, start=_array_from_data(data["start"]))
+    nvec, start = (np.array(_array_from_data(data[name])) for name in ("nvec", "start"))
+    return spaces.MultiDiscrete(nvec, dtype=dtype, start=start)
 
 
 def _multi_binary(data: Any) -> spaces.Space[Any]:
-    n = data["n"]
-    return spaces.MultiBinary([int(length) for length in n] if isinstance(n, list) else int(n))
+    return spaces.MultiBinary(data["n"])
 
 
 def _dict(data: Any) -> spaces.Space[Any]:
     # An OrderedDict, whose order is kept.
-    return spaces.Dict(OrderedDict((str(key), space_from_data(part)) for key, part in data["spaces"]))
+    return spaces.Dict(OrderedDict((key, _space(part)) for key, part in data["spaces"]))
 
 
 #: What constructors of spaces and codecs raise.
@@ -109,10 +119,9 @@ def _data_of_array(array: NDArray[Any]) -> dict[str, Any]:
 
 
 def _array_from_data(data: Any) -> NDArray[Any]:
-    dtype = dtype_from_text(data["dtype"])
-    content = np.frombuffer(base64.b64decode(data["content"], validate=True), dtype)
-    shape = [int(length) for length in data["shape"]]
-    return np.array(np.broadcast_to(content[0], shape) if content.size == 1 else content.reshape(shape))
+    """Return a read-only array; one element that stands for all is there once."""
+    content = np.frombuffer(base64.b64decode(data["content"], validate=True), dtype_from_text(data["dtype"]))
+    return np.broadcast_to(content[0], data["shape"]) if content.size == 1 else content.reshape(data["shape"])
 
 
 def data_of_argument(value: Any) -> Any:
@@ -120,10 +129,12 @@ def data_of_argument(value: Any) -> Any:
 
     :raises StorageError: if it cannot be stored
     """
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"float": repr(float(value))}  # JSON has no such numbers
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    if isinstance(value, np.generic):
-        return value.item()
     if isinstance(value, Codec):
         return {"codec": data_of_codec(value)}
     if isinstance(value, Enum):
@@ -140,16 +151,19 @@ def argument_from_data(data: Any) -> Any:
 
     :raises CorruptStorage: if there is none
     """
+    what = f"{brief(data)} is no argument"
+    check(ARGUMENT, data, what)
+    try:
+        return _argument(data)
+    except NONSENSE as error:
+        raise CorruptStorage(f"{what}: {error}") from error
+
+
+def _argument(data: Any) -> Any:
     if not isinstance(data, dict):
         return data
-    try:
-        [(kind, content)] = data.items()
-        if kind == "codec":
-            return codec_from_data(content)
-        if kind == "mapping":
-            return {key: argument_from_data(part) for key, part in content.items()}
-        if kind == "dtype":
-            return dtype_from_text(content)
-    except NONSENSE as error:
-        raise CorruptStorage(f"{str(data)[:200]} is no argument: {error}") from error
-    raise CorruptStorage(f"{str(data)[:200]} is no argument")
+    [(kind, content)] = data.items()
+    if kind == "mapping":
+        return {key: _argument(part) for key, part in content.items()}
+    makers: dict[str, Callable[[Any], Any]] = {"codec": codec_from_data, "dtype": dtype_from_text, "float": float}
+    return makers[kind](content)

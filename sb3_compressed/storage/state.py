@@ -25,6 +25,8 @@ import zstandard
 from numpy.typing import NDArray
 
 from sb3_compressed.errors import CorruptStorage
+from sb3_compressed.storage.schema import COMMIT as COMMIT_SCHEMA
+from sb3_compressed.storage.schema import check, load_json
 
 __all__ = [
     "COMMIT",
@@ -33,8 +35,8 @@ __all__ = [
     "SECTION",
     "Replay",
     "commit_record",
-    "pack_ring_row",
     "pack_patch",
+    "pack_ring_row",
     "rows_of_chunk",
     "section_name",
     "section_record",
@@ -108,7 +110,7 @@ def rows_of_chunk(array: Any) -> int:
 
 def commit_record(values: Mapping[str, Any], patches: Iterable[bytes] = ()) -> bytes:
     """Return the content of a ``COMMIT`` record."""
-    data = json.dumps(values).encode() if values else b""
+    data = json.dumps(values, allow_nan=False).encode() if values else b""
     return b"".join([SIZE.pack(len(data)), data, *patches])
 
 
@@ -121,11 +123,10 @@ def split_commit(content: NDArray[np.uint8]) -> tuple[dict[str, Any], NDArray[np
         (nbytes,) = SIZE.unpack(content[: SIZE.size].tobytes())
         if SIZE.size + nbytes > len(content):
             raise ValueError("it is cut short")
-        values = json.loads(content[SIZE.size : SIZE.size + nbytes].tobytes()) if nbytes else {}
-    except (struct.error, ValueError, RecursionError) as error:
+        values = load_json(content[SIZE.size : SIZE.size + nbytes].tobytes()) if nbytes else {}
+    except (struct.error, ValueError) as error:
         raise CorruptStorage(f"a commit makes no sense: {error}") from error
-    if not isinstance(values, dict) or not all(isinstance(values.get(name, {}), dict) for name in ("values", "codecs")):
-        raise CorruptStorage("a commit makes no sense: it has no values")
+    check(COMMIT_SCHEMA, values, "a commit makes no sense")
     return values, content[SIZE.size + nbytes :]
 
 

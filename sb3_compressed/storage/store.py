@@ -17,9 +17,12 @@ from numpy.typing import NDArray
 
 from sb3_compressed.codecs import Codec
 from sb3_compressed.errors import CorruptStorage, StorageError
+from sb3_compressed.storage.chunks import copy_changed, segments_of
 from sb3_compressed.storage.dtypes import dtype_from_text
 from sb3_compressed.storage.lock import FolderLock
 from sb3_compressed.storage.log import SEALED, Log
+from sb3_compressed.storage.schema import MANIFEST as MANIFEST_SCHEMA
+from sb3_compressed.storage.schema import check, check_arrays_nbytes, load_json
 from sb3_compressed.storage.segment import Segment
 from sb3_compressed.storage.slots import StoredSlots
 from sb3_compressed.storage.state import (
@@ -78,8 +81,15 @@ class ArrayPlan:
             raise ValueError(f"arrays have rows, got {self}")
         try:
             return np.zeros(self.shape, dtype_from_text(self.dtype))
+        except MemoryError as error:
+            raise StorageError(f"there is no memory for {self}") from error
         except ValueError as error:
             raise ValueError(f"arrays are of numbers, got {self}: {error}") from error
+
+    @property
+    def row_nbytes(self) -> int:
+        """The bytes of one of its rows."""
+        return math.prod(self.shape[1:]) * dtype_from_text(self.dtype).itemsize
 
 
 class Store:
@@ -159,16 +169,17 @@ class Store:
         return store
 
     @classmethod
-    def open(cls, folder: Path, *, writable: bool = False) -> Store:
+    def open(cls, folder: Path, *, writable: bool = False, rows: int = 0) -> Store:
         """Open a store as it was after the last commit.
 
         :param writable: whether to write to it, which one process can
+        :param rows: rows of arrays that the caller has memory for, however little is on the disk
         :raises StorageError: if there is none, or another process writes to it
-        :raises CorruptStorage: if a file that is read is damaged
+        :raises CorruptStorage: if a file that is read is damaged, or declares more than there can be
         """
         log = Log.open(folder, writable=writable)
         try:
-            store = cls._opened(log, writable=writable)
+            store = cls._opened(log, writable=writable, rows=rows)
             if writable:
                 log.clean_up()
                 store._room()
@@ -180,23 +191,23 @@ class Store:
         return store
 
     @classmethod
-    def _opened(cls, log: Log, *, writable: bool) -> Store:
+    def _opened(cls, log: Log, *, writable: bool, rows: int) -> Store:
         """Return the store of which the newest snapshot and what follows it tell."""
         while True:
             is_growing = not writable and FolderLock.is_held(log.folder)
             numbers = log.numbers()
             try:
-                return cls._of_chain(log, log.open_chain(), is_growing=is_growing)
+                return cls._of_chain(log, log.open_chain(), is_growing=is_growing, rows=rows)
             except CorruptStorage as error:
                 if writable or (log.numbers() == numbers and is_growing == FolderLock.is_held(log.folder)):
                     raise CorruptStorage(f"{error}{REPAIR}") from error
                 # Somebody began to write meanwhile, or wrote another snapshot.
 
     @classmethod
-    def _of_chain(cls, log: Log, chain: list[Segment], *, is_growing: bool) -> Store:
+    def _of_chain(cls, log: Log, chain: list[Segment], *, is_growing: bool, rows: int) -> Store:
         manifest = Manifest.of(chain[0], is_growing=is_growing)
         store = cls(log, manifest.about, manifest.plans, {}, {})
-        store.arrays = {name: plan.zeros() for name, plan in store.plans.items()}
+        store.set_zeros(chain[0].path, rows)
         log.ids.update(manifest.segments)
         for segment, following in zip_longest(chain, chain[1:]):
             limit = None if following is None else following.previous_end
@@ -227,8 +238,11 @@ class Store:
                 if record.kind == PATCHES:
                     pending.append(record.content)
                 elif record.kind == COMMIT:
-                    told, patches = split_commit(record.content)
-                    self.apply_commit(told, [*pending, patches], replay)
+                    try:
+                        told, patches = split_commit(record.content)
+                        self.apply_commit(told, [*pending, patches], replay)
+                    except CorruptStorage as error:
+                        raise CorruptStorage(f"{segment.path}, the record at byte {record.offset}: {error}") from error
                     pending, committed = [], segment.end
                 elif record.kind == SECTION:
                     self._take_section(record.content)
@@ -243,6 +257,16 @@ class Store:
         if limit is None:
             segment.end = committed
         self._has_commits = not is_snapshot or self._has_commits
+
+    def set_zeros(self, path: Path, rows: int) -> None:
+        """Have arrays of zeros.
+
+        :param path: the file that declares them
+        :param rows: as for :meth:`open`
+        :raises CorruptStorage: if there cannot be so large ones
+        """
+        check_arrays_nbytes([(plan.shape[0], plan.row_nbytes) for plan in self.plans.values()], path, rows)
+        self.arrays = {name: plan.zeros() for name, plan in self.plans.items()}
 
     @property
     def ring_numbers(self) -> list[int]:
@@ -324,7 +348,7 @@ class Store:
         """Take in what the folder holds by now as a whole."""
         log = Log.open(self.log.folder)
         try:
-            fresh = Store._opened(log, writable=False)
+            fresh = Store._opened(log, writable=False, rows=self._n_ring_rows)
             if log.identity != self.log.identity or (fresh.about, fresh.plans) != (self.about, self.plans):
                 raise StorageError(f"{self.log.folder} holds another buffer by now; open it anew")
         except BaseException:
@@ -334,7 +358,7 @@ class Store:
         self.log.adopt(log)
         self.slots.reader.forget_others(())  # a repair may have given up what they were of
         for name, array in self.arrays.items():
-            array[...] = fresh.arrays[name]
+            copy_changed(fresh.arrays[name], array)
         self.values, self.codecs = fresh.values, fresh.codecs
 
     # -- writing ---------------------------------------------------------------------------------------------
@@ -501,8 +525,7 @@ class Store:
         numbers = {address >> 32 for address in self.codecs.values()}
         for name, plan in self.plans.items():
             if plan.is_table:
-                table = self.arrays[name]
-                numbers.update(np.unique(table[table != 0] >> 32).tolist())
+                numbers.update(segments_of(self.arrays[name]))
         return numbers
 
     def copy_to(self, folder: Path) -> None:
@@ -581,13 +604,13 @@ class Manifest:
         :raises CorruptStorage: if it makes no sense
         """
         try:
-            told = json.loads(content)
+            told = load_json(content)
+            check(MANIFEST_SCHEMA, told, "it does not fit the schema")
             plans = {name: ArrayPlan(tuple(plan[0]), *plan[1:]) for name, plan in told["arrays"].items()}
             for each, plan in plans.items():
-                plan.zeros()
-                if plan.is_table and plan.dtype != "<i8":
-                    raise ValueError(f"{each} is to hold addresses, and is of dtype {plan.dtype}")
+                if plan.is_table and (plan.dtype != "<i8" or len(plan.shape) != 2):
+                    raise ValueError(f"{each} is to hold addresses, and is {plan}")
             segments = {int(number): int(own, 16) for number, own in told.get("segments", {}).items()}
-            return cls(dict(told["about"]), plans, segments, dict(told.get("values", {})), dict(told.get("codecs", {})))
-        except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, MemoryError, RecursionError) as error:
+            return cls(told["about"], plans, segments, told.get("values", {}), told.get("codecs", {}))
+        except ValueError as error:
             raise CorruptStorage(f"{name}: what it says of itself makes no sense: {error}") from error

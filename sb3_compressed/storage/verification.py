@@ -9,13 +9,16 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from sb3_compressed.codecs import available_codecs
 from sb3_compressed.errors import CorruptPayload, CorruptStorage, StorageError
+from sb3_compressed.storage.chunks import addresses_in
 from sb3_compressed.storage.lock import FolderLock
 from sb3_compressed.storage.log import segment_numbers
+from sb3_compressed.storage.schema import check_buffer, check_values
 from sb3_compressed.storage.segment import Segment
 from sb3_compressed.storage.store import Store
 
-__all__ = ["verify"]
+__all__ = ["codec_of", "verify"]
 
 
 def verify(folder: str | PathLike[str], *, progress: Callable[[float], object] | None = None) -> list[str]:
@@ -41,9 +44,13 @@ def verify(folder: str | PathLike[str], *, progress: Callable[[float], object] |
     path = Path(folder)
     if not path.is_dir() or not segment_numbers(path):
         raise StorageError(f"{path} holds no buffer")
-    is_growing = FolderLock.is_held(path)
-    *others, last = segment_numbers(path)
     found: list[str] = []
+    try:
+        is_growing = FolderLock.is_held(path)
+    except StorageError as error:  # a link, a FIFO
+        found.append(str(error))
+        is_growing = False
+    *others, last = segment_numbers(path)
     for index, number in enumerate(others):
         found += _damaged_records(path / f"{number:08}.log", is_growing=is_growing)
         report(RECORDS_SHARE * (index + 1) / (len(others) + 1))
@@ -51,12 +58,14 @@ def verify(folder: str | PathLike[str], *, progress: Callable[[float], object] |
         found += _damaged_records(path / f"{last:08}.log", is_growing=False)
     try:
         store = Store.open(path)
-    except StorageError as error:
+    except (StorageError, OSError) as error:
         return [*dict.fromkeys([*found, str(error)])]
     try:
+        found += _nonsense(store)
         found += _damaged_slots(store, lambda share: report(RECORDS_SHARE + (1 - RECORDS_SHARE) * share))
     finally:
         store.close()
+    report(1)
     return [*dict.fromkeys(found)]
 
 
@@ -76,11 +85,11 @@ def _damaged_slots(store: Store, report: Callable[[float], object]) -> Iterator[
     """Yield what is wrong with slots, payloads and codecs that are referred to."""
     tables = [name for name, plan in store.plans.items() if plan.is_table]
     for index, name in enumerate(tables):
-        addresses = np.unique(store.arrays[name])
+        addresses, codec = addresses_in(store.arrays[name]), codec_of(store, name)
         n_left = n_all = len(addresses)
         while n_left:
             some = addresses[n_all - n_left :][:AT_ONCE]
-            damage = _first_damage(store, some)
+            damage = _first_damage(store, some, codec)
             if damage is not None:
                 yield damage.reason
             n_left -= len(some) if damage is None else damage.index + 1
@@ -88,9 +97,34 @@ def _damaged_slots(store: Store, report: Callable[[float], object]) -> Iterator[
     yield from filter(None, (_damaged_codec(store, address) for address in store.codecs.values()))
 
 
-def _first_damage(store: Store, addresses: NDArray[np.int64]) -> CorruptPayload | None:
+def _nonsense(store: Store) -> Iterator[str]:
+    """Yield what makes no sense of what a store says of its buffer; one that no save to was completed says nothing."""
+    if not store.about:
+        return
+    folder = store.log.folder
+    shapes = {name: plan.shape for name, plan in store.plans.items()}
+    rows = shapes.get("actions", (0,))[0]
     try:
-        store.slots.load(addresses)
+        check_buffer(store.about, shapes, folder)
+    except CorruptStorage as error:
+        yield str(error)
+    try:
+        check_values(store.values, rows, f"{folder}: its values make no sense")
+    except CorruptStorage as error:
+        yield str(error)
+
+
+def codec_of(store: Store, table: str) -> str | None:
+    """Return the name of the codec that wrote the slots of a table, ``None`` if the store does not say a known one."""
+    streams = store.about.get("streams")
+    stream = streams.get(table.partition("/")[2]) if isinstance(streams, dict) else None
+    name = stream.get("codec") if isinstance(stream, dict) else None
+    return name if isinstance(name, str) and name in available_codecs() else None
+
+
+def _first_damage(store: Store, addresses: NDArray[np.int64], codec: str | None) -> CorruptPayload | None:
+    try:
+        store.slots.reader.load(addresses, codec)
     except CorruptPayload as error:
         return error
     return None

@@ -219,7 +219,11 @@ CLASSES: dict[str, tuple[str, Any, dict[str, Any]]] = {
     "n-step": ("atari", CompressedNStepReplayBuffer, {"n_steps": 3}),
     "dict": ("console", CompressedDictReplayBuffer, {}),
     "vectors": ("pendulum", CompressedReplayBuffer, {}),
-    "one array": ("atari", CompressedReplayBuffer, {"optimize_memory_usage": True, "handle_timeout_termination": False}),
+    "one array": (
+        "atari",
+        CompressedReplayBuffer,
+        {"optimize_memory_usage": True, "handle_timeout_termination": False},
+    ),
 }
 
 
@@ -260,7 +264,14 @@ def test_hindsight_never_samples_a_damaged_step(tmp_path: Path) -> None:
     space, action_space, n_envs, steps = recorded("goal-bits")
     env = make_vec_env(BitFlippingEnv, n_envs, env_kwargs={"n_bits": 20, "max_steps": 9})
     stored: Any = CompressedHerReplayBuffer(
-        40 * n_envs, space, action_space, env, device="cpu", n_envs=n_envs, storage=tmp_path / "a", compression_method="zstd3"
+        40 * n_envs,
+        space,
+        action_space,
+        env,
+        device="cpu",
+        n_envs=n_envs,
+        storage=tmp_path / "a",
+        compression_method="zstd3",
     )
     for step in steps[:65]:
         step.add_to(stored)
@@ -291,5 +302,3 @@ def test_hindsight_never_samples_a_damaged_step(tmp_path: Path) -> None:
             step.add_to(repaired)
         repaired.sample(200)
     assert is_hit
-
-

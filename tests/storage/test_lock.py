@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import re
@@ -264,3 +265,141 @@ def test_a_forked_process_that_lives_on_holds_nobody_back(tmp_path: Path) -> Non
         [is_held, _] = try_elsewhere(tmp_path)
         assert is_held == "True"
         lock.release()
+
+
+# -- what is in the place of the lock file ---------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="links need privileges there")
+def test_a_linked_lock_file_is_refused_and_its_target_stays(tmp_path: Path) -> None:
+    (tmp_path / "target").write_text("content")
+    (tmp_path / "lock").symlink_to("target")
+    for attempt in (FolderLock, FolderLock.is_held):
+        with pytest.raises(StorageError, match=f"^{re.escape(str(tmp_path / 'lock'))} is a symbolic link"):
+            attempt(tmp_path)
+    assert (tmp_path / "target").read_text() == "content"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="links need privileges there")
+def test_no_file_is_created_through_a_dangling_lock_file(tmp_path: Path) -> None:
+    (tmp_path / "lock").symlink_to("target")
+    with pytest.raises(StorageError, match="is a symbolic link"):
+        FolderLock(tmp_path)
+    assert not (tmp_path / "target").exists()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no FIFOs")
+def test_a_fifo_in_the_place_of_the_lock_file_is_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "lock")
+    for attempt in (FolderLock, FolderLock.is_held):
+        with pytest.raises(StorageError, match="is a FIFO"):
+            attempt(tmp_path)
+
+
+def test_a_lock_file_with_another_name_is_not_written_to(tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("content")
+    os.link(tmp_path / "precious", tmp_path / "lock")
+    lock = FolderLock(tmp_path)
+    assert FolderLock.is_held(tmp_path)
+    assert (tmp_path / "precious").read_text() == "content"
+    lock.release()
+
+
+# -- a lock file that is deleted -------------------------------------------------------------------------------------
+
+
+def test_a_deleted_lock_file_is_noticed_and_made_again(tmp_path: Path) -> None:
+    lock = FolderLock(tmp_path)
+    lock.check()
+    assert lock.is_still_held
+    (tmp_path / "lock").unlink()
+    assert not lock.is_still_held
+    assert lock.is_ours
+    lock.check()
+    assert lock.is_still_held
+    assert try_elsewhere(tmp_path)[0] == "True"
+    assert int((tmp_path / "lock").read_text()) == os.getpid()
+    lock.release()
+    assert try_elsewhere(tmp_path) == ["False", "held"]
+
+
+def test_a_holder_notices_that_another_process_took_the_folder(tmp_path: Path) -> None:
+    lock = FolderLock(tmp_path)
+    (tmp_path / "lock").unlink()
+    with holder(tmp_path):
+        assert not lock.is_still_held
+        with pytest.raises(StorageError, match="was deleted or replaced while this process was writing"):
+            lock.check()
+        assert not lock.is_ours
+        assert FolderLock.is_held(tmp_path), "the other one's is untouched"
+
+
+def test_a_holder_notices_another_one_that_is_gone_already(tmp_path: Path) -> None:
+    lock = FolderLock(tmp_path)
+    (tmp_path / "lock").unlink()
+    FolderLock(tmp_path).release()
+    with pytest.raises(StorageError, match="was deleted or replaced"):
+        lock.check()
+
+
+def test_a_released_lock_does_not_pass_the_check(tmp_path: Path) -> None:
+    lock = FolderLock(tmp_path)
+    lock.release()
+    with pytest.raises(StorageError, match="is not locked by this process"):
+        lock.check()
+    assert not lock.is_still_held
+
+
+DELETE = """
+import sys, threading
+from pathlib import Path
+
+threading.Thread(target=sys.stdin.read, daemon=True).start()
+print("held", flush=True)
+while threading.active_count() > 1:
+    (Path(sys.argv[1]) / "lock").unlink(missing_ok=True)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="open files cannot be deleted there")
+def test_a_lock_file_that_is_deleted_meanwhile_is_no_lock(tmp_path: Path) -> None:
+    with holder(tmp_path, DELETE) as process:
+        n_held = 0
+        while n_held < 200:
+            try:
+                lock = FolderLock(tmp_path)
+            except StorageError as error:  # it may be deleted each time
+                assert "again and again" in str(error)  # noqa: PT017
+                continue
+            n_held += 1
+            lock.release()
+        process.communicate()
+
+
+# -- file systems without locks --------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="locks of Windows are others")
+@pytest.mark.parametrize("code", [errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS])
+def test_a_file_system_without_locks_is_named(code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It cannot be had here, so the system call is replaced."""
+
+    def flock(file: object, operation: int) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr("fcntl.flock", flock)
+    with pytest.raises(
+        StorageError, match=rf"the file system of {re.escape(str(tmp_path))} has no file locks .* local"
+    ):
+        FolderLock(tmp_path)
+    assert not FolderLock.is_held(tmp_path), "what nobody can write to can be read"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="locks of Windows are others")
+def test_other_errors_are_not_taken_for_another_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def flock(file: object, operation: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr("fcntl.flock", flock)
+    with pytest.raises(OSError, match="Input/output error"):
+        FolderLock(tmp_path)

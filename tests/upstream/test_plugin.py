@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from programs import TESTS, environment_with, python_path
+
 from upstream.run import FILES, run
 
 #: What a test module of SB3 may do to get at a buffer.

@@ -1,0 +1,125 @@
+"""Files of a folder are opened without following links, and never anything but regular files."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+from programs import run
+
+from sb3_compressed.errors import CorruptStorage
+from sb3_compressed.storage.files import (
+    create_regular_file,
+    make_folder_durably,
+    nbytes_on_disk,
+    open_regular_file,
+)
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there are no FIFOs, and links need privileges")
+
+
+def make_irregular(path: Path, kind: str) -> None:
+    """Make something that is no regular file."""
+    if kind == "a folder":
+        path.mkdir()
+    elif kind == "a FIFO":
+        os.mkfifo(path)
+    elif kind == "a socket":
+        with socket.socket(socket.AF_UNIX) as server:
+            server.bind(os.path.relpath(path))  # the path of a socket is short
+    else:
+        target = {"a symbolic link": "target", "a link to a device": "/dev/zero", "a dangling link": "missing"}[kind]
+        path.symlink_to(target)
+
+
+IRREGULAR = ["a folder", "a FIFO", "a socket", "a symbolic link", "a link to a device", "a dangling link"]
+
+
+@pytest.mark.parametrize("mode", ["rb", "r+b", "a+b"])
+@pytest.mark.parametrize("kind", IRREGULAR)
+def test_only_regular_files_are_opened(kind: str, mode: str, tmp_path: Path) -> None:
+    (tmp_path / "target").write_text("content")
+    make_irregular(tmp_path / "file", kind)
+    with pytest.raises(CorruptStorage, match=rf"^{re.escape(str(tmp_path / 'file'))} is a .*only regular files"):
+        open_regular_file(tmp_path / "file", mode)  # type: ignore[arg-type]
+    assert (tmp_path / "target").read_text() == "content"
+    assert not (tmp_path / "missing").exists()
+
+
+@pytest.mark.parametrize("kind", ["a FIFO", "a socket", "a symbolic link", "a link to a device", "a dangling link"])
+def test_creating_replaces_what_is_there(kind: str, tmp_path: Path) -> None:
+    (tmp_path / "target").write_text("content")
+    make_irregular(tmp_path / "file", kind)
+    with create_regular_file(tmp_path / "file") as file:
+        file.write(b"new")
+    assert (tmp_path / "file").read_bytes() == b"new"
+    assert not (tmp_path / "file").is_symlink()
+    assert (tmp_path / "target").read_text() == "content"
+    assert not (tmp_path / "missing").exists()
+
+
+def test_regular_files_are_opened_through_a_link_to_their_folder(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "file").write_bytes(b"content")
+    os.link(tmp_path / "folder" / "file", tmp_path / "folder" / "other name")
+    (tmp_path / "link").symlink_to("folder")
+    with open_regular_file(tmp_path / "link" / "other name") as file:
+        assert file.read() == b"content"
+    with open_regular_file(tmp_path / "link" / "file", "r+b") as file:
+        file.seek(3)
+        file.write(b"T")
+    with open_regular_file(tmp_path / "link" / "file", "a+b") as file:
+        file.write(b"!")
+    assert (tmp_path / "folder" / "file").read_bytes() == b"conTent!"
+    with pytest.raises(FileNotFoundError):
+        open_regular_file(tmp_path / "missing")
+
+
+FSYNCED = """
+import os, stat, sys
+from pathlib import Path
+from sb3_compressed.storage.files import make_folder_durably
+
+flush, flushed = os.fsync, []
+
+def fsync(descriptor):
+    if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+        flushed.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+    flush(descriptor)
+
+os.fsync = fsync
+make_folder_durably(Path(sys.argv[1]))
+print(*flushed, sep="\\n")
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the names of open folders are told there only")
+def test_every_new_level_of_folders_is_flushed(tmp_path: Path) -> None:
+    assert run(FSYNCED, tmp_path / "a" / "b" / "c").split() == [
+        str(tmp_path),
+        str(tmp_path / "a"),
+        str(tmp_path / "a" / "b"),
+    ]
+    assert run(FSYNCED, tmp_path / "a" / "b" / "d").split() == [str(tmp_path / "a" / "b")]
+    assert run(FSYNCED, tmp_path / "a").split() == []
+
+
+def test_a_folder_is_not_made_behind_a_file(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match="file"):
+        make_folder_durably(tmp_path / "file" / "folder")
+
+
+def test_holes_and_links_take_no_room_on_the_disk(tmp_path: Path) -> None:
+    with open(tmp_path / "sparse", "wb") as file:
+        file.truncate(1 << 40)
+    (tmp_path / "link").symlink_to(__file__)
+    assert nbytes_on_disk(tmp_path) < 1 << 16
+    (tmp_path / "file").write_bytes(os.urandom(100_000))
+    (tmp_path / "folder").mkdir()
+    os.sync()
+    assert 100_000 <= nbytes_on_disk(tmp_path) < 100_000 + (1 << 17)
