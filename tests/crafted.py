@@ -113,18 +113,21 @@ def forge(
     try:
         change_arrays(store.arrays)
         records = []
-        for kind, content in store._snapshot(store.live_segments()):
+        live, codecs = store.live_segments(), dict(store.codecs)
+        if change_codec is not None and codecs:
+            name, address = next(iter(codecs.items()))
+            record = store.log.segment(address >> 32).record_at(address & 0xFFFFFFFF, CODEC)
+            codec = to_json(change_codec(json.loads(record.tobytes())))
+            offset = store.log.segment_to_write().append(CODEC, codec)
+            codecs[name] = store.log.last.number << 32 | offset
+            live.add(store.log.last.number)
+        for kind, content in store._snapshot(live):
             data: Any = content
             if kind == MANIFEST:
                 data = to_json(change_manifest(json.loads(content)))
             elif kind == COMMIT:
                 commit, patches = split_commit(np.frombuffer(content, np.uint8))
-                if change_codec is not None and commit["codecs"]:
-                    name, address = next(iter(commit["codecs"].items()))
-                    record = store.log.segment(address >> 32).record_at(address & 0xFFFFFFFF, CODEC)
-                    codec = to_json(change_codec(json.loads(record.tobytes())))
-                    offset = store.log.segment_to_write().append(CODEC, codec)
-                    commit["codecs"][name] = store.log.last.number << 32 | offset
+                commit["codecs"] = codecs
                 text = to_json(change_commit(commit))
                 # The package's own function cannot say what JSON does not allow.
                 data = len(text).to_bytes(4, "little") + text + patches.tobytes()

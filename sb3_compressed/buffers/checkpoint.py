@@ -221,9 +221,7 @@ def open_storage(
         return store, None
     report = None
     rows = buffer.buffer_size
-    store: Store = (
-        open_damaged(folder, writable=True, rows=rows) if repair else Store.open(folder, writable=True, rows=rows)
-    )
+    store = (open_damaged if repair else Store.open)(folder, writable=True, rows=rows)
     try:
         if isinstance(store, DamagedStore):
             report = repair_store(store)
@@ -350,7 +348,7 @@ def fitted(store: Store, buffer: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     if plans != wanted:
         raise StorageError(f"{store.log.folder} holds the arrays {store.plans}, here they are {wanted}")
     _check_values(store, told, store.arrays, old)
-    _check_claims(store)
+    store.check_claims()
     if old == buffer.buffer_size:
         return store.arrays, told
     looks_ahead = bool(buffer.optimize_memory_usage)
@@ -367,26 +365,6 @@ def _check_values(store: Store, values: Mapping[str, Any], arrays: Mapping[str, 
     """
     check_values(values, rows, f"{store.log.folder}: its values make no sense")
     check_episodes(arrays, rows, str(store.log.folder))
-
-
-def _check_claims(store: Store) -> None:
-    """Raise if far fewer items are stored than the values of a store claim, which what goes through them would trust.
-
-    :raises CorruptStorage: with both numbers
-    """
-    for name, plan in store.plans.items():
-        claimed = plan.shape[0] if store.values["full"] else store.values["pos"]
-        if not plan.is_table or claimed * plan.shape[1] <= MAX_MISSING:
-            continue
-        written = sum(np.count_nonzero(store.arrays[name][part]) for part in row_chunks(store.arrays[name]))
-        if claimed * plan.shape[1] - written > MAX_MISSING:
-            raise CorruptStorage(
-                f"{store.log.folder}: {claimed} rows of {name} are said to be written, and only {written} items are"
-            )
-
-
-#: Items that may be missing though they are said to be written: a user's own code may have set ``pos`` or ``full``.
-MAX_MISSING = 1 << 20
 
 
 def restore(buffer: Any, store: Store, values: dict[str, Any]) -> None:

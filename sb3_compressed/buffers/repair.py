@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from sb3_compressed.buffers.resize import EPISODE_BEGINS, rows_by_age
 from sb3_compressed.storage.repair import DamagedStore, damaged_slots
+from sb3_compressed.storage.schema import check_values
 from sb3_compressed.storage.store import ArrayPlan
 from sb3_compressed.warning import warn_user
 
@@ -43,9 +44,10 @@ class RepairReport:
 
     def __str__(self) -> str:
         n_kept = self.n_transitions - len(self.dropped)
+        more = f" and {len(self.damages) - 3:,} more" if self.damages[3:] else ""
         return (
-            f"{len(self.dropped):,} of {self.n_transitions:,} transitions are damaged and excluded, {n_kept:,} are kept; "
-            f"damaged: {'; '.join(self.damages[:3])}{f' and {len(self.damages) - 3:,} more' if self.damages[3:] else ''}"
+            f"{len(self.dropped):,} of {self.n_transitions:,} transitions are damaged and excluded, {n_kept:,} are "
+            f"kept; damaged: {'; '.join(self.damages[:3])}{more}"
         )
 
 
@@ -55,6 +57,9 @@ def repair_store(store: DamagedStore) -> RepairReport:
     :return: what was excluded
     """
     arrays, values = store.arrays, store.values
+    if not store.damages and store.about:
+        check_values(values, store.n_ring_rows, f"{store.log.folder}: its values make no sense")
+        store.check_claims()
     n_rows, n_envs = arrays["rewards"].shape if "rewards" in arrays else (0, 0)
     pos, is_full = int(values.get("pos", 0)), bool(values.get("full", False))
     by_age = rows_by_age(pos, n_rows, full=is_full)

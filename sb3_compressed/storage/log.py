@@ -1,9 +1,9 @@
 """A log in a folder: numbered segments, of which some are snapshots.
 
 A *snapshot* holds a whole state. The segments behind it hold what was written since, so a log is opened by reading the
-newest snapshot and what follows it, and a snapshot is deleted when the next one is there. Other segments are kept as long
-as their owner refers to what is in them. A segment gets its name when it is on the disk: there is no moment without a
-whole state.
+newest snapshot and what follows it, and a snapshot is deleted when the next one is there. Other segments are kept as
+long as their owner refers to what is in them. A snapshot gets its name when it is on the disk: there is no moment
+without a whole state.
 
 Each segment names the one before it and where that ended, and snapshots list the ids of the segments that their state
 refers to. Whoever opens a log for writing begins a segment of its own and changes no other one. So a copy of a folder

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sb3_compressed.errors import CorruptPayload, CorruptStorage, StorageError
+from sb3_compressed.storage.chunks import addresses_in, row_chunks
 from sb3_compressed.storage.lock import FolderLock
 from sb3_compressed.storage.log import Log
 from sb3_compressed.storage.segment import Record, Segment
@@ -38,7 +39,7 @@ class DamagedStore(Store):
         for name, address in [*self.codecs.items()]:
             try:
                 self.slots.reader.codec(address)
-            except CorruptStorage as error:
+            except CorruptStorage as error:  # noqa: PERF203  # there are few
                 self.damages.append(str(error))
                 del self.codecs[name]
 
@@ -94,16 +95,17 @@ def move_slots_from_damaged_files(store: Store) -> None:
     numbers = [number for number in sorted(store.live_segments()) if _is_damaged(store.log, number)]
     tables = [store.arrays[name] for name, plan in store.plans.items() if plan.is_table]
     for number in numbers:
-        addresses = np.unique(np.concatenate([np.unique(table[table >> 32 == number]) for table in tables]))
-        addresses = addresses[addresses != 0]
+        addresses = np.unique(np.concatenate([addresses_in(table) for table in tables]))
+        addresses = addresses[addresses >> 32 == number]
         moved = np.zeros_like(addresses)
         for start in range(0, len(addresses), SLOTS_AT_ONCE):
             store.make_room()
             slots = store.slots.load(addresses[start : start + SLOTS_AT_ONCE])
             moved[start : start + SLOTS_AT_ONCE] = store.slots.write([*slots])
         for table in tables:
-            is_there = (table >> 32 == number) & (table != 0)
-            table[is_there] = moved[np.searchsorted(addresses, table[is_there])]
+            for rows in row_chunks(table):
+                is_there = np.isin(table[rows], addresses)
+                table[rows][is_there] = moved[np.searchsorted(addresses, table[rows][is_there])]
 
 
 def _is_damaged(log: Log, number: int) -> bool:
@@ -142,7 +144,8 @@ class _Reader:
         )
         used = chain if is_whole else [*self.segments[:start], *chain]
         self.store = self._empty_store(used)
-        self.is_covered = [np.full(len(array), is_whole) for array in self.store.arrays.values()]
+        #: Of each array, the rows that were read; ``None`` if the snapshot is whole, which has all of them.
+        self.is_covered = None if is_whole else [np.zeros(len(array), np.bool_) for array in self.store.arrays.values()]
         self.is_behind_damage = len(self.damages) > n_damages
         for index, segment in enumerate(used):
             if index and segment.number != used[index - 1].number + 1:
@@ -180,7 +183,8 @@ class _Reader:
         raise CorruptStorage(f"{self.log.folder}: no file says what it is of: {'; '.join(self.damages)}")
 
     def _read(self, segment: Segment, limit: int | None) -> None:
-        store, pending, n_damages = self.store, [], len(self.damages)
+        pending: list[NDArray[np.uint8]] = []
+        n_damages = len(self.damages)
         replay = self._replay(self.is_covered)
         for part in segment.undamaged_records(limit):
             if isinstance(part, CorruptStorage):
@@ -206,7 +210,7 @@ class _Reader:
             self.is_behind_damage = False
         self.end = segment.end
 
-    def _replay(self, is_covered: list[NDArray[np.bool_]]) -> Replay:
+    def _replay(self, is_covered: list[NDArray[np.bool_]] | None) -> Replay:
         store = self.store
         return Replay([*store.arrays.values()], store.ring_numbers, is_covered)
 
@@ -230,7 +234,7 @@ class _Reader:
         own = self._replay(is_written)
         store.apply_commit(told, [*pending, patches], own)
         own.finish()
-        for covered, written in zip(self.is_covered, is_written, strict=True):
+        for covered, written in zip(self.is_covered or (), is_written, strict=self.is_covered is not None):
             covered |= written
         after, store.values["pos"] = store.values.get("pos"), before
         written_rows = [np.flatnonzero(is_written[number]) for number in store.ring_numbers[:1]]
@@ -253,7 +257,7 @@ class _Reader:
 
     def _finish(self, used: list[Segment]) -> None:
         store = self.store
-        for number in store.ring_numbers:
+        for number in store.ring_numbers if self.is_covered else ():
             store.lost_rows |= ~self.is_covered[number]
         self.log.start_from(used)
         last = used[-1]
@@ -275,8 +279,7 @@ def damaged_slots(store: Store, name: str) -> tuple[NDArray[np.bool_], list[str]
     All bytes of the slots, their payloads and codecs are checked, some at a time.
     """
     table, codec = store.arrays[name], codec_of(store, name)
-    addresses, places = np.unique(table, return_inverse=True)
-    is_damaged = np.zeros(len(addresses), np.bool_)
+    addresses, damaged = addresses_in(table), np.zeros(0, np.int64)
     damages: list[str] = []
     start = 0
     while start < len(addresses):
@@ -285,7 +288,10 @@ def damaged_slots(store: Store, name: str) -> tuple[NDArray[np.bool_], list[str]
             store.slots.reader.load(some, codec)
             start += len(some)
         except CorruptPayload as error:
-            is_damaged[start + error.index] = True
+            damaged = np.append(damaged, some[error.index])
             damages.append(error.reason)
             start += error.index + 1
-    return is_damaged[places].reshape(table.shape), damages
+    is_damaged = np.zeros(table.shape, np.bool_)
+    for rows in row_chunks(table) if damages else ():
+        is_damaged[rows] = np.isin(table[rows], damaged)
+    return is_damaged, damages

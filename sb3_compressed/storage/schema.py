@@ -348,6 +348,12 @@ ADDRESS = integer(1, (10**8 << 32) - 1)
 ARRAY_PLAN = (list_of(integer(0), 1, 32), dtype, boolean)
 
 
+def array_plan(value: Any, path: str) -> None:
+    """Take the plan of an array of either version."""
+    is_short = type(value) is not list or len(value) != len(ARRAY_PLAN) + 1
+    tuple_of(*ARRAY_PLAN if is_short else (*ARRAY_PLAN, boolean))(value, path)
+
+
 def segment_ids(value: Any, path: str) -> None:
     """Take an object from the numbers of segments to their ids, 16 hexadecimal digits."""
     mapping_of(text)(value, path)
@@ -360,7 +366,7 @@ def segment_ids(value: Any, path: str) -> None:
 MANIFEST = record(
     {
         "about": mapping_of(anything),
-        "arrays": mapping_of(either(tuple_of(*ARRAY_PLAN), tuple_of(*ARRAY_PLAN, boolean))),
+        "arrays": mapping_of(array_plan),
     },
     {"segments": segment_ids, "values": mapping_of(anything), "codecs": mapping_of(ADDRESS)},
 )

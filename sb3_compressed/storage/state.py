@@ -1,11 +1,11 @@
 """The state of a buffer as a set of named arrays and some values, and as records of what changed in it.
 
-A *patch* is the new content of some rows of an array: the array's number (uint16), how its bytes are stored (uint16: 0 as
-they are, 1 compressed by Zstandard, 2 all zero), how many bytes follow (uint32), the first row (uint64), the bytes of the
-rows, or the number of rows of zeros (uint64). The number 65535 stands for one row of each array of the ring, one after
-the other; the value ``pos`` is then the row behind it. A ``PATCHES`` record is patches one after the other. A ``COMMIT``
-record is the number of bytes of the values (uint32), the values as a JSON object (nothing where none changed), and
-patches; with it, it and all patches before it count. Its values are those that changed.
+A *patch* is the new content of some rows of an array: the array's number (uint16), how its bytes are stored (uint16:
+0 as they are, 1 compressed by Zstandard, 2 all zero), how many bytes follow (uint32), the first row (uint64), the bytes of
+the rows, or the number of rows of zeros (uint64). The number 65535 stands for one row of each array of the ring, one
+after the other; the value ``pos`` is then the row behind it. A ``PATCHES`` record is patches one after the other. A
+``COMMIT`` record is the number of bytes of the values (uint32), the values as a JSON object (nothing where none
+changed), and patches; with it, it and all patches before it count. Its values are those that changed.
 
 A ``SECTION`` record is the length of a name (uint16), the name and content of its own format: how later versions add to
 the state. A reader that does not know a section skips it if its name begins with a lower-case letter, and refuses the

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from sb3_compressed.codecs import Codec
 from sb3_compressed.errors import CorruptStorage, StorageError
-from sb3_compressed.storage.chunks import copy_changed, segments_of
+from sb3_compressed.storage.chunks import copy_changed, row_chunks, segments_of
 from sb3_compressed.storage.dtypes import dtype_from_text
 from sb3_compressed.storage.lock import FolderLock
 from sb3_compressed.storage.log import SEALED, Log
@@ -48,6 +48,9 @@ REPAIR = "; repair=True keeps what is not damaged"
 MAX_SEGMENT_NBYTES = 2 << 30
 #: Patches of a commit that have more bytes than this are records of their own: damage to one costs no others.
 MAX_COMMIT_NBYTES = 1 << 16
+
+#: Items that may be missing though they are said to be written: a user's own code may have set ``pos`` or ``full``.
+MAX_MISSING = 1 << 20
 
 #: Rows of an array by its name, from the first up to the last, that are as the array now has them.
 Change = tuple[str, int, int]
@@ -519,6 +522,21 @@ class Store:
                 yield PATCHES, patch
         yield self._manifest(live)  # again: damage to one costs nothing
         yield COMMIT, commit_record({"values": self.values, "codecs": self.codecs})
+
+    def check_claims(self) -> None:
+        """Raise if far fewer items are stored than the values claim, which what goes through them would trust.
+
+        :raises CorruptStorage: with both numbers
+        """
+        for name, plan in self.plans.items():
+            claimed = plan.shape[0] if self.values["full"] else self.values["pos"]
+            if not plan.is_table or claimed * plan.shape[1] <= MAX_MISSING:
+                continue
+            written = sum(np.count_nonzero(self.arrays[name][part]) for part in row_chunks(self.arrays[name]))
+            if claimed * plan.shape[1] - written > MAX_MISSING:
+                raise CorruptStorage(
+                    f"{self.log.folder}: {claimed} rows of {name} are said to be written, and only {written} items are"
+                )
 
     def live_segments(self) -> set[int]:
         """Return the numbers of the segments that tables refer to, or that codecs in use are in."""

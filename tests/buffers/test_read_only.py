@@ -104,10 +104,13 @@ def write_on(folder: Path) -> None:
     """Add to a folder that can be written to no more after a while."""
     Store.SEGMENT_NBYTES = 30_000
     buffer = writer.new_buffer(storage=folder)
-    add_steps(buffer, 1, N_STEPS)
+    number = 1
+    while number <= N_STEPS or buffer._store.log.last.is_snapshot:  # until there is a file to go on with
+        add_steps(buffer, number, number)
+        number += 1
     folder.chmod(0o555)
     with pytest.warns(UserWarning, match="cannot begin another file"):
-        add_steps(buffer, N_STEPS + 1, 3 * N_STEPS)
+        add_steps(buffer, number, 3 * N_STEPS)
     assert writer.hold_that_it_is_whole(buffer) == 3 * N_STEPS
 
 

@@ -98,7 +98,7 @@ def spans_of_transitions(folder: Path) -> dict[Place, list[tuple[str, int, int]]
                 nbytes = int.from_bytes(data[payload + 4 : payload + 8], "little")
                 spans.append((payload, PAYLOAD_HEADER + nbytes))
             spans = [(begin, begin + nbytes) for begin, nbytes in spans]
-            found.setdefault(place, []).extend((f"{number:08}.log", *span) for span in spans)  # type: ignore[call-overload]
+            found.setdefault(place, []).extend((f"{number:08}.log", *span) for span in spans)
     store.close()
     return found
 
@@ -109,8 +109,14 @@ def flip(path: Path, offset: int) -> None:
     path.write_bytes(content)
 
 
+WAYS: dict[str, Any] = {
+    "load": lambda folder: load_checkpoint(folder, repair=True, device="cpu"),
+    "resume": lambda folder: writer.new_buffer(storage=folder, resume=True, repair=True),
+}
+
+
 @pytest.mark.parametrize("n_flips", [1, 5])
-@pytest.mark.parametrize("way", ["load", "resume"])
+@pytest.mark.parametrize("way", WAYS)
 def test_exactly_the_transitions_of_damaged_payloads_are_dropped(way: str, n_flips: int, folder: Path) -> None:
     before = transitions(load_checkpoint(folder, device="cpu"))
     spans = spans_of_transitions(folder)
@@ -131,10 +137,7 @@ def test_exactly_the_transitions_of_damaged_payloads_are_dropped(way: str, n_fli
         with pytest.raises((CorruptPayload, CorruptStorage)):
             transitions(load_checkpoint(damaged, device="cpu"))
         with pytest.warns(UserWarning, match=f"{len(expected)} of 120 transitions are damaged and excluded"):
-            if way == "load":
-                repaired = load_checkpoint(damaged, repair=True, device="cpu")
-            else:
-                repaired = writer.new_buffer(storage=damaged, resume=True, repair=True)
+            repaired = WAYS[way](damaged)
         assert hold_that_others_are_kept(repaired, before) == expected
         assert all(str(damaged) in line for line in repaired.repair_report.damages)
         if way == "resume":
@@ -215,6 +218,7 @@ def test_a_folder_that_is_written_to_is_not_repaired(folder: Path) -> None:
         load_checkpoint(folder, repair=True, follow=True)
 
 
+ONE_ARRAY = {"optimize_memory_usage": True, "handle_timeout_termination": False}
 CLASSES: dict[str, tuple[str, Any, dict[str, Any]]] = {
     "n-step": ("atari", CompressedNStepReplayBuffer, {"n_steps": 3}),
     "dict": ("console", CompressedDictReplayBuffer, {}),

@@ -16,6 +16,7 @@ from sb3_compressed import (
     CompressedRolloutBuffer,
     buffer_statistics,
 )
+from sb3_compressed.storage.store import Store
 
 SIZE = 300  # rows, less than are recorded
 
@@ -49,7 +50,8 @@ def test_images_in_memory(stream: Stream, n_steps: int, options: dict[str, Any])
     assert found.shared_frames == pytest.approx(3 / 4 if options else 7 / 8, abs=0.05)
 
 
-def test_images_on_disk(stream: Stream, tmp_path: Path) -> None:
+def test_images_on_disk(stream: Stream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Store, "MIN_SEGMENT_NBYTES", Store.SEGMENT_NBYTES)  # each segment has payloads of its own
     in_memory = buffer_statistics(replay(stream))
     buffer = replay(stream, storage=tmp_path / "buffer")
     found = buffer_statistics(buffer)
