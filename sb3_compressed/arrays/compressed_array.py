@@ -562,14 +562,15 @@ class SlotSource(Source):
 
 
 #: The dtype of rows that are encoded already. NumPy hands what it says of itself on to copies.
-ENCODED = np.dtype(object, metadata={"sb3_compressed": "slots"})
+METADATA = {"sb3_compressed": "slots"}
+ENCODED = np.dtype(object, metadata=METADATA)
 #: The same for addresses of slots in a store.
-STORED = np.dtype(np.int64, metadata=dict(ENCODED.metadata or {}))
+STORED = np.dtype(np.int64, metadata=METADATA)
 
 
 def is_encoded_row(value: Any) -> bool:
     """Tell whether a value is one of those that :meth:`CompressedArray.encode_rows` returned, or a copy of it."""
-    return isinstance(value, np.ndarray) and value.dtype.metadata == ENCODED.metadata
+    return isinstance(value, np.ndarray) and value.dtype.metadata == METADATA
 
 
 def _unwritten(shape: tuple[int, ...]) -> NDArray[Any]:

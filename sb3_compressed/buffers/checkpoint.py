@@ -250,13 +250,18 @@ def open_to_load(folder: Path, *, repair: bool = False, follow: bool = False, ro
     return open_damaged(folder, writable=False, rows=rows) if repair else Store.open(folder, rows=rows)
 
 
-def bind(buffer: Any, store: Store) -> None:
-    """Put the arrays of a store in the places of a buffer's."""
+def bind(buffer: Any, store: Store, *, writable: bool = True) -> None:
+    """Put the arrays of a store in the places of a buffer's.
+
+    :param writable: whether plain arrays may be written to; what is written to them would be lost otherwise
+    """
     for name, array in state.named_arrays(buffer).items():
         if isinstance(array, CompressedArray):
             array.keep_in(store.slots.of_codec(array.codec.name), store.arrays[name])
         else:
-            state.put_array(buffer, name, store.arrays[name])
+            plain = store.arrays[name].view()
+            plain.flags.writeable = writable
+            state.put_array(buffer, name, store.arrays[name] if writable else plain)
 
 
 def load_into(buffer: Any, store: Store) -> Checkpoint:

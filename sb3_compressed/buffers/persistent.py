@@ -113,7 +113,7 @@ class Persistent(_Base):
         arrays, values = fitted(store, self)
         if arrays is not store.arrays:
             raise StorageError(f"a buffer that follows {store.log.folder} has to have its size")
-        bind(self, store)
+        bind(self, store, writable=False)
         restore(self, store, values)
         self._store = store
 

@@ -49,6 +49,9 @@ MAX_SEGMENT_NBYTES = 2 << 30
 #: Patches of a commit that have more bytes than this are records of their own: damage to one costs no others.
 MAX_COMMIT_NBYTES = 1 << 16
 
+#: Commits after which it is checked that no other process can have taken the folder over.
+COMMITS_A_CHECK = 64
+
 #: Items that may be missing though they are said to be written: a user's own code may have set ``pos`` or ``full``.
 MAX_MISSING = 1 << 20
 
@@ -133,6 +136,7 @@ class Store:
         self._set_plans(plans)
         #: Bytes after which the segment that is written to is full; 0 if that is not known yet.
         self._live_nbytes = self._full_at = 0
+        self._n_commits = 0
         #: Whether anything was committed since the last snapshot.
         self._has_commits = False
         log.describe = self._manifest
@@ -380,6 +384,9 @@ class Store:
         """
         arrays, patches, nbytes, pos = self.arrays, [], 0, None
         segment = self.log.segment_to_write()
+        self._n_commits += 1
+        if self._n_commits % COMMITS_A_CHECK == 0:
+            self.log.check_lock()
         start, has_patches = segment.end, False
         try:
             for name, first, last in changes:

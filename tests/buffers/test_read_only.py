@@ -121,3 +121,17 @@ def test_a_buffer_whose_folder_is_made_so_goes_on_in_its_last_file(tmp_path: Pat
         assert writer.hold_that_it_is_whole(load_checkpoint(folder)) == 3 * N_STEPS
     finally:
         folder.chmod(0o755)
+
+
+def test_arrays_of_a_buffer_that_follows_a_folder_are_read_only(tmp_path: Path) -> None:
+    """What is written to them would be lost with the next refresh."""
+    buffer = writer.new_buffer(storage=tmp_path)
+    add_steps(buffer, 1, 5)
+    follower: Any = load_checkpoint(tmp_path, follow=True, device="cpu")
+    for name in ("actions", "rewards", "dones", "timeouts"):
+        with pytest.raises(ValueError, match="read-only"):
+            getattr(follower, name)[0] = 1
+    add_steps(buffer, 6, 9)
+    assert follower.refresh()
+    assert writer.hold_that_it_is_whole(follower) == 9
+    buffer.close()

@@ -56,3 +56,21 @@ def test_a_folder_that_is_written_to_meanwhile(tmp_path: Path) -> None:
             assert verify(folder) == []
         process.kill()
     assert verify(folder) == [], "nor is what a killed process left"
+
+
+def test_much_damage_is_summed_up_and_listed_on_request(tmp_path: Path) -> None:
+    folder = saved(tmp_path / "damaged")
+    files = sorted(folder.glob("*.log"))
+    for file in files:
+        data = bytearray(file.read_bytes())
+        for place in range(200, len(data), 500):
+            data[place] ^= 4
+        file.write_bytes(data)
+    found = verify(folder)
+    assert len(found) > 10
+    short, long = run("verify", folder), run("verify", folder, "--verbose")
+    assert short.returncode == long.returncode == 1
+    assert f"{len(found):,} damaged parts in {len(files)} file" in short.stdout
+    assert "--verbose" in short.stdout
+    assert short.stdout.count(" is damaged") < 10 < long.stdout.count(" is damaged")
+    assert len(json.loads(run("verify", folder, "--json").stdout)["damages"]) == len(found)
