@@ -30,6 +30,7 @@ from sb3_compressed.arrays.batch_memory import BatchMemory
 from sb3_compressed.arrays.frames import FrameStack
 from sb3_compressed.arrays.handover import Batch, take_decoded
 from sb3_compressed.arrays.memory import held_nbytes
+from sb3_compressed.buffers.array_attributes import ArrayAttribute, ArrayDict
 from sb3_compressed.buffers.door import (
     validate_counts,
     validate_infos,
@@ -104,8 +105,8 @@ class CompressedBuffer(_Base):
     """
 
     obs_shape: Any
-    observations: Any
-    next_observations: Any
+    observations: Any = ArrayAttribute()
+    next_observations: Any = ArrayAttribute()
 
     #: The keys of plain observations that are kept once.
     _successor_keys: frozenset[Key] = frozenset()
@@ -228,7 +229,7 @@ class CompressedBuffer(_Base):
         hollows = [self.__dict__[name] for name in names]
         if isinstance(hollows[0], dict):
             arrays = [self._arrays_for(key, [hollow[key] for hollow in hollows]) for key in hollows[0]]
-            new: list[Any] = [dict(zip(hollows[0], of_name)) for of_name in zip(*arrays)]
+            new: list[Any] = [ArrayDict(zip(hollows[0], of_name)) for of_name in zip(*arrays)]
         else:
             new = self._arrays_for(None, hollows)
         self.__dict__.update(zip(names, new))

@@ -52,9 +52,9 @@ def put_array(buffer: Any, name: str, array: NDArray[Any] | CompressedArray) -> 
     """Put an array in the place of one of a buffer's."""
     attribute, _, key = name.partition("/")
     if key:
-        getattr(buffer, attribute)[key] = array
+        dict.__setitem__(getattr(buffer, attribute), key, array)  # an assignment would copy it
     else:
-        setattr(buffer, attribute, array)
+        vars(buffer)[attribute] = array
 
 
 def plans(buffer: Any) -> dict[str, ArrayPlan]:

@@ -1,0 +1,66 @@
+"""``ArrayAttribute`` and ``ArrayDict``: assigning a plain array writes to the array that the buffer has.
+
+SB3's buffers keep plain arrays, so ``buffer.observations = array`` is fine there. Here, a plain array in the place of one
+that keeps compressed slots would take all the memory that the buffer saves, and would be missing from its folder.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from sb3_compressed.arrays.array_like import ArrayLike
+
+__all__ = ["ArrayAttribute", "ArrayDict"]
+
+
+class ArrayAttribute:
+    """An attribute of a buffer that holds its observations; assigning an ndarray copies it into what is there."""
+
+    def __set_name__(self, owner: type[Any], name: str) -> None:
+        self.name = name
+
+    def __get__(self, buffer: Any, owner: type[Any] | None = None) -> Any:
+        if buffer is None:
+            return self
+        try:
+            return buffer.__dict__[self.name]
+        except KeyError:
+            raise AttributeError(f"{type(buffer).__name__!r} object has no attribute {self.name!r}") from None
+
+    def __set__(self, buffer: Any, value: Any) -> None:
+        if not is_written_to(buffer.__dict__.get(self.name), value, self.name):
+            buffer.__dict__[self.name] = value
+
+    def __delete__(self, buffer: Any) -> None:
+        del buffer.__dict__[self.name]
+
+
+class ArrayDict(dict[str, Any]):
+    """The observations of a buffer with a Dict space; assigning an ndarray to a key copies it into what is there."""
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        current = self.get(key)
+        if isinstance(current, np.ndarray) and np.shape(value) == current.shape:  # a folder may refer to it
+            current[...] = value
+        elif not is_written_to(current, value, f"observations[{key!r}]"):
+            super().__setitem__(key, value)
+
+
+def is_written_to(array: Any, value: Any, name: str) -> bool:
+    """Return whether a value was written to an array, which is not to be replaced by it.
+
+    :raises ValueError: if it has another shape
+    """
+    if not isinstance(array, ArrayLike) or not isinstance(value, np.ndarray):
+        return False
+    if value.shape != array.shape:
+        if not value.size:  # a rollout buffer is emptied
+            return False
+        raise ValueError(
+            f"{name} has the shape {array.shape}, and cannot be replaced by an array of shape {value.shape}; create a "
+            "buffer of another size, or assign to a part: observations[rows] = values"
+        )
+    array[...] = value
+    return True

@@ -1,0 +1,87 @@
+"""Plain arrays that a user puts in the places of a buffer's are copied into these, in memory and in folders."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import Stream, recorded
+from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer
+from support import assert_same_batch, same_draws
+
+from sb3_compressed import (
+    CompressedDictReplayBuffer,
+    CompressedReplayBuffer,
+    CompressedRolloutBuffer,
+    load_checkpoint,
+    save_checkpoint,
+)
+from sb3_compressed.arrays.array_like import ArrayLike
+
+
+def both(stream: Stream, **options: Any) -> tuple[Any, Any]:
+    """Return one of our buffers and one of SB3's with the same content."""
+    space, action_space, n_envs, steps = stream
+    is_dict = isinstance(steps[0].obs, dict)
+    cls: Any = CompressedDictReplayBuffer if is_dict else CompressedReplayBuffer
+    ours = cls(30 * n_envs, space, action_space, "cpu", n_envs, **options)
+    theirs = (DictReplayBuffer if is_dict else ReplayBuffer)(30 * n_envs, space, action_space, "cpu", n_envs)
+    for step in steps[:20]:
+        step.add_to(ours)
+        step.add_to(theirs)
+    return ours, theirs
+
+
+@pytest.mark.parametrize("stream", ["atari", "pendulum", "acrobot"], indirect=True)
+@pytest.mark.parametrize("stored", [False, True])
+def test_an_array_that_is_replaced_is_written_to(stored: bool, stream: Stream, tmp_path: Path) -> None:
+    options = {"storage": tmp_path / "buffer"} if stored else {}
+    ours, theirs = both(stream, **options)
+    for name in ("observations", "next_observations"):
+        for buffer in (ours, theirs):
+            setattr(buffer, name, np.roll(np.array(getattr(buffer, name)), 3, axis=0))
+    kept = ours.observations
+    for step in stream[-1][20:50]:
+        step.add_to(ours)
+        step.add_to(theirs)
+    assert ours.observations is kept or type(kept) is np.ndarray, "memory is saved as before"
+    assert_same_batch(*same_draws(lambda: ours.sample(50), lambda: theirs.sample(50), seed=1))
+    if stored:
+        ours.close()
+    else:
+        save_checkpoint(ours, tmp_path / "buffer")
+    loaded = load_checkpoint(tmp_path / "buffer", device="cpu")
+    assert_same_batch(*same_draws(lambda: loaded.sample(50), lambda: theirs.sample(50), seed=1))
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_a_part_of_a_dict_that_is_replaced_is_written_to(stored: bool, tmp_path: Path) -> None:
+    ours, theirs = both(recorded("console"), **({"storage": tmp_path / "buffer"} if stored else {}))
+    for key in ("screen", "ram", "lives"):
+        for buffer in (ours, theirs):
+            buffer.observations[key] = np.array(buffer.observations[key])[::-1].copy()
+    if not stored:
+        save_checkpoint(ours, tmp_path / "buffer")
+    else:
+        ours.close()
+    loaded = load_checkpoint(tmp_path / "buffer", device="cpu")
+    assert_same_batch(*same_draws(lambda: loaded.sample(50), lambda: theirs.sample(50), seed=1))
+
+
+def test_an_array_of_another_shape_is_refused(stream: Stream) -> None:
+    ours, _ = both(stream)
+    with pytest.raises(ValueError, match="observations has the shape .* cannot be replaced by an array of shape"):
+        ours.observations = np.zeros((3, 4))
+    assert isinstance(ours.observations, ArrayLike)
+    assert np.array_equal(ours.observations[0], stream[-1][0].obs)
+
+
+def test_rollouts_are_emptied_as_before(stream: Stream) -> None:
+    space, action_space, n_envs, _ = stream
+    buffer = CompressedRolloutBuffer(5, space, action_space, "cpu", n_envs=n_envs)
+    for _ in range(2):
+        buffer.reset()
+        assert buffer.observations.shape == (5, n_envs, *space.shape)  # type: ignore[misc]
+    assert not hasattr(buffer, "next_observations")
