@@ -120,7 +120,7 @@ class Store:
         self._set_plans(plans)
         #: Bytes after which the segment that is written to is full; 0 if that is not known yet.
         self._live_nbytes = self._full_at = 0
-        #: Whether anything was committed since the last snapshot.
+        #: Whether this object committed anything since the last snapshot.
         self._has_commits = False
         log.describe = self._manifest
 
@@ -242,7 +242,6 @@ class Store:
             committed = segment.start
         if limit is None:
             segment.end = committed
-        self._has_commits = not is_snapshot or self._has_commits
 
     @property
     def ring_numbers(self) -> list[int]:
