@@ -13,7 +13,7 @@ from sb3_compressed.errors import CorruptPayload, CorruptStorage, StorageError
 from sb3_compressed.storage.lock import FolderLock
 from sb3_compressed.storage.log import Log
 from sb3_compressed.storage.segment import Record, Segment
-from sb3_compressed.storage.state import COMMIT, PATCHES, Replay, split_commit
+from sb3_compressed.storage.state import COMMIT, PATCHES, SECTION, Replay, split_commit
 from sb3_compressed.storage.store import MANIFEST, Manifest, Store
 
 __all__ = ["DamagedStore", "damaged_slots", "open_damaged"]
@@ -122,9 +122,13 @@ class _Reader:
         chain = [self.segments[start]]
         for segment in self.segments[start + 1 :]:
             if segment.number != chain[-1].number + 1:
-                self.damages.append(f"{self.log.folder}: files between {chain[-1].number} and {segment.number} are missing")
+                self.damages.append(
+                    f"{self.log.folder}: files between {chain[-1].number} and {segment.number} are missing"
+                )
             elif segment.previous_id != chain[-1].id:
-                self.damages.append(f"{segment.path} does not follow {chain[-1].path}; it and what follows it is given up")
+                self.damages.append(
+                    f"{segment.path} does not follow {chain[-1].path}; it and what follows it is given up"
+                )
                 break
             chain.append(segment)
         return chain
@@ -157,6 +161,8 @@ class _Reader:
                     replay.apply(part.content)  # whatever becomes of the others
                 elif part.kind == PATCHES:
                     pending.append(part.content)
+                elif part.kind == SECTION:
+                    store.take_section(part.content)
                 elif part.kind == COMMIT:
                     replay.finish()
                     self._take_commit(part, pending, replay)

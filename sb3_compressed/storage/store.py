@@ -231,7 +231,7 @@ class Store:
                     self.apply_commit(told, [*pending, patches], replay)
                     pending, committed = [], segment.end
                 elif record.kind == SECTION:
-                    self._take_section(record.content)
+                    self.take_section(record.content)
                 elif record.kind == SEALED and limit is None and not is_growing:
                     raise CorruptStorage(f"the segment after {segment.path} is missing")
         finally:
@@ -268,7 +268,12 @@ class Store:
         self.values.update(told.get("values", {}))
         self.codecs.update(told.get("codecs", {}))
 
-    def _take_section(self, content: NDArray[np.uint8]) -> None:
+    def take_section(self, content: NDArray[np.uint8]) -> None:
+        """Take in a section.
+
+        :raises StorageError: if it has to be known and is not
+        :raises CorruptStorage: if it has no name
+        """
         name = section_name(content)
         if name[:1].isupper():
             raise StorageError(f"{self.log.folder} has the section {name!r}, which needs a newer version to be read")
