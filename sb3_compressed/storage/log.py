@@ -287,26 +287,36 @@ class Log:
         description = () if self.describe is None else (self.describe(),)
         self._begin(description, is_snapshot=False, room=self.room)
 
-    def write_snapshot(self, snapshot: Iterable[tuple[int, bytes]]) -> None:
+    def write_snapshot(self, snapshot: Iterable[tuple[int, bytes]], *, previous: Segment | None = None) -> None:
         """Write a segment from which on the whole state can be read.
 
         :param snapshot: kinds and contents of its records
+        :param previous: the segment of another log that it follows, if it is the first one of a copy
         :raises StorageError: as :meth:`segment_to_write`
         :raises OSError: if the disk does not take it; the log goes on with the segment before
         """
-        self._begin(snapshot, is_snapshot=True)
+        self._begin(snapshot, is_snapshot=True, previous=previous)
         for other in self._replaced:
             self._path(other).unlink(missing_ok=True)
         self._replaced = ()
 
-    def _begin(self, records: Iterable[tuple[int, bytes]], *, is_snapshot: bool, room: int = 0) -> None:
+    def _begin(
+        self,
+        records: Iterable[tuple[int, bytes]],
+        *,
+        is_snapshot: bool,
+        room: int = 0,
+        previous: Segment | None = None,
+    ) -> None:
         self._check_writable()
         self._settle()
         path = self._path(self._next)
         unfinished = path.with_suffix(f".{UNFINISHED}")
         unfinished.unlink(missing_ok=True)
         before = self._last
-        segment = Segment.create(unfinished, self._next, self._identity, previous=before, is_snapshot=is_snapshot)
+        segment = Segment.create(
+            unfinished, self._next, self._identity, previous=before or previous, is_snapshot=is_snapshot
+        )
         try:
             for kind, content in records:
                 segment.append(kind, content)
@@ -374,7 +384,8 @@ class Log:
                     with open(source, "rb") as whole, open(target, "wb") as part:
                         copy_bytes(whole, part, source.stat().st_size)
             copy._next, copy._identity = self._next, self._identity
-            copy.write_snapshot(snapshot)
+            # What comes later to the last segment, which may be shared, is of no concern there.
+            copy.write_snapshot(snapshot, previous=self.last)
         finally:
             copy.close()
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from sb3_compressed.errors import CorruptPayload, CorruptStorage, StorageError
 from sb3_compressed.storage.lock import FolderLock
-from sb3_compressed.storage.log import Log
+from sb3_compressed.storage.log import SEALED, Log
 from sb3_compressed.storage.segment import Record, Segment
 from sb3_compressed.storage.state import COMMIT, PATCHES, SECTION, Replay, split_commit
 from sb3_compressed.storage.store import MANIFEST, Manifest, Store
@@ -100,6 +100,8 @@ class _Reader:
         """
         snapshots = [index for index, segment in enumerate(self.segments) if segment.is_snapshot]
         start = snapshots[-1] if snapshots else 0
+        if not snapshots:
+            self.damages.append(f"{self.log.folder} has no snapshot that can be read")
         chain = self._chain(start)
         # The snapshot is all that is needed, unless it is damaged.
         n_damages = len(self.damages)
@@ -113,7 +115,7 @@ class _Reader:
         for index, segment in enumerate(used):
             if index and segment.number != used[index - 1].number + 1:
                 self.is_behind_damage = True
-            self._read(segment, _limit(used, index))
+            self._read(segment, _limit(used, index), is_last=segment is used[-1])
         self._finish(used)
         return self.store
 
@@ -146,7 +148,7 @@ class _Reader:
                 break
         raise CorruptStorage(f"{self.log.folder}: no file says what it is of: {'; '.join(self.damages)}")
 
-    def _read(self, segment: Segment, limit: int | None) -> None:
+    def _read(self, segment: Segment, limit: int | None, *, is_last: bool) -> None:
         store, pending, n_damages = self.store, [], len(self.damages)
         replay = self._replay(self.is_covered)
         for part in segment.undamaged_records(limit):
@@ -161,6 +163,8 @@ class _Reader:
                     replay.apply(part.content)  # whatever becomes of the others
                 elif part.kind == PATCHES:
                     pending.append(part.content)
+                elif part.kind == SEALED and is_last:
+                    self.damages.append(f"the segment after {segment.path} is missing")
                 elif part.kind == SECTION:
                     store.take_section(part.content)
                 elif part.kind == COMMIT:
@@ -233,9 +237,9 @@ class _Reader:
 
 def _limit(segments: list[Segment], index: int) -> int | None:
     """Return where a segment ends, if the one that follows it says so."""
-    if index + 1 < len(segments) and segments[index + 1].number == segments[index].number + 1:
-        return segments[index + 1].previous_end
-    return None
+    after = segments[index + 1] if index + 1 < len(segments) else None
+    is_told = after is not None and after.previous_id == segments[index].id != 0
+    return after.previous_end if after is not None and is_told else None
 
 
 def damaged_slots(store: Store, name: str) -> tuple[NDArray[np.bool_], list[str]]:

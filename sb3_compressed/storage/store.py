@@ -585,7 +585,10 @@ class Manifest:
         """
         try:
             told = json.loads(content)
-            plans = {name: ArrayPlan(tuple(plan[0]), *plan[1:]) for name, plan in told["arrays"].items()}
+            plans = {
+                name: ArrayPlan(tuple(shape), dtype, is_table, *is_ring)
+                for name, (shape, dtype, is_table, *is_ring) in told["arrays"].items()
+            }
             for each, plan in plans.items():
                 plan.zeros()
                 if plan.is_table and plan.dtype != "<i8":
