@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,8 @@ from numpy.typing import NDArray
 from sb3_compressed.errors import CorruptPayload, CorruptStorage, StorageError
 from sb3_compressed.storage.lock import FolderLock
 from sb3_compressed.storage.log import SEALED, Log
-from sb3_compressed.storage.segment import Record, Segment
-from sb3_compressed.storage.state import COMMIT, PATCHES, SECTION, Replay, split_commit
+from sb3_compressed.storage.segment import MAX_NBYTES, Record, Segment, record_nbytes
+from sb3_compressed.storage.state import COMMIT, PATCHES, SECTION, Replay, commit_nbytes, split_commit
 from sb3_compressed.storage.store import MANIFEST, Manifest, Store
 
 __all__ = ["DamagedStore", "damaged_slots", "open_damaged"]
@@ -112,9 +111,13 @@ class _Reader:
         self.store = self._empty_store(used)
         self.is_covered = [np.full(len(array), is_whole) for array in self.store.arrays.values()]
         self.is_behind_damage = len(self.damages) > n_damages
+        #: Of commits since the last one that was whole, at most.
+        self.damaged_nbytes = 0
         for index, segment in enumerate(used):
             if index and segment.number != used[index - 1].number + 1:
                 self.is_behind_damage = True
+                is_one = segment.number == used[index - 1].number + 2
+                self.damaged_nbytes += segment.previous_end if is_one else MAX_NBYTES
             self._read(segment, _limit(used, index), is_last=segment is used[-1])
         self._finish(used)
         return self.store
@@ -149,35 +152,63 @@ class _Reader:
         raise CorruptStorage(f"{self.log.folder}: no file says what it is of: {'; '.join(self.damages)}")
 
     def _read(self, segment: Segment, limit: int | None, *, is_last: bool) -> None:
-        store, pending, n_damages = self.store, [], len(self.damages)
         replay = self._replay(self.is_covered)
+        is_snapshot = segment.is_snapshot and segment.id != 0
+        if is_snapshot:
+            self._take_snapshot_values(segment, limit)
+        pending: list[NDArray[np.uint8]] = []
+        damaged_from: int | None = None
         for part in segment.undamaged_records(limit):
             if isinstance(part, CorruptStorage):
                 self.damages.append(str(part))
-                self.is_behind_damage = True
+                self.is_behind_damage |= not is_snapshot
+                damaged_from = segment.end if damaged_from is None else damaged_from
                 continue
+            if damaged_from is not None:
+                self.damaged_nbytes += part.offset - damaged_from
+                damaged_from = None
             try:
-                if part.kind == MANIFEST:
-                    self._take_manifest(Manifest.parse(part.content.tobytes(), str(segment.path)), segment)
-                elif part.kind == PATCHES and segment.is_snapshot and segment.id:
+                if part.kind == PATCHES and is_snapshot:
                     replay.apply(part.content)  # whatever becomes of the others
                 elif part.kind == PATCHES:
                     pending.append(part.content)
-                elif part.kind == SEALED and is_last:
-                    self.damages.append(f"the segment after {segment.path} is missing")
-                elif part.kind == SECTION:
-                    store.take_section(part.content)
-                elif part.kind == COMMIT:
-                    replay.finish()
+                elif part.kind == COMMIT and not is_snapshot:
                     self._take_commit(part, pending, replay)
                     pending = []
+                elif part.kind == MANIFEST and not is_snapshot:
+                    self._take_manifest(Manifest.parse(part.content.tobytes(), str(segment.path)), segment)
+                elif part.kind == SECTION:
+                    self.store.take_section(part.content)
+                elif part.kind == SEALED and is_last:
+                    self.damages.append(f"the segment after {segment.path} is missing")
             except CorruptStorage as error:
                 self.damages.append(f"{segment.path}: {error}")
-                self.is_behind_damage, pending = True, []
+                self.is_behind_damage, pending = not is_snapshot or self.is_behind_damage, []
         replay.finish()
-        if segment.is_snapshot and segment.id and len(self.damages) == n_damages:
-            self.is_behind_damage = False
         self.end = segment.end
+
+    def _take_snapshot_values(self, segment: Segment, limit: int | None) -> None:
+        """Take in what the first or the last record of a snapshot tells, before its patches: they are newer."""
+        found: tuple[dict[str, Any], dict[str, int]] | None = None
+        for part in segment.undamaged_records(limit):
+            if isinstance(part, CorruptStorage) or part.kind not in (MANIFEST, COMMIT):
+                continue  # which is reported with the patches
+            try:
+                if part.kind == MANIFEST:
+                    manifest = Manifest.parse(part.content.tobytes(), str(segment.path))
+                    self.log.ids.update(manifest.segments)
+                    found = manifest.values, manifest.codecs
+                else:
+                    told, _ = split_commit(part.content)
+                    found = told.get("values", {}), told.get("codecs", {})
+            except CorruptStorage as error:
+                self.damages.append(f"{segment.path}: {error}")
+        if found is None:
+            self.is_behind_damage = True
+        else:
+            self._lose_rows_up_to(found[0].get("pos"))
+            self.store.values, self.store.codecs = found
+            self.is_behind_damage = False
 
     def _replay(self, is_covered: list[NDArray[np.bool_]]) -> Replay:
         store = self.store
@@ -187,10 +218,9 @@ class _Reader:
         self.log.ids.update(manifest.segments)
         if segment.id == 0:  # version 1 has the values in a commit
             return
-        self._lose_rows_up_to(manifest.values.get("pos"), ())
+        self._lose_rows_up_to(manifest.values.get("pos"))
         self.store.values, self.store.codecs = manifest.values, manifest.codecs
-        if not segment.is_snapshot:
-            self.is_behind_damage = False
+        self.is_behind_damage = False
 
     def _take_commit(self, record: Record, pending: list[NDArray[np.uint8]], replay: Replay) -> None:
         store = self.store
@@ -198,31 +228,35 @@ class _Reader:
         if not self.is_behind_damage:
             store.apply_commit(told, [*pending, patches], replay)
             return
+        replay.finish()
         before = store.values.get("pos")
         is_written = [np.zeros(len(array), np.bool_) for array in store.arrays.values()]
         own = self._replay(is_written)
         store.apply_commit(told, [*pending, patches], own)
         own.finish()
+        after, store.values["pos"] = store.values.get("pos"), before
+        if type(after) is int and store.n_ring_rows:
+            self._lose_rows_up_to((after - own.n_ring_rows) % store.n_ring_rows)
         for covered, written in zip(self.is_covered, is_written, strict=True):
             covered |= written
-        after, store.values["pos"] = store.values.get("pos"), before
-        written_rows = [np.flatnonzero(is_written[number]) for number in store.ring_numbers[:1]]
-        self._lose_rows_up_to(after, *written_rows)
         if after is not None:
             store.values["pos"] = after
         self.is_behind_damage = False
 
-    def _lose_rows_up_to(self, pos: Any, written: Iterable[int]) -> None:
+    def _lose_rows_up_to(self, pos: Any) -> None:
         """Note that the rows before the one that is written next were written by commits that are damaged.
 
-        :param written: rows of these that are known all the same
+        They are lost unless a later commit writes them again. All rows are where there may have been a lap of them.
         """
         before, n_rows = self.store.values.get("pos"), self.store.n_ring_rows
-        if not (type(pos) is type(before) is int and 0 <= pos < max(n_rows, 1) and 0 <= before < max(n_rows, 1)):
+        may_be_lap = self.damaged_nbytes >= n_rows * record_nbytes(commit_nbytes(self.store.ring_row_nbytes))
+        self.damaged_nbytes = 0
+        if not (type(pos) is type(before) is int and 0 <= pos < n_rows and 0 <= before < n_rows):
             return
-        rows = (before + np.arange((pos - before) % max(n_rows, 1))) % max(n_rows, 1)
-        self.store.lost_rows[np.setdiff1d(rows, np.asarray(written, dtype=np.int64))] = True
-        self.store.lost_rows[np.asarray(written, dtype=np.int64)] = False
+        n_lost = (pos - before) % n_rows
+        rows = (before + np.arange(n_rows if n_lost and may_be_lap else n_lost)) % n_rows
+        for number in self.store.ring_numbers:
+            self.is_covered[number][rows] = False
 
     def _finish(self, used: list[Segment]) -> None:
         store = self.store

@@ -32,9 +32,10 @@ __all__ = [
     "RING",
     "SECTION",
     "Replay",
+    "commit_nbytes",
     "commit_record",
-    "pack_ring_row",
     "pack_patch",
+    "pack_ring_row",
     "rows_of_chunk",
     "section_name",
     "section_record",
@@ -110,6 +111,11 @@ def commit_record(values: Mapping[str, Any], patches: Iterable[bytes] = ()) -> b
     return b"".join([SIZE.pack(len(data)), data, *patches])
 
 
+def commit_nbytes(row_nbytes: int) -> int:
+    """Return the bytes that the content of a ``COMMIT`` record has at least which tells a row of the ring."""
+    return SIZE.size + PATCH.size + row_nbytes
+
+
 def split_commit(content: NDArray[np.uint8]) -> tuple[dict[str, Any], NDArray[np.uint8]]:
     """Return the values of a ``COMMIT`` record and its patches.
 
@@ -161,6 +167,8 @@ class Replay:
         self._ring = [arrays[number] for number in self._ring_numbers]
         self._row_nbytes = sum(array[:1].nbytes for array in self._ring)
         self._n_rows = min((len(array) for array in self._ring), default=0)
+        #: How many rows of the ring were written as a whole.
+        self.n_ring_rows = 0
         # Rows of the ring that are not written yet: one after the other, they would take most of the time.
         self._rows: list[int] = []
         self._data: list[bytes] = []
@@ -191,6 +199,7 @@ class Replay:
     def _collect(self, row: int, data: bytes, how: int) -> int:
         if row >= self._n_rows or len(data) != self._row_nbytes or how != STORED:
             raise CorruptStorage(f"a patch of {len(data)} bytes of row {row} does not fit")
+        self.n_ring_rows += 1
         self._rows.append(row)
         self._data.append(data)
         if len(self._rows) == MAX_COLLECTED:

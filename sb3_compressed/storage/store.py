@@ -253,6 +253,11 @@ class Store:
         """How many rows these have."""
         return self._n_ring_rows
 
+    @property
+    def ring_row_nbytes(self) -> int:
+        """How many bytes a row of all of these has."""
+        return sum(self.arrays[name][:1].nbytes for name in self._ring_names)
+
     def apply_commit(self, told: Mapping[str, Any], patches: Iterable[NDArray[np.uint8]], replay: Replay) -> None:
         """Take in a commit.
 
