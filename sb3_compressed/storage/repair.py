@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,7 @@ from sb3_compressed.storage.lock import FolderLock
 from sb3_compressed.storage.log import SEALED, Log
 from sb3_compressed.storage.segment import MAX_NBYTES, Record, Segment, record_nbytes
 from sb3_compressed.storage.state import COMMIT, PATCHES, SECTION, Replay, commit_nbytes, split_commit
-from sb3_compressed.storage.store import MANIFEST, Manifest, Store
+from sb3_compressed.storage.store import MANIFEST, ArrayPlan, Manifest, Store
 
 __all__ = ["DamagedStore", "damaged_slots", "open_damaged"]
 
@@ -143,7 +146,8 @@ class _Reader:
             for part in segment.undamaged_records():
                 if isinstance(part, Record) and part.kind == MANIFEST:
                     manifest = Manifest.parse(part.content.tobytes(), str(segment.path))
-                    store = DamagedStore(self.log, manifest.about, manifest.plans, {}, {})
+                    plans = manifest.plans if segment.id else _with_ring(manifest.plans)
+                    store = DamagedStore(self.log, manifest.about, plans, {}, {})
                     store.arrays = {name: plan.zeros() for name, plan in store.plans.items()}
                     store.damages = self.damages
                     store.lost_rows = np.zeros(store.n_ring_rows, np.bool_)
@@ -156,6 +160,8 @@ class _Reader:
         is_snapshot = segment.is_snapshot and segment.id != 0
         if is_snapshot:
             self._take_snapshot_values(segment, limit)
+        # Version 1 begins each segment with a snapshot that does not tell rows of zeros.
+        may_be_snapshot = segment.id == 0
         pending: list[NDArray[np.uint8]] = []
         damaged_from: int | None = None
         for part in segment.undamaged_records(limit):
@@ -163,6 +169,7 @@ class _Reader:
                 self.damages.append(str(part))
                 self.is_behind_damage |= not is_snapshot
                 damaged_from = segment.end if damaged_from is None else damaged_from
+                may_be_snapshot = False
                 continue
             if damaged_from is not None:
                 self.damaged_nbytes += part.offset - damaged_from
@@ -173,8 +180,10 @@ class _Reader:
                 elif part.kind == PATCHES:
                     pending.append(part.content)
                 elif part.kind == COMMIT and not is_snapshot:
+                    if may_be_snapshot:
+                        self._begin_with_zeros()
                     self._take_commit(part, pending, replay)
-                    pending = []
+                    pending, may_be_snapshot = [], False
                 elif part.kind == MANIFEST and not is_snapshot:
                     self._take_manifest(Manifest.parse(part.content.tobytes(), str(segment.path)), segment)
                 elif part.kind == SECTION:
@@ -209,6 +218,11 @@ class _Reader:
             self._lose_rows_up_to(found[0].get("pos"))
             self.store.values, self.store.codecs = found
             self.is_behind_damage = False
+
+    def _begin_with_zeros(self) -> None:
+        for array, covered in zip(self.store.arrays.values(), self.is_covered, strict=True):
+            array[...], covered[...] = 0, True
+        self.is_behind_damage, self.damaged_nbytes = False, 0
 
     def _replay(self, is_covered: list[NDArray[np.bool_]]) -> Replay:
         store = self.store
@@ -267,6 +281,15 @@ class _Reader:
         if not last.is_writable:
             last.end = self.end
         store.drop_damaged_codecs()
+
+
+def _with_ring(plans: Mapping[str, ArrayPlan]) -> dict[str, ArrayPlan]:
+    """Return plans of version 1, which does not tell which arrays are of the ring: those of as many rows as most."""
+    lengths = Counter(plan.shape[:1] for plan in plans.values())
+    return {
+        name: dataclasses.replace(plan, is_ring=plan.shape[:1] == lengths.most_common(1)[0][0])
+        for name, plan in plans.items()
+    }
 
 
 def _limit(segments: list[Segment], index: int) -> int | None:
