@@ -420,7 +420,11 @@ class Log:
 
     def flush(self) -> None:
         """Return when all that was written outlives a power cut."""
-        self.segment_to_write().flush()
+        self._check_writable()
+        self._settle()
+        if self.last.is_writable:  # else nothing was written since it was opened
+            self.last.settle()
+            self.last.flush()
 
     def release(self) -> None:
         """Let others write to the folder, and go on reading."""
