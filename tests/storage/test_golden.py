@@ -45,8 +45,9 @@ def test_of_a_damaged_folder_of_each_version_a_repair_keeps_what_is_whole(golden
                 warnings.simplefilter("ignore", UserWarning)  # it tells what was damaged
                 buffer = load_checkpoint(folder, device="cpu", repair=True)
                 resumed = writer.new_buffer(storage=folder, resume=True, repair=True)
-            report = buffer.repair_report
-            assert report.dropped.tolist() == resumed.repair_report.dropped.tolist()
+            report, of_resumed = buffer.repair_report, resumed.repair_report
+            assert of_resumed is not None
+            assert report.dropped.tolist() == of_resumed.dropped.tolist()
             is_dropped = np.zeros((writer.ROWS, writer.N_ENVS), np.bool_)
             is_dropped[tuple(report.dropped.T)] = True
             last = buffer.pos + (writer.ROWS if buffer.full else 0)

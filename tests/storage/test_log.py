@@ -279,6 +279,20 @@ def test_a_log_that_was_opened_and_not_written_to_is_as_it_was(tmp_path: Path) -
         assert contents(tmp_path) == before, f"after {n_records} records were read"
 
 
+def test_a_flush_begins_no_segment(tmp_path: Path) -> None:
+    log = new_log(tmp_path)
+    log.flush()
+    log.write_snapshot([(1, b"snapshot")])
+    log.flush()
+    log.close()
+    before = contents(tmp_path)
+    log = opened(tmp_path, writable=True)
+    log.flush()
+    log.close()
+    assert contents(tmp_path) == before
+    assert names(tmp_path) == ["00000000.log", "00000001.log", "00000002.log"]
+
+
 def test_what_is_left_unfinished_is_cleaned_up(tmp_path: Path) -> None:
     new_log(tmp_path, 2).close()
     (tmp_path / "00000009.unfinished").write_bytes(b"left by a crash")

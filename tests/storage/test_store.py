@@ -1078,7 +1078,7 @@ def test_mixed_files_of_copies_are_one_of_the_two_or_refused(
             store.write_snapshot()
     if not is_original_open:
         store.close()
-    shutil.copytree(*folders)
+    shutil.copytree(folders[0], folders[1])
     if not is_original_open:
         store = Store.open(folders[0], writable=True)
     expected = []
@@ -1289,7 +1289,7 @@ def test_nothing_is_lost_where_nothing_is_damaged(ending: str, writable: bool, t
     end(store)
     before = contents(tmp_path)
     damaged = open_damaged(tmp_path, writable=writable)
-    assert (damaged.damages, damaged.lost_rows.any()) == ([], False)
+    assert (damaged.damages, bool(damaged.lost_rows.any())) == ([], False)
     assert lost_numbers(damaged, 13) == []
     damaged.close()
     assert contents(tmp_path) == before
@@ -1355,7 +1355,7 @@ def test_a_damaged_snapshot_and_a_missing_file_cost_what_was_in_both(tmp_path: P
         for position in damaged_bytes:
             damage(snapshot, position)
         damaged = open_damaged(tmp_path / "store", writable=False)
-        assert (damaged.lost_rows.any(), damaged.values["number"]) == (False, 10)
+        assert (bool(damaged.lost_rows.any()), damaged.values["number"]) == (False, 10)
         assert damaged.arrays["numbers"].tolist() == [9, 10, 7, 8]
         assert lost_numbers(damaged, 10) == [9], "of which the slot was there"
         damaged.close()
