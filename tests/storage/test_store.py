@@ -480,14 +480,18 @@ def test_what_was_committed_is_there_without_closing(tmp_path: Path, small_segme
     store.close()
 
 
-@pytest.mark.parametrize("what", ["a commit", "a new segment"])
-def test_after_an_interrupt_what_is_committed_counts(what: str, tmp_path: Path, small_segments: None) -> None:
+@pytest.mark.parametrize("what", ["a commit", "a commit of several records", "a new segment"])
+def test_after_an_interrupt_what_is_committed_counts(
+    what: str, tmp_path: Path, small_segments: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if what == "a commit of several records":
+        monkeypatch.setattr(store_module, "MAX_COMMIT_NBYTES", 0)
     store, number = create(tmp_path / "store"), 0
     while store.log.last.number <= 1:
         number += 1
         commit_number(store, number)
     store.close()
-    if what == "a commit":
+    if what != "a new segment":
         number = 2
     for interrupt in interrupts(store_module, log_module, slots_module):
         folder = tmp_path / f"{interrupt.n_lines}"
