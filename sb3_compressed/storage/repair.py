@@ -107,13 +107,13 @@ class _Reader:
         chain = self._chain(start)
         # The snapshot is all that is needed, unless it is damaged.
         n_damages = len(self.damages)
-        is_whole = bool(snapshots) and not any(
-            isinstance(part, CorruptStorage) for part in chain[0].undamaged_records(_limit(chain, 0))
-        )
+        damage = _snapshot_damage(chain[0], _limit(chain, 0)) if snapshots else None
+        is_whole = bool(snapshots) and damage is None
         used = chain if is_whole else [*self.segments[:start], *chain]
         self.store = self._empty_store(used)
         self.is_covered = [np.full(len(array), is_whole) for array in self.store.arrays.values()]
         self.is_behind_damage = len(self.damages) > n_damages
+        self.damages += [] if damage is None else [damage]
         #: Of commits since the last one that was whole, at most.
         self.damaged_nbytes = 0
         for index, segment in enumerate(used):
@@ -274,6 +274,7 @@ class _Reader:
 
     def _finish(self, used: list[Segment]) -> None:
         store = self.store
+        store.damages = [*dict.fromkeys(self.damages)]
         for number in store.ring_numbers:
             store.lost_rows |= ~self.is_covered[number]
         self.log.start_from(used)
@@ -281,6 +282,16 @@ class _Reader:
         if not last.is_writable:
             last.end = self.end
         store.drop_damaged_codecs()
+
+
+def _snapshot_damage(segment: Segment, limit: int | None) -> str | None:
+    """Return the first thing that is wrong with a snapshot, which may lack its end."""
+    has_commit = False
+    for part in segment.undamaged_records(limit):
+        if isinstance(part, CorruptStorage):
+            return str(part)
+        has_commit |= part.kind == COMMIT
+    return None if has_commit else f"{segment.path} is damaged: it has no whole snapshot"
 
 
 def _with_ring(plans: Mapping[str, ArrayPlan]) -> dict[str, ArrayPlan]:
