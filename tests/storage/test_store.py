@@ -1320,6 +1320,61 @@ def test_every_damaged_byte_costs_what_is_in_its_record(n_commits: int, ending: 
     assert most_lost == 1
 
 
+@pytest.mark.parametrize("seed", range(40))
+def test_whatever_is_damaged_no_row_is_wrong(seed: int, tmp_path: Path) -> None:
+    rng = np.random.default_rng(seed)
+    n_commits, n_rows = int(rng.integers(3, 60)), int(rng.integers(2, 24))
+    store = tiny_store(tmp_path, 0, n_rows=n_rows)
+    for number in range(1, n_commits + 1):
+        commit_tiny(store, number)
+        chance = rng.random()
+        if chance < 0.1:
+            store.write_snapshot()
+        elif chance < 0.15:
+            store.log.begin_segment()
+        elif chance < 0.2:
+            (crash if rng.random() < 0.5 else Store.close)(store)
+            store = Store.open(tmp_path, writable=True)
+    (crash if rng.random() < 0.5 else Store.close)(store)
+    for _ in range(rng.integers(1, 4)):
+        path = sorted(tmp_path.glob("*.log"))[rng.integers(len(list(tmp_path.glob("*.log"))))]
+        content = bytearray(path.read_bytes())
+        start = int(rng.integers(len(content)))
+        if rng.random() < 0.5:
+            content[start] ^= 1 << int(rng.integers(8))
+        else:
+            # To its very end would be what a killed process leaves.
+            nbytes = min(int(rng.integers(1, 1000)), len(content) - 1 - start)
+            content[start : start + nbytes] = bytes(nbytes)
+        path.write_bytes(content)
+    try:
+        damaged = open_damaged(tmp_path, writable=True)
+    except CorruptStorage:
+        return  # nothing of it can be read
+    lost = lost_numbers(damaged, n_commits)
+    assert damaged.damages or damaged_slots(damaged, "table")[1] or not lost
+    damaged.arrays["table"][damaged_slots(damaged, "table")[0]] = 0
+    damaged.write_snapshot()
+    damaged.close()
+    Store.open(tmp_path).close()
+
+
+@pytest.mark.parametrize("n_zeros", [0, 3000])
+@pytest.mark.parametrize("n_commits", [3, 13])
+def test_a_snapshot_that_is_cut_short_is_put_together_from_other_files(
+    n_commits: int, n_zeros: int, tmp_path: Path
+) -> None:
+    tiny_store(tmp_path, n_commits).close()
+    path = newest_segment(tmp_path)
+    whole = path.read_bytes()
+    for cut in range(HEADER_NBYTES, len(whole), 7):
+        path.write_bytes(whole[:cut] + bytes(n_zeros))
+        damaged = open_damaged(tmp_path, writable=False)
+        assert any(str(path) in line for line in damaged.damages)
+        assert lost_numbers(damaged, n_commits) == []
+        damaged.close()
+
+
 def test_a_repaired_store_is_gone_on_with(tmp_path: Path) -> None:
     crash(tiny_store(tmp_path, 8))
     path = tmp_path / "00000001.log"
