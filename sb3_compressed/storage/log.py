@@ -370,7 +370,7 @@ class Log:
     def copy_to(self, folder: Path, numbers: Iterable[int], snapshot: Iterable[tuple[int, bytes]]) -> None:
         """Make a log in a new folder that shares some segments with this one, and has another one behind them.
 
-        :param snapshot: as for :meth:`start_segment`
+        :param snapshot: as for :meth:`write_snapshot`
         :raises StorageError: if the folder is not empty
         :raises OSError: if the disk does not take it
         """

@@ -106,13 +106,12 @@ class _Reader:
             self.damages.append(f"{self.log.folder} has no snapshot that can be read")
         chain = self._chain(start)
         # The snapshot is all that is needed, unless it is damaged.
-        n_damages = len(self.damages)
         damage = _snapshot_damage(chain[0], _limit(chain, 0)) if snapshots else None
         is_whole = bool(snapshots) and damage is None
-        used = chain if is_whole else [*self.segments[:start], *chain]
+        used = chain if is_whole else [*self._before(chain[0]), *chain]
         self.store = self._empty_store(used)
         self.is_covered = [np.full(len(array), is_whole) for array in self.store.arrays.values()]
-        self.is_behind_damage = len(self.damages) > n_damages
+        self.is_behind_damage = False
         self.damages += [] if damage is None else [damage]
         #: Of commits since the last one that was whole, at most.
         self.damaged_nbytes = 0
@@ -140,6 +139,23 @@ class _Reader:
                 break
             chain.append(segment)
         return chain
+
+    def _before(self, snapshot: Segment) -> list[Segment]:
+        """Return the segments before a snapshot that it refers to, not those of another copy of the buffer."""
+        older = [segment for segment in self.segments if segment.number < snapshot.number]
+        first = next((part for part in snapshot.undamaged_records() if isinstance(part, Record)), None)
+        if snapshot.id == 0:
+            return older
+        ids = {snapshot.number - 1: snapshot.previous_id}
+        is_told = first is not None and first.kind == MANIFEST
+        if first is not None and is_told:
+            ids |= Manifest.parse(first.content.tobytes(), str(snapshot.path)).segments
+        self.damages += [
+            f"{segment.path} is of a copy of this buffer that was written to as well"
+            for segment in older
+            if ids.get(segment.number, segment.id) != segment.id
+        ]
+        return [each for each in older if ids.get(each.number, 0 if is_told else each.id) == each.id]
 
     def _empty_store(self, used: list[Segment]) -> DamagedStore:
         for segment in reversed(used):
