@@ -1485,6 +1485,30 @@ def test_files_of_another_buffer_are_not_taken_for_its_own(tmp_path: Path) -> No
     damaged.close()
 
 
+def test_files_of_another_copy_are_not_taken_for_its_own(tmp_path: Path) -> None:
+    """Though they have the same number and offsets."""
+    crash(tiny_store(tmp_path / "a", 3))
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    for name, first in (("a", 4), ("b", 8)):
+        store = Store.open(tmp_path / name, writable=True)
+        for number in range(first, first + 2):
+            commit_tiny(store, number)
+        store.write_snapshot()
+        crash(store)
+    shutil.copy(tmp_path / "b" / "00000002.log", tmp_path / "a" / "00000002.log")
+    snapshot = newest_segment(tmp_path / "a")
+    for position in range(HEADER_NBYTES, snapshot.stat().st_size, 11):
+        damage(snapshot, position)
+        damaged = open_damaged(tmp_path / "a", writable=False)
+        assert any(
+            "is of a copy of this buffer" in line for line in (*damaged.damages, *damaged_slots(damaged, "table")[1])
+        )
+        is_lost = damaged_slots(damaged, "table")[0][:, 0] | damaged.lost_rows
+        assert {3, 0} <= {*np.flatnonzero(is_lost).tolist()}, position
+        damaged.close()
+        damage(snapshot, position)
+
+
 def test_what_is_written_to_is_not_repaired(tmp_path: Path) -> None:
     store = create(tmp_path)
     for writable in (False, True):
