@@ -5,9 +5,10 @@
 Each holds a ring of steps, of which every one brings a payload for each of four environments, in one transaction, and
 takes the place of an old one. Measured are that transaction, reading what a batch of 256 transitions needs (the frames
 of an observation and of the next one), opening it again, and the files after several laps, as the operating system
-counts them. Then processes are killed while they write (``kill -9``) and the last step that they had reported is looked for; and single
-bits of the files are flipped and all of the content is read: is it right, an error, other bytes (which only checksums
-of one's own would find), or the end of the process? Durations are those of this machine, to compare with one another.
+counts them. Then processes are killed while they write (``kill -9``) and the last step that they had reported is looked
+for; and single bits of the files are flipped and all of the content is read: is it right, an error, other bytes (which
+only checksums of one's own would find), or the end of the process? Durations are those of this machine, to compare with
+one another.
 The log does more than the others in its transaction: it finds out which payloads are there already, and writes slots.
 """
 

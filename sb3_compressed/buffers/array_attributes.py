@@ -1,7 +1,7 @@
 """``ArrayAttribute`` and ``ArrayDict``: assigning a plain array writes to the array that the buffer has.
 
-SB3's buffers keep plain arrays, so ``buffer.observations = array`` is fine there. Here, a plain array in the place of one
-that keeps compressed slots would take all the memory that the buffer saves, and would be missing from its folder.
+SB3's buffers keep plain arrays, so ``buffer.observations = array`` is fine there. Here, a plain array in the place of
+one that keeps compressed slots would take all the memory that the buffer saves, and would be missing from its folder.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from sb3_compressed.buffers.resize import EPISODE_BEGINS, Resized, check_episode
 from sb3_compressed.buffers.vectors import VectorSlots
 from sb3_compressed.errors import CorruptPayload, CorruptStorage, StorageError
 from sb3_compressed.storage.checksum import checksum
-from sb3_compressed.storage.chunks import copy_changed, row_chunks
+from sb3_compressed.storage.chunks import copy_changed
 from sb3_compressed.storage.log import holds_log, place_in_log
 from sb3_compressed.storage.repair import DamagedStore, move_slots_from_damaged_files, open_damaged
 from sb3_compressed.storage.schema import ABOUT, check, check_values
@@ -216,11 +216,10 @@ def open_storage(
     if not resume:
         about, plans, values = state.about(buffer), state.plans(buffer), state.values(buffer)
         advice = "pass resume=True to go on with it, or overwrite=True to begin anew"
-        store = Store.create(folder, about, plans, values, overwrite=overwrite, advice=advice)
-        bind(buffer, store)
-        return store, None
-    report = None
-    rows = buffer.buffer_size
+        created = Store.create(folder, about, plans, values, overwrite=overwrite, advice=advice)
+        bind(buffer, created)
+        return created, None
+    report, rows = None, buffer.buffer_size
     store = (open_damaged if repair else Store.open)(folder, writable=True, rows=rows)
     try:
         if isinstance(store, DamagedStore):

@@ -76,7 +76,9 @@ def repair_store(store: DamagedStore) -> RepairReport:
     is_written[by_age] = True
     is_damaged &= is_written[:, np.newaxis]
     report = RepairReport(
-        dropped=np.array([(row, env) for row in by_age for env in np.flatnonzero(is_damaged[row])]).reshape(-1, 2),
+        dropped=np.array(
+            [(row, env) for row in by_age for env in np.flatnonzero(is_damaged[row])], dtype=np.int64
+        ).reshape(-1, 2),
         n_transitions=len(by_age) * n_envs,
         damages=tuple(dict.fromkeys(store.damages)),
     )

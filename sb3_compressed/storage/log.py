@@ -291,19 +291,27 @@ class Log:
         description = () if self.describe is None else (self.describe(),)
         self._begin(description, is_snapshot=False, room=self.room)
 
-    def write_snapshot(self, snapshot: Iterable[tuple[int, bytes]]) -> None:
+    def write_snapshot(self, snapshot: Iterable[tuple[int, bytes]], *, previous: Segment | None = None) -> None:
         """Write a segment from which on the whole state can be read.
 
         :param snapshot: kinds and contents of its records
+        :param previous: the segment of another log that it follows, if it is the first one of a copy
         :raises StorageError: as :meth:`segment_to_write`
         :raises OSError: if the disk does not take it; the log goes on with the segment before
         """
-        self._begin(snapshot, is_snapshot=True)
+        self._begin(snapshot, is_snapshot=True, previous=previous)
         for other in self._replaced:
             self._path(other).unlink(missing_ok=True)
         self._replaced = ()
 
-    def _begin(self, records: Iterable[tuple[int, bytes]], *, is_snapshot: bool, room: int = 0) -> None:
+    def _begin(
+        self,
+        records: Iterable[tuple[int, bytes]],
+        *,
+        is_snapshot: bool,
+        room: int = 0,
+        previous: Segment | None = None,
+    ) -> None:
         self._check_writable()
         self.check_lock()
         self._settle()
@@ -311,7 +319,9 @@ class Log:
         unfinished = path.with_suffix(f".{UNFINISHED}")
         unfinished.unlink(missing_ok=True)
         before = self._last
-        segment = Segment.create(unfinished, self._next, self._identity, previous=before, is_snapshot=is_snapshot)
+        segment = Segment.create(
+            unfinished, self._next, self._identity, previous=before or previous, is_snapshot=is_snapshot
+        )
         try:
             segment.append_many(records)
             if room:
@@ -366,7 +376,7 @@ class Log:
     def copy_to(self, folder: Path, numbers: Iterable[int], snapshot: Iterable[tuple[int, bytes]]) -> None:
         """Make a log in a new folder that shares some segments with this one, and has another one behind them.
 
-        :param snapshot: as for :meth:`start_segment`
+        :param snapshot: as for :meth:`write_snapshot`
         :raises StorageError: if the folder is not empty
         :raises OSError: if the disk does not take it
         """
@@ -381,7 +391,8 @@ class Log:
                         with create_regular_file(target) as part:
                             copy_bytes(whole, part, os.fstat(whole.fileno()).st_size)
             copy._next, copy._identity = self._next, self._identity
-            copy.write_snapshot(snapshot)
+            # What comes later to the last segment, which may be shared, is of no concern there.
+            copy.write_snapshot(snapshot, previous=self.last)
         finally:
             copy.close()
 
@@ -418,9 +429,9 @@ class Log:
         """Return when all that was written outlives a power cut."""
         self._check_writable()
         self._settle()
-        if self._own is not None and self._own is self._last:
-            self._own.settle()
-            self._own.flush()
+        if self.last.is_writable:  # else nothing was written since it was opened
+            self.last.settle()
+            self.last.flush()
         with contextlib.suppress(OSError):  # where folders cannot be opened
             flush_folder(self.folder)
         self.check_lock()

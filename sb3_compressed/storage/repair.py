@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import dataclasses
+from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +14,10 @@ from numpy.typing import NDArray
 from sb3_compressed.errors import CorruptPayload, CorruptStorage, StorageError
 from sb3_compressed.storage.chunks import addresses_in, row_chunks
 from sb3_compressed.storage.lock import FolderLock
-from sb3_compressed.storage.log import Log
-from sb3_compressed.storage.segment import Record, Segment
-from sb3_compressed.storage.state import COMMIT, PATCHES, Replay, split_commit
-from sb3_compressed.storage.store import MANIFEST, Manifest, Store
+from sb3_compressed.storage.log import SEALED, Log
+from sb3_compressed.storage.segment import MAX_NBYTES, Record, Segment, record_nbytes
+from sb3_compressed.storage.state import COMMIT, PATCHES, SECTION, Replay, commit_nbytes, split_commit
+from sb3_compressed.storage.store import MANIFEST, ArrayPlan, Manifest, Store
 from sb3_compressed.storage.verification import codec_of
 
 __all__ = ["DamagedStore", "damaged_slots", "move_slots_from_damaged_files", "open_damaged"]
@@ -136,21 +138,28 @@ class _Reader:
         """
         snapshots = [index for index, segment in enumerate(self.segments) if segment.is_snapshot]
         start = snapshots[-1] if snapshots else 0
+        if not snapshots:
+            self.damages.append(f"{self.log.folder} has no snapshot that can be read")
         chain = self._chain(start)
         # The snapshot is all that is needed, unless it is damaged.
-        n_damages = len(self.damages)
-        is_whole = bool(snapshots) and not any(
-            isinstance(part, CorruptStorage) for part in chain[0].undamaged_records(_limit(chain, 0))
-        )
-        used = chain if is_whole else [*self.segments[:start], *chain]
+        damage = _snapshot_damage(chain[0], _limit(chain, 0)) if snapshots else None
+        is_whole = bool(snapshots) and damage is None
+        used = chain if is_whole else [*self._before(chain[0]), *chain]
         self.store = self._empty_store(used)
-        #: Of each array, the rows that were read; ``None`` if the snapshot is whole, which has all of them.
-        self.is_covered = None if is_whole else [np.zeros(len(array), np.bool_) for array in self.store.arrays.values()]
-        self.is_behind_damage = len(self.damages) > n_damages
+        self.replay = self._replay(None)
+        self.is_covered: list[NDArray[np.bool_]] | None = None
+        if not is_whole:
+            self._track_coverage(is_covered=False)
+        self.is_behind_damage = False
+        self.damages += [] if damage is None else [damage]
+        #: Of commits since the last one that was whole, at most.
+        self.damaged_nbytes = 0
         for index, segment in enumerate(used):
             if index and segment.number != used[index - 1].number + 1:
                 self.is_behind_damage = True
-            self._read(segment, _limit(used, index))
+                is_one = segment.number == used[index - 1].number + 2
+                self.damaged_nbytes += segment.previous_end if is_one else MAX_NBYTES
+            self._read(segment, _limit(used, index), is_last=segment is used[-1])
         self._finish(used)
         return self.store
 
@@ -170,45 +179,114 @@ class _Reader:
             chain.append(segment)
         return chain
 
+    def _before(self, snapshot: Segment) -> list[Segment]:
+        """Return the segments before a snapshot that it refers to, not those of another copy of the buffer."""
+        older = [segment for segment in self.segments if segment.number < snapshot.number]
+        first = next((part for part in snapshot.undamaged_records() if isinstance(part, Record)), None)
+        if snapshot.id == 0:
+            return older
+        ids = {snapshot.number - 1: snapshot.previous_id}
+        is_told = first is not None and first.kind == MANIFEST
+        if first is not None and is_told:
+            ids |= Manifest.parse(first.content.tobytes(), str(snapshot.path)).segments
+        self.damages += [
+            f"{segment.path} is of a copy of this buffer that was written to as well"
+            for segment in older
+            if ids.get(segment.number, segment.id) != segment.id
+        ]
+        return [each for each in older if ids.get(each.number, 0 if is_told else each.id) == each.id]
+
     def _empty_store(self, used: list[Segment]) -> DamagedStore:
         for segment in reversed(used):
             for part in segment.undamaged_records():
                 if isinstance(part, Record) and part.kind == MANIFEST:
                     manifest = Manifest.parse(part.content.tobytes(), str(segment.path))
-                    store = DamagedStore(self.log, manifest.about, manifest.plans, {}, {})
+                    plans = manifest.plans if segment.id else _with_ring(manifest.plans)
+                    store = DamagedStore(self.log, manifest.about, plans, {}, {})
                     store.set_zeros(segment.path, self.rows)
                     store.damages = self.damages
                     store.lost_rows = np.zeros(store.n_ring_rows, np.bool_)
                     return store
         raise CorruptStorage(f"{self.log.folder}: no file says what it is of: {'; '.join(self.damages)}")
 
-    def _read(self, segment: Segment, limit: int | None) -> None:
+    def _read(self, segment: Segment, limit: int | None, *, is_last: bool) -> None:
+        is_snapshot = segment.is_snapshot and segment.id != 0
+        if is_snapshot:
+            self._take_snapshot_values(segment, limit)
+        # Version 1 begins each segment with a snapshot that does not tell rows of zeros.
+        may_be_snapshot = segment.id == 0
         pending: list[NDArray[np.uint8]] = []
-        n_damages = len(self.damages)
-        replay = self._replay(self.is_covered)
+        damaged_from: int | None = None
         for part in segment.undamaged_records(limit):
             if isinstance(part, CorruptStorage):
                 self.damages.append(str(part))
-                self.is_behind_damage = True
+                self.is_behind_damage |= not is_snapshot
+                damaged_from = segment.end if damaged_from is None else damaged_from
+                may_be_snapshot = False
                 continue
+            if damaged_from is not None:
+                self.damaged_nbytes += part.offset - damaged_from
+                damaged_from = None
             try:
-                if part.kind == MANIFEST:
-                    self._take_manifest(Manifest.parse(part.content.tobytes(), str(segment.path)), segment)
-                elif part.kind == PATCHES and segment.is_snapshot and segment.id:
-                    replay.apply(part.content)  # whatever becomes of the others
+                if part.kind == PATCHES and is_snapshot:
+                    self.replay.apply(part.content)  # whatever becomes of the others
                 elif part.kind == PATCHES:
                     pending.append(part.content)
-                elif part.kind == COMMIT:
-                    replay.finish()
-                    self._take_commit(part, pending, replay)
-                    pending = []
+                elif part.kind == COMMIT and not is_snapshot:
+                    if may_be_snapshot:
+                        self._begin_with_zeros()
+                    self._take_commit(part, pending)
+                    pending, may_be_snapshot = [], False
+                elif part.kind == MANIFEST and not is_snapshot:
+                    self._take_manifest(Manifest.parse(part.content.tobytes(), str(segment.path)), segment)
+                elif part.kind == SECTION:
+                    self.store.take_section(part.content)
+                elif part.kind == SEALED and is_last:
+                    self.damages.append(f"the segment after {segment.path} is missing")
             except CorruptStorage as error:
                 self.damages.append(f"{segment.path}: {error}")
-                self.is_behind_damage, pending = True, []
-        replay.finish()
-        if segment.is_snapshot and segment.id and len(self.damages) == n_damages:
-            self.is_behind_damage = False
+                self.is_behind_damage, pending = not is_snapshot or self.is_behind_damage, []
+        self.replay.finish()
         self.end = segment.end
+
+    def _take_snapshot_values(self, segment: Segment, limit: int | None) -> None:
+        """Take in what the first or the last record of a snapshot tells, before its patches: they are newer."""
+        found: tuple[dict[str, Any], dict[str, int]] | None = None
+        for part in segment.undamaged_records(limit):
+            if isinstance(part, CorruptStorage) or part.kind not in (MANIFEST, COMMIT):
+                continue  # which is reported with the patches
+            try:
+                if part.kind == MANIFEST:
+                    manifest = Manifest.parse(part.content.tobytes(), str(segment.path))
+                    self.log.ids.update(manifest.segments)
+                    found = manifest.values, manifest.codecs
+                else:
+                    told, _ = split_commit(part.content)
+                    found = told.get("values", {}), told.get("codecs", {})
+            except CorruptStorage as error:
+                self.damages.append(f"{segment.path}: {error}")
+        if found is None:
+            self.is_behind_damage = True
+        else:
+            self._lose_rows_up_to(found[0].get("pos"))
+            self.store.values, self.store.codecs = found
+            self.is_behind_damage = False
+
+    def _track_coverage(self, *, is_covered: bool) -> list[NDArray[np.bool_]]:
+        """Keep of each array which rows were read, from now on.
+
+        :param is_covered: whether all were until now
+        """
+        if self.is_covered is None:
+            self.replay.finish()
+            self.is_covered = [np.full(len(array), is_covered) for array in self.store.arrays.values()]
+            self.replay = self._replay(self.is_covered)
+        return self.is_covered
+
+    def _begin_with_zeros(self) -> None:
+        for array, covered in zip(self.store.arrays.values(), self._track_coverage(is_covered=True), strict=True):
+            array[...], covered[...] = 0, True
+        self.is_behind_damage, self.damaged_nbytes = False, 0
 
     def _replay(self, is_covered: list[NDArray[np.bool_]] | None) -> Replay:
         store = self.store
@@ -218,47 +296,53 @@ class _Reader:
         self.log.ids.update(manifest.segments)
         if segment.id == 0:  # version 1 has the values in a commit
             return
-        self._lose_rows_up_to(manifest.values.get("pos"), ())
+        self._lose_rows_up_to(manifest.values.get("pos"))
         self.store.values, self.store.codecs = manifest.values, manifest.codecs
-        if not segment.is_snapshot:
-            self.is_behind_damage = False
+        self.is_behind_damage = False
 
-    def _take_commit(self, record: Record, pending: list[NDArray[np.uint8]], replay: Replay) -> None:
+    def _take_commit(self, record: Record, pending: list[NDArray[np.uint8]]) -> None:
         store = self.store
         told, patches = split_commit(record.content)
         if not self.is_behind_damage:
-            store.apply_commit(told, [*pending, patches], replay)
+            store.apply_commit(told, [*pending, patches], self.replay)
             return
+        is_covered = self._track_coverage(is_covered=True)
+        self.replay.finish()
         before = store.values.get("pos")
         is_written = [np.zeros(len(array), np.bool_) for array in store.arrays.values()]
         own = self._replay(is_written)
         store.apply_commit(told, [*pending, patches], own)
         own.finish()
-        for covered, written in zip(self.is_covered or (), is_written, strict=self.is_covered is not None):
-            covered |= written
         after, store.values["pos"] = store.values.get("pos"), before
-        written_rows = [np.flatnonzero(is_written[number]) for number in store.ring_numbers[:1]]
-        self._lose_rows_up_to(after, *written_rows)
+        if type(after) is int and store.n_ring_rows:
+            self._lose_rows_up_to((after - own.n_ring_rows) % store.n_ring_rows)
+        for covered, written in zip(is_covered, is_written, strict=True):
+            covered |= written
         if after is not None:
             store.values["pos"] = after
         self.is_behind_damage = False
 
-    def _lose_rows_up_to(self, pos: Any, written: Iterable[int]) -> None:
+    def _lose_rows_up_to(self, pos: Any) -> None:
         """Note that the rows before the one that is written next were written by commits that are damaged.
 
-        :param written: rows of these that are known all the same
+        They are lost unless a later commit writes them again. All rows are where there may have been a lap of them.
         """
         before, n_rows = self.store.values.get("pos"), self.store.n_ring_rows
-        if not (type(pos) is type(before) is int and 0 <= pos < max(n_rows, 1) and 0 <= before < max(n_rows, 1)):
+        may_be_lap = self.damaged_nbytes >= n_rows * record_nbytes(commit_nbytes(self.store.ring_row_nbytes))
+        self.damaged_nbytes = 0
+        if not (type(pos) is type(before) is int and 0 <= pos < n_rows and 0 <= before < n_rows):
             return
-        rows = (before + np.arange((pos - before) % max(n_rows, 1))) % max(n_rows, 1)
-        self.store.lost_rows[np.setdiff1d(rows, np.asarray(written, dtype=np.int64))] = True
-        self.store.lost_rows[np.asarray(written, dtype=np.int64)] = False
+        n_lost = (pos - before) % n_rows
+        rows = (before + np.arange(n_rows if n_lost and may_be_lap else n_lost)) % n_rows
+        for number in self.store.ring_numbers if len(rows) else ():
+            self._track_coverage(is_covered=True)[number][rows] = False
 
     def _finish(self, used: list[Segment]) -> None:
         store = self.store
-        for number in store.ring_numbers if self.is_covered else ():
-            store.lost_rows |= ~self.is_covered[number]
+        store.damages = [*dict.fromkeys(self.damages)]
+        if self.is_covered is not None:
+            for number in store.ring_numbers:
+                store.lost_rows |= ~self.is_covered[number]
         self.log.start_from(used)
         last = used[-1]
         if not last.is_writable:
@@ -266,11 +350,30 @@ class _Reader:
         store.drop_damaged_codecs()
 
 
+def _snapshot_damage(segment: Segment, limit: int | None) -> str | None:
+    """Return the first thing that is wrong with a snapshot, which may lack its end."""
+    has_commit = False
+    for part in segment.undamaged_records(limit):
+        if isinstance(part, CorruptStorage):
+            return str(part)
+        has_commit |= part.kind == COMMIT
+    return None if has_commit else f"{segment.path} is damaged: it has no whole snapshot"
+
+
+def _with_ring(plans: Mapping[str, ArrayPlan]) -> dict[str, ArrayPlan]:
+    """Return plans of version 1, which does not tell which arrays are of the ring: those of as many rows as most."""
+    lengths = Counter(plan.shape[:1] for plan in plans.values())
+    return {
+        name: dataclasses.replace(plan, is_ring=plan.shape[:1] == lengths.most_common(1)[0][0])
+        for name, plan in plans.items()
+    }
+
+
 def _limit(segments: list[Segment], index: int) -> int | None:
     """Return where a segment ends, if the one that follows it says so."""
-    if index + 1 < len(segments) and segments[index + 1].number == segments[index].number + 1:
-        return segments[index + 1].previous_end
-    return None
+    after = segments[index + 1] if index + 1 < len(segments) else None
+    is_told = after is not None and after.previous_id == segments[index].id != 0
+    return after.previous_end if after is not None and is_told else None
 
 
 def damaged_slots(store: Store, name: str) -> tuple[NDArray[np.bool_], list[str]]:

@@ -1,11 +1,11 @@
 """The state of a buffer as a set of named arrays and some values, and as records of what changed in it.
 
-A *patch* is the new content of some rows of an array: the array's number (uint16), how its bytes are stored (uint16:
-0 as they are, 1 compressed by Zstandard, 2 all zero), how many bytes follow (uint32), the first row (uint64), the bytes of
-the rows, or the number of rows of zeros (uint64). The number 65535 stands for one row of each array of the ring, one
-after the other; the value ``pos`` is then the row behind it. A ``PATCHES`` record is patches one after the other. A
-``COMMIT`` record is the number of bytes of the values (uint32), the values as a JSON object (nothing where none
-changed), and patches; with it, it and all patches before it count. Its values are those that changed.
+A *patch* is the new content of some rows of an array: the array's number (uint16), how its bytes are stored (uint16: 0
+for as they are, 1 for compressed by Zstandard, 2 for all zero), how many bytes follow (uint32), the first row (uint64),
+and the bytes of the rows, or the number of rows of zeros (uint64). The number 65535 stands for one row of each array of
+the ring, one after the other; the value ``pos`` is then the row behind it. A ``PATCHES`` record is patches one after
+the other. A ``COMMIT`` record is the number of bytes of the values (uint32), the values as a JSON object (nothing where
+none changed), and patches; with it, it and all patches before it count. Its values are those that changed.
 
 A ``SECTION`` record is the length of a name (uint16), the name and content of its own format: how later versions add to
 the state. A reader that does not know a section skips it if its name begins with a lower-case letter, and refuses the
@@ -34,6 +34,7 @@ __all__ = [
     "RING",
     "SECTION",
     "Replay",
+    "commit_nbytes",
     "commit_record",
     "pack_patch",
     "pack_ring_row",
@@ -114,6 +115,11 @@ def commit_record(values: Mapping[str, Any], patches: Iterable[bytes] = ()) -> b
     return b"".join([SIZE.pack(len(data)), data, *patches])
 
 
+def commit_nbytes(row_nbytes: int) -> int:
+    """Return the bytes that the content of a ``COMMIT`` record has at least which tells a row of the ring."""
+    return SIZE.size + PATCH.size + row_nbytes
+
+
 def split_commit(content: NDArray[np.uint8]) -> tuple[dict[str, Any], NDArray[np.uint8]]:
     """Return the values of a ``COMMIT`` record and its patches.
 
@@ -164,6 +170,8 @@ class Replay:
         self._ring = [arrays[number] for number in self._ring_numbers]
         self._row_nbytes = sum(array[:1].nbytes for array in self._ring)
         self._n_rows = min((len(array) for array in self._ring), default=0)
+        #: How many rows of the ring were written as a whole.
+        self.n_ring_rows = 0
         # Rows of the ring that are not written yet: one after the other, they would take most of the time.
         self._rows: list[int] = []
         self._data: list[bytes] = []
@@ -194,6 +202,7 @@ class Replay:
     def _collect(self, row: int, data: bytes, how: int) -> int:
         if row >= self._n_rows or len(data) != self._row_nbytes or how != STORED:
             raise CorruptStorage(f"a patch of {len(data)} bytes of row {row} does not fit")
+        self.n_ring_rows += 1
         self._rows.append(row)
         self._data.append(data)
         if len(self._rows) == MAX_COLLECTED:

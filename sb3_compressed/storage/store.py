@@ -113,7 +113,7 @@ class Store:
 
     #: Bytes after which a segment is full, at most and at least. In between, it is a part of what is live: so are the
     #: bytes that nothing refers to any more, and the commits to be read when the folder is opened.
-    SEGMENT_NBYTES, MIN_SEGMENT_NBYTES = 64 << 20, 512 << 10
+    SEGMENT_NBYTES, MIN_SEGMENT_NBYTES = 64 << 20, 384 << 10
     SEGMENT_SHARE = 8
 
     def __init__(
@@ -137,7 +137,7 @@ class Store:
         #: Bytes after which the segment that is written to is full; 0 if that is not known yet.
         self._live_nbytes = self._full_at = 0
         self._n_commits = 0
-        #: Whether anything was committed since the last snapshot.
+        #: Whether this object committed anything since the last snapshot.
         self._has_commits = False
         log.describe = self._manifest
 
@@ -252,7 +252,7 @@ class Store:
                         raise CorruptStorage(f"{segment.path}, the record at byte {record.offset}: {error}") from error
                     pending, committed = [], segment.end
                 elif record.kind == SECTION:
-                    self._take_section(record.content)
+                    self.take_section(record.content)
                 elif record.kind == SEALED and limit is None and not is_growing:
                     raise CorruptStorage(f"the segment after {segment.path} is missing")
         finally:
@@ -263,7 +263,6 @@ class Store:
             committed = segment.start
         if limit is None:
             segment.end = committed
-        self._has_commits = not is_snapshot or self._has_commits
 
     def set_zeros(self, path: Path, rows: int) -> None:
         """Have arrays of zeros.
@@ -285,6 +284,11 @@ class Store:
         """How many rows these have."""
         return self._n_ring_rows
 
+    @property
+    def ring_row_nbytes(self) -> int:
+        """How many bytes a row of all of these has."""
+        return sum(self.arrays[name][:1].nbytes for name in self._ring_names)
+
     def apply_commit(self, told: Mapping[str, Any], patches: Iterable[NDArray[np.uint8]], replay: Replay) -> None:
         """Take in a commit.
 
@@ -300,7 +304,12 @@ class Store:
         self.values.update(told.get("values", {}))
         self.codecs.update(told.get("codecs", {}))
 
-    def _take_section(self, content: NDArray[np.uint8]) -> None:
+    def take_section(self, content: NDArray[np.uint8]) -> None:
+        """Take in a section.
+
+        :raises StorageError: if it has to be known and is not
+        :raises CorruptStorage: if it has no name
+        """
         name = section_name(content)
         if name[:1].isupper():
             raise StorageError(f"{self.log.folder} has the section {name!r}, which needs a newer version to be read")

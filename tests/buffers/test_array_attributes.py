@@ -27,7 +27,8 @@ def both(stream: Stream, **options: Any) -> tuple[Any, Any]:
     is_dict = isinstance(steps[0].obs, dict)
     cls: Any = CompressedDictReplayBuffer if is_dict else CompressedReplayBuffer
     ours = cls(30 * n_envs, space, action_space, "cpu", n_envs, **options)
-    theirs = (DictReplayBuffer if is_dict else ReplayBuffer)(30 * n_envs, space, action_space, "cpu", n_envs)
+    other: Any = DictReplayBuffer if is_dict else ReplayBuffer
+    theirs = other(30 * n_envs, space, action_space, "cpu", n_envs)
     for step in steps[:20]:
         step.add_to(ours)
         step.add_to(theirs)
@@ -72,7 +73,7 @@ def test_a_part_of_a_dict_that_is_replaced_is_written_to(stored: bool, tmp_path:
 
 def test_an_array_of_another_shape_is_refused(stream: Stream) -> None:
     ours, _ = both(stream)
-    with pytest.raises(ValueError, match="observations has the shape .* cannot be replaced by an array of shape"):
+    with pytest.raises(ValueError, match=r"observations has the shape .* cannot be replaced by an array of shape"):
         ours.observations = np.zeros((3, 4))
     assert isinstance(ours.observations, ArrayLike)
     assert np.array_equal(ours.observations[0], stream[-1][0].obs)

@@ -103,7 +103,7 @@ def test_who_wants_to_write_is_told_and_loses_nothing(folder: Path, tmp_path: Pa
 def write_on(folder: Path) -> None:
     """Add to a folder that can be written to no more after a while."""
     Store.SEGMENT_NBYTES = 30_000
-    buffer = writer.new_buffer(storage=folder)
+    buffer: Any = writer.new_buffer(storage=folder)
     number = 1
     while number <= N_STEPS or buffer._store.log.last.is_snapshot:  # until there is a file to go on with
         add_steps(buffer, number, number)

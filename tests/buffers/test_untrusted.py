@@ -312,6 +312,7 @@ def test_episodes_of_hindsight_are_within_the_ring(tmp_path: Path) -> None:
 def test_a_record_that_claims_to_be_long_takes_no_memory(images: Path, opener: crafted.Opener) -> None:
     """A payload of 4 GB that is not there, in a file with a hole."""
     from sb3_compressed.storage import segment as module
+    from sb3_compressed.storage.checksum import checksum
 
     path = max(images.glob("*.log"))
     segment = module.Segment(path)
@@ -321,7 +322,7 @@ def test_a_record_that_claims_to_be_long_takes_no_memory(images: Path, opener: c
     with open(path, "r+b") as file:
         file.truncate(end)
         file.seek(end)
-        file.write(checked + module.checksum(checked, module.RECORD_CHECKED ^ segment.id).to_bytes(8, "little")[:3])
+        file.write(checked + checksum(checked, module.RECORD_CHECKED ^ segment.id).to_bytes(8, "little")[:3])
     outcomes, nbytes = opened(opener, images)
     assert nbytes < 16 << 20
     assert {*outcomes.values()} == {"fine"}, "it was cut short"

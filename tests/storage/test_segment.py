@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import sys
 import threading
 from pathlib import Path
@@ -10,14 +11,17 @@ from typing import Any
 import numpy as np
 import programs
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from lines import interrupts
 
 from sb3_compressed.errors import CorruptStorage, StorageError
 from sb3_compressed.storage import segment as segment_module
 from sb3_compressed.storage.checksum import checksum
-from sb3_compressed.storage.segment import FORMAT_VERSION, Segment, record_nbytes
+from sb3_compressed.storage.segment import FORMAT_VERSION, Record, Segment, find_record, record_nbytes
 
-HEADER_NBYTES = 32
+COPY_NBYTES = 56
+HEADER_NBYTES = 2 * COPY_NBYTES
 NUMBER, IDENTITY = 7, 2**63 + 5
 
 # What could be taken for something else: nothing, zeros, the byte that ends records, and a record in a record.
@@ -57,6 +61,33 @@ def read_segment(path: Path) -> Told:
         return told_by(segment)
     finally:
         segment.close()
+
+
+def damages_of(path: Path) -> list[str]:
+    segment = Segment(path)
+    try:
+        return [*segment.damages()]
+    finally:
+        segment.close()
+
+
+def set_id(path: Path, own_id: int) -> None:
+    """Give an empty segment a certain id."""
+    fields = path.read_bytes()[: COPY_NBYTES - 8]
+    fields = fields[:24] + own_id.to_bytes(8, "little") + fields[32:]
+    put(path, 2 * (fields + checksum(fields).to_bytes(8, "little")))
+
+
+def version_1_record(kind: int, content: bytes) -> bytes:
+    """Return a record as version 1 of the format has it."""
+    fields = struct.pack("<QIB", checksum(content, kind << 32 | len(content)), len(content), kind)
+    return fields + checksum(fields, len(fields)).to_bytes(8, "little")[:3] + content + b"\xff"
+
+
+def version_1_segment(told: Told) -> bytes:
+    """Return a file as version 1 of the format has it."""
+    fields = struct.pack("<8sIIQ", b"SB3CMPR\n", 1, NUMBER, IDENTITY)
+    return fields + checksum(fields).to_bytes(8, "little") + b"".join(version_1_record(*record) for record in told)
 
 
 # -- reading back --------------------------------------------------------------------------------------------
@@ -295,14 +326,19 @@ def test_a_reader_waits_for_what_is_being_written(n_bytes: int, tmp_path: Path) 
 @pytest.mark.parametrize("n_zeros", [0, 100], ids=["as short as can be", "with room"])
 def test_every_flipped_bit_is_seen(n_zeros: int, tmp_path: Path) -> None:
     path = tmp_path / "segment"
-    write_segment(path, [b"", b"a", bytes(12), bytes(range(30)), b"\xff"])
+    told = write_segment(path, [b"", b"a", bytes(12), bytes(range(30)), b"\xff"])
     whole = path.read_bytes()
     for bit in range(8 * len(whole)):
         damaged = bytearray(whole + bytes(n_zeros))
         damaged[bit // 8] ^= 1 << bit % 8
         put(path, damaged)
-        with pytest.raises(CorruptStorage, match=str(path)):
-            read_segment(path)
+        if bit // 8 < HEADER_NBYTES:
+            assert read_segment(path) == told, "the other copy of the header is whole"
+            assert damages_of(path) == [f"{path} is damaged in one of the two copies of its header"]
+        else:
+            with pytest.raises(CorruptStorage, match=str(path)):
+                read_segment(path)
+            assert len(damages_of(path)) == 1
 
 
 def test_damage_is_seen_while_it_grows_too(tmp_path: Path) -> None:
@@ -325,14 +361,20 @@ def test_damage_is_seen_while_it_grows_too(tmp_path: Path) -> None:
 def test_zeros_in_the_middle_are_seen(nbytes: int, tmp_path: Path) -> None:
     """As a disk leaves them that lost a page."""
     path = tmp_path / "segment"
-    write_segment(path, [bytes(range(200))] * 5)
+    told = write_segment(path, [bytes(range(200))] * 5)
     whole = path.read_bytes()
     for start in range(len(whole) - nbytes):
         damaged = whole[:start] + bytes(nbytes) + whole[start + nbytes :]
         if damaged != whole:
             put(path, damaged)
-            with pytest.raises(CorruptStorage, match=str(path)):
-                read_segment(path)
+            # Of a header, one copy may be lost.
+            is_harmless = start + nbytes <= HEADER_NBYTES and not start < COPY_NBYTES < start + nbytes
+            if is_harmless:
+                assert read_segment(path) == told
+                assert len(damages_of(path)) == 1
+            else:
+                with pytest.raises(CorruptStorage, match=str(path)):
+                    read_segment(path)
 
 
 @pytest.mark.parametrize(
@@ -347,15 +389,235 @@ def test_other_files_are_refused_and_left_alone(content: bytes, writable: bool, 
     assert path.read_bytes() == content
 
 
-def test_another_version_is_refused_by_its_number(tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", [0, FORMAT_VERSION + 1, 2**32 - 1])
+@pytest.mark.parametrize("copies", [{0, 1}, {0}, {1}])
+def test_another_version_is_refused_by_its_number(copies: set[int], version: int, tmp_path: Path) -> None:
+    """Where one copy of the header is damaged, by the other one."""
     path = tmp_path / "segment"
     write_segment(path, [b"content"])
     whole = path.read_bytes()
-    start = whole[:8] + (FORMAT_VERSION + 1).to_bytes(4, "little") + whole[12:24]
-    put(path, start + checksum(start).to_bytes(8, "little") + whole[32:])
-    expected = f"{path} has version {FORMAT_VERSION + 1} of the format, known here is {FORMAT_VERSION}"
+    fields = whole[:8] + version.to_bytes(4, "little") + whole[12 : COPY_NBYTES - 8]
+    header = fields + checksum(fields).to_bytes(8, "little")
+    put(path, b"".join(header if k in copies else bytes(COPY_NBYTES) for k in range(2)) + whole[HEADER_NBYTES:])
+    expected = f"{path} has version {version} of the format, known here are 1 and {FORMAT_VERSION}"
     with pytest.raises(CorruptStorage, match=expected):
         Segment(path)
+
+
+def test_a_header_of_which_both_copies_are_damaged_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "segment"
+    write_segment(path, [b"content"])
+    whole = path.read_bytes()
+    for position in range(COPY_NBYTES):
+        damaged = bytearray(whole)
+        damaged[position] ^= 4
+        damaged[COPY_NBYTES + (position * 5 + 3) % COPY_NBYTES] ^= 1
+        for content in (damaged, whole[: COPY_NBYTES - 1], whole[:position]):
+            put(path, content)
+            with pytest.raises(CorruptStorage, match=str(path)):
+                Segment(path)
+
+
+# -- segments that are alike ---------------------------------------------------------------------------------
+
+
+def test_each_segment_has_an_id_of_its_own_and_knows_the_one_before(tmp_path: Path) -> None:
+    first = Segment.create(tmp_path / "first", 3, IDENTITY, is_snapshot=True)
+    first.append(1, b"content")
+    second = Segment.create(tmp_path / "second", 4, IDENTITY, previous=first)
+    third = Segment.create(tmp_path / "third", 4, IDENTITY, previous=first)
+    found = [Segment(tmp_path / name) for name in ("first", "second", "third")]
+    assert len({segment.id for segment in found} | {0}) == 4
+    assert [segment.number for segment in found] == [3, 4, 4]
+    assert [segment.is_snapshot for segment in found] == [True, False, False]
+    assert [(segment.previous_id, segment.previous_end) for segment in found] == [
+        (0, 0),
+        (first.id, first.end),
+        (first.id, first.end),
+    ]
+    for segment in (first, second, third, *found):
+        segment.close()
+
+
+def test_a_record_of_one_segment_does_not_pass_for_one_of_another(tmp_path: Path) -> None:
+    """Though number, identity, offsets and content are the same."""
+    paths = [tmp_path / name for name in "ab"]
+    for path in paths:
+        write_segment(path, [b"first", b"second", b"third"])
+    ours, theirs = (path.read_bytes() for path in paths)
+    start = HEADER_NBYTES
+    for index, content in enumerate([b"first", b"second", b"third"]):
+        end = start + record_nbytes(len(content))
+        put(paths[0], ours[:start] + theirs[start:end] + ours[end:])
+        with pytest.raises(CorruptStorage, match=f"{paths[0]} is damaged at byte {start}"):
+            read_segment(paths[0])
+        segment = Segment(paths[0])
+        kinds = [part.kind for part in segment.undamaged_records() if isinstance(part, Record)]
+        assert kinds == [kind_of(k) for k in range(3) if k != index]
+        segment.close()
+        start = end
+
+
+def test_ids_are_in_the_checksums_of_headers_and_contents(tmp_path: Path) -> None:
+    path = tmp_path / "segment"
+    for own_id in (1, 2**64 - 1, 0x123456789ABCDEF0):
+        path.unlink(missing_ok=True)
+        Segment.create(path, NUMBER, IDENTITY).close()
+        set_id(path, own_id)
+        segment = Segment(path, writable=True)
+        segment.append(9, b"content")
+        segment.seal()
+        fields = struct.pack("<QIB", checksum(b"content", (9 << 32 | 7) ^ own_id), 7, 9)
+        header = fields + checksum(fields, 13 ^ own_id).to_bytes(8, "little")[:3]
+        assert path.read_bytes()[HEADER_NBYTES:] == header + b"content\xff"
+
+
+# -- version 1 -----------------------------------------------------------------------------------------------
+
+
+def test_a_segment_of_version_1_is_read_and_gone_on_with(tmp_path: Path) -> None:
+    path = tmp_path / "segment"
+    told = [(kind_of(index), content) for index, content in enumerate(CONTENTS)]
+    path.write_bytes(version_1_segment(told))
+    segment = Segment(path, writable=True)
+    assert (segment.number, segment.identity, segment.id) == (NUMBER, IDENTITY, 0)
+    assert segment.is_snapshot, "each of its segments begins with one"
+    assert told_by(segment) == told
+    segment.append(6, b"sealed")
+    segment.seal()
+    assert path.read_bytes() == version_1_segment([*told, (6, b"sealed")])
+    assert damages_of(path) == []
+
+
+def test_every_flipped_bit_of_version_1_is_seen(tmp_path: Path) -> None:
+    path = tmp_path / "segment"
+    whole = version_1_segment([(1, b""), (2, b"content"), (3, bytes(5))])
+    path.write_bytes(whole)
+    for bit in range(8 * len(whole)):
+        damaged = bytearray(whole)
+        damaged[bit // 8] ^= 1 << bit % 8
+        put(path, damaged)
+        with pytest.raises(CorruptStorage, match=str(path)):
+            read_segment(path)
+
+
+# -- behind damage -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n_zeros", [0, 100], ids=["as short as can be", "with room"])
+def test_every_flipped_bit_costs_one_record(n_zeros: int, tmp_path: Path) -> None:
+    path = tmp_path / "segment"
+    told = write_segment(path, [b"", b"a", bytes(12), bytes(range(30)), b"\xff", b"\xff" * 20])
+    whole = path.read_bytes()
+    position = HEADER_NBYTES
+    for lost, (_, content) in enumerate(told):
+        for bit in range(8 * record_nbytes(len(content))):
+            damaged = bytearray(whole + bytes(n_zeros))
+            damaged[position + bit // 8] ^= 1 << bit % 8
+            put(path, damaged)
+            segment = Segment(path)
+            parts = [*segment.undamaged_records()]
+            segment.close()
+            found = [(part.kind, part.content.tobytes()) for part in parts if isinstance(part, Record)]
+            assert found == [record for k, record in enumerate(told) if k != lost]
+            [error] = [part for part in parts if isinstance(part, CorruptStorage)]
+            assert parts.index(error) == lost
+            assert str(path) in str(error)
+        position += record_nbytes(len(content))
+
+
+def test_what_was_cut_short_is_no_damage(tmp_path: Path) -> None:
+    path = tmp_path / "segment"
+    told = write_segment(path, [b"first", bytes(range(1, 100))])
+    whole = path.read_bytes()
+    for n_zeros in (0, 100):
+        put(path, whole[:-7] + bytes(n_zeros))
+        segment = Segment(path)
+        assert [
+            (part.kind, part.content.tobytes()) for part in segment.undamaged_records() if isinstance(part, Record)
+        ] == told[:1]
+        segment.close()
+        assert damages_of(path) == []
+
+
+def test_several_damaged_parts_are_all_told(tmp_path: Path) -> None:
+    path = tmp_path / "segment"
+    told = write_segment(path, [bytes([k]) * 50 for k in range(20)])
+    damaged = bytearray(path.read_bytes())
+    for k in (0, 5, 6, 19):
+        damaged[HEADER_NBYTES + k * record_nbytes(50) + 30] ^= 1
+    put(path, damaged)
+    segment = Segment(path)
+    parts = [*segment.undamaged_records()]
+    found = [(part.kind, part.content.tobytes()) for part in parts if isinstance(part, Record)]
+    assert found == [record for k, record in enumerate(told) if k not in (0, 5, 6, 19)]
+    assert len(parts) - len(found) >= 3, "two that are side by side may be one"
+    segment.close()
+
+
+@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(before=st.binary(max_size=80), content=st.binary(max_size=60), behind=st.binary(max_size=40))
+def test_a_record_is_found_behind_anything(before: bytes, content: bytes, behind: bytes) -> None:
+    data = np.frombuffer(before + version_1_record(5, content) + behind, np.uint8)
+    assert find_record(data, np.uint64(0)) == len(before)
+    assert find_record(data, np.uint64(1)) == -1, "of another segment"
+    assert find_record(data[: len(before) + record_nbytes(len(content)) - 1], np.uint64(0)) == -1
+
+
+# -- pieces --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("min_chunk", "chunk"), [(1, 4), (4, 16), (5, 300), (64, 1 << 20)])
+def test_it_does_not_matter_in_what_pieces_a_file_is_read(
+    min_chunk: int, chunk: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segment_module, "MIN_CHUNK", min_chunk)
+    monkeypatch.setattr(segment_module, "CHUNK", chunk)
+    path = tmp_path / "segment"
+    told = write_segment(path, [*CONTENTS * 3, bytes(range(256)) * 20, *CONTENTS * 20])
+    assert read_segment(path) == told
+    segment = Segment(path)
+    ends = [record.end for record in segment.records()]
+    for index in (0, 1, 30, len(ends) - 1):
+        assert told_by(segment, limit=ends[index]) == told[: index + 1]
+        assert segment.end == ends[index]
+        assert told_by(segment, start=ends[index]) == told[index + 1 :]
+    segment.close()
+
+
+def test_where_the_last_record_ends_can_be_stated(tmp_path: Path) -> None:
+    """What is behind that is of no concern, and may be damaged."""
+    path = tmp_path / "segment"
+    told = write_segment(path, [bytes([k]) * k for k in range(10)])
+    segment = Segment(path)
+    ends = [segment.start, *(record.end for record in segment.records())]
+    for n_records, end in enumerate(ends):
+        assert told_by(segment, limit=end) == told[:n_records]
+    for limit in {*range(segment.start, ends[-1] + 50)} - {*ends}:
+        with pytest.raises(CorruptStorage, match=str(path)):
+            told_by(segment, limit=limit)
+    segment.close()
+    put(path, path.read_bytes()[: ends[4]] + b"damaged" * 9)
+    segment = Segment(path)
+    assert told_by(segment, limit=ends[4]) == told[:4]
+    assert [*segment.damages(ends[4])] == []
+    assert len([*segment.damages()]) == 1
+    segment.close()
+
+
+def test_records_can_be_taken_back(tmp_path: Path) -> None:
+    path = tmp_path / "segment"
+    segment = Segment.create(path, NUMBER, IDENTITY)
+    segment.append(1, b"first")
+    end = segment.end
+    for content in (b"second", bytes(100_000)):
+        segment.append(2, content)
+    segment.truncate(end)
+    assert segment.end == end
+    assert read_segment(path) == [(1, b"first")]
+    segment.append(3, b"other")
+    segment.seal()
+    assert read_segment(path) == [(1, b"first"), (3, b"other")]
 
 
 LOOK_BEHIND_THE_END = """

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -39,19 +39,40 @@ RELAXED = settings(
 CODECS: list[LearningCodec] = [Delta(1), Delta(2), ZstdDict(3), Delta(1)]  # two of them equal, and still not one
 
 
+#: Of the segment that slots are written to first; a log begins with a snapshot.
+FIRST = 1
+
+
+def new_log(folder: Path, room: int = 100_000) -> Log:
+    log = Log.create(folder)
+    log.write_snapshot([])
+    log.begin_segment(room)
+    return log
+
+
 @pytest.fixture
 def log(tmp_path: Path) -> Iterator[Log]:
-    made = Log.create(tmp_path)
-    made.start_segment([], 100_000)
+    made = new_log(tmp_path)
     yield made
     made.close()
 
 
 def opened(folder: Path) -> Log:
-    """Open a log for reading."""
+    """Open a log for reading, of which all segments belong to the state."""
     log = Log.open(folder)
-    [*log.open_last(log.numbers()[-1]).records()]
+    for segment in log.open_chain():
+        assert [*segment.records()] or segment is log.last
+    for number in log.numbers():
+        segment = log.open_segment(number)
+        log.ids[number] = segment.id
+        segment.close()
     return log
+
+
+def keep(log: Log, numbers: list[int]) -> None:
+    """Delete all segments that there are but some."""
+    log.write_snapshot([])
+    log.keep(numbers)
 
 
 def assert_same_slots(found: Any, expected: list[Slot]) -> None:
@@ -147,8 +168,7 @@ def any_slots(draw: st.DrawFn) -> list[list[Slot]]:
 
 @pytest.fixture(scope="module")
 def common_log(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Log]:
-    made = Log.create(tmp_path_factory.mktemp("log"))
-    made.start_segment([], 1_000_000)
+    made = new_log(tmp_path_factory.mktemp("log"), 1_000_000)
     yield made
     made.close()
 
@@ -251,16 +271,16 @@ def test_all_that_a_slot_needs_is_in_its_segment(log: Log, tmp_path: Path) -> No
     stored = StoredSlots(log)
     slots = stacks(30, 200, CODECS[0])
     first = stored.write(slots[:10])
-    log.start_segment([], 100_000)
+    log.begin_segment(100_000)
     second = stored.write(slots[5:20])
-    log.start_segment([], 100_000)
+    log.begin_segment(100_000)
     third = stored.write(slots[15:])
-    assert {*(np.concatenate([first, second, third]) >> 32).tolist()} == {0, 1, 2}
+    assert {*(np.concatenate([first, second, third]) >> 32).tolist()} == {1, 2, 3}
     everything = np.concatenate([first, second, third])
     assert_same_slots(stored.load(everything), [*slots[:10], *slots[5:20], *slots[15:]])
     assert_gathers_what_is_loaded(stored, everything, 4)
     assert_gathers_what_is_loaded(stored, np.random.default_rng(1).permutation(everything), 4)
-    log.keep([1])
+    keep(log, [2, 3])
     reader = opened(tmp_path)
     for each in (stored.reader, SlotReader(reader)):
         left = np.concatenate([third, second])
@@ -274,10 +294,10 @@ def test_a_slot_of_a_segment_that_is_missing_is_named(way: str, log: Log, tmp_pa
     stored, written = StoredSlots(log), []
     for _ in range(3):
         written.append(stored.write([(CODECS[0], b"first", b"second")]))
-        log.start_segment([], 1000)
-    log.keep([0])
+        log.begin_segment(1000)
+    keep(log, [1])
     reader = opened(tmp_path)
-    with pytest.raises(CorruptPayload, match=r"00000001\.log is missing") as caught:
+    with pytest.raises(CorruptPayload, match=r"00000002\.log is missing") as caught:
         READERS[way](SlotReader(reader), np.concatenate([written[0], written[1]]))
     assert caught.value.index == 1
     reader.close()
@@ -287,12 +307,11 @@ FULL_DISK = """
 import resource, signal, sys
 from pathlib import Path
 from sb3_compressed.codecs.delta import Delta
-from sb3_compressed.storage.log import Log
 from sb3_compressed.storage.slots import StoredSlots
+from storage.test_slots import new_log, opened
 
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-log = Log.create(Path(sys.argv[1]))
-log.start_segment([], 1_000_000)
+log = new_log(Path(sys.argv[1]), 1_000_000)
 stored = StoredSlots(log)
 old, new = Delta(1), Delta(2)
 frames = [bytes([k]) * 300 for k in range(20)]
@@ -312,8 +331,7 @@ for free in (10, 100, 2000):
     print(stored.load(stored.write(small)).tolist() == small)
 print(stored.load(stored.write(more)).tolist() == more)
 log.close()
-log = Log.open(Path(sys.argv[1]))
-log.open_last(0)
+log = opened(Path(sys.argv[1]))
 print(StoredSlots(log).load(addresses).tolist() == slots)
 """
 
@@ -332,7 +350,7 @@ def test_what_learned_codecs_wrote_is_gathered(n_frames: int, log: Log, tmp_path
     stored, written = StoredSlots(log), []
     for number in range(3):
         if number:
-            log.start_segment([], 100_000)
+            log.begin_segment(100_000)
         slots: list[Slot] = []
         for _ in range(100):
             parts: list[Any] = [CODECS[rng.integers(3)]]
@@ -359,8 +377,9 @@ def test_gathered_payloads_stay_where_they_are(log: Log) -> None:
     assert found is not None
     expected = [*found.payloads]
     log.last.make_room(50_000_000)
-    log.start_segment([], 1000)
-    log.keep([])
+    keep(log, [])
+    log.begin_segment(1000)
+    keep(log, [])
     log.close()
     assert [ctypes.string_at(place, nbytes) for place, nbytes, _ in found.payloads.places.tolist()] == expected
 
@@ -455,7 +474,7 @@ def test_every_flipped_bit_of_a_slot_or_payload_is_seen(way: str, log: Log, tmp_
     start = log.last.next_offset
     addresses = stored.write(slots)
     end = log.last.end - 1
-    path = tmp_path / "00000000.log"
+    path = tmp_path / "00000001.log"
     where = re_escaped(path)
     n_flips = 0
     assert READERS[way](stored.reader, addresses) is not None
@@ -487,7 +506,7 @@ def test_every_flipped_bit_of_a_codec_is_seen(way: str, log: Log, tmp_path: Path
     stored.writer.place_of_codec(CODECS[0])
     end = log.last.end
     addresses = stored.write([(CODECS[0], b"first", b"second")])
-    path = tmp_path / "00000000.log"
+    path = tmp_path / "00000001.log"
     for _ in Damage(path).flipped(start, end):
         with pytest.raises((CorruptPayload, CorruptStorage), match=re_escaped(path)):
             READERS[way](SlotReader(log), addresses)
@@ -498,7 +517,7 @@ def test_it_is_told_which_slot_is_damaged(log: Log, tmp_path: Path) -> None:
     stored = StoredSlots(log)
     slots: list[Slot] = [(CODECS[0], bytes([k]) * 5, bytes([k]) * 7) for k in range(100, 110)]
     addresses = stored.write(slots)
-    path = tmp_path / "00000000.log"
+    path = tmp_path / "00000001.log"
     with open(path, "r+b", buffering=0) as file:
         os.pwrite(file.fileno(), b"!", path.read_bytes().index(bytes([106]) * 7))
     for read in READERS.values():
@@ -508,22 +527,29 @@ def test_it_is_told_which_slot_is_damaged(log: Log, tmp_path: Path) -> None:
             assert order[caught.value.index] == 6
 
 
-def part(data: bytes, offset: int) -> bytes:
+class At(NamedTuple):
+    """Where a part is: the offset in a segment, and the id of that."""
+
+    offset: int
+    segment_id: int
+
+
+def part(data: bytes, at: At, seed: int = 0) -> bytes:
     """Return bytes behind their checksum, as they are at an offset."""
-    return (checksum(data, offset) & 0xFFFFFFFF).to_bytes(4, "little") + data
+    return (checksum(data, (at.offset + seed) ^ at.segment_id) & 0xFFFFFFFF).to_bytes(4, "little") + data
 
 
-def payload_at(offset: int, content: bytes, codec: int, *, nbytes: int | None = None) -> bytes:
-    return part(struct.pack("<II", len(content) if nbytes is None else nbytes, codec) + content, offset)
+def payload_at(at: At, content: bytes, codec: int, *, nbytes: int | None = None) -> bytes:
+    return part(struct.pack("<II", len(content) if nbytes is None else nbytes, codec) + content, at)
 
 
-def slot_at(offset: int, places: list[int], *, n: int | None = None) -> bytes:
-    return part(struct.pack(f"<{1 + len(places)}I", len(places) if n is None else n, *places), offset + SLOT_SEED)
+def slot_at(at: At, places: list[int], *, n: int | None = None) -> bytes:
+    return part(struct.pack(f"<{1 + len(places)}I", len(places) if n is None else n, *places), at, SLOT_SEED)
 
 
-def append_part(log: Log, make: Callable[[int], bytes]) -> int:
-    """Append a record of one part, which is told its offset; return that."""
-    return log.segment_to_write().append(SLOTS, make(log.last.next_offset))
+def append_part(log: Log, make: Callable[[At], bytes]) -> int:
+    """Append a record of one part, which is told where it is; return the offset."""
+    return log.segment_to_write().append(SLOTS, make(At(log.last.next_offset, log.last.id)))
 
 
 def codec_record(log: Log, codec: Codec | None) -> int:
@@ -538,7 +564,7 @@ def test_parts_are_as_they_are_documented(log: Log) -> None:
     slot = append_part(log, lambda at: slot_at(at, [second, first, second]))
     plain = append_part(log, lambda at: payload_at(at, b"plain", 0))
     whole = append_part(log, lambda at: slot_at(at, [plain]))
-    found = SlotReader(log).load(np.array([address_of(0, slot), address_of(0, whole)]))
+    found = SlotReader(log).load(np.array([address_of(FIRST, slot), address_of(FIRST, whole)]))
     assert_same_slots(found, [(CODECS[0], b"", b"abc", b""), b"plain"])
 
 
@@ -549,7 +575,7 @@ def test_a_payload_does_not_pass_for_a_slot(way: str, log: Log) -> None:
     payload = append_part(log, lambda at: payload_at(at, b"abc", codec))
     like = append_part(log, lambda at: part(struct.pack("<III", 2, payload, payload), at))
     with pytest.raises(CorruptPayload):
-        READERS[way](SlotReader(log), np.array([address_of(0, like)]))
+        READERS[way](SlotReader(log), np.array([address_of(FIRST, like)]))
 
 
 # To be loaded, which tells what is wrong with them.
@@ -600,7 +626,7 @@ def test_what_makes_no_sense_is_refused_though_its_checksum_is_right(way: str, k
     as_slot = log.last.next_offset
     places = [] if n == 0 else [place.get(kind, as_slot if kind == "slot as payload" else first), second]
     slot = append_part(log, lambda at: slot_at(at, places, n=n))
-    addresses = np.array([address_of(0, slot)])
+    addresses = np.array([address_of(FIRST, slot)])
     if way == "gather" and kind in UNLIKE_TWO_LEARNED_PAYLOADS:
         assert SlotReader(log).gather(addresses, 2) is None
     else:
@@ -614,25 +640,24 @@ from pathlib import Path
 import numpy as np
 from sb3_compressed.codecs.delta import Delta
 from sb3_compressed.errors import CorruptPayload, CorruptStorage
-from sb3_compressed.storage.log import Log
 from sb3_compressed.storage.slots import SlotReader, StoredSlots
+from storage.test_slots import keep, new_log, opened
 
 folder, state = Path(sys.argv[1]), sys.argv[2]
-log = Log.create(folder)
+log = new_log(folder, 5_000_000)
 codec = Delta(1)
 written = []
 for number in range(4):
-    log.start_segment([], 5_000_000)
+    if number:
+        log.begin_segment(5_000_000)
     stored = StoredSlots(log)
     written += stored.write([(codec, bytes([k]) * 50, bytes([k + 1]) * 50) for k in range(50)]).tolist()
-log.keep([0, 2])
+keep(log, [1, 3, 4])
 reader = stored.reader
 if state == "reader":
-    other = Log.open(folder)
-    assert len([*other.open_last(3).records()]) == 2
-    reader = SlotReader(other)
+    reader = SlotReader(opened(folder))
     reader.load(np.array(written[:3] + written[-3:]))
-    log.start_segment([], 1000)
+    log.begin_segment(1000)
     log.close()
 elif state == "closed":
     reader.load(np.array(written[:3] + written[-3:]))
@@ -640,7 +665,7 @@ elif state == "closed":
 
 rng = np.random.default_rng(0)
 addresses = [-1, -(1 << 32), -(1 << 63), (1 << 63) - 1, 1 << 32, 1, 31, 32, 0xFFFFFFFF, 5 << 32]
-for number in (0, 1, 2, 3, 4, 1 << 20):
+for number in (0, 1, 2, 3, 4, 5, 6, 1 << 20):
     for most in (100, 6000, 5_000_000, 20_000_000, 1 << 32):
         addresses += [number << 32 | int(offset) for offset in rng.integers(0, most, 100)]
 addresses += [address + delta for address in written[::9] for delta in (-1, 1, 8, -100)]
@@ -681,16 +706,49 @@ def test_an_address_is_not_taken_for_that_of_a_payload(log: Log) -> None:
     [address] = stored.write([(CODECS[0], b"first", b"second")])
     for place in range(log.last.end):
         with pytest.raises(CorruptPayload):
-            stored.load(np.array([address, ~address_of(0, place)]))
+            stored.load(np.array([address, ~address_of(FIRST, place)]))
+
+
+@pytest.mark.parametrize("way", READERS)
+def test_slots_of_one_segment_do_not_pass_for_those_of_another(way: str, log: Log, tmp_path: Path) -> None:
+    """Though number, offsets and lengths are the same, as in a copy of the folder that was written to as well."""
+    other = new_log(tmp_path / "other")
+    addresses = []
+    for each, content in ((log, b"ours"), (other, b"else")):
+        stored = StoredSlots(each)
+        stored.writer.place_of_codec(CODECS[0])
+        start = each.last.next_offset
+        addresses.append(stored.write([(CODECS[0], content, content)]))
+    assert addresses[0].tolist() == addresses[1].tolist()
+    theirs = (tmp_path / "other" / "00000001.log").read_bytes()[start : other.last.end]
+    with open(tmp_path / "00000001.log", "r+b", buffering=0) as file:
+        os.pwrite(file.fileno(), theirs, start)
+    with pytest.raises(CorruptPayload, match=r"00000001\.log, the slot at byte \d+, is damaged"):
+        READERS[way](SlotReader(log), addresses[0])
+    assert_same_slots(SlotReader(other).load(addresses[1]), [(CODECS[0], b"else", b"else")])
+    other.close()
+
+
+def test_what_was_taken_back_is_written_again(log: Log) -> None:
+    stored = StoredSlots(log)
+    before = stored.write([(CODECS[0], b"before")])
+    end = log.last.end
+    slots: list[Slot] = [(CODECS[0], b"before"), (CODECS[1], b"first", b"second"), (CODECS[1], b"second", b"third")]
+    stored.write(slots)
+    log.last.truncate(end)
+    stored.writer.reset()
+    log.segment_to_write().append(9, bytes(3))
+    assert_same_slots(stored.load(stored.write(slots)), slots)
+    assert_same_slots(stored.load(before), slots[:1])
 
 
 def test_codecs_are_forgotten_with_their_segments(log: Log) -> None:
     stored = StoredSlots(log)
     places = [stored.writer.place_of_codec(CODECS[0])]
-    log.start_segment([], 1000)
+    log.begin_segment(1000)
     places.append(stored.writer.place_of_codec(CODECS[0]))
     codecs = [stored.reader.codec(place) for place in places]
-    stored.reader.forget_others([1])
+    stored.reader.forget_others([2])
     again = [stored.reader.codec(place) for place in places]
     assert again == codecs == [CODECS[0]] * 2
     assert [ours is theirs for ours, theirs in zip(again, codecs, strict=True)] == [False, True]

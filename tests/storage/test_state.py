@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import struct
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,11 +19,15 @@ from numpy.typing import NDArray
 from sb3_compressed.errors import CorruptStorage
 from sb3_compressed.storage import state
 from sb3_compressed.storage.state import (
-    apply_patches,
+    RING,
+    Replay,
     commit_record,
     pack_patch,
-    patches_of,
+    pack_ring_row,
     rows_of_chunk,
+    section_name,
+    section_record,
+    snapshot_patches,
     split_commit,
 )
 
@@ -43,6 +49,12 @@ def any_bits(shape: tuple[int, ...], dtype: str, seed: int = 0) -> NDArray[Any]:
     data = np.random.default_rng(seed).integers(0, 2 if dtype == "?" else 256, nbytes, np.uint8)
     data[: nbytes // 2] = 1  # of which some is compressed
     return data.view(dtype).reshape(shape)
+
+
+def apply_patches(data: NDArray[np.uint8], arrays: list[NDArray[Any]], ring: Sequence[int] = ()) -> None:
+    replay = Replay(arrays, ring)
+    replay.apply(data)
+    replay.finish()
 
 
 def rebuilt(patches: list[bytes], like: NDArray[Any]) -> NDArray[Any]:
@@ -116,23 +128,107 @@ def test_what_does_not_get_smaller_is_not_compressed() -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("chunk_nbytes", [1, 50, 1 << 20])
-def test_a_whole_array_is_told(
+def test_a_snapshot_tells_every_row_once(
     chunk_nbytes: int, shape: tuple[int, ...], dtype: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(state, "CHUNK_NBYTES", chunk_nbytes)
-    array = any_bits(shape, dtype)
-    assert rebuilt([*patches_of(0, array)], array).tobytes() == array.tobytes()
+    for array in (any_bits(shape, dtype), np.zeros(shape, dtype)):
+        found, counts = any_bits(shape, dtype, seed=2), np.zeros(len(array), int)
+        for patch in snapshot_patches(0, array):
+            covered = [np.zeros(len(array), np.bool_)]
+            replay = Replay([found], (), covered)
+            assert replay.apply(content(patch)) is None
+            counts += covered[0]
+        assert found.tobytes() == array.tobytes()
+        if array.nbytes:
+            assert (counts == 1).all()
 
 
-def test_of_a_whole_array_only_what_is_not_zero_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_of_zeros_take_hardly_any_bytes_in_a_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state, "CHUNK_NBYTES", 80)
     array = np.zeros((100, 5), np.float64)
     assert rows_of_chunk(array) == 2
-    assert [*patches_of(0, array)] == []
+    assert len(b"".join(snapshot_patches(0, array))) < 30
     array[31, 4], array[60, 0] = 1, -0.0
-    patches = [*patches_of(0, array)]
-    assert len(patches) == 2
-    assert rebuilt(patches, array).tobytes() == array.tobytes()
+    patches = [*snapshot_patches(0, array)]
+    assert len(patches) == 5
+    assert len(b"".join(patches)) < 2 * 80 + 5 * 30
+    target = any_bits(array.shape, "<f8")
+    apply_patches(content(*patches), [target])
+    assert target.tobytes() == array.tobytes()
+
+
+# -- rows of the ring ----------------------------------------------------------------------------------------
+
+
+def ring_arrays(seed: int = 0) -> list[NDArray[Any]]:
+    """Return arrays of which 0, 2 and 3 have a row for each step."""
+    plans = [((6, 2), "<f4"), ((9,), "u1"), ((6,), "?"), ((6, 2, 1), ">i8"), ((6, 0), "<f8")]
+    return [any_bits(shape, dtype, seed + k) for k, (shape, dtype) in enumerate(plans)]
+
+
+RING_NUMBERS = [0, 2, 3]
+
+
+def test_a_row_of_the_ring_is_one_patch() -> None:
+    source, target = ring_arrays(), ring_arrays(seed=10)
+    expected = [array.copy() for array in target]
+    replay = Replay(target, RING_NUMBERS)
+    for row in (4, 5, 0):
+        patch = pack_ring_row([source[number] for number in RING_NUMBERS], row)
+        assert len(patch) == 16 + 2 * 4 + 1 + 2 * 8
+        assert replay.apply(content(patch)) == (row + 1) % 6
+        for number in RING_NUMBERS:
+            expected[number][row] = source[number][row]
+    replay.finish()
+    assert [array.tobytes() for array in target] == [array.tobytes() for array in expected]
+
+
+def test_the_row_behind_the_last_one_of_a_ring_is_told() -> None:
+    source = ring_arrays()
+    ring = [source[number] for number in RING_NUMBERS]
+    replay = Replay(source, RING_NUMBERS)
+    assert replay.apply(content()) is None
+    assert replay.apply(content(pack_patch(0, source[0], 0, 3))) is None
+    assert replay.apply(content(*(pack_ring_row(ring, row) for row in (1, 2, 3)))) == 4
+    assert replay.apply(content(pack_ring_row(ring, 5), pack_patch(1, source[1], 0, 1))) == 0
+
+
+@RELAXED
+@given(data=st.data())
+def test_rows_of_the_ring_and_patches_count_in_the_order_in_which_they_came(data: st.DataObject) -> None:
+    expected, found = ring_arrays(), ring_arrays()
+    covered, is_covered = ([np.zeros(len(array), np.bool_) for array in expected] for _ in range(2))
+    replay = Replay(found, RING_NUMBERS, is_covered)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(state, "MAX_COLLECTED", data.draw(st.sampled_from([1, 3, 1000])))
+        for step in range(data.draw(st.integers(0, 12))):
+            patches = []
+            for k in range(data.draw(st.integers(0, 4))):
+                source = ring_arrays(seed=20 * step + k)
+                if data.draw(st.booleans()):
+                    row = data.draw(st.integers(0, 5))
+                    patches.append(pack_ring_row([source[number] for number in RING_NUMBERS], row))
+                    for number in RING_NUMBERS:
+                        expected[number][row] = source[number][row]
+                        covered[number][row] = True
+                    continue
+                number = data.draw(st.integers(0, 4))
+                first, last = sorted(data.draw(st.integers(0, len(source[number]))) for _ in range(2))
+                if data.draw(st.booleans()):
+                    source[number][first:last] = 0
+                    patches.append(struct.pack("<HHIQQ", number, 2, 8, first, last - first))
+                    covered[number][first:last] = True
+                else:
+                    patches.append(pack_patch(number, source[number], first, last))
+                    covered[number][first:last] |= source[number].nbytes > 0
+                expected[number][first:last] = source[number][first:last]
+            replay.apply(content(*patches))
+            if data.draw(st.booleans()):
+                replay.finish()
+        replay.finish()
+    assert [array.tobytes() for array in found] == [array.tobytes() for array in expected]
+    assert [rows.tolist() for rows in is_covered] == [rows.tolist() for rows in covered]
 
 
 @pytest.mark.parametrize("shape", [*SHAPES, (4, 3_000_000)])
@@ -171,7 +267,7 @@ def apply_or_refuse(data: bytes) -> bool:
     arrays = arrays_to_patch()
     plans = [(array.shape, array.dtype) for array in arrays]
     try:
-        apply_patches(content(data), arrays)
+        apply_patches(content(data), arrays, ring=[0, 1])
     except CorruptStorage:
         return True
     finally:
@@ -180,7 +276,7 @@ def apply_or_refuse(data: bytes) -> bool:
 
 
 def good_patches() -> list[bytes]:
-    """Return patches of all kinds: short ones, a compressed one, empty ones."""
+    """Return patches of all kinds: short ones, a compressed one, empty ones, of zeros, of a row of the ring."""
     arrays: list[Any] = [
         np.ones((20, 3), np.float32),
         np.arange(700).astype(np.uint8),
@@ -189,7 +285,13 @@ def good_patches() -> list[bytes]:
     ]
     patches = [pack_patch(k, array, 0, len(array)) for k, array in enumerate(arrays)]
     packed = zstandard.ZstdCompressor().compress(arrays[0].tobytes())
-    return [*patches, pack_patch(0, arrays[0], 5, 7), struct.pack("<HHIQ", 0, 1, len(packed), 0) + packed]
+    return [
+        *patches,
+        pack_patch(0, arrays[0], 5, 7),
+        struct.pack("<HHIQ", 0, 1, len(packed), 0) + packed,
+        *snapshot_patches(1, np.zeros(700, np.uint8)),
+        pack_ring_row(arrays[:2], 19),
+    ]
 
 
 def test_patches_that_make_sense_are_not_refused() -> None:
@@ -199,7 +301,7 @@ def test_patches_that_make_sense_are_not_refused() -> None:
     assert not apply_or_refuse(b"")
 
 
-@pytest.mark.parametrize("index", range(6))
+@pytest.mark.parametrize("index", range(8))
 def test_a_patch_cut_short_is_refused(index: int) -> None:
     before, patch = b"".join(good_patches()), good_patches()[index]
     for cut in range(1, len(patch)):
@@ -208,7 +310,7 @@ def test_a_patch_cut_short_is_refused(index: int) -> None:
             assert apply_or_refuse(before + patch[:cut])
 
 
-@pytest.mark.parametrize("index", range(6))
+@pytest.mark.parametrize("index", range(8))
 def test_a_flipped_bit_is_refused_or_a_number(index: int) -> None:
     patch = good_patches()[index]
     for bit in range(8 * len(patch)):
@@ -240,11 +342,36 @@ def test_a_flipped_bit_is_refused_or_a_number(index: int) -> None:
         (3, 0, 8, 0),
         (0, 1, 0, 0),
         (0, 1, 12, 0),
+        (RING, 0, 12, 0),
+        (RING, 0, 14, 0),
+        (RING, 0, 13, 20),
+        (RING, 0, 13, 2**64 - 1),
+        (RING, 1, 13, 0),
+        (RING, 2, 13, 0),
+        (RING, 2, 8, 0),
+        (RING, 0, 0, 0),
     ],
 )
 def test_patches_that_do_not_fit_are_refused(number: int, flag: int, nbytes: int, first: int) -> None:
     patch = struct.pack("<HHIQ", number, flag, nbytes, first) + bytes(min(nbytes, 1000))
     assert apply_or_refuse(patch)
+
+
+@pytest.mark.parametrize(
+    ("number", "first", "n_rows"),
+    [(0, 0, 21), (0, 20, 1), (0, 21, 0), (0, 5, 16), (0, 0, 2**64 - 1), (0, 2**63, 1), (2, 0, 1), (4, 0, 1)],
+)
+def test_zeros_that_do_not_fit_are_refused(number: int, first: int, n_rows: int) -> None:
+    patch = struct.pack("<HHIQQ", number, 2, 8, first, n_rows)
+    assert apply_or_refuse(patch)
+    for data in (patch[:-1], struct.pack("<HHIQ", 0, 2, 9, 0) + bytes(9), struct.pack("<HHIQ", 0, 2, 0, 0)):
+        assert apply_or_refuse(data)
+
+
+def test_rows_of_a_ring_are_refused_where_there_is_none() -> None:
+    arrays = arrays_to_patch()
+    with pytest.raises(CorruptStorage):
+        apply_patches(content(pack_ring_row(arrays[:2], 0)), arrays)
 
 
 @pytest.mark.parametrize(
@@ -276,7 +403,13 @@ def test_arbitrary_bytes_are_refused_or_harmless(data: bytes) -> None:
 @RELAXED
 @given(
     patches=st.lists(
-        st.tuples(st.integers(0, 5), st.integers(0, 2), st.integers(0, 30), st.integers(0, 25), st.binary(max_size=30)),
+        st.tuples(
+            st.sampled_from([0, 1, 2, 3, 4, RING]),
+            st.integers(0, 3),
+            st.integers(0, 30),
+            st.integers(0, 25),
+            st.binary(max_size=30),
+        ),
         max_size=4,
     )
 )
@@ -284,12 +417,30 @@ def test_arbitrary_patches_are_refused_or_harmless(patches: list[tuple[int, int,
     apply_or_refuse(b"".join(struct.pack("<HHIQ", *header) + data for *header, data in patches))
 
 
+@pytest.mark.parametrize("name", ["statistics", "Ä", "A" * 65535])
+@pytest.mark.parametrize("section", [b"", bytes(70_000)])
+def test_a_section_has_a_name(name: str, section: bytes) -> None:
+    assert section_name(content(section_record(name, section))) == name
+
+
+@pytest.mark.parametrize("record", [b"", b"\1", b"\0\0", b"\0\0name", b"\5\0name", b"\xff\xffname"])
+def test_sections_without_a_name_are_refused(record: bytes) -> None:
+    with pytest.raises(CorruptStorage, match="a section has no name"):
+        section_name(content(record))
+
+
+@RELAXED
+@given(record=st.binary(max_size=30))
+def test_arbitrary_records_are_refused_or_sections(record: bytes) -> None:
+    with contextlib.suppress(CorruptStorage):
+        assert isinstance(section_name(content(record)), str)
+
+
 @pytest.mark.parametrize(
     "record",
     [
         b"",
         b"\1\0\0",
-        b"\0\0\0\0",
         b"\2\0\0\0{",
         b"\xff\xff\xff\xff{}",
         b"\2\0\0\0[]",
