@@ -11,13 +11,23 @@ RIVALS := extra:zstd-3 torchrl:zlib-3 cpprb
 CODECS := auto delta zstd-dict zstd3 zstd-5 lz4-frame/0 igzip/1 gzip/6 rle-jit none cpprb torchrl:zlib-3 torchrl:zstd-3 \
 	extra:zstd3 extra:zstd-3 extra:zstd-5 extra:lz4-frame/0 extra:igzip1 extra:gzip6 extra:rle-jit extra:none
 
-.PHONY: demo test bench peers report docs pictures lint format clean
+.PHONY: demo test bounds fallbacks upstream bench peers report docs pictures lint format clean
 
 demo: $(VENV)/.installed  ## train DQN on Pong with a compressed replay buffer and compare the memory
 	$(BIN)/python examples/dqn_atari.py
 
 test: $(VENV)/.installed  ## run all tests
 	$(BIN)/python -m pytest -n auto --dist worksteal
+
+bounds: $(VENV)/.installed  ## run all tests, the fuzzers longer, with bounds checking in the kernels
+	NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$(abspath $(VENV))/bounds SB3_COMPRESSED_DAMAGES=1000 SB3_COMPRESSED_FOLDERS=1000 \
+		$(BIN)/python -m pytest -n auto --dist worksteal
+
+fallbacks: $(VENV)/.installed  ## run all tests without the mechanisms that depend on CPython's details
+	SB3_COMPRESSED_FORCE_FALLBACKS=1 $(BIN)/python -m pytest -n auto --dist worksteal
+
+upstream: $(VENV)/.installed  ## run the buffer tests of SB3 and sb3-contrib against the compressed buffers
+	$(BIN)/python tests/upstream/run.py
 
 bench: $(VENV)/.installed $(PEERS)/.installed  ## measure everything, some hours on two quiet cores
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[environments]'

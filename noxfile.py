@@ -35,6 +35,7 @@ def bounds(session: nox.Session) -> None:
         "NUMBA_BOUNDSCHECK": "1",
         "NUMBA_CACHE_DIR": str(Path(session.create_tmp()).absolute() / "kernels"),
         "SB3_COMPRESSED_DAMAGES": "1000",
+        "SB3_COMPRESSED_FOLDERS": "1000",
     }
     session.run("python", "-m", "pytest", "-n", "auto", "--dist", "worksteal", *session.posargs, env=env)
 
