@@ -15,8 +15,8 @@ from sb3_compressed.errors import CorruptPayload, CorruptStorage, StorageError
 from sb3_compressed.storage.chunks import addresses_in, row_chunks
 from sb3_compressed.storage.lock import FolderLock
 from sb3_compressed.storage.log import SEALED, Log
-from sb3_compressed.storage.segment import MAX_NBYTES, Record, Segment, record_nbytes
-from sb3_compressed.storage.state import COMMIT, PATCHES, SECTION, Replay, commit_nbytes, split_commit
+from sb3_compressed.storage.segment import Record, Segment
+from sb3_compressed.storage.state import COMMIT, PATCHES, SECTION, Replay, split_commit
 from sb3_compressed.storage.store import MANIFEST, ArrayPlan, Manifest, Store
 from sb3_compressed.storage.verification import codec_of
 
@@ -152,13 +152,9 @@ class _Reader:
             self._track_coverage(is_covered=False)
         self.is_behind_damage = False
         self.damages += [] if damage is None else [damage]
-        #: Of commits since the last one that was whole, at most.
-        self.damaged_nbytes = 0
         for index, segment in enumerate(used):
             if index and segment.number != used[index - 1].number + 1:
                 self.is_behind_damage = True
-                is_one = segment.number == used[index - 1].number + 2
-                self.damaged_nbytes += segment.previous_end if is_one else MAX_NBYTES
             self._read(segment, _limit(used, index), is_last=segment is used[-1])
         self._finish(used)
         return self.store
@@ -216,17 +212,12 @@ class _Reader:
         # Version 1 begins each segment with a snapshot that does not tell rows of zeros.
         may_be_snapshot = segment.id == 0
         pending: list[NDArray[np.uint8]] = []
-        damaged_from: int | None = None
         for part in segment.undamaged_records(limit):
             if isinstance(part, CorruptStorage):
                 self.damages.append(str(part))
                 self.is_behind_damage |= not is_snapshot
-                damaged_from = segment.end if damaged_from is None else damaged_from
                 may_be_snapshot = False
                 continue
-            if damaged_from is not None:
-                self.damaged_nbytes += part.offset - damaged_from
-                damaged_from = None
             try:
                 if part.kind == PATCHES and is_snapshot:
                     self.replay.apply(part.content)  # whatever becomes of the others
@@ -251,7 +242,7 @@ class _Reader:
 
     def _take_snapshot_values(self, segment: Segment, limit: int | None) -> None:
         """Take in what the first or the last record of a snapshot tells, before its patches: they are newer."""
-        found: tuple[dict[str, Any], dict[str, int]] | None = None
+        found: tuple[dict[str, Any], dict[str, int], int] | None = None
         for part in segment.undamaged_records(limit):
             if isinstance(part, CorruptStorage) or part.kind not in (MANIFEST, COMMIT):
                 continue  # which is reported with the patches
@@ -259,17 +250,18 @@ class _Reader:
                 if part.kind == MANIFEST:
                     manifest = Manifest.parse(part.content.tobytes(), str(segment.path))
                     self.log.ids.update(manifest.segments)
-                    found = manifest.values, manifest.codecs
+                    found = manifest.values, manifest.codecs, manifest.step
                 else:
                     told, _ = split_commit(part.content)
-                    found = told.get("values", {}), told.get("codecs", {})
+                    step = self.store.step if found is None else found[2]
+                    found = told.get("values", {}), told.get("codecs", {}), step
             except CorruptStorage as error:
                 self.damages.append(f"{segment.path}: {error}")
         if found is None:
             self.is_behind_damage = True
         else:
-            self._lose_rows_up_to(found[0].get("pos"))
-            self.store.values, self.store.codecs = found
+            self._lose_rows_up_to(found[2] + 1, found[0].get("pos"))
+            self.store.values, self.store.codecs, self.store.step = found
             self.is_behind_damage = False
 
     def _track_coverage(self, *, is_covered: bool) -> list[NDArray[np.bool_]]:
@@ -286,7 +278,7 @@ class _Reader:
     def _begin_with_zeros(self) -> None:
         for array, covered in zip(self.store.arrays.values(), self._track_coverage(is_covered=True), strict=True):
             array[...], covered[...] = 0, True
-        self.is_behind_damage, self.damaged_nbytes = False, 0
+        self.is_behind_damage = False
 
     def _replay(self, is_covered: list[NDArray[np.bool_]] | None) -> Replay:
         store = self.store
@@ -296,8 +288,8 @@ class _Reader:
         self.log.ids.update(manifest.segments)
         if segment.id == 0:  # version 1 has the values in a commit
             return
-        self._lose_rows_up_to(manifest.values.get("pos"))
-        self.store.values, self.store.codecs = manifest.values, manifest.codecs
+        self._lose_rows_up_to(manifest.step + 1, manifest.values.get("pos"))
+        self.store.values, self.store.codecs, self.store.step = manifest.values, manifest.codecs, manifest.step
         self.is_behind_damage = False
 
     def _take_commit(self, record: Record, pending: list[NDArray[np.uint8]]) -> None:
@@ -308,34 +300,40 @@ class _Reader:
             return
         is_covered = self._track_coverage(is_covered=True)
         self.replay.finish()
-        before = store.values.get("pos")
+        before, step_before = store.values.get("pos"), store.step
         is_written = [np.zeros(len(array), np.bool_) for array in store.arrays.values()]
         own = self._replay(is_written)
         store.apply_commit(told, [*pending, patches], own)
         own.finish()
-        after, store.values["pos"] = store.values.get("pos"), before
-        if type(after) is int and store.n_ring_rows:
-            self._lose_rows_up_to((after - own.n_ring_rows) % store.n_ring_rows)
+        after, store.values["pos"], step, store.step = store.values.get("pos"), before, store.step, step_before
+        self._lose_rows_up_to(own.first_step, after)
+        store.step = step
         for covered, written in zip(is_covered, is_written, strict=True):
             covered |= written
         if after is not None:
             store.values["pos"] = after
         self.is_behind_damage = False
 
-    def _lose_rows_up_to(self, pos: Any) -> None:
-        """Note that the rows before the one that is written next were written by commits that are damaged.
+    def _lose_rows_up_to(self, step: int | None, pos: Any) -> None:
+        """Note that the rows of steps in between were written by commits that are damaged.
 
-        They are lost unless a later commit writes them again. All rows are where there may have been a lap of them.
+        They are lost unless a later commit writes them again.
+
+        :param step: the next step that is known; ``None`` or 0 where rows are written without counting steps
+        :param pos: the row that is written next, by which they are found there
         """
-        before, n_rows = self.store.values.get("pos"), self.store.n_ring_rows
-        may_be_lap = self.damaged_nbytes >= n_rows * record_nbytes(commit_nbytes(self.store.ring_row_nbytes))
-        self.damaged_nbytes = 0
-        if not (type(pos) is type(before) is int and 0 <= pos < n_rows and 0 <= before < n_rows):
+        store, n_rows = self.store, self.store.n_ring_rows
+        before = store.values.get("pos")
+        if step:
+            first, n_lost = store.step + 1, step - store.step - 1
+        elif type(pos) is type(before) is int and 0 <= pos < n_rows and 0 <= before < n_rows:
+            first, n_lost = before, (pos - before) % n_rows
+        else:
             return
-        n_lost = (pos - before) % n_rows
-        rows = (before + np.arange(n_rows if n_lost and may_be_lap else n_lost)) % n_rows
-        for number in self.store.ring_numbers if len(rows) else ():
-            self._track_coverage(is_covered=True)[number][rows] = False
+        if n_rows and n_lost > 0:
+            rows = (first + np.arange(min(n_lost, n_rows))) % n_rows
+            for number in store.ring_numbers:
+                self._track_coverage(is_covered=True)[number][rows] = False
 
     def _finish(self, used: list[Segment]) -> None:
         store = self.store

@@ -368,7 +368,12 @@ MANIFEST = record(
         "about": mapping_of(anything),
         "arrays": mapping_of(array_plan),
     },
-    {"segments": segment_ids, "values": mapping_of(anything), "codecs": mapping_of(ADDRESS)},
+    {
+        "segments": segment_ids,
+        "values": mapping_of(anything),
+        "codecs": mapping_of(ADDRESS),
+        "step": integer(-1, (1 << 63) - 1),
+    },
 )
 COMMIT = record({}, {"values": mapping_of(anything), "codecs": mapping_of(ADDRESS)})
 

@@ -3,9 +3,11 @@
 A *patch* is the new content of some rows of an array: the array's number (uint16), how its bytes are stored (uint16: 0
 for as they are, 1 for compressed by Zstandard, 2 for all zero), how many bytes follow (uint32), the first row (uint64),
 and the bytes of the rows, or the number of rows of zeros (uint64). The number 65535 stands for one row of each array of
-the ring, one after the other; the value ``pos`` is then the row behind it. A ``PATCHES`` record is patches one after
-the other. A ``COMMIT`` record is the number of bytes of the values (uint32), the values as a JSON object (nothing where
-none changed), and patches; with it, it and all patches before it count. Its values are those that changed.
+the ring, one after the other. It has the number of a step in the place of the first row: higher than that of any step
+before, with the row as its remainder by the number of rows. The value ``pos`` is then the row behind it. A ``PATCHES``
+record is patches one after the other. A ``COMMIT`` record is the number of bytes of the values (uint32), the values as
+a JSON object (nothing where none changed), and patches; with it, it and all patches before it count. Its values are
+those that changed.
 
 A ``SECTION`` record is the length of a name (uint16), the name and content of its own format: how later versions add to
 the state. A reader that does not know a section skips it if its name begins with a lower-case letter, and refuses the
@@ -30,11 +32,11 @@ from sb3_compressed.storage.schema import check, load_json
 
 __all__ = [
     "COMMIT",
+    "MAX_STEP",
     "PATCHES",
     "RING",
     "SECTION",
     "Replay",
-    "commit_nbytes",
     "commit_record",
     "pack_patch",
     "pack_ring_row",
@@ -61,6 +63,8 @@ MIN_COMPRESSED_NBYTES = 1024
 CHUNK_NBYTES = 1 << 13
 #: Patches that a whole array has at least, if it has as many rows.
 MIN_CHUNKS = 32
+#: Steps are counted up to here.
+MAX_STEP = (1 << 63) - 1
 #: Rows of the ring that are collected before they are written to the arrays.
 MAX_COLLECTED = 1 << 12
 
@@ -76,10 +80,13 @@ def pack_patch(number: int, array: Any, first: int, last: int) -> bytes:
     return PATCH.pack(number, is_compressed, len(data), first) + data
 
 
-def pack_ring_row(arrays: Iterable[Any], row: int) -> bytes:
-    """Return a patch of one row of all arrays of the ring."""
+def pack_ring_row(arrays: Iterable[Any], row: int, step: int) -> bytes:
+    """Return a patch of one row of all arrays of the ring.
+
+    :param step: the number of the step that wrote it
+    """
     data = b"".join([array[row].tobytes() for array in arrays])
-    return PATCH.pack(RING, STORED, len(data), row) + data
+    return PATCH.pack(RING, STORED, len(data), step) + data
 
 
 def snapshot_patches(number: int, array: Any) -> Iterator[bytes]:
@@ -113,11 +120,6 @@ def commit_record(values: Mapping[str, Any], patches: Iterable[bytes] = ()) -> b
     """Return the content of a ``COMMIT`` record."""
     data = json.dumps(values, allow_nan=False).encode() if values else b""
     return b"".join([SIZE.pack(len(data)), data, *patches])
-
-
-def commit_nbytes(row_nbytes: int) -> int:
-    """Return the bytes that the content of a ``COMMIT`` record has at least which tells a row of the ring."""
-    return SIZE.size + PATCH.size + row_nbytes
 
 
 def split_commit(content: NDArray[np.uint8]) -> tuple[dict[str, Any], NDArray[np.uint8]]:
@@ -170,8 +172,9 @@ class Replay:
         self._ring = [arrays[number] for number in self._ring_numbers]
         self._row_nbytes = sum(array[:1].nbytes for array in self._ring)
         self._n_rows = min((len(array) for array in self._ring), default=0)
-        #: How many rows of the ring were written as a whole.
-        self.n_ring_rows = 0
+        #: The first step that wrote a row of the ring, and the last one.
+        self.first_step: int | None = None
+        self.last_step: int | None = None
         # Rows of the ring that are not written yet: one after the other, they would take most of the time.
         self._rows: list[int] = []
         self._data: list[bytes] = []
@@ -179,10 +182,10 @@ class Replay:
     def apply(self, content: NDArray[np.uint8]) -> int | None:
         """Apply patches; those of single rows of the ring are collected until :meth:`finish`.
 
-        :return: the row behind the last one of the ring that was written as a whole, if there is any
+        :return: the last step among them, if there is any
         :raises CorruptStorage: if a patch does not fit
         """
-        position, behind = 0, None
+        position, step = 0, None
         data = content.tobytes()
         while position < len(data):
             if position + PATCH.size > len(data):
@@ -194,20 +197,20 @@ class Replay:
             if len(part) < nbytes or how > ZEROS:
                 raise CorruptStorage(f"a patch of {nbytes} bytes from row {first} of array {number} on makes no sense")
             if number == RING:
-                behind = self._collect(first, part, how)
+                step = self._collect(first, part, how)
             else:
                 self._write(number, how, first, part)
-        return behind
+        return step
 
-    def _collect(self, row: int, data: bytes, how: int) -> int:
-        if row >= self._n_rows or len(data) != self._row_nbytes or how != STORED:
-            raise CorruptStorage(f"a patch of {len(data)} bytes of row {row} does not fit")
-        self.n_ring_rows += 1
-        self._rows.append(row)
+    def _collect(self, step: int, data: bytes, how: int) -> int:
+        if not self._n_rows or step > MAX_STEP or len(data) != self._row_nbytes or how != STORED:
+            raise CorruptStorage(f"a patch of {len(data)} bytes of step {step} does not fit")
+        self.first_step, self.last_step = step if self.first_step is None else self.first_step, step
+        self._rows.append(step % self._n_rows)
         self._data.append(data)
         if len(self._rows) == MAX_COLLECTED:
             self.finish()
-        return (row + 1) % self._n_rows
+        return step
 
     def finish(self) -> None:
         """Write what was collected."""

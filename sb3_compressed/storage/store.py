@@ -128,6 +128,8 @@ class Store:
         self.about = dict(about)
         self.arrays: dict[str, Any] = dict(arrays)
         self.values = dict(values)
+        #: The last step that wrote a row of the ring, -1 if there was none.
+        self.step = -1
         #: The address of each codec that is in use, by a name of its own.
         self.codecs: dict[str, int] = {}
         self.slots = StoredSlots(log)
@@ -214,6 +216,7 @@ class Store:
     def _of_chain(cls, log: Log, chain: list[Segment], *, is_growing: bool, rows: int) -> Store:
         manifest = Manifest.of(chain[0], is_growing=is_growing)
         store = cls(log, manifest.about, manifest.plans, {}, {})
+        store.step = manifest.step
         store.set_zeros(chain[0].path, rows)
         log.ids.update(manifest.segments)
         for segment, following in zip_longest(chain, chain[1:]):
@@ -284,11 +287,6 @@ class Store:
         """How many rows these have."""
         return self._n_ring_rows
 
-    @property
-    def ring_row_nbytes(self) -> int:
-        """How many bytes a row of all of these has."""
-        return sum(self.arrays[name][:1].nbytes for name in self._ring_names)
-
     def apply_commit(self, told: Mapping[str, Any], patches: Iterable[NDArray[np.uint8]], replay: Replay) -> None:
         """Take in a commit.
 
@@ -298,11 +296,19 @@ class Store:
         :raises CorruptStorage: if one does not fit
         """
         for part in patches:
-            behind = replay.apply(part)
-            if behind is not None:
-                self.values["pos"] = behind
+            step = replay.apply(part)
+            if step is not None:
+                self.step = step
+                self.values["pos"] = (step + 1) % self._n_ring_rows
         self.values.update(told.get("values", {}))
+        self._count_steps()
         self.codecs.update(told.get("codecs", {}))
+
+    def _count_steps(self) -> None:
+        """Let the last step be the one that wrote the row before the next, where rows are written in another way."""
+        pos = self.values.get("pos")
+        if self._n_ring_rows and type(pos) is int:
+            self.step += (pos - 1 - self.step) % self._n_ring_rows
 
     def take_section(self, content: NDArray[np.uint8]) -> None:
         """Take in a section.
@@ -375,7 +381,7 @@ class Store:
         self.slots.reader.forget_others(())  # a repair may have given up what they were of
         for name, array in self.arrays.items():
             copy_changed(fresh.arrays[name], array)
-        self.values, self.codecs = fresh.values, fresh.codecs
+        self.values, self.codecs, self.step = fresh.values, fresh.codecs, fresh.step
 
     # -- writing ---------------------------------------------------------------------------------------------
 
@@ -391,7 +397,7 @@ class Store:
         :param codecs: those in use, which :attr:`codecs` tells where to find
         :raises OSError: if the disk does not take it; nothing is committed then
         """
-        arrays, patches, nbytes, pos = self.arrays, [], 0, None
+        arrays, patches, nbytes, step = self.arrays, [], 0, self.step
         segment = self.log.segment_to_write()
         self._n_commits += 1
         if self._n_commits % COMMITS_A_CHECK == 0:
@@ -401,8 +407,9 @@ class Store:
             for name, first, last in changes:
                 if name == RING_ROWS:
                     ring = [arrays[each] for each in self._ring_names]
-                    patches += [pack_ring_row(ring, row) for row in range(first, last)]
-                    pos = last % self._n_ring_rows
+                    for row in range(first, last):
+                        step += 1 + (row - step - 1) % self._n_ring_rows
+                        patches.append(pack_ring_row(ring, row, step))
                 else:
                     patches.append(pack_patch(self._numbers[name], arrays[name], first, last))
                 nbytes += len(patches[-1]) if patches else 0
@@ -410,7 +417,7 @@ class Store:
                     has_patches = True
                     segment.append(PATCHES, b"".join(patches))
                     patches, nbytes = [], 0
-            self._commit(patches, values, codecs, pos)
+            self._commit(patches, values, codecs, step)
         except Exception:
             if has_patches:  # which are not committed, and must not become part of the next commit
                 segment.truncate(start)
@@ -424,14 +431,14 @@ class Store:
                 warn_user(f"{self.log.folder} cannot begin another file, and goes on with the last one: {error}")
 
     def _commit(
-        self, patches: Iterable[bytes], values: Mapping[str, Any], codecs: Mapping[str, Codec], pos: int | None
+        self, patches: Iterable[bytes], values: Mapping[str, Any], codecs: Mapping[str, Codec], step: int
     ) -> None:
         """Commit patches.
 
-        :param pos: what the value of this name is after the patches
+        :param step: the last step that wrote a row of the ring
         """
         told: dict[str, Any] = {}
-        known = self.values if pos is None else {**self.values, "pos": pos}
+        known = self.values if step == self.step else {**self.values, "pos": (step + 1) % self._n_ring_rows}
         if changed := {name: value for name, value in values.items() if name not in known or known[name] != value}:
             told["values"] = changed
         segment = self.log.segment_to_write()
@@ -440,6 +447,8 @@ class Store:
         segment.append(COMMIT, commit_record(told, patches))
         # The caller may change in place what is no number or text.
         self.values = {**known, **{name: _own(value) for name, value in changed.items()}}
+        self.step = step
+        self._count_steps()
         self.codecs.update(places)
         self._placed = (segment.number, {**codecs})
         self._has_commits = True
@@ -474,6 +483,7 @@ class Store:
             self.codecs = {name: self.slots.writer.place_of_codec(codec) for name, codec in codecs.items()}
         self.values = dict(values)
         self.replace_arrays(about, plans, arrays)
+        self._count_steps()
         self.write_snapshot()
 
     def replace_arrays(
@@ -528,6 +538,7 @@ class Store:
             "segments": {str(number): f"{self.log.ids.get(number, 0):016x}" for number in sorted(live)},
             "values": self.values,
             "codecs": self.codecs,
+            "step": self.step,
         }
         return MANIFEST, json.dumps(told).encode()
 
@@ -611,6 +622,7 @@ class Manifest:
     :param segments: the ids of the segments that the state refers to, by number
     :param values: a few numbers and texts, as they were when the segment was begun
     :param codecs: the addresses of the codecs in use, likewise
+    :param step: the last step that wrote a row of the ring, likewise
     """
 
     about: dict[str, Any]
@@ -618,6 +630,7 @@ class Manifest:
     segments: dict[int, int]
     values: dict[str, Any]
     codecs: dict[str, int]
+    step: int
 
     @classmethod
     def of(cls, segment: Segment, *, is_growing: bool = False) -> Manifest:
@@ -645,6 +658,7 @@ class Manifest:
                 if plan.is_table and (plan.dtype != "<i8" or len(plan.shape) != 2):
                     raise ValueError(f"{each} is to hold addresses, and is {plan}")
             segments = {int(number): int(own, 16) for number, own in told.get("segments", {}).items()}
-            return cls(told["about"], plans, segments, told.get("values", {}), told.get("codecs", {}))
+            values, codecs = told.get("values", {}), told.get("codecs", {})
+            return cls(told["about"], plans, segments, values, codecs, told.get("step", -1))
         except ValueError as error:
             raise CorruptStorage(f"{name}: what it says of itself makes no sense: {error}") from error

@@ -174,24 +174,26 @@ def test_a_row_of_the_ring_is_one_patch() -> None:
     source, target = ring_arrays(), ring_arrays(seed=10)
     expected = [array.copy() for array in target]
     replay = Replay(target, RING_NUMBERS)
-    for row in (4, 5, 0):
-        patch = pack_ring_row([source[number] for number in RING_NUMBERS], row)
+    for step in (4, 5, 6):
+        row = step % 6
+        patch = pack_ring_row([source[number] for number in RING_NUMBERS], row, step)
         assert len(patch) == 16 + 2 * 4 + 1 + 2 * 8
-        assert replay.apply(content(patch)) == (row + 1) % 6
+        assert replay.apply(content(patch)) == step
         for number in RING_NUMBERS:
             expected[number][row] = source[number][row]
     replay.finish()
     assert [array.tobytes() for array in target] == [array.tobytes() for array in expected]
 
 
-def test_the_row_behind_the_last_one_of_a_ring_is_told() -> None:
+def test_the_last_step_that_wrote_to_a_ring_is_returned() -> None:
     source = ring_arrays()
     ring = [source[number] for number in RING_NUMBERS]
     replay = Replay(source, RING_NUMBERS)
     assert replay.apply(content()) is None
     assert replay.apply(content(pack_patch(0, source[0], 0, 3))) is None
-    assert replay.apply(content(*(pack_ring_row(ring, row) for row in (1, 2, 3)))) == 4
-    assert replay.apply(content(pack_ring_row(ring, 5), pack_patch(1, source[1], 0, 1))) == 0
+    assert replay.apply(content(*(pack_ring_row(ring, row, 6 + row) for row in (1, 2, 3)))) == 9
+    assert replay.apply(content(pack_ring_row(ring, 5, 17), pack_patch(1, source[1], 0, 1))) == 17
+    assert (replay.first_step, replay.last_step) == (7, 17)
 
 
 @RELAXED
@@ -208,7 +210,7 @@ def test_rows_of_the_ring_and_patches_count_in_the_order_in_which_they_came(data
                 source = ring_arrays(seed=20 * step + k)
                 if data.draw(st.booleans()):
                     row = data.draw(st.integers(0, 5))
-                    patches.append(pack_ring_row([source[number] for number in RING_NUMBERS], row))
+                    patches.append(pack_ring_row([source[number] for number in RING_NUMBERS], row, 6 * step + row))
                     for number in RING_NUMBERS:
                         expected[number][row] = source[number][row]
                         covered[number][row] = True
@@ -290,7 +292,7 @@ def good_patches() -> list[bytes]:
         pack_patch(0, arrays[0], 5, 7),
         struct.pack("<HHIQ", 0, 1, len(packed), 0) + packed,
         *snapshot_patches(1, np.zeros(700, np.uint8)),
-        pack_ring_row(arrays[:2], 19),
+        pack_ring_row(arrays[:2], 19, 39),
     ]
 
 
@@ -344,7 +346,7 @@ def test_a_flipped_bit_is_refused_or_a_number(index: int) -> None:
         (0, 1, 12, 0),
         (RING, 0, 12, 0),
         (RING, 0, 14, 0),
-        (RING, 0, 13, 20),
+        (RING, 0, 13, 2**63),
         (RING, 0, 13, 2**64 - 1),
         (RING, 1, 13, 0),
         (RING, 2, 13, 0),
@@ -371,7 +373,7 @@ def test_zeros_that_do_not_fit_are_refused(number: int, first: int, n_rows: int)
 def test_rows_of_a_ring_are_refused_where_there_is_none() -> None:
     arrays = arrays_to_patch()
     with pytest.raises(CorruptStorage):
-        apply_patches(content(pack_ring_row(arrays[:2], 0)), arrays)
+        apply_patches(content(pack_ring_row(arrays[:2], 0, 0)), arrays)
 
 
 @pytest.mark.parametrize(
