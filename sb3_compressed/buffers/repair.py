@@ -11,7 +11,6 @@ SB3 samples every row of a full ring, so a damaged transition needs something in
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,42 +55,55 @@ def repair_store(store: DamagedStore) -> RepairReport:
 
     :return: what was excluded
     """
-    arrays, values = store.arrays, store.values
     if not store.damages and store.about:
-        check_values(values, store.n_ring_rows, f"{store.log.folder}: its values make no sense")
+        check_values(store.values, store.n_ring_rows, f"{store.log.folder}: its values make no sense")
         store.check_claims()
-    n_rows, n_envs = arrays["rewards"].shape if "rewards" in arrays else (0, 0)
-    pos, is_full = int(values.get("pos", 0)), bool(values.get("full", False))
-    by_age = rows_by_age(pos, n_rows, full=is_full)
-    is_damaged = np.repeat(store.lost_rows[:, np.newaxis], n_envs, axis=1) if n_rows else np.zeros((0, 0), np.bool_)
+    rewards, values = store.arrays.get("rewards"), store.values
+    if rewards is None:  # no save was completed
+        return RepairReport(np.zeros((0, 2), np.int64), 0, tuple(store.damages))
+    is_damaged = _damaged_transitions(store)
+    by_age = rows_by_age(int(values.get("pos", 0)), len(rewards), full=bool(values.get("full", False)))
+    n_none = 0
+    if not _has_next(store) and values.get("full"):  # the row to be written next has an observation and no transition
+        by_age, n_none = by_age[1:], 1
+    ages, envs = np.nonzero(is_damaged[by_age])
+    report = RepairReport(
+        dropped=np.stack([by_age[ages], envs], axis=1).astype(np.int64),
+        n_transitions=is_damaged[by_age].size,
+        damages=tuple(dict.fromkeys(store.damages)),
+    )
+    if len(report.dropped):
+        if n_none:
+            is_damaged[int(values["pos"])] = True
+            by_age = np.append(int(values["pos"]), by_age)
+        if not _has_next(store):
+            _add_next_observations(store)
+        if "ep_length" in store.arrays:
+            _split_episodes(store.arrays, is_damaged, by_age, int(values["pos"]))
+        else:
+            _replace(store.arrays, is_damaged, by_age, values)
+    if report.damages:
+        warn_user(f"{store.log.folder}: {report}")
+    return report
+
+
+def _damaged_transitions(store: DamagedStore) -> NDArray[np.bool_]:
+    """Return which transitions something is missing of, ``(n_rows, n_envs)``; slots that cannot be read are emptied."""
+    arrays = store.arrays
+    is_damaged = np.repeat(store.lost_rows[:, np.newaxis], arrays["rewards"].shape[1], axis=1)
     for name, plan in store.plans.items():
         if plan.is_table:
             of_table, damages = damaged_slots(store, name)
             store.damages += damages
             arrays[name][of_table] = 0
             is_damaged |= of_table
-            if not _has_next(store):  # they are the next observations of the row before, too
-                is_damaged |= np.roll(arrays[name] == 0, -1, axis=0)
-    is_written = np.zeros(n_rows, np.bool_)
-    is_written[by_age] = True
-    is_damaged &= is_written[:, np.newaxis]
-    report = RepairReport(
-        dropped=np.array(
-            [(row, env) for row in by_age for env in np.flatnonzero(is_damaged[row])], dtype=np.int64
-        ).reshape(-1, 2),
-        n_transitions=len(by_age) * n_envs,
-        damages=tuple(dict.fromkeys(store.damages)),
-    )
-    if len(report.dropped):
-        if not _has_next(store):
-            _add_next_observations(store)
-        if "ep_length" in arrays:
-            _split_episodes(arrays, is_damaged, pos)
-        else:
-            _replace(arrays, is_damaged, by_age, values)
-    if report.damages:
-        warn_user(f"{store.log.folder}: {report}")
-    return report
+        if not _has_next(store) and name.partition("/")[0] == OBSERVATIONS:
+            # They are the next observations of the row before, too.
+            missing = (
+                arrays[name] == 0 if plan.is_table else np.broadcast_to(store.lost_rows[:, None], is_damaged.shape)
+            )
+            is_damaged |= np.roll(missing, -1, axis=0)
+    return is_damaged
 
 
 def _has_next(store: DamagedStore) -> bool:
@@ -112,29 +124,33 @@ def _add_next_observations(store: DamagedStore) -> None:
     store.replace_arrays({**store.about, "arguments": arguments}, plans, arrays)
 
 
-def _split_episodes(arrays: dict[str, Any], is_damaged: NDArray[np.bool_], pos: int) -> None:
-    """Let the episodes of hindsight replay end before damaged steps and begin behind them."""
+def _split_episodes(arrays: dict[str, Any], is_damaged: NDArray[np.bool_], by_age: NDArray[np.int64], pos: int) -> None:
+    """Let the episodes of hindsight replay end before damaged steps and begin behind them.
+
+    What a commit that is damaged said of an episode is found again: its steps are those that begin where it begins.
+    """
     start, length, current = arrays["ep_start"], arrays["ep_length"], arrays[EPISODE_BEGINS]
     n_rows = len(start)
     for env in range(start.shape[1]):
-        for row in np.flatnonzero(is_damaged[:, env]).tolist():
-            age = (row - int(current[env])) % n_rows
-            is_current = age < (pos - int(current[env])) % n_rows
-            begin, n_steps = int(current[env]), (pos - int(current[env])) % n_rows
-            if not is_current:
-                begin, n_steps = int(start[row, env]), int(length[row, env])
-            length[row, env] = 0
-            n_before = (row - begin) % n_rows
-            if not n_before < n_steps <= n_rows:
-                continue  # of no episode that can be sampled from
-            before = (begin + np.arange(n_before)) % n_rows
-            behind = (row + 1 + np.arange(n_steps - n_before - 1)) % n_rows
-            start[before, env], length[before, env] = begin, n_before
-            start[behind, env] = (row + 1) % n_rows
-            if is_current:
-                current[env] = (row + 1) % n_rows
-            else:
-                length[behind, env] = len(behind)
+        is_whole, begins = ~is_damaged[by_age, env], start[by_age, env].copy()
+        had_length = length[by_age, env] > 0
+        # Rows that are of no episode begin with themselves.
+        start[by_age[~is_whole], env] = by_age[~is_whole]
+        length[by_age[~is_whole], env] = 0
+        current[env] = pos
+        edges = np.flatnonzero((np.diff(begins) != 0) | (np.diff(is_whole.astype(np.int8)) != 0)) + 1
+        for ages in np.split(np.arange(len(by_age)), edges):
+            if not len(ages) or not is_whole[ages[0]]:
+                continue
+            rows = by_age[ages]
+            is_oldest, begin = ages[0] == 0, int(begins[ages[0]])
+            is_newest = ages[-1] == len(by_age) - 1
+            was_excluded = len(rows) == 1 and begin == rows[0] and not had_length[ages[0]]
+            start[rows, env], length[rows, env] = rows[0], len(rows)
+            if is_newest and not arrays["dones"][rows[-1], env]:  # it goes on
+                current[env], length[rows, env] = rows[0], 0
+            elif (is_oldest and len(by_age) == n_rows and begin != rows[0]) or was_excluded:
+                start[rows, env], length[rows, env] = begin, 0  # its beginning was overwritten, or an earlier repair
 
 
 def _replace(
@@ -149,20 +165,12 @@ def _replace(
     spare_env = int(is_whole.any(axis=0).argmax())
     for env in range(is_damaged.shape[1]):
         source_env = env if is_whole[:, env].any() else spare_env
-        whole = np.flatnonzero(is_whole[:, source_env])
-        for age in np.flatnonzero(~is_whole[:, env]).tolist():
-            nearest = int(whole[np.abs(whole - age).argmin()])
-            for array in rings:
-                array[by_age[age], env] = array[by_age[nearest], source_env]
-        for age in _ends(is_whole[:, env]):
-            row = by_age[age]
-            if not arrays["dones"][row, env]:
-                arrays["timeouts"][row, env] = 1
-
-
-def _ends(is_whole: NDArray[np.bool_]) -> Iterator[int]:
-    """Yield the ages at which sequences of steps end: of replaced transitions, and of those before one."""
-    for age in np.flatnonzero(~is_whole).tolist():
-        yield age
-        if age:
-            yield age - 1
+        whole, damaged = np.flatnonzero(is_whole[:, source_env]), np.flatnonzero(~is_whole[:, env])
+        behind = np.searchsorted(whole, damaged)
+        before, after = whole[np.maximum(behind - 1, 0)], whole[np.minimum(behind, len(whole) - 1)]
+        nearest = np.where(np.abs(damaged - before) <= np.abs(after - damaged), before, after)
+        for array in rings:
+            array[by_age[damaged], env] = array[by_age[nearest], source_env]
+        # Sequences of steps end with a transition that was replaced, and with the one before it.
+        ends = by_age[np.unique(np.concatenate([damaged, damaged[damaged > 0] - 1]))]
+        arrays["timeouts"][ends, env] = np.where(arrays["dones"][ends, env] == 0, 1, arrays["timeouts"][ends, env])

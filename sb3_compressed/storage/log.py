@@ -30,7 +30,7 @@ from sb3_compressed.storage.files import (
     write_all,
 )
 from sb3_compressed.storage.lock import FolderLock
-from sb3_compressed.storage.segment import Segment
+from sb3_compressed.storage.segment import Record, Segment
 
 __all__ = ["SEALED", "Log", "holds_log", "place_in_log"]
 
@@ -70,6 +70,9 @@ class Log:
         self._left: bytes | None = None
         self._lock = lock
         self._identity = secrets.randbits(64)
+        self._pid = os.getpid()
+        #: Numbers of segments that may not outlive a power cut yet.
+        self._unsynced: set[int] = set()
         self._next = 0
         #: Bytes that the next segment has room for from the start.
         self.room = 0
@@ -140,6 +143,7 @@ class Log:
         self.segments = {segment.number: segment for segment in chain}
         self.ids.update({segment.number: segment.id for segment in chain})
         self._snapshot, self._last = chain[0].number, chain[-1]
+        self._unsynced = {segment.number for segment in chain if not segment.is_snapshot}  # of whoever was killed
 
     def check_follows(self, before: Segment, after: Segment) -> None:
         """Raise if a segment is not the one that was begun behind another.
@@ -327,9 +331,10 @@ class Log:
             if room:
                 segment.make_room(room)
             if is_snapshot:  # what it takes the place of is deleted
-                if before is not None and before is self._own:
-                    before.flush()
+                self._sync()
                 segment.flush()
+            else:
+                self._unsynced.add(self._next)
             self._begun = segment
             unfinished.rename(path)
         finally:
@@ -353,6 +358,9 @@ class Log:
         if segment.n_names == 1:  # else a copy shares the file, and goes its own way
             segment.forget_the_rest()  # of a process that was killed
             segment.append(SEALED, b"")
+        if segment.number in self._unsynced:
+            segment.flush()
+            self._unsynced.discard(segment.number)
         segment.seal()
 
     def _settle(self) -> None:
@@ -380,7 +388,8 @@ class Log:
         :raises StorageError: if the folder is not empty
         :raises OSError: if the disk does not take it
         """
-        copy = Log.create(folder)
+        numbers = [*numbers]
+        copy = Log.create(folder, advice="name an empty or a new folder")
         try:
             for number in numbers:
                 source, target = self._path(number), copy._path(number)
@@ -393,6 +402,10 @@ class Log:
             copy._next, copy._identity = self._next, self._identity
             # What comes later to the last segment, which may be shared, is of no concern there.
             copy.write_snapshot(snapshot, previous=self.last)
+        except BaseException:
+            for number in numbers:
+                copy._path(number).unlink(missing_ok=True)
+            raise
         finally:
             copy.close()
 
@@ -429,12 +442,18 @@ class Log:
         """Return when all that was written outlives a power cut."""
         self._check_writable()
         self._settle()
-        if self.last.is_writable:  # else nothing was written since it was opened
-            self.last.settle()
-            self.last.flush()
+        self.last.settle()
+        self._sync()
+        self.check_lock()
+
+    def _sync(self) -> None:
+        """Return when all segments that were written to, here or by whoever was killed, outlive a power cut."""
+        for number in sorted(self._unsynced.intersection(self.segments)):
+            self.segments[number].flush()
         with contextlib.suppress(OSError):  # where folders cannot be opened
             flush_folder(self.folder)
-        self.check_lock()
+        own = self._own
+        self._unsynced = set() if own is None or own is not self._last else {own.number}
 
     def release(self) -> None:
         """Let others write to the folder, and go on reading."""
@@ -451,9 +470,10 @@ class Log:
             self._lock.release()
             self._lock = None
 
-    def acquire(self) -> None:
+    def acquire(self, committing: int) -> None:
         """Write to the folder again, if nobody else did meanwhile.
 
+        :param committing: the kind of the records by which it is known that somebody did
         :raises StorageError: if somebody did, or does
         """
         if self._lock is not None:
@@ -466,10 +486,16 @@ class Log:
             last = self.last
             if segment_numbers(self.folder)[-1:] != [last.number]:
                 raise StorageError(changed)
+            if os.getpid() != self._pid:  # the process that this one was forked from goes on with that one
+                self._own, self._pid = None, os.getpid()
             is_own = last is self._own
             again = Segment(self._path(last.number), writable=is_own)
             again.end = last.end
-            if again.id != last.id or (self._left is not None and again.tail() != self._left):
+            is_committed_to = any(
+                isinstance(part, Record) and part.kind == committing for part in again.undamaged_records(start=last.end)
+            )
+            again.end = last.end
+            if again.id != last.id or is_committed_to or (self._left is not None and again.tail() != self._left):
                 again.close()
                 raise StorageError(changed)
             self.segments[last.number] = self._last = again

@@ -155,7 +155,8 @@ class _Reader:
         for index, segment in enumerate(used):
             if index and segment.number != used[index - 1].number + 1:
                 self.is_behind_damage = True
-            self._read(segment, _limit(used, index), is_last=segment is used[-1])
+            if segment is chain[0] or segment in chain or self._is_of_same_content(segment):
+                self._read(segment, _limit(used, index), is_last=segment is used[-1])
         self._finish(used)
         return self.store
 
@@ -167,13 +168,24 @@ class _Reader:
                 self.damages.append(
                     f"{self.log.folder}: files between {chain[-1].number} and {segment.number} are missing"
                 )
-            elif segment.previous_id != chain[-1].id:
+                manifest = _manifest_of(segment)
+                told = {} if manifest is None else manifest.segments
+                known = [(told[each.number], each.id) for each in chain if each.number in told]
+                follows = bool(known) and all(listed == found for listed, found in known)
+            else:
+                follows = segment.previous_id == chain[-1].id
+            if not follows:
                 self.damages.append(
                     f"{segment.path} does not follow {chain[-1].path}; it and what follows it is given up"
                 )
                 break
             chain.append(segment)
         return chain
+
+    def _is_of_same_content(self, segment: Segment) -> bool:
+        """Return whether commits in a segment are of the content that the store has, not of one before a resize."""
+        manifest = _manifest_of(segment)
+        return segment.id == 0 or (manifest is not None and manifest.epoch == self.store.epoch)
 
     def _before(self, snapshot: Segment) -> list[Segment]:
         """Return the segments before a snapshot that it refers to, not those of another copy of the buffer."""
@@ -200,6 +212,7 @@ class _Reader:
                     plans = manifest.plans if segment.id else _with_ring(manifest.plans)
                     store = DamagedStore(self.log, manifest.about, plans, {}, {})
                     store.set_zeros(segment.path, self.rows)
+                    store.epoch = manifest.epoch
                     store.damages = self.damages
                     store.lost_rows = np.zeros(store.n_ring_rows, np.bool_)
                     return store
@@ -331,6 +344,8 @@ class _Reader:
         else:
             return
         if n_rows and n_lost > 0:
+            if (first + n_lost) // n_rows > first // n_rows and "full" in store.values:
+                store.values["full"] = True  # which a commit that is damaged said
             rows = (first + np.arange(min(n_lost, n_rows))) % n_rows
             for number in store.ring_numbers:
                 self._track_coverage(is_covered=True)[number][rows] = False
@@ -346,6 +361,14 @@ class _Reader:
         if not last.is_writable:
             last.end = self.end
         store.drop_damaged_codecs()
+
+
+def _manifest_of(segment: Segment) -> Manifest | None:
+    """Return what the first record of a segment tells, ``None`` if it is damaged."""
+    try:
+        return Manifest.of(segment)
+    except CorruptStorage:
+        return None
 
 
 def _snapshot_damage(segment: Segment, limit: int | None) -> str | None:

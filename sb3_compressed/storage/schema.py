@@ -373,6 +373,7 @@ MANIFEST = record(
         "values": mapping_of(anything),
         "codecs": mapping_of(ADDRESS),
         "step": integer(-1, (1 << 63) - 1),
+        "epoch": integer(0, (1 << 63) - 1),
     },
 )
 COMMIT = record({}, {"values": mapping_of(anything), "codecs": mapping_of(ADDRESS)})

@@ -358,12 +358,15 @@ class Segment:
             if isinstance(part, CorruptStorage):
                 yield str(part)
 
-    def undamaged_records(self, limit: int | None = None) -> Iterator[Record | CorruptStorage]:
+    def undamaged_records(
+        self, limit: int | None = None, *, start: int | None = None
+    ) -> Iterator[Record | CorruptStorage]:
         """Yield all records that are whole, and the error in the place of each part that is not.
 
+        :param start: where to begin; ``None`` for the first record
         :param limit: where the last record ends, if that is known
         """
-        self.end = self.start
+        self.end = self.start if start is None else start
         while True:
             try:
                 yield from self.records(self.end, limit=limit)

@@ -49,7 +49,7 @@ MAX_SEGMENT_NBYTES = 2 << 30
 #: Patches of a commit that have more bytes than this are records of their own: damage to one costs no others.
 MAX_COMMIT_NBYTES = 1 << 16
 
-#: Commits after which it is checked that no other process can have taken the folder over.
+#: Commits after which it is checked that no other process can have taken the folder over, and all values are written.
 COMMITS_A_CHECK = 64
 
 #: Items that may be missing though they are said to be written: a user's own code may have set ``pos`` or ``full``.
@@ -130,6 +130,8 @@ class Store:
         self.values = dict(values)
         #: The last step that wrote a row of the ring, -1 if there was none.
         self.step = -1
+        #: How often it became a store of other content: commits of another one are of no concern.
+        self.epoch = 0
         #: The address of each codec that is in use, by a name of its own.
         self.codecs: dict[str, int] = {}
         self.slots = StoredSlots(log)
@@ -216,7 +218,7 @@ class Store:
     def _of_chain(cls, log: Log, chain: list[Segment], *, is_growing: bool, rows: int) -> Store:
         manifest = Manifest.of(chain[0], is_growing=is_growing)
         store = cls(log, manifest.about, manifest.plans, {}, {})
-        store.step = manifest.step
+        store.step, store.epoch = manifest.step, manifest.epoch
         store.set_zeros(chain[0].path, rows)
         log.ids.update(manifest.segments)
         for segment, following in zip_longest(chain, chain[1:]):
@@ -381,7 +383,8 @@ class Store:
         self.slots.reader.forget_others(())  # a repair may have given up what they were of
         for name, array in self.arrays.items():
             copy_changed(fresh.arrays[name], array)
-        self.values, self.codecs, self.step = fresh.values, fresh.codecs, fresh.step
+        self.values, self.codecs = fresh.values, fresh.codecs
+        self.step, self.epoch = fresh.step, fresh.epoch
 
     # -- writing ---------------------------------------------------------------------------------------------
 
@@ -442,8 +445,11 @@ class Store:
         if changed := {name: value for name, value in values.items() if name not in known or known[name] != value}:
             told["values"] = changed
         segment = self.log.segment_to_write()
-        if places := self._new_places(codecs, segment.number):
+        places = self._new_places(codecs, segment.number)
+        if places:
             told["codecs"] = places
+        if self._n_commits % COMMITS_A_CHECK == 0:  # damage to a commit costs what changes rarely for a while only
+            told = {"values": {**known, **values}, "codecs": {**self.codecs, **places}}
         segment.append(COMMIT, commit_record(told, patches))
         # The caller may change in place what is no number or text.
         self.values = {**known, **{name: _own(value) for name, value in changed.items()}}
@@ -484,6 +490,7 @@ class Store:
         self.values = dict(values)
         self.replace_arrays(about, plans, arrays)
         self._count_steps()
+        self.epoch += 1
         self.write_snapshot()
 
     def replace_arrays(
@@ -528,8 +535,12 @@ class Store:
         share = max(self._live_nbytes, state) // self.SEGMENT_SHARE
         return min(max(self.MIN_SEGMENT_NBYTES, share), self.SEGMENT_NBYTES)
 
-    def _manifest(self, live: Iterable[int] = ()) -> tuple[int, bytes]:
-        """Return the record that every segment begins with."""
+    def _manifest(self, live: Iterable[int] | None = None) -> tuple[int, bytes]:
+        """Return the record that every segment begins with.
+
+        :param live: numbers of segments whose ids it tells; ``None`` for all that are known
+        """
+        live = self.log.ids if live is None else live
         told = {
             "about": self.about,
             "arrays": {
@@ -539,6 +550,7 @@ class Store:
             "values": self.values,
             "codecs": self.codecs,
             "step": self.step,
+            "epoch": self.epoch,
         }
         return MANIFEST, json.dumps(told).encode()
 
@@ -595,7 +607,7 @@ class Store:
 
     def acquire(self) -> None:
         """Write to the folder again; see :meth:`Log.acquire`."""
-        self.log.acquire()
+        self.log.acquire(COMMIT)
         if not self._full_at:
             self._room()
 
@@ -623,6 +635,7 @@ class Manifest:
     :param values: a few numbers and texts, as they were when the segment was begun
     :param codecs: the addresses of the codecs in use, likewise
     :param step: the last step that wrote a row of the ring, likewise
+    :param epoch: how often the store became one of other content
     """
 
     about: dict[str, Any]
@@ -631,6 +644,7 @@ class Manifest:
     values: dict[str, Any]
     codecs: dict[str, int]
     step: int
+    epoch: int
 
     @classmethod
     def of(cls, segment: Segment, *, is_growing: bool = False) -> Manifest:
@@ -659,6 +673,7 @@ class Manifest:
                     raise ValueError(f"{each} is to hold addresses, and is {plan}")
             segments = {int(number): int(own, 16) for number, own in told.get("segments", {}).items()}
             values, codecs = told.get("values", {}), told.get("codecs", {})
-            return cls(told["about"], plans, segments, values, codecs, told.get("step", -1))
+            step, epoch = told.get("step", -1), told.get("epoch", 0)
+            return cls(told["about"], plans, segments, values, codecs, step, epoch)
         except ValueError as error:
             raise CorruptStorage(f"{name}: what it says of itself makes no sense: {error}") from error

@@ -727,14 +727,14 @@ def test_what_is_released_can_be_read_and_taken_again(tmp_path: Path) -> None:
         assert (tmp_path / "00000003.log").stat().st_size == log.last.end
         assert_nothing_can_be_written(log, tmp_path, "is open for reading only")
         assert read_state(tmp_path)[2:] == [(3, b"%d" % i) for i in range(index)]
-        log.acquire()
-        log.acquire()
+        log.acquire(3)
+        log.acquire(3)
         assert log.is_writable
         log.segment_to_write().append(3, b"%d" % index)
     assert len(names(tmp_path)) == 4, "it goes on with the segment that it began"
     log.write_snapshot([(1, b"next")])
     log.release()
-    log.acquire()
+    log.acquire(3)
     log.segment_to_write().append(3, b"more")
     log.close()
     assert read_state(tmp_path) == [(1, b"next"), (3, b"more")]
@@ -749,7 +749,7 @@ def test_what_others_only_looked_at_can_be_taken_again(tmp_path: Path) -> None:
         other.clean_up()
         other.close()
         Log.open(tmp_path, writable=True).close()
-        log.acquire()
+        log.acquire(3)
         log.segment_to_write().append(3, b"more")
     log.close()
     assert read_state(tmp_path) == [*state_of(0), (3, b"more"), (3, b"more")]
@@ -835,7 +835,7 @@ def test_what_others_changed_cannot_be_taken_again(change: Any, is_begun: bool, 
     before = contents(tmp_path)
     for _ in range(2):
         with pytest.raises(StorageError, match=rf"{tmp_path} (was written to by another buffer meanwhile|is gone)"):
-            log.acquire()
+            log.acquire(3)
         assert not log.is_writable
     assert contents(tmp_path) == before
     if before:
@@ -849,7 +849,7 @@ def test_what_others_write_to_cannot_be_taken(tmp_path: Path) -> None:
     other = opened(tmp_path, writable=True)
     for _ in range(2):
         with pytest.raises(StorageError, match="is written to by another buffer of this process"):
-            log.acquire()
+            log.acquire(3)
         assert not log.is_writable
     other.segment_to_write().append(3, b"more")
     other.close()
