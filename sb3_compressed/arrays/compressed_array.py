@@ -15,7 +15,7 @@ from sb3_compressed.arrays.array_like import ArrayLike
 from sb3_compressed.arrays.cast import cast_values, clip_values
 from sb3_compressed.arrays.frames import FrameStack, LayoutSearch, stated_layout
 from sb3_compressed.arrays.handover import new_output, note_decoded
-from sb3_compressed.arrays.indexing import basic_index, is_whole, split_index
+from sb3_compressed.arrays.indexing import basic_index, has_ellipsis, is_whole, split_index
 from sb3_compressed.arrays.memory import held_nbytes
 from sb3_compressed.arrays.sharing import FrameSharing
 from sb3_compressed.arrays.slot_store import SlotStore
@@ -180,7 +180,7 @@ class CompressedArray(ArrayLike):
         lead, inside = split_index(index, self._slots.ndim, self.ndim)
         basic_lead = basic_index(lead)
         if basic_lead is not None:
-            return self._read_view(basic_lead, inside)
+            return self._read_view(basic_lead, inside, is_array=has_ellipsis(index))
         selected = self._slots[lead]
         is_array = isinstance(selected, np.ndarray)
         lead_shape = selected.shape if is_array else ()
@@ -198,8 +198,11 @@ class CompressedArray(ArrayLike):
         note_decoded(out)
         return out
 
-    def _read_view(self, lead: tuple[Any, ...], inside: tuple[Any, ...]) -> Any:
-        """Return what is read at a basic index."""
+    def _read_view(self, lead: tuple[Any, ...], inside: tuple[Any, ...], *, is_array: bool) -> Any:
+        """Return what is read at a basic index.
+
+        :param is_array: whether it is an array also where it has no axes
+        """
         lead_shape = () if _is_slot(lead, self._slots) else self._slots[lead].shape
         slots = self._slots[(*lead, None)].flatten()
         self._require_memory(len(slots))
@@ -207,8 +210,8 @@ class CompressedArray(ArrayLike):
         self._decode(slots, block, lead)
         out = WriteThroughArray.of(SlotSource(self, lead, block), lead_shape + self.item_shape)
         if inside:
-            return out[(slice(None),) * len(lead_shape) + inside][()]
-        return out[()] if out.ndim == 0 else out  # a scalar where NumPy gives one
+            out = out[(slice(None),) * len(lead_shape) + (*inside, ...)]
+        return out if is_array or out.ndim else out[()]  # a scalar where NumPy gives one
 
     def _decode(
         self, slots: NDArray[Any], out: NDArray[Any], lead: tuple[Any, ...], positions: Items | None = None
