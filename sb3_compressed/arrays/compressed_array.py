@@ -15,7 +15,7 @@ from sb3_compressed.arrays.array_like import ArrayLike
 from sb3_compressed.arrays.cast import cast_values, clip_values
 from sb3_compressed.arrays.frames import FrameStack, LayoutSearch, stated_layout
 from sb3_compressed.arrays.handover import new_output, note_decoded
-from sb3_compressed.arrays.indexing import basic_index, is_whole, split_index
+from sb3_compressed.arrays.indexing import basic_index, has_ellipsis, is_whole, split_index
 from sb3_compressed.arrays.memory import held_nbytes
 from sb3_compressed.arrays.sharing import FrameSharing
 from sb3_compressed.arrays.slot_store import SlotStore
@@ -98,8 +98,7 @@ class CompressedArray(ArrayLike):
             self._coder, LayoutSearch(tuple(item_shape)) if searched else None
         )
         self._slots = _unwritten((rows, n_envs))
-        #: Where slots were written since somebody began to ask, ``(rows, n_envs)``.
-        self._changed: NDArray[np.bool_] | None = None
+        self._changed = ChangeFlags()
 
     # -- what it is ------------------------------------------------------------------------------------------
 
@@ -181,7 +180,7 @@ class CompressedArray(ArrayLike):
         lead, inside = split_index(index, self._slots.ndim, self.ndim)
         basic_lead = basic_index(lead)
         if basic_lead is not None:
-            return self._read_view(basic_lead, inside)
+            return self._read_view(basic_lead, inside, is_array=has_ellipsis(index))
         selected = self._slots[lead]
         is_array = isinstance(selected, np.ndarray)
         lead_shape = selected.shape if is_array else ()
@@ -199,8 +198,11 @@ class CompressedArray(ArrayLike):
         note_decoded(out)
         return out
 
-    def _read_view(self, lead: tuple[Any, ...], inside: tuple[Any, ...]) -> Any:
-        """Return what is read at a basic index."""
+    def _read_view(self, lead: tuple[Any, ...], inside: tuple[Any, ...], *, is_array: bool) -> Any:
+        """Return what is read at a basic index.
+
+        :param is_array: whether it is an array also where it has no axes
+        """
         lead_shape = () if _is_slot(lead, self._slots) else self._slots[lead].shape
         slots = self._slots[(*lead, None)].flatten()
         self._require_memory(len(slots))
@@ -208,8 +210,8 @@ class CompressedArray(ArrayLike):
         self._decode(slots, block, lead)
         out = WriteThroughArray.of(SlotSource(self, lead, block), lead_shape + self.item_shape)
         if inside:
-            return out[(slice(None),) * len(lead_shape) + inside][()]
-        return out[()] if out.ndim == 0 else out  # a scalar where NumPy gives one
+            out = out[(slice(None),) * len(lead_shape) + (*inside, ...)]
+        return out if is_array or out.ndim else out[()]  # a scalar where NumPy gives one
 
     def _decode(
         self, slots: NDArray[Any], out: NDArray[Any], lead: tuple[Any, ...], positions: Items | None = None
@@ -357,8 +359,8 @@ class CompressedArray(ArrayLike):
         self._allocate()
         selected = self._slots[lead]
         index = np.unravel_index(positions, selected.shape)
-        if self._changed is not None:
-            self._changed[lead][index] = True
+        if (flags := self._changed.flags) is not None:
+            flags[lead][index] = True
         selected[index] = references
 
     def _references(self, slots: list[Slot]) -> NDArray[Any]:
@@ -368,8 +370,8 @@ class CompressedArray(ArrayLike):
         return _array_of(slots, ENCODED)
 
     def _note_change(self, lead: Any) -> None:  # before the change, so that no interrupt makes it forgotten
-        if self._changed is not None:
-            self._changed[lead] = True
+        if (flags := self._changed.flags) is not None:
+            flags[lead] = True
 
     def _stored_values(self, value: Any) -> NDArray[Any]:
         values = cast_values(np.asarray(value), self.dtype)
@@ -432,7 +434,6 @@ class CompressedArray(ArrayLike):
         """
         array = self._with_slots(np.empty((n_rows, *self._slots.shape[1:]), dtype=object))
         array._slots[: len(kept)] = self._slots[kept]
-        array._changed = None
         return array
 
     # -- in a store ------------------------------------------------------------------------------------------
@@ -483,13 +484,12 @@ class CompressedArray(ArrayLike):
 
     def track_changes(self) -> NDArray[np.bool_]:
         """Return an array ``(rows, n_envs)`` that is set from now on where slots are written."""
-        self._changed = np.zeros(self._slots.shape, dtype=np.bool_)
-        return self._changed
+        return self._changed.track(self._slots.shape)
 
     @property
     def changes(self) -> NDArray[np.bool_] | None:
         """What :meth:`track_changes` returned last."""
-        return self._changed
+        return self._changed.flags
 
     def _allocate(self) -> None:
         if not self._slots.flags.writeable:  # never so in a store
@@ -499,12 +499,12 @@ class CompressedArray(ArrayLike):
         self._allocate()
         view = self._with_slots(change(self._slots))
         view._sharing = None  # its rows need not be those of the stream of observations
-        view._changed = None if self._changed is None else change(self._changed)
+        view._changed = ChangeFlags(self._changed, change)
         return view
 
     def _with_slots(self, slots: NDArray[Any]) -> CompressedArray:
         other = CompressedArray.__new__(type(self))
-        other.__dict__.update(self.__dict__, _slots=slots)
+        other.__dict__.update(self.__dict__, _slots=slots, _changed=ChangeFlags())
         return other
 
     __copy__ = copy
@@ -512,7 +512,6 @@ class CompressedArray(ArrayLike):
     def __deepcopy__(self, memo: dict[int, Any]) -> CompressedArray:
         # Slots hold references to payloads, which are immutable.
         other = self._with_slots(self.slots_at(slice(None)) if self._slots.flags.writeable else self._slots)
-        other._changed = None
         memo[id(self)] = other
         other._coder = copy.deepcopy(self._coder, memo)
         other._sharing = copy.deepcopy(self._sharing, memo)
@@ -528,10 +527,40 @@ class CompressedArray(ArrayLike):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         shape, written = state["_slots"]
-        self.__dict__.update(state, _slots=_unwritten(shape))
+        self.__dict__.update(state, _slots=_unwritten(shape), _changed=ChangeFlags())
         if len(written):
             self._allocate()
             self._slots[: len(written)] = written
+
+
+class ChangeFlags:
+    """Where slots of an array were written since :meth:`track` was called, also through views of the array.
+
+    :param viewed: the flags of the array that this array is a view of
+    :param change: makes an array ``(rows, n_envs)`` of the viewed array a view of the shape of this array
+    """
+
+    def __init__(
+        self, viewed: ChangeFlags | None = None, change: Callable[[NDArray[Any]], NDArray[Any]] | None = None
+    ) -> None:
+        self._own: NDArray[np.bool_] | None = None
+        self._viewed, self._change = viewed, change
+
+    @property
+    def flags(self) -> NDArray[np.bool_] | None:
+        """The flags, ``(rows, n_envs)``; ``None`` if nobody asked for them."""
+        if self._viewed is None or self._change is None:
+            return self._own
+        # Asked for at each use: the viewed array may have begun to track changes after this view was made.
+        flags = self._viewed.flags
+        return None if flags is None else self._change(flags)
+
+    def track(self, shape: tuple[int, ...]) -> NDArray[np.bool_]:
+        """Begin anew, and return flags of a shape that are set from now on."""
+        if self._viewed is not None:
+            raise ValueError("only an array tracks changes, not a view of it")
+        self._own = np.zeros(shape, dtype=np.bool_)
+        return self._own
 
 
 class SlotSource(Source):

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["basic_index", "is_whole", "split_index"]
+__all__ = ["basic_index", "has_ellipsis", "is_whole", "split_index"]
 
 WHOLE = slice(None)
 
@@ -85,6 +85,11 @@ def _is_plain(parts: tuple[Any, ...]) -> bool:
 def is_whole(part: Any) -> bool:
     """Tell whether one part of an index takes its axis whole."""
     return type(part) is slice and part == WHOLE
+
+
+def has_ellipsis(index: Any) -> bool:
+    """Tell whether there is an ellipsis in an index, with which NumPy returns an array also of one element."""
+    return index is ... or (isinstance(index, tuple) and any(part is ... for part in index))
 
 
 def _is_array(part: Any) -> bool:

@@ -9,8 +9,10 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from sb3_compressed.arrays.array_like import ArrayLike
+from sb3_compressed.arrays.cast import cast_values
 from sb3_compressed.arrays.handover import new_output, note_decoded
-from sb3_compressed.arrays.indexing import basic_index, is_whole, split_index
+from sb3_compressed.arrays.indexing import basic_index, has_ellipsis, is_whole, split_index
+from sb3_compressed.arrays.reductions import REDUCTIONS
 from sb3_compressed.arrays.successor_store import SuccessorStore
 from sb3_compressed.arrays.write_through import Items, Source, WriteThroughArray
 
@@ -55,6 +57,8 @@ class PlainArray(ArrayLike):
         self._store = store
         self._rows = store.observations
         self.shape, self.dtype = self._rows.shape, self._rows.dtype
+        #: Whether values of other dtypes have to be looked at; floats only round.
+        self._is_exact = self.dtype.kind in "biu"
         self.ndim, self.size, self.itemsize = self._rows.ndim, self._rows.size, self._rows.itemsize
 
     @property
@@ -86,6 +90,31 @@ class PlainArray(ArrayLike):
     def __copy__(self) -> PlainArray:
         return copy.deepcopy(self)
 
+    def _read(self, rows: Items, envs: Items) -> NDArray[Any]:
+        """Return a copy of the items at ``[rows, envs]``, C-contiguous."""
+        raise NotImplementedError
+
+    def _write(self, rows: Items, envs: Items, values: NDArray[Any]) -> None:
+        """Write the items at ``[rows, envs]``."""
+        raise NotImplementedError
+
+    def _read_view(self, index: Any) -> Any:
+        """Return what a basic index selects: a copy whose changes are written back, or a scalar."""
+        lead, inside = split_index(index, 2, self.ndim)
+        rows, envs, _ = self._located(index)
+        source = ItemSource(
+            self, rows.reshape(-1), envs.reshape(-1), is_contiguous=self._rows[(*lead, None)].flags.c_contiguous
+        )
+        view = WriteThroughArray.of(source, rows.shape + self.shape[2:])
+        view = view[(slice(None),) * rows.ndim + (*inside, ...)]
+        return view if view.ndim or has_ellipsis(index) else view[()]
+
+    def _cast(self, value: Any) -> NDArray[Any]:
+        """Return a value in the dtype of the array; raise if that would change an integer."""
+        if type(value) is np.ndarray and value.dtype == self.dtype:
+            return value
+        return cast_values(np.asarray(value), self.dtype)
+
     def _located(self, index: Any) -> tuple[NDArray[np.int64], NDArray[np.int64], Any]:
         """Return which rows and environments an index selects, and the index into the items that are there."""
         shape = self.shape[:2]
@@ -108,8 +137,9 @@ class ObservationArray(PlainArray):
 
     def __init__(self, store: SuccessorStore) -> None:
         super().__init__(store)
-        self._view = WriteThroughArray.of(ObservationSource(store), self.shape)
-        self._plain_view = np.asarray(self._view)
+        # Nobody else gets it, or a view of it: who writes to this memory has to call the store first.
+        self._read_only = self._rows.view()
+        self._read_only.flags.writeable = False
 
     @property
     def nbytes(self) -> int:
@@ -117,19 +147,33 @@ class ObservationArray(PlainArray):
         return self._rows.nbytes
 
     def __getitem__(self, index: Any) -> Any:
-        read = self._plain_view[index]
+        read = self._read_only[index]
         if type(read) is np.ndarray:
             if not read.flags.writeable:  # a view
-                return self._view[index]
+                return self._read_view(index)
             note_decoded(read)
         return read
 
+    def __getattr__(self, name: str) -> Any:
+        # Reductions need no copy of all of it.
+        return getattr(self._read_only, name) if name in REDUCTIONS else super().__getattr__(name)
+
     def __setitem__(self, index: Any, value: Any) -> None:
+        if self._is_exact:
+            value = self._cast(value)
         store = self._store
         if type(index) is not int or not store.begin < index <= store.end:
             rows, envs, _ = self._located(index)
             store.keep(rows.reshape(-1), envs.reshape(-1))
         self._rows[index] = value
+
+    def _read(self, rows: Items, envs: Items) -> NDArray[Any]:
+        items: NDArray[Any] = self._rows[rows, envs]
+        return items
+
+    def _write(self, rows: Items, envs: Items, values: NDArray[Any]) -> None:
+        self._store.keep(rows, envs)  # next observations that are found here
+        self._rows[rows, envs] = values
 
 
 class SuccessorArray(PlainArray):
@@ -157,22 +201,14 @@ class SuccessorArray(PlainArray):
             self._store.read_next(rows, envs, out)
             note_decoded(out)
             return out
-        rows, envs, inside = self._located(index)
-        items = self._read(rows, envs)
         if basic_index(index if isinstance(index, tuple) else (index,)) is not None:
-            block = items.reshape(-1, *self.shape[2:])
-            lead, _ = split_index(index, 2, self.ndim)
-            source = SuccessorSource(
-                self._store,
-                rows.reshape(-1),
-                envs.reshape(-1),
-                block,
-                is_contiguous=self._rows[lead].flags.c_contiguous,
-            )
-            return WriteThroughArray.of(source, items.shape)[inside]
-        return items[inside]
+            return self._read_view(index)
+        rows, envs, inside = self._located(index)
+        return self._read_items(rows, envs)[inside]
 
     def __setitem__(self, index: Any, value: Any) -> None:
+        if self._is_exact:
+            value = self._cast(value)
         store = self._store
         if type(index) is int:
             if store.begin <= index < store.end:
@@ -185,14 +221,20 @@ class SuccessorArray(PlainArray):
                     return
                 store.settle(index + 1)
         rows, envs, inside = self._located(index)
-        values = self._read(rows, envs)
+        values = self._read_items(rows, envs)
         values[inside] = value
         store.write_next(rows.reshape(-1), envs.reshape(-1), values)
 
-    def _read(self, rows: NDArray[np.int64], envs: NDArray[np.int64]) -> NDArray[Any]:
-        out = np.empty(rows.shape + self.shape[2:], self.dtype)
-        self._store.read_next(rows.reshape(-1), envs.reshape(-1), out)
+    def _read_items(self, rows: NDArray[np.int64], envs: NDArray[np.int64]) -> NDArray[Any]:
+        return self._read(rows.reshape(-1), envs.reshape(-1)).reshape(rows.shape + self.shape[2:])
+
+    def _read(self, rows: Items, envs: Items) -> NDArray[Any]:
+        out = np.empty((len(rows), *self.shape[2:]), self.dtype)
+        self._store.read_next(rows, envs, out)
         return out
+
+    def _write(self, rows: Items, envs: Items, values: NDArray[Any]) -> None:
+        self._store.write_next(rows, envs, values)
 
 
 def _are_pairs(*parts: Any) -> bool:
@@ -209,53 +251,23 @@ def _are_pairs(*parts: Any) -> bool:
     )
 
 
-class ObservationSource(Source):
-    """The memory of an :class:`ObservationArray`, which is that of what is read from it.
+class ItemSource(Source):
+    """Where items were read from an :class:`ObservationArray` or a :class:`SuccessorArray`.
 
-    :param store: the store of both arrays
-    """
-
-    def __init__(self, store: SuccessorStore) -> None:
-        super().__init__(store.observations.reshape(-1, *store.observations.shape[2:]))
-        self._store = store
-
-    def prepare(self, items: Items) -> None:
-        """Keep the next observations that are found at these."""
-        rows, envs = np.divmod(items, self._store.observations.shape[1])
-        self._store.keep(rows, envs)
-
-    def write(self, items: Items) -> None:
-        """Do nothing: they are written."""
-
-
-class SuccessorSource(Source):
-    """Where items were read from a :class:`SuccessorArray`.
-
-    :param store: the store of both arrays
+    :param array: the array
     :param rows: the rows of the items, ``(n,)``
     :param envs: their environments, ``(n,)``
-    :param block: a copy of the items
     :param is_contiguous: whether they would be one piece of memory in an ndarray
     """
 
-    def __init__(
-        self,
-        store: SuccessorStore,
-        rows: NDArray[np.int64],
-        envs: NDArray[np.int64],
-        block: NDArray[Any],
-        *,
-        is_contiguous: bool,
-    ) -> None:
-        super().__init__(block, is_contiguous=is_contiguous)
-        self._store, self._rows, self._envs = store, rows, envs
+    def __init__(self, array: PlainArray, rows: Items, envs: Items, *, is_contiguous: bool) -> None:
+        super().__init__(array._read(rows, envs), is_contiguous=is_contiguous)
+        self._array, self._rows, self._envs = array, rows, envs
 
     def prepare(self, items: Items) -> None:
         """Read items again: others may have written to them since."""
-        now = np.empty((len(items), *self.block.shape[1:]), self.block.dtype)
-        self._store.read_next(self._rows[items], self._envs[items], now)
-        self.block[items] = now
+        self.block[items] = self._array._read(self._rows[items], self._envs[items])
 
     def write(self, items: Items) -> None:
         """Write items to where they were read from."""
-        self._store.write_next(self._rows[items], self._envs[items], self.block[items])
+        self._array._write(self._rows[items], self._envs[items], self.block[items])

@@ -147,6 +147,8 @@ class WriteThroughArray(np.ndarray[Any, Any]):
             np.empty(plain[index].shape, self.dtype)[...] = values  # raises where the shapes do not fit
             return
         items = source.items_of(part)
+        if np.may_share_memory(values, source.block):
+            values = values.copy()  # as they are now, not as they are read again
         source.prepare(items)
         before = source.block[items]
         try:
@@ -166,6 +168,17 @@ class WriteThroughArray(np.ndarray[Any, Any]):
         """Return the array with one axis, as :meth:`numpy.ndarray.ravel` does."""
         return self._reshaped(super().ravel(*order, **options))
 
+    def squeeze(self, axis: Any = None) -> Any:
+        """Return the array without axes of length one, as :meth:`numpy.ndarray.squeeze` does."""
+        # As an index: of a subclass, NumPy's own method returns what __array_wrap__ makes of the result, a plain array.
+        if axis is None:
+            dropped = {number for number, length in enumerate(self.shape) if length == 1}
+        else:
+            self.view(np.ndarray).squeeze(axis)  # raises for a wrong axis
+            axes = axis if isinstance(axis, tuple) else (axis,)
+            dropped = {number.__index__() % max(self.ndim, 1) for number in axes}
+        return self[(*(0 if number in dropped else slice(None) for number in range(self.ndim)), ...)]
+
     def _reshaped(self, result: Any) -> Any:
         if isinstance(result, WriteThroughArray) and result._source and not result._source.is_contiguous:
             result._source = UnknownSource(result._source.block)
@@ -181,10 +194,11 @@ class WriteThroughArray(np.ndarray[Any, Any]):
             getattr(ufunc, method)(target, *map(_plain, inputs[1:]), **kwargs)
             _assign(inputs[0], target)
             return None
+        operands = [_operand(value, out) for value in inputs]
         targets = tuple(map(_target, out))
         if out:
             kwargs["out"] = targets
-        result = getattr(ufunc, method)(*map(_plain, inputs), **{name: _plain(value) for name, value in kwargs.items()})
+        result = getattr(ufunc, method)(*operands, **{name: _plain(value) for name, value in kwargs.items()})
         for array, target in zip(out, targets, strict=True):
             _assign(array, target)
         return result if not out else out[0] if len(out) == 1 else out
@@ -264,6 +278,20 @@ def _target(array: Any) -> Any:
     if array.size:
         array._source.prepare(array._source.items_of(array))
     return np.array(array)
+
+
+def _operand(value: Any, out: tuple[Any, ...]) -> Any:
+    """Return an operand as a plain array with the content that it has now, unless it is changed in place."""
+    if not isinstance(value, WriteThroughArray):
+        return value
+    for array in out:
+        if (
+            isinstance(array, WriteThroughArray)
+            and array._source is value._source
+            and array.__array_interface__ != value.__array_interface__
+        ):
+            return np.array(value)
+    return _plain(value)
 
 
 def _assign(array: Any, target: Any) -> None:

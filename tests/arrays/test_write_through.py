@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import io
 import operator
 import pickle
+import random
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -626,3 +628,113 @@ def test_an_array_larger_than_memory_is_still_indexed_and_written_through() -> N
     array[5, 0, 1, 2, 3] = 8
     assert (array[-1, 1].sum(), array[5, 0].sum()) == (7 * 84 * 84, 8)
     assert np.zeros_like(array[0]).shape == array.shape[1:]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("function", [np.squeeze, lambda a, *axis: a.squeeze(*axis)], ids=["function", "method"])
+@pytest.mark.parametrize("index", [np.s_[:, :1], np.s_[2:3, 1:2], np.s_[2:3, 1:2, :1, :1, :1], np.s_[:]])
+def test_squeezed_arrays_write_through(index: Any, function: Callable[..., Any], kind: str) -> None:
+    ours, plain = pair_of(kind)
+    for array in (ours[0], plain[0]):
+        squeezed = function(array[index])
+        squeezed[...] = 5
+        squeezed += 1
+    assert function(ours[0][index]).shape == function(plain[0][index]).shape
+    assert_same(ours, plain)
+    for array in (ours[0], plain[0]):
+        function(array[:, :1], 1)[0] = 9
+        function(array[2:3, 1:2], (0, -4))[1] = 10
+    assert_same(ours, plain)
+    with pytest.raises(ValueError, match="size not equal to one"):
+        function(ours[0][:2], 0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("index", [np.s_[1, 0, 0, 1, 2, ...], np.s_[..., 1, 0, 0, 1, 2], np.s_[2, 1, ..., 0, 1, 2]])
+def test_arrays_without_axes_write_through_and_scalars_are_scalars(index: Any, kind: str) -> None:
+    ours, plain = pair_of(kind)
+    for array in (ours[0], plain[0]):
+        one = array[index]
+        assert isinstance(one, np.ndarray)
+        assert one.shape == ()
+        one += 5
+        assert isinstance(array[tuple(part for part in index if part is not ...)], np.generic)
+    assert_same(ours, plain)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_items_without_axes_write_through(kind: str) -> None:
+    ours, plain = pair_of(kind, item_shape=())
+    for array in (ours[0], plain[0]):
+        one = array[1, 2, ...]
+        one += 5
+        assert isinstance(array[1, 2], np.generic)
+    assert_same(ours, plain)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("read", [np.asarray, lambda a: a[...], lambda a: a[2], lambda a: a[1:, 0], lambda a: a.T])
+def test_what_was_read_does_not_change_with_the_array(read: Callable[[Any], Any], kind: str) -> None:
+    (array, *_), _ = pair_of(kind)
+    part = read(array)
+    before = part.copy()
+    array[...] = 100
+    array[2] = 101
+    np.testing.assert_array_equal(part, before)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.filterwarnings("ignore:The given NumPy array is not writable")
+def test_writes_that_ignore_read_only_memory_do_not_reach_any_array(kind: str) -> None:
+    ours, plain = pair_of(kind)
+    for read in (lambda: np.asarray(ours[0]), lambda: np.asarray(ours[0][2]), lambda: np.asarray(ours[0][...])):
+        with contextlib.suppress(ValueError):  # NumPy notices that it is read-only for some indices only
+            np.add.at(read(), np.arange(2), 1)
+        th.as_tensor(read()).add_(1)
+    assert_same(ours, plain)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_shuffling_rows_keeps_all_of_them(kind: str) -> None:
+    ours, plain = pair_of(kind)
+    random.Random(3).shuffle(ours[0])
+    expected = [*map(np.copy, plain[0])]
+    random.Random(3).shuffle(expected)
+    plain[0][...] = expected
+    assert_same(ours, plain)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("index", [0, -1, (1, 2), (1, 2, 0), slice(2), [0, 3], ([0, 1], [1, 2])])
+@pytest.mark.parametrize("value", [0.5, 256, -1, np.nan, np.full((4, 2, 3), 300)])
+def test_values_that_an_integer_array_cannot_hold_are_refused(value: Any, index: Any, kind: str) -> None:
+    ours, plain = pair_of(kind)
+    if np.ndim(value) and index == (1, 2, 0):
+        value = value[0]
+    with pytest.raises(ValueError, match="do not fit an array of dtype uint8"):
+        ours[0][index] = value
+    assert_same(ours, plain)
+    for array in (ours[0], plain[0]):
+        array[index] = np.float64(7)
+    assert_same(ours, plain)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_values_from_an_older_view_are_those_that_it_shows(kind: str) -> None:
+    (array, *_), _ = pair_of(kind)
+    view = array[1:4]
+    shown = view.copy()
+    array[...] = 50
+    view[1:] = view[:-1]
+    np.testing.assert_array_equal(array[2:4], shown[:-1])
+    np.testing.assert_array_equal(view[1:], shown[:-1])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_operands_from_an_older_view_are_those_that_it_shows(kind: str) -> None:
+    (array, *_), _ = pair_of(kind)
+    view = array[1:4]
+    shown = view.copy()
+    array[...] = 50
+    view[1:] += view[:-1]  # what is changed in place is read again
+    np.testing.assert_array_equal(array[2:4], 50 + shown[:-1])

@@ -206,3 +206,28 @@ def test_what_python_objects_hindsight_keeps_is_refused(tmp_path: Path) -> None:
     )  # fmt: skip
     with pytest.raises(StorageError, match="info dicts"):
         save_checkpoint(buffer, tmp_path)
+
+
+@pytest.mark.parametrize("view", ["reshape", "swapaxes", "both"])
+def test_a_checkpoint_has_what_was_written_through_a_view_from_before_the_last_one(view: str, tmp_path: Path) -> None:
+    space = spaces.Box(0, 255, (4, 36, 36), np.uint8)
+    buffer = CompressedReplayBuffer(40, space, spaces.Discrete(2), device="cpu", n_envs=2)
+    for _ in range(10):
+        obs = np.full((2, *space.shape), 1, np.uint8)
+        buffer.add(obs, obs, np.zeros((2, 1), int), np.zeros(2), np.zeros(2, bool), [{}, {}])
+    array = buffer.observations
+    views = {
+        "reshape": lambda: array.reshape(-1, *space.shape),
+        "swapaxes": lambda: array.swapaxes(0, 1),
+        "both": lambda: array.reshape(10, 4, *space.shape).swapaxes(0, 1),
+    }
+    kept = views[view]()
+    save_checkpoint(buffer, tmp_path / "checkpoint")
+    kept[1] = 33
+    kept[0][1, :2] = 34
+    assert (buffer.observations[...] == 33).any()
+    save_checkpoint(buffer, tmp_path / "checkpoint")
+    kept[0] = 35
+    save_checkpoint(buffer, tmp_path / "checkpoint")
+    loaded = load_checkpoint(tmp_path / "checkpoint")
+    np.testing.assert_array_equal(loaded.observations, buffer.observations)
