@@ -72,8 +72,13 @@ class BufferCheckpointCallback(BaseCallback):
         the first of the new run is complete
     :raises ValueError: if a number is not positive, or both ``resume`` and ``overwrite`` are true
 
+    Pass it to ``learn`` alone or in a list: the callbacks that trigger others, as ``EveryNTimesteps`` and
+    ``EvalCallback``, do not notify them of rollouts.
+
     ``learn`` raises :class:`~sb3_compressed.StorageError` before the training if the folder is in use or holds another
-    run, or if the model has no compressed replay buffer.
+    run, if the model has no compressed replay buffer, or if it does not continue the run: with ``resume=True``, it must
+    have as many steps as the oldest checkpoint or more, and ``reset_num_timesteps=True``, the default of ``learn``, sets
+    them to 0.
     """
 
     def __init__(
@@ -99,17 +104,30 @@ class BufferCheckpointCallback(BaseCallback):
         self._last_save = 0
         self._last_number = 0
         self._run: str | None = None
+        self._trained_model: Any = None
         self._lock: FolderLock | None = None
 
     def _init_callback(self) -> None:
+        self._check_is_not_triggered()
         self._buffer()  # raises before the training rather than after hours
+        was_held = self._holds_lock()
         self._claim()
+        try:
+            self._check_model()
+        except BaseException:
+            if not was_held:
+                self.close()
+            raise
+        self._trained_model = self.model
         _delete_unfinished(self.path)
 
     def _on_training_start(self) -> None:
+        self._check_is_not_triggered()
         self._last_save = self.num_timesteps
 
     def _on_step(self) -> bool:
+        if self.parent is not None:
+            self._check_is_not_triggered()
         return True
 
     def _on_rollout_end(self) -> None:
@@ -201,6 +219,47 @@ class BufferCheckpointCallback(BaseCallback):
     def _is_own(self, checkpoint: SavedCheckpoint) -> bool:
         """Return whether a checkpoint is one of this run, as those of version 0.1 are that it goes on with."""
         return checkpoint.run == self._run or (checkpoint.run is None and self.resume)
+
+    # -- what it is used with ----------------------------------------------------------------------------------
+
+    def _check_is_not_triggered(self) -> None:
+        """Raise if another callback triggers this one; ``CallbackList`` sets the parent after ``init_callback`` only.
+
+        :raises StorageError: then; the folder is released
+        """
+        if self.parent is not None:
+            self.close()
+            parent, name = type(self.parent).__name__, type(self).__name__
+            raise StorageError(
+                f"{name} would never save as a child of {parent}, which does not notify it of rollouts; pass a new "
+                f"{name} to learn() alone or in a list, as in callback=[{name}(...), {parent}(...)]"
+            )
+
+    def _check_model(self) -> None:
+        """Raise if a model that does not continue the run would replace its checkpoints.
+
+        :raises StorageError: then
+        """
+        if self.model is self._trained_model or not (self.resume or self._trained_model is not None):
+            return
+        checkpoints, _ = list_checkpoints(self.path)
+        own = [each for each in checkpoints if self._is_own(each)]
+        if not own:
+            return
+        if not self.resume:
+            raise StorageError(
+                f"{self.path} holds {own[-1].folder.name} of another model that was trained with this callback; create a "
+                f"{type(self).__name__} for each model, with its own path, or with resume=True if the model was loaded "
+                "from latest_checkpoint"
+            )
+        oldest = min(own, key=lambda each: each.num_timesteps)
+        if self.model.num_timesteps < oldest.num_timesteps:
+            raise StorageError(
+                f"{self.path} holds {oldest.folder.name}, but this model has {self.model.num_timesteps} steps and does "
+                f"not continue that run. Load latest_checkpoint({str(self.path)!r}), its model with "
+                'DQN.load(newest / "model", env=env) and its buffer with from_checkpoint(newest / "buffer"), and pass '
+                "reset_num_timesteps=False to learn(); or pass overwrite=True to start a new run"
+            )
 
     # -- whose folder it is ------------------------------------------------------------------------------------
 

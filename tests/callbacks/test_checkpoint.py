@@ -66,10 +66,9 @@ def test_checkpoints_share_what_they_have_in_common(tmp_path: Path) -> None:
 
 
 def test_the_newest_is_the_one_saved_last_whatever_its_step(tmp_path: Path) -> None:
-    """A run that went on from an earlier step, or anew, is not taken for an old one."""
-    dqn().learn(64, callback=BufferCheckpointCallback(1000, tmp_path, keep=2))
-    model = dqn()
-    callback = BufferCheckpointCallback(1000, tmp_path, keep=2, resume=True)
+    """A run whose number of steps was reset, as ``learn`` does, is not taken for an old one."""
+    model, callback = dqn(), BufferCheckpointCallback(1000, tmp_path, keep=2)
+    model.learn(64, callback=callback)
     model.learn(40, callback=callback)
     for path in tmp_path.rglob("*"):
         os.utime(path, (1, 1))  # as after copying it elsewhere
