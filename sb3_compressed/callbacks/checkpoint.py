@@ -77,8 +77,8 @@ class BufferCheckpointCallback(BaseCallback):
 
     ``learn`` raises :class:`~sb3_compressed.StorageError` before the training if the folder is in use or holds another
     run, if the model has no compressed replay buffer, or if it does not continue the run: with ``resume=True``, it must
-    have as many steps as the oldest checkpoint or more, and ``reset_num_timesteps=True``, the default of ``learn``, sets
-    them to 0.
+    have at least as many steps as the oldest checkpoint, and ``learn`` without ``reset_num_timesteps=False`` sets them
+    to 0.
     """
 
     def __init__(
@@ -248,9 +248,9 @@ class BufferCheckpointCallback(BaseCallback):
             return
         if not self.resume:
             raise StorageError(
-                f"{self.path} holds {own[-1].folder.name} of another model that was trained with this callback; create a "
-                f"{type(self).__name__} for each model, with its own path, or with resume=True if the model was loaded "
-                "from latest_checkpoint"
+                f"{self.path} holds {own[-1].folder.name} of another model that was trained with this callback; create "
+                f"a {type(self).__name__} for each model, with its own path, or with resume=True if the model was "
+                "loaded from latest_checkpoint"
             )
         oldest = min(own, key=lambda each: each.num_timesteps)
         if self.model.num_timesteps < oldest.num_timesteps:

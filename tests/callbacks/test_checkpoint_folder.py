@@ -208,8 +208,8 @@ def test_a_training_that_failed_does_not_block_the_next_one_of_the_process(tmp_p
         model.learn(8, callback=[callback, Failure()])
     model.learn(2, callback=callback, reset_num_timesteps=False)
     second = loaded(tmp_path / "step_0000000004")
+    callback = BufferCheckpointCallback(4, tmp_path, keep=9, resume=True)
     with pytest.raises(RuntimeError, match="broke"):
-        callback = BufferCheckpointCallback(4, tmp_path, keep=9, resume=True)
         second.learn(8, callback=[callback, Failure()], reset_num_timesteps=False)
     train(tmp_path, keep=9, resume=True)
     assert names(tmp_path) == [f"step_{steps:010}" for steps in (4, 10, 14)]
