@@ -15,6 +15,7 @@ from typing import Any
 
 from stable_baselines3.common.callbacks import BaseCallback
 
+from sb3_compressed.buffers.door import validate_integer
 from sb3_compressed.buffers.mixin import CompressedReplay
 from sb3_compressed.buffers.persistent import PLACE
 from sb3_compressed.callbacks.checkpoint_folder import (
@@ -30,8 +31,10 @@ from sb3_compressed.callbacks.checkpoint_folder import (
     write_manifest,
     write_run,
 )
-from sb3_compressed.errors import StorageError
-from sb3_compressed.storage.lock import FolderLock
+from sb3_compressed.errors import CorruptStorage, StorageError
+from sb3_compressed.storage.files import open_regular_file
+from sb3_compressed.storage.lock import NAME as LOCK_NAME
+from sb3_compressed.storage.lock import FolderLock, NoLocksError
 from sb3_compressed.warning import warn_user
 
 __all__ = ["BufferCheckpointCallback", "latest_checkpoint"]
@@ -71,6 +74,7 @@ class BufferCheckpointCallback(BaseCallback):
     :param overwrite: whether to start a new run in a folder that holds another one, whose checkpoints are deleted when
         the first of the new run is complete
     :raises ValueError: if a number is not positive, or both ``resume`` and ``overwrite`` are true
+    :raises TypeError: if a number is not an integer
 
     Pass it to ``learn`` alone or in a list: the callbacks that trigger others, as ``EveryNTimesteps`` and
     ``EvalCallback``, do not notify them of rollouts.
@@ -92,8 +96,8 @@ class BufferCheckpointCallback(BaseCallback):
         overwrite: bool = False,
     ) -> None:
         super().__init__(verbose)
-        if save_freq < 1 or keep < 1:
-            raise ValueError(f"save_freq and keep must be positive, got {save_freq} and {keep}")
+        validate_integer("save_freq", save_freq, 1)
+        validate_integer("keep", keep, 1)
         if resume and overwrite:
             raise ValueError("resume=True continues the run in a folder, overwrite=True replaces it: pass one of them")
         self.save_freq = save_freq
@@ -145,8 +149,10 @@ class BufferCheckpointCallback(BaseCallback):
         """Save a checkpoint now and return its folder.
 
         :raises OSError: if the disk does not take it; earlier checkpoints are as they were
-        :raises StorageError: if the folder meanwhile belongs to another run
+        :raises StorageError: if the folder meanwhile belongs to another run, or if there was no training yet
         """
+        if not hasattr(self, "model"):
+            raise StorageError("save() has no model to save yet; pass the callback to learn() first")
         was_held = self._holds_lock()
         self._claim()
         try:
@@ -286,9 +292,17 @@ class BufferCheckpointCallback(BaseCallback):
             holder.close()  # an exception ended its training, of which SB3 does not notify callbacks
         try:
             lock = FolderLock(self.path)
-        except StorageError as error:
+        except (NoLocksError, CorruptStorage):
+            raise
+        except StorageError:
+            owner = _lock_owner(self.path)
+            if owner == str(os.getpid()):
+                raise StorageError(
+                    f"{self.path} is locked by another training of this process; give each its own path"
+                ) from None
             raise StorageError(
-                f"another training saves its checkpoints to {self.path}; give each its own path ({error})"
+                f"{self.path} is locked by process {owner}; give each training its own path. If its training ended "
+                "with an exception, call callback.close() there, or end that process"
             ) from None
         try:
             self._run = self._identify()
@@ -352,6 +366,16 @@ class BufferCheckpointCallback(BaseCallback):
 
 #: The callback of this process that locked a folder last.
 _holders: weakref.WeakValueDictionary[Path, BufferCheckpointCallback] = weakref.WeakValueDictionary()
+
+
+def _lock_owner(path: Path) -> str:
+    """Return the id of the process that locked a folder, as far as the file in it can be read."""
+    try:
+        with open_regular_file(path / LOCK_NAME) as file:
+            owner: str = file.read(20).decode("ascii", "replace").strip()
+    except (OSError, StorageError):
+        return "unknown"
+    return owner if owner.isdigit() else "unknown"
 
 
 def _is_learning(model: Any) -> bool:

@@ -127,7 +127,7 @@ def test_a_missing_or_empty_folder_starts_a_run_whatever_is_asked_for(tmp_path: 
 
 def test_two_callbacks_of_one_training_cannot_share_a_path(tmp_path: Path) -> None:
     both = CallbackList([BufferCheckpointCallback(4, tmp_path), BufferCheckpointCallback(4, tmp_path, resume=True)])
-    with pytest.raises(StorageError, match="another training saves its checkpoints to"):
+    with pytest.raises(StorageError, match="is locked by another training of this process; give each"):
         dqn().learn(8, callback=both)
 
 
@@ -137,7 +137,9 @@ def test_two_trainings_of_one_process_cannot_share_a_path(tmp_path: Path) -> Non
 
         def _on_step(self) -> bool:
             def second() -> None:
-                with pytest.raises(StorageError, match="another training saves its checkpoints to") as error:
+                with pytest.raises(
+                    StorageError, match="is locked by another training of this process; give each"
+                ) as error:
                     train(tmp_path, overwrite=True)
                 errors.append(error.value)
 
@@ -179,7 +181,9 @@ def test_trainings_of_two_processes_cannot_share_a_path_and_its_end_or_death_rel
             try:
                 assert process.stdout.readline() == "training\n"
                 for option in ({}, {"resume": True}, {"overwrite": True}):
-                    with pytest.raises(StorageError, match=f"another training saves .*process {process.pid}"):
+                    with pytest.raises(
+                        StorageError, match=rf"is locked by process {process.pid}; .*callback\.close\(\)"
+                    ):
                         train(folder, **option)
                 assert latest_checkpoint(folder).name == "step_0000000004"  # readers need no lock
                 if ends:
@@ -214,6 +218,12 @@ def test_a_training_that_failed_does_not_block_the_next_one_of_the_process(tmp_p
     train(tmp_path, keep=9, resume=True)
     assert names(tmp_path) == [f"step_{steps:010}" for steps in (4, 10, 14)]
     assert error.value.__traceback__ is not None
+
+
+def test_a_lock_that_is_not_a_file_is_not_taken_for_another_training(tmp_path: Path) -> None:
+    (tmp_path / "lock").mkdir()
+    with pytest.raises(CorruptStorage, match="lock"):
+        train(tmp_path)
 
 
 def test_a_path_can_be_used_again_when_its_training_is_over(tmp_path: Path) -> None:
