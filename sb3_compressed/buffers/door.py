@@ -69,6 +69,8 @@ def validate_observation(
         row = values.reshape(n_envs, 1) if is_number else values
         if isinstance(array, CompressedArray):
             return array.checked_row(row)
+        while row.ndim >= array.ndim and row.shape[0] == 1:  # NumPy drops leading ones
+            values = row = row[0]
         _check_row(row, array)
     except (TypeError, ValueError) as error:
         hint = ""
@@ -82,7 +84,10 @@ def validate_numbers(name: str, value: Any, size: int, n_envs: int) -> NDArray[A
     """Return ``value`` as an array, or raise if it is not made of ``size`` numbers."""
     values = _numbers(name, value)
     if values.size != size:
-        raise ValueError(f"{name} has {values.size} elements, a step of {n_envs} environments needs {size}")
+        raise ValueError(
+            f"{name} must have {size} {'element' if size == 1 else 'elements'}, for a step of {n_envs} "
+            f"{'environment' if n_envs == 1 else 'environments'}, got {values.size}"
+        )
     return values
 
 
@@ -131,11 +136,10 @@ def validate_infos(infos: Any, n_envs: int) -> None:
 
 def _check_row(values: NDArray[Any], array: NDArray[Any]) -> None:
     shape = array.shape[1:]
+    row = cast_values(values, array.dtype)
     try:
-        np.broadcast_to(cast_values(values, array.dtype), shape)
-    except ValueError as error:
-        if "broadcast" not in str(error):
-            raise
+        np.broadcast_to(row, shape)
+    except ValueError:
         raise ValueError(f"cannot write values of shape {values.shape} to a row of shape {shape}") from None
 
 

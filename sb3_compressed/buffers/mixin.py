@@ -78,7 +78,8 @@ class CompressedBuffer(_Base):
 
     All of the parent's arguments are taken, by position or name, and besides them:
 
-    :param compression_method: shorthand of a codec, e.g. ``"zstd-5"``, or a codec. ``"auto"`` chooses one, and leaves
+    :param compression_method: shorthand of a codec, e.g. ``"zstd-5"`` for zstd with the level -5 and ``"zstd5"`` for
+        the level 5, or a codec. ``"auto"`` chooses one, and leaves
         observations that are too small or too random to gain anything as they are; of such vectors, replay buffers
         keep next observations only where they are not the observations that follow. For a Dict space also a mapping
         from its keys
@@ -121,6 +122,9 @@ class CompressedBuffer(_Base):
         behind = cls.__mro__[cls.__mro__.index(CompressedBuffer) + 1 :]
         cls._is_before_sb3 = all(base.__module__.partition(".")[0] in KNOWN_PACKAGES for base in behind)
         own = list(inspect.signature(cls.__init__).parameters.values())[1:]
+        # By these names, from_checkpoint knows arguments that need not be given.
+        names = {inspect.Parameter.VAR_POSITIONAL: "args", inspect.Parameter.VAR_KEYWORD: "kwargs"}
+        own = [parameter.replace(name=names.get(parameter.kind, parameter.name)) for parameter in own]
         if "__init__" not in vars(cls):
             # What help() and editors show: the parent's arguments, then the ones above.
             options = [option for option in own if option.kind is option.KEYWORD_ONLY]
@@ -415,6 +419,9 @@ class CompressedReplay(Persistent, CompressedBuffer):
     #: them.
     _passed: tuple[Any, ...] | None = None
 
+    handle_timeout_termination: bool
+    copy_info_dict: bool = False  # only SB3's hindsight buffer sets it
+
     def _parent_arguments(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], *, are_changed: bool = True
     ) -> dict[str, Any]:
@@ -439,12 +446,14 @@ class CompressedReplay(Persistent, CompressedBuffer):
         :param action: actions ``(n_envs, action_dim)``
         :param reward: rewards ``(n_envs,)``
         :param done: whether an episode ended, ``(n_envs,)``
-        :param infos: one info dict for each environment
+        :param infos: one info dict for each environment; ignored with ``handle_timeout_termination=False``, unless
+            ``copy_info_dict=True``
         :raises ValueError: if something does not fit; the buffer is then as it was
         :raises TypeError: if something has no numbers; the same
         """
         self._check_storage()
-        validate_infos(infos, self.n_envs)
+        if self.handle_timeout_termination or self.copy_info_dict:  # SB3 does not read them otherwise
+            validate_infos(infos, self.n_envs)
         try:
             kinds = (
                 type(obs), obs.dtype, obs.shape, type(next_obs), next_obs.dtype, next_obs.shape,

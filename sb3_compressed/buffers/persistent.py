@@ -375,13 +375,33 @@ class Persistent(_Base):
             told = state.arguments_of(store.about, given)
         except CorruptStorage as error:
             raise CorruptStorage(f"{store.log.folder}: what it says of its buffer makes no sense: {error}") from error
-        others = sorted(set(told) - set(inspect.signature(cls).parameters))
-        if others or NOT_TOLD & set(told):
+        # A constructor that passes **kwargs on takes the arguments of its parent, too.
+        taken: set[str] = set()
+        constructors = [
+            inspect.signature(vars(base)["__init__"]) for base in cls.__mro__[:-1] if "__init__" in vars(base)
+        ]
+        for constructor in constructors:
+            taken.update(constructor.parameters)
+            if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in constructor.parameters.values()):
+                break
+        defaults = {
+            name: parameter.default
+            for constructor in reversed(constructors)
+            for name, parameter in constructor.parameters.items()
+        }
+        others = sorted(set(told) - taken)
+        is_default = {
+            name: type(told[name]) is type(default) and told[name] == default
+            for name, default in defaults.items()
+            if name in others
+        }
+        wrong = [name for name in others if not is_default.get(name)] or sorted(NOT_TOLD & set(told))
+        if wrong:
             raise StorageError(
-                f"{store.log.folder} holds a {store.about.get('class')} with the arguments {', '.join(sorted(told))}; "
-                f"a {cls.__name__} has no {', '.join(others or sorted(NOT_TOLD & set(told)))}"
+                f"{store.log.folder} was saved by {store.about.get('class')} with the arguments "
+                f"{', '.join(sorted(told))}; {cls.__name__} does not take {', '.join(wrong)}"
             )
-        return told
+        return {name: value for name, value in told.items() if name in taken}
 
     def __getstate__(self) -> dict[str, Any]:
         attributes: Any = super().__getstate__()

@@ -15,6 +15,7 @@ from typing import Any
 
 from stable_baselines3.common.callbacks import BaseCallback
 
+from sb3_compressed.buffers.door import validate_integer
 from sb3_compressed.buffers.mixin import CompressedReplay
 from sb3_compressed.buffers.persistent import PLACE
 from sb3_compressed.callbacks.checkpoint_folder import (
@@ -30,8 +31,10 @@ from sb3_compressed.callbacks.checkpoint_folder import (
     write_manifest,
     write_run,
 )
-from sb3_compressed.errors import StorageError
-from sb3_compressed.storage.lock import FolderLock
+from sb3_compressed.errors import CorruptStorage, StorageError
+from sb3_compressed.storage.files import open_regular_file
+from sb3_compressed.storage.lock import NAME as LOCK_NAME
+from sb3_compressed.storage.lock import FolderLock, NoLocksError
 from sb3_compressed.warning import warn_user
 
 __all__ = ["BufferCheckpointCallback", "latest_checkpoint"]
@@ -71,9 +74,15 @@ class BufferCheckpointCallback(BaseCallback):
     :param overwrite: whether to start a new run in a folder that holds another one, whose checkpoints are deleted when
         the first of the new run is complete
     :raises ValueError: if a number is not positive, or both ``resume`` and ``overwrite`` are true
+    :raises TypeError: if a number is not an integer
+
+    Pass it to ``learn`` alone or in a list: the callbacks that trigger others, as ``EveryNTimesteps`` and
+    ``EvalCallback``, do not notify them of rollouts.
 
     ``learn`` raises :class:`~sb3_compressed.StorageError` before the training if the folder is in use or holds another
-    run, or if the model has no compressed replay buffer.
+    run, if the model has no compressed replay buffer, or if it does not continue the run: with ``resume=True``, it must
+    have at least as many steps as the oldest checkpoint, and ``learn`` without ``reset_num_timesteps=False`` sets them
+    to 0.
     """
 
     def __init__(
@@ -87,8 +96,8 @@ class BufferCheckpointCallback(BaseCallback):
         overwrite: bool = False,
     ) -> None:
         super().__init__(verbose)
-        if save_freq < 1 or keep < 1:
-            raise ValueError(f"save_freq and keep must be positive, got {save_freq} and {keep}")
+        validate_integer("save_freq", save_freq, 1)
+        validate_integer("keep", keep, 1)
         if resume and overwrite:
             raise ValueError("resume=True continues the run in a folder, overwrite=True replaces it: pass one of them")
         self.save_freq = save_freq
@@ -99,17 +108,30 @@ class BufferCheckpointCallback(BaseCallback):
         self._last_save = 0
         self._last_number = 0
         self._run: str | None = None
+        self._trained_model: Any = None
         self._lock: FolderLock | None = None
 
     def _init_callback(self) -> None:
+        self._check_is_not_triggered()
         self._buffer()  # raises before the training rather than after hours
+        was_held = self._holds_lock()
         self._claim()
+        try:
+            self._check_model()
+        except BaseException:
+            if not was_held:
+                self.close()
+            raise
+        self._trained_model = self.model
         _delete_unfinished(self.path)
 
     def _on_training_start(self) -> None:
+        self._check_is_not_triggered()
         self._last_save = self.num_timesteps
 
     def _on_step(self) -> bool:
+        if self.parent is not None:
+            self._check_is_not_triggered()
         return True
 
     def _on_rollout_end(self) -> None:
@@ -127,8 +149,10 @@ class BufferCheckpointCallback(BaseCallback):
         """Save a checkpoint now and return its folder.
 
         :raises OSError: if the disk does not take it; earlier checkpoints are as they were
-        :raises StorageError: if the folder meanwhile belongs to another run
+        :raises StorageError: if the folder meanwhile belongs to another run, or if there was no training yet
         """
+        if not hasattr(self, "model"):
+            raise StorageError("save() has no model to save yet; pass the callback to learn() first")
         was_held = self._holds_lock()
         self._claim()
         try:
@@ -202,6 +226,47 @@ class BufferCheckpointCallback(BaseCallback):
         """Return whether a checkpoint is one of this run, as those of version 0.1 are that it goes on with."""
         return checkpoint.run == self._run or (checkpoint.run is None and self.resume)
 
+    # -- what it is used with ----------------------------------------------------------------------------------
+
+    def _check_is_not_triggered(self) -> None:
+        """Raise if another callback triggers this one; ``CallbackList`` sets the parent after ``init_callback`` only.
+
+        :raises StorageError: then; the folder is released
+        """
+        if self.parent is not None:
+            self.close()
+            parent, name = type(self.parent).__name__, type(self).__name__
+            raise StorageError(
+                f"{name} would never save as a child of {parent}, which does not notify it of rollouts; pass a new "
+                f"{name} to learn() alone or in a list, as in callback=[{name}(...), {parent}(...)]"
+            )
+
+    def _check_model(self) -> None:
+        """Raise if a model that does not continue the run would replace its checkpoints.
+
+        :raises StorageError: then
+        """
+        if self.model is self._trained_model or not (self.resume or self._trained_model is not None):
+            return
+        checkpoints, _ = list_checkpoints(self.path)
+        own = [each for each in checkpoints if self._is_own(each)]
+        if not own:
+            return
+        if not self.resume:
+            raise StorageError(
+                f"{self.path} holds {own[-1].folder.name} of another model that was trained with this callback; create "
+                f"a {type(self).__name__} for each model, with its own path, or with resume=True if the model was "
+                "loaded from latest_checkpoint"
+            )
+        oldest = min(own, key=lambda each: each.num_timesteps)
+        if self.model.num_timesteps < oldest.num_timesteps:
+            raise StorageError(
+                f"{self.path} holds {oldest.folder.name}, but this model has {self.model.num_timesteps} steps and does "
+                f"not continue that run. Load latest_checkpoint({str(self.path)!r}), its model with "
+                'DQN.load(newest / "model", env=env) and its buffer with from_checkpoint(newest / "buffer"), and pass '
+                "reset_num_timesteps=False to learn(); or pass overwrite=True to start a new run"
+            )
+
     # -- whose folder it is ------------------------------------------------------------------------------------
 
     def close(self) -> None:
@@ -227,9 +292,17 @@ class BufferCheckpointCallback(BaseCallback):
             holder.close()  # an exception ended its training, of which SB3 does not notify callbacks
         try:
             lock = FolderLock(self.path)
-        except StorageError as error:
+        except (NoLocksError, CorruptStorage):
+            raise
+        except StorageError:
+            owner = _lock_owner(self.path)
+            if owner == str(os.getpid()):
+                raise StorageError(
+                    f"{self.path} is locked by another training of this process; give each its own path"
+                ) from None
             raise StorageError(
-                f"another training saves its checkpoints to {self.path}; give each its own path ({error})"
+                f"{self.path} is locked by process {owner}; give each training its own path. If its training ended "
+                "with an exception, call callback.close() there, or end that process"
             ) from None
         try:
             self._run = self._identify()
@@ -293,6 +366,16 @@ class BufferCheckpointCallback(BaseCallback):
 
 #: The callback of this process that locked a folder last.
 _holders: weakref.WeakValueDictionary[Path, BufferCheckpointCallback] = weakref.WeakValueDictionary()
+
+
+def _lock_owner(path: Path) -> str:
+    """Return the id of the process that locked a folder, as far as the file in it can be read."""
+    try:
+        with open_regular_file(path / LOCK_NAME) as file:
+            owner: str = file.read(20).decode("ascii", "replace").strip()
+    except (OSError, StorageError):
+        return "unknown"
+    return owner if owner.isdigit() else "unknown"
 
 
 def _is_learning(model: Any) -> bool:

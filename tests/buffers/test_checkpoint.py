@@ -196,6 +196,72 @@ def test_classes_and_arguments_come_back(stream: Stream, tmp_path: Path) -> None
     hold_equal(loaded, buffer)
 
 
+class PassesOn(CompressedReplayBuffer):
+    """Has an argument of its own and passes on all others."""
+
+    def __init__(self, *a: Any, alpha: float = 0.6, **k: Any) -> None:
+        super().__init__(*a, **k)
+        self.alpha = alpha
+
+
+class PassesOnTwice(PassesOn):
+    """Has a parent that does so, too."""
+
+    def __init__(self, *args: Any, beta: float = 0.4, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.beta = beta
+
+
+class PassesOptions(CompressedReplayBuffer):
+    """Names some of the arguments that it passes on."""
+
+    def __init__(self, buffer_size: int, observation_space: Any, action_space: Any, **options: Any) -> None:
+        super().__init__(buffer_size, observation_space, action_space, **options)
+
+
+class PassesOnFew(CompressedReplayBuffer):
+    """Does not take the options of compressed buffers."""
+
+    def __init__(self, buffer_size: int, observation_space: Any, action_space: Any, device: Any, n_envs: int) -> None:
+        super().__init__(buffer_size, observation_space, action_space, device, n_envs, output_dtype="raw")
+
+
+class RequiresMore(CompressedReplayBuffer):
+    """Has an argument without a default."""
+
+    def __init__(self, name: str, *a: Any, **k: Any) -> None:
+        super().__init__(*a, **k)
+        self.name = name
+
+
+@pytest.mark.parametrize("buffer_class", [PassesOn, PassesOnTwice, PassesOptions, PassesOnFew])
+def test_classes_with_constructors_of_their_own_come_back(buffer_class: Any, stream: Stream, tmp_path: Path) -> None:
+    space, action_space, n_envs, transitions = stream
+    buffer = buffer_class(200, space, action_space, device="cpu", n_envs=n_envs)
+    for transition in transitions[:70]:
+        transition.add_to(buffer)
+    save_checkpoint(buffer, tmp_path)
+    loaded = buffer_class.from_checkpoint(tmp_path, device="cpu")
+    assert type(loaded) is buffer_class
+    hold_equal(loaded, buffer)
+    if issubclass(buffer_class, PassesOn):
+        assert buffer_class.from_checkpoint(tmp_path, device="cpu", alpha=0.9).alpha == 0.9
+
+
+def test_arguments_that_a_class_does_not_take_are_named(stream: Stream, tmp_path: Path) -> None:
+    space, action_space, n_envs, transitions = stream
+    buffer = RequiresMore("one", 200, space, action_space, "cpu", n_envs, compression_method="zstd")
+    transitions[0].add_to(buffer)
+    save_checkpoint(buffer, tmp_path)
+    with pytest.raises(StorageError, match="cannot be loaded without name, pass"):
+        RequiresMore.from_checkpoint(tmp_path, device="cpu")
+    hold_equal(RequiresMore.from_checkpoint(tmp_path, device="cpu", name="two"), buffer)
+    with pytest.raises(
+        StorageError, match=r"was saved by RequiresMore .*; PassesOnFew does not take compression_method$"
+    ):
+        PassesOnFew.from_checkpoint(tmp_path, device="cpu")
+
+
 def test_what_python_objects_hindsight_keeps_is_refused(tmp_path: Path) -> None:
     from stable_baselines3.common.env_util import make_vec_env
     from stable_baselines3.common.envs import BitFlippingEnv

@@ -11,7 +11,10 @@ import numpy as np
 import pytest
 import torch as th
 from conftest import Stream
+from gymnasium import spaces
 from numpy.typing import NDArray
+from stable_baselines3.common.buffers import ReplayBuffer
+from stable_baselines3.common.envs import BitFlippingEnv
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 from support import ImageEnv, Transition
 
@@ -51,7 +54,10 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "a value out of range": ({"obs": np.full((4, 4, 84, 84), 256)}, "256 would become 0"),
     "no numbers": ({"obs": np.full((4, 4, 84, 84), "a")}, "cannot store values of dtype <U1"),
     "nothing": ({"next_obs": None}, "cannot store values of dtype object"),
-    "too few actions": ({"action": np.zeros(3, int)}, "action has 3 elements, a step of 4 environments needs 4"),
+    "too few actions": (
+        {"action": np.zeros(3, int)},
+        "action must have 4 elements, for a step of 4 environments, got 3",
+    ),
     "too many rewards": (
         {"reward": np.zeros(5)},
         r"reward must have the shape \(4,\), one for each environment, got \(5,\)",
@@ -73,8 +79,8 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("kwargs", [{}, {"optimize_memory_usage": True, "handle_timeout_termination": False}])
 def test_bad_input_changes_nothing(case: str, kwargs: dict[str, Any], stream: Stream) -> None:
     changes, message = BAD[case]
-    if "TimeLimit" in message and kwargs:
-        changes, message = BAD["no infos"]  # nobody looks at them without handle_timeout_termination
+    if "infos" in changes and kwargs:
+        changes, message = BAD["no actions"]  # SB3 does not read infos without handle_timeout_termination
     buffer = filled(CompressedReplayBuffer, stream, **kwargs)
     before = pickle.dumps(buffer)
     with pytest.raises((ValueError, TypeError), match=message):
@@ -82,6 +88,60 @@ def test_bad_input_changes_nothing(case: str, kwargs: dict[str, Any], stream: St
     assert pickle.dumps(buffer) == before
     stream[-1][ROWS + 3].add_to(buffer)  # and it goes on
     np.testing.assert_array_equal(buffer.observations[3], stream[-1][ROWS + 3].obs)
+
+
+@pytest.mark.parametrize("infos", [None, [], [{}]])
+def test_infos_that_nobody_reads_may_be_anything(infos: Any, stream: Stream) -> None:
+    space, action_space, n_envs, transitions = stream
+    buffers: list[Any] = [
+        buffer_class(ROWS * n_envs, space, action_space, "cpu", n_envs, handle_timeout_termination=False)
+        for buffer_class in (CompressedReplayBuffer, ReplayBuffer)
+    ]
+    for buffer in buffers:
+        with_change(transitions[0], infos=infos).add_to(buffer)
+    np.testing.assert_array_equal(buffers[0].observations[0], buffers[1].observations[0])
+
+
+@pytest.mark.parametrize("infos", [None, [], [{}]])
+def test_infos_of_a_her_buffer_are_validated_where_it_reads_them(infos: Any) -> None:
+    env = DummyVecEnv([BitFlippingEnv] * 2)
+    obs = env.reset()
+    step = obs, obs, np.zeros((2, 1)), np.zeros(2), np.zeros(2, bool)
+    for options in ({"handle_timeout_termination": True}, {"copy_info_dict": True}):
+        kwargs: Any = {"handle_timeout_termination": False, **options}
+        buffer = CompressedHerReplayBuffer(8, env.observation_space, env.action_space, env, "cpu", 2, **kwargs)
+        with pytest.raises(ValueError, match="infos must be 2 dicts"):
+            buffer.add(*step, infos)
+    neither: Any = CompressedHerReplayBuffer(
+        8, env.observation_space, env.action_space, env, "cpu", 2, handle_timeout_termination=False
+    )
+    neither.add(*step, infos)
+    assert neither.pos == 1
+
+
+@pytest.mark.parametrize("n_envs", [1, 3])
+@pytest.mark.parametrize("is_stored_twice", [True, False])
+def test_leading_axes_of_one_are_dropped_as_sb3_does(n_envs: int, is_stored_twice: bool) -> None:
+    space, actions = spaces.Box(-1, 1, (8,), np.float32), spaces.Discrete(2)
+    classes = (CompressedReplayBuffer, ReplayBuffer)
+    options: dict[str, Any] = {"n_envs": n_envs, "handle_timeout_termination": False}
+    if not is_stored_twice:
+        options["optimize_memory_usage"] = True
+    buffers: list[Any] = [cls(4 * n_envs, space, actions, "cpu", **options) for cls in classes]
+    rng = np.random.default_rng(0)
+    for _ in range(6):
+        obs, next_obs = rng.random((2, 1, n_envs, 8), np.float32)
+        for buffer in buffers:
+            buffer.add(obs, next_obs[None], np.zeros(n_envs), np.zeros(n_envs), np.zeros(n_envs), [{}] * n_envs)
+    np.testing.assert_array_equal(buffers[0].observations, buffers[1].observations)
+    if is_stored_twice:
+        np.testing.assert_array_equal(buffers[0].next_observations, buffers[1].next_observations)
+    with pytest.raises(ValueError, match="cannot write values of shape"):
+        buffers[0].add(obs.repeat(2, 0), next_obs, np.zeros(n_envs), np.zeros(n_envs), np.zeros(n_envs), [{}] * n_envs)
+    rollout = CompressedRolloutBuffer(2, space, actions, "cpu", n_envs=n_envs)
+    ones = th.ones(n_envs)
+    rollout.add(obs, np.zeros(n_envs), np.zeros(n_envs), np.zeros(n_envs), ones, ones)
+    np.testing.assert_array_equal(rollout.observations[0], obs[0])
 
 
 @pytest.mark.parametrize("stream", ["console"], indirect=True)
@@ -131,7 +191,7 @@ def test_bad_input_to_a_her_buffer_keeps_the_episode_that_it_would_overwrite(str
     ("changes", "message"),
     [
         ({"obs": np.zeros((4, 4, 84, 83), np.uint8)}, "obs: cannot write"),
-        ({"action": np.zeros(3)}, "action has 3 elements"),
+        ({"action": np.zeros(3)}, "action must have 4 elements, for a step of 4 environments, got 3"),
         ({"reward": np.zeros(3)}, r"reward must have the shape \(4,\)"),
         ({"reward": np.zeros((4, 1))}, r"reward must have the shape \(4,\), one for each environment, got \(4, 1\)"),
         ({"value": np.zeros(4)}, "value must be a tensor of 4 elements without gradient, got array"),

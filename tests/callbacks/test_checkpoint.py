@@ -66,10 +66,9 @@ def test_checkpoints_share_what_they_have_in_common(tmp_path: Path) -> None:
 
 
 def test_the_newest_is_the_one_saved_last_whatever_its_step(tmp_path: Path) -> None:
-    """A run that went on from an earlier step, or anew, is not taken for an old one."""
-    dqn().learn(64, callback=BufferCheckpointCallback(1000, tmp_path, keep=2))
-    model = dqn()
-    callback = BufferCheckpointCallback(1000, tmp_path, keep=2, resume=True)
+    """A run whose number of steps was reset, as ``learn`` does, is not taken for an old one."""
+    model, callback = dqn(), BufferCheckpointCallback(1000, tmp_path, keep=2)
+    model.learn(64, callback=callback)
     model.learn(40, callback=callback)
     for path in tmp_path.rglob("*"):
         os.utime(path, (1, 1))  # as after copying it elsewhere
@@ -145,8 +144,24 @@ def test_what_cannot_be_saved_is_said_before_the_training(tmp_path: Path) -> Non
         PPO("MlpPolicy", "CartPole-v1", device="cpu").learn(10, callback=BufferCheckpointCallback(5, tmp_path))
     with pytest.raises(StorageError, match="this model has a ReplayBuffer"):
         DQN("MlpPolicy", "CartPole-v1", device="cpu").learn(10, callback=BufferCheckpointCallback(5, tmp_path))
-    with pytest.raises(ValueError, match="must be positive, got 0 and 1"):
+
+
+def test_numbers_that_are_not_positive_integers_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="save_freq must be at least 1, got 0"):
         BufferCheckpointCallback(0, tmp_path)
+    with pytest.raises(ValueError, match="keep must be at least 1, got -1"):
+        BufferCheckpointCallback(1, tmp_path, keep=-1)
+    for value in ("50", 50.5, None, True):
+        with pytest.raises(TypeError, match=f"save_freq must be an integer, got {value!r}"):
+            BufferCheckpointCallback(value, tmp_path)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match=f"keep must be an integer, got {value!r}"):
+            BufferCheckpointCallback(50, tmp_path, keep=value)  # type: ignore[arg-type]
+
+
+def test_save_before_a_training_is_an_error_that_leaves_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match=r"no model to save yet; pass the callback to learn\(\) first"):
+        BufferCheckpointCallback(50, tmp_path / "new").save()
+    assert not (tmp_path / "new").exists()
 
 
 class Told(BufferCheckpointCallback):

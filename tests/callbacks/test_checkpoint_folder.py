@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from programs import outcome, start
 from stable_baselines3 import DQN
-from stable_baselines3.common.callbacks import BaseCallback, CallbackList, EvalCallback
+from stable_baselines3.common.callbacks import BaseCallback, CallbackList, EvalCallback, EveryNTimesteps
 from stable_baselines3.common.env_util import make_vec_env
 
 from sb3_compressed import (
@@ -37,9 +37,20 @@ def dqn() -> DQN:
 
 
 def train(path: Path, n_steps: int = 12, save_freq: int = 4, **options: Any) -> BufferCheckpointCallback:
+    """Train up to a number of steps, with ``resume=True`` a model that is loaded from the newest checkpoint."""
     callback = BufferCheckpointCallback(save_freq, path, **options)
-    dqn().learn(n_steps, callback=callback)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of damaged checkpoints; the callback warns of them again
+        newest = latest_checkpoint(path, missing_ok=True) if options.get("resume") and path.exists() else None
+    model = loaded(newest) if newest else dqn()
+    model.learn(n_steps - model.num_timesteps, callback=callback, reset_num_timesteps=False)
     return callback
+
+
+def loaded(checkpoint: Path) -> DQN:
+    model = DQN.load(checkpoint / "model", env=make_vec_env("CartPole-v1"), device="cpu")
+    model.replay_buffer = CompressedReplayBuffer.from_checkpoint(checkpoint / "buffer", device="cpu")
+    return model
 
 
 def names(path: Path) -> list[str]:
@@ -116,7 +127,7 @@ def test_a_missing_or_empty_folder_starts_a_run_whatever_is_asked_for(tmp_path: 
 
 def test_two_callbacks_of_one_training_cannot_share_a_path(tmp_path: Path) -> None:
     both = CallbackList([BufferCheckpointCallback(4, tmp_path), BufferCheckpointCallback(4, tmp_path, resume=True)])
-    with pytest.raises(StorageError, match="another training saves its checkpoints to"):
+    with pytest.raises(StorageError, match="is locked by another training of this process; give each"):
         dqn().learn(8, callback=both)
 
 
@@ -126,7 +137,9 @@ def test_two_trainings_of_one_process_cannot_share_a_path(tmp_path: Path) -> Non
 
         def _on_step(self) -> bool:
             def second() -> None:
-                with pytest.raises(StorageError, match="another training saves its checkpoints to") as error:
+                with pytest.raises(
+                    StorageError, match="is locked by another training of this process; give each"
+                ) as error:
                     train(tmp_path, overwrite=True)
                 errors.append(error.value)
 
@@ -168,7 +181,9 @@ def test_trainings_of_two_processes_cannot_share_a_path_and_its_end_or_death_rel
             try:
                 assert process.stdout.readline() == "training\n"
                 for option in ({}, {"resume": True}, {"overwrite": True}):
-                    with pytest.raises(StorageError, match=f"another training saves .*process {process.pid}"):
+                    with pytest.raises(
+                        StorageError, match=rf"is locked by process {process.pid}; .*callback\.close\(\)"
+                    ):
                         train(folder, **option)
                 assert latest_checkpoint(folder).name == "step_0000000004"  # readers need no lock
                 if ends:
@@ -196,11 +211,19 @@ def test_a_training_that_failed_does_not_block_the_next_one_of_the_process(tmp_p
     with pytest.raises(RuntimeError, match="broke") as error:  # which keeps learn's frame alive, as notebooks do
         model.learn(8, callback=[callback, Failure()])
     model.learn(2, callback=callback, reset_num_timesteps=False)
+    second = loaded(tmp_path / "step_0000000004")
+    callback = BufferCheckpointCallback(4, tmp_path, keep=9, resume=True)
     with pytest.raises(RuntimeError, match="broke"):
-        dqn().learn(8, callback=[BufferCheckpointCallback(4, tmp_path, keep=9, resume=True), Failure()])
+        second.learn(8, callback=[callback, Failure()], reset_num_timesteps=False)
     train(tmp_path, keep=9, resume=True)
-    assert names(tmp_path) == [f"step_{steps:010}" for steps in (4, 8, 10, 12)]
+    assert names(tmp_path) == [f"step_{steps:010}" for steps in (4, 10, 14)]
     assert error.value.__traceback__ is not None
+
+
+def test_a_lock_that_is_not_a_file_is_not_taken_for_another_training(tmp_path: Path) -> None:
+    (tmp_path / "lock").mkdir()
+    with pytest.raises(CorruptStorage, match="lock"):
+        train(tmp_path)
 
 
 def test_a_path_can_be_used_again_when_its_training_is_over(tmp_path: Path) -> None:
@@ -246,6 +269,54 @@ def test_it_works_beside_an_eval_callback(tmp_path: Path) -> None:
     evaluation = EvalCallback(make_vec_env("CartPole-v1"), n_eval_episodes=1, eval_freq=4, verbose=0)
     dqn().learn(8, callback=CallbackList([evaluation, BufferCheckpointCallback(4, tmp_path, keep=9)]))
     assert names(tmp_path) == ["step_0000000004", "step_0000000008"]
+
+
+@pytest.mark.parametrize("nesting", ["child", "list in child", "child in list", "new best", "list on new best"])
+def test_a_callback_that_another_one_triggers_is_an_error_as_it_would_never_save(nesting: str, tmp_path: Path) -> None:
+    callback: BaseCallback = BufferCheckpointCallback(4, tmp_path)
+    if "list in" in nesting or "list on" in nesting:
+        callback = CallbackList([callback])
+    if "best" in nesting:
+        env = make_vec_env("CartPole-v1")
+        callback = EvalCallback(env, callback_on_new_best=callback, n_eval_episodes=1, eval_freq=2, verbose=0)
+    else:
+        callback = EveryNTimesteps(2, callback)
+    with pytest.raises(StorageError, match=r"would never save as a child of E\w+, .* to learn\(\) alone or in a list"):
+        dqn().learn(8, callback=[callback] if "in list" in nesting else callback)
+    train(tmp_path)  # the folder is free
+
+
+def test_resume_with_a_model_that_was_not_loaded_is_an_error_that_keeps_the_checkpoints(three: Path) -> None:
+    before = contents(three)
+    message = r"holds step_0000000004, but this model has 0 steps .*latest_checkpoint\(.*reset_num_timesteps=False"
+    with pytest.raises(StorageError, match=message):
+        dqn().learn(8, callback=BufferCheckpointCallback(4, three, resume=True))
+    with pytest.raises(StorageError, match=message):  # learn() sets the steps of a loaded model to 0 by default
+        loaded(latest_checkpoint(three)).learn(8, callback=BufferCheckpointCallback(4, three, resume=True))
+    assert contents(three) == before
+    earlier = loaded(three / "step_0000000008")
+    callback = BufferCheckpointCallback(4, three, keep=9, resume=True)
+    earlier.learn(8, callback=callback, reset_num_timesteps=False)
+    assert latest_checkpoint(three).name == "step_0000000016"
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_callback_of_another_model_is_an_error_that_keeps_the_checkpoints(ends: bool, tmp_path: Path) -> None:
+    for option in ({}, {"resume": True}, {"overwrite": True}):
+        path = tmp_path / str(option)
+        callback = BufferCheckpointCallback(4, path, **option)
+        first = dqn()
+        if ends:
+            first.learn(8, callback=callback)
+        else:
+            with pytest.raises(RuntimeError, match="broke"):
+                first.learn(8, callback=[callback, Failure()])
+        before = contents(path)
+        with pytest.raises(StorageError, match=r"of another model .*a BufferCheckpointCallback for each|has 0 steps"):
+            dqn().learn(8, callback=callback)
+        assert contents(path) == before
+        first.learn(4, callback=callback, reset_num_timesteps=False)
+        assert latest_checkpoint(path).name == f"step_{first.num_timesteps:010}"
 
 
 # -- damage ----------------------------------------------------------------------------------------------------
@@ -348,7 +419,7 @@ def test_what_is_in_the_way_of_a_checkpoint_is_renamed(tmp_path: Path) -> None:
         train(tmp_path, n_steps=4)
     renamed = r"renamed .*step_0000000004, .* to step_0000000004\.other-1"
     with pytest.warns(UserWarning, match="skipping the checkpoint"), pytest.warns(UserWarning, match=renamed):
-        train(tmp_path, n_steps=4, resume=True)
+        dqn().learn(4, callback=BufferCheckpointCallback(4, tmp_path, resume=True))
     assert (tmp_path / "step_0000000004.other-1" / "mine").read_text() == "precious"
     assert latest_checkpoint(tmp_path).name == "step_0000000004"
 
