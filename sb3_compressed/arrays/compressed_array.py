@@ -282,7 +282,8 @@ class CompressedArray(ArrayLike):
         """
         if is_encoded_row(value):
             self._allocate()
-            self._note_change(index)
+            if self._coder.store is None:  # else the row is committed by whoever adds it
+                self._note_change(index)
             self._slots[index] = value.reshape(self._slots.shape[1:])
             return
         lead, inside = split_index(index, self._slots.ndim, self.ndim)
@@ -445,6 +446,7 @@ class CompressedArray(ArrayLike):
         """
         self._coder.store = store
         self._slots = addresses
+        self._changed.track_when_written(addresses.shape)
 
     def slots_at(self, rows: Any) -> NDArray[Any]:
         """Return the slots of some rows as they are in memory, a copy; what is shared is the same object.
@@ -485,6 +487,10 @@ class CompressedArray(ArrayLike):
     def track_changes(self) -> NDArray[np.bool_]:
         """Return an array ``(rows, n_envs)`` that is set from now on where slots are written."""
         return self._changed.track(self._slots.shape)
+
+    def take_direct_writes(self) -> NDArray[np.int64]:
+        """Return the rows of an array in a store that were written other than by adding, since the last call."""
+        return self._changed.take_rows()
 
     @property
     def changes(self) -> NDArray[np.bool_] | None:
@@ -544,12 +550,15 @@ class ChangeFlags:
         self, viewed: ChangeFlags | None = None, change: Callable[[NDArray[Any]], NDArray[Any]] | None = None
     ) -> None:
         self._own: NDArray[np.bool_] | None = None
+        self._lazy_shape: tuple[int, ...] | None = None
         self._viewed, self._change = viewed, change
 
     @property
     def flags(self) -> NDArray[np.bool_] | None:
         """The flags, ``(rows, n_envs)``; ``None`` if nobody asked for them."""
         if self._viewed is None or self._change is None:
+            if self._own is None and self._lazy_shape is not None:
+                self._own = np.zeros(self._lazy_shape, dtype=np.bool_)
             return self._own
         # Asked for at each use: the viewed array may have begun to track changes after this view was made.
         flags = self._viewed.flags
@@ -561,6 +570,15 @@ class ChangeFlags:
             raise ValueError("only an array tracks changes, not a view of it")
         self._own = np.zeros(shape, dtype=np.bool_)
         return self._own
+
+    def track_when_written(self, shape: tuple[int, ...]) -> None:
+        """Track changes in flags of a shape, which take memory from the first change on."""
+        self._own, self._lazy_shape = None, shape
+
+    def take_rows(self) -> NDArray[np.int64]:
+        """Return the rows that are set, and track anew."""
+        flags, self._own = self._own, None
+        return np.zeros(0, np.int64) if flags is None else np.flatnonzero(flags.any(axis=1))
 
 
 class SlotSource(Source):

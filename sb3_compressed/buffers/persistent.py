@@ -82,6 +82,8 @@ class Persistent(_Base):
     _row_names: list[str]
     _plain_names: list[str]
     _last_arrays: dict[str, CompressedArray]
+    #: The compressed arrays with their names.
+    _slotted: list[tuple[str, CompressedArray]]
     #: How many rows were added since the last flush.
     _n_new_rows: int
     #: What the last ``add`` changed, as it was before.
@@ -106,6 +108,8 @@ class Persistent(_Base):
         self._plain_names = [name for name, plan in store.plans.items() if not plan.is_table and "/" not in name]
         self._row_names = [name for name in store.plans if name != EPISODE_BEGINS]
         self._last_arrays = state.last_of_streams(self)
+        arrays = state.named_arrays(self).items()
+        self._slotted = [(name, array) for name, array in arrays if isinstance(array, CompressedArray)]
         self._checksums = checksums_of(store.arrays)
 
     def _follow(self, store: Store) -> None:
@@ -130,6 +134,9 @@ class Persistent(_Base):
         :param done: whether episodes end with it, ``(n_envs,)``
         """
         row = self.pos
+        for name, array in self._slotted:  # what was written directly since
+            if len(rows := array.take_direct_writes()):
+                self._uncommitted += [(name, int(each), int(each) + 1) for each in rows]
         changes: list[Change] = [(RING_ROWS, row, row + 1)]
         if self.optimize_memory_usage:  # the next observation is in the row behind
             behind = (row + 1) % self.buffer_size
@@ -410,7 +417,7 @@ class Persistent(_Base):
 
 #: Attributes that copies and pickles do not have: they are in memory, whole, and the folder goes its own way.
 OF_FOLDERS = {"_store", "_checkpoint", "_saved", "_uncommitted", "_checksums", "_last_arrays", "_n_new_rows"}
-OF_FOLDERS |= {"_row_names", "_plain_names", "_before"}
+OF_FOLDERS |= {"_row_names", "_plain_names", "_slotted", "_before"}
 #: Arguments that say where a buffer is, which is no matter of what is stored.
 PLACE = {"storage", "resume", "overwrite", "repair"}
 #: What a folder must not say of the buffer that is made of it: a stranger's would reach for other folders.

@@ -78,10 +78,9 @@ def numbers(buffer: Any) -> list[int]:
     found, windows = [], []
     for row in by_age:
         number = int(buffer.rewards[row, 0])
-        following = buffer.next_observations if buffer.next_observations is not None else None
         assert (np.asarray(buffer.observations[row]) == number).all(), (row, number)
         assert buffer.actions[row, 0, 0] == number % 1000
-        assert (np.asarray(following[row]) == number + 1).all(), (row, number)
+        assert (np.asarray(buffer.next_observations[row]) == number + 1).all(), (row, number)
         if row not in dropped:
             found.append(number)
         windows.append((number, bool(buffer.dones[row, 0] or buffer.timeouts[row, 0])))
@@ -198,7 +197,7 @@ def test_hindsight_takes_no_goals_from_a_step_that_was_lost(n_steps: int, tmp_pa
     def observation(number: int) -> dict[str, Any]:
         return {key: np.full((1, 4), number, np.float32) for key in space.spaces}
 
-    buffer: Any = CompressedHerReplayBuffer(60, space, BUTTONS, env=None, device="cpu", storage=tmp_path / "a")  # type: ignore[arg-type]
+    buffer: Any = CompressedHerReplayBuffer(60, space, BUTTONS, env=None, device="cpu", storage=tmp_path / "a")
     for n in range(1, n_steps + 1):
         done = np.array([n % 10 == 0])
         buffer.add(observation(n), observation(n + 1), np.full((1, 1), n), np.full(1, n, np.float32), done, [{}])
@@ -289,3 +288,22 @@ def test_flushing_makes_what_a_killed_process_added_durable(tmp_path: Path, monk
         add(resumed, number)
     resumed.flush()
     assert {str(path), str(files(tmp_path / "a")[-1])} <= synced
+
+
+@pytest.mark.parametrize("space", [LARGE, spaces.Box(0, 255, (4, 24, 24), np.uint8)], ids=["vectors", "images"])
+def test_direct_writes_are_part_of_the_next_add(space: Any, tmp_path: Path) -> None:
+    """As overridden ``add`` methods do them, after calling SB3's."""
+    buffer = new(storage=tmp_path / "a", space=space)
+    for number in range(1, 11):
+        add(buffer, number)
+    buffer.next_observations[buffer.pos - 1][0] = 77
+    buffer.observations[2, 0] = 66
+    buffer.observations.reshape(-1, *space.shape)[4] = 55
+    add(buffer, 11)
+    crash(buffer)
+    loaded = load_checkpoint(tmp_path / "a")
+    assert (np.asarray(loaded.next_observations[9]) == 77).all()
+    assert (np.asarray(loaded.observations[2]) == 66).all()
+    assert (np.asarray(loaded.observations[4]) == 55).all()
+    np.testing.assert_array_equal(np.array(loaded.observations), np.array(buffer.observations))
+    np.testing.assert_array_equal(np.array(loaded.next_observations), np.array(buffer.next_observations))

@@ -97,7 +97,7 @@ def test_a_stranger_cannot_name_other_folders(stream: Stream, tmp_path: Path) ->
     arguments = {**store.about["arguments"], "storage": str(tmp_path / "victim"), "overwrite": True}
     store.become({**store.about, "arguments": arguments}, store.plans, store.arrays, store.values)
     store.close()
-    with pytest.raises(StorageError, match="has no overwrite, storage"):
+    with pytest.raises(StorageError, match="does not take overwrite, storage"):
         load_checkpoint(tmp_path / "bait")
     assert load_checkpoint(tmp_path / "victim", device="cpu").size() == 1
 
@@ -295,7 +295,7 @@ def test_dtypes_of_runs_are_stored(method: str, stream: Stream, tmp_path: Path) 
 def test_a_class_with_other_arguments_says_so(stream: Stream, tmp_path: Path) -> None:
     space, action_space, n_envs, _ = stream
     CompressedNStepReplayBuffer(100, space, action_space, n_envs=n_envs, storage=tmp_path, n_steps=4).close()
-    with pytest.raises(StorageError, match=r"holds a CompressedNStepReplayBuffer .* a CompressedReplayBuffer has no"):
+    with pytest.raises(StorageError, match=r"saved by CompressedNStepReplayBuffer .* CompressedReplayBuffer does not take n_steps"):
         CompressedReplayBuffer.from_checkpoint(tmp_path)
     assert load_checkpoint(tmp_path).n_steps == 4
 
