@@ -358,8 +358,9 @@ class BufferCheckpointCallback(BaseCallback):
         buffer: Any = getattr(self.model, "replay_buffer", None)
         if not isinstance(buffer, CompressedReplay):
             raise StorageError(
-                f"{type(self).__name__} saves compressed replay buffers, and this model has "
-                f"{'none' if buffer is None else f'a {type(buffer).__name__}'}; pass replay_buffer_class to the model"
+                f"{type(self).__name__} saves compressed replay buffers, and this model "
+                f"{'has none' if buffer is None else f'uses {type(buffer).__name__}'}; pass replay_buffer_class to "
+                "the model"
             )
         return buffer
 

@@ -111,8 +111,8 @@ class BufferStatsCallback(BaseCallback):
         if not isinstance(buffer, CompressedBuffer):
             kind = "replay_buffer_class" if hasattr(self.model, "replay_buffer") else "rollout_buffer_class"
             raise TypeError(
-                f"{type(self).__name__} measures compressed buffers, and this model has "
-                f"{'none' if buffer is None else f'a {type(buffer).__name__}'}; pass {kind} to the "
+                f"{type(self).__name__} measures compressed buffers, and this model "
+                f"{'has none' if buffer is None else f'uses {type(buffer).__name__}'}; pass {kind} to the "
                 "model, one of sb3_compressed"
             )
         return buffer

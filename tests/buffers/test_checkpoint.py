@@ -226,6 +226,10 @@ class PassesOnFew(CompressedReplayBuffer):
         super().__init__(buffer_size, observation_space, action_space, device, n_envs, output_dtype="raw")
 
 
+class Inherits(PassesOn):
+    """Has the constructor of its parent."""
+
+
 class RequiresMore(CompressedReplayBuffer):
     """Has an argument without a default."""
 
@@ -234,7 +238,15 @@ class RequiresMore(CompressedReplayBuffer):
         self.name = name
 
 
-@pytest.mark.parametrize("buffer_class", [PassesOn, PassesOnTwice, PassesOptions, PassesOnFew])
+class TakesArgs(CompressedReplayBuffer):
+    """Has an argument of the name that others have for all positional ones."""
+
+    def __init__(self, args: str, *a: Any, **k: Any) -> None:
+        super().__init__(*a, **k)
+        self.args = args
+
+
+@pytest.mark.parametrize("buffer_class", [PassesOn, PassesOnTwice, Inherits, PassesOptions, PassesOnFew])
 def test_classes_with_constructors_of_their_own_come_back(buffer_class: Any, stream: Stream, tmp_path: Path) -> None:
     space, action_space, n_envs, transitions = stream
     buffer = buffer_class(200, space, action_space, device="cpu", n_envs=n_envs)
@@ -246,6 +258,11 @@ def test_classes_with_constructors_of_their_own_come_back(buffer_class: Any, str
     hold_equal(loaded, buffer)
     if issubclass(buffer_class, PassesOn):
         assert buffer_class.from_checkpoint(tmp_path, device="cpu", alpha=0.9).alpha == 0.9
+
+
+def test_an_argument_of_a_class_may_be_called_args(stream: Stream) -> None:
+    space, action_space, n_envs, _ = stream
+    assert TakesArgs("mine", 200, space, action_space, "cpu", n_envs).args == "mine"
 
 
 def test_arguments_that_a_class_does_not_take_are_named(stream: Stream, tmp_path: Path) -> None:

@@ -142,7 +142,7 @@ def test_a_line_tells_of_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 def test_what_cannot_be_saved_is_said_before_the_training(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="this model has none; pass replay_buffer_class"):
         PPO("MlpPolicy", "CartPole-v1", device="cpu").learn(10, callback=BufferCheckpointCallback(5, tmp_path))
-    with pytest.raises(StorageError, match="this model has a ReplayBuffer"):
+    with pytest.raises(StorageError, match="this model uses ReplayBuffer"):
         DQN("MlpPolicy", "CartPole-v1", device="cpu").learn(10, callback=BufferCheckpointCallback(5, tmp_path))
 
 

@@ -254,9 +254,9 @@ def test_every_kind_of_buffer_is_measured(kind: str, tmp_path: Path) -> None:
 
 
 def test_a_plain_buffer_is_an_error_before_the_training() -> None:
-    with pytest.raises(TypeError, match="this model has a ReplayBuffer; pass replay_buffer_class to the model"):
+    with pytest.raises(TypeError, match="this model uses ReplayBuffer; pass replay_buffer_class to the model"):
         dqn(replay_buffer_class=None).learn(10, callback=BufferStatsCallback())
-    with pytest.raises(TypeError, match="this model has a RolloutBuffer; pass rollout_buffer_class to the model"):
+    with pytest.raises(TypeError, match="this model uses RolloutBuffer; pass rollout_buffer_class to the model"):
         PPO("MlpPolicy", "CartPole-v1", device="cpu").learn(10, callback=BufferStatsCallback())
     with pytest.raises(ValueError, match="must be positive, got 0"):
         BufferStatsCallback(0)
