@@ -15,7 +15,7 @@ from sb3_compressed.arrays.indexing import basic_index
 __all__ = ["READ_ONLY_ADVICE", "Items", "Source", "WriteThroughArray", "explained"]
 
 READ_ONLY_ADVICE = (
-    "it was read from a buffer that does not keep it in this form. Only assignments (array[index] = value), in-place "
+    "this array is a decoded copy of a buffer's observations. Only assignments (array[index] = value), in-place "
     "operators (array += value), fill() and np.copyto() are written back. To change a copy, call array.copy() first; "
     "to change the buffer, assign to its own array, as in buffer.observations[row, env] = value"
 )
