@@ -229,7 +229,7 @@ def explained(call: Callable[[], Any]) -> Any:
     try:
         return call()
     except ValueError as error:
-        if "read-only" not in str(error):
+        if "read-only" not in str(error) or READ_ONLY_ADVICE in str(error):
             raise
         raise ValueError(f"{error}: {READ_ONLY_ADVICE}") from error
 

@@ -23,7 +23,7 @@ from hypothesis.extra import numpy as npst
 from sb3_compressed import CompressedArray
 from sb3_compressed.arrays import reductions
 from sb3_compressed.arrays.successors import successor_arrays
-from sb3_compressed.arrays.write_through import WriteThroughArray
+from sb3_compressed.arrays.write_through import READ_ONLY_ADVICE, WriteThroughArray
 from sb3_compressed.errors import LossyDtypeWarning
 
 RELAXED = settings(deadline=None, max_examples=400, suppress_health_check=[HealthCheck.too_slow])
@@ -756,3 +756,12 @@ def test_a_mask_over_elements_is_written_as_the_error_says(kind: str) -> None:
     np.copyto(ours[0], 3, where=mask)
     plain[0][mask] = 3
     assert_same(ours, plain)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("write", [lambda a: a.sort(), lambda a: np.put(a, [0], 1), lambda a: np.put(a[1], [0], 1)])
+def test_an_error_gives_its_advice_once(write: Callable[[Any], Any], kind: str) -> None:
+    (array, *_), _ = pair_of(kind)
+    with pytest.raises(ValueError, match="read-only") as caught:
+        write(array)
+    assert str(caught.value).count(READ_ONLY_ADVICE) == 1
