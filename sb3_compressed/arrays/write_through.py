@@ -180,8 +180,9 @@ class WriteThroughArray(np.ndarray[Any, Any]):
         return self[(*(0 if number in dropped else slice(None) for number in range(self.ndim)), ...)]
 
     def _reshaped(self, result: Any) -> Any:
-        if isinstance(result, WriteThroughArray) and result._source and not result._source.is_contiguous:
-            result._source = UnknownSource(result._source.block)
+        if self._source is not None and not self._source.is_contiguous:  # NumPy may return a view where this is a copy
+            block = np.array(result, order="C", subok=False)
+            return WriteThroughArray.of(UnknownSource(block), block.shape)
         return _without_source(result)
 
     def fill(self, value: Any) -> None:

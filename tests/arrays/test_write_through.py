@@ -765,3 +765,13 @@ def test_an_error_gives_its_advice_once(write: Callable[[Any], Any], kind: str) 
     with pytest.raises(ValueError, match="read-only") as caught:
         write(array)
     assert str(caught.value).count(READ_ONLY_ADVICE) == 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_part_reversed_twice_is_not_written_to_a_copy_when_it_is_reshaped(kind: str) -> None:
+    ours, plain = pair_of(kind)
+    for change in (lambda array: array.ravel(), lambda array: array.reshape(-1), np.ravel):
+        view = change(ours[0][::-1][::-1])
+        with pytest.raises(ValueError, match="read-only"):
+            view += 1
+    assert_same(ours, plain)
