@@ -42,15 +42,16 @@ def split_index(index: Any, n_lead: int, n_axes: int) -> tuple[tuple[Any, ...], 
         inside = ()
     if consumed > n_lead:
         raise IndexError(
-            f"a boolean index spans axes of the slots and of the items; index the first {n_lead} axes, then the result"
+            "a boolean mask cannot reach from rows and environments into the observations. For a mask of the shape of "
+            "the array, read with np.asarray(array)[mask] and write with np.copyto(array, value, where=mask)"
         )
     if all(is_whole(part) for part in inside):
         return tuple(lead), ()
     allowed = (slice, type(None)) if any(_is_array(part) for part in lead) else (slice, type(None), int, np.integer)
     if not all(isinstance(part, allowed) and not isinstance(part, bool) for part in inside):
         raise IndexError(
-            f"cannot index inside the items with {inside}; index the first {n_lead} axes, then the result: "
-            "array[rows, envs][..., i]"
+            f"cannot index the inside of observations with {inside} here; index rows and environments first, then the "
+            "result: array[rows, envs][..., i]"
         )
     return tuple(lead), inside
 

@@ -15,7 +15,7 @@ from sb3_compressed.arrays.indexing import basic_index
 __all__ = ["READ_ONLY_ADVICE", "Items", "Source", "WriteThroughArray", "explained"]
 
 READ_ONLY_ADVICE = (
-    "it was read from a buffer that does not keep it in this form. Only assignments (array[index] = value), in-place "
+    "this array is a decoded copy of a buffer's observations. Only assignments (array[index] = value), in-place "
     "operators (array += value), fill() and np.copyto() are written back. To change a copy, call array.copy() first; "
     "to change the buffer, assign to its own array, as in buffer.observations[row, env] = value"
 )
@@ -180,8 +180,9 @@ class WriteThroughArray(np.ndarray[Any, Any]):
         return self[(*(0 if number in dropped else slice(None) for number in range(self.ndim)), ...)]
 
     def _reshaped(self, result: Any) -> Any:
-        if isinstance(result, WriteThroughArray) and result._source and not result._source.is_contiguous:
-            result._source = UnknownSource(result._source.block)
+        if self._source is not None and not self._source.is_contiguous:  # NumPy may return a view where this is a copy
+            block = np.array(result, order="C", subok=False)
+            return WriteThroughArray.of(UnknownSource(block), block.shape)
         return _without_source(result)
 
     def fill(self, value: Any) -> None:
@@ -229,7 +230,7 @@ def explained(call: Callable[[], Any]) -> Any:
     try:
         return call()
     except ValueError as error:
-        if "read-only" not in str(error):
+        if "read-only" not in str(error) or READ_ONLY_ADVICE in str(error):
             raise
         raise ValueError(f"{error}: {READ_ONLY_ADVICE}") from error
 

@@ -65,18 +65,18 @@ def test_too_many_indices_are_counted(index: Any) -> None:
 
 @pytest.mark.parametrize("inside", [NUMBERS, [0, 1], np.ones((4, 4), bool), True, 1.5])
 def test_arrays_inside_the_items_are_refused(inside: Any) -> None:
-    with pytest.raises(IndexError, match="cannot index inside the items"):
+    with pytest.raises(IndexError, match="cannot index the inside of observations"):
         split_index((0, 0, inside), n_lead=2, n_axes=5)
 
 
 def test_an_integer_inside_is_refused_behind_arrays() -> None:
     """NumPy takes integers for arrays there, and may put the axes of the result in another order."""
-    with pytest.raises(IndexError, match="cannot index inside the items"):
+    with pytest.raises(IndexError, match="cannot index the inside of observations"):
         split_index((NUMBERS, ALL, 0), n_lead=2, n_axes=5)
 
 
 def test_a_mask_of_slots_and_items_is_refused() -> None:
-    with pytest.raises(IndexError, match="boolean index spans axes"):
+    with pytest.raises(IndexError, match="boolean mask cannot reach"):
         split_index((0, np.ones((2, 4), bool)), n_lead=2, n_axes=5)
 
 

@@ -23,7 +23,7 @@ from hypothesis.extra import numpy as npst
 from sb3_compressed import CompressedArray
 from sb3_compressed.arrays import reductions
 from sb3_compressed.arrays.successors import successor_arrays
-from sb3_compressed.arrays.write_through import WriteThroughArray
+from sb3_compressed.arrays.write_through import READ_ONLY_ADVICE, WriteThroughArray
 from sb3_compressed.errors import LossyDtypeWarning
 
 RELAXED = settings(deadline=None, max_examples=400, suppress_health_check=[HealthCheck.too_slow])
@@ -182,8 +182,8 @@ def test_any_write_through_any_view_is_that_of_an_ndarray_or_raises(data: st.Dat
                 continue
             try:
                 view = change(view)
-            except IndexError as error:  # the one kind of index that is refused, as it spans slots and items
-                if "inside the items" not in str(error) and "boolean index spans" not in str(error):
+            except IndexError as error:  # the one kind of index that is refused, as it spans rows and elements
+                if "inside of observations" not in str(error) and "boolean mask" not in str(error):
                     raise
                 return
             expected = changed
@@ -309,7 +309,7 @@ def test_a_view_of_a_narrower_elem_type_shows_what_was_stored() -> None:
 def test_what_cannot_be_written_through_says_what_to_do(kind: str, name: str) -> None:
     ours, plain = pair_of(kind)
     for array in (ours[0][2], ours[0]):
-        with pytest.raises(ValueError, match=r"read-only: it was read from a buffer .* array.copy\(\) first"):
+        with pytest.raises(ValueError, match=r"read-only: this array is a decoded copy .* array.copy\(\) first"):
             WRITES[name](array)
     assert_same(ours, plain)
 
@@ -687,7 +687,12 @@ def test_what_was_read_does_not_change_with_the_array(read: Callable[[Any], Any]
 @pytest.mark.filterwarnings("ignore:The given NumPy array is not writable")
 def test_writes_that_ignore_read_only_memory_do_not_reach_any_array(kind: str) -> None:
     ours, plain = pair_of(kind)
-    for read in (lambda: np.asarray(ours[0]), lambda: np.asarray(ours[0][2]), lambda: np.asarray(ours[0][...])):
+    reads: list[Callable[[], Any]] = [
+        lambda: np.asarray(ours[0]),
+        lambda: np.asarray(ours[0][2]),
+        lambda: np.asarray(ours[0][...]),
+    ]
+    for read in reads:
         with contextlib.suppress(ValueError):  # NumPy notices that it is read-only for some indices only
             np.add.at(read(), np.arange(2), 1)
         th.as_tensor(read()).add_(1)
@@ -738,3 +743,35 @@ def test_operands_from_an_older_view_are_those_that_it_shows(kind: str) -> None:
     array[...] = 50
     view[1:] += view[:-1]  # what is changed in place is read again
     np.testing.assert_array_equal(array[2:4], 50 + shown[:-1])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_mask_over_elements_is_written_as_the_error_says(kind: str) -> None:
+    ours, plain = pair_of(kind)
+    mask = plain[0] > 4
+    if isinstance(ours[0], CompressedArray):
+        with pytest.raises(IndexError, match=r"np\.copyto\(array, value, where=mask\)"):
+            ours[0][mask] = 3
+    np.testing.assert_array_equal(np.asarray(ours[0])[mask], plain[0][mask])
+    np.copyto(ours[0], 3, where=mask)
+    plain[0][mask] = 3
+    assert_same(ours, plain)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("write", [lambda a: a.sort(), lambda a: np.put(a, [0], 1), lambda a: np.put(a[1], [0], 1)])
+def test_an_error_gives_its_advice_once(write: Callable[[Any], Any], kind: str) -> None:
+    (array, *_), _ = pair_of(kind)
+    with pytest.raises(ValueError, match="read-only") as caught:
+        write(array)
+    assert str(caught.value).count(READ_ONLY_ADVICE) == 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_part_reversed_twice_is_not_written_to_a_copy_when_it_is_reshaped(kind: str) -> None:
+    ours, plain = pair_of(kind)
+    for change in (lambda array: array.ravel(), lambda array: array.reshape(-1), np.ravel):
+        view = change(ours[0][::-1][::-1])
+        with pytest.raises(ValueError, match="read-only"):
+            view += 1
+    assert_same(ours, plain)
