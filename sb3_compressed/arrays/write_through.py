@@ -244,7 +244,7 @@ def _define_methods() -> None:
         def call(self: WriteThroughArray, *args: Any, **kwargs: Any) -> Any:
             return explained(lambda: _without_source(method(self, *args, **kwargs)))
 
-        call.__name__, call.__doc__ = name, method.__doc__
+        call.__name__, call.__doc__ = name, f"As :meth:`numpy.ndarray.{name}`."  # NumPy's has examples of its own
         setattr(WriteThroughArray, name, call)
 
     for name in COPYING + IN_PLACE:

@@ -295,7 +295,9 @@ def test_dtypes_of_runs_are_stored(method: str, stream: Stream, tmp_path: Path) 
 def test_a_class_with_other_arguments_says_so(stream: Stream, tmp_path: Path) -> None:
     space, action_space, n_envs, _ = stream
     CompressedNStepReplayBuffer(100, space, action_space, n_envs=n_envs, storage=tmp_path, n_steps=4).close()
-    with pytest.raises(StorageError, match=r"saved by CompressedNStepReplayBuffer .* CompressedReplayBuffer does not take n_steps"):
+    with pytest.raises(
+        StorageError, match=r"saved by CompressedNStepReplayBuffer .* CompressedReplayBuffer does not take n_steps"
+    ):
         CompressedReplayBuffer.from_checkpoint(tmp_path)
     assert load_checkpoint(tmp_path).n_steps == 4
 
