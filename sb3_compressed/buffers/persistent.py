@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -89,6 +89,7 @@ class Persistent(_Base):
     #: What the last ``add`` changed, as it was before.
     _before: tuple[list[tuple[NDArray[Any], int, NDArray[Any]]], int, bool, int, int]
 
+    _is_before_sb3: ClassVar[bool]
     optimize_memory_usage: bool
     given_arguments: dict[str, Any]
 
@@ -109,7 +110,10 @@ class Persistent(_Base):
         self._row_names = [name for name in store.plans if name != EPISODE_BEGINS]
         self._last_arrays = state.last_of_streams(self)
         arrays = state.named_arrays(self).items()
-        self._slotted = [(name, array) for name, array in arrays if isinstance(array, CompressedArray)]
+        # Where a class of a user's own comes before SB3's, every row is written directly: flush() stores the others.
+        self._slotted = [
+            (name, array) for name, array in arrays if isinstance(array, CompressedArray) and self._is_before_sb3
+        ]
         self._checksums = checksums_of(store.arrays)
 
     def _follow(self, store: Store) -> None:
