@@ -273,7 +273,8 @@ class _Reader:
         if found is None:
             self.is_behind_damage = True
         else:
-            self._lose_rows_up_to(found[2] + 1, found[0].get("pos"))
+            if self.is_covered is not None:  # else nothing was read before it
+                self._lose_rows_up_to(found[2] + 1, found[0].get("pos"))
             self.store.values, self.store.codecs, self.store.step = found
             self.is_behind_damage = False
 
