@@ -258,9 +258,11 @@ def bind(buffer: Any, store: Store, *, writable: bool = True) -> None:
         if isinstance(array, CompressedArray):
             array.keep_in(store.slots.of_codec(array.codec.name), store.arrays[name])
         else:
-            plain = store.arrays[name].view()
-            plain.flags.writeable = writable
-            state.put_array(buffer, name, store.arrays[name] if writable else plain)
+            plain = store.arrays[name]
+            if not writable:
+                plain = plain.view()
+                plain.flags.writeable = False
+            state.put_array(buffer, name, plain)
 
 
 def load_into(buffer: Any, store: Store) -> Checkpoint:

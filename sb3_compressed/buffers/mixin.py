@@ -122,12 +122,6 @@ class CompressedBuffer(_Base):
         behind = cls.__mro__[cls.__mro__.index(CompressedBuffer) + 1 :]
         cls._is_before_sb3 = all(base.__module__.partition(".")[0] in KNOWN_PACKAGES for base in behind)
         own = list(inspect.signature(cls.__init__).parameters.values())[1:]
-        # By these names, from_checkpoint knows arguments that need not be given.
-        names: dict[Any, str] = {inspect.Parameter.VAR_POSITIONAL: "args", inspect.Parameter.VAR_KEYWORD: "kwargs"}
-        for index, parameter in enumerate(own):
-            name = names.get(parameter.kind, parameter.name)
-            if all(name != other.name for other in own):
-                own[index] = parameter.replace(name=name)
         if "__init__" not in vars(cls):
             # What help() and editors show: the parent's arguments, then the ones above.
             options = [option for option in own if option.kind is option.KEYWORD_ONLY]

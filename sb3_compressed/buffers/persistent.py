@@ -144,7 +144,7 @@ class Persistent(_Base):
         changes: list[Change] = [(RING_ROWS, row, row + 1)]
         if self.optimize_memory_usage:  # the next observation is in the row behind
             behind = (row + 1) % self.buffer_size
-            changes += [(name, behind, behind + 1) for name in self._row_names if is_observation(name)]
+            changes += [(name, behind, behind + 1) for name in self._row_names if state.is_observation(name)]
         changes += hindsight_changes(self, row, done)
         self._before = self._values_of(changes), row, self.full, len(self._uncommitted), self._n_new_rows
         self._n_new_rows += 1
@@ -176,7 +176,8 @@ class Persistent(_Base):
         assert store is not None
         self._take_in_rebound()
         try:
-            store.commit(self._uncommitted, state.values(self, arrays), state.codecs(self, arrays))
+            # What an interrupted add left is there twice.
+            store.commit(dict.fromkeys(self._uncommitted), state.values(self, arrays), state.codecs(self, arrays))
         except Exception:
             self._undo_row()
             raise
@@ -354,7 +355,9 @@ class Persistent(_Base):
             needed = [
                 name
                 for name, parameter in inspect.signature(cls).parameters.items()
-                if parameter.default is parameter.empty and name not in {*arguments, "args", "kwargs"}
+                if parameter.default is parameter.empty
+                and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+                and name not in arguments
             ]
             if needed:
                 raise StorageError(f"a {cls.__name__} cannot be loaded without {', '.join(needed)}, pass that, too")
@@ -439,11 +442,6 @@ def _made(cls: type[_Buffer], store: Store, arguments: dict[str, Any]) -> _Buffe
         raise
     except (TypeError, ValueError, ArithmeticError, AttributeError, LookupError, MemoryError, AssertionError) as error:
         raise CorruptStorage(f"{store.log.folder}: no {cls.__name__} can be made of what it says: {error}") from error
-
-
-def is_observation(name: str) -> bool:
-    """Tell whether an array of that name holds observations, not next ones."""
-    return name.partition("/")[0] == "observations"
 
 
 def hindsight_changes(buffer: Any, row: int, done: Any) -> list[Change]:

@@ -18,14 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sb3_compressed.buffers.resize import EPISODE_BEGINS, rows_by_age
+from sb3_compressed.buffers.state import is_observation
 from sb3_compressed.storage.repair import DamagedStore, damaged_slots
 from sb3_compressed.storage.schema import check_values
 from sb3_compressed.storage.store import ArrayPlan
 from sb3_compressed.warning import warn_user
 
 __all__ = ["RepairReport", "repair_store"]
-
-OBSERVATIONS, NEXT_OBSERVATIONS = "observations", "next_observations"
 
 
 @dataclass(frozen=True)
@@ -97,17 +96,14 @@ def _damaged_transitions(store: DamagedStore) -> NDArray[np.bool_]:
             store.damages += damages
             arrays[name][of_table] = 0
             is_damaged |= of_table
-        if not _has_next(store) and name.partition("/")[0] == OBSERVATIONS:
-            # They are the next observations of the row before, too.
-            missing = (
-                arrays[name] == 0 if plan.is_table else np.broadcast_to(store.lost_rows[:, None], is_damaged.shape)
-            )
+        if not _has_next(store) and is_observation(name):  # and, of the row before, next observations
+            missing = arrays[name] == 0 if plan.is_table else store.lost_rows[:, np.newaxis]
             is_damaged |= np.roll(missing, -1, axis=0)
     return is_damaged
 
 
 def _has_next(store: DamagedStore) -> bool:
-    return any(name.partition("/")[0] == NEXT_OBSERVATIONS for name in store.arrays)
+    return any(name.startswith("next_observations") for name in store.arrays)
 
 
 def _add_next_observations(store: DamagedStore) -> None:
@@ -116,10 +112,8 @@ def _add_next_observations(store: DamagedStore) -> None:
     arrays: dict[str, Any] = {}
     for name, array in store.arrays.items():
         plans[name], arrays[name] = store.plans[name], array
-        part, slash, key = name.partition("/")
-        if part == OBSERVATIONS:
-            other = f"{NEXT_OBSERVATIONS}{slash}{key}"
-            plans[other], arrays[other] = store.plans[name], np.roll(array, -1, axis=0)
+        if is_observation(name):
+            plans[f"next_{name}"], arrays[f"next_{name}"] = store.plans[name], np.roll(array, -1, axis=0)
     arguments = {**store.about["arguments"], "optimize_memory_usage": False}
     store.replace_arrays({**store.about, "arguments": arguments}, plans, arrays)
 

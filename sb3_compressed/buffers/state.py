@@ -21,6 +21,7 @@ __all__ = [
     "about",
     "arguments_of",
     "codecs",
+    "is_observation",
     "named_arrays",
     "plans",
     "put_array",
@@ -46,6 +47,11 @@ def named_arrays(buffer: Any) -> dict[str, Any]:
             found[name] = value
     found.update({name: vars(buffer)[name] for name in PLAIN if isinstance(vars(buffer).get(name), np.ndarray)})
     return found
+
+
+def is_observation(name: str) -> bool:
+    """Return whether an array of that name holds observations, not next ones."""
+    return name.partition("/")[0] == OBSERVATIONS[0]
 
 
 def put_array(buffer: Any, name: str, array: NDArray[Any] | CompressedArray) -> None:

@@ -165,7 +165,7 @@ class Log:
         return segment_numbers(self.folder)
 
     def clean_up(self) -> None:
-        """Delete what a crash left unfinished, what comes after the last segment, and what no state needs."""
+        """Delete what a crash left unfinished, and what comes after the last segment."""
         self._check_writable()
         last = self.last
         for path in self.folder.glob(f"*.{UNFINISHED}"):
@@ -333,8 +333,6 @@ class Log:
             if is_snapshot:  # what it takes the place of is deleted
                 self._sync()
                 segment.flush()
-            else:
-                self._unsynced.add(self._next)
             self._begun = segment
             unfinished.rename(path)
         finally:
@@ -377,6 +375,7 @@ class Log:
                     self._snapshot = begun.number
                 else:
                     self._own = begun
+                    self._unsynced.add(begun.number)
             else:
                 path.with_suffix(f".{UNFINISHED}").unlink(missing_ok=True)
             self._begun = None
@@ -419,6 +418,7 @@ class Log:
             for number in [*self.segments]
             if number not in live and number < self._snapshot
         }
+        self._unsynced.difference_update(self._retired)
         for number in segment_numbers(self.folder):
             if number not in live and number < self._snapshot:
                 self._path(number).unlink(missing_ok=True)
@@ -448,8 +448,15 @@ class Log:
 
     def _sync(self) -> None:
         """Return when all segments that were written to, here or by whoever was killed, outlive a power cut."""
-        for number in sorted(self._unsynced.intersection(self.segments)):
-            self.segments[number].flush()
+        for number in sorted(self._unsynced):
+            if number in self.segments:
+                self.segments[number].flush()
+                continue
+            segment = self.open_segment(number)  # of whoever was killed, and closed since
+            try:
+                segment.flush()
+            finally:
+                segment.close()
         with contextlib.suppress(OSError):  # where folders cannot be opened
             flush_folder(self.folder)
         own = self._own

@@ -155,7 +155,7 @@ class _Reader:
         for index, segment in enumerate(used):
             if index and segment.number != used[index - 1].number + 1:
                 self.is_behind_damage = True
-            if segment is chain[0] or segment in chain or self._is_of_same_content(segment):
+            if segment in chain or self._is_of_same_content(segment):
                 self._read(segment, _limit(used, index), is_last=segment is used[-1])
         self._finish(used)
         return self.store
@@ -314,34 +314,35 @@ class _Reader:
             return
         is_covered = self._track_coverage(is_covered=True)
         self.replay.finish()
-        before, step_before = store.values.get("pos"), store.step
+        step, pos = store.step, store.values.get("pos")
         is_written = [np.zeros(len(array), np.bool_) for array in store.arrays.values()]
         own = self._replay(is_written)
         store.apply_commit(told, [*pending, patches], own)
         own.finish()
-        after, store.values["pos"], step, store.step = store.values.get("pos"), before, store.step, step_before
-        self._lose_rows_up_to(own.first_step, after)
-        store.step = step
+        self._lose_rows_between((step, pos), (own.first_step, store.values.get("pos")))
         for covered, written in zip(is_covered, is_written, strict=True):
             covered |= written
-        if after is not None:
-            store.values["pos"] = after
         self.is_behind_damage = False
 
-    def _lose_rows_up_to(self, step: int | None, pos: Any) -> None:
+    def _lose_rows_up_to(self, step: int, pos: Any) -> None:
+        """Lose the rows between the last commit that is known and a step, before which ``pos`` is the next row."""
+        self._lose_rows_between((self.store.step, self.store.values.get("pos")), (step, pos))
+
+    def _lose_rows_between(self, before: tuple[int, Any], after: tuple[int | None, Any]) -> None:
         """Note that the rows of steps in between were written by commits that are damaged.
 
         They are lost unless a later commit writes them again.
 
-        :param step: the next step that is known; ``None`` or 0 where rows are written without counting steps
-        :param pos: the row that is written next, by which they are found there
+        :param before: the last step before the damage, and the row that was written next
+        :param after: the first step behind it, ``None`` or 0 where rows are written without counting steps, and the row
+            that was written next, by which they are found there
         """
         store, n_rows = self.store, self.store.n_ring_rows
-        before = store.values.get("pos")
-        if step:
-            first, n_lost = store.step + 1, step - store.step - 1
-        elif type(pos) is type(before) is int and 0 <= pos < n_rows and 0 <= before < n_rows:
-            first, n_lost = before, (pos - before) % n_rows
+        (last_step, pos), (next_step, next_pos) = before, after
+        if next_step:
+            first, n_lost = last_step + 1, next_step - last_step - 1
+        elif type(pos) is type(next_pos) is int and 0 <= pos < n_rows and 0 <= next_pos < n_rows:
+            first, n_lost = pos, (next_pos - pos) % n_rows
         else:
             return
         if n_rows and n_lost > 0:

@@ -49,7 +49,6 @@ __all__ = ["FORMAT_VERSION", "Record", "Segment", "record_nbytes"]
 
 MAGIC = b"SB3CMPR\n"
 FORMAT_VERSION = 2
-VERSION = struct.Struct("<8sI")
 HEADER = struct.Struct("<8sIIQQQIIQ")
 HEADER_V1 = struct.Struct("<8sIIQQ")
 IS_SNAPSHOT = 1
@@ -96,7 +95,7 @@ class Header(NamedTuple):
     :ivar previous_id: the id of the segment before it, 0 if there is none
     :ivar previous_end: where that one ends
     :ivar is_snapshot: whether the state can be read from here on, without the segments before
-    :ivar nbytes: how long the header is
+    :ivar start: where the first record begins
     """
 
     number: int
@@ -105,7 +104,7 @@ class Header(NamedTuple):
     previous_id: int
     previous_end: int
     is_snapshot: bool
-    nbytes: int
+    start: int
 
 
 def new_id() -> int:
@@ -159,16 +158,12 @@ class Segment:
         self._file = open_regular_file(path, "r+b" if writable else "rb")
         self._close = weakref.finalize(self, self._file.close)  # where nobody closes it
         try:
-            self.header, self.damaged_header = read_header(self._file, path)
+            header, self.damaged_header = read_header(self._file, path)
             self._map()
         except BaseException:
             self.close()
             raise
-        self.number, self.identity, self.id = self.header.number, self.header.identity, self.header.id
-        self.is_snapshot = self.header.is_snapshot
-        self.previous_id, self.previous_end = self.header.previous_id, self.header.previous_end
-        #: Where the first record begins.
-        self.start = self.header.nbytes
+        self.number, self.identity, self.id, self.previous_id, self.previous_end, self.is_snapshot, self.start = header
         self._is_dirty = self._has_room = False
         #: Where the next record begins; :meth:`records` finds it out.
         self.end = self.start
@@ -526,12 +521,9 @@ def header_nbytes(record: int, segment_id: np.uint64) -> int:
 @kernel(types.boolean, INT, INT, types.uint64)
 def is_whole_record(record: int, nbytes: int, segment_id: np.uint64) -> bool:
     """Return whether a record, of which all bytes are there, has the content that its header tells of."""
-    seed = (
-        word_at(record + WORD) & np.uint64(0xFFFFFFFFFF)
-    ) ^ segment_id  # kind and number of bytes, as they lie there
-    return byte_at(record + RECORD_NBYTES + nbytes) == 255 and xxh64(record + RECORD_NBYTES, nbytes, seed) == word_at(
-        record
-    )
+    kind_and_nbytes = word_at(record + WORD) & np.uint64(0xFFFFFFFFFF)
+    found = xxh64(record + RECORD_NBYTES, nbytes, kind_and_nbytes ^ segment_id)
+    return byte_at(record + RECORD_NBYTES + nbytes) == 255 and found == word_at(record)
 
 
 @kernel(INT, READ_BYTES, types.uint64, INT_ROWS)

@@ -32,9 +32,7 @@ from sb3_compressed.storage.schema import check, load_json
 
 __all__ = [
     "COMMIT",
-    "MAX_STEP",
     "PATCHES",
-    "RING",
     "SECTION",
     "Replay",
     "commit_record",
@@ -172,9 +170,8 @@ class Replay:
         self._ring = [arrays[number] for number in self._ring_numbers]
         self._row_nbytes = sum(array[:1].nbytes for array in self._ring)
         self._n_rows = min((len(array) for array in self._ring), default=0)
-        #: The first step that wrote a row of the ring, and the last one.
+        #: The first step that wrote a row of the ring.
         self.first_step: int | None = None
-        self.last_step: int | None = None
         # Rows of the ring that are not written yet: one after the other, they would take most of the time.
         self._rows: list[int] = []
         self._data: list[bytes] = []
@@ -205,7 +202,7 @@ class Replay:
     def _collect(self, step: int, data: bytes, how: int) -> int:
         if not self._n_rows or step > MAX_STEP or len(data) != self._row_nbytes or how != STORED:
             raise CorruptStorage(f"a patch of {len(data)} bytes of step {step} does not fit")
-        self.first_step, self.last_step = step if self.first_step is None else self.first_step, step
+        self.first_step = step if self.first_step is None else self.first_step
         self._rows.append(step % self._n_rows)
         self._data.append(data)
         if len(self._rows) == MAX_COLLECTED:

@@ -149,7 +149,8 @@ class Store:
         self.plans = dict(plans)
         self._numbers = {name: number for number, name in enumerate(self.plans)}
         self._ring_names = [name for name, plan in self.plans.items() if plan.is_ring]
-        self._n_ring_rows = min((self.plans[name].shape[0] for name in self._ring_names), default=0)
+        #: How many rows the arrays of the ring have.
+        self.n_ring_rows = min((self.plans[name].shape[0] for name in self._ring_names), default=0)
 
     # -- making and opening ----------------------------------------------------------------------------------
 
@@ -193,7 +194,7 @@ class Store:
             store = cls._opened(log, writable=writable, rows=rows)
             if writable:
                 log.clean_up()
-                store._room()
+                store._plan_next_segment(store.live_segments())
             else:
                 store._hold_segments()  # somebody may begin to write at any time
         except BaseException:
@@ -284,11 +285,6 @@ class Store:
         """The numbers of the arrays that have a row for each step."""
         return [self._numbers[name] for name in self._ring_names]
 
-    @property
-    def n_ring_rows(self) -> int:
-        """How many rows these have."""
-        return self._n_ring_rows
-
     def apply_commit(self, told: Mapping[str, Any], patches: Iterable[NDArray[np.uint8]], replay: Replay) -> None:
         """Take in a commit.
 
@@ -301,7 +297,7 @@ class Store:
             step = replay.apply(part)
             if step is not None:
                 self.step = step
-                self.values["pos"] = (step + 1) % self._n_ring_rows
+                self.values["pos"] = (step + 1) % self.n_ring_rows
         self.values.update(told.get("values", {}))
         self._count_steps()
         self.codecs.update(told.get("codecs", {}))
@@ -309,8 +305,8 @@ class Store:
     def _count_steps(self) -> None:
         """Let the last step be the one that wrote the row before the next, where rows are written in another way."""
         pos = self.values.get("pos")
-        if self._n_ring_rows and type(pos) is int:
-            self.step += (pos - 1 - self.step) % self._n_ring_rows
+        if self.n_ring_rows and type(pos) is int:
+            self.step += (pos - 1 - self.step) % self.n_ring_rows
 
     def take_section(self, content: NDArray[np.uint8]) -> None:
         """Take in a section.
@@ -372,7 +368,7 @@ class Store:
         """Take in what the folder holds by now as a whole."""
         log = Log.open(self.log.folder)
         try:
-            fresh = Store._opened(log, writable=False, rows=self._n_ring_rows)
+            fresh = Store._opened(log, writable=False, rows=self.n_ring_rows)
             if log.identity != self.log.identity or (fresh.about, fresh.plans) != (self.about, self.plans):
                 raise StorageError(f"{self.log.folder} holds another buffer by now; open it anew")
         except BaseException:
@@ -411,7 +407,7 @@ class Store:
                 if name == RING_ROWS:
                     ring = [arrays[each] for each in self._ring_names]
                     for row in range(first, last):
-                        step += 1 + (row - step - 1) % self._n_ring_rows
+                        step += 1 + (row - step - 1) % self.n_ring_rows
                         patches.append(pack_ring_row(ring, row, step))
                 else:
                     patches.append(pack_patch(self._numbers[name], arrays[name], first, last))
@@ -441,7 +437,7 @@ class Store:
         :param step: the last step that wrote a row of the ring
         """
         told: dict[str, Any] = {}
-        known = self.values if step == self.step else {**self.values, "pos": (step + 1) % self._n_ring_rows}
+        known = self.values if step == self.step else {**self.values, "pos": (step + 1) % self.n_ring_rows}
         if changed := {name: value for name, value in values.items() if name not in known or known[name] != value}:
             told["values"] = changed
         segment = self.log.segment_to_write()
@@ -504,30 +500,27 @@ class Store:
     def make_room(self) -> None:
         """Begin another segment in the middle of a change, if the last one becomes too large. None is given up."""
         if self.log.last.end > MAX_SEGMENT_NBYTES:
-            self.log.begin_segment(self._capacity())
+            self.log.begin_segment()
 
     def write_snapshot(self) -> None:
-        """Write all that is committed to a segment of its own, and give up those that nothing committed refers to."""
+        """Write the whole state to a segment of its own, and delete those that it does not refer to.
+
+        There must be no change that is not committed.
+        """
         live = self.live_segments()
         self.log.write_snapshot(self._snapshot(live))
         self._has_commits = False
-        self.keep_live_segments(live)
-        self._room()
-
-    def keep_live_segments(self, live: set[int] | None = None) -> None:
-        """Delete segments that nothing committed refers to. There must be no change that is not committed.
-
-        :param live: what :meth:`live_segments` returned, if that is known
-        """
-        live = self.live_segments() if live is None else live
         self.log.keep(live)
         self.slots.reader.forget_others(live)
+        self._plan_next_segment(live)
 
-    def _room(self) -> None:
-        """Let the next segment be as large as it should be now."""
-        self._live_nbytes = self.log.nbytes(self.live_segments())
-        self._full_at = self._capacity()
-        self.log.room = self._full_at
+    def _plan_next_segment(self, live: Iterable[int]) -> None:
+        """Let the next segment be as large as it should be now.
+
+        :param live: what :meth:`live_segments` returned
+        """
+        self._live_nbytes = self.log.nbytes(live)
+        self.log.room = self._full_at = self._capacity()
 
     def _capacity(self) -> int:
         """Return the bytes that a segment is to have."""
@@ -609,7 +602,7 @@ class Store:
         """Write to the folder again; see :meth:`Log.acquire`."""
         self.log.acquire(COMMIT)
         if not self._full_at:
-            self._room()
+            self._plan_next_segment(self.live_segments())
 
     def close(self) -> None:
         """Let go of the folder. Slots can still be read from what is open already."""
