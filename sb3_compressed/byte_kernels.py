@@ -94,7 +94,7 @@ def common_length(some: int, others: int, limit: int) -> int:
 
 @kernel(types.boolean, INT, INT, INT, types.uint64)
 def differ(some: int, others: int, length: int, mask: np.uint64) -> bool:
-    """Tell whether ``length`` bytes at two addresses differ in the bits of ``mask``, which repeats every word."""
+    """Return whether ``length`` bytes at two addresses differ in the bits of ``mask``, which repeats every word."""
     n_words = length // WORD
     start = 0
     while start < n_words:

@@ -9,10 +9,12 @@ knows how many references to it there are     the memory of batches again
 array have the metadata of its dtype          slots through SB3's code             they are, and are copied there
 ``slot_kernels.LAYOUT_IS_KNOWN``: how tuples  :mod:`.arrays.gathering`, to find    Python looks for the payloads
 and bytes lie in memory                       payloads in a kernel
+:func:`frames_are_visible`: the calls that    :mod:`.callbacks.checkpoint`, to     its folder stays locked until
+each thread is in can be inspected            detect trainings that failed         ``callback.close()``
 ============================================  ===================================  =====================================
 
-All fallbacks give the same results, only slower. One promise is weaker: without metadata, a codec that raises in the
-middle of ``add`` may have written the row that is added, as in SB3. ``SB3_COMPRESSED_FORCE_FALLBACKS=1`` in the
+Buffers with fallbacks give the same results, only slower. One promise is weaker: without metadata, a codec that raises
+in the middle of ``add`` may have written the row that is added, as in SB3. ``SB3_COMPRESSED_FORCE_FALLBACKS=1`` in the
 environment makes every probe fail, for tests.
 """
 
@@ -21,11 +23,12 @@ from __future__ import annotations
 import copy
 import os
 import sys
+import threading
 from collections.abc import Callable
 
 import numpy as np
 
-__all__ = ["FORCE_FALLBACKS", "holds", "metadata_is_handed_on", "references_are_counted"]
+__all__ = ["FORCE_FALLBACKS", "frames_are_visible", "holds", "metadata_is_handed_on", "references_are_counted"]
 
 FORCE_FALLBACKS = os.environ.get("SB3_COMPRESSED_FORCE_FALLBACKS", "0") not in ("", "0")
 """Whether every probe is to fail."""
@@ -42,7 +45,7 @@ def holds(probe: Callable[[], bool]) -> bool:
 
 
 def references_are_counted() -> bool:
-    """Tell whether Python counts all references to an array, those of views on it too, as soon as they come or go."""
+    """Return whether Python counts all references to an array, those of views on it too, as soon as they come or go."""
     block = np.empty(64, dtype=np.uint8)
     alone = sys.getrefcount(block)
     holders: list[object] = [np.ndarray((8, 8), np.uint8, block)]
@@ -62,7 +65,7 @@ def references_are_counted() -> bool:
 
 
 def metadata_is_handed_on() -> bool:
-    """Tell whether copies and views of arrays have the metadata of their dtypes, as SB3's code makes such."""
+    """Return whether copies and views of arrays have the metadata of their dtypes, as SB3's code makes such."""
     metadata = {"probe": 1}
     for dtype in (np.dtype(object, metadata=metadata), np.dtype(np.int64, metadata=metadata)):
         array = np.zeros(4, np.int64).astype(object).astype(dtype) if dtype.hasobject else np.zeros(4, dtype)
@@ -71,3 +74,10 @@ def metadata_is_handed_on() -> bool:
         if any(made.dtype.metadata != metadata for made in (*views, *copies)):
             return False
     return True
+
+
+def frames_are_visible() -> bool:
+    """Return whether the frames of running threads can be walked, with the functions and local variables of each."""
+    local = object()
+    frame = sys._current_frames()[threading.get_ident()]
+    return frame.f_code.co_name == "frames_are_visible" and frame.f_locals.get("local") is local

@@ -12,9 +12,20 @@ from programs import run
 from sb3_compressed import probes
 from sb3_compressed.arrays import batch_memory, slot_kernels
 from sb3_compressed.buffers import mixin
+from sb3_compressed.callbacks import checkpoint
 
-PROBES = [probes.references_are_counted, probes.metadata_is_handed_on, slot_kernels._layout_is_known]
-FOUND = (batch_memory.REFERENCES_ARE_COUNTED, mixin.METADATA_IS_HANDED_ON, slot_kernels.LAYOUT_IS_KNOWN)
+PROBES = [
+    probes.references_are_counted,
+    probes.metadata_is_handed_on,
+    slot_kernels._layout_is_known,
+    probes.frames_are_visible,
+]
+FOUND = (
+    batch_memory.REFERENCES_ARE_COUNTED,
+    mixin.METADATA_IS_HANDED_ON,
+    slot_kernels.LAYOUT_IS_KNOWN,
+    checkpoint.FRAMES_ARE_VISIBLE,
+)
 
 
 @pytest.mark.skipif(sys.implementation.name != "cpython", reason="other interpreters may use the fallbacks")
@@ -24,16 +35,20 @@ def test_all_holds_in_this_interpreter(probe: Any) -> None:
 
 
 def test_the_environment_makes_all_probes_fail() -> None:
-    assert (probes.FORCE_FALLBACKS, *FOUND) in {(True, False, False, False), (False, True, True, True)}
+    assert (probes.FORCE_FALLBACKS, *FOUND) in {(True, *[False] * 4), (False, *[True] * 4)}
     code = """
 from sb3_compressed import probes
 from sb3_compressed.arrays import batch_memory, slot_kernels
 from sb3_compressed.buffers import mixin
-print(batch_memory.REFERENCES_ARE_COUNTED, mixin.METADATA_IS_HANDED_ON, slot_kernels.LAYOUT_IS_KNOWN)
+from sb3_compressed.callbacks import checkpoint
+print(
+    batch_memory.REFERENCES_ARE_COUNTED, mixin.METADATA_IS_HANDED_ON, slot_kernels.LAYOUT_IS_KNOWN,
+    checkpoint.FRAMES_ARE_VISIBLE,
+)
 """
-    assert run(code, SB3_COMPRESSED_FORCE_FALLBACKS="1") == "False False False\n"
+    assert run(code, SB3_COMPRESSED_FORCE_FALLBACKS="1") == "False False False False\n"
     for no in ("0", ""):
-        assert run(code, SB3_COMPRESSED_FORCE_FALLBACKS=no) == "True True True\n"
+        assert run(code, SB3_COMPRESSED_FORCE_FALLBACKS=no) == "True True True True\n"
 
 
 def test_a_probe_that_raises_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -232,7 +232,7 @@ def test_sampling_at_a_limit_of_processes(n_threads: int, tmp_path: Path) -> Non
     if not sys.platform.startswith("linux"):
         pytest.skip("only Linux counts threads as processes")
     code = """
-import gc, os, resource
+import gc, os, resource, time
 n_threads = int(sys.argv[1])
 buffer.num_threads = 1
 batch = sample()
@@ -263,14 +263,18 @@ def n_startable(n, most):
     release.set()
     for thread in started:
         thread.join()
+    while os.path.isdir("/proc/self/task") and len(os.listdir("/proc/self/task")) > n_tasks:
+        time.sleep(0.001)  # a thread that was joined still counts until the kernel has released it
     return len(started)
+n_tasks = len(os.listdir("/proc/self/task")) if os.path.isdir("/proc/self/task") else 0
 low, high = 0, resource.getrlimit(resource.RLIMIT_NPROC)[0]
 high = 1 << 20 if high == resource.RLIM_INFINITY else high
 while high - low > 1:
     middle = (low + high) // 2
     low, high = (low, middle) if n_startable(middle, n_threads + 1) > n_threads else (middle, high)
-found = n_startable(low, n_threads + 1)
-assert found == n_threads, found
+found = [n_startable(low, n_threads + 1) for _ in range(5)]
+if found != [n_threads] * 5:
+    sys.exit(f"the limit does not hold: {found} threads could be started at a limit of {low}")
 from sb3_compressed import threads
 for _ in range(50):
     assert is_right()
@@ -280,7 +284,7 @@ assert len(waiting_calls) <= 3, len(waiting_calls)
 print("sampled")
 """
     done = outcome(BUFFER + code, n_threads, NOBODY, NUMBA_CACHE_DIR=str(tmp_path))
-    if "found == n_threads" in done.stderr:
-        pytest.skip(f"the limit of processes does not hold here: {done.stderr}")
+    if "the limit does not hold" in done.stderr:
+        pytest.skip(done.stderr)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "sampled\n"

@@ -228,7 +228,7 @@ class CompressedArray(ArrayLike):
             raise CorruptPayload(error.reason, error.index, self._place(lead, position)) from error
 
     def _is_contiguous(self, lead: tuple[Any, ...]) -> bool:
-        """Tell whether what a basic index selects would be one piece of memory in an ndarray."""
+        """Return whether what a basic index selects would be one piece of memory in an ndarray."""
         slots = self._slots
         if 0 in slots.strides:  # a stand-in for slots one after the other
             slots = np.lib.stride_tricks.as_strided(np.empty(1), slots.shape, _c_strides(slots.shape))
@@ -616,7 +616,7 @@ STORED = np.dtype(np.int64, metadata=METADATA)
 
 
 def is_encoded_row(value: Any) -> bool:
-    """Tell whether a value is one of those that :meth:`CompressedArray.encode_rows` returned, or a copy of it."""
+    """Return whether a value is one of those that :meth:`CompressedArray.encode_rows` returned, or a copy of it."""
     return isinstance(value, np.ndarray) and value.dtype.metadata == METADATA
 
 
@@ -636,7 +636,7 @@ def _holds_every_value(narrow: np.dtype[Any], wide: np.dtype[Any]) -> bool:
 
 
 def _is_row(lead: tuple[Any, ...]) -> bool:
-    """Tell whether an index selects one whole row: ``array[3]``, ``array[3, :]``."""
+    """Return whether an index selects one whole row: ``array[3]``, ``array[3, :]``."""
     row, *rest = lead or (None,)
     return isinstance(row, int | np.integer) and not isinstance(row, bool) and all(map(is_whole, rest))
 
@@ -647,7 +647,7 @@ def _c_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _is_slot(lead: tuple[Any, ...], slots: NDArray[Any]) -> bool:
-    """Tell whether a basic index selects a slot, not an array of slots."""
+    """Return whether a basic index selects a slot, not an array of slots."""
     return len(lead) == slots.ndim and all(type(part) is int for part in lead)
 
 

@@ -163,7 +163,7 @@ def possible_layouts(item_shape: tuple[int, ...], max_frames: int = LayoutSearch
 
 
 def _follows(layout: FrameLayout, old: NDArray[np.uint8], new: NDArray[np.uint8]) -> bool:
-    """Tell whether ``new`` is ``old`` with its oldest frame gone and one frame added, both with a byte axis."""
+    """Return whether ``new`` is ``old`` with its oldest frame gone and one frame added, both with a byte axis."""
     axis = 0 if layout.axis == 0 else -2  # the last axis is that of the bytes
     old, new = np.moveaxis(old, axis, 0), np.moveaxis(new, axis, 0)
     return np.array_equal(old[layout.channels :], new[: -layout.channels])

@@ -73,5 +73,5 @@ def note_decoded(array: NDArray[Any]) -> None:
 
 
 def take_decoded(array: NDArray[Any]) -> bool:
-    """Tell whether an array was decoded for this batch and not taken yet; from now on it is."""
+    """Return whether an array was decoded for this batch and not taken yet; from now on it is."""
     return _thread.batch is not None and _thread.batch.decoded.pop(id(array), None) is not None

@@ -79,17 +79,17 @@ def basic_index(parts: tuple[Any, ...]) -> tuple[Any, ...] | None:
 
 
 def _is_plain(parts: tuple[Any, ...]) -> bool:
-    """Tell whether each part is an array of integers, and so uses one axis."""
+    """Return whether each part is an array of integers, and so uses one axis."""
     return all(type(part) is np.ndarray and part.dtype.kind in "iu" for part in parts)
 
 
 def is_whole(part: Any) -> bool:
-    """Tell whether one part of an index takes its axis whole."""
+    """Return whether one part of an index takes its axis whole."""
     return type(part) is slice and part == WHOLE
 
 
 def has_ellipsis(index: Any) -> bool:
-    """Tell whether there is an ellipsis in an index, with which NumPy returns an array also of one element."""
+    """Return whether there is an ellipsis in an index, with which NumPy returns an array also of one element."""
     return index is ... or (isinstance(index, tuple) and any(part is ... for part in index))
 
 

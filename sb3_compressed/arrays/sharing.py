@@ -182,7 +182,7 @@ class KnownRow:
         self._frame_rows = in_memory.reshape(len(in_memory), -1).view(np.uint8) if items.size else None
 
     def is_like(self, items: NDArray[Any], layout: FrameLayout | None) -> bool:
-        """Tell whether rows like this one are of the same shape and layout in memory."""
+        """Return whether rows like this one are of the same shape and layout in memory."""
         return items.strides == self._strides and items.shape == self.items.shape and layout is self._layout
 
     def remember(self, items: NDArray[Any]) -> None:

@@ -35,7 +35,7 @@ def take_frame(item: NDArray[np.uint8], frame: int, n_frames: int, piece: int, o
 
 @kernel(types.boolean, INT, INT, INT, INT, INT, INT)
 def continues(item: int, before: int, item_nbytes: int, piece: int, n_frames: int, shift: int) -> bool:
-    """Tell whether all but the newest ``shift`` frames of an observation are the newest ones of the one before."""
+    """Return whether all but the newest ``shift`` frames of an observation are the newest ones of the one before."""
     if shift == 0:
         return not differ(item, before, item_nbytes, EVERYWHERE)
     block = n_frames * piece

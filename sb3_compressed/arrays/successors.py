@@ -238,7 +238,7 @@ class SuccessorArray(PlainArray):
 
 
 def _are_pairs(*parts: Any) -> bool:
-    """Tell whether an index is the numbers of rows and environments of some items, as SB3 samples."""
+    """Return whether an index is the numbers of rows and environments of some items, as SB3 samples."""
     if len(parts) != 2 and not (len(parts) == 3 and is_whole(parts[2])):
         return False
     rows, envs = parts[:2]

@@ -98,7 +98,7 @@ class Checkpoint:
         return {**self._arrays, **self._tables}
 
     def is_of(self, buffer: Any, folder: Path) -> bool:
-        """Tell whether this is that buffer's, with the arrays that it has now, and in that folder."""
+        """Return whether this is that buffer's, with the arrays that it has now, and in that folder."""
         arrays = state.named_arrays(buffer)
         same = self._arrays.keys() == arrays.keys() and all(self._arrays[name] is arrays[name] for name in arrays)
         # Another one may have begun to ask for changes, as of a copy that has the same arrays.

@@ -56,7 +56,7 @@ class PickleClaims:
 
 
 def is_pickle(path: Path) -> bool:
-    """Tell whether a file begins as a pickle does."""
+    """Return whether a file begins as a pickle does."""
     with open(path, "rb") as file:
         return file.read(1) == FIRST
 

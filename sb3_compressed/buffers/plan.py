@@ -171,7 +171,7 @@ def _item_nbytes(space: spaces.Space[Any]) -> int:
 
 
 def _may_compress(space: spaces.Space[Any]) -> bool:
-    """Tell whether there is hope: sensors' floats have no runs and no repetitions, images may."""
+    """Return whether there is hope: sensors' floats have no runs and no repetitions, images may."""
     return space_dtype(space).kind in "biu" or len(space_shape(space)) > 2
 
 

@@ -19,9 +19,11 @@ from numpy.typing import NDArray
 
 from sb3_compressed.buffers.resize import EPISODE_BEGINS, rows_by_age
 from sb3_compressed.buffers.state import is_observation
-from sb3_compressed.storage.repair import DamagedStore, damaged_slots
+from sb3_compressed.storage.chunks import row_chunks
+from sb3_compressed.storage.repair import DamagedStore
 from sb3_compressed.storage.schema import check_values
 from sb3_compressed.storage.store import ArrayPlan
+from sb3_compressed.storage.verification import damaged_slots
 from sb3_compressed.warning import warn_user
 
 __all__ = ["RepairReport", "repair_store"]
@@ -92,10 +94,12 @@ def _damaged_transitions(store: DamagedStore) -> NDArray[np.bool_]:
     is_damaged = np.repeat(store.lost_rows[:, np.newaxis], arrays["rewards"].shape[1], axis=1)
     for name, plan in store.plans.items():
         if plan.is_table:
-            of_table, damages = damaged_slots(store, name)
-            store.damages += damages
-            arrays[name][of_table] = 0
-            is_damaged |= of_table
+            found = damaged_slots(store, name)
+            store.damages += found.values()
+            for rows in row_chunks(arrays[name]) if found else ():
+                is_lost = np.isin(arrays[name][rows], list(found))
+                arrays[name][rows][is_lost] = 0
+                is_damaged[rows] |= is_lost
         if not _has_next(store) and is_observation(name):  # and, of the row before, next observations
             missing = arrays[name] == 0 if plan.is_table else store.lost_rows[:, np.newaxis]
             is_damaged |= np.roll(missing, -1, axis=0)

@@ -19,7 +19,7 @@ MIN_STORED_NBYTES = 32
 
 
 def are_slots(array: Any) -> bool:
-    """Tell whether a plain array of observations ``(rows, n_envs, *item_shape)`` is stored as slots."""
+    """Return whether a plain array of observations ``(rows, n_envs, *item_shape)`` is stored as slots."""
     nbytes: int = math.prod(array.shape[2:]) * array.dtype.itemsize
     return nbytes >= MIN_STORED_NBYTES
 

@@ -24,17 +24,16 @@ from sb3_compressed.callbacks.checkpoint_folder import (
     UNFINISHED,
     UNFINISHED_NAME,
     SavedCheckpoint,
-    flush,
     latest_checkpoint,
     list_checkpoints,
     read_run,
     write_manifest,
     write_run,
 )
-from sb3_compressed.errors import CorruptStorage, StorageError
-from sb3_compressed.storage.files import open_regular_file
-from sb3_compressed.storage.lock import NAME as LOCK_NAME
-from sb3_compressed.storage.lock import FolderLock, NoLocksError
+from sb3_compressed.errors import StorageError
+from sb3_compressed.probes import frames_are_visible, holds
+from sb3_compressed.storage.files import flush_path
+from sb3_compressed.storage.lock import FolderInUse, FolderLock
 from sb3_compressed.warning import warn_user
 
 __all__ = ["BufferCheckpointCallback", "latest_checkpoint"]
@@ -176,14 +175,14 @@ class BufferCheckpointCallback(BaseCallback):
         assert self._run is not None
         write_manifest(unfinished, number, self.num_timesteps, self._run)
         for file in unfinished.iterdir():
-            flush(file)
+            flush_path(file)
         buffer = self._buffer()
         if buffer.is_in_memory:
             buffer.save_checkpoint(self.path / NEWEST, overwrite=True)
         else:
             buffer.flush()
         buffer.copy_checkpoint(unfinished / "buffer")
-        flush(unfinished)
+        flush_path(unfinished)
         replaced = folder.with_suffix(REPLACED)
         is_replaced = self._has_own(folder, before)
         if is_replaced:  # the run went on from an earlier step
@@ -191,7 +190,7 @@ class BufferCheckpointCallback(BaseCallback):
                 _delete(replaced)
             folder.rename(replaced)
         unfinished.rename(folder)
-        flush(self.path)
+        flush_path(self.path)
         self._last_number, self._last_save = number, self.num_timesteps
         if is_replaced:
             _delete(replaced)
@@ -292,17 +291,15 @@ class BufferCheckpointCallback(BaseCallback):
             holder.close()  # an exception ended its training, of which SB3 does not notify callbacks
         try:
             lock = FolderLock(self.path)
-        except (NoLocksError, CorruptStorage):
-            raise
-        except StorageError:
-            owner = _lock_owner(self.path)
-            if owner == str(os.getpid()):
+        except FolderInUse as error:
+            if error.owner == str(os.getpid()):
                 raise StorageError(
-                    f"{self.path} is locked by another training of this process; give each its own path"
+                    f"{self.path} is locked by another training of this process; give each its own path. If that "
+                    "training ended with an exception, call callback.close() of its callback"
                 ) from None
             raise StorageError(
-                f"{self.path} is locked by process {owner}; give each training its own path. If its training ended "
-                "with an exception, call callback.close() there, or end that process"
+                f"{self.path} is locked by process {error.owner}; give each training its own path. If its training "
+                "ended with an exception, call callback.close() there, or end that process"
             ) from None
         try:
             self._run = self._identify()
@@ -365,23 +362,16 @@ class BufferCheckpointCallback(BaseCallback):
         return buffer
 
 
+FRAMES_ARE_VISIBLE = holds(frames_are_visible)
+"""Whether the running calls of other threads can be inspected; else a failed training must close its callback."""
+
 #: The callback of this process that locked a folder last.
 _holders: weakref.WeakValueDictionary[Path, BufferCheckpointCallback] = weakref.WeakValueDictionary()
 
 
-def _lock_owner(path: Path) -> str:
-    """Return the id of the process that locked a folder, as far as the file in it can be read."""
-    try:
-        with open_regular_file(path / LOCK_NAME) as file:
-            owner: str = file.read(20).decode("ascii", "replace").strip()
-    except (OSError, StorageError):
-        return "unknown"
-    return owner if owner.isdigit() else "unknown"
-
-
 def _is_learning(model: Any) -> bool:
     """Return whether a thread of this process is in the ``learn`` of a model, ``True`` where that cannot be seen."""
-    if not hasattr(sys, "_current_frames"):
+    if not FRAMES_ARE_VISIBLE:
         return True
     for innermost in sys._current_frames().values():
         frame: FrameType | None = innermost

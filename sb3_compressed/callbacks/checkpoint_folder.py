@@ -16,14 +16,15 @@ import difflib
 import json
 import os
 import re
-import stat
-import zlib
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, overload
 
 from sb3_compressed.errors import CheckpointNotFound, CorruptStorage
+from sb3_compressed.storage.checksum import checksum
+from sb3_compressed.storage.files import flush_path, open_regular_file
+from sb3_compressed.storage.schema import load_json
 from sb3_compressed.warning import warn_user
 
 __all__ = [
@@ -33,7 +34,6 @@ __all__ = [
     "UNFINISHED",
     "UNFINISHED_NAME",
     "SavedCheckpoint",
-    "flush",
     "latest_checkpoint",
     "list_checkpoints",
     "read_run",
@@ -183,9 +183,9 @@ def write_run(path: Path, run: str) -> None:
     unfinished = path / f"{RUN}.{UNFINISHED}"
     unfinished.unlink(missing_ok=True)
     _write(unfinished, {"run": run})
-    flush(unfinished)
+    flush_path(unfinished)
     unfinished.replace(path / RUN)
-    flush(path)
+    flush_path(path)
 
 
 def _write(path: Path, values: dict[str, Any]) -> None:
@@ -195,20 +195,16 @@ def _write(path: Path, values: dict[str, Any]) -> None:
 def _read(path: Path) -> dict[str, Any]:
     """Return what a JSON file holds, however it is damaged.
 
-    :raises OSError: if it cannot be opened, or is a link
-    :raises CorruptStorage: if it is no JSON object
+    :raises OSError: if it cannot be opened
+    :raises CorruptStorage: if it is not a regular file, or no JSON object
     """
-    # Neither a link nor a FIFO, which would block.
-    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
-    with open(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise CorruptStorage(f"{path} is not a file")
+    with open_regular_file(path) as file:
         content = file.read(MAX_NBYTES + 1)
     if len(content) > MAX_NBYTES:
         raise CorruptStorage(f"{path} has more than {MAX_NBYTES} bytes")
     try:
-        values = json.loads(content.decode("ascii"))
-    except (ValueError, RecursionError) as error:
+        values = load_json(content)
+    except ValueError as error:
         raise CorruptStorage(f"{path} is not JSON: {error}") from None
     if not isinstance(values, dict):
         raise CorruptStorage(f"{path} is not a JSON object")
@@ -220,13 +216,13 @@ def _verify(values: dict[str, Any], names: set[str], path: Path) -> None:
 
     :raises CorruptStorage: then
     """
-    checksum = values.pop("checksum", None)
-    if set(values) != names or checksum != _checksum(values):
+    expected = values.pop("checksum", None)
+    if set(values) != names or expected != _checksum(values):
         raise CorruptStorage(f"the checksum of {path} is wrong")
 
 
 def _checksum(values: dict[str, Any]) -> str:
-    return f"{zlib.crc32(json.dumps(values, sort_keys=True).encode()):08x}"
+    return f"{checksum(json.dumps(values, sort_keys=True).encode()):016x}"
 
 
 def _similar_names(folder: Path) -> str:
@@ -237,14 +233,3 @@ def _similar_names(folder: Path) -> str:
     names = [each.name for each in parent.iterdir() if each.is_dir()]
     similar = difflib.get_close_matches(folder.name, names)
     return f"; is it {' or '.join(str(folder.with_name(name)) for name in similar)}?" if similar else ""
-
-
-def flush(path: Path) -> None:
-    """Return when a file, or the names in a folder, outlive a power cut, where the operating system can say so."""
-    if path.is_dir() and not hasattr(os, "O_DIRECTORY"):
-        return
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

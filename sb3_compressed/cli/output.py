@@ -48,7 +48,7 @@ def progress_bar() -> Progress:
 
 
 def is_watched() -> bool:
-    """Tell whether somebody sees what moves, for progress bars that are not of Rich."""
+    """Return whether somebody sees what moves, for progress bars that are not of Rich."""
     return Console(stderr=True).is_terminal
 
 

@@ -105,7 +105,7 @@ WHAT_TO_DO = (
 
 
 def _is_image(space: spaces.Space[Any]) -> bool:
-    """Tell whether a space is of pictures: two or three axes, and bounds that say what is black and what is white."""
+    """Return whether a space is of pictures: two or three axes, and bounds that say what is black and what is white."""
     if not isinstance(space, spaces.Box) or len(space.shape) not in (2, 3) or 0 in space.shape:
         return False
     return bool(np.isfinite(space.low).all() and np.isfinite(space.high).all() and space.low.min() < space.high.max())

@@ -35,7 +35,7 @@ def register_atari() -> None:
 
 
 def is_atari(env_id: str) -> bool:
-    """Tell whether an environment is an ALE game that shows its screen.
+    """Return whether an environment is an ALE game that shows its screen.
 
     :raises ValueError: if there is no such environment; the message lists names near it
     """

@@ -19,7 +19,7 @@ from sb3_compressed.errors import CorruptStorage
 
 __all__ = [
     "create_regular_file",
-    "flush_folder",
+    "flush_path",
     "make_folder_durably",
     "nbytes_on_disk",
     "open_regular_file",
@@ -126,17 +126,18 @@ def make_folder_durably(folder: Path) -> None:
     for each in reversed(missing):
         each.mkdir(exist_ok=True)
         with contextlib.suppress(OSError):  # a parent that may not be read
-            flush_folder(each.parent)
+            flush_path(each.parent)
 
 
-def flush_folder(folder: Path) -> None:
-    """Return when the names in a folder outlive a power cut, where the operating system can flush a folder."""
-    if hasattr(os, "O_DIRECTORY"):
-        descriptor = os.open(folder, os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+def flush_path(path: Path) -> None:
+    """Return when a file, or the names in a folder, outlive a power cut, where the system can flush folders."""
+    if path.is_dir() and not hasattr(os, "O_DIRECTORY"):
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def nbytes_on_disk(folder: Path) -> int:

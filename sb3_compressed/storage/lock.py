@@ -21,7 +21,7 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
     import msvcrt
 
-__all__ = ["FolderLock"]
+__all__ = ["FolderInUse", "FolderLock", "NoLocksError"]
 
 
 class FolderLock:
@@ -31,8 +31,9 @@ class FolderLock:
     let go of it at once.
 
     :param folder: the folder; a file ``lock`` in it names the process
-    :raises StorageError: if another process, or another buffer of this one, writes to the folder; if the file system
-        has no locks; or if ``lock`` is a link, a FIFO or anything else but a regular file
+    :raises FolderInUse: if another process, or another buffer of this one, writes to the folder
+    :raises StorageError: if the file system has no locks, or if ``lock`` is a link, a FIFO or anything else but a
+        regular file
     :raises OSError: if the folder cannot be written to
     """
 
@@ -61,9 +62,7 @@ class FolderLock:
                 if not _try_lock_patiently(file, folder):
                     file.seek(0)
                     owner = file.read(20).decode("ascii", "replace").strip() or "unknown"
-                    raise StorageError(
-                        f"{folder} is written to by {_name(owner)}; every writer has a folder of its own"
-                    )
+                    raise FolderInUse(folder, owner)
             if _is_at_path(file, self._path):
                 break
             # Deleted or replaced since it was opened: whoever comes next locks another file.
@@ -121,7 +120,7 @@ class FolderLock:
 
     @classmethod
     def is_held(cls, folder: Path) -> bool:
-        """Tell whether somebody writes to a folder at present; nobody can where the file system has no locks.
+        """Return whether somebody writes to a folder at present; nobody can where the file system has no locks.
 
         :raises CorruptStorage: if ``lock`` is a link, a FIFO or anything else but a regular file
         """
@@ -137,6 +136,18 @@ class FolderLock:
     def is_ours(self) -> bool:
         """Whether this process has it, not one that was forked from the one that has."""
         return os.getpid() == self._pid and not self._files[0].closed
+
+
+class FolderInUse(StorageError):
+    """Somebody else writes to a folder.
+
+    :param folder: the folder
+    :param owner: the id of the process that writes to it, ``"unknown"`` if the file ``lock`` does not name it
+    """
+
+    def __init__(self, folder: Path, owner: str) -> None:
+        super().__init__(f"{folder} is written to by {_name(owner)}; every writer has a folder of its own")
+        self.owner = owner
 
 
 class NoLocksError(StorageError):
@@ -158,7 +169,7 @@ def _close_all(files: list[FileIO]) -> None:
 
 
 def _is_at_path(file: FileIO, path: Path) -> bool:
-    """Tell whether the file at a path is the one that is open."""
+    """Return whether the file at a path is the one that is open."""
     try:
         return os.path.samestat(os.fstat(file.fileno()), os.lstat(path))
     except FileNotFoundError:

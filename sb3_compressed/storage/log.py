@@ -24,7 +24,7 @@ from pathlib import Path
 from sb3_compressed.errors import CorruptStorage, StorageError
 from sb3_compressed.storage.files import (
     create_regular_file,
-    flush_folder,
+    flush_path,
     make_folder_durably,
     open_regular_file,
     write_all,
@@ -32,7 +32,7 @@ from sb3_compressed.storage.files import (
 from sb3_compressed.storage.lock import FolderLock
 from sb3_compressed.storage.segment import Record, Segment
 
-__all__ = ["SEALED", "Log", "holds_log", "place_in_log"]
+__all__ = ["SEALED", "Log", "holds_log", "place_in_log", "segment_numbers", "segment_path"]
 
 #: A kind of record, the last one of a segment after which there is another.
 SEALED = 6
@@ -342,7 +342,7 @@ class Log:
             self._settle()
         with contextlib.suppress(OSError):  # there is nothing in it that the new one does not tell
             if is_snapshot:
-                flush_folder(self.folder)
+                flush_path(self.folder)
             if before is not None:
                 self._seal(before)
 
@@ -458,7 +458,7 @@ class Log:
             finally:
                 segment.close()
         with contextlib.suppress(OSError):  # where folders cannot be opened
-            flush_folder(self.folder)
+            flush_path(self.folder)
         own = self._own
         self._unsynced = set() if own is None or own is not self._last else {own.number}
 
@@ -533,7 +533,7 @@ class Log:
             raise StorageError(f"{self.folder} is closed, or was opened by the process that this one was forked from")
 
     def _path(self, number: int) -> Path:
-        return self.folder / f"{number:08}.log"
+        return segment_path(self.folder, number)
 
 
 def copy_bytes(source: FileIO, target: FileIO, nbytes: int) -> None:
@@ -545,7 +545,7 @@ def copy_bytes(source: FileIO, target: FileIO, nbytes: int) -> None:
 
 
 def holds_log(folder: Path) -> bool:
-    """Tell whether there is a log in a folder."""
+    """Return whether there is a log in a folder."""
     return folder.is_dir() and bool(segment_numbers(folder))
 
 
@@ -553,12 +553,17 @@ def place_in_log(folder: Path) -> tuple[int, ...] | None:
     """Return what tells whether a folder was written to: which log it holds, its last segment and the end of that."""
     if not holds_log(folder):
         return None
-    path = folder / f"{segment_numbers(folder)[-1]:08}.log"
+    path = segment_path(folder, segment_numbers(folder)[-1])
     try:
         segment = Segment(path)
     except (OSError, CorruptStorage):
         return None
     return segment.identity, segment.number, segment.id, path.lstat().st_size
+
+
+def segment_path(folder: Path, number: int) -> Path:
+    """Return where the segment of a number is."""
+    return folder / f"{number:08}.log"
 
 
 def segment_numbers(folder: Path) -> list[int]:

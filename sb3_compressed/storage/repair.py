@@ -11,18 +11,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sb3_compressed.errors import CorruptPayload, CorruptStorage, StorageError
+from sb3_compressed.errors import CorruptStorage, StorageError
 from sb3_compressed.storage.chunks import addresses_in, row_chunks
 from sb3_compressed.storage.lock import FolderLock
-from sb3_compressed.storage.log import SEALED, Log
+from sb3_compressed.storage.log import SEALED, Log, segment_path
 from sb3_compressed.storage.segment import Record, Segment
 from sb3_compressed.storage.state import COMMIT, PATCHES, SECTION, Replay, split_commit
 from sb3_compressed.storage.store import MANIFEST, ArrayPlan, Manifest, Store
-from sb3_compressed.storage.verification import codec_of
+from sb3_compressed.storage.verification import damaged_codecs, damaged_records
 
-__all__ = ["DamagedStore", "damaged_slots", "move_slots_from_damaged_files", "open_damaged"]
+__all__ = ["DamagedStore", "move_slots_from_damaged_files", "open_damaged"]
 
-#: Slots that are checked at once.
+#: Slots that are moved at once.
 SLOTS_AT_ONCE = 1 << 14
 
 
@@ -35,15 +35,6 @@ class DamagedStore(Store):
 
     damages: list[str]
     lost_rows: NDArray[np.bool_]
-
-    def drop_damaged_codecs(self) -> None:
-        """Forget the codecs in use that cannot be read: whoever writes begins with new ones."""
-        for name, address in [*self.codecs.items()]:
-            try:
-                self.slots.reader.codec(address)
-            except CorruptStorage as error:  # noqa: PERF203  # there are few
-                self.damages.append(str(error))
-                del self.codecs[name]
 
 
 def open_damaged(folder: Path, *, writable: bool, rows: int = 0) -> DamagedStore:
@@ -92,9 +83,10 @@ def _readable_segments(log: Log, damages: list[str]) -> list[Segment]:
 def move_slots_from_damaged_files(store: Store) -> None:
     """Write the slots that are in damaged files anew, so that nothing refers to these any more.
 
-    All slots that tables refer to have to be whole; see :func:`damaged_slots`.
+    All slots that tables refer to have to be whole.
     """
-    numbers = [number for number in sorted(store.live_segments()) if _is_damaged(store.log, number)]
+    paths = {number: segment_path(store.log.folder, number) for number in sorted(store.live_segments())}
+    numbers = [number for number, path in paths.items() if any(damaged_records(path))]
     tables = [store.arrays[name] for name, plan in store.plans.items() if plan.is_table]
     for number in numbers:
         addresses = np.unique(np.concatenate([addresses_in(table) for table in tables]))
@@ -108,16 +100,6 @@ def move_slots_from_damaged_files(store: Store) -> None:
             for rows in row_chunks(table):
                 is_there = np.isin(table[rows], addresses)
                 table[rows][is_there] = moved[np.searchsorted(addresses, table[rows][is_there])]
-
-
-def _is_damaged(log: Log, number: int) -> bool:
-    segment = log.open_segment(number)
-    try:
-        return any(True for _ in segment.damages())
-    except CorruptStorage:
-        return True
-    finally:
-        segment.close()
 
 
 class _Reader:
@@ -216,7 +198,7 @@ class _Reader:
                     store.damages = self.damages
                     store.lost_rows = np.zeros(store.n_ring_rows, np.bool_)
                     return store
-        raise CorruptStorage(f"{self.log.folder}: no file says what it is of: {'; '.join(self.damages)}")
+        raise CorruptStorage(f"{self.log.folder}: no file has metadata that can be read: {'; '.join(self.damages)}")
 
     def _read(self, segment: Segment, limit: int | None, *, is_last: bool) -> None:
         is_snapshot = segment.is_snapshot and segment.id != 0
@@ -362,7 +344,9 @@ class _Reader:
         last = used[-1]
         if not last.is_writable:
             last.end = self.end
-        store.drop_damaged_codecs()
+        for name, damage in damaged_codecs(store).items():  # whoever writes begins with new ones
+            store.damages.append(damage)
+            del store.codecs[name]
 
 
 def _manifest_of(segment: Segment) -> Manifest | None:
@@ -397,27 +381,3 @@ def _limit(segments: list[Segment], index: int) -> int | None:
     after = segments[index + 1] if index + 1 < len(segments) else None
     is_told = after is not None and after.previous_id == segments[index].id != 0
     return after.previous_end if after is not None and is_told else None
-
-
-def damaged_slots(store: Store, name: str) -> tuple[NDArray[np.bool_], list[str]]:
-    """Return which slots of a table cannot be read, a mask of its shape, and what is wrong with each.
-
-    All bytes of the slots, their payloads and codecs are checked, some at a time.
-    """
-    table, codec = store.arrays[name], codec_of(store, name)
-    addresses, damaged = addresses_in(table), np.zeros(0, np.int64)
-    damages: list[str] = []
-    start = 0
-    while start < len(addresses):
-        some = addresses[start : start + SLOTS_AT_ONCE]
-        try:
-            store.slots.reader.load(some, codec)
-            start += len(some)
-        except CorruptPayload as error:
-            damaged = np.append(damaged, some[error.index])
-            damages.append(error.reason)
-            start += error.index + 1
-    is_damaged = np.zeros(table.shape, np.bool_)
-    for rows in row_chunks(table) if damages else ():
-        is_damaged[rows] = np.isin(table[rows], damaged)
-    return is_damaged, damages

@@ -200,7 +200,7 @@ class Segment:
         return os.fstat(self._file.fileno()).st_nlink
 
     def is_another_at_its_path(self) -> bool:
-        """Tell whether there is another file of its name by now."""
+        """Return whether there is another file of its name by now."""
         try:
             return not os.path.samestat(os.fstat(self._file.fileno()), os.lstat(self.path))
         except FileNotFoundError:
@@ -426,7 +426,7 @@ class Segment:
         return len(self.bytes) if self._file.closed else os.fstat(self._file.fileno()).st_size
 
     def is_anything_behind(self, offset: int) -> bool:
-        """Tell whether the file is not zero from an offset on."""
+        """Return whether the file is not zero from an offset on."""
         while chunk := self._read(offset, CHUNK):
             if chunk.strip(b"\0"):
                 return True

@@ -647,7 +647,7 @@ class Manifest:
         """
         record = next(segment.records(is_growing=is_growing), None)
         if record is None or record.kind != MANIFEST:
-            raise CorruptStorage(f"{segment.path} does not say what it is of")
+            raise CorruptStorage(f"{segment.path} has no metadata")
         return cls.parse(record.content.tobytes(), str(segment.path))
 
     @classmethod

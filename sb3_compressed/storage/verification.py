@@ -1,4 +1,4 @@
-""":func:`verify`: look at every byte of a folder, and tell of all damage."""
+""":func:`verify`: check every byte of a folder, and list all damage."""
 
 from __future__ import annotations
 
@@ -6,19 +6,16 @@ from collections.abc import Callable, Iterator
 from os import PathLike
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
 from sb3_compressed.codecs import available_codecs
 from sb3_compressed.errors import CorruptPayload, CorruptStorage, StorageError
 from sb3_compressed.storage.chunks import addresses_in
 from sb3_compressed.storage.lock import FolderLock
-from sb3_compressed.storage.log import segment_numbers
+from sb3_compressed.storage.log import segment_numbers, segment_path
 from sb3_compressed.storage.schema import check_buffer, check_values
 from sb3_compressed.storage.segment import Segment
 from sb3_compressed.storage.store import Store
 
-__all__ = ["codec_of", "verify"]
+__all__ = ["damaged_codecs", "damaged_records", "damaged_slots", "verify"]
 
 
 def verify(folder: str | PathLike[str], *, progress: Callable[[float], object] | None = None) -> list[str]:
@@ -52,49 +49,78 @@ def verify(folder: str | PathLike[str], *, progress: Callable[[float], object] |
         is_growing = False
     *others, last = segment_numbers(path)
     for index, number in enumerate(others):
-        found += _damaged_records(path / f"{number:08}.log", is_growing=is_growing)
+        found += damaged_records(segment_path(path, number), is_growing=is_growing)
         report(RECORDS_SHARE * (index + 1) / (len(others) + 1))
     if not is_growing:  # else it is read below, as whoever follows reads it
-        found += _damaged_records(path / f"{last:08}.log", is_growing=False)
+        found += damaged_records(segment_path(path, last))
     try:
         store = Store.open(path)
     except (StorageError, OSError) as error:
         return [*dict.fromkeys([*found, str(error)])]
     try:
         found += _nonsense(store)
-        found += _damaged_slots(store, lambda share: report(RECORDS_SHARE + (1 - RECORDS_SHARE) * share))
+        tables = [name for name, plan in store.plans.items() if plan.is_table]
+        for index, table in enumerate(tables):
+
+            def report_share(share: float, index: int = index) -> None:
+                report(RECORDS_SHARE + (1 - RECORDS_SHARE) * (index + share) / len(tables))
+
+            found += damaged_slots(store, table, report_share).values()
+        found += damaged_codecs(store).values()
     finally:
         store.close()
     report(1)
     return [*dict.fromkeys(found)]
 
 
-def _damaged_records(path: Path, *, is_growing: bool) -> Iterator[str]:
-    """Yield what is wrong with the records of a file, which a process that writes may have deleted."""
+def damaged_records(path: Path, *, is_growing: bool = False) -> Iterator[str]:
+    """Yield what is wrong with the records of a file.
+
+    :param is_growing: whether there is a process that writes, which may have deleted it
+    """
     try:
         segment = Segment(path)
     except (OSError, CorruptStorage) as error:
         if not (is_growing and isinstance(error, FileNotFoundError)):
             yield str(error)
         return
-    yield from segment.damages()
-    segment.close()
+    try:
+        yield from segment.damages()
+    finally:
+        segment.close()
 
 
-def _damaged_slots(store: Store, report: Callable[[float], object]) -> Iterator[str]:
-    """Yield what is wrong with slots, payloads and codecs that are referred to."""
-    tables = [name for name, plan in store.plans.items() if plan.is_table]
-    for index, name in enumerate(tables):
-        addresses, codec = addresses_in(store.arrays[name]), codec_of(store, name)
-        n_left = n_all = len(addresses)
-        while n_left:
-            some = addresses[n_all - n_left :][:AT_ONCE]
-            damage = _first_damage(store, some, codec)
-            if damage is not None:
-                yield damage.reason
-            n_left -= len(some) if damage is None else damage.index + 1
-            report((index + 1 - n_left / n_all) / len(tables))
-    yield from filter(None, (_damaged_codec(store, address) for address in store.codecs.values()))
+def damaged_slots(store: Store, table: str, report: Callable[[float], object] = lambda share: None) -> dict[int, str]:
+    """Return what is wrong with each slot of a table that cannot be read, by its address.
+
+    All bytes of the slots, their payloads and codecs are checked, some at a time.
+
+    :param report: called with the share of the work that is done, from 0 to 1
+    """
+    addresses, codec = addresses_in(store.arrays[table]), _codec_of(store, table)
+    found: dict[int, str] = {}
+    start = 0
+    while start < len(addresses):
+        some = addresses[start : start + AT_ONCE]
+        try:
+            store.slots.reader.load(some, codec)
+            start += len(some)
+        except CorruptPayload as error:
+            found[int(some[error.index])] = error.reason
+            start += error.index + 1
+        report(start / len(addresses))
+    return found
+
+
+def damaged_codecs(store: Store) -> dict[str, str]:
+    """Return what is wrong with each codec in use that cannot be read, by its name."""
+    found: dict[str, str] = {}
+    for name, address in store.codecs.items():
+        try:
+            store.slots.reader.codec(address)
+        except CorruptStorage as error:  # noqa: PERF203  # there are few
+            found[name] = str(error)
+    return found
 
 
 def _nonsense(store: Store) -> Iterator[str]:
@@ -114,28 +140,12 @@ def _nonsense(store: Store) -> Iterator[str]:
         yield str(error)
 
 
-def codec_of(store: Store, table: str) -> str | None:
+def _codec_of(store: Store, table: str) -> str | None:
     """Return the name of the codec that wrote the slots of a table, ``None`` if the store does not say a known one."""
     streams = store.about.get("streams")
     stream = streams.get(table.partition("/")[2]) if isinstance(streams, dict) else None
     name = stream.get("codec") if isinstance(stream, dict) else None
     return name if isinstance(name, str) and name in available_codecs() else None
-
-
-def _first_damage(store: Store, addresses: NDArray[np.int64], codec: str | None) -> CorruptPayload | None:
-    try:
-        store.slots.reader.load(addresses, codec)
-    except CorruptPayload as error:
-        return error
-    return None
-
-
-def _damaged_codec(store: Store, address: int) -> str | None:
-    try:
-        store.slots.reader.codec(address)
-    except CorruptStorage as error:
-        return str(error)
-    return None
 
 
 #: The share of the work that records are; slots and payloads are the rest.

@@ -58,7 +58,7 @@ def killed(folder: Path, name: str = "killed") -> Path:
 
 
 @pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
-@pytest.mark.parametrize("place", ["flush_folder", "seal", "flush", "make_room", "rename"])
+@pytest.mark.parametrize("place", ["flush_path", "seal", "flush", "make_room", "rename"])
 def test_beginning_a_segment_can_fail_anywhere(
     place: str, error: type[BaseException], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -70,7 +70,7 @@ def test_beginning_a_segment_can_fail_anywhere(
     def fails(*_: Any, **__: Any) -> None:
         raise error
 
-    owner: Any = {"flush_folder": log_module, "rename": Path}.get(place, Segment)
+    owner: Any = {"flush_path": log_module, "rename": Path}.get(place, Segment)
     for _ in range(3):
         writer.add_step(buffer, writer.newest(buffer) + 1)  # the file that is written to is there
         segments = len(list(folder.glob("*.log")))

@@ -26,10 +26,11 @@ from sb3_compressed.storage import segment as segment_module
 from sb3_compressed.storage import slots as slots_module
 from sb3_compressed.storage import store as store_module
 from sb3_compressed.storage.log import Log
-from sb3_compressed.storage.repair import DamagedStore, damaged_slots, open_damaged
+from sb3_compressed.storage.repair import DamagedStore, open_damaged
 from sb3_compressed.storage.segment import Segment, record_nbytes
 from sb3_compressed.storage.state import SECTION, section_record
 from sb3_compressed.storage.store import MANIFEST, RING_ROWS, ArrayPlan, Change, Store
+from sb3_compressed.storage.verification import damaged_slots
 
 N_ROWS = 20
 ABOUT = {"class": "Example", "number": 5, "list": [1, None, {"a": 0.5}]}
@@ -1269,9 +1270,14 @@ def tiny_store(folder: Path, n_commits: int, n_a_snapshot: int = 5, n_rows: int 
     return store
 
 
+def damaged_rows(store: Store) -> NDArray[np.bool_]:
+    """Return which rows of the table have a slot that cannot be read, ``(rows,)``."""
+    return np.isin(store.arrays["table"][:, 0], [*damaged_slots(store, "table")])
+
+
 def lost_numbers(store: DamagedStore, n_commits: int) -> list[int]:
     """Return which of the commits that should be there are lost, and hold that all others are right."""
-    is_damaged = damaged_slots(store, "table")[0][:, 0] | store.lost_rows
+    is_damaged = damaged_rows(store) | store.lost_rows
     last, n_rows = store.values["number"], store.n_ring_rows
     assert store.values["pos"] == last % n_rows
     lost = [*range(last + 1, n_commits + 1)]
@@ -1310,7 +1316,7 @@ def test_every_damaged_byte_costs_what_is_in_its_record(n_commits: int, ending: 
         for position in range(path.stat().st_size):
             damage(path, position, 1 << position % 8)
             damaged = open_damaged(tmp_path / "store", writable=False)
-            is_told = bool(damaged.damages) or bool(damaged_slots(damaged, "table")[1])
+            is_told = bool(damaged.damages) or bool(damaged_slots(damaged, "table"))
             lost = lost_numbers(damaged, n_commits)
             assert is_told or not lost, (path.name, position, lost)
             assert len(lost) <= 1, (path.name, position, lost)
@@ -1352,8 +1358,8 @@ def test_whatever_is_damaged_no_row_is_wrong(seed: int, tmp_path: Path) -> None:
     except CorruptStorage:
         return  # nothing of it can be read
     lost = lost_numbers(damaged, n_commits)
-    assert damaged.damages or damaged_slots(damaged, "table")[1] or not lost
-    damaged.arrays["table"][damaged_slots(damaged, "table")[0]] = 0
+    assert damaged.damages or damaged_slots(damaged, "table") or not lost
+    damaged.arrays["table"][damaged_rows(damaged)] = 0
     damaged.write_snapshot()
     damaged.close()
     Store.open(tmp_path).close()
@@ -1499,9 +1505,10 @@ def test_files_of_another_copy_are_not_taken_for_its_own(tmp_path: Path) -> None
         damage(snapshot, position)
         damaged = open_damaged(tmp_path / "a", writable=False)
         assert any(
-            "is of a copy of this buffer" in line for line in (*damaged.damages, *damaged_slots(damaged, "table")[1])
+            "is of a copy of this buffer" in line
+            for line in (*damaged.damages, *damaged_slots(damaged, "table").values())
         )
-        is_lost = damaged_slots(damaged, "table")[0][:, 0] | damaged.lost_rows
+        is_lost = damaged_rows(damaged) | damaged.lost_rows
         assert {3, 0} <= {*np.flatnonzero(is_lost).tolist()}, position
         damaged.close()
         damage(snapshot, position)
@@ -1526,7 +1533,7 @@ def test_where_no_file_tells_what_it_is_of_nothing_is_repaired(five_commits: tup
         for offset in offsets:
             damage(path, offset + 20)
     for writable in (False, True):
-        with pytest.raises(CorruptStorage, match=f"{folder}: no file says what it is of"):
+        with pytest.raises(CorruptStorage, match=f"{folder}: no file has metadata that can be read"):
             open_damaged(folder, writable=writable)
     for path in folder.glob("*.log"):
         path.write_bytes(b"nothing")
@@ -1545,7 +1552,7 @@ def test_codecs_that_are_damaged_are_given_up(tmp_path: Path) -> None:
     damage(tmp_path / "00000001.log", (place & 0xFFFFFFFF) + 9)
     damaged = open_damaged(tmp_path, writable=True)
     assert damaged.codecs.keys() == {"other"}
-    assert damaged_slots(damaged, "table")[0][0].all()
+    assert damaged_rows(damaged)[0]
     damaged.write_snapshot()
     commit_number(damaged, 1)
     damaged.close()
@@ -1568,7 +1575,7 @@ def test_who_follows_sees_what_was_repaired(tmp_path: Path) -> None:
     damage(newest_segment(tmp_path), end + 4)
     repaired = open_damaged(tmp_path, writable=True)
     assert hold_that_it_is_whole(follower) == 3
-    assert repaired.lost_rows[3] or damaged_slots(repaired, "table")[0][3].any()
+    assert repaired.lost_rows[3] or damaged_rows(repaired)[3]
     repaired.write_snapshot()
     commit_number(repaired, 4)
     commit_number(repaired, 5)

@@ -53,7 +53,7 @@ def n_different_bytes(word: np.uint64) -> int:
 
 @kernel(types.boolean, INT, INT, INT, INT)
 def differ_in(some: int, others: int, length: int, n_bytes: int) -> bool:
-    """Tell whether of ``length`` bytes at two addresses ``n_bytes`` or more differ."""
+    """Return whether of ``length`` bytes at two addresses ``n_bytes`` or more differ."""
     n = 0
     while length >= WORD and n < n_bytes:
         n += n_different_bytes(word_at(some) ^ word_at(others))
