@@ -29,13 +29,13 @@ from typing import Any
 
 import numpy as np
 from recording import record
-from session import available, parser, save, serve, take_turns
+from session import available, parser, run_interleaved, save, serve
 from tables import markdown
 
-from sb3_compressed.measuring.gauges import median_us, one_thread, timed
-from sb3_compressed.measuring.ratios import Results
-from sb3_compressed.measuring.recording import Recording, Step, play
-from sb3_compressed.measuring.turns import Job, Measurement
+from sb3_compressed.benchmarking.frame_recording import Recording, Step, play
+from sb3_compressed.benchmarking.metrics import median_us, one_thread, timed
+from sb3_compressed.benchmarking.ratios import Results
+from sb3_compressed.benchmarking.runner import Job, Measurement
 
 N_ENVS = 4
 INCREMENT = 10_000
@@ -278,7 +278,7 @@ def main() -> None:
         for name in names
         if name in WAYS or size <= arguments.most_of_others
     ]
-    results = take_turns(measure, jobs, arguments.rounds, arguments.peers)
+    results = run_interleaved(measure, jobs, arguments.rounds, arguments.peers)
     save(
         arguments.out, "persistence", {"source": arguments.source, "rounds": arguments.rounds}, results, arguments.peers
     )

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, NullFormatter
 
 from contenders.names import TITLES, split_name, title
-from sb3_compressed.measuring.ratios import Results, contenders, is_wrong, mean, ratios
+from sb3_compressed.benchmarking.ratios import Results, contenders, is_wrong, mean, ratios
 
 COLOURS = {"sb3": "#1a1a19", "ours": "#2a78d6", "extra": "#d95926", "torchrl": "#7a4fc4", "cpprb": "#1a9a6c"}
 MARKS = {"sb3": "D", "ours": "o", "extra": "s", "torchrl": "^", "cpprb": "P"}

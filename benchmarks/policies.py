@@ -11,7 +11,7 @@ from settings import N_ENVS, SETTINGS
 from sources import CACHE, Source
 from stable_baselines3 import PPO
 
-from sb3_compressed.measuring.recording import as_trained_on
+from sb3_compressed.benchmarking.frame_recording import as_trained_on
 
 
 def train(source: Source) -> Path:

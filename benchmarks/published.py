@@ -18,15 +18,15 @@ from typing import Any
 
 import numpy as np
 from recording import record
-from session import available, parser, save, serve, take_turns
+from session import available, parser, run_interleaved, save, serve
 from tables import markdown
 
 from contenders import Setup, make_replay, make_rollout
-from sb3_compressed.measuring.gauges import exhaust, one_thread, resident_nbytes, timed
-from sb3_compressed.measuring.ratios import Results
-from sb3_compressed.measuring.recording import Step, play
-from sb3_compressed.measuring.truth import check_replay, check_rollout
-from sb3_compressed.measuring.turns import Job, Measurement
+from sb3_compressed.benchmarking.frame_recording import Step, play
+from sb3_compressed.benchmarking.metrics import exhaust, one_thread, resident_nbytes, timed
+from sb3_compressed.benchmarking.ratios import Results
+from sb3_compressed.benchmarking.roundtrip import check_replay, check_rollout
+from sb3_compressed.benchmarking.runner import Job, Measurement
 
 CODECS = [
     *("auto", "none", "zstd-100", "zstd-50", "zstd-5", "lz4-frame/1", "zstd-20", "zstd-3", "zstd-1", "zstd1", "zstd3"),
@@ -125,7 +125,7 @@ def main() -> None:
     options = {"source": arguments.source, "size": arguments.size}
     record(arguments.source, N_ENVS, max(arguments.size // N_ENVS, 2 * CHECKED_STEPS))
     jobs = [Job(test, name, {**options, "test": test}) for test in ("save", "load") for name in names]
-    results = take_turns(measure, jobs, arguments.rounds, arguments.peers)
+    results = run_interleaved(measure, jobs, arguments.rounds, arguments.peers)
     save(arguments.out, "published", {**options, "rounds": arguments.rounds}, results, arguments.peers)
     print(table(results))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sources import CACHE, Source
 
-from sb3_compressed.measuring.recording import Recording, write_recording
+from sb3_compressed.benchmarking.frame_recording import Recording, write_recording
 
 
 def record(name: str, n_envs: int, n_steps: int) -> Recording:

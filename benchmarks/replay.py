@@ -14,12 +14,12 @@ from functools import partial
 from typing import Any
 
 from recording import record
-from session import available, parser, save, serve, take_turns
+from session import available, parser, run_interleaved, save, serve
 from tables import ratio_table
 
 from contenders import make_replay
-from sb3_compressed.measuring.replay import EXTRAPOLATED_BY, TIMED_STEPS, measure_replay
-from sb3_compressed.measuring.turns import Job, Measurement
+from sb3_compressed.benchmarking.replay_benchmark import EXTRAPOLATED_BY, TIMED_STEPS, measure_replay
+from sb3_compressed.benchmarking.runner import Job, Measurement
 
 GAMES = ["MsPacman", "Pong", "Breakout", "Seaquest", "Qbert", "Riverraid"]
 CONTENDERS = ["auto", "zstd3", "none"]
@@ -47,7 +47,7 @@ def main() -> None:
         record(source, N_ENVS, arguments.size // N_ENVS + TIMED_STEPS)
     options: dict[str, Any] = {"size": arguments.size}
     jobs = [Job(source, name, {"source": source, **options}) for source in arguments.sources for name in names]
-    results = take_turns(measure, jobs, arguments.rounds, arguments.peers)
+    results = run_interleaved(measure, jobs, arguments.rounds, arguments.peers)
     save(arguments.out, "replay", {**options, "rounds": arguments.rounds}, results, arguments.peers)
     print(ratio_table(results))
 

@@ -24,7 +24,7 @@ import training
 from session import RESULTS, ROOT
 from tables import game_table, merged, ratio_table
 
-from sb3_compressed.measuring.ratios import Results
+from sb3_compressed.benchmarking.ratios import Results
 
 BEGIN, END = "<!-- benchmarks: begin (make report writes what is between these marks) -->", "<!-- benchmarks: end -->"
 PAGES = ROOT / "docs" / "results"

@@ -12,12 +12,12 @@ from __future__ import annotations
 from functools import partial
 
 from recording import record
-from session import available, parser, save, serve, take_turns
+from session import available, parser, run_interleaved, save, serve
 from tables import ratio_table
 
 from contenders import make_rollout
-from sb3_compressed.measuring.rollout import measure_rollout
-from sb3_compressed.measuring.turns import Job, Measurement
+from sb3_compressed.benchmarking.rollout_benchmark import measure_rollout
+from sb3_compressed.benchmarking.runner import Job, Measurement
 
 GAMES = ["MsPacman", "Pong", "Breakout", "Seaquest", "Qbert", "Riverraid"]
 CONTENDERS = ["auto", "zstd3", "none"]
@@ -45,7 +45,7 @@ def main() -> None:
     for source in arguments.sources:
         record(source, N_ENVS, arguments.n_steps * arguments.rollouts)
     jobs = [Job(source, name, {"source": source, **options}) for source in arguments.sources for name in names]
-    results = take_turns(measure, jobs, arguments.rounds, arguments.peers)
+    results = run_interleaved(measure, jobs, arguments.rounds, arguments.peers)
     save(arguments.out, "rollout", {**options, "rounds": arguments.rounds}, results, arguments.peers)
     print(ratio_table(results))
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from recording import record
 from replay import N_ENVS, measure
-from session import available, parser, save, take_turns
+from session import available, parser, run_interleaved, save
 from tables import markdown
 
 from contenders.names import title
-from sb3_compressed.measuring.ratios import Results
-from sb3_compressed.measuring.replay import TIMED_STEPS
-from sb3_compressed.measuring.turns import Job
+from sb3_compressed.benchmarking.ratios import Results
+from sb3_compressed.benchmarking.replay_benchmark import TIMED_STEPS
+from sb3_compressed.benchmarking.runner import Job
 
 SIZES = [10_000, 30_000, 100_000, 300_000, 1_000_000]
 CONTENDERS = ["auto", "zstd3"]
@@ -55,7 +55,7 @@ def main() -> None:
         for name in names
         if name != "SB3" or size <= MOST_OF_SB3
     ]
-    results = take_turns(measure, jobs, arguments.rounds, arguments.peers)
+    results = run_interleaved(measure, jobs, arguments.rounds, arguments.peers)
     save(arguments.out, "scale", {"source": arguments.source, "rounds": arguments.rounds}, results, arguments.peers)
     print(table(results))
 

@@ -19,8 +19,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from contenders.names import is_peer
-from sb3_compressed.measuring import turns
-from sb3_compressed.measuring.turns import Job, Measurement
+from sb3_compressed.benchmarking import runner
+from sb3_compressed.benchmarking.runner import Job, Measurement
 
 ROOT = Path(__file__).parents[1]
 PEERS = Path(os.environ.get("SB3_COMPRESSED_PEERS", ROOT / ".venv-peers" / "bin" / "python"))
@@ -55,7 +55,7 @@ def available(names: Sequence[str], peers: Path) -> list[str]:
     return [name for name in names if name not in missing]
 
 
-def take_turns(
+def run_interleaved(
     measure: Callable[..., Measurement], jobs: Sequence[Job], rounds: int, peers: Path
 ) -> dict[str, dict[str, Measurement]]:
     """Measure every job once a round by the script of the measuring function, and return ``{label: {...}}``."""
@@ -68,10 +68,10 @@ def take_turns(
     # This package is not installed where the peers are.
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     with Progress(*columns, console=CONSOLE) as progress:
-        return turns.take_turns(command, jobs, rounds, progress, {**os.environ, "PYTHONPATH": path})
+        return runner.run_interleaved(command, jobs, rounds, progress, {**os.environ, "PYTHONPATH": path})
 
 
 def save(path: Path | None, benchmark: str, arguments: dict[str, Any], results: Any, peers: Path) -> None:
     """Write the results and all that is needed to judge them, if there is a file for them."""
     if path is not None:
-        turns.save(path, benchmark, arguments, results, sys.executable, peers)
+        runner.save(path, benchmark, arguments, results, sys.executable, peers)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from stable_baselines3.common.vec_env import VecEnv
 
-from sb3_compressed.measuring.environments import make_env
+from sb3_compressed.benchmarking.benchmark_envs import make_env
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "sb3-compressed"
 TRAINED = re.compile(r":trained(\d*)$")

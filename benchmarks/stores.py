@@ -38,8 +38,8 @@ from typing_extensions import override
 
 from sb3_compressed import get_codec
 from sb3_compressed.codecs.payloads import Payloads
+from sb3_compressed.storage.array_store import RING_ROWS, ArraySpec, ArrayStore
 from sb3_compressed.storage.checksum import checksum
-from sb3_compressed.storage.store import RING_ROWS, ArrayPlan, Store
 
 ROWS, N_ENVS, N_FRAMES = 5_000, 4, 4
 BATCH = 256
@@ -79,9 +79,11 @@ class OwnLog(Engine):
     title: ClassVar[str] = "log of this package"
 
     def __init__(self, folder: Path) -> None:
-        plans = {"slots": ArrayPlan((ROWS, N_ENVS), "<i8", is_table=True, is_ring=True)}
+        plans = {"slots": ArraySpec((ROWS, N_ENVS), "<i8", is_table=True, is_ring=True)}
         exists = folder.is_dir() and any(folder.glob("*.log"))
-        self.store = Store.open(folder, writable=True) if exists else Store.create(folder, {"is": "a test"}, plans, {})
+        self.store = (
+            ArrayStore.open(folder, writable=True) if exists else ArrayStore.create(folder, {"is": "a test"}, plans, {})
+        )
         self.table = self.store.arrays["slots"]
         self.codec = get_codec("delta")
         newest = range(self.last() - N_FRAMES + 1, self.last() + 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from contenders.names import title
-from sb3_compressed.measuring.ratios import Results, contenders, is_wrong, mean, ratios
+from sb3_compressed.benchmarking.ratios import Results, contenders, is_wrong, mean, ratios
 
 
 def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -13,17 +13,17 @@ import hashlib
 import statistics
 from typing import Any, Literal
 
-from session import available, parser, save, serve, take_turns
+from session import available, parser, run_interleaved, save, serve
 from settings import N_ENVS, SETTINGS
 from sources import Source
 from tables import markdown
 
-from contenders import class_like_sb3
+from contenders import sb3_class
 from contenders.names import title
-from sb3_compressed.measuring.gauges import one_thread, timed
-from sb3_compressed.measuring.ratios import Results, contenders
-from sb3_compressed.measuring.recording import as_trained_on
-from sb3_compressed.measuring.turns import Job, Measurement
+from sb3_compressed.benchmarking.frame_recording import as_trained_on
+from sb3_compressed.benchmarking.metrics import one_thread, timed
+from sb3_compressed.benchmarking.ratios import Results, contenders
+from sb3_compressed.benchmarking.runner import Job, Measurement
 
 CONTENDERS = ["auto"]
 STEPS = {"DQN": 12_000, "PPO": 20_480}
@@ -37,7 +37,7 @@ def measure(contender: str, algorithm: str, game: str, steps: int, seed: int) ->
     source = Source(game)
     env = as_trained_on(source.make(N_ENVS[algorithm]), source.n_stack)
     prefix: Literal["replay", "rollout"] = "replay" if algorithm == "DQN" else "rollout"
-    cls, kwargs = class_like_sb3(contender, prefix, env.observation_space)
+    cls, kwargs = sb3_class(contender, prefix, env.observation_space)
     buffer: dict[str, Any] = {f"{prefix}_buffer_class": cls, f"{prefix}_buffer_kwargs": kwargs}
     settings = dict(SETTINGS[algorithm])
     for setting, most in (("learning_starts", steps // 2), ("n_steps", steps // N_ENVS[algorithm])):  # of short runs
@@ -96,7 +96,7 @@ def main() -> None:
             of_pair = {"algorithm": algorithm, "game": arguments.game, "steps": steps, "seed": seed}
             in_turn = names[:: -1 if seed % 2 else 1]
             jobs += [Job(f"{algorithm}, seed {seed}", name, of_pair) for name in in_turn]
-    results = take_turns(measure, jobs, 1, arguments.peers)
+    results = run_interleaved(measure, jobs, 1, arguments.peers)
     options = {"game": arguments.game, "steps": arguments.steps or STEPS, "pairs": arguments.rounds}
     save(arguments.out, "training", options, results, arguments.peers)
     print(table(results))

@@ -8,13 +8,13 @@ Every benchmark looks at this by itself, too.
 from __future__ import annotations
 
 from recording import record
-from session import available, parser, save, serve, take_turns
+from session import available, parser, run_interleaved, save, serve
 from tables import markdown
 
 from contenders import Setup, make_replay
-from sb3_compressed.measuring.recording import play
-from sb3_compressed.measuring.truth import check_replay
-from sb3_compressed.measuring.turns import Job, Measurement
+from sb3_compressed.benchmarking.frame_recording import play
+from sb3_compressed.benchmarking.roundtrip import check_replay
+from sb3_compressed.benchmarking.runner import Job, Measurement
 
 N_ENVS = 4
 
@@ -40,7 +40,7 @@ def main() -> None:
     for source in arguments.sources:
         record(source, N_ENVS, 2 * arguments.steps)
     jobs = [Job(source, name, {"source": source, **options}) for source in arguments.sources for name in names]
-    results = take_turns(measure, jobs, arguments.rounds, arguments.peers)
+    results = run_interleaved(measure, jobs, arguments.rounds, arguments.peers)
     save(arguments.out, "truth", options, results, arguments.peers)
     said = {name: [results[source][name] for source in results] for name in names}
     rows = [

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from sb3_compressed import renamed
+
 if TYPE_CHECKING:
     from sb3_compressed.arrays import CompressedArray
     from sb3_compressed.buffers import (
@@ -116,6 +118,8 @@ _HOMES = (
     "warmup",
     "evaluation",
 )
+
+renamed.install()
 
 
 def __getattr__(name: str) -> Any:

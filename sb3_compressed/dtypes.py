@@ -41,7 +41,7 @@ def find_buffer_dtypes(
         such a dict for each key
     :raises ValueError: if the codec cannot be had
     """
-    import sb3_compressed.arrays.sharing_kernels  # noqa: F401  # compiled by importing it
+    import sb3_compressed.arrays.frame_dedup_kernels  # noqa: F401  # compiled by importing it
 
     get_codec(compression_method).prepare()
     if isinstance(obs_shape, spaces.Dict):

@@ -11,7 +11,7 @@ from gymnasium.envs.registration import load_env_creator
 from stable_baselines3.common.env_util import make_atari_env
 from stable_baselines3.common.vec_env import VecEnv, VecFrameStack, VecTransposeImage
 
-from sb3_compressed.buffers.door import validate_integer
+from sb3_compressed.buffers.validation import validate_integer
 
 __all__ = ["make_env"]
 

@@ -1,17 +1,17 @@
-"""Probes: what is relied on beyond what Python and NumPy promise is tried once; where it fails, there is a fallback.
+"""Probes: assumptions beyond what Python and NumPy guarantee are tested at import; where one fails, a fallback is used.
 
-============================================  ===================================  =====================================
-Relied on                                     Used by, to                          Without it
-============================================  ===================================  =====================================
-:func:`references_are_counted`: an object     :mod:`.arrays.batch_memory`, to use  each batch has new memory
-knows how many references to it there are     the memory of batches again
-:func:`metadata_is_handed_on`: copies of an   :mod:`.buffers.mixin`, to hand       observations go through SB3's code as
-array have the metadata of its dtype          slots through SB3's code             they are, and are copied there
-``slot_kernels.LAYOUT_IS_KNOWN``: how tuples  :mod:`.arrays.gathering`, to find    Python looks for the payloads
-and bytes lie in memory                       payloads in a kernel
-:func:`frames_are_visible`: the calls that    :mod:`.callbacks.checkpoint`, to     its folder stays locked until
-each thread is in can be inspected            detect trainings that failed         ``callback.close()``
-============================================  ===================================  =====================================
+============================================  =======================================  ================================
+Assumption                                    Used by, to                              Fallback
+============================================  =======================================  ================================
+:func:`references_are_counted`: an object     :mod:`.arrays.batch_pool`, to reuse      each batch has new memory
+has a count of the references to it           batch memory
+:func:`metadata_is_handed_on`: copies of an   :mod:`.buffers.base`, to pass slots      observations are copied by SB3's
+array keep the metadata of its dtype          through SB3's code                       code before they are encoded
+``payload_kernels.LAYOUT_IS_KNOWN``: the      :mod:`.arrays.payload_batch`, to locate  Python locates the payloads
+memory layout of tuples and bytes             payloads in a kernel
+:func:`frames_are_visible`: the running       :mod:`.callbacks.checkpoint_callback`,   the folder stays locked until
+calls of each thread can be inspected         to detect trainings that failed          ``callback.close()``
+============================================  =======================================  ================================
 
 Buffers with fallbacks give the same results, only slower. One promise is weaker: without metadata, a codec that raises
 in the middle of ``add`` may have written the row that is added, as in SB3. ``SB3_COMPRESSED_FORCE_FALLBACKS=1`` in the

@@ -29,9 +29,9 @@ from sb3_compressed import (
     load_checkpoint,
     verify,
 )
-from sb3_compressed.storage.slots import CODEC
-from sb3_compressed.storage.state import COMMIT, commit_record, split_commit
-from sb3_compressed.storage.store import MANIFEST, Store
+from sb3_compressed.storage.array_store import MANIFEST, ArrayStore
+from sb3_compressed.storage.commit_format import COMMIT, commit_record, split_commit
+from sb3_compressed.storage.log_slot_store import CODEC
 
 N_ROWS, N_STEPS = 40, 90
 IMAGES = spaces.Box(0, 255, (4, 12, 12), np.uint8)
@@ -109,7 +109,7 @@ def forge(
     :param change_codec: of a codec in use, which the commit then refers to in the place of the one that there was
     :param change_arrays: changes arrays in place
     """
-    store = Store.open(folder, writable=True)
+    store = ArrayStore.open(folder, writable=True)
     try:
         change_arrays(store.arrays)
         records = []
@@ -158,10 +158,10 @@ def open_in_every_way(kind: str, folder: Path) -> list[str]:
     :raises Exception: if it is none that says that the folder is at fault
     """
     from sb3_compressed.buffers.description import describe
-    from sb3_compressed.buffers.loading import open_to_read
-    from sb3_compressed.cli.places import find
+    from sb3_compressed.cli.sources import find
     from sb3_compressed.datasets import trajectories
-    from sb3_compressed.datasets.statistics import statistics
+    from sb3_compressed.datasets.episode_statistics import statistics
+    from sb3_compressed.persistence.loading import open_to_read
 
     env: dict[str, Any] = {"env": None} if kind == "hindsight" else {}
 

@@ -67,7 +67,7 @@ class CompressingEnv(gym.Env[Any, Any]):
             array[0] = frames
             restored = (array[0] == frames).all()
             codec: Codec
-            for codec in (get_codec("rle-jit"), Delta().learn(frames)):
+            for codec in (get_codec("rle-jit"), Delta().train(frames)):
                 codec.decode_into(codec.encode(frames), out)
                 restored &= (out == frames).all()
         return out[0], 0.0, False, False, {"compiled": len(compilations.buffer), "restored": bool(restored)}

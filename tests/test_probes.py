@@ -10,21 +10,21 @@ import pytest
 from programs import run
 
 from sb3_compressed import probes
-from sb3_compressed.arrays import batch_memory, slot_kernels
-from sb3_compressed.buffers import mixin
-from sb3_compressed.callbacks import checkpoint
+from sb3_compressed.arrays import batch_pool, payload_kernels
+from sb3_compressed.buffers import base
+from sb3_compressed.callbacks import checkpoint_callback
 
 PROBES = [
     probes.references_are_counted,
     probes.metadata_is_handed_on,
-    slot_kernels._layout_is_known,
+    payload_kernels._layout_is_known,
     probes.frames_are_visible,
 ]
 FOUND = (
-    batch_memory.REFERENCES_ARE_COUNTED,
-    mixin.METADATA_IS_HANDED_ON,
-    slot_kernels.LAYOUT_IS_KNOWN,
-    checkpoint.FRAMES_ARE_VISIBLE,
+    batch_pool.REFERENCES_ARE_COUNTED,
+    base.METADATA_IS_HANDED_ON,
+    payload_kernels.LAYOUT_IS_KNOWN,
+    checkpoint_callback.FRAMES_ARE_VISIBLE,
 )
 
 
@@ -38,12 +38,12 @@ def test_the_environment_makes_all_probes_fail() -> None:
     assert (probes.FORCE_FALLBACKS, *FOUND) in {(True, *[False] * 4), (False, *[True] * 4)}
     code = """
 from sb3_compressed import probes
-from sb3_compressed.arrays import batch_memory, slot_kernels
-from sb3_compressed.buffers import mixin
-from sb3_compressed.callbacks import checkpoint
+from sb3_compressed.arrays import batch_pool, payload_kernels
+from sb3_compressed.buffers import base
+from sb3_compressed.callbacks import checkpoint_callback
 print(
-    batch_memory.REFERENCES_ARE_COUNTED, mixin.METADATA_IS_HANDED_ON, slot_kernels.LAYOUT_IS_KNOWN,
-    checkpoint.FRAMES_ARE_VISIBLE,
+    batch_pool.REFERENCES_ARE_COUNTED, base.METADATA_IS_HANDED_ON, payload_kernels.LAYOUT_IS_KNOWN,
+    checkpoint_callback.FRAMES_ARE_VISIBLE,
 )
 """
     assert run(code, SB3_COMPRESSED_FORCE_FALLBACKS="1") == "False False False False\n"
@@ -78,8 +78,8 @@ def test_lost_metadata_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_unknown_object_layout_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slot_kernels, "TYPE", slot_kernels.TYPE - 8)
-    assert not slot_kernels._layout_is_known()
+    monkeypatch.setattr(payload_kernels, "TYPE", payload_kernels.TYPE - 8)
+    assert not payload_kernels._layout_is_known()
 
 
 SAMPLES = """

@@ -22,7 +22,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from sb3_compressed import CompressedReplayBuffer
-from sb3_compressed.storage.store import Store
+from sb3_compressed.storage.array_store import ArrayStore
 
 SPACE, BUTTONS = spaces.Box(0, 255, (4, 24, 24), np.uint8), spaces.Discrete(1000)
 ROWS, N_ENVS = 60, 2
@@ -95,7 +95,7 @@ def start(way: str, folder: Path) -> subprocess.Popen[str]:
 
 def main(way: str, folder: Path) -> None:
     """Add or save until killed."""
-    Store.SEGMENT_NBYTES = 30_000  # many segments
+    ArrayStore.SEGMENT_NBYTES = 30_000  # many segments
     if way == "golden":
         buffer = new_buffer(storage=folder)
         for number in range(1, GOLDEN_STEPS + 1):

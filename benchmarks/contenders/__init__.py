@@ -19,18 +19,16 @@ from typing import Any, Literal
 from gymnasium import spaces
 
 from contenders.names import is_peer, split_name
-from sb3_compressed.measuring import like_sb3
-from sb3_compressed.measuring.contenders import Replay, Rollout, Setup
-from sb3_compressed.measuring.like_sb3 import ReplayLikeSB3, RolloutLikeSB3
+from sb3_compressed.benchmarking import sb3_adapters
+from sb3_compressed.benchmarking.adapters import Replay, Rollout, Setup
+from sb3_compressed.benchmarking.sb3_adapters import SB3ReplayAdapter, SB3RolloutAdapter
 
-__all__ = ["Setup", "class_like_sb3", "is_peer", "make_replay", "make_rollout"]
+__all__ = ["Setup", "is_peer", "make_replay", "make_rollout", "sb3_class"]
 
 OTHERS = {"torchrl": "torchrl_lists", "cpprb": "cpprb_stacks"}
 
 
-def class_like_sb3(
-    name: str, kind: Literal["replay", "rollout"], space: spaces.Space[Any]
-) -> tuple[Any, dict[str, Any]]:
+def sb3_class(name: str, kind: Literal["replay", "rollout"], space: spaces.Space[Any]) -> tuple[Any, dict[str, Any]]:
     """Return the class of a buffer that SB3's algorithms take, and its further arguments.
 
     :raises ValueError: if the library has no such class
@@ -41,7 +39,7 @@ def class_like_sb3(
     if library == "extra":
         extra = import_module("contenders.extra")
         return extra.CLASSES[kind], extra.arguments(method, space)
-    return like_sb3.class_like_sb3(name, kind, space)
+    return sb3_adapters.sb3_class(name, kind, space)
 
 
 def make_replay(name: str, setup: Setup) -> Replay:
@@ -50,8 +48,8 @@ def make_replay(name: str, setup: Setup) -> Replay:
     if library in OTHERS:
         replay: Replay = import_module(f"contenders.{OTHERS[library]}").make_replay(method, setup)
         return replay
-    cls, arguments = class_like_sb3(name, "replay", setup.observation_space)
-    return ReplayLikeSB3(cls, setup, **arguments)
+    cls, arguments = sb3_class(name, "replay", setup.observation_space)
+    return SB3ReplayAdapter(cls, setup, **arguments)
 
 
 def make_rollout(name: str, setup: Setup) -> Rollout:
@@ -59,5 +57,5 @@ def make_rollout(name: str, setup: Setup) -> Rollout:
 
     :raises ValueError: if the library has none
     """
-    cls, arguments = class_like_sb3(name, "rollout", setup.observation_space)
-    return RolloutLikeSB3(cls, setup, **arguments)
+    cls, arguments = sb3_class(name, "rollout", setup.observation_space)
+    return SB3RolloutAdapter(cls, setup, **arguments)

@@ -15,10 +15,10 @@ import numpy as np
 import torch as th
 from cpprb import ReplayBuffer
 
-from sb3_compressed.measuring.contenders import Batch, Replay, Setup
+from sb3_compressed.benchmarking.adapters import Batch, Replay, Setup
 
 if TYPE_CHECKING:
-    from sb3_compressed.measuring.recording import Step
+    from sb3_compressed.benchmarking.frame_recording import Step
 
 
 class StackReplay(Replay):

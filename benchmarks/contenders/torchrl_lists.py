@@ -18,10 +18,10 @@ import zstandard
 from tensordict import TensorDict
 from torchrl.data import CompressedListStorage, ReplayBuffer
 
-from sb3_compressed.measuring.contenders import Batch, Replay, Setup
+from sb3_compressed.benchmarking.adapters import Batch, Replay, Setup
 
 if TYPE_CHECKING:
-    from sb3_compressed.measuring.recording import Step
+    from sb3_compressed.benchmarking.frame_recording import Step
 
 DEFAULT_LEVEL = 3
 

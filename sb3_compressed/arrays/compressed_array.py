@@ -13,11 +13,11 @@ from numpy.typing import DTypeLike, NDArray
 
 from sb3_compressed.arrays.array_like import ArrayLike
 from sb3_compressed.arrays.cast import cast_values, clip_values
-from sb3_compressed.arrays.frames import FrameStack, LayoutSearch, stated_layout
-from sb3_compressed.arrays.handover import new_output, note_decoded
+from sb3_compressed.arrays.frame_dedup import FrameDeduplicator
+from sb3_compressed.arrays.frame_layout import FrameStack, FrameStackDetector, explicit_layout
+from sb3_compressed.arrays.handover import mark_owned, new_output
 from sb3_compressed.arrays.indexing import basic_index, has_ellipsis, is_whole, split_index
-from sb3_compressed.arrays.memory import held_nbytes
-from sb3_compressed.arrays.sharing import FrameSharing
+from sb3_compressed.arrays.memory import slots_nbytes
 from sb3_compressed.arrays.slot_store import SlotStore
 from sb3_compressed.arrays.slots import Slot, SlotCoder
 from sb3_compressed.arrays.write_through import Items, Source, WriteThroughArray
@@ -92,10 +92,10 @@ class CompressedArray(ArrayLike):
             )
         rows, n_envs, *item_shape = (int(length) for length in shape)
         searched = isinstance(frame_stack, str) and frame_stack == "auto"
-        layout = None if searched or frame_stack is None else stated_layout(tuple(item_shape), frame_stack)  # type: ignore[arg-type]
+        layout = None if searched or frame_stack is None else explicit_layout(tuple(item_shape), frame_stack)  # type: ignore[arg-type]
         self._coder = SlotCoder(tuple(item_shape), stored, get_codec(codec), layout)
-        self._sharing: FrameSharing | None = FrameSharing(
-            self._coder, LayoutSearch(tuple(item_shape)) if searched else None
+        self._sharing: FrameDeduplicator | None = FrameDeduplicator(
+            self._coder, FrameStackDetector(tuple(item_shape)) if searched else None
         )
         self._slots = _unwritten((rows, n_envs))
         self._changed = ChangeFlags()
@@ -154,7 +154,7 @@ class CompressedArray(ArrayLike):
     @property
     def nbytes(self) -> int:
         """The memory it takes, in bytes: payloads, slots and Python's overhead, what is shared counted once."""
-        return held_nbytes(self._slots)
+        return slots_nbytes(self._slots)
 
     @property
     def raw_nbytes(self) -> int:
@@ -195,7 +195,7 @@ class CompressedArray(ArrayLike):
             out = out[(slice(None),) * len(lead_shape) + inside]
         if out.ndim == 0:
             return out[()]  # a scalar where NumPy gives one
-        note_decoded(out)
+        mark_owned(out)
         return out
 
     def _read_view(self, lead: tuple[Any, ...], inside: tuple[Any, ...], *, is_array: bool) -> Any:
@@ -264,7 +264,7 @@ class CompressedArray(ArrayLike):
 
     def prepare(self) -> None:
         """Do now what the first write and the first read would do: import libraries, compile."""
-        from sb3_compressed.arrays import sharing_kernels, slot_kernels  # noqa: F401
+        from sb3_compressed.arrays import frame_dedup_kernels, payload_kernels  # noqa: F401
 
         self.codec.prepare()
 

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Batch", "Memory", "new_output", "note_decoded", "recall", "remember", "take_decoded"]
+__all__ = ["Batch", "Memory", "claim_owned", "mark_owned", "new_output", "recall", "remember"]
 
 
 class Memory(Protocol):
@@ -66,12 +66,12 @@ def new_output(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
     return np.empty(shape, dtype=dtype) if _thread.batch is None else _thread.batch.memory.empty(shape, dtype)
 
 
-def note_decoded(array: NDArray[Any]) -> None:
+def mark_owned(array: NDArray[Any]) -> None:
     """Note that an array was just decoded, for the caller alone."""
     if _thread.batch is not None:
         _thread.batch.decoded[id(array)] = array
 
 
-def take_decoded(array: NDArray[Any]) -> bool:
+def claim_owned(array: NDArray[Any]) -> bool:
     """Return whether an array was decoded for this batch and not taken yet; from now on it is."""
     return _thread.batch is not None and _thread.batch.decoded.pop(id(array), None) is not None

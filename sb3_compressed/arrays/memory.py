@@ -7,16 +7,16 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from sb3_compressed.codecs import LearningCodec
+from sb3_compressed.codecs import TrainableCodec
 
-__all__ = ["allocated_nbytes", "held_nbytes", "learned_nbytes"]
+__all__ = ["allocated_nbytes", "codec_state_nbytes", "slots_nbytes"]
 
 ALIGNMENT = 16  # of pymalloc and of glibc's malloc
 SMALL = 512  # up to here pymalloc serves, without a header of its own
 MALLOC_HEADER = 8
 
 
-def held_nbytes(*slot_arrays: NDArray[Any]) -> int:
+def slots_nbytes(*slot_arrays: NDArray[Any]) -> int:
     """Return the bytes that object arrays of slots take together with all they refer to.
 
     What is referred to more than once, as shared payloads and what codecs have learned, counts once. The walk takes
@@ -38,12 +38,12 @@ def held_nbytes(*slot_arrays: NDArray[Any]) -> int:
             for part in slot if isinstance(slot, tuple) else ():
                 if id(part) not in seen:
                     seen.add(id(part))
-                    total += part.nbytes if isinstance(part, LearningCodec) else allocated_nbytes(part)
+                    total += part.nbytes if isinstance(part, TrainableCodec) else allocated_nbytes(part)
     return total
 
 
-def learned_nbytes(*slot_arrays: NDArray[Any]) -> int:
-    """Return the part of :func:`held_nbytes` that is what codecs have learned: it does not grow with every slot."""
+def codec_state_nbytes(*slot_arrays: NDArray[Any]) -> int:
+    """Return the part of :func:`slots_nbytes` that is what codecs have learned: it does not grow with every slot."""
     slots = (slot for array in slot_arrays if array.dtype == object for slot in array.ravel().tolist())
     codecs = {id(part): part for slot in slots if isinstance(slot, tuple) for part in slot if type(part) is not bytes}
     return sum(codec.nbytes for codec in codecs.values())

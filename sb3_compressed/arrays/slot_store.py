@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from sb3_compressed.arrays.gathering import Gathered
+from sb3_compressed.arrays.payload_batch import PayloadBatch
 
 __all__ = ["SlotStore"]
 
@@ -20,7 +20,7 @@ class SlotStore(Protocol):
         """Keep slots and return their addresses, ``(n,)``; nothing is kept if it raises."""
         ...
 
-    def gather(self, addresses: NDArray[np.int64], n_frames: int) -> Gathered | None:
+    def gather(self, addresses: NDArray[np.int64], n_frames: int) -> PayloadBatch | None:
         """Return what is in slots of as many frames that learned codecs wrote, ``None`` if there are others too.
 
         :raises CorruptPayload: if one is damaged; its ``index`` says which

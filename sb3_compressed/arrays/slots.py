@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sb3_compressed.arrays.frames import FrameLayout
-from sb3_compressed.arrays.gathering import Gathered, gather, gather_in_python, unpack_slot
+from sb3_compressed.arrays.frame_layout import FrameLayout
 from sb3_compressed.arrays.handover import recall, remember
+from sb3_compressed.arrays.payload_batch import PayloadBatch, gather, gather_in_python, unpack_slot
 from sb3_compressed.arrays.slot_store import SlotStore
-from sb3_compressed.codecs import Codec, LearningCodec
+from sb3_compressed.codecs import Codec, TrainableCodec
 from sb3_compressed.errors import CorruptPayload
 from sb3_compressed.threads import in_chunks
 
@@ -59,7 +59,7 @@ class SlotCoder:
         self.layout = layout
         #: Where slots are that are no objects in memory.
         self.store: SlotStore | None = None
-        self._learns = isinstance(codec, LearningCodec)  # and so do those that learned from it
+        self._learns = isinstance(codec, TrainableCodec)  # and so do those that learned from it
 
     @property
     def n_frames(self) -> int:
@@ -120,7 +120,7 @@ class SlotCoder:
         """Encode items ``(n, *item_shape)``, each for itself.
 
         Items that share frames with their predecessors are the matter of
-        :class:`~sb3_compressed.arrays.sharing.FrameSharing`.
+        :class:`~sb3_compressed.arrays.frame_dedup.FrameDeduplicator`.
         """
         frames = self.split(items)
         n_items, n_frames, *frame_shape = frames.shape
@@ -150,11 +150,11 @@ class SlotCoder:
         layout = self.layout  # once: another thread may find it meanwhile
         n_frames = 1 if layout is None else layout.n_frames
         if self.store is not None and slots.dtype != object:
-            if isinstance(self.codec, LearningCodec) and (gathered := self.store.gather(slots, n_frames)):
+            if isinstance(self.codec, TrainableCodec) and (gathered := self.store.gather(slots, n_frames)):
                 self._decode_gathered(gathered, layout, out, num_threads)
                 return
             slots = self.store.load(slots)
-        if isinstance(self.codec, LearningCodec) and (gathered := gather(slots, n_frames)):
+        if isinstance(self.codec, TrainableCodec) and (gathered := gather(slots, n_frames)):
             self._decode_gathered(gathered, layout, out, num_threads)
             return
         # Codecs that do not learn, and what is rare: unwritten slots among written ones, items from before the layout
@@ -226,7 +226,7 @@ class SlotCoder:
         if kind is Kind.WHOLE:
             layout = None
         codec = self.codec
-        if isinstance(codec, LearningCodec):
+        if isinstance(codec, TrainableCodec):
             gathered = gather_in_python(slots, codec, 1 if layout is None else layout.n_frames)
             self._decode_gathered(gathered, layout, out, num_threads)
             return
@@ -238,13 +238,13 @@ class SlotCoder:
         self._decode_frames(decode, layout, out, num_threads)
 
     def _decode_gathered(
-        self, gathered: Gathered, layout: FrameLayout | None, out: NDArray[Any], num_threads: int
+        self, gathered: PayloadBatch, layout: FrameLayout | None, out: NDArray[Any], num_threads: int
     ) -> None:
         for number, codec in enumerate(gathered.codecs):
             if type(codec) is not type(self.codec):
                 position = int((gathered.payloads.writers == number).argmax()) // gathered.n_frames
                 raise CorruptPayload(f"{codec!r} wrote it, and the codec of its array is {self.codec!r}", position)
-        before: Gathered | None = recall(self)
+        before: PayloadBatch | None = recall(self)
 
         def decode(start: int, end: int, frames: NDArray[Any]) -> None:
             gathered.decode(start, end, frames, before)
@@ -293,8 +293,8 @@ def slot_n_frames(slot: Slot) -> int:
     return [*map(type, slot)].count(bytes)
 
 
-def pack_slot(codecs: Sequence[LearningCodec], payloads: Sequence[bytes]) -> tuple[Any, ...]:
-    """Return the slot of which :func:`~sb3_compressed.arrays.gathering.unpack_slot` gives these."""
+def pack_slot(codecs: Sequence[TrainableCodec], payloads: Sequence[bytes]) -> tuple[Any, ...]:
+    """Return the slot of which :func:`~sb3_compressed.arrays.payload_batch.unpack_slot` gives these."""
     parts: list[Any] = []
     previous = None
     for codec, payload in zip(codecs, payloads, strict=True):

@@ -10,7 +10,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from sb3_compressed.arrays.array_like import ArrayLike
 from sb3_compressed.arrays.cast import cast_values
-from sb3_compressed.arrays.handover import new_output, note_decoded
+from sb3_compressed.arrays.handover import mark_owned, new_output
 from sb3_compressed.arrays.indexing import basic_index, has_ellipsis, is_whole, split_index
 from sb3_compressed.arrays.reductions import REDUCTIONS
 from sb3_compressed.arrays.successor_store import SuccessorStore
@@ -151,7 +151,7 @@ class ObservationArray(PlainArray):
         if type(read) is np.ndarray:
             if not read.flags.writeable:  # a view
                 return self._read_view(index)
-            note_decoded(read)
+            mark_owned(read)
         return read
 
     def __getattr__(self, name: str) -> Any:
@@ -199,7 +199,7 @@ class SuccessorArray(PlainArray):
                 rows, envs = np.array(rows, np.int64, order="C"), np.array(envs, np.int64, order="C")
             out = new_output((len(rows), *self.shape[2:]), self.dtype)
             self._store.read_next(rows, envs, out)
-            note_decoded(out)
+            mark_owned(out)
             return out
         if basic_index(index if isinstance(index, tuple) else (index,)) is not None:
             return self._read_view(index)

@@ -9,9 +9,9 @@ from sb3_contrib.common.recurrent.buffers import RecurrentDictRolloutBuffer, Rec
 from stable_baselines3.common.buffers import DictRolloutBuffer, RolloutBuffer
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 
-from sb3_compressed.buffers.mixin import CompressedBuffer, CompressedRollout
+from sb3_compressed.buffers.base import CompressedBuffer, CompressedRollout
+from sb3_compressed.buffers.parent_signature import parent_signature
 from sb3_compressed.buffers.rollout import CompressedDictRolloutBuffer, CompressedRolloutBuffer
-from sb3_compressed.buffers.signature import signature_behind
 
 __all__ = [
     "CompressedMaskableDictRolloutBuffer",
@@ -25,28 +25,28 @@ __all__ = [
 class CompressedMaskableRolloutBuffer(CompressedRollout, MaskableRolloutBuffer):  # type: ignore[misc]  # contrib's add takes anything
     """sb3-contrib's ``MaskableRolloutBuffer``, compressed: for MaskablePPO.
 
-    Arguments: those of ``MaskableRolloutBuffer`` and of :class:`~sb3_compressed.buffers.mixin.CompressedBuffer`.
+    Arguments: those of ``MaskableRolloutBuffer`` and of :class:`~sb3_compressed.buffers.base.CompressedBuffer`.
     """
 
 
 class CompressedMaskableDictRolloutBuffer(CompressedRollout, MaskableDictRolloutBuffer):  # type: ignore[misc]  # contrib's add takes anything
     """sb3-contrib's ``MaskableDictRolloutBuffer``, compressed key by key: for MaskablePPO.
 
-    Arguments: those of ``MaskableDictRolloutBuffer`` and of :class:`~sb3_compressed.buffers.mixin.CompressedBuffer`.
+    Arguments: those of ``MaskableDictRolloutBuffer`` and of :class:`~sb3_compressed.buffers.base.CompressedBuffer`.
     """
 
 
 class CompressedRecurrentRolloutBuffer(CompressedRollout, RecurrentRolloutBuffer):  # type: ignore[misc]  # contrib's add takes anything
     """sb3-contrib's ``RecurrentRolloutBuffer``, compressed: for RecurrentPPO by :func:`compress_rollout_buffer`.
 
-    Arguments: those of ``RecurrentRolloutBuffer`` and of :class:`~sb3_compressed.buffers.mixin.CompressedBuffer`.
+    Arguments: those of ``RecurrentRolloutBuffer`` and of :class:`~sb3_compressed.buffers.base.CompressedBuffer`.
     """
 
 
 class CompressedRecurrentDictRolloutBuffer(CompressedRollout, RecurrentDictRolloutBuffer):  # type: ignore[misc]  # contrib's add takes anything
     """sb3-contrib's ``RecurrentDictRolloutBuffer``, compressed: for RecurrentPPO by :func:`compress_rollout_buffer`.
 
-    Arguments: those of ``RecurrentDictRolloutBuffer`` and of :class:`~sb3_compressed.buffers.mixin.CompressedBuffer`.
+    Arguments: those of ``RecurrentDictRolloutBuffer`` and of :class:`~sb3_compressed.buffers.base.CompressedBuffer`.
     """
 
 
@@ -72,7 +72,7 @@ def compress_rollout_buffer(model: Model, **options: Any) -> Model:
     >>> model = compress_rollout_buffer(RecurrentPPO("MlpLstmPolicy", "CartPole-v1"), compression_method="zstd-5")
 
     :param model: a model between two rollouts
-    :param options: the arguments of :class:`~sb3_compressed.buffers.mixin.CompressedBuffer`
+    :param options: the arguments of :class:`~sb3_compressed.buffers.base.CompressedBuffer`
     :return: the same model
     :raises TypeError: if its buffer has no compressed counterpart
     """
@@ -83,6 +83,6 @@ def compress_rollout_buffer(model: Model, **options: Any) -> Model:
         kind = "has no rollout buffer" if buffer is None else f"has a {type(buffer).__name__}"
         raise TypeError(f"{type(model).__name__} {kind}; there are compressed counterparts of {names}")
     # Every argument of these constructors is an attribute of the buffer under the same name.
-    arguments = {name: getattr(buffer, name) for name in signature_behind(compressed, CompressedBuffer).parameters}
+    arguments = {name: getattr(buffer, name) for name in parent_signature(compressed, CompressedBuffer).parameters}
     model.rollout_buffer = compressed(**arguments, **options)  # type: ignore[assignment]
     return model

@@ -7,10 +7,10 @@ from typing import Any
 from stable_baselines3.common.buffers import ReplayBuffer
 
 from sb3_compressed.arrays import CompressedArray
-from sb3_compressed.buffers.mixin import CompressedBuffer
-from sb3_compressed.buffers.state import named_arrays
-from sb3_compressed.buffers.statistics import buffer_statistics
-from sb3_compressed.codecs import LearningCodec
+from sb3_compressed.buffers.base import CompressedBuffer
+from sb3_compressed.buffers.memory_statistics import buffer_statistics
+from sb3_compressed.codecs import TrainableCodec
+from sb3_compressed.persistence.buffer_state import named_arrays
 
 __all__ = ["describe"]
 
@@ -66,7 +66,7 @@ def _description_of(array: Any) -> dict[str, Any]:
         return {"codec": None, "learned_bytes": 0, "frames": 1, "stored_as": str(array.dtype)}
     return {
         "codec": repr(array.codec),
-        "learned_bytes": array.codec.nbytes if isinstance(array.codec, LearningCodec) else 0,
+        "learned_bytes": array.codec.nbytes if isinstance(array.codec, TrainableCodec) else 0,
         "frames": array.n_frames,
         "stored_as": str(array.elem_type),
     }

@@ -24,7 +24,7 @@ class PinnedMemory:
     MAX_NBYTES = 64 * 1024 * 1024
 
     def begin_batch(self) -> None:
-        """Do nothing; as :meth:`~sb3_compressed.arrays.batch_memory.BatchMemory.begin_batch`."""
+        """Do nothing; as :meth:`~sb3_compressed.arrays.batch_pool.BatchPool.begin_batch`."""
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
         """Return an array as :func:`numpy.empty` does."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from stable_baselines3.common.buffers import DictReplayBuffer, NStepReplayBuffer, ReplayBuffer
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
-from sb3_compressed.buffers.mixin import CompressedReplay
+from sb3_compressed.buffers.base import CompressedReplay
 
 __all__ = [
     "CompressedDictReplayBuffer",
@@ -21,7 +21,7 @@ class CompressedReplayBuffer(CompressedReplay, ReplayBuffer):
     >>> from stable_baselines3 import DQN
     >>> model = DQN("MlpPolicy", "CartPole-v1", replay_buffer_class=CompressedReplayBuffer)
 
-    Arguments: those of ``ReplayBuffer``, and those of :class:`~sb3_compressed.buffers.mixin.CompressedBuffer`.
+    Arguments: those of ``ReplayBuffer``, and those of :class:`~sb3_compressed.buffers.base.CompressedBuffer`.
     """
 
     _parent_optimizes = True
@@ -38,21 +38,21 @@ class CompressedNStepReplayBuffer(CompressedReplay, NStepReplayBuffer):
     ...     replay_buffer_kwargs=dict(n_steps=3, gamma=0.99),
     ... )
 
-    Arguments: those of ``NStepReplayBuffer``, and those of :class:`~sb3_compressed.buffers.mixin.CompressedBuffer`.
+    Arguments: those of ``NStepReplayBuffer``, and those of :class:`~sb3_compressed.buffers.base.CompressedBuffer`.
     """
 
 
 class CompressedDictReplayBuffer(CompressedReplay, DictReplayBuffer):
     """SB3's ``DictReplayBuffer``, compressed key by key: each key has its own array, compressed or plain.
 
-    Arguments: those of ``DictReplayBuffer``, and those of :class:`~sb3_compressed.buffers.mixin.CompressedBuffer`.
+    Arguments: those of ``DictReplayBuffer``, and those of :class:`~sb3_compressed.buffers.base.CompressedBuffer`.
     """
 
 
 class CompressedHerReplayBuffer(CompressedReplay, HerReplayBuffer):
     """SB3's ``HerReplayBuffer`` (hindsight experience replay, https://arxiv.org/abs/1707.01495), compressed.
 
-    Arguments: those of ``HerReplayBuffer``, and those of :class:`~sb3_compressed.buffers.mixin.CompressedBuffer`.
+    Arguments: those of ``HerReplayBuffer``, and those of :class:`~sb3_compressed.buffers.base.CompressedBuffer`.
     """
 
     def truncate_last_trajectory(self) -> None:

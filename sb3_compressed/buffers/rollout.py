@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stable_baselines3.common.buffers import DictRolloutBuffer, RolloutBuffer
 
-from sb3_compressed.buffers.mixin import CompressedRollout
+from sb3_compressed.buffers.base import CompressedRollout
 
 __all__ = ["CompressedDictRolloutBuffer", "CompressedRolloutBuffer"]
 
@@ -15,12 +15,12 @@ class CompressedRolloutBuffer(CompressedRollout, RolloutBuffer):
     >>> from stable_baselines3 import PPO
     >>> model = PPO("MlpPolicy", "CartPole-v1", rollout_buffer_class=CompressedRolloutBuffer, device="cpu")
 
-    Arguments: those of ``RolloutBuffer``, and those of :class:`~sb3_compressed.buffers.mixin.CompressedBuffer`.
+    Arguments: those of ``RolloutBuffer``, and those of :class:`~sb3_compressed.buffers.base.CompressedBuffer`.
     """
 
 
 class CompressedDictRolloutBuffer(CompressedRollout, DictRolloutBuffer):
     """SB3's ``DictRolloutBuffer``, compressed key by key: each key has its own array, compressed or plain.
 
-    Arguments: those of ``DictRolloutBuffer``, and those of :class:`~sb3_compressed.buffers.mixin.CompressedBuffer`.
+    Arguments: those of ``DictRolloutBuffer``, and those of :class:`~sb3_compressed.buffers.base.CompressedBuffer`.
     """

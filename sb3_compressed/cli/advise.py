@@ -14,7 +14,8 @@ from rich.markup import escape
 from rich.syntax import Syntax
 from rich.table import Table
 
-from sb3_compressed.cli.observations import (
+from sb3_compressed.cli.output import Json, progress_bar, show
+from sb3_compressed.cli.recorded_observations import (
     Codecs,
     FrameStack,
     Plot,
@@ -24,10 +25,9 @@ from sb3_compressed.cli.observations import (
     note_noise,
     record,
 )
-from sb3_compressed.cli.output import Json, progress_bar, show
 
 if TYPE_CHECKING:
-    from sb3_compressed.measuring.advice import Cost
+    from sb3_compressed.benchmarking.advice import Cost
 
 __all__ = ["advise"]
 
@@ -49,16 +49,16 @@ def advise(
 
     All is compared with SB3's own replay buffer on this machine, each buffer in a process of its own.
     """
-    from sb3_compressed.measuring import worker
-    from sb3_compressed.measuring.advice import advise as advice_on
-    from sb3_compressed.measuring.advice import costs
-    from sb3_compressed.measuring.environments import make_env
-    from sb3_compressed.measuring.like_sb3 import SB3
-    from sb3_compressed.measuring.observations import said as said_of
-    from sb3_compressed.measuring.plot import check_plottable, plot_ratios
-    from sb3_compressed.measuring.replay import TIMED_STEPS
-    from sb3_compressed.measuring.snippet import algorithm_for, snippet
-    from sb3_compressed.measuring.turns import Job, take_turns
+    from sb3_compressed.benchmarking import worker
+    from sb3_compressed.benchmarking.advice import advise as advice_on
+    from sb3_compressed.benchmarking.advice import costs
+    from sb3_compressed.benchmarking.benchmark_envs import make_env
+    from sb3_compressed.benchmarking.plot import check_plottable, plot_ratios
+    from sb3_compressed.benchmarking.replay_benchmark import TIMED_STEPS
+    from sb3_compressed.benchmarking.runner import Job, run_interleaved
+    from sb3_compressed.benchmarking.sb3_adapters import SB3
+    from sb3_compressed.benchmarking.snippet import algorithm_for, snippet
+    from sb3_compressed.benchmarking.tree_map import said as said_of
 
     names = [SB3, *chosen(codec, CODECS)]
     if plot:
@@ -75,7 +75,7 @@ def advise(
         )
         arguments = {"recording": str(recording.path), "rows": rows, "batch_sizes": [batch_size]}
         jobs = [Job(env_id, name, arguments) for name in names]
-        [measured] = take_turns(lambda job: worker.command("replay"), jobs, 1, progress).values()
+        [measured] = run_interleaved(lambda job: worker.command("replay"), jobs, 1, progress).values()
         space = recording.observation_space
     every = costs(measured, rows * n_envs, buffer_size, batch_size)
     note_noise(measured[SB3]["rss"] * rows * n_envs)
@@ -112,7 +112,7 @@ def advise(
 
 
 def _table(every: Sequence[Cost], title: str, batch_size: int) -> Table:
-    from sb3_compressed.measuring.advice import in_bytes
+    from sb3_compressed.benchmarking.advice import in_bytes
 
     table = Table(title=escape(title), title_justify="left", box=box.SIMPLE_HEAD)
     table.add_column("buffer")

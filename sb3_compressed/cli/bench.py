@@ -13,7 +13,8 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from sb3_compressed.cli.observations import (
+from sb3_compressed.cli.output import Json, note, progress_bar, show
+from sb3_compressed.cli.recorded_observations import (
     Codecs,
     FrameStack,
     Plot,
@@ -24,12 +25,11 @@ from sb3_compressed.cli.observations import (
     note_noise,
     record,
 )
-from sb3_compressed.cli.output import Json, note, progress_bar, show
 
 if TYPE_CHECKING:
     from stable_baselines3.common.vec_env import VecEnv
 
-    from sb3_compressed.measuring.ratios import Results
+    from sb3_compressed.benchmarking.ratios import Results
 
 __all__ = ["bench"]
 
@@ -69,11 +69,11 @@ def bench(
 
     Memory is what the process grows by (RSS); times are medians.
     """
-    from sb3_compressed.measuring import worker
-    from sb3_compressed.measuring.like_sb3 import SB3
-    from sb3_compressed.measuring.plot import check_plottable
-    from sb3_compressed.measuring.replay import EXTRAPOLATED_BY
-    from sb3_compressed.measuring.turns import Job, check_savable, save, take_turns
+    from sb3_compressed.benchmarking import worker
+    from sb3_compressed.benchmarking.plot import check_plottable
+    from sb3_compressed.benchmarking.replay_benchmark import EXTRAPOLATED_BY
+    from sb3_compressed.benchmarking.runner import Job, check_savable, run_interleaved, save
+    from sb3_compressed.benchmarking.sb3_adapters import SB3
 
     if (env_id is None) == (frames is None):
         raise typer.BadParameter("name an environment, or a file by --frames")
@@ -90,7 +90,7 @@ def bench(
         stacked, said = frame_stack or shown.n_stack, f"recording {label}"
         recording = record(folder, env, needed, rows_held=held, n_stack=stacked, said=said, progress=progress)
         jobs = [Job(label, name, {"recording": str(recording.path), **arguments}) for name in names]
-        results = take_turns(lambda job: worker.command(kind), jobs, rounds, progress)
+        results = run_interleaved(lambda job: worker.command(kind), jobs, rounds, progress)
     if "error" in (base := results[label][SB3]):
         raise ValueError(f"SB3's own buffer could not be measured, its process {base['error']}")
     note_noise(base["rss"] * held * env.num_envs)
@@ -116,14 +116,14 @@ class Shown:
 
 
 def _environment(env_id: str, n_envs: int | None, wrapper: Wrapper | None) -> Shown:
-    from sb3_compressed.measuring.environments import make_env
+    from sb3_compressed.benchmarking.benchmark_envs import make_env
 
     atari = is_wrapped(env_id, wrapper)
     return Shown(make_env(env_id, n_envs or N_ENVS, atari=atari), env_id, 4 if atari else 1)
 
 
 def _frames(path: Path, n_envs: int | None) -> Shown:
-    from sb3_compressed.measuring.environments import FramesEnv, load_frames
+    from sb3_compressed.benchmarking.benchmark_envs import FramesEnv, load_frames
 
     frames = load_frames(path, n_envs)
     return Shown(FramesEnv(frames), path.name, 1, len(frames) - 1)
@@ -131,7 +131,7 @@ def _frames(path: Path, n_envs: int | None) -> Shown:
 
 def _replay(most: int | None, size: int, n_envs: int) -> tuple[str, int, int, dict[str, Any]]:
     """Return the kind of buffer, the steps it holds, those needed, and the arguments of the measurement."""
-    from sb3_compressed.measuring.replay import BATCH_SIZES, TIMED_STEPS
+    from sb3_compressed.benchmarking.replay_benchmark import BATCH_SIZES, TIMED_STEPS
 
     rows, timed = max(size // n_envs, 2), TIMED_STEPS
     if most is not None and rows + timed > most:
@@ -159,8 +159,8 @@ def _said(options: dict[str, Any]) -> str:
 
 def _ratios(label: str, results: Results) -> dict[str, dict[str, float | None]]:
     """Return every number of every buffer that did not fail, relative to SB3's: ``{buffer: {key: ratio}}``."""
-    from sb3_compressed.measuring.like_sb3 import SB3
-    from sb3_compressed.measuring.ratios import ratios
+    from sb3_compressed.benchmarking.ratios import ratios
+    from sb3_compressed.benchmarking.sb3_adapters import SB3
 
     keys = [key for key, value in results[label][SB3].items() if isinstance(value, int | float)]
     there = [name for name, measured in results[label].items() if "error" not in measured]
@@ -168,8 +168,8 @@ def _ratios(label: str, results: Results) -> dict[str, dict[str, float | None]]:
 
 
 def _table(label: str, results: Results, title: str) -> Table:
-    from sb3_compressed.measuring.advice import in_bytes
-    from sb3_compressed.measuring.like_sb3 import SB3
+    from sb3_compressed.benchmarking.advice import in_bytes
+    from sb3_compressed.benchmarking.sb3_adapters import SB3
 
     of_each, base = _ratios(label, results), results[label][SB3]
     table = Table(title=escape(f"{label}: {title}"), title_justify="left", box=box.SIMPLE_HEAD)
@@ -192,7 +192,7 @@ def _table(label: str, results: Results, title: str) -> Table:
 
 
 def _plot(path: Path, label: str, results: Results) -> None:
-    from sb3_compressed.measuring.plot import plot_ratios
+    from sb3_compressed.benchmarking.plot import plot_ratios
 
     of_each = _ratios(label, results)
     panels = {}

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from sb3_compressed.cli.output import Json, is_watched, show
-from sb3_compressed.cli.places import Source, Unpickle, find, opened
+from sb3_compressed.cli.sources import Source, Unpickle, find, opened
 
 __all__ = ["export"]
 

@@ -10,7 +10,7 @@ import typer
 from rich.text import Text
 
 from sb3_compressed.cli.output import Json, show
-from sb3_compressed.cli.places import Place, Source, Unpickle, find, opened
+from sb3_compressed.cli.sources import Place, Source, Unpickle, find, opened
 from sb3_compressed.errors import CorruptPayload, CorruptStorage
 
 __all__ = ["inspect"]
@@ -46,14 +46,14 @@ def inspect(source: Source, unpickle: Unpickle = False, as_json: Json = False) -
 def _content(place: Place, *, unpickle: bool) -> dict[str, Any]:
     from sb3_compressed.buffers.description import describe
     from sb3_compressed.datasets import trajectories
-    from sb3_compressed.datasets.statistics import statistics
+    from sb3_compressed.datasets.episode_statistics import statistics
 
     with opened(place, unpickle=unpickle) as buffer:
         return {**describe(buffer), "episodes": statistics([*trajectories(buffer)])}
 
 
 def _claims(path: Path) -> dict[str, Any]:
-    from sb3_compressed.buffers.pickles import claims_of_pickle
+    from sb3_compressed.persistence.pickles import claims_of_pickle
 
     claims = claims_of_pickle(path)
     return {

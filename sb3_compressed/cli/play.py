@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from sb3_compressed.cli.output import Json, progress_bar, show
-from sb3_compressed.cli.places import Source, Unpickle, find, opened
+from sb3_compressed.cli.sources import Source, Unpickle, find, opened
 
 __all__ = ["play"]
 
@@ -47,7 +47,7 @@ def play(
 ) -> None:
     """Show a stored episode as a video, a contact sheet, or both. It needs the extra "video"."""
     from sb3_compressed.datasets import trajectories, write_contact_sheet, write_video
-    from sb3_compressed.datasets.statistics import best_episode
+    from sb3_compressed.datasets.episode_statistics import best_episode
 
     place = find(source)
     with opened(place, unpickle=unpickle) as buffer:

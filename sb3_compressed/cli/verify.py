@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from sb3_compressed.cli.output import Json, progress_bar, show
-from sb3_compressed.cli.places import Source, find
+from sb3_compressed.cli.sources import Source, find
 from sb3_compressed.errors import StorageError
 
 __all__ = ["verify"]

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from sb3_compressed.codecs.payloads import Payloads
 from sb3_compressed.errors import CodecError, CorruptPayload, LevelOutOfRange
 
-__all__ = ["BytesCodec", "Codec", "LearningCodec", "Levels"]
+__all__ = ["BytesCodec", "Codec", "Levels", "TrainableCodec"]
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ class Codec(ABC):
         return _rebuild, (type(self), {name: getattr(self, name) for name in names})
 
 
-class LearningCodec(Codec):
+class TrainableCodec(Codec):
     """A codec that encodes better once it knows what frames look like.
 
     It never changes: learning returns another codec. Whoever keeps payloads keeps with each the codec that wrote it,
@@ -126,7 +126,7 @@ class LearningCodec(Codec):
     """
 
     @abstractmethod
-    def learn(self, frames: NDArray[Any]) -> LearningCodec:
+    def train(self, frames: NDArray[Any]) -> TrainableCodec:
         """Return a codec that has learned from a batch of frames ``(n, *frame_shape)``, this one if nothing was."""
 
     @property
@@ -134,14 +134,14 @@ class LearningCodec(Codec):
     def nbytes(self) -> int:
         """The memory that what it has learned takes, in bytes."""
 
-    def retire(self) -> None:
+    def release_encoder(self) -> None:
         """Free what only encoding needs; called when another codec has taken its place. It may still be used."""
 
     @classmethod
     @abstractmethod
     def decode_batch(
         cls,
-        codecs: Sequence[LearningCodec],
+        codecs: Sequence[TrainableCodec],
         payloads: Payloads,
         out: NDArray[Any],
         done: NDArray[np.uint8] | None = None,

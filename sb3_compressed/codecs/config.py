@@ -15,14 +15,14 @@ from sb3_compressed.codecs.dtype_names import dtype_from_text
 from sb3_compressed.codecs.registry import codec_class
 from sb3_compressed.errors import CodecError
 
-__all__ = ["codec_from_data", "data_of_codec"]
+__all__ = ["codec_config", "codec_from_config"]
 
 
-def data_of_codec(codec: Codec) -> dict[str, Any]:
+def codec_config(codec: Codec) -> dict[str, Any]:
     """Return what JSON can hold of a codec.
 
     >>> from sb3_compressed import get_codec
-    >>> data_of_codec(get_codec("zstd-5"))
+    >>> codec_config(get_codec("zstd-5"))
     {'name': 'zstd', 'fields': {'compresslevel': -5}}
 
     :raises CodecError: if it is no dataclass of numbers, strings, bytes, and dataclasses of these
@@ -32,8 +32,8 @@ def data_of_codec(codec: Codec) -> dict[str, Any]:
     return {"name": codec.name, "fields": _data_of(codec)}
 
 
-def codec_from_data(data: Any) -> Codec:
-    """Return the codec of which :func:`data_of_codec` gave this.
+def codec_from_config(data: Any) -> Codec:
+    """Return the codec of which :func:`codec_config` gave this.
 
     Only registered classes are made, by their constructors, with arguments of the types that their fields have.
 

@@ -33,7 +33,7 @@ from typing import Any, ClassVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from sb3_compressed.codecs.base import LearningCodec, Levels, decode_some, frame_bytes, output_bytes
+from sb3_compressed.codecs.base import Levels, TrainableCodec, decode_some, frame_bytes, output_bytes
 from sb3_compressed.codecs.payloads import Payloads
 from sb3_compressed.codecs.zstd_dict import ZstdDict
 from sb3_compressed.errors import CodecError, CorruptPayload
@@ -76,7 +76,7 @@ class References:
 
 
 @dataclass(frozen=True)
-class Delta(LearningCodec):
+class Delta(TrainableCodec):
     """Differences from learned reference frames, or ``zstd-dict``, whichever serves a frame better.
 
     :param compresslevel: of Zstandard, for the frames that it encodes: 1 (fast) to 22 (smallest), or -1 (faster) to
@@ -133,14 +133,14 @@ class Delta(LearningCodec):
         delta_kernels()  # which a codec without references does not use
         super().prepare()
 
-    def learn(self, frames: NDArray[Any]) -> Delta:
-        """Return a codec with a dictionary and references from these frames; see :meth:`LearningCodec.learn`."""
+    def train(self, frames: NDArray[Any]) -> Delta:
+        """Return a codec with a dictionary and references from these frames; see :meth:`TrainableCodec.train`."""
         rows = frame_bytes(frames)
         references = self.references
         if len(rows) and MIN_FRAME_NBYTES <= rows.shape[1] <= MAX_FRAME_NBYTES:
             chosen = rows[choose_references(rows, self.N_REFERENCES)]
             references = References(chosen.tobytes(), rows.shape[1])
-        dictionary = self._zstd.learn(frames).dictionary
+        dictionary = self._zstd.train(frames).dictionary
         learned = replace(self, dictionary=dictionary, references=references, tries_zstd=True)
         if references is not self.references:
             by_zstd = sum(payload[0] < delta_kernels().FIRST_REFERENCE for payload in learned.encode(frames))
@@ -152,9 +152,9 @@ class Delta(LearningCodec):
         """The bytes of its dictionary and its references."""
         return len(self.dictionary) + len(self.references.content)
 
-    def retire(self) -> None:
-        """Let go of what only encoding needs; see :meth:`LearningCodec.retire`."""
-        self._zstd.retire()
+    def release_encoder(self) -> None:
+        """Let go of what only encoding needs; see :meth:`TrainableCodec.release_encoder`."""
+        self._zstd.release_encoder()
         self._encoder.clear()
 
     def encode(self, frames: NDArray[Any]) -> list[bytes]:
@@ -193,12 +193,12 @@ class Delta(LearningCodec):
     @classmethod
     def decode_batch(
         cls,
-        codecs: Sequence[LearningCodec],
+        codecs: Sequence[TrainableCodec],
         payloads: Payloads,
         out: NDArray[Any],
         done: NDArray[np.uint8] | None = None,
     ) -> None:
-        """Decode payloads of different references; see :meth:`LearningCodec.decode_batch`."""
+        """Decode payloads of different references; see :meth:`TrainableCodec.decode_batch`."""
         kernels = delta_kernels()
         codecs = cast("Sequence[Delta]", codecs)
         rows = output_bytes(out, len(payloads))

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from sb3_compressed.codecs.base import (
     BytesCodec,
-    LearningCodec,
     Levels,
+    TrainableCodec,
     decode_some,
     frame_bytes,
     output_bytes,
@@ -37,7 +37,7 @@ MAGICLESS = zstandard.FORMAT_ZSTD1_MAGICLESS
 
 
 @dataclass(frozen=True)
-class ZstdDict(LearningCodec, BytesCodec):
+class ZstdDict(TrainableCodec, BytesCodec):
     """Zstandard with a learned dictionary; without one, until it has learned, plain Zstandard.
 
     :param compresslevel: 1 (fast) to 22 (smallest), or -1 (faster) to -100 (fastest)
@@ -65,8 +65,8 @@ class ZstdDict(LearningCodec, BytesCodec):
     def __post_init__(self) -> None:
         self._check_level(self.compresslevel)
 
-    def learn(self, frames: NDArray[Any]) -> ZstdDict:
-        """Return a codec with a dictionary from these frames; see :meth:`LearningCodec.learn`."""
+    def train(self, frames: NDArray[Any]) -> ZstdDict:
+        """Return a codec with a dictionary from these frames; see :meth:`TrainableCodec.train`."""
         samples = [row.tobytes() for row in frame_bytes(frames)]
         if sum(map(len, samples)) < self.MIN_LESSON_NBYTES or len(samples) < self.MIN_LESSON_FRAMES:
             return self
@@ -84,19 +84,19 @@ class ZstdDict(LearningCodec, BytesCodec):
     @classmethod
     def decode_batch(
         cls,
-        codecs: Sequence[LearningCodec],
+        codecs: Sequence[TrainableCodec],
         payloads: Payloads,
         out: NDArray[Any],
         done: NDArray[np.uint8] | None = None,
     ) -> None:
-        """Decode payloads of different dictionaries; see :meth:`LearningCodec.decode_batch`."""
+        """Decode payloads of different dictionaries; see :meth:`TrainableCodec.decode_batch`."""
         rows = output_bytes(out, len(payloads))
         todo = range(len(payloads)) if done is None else np.flatnonzero(done == 0).tolist()
         writers = payloads.writers
         decode_some([cast("ZstdDict", codecs[writers[index]]) for index in todo], payloads, rows, todo)
 
-    def retire(self) -> None:
-        """Let go of what only encoding needs; see :meth:`LearningCodec.retire`."""
+    def release_encoder(self) -> None:
+        """Let go of what only encoding needs; see :meth:`TrainableCodec.release_encoder`."""
         self._contexts.__dict__.pop("compressor", None)
 
     def compress_frame(self, frame: NDArray[np.uint8]) -> bytes:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from stable_baselines3.common.buffers import ReplayBuffer
 
 from sb3_compressed.arrays import CompressedArray
-from sb3_compressed.buffers.resize import rows_by_age
+from sb3_compressed.persistence.ring_resize import rows_by_age
 
 __all__ = ["Trajectory", "trajectories"]
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from sb3_compressed.datasets.episodes import Trajectory
 from sb3_compressed.datasets.extras import video_library
-from sb3_compressed.datasets.pictures import enlarged, fitting_scale, picture_layout, pictures_of
+from sb3_compressed.datasets.image_layout import enlarged, fitting_scale, picture_layout, pictures_of
 
 __all__ = ["write_video"]
 

@@ -10,12 +10,12 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from sb3_compressed.buffers.door import validate_infos, validate_per_env
-from sb3_compressed.buffers.growth import grow
-from sb3_compressed.buffers.loading import load_checkpoint
 from sb3_compressed.buffers.replay import CompressedDictReplayBuffer, CompressedReplayBuffer
+from sb3_compressed.buffers.validation import validate_infos, validate_per_env
 from sb3_compressed.datasets.episodes import Trajectory
 from sb3_compressed.datasets.transitions import transitions
+from sb3_compressed.persistence.growth import grow
+from sb3_compressed.persistence.loading import load_checkpoint
 from sb3_compressed.recording.parts import NamedParts, Parts, batch_of, feature_space_of, joined, joined_space
 
 if TYPE_CHECKING:

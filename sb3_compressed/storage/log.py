@@ -354,7 +354,7 @@ class Log:
             segment.close()
             segment = again
         if segment.n_names == 1:  # else a copy shares the file, and goes its own way
-            segment.forget_the_rest()  # of a process that was killed
+            segment.truncate_tail()  # of a process that was killed
             segment.append(SEALED, b"")
         if segment.number in self._unsynced:
             segment.flush()
@@ -471,7 +471,7 @@ class Log:
                 self._settle()
                 last = self.last
                 last.settle()
-                last.give_back_room()
+                last.shrink_to_fit()
                 self._left = last.tail()
         finally:
             self._lock.release()
@@ -508,7 +508,7 @@ class Log:
             self.segments[last.number] = self._last = again
             if is_own:
                 self._own = again
-                again.forget_the_rest()  # of a process that was killed
+                again.truncate_tail()  # of a process that was killed
             self._next = last.number + 1
         except BaseException:
             self._lock.release()

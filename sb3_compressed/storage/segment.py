@@ -258,7 +258,7 @@ class Segment:
         try:
             self._write(self.end, memoryview(data))
         except OSError:
-            self.forget_the_rest()
+            self.truncate_tail()
             raise
         self.end += nbytes
         self._is_dirty = False
@@ -272,7 +272,7 @@ class Segment:
         except CorruptStorage:
             record = None
         if record is None:
-            self.forget_the_rest()
+            self.truncate_tail()
         else:
             self.end = record.end
         self._is_dirty = False
@@ -433,7 +433,7 @@ class Segment:
             offset += len(chunk)
         return False
 
-    def forget_the_rest(self) -> None:
+    def truncate_tail(self) -> None:
         """Cut off what is behind the end: a record that was cut short, or what a repair gives up."""
         self._shorten()
         self._is_dirty = False
@@ -441,9 +441,9 @@ class Segment:
     def truncate(self, end: int) -> None:
         """Cut off records from an offset on."""
         self.end = end
-        self.forget_the_rest()
+        self.truncate_tail()
 
-    def give_back_room(self) -> None:
+    def shrink_to_fit(self) -> None:
         """Make the file as long as what was written to it, if room was made in it."""
         if self._has_room:
             self._shorten()
@@ -455,7 +455,7 @@ class Segment:
 
     def seal(self) -> None:
         """Close the file, as long as what was written to it."""
-        self.give_back_room()
+        self.shrink_to_fit()
         self.close()
 
     def flush(self) -> None:

@@ -14,10 +14,10 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from sb3_compressed.codecs import Codec
-from sb3_compressed.codecs.config import codec_from_data, data_of_codec
+from sb3_compressed.codecs.config import codec_config, codec_from_config
 from sb3_compressed.errors import CorruptStorage, StorageError
 from sb3_compressed.storage.dtypes import dtype_from_text
-from sb3_compressed.storage.schema import ARGUMENT, SPACE, brief, check
+from sb3_compressed.storage.metadata_schema import ARGUMENT, SPACE, brief, check
 
 __all__ = ["argument_from_data", "data_of_argument", "data_of_space", "space_from_data"]
 
@@ -45,7 +45,7 @@ def data_of_space(space: spaces.Space[Any]) -> dict[str, Any]:
 def space_from_data(data: Any) -> spaces.Space[Any]:
     """Return the space of which :func:`data_of_space` gave this.
 
-    Its bounds take memory; see :func:`~sb3_compressed.storage.schema.check_space_nbytes` for what may be too large.
+    Its bounds take memory; :func:`~sb3_compressed.storage.metadata_schema.check_space_nbytes` limits their size.
 
     :raises CorruptStorage: if there is none
     """
@@ -136,7 +136,7 @@ def data_of_argument(value: Any) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, Codec):
-        return {"codec": data_of_codec(value)}
+        return {"codec": codec_config(value)}
     if isinstance(value, Enum):
         return value.name.lower()
     if isinstance(value, Mapping):
@@ -165,5 +165,5 @@ def _argument(data: Any) -> Any:
     [(kind, content)] = data.items()
     if kind == "mapping":
         return {key: _argument(part) for key, part in content.items()}
-    makers: dict[str, Callable[[Any], Any]] = {"codec": codec_from_data, "dtype": dtype_from_text, "float": float}
+    makers: dict[str, Callable[[Any], Any]] = {"codec": codec_from_config, "dtype": dtype_from_text, "float": float}
     return makers[kind](content)

@@ -8,12 +8,12 @@ from pathlib import Path
 
 from sb3_compressed.codecs import available_codecs
 from sb3_compressed.errors import CorruptPayload, CorruptStorage, StorageError
+from sb3_compressed.storage.array_store import ArrayStore
 from sb3_compressed.storage.chunks import addresses_in
 from sb3_compressed.storage.lock import FolderLock
 from sb3_compressed.storage.log import segment_numbers, segment_path
-from sb3_compressed.storage.schema import check_buffer, check_values
+from sb3_compressed.storage.metadata_schema import check_buffer, check_values
 from sb3_compressed.storage.segment import Segment
-from sb3_compressed.storage.store import Store
 
 __all__ = ["damaged_codecs", "damaged_records", "damaged_slots", "verify"]
 
@@ -54,7 +54,7 @@ def verify(folder: str | PathLike[str], *, progress: Callable[[float], object] |
     if not is_growing:  # else it is read below, as whoever follows reads it
         found += damaged_records(segment_path(path, last))
     try:
-        store = Store.open(path)
+        store = ArrayStore.open(path)
     except (StorageError, OSError) as error:
         return [*dict.fromkeys([*found, str(error)])]
     try:
@@ -90,7 +90,9 @@ def damaged_records(path: Path, *, is_growing: bool = False) -> Iterator[str]:
         segment.close()
 
 
-def damaged_slots(store: Store, table: str, report: Callable[[float], object] = lambda share: None) -> dict[int, str]:
+def damaged_slots(
+    store: ArrayStore, table: str, report: Callable[[float], object] = lambda share: None
+) -> dict[int, str]:
     """Return what is wrong with each slot of a table that cannot be read, by its address.
 
     All bytes of the slots, their payloads and codecs are checked, some at a time.
@@ -112,7 +114,7 @@ def damaged_slots(store: Store, table: str, report: Callable[[float], object] = 
     return found
 
 
-def damaged_codecs(store: Store) -> dict[str, str]:
+def damaged_codecs(store: ArrayStore) -> dict[str, str]:
     """Return what is wrong with each codec in use that cannot be read, by its name."""
     found: dict[str, str] = {}
     for name, address in store.codecs.items():
@@ -123,7 +125,7 @@ def damaged_codecs(store: Store) -> dict[str, str]:
     return found
 
 
-def _nonsense(store: Store) -> Iterator[str]:
+def _nonsense(store: ArrayStore) -> Iterator[str]:
     """Yield what makes no sense of what a store says of its buffer; one that no save to was completed says nothing."""
     if not store.about:
         return
@@ -140,7 +142,7 @@ def _nonsense(store: Store) -> Iterator[str]:
         yield str(error)
 
 
-def _codec_of(store: Store, table: str) -> str | None:
+def _codec_of(store: ArrayStore, table: str) -> str | None:
     """Return the name of the codec that wrote the slots of a table, ``None`` if the store does not say a known one."""
     streams = store.about.get("streams")
     stream = streams.get(table.partition("/")[2]) if isinstance(streams, dict) else None

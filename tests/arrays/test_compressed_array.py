@@ -17,7 +17,7 @@ from hypothesis.extra import numpy as npst
 from numpy.typing import NDArray
 
 from sb3_compressed import CompressedArray
-from sb3_compressed.arrays.frames import FrameStack
+from sb3_compressed.arrays.frame_layout import FrameStack
 from sb3_compressed.codecs import available_codecs, get_codec
 from sb3_compressed.errors import CodecError, CorruptPayload, LossyDtypeWarning
 

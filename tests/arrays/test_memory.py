@@ -9,7 +9,7 @@ import pytest
 from programs import run
 
 from sb3_compressed import CompressedArray
-from sb3_compressed.arrays.memory import held_nbytes, learned_nbytes
+from sb3_compressed.arrays.memory import codec_state_nbytes, slots_nbytes
 
 FILL = """
 import sys, numpy as np, psutil
@@ -41,7 +41,7 @@ def test_nbytes_is_what_the_process_grows_by(item_nbytes: int, n_frames: int) ->
 
 def test_what_was_never_written_takes_nothing() -> None:
     array = CompressedArray((10, 2, 4))
-    assert array.nbytes == held_nbytes(array.slots, array.empty_like().slots) == held_nbytes() == 0
+    assert array.nbytes == slots_nbytes(array.slots, array.empty_like().slots) == slots_nbytes() == 0
 
 
 def test_shared_payloads_count_once() -> None:
@@ -63,7 +63,7 @@ def test_arrays_that_share_are_counted_together() -> None:
     other = array.empty_like()
     array[0] = other[0] = 1
     assert array.nbytes == other.nbytes > 3000
-    assert held_nbytes(array.slots, other.slots) == array.nbytes + other.slots.nbytes
+    assert slots_nbytes(array.slots, other.slots) == array.nbytes + other.slots.nbytes
 
 
 def test_what_was_learned_does_not_grow_with_the_slots() -> None:
@@ -72,10 +72,10 @@ def test_what_was_learned_does_not_grow_with_the_slots() -> None:
     sizes = []
     for codec in ("delta", "zstd3"):
         array = CompressedArray(frames.shape, np.uint8, codec=codec)
-        assert learned_nbytes(array.slots) == 0
+        assert codec_state_nbytes(array.slots) == 0
         for row, frame in enumerate(frames):
             array[row] = frame
-        sizes.append(learned_nbytes(array.slots, array.slots))
+        sizes.append(codec_state_nbytes(array.slots, array.slots))
         assert sizes[-1] < array.nbytes
     learned, nothing = sizes
     assert nothing == 0

@@ -14,12 +14,12 @@ import pytest
 from gymnasium import spaces
 
 from sb3_compressed import CompressedArray, CompressedReplayBuffer, CorruptPayload, get_codec, save_checkpoint
-from sb3_compressed.arrays.batch_memory import BatchMemory
-from sb3_compressed.arrays.frames import FrameLayout
-from sb3_compressed.arrays.gathering import Gathered, gather
+from sb3_compressed.arrays.batch_pool import BatchPool
+from sb3_compressed.arrays.frame_layout import FrameLayout
 from sb3_compressed.arrays.handover import Batch
+from sb3_compressed.arrays.payload_batch import PayloadBatch, gather
 from sb3_compressed.arrays.slots import SlotCoder
-from sb3_compressed.codecs import LearningCodec
+from sb3_compressed.codecs import TrainableCodec
 from sb3_compressed.codecs.delta import Delta
 from sb3_compressed.codecs.payloads import Payloads
 from sb3_compressed.codecs.zstd_dict import ZstdDict
@@ -71,7 +71,7 @@ def test_a_slot_that_does_not_fit_its_layout_is_corrupt(place: str, many: bool, 
     }[place]
     if many:  # as many as make the number of all payloads right
         slots += [(*good[0], good[0][-1])] * 3 if change == "one fewer" else [wrong] * 3
-    with Batch(BatchMemory()):
+    with Batch(BatchPool()):
         coder.decode_into(good, np.empty((len(good), *SHAPE), np.uint8))
         with pytest.raises(CorruptPayload) as caught:
             coder.decode_into(slots, np.empty((len(slots), *SHAPE), np.uint8))
@@ -108,12 +108,12 @@ def test_slots_need_not_lie_one_after_the_other() -> None:
 def test_memory_to_decode_into_has_room_for_all_that_is_gathered() -> None:
     codec = Delta()
     slots = np.fromiter([(codec, *codec.encode(ITEMS[0]))] * 2, dtype=object, count=2)
-    gathered = gather(slots, 4) or Gathered([codec], Payloads.of([p for slot in slots for p in slot[1:]]), 4)
+    gathered = gather(slots, 4) or PayloadBatch([codec], Payloads.of([p for slot in slots for p in slot[1:]]), 4)
     for n_frames in (7, 9):
         with pytest.raises(ValueError, match=f"room for {n_frames} frames, got 8 payloads"):
             gathered.decode(0, n_frames, np.empty((n_frames, 16, 16), np.uint8))
     with pytest.raises(ValueError, match="8 payloads are no slots of 3"):
-        Gathered([codec], gathered.payloads, 3)
+        PayloadBatch([codec], gathered.payloads, 3)
     with pytest.raises(ValueError, match="done must say it of 8 payloads"):
         Delta.decode_batch([codec], gathered.payloads, np.empty((8, 16, 16), np.uint8), np.zeros(7, np.uint8))
 
@@ -178,7 +178,7 @@ def test_short_slots_in_a_folder_with_right_checksums(codec: str, tmp_path: Path
     hold_that_it_is_noticed(buffer)
     buffer.close()
     loaded = CompressedReplayBuffer.from_checkpoint(tmp_path / "buffer", device="cpu")
-    assert isinstance(loaded.observations.codec, LearningCodec) == (codec in ("delta", "zstd-dict"))
+    assert isinstance(loaded.observations.codec, TrainableCodec) == (codec in ("delta", "zstd-dict"))
     hold_that_it_is_noticed(loaded)
 
 

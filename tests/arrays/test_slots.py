@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sb3_compressed.arrays.frames import FrameLayout
+from sb3_compressed.arrays.frame_layout import FrameLayout
 from sb3_compressed.arrays.slots import Slot, SlotCoder
 from sb3_compressed.codecs import get_codec
 from sb3_compressed.errors import CorruptPayload

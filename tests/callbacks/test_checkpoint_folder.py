@@ -27,7 +27,7 @@ from sb3_compressed import (
     StorageError,
     latest_checkpoint,
 )
-from sb3_compressed.callbacks.checkpoint import FRAMES_ARE_VISIBLE
+from sb3_compressed.callbacks.checkpoint_callback import FRAMES_ARE_VISIBLE
 
 
 def dqn() -> DQN:

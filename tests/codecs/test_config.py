@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from sb3_compressed.codecs import BytesCodec, Codec, LearningCodec, available_codecs, get_codec, registry
+from sb3_compressed.codecs import BytesCodec, Codec, TrainableCodec, available_codecs, get_codec, registry
 from sb3_compressed.codecs.base import Levels
-from sb3_compressed.codecs.config import codec_from_data, data_of_codec
+from sb3_compressed.codecs.config import codec_config, codec_from_config
 from sb3_compressed.codecs.delta import Delta
 from sb3_compressed.codecs.rle import Rle, RleJit
 from sb3_compressed.codecs.zstd_dict import ZstdDict
@@ -23,11 +23,11 @@ from sb3_compressed.errors import CodecError, LevelOutOfRange, UnknownCodec
 
 RELAXED = settings(deadline=None, max_examples=200, suppress_health_check=[HealthCheck.too_slow])
 
-LEARNING = [name for name in available_codecs() if isinstance(get_codec(name), LearningCodec)]
+LEARNING = [name for name in available_codecs() if isinstance(get_codec(name), TrainableCodec)]
 
 
 def there_and_back(codec: Codec) -> Codec:
-    return codec_from_data(json.loads(json.dumps(data_of_codec(codec))))
+    return codec_from_config(json.loads(json.dumps(codec_config(codec))))
 
 
 def scenes(n_frames: int = 120) -> NDArray[np.uint8]:
@@ -40,10 +40,10 @@ def scenes(n_frames: int = 120) -> NDArray[np.uint8]:
     return frames
 
 
-def learned(name: str) -> LearningCodec:
+def learned(name: str) -> TrainableCodec:
     codec = get_codec(name)
-    assert isinstance(codec, LearningCodec)
-    after = codec.learn(scenes())
+    assert isinstance(codec, TrainableCodec)
+    after = codec.train(scenes())
     assert after != codec
     return after
 
@@ -87,12 +87,12 @@ def test_every_level_comes_back(name: str, level: int) -> None:
 def test_what_was_learned_comes_back(name: str) -> None:
     codec = learned(name)
     found = there_and_back(codec)
-    assert isinstance(found, LearningCodec)
+    assert isinstance(found, TrainableCodec)
     assert (found, found.nbytes) == (codec, codec.nbytes)
     assert found.nbytes > 100
     assert_reads_what_it_wrote(found, codec)
     assert there_and_back(found) == codec
-    codec.retire()
+    codec.release_encoder()
     assert there_and_back(codec) == found
 
 
@@ -100,8 +100,8 @@ def test_what_was_learned_comes_back(name: str) -> None:
 def test_a_codec_that_came_back_goes_on_learning(name: str) -> None:
     codec, others = learned(name), 255 - scenes()[:, ::-1]
     found = there_and_back(codec)
-    assert isinstance(found, LearningCodec)
-    assert found.learn(others) == codec.learn(others) != codec
+    assert isinstance(found, TrainableCodec)
+    assert found.train(others) == codec.train(others) != codec
 
 
 @pytest.mark.parametrize("tries_zstd", [False, True])
@@ -188,18 +188,18 @@ def test_a_codec_of_a_user_comes_back() -> None:
 
 def test_fields_that_are_not_told_are_what_they_are_by_default() -> None:
     registry.register_codec(Own)
-    assert codec_from_data({"name": "own", "fields": {}}) == Own()
-    assert codec_from_data({"name": "own", "fields": {"spice": "pepper", "inner": {"number": 1}}}) == Own(
+    assert codec_from_config({"name": "own", "fields": {}}) == Own()
+    assert codec_from_config({"name": "own", "fields": {"spice": "pepper", "inner": {"number": 1}}}) == Own(
         "pepper", inner=Inner(number=1)
     )
 
 
 def test_a_codec_that_is_no_dataclass_is_refused() -> None:
     with pytest.raises(CodecError, match="has to be a dataclass"):
-        data_of_codec(Plain())
+        codec_config(Plain())
     registry.register_codec(Plain)
     with pytest.raises(CodecError):
-        codec_from_data({"name": "plain", "fields": {}})
+        codec_from_config({"name": "plain", "fields": {}})
 
 
 @pytest.mark.parametrize(
@@ -208,13 +208,13 @@ def test_a_codec_that_is_no_dataclass_is_refused() -> None:
 def test_arguments_that_json_cannot_hold_are_refused(value: Any) -> None:
     for codec in (Own(nothing=value), Own(inner=Inner(number=value))):
         with pytest.raises(CodecError, match=r"cannot store the argument .* of a codec"):
-            data_of_codec(codec)
+            codec_config(codec)
 
 
 def test_a_codec_that_is_not_registered_is_unknown() -> None:
-    told = data_of_codec(Own())
+    told = codec_config(Own())
     with pytest.raises(UnknownCodec, match="there is no codec 'own'"):
-        codec_from_data(told)
+        codec_from_config(told)
 
 
 # -- what makes no sense -------------------------------------------------------------------------------------
@@ -279,17 +279,17 @@ def test_a_codec_that_is_not_registered_is_unknown() -> None:
 )
 def test_data_that_makes_no_sense_is_refused(data: Any) -> None:
     with pytest.raises(CodecError):
-        codec_from_data(data)
+        codec_from_config(data)
 
 
 def test_a_level_out_of_range_says_the_range() -> None:
     with pytest.raises(LevelOutOfRange, match=r"-100\.\.-1 and 1\.\.22"):
-        codec_from_data({"name": "zstd", "fields": {"compresslevel": 0}})
+        codec_from_config({"name": "zstd", "fields": {"compresslevel": 0}})
 
 
 def test_a_long_message_is_cut() -> None:
     with pytest.raises(CodecError) as caught:
-        codec_from_data({"fields": "x" * 100_000})
+        codec_from_config({"fields": "x" * 100_000})
     assert len(str(caught.value)) < 500
 
 
@@ -304,7 +304,7 @@ json_data = st.recursive(
 @given(data=st.data(), name=st.sampled_from(available_codecs()), replacement=json_data)
 def test_any_field_may_be_anything(data: st.DataObject, name: str, replacement: Any) -> None:
     """It is refused, or there is a codec that can be used."""
-    told: Any = json.loads(json.dumps(data_of_codec(get_codec(name))))
+    told: Any = json.loads(json.dumps(codec_config(get_codec(name))))
     part = told
     while True:
         key = data.draw(st.sampled_from(sorted(part)))
@@ -313,7 +313,7 @@ def test_any_field_may_be_anything(data: st.DataObject, name: str, replacement: 
         part = part[key]
     part[key] = replacement
     try:
-        codec = codec_from_data(told)
+        codec = codec_from_config(told)
     except CodecError:
         return
     frames = scenes(10)

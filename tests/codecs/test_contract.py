@@ -20,7 +20,7 @@ from hypothesis.extra import numpy as npst
 from numpy.typing import NDArray
 from programs import run
 
-from sb3_compressed.codecs import Codec, LearningCodec, available_codecs, get_codec
+from sb3_compressed.codecs import Codec, TrainableCodec, available_codecs, get_codec
 from sb3_compressed.errors import CodecError, CorruptPayload
 
 RELAXED = settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
@@ -54,7 +54,7 @@ def shorthands() -> Iterator[str]:
         yield from (f"{name}/{level}" for level in sorted(ends | {levels.default, -1}) if level in levels)
 
 
-LEARNING = [name for name in available_codecs() if isinstance(get_codec(name), LearningCodec)]
+LEARNING = [name for name in available_codecs() if isinstance(get_codec(name), TrainableCodec)]
 
 
 def learned(name: str) -> Codec:
@@ -62,8 +62,8 @@ def learned(name: str) -> Codec:
     lesson = np.repeat(np.arange(4 * 100, dtype=np.uint16) // 33, 32).astype(np.uint8).reshape(100, 128)
     lesson[np.arange(100), np.arange(100)] = 255
     codec = get_codec(name)
-    assert isinstance(codec, LearningCodec)
-    return codec.learn(lesson)
+    assert isinstance(codec, TrainableCodec)
+    return codec.train(lesson)
 
 
 @pytest.fixture(params=[*shorthands(), *(f"{name}, learned" for name in LEARNING)], scope="module")

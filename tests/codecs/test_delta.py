@@ -40,14 +40,14 @@ def test_equal_frames_are_one_reference() -> None:
 
 
 def test_what_stands_still_costs_nothing_though_zstd_cannot_compress_it() -> None:
-    codec = Delta().learn(screens(64))
+    codec = Delta().train(screens(64))
     payloads = codec.encode(screens(50, seed=1))
     assert max(map(len, payloads)) < 80
     assert min(map(len, Delta().encode(screens(50, seed=1)))) > 700
 
 
 def test_frames_unlike_any_reference_are_left_to_zstd() -> None:
-    codec = Delta().learn(screens(64))
+    codec = Delta().train(screens(64))
     ramp = np.arange(900, dtype=np.uint8).reshape(1, 30, 30)
     [payload] = codec.encode(ramp)
     assert payload[0] < 2
@@ -58,7 +58,7 @@ def test_frames_unlike_any_reference_are_left_to_zstd() -> None:
 
 @pytest.mark.parametrize("shape", [(2, 10, 10), (1, 70_000), (3, 900)])
 def test_frames_of_another_size_than_the_references_survive(shape: tuple[int, ...]) -> None:
-    codec = Delta().learn(screens(64))
+    codec = Delta().train(screens(64))
     frames = np.random.default_rng(0).integers(0, 3, shape, dtype=np.uint8)
     out = np.empty_like(frames)
     codec.decode_into(codec.encode(frames), out)
@@ -67,7 +67,7 @@ def test_frames_of_another_size_than_the_references_survive(shape: tuple[int, ..
 
 def test_frames_too_large_for_references_are_learned_for_zstd_only() -> None:
     frames = np.random.default_rng(0).integers(0, 3, (20, (1 << 20) + 1), dtype=np.uint8)
-    codec = Delta().learn(frames)
+    codec = Delta().train(frames)
     assert len(codec.references) == 0
     assert codec.dictionary
 
@@ -140,16 +140,16 @@ def test_lines_and_planes_are_those_of_images(shape: tuple[int, ...], line: int,
 def test_zstd_is_tried_only_if_it_was_better_for_frames_of_the_lesson() -> None:
     rng = np.random.default_rng(0)
     still = screens(64)
-    assert not Delta().learn(still).tries_zstd
+    assert not Delta().train(still).tries_zstd
     # Stripes of all widths: little of them is in the references, and zstd needs few bytes for each.
     stripes = np.stack([np.arange(900, dtype=np.uint16) * step // 256 % 256 for step in rng.integers(300, 9000, 64)])
-    codec = Delta().learn(stripes.astype(np.uint8).reshape(64, 30, 30))
+    codec = Delta().train(stripes.astype(np.uint8).reshape(64, 30, 30))
     assert codec.tries_zstd
-    assert pickle.loads(pickle.dumps(Delta().learn(still))) == Delta().learn(still)
+    assert pickle.loads(pickle.dumps(Delta().train(still))) == Delta().train(still)
 
 
 def test_a_batch_of_many_generations_is_decoded_at_once() -> None:
-    codecs = [Delta(), *(Delta().learn(screens(64, seed=seed)) for seed in range(4))]
+    codecs = [Delta(), *(Delta().train(screens(64, seed=seed)) for seed in range(4))]
     frames = screens(40, seed=7)
     writers = [codecs[i % len(codecs)] for i in range(40)]
     payloads = [writer.encode(frame[np.newaxis])[0] for writer, frame in zip(writers, frames, strict=True)]
@@ -163,7 +163,7 @@ def test_a_batch_of_many_generations_is_decoded_at_once() -> None:
 
 
 def test_what_was_learned_is_compared_and_pickled() -> None:
-    codec = Delta().learn(screens(64))
+    codec = Delta().train(screens(64))
     twin = pickle.loads(pickle.dumps(codec))
     assert twin == codec != Delta()
     assert twin.encode(screens(5)) == codec.encode(screens(5))
@@ -172,7 +172,7 @@ def test_what_was_learned_is_compared_and_pickled() -> None:
 def test_kernels_are_compiled_for_one_signature() -> None:
     for frames in (screens(4), screens(4).astype(np.float32)):
         frames.flags.writeable = False
-        Delta().learn(frames).encode(frames)
+        Delta().train(frames).encode(frames)
     assert len(encode_deltas.signatures) == len(decode_deltas.signatures) == 1  # type: ignore[attr-defined]
 
 
@@ -191,7 +191,7 @@ def test_references_that_payloads_cannot_tell_are_refused(references: References
 
 
 def test_payloads_need_writers_that_are_there() -> None:
-    codec = Delta().learn(screens(64))
+    codec = Delta().train(screens(64))
     payloads, out = codec.encode(screens(3)), np.empty((3, 30, 30), np.uint8)
     for numbers in ([0, 0, 1], [0, -1, 0]):
         with pytest.raises(IndexError, match="a payload's writer is not among the codecs"):
@@ -200,12 +200,12 @@ def test_payloads_need_writers_that_are_there() -> None:
 
 def test_nothing_learned_is_the_same_codec() -> None:
     codec = Delta()
-    assert codec.learn(np.zeros((2, 2_000_000), np.uint8)) is codec
-    assert codec.learn(np.zeros((100, 1), np.uint8)) is codec
+    assert codec.train(np.zeros((2, 2_000_000), np.uint8)) is codec
+    assert codec.train(np.zeros((100, 1), np.uint8)) is codec
 
 
 def test_a_kernel_without_room_writes_nothing_outside_of_it() -> None:
-    codec = Delta().learn(screens(64))
+    codec = Delta().train(screens(64))
     frames = np.random.default_rng(1).integers(0, 256, (3, 900), np.uint8)
     for room in (0, 1, 15, 16, 40, 300):
         guarded, ends = np.full(3 * room + 64, 99, np.uint8), np.empty(3, np.int64)
@@ -220,7 +220,7 @@ def test_pictures_that_scroll_stay_small(speed: int) -> None:
     rng = np.random.default_rng(0)
     landscape = rng.integers(0, 256, (40 * 200, 30), np.uint8)
     frames = np.stack([landscape[start : start + 30] for start in range(0, 64 * 40, 40)])
-    codec = Delta().learn(frames)
+    codec = Delta().train(frames)
     seen = frames[rng.integers(0, 64, 50)]
     scrolled = np.concatenate([seen[:, speed:], rng.integers(0, 256, (50, speed, 30), np.uint8)], axis=1)
     references = codec.references.rows.reshape(-1, 30, 30)
@@ -247,7 +247,7 @@ def test_references_of_more_bytes_than_positions_can_tell_are_no_trouble() -> No
 
 def test_the_nearest_reference_is_found_for_small_frames_too() -> None:
     frames = np.random.default_rng(0).integers(0, 256, (20, 100), np.uint8)
-    codec = Delta().learn(frames)
+    codec = Delta().train(frames)
     payloads = codec.encode(codec.references.rows.copy())
     assert [payload[0] - 2 for payload in payloads] == list(range(len(codec.references)))
     assert max(map(len, payloads)) == 2
@@ -259,7 +259,7 @@ def test_whatever_resembles_the_references_survives(data: st.DataObject) -> None
     size = data.draw(st.integers(16, 300))
     n_values = data.draw(st.sampled_from([2, 4, 256]))
     frames = rng.integers(0, n_values, (20, size), np.uint8)
-    codec = Delta().learn(frames)
+    codec = Delta().train(frames)
     frame = np.empty(0, np.uint8)
     while frame.size < size:  # made of pieces of references, of itself, and of noise
         sources = [*codec.references.rows, frame if frame.size else frames[0]]

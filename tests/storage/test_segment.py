@@ -183,7 +183,7 @@ def test_a_segment_is_as_short_as_its_records_when_room_is_given_back(tmp_path: 
     segment.make_room(1_000_000)
     segment.append(1, b"content")
     assert path.stat().st_size >= 1_000_000
-    segment.give_back_room()
+    segment.shrink_to_fit()
     assert path.stat().st_size == segment.end
     segment.append(2, b"more")
     segment.seal()
@@ -300,7 +300,7 @@ def test_a_last_record_that_was_cut_short_is_the_end(last: bytes, n_zeros: int, 
         segment = Segment(path, writable=True)
         assert told_by(segment) == told[:-1]
         assert segment.end == start
-        segment.forget_the_rest()
+        segment.truncate_tail()
         segment.append(9, b"!")
         segment.seal()
         assert read_segment(path) == [*told[:-1], (9, b"!")]
@@ -633,7 +633,7 @@ offset = segment.append(1, b"content")
 if state == "sealed":
     segment.seal()
 elif state == "given back":
-    segment.give_back_room()
+    segment.shrink_to_fit()
 else:
     writer, segment = segment, Segment(path)
     writer.seal()

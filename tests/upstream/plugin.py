@@ -27,7 +27,7 @@ from stable_baselines3.common.buffers import (
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 import sb3_compressed
-from sb3_compressed.buffers.mixin import CompressedBuffer
+from sb3_compressed.buffers.base import CompressedBuffer
 
 PACKAGES = ["stable_baselines3", "sb3_contrib"]
 

@@ -1,0 +1,125 @@
+"""Buffers with SB3's interface: its own, this package's by a compression method, and adapters for all of that kind.
+
+==========================  =====================================================================================
+``SB3``                     Stable-Baselines3's own buffer, with everything at its default
+``auto``, ``zstd-5``, ...   this package's buffer, with a compression method and everything else at its default
+``auto@1``                  the same with ``num_threads=1``
+==========================  =====================================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import torch as th
+from gymnasium import spaces
+from numpy.typing import NDArray
+from stable_baselines3.common import buffers
+
+import sb3_compressed
+from sb3_compressed.arrays import CompressedArray
+from sb3_compressed.arrays.memory import codec_state_nbytes
+from sb3_compressed.benchmarking.adapters import Batch, Replay, Rollout, Setup
+from sb3_compressed.benchmarking.tree_map import mapped
+
+if TYPE_CHECKING:
+    from sb3_compressed.benchmarking.frame_recording import Step
+
+
+__all__ = ["SB3", "SB3ReplayAdapter", "SB3RolloutAdapter", "make_replay", "make_rollout", "sb3_class"]
+
+SB3 = "SB3"
+
+
+def sb3_class(name: str, kind: Literal["replay", "rollout"], space: spaces.Space[Any]) -> tuple[Any, dict[str, Any]]:
+    """Return the class of a buffer that SB3's algorithms take, and its further arguments.
+
+    :param space: of the observations
+    """
+    cls_name = f"{'Dict' if isinstance(space, spaces.Dict) else ''}{kind.capitalize()}Buffer"
+    if name == SB3:
+        return getattr(buffers, cls_name), {}
+    method, _, threads = name.partition("@")
+    cls = getattr(sb3_compressed, f"Compressed{cls_name}")
+    return cls, {"compression_method": method, **({"num_threads": int(threads)} if threads else {})}
+
+
+def make_replay(name: str, setup: Setup) -> Replay:
+    """Return the replay buffer of that name."""
+    cls, arguments = sb3_class(name, "replay", setup.observation_space)
+    return SB3ReplayAdapter(cls, setup, **arguments)
+
+
+def make_rollout(name: str, setup: Setup) -> Rollout:
+    """Return the rollout buffer of that name."""
+    cls, arguments = sb3_class(name, "rollout", setup.observation_space)
+    return SB3RolloutAdapter(cls, setup, **arguments)
+
+
+class SB3ReplayAdapter(Replay):
+    """A subclass of SB3's ReplayBuffer, made from its class and further arguments."""
+
+    def __init__(self, cls: Any, setup: Setup, **kwargs: Any) -> None:
+        if setup.saves_next_obs:
+            kwargs = {**kwargs, "optimize_memory_usage": True, "handle_timeout_termination": False}
+        space, actions = setup.observation_space, setup.action_space
+        self.buffer = cls(setup.size, space, actions, device="cpu", n_envs=setup.n_envs, **kwargs)
+
+    def add(self, step: Step) -> None:  # noqa: D102
+        self.buffer.add(step.obs, step.next_obs, step.action, step.reward, step.done, step.infos)
+
+    def sample(self, batch_size: int) -> Any:  # noqa: D102
+        return self.buffer.sample(batch_size)
+
+    def read(self, batch: Any) -> Batch:  # noqa: D102
+        obs, next_obs = mapped(th.Tensor.numpy, batch.observations), mapped(th.Tensor.numpy, batch.next_observations)
+        return Batch(obs, next_obs, batch.rewards.numpy().ravel())
+
+    def nbytes(self) -> int:  # noqa: D102
+        observations = getattr(self.buffer, "observations_nbytes", 0)
+        of_observations = {"observations", "next_observations"} if observations else set()
+        arrays = [array for name, array in self._parts() if name not in of_observations]
+        return observations + sum(array.nbytes for array in arrays if isinstance(array, np.ndarray))
+
+    def codec_state_nbytes(self) -> int:  # noqa: D102
+        return codec_state_nbytes(*self._slots())
+
+    def reserved_nbytes(self) -> int:  # noqa: D102
+        return sum(slots.nbytes for slots in self._slots())
+
+    def _slots(self) -> list[NDArray[Any]]:
+        return [array.slots for _, array in self._parts() if isinstance(array, CompressedArray)]
+
+    def _parts(self) -> Iterator[tuple[str, Any]]:
+        """Yield what the buffer consists of by its names, of Dict observations each part."""
+        for name, value in vars(self.buffer).items():
+            for each in value.values() if isinstance(value, dict) else [value]:
+                yield name, each
+
+
+class SB3RolloutAdapter(Rollout):
+    """A subclass of SB3's RolloutBuffer, made from its class and further arguments."""
+
+    def __init__(self, cls: Any, setup: Setup, **kwargs: Any) -> None:
+        rows = setup.size // setup.n_envs
+        space, actions = setup.observation_space, setup.action_space
+        self.buffer = cls(rows, space, actions, device="cpu", n_envs=setup.n_envs, **kwargs)
+        self._made_up = th.zeros(setup.n_envs)
+        self._starts = np.ones(setup.n_envs, np.bool_)
+
+    def reset(self) -> None:  # noqa: D102
+        self.buffer.reset()
+
+    def add(self, step: Step) -> None:
+        """Add a step; its rewards go where the batch shows them: in place of the values."""
+        values = th.as_tensor(step.reward)
+        self.buffer.add(step.obs, step.action, step.reward, self._starts, values, self._made_up)
+        self._starts = step.done
+
+    def get(self, batch_size: int) -> Iterator[Any]:  # noqa: D102
+        return iter(self.buffer.get(batch_size))
+
+    def read(self, batch: Any) -> Batch:  # noqa: D102
+        return Batch(mapped(th.Tensor.numpy, batch.observations), np.empty(0), batch.old_values.numpy().ravel())

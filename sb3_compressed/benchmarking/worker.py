@@ -1,0 +1,39 @@
+"""The process of one measurement: ``python -m sb3_compressed.benchmarking.worker replay '{"contender": ..., ...}'``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from sb3_compressed.benchmarking.frame_recording import Recording
+from sb3_compressed.benchmarking.replay_benchmark import measure_replay
+from sb3_compressed.benchmarking.rollout_benchmark import measure_rollout
+from sb3_compressed.benchmarking.sb3_adapters import make_replay, make_rollout
+
+__all__ = ["command"]
+
+
+def command(kind: str) -> list[str]:
+    """Return the beginning of the command of such a process, which the arguments follow as JSON.
+
+    :param kind: ``replay`` or ``rollout``
+    """
+    return [sys.executable, "-m", __spec__.name, kind]
+
+
+def _replay(contender: str, recording: str, rows: int, batch_sizes: Sequence[int]) -> dict[str, Any]:
+    return measure_replay(partial(make_replay, contender), Recording.open(Path(recording)), rows, batch_sizes)
+
+
+def _rollout(contender: str, recording: str, n_steps: int, rollouts: int) -> dict[str, Any]:
+    return measure_rollout(partial(make_rollout, contender), Recording.open(Path(recording)), n_steps, rollouts)
+
+
+MEASURES: dict[str, Callable[..., dict[str, Any]]] = {"replay": _replay, "rollout": _rollout}
+
+if __name__ == "__main__":
+    print(json.dumps(MEASURES[sys.argv[1]](**json.loads(sys.argv[2]))))

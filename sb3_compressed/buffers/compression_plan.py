@@ -1,0 +1,200 @@
+"""Which parts of an observation space are compressed, with what, and the placeholder space that stands in for them."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import DTypeLike
+
+from sb3_compressed.arrays import CompressedArray
+from sb3_compressed.arrays.frame_layout import FrameStack, explicit_layout, validate_n_frames
+from sb3_compressed.codecs import Codec, get_codec
+from sb3_compressed.codecs.registry import AUTO
+from sb3_compressed.dtypes import Key, space_dtype, space_parts, space_shape
+from sb3_compressed.persistence.vector_slots import MIN_STORED_NBYTES
+
+__all__ = ["CompressionPlan", "placeholder_space", "plan_arrays", "successor_keys"]
+
+#: Items below this take about as much memory compressed as not, and are slower to reach: Python's overhead for a
+#: slot and its payload is about 130 bytes, and next observations are halved at best.
+MIN_COMPRESSED_NBYTES = 1024
+
+#: For each next observation that is not kept twice, there are up to 4 bytes that say so.
+MIN_SUCCESSOR_NBYTES = 16
+
+
+@dataclasses.dataclass(frozen=True)
+class CompressionPlan:
+    """How the observations of one key are kept.
+
+    :param item_shape: shape of one observation
+    :param codec: what compresses it
+    :param frame_stack: as for :class:`~sb3_compressed.CompressedArray`
+    :param elem_type: the dtype to store in; ``None`` for the array's own
+    """
+
+    item_shape: tuple[int, ...]
+    codec: Codec
+    frame_stack: FrameStack
+    elem_type: np.dtype[Any] | None
+
+    def new_array(self, rows: int, n_envs: int, dtype: DTypeLike, *, num_threads: int) -> CompressedArray:
+        """Return an unwritten array for ``rows`` observations of ``n_envs`` environments."""
+        shape = (rows, n_envs, *self.item_shape)
+        return CompressedArray(
+            shape, dtype, self.codec, self.frame_stack, elem_type=self.elem_type, num_threads=num_threads
+        )
+
+    def estimated_nbytes(self, rows: int, n_envs: int, dtype: DTypeLike) -> float:
+        """Estimate what a full array takes, from what payloads of game frames usually are.
+
+        Every observation brings one new frame; one that is not known to be a stack counts as a whole new item.
+        """
+        layout = explicit_layout(self.item_shape, self.frame_stack) if isinstance(self.frame_stack, int) else None
+        n_frames = layout.n_frames if layout else 1
+        stored = np.dtype(self.elem_type or dtype)
+        raw = math.prod(self.item_shape) * stored.itemsize / n_frames
+        ratio = self.codec.typical_ratio if stored.kind in "biu" else 1.0  # of floats nothing is known
+        overhead = 2 * 8 + 56 + 8 * n_frames + 40  # references from two arrays, a tuple, the header of a bytes
+        return rows * n_envs * (raw * ratio + overhead)
+
+
+def plan_arrays(
+    space: spaces.Space[Any],
+    compression_method: str | Codec | Mapping[str, str | Codec],
+    codec_kwargs: Mapping[str, Any],
+    dtypes: Any,
+    frame_stack: FrameStack | Mapping[str, FrameStack],
+    *,
+    on_disk: bool = False,
+) -> dict[Key, CompressionPlan]:
+    """Return how each part of an observation space is compressed; parts that are not there stay plain arrays.
+
+    ``"auto"`` compresses what is worth it and leaves small items and float vectors as they are; a codec that is
+    named is used for every key. Each option may be a mapping from keys of a Dict space.
+
+    :param on_disk: whether slots are to be on disk, where vectors are better off than in memory, too
+    :raises ValueError: if an option does not fit the space
+    """
+    parts = space_parts(space)
+    options = {"compression_method": compression_method, "frame_stack": frame_stack, "dtypes": dtypes}
+    for name, option in options.items():
+        known = {*parts, "elem_type", "runs_type"} if name == "dtypes" else set(parts)
+        unknown = sorted(set(option) - known) if isinstance(option, Mapping) else []
+        if unknown:
+            raise ValueError(f"{name} has the unknown keys {unknown}; it may have {sorted(map(str, known))}")
+    plans: dict[Key, CompressionPlan] = {}
+    for key, part in parts.items():
+        try:
+            plan = _plan_array(
+                part,
+                _for_key(compression_method, key),
+                # Arguments are meant for codecs that are named, where a mapping leaves other keys to "auto".
+                {} if isinstance(compression_method, Mapping) and key not in compression_method else codec_kwargs,
+                *_dtypes_for_key(dtypes, key),
+                _for_key(frame_stack, key),
+                on_disk=on_disk,
+            )
+        except ValueError as error:
+            if key is None:
+                raise
+            raise type(error)(f"observations[{key!r}]: {error}") from error
+        if plan is not None:
+            plans[key] = plan
+    return plans
+
+
+def _plan_array(
+    space: spaces.Space[Any],
+    method: str | Codec,
+    codec_kwargs: Mapping[str, Any],
+    elem_type: np.dtype[Any] | None,
+    runs_type: np.dtype[Any] | None,
+    frame_stack: FrameStack,
+    *,
+    on_disk: bool,
+) -> CompressionPlan | None:
+    """Return how observations of one space are compressed, ``None`` if they are not; errors come in either case."""
+    codec = get_codec(method, **codec_kwargs)
+    if runs_type is not None and hasattr(codec, "runs_type"):
+        codec = dataclasses.replace(codec, runs_type=runs_type)  # type: ignore[type-var]
+    shape = space_shape(space)
+    is_stated = frame_stack is not None and frame_stack != AUTO
+    if is_stated:
+        validate_n_frames(frame_stack)
+        if method != AUTO or _is_large(space):  # a small part of a Dict need not be a stack
+            explicit_layout(shape, frame_stack)  # type: ignore[arg-type]
+    if method == AUTO and not (_is_large(space) and (is_stated or elem_type is not None or _may_compress(space))):
+        if not on_disk or _item_nbytes(space) < MIN_STORED_NBYTES:
+            return None
+        codec = get_codec("none")
+    return CompressionPlan(shape, codec, frame_stack, elem_type)
+
+
+def successor_keys(space: spaces.Space[Any], plans: Mapping[Key, CompressionPlan], size: int) -> frozenset[Key]:
+    """Return which parts that stay plain are worth leaving out next observations that are among the observations.
+
+    :param size: number of transitions; there is a limit to what can be numbered
+    """
+    if size > np.iinfo(np.int32).max:
+        return frozenset()
+    parts = space_parts(space)
+    return frozenset(
+        key for key, part in parts.items() if key not in plans and _item_nbytes(part) >= MIN_SUCCESSOR_NBYTES
+    )
+
+
+def placeholder_space(space: spaces.Space[Any], keys: Collection[Key]) -> spaces.Space[Any]:
+    """Return a space of the same dtypes in which the parts of these keys take no memory."""
+    if isinstance(space, spaces.Dict):
+        return spaces.Dict({key: _placeholder(part) if key in keys else part for key, part in space.spaces.items()})
+    return _placeholder(space) if None in keys else space
+
+
+def _placeholder(space: spaces.Space[Any]) -> spaces.Box:
+    dtype = space_dtype(space)
+    nothing = np.zeros((0,), dtype=dtype)
+    return spaces.Box(nothing, nothing, dtype=dtype.type)
+
+
+def _is_large(space: spaces.Space[Any]) -> bool:
+    return _item_nbytes(space) >= MIN_COMPRESSED_NBYTES
+
+
+def _item_nbytes(space: spaces.Space[Any]) -> int:
+    return math.prod(space_shape(space)) * space_dtype(space).itemsize
+
+
+def _may_compress(space: spaces.Space[Any]) -> bool:
+    """Return whether there is hope: sensors' floats have no runs and no repetitions, images may."""
+    return space_dtype(space).kind in "biu" or len(space_shape(space)) > 2
+
+
+def _for_key(option: Any, key: Key) -> Any:
+    """Return an option for one key, where it may be a mapping from keys; ``"auto"`` for keys left out."""
+    return option.get(key, AUTO) if isinstance(option, Mapping) else option
+
+
+def _dtypes_for_key(dtypes: Any, key: Key) -> tuple[np.dtype[Any] | None, np.dtype[Any] | None]:
+    """Read ``dtypes`` in any of its forms: nothing, an elem_type, ``find_buffer_dtypes``' dict, or one dict a key."""
+    if dtypes is None:
+        return None, None
+    if not isinstance(dtypes, Mapping):
+        return _dtype(dtypes), None
+    if key in dtypes:
+        return _dtypes_for_key(dtypes[key], None)
+    elem_type, runs_type = dtypes.get("elem_type"), dtypes.get("runs_type")
+    return None if elem_type is None else _dtype(elem_type), None if runs_type is None else _dtype(runs_type)
+
+
+def _dtype(dtype: Any) -> np.dtype[Any]:
+    try:
+        found: np.dtype[Any] = np.dtype(dtype)
+    except TypeError as error:
+        raise ValueError(f"dtypes must be a dtype or what find_buffer_dtypes returns, got {dtype!r}") from error
+    return found

@@ -1,0 +1,404 @@
+"""``BufferCheckpointCallback``: saves model and buffer during training."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import sys
+import time
+import weakref
+from os import PathLike
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from stable_baselines3.common.callbacks import BaseCallback
+
+from sb3_compressed.buffers.base import CompressedReplay
+from sb3_compressed.buffers.validation import validate_integer
+from sb3_compressed.callbacks.checkpoint_folder import (
+    NEWEST,
+    REPLACED,
+    UNFINISHED,
+    UNFINISHED_NAME,
+    SavedCheckpoint,
+    latest_checkpoint,
+    list_checkpoints,
+    read_run,
+    write_manifest,
+    write_run,
+)
+from sb3_compressed.errors import StorageError
+from sb3_compressed.persistence.persistent import PLACE
+from sb3_compressed.probes import frames_are_visible, holds
+from sb3_compressed.storage.files import flush_path
+from sb3_compressed.storage.lock import FolderInUse, FolderLock
+from sb3_compressed.warning import warn_user
+
+__all__ = ["BufferCheckpointCallback", "latest_checkpoint"]
+
+
+class BufferCheckpointCallback(BaseCallback):
+    """Saves the model and its compressed replay buffer from time to time, consistent with each other.
+
+    Every checkpoint is a folder ``step_<number of steps>`` with ``model.zip``, the folder ``buffer``,
+    ``checkpoint.json`` with its number, and ``vecnormalize.pkl`` if the environment is normalised. It gets its name
+    when it is complete, so there is no moment at which a kill would leave a half one. Checkpoints share the files of
+    buffers where the file system has links, among themselves and with the folder ``newest-buffer``: only what was added
+    since the last one is written. They are saved between rollouts, when all steps are in the buffer.
+
+    >>> from stable_baselines3 import DQN
+    >>> from sb3_compressed import BufferCheckpointCallback, CompressedReplayBuffer, latest_checkpoint
+    >>> callback = BufferCheckpointCallback(50_000, "checkpoints", keep=2)
+    >>> model = DQN("MlpPolicy", "CartPole-v1", replay_buffer_class=CompressedReplayBuffer)
+
+    ``model.learn(1_000_000, callback=callback)``, and after a crash, in a new process: ::
+
+        newest = latest_checkpoint("checkpoints")
+        model = DQN.load(newest / "model", env=env)
+        model.replay_buffer = CompressedReplayBuffer.from_checkpoint(newest / "buffer", device=model.device)
+        callback = BufferCheckpointCallback(50_000, "checkpoints", keep=2, resume=True)
+        model.learn(1_000_000 - model.num_timesteps, callback=callback, reset_num_timesteps=False)
+
+    A folder belongs to one run, which has a random id, and is locked while the run trains. A callback that is passed to
+    ``learn`` again goes on with its run; a new one needs ``resume=True`` for that. Only checkpoints of its own run are
+    deleted: damaged ones and folders of something else are skipped with a warning, and renamed if they are in the way.
+
+    :param save_freq: environment steps between two checkpoints
+    :param path: folder for them
+    :param keep: how many are kept; older ones are deleted
+    :param verbose: 1 to print a line for each
+    :param resume: whether to go on with the run that the folder belongs to; a missing or empty folder starts one
+    :param overwrite: whether to start a new run in a folder that holds another one, whose checkpoints are deleted when
+        the first of the new run is complete
+    :raises ValueError: if a number is not positive, or both ``resume`` and ``overwrite`` are true
+    :raises TypeError: if a number is not an integer
+
+    Pass it to ``learn`` alone or in a list: the callbacks that trigger others, as ``EveryNTimesteps`` and
+    ``EvalCallback``, do not notify them of rollouts.
+
+    ``learn`` raises :class:`~sb3_compressed.StorageError` before the training if the folder is in use or holds another
+    run, if the model has no compressed replay buffer, or if it does not continue the run: with ``resume=True``, it must
+    have at least as many steps as the oldest checkpoint, and ``learn`` without ``reset_num_timesteps=False`` sets them
+    to 0.
+    """
+
+    def __init__(
+        self,
+        save_freq: int,
+        path: str | PathLike[str],
+        keep: int = 1,
+        verbose: int = 0,
+        *,
+        resume: bool = False,
+        overwrite: bool = False,
+    ) -> None:
+        super().__init__(verbose)
+        validate_integer("save_freq", save_freq, 1)
+        validate_integer("keep", keep, 1)
+        if resume and overwrite:
+            raise ValueError("resume=True continues the run in a folder, overwrite=True replaces it: pass one of them")
+        self.save_freq = save_freq
+        self.path = Path(path).absolute()  # wherever the process goes
+        self.keep = keep
+        self.resume = resume
+        self.overwrite = overwrite
+        self._last_save = 0
+        self._last_number = 0
+        self._run: str | None = None
+        self._trained_model: Any = None
+        self._lock: FolderLock | None = None
+
+    def _init_callback(self) -> None:
+        self._check_is_not_triggered()
+        self._buffer()  # raises before the training rather than after hours
+        was_held = self._holds_lock()
+        self._claim()
+        try:
+            self._check_model()
+        except BaseException:
+            if not was_held:
+                self.close()
+            raise
+        self._trained_model = self.model
+        _delete_unfinished(self.path)
+
+    def _on_training_start(self) -> None:
+        self._check_is_not_triggered()
+        self._last_save = self.num_timesteps
+
+    def _on_step(self) -> bool:
+        if self.parent is not None:
+            self._check_is_not_triggered()
+        return True
+
+    def _on_rollout_end(self) -> None:
+        if self.num_timesteps - self._last_save >= self.save_freq:
+            self.save()
+
+    def _on_training_end(self) -> None:
+        try:
+            if self.num_timesteps > self._last_save:
+                self.save()
+        finally:
+            self.close()
+
+    def save(self) -> Path:
+        """Save a checkpoint now and return its folder.
+
+        :raises OSError: if the disk does not take it; earlier checkpoints are as they were
+        :raises StorageError: if the folder meanwhile belongs to another run, or if there was no training yet
+        """
+        if not hasattr(self, "model"):
+            raise StorageError("save() has no model to save yet; pass the callback to learn() first")
+        was_held = self._holds_lock()
+        self._claim()
+        try:
+            return self._save()
+        finally:
+            if not was_held:  # after the training
+                self.close()
+
+    def _save(self) -> Path:
+        begin = time.perf_counter()
+        folder = self.path / f"step_{self.num_timesteps:010}"
+        unfinished = folder.with_suffix(f".{UNFINISHED}")
+        shutil.rmtree(unfinished, ignore_errors=True)
+        unfinished.mkdir()
+        self._save_model(unfinished / "model.zip")
+        normalized = self.model.get_vec_normalize_env()
+        if normalized is not None:
+            normalized.save(str(unfinished / "vecnormalize.pkl"))
+        before, _ = list_checkpoints(self.path)
+        number = max([self._last_number, *(each.number for each in before)]) + 1
+        assert self._run is not None
+        write_manifest(unfinished, number, self.num_timesteps, self._run)
+        for file in unfinished.iterdir():
+            flush_path(file)
+        buffer = self._buffer()
+        if buffer.is_in_memory:
+            buffer.save_checkpoint(self.path / NEWEST, overwrite=True)
+        else:
+            buffer.flush()
+        buffer.copy_checkpoint(unfinished / "buffer")
+        flush_path(unfinished)
+        replaced = folder.with_suffix(REPLACED)
+        is_replaced = self._has_own(folder, before)
+        if is_replaced:  # the run went on from an earlier step
+            if self._has_own(replaced, before):
+                _delete(replaced)
+            folder.rename(replaced)
+        unfinished.rename(folder)
+        flush_path(self.path)
+        self._last_number, self._last_save = number, self.num_timesteps
+        if is_replaced:
+            _delete(replaced)
+        self._delete_old()
+        seconds = time.perf_counter() - begin
+        self.logger.record("checkpoint/seconds", seconds)
+        if self.verbose >= 1:
+            print(f"{folder}: {buffer.size() * buffer.n_envs:,} transitions and the model in {seconds:.2f} s")
+        return folder
+
+    def _has_own(self, folder: Path, checkpoints: list[SavedCheckpoint]) -> bool:
+        """Return whether a folder is there and may be deleted; rename one that may not be."""
+        if not os.path.lexists(folder):
+            return False
+        if any(each.folder == folder and (self.overwrite or self._is_own(each)) for each in checkpoints):
+            return True
+        names = (folder.with_name(f"{folder.name}.other-{number}") for number in range(1, sys.maxsize))
+        other = next(name for name in names if not os.path.lexists(name))
+        folder.rename(other)
+        warn_user(f"renamed {folder}, which is not a checkpoint of this run that can be read, to {other.name}")
+        return False
+
+    def _delete_old(self) -> None:
+        """Delete checkpoints that are not kept, of this run and of one that it replaces."""
+        checkpoints, _ = list_checkpoints(self.path)
+        own = [each for each in checkpoints if self._is_own(each)]
+        others = [each for each in checkpoints if each not in own] if self.overwrite else []
+        for each in [*own[: -self.keep], *others]:
+            _delete(each.folder)
+
+    def _is_own(self, checkpoint: SavedCheckpoint) -> bool:
+        """Return whether a checkpoint is one of this run, as those of version 0.1 are that it goes on with."""
+        return checkpoint.run == self._run or (checkpoint.run is None and self.resume)
+
+    # -- what it is used with ----------------------------------------------------------------------------------
+
+    def _check_is_not_triggered(self) -> None:
+        """Raise if another callback triggers this one; ``CallbackList`` sets the parent after ``init_callback`` only.
+
+        :raises StorageError: then; the folder is released
+        """
+        if self.parent is not None:
+            self.close()
+            parent, name = type(self.parent).__name__, type(self).__name__
+            raise StorageError(
+                f"{name} would never save as a child of {parent}, which does not notify it of rollouts; pass a new "
+                f"{name} to learn() alone or in a list, as in callback=[{name}(...), {parent}(...)]"
+            )
+
+    def _check_model(self) -> None:
+        """Raise if a model that does not continue the run would replace its checkpoints.
+
+        :raises StorageError: then
+        """
+        if self.model is self._trained_model or not (self.resume or self._trained_model is not None):
+            return
+        checkpoints, _ = list_checkpoints(self.path)
+        own = [each for each in checkpoints if self._is_own(each)]
+        if not own:
+            return
+        if not self.resume:
+            raise StorageError(
+                f"{self.path} holds {own[-1].folder.name} of another model that was trained with this callback; create "
+                f"a {type(self).__name__} for each model, with its own path, or with resume=True if the model was "
+                "loaded from latest_checkpoint"
+            )
+        oldest = min(own, key=lambda each: each.num_timesteps)
+        if self.model.num_timesteps < oldest.num_timesteps:
+            raise StorageError(
+                f"{self.path} holds {oldest.folder.name}, but this model has {self.model.num_timesteps} steps and does "
+                f"not continue that run. Load latest_checkpoint({str(self.path)!r}), its model with "
+                'DQN.load(newest / "model", env=env) and its buffer with from_checkpoint(newest / "buffer"), and pass '
+                "reset_num_timesteps=False to learn(); or pass overwrite=True to start a new run"
+            )
+
+    # -- whose folder it is ------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Release the folder for other runs, as the end of the training does. The next save locks it again."""
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    def _holds_lock(self) -> bool:
+        return self._lock is not None and self._lock.is_ours
+
+    def _claim(self) -> None:
+        """Lock the folder and make it that of this run.
+
+        :raises StorageError: if it is in use, or of another run
+        """
+        if self._holds_lock():
+            return
+        self.path.mkdir(parents=True, exist_ok=True)
+        place = self.path.resolve()
+        holder = _holders.get(place)
+        if holder is not None and not _is_learning(holder.model):
+            holder.close()  # an exception ended its training, of which SB3 does not notify callbacks
+        try:
+            lock = FolderLock(self.path)
+        except FolderInUse as error:
+            if error.owner == str(os.getpid()):
+                raise StorageError(
+                    f"{self.path} is locked by another training of this process; give each its own path. If that "
+                    "training ended with an exception, call callback.close() of its callback"
+                ) from None
+            raise StorageError(
+                f"{self.path} is locked by process {error.owner}; give each training its own path. If its training "
+                "ended with an exception, call callback.close() there, or end that process"
+            ) from None
+        try:
+            self._run = self._identify()
+        except BaseException:
+            lock.release()
+            raise
+        self._lock = lock
+        _holders[place] = self
+
+    def _identify(self) -> str:
+        """Return the id of the run that saves to the folder from now on.
+
+        :raises StorageError: if it holds another one
+        """
+        run = read_run(self.path)
+        if run is not None and run == self._run:  # an earlier training with this callback
+            return run
+        checkpoints, damaged = list_checkpoints(self.path)
+        runs = [each.run for each in checkpoints if each.run is not None]
+        is_own = self._run is not None and run is None and self._run in runs  # run.json was lost
+        newest = self.path / NEWEST
+        found = [*(each.folder for each in checkpoints), *damaged, *([newest] if newest.exists() else [])]
+        if found and not (is_own or self.resume or self.overwrite):
+            raise StorageError(
+                f"{self.path} holds {found[0].name} of another run: pass resume=True to go on with that run, from its "
+                "latest_checkpoint, or overwrite=True to replace it, or another path"
+            )
+        if is_own:
+            new = self._run
+        elif self.resume:
+            new = run or next(reversed(runs), None)
+        else:
+            new = None
+        new = new or secrets.token_hex(8)
+        if new != run:
+            write_run(self.path, new)
+        return new
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_lock": None}
+
+    def _save_model(self, path: Path) -> None:
+        """Save the model without the place where its buffer is: it can be loaded while others use that, or nobody."""
+        model: Any = self.model
+        options = model.replay_buffer_kwargs
+        model.replay_buffer_kwargs = {name: value for name, value in options.items() if name not in PLACE}
+        try:
+            model.save(path)
+        finally:
+            model.replay_buffer_kwargs = options
+
+    def _buffer(self) -> CompressedReplay:
+        buffer: Any = getattr(self.model, "replay_buffer", None)
+        if not isinstance(buffer, CompressedReplay):
+            raise StorageError(
+                f"{type(self).__name__} saves compressed replay buffers, and this model "
+                f"{'has none' if buffer is None else f'uses {type(buffer).__name__}'}; pass replay_buffer_class to "
+                "the model"
+            )
+        return buffer
+
+
+FRAMES_ARE_VISIBLE = holds(frames_are_visible)
+"""Whether the running calls of other threads can be inspected; else a failed training must close its callback."""
+
+#: The callback of this process that locked a folder last.
+_holders: weakref.WeakValueDictionary[Path, BufferCheckpointCallback] = weakref.WeakValueDictionary()
+
+
+def _is_learning(model: Any) -> bool:
+    """Return whether a thread of this process is in the ``learn`` of a model, ``True`` where that cannot be seen."""
+    if not FRAMES_ARE_VISIBLE:
+        return True
+    for innermost in sys._current_frames().values():
+        frame: FrameType | None = innermost
+        while frame is not None:
+            if frame.f_code.co_name == "learn" and frame.f_locals.get("self") is model:
+                return True
+            frame = frame.f_back
+    return False
+
+
+def _delete(folder: Path) -> None:
+    """Delete a checkpoint, of which no part is taken for a whole one meanwhile."""
+    doomed = folder.with_name(f"{folder.name.partition('.')[0]}.deleted.{UNFINISHED}")
+    _remove(doomed)
+    folder.rename(doomed)
+    _remove(doomed)
+
+
+def _delete_unfinished(path: Path) -> None:
+    """Delete what a killed process has left."""
+    for folder in path.iterdir():
+        if UNFINISHED_NAME.fullmatch(folder.name):
+            _remove(folder)
+
+
+def _remove(folder: Path) -> None:
+    if folder.is_symlink():
+        folder.unlink()
+    elif folder.exists():
+        shutil.rmtree(folder)

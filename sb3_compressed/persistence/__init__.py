@@ -1,0 +1,1 @@
+"""Saving, resuming, resizing and repairing replay buffers; :mod:`sb3_compressed.storage` does the input and output."""

@@ -1,0 +1,174 @@
+"""Repairing a stored buffer: damaged transitions are excluded, all others stay.
+
+SB3 samples every row of a full ring, so a damaged transition needs something in its place:
+
+- Hindsight replay samples from complete episodes only. An episode with a damaged step becomes two, one before and one
+  behind it, and the step is of none.
+- Elsewhere, the nearest undamaged transition of the same environment is copied there. It is sampled twice as often; no
+  undamaged one is lost and no false one is made. ``timeouts`` is set for it and the one before, which ends n-step
+  returns there and changes nothing else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sb3_compressed.persistence.buffer_state import is_observation
+from sb3_compressed.persistence.ring_resize import EPISODE_BEGINS, rows_by_age
+from sb3_compressed.storage.array_store import ArraySpec
+from sb3_compressed.storage.chunks import row_chunks
+from sb3_compressed.storage.damaged_store import DamagedStore
+from sb3_compressed.storage.metadata_schema import check_values
+from sb3_compressed.storage.verification import damaged_slots
+from sb3_compressed.warning import warn_user
+
+__all__ = ["RepairReport", "repair_store"]
+
+
+@dataclass(frozen=True)
+class RepairReport:
+    """What a repair found.
+
+    :param dropped: row and environment of each transition that was damaged, ``(n, 2)``, the oldest first
+    :param n_transitions: how many transitions the buffer had, damaged ones included
+    :param damages: a line for each damaged part, with file and byte
+    """
+
+    dropped: NDArray[np.int64]
+    n_transitions: int
+    damages: tuple[str, ...]
+
+    def __str__(self) -> str:
+        n_kept = self.n_transitions - len(self.dropped)
+        more = f" and {len(self.damages) - 3:,} more" if self.damages[3:] else ""
+        return (
+            f"{len(self.dropped):,} of {self.n_transitions:,} transitions are damaged and excluded, {n_kept:,} are "
+            f"kept; damaged: {'; '.join(self.damages[:3])}{more}"
+        )
+
+
+def repair_store(store: DamagedStore) -> RepairReport:
+    """Exclude the damaged transitions of a buffer from its arrays, in memory; warn if there are any.
+
+    :return: what was excluded
+    """
+    if not store.damages and store.about:
+        check_values(store.values, store.n_ring_rows, f"{store.log.folder}: its values make no sense")
+        store.check_claims()
+    rewards, values = store.arrays.get("rewards"), store.values
+    if rewards is None:  # no save was completed
+        return RepairReport(np.zeros((0, 2), np.int64), 0, tuple(store.damages))
+    is_damaged = _damaged_transitions(store)
+    by_age = rows_by_age(int(values.get("pos", 0)), len(rewards), full=bool(values.get("full", False)))
+    n_none = 0
+    if not _has_next(store) and values.get("full"):  # the row to be written next has an observation and no transition
+        by_age, n_none = by_age[1:], 1
+    ages, envs = np.nonzero(is_damaged[by_age])
+    report = RepairReport(
+        dropped=np.stack([by_age[ages], envs], axis=1).astype(np.int64),
+        n_transitions=is_damaged[by_age].size,
+        damages=tuple(dict.fromkeys(store.damages)),
+    )
+    if len(report.dropped):
+        if n_none:
+            is_damaged[int(values["pos"])] = True
+            by_age = np.append(int(values["pos"]), by_age)
+        if not _has_next(store):
+            _add_next_observations(store)
+        if "ep_length" in store.arrays:
+            _split_episodes(store.arrays, is_damaged, by_age, int(values["pos"]))
+        else:
+            _replace(store.arrays, is_damaged, by_age, values)
+    if report.damages:
+        warn_user(f"{store.log.folder}: {report}")
+    return report
+
+
+def _damaged_transitions(store: DamagedStore) -> NDArray[np.bool_]:
+    """Return which transitions something is missing of, ``(n_rows, n_envs)``; slots that cannot be read are emptied."""
+    arrays = store.arrays
+    is_damaged = np.repeat(store.lost_rows[:, np.newaxis], arrays["rewards"].shape[1], axis=1)
+    for name, plan in store.plans.items():
+        if plan.is_table:
+            found = damaged_slots(store, name)
+            store.damages += found.values()
+            for rows in row_chunks(arrays[name]) if found else ():
+                is_lost = np.isin(arrays[name][rows], list(found))
+                arrays[name][rows][is_lost] = 0
+                is_damaged[rows] |= is_lost
+        if not _has_next(store) and is_observation(name):  # and, of the row before, next observations
+            missing = arrays[name] == 0 if plan.is_table else store.lost_rows[:, np.newaxis]
+            is_damaged |= np.roll(missing, -1, axis=0)
+    return is_damaged
+
+
+def _has_next(store: DamagedStore) -> bool:
+    return any(name.startswith("next_observations") for name in store.arrays)
+
+
+def _add_next_observations(store: DamagedStore) -> None:
+    """Keep next observations, where SB3 takes them from the row behind, which may be damaged."""
+    plans: dict[str, ArraySpec] = {}
+    arrays: dict[str, Any] = {}
+    for name, array in store.arrays.items():
+        plans[name], arrays[name] = store.plans[name], array
+        if is_observation(name):
+            plans[f"next_{name}"], arrays[f"next_{name}"] = store.plans[name], np.roll(array, -1, axis=0)
+    arguments = {**store.about["arguments"], "optimize_memory_usage": False}
+    store.replace_arrays({**store.about, "arguments": arguments}, plans, arrays)
+
+
+def _split_episodes(arrays: dict[str, Any], is_damaged: NDArray[np.bool_], by_age: NDArray[np.int64], pos: int) -> None:
+    """Let the episodes of hindsight replay end before damaged steps and begin behind them.
+
+    What a commit that is damaged said of an episode is found again: its steps are those that begin where it begins.
+    """
+    start, length, current = arrays["ep_start"], arrays["ep_length"], arrays[EPISODE_BEGINS]
+    n_rows = len(start)
+    for env in range(start.shape[1]):
+        is_whole, begins = ~is_damaged[by_age, env], start[by_age, env].copy()
+        had_length = length[by_age, env] > 0
+        # Rows that are of no episode begin with themselves.
+        start[by_age[~is_whole], env] = by_age[~is_whole]
+        length[by_age[~is_whole], env] = 0
+        current[env] = pos
+        edges = np.flatnonzero((np.diff(begins) != 0) | (np.diff(is_whole.astype(np.int8)) != 0)) + 1
+        for ages in np.split(np.arange(len(by_age)), edges):
+            if not len(ages) or not is_whole[ages[0]]:
+                continue
+            rows = by_age[ages]
+            is_oldest, begin = ages[0] == 0, int(begins[ages[0]])
+            is_newest = ages[-1] == len(by_age) - 1
+            was_excluded = len(rows) == 1 and begin == rows[0] and not had_length[ages[0]]
+            start[rows, env], length[rows, env] = rows[0], len(rows)
+            if is_newest and not arrays["dones"][rows[-1], env]:  # it goes on
+                current[env], length[rows, env] = rows[0], 0
+            elif (is_oldest and len(by_age) == n_rows and begin != rows[0]) or was_excluded:
+                start[rows, env], length[rows, env] = begin, 0  # its beginning was overwritten, or an earlier repair
+
+
+def _replace(
+    arrays: dict[str, Any], is_damaged: NDArray[np.bool_], by_age: NDArray[np.int64], values: dict[str, Any]
+) -> None:
+    """Copy the nearest undamaged transitions to the places of damaged ones."""
+    is_whole = ~is_damaged[by_age]
+    if not is_whole.any():
+        values.update(pos=0, full=False)
+        return
+    rings = [array for array in arrays.values() if array.shape[:2] == is_damaged.shape]
+    spare_env = int(is_whole.any(axis=0).argmax())
+    for env in range(is_damaged.shape[1]):
+        source_env = env if is_whole[:, env].any() else spare_env
+        whole, damaged = np.flatnonzero(is_whole[:, source_env]), np.flatnonzero(~is_whole[:, env])
+        behind = np.searchsorted(whole, damaged)
+        before, after = whole[np.maximum(behind - 1, 0)], whole[np.minimum(behind, len(whole) - 1)]
+        nearest = np.where(np.abs(damaged - before) <= np.abs(after - damaged), before, after)
+        for array in rings:
+            array[by_age[damaged], env] = array[by_age[nearest], source_env]
+        # Sequences of steps end with a transition that was replaced, and with the one before it.
+        ends = by_age[np.unique(np.concatenate([damaged, damaged[damaged > 0] - 1]))]
+        arrays["timeouts"][ends, env] = np.where(arrays["dones"][ends, env] == 0, 1, arrays["timeouts"][ends, env])

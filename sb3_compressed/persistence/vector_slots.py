@@ -1,0 +1,58 @@
+"""Plain arrays of observations as slots: vectors are uncompressed payloads on disk, whatever they are in memory."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sb3_compressed.arrays.frame_layout import FrameLayout
+from sb3_compressed.arrays.slots import SlotCoder
+from sb3_compressed.codecs import get_codec
+
+__all__ = ["VectorSlots", "are_slots"]
+
+#: Smaller items take less in an array than the address of a slot does.
+MIN_STORED_NBYTES = 32
+
+
+def are_slots(array: Any) -> bool:
+    """Return whether a plain array of observations ``(rows, n_envs, *item_shape)`` is stored as slots."""
+    nbytes: int = math.prod(array.shape[2:]) * array.dtype.itemsize
+    return nbytes >= MIN_STORED_NBYTES
+
+
+class VectorSlots:
+    """The slots that a plain array would have if it were an array of compressed observations with the codec ``none``.
+
+    :param array: observations ``(rows, n_envs, *item_shape)``, an ndarray or what looks like one
+    """
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+        self._item = np.dtype((np.void, math.prod(array.shape[2:]) * array.dtype.itemsize))
+
+    def slots_at(self, rows: NDArray[np.int64], known: dict[bytes, bytes]) -> NDArray[Any]:
+        """Return slots ``(len(rows), n_envs)``.
+
+        :param known: items that are known already, each by itself; equal ones become the same object
+        """
+        values = np.ascontiguousarray(self.array[rows])
+        items: Any = values.reshape(-1).view(self._item).tolist()
+        slots = np.empty(len(items), dtype=object)
+        slots[:] = [known.setdefault(item, item) for item in items]
+        return slots.reshape(values.shape[:2])
+
+    def put_slots(self, rows: Any, slots: NDArray[Any], layout: FrameLayout | None) -> None:
+        """Write slots as :meth:`slots_at` returns them, or as a buffer in a folder wrote them, which may share frames.
+
+        :param slots: ``(n_rows, n_envs)``; unwritten ones are zeros
+        :param layout: how items were cut into frames there
+        :raises CorruptPayload: if one is damaged
+        """
+        shape = self.array.shape[2:]
+        items = np.empty((slots.size, *shape), dtype=self.array.dtype)
+        SlotCoder(shape, items.dtype, get_codec("none"), layout).decode_into(slots.reshape(-1), items)
+        self.array[rows] = items.reshape(*slots.shape, *shape)

@@ -1,0 +1,70 @@
+"""Old names of modules and classes, so that models, pickles and code of earlier versions keep working.
+
+Pickles contain the module and the name of each class. A finder at the end of ``sys.meta_path``, which costs nothing as
+long as all modules exist, resolves modules by the names they had before.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+__all__ = ["install"]
+
+#: New names of modules, without the name of the package.
+MODULES = {
+    "arrays.batch_memory": "arrays.batch_pool",
+    "arrays.frames": "arrays.frame_layout",
+    "arrays.sharing": "arrays.frame_dedup",
+    "arrays.teacher": "arrays.codec_training",
+    "buffers.mixin": "buffers.base",
+    "buffers.plan": "buffers.compression_plan",
+    "buffers.loading": "persistence.loading",
+    "buffers.persistent": "persistence.persistent",
+    "buffers.statistics": "buffers.memory_statistics",
+    "callbacks.checkpoint": "callbacks.checkpoint_callback",
+    "callbacks.stats": "callbacks.stats_callback",
+}
+
+#: New names of classes and functions.
+NAMES = {
+    "ArrayPlan": "CompressionPlan",
+    "BatchMemory": "BatchPool",
+    "FrameSharing": "FrameDeduplicator",
+    "KnownRow": "PreviousRow",
+    "LayoutSearch": "FrameStackDetector",
+    "LearningCodec": "TrainableCodec",
+    "Teacher": "CodecTrainer",
+}
+
+
+class RenamedModuleFinder(MetaPathFinder, Loader):
+    """Imports modules by their old names."""
+
+    def find_spec(self, fullname: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        """Return a spec for a module that was renamed."""
+        package, _, name = fullname.partition(".")
+        return ModuleSpec(fullname, self) if package == __package__ and name in MODULES else None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        """Return ``None`` for an ordinary, empty module."""
+        return None
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Look up everything in the module of the new name."""
+        renamed = import_module(f"{__package__}.{MODULES[module.__name__.partition('.')[2]]}")
+
+        def get(name: str) -> Any:
+            return getattr(renamed, NAMES.get(name, name))
+
+        vars(module)["__getattr__"] = get
+
+
+def install() -> None:
+    """Install the finder, once."""
+    if not any(isinstance(finder, RenamedModuleFinder) for finder in sys.meta_path):
+        sys.meta_path.append(RenamedModuleFinder())

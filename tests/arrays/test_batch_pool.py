@@ -1,0 +1,152 @@
+"""Memory of batches is used again when nobody refers to it any more, and never before."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import pickle
+import sys
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+import torch as th
+from numpy.typing import NDArray
+from programs import run
+
+from sb3_compressed.arrays.batch_pool import REFERENCES_ARE_COUNTED, BatchPool
+
+SHAPE = (64, 84, 84)
+BYTE = np.dtype(np.uint8)
+
+needs_counts = pytest.mark.skipif(not REFERENCES_ARE_COUNTED, reason="no memory is used again: the probe failed")
+
+
+@needs_counts
+def test_memory_comes_back_with_the_last_tensor_on_it() -> None:
+    memory = BatchPool()
+    tensor = th.as_tensor(memory.empty(SHAPE, BYTE))
+    place = tensor.data_ptr()
+    part = tensor[3:].numpy()[1]
+    del tensor
+    gc.collect()
+    other = memory.empty(SHAPE, BYTE)
+    assert other.ctypes.data != place
+    part[:] = 7
+    other[:] = 1
+    assert (part == 7).all()
+    del part, other
+    assert memory.empty(SHAPE, BYTE).ctypes.data == place or memory.empty(SHAPE, BYTE).ctypes.data == place
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32, np.float64, np.bool_])
+@pytest.mark.parametrize("shape", [(0,), (3,), (40, 84, 84), (2, 300, 301)])
+def test_arrays_are_as_those_of_numpy(shape: tuple[int, ...], dtype: type) -> None:
+    array = BatchPool().empty(shape, np.dtype(dtype))
+    usual: NDArray[Any] = np.empty(shape, dtype)
+    assert (array.shape, array.dtype, array.strides) == (usual.shape, usual.dtype, usual.strides)
+    assert array.flags.writeable
+    assert array.flags.c_contiguous
+    array[...] = 1
+    assert array.sum() == array.size
+
+
+@needs_counts
+def test_what_two_batches_did_not_use_is_not_kept() -> None:
+    memory = BatchPool()
+    for n_arrays in (2, 5, 2, 2, 2):
+        memory.begin_batch()
+        arrays = [memory.empty(SHAPE, BYTE) for _ in range(n_arrays)]
+        del arrays
+    assert memory.nbytes == 2 * np.prod(SHAPE)
+    small = memory.empty((2, 300, 300), BYTE)
+    assert memory.nbytes == 2 * np.prod(SHAPE) + small.nbytes, "it does not hold the memory of a large one"
+
+
+@needs_counts
+def test_two_batches_take_turns_where_the_one_before_still_has_a_name() -> None:
+    memory = BatchPool()
+    places = set()
+    batch = None
+    for _ in range(10):
+        memory.begin_batch()
+        batch = [th.from_numpy(memory.empty(SHAPE, BYTE)) for _ in range(2)]
+        places |= {tensor.data_ptr() for tensor in batch}
+    assert len(places) == 4
+    assert batch is not None
+
+
+@needs_counts
+def test_copies_and_pickles_have_memory_of_their_own() -> None:
+    memory = BatchPool()
+    place = memory.empty(SHAPE, BYTE).ctypes.data
+    for other in (pickle.loads(pickle.dumps(memory)), copy.deepcopy(memory)):
+        assert other.empty(SHAPE, BYTE).ctypes.data != place
+
+
+def test_threads_never_get_the_same_memory() -> None:
+    memory = BatchPool()
+    wrong: list[int] = []
+
+    def use(number: int) -> None:
+        for _ in range(300):
+            array = memory.empty((2, 300, 300), BYTE)
+            array[...] = number
+            if not (array == number).all():
+                wrong.append(number)
+
+    threads = [threading.Thread(target=use, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+@needs_counts
+def test_no_more_is_kept_than_the_bound() -> None:
+    memory = BatchPool()
+    memory.MAX_NBYTES = 10 * int(np.prod(SHAPE))
+    arrays: list[NDArray[Any]] = []
+    for n_arrays in (1, 8, 30, 3, 30, 1):
+        memory.begin_batch()
+        arrays = [memory.empty(SHAPE, BYTE) for _ in range(n_arrays)]
+        assert 0 < memory.nbytes <= memory.MAX_NBYTES
+    memory.begin_batch()
+    large = memory.empty((11, *SHAPE), BYTE)
+    assert memory.nbytes <= memory.MAX_NBYTES
+    before = memory.nbytes
+    del arrays, large
+    place = memory.empty(SHAPE, BYTE).ctypes.data
+    assert memory.nbytes == before, "what is kept is still used again"
+    assert memory.empty(SHAPE, BYTE).ctypes.data == place
+
+
+def test_the_memory_of_a_large_batch_is_freed_with_it() -> None:
+    if not sys.platform.startswith("linux"):
+        pytest.skip("only Linux tells the memory of a process in /proc")
+    code = """
+from memory import memory_of_process, with_one_episode
+from sb3_compressed import buffer_statistics
+from sb3_compressed.arrays.batch_pool import REFERENCES_ARE_COUNTED, BatchPool
+buffer = with_one_episode(1000, num_threads=1)
+for _ in range(3):
+    buffer.sample(32)
+assert (0 < buffer_statistics(buffer).batch_memory_nbytes < 10e6) == REFERENCES_ARE_COUNTED
+before = memory_of_process("VmRSS")
+batch = buffer.sample(10_000)
+taken = memory_of_process("VmRSS") - before
+assert taken > 500e6, taken
+del batch
+left = memory_of_process("VmRSS") - before
+assert left < 30e6, left
+for _ in range(5):
+    batch = buffer.sample(1024)
+assert (50e6 < buffer_statistics(buffer).batch_memory_nbytes <= BatchPool.MAX_NBYTES) == REFERENCES_ARE_COUNTED
+before = memory_of_process("VmRSS")
+batch = buffer.sample(10_000)
+del batch
+assert memory_of_process("VmRSS") - before < 30e6
+"""
+    run(code)

@@ -1,0 +1,80 @@
+"""What slots take, counted in runs of rows: exact for few, near the exact numbers for many, and never slow."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from support import Transition
+
+from sb3_compressed import CompressedArray
+from sb3_compressed.arrays.memory import slots_nbytes
+from sb3_compressed.arrays.memory_estimate import survey
+
+ROWS = 300
+
+
+def filled(transitions: list[Transition], codec: str, rows: int = ROWS) -> list[CompressedArray]:
+    """Return arrays of observations and next ones with all transitions written around the ring."""
+    first = transitions[0].obs
+    observations = CompressedArray((rows, *first.shape), first.dtype, codec)
+    arrays = [observations, observations.empty_like()]
+    for step, transition in enumerate(transitions):
+        rows_of_slots = observations.encode_rows(transition.obs, transition.next_obs)
+        for array, row in zip(arrays, rows_of_slots, strict=True):
+            array[step % rows] = row
+    return arrays
+
+
+def exact_payloads(arrays: list[CompressedArray]) -> tuple[int, int, int]:
+    """Return bytes of payloads, how many there are, and how many references to them."""
+    slots = [slot for array in arrays for slot in array.slots.ravel() if slot is not None]
+    parts = [part for slot in slots for part in (slot if isinstance(slot, tuple) else (slot,))]
+    payloads = [part for part in parts if isinstance(part, bytes)]
+    distinct = {id(payload): len(payload) for payload in payloads}
+    return sum(distinct.values()), len(distinct), len(payloads)
+
+
+@pytest.mark.parametrize("codec", ["auto", "zstd3", "zstd-dict", "none"])
+@pytest.mark.parametrize("rows", [ROWS, 1000], ids=["around the ring", "not full"])
+def test_few_slots_are_counted_exactly(stream: Any, codec: str, rows: int) -> None:
+    transitions = stream[3]
+    arrays = filled(transitions, codec, rows)
+    begin = len(transitions) % rows if len(transitions) > rows else 0
+    found = survey(arrays, begin, min(len(transitions), rows), max_slots=10**9)
+    assert found.nbytes == slots_nbytes(*[array.slots for array in arrays])
+    assert (found.payload_nbytes, found.n_payloads, found.n_frames) == exact_payloads(arrays)
+    assert found.n_payloads < 0.2 * found.n_frames, "stacks and next observations are shared"
+
+
+@pytest.mark.parametrize("codec", ["auto", "zstd3"])
+def test_some_stand_for_all(stream: Any, codec: str) -> None:
+    arrays = filled(stream[3], codec)
+    found = survey(arrays, len(stream[3]) % ROWS, ROWS, max_slots=ROWS * 2)  # a quarter of them
+    payload_nbytes, n_payloads, n_frames = exact_payloads(arrays)
+    assert found.nbytes == pytest.approx(slots_nbytes(*[array.slots for array in arrays]), rel=0.2)
+    assert found.payload_nbytes == pytest.approx(payload_nbytes, rel=0.2)
+    assert found.n_payloads / found.n_frames == pytest.approx(n_payloads / n_frames, rel=0.2)
+
+
+def test_the_cost_does_not_grow_with_the_array(stream: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    arrays = filled(stream[3], "zstd3")
+    looked_at: list[int] = []
+    load_slots = CompressedArray.load_slots
+
+    def counted(array: CompressedArray, slots: Any) -> Any:
+        looked_at.append(slots.size)
+        return load_slots(array, slots)
+
+    monkeypatch.setattr(CompressedArray, "load_slots", counted)
+    for rows in (100, 200, 300):
+        looked_at.clear()
+        survey(arrays, 0, rows, max_slots=256)
+        assert sum(looked_at) <= 2 * 256
+
+
+def test_nothing_written_takes_nothing() -> None:
+    arrays = [CompressedArray((10, 2, 4, 84, 84), np.uint8)]
+    found = survey(arrays, 0, 0)
+    assert (found.nbytes, found.payload_nbytes, found.n_frames, found.n_payloads) == (0, 0, 0, 0)

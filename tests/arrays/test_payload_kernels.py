@@ -1,0 +1,103 @@
+"""Slots are read by a kernel as they are read by Python, whatever is in them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from programs import run
+
+from sb3_compressed.arrays import payload_batch, payload_kernels
+from sb3_compressed.arrays.payload_batch import gather, gather_in_python
+from sb3_compressed.codecs.delta import Delta
+from sb3_compressed.probes import FORCE_FALLBACKS
+
+
+def object_array(values: list[Any]) -> np.ndarray[Any, Any]:
+    return np.fromiter(values, dtype=object, count=len(values))
+
+
+needs_layout = pytest.mark.skipif(not payload_kernels.LAYOUT_IS_KNOWN, reason="Python reads slots: the probe failed")
+
+
+@pytest.mark.skipif(FORCE_FALLBACKS, reason="all probes are forced to fail")
+def test_this_interpreter_is_known() -> None:
+    assert payload_kernels.LAYOUT_IS_KNOWN, "CPython lays tuples and bytes out as expected; else reading is slow"
+
+
+@needs_layout
+@pytest.mark.parametrize("n_frames", [1, 2, 4])
+def test_kernel_and_python_find_the_same(n_frames: int) -> None:
+    rng = np.random.default_rng(n_frames)
+    codecs = [Delta(level) for level in range(1, 20)]
+    made = []
+    for _ in range(300):
+        parts: list[Any] = [codecs[rng.integers(len(codecs))]]
+        for _ in range(n_frames):
+            if len(parts) > 1 and rng.random() < 0.3:
+                parts.append(codecs[rng.integers(len(codecs))])
+            parts.append(rng.bytes(int(rng.integers(0, 300))))
+        made.append(tuple(parts))
+    array = object_array(made)
+    found = gather(array, n_frames)
+    assert found is not None
+    expected = gather_in_python(array, codecs[0], n_frames)
+    assert list(found.payloads) == list(expected.payloads)
+    assert [found.codecs[i] for i in found.payloads.writers] == [expected.codecs[i] for i in expected.payloads.writers]
+    assert [found.payloads[i] for i in (0, -1)] == [expected.payloads[i] for i in (0, -1)]
+    assert list(found.payloads[5:9]) == list(expected.payloads[5:9])
+
+
+CODEC = Delta()
+
+
+@needs_layout
+@pytest.mark.parametrize(
+    "slot",
+    [
+        None,
+        b"whole",
+        (),
+        (CODEC,),
+        (CODEC, b"1"),
+        (CODEC, b"1", b"2", b"3"),
+        (b"1", CODEC, b"2"),
+        (b"1", b"2"),
+        (CODEC, CODEC, b"1"),
+        [CODEC, b"1", b"2"],
+    ],
+)
+def test_other_slots_are_left_to_python(slot: Any) -> None:
+    good = (CODEC, b"1", b"2")
+    assert gather(object_array([good, good]), 2) is not None
+    for many in ([slot, good], [good, slot]):
+        assert gather(object_array(many), 2) is None
+
+
+@needs_layout
+def test_more_codecs_than_there_is_room_for_are_left_to_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    array = object_array([(Delta(1), b"1"), (Delta(2), b"2"), (Delta(1), b"3")])
+    monkeypatch.setattr(payload_batch, "MAX_CODECS", 3)
+    assert gather(array, 1) is not None
+    monkeypatch.setattr(payload_batch, "MAX_CODECS", 2)
+    assert gather(array, 1) is None
+
+
+def test_an_unknown_interpreter_reads_slots_in_python(tmp_path: Any) -> None:
+    code = """
+import numpy as np
+from sb3_compressed.arrays import payload_kernels
+payload_kernels.LAYOUT_IS_KNOWN = False
+from sb3_compressed import CompressedArray
+array = CompressedArray((200, 2, 4, 40, 40), np.uint8, frame_stack=4)
+plain = np.zeros(array.shape, np.uint8)
+rng = np.random.default_rng(0)
+for row in range(200):
+    plain[row, :, :3] = plain[row - 1, :, 1:]
+    plain[row, :, 3] = rng.integers(0, 2, (2, 40, 40))
+    array[row] = plain[row]
+assert len(array.codec.references) > 0
+np.testing.assert_array_equal(np.asarray(array), plain)
+"""
+    run(code)

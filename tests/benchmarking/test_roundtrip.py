@@ -1,0 +1,98 @@
+"""The check of what a buffer returns finds what is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from sb3_compressed.benchmarking.adapters import Batch, Setup
+from sb3_compressed.benchmarking.frame_recording import Step
+from sb3_compressed.benchmarking.roundtrip import check_replay, check_rollout
+from sb3_compressed.benchmarking.sb3_adapters import make_replay, make_rollout
+
+N_ENVS, ROWS = 2, 40
+SETUP = Setup(ROWS * N_ENVS, spaces.Box(0, 255, (2, 8, 8), np.uint8), spaces.Discrete(3), N_ENVS)
+
+
+def steps() -> Iterator[Step]:
+    rng = np.random.default_rng(0)
+    obs = rng.integers(0, 256, (N_ENVS, 2, 8, 8), np.uint8)
+    for i in range(4 * ROWS):
+        next_obs = rng.integers(0, 256, obs.shape, np.uint8)
+        serial = np.arange(i * N_ENVS, (i + 1) * N_ENVS, dtype=np.float32)
+        yield Step(obs, next_obs, np.zeros(N_ENVS, np.int64), serial, serial % 7 == 0, [{}] * N_ENVS)
+        obs = next_obs
+
+
+DICTS = replace(SETUP, observation_space=spaces.Dict({"a": SETUP.observation_space, "b": spaces.Box(0, 255, (3,))}))
+
+
+def dict_steps() -> Iterator[Step]:
+    for step in steps():
+        both = [{"a": obs, "b": obs[:, 0, 0, :3].astype(np.float32)} for obs in (step.obs, step.next_obs)]
+        yield replace(step, obs=both[0], next_obs=both[1])
+
+
+@pytest.mark.parametrize("name", ["SB3", "auto", "none"])
+def test_buffers_return_the_dicts_that_were_added(name: str) -> None:
+    replay, rollout = make_replay(name, DICTS), make_rollout(name, DICTS)
+    assert check_replay(replay, dict_steps(), ROWS) == ""
+    assert check_rollout(rollout, dict_steps(), ROWS) == ""
+    of_sb3 = 2 * ROWS * N_ENVS * (2 * 8 * 8 + 3 * 4)
+    if name == "SB3":
+        assert of_sb3 < replay.nbytes() < 1.5 * of_sb3
+    else:
+        assert replay.nbytes() > ROWS * N_ENVS * 3 * 4
+    assert (replay.reserved_nbytes() > 0) == (name == "none"), "which auto is not for so few pixels"
+
+
+def test_a_wrong_part_of_a_dict_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    replay = make_replay("SB3", DICTS)
+    read = replay.read
+
+    def read_damaged(batch: Any) -> Batch:
+        taken = read(batch)
+        taken.next_obs["b"][3, 1] += 1
+        return taken
+
+    monkeypatch.setattr(replay, "read", read_damaged)
+    assert "1 next observations" in check_replay(replay, dict_steps(), ROWS)
+
+
+def flip(name: str) -> Callable[[Batch], None]:
+    def damage(batch: Batch) -> None:
+        getattr(batch, name)[3, 0, 5, 5] ^= 1
+
+    return damage
+
+
+def rename(batch: Batch) -> None:
+    batch.serial[0] = 1e6
+
+
+@pytest.mark.parametrize("name", ["SB3", "auto", "zstd3", "none"])
+def test_buffers_return_what_was_added(name: str) -> None:
+    assert check_replay(make_replay(name, SETUP), steps(), ROWS) == ""
+    assert check_rollout(make_rollout(name, SETUP), steps(), ROWS) == ""
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [(flip("obs"), "1 observations of"), (flip("next_obs"), "1 next observations"), (rename, "1 unknown of")],
+)
+def test_what_is_wrong_is_said(damage: Callable[[Batch], None], said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    replay = make_replay("SB3", SETUP)
+    read = replay.read
+
+    def read_damaged(batch: Any) -> Batch:
+        taken = read(batch)
+        damage(taken)
+        return taken
+
+    monkeypatch.setattr(replay, "read", read_damaged)
+    assert said in check_replay(replay, steps(), ROWS)

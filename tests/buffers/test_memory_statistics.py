@@ -1,0 +1,119 @@
+"""Statistics of buffers are what the buffers' own exact counts say, for every kind of buffer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import Stream
+from stable_baselines3.common.buffers import ReplayBuffer
+
+from sb3_compressed import (
+    CompressedDictReplayBuffer,
+    CompressedReplayBuffer,
+    CompressedRolloutBuffer,
+    buffer_statistics,
+)
+from sb3_compressed.storage.array_store import ArrayStore
+
+SIZE = 300  # rows, less than are recorded
+
+
+def replay(stream: Stream, n_steps: int | None = None, cls: Any = CompressedReplayBuffer, **options: Any) -> Any:
+    observation_space, action_space, n_envs, transitions = stream
+    buffer = cls(SIZE * n_envs, observation_space, action_space, "cpu", n_envs=n_envs, **options)
+    for transition in transitions[:n_steps]:
+        transition.add_to(buffer)
+    return buffer
+
+
+def others_nbytes(buffer: Any) -> int:
+    return sum(getattr(buffer, name).nbytes for name in ("actions", "rewards", "dones", "timeouts"))
+
+
+@pytest.mark.parametrize("n_steps", [100, 340])
+@pytest.mark.parametrize("options", [{}, {"optimize_memory_usage": True, "handle_timeout_termination": False}])
+def test_images_in_memory(stream: Stream, n_steps: int, options: dict[str, Any]) -> None:
+    buffer = replay(stream, n_steps, **options)
+    rows = min(n_steps, SIZE)
+    found = buffer_statistics(buffer)
+    assert found.transitions == rows * 4
+    assert found.observations_nbytes == buffer.observations_nbytes
+    assert found.memory_nbytes == round(buffer.observations_nbytes + others_nbytes(buffer) * rows / SIZE)
+    assert found.raw_observations_nbytes == buffer.raw_observations_nbytes * rows // SIZE
+    assert found.compression_ratio == found.raw_observations_nbytes / buffer.observations_nbytes > 5
+    assert 0 < found.payload_nbytes < found.observations_nbytes
+    assert found.payload_nbytes_per_transition == found.payload_nbytes / found.transitions
+    # Of the four frames of an observation and the four of the next one, one is new.
+    assert found.shared_frames == pytest.approx(3 / 4 if options else 7 / 8, abs=0.05)
+
+
+def test_images_on_disk(stream: Stream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        ArrayStore, "MIN_SEGMENT_NBYTES", ArrayStore.SEGMENT_NBYTES
+    )  # each segment has payloads of its own
+    in_memory = buffer_statistics(replay(stream))
+    buffer = replay(stream, storage=tmp_path / "buffer")
+    found = buffer_statistics(buffer)
+    assert found.payload_nbytes == in_memory.payload_nbytes == found.observations_nbytes
+    assert (found.frames, found.stored_frames) == (in_memory.frames, in_memory.stored_frames)
+    references = 2 * 8 * found.transitions
+    assert found.memory_nbytes == references + others_nbytes(buffer)
+    buffer.close()
+
+
+@pytest.mark.parametrize("stream", ["cart"], indirect=True)
+def test_vectors_of_which_next_ones_are_kept_once(stream: Stream) -> None:
+    buffer = replay(stream, 200)
+    found = buffer_statistics(buffer)
+    assert found.transitions == 800
+    n_ends = sum(int(transition.done.sum()) for transition in stream[3][:200])
+    assert n_ends > 20
+    # Next observations are kept at episode ends and of the newest row; the last rows may not be compared yet.
+    assert 800 + n_ends - 50 < found.stored_frames <= 800 + n_ends + 4
+    assert found.payload_nbytes == found.stored_frames * 16
+    assert found.raw_observations_nbytes == 1600 * 16
+    assert 1.2 < found.compression_ratio < 2, "what is not compared yet takes much of so small a buffer"
+
+
+@pytest.mark.parametrize("stream", ["discrete"], indirect=True)
+def test_what_is_not_compressed_shares_nothing(stream: Stream) -> None:
+    found = buffer_statistics(replay(stream))
+    assert found.shared_frames == 0
+    assert found.compression_ratio == 1
+
+
+@pytest.mark.parametrize("stream", ["console"], indirect=True)
+def test_dicts_are_counted_key_by_key(stream: Stream) -> None:
+    buffer = replay(stream, cls=CompressedDictReplayBuffer)
+    found = buffer_statistics(buffer)
+    assert found.transitions == SIZE * 2
+    assert found.observations_nbytes == pytest.approx(buffer.observations_nbytes, rel=1e-6)
+    assert found.frames == 3 * 2 * found.transitions
+    assert 0 < found.shared_frames < 0.6
+
+
+def test_rollouts(stream: Stream) -> None:
+    observation_space, action_space, n_envs, transitions = stream
+    buffer = CompressedRolloutBuffer(64, observation_space, action_space, "cpu", n_envs=n_envs)
+    rng = np.random.default_rng(0)
+    for transition in transitions[:64]:
+        transition.add_to_rollout(buffer, np.zeros(n_envs), rng)
+    found = buffer_statistics(buffer)
+    assert found.transitions == 64 * 4
+    assert found.observations_nbytes == buffer.observations_nbytes
+    assert found.memory_nbytes > found.observations_nbytes
+    assert found.shared_frames == pytest.approx(3 / 4, abs=0.05)
+
+
+def test_empty_buffers_have_statistics(stream: Stream) -> None:
+    found = buffer_statistics(replay(stream, 0))
+    assert (found.transitions, found.frames, found.payload_nbytes) == (0, 0, 0)
+    assert (found.compression_ratio, found.shared_frames, found.payload_nbytes_per_transition) == (1, 0, 0)
+
+
+def test_a_plain_buffer_is_an_error(stream: Stream) -> None:
+    with pytest.raises(TypeError, match="of compressed buffers, got a ReplayBuffer"):
+        buffer_statistics(replay(stream, 0, cls=ReplayBuffer))

@@ -1,0 +1,309 @@
+"""Repairing: every transition that is not damaged stays, bit for bit, and exactly the damaged ones are reported."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import writer
+from conftest import recorded
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.envs import BitFlippingEnv
+
+from sb3_compressed import (
+    CompressedDictReplayBuffer,
+    CompressedHerReplayBuffer,
+    CompressedNStepReplayBuffer,
+    CompressedReplayBuffer,
+    CorruptPayload,
+    CorruptStorage,
+    StorageError,
+    load_checkpoint,
+    verify,
+)
+from sb3_compressed.storage.array_store import ArrayStore
+from sb3_compressed.storage.log_slot_kernels import PAYLOAD_HEADER, SLOT_HEADER
+from sb3_compressed.storage.segment import Segment
+
+Place = tuple[int, int]
+
+
+@pytest.fixture(autouse=True)
+def many_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let buffers of some kilobytes have many files."""
+    monkeypatch.setattr(ArrayStore, "SEGMENT_NBYTES", 30_000)
+    monkeypatch.setattr(ArrayStore, "MIN_SEGMENT_NBYTES", 30_000)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Return the folder of a ring in its second lap."""
+    buffer = writer.new_buffer(storage=tmp_path / "buffer")
+    for number in range(1, 100):
+        writer.add_step(buffer, number)
+    buffer.close()
+    return tmp_path / "buffer"
+
+
+def transitions(buffer: Any) -> dict[Place, tuple[bytes, ...]]:
+    """Return the content of each transition in a buffer by row and environment."""
+    rows = range(buffer.buffer_size if buffer.full else buffer.pos)
+    is_dict = isinstance(buffer.observations, dict)
+    parts: list[Any] = []
+    for name in ("observations", "next_observations"):
+        value = getattr(buffer, name, None)
+        if value is None:
+            continue
+        parts += [np.asarray(each) for each in (value.values() if is_dict else [value])]
+    if getattr(buffer, "next_observations", None) is None:
+        parts.append(np.roll(parts[0], -1, axis=0))
+    parts += [buffer.actions, buffer.rewards, buffer.dones]
+    return {
+        (row, env): tuple(part[row, env].tobytes() for part in parts) for row in rows for env in range(buffer.n_envs)
+    }
+
+
+def hold_that_others_are_kept(repaired: Any, before: dict[Place, tuple[bytes, ...]]) -> set[Place]:
+    """Hold that all transitions but the reported ones are as before; return those."""
+    dropped = {(int(row), int(env)) for row, env in repaired.repair_report.dropped}
+    after = transitions(repaired)
+    assert after.keys() == before.keys()
+    assert all(after[place] == before[place] for place in before if place not in dropped)
+    assert repaired.repair_report.n_transitions == len(before)
+    if not hasattr(repaired, "ep_length"):
+        kept = {before[place] for place in before if place not in dropped}
+        for place in dropped:
+            assert after[place] in kept, "there is no transition that never was"
+            assert repaired.dones[place] or repaired.timeouts[place], "and n-step returns end there"
+    return dropped
+
+
+def spans_of_transitions(folder: Path) -> dict[Place, list[tuple[str, int, int]]]:
+    """Return the bytes that each transition needs: slots and payloads, as file, first and last byte."""
+    store = ArrayStore.open(folder)
+    found: dict[Place, list[tuple[str, int, int]]] = {}
+    for name in ("observations", "next_observations"):
+        for place, address in np.ndenumerate(store.arrays[name]):
+            number, offset = int(address) >> 32, int(address) & 0xFFFFFFFF
+            data = (folder / f"{number:08}.log").read_bytes()
+            n = int.from_bytes(data[offset + 4 : offset + 8], "little")
+            spans = [(offset, SLOT_HEADER + 4 * n)]
+            for k in range(n):
+                at = offset + SLOT_HEADER + 4 * k
+                payload = int.from_bytes(data[at : at + 4], "little")
+                nbytes = int.from_bytes(data[payload + 4 : payload + 8], "little")
+                spans.append((payload, PAYLOAD_HEADER + nbytes))
+            spans = [(begin, begin + nbytes) for begin, nbytes in spans]
+            found.setdefault(place, []).extend((f"{number:08}.log", *span) for span in spans)
+    store.close()
+    return found
+
+
+def flip(path: Path, offset: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[offset] ^= 1 << offset % 8
+    path.write_bytes(content)
+
+
+WAYS: dict[str, Any] = {
+    "load": lambda folder: load_checkpoint(folder, repair=True, device="cpu"),
+    "resume": lambda folder: writer.new_buffer(storage=folder, resume=True, repair=True),
+}
+
+
+@pytest.mark.parametrize("n_flips", [1, 5])
+@pytest.mark.parametrize("way", WAYS)
+def test_exactly_the_transitions_of_damaged_payloads_are_dropped(way: str, n_flips: int, folder: Path) -> None:
+    before = transitions(load_checkpoint(folder, device="cpu"))
+    spans = spans_of_transitions(folder)
+    rng = random.Random(n_flips)
+    every = [span for of_place in spans.values() for span in of_place]
+    for trial in range(6):
+        damaged = Path(shutil.copytree(folder, folder.parent / f"damaged {trial}"))
+        hits = []
+        for _ in range(n_flips):
+            name, begin, end = rng.choice(every)
+            hits.append((name, rng.randrange(begin, end)))
+            flip(damaged / name, hits[-1][1])
+        expected = {
+            place
+            for place, of_place in spans.items()
+            if any(name == hit and begin <= at < end for name, begin, end in of_place for hit, at in hits)
+        }
+        with pytest.raises((CorruptPayload, CorruptStorage)):
+            transitions(load_checkpoint(damaged, device="cpu"))
+        with pytest.warns(UserWarning, match=f"{len(expected)} of 120 transitions are damaged and excluded"):
+            repaired = WAYS[way](damaged)
+        assert hold_that_others_are_kept(repaired, before) == expected
+        assert all(str(damaged) in line for line in repaired.repair_report.damages)
+        if way == "resume":
+            assert verify(damaged) == [], "what was damaged is gone"
+            for number in range(100, 130):
+                writer.add_step(repaired, number)
+            repaired.close()
+            assert verify(damaged) == []
+            again = load_checkpoint(damaged, device="cpu")
+            assert transitions(again) == transitions(repaired)
+
+
+def test_any_flipped_bit_costs_little(folder: Path) -> None:
+    """Of records, headers and snapshots, too: the state is put together from the commits that there are."""
+    before = transitions(load_checkpoint(folder, device="cpu"))
+    rng = random.Random(3)
+    n_most = 0
+    for _ in range(60):
+        damaged = folder.parent / "damaged"
+        shutil.rmtree(damaged, ignore_errors=True)
+        shutil.copytree(folder, damaged)
+        path = rng.choice(sorted(damaged.glob("*.log")))
+        flip(path, rng.randrange(path.stat().st_size))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            repaired = load_checkpoint(damaged, repair=True, device="cpu")
+        dropped = hold_that_others_are_kept(repaired, before)
+        n_most = max(n_most, len({row for row, _ in dropped}))
+    # A payload is one frame of four stacks, as observation and as next observation; a codec is what many slots need.
+    assert n_most < 40
+
+
+def test_a_missing_file_costs_what_is_in_it(folder: Path) -> None:
+    before = transitions(load_checkpoint(folder, device="cpu"))
+    spans = spans_of_transitions(folder)
+    for path in sorted(folder.glob("*.log")):
+        damaged = folder.parent / "damaged"
+        shutil.rmtree(damaged, ignore_errors=True)
+        shutil.copytree(folder, damaged)
+        (damaged / path.name).unlink()
+        expected = {place for place, of_place in spans.items() if any(name == path.name for name, _, _ in of_place)}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            repaired = load_checkpoint(damaged, repair=True, device="cpu")
+        assert hold_that_others_are_kept(repaired, before) == expected
+
+
+def test_nothing_is_dropped_where_nothing_is_damaged(folder: Path) -> None:
+    before = transitions(load_checkpoint(folder, device="cpu"))
+    loaded = load_checkpoint(folder, repair=True, device="cpu")  # a warning would fail this test
+    assert hold_that_others_are_kept(loaded, before) == set()
+    resumed = writer.new_buffer(storage=folder, resume=True, repair=True)
+    assert hold_that_others_are_kept(resumed, before) == set()
+    assert writer.hold_that_it_is_whole(resumed) == 99
+    assert load_checkpoint(folder, device="cpu").repair_report is None
+
+
+def test_a_repaired_buffer_can_be_saved_where_it_was(folder: Path) -> None:
+    buffer = load_checkpoint(folder, device="cpu")
+    buffer.save_checkpoint(folder.parent / "checkpoint")
+    path = max(folder.parent.joinpath("checkpoint").glob("*.log"), key=lambda path: path.stat().st_size)
+    flip(path, path.stat().st_size // 2)
+    with pytest.warns(UserWarning, match="damaged and excluded"):
+        repaired = load_checkpoint(path.parent, repair=True, device="cpu")
+    repaired.save_checkpoint(path.parent)
+    assert verify(path.parent) == []
+    assert transitions(load_checkpoint(path.parent, device="cpu")) == transitions(repaired)
+
+
+def test_a_folder_that_is_written_to_is_not_repaired(folder: Path) -> None:
+    buffer = writer.new_buffer(storage=folder, resume=True)
+    with pytest.raises(StorageError, match="is being written to"):
+        load_checkpoint(folder, repair=True)
+    buffer.close()
+    with pytest.raises(StorageError, match="repair=True is for resume=True"):
+        writer.new_buffer(storage=folder, repair=True, overwrite=True)
+    with pytest.raises(StorageError, match="cannot be followed and repaired at once"):
+        load_checkpoint(folder, repair=True, follow=True)
+
+
+ONE_ARRAY = {"optimize_memory_usage": True, "handle_timeout_termination": False}
+CLASSES: dict[str, tuple[str, Any, dict[str, Any]]] = {
+    "n-step": ("atari", CompressedNStepReplayBuffer, {"n_steps": 3}),
+    "dict": ("console", CompressedDictReplayBuffer, {}),
+    "vectors": ("pendulum", CompressedReplayBuffer, {}),
+    "one array": (
+        "atari",
+        CompressedReplayBuffer,
+        {"optimize_memory_usage": True, "handle_timeout_termination": False},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_every_class_is_repaired(name: str, tmp_path: Path) -> None:
+    stream_name, cls, options = CLASSES[name]
+    space, action_space, n_envs, steps = recorded(stream_name)
+    buffer = cls(50 * n_envs, space, action_space, "cpu", n_envs, storage=tmp_path / "buffer", **options)
+    for step in steps[:80]:
+        step.add_to(buffer)
+    buffer.close()
+    before = transitions(buffer)
+    rng = random.Random(4)
+    n_dropped = 0
+    for _ in range(10):
+        damaged = tmp_path / "damaged"
+        shutil.rmtree(damaged, ignore_errors=True)
+        shutil.copytree(tmp_path / "buffer", damaged)
+        path = rng.choice(sorted(damaged.glob("*.log")))
+        flip(path, rng.randrange(path.stat().st_size))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            repaired = load_checkpoint(damaged, repair=True, device="cpu")
+        if name == "one array" and len(repaired.repair_report.dropped):
+            # The row to be written next holds no transition.
+            before = {place: content for place, content in before.items() if place[0] != buffer.pos}
+            after = transitions(repaired)
+            dropped = {(int(row), int(env)) for row, env in repaired.repair_report.dropped}
+            assert all(after[place] == before[place] for place in before if place not in dropped)
+        elif name != "one array":
+            dropped = hold_that_others_are_kept(repaired, before)
+        n_dropped += len(repaired.repair_report.dropped)
+        repaired.sample(64)
+    assert n_dropped
+
+
+def test_hindsight_never_samples_a_damaged_step(tmp_path: Path) -> None:
+    space, action_space, n_envs, steps = recorded("goal-bits")
+    env = make_vec_env(BitFlippingEnv, n_envs, env_kwargs={"n_bits": 20, "max_steps": 9})
+    stored: Any = CompressedHerReplayBuffer(
+        40 * n_envs,
+        space,
+        action_space,
+        env,
+        device="cpu",
+        n_envs=n_envs,
+        storage=tmp_path / "a",
+        compression_method="zstd3",
+    )
+    for step in steps[:65]:
+        step.add_to(stored)
+    stored.close()
+    before = transitions(stored)
+    rng = random.Random(5)
+    is_hit = False
+    for _ in range(15):
+        damaged = tmp_path / "damaged"
+        shutil.rmtree(damaged, ignore_errors=True)
+        shutil.copytree(tmp_path / "a", damaged)
+        for path in 8 * [path for path in sorted(damaged.glob("*.log")) if not Segment(path).is_snapshot]:
+            flip(path, rng.randrange(4000, path.stat().st_size))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            repaired: Any = load_checkpoint(damaged, repair=True, env=env, device="cpu")
+        dropped = hold_that_others_are_kept(repaired, before)
+        is_hit = is_hit or bool(dropped)
+        for row, env_index in dropped:
+            assert repaired.ep_length[row, env_index] == 0
+        for row, env_index in zip(*np.nonzero(repaired.ep_length), strict=True):
+            start, length = repaired.ep_start[row, env_index], repaired.ep_length[row, env_index]
+            episode = {((int(start) + k) % 40, int(env_index)) for k in range(int(length))}
+            assert (int(row), int(env_index)) in episode
+            assert not episode & dropped
+        repaired.sample(200)
+        for step in steps[65:120]:
+            step.add_to(repaired)
+        repaired.sample(200)
+    assert is_hit

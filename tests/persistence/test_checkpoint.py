@@ -1,0 +1,316 @@
+"""Checkpoints of buffers in memory: the same format, what changed since the last, all of it or nothing."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import Stream
+from gymnasium import spaces
+from support import assert_same_batch, same_draws
+
+from sb3_compressed import (
+    CompressedDictReplayBuffer,
+    CompressedHerReplayBuffer,
+    CompressedReplayBuffer,
+    CompressedRolloutBuffer,
+    StorageError,
+    available_codecs,
+    load_checkpoint,
+    save_checkpoint,
+)
+from sb3_compressed.storage.array_store import ArrayStore
+
+ROWS = 90
+
+
+def class_for(stream: Stream) -> Any:
+    return CompressedDictReplayBuffer if isinstance(stream[0], spaces.Dict) else CompressedReplayBuffer
+
+
+def new(stream: Stream, size: int = ROWS, **options: Any) -> Any:
+    space, action_space, n_envs, _ = stream
+    return class_for(stream)(size * n_envs, space, action_space, device="cpu", n_envs=n_envs, **options)
+
+
+def hold_equal(ours: Any, theirs: Any) -> None:
+    assert type(ours) is type(theirs)
+    assert (ours.pos, ours.full) == (theirs.pos, theirs.full)
+    if ours.size():
+        assert_same_batch(*same_draws(lambda: ours.sample(200), lambda: theirs.sample(200), seed=3))
+
+
+def nbytes(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.glob("*.log"))
+
+
+STREAMS = ["atari", "atari-channel-last", "console", "bits", "pendulum", "acrobot", "discrete", "multi-binary"]
+
+
+@pytest.mark.parametrize("segment_nbytes", [20_000, 64 << 20])
+@pytest.mark.parametrize("stream", STREAMS, indirect=True)
+def test_what_is_loaded_is_what_was_saved_and_goes_on(
+    stream: Stream, segment_nbytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ArrayStore, "SEGMENT_NBYTES", segment_nbytes)
+    buffer = new(stream)
+    for number, transition in enumerate(stream[-1][:260]):
+        if number in (0, 1, 20, 21, ROWS - 1, ROWS, 150, 250):
+            save_checkpoint(buffer, tmp_path)
+            loaded = load_checkpoint(tmp_path, device="cpu")
+            hold_equal(loaded, buffer)
+            if number == 150:
+                buffer = loaded  # which goes on saving what changes
+        transition.add_to(buffer)
+
+
+@pytest.mark.parametrize("codec", available_codecs())
+def test_every_codec(codec: str, stream: Stream, tmp_path: Path) -> None:
+    buffer = new(stream, compression_method=codec)
+    for transition in stream[-1][:130]:
+        transition.add_to(buffer)
+    save_checkpoint(buffer, tmp_path)
+    loaded = load_checkpoint(tmp_path, device="cpu")
+    hold_equal(loaded, buffer)
+    assert loaded.compression_method == codec
+    assert loaded.observations.codec == buffer.observations.codec, "with all that it has learned"
+    assert loaded.observations_nbytes <= 1.02 * buffer.observations_nbytes, "what is shared is shared again"
+
+
+def test_a_save_writes_what_changed(stream: Stream, tmp_path: Path) -> None:
+    buffer = new(stream, size=400, compression_method="none")
+    for transition in stream[-1][:300]:
+        transition.add_to(buffer)
+    save_checkpoint(buffer, tmp_path)
+    full = nbytes(tmp_path)
+    for transition in stream[-1][300:310]:
+        transition.add_to(buffer)
+    save_checkpoint(buffer, tmp_path)
+    increment = nbytes(tmp_path) - full
+    assert increment < full / 20
+    save_checkpoint(buffer, tmp_path)
+    assert nbytes(tmp_path) - full - increment < 300, "nothing changed"
+    loaded = load_checkpoint(tmp_path, device="cpu")
+    for each in (loaded, buffer):
+        for transition in stream[-1][310:320]:
+            transition.add_to(each)
+    before = nbytes(tmp_path)
+    save_checkpoint(loaded, tmp_path)
+    assert nbytes(tmp_path) - before < 2 * increment, "what was loaded is known to be there"
+    hold_equal(load_checkpoint(tmp_path, device="cpu"), buffer)
+
+
+def test_what_is_overwritten_is_given_up(stream: Stream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ArrayStore, "SEGMENT_NBYTES", 500_000)
+    buffer = new(stream, size=20, compression_method="none")
+    sizes = []
+    for number, transition in enumerate(stream[-1]):
+        transition.add_to(buffer)
+        if number % 10 == 9:
+            save_checkpoint(buffer, tmp_path)
+            sizes.append(nbytes(tmp_path))
+    assert max(sizes[-10:]) < 3 * max(sizes[2:8]), "the folder does not grow with every lap"
+
+
+def test_direct_writes_are_saved(stream: Stream, tmp_path: Path) -> None:
+    buffer = new(stream)
+    for transition in stream[-1][:60]:
+        transition.add_to(buffer)
+    save_checkpoint(buffer, tmp_path)
+    buffer.observations[3] = stream[-1][50].obs
+    buffer.observations.swapaxes(0, 1)[1, 40] = stream[-1][7].obs[0]
+    buffer.next_observations[80] = stream[-1][9].obs  # behind what was added
+    buffer.rewards[7] = 11
+    save_checkpoint(buffer, tmp_path)
+    loaded = load_checkpoint(tmp_path, device="cpu")
+    for name in ("observations", "next_observations", "rewards"):
+        np.testing.assert_array_equal(np.asarray(getattr(loaded, name)), np.asarray(getattr(buffer, name)))
+
+
+def test_folders_are_told_apart(stream: Stream, tmp_path: Path) -> None:
+    mine, yours = tmp_path / "mine", tmp_path / "yours"
+    buffer, other = new(stream), new(stream)
+    for each, transitions in ((buffer, stream[-1][:50]), (other, stream[-1][50:80])):
+        for transition in transitions:
+            transition.add_to(each)
+    for _ in range(2):  # alternately
+        for folder in (mine, yours):
+            stream[-1][90].add_to(buffer)
+            save_checkpoint(buffer, folder)
+            hold_equal(load_checkpoint(folder, device="cpu"), buffer)
+    with pytest.raises(StorageError, match="holds a buffer already; pass overwrite=True"):
+        save_checkpoint(other, mine)
+    save_checkpoint(other, mine, overwrite=True)
+    hold_equal(load_checkpoint(mine, device="cpu"), other)
+    with pytest.raises(StorageError, match="holds a buffer already; pass overwrite=True"):
+        save_checkpoint(buffer, mine)
+    save_checkpoint(buffer, yours)
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "notes.txt").write_text("mine")
+    with pytest.raises(StorageError, match=r"holds other files, as notes\.txt"):
+        save_checkpoint(buffer, tmp_path / "notes")
+    with pytest.raises(StorageError, match="there is no folder"):
+        load_checkpoint(tmp_path / "missing")
+    with pytest.raises(StorageError, match="only compressed replay buffers"):
+        save_checkpoint(CompressedRolloutBuffer(8, *stream[:2]), tmp_path / "rollout")  # type: ignore[arg-type]
+
+
+def test_a_stored_buffer_is_saved_to_another_folder(stream: Stream, tmp_path: Path) -> None:
+    stored = new(stream, storage=tmp_path / "storage")
+    for transition in stream[-1][:130]:
+        transition.add_to(stored)
+    save_checkpoint(stored, tmp_path / "saved")
+    save_checkpoint(stored, tmp_path / "storage")  # its own: flushed
+    held = load_checkpoint(tmp_path / "saved", device="cpu")
+    hold_equal(held, stored)
+    for transition in stream[-1][130:160]:
+        transition.add_to(stored)
+        transition.add_to(held)
+    save_checkpoint(stored, tmp_path / "saved")
+    hold_equal(load_checkpoint(tmp_path / "saved", device="cpu"), held)
+    shutil.rmtree(tmp_path / "storage")
+    hold_equal(new(stream, storage=tmp_path / "saved", resume=True), held)
+
+
+class Mine(CompressedReplayBuffer):
+    """A class of a user's own."""
+
+
+def test_classes_and_arguments_come_back(stream: Stream, tmp_path: Path) -> None:
+    space, action_space, n_envs, transitions = stream
+    buffer = Mine(
+        200, space, action_space, "cpu", n_envs, handle_timeout_termination=False, optimize_memory_usage=True,
+        frame_stack=4, output_dtype="float", compression_kwargs={"compresslevel": 7}, compression_method="zstd",
+    )  # fmt: skip
+    for transition in transitions[:70]:
+        transition.add_to(buffer)
+    save_checkpoint(buffer, tmp_path)
+    with pytest.raises(StorageError, match=r"holds a Mine, .* use Mine\.from_checkpoint"):
+        load_checkpoint(tmp_path)
+    loaded = Mine.from_checkpoint(tmp_path, device="cpu")
+    assert loaded.given_arguments == buffer.given_arguments
+    assert (loaded.output_dtype, loaded.observations.codec) == ("float", buffer.observations.codec)
+    hold_equal(loaded, buffer)
+
+
+class PassesOn(CompressedReplayBuffer):
+    """Has an argument of its own and passes on all others."""
+
+    def __init__(self, *a: Any, alpha: float = 0.6, **k: Any) -> None:
+        super().__init__(*a, **k)
+        self.alpha = alpha
+
+
+class PassesOnTwice(PassesOn):
+    """Has a parent that does so, too."""
+
+    def __init__(self, *args: Any, beta: float = 0.4, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.beta = beta
+
+
+class PassesOptions(CompressedReplayBuffer):
+    """Names some of the arguments that it passes on."""
+
+    def __init__(self, buffer_size: int, observation_space: Any, action_space: Any, **options: Any) -> None:
+        super().__init__(buffer_size, observation_space, action_space, **options)
+
+
+class PassesOnFew(CompressedReplayBuffer):
+    """Does not take the options of compressed buffers."""
+
+    def __init__(self, buffer_size: int, observation_space: Any, action_space: Any, device: Any, n_envs: int) -> None:
+        super().__init__(buffer_size, observation_space, action_space, device, n_envs, output_dtype="raw")
+
+
+class Inherits(PassesOn):
+    """Has the constructor of its parent."""
+
+
+class RequiresMore(CompressedReplayBuffer):
+    """Has an argument without a default."""
+
+    def __init__(self, name: str, *a: Any, **k: Any) -> None:
+        super().__init__(*a, **k)
+        self.name = name
+
+
+class TakesArgs(CompressedReplayBuffer):
+    """Has an argument of the name that others have for all positional ones."""
+
+    def __init__(self, args: str, *a: Any, **k: Any) -> None:
+        super().__init__(*a, **k)
+        self.args = args
+
+
+@pytest.mark.parametrize("buffer_class", [PassesOn, PassesOnTwice, Inherits, PassesOptions, PassesOnFew])
+def test_classes_with_constructors_of_their_own_come_back(buffer_class: Any, stream: Stream, tmp_path: Path) -> None:
+    space, action_space, n_envs, transitions = stream
+    buffer = buffer_class(200, space, action_space, device="cpu", n_envs=n_envs)
+    for transition in transitions[:70]:
+        transition.add_to(buffer)
+    save_checkpoint(buffer, tmp_path)
+    loaded = buffer_class.from_checkpoint(tmp_path, device="cpu")
+    assert type(loaded) is buffer_class
+    hold_equal(loaded, buffer)
+    if issubclass(buffer_class, PassesOn):
+        assert buffer_class.from_checkpoint(tmp_path, device="cpu", alpha=0.9).alpha == 0.9
+
+
+def test_an_argument_of_a_class_may_be_called_args(stream: Stream) -> None:
+    space, action_space, n_envs, _ = stream
+    assert TakesArgs("mine", 200, space, action_space, "cpu", n_envs).args == "mine"
+
+
+def test_arguments_that_a_class_does_not_take_are_named(stream: Stream, tmp_path: Path) -> None:
+    space, action_space, n_envs, transitions = stream
+    buffer = RequiresMore("one", 200, space, action_space, "cpu", n_envs, compression_method="zstd")
+    transitions[0].add_to(buffer)
+    save_checkpoint(buffer, tmp_path)
+    with pytest.raises(StorageError, match="cannot be loaded without name, pass"):
+        RequiresMore.from_checkpoint(tmp_path, device="cpu")
+    hold_equal(RequiresMore.from_checkpoint(tmp_path, device="cpu", name="two"), buffer)
+    with pytest.raises(
+        StorageError, match=r"was saved by RequiresMore .*; PassesOnFew does not take compression_method$"
+    ):
+        PassesOnFew.from_checkpoint(tmp_path, device="cpu")
+
+
+def test_what_python_objects_hindsight_keeps_is_refused(tmp_path: Path) -> None:
+    from stable_baselines3.common.env_util import make_vec_env
+    from stable_baselines3.common.envs import BitFlippingEnv
+
+    env = make_vec_env(BitFlippingEnv, 1)
+    buffer = CompressedHerReplayBuffer(
+        40, env.observation_space, env.action_space, env, device="cpu", copy_info_dict=True
+    )  # fmt: skip
+    with pytest.raises(StorageError, match="info dicts"):
+        save_checkpoint(buffer, tmp_path)
+
+
+@pytest.mark.parametrize("view", ["reshape", "swapaxes", "both"])
+def test_a_checkpoint_has_what_was_written_through_a_view_from_before_the_last_one(view: str, tmp_path: Path) -> None:
+    space = spaces.Box(0, 255, (4, 36, 36), np.uint8)
+    buffer = CompressedReplayBuffer(40, space, spaces.Discrete(2), device="cpu", n_envs=2)
+    for _ in range(10):
+        obs = np.full((2, *space.shape), 1, np.uint8)
+        buffer.add(obs, obs, np.zeros((2, 1), int), np.zeros(2), np.zeros(2, bool), [{}, {}])
+    array = buffer.observations
+    views = {
+        "reshape": lambda: array.reshape(-1, *space.shape),
+        "swapaxes": lambda: array.swapaxes(0, 1),
+        "both": lambda: array.reshape(10, 4, *space.shape).swapaxes(0, 1),
+    }
+    kept = views[view]()
+    save_checkpoint(buffer, tmp_path / "checkpoint")
+    kept[1] = 33
+    kept[0][1, :2] = 34
+    assert (buffer.observations[...] == 33).any()
+    save_checkpoint(buffer, tmp_path / "checkpoint")
+    kept[0] = 35
+    save_checkpoint(buffer, tmp_path / "checkpoint")
+    loaded = load_checkpoint(tmp_path / "checkpoint")
+    np.testing.assert_array_equal(loaded.observations, buffer.observations)

@@ -1,0 +1,133 @@
+"""Damaged folders: whatever byte changed, there is an error that names the file, or all that is read is right."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import writer
+
+from sb3_compressed import CompressedReplayBuffer, CorruptPayload, CorruptStorage, StorageError, verify
+from sb3_compressed.storage.array_store import ArrayStore
+
+DAMAGES = int(os.environ.get("SB3_COMPRESSED_DAMAGES", "150"))
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a folder with some segments, of a ring in its second lap."""
+    monkeypatch.setattr(ArrayStore, "SEGMENT_NBYTES", 30_000)
+    monkeypatch.setattr(ArrayStore, "MIN_SEGMENT_NBYTES", 30_000)
+    buffer = writer.new_buffer(storage=tmp_path / "buffer")
+    for number in range(1, 100):
+        writer.add_step(buffer, number)
+    buffer.close()
+    assert len(list((tmp_path / "buffer").glob("*.log"))) > 2
+    return tmp_path / "buffer"
+
+
+def outcome(folder: Path) -> str:
+    """Open a folder in each of the two ways and read all of it; return the kind of error."""
+    message = ""
+    try:
+        writer.hold_that_it_is_whole(CompressedReplayBuffer.from_checkpoint(folder, device="cpu"))
+        buffer = writer.new_buffer(storage=folder, resume=True)
+        last = writer.hold_that_it_is_whole(buffer)
+        buffer.close()
+    except (CorruptPayload, StorageError) as error:
+        message, kind = str(error), type(error).__name__
+    if not message:
+        assert last == 99, "nothing is lost without a word"
+        return "right"
+    assert str(folder) in message, "it says where"
+    return kind
+
+
+def test_a_flipped_bit_anywhere_is_named_or_harmless(folder: Path, tmp_path: Path) -> None:
+    rng = random.Random(0)
+    outcomes: Counter[str] = Counter()
+    for _ in range(DAMAGES):
+        shutil.rmtree(tmp_path / "damaged", ignore_errors=True)
+        shutil.copytree(folder, tmp_path / "damaged")
+        path = rng.choice(sorted((tmp_path / "damaged").glob("*.log")))
+        content = bytearray(path.read_bytes())
+        content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
+        path.write_bytes(content)
+        outcomes[outcome(tmp_path / "damaged")] += 1
+    assert {"CorruptStorage", "CorruptPayload"} <= {*outcomes}, outcomes
+
+
+@pytest.mark.parametrize("way", ["truncated", "deleted", "swapped", "zeroed", "another's", "copied"])
+def test_files_that_are_not_what_they_were(way: str, folder: Path, tmp_path: Path) -> None:
+    rng = random.Random(1)
+    outcomes: Counter[str] = Counter()
+    for index in range(len(list(folder.glob("*.log")))):
+        damaged = tmp_path / "damaged"
+        shutil.rmtree(damaged, ignore_errors=True)
+        shutil.copytree(folder, damaged)
+        paths = sorted(damaged.glob("*.log"))
+        path = paths[index]
+        content = path.read_bytes()
+        if way == "truncated":
+            path.write_bytes(content[: rng.randrange(len(content) * 3 // 4)])
+        elif way == "deleted":
+            path.unlink()
+        elif way == "swapped":
+            path.write_bytes(paths[index - 1].read_bytes())
+            paths[index - 1].write_bytes(content)
+        elif way == "zeroed":
+            start = rng.randrange(len(content) // 2)
+            path.write_bytes(content[:start] + bytes(len(content) // 4) + content[start + len(content) // 4 :])
+        elif way == "another's":
+            other = writer.new_buffer(storage=tmp_path / "other", overwrite=True)
+            writer.add_step(other, 1)
+            other.close()
+            path.write_bytes(next((tmp_path / "other").glob("*.log")).read_bytes())
+        else:
+            (damaged / "00009999.log").write_bytes(content)
+        outcomes[outcome(damaged)] += 1  # right where nothing refers to it any more
+    assert sum(outcomes.values()) > outcomes["right"], outcomes
+
+
+@pytest.mark.parametrize("place", [0.05, 0.5, 0.99])
+@pytest.mark.parametrize("n_steps", [0, 9])
+def test_a_damaged_snapshot_costs_nothing(place: float, n_steps: int, folder: Path) -> None:
+    buffer = writer.new_buffer(storage=folder, resume=True)
+    for number in range(100, 100 + n_steps):
+        writer.add_step(buffer, number)
+    buffer.close()
+    path = max(folder.glob("*.log"))
+    content = bytearray(path.read_bytes())
+    content[int(place * len(content))] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(CorruptStorage, match=rf"{path.name} is damaged .*repair=True"):
+        CompressedReplayBuffer.from_checkpoint(folder, device="cpu")
+    with pytest.warns(UserWarning, match="0 of 120 transitions are damaged and excluded"):
+        buffer = CompressedReplayBuffer.from_checkpoint(folder, repair=True, device="cpu")
+    assert writer.hold_that_it_is_whole(buffer) == 99 + n_steps
+
+
+def test_verify_finds_all_damage_and_only_that(folder: Path) -> None:
+    shares: list[float] = []
+    assert verify(folder, progress=shares.append) == []
+    assert shares == sorted(shares)
+    assert shares[-1] == 1
+    rng = random.Random(2)
+    paths = sorted(folder.glob("*.log"))
+    for path in paths[:-1]:
+        content = bytearray(path.read_bytes())
+        for _ in range(3):
+            content[rng.randrange(4000, len(content))] ^= 1
+        path.write_bytes(content)
+    found = verify(folder)
+    assert len(found) >= len(paths) - 1
+    for path in paths[:-1]:
+        assert any(path.name in line for line in found), path
+    assert not any(paths[-1].name in line for line in found)
+    (folder / "notes").mkdir()
+    with pytest.raises(StorageError, match="holds no buffer"):
+        verify(folder / "notes")

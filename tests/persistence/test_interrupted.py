@@ -1,0 +1,175 @@
+"""What comes between: interrupts in the middle of a step, other threads, classes of users."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import time
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from numpy.typing import NDArray
+from stable_baselines3.common.buffers import ReplayBuffer
+
+from sb3_compressed import CompressedArray, CompressedReplayBuffer
+from sb3_compressed.arrays.frame_dedup import FrameDeduplicator, PreviousRow
+from sb3_compressed.arrays.slots import SlotCoder
+
+SPACE, BUTTONS = spaces.Box(0, 255, (4, 84, 84), np.uint8), spaces.Discrete(2)
+
+
+def add(buffer: ReplayBuffer, obs: NDArray[np.uint8], next_obs: NDArray[np.uint8]) -> None:
+    n_envs = len(obs)
+    zeros = np.zeros(n_envs)
+    buffer.add(obs, next_obs, zeros, zeros, zeros, [{}] * n_envs)
+
+
+def numbered_frames() -> NDArray[np.uint8]:
+    """Return frames of one background, each with its number in two corners."""
+    frames = np.repeat(np.random.default_rng(0).integers(0, 256, (1, 84, 84), np.uint8), 256, axis=0)
+    frames[:, 0, 0] = frames[:, 83, 83] = np.arange(256)
+    return frames
+
+
+@pytest.mark.parametrize("when", ["take_new_frames", "encode_frames", "join"])
+def test_a_step_that_was_interrupted_can_be_repeated(when: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    buffer = CompressedReplayBuffer(10, SPACE, BUTTONS, "cpu", frame_stack=4)
+    first, second, third = np.random.default_rng(0).integers(0, 9, (3, 1, 4, 84, 84), np.uint8)
+    add(buffer, first, second)
+    owner: Any = PreviousRow if when == "take_new_frames" else SlotCoder
+    real = getattr(owner, when)
+
+    def interrupted(*args: Any) -> Any:
+        result = real(*args)
+        monkeypatch.setattr(owner, when, real)
+        signal.raise_signal(signal.SIGINT)
+        return result
+
+    monkeypatch.setattr(owner, when, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        add(buffer, third, first)
+    assert buffer.pos == 1
+    add(buffer, third, first)
+    np.testing.assert_array_equal(buffer.observations[:2], np.stack([first, third]))
+    np.testing.assert_array_equal(buffer.next_observations[:2], np.stack([second, first]))
+
+
+@pytest.mark.parametrize("method", ["delta", "zstd3", "none"])
+@pytest.mark.parametrize("n_lines", range(1, 6))
+def test_an_interrupt_while_the_layout_is_found_leaves_nothing_wrong(n_lines: int, method: str) -> None:
+    array = CompressedArray((16, 1, 4, 84, 84), np.uint8, method)
+    frames = numbered_frames()
+    stacks = [frames[np.newaxis, step : step + 4] for step in range(16)]
+
+    def interrupt_after_lines(frame: FrameType, event: str, _: Any) -> Any:
+        nonlocal n_lines
+        if frame.f_code is not FrameDeduplicator._find_layout.__code__:
+            return None
+        if "layout" in frame.f_locals and frame.f_locals["layout"] is not None and event == "line":
+            n_lines -= 1
+            if n_lines == -1:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+        return interrupt_after_lines
+
+    row, again = 0, []
+    before = sys.gettrace()
+    while row < 16:
+        try:
+            sys.settrace(interrupt_after_lines)
+            array[row] = stacks[row]
+            row += 1
+        except KeyboardInterrupt:  # noqa: PERF203
+            again.append(row)
+            array[row] = stacks[row - 1]  # an observation that did not change, of which no layout can be told
+        finally:
+            sys.settrace(before)
+    assert len(again) == 1
+    np.testing.assert_array_equal(array, np.stack(stacks))
+
+
+def test_interrupts_at_any_time_leave_nothing_wrong() -> None:
+    frames = numbered_frames()
+    buffer = CompressedReplayBuffer(64, SPACE, BUTTONS, "cpu", n_envs=2, frame_stack=4)
+    stacks = [np.stack([frames[(np.arange(4) + step + 9 * env) % 256] for env in range(2)]) for step in range(300)]
+    n_interrupts = 0
+    delays = np.random.default_rng(0).uniform(1e-6, 3e-4, 300)
+    before = signal.getsignal(signal.SIGALRM)
+
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGALRM, interrupt)
+    try:
+        for step, delay in enumerate(delays[:-1]):
+            row = buffer.pos
+            try:
+                signal.setitimer(signal.ITIMER_REAL, delay)
+                add(buffer, stacks[step], stacks[step + 1])
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            except KeyboardInterrupt:
+                n_interrupts += 1
+                buffer.pos = row
+                add(buffer, stacks[step], stacks[step + 1])
+            np.testing.assert_array_equal(buffer.observations[row], stacks[step])
+            np.testing.assert_array_equal(buffer.next_observations[row], stacks[step + 1])
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert n_interrupts
+
+
+@pytest.mark.parametrize("index", [slice(0, 64), ..., 5])
+def test_one_thread_may_read_while_another_writes(index: Any) -> None:
+    frames = numbered_frames()
+    buffer = CompressedReplayBuffer(64, SPACE, BUTTONS, "cpu", frame_stack=4)
+
+    def write(n_steps: int, start: int) -> int:
+        for step in range(start, start + n_steps):
+            stacks = [frames[(np.arange(4) + i) * 37 % 256][np.newaxis] for i in (step, step + 1)]
+            add(buffer, *stacks)
+        return start + n_steps
+
+    written = write(500, 0)
+    stop = threading.Event()
+
+    def keep_writing() -> None:
+        start = written
+        while not stop.is_set():
+            start = write(20, start)
+
+    writer = threading.Thread(target=keep_writing)
+    writer.start()
+    try:
+        end = time.monotonic() + 2
+        while time.monotonic() < end:
+            read = buffer.observations[index].reshape(-1, 4, 84, 84)
+            numbers = read[:, :, 0, 0]
+            np.testing.assert_array_equal(read, frames[numbers])
+            assert (np.diff(numbers, axis=1) == 37).all()  # of bytes, so modulo 256
+    finally:
+        stop.set()
+        writer.join()
+
+
+def test_a_class_of_a_user_in_between_sees_observations() -> None:
+    seen: list[Any] = []
+
+    class Watching(ReplayBuffer):
+        def add(self, obs: Any, *args: Any, **kwargs: Any) -> None:
+            seen.append(obs)
+            super().add(obs, *args, **kwargs)
+
+    class Both(CompressedReplayBuffer, Watching):
+        pass
+
+    buffer = Both(10, SPACE, BUTTONS, "cpu")
+    obs, next_obs = np.random.default_rng(0).integers(0, 256, (2, 1, 4, 84, 84), np.uint8)
+    add(buffer, obs, next_obs)
+    [watched] = seen
+    np.testing.assert_array_equal(watched, obs)
+    np.testing.assert_array_equal(buffer.observations[0], obs)

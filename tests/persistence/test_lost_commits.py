@@ -1,0 +1,309 @@
+"""Repairs where commits, snapshots or files are lost: no transition is mixed, and what is reported is what was lost."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import warnings
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from sb3_compressed import (
+    CompressedHerReplayBuffer,
+    CompressedReplayBuffer,
+    StorageError,
+    load_checkpoint,
+    verify,
+)
+from sb3_compressed.storage.commit_format import COMMIT, PATCHES
+from sb3_compressed.storage.segment import Record, Segment
+
+SMALL = spaces.Box(-np.inf, np.inf, (4,), np.float32)  # plain arrays
+LARGE = spaces.Box(-np.inf, np.inf, (16,), np.float32)  # slots
+BUTTONS = spaces.Discrete(1000)
+ONE_ARRAY = {"optimize_memory_usage": True, "handle_timeout_termination": False}
+
+
+@pytest.fixture(autouse=True)
+def _no_warnings() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        yield
+
+
+def new(rows: int = 60, space: Any = SMALL, **options: Any) -> Any:
+    return CompressedReplayBuffer(rows, space, BUTTONS, device="cpu", **options)
+
+
+def add(buffer: Any, number: int, *, done: bool = False) -> None:
+    """Add a step of which all parts tell the same number."""
+    shape = (1, *buffer.observation_space.shape)
+    obs, next_obs = (np.full(shape, n, np.float32) for n in (number, number + 1))
+    buffer.add(obs, next_obs, np.full((1, 1), number), np.full(1, number, np.float32), np.array([done]), [{}])
+
+
+def crash(buffer: Any) -> None:
+    buffer._store.log.release()
+
+
+def files(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.log"))
+
+
+def records(path: Path, kind: int) -> list[Record]:
+    segment = Segment(path)
+    try:
+        return [record for record in segment.records() if record.kind == kind]
+    finally:
+        segment.close()
+
+
+def flip(path: Path, offset: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[offset] ^= 1
+    path.write_bytes(content)
+
+
+def numbers(buffer: Any) -> list[int]:
+    """Return the number of each transition that was not dropped, the oldest first; hold that none is mixed."""
+    dropped = {int(row) for row, _ in buffer.repair_report.dropped}
+    n_rows = buffer.buffer_size
+    by_age = [(buffer.pos + k) % n_rows for k in range(n_rows)] if buffer.full else [*range(buffer.pos)]
+    found, windows = [], []
+    for row in by_age:
+        number = int(buffer.rewards[row, 0])
+        assert (np.asarray(buffer.observations[row]) == number).all(), (row, number)
+        assert buffer.actions[row, 0, 0] == number % 1000
+        assert (np.asarray(buffer.next_observations[row]) == number + 1).all(), (row, number)
+        if row not in dropped:
+            found.append(number)
+        windows.append((number, bool(buffer.dones[row, 0] or buffer.timeouts[row, 0])))
+    for (number, is_end), (after, _) in pairwise(windows):
+        assert is_end or after == number + 1, "n-step returns do not reach across a gap"
+    return found
+
+
+def filled(folder: Path, n_steps: int, rows: int = 60, **options: Any) -> Path:
+    """Return the file with the commits of a buffer whose process was killed."""
+    buffer = new(rows, storage=folder, **options)
+    for number in range(1, n_steps + 1):
+        add(buffer, number)
+    crash(buffer)
+    return files(folder)[-1]
+
+
+@pytest.mark.parametrize("space", [SMALL, LARGE], ids=["plain", "slots"])
+@pytest.mark.parametrize("n_steps", [50, 70, 200])
+def test_a_lost_commit_costs_one_step_unless_it_was_overwritten(n_steps: int, space: Any, tmp_path: Path) -> None:
+    path = filled(tmp_path / "a", n_steps, space=space)
+    live = [*range(max(n_steps - 59, 1), n_steps + 1)]
+    for lost in [*range(1, n_steps, 7), 60]:
+        if lost >= n_steps:
+            continue
+        shutil.copytree(tmp_path / "a", tmp_path / "b")
+        flip(tmp_path / "b" / path.name, records(path, COMMIT)[lost - 1].offset + 5)
+        repaired = load_checkpoint(tmp_path / "b", repair=True)
+        assert numbers(repaired) == [number for number in live if number != lost]
+        assert repaired.full == (n_steps >= 60)
+        shutil.rmtree(tmp_path / "b")
+
+
+def test_a_snapshot_that_was_cut_short_costs_nothing(tmp_path: Path) -> None:
+    for share in (0.1, 0.5, 0.9, 0.99):
+        buffer = new(storage=tmp_path / "a", space=LARGE, overwrite=True)
+        for number in range(1, 51):
+            add(buffer, number)
+        buffer.close()
+        path = files(tmp_path / "a")[-1]
+        os.truncate(path, int(path.stat().st_size * share))
+        assert numbers(load_checkpoint(tmp_path / "a", repair=True)) == [*range(1, 51)]
+        resumed = new(storage=tmp_path / "a", space=LARGE, resume=True, repair=True)
+        assert numbers(resumed) == [*range(1, 51)]
+        resumed.close()
+        assert verify(tmp_path / "a") == []
+
+
+def test_a_damaged_save_does_not_mix_transitions(tmp_path: Path) -> None:
+    buffer = new(1000)
+    for number in range(1, 50):
+        add(buffer, number, done=number == 15)
+        if number % 7 == 0:
+            buffer.save_checkpoint(tmp_path / "a")
+    path = files(tmp_path / "a")[-1]
+    for commit in records(path, COMMIT):
+        shutil.copytree(tmp_path / "a", tmp_path / "b")
+        flip(tmp_path / "b" / path.name, commit.offset + len(commit.content) // 2)
+        repaired = load_checkpoint(tmp_path / "b", repair=True)
+        for number in numbers(repaired):
+            row = number - 1
+            if [row, 0] not in repaired.repair_report.dropped.tolist() and not repaired.timeouts[row, 0]:
+                assert repaired.dones[row, 0] == (number == 15)
+        shutil.rmtree(tmp_path / "b")
+
+
+@pytest.mark.parametrize("counts", [(10, 65, 5), (30, 60, 40), (70, 120, 10), (25, 25, 25, 25)])
+def test_a_missing_file_costs_what_it_added_and_is_not_overwritten(counts: tuple[int, ...], tmp_path: Path) -> None:
+    number, last_of_file = 0, {}
+    for k, n_steps in enumerate(counts):
+        buffer = new(storage=tmp_path / "a", resume=k > 0)
+        first = number + 1
+        for _ in range(n_steps):
+            number += 1
+            add(buffer, number)
+        crash(buffer)
+        last_of_file[files(tmp_path / "a")[-1].name] = range(first, number + 1)
+    live = range(max(number - 59, 1), number + 1)
+    for name, steps in [*last_of_file.items()][:-1]:
+        shutil.copytree(tmp_path / "a", tmp_path / "b")
+        (tmp_path / "b" / name).unlink()
+        assert numbers(load_checkpoint(tmp_path / "b", repair=True)) == [n for n in live if n not in steps]
+        shutil.rmtree(tmp_path / "b")
+
+
+@pytest.mark.parametrize("space", [SMALL, LARGE], ids=["plain", "slots"])
+def test_next_observations_of_the_row_behind_are_not_mixed(space: Any, tmp_path: Path) -> None:
+    path = filled(tmp_path / "a", 70, space=space, **ONE_ARRAY)
+    flip(path, records(path, COMMIT)[29].offset + 5)
+    repaired = load_checkpoint(tmp_path / "a", repair=True)
+    found = numbers(repaired)
+    assert set(range(12, 71)) - set(found) <= {29, 30}
+    assert 30 not in found
+
+
+def test_commits_of_another_size_are_not_replayed(tmp_path: Path) -> None:
+    buffer = new(60, LARGE, storage=tmp_path / "a", compression_method="none")
+    for number in range(1, 81):
+        add(buffer, number)
+    buffer.close()
+    new(50, LARGE, storage=tmp_path / "a", compression_method="none", resume=True).close()
+    path = files(tmp_path / "a")[-1]
+    for record in records(path, PATCHES):
+        shutil.copytree(tmp_path / "a", tmp_path / "b")
+        flip(tmp_path / "b" / path.name, record.offset + len(record.content) - 1)
+        assert set(numbers(load_checkpoint(tmp_path / "b", repair=True))) <= set(range(31, 81))
+        shutil.rmtree(tmp_path / "b")
+
+
+@pytest.mark.parametrize("n_steps", [30, 95])
+def test_hindsight_takes_no_goals_from_a_step_that_was_lost(n_steps: int, tmp_path: Path) -> None:
+    space = spaces.Dict(dict.fromkeys(("observation", "achieved_goal", "desired_goal"), SMALL))
+
+    def observation(number: int) -> dict[str, Any]:
+        return {key: np.full((1, 4), number, np.float32) for key in space.spaces}
+
+    buffer: Any = CompressedHerReplayBuffer(60, space, BUTTONS, env=None, device="cpu", storage=tmp_path / "a")
+    for n in range(1, n_steps + 1):
+        done = np.array([n % 10 == 0])
+        buffer.add(observation(n), observation(n + 1), np.full((1, 1), n), np.full(1, n, np.float32), done, [{}])
+    expected_length = buffer.ep_length[:, 0].copy()
+    crash(buffer)
+    path = files(tmp_path / "a")[-1]
+    for lost in range(1, n_steps):
+        shutil.copytree(tmp_path / "a", tmp_path / "b")
+        flip(tmp_path / "b" / path.name, records(path, COMMIT)[lost - 1].offset + 5)
+        repaired: Any = load_checkpoint(tmp_path / "b", repair=True, env=None)
+        dropped = {int(row) for row, _ in repaired.repair_report.dropped}
+        assert dropped == ({(lost - 1) % 60} if lost > n_steps - 60 else set())
+        for row in range(60):
+            length, start = int(repaired.ep_length[row, 0]), int(repaired.ep_start[row, 0])
+            steps = [int(repaired.rewards[(start + k) % 60, 0]) for k in range(length)]
+            if length:
+                assert row not in dropped
+                assert not {(start + k) % 60 for k in range(length)} & dropped
+                assert steps == [*range(steps[0], steps[0] + length)], "of one episode"
+                assert len({(step - 1) // 10 for step in steps}) == 1
+            elif row not in dropped:
+                assert not expected_length[row] or (lost - 1) // 10 == (int(repaired.rewards[row, 0]) - 1) // 10
+        shutil.rmtree(tmp_path / "b")
+
+
+def test_a_loaded_buffer_does_not_overwrite_newer_saves(tmp_path: Path) -> None:
+    one = new()
+    add(one, 1)
+    one.save_checkpoint(tmp_path / "a")
+    add(one, 2)
+    one.save_checkpoint(tmp_path / "a")
+    other = load_checkpoint(tmp_path / "a")
+    for number in range(3, 31):
+        add(one, number)
+    one.save_checkpoint(tmp_path / "a")
+    add(other, 3)
+    with pytest.raises(StorageError, match="was written to by another buffer meanwhile"):
+        other.save_checkpoint(tmp_path / "a")
+    assert load_checkpoint(tmp_path / "a").size() == 30
+
+
+def test_a_loaded_buffer_does_not_overwrite_what_a_killed_process_added(tmp_path: Path) -> None:
+    writing = new(storage=tmp_path / "a")
+    for number in range(1, 11):
+        add(writing, number)
+    loaded = load_checkpoint(tmp_path / "a")
+    for number in range(11, 51):
+        add(writing, number)
+    crash(writing)
+    add(loaded, 11)
+    with pytest.raises(StorageError, match="was written to by another buffer meanwhile"):
+        loaded.save_checkpoint(tmp_path / "a")
+    assert load_checkpoint(tmp_path / "a").size() == 50
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this operating system has no fork")
+def test_a_forked_child_that_saves_does_not_lose_its_saves_to_the_parent(tmp_path: Path) -> None:
+    buffer = new()
+    add(buffer, 1)
+    buffer.save_checkpoint(tmp_path / "a")
+    child = os.fork()
+    if child == 0:
+        for number in range(2, 20):
+            add(buffer, number)
+        buffer.save_checkpoint(tmp_path / "a")
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    add(buffer, 2)
+    with pytest.raises(StorageError, match="was written to by another buffer meanwhile"):
+        buffer.save_checkpoint(tmp_path / "a")
+    assert load_checkpoint(tmp_path / "a").size() == 19
+
+
+def test_flushing_makes_what_a_killed_process_added_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = filled(tmp_path / "a", 50)
+    synced: set[str] = set()
+    fsync = os.fsync
+
+    def recorded(descriptor: int) -> None:
+        synced.add(os.path.realpath(f"/proc/self/fd/{descriptor}"))
+        fsync(descriptor)
+
+    if not Path("/proc/self/fd").exists():
+        pytest.skip("the names of open files cannot be found here")
+    monkeypatch.setattr(os, "fsync", recorded)
+    resumed = new(storage=tmp_path / "a", resume=True)
+    for number in range(51, 61):
+        add(resumed, number)
+    resumed.flush()
+    assert {str(path), str(files(tmp_path / "a")[-1])} <= synced
+
+
+@pytest.mark.parametrize("space", [LARGE, spaces.Box(0, 255, (4, 24, 24), np.uint8)], ids=["vectors", "images"])
+def test_direct_writes_are_part_of_the_next_add(space: Any, tmp_path: Path) -> None:
+    """As overridden ``add`` methods do them, after calling SB3's."""
+    buffer = new(storage=tmp_path / "a", space=space)
+    for number in range(1, 11):
+        add(buffer, number)
+    buffer.next_observations[buffer.pos - 1][0] = 77
+    buffer.observations[2, 0] = 66
+    buffer.observations.reshape(-1, *space.shape)[4] = 55
+    add(buffer, 11)
+    crash(buffer)
+    loaded = load_checkpoint(tmp_path / "a")
+    assert (np.asarray(loaded.next_observations[9]) == 77).all()
+    assert (np.asarray(loaded.observations[2]) == 66).all()
+    assert (np.asarray(loaded.observations[4]) == 55).all()
+    np.testing.assert_array_equal(np.array(loaded.observations), np.array(buffer.observations))
+    np.testing.assert_array_equal(np.array(loaded.next_observations), np.array(buffer.next_observations))

@@ -1,0 +1,441 @@
+"""Buffers in a folder: equal to buffers in memory, whatever ends the process, and clear about what cannot be."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import pickle
+import resource
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import writer
+from conftest import Stream
+from gymnasium import spaces
+from programs import run, start
+from stable_baselines3 import DQN
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.envs import BitFlippingEnv
+from support import assert_same_batch, atari_env, same_draws
+
+from sb3_compressed import (
+    CompressedDictReplayBuffer,
+    CompressedHerReplayBuffer,
+    CompressedNStepReplayBuffer,
+    CompressedReplayBuffer,
+    CompressedRolloutBuffer,
+    StorageError,
+    available_codecs,
+)
+from sb3_compressed.storage.array_store import ArrayStore
+
+ROWS = 90
+STREAMS = ["atari", "atari-channel-last", "console", "bits", "pendulum", "discrete", "multi-binary"]
+
+
+def class_for(stream: Stream) -> Any:
+    return CompressedDictReplayBuffer if isinstance(stream[0], spaces.Dict) else CompressedReplayBuffer
+
+
+def new(stream: Stream, buffer_class: Any = None, size: int = ROWS, **options: Any) -> Any:
+    space, action_space, n_envs, _ = stream
+    buffer_class = buffer_class or class_for(stream)
+    return buffer_class(size * n_envs, space, action_space, device="cpu", n_envs=n_envs, **options)
+
+
+def hold_equal(ours: Any, theirs: Any) -> None:
+    assert (ours.pos, ours.full) == (theirs.pos, theirs.full)
+    assert_same_batch(*same_draws(lambda: ours.sample(200), lambda: theirs.sample(200), seed=3))
+
+
+@pytest.fixture(autouse=True)
+def _small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ArrayStore, "SEGMENT_NBYTES", 100_000)
+
+
+@pytest.mark.parametrize("stream", STREAMS, indirect=True)
+def test_a_buffer_in_a_folder_is_one_in_memory_that_can_be_resumed(stream: Stream, tmp_path: Path) -> None:
+    stored, held = new(stream, storage=tmp_path), new(stream)
+    for number, transition in enumerate(stream[-1]):
+        for buffer in (stored, held):
+            transition.add_to(buffer)
+        if number in (0, 20, ROWS - 1, ROWS, 150, 260):
+            hold_equal(stored, held)
+            stored.close()
+            with pytest.raises(StorageError, match="not open for writing"):
+                transition.add_to(stored)
+            hold_equal(stored, held)
+            stored = new(stream, storage=tmp_path, resume=True)
+            hold_equal(stored, held)
+    hold_equal(stored, held)
+    hold_equal(class_for(stream).from_checkpoint(tmp_path, device="cpu"), held)
+
+
+@pytest.mark.parametrize("codec", available_codecs())
+def test_every_codec(codec: str, stream: Stream, tmp_path: Path) -> None:
+    stored = new(stream, compression_method=codec, storage=tmp_path)
+    held = new(stream, compression_method=codec)
+    for transition in stream[-1][:200]:
+        transition.add_to(stored)
+        transition.add_to(held)
+    hold_equal(stored, held)
+    stored.close()
+    resumed = new(stream, compression_method=codec, storage=tmp_path, resume=True)
+    hold_equal(resumed, held)
+    assert resumed.observations.codec == stored.observations.codec, "with all that it has learned"
+
+
+def test_one_payload_a_new_frame_and_sharing_goes_on_after_resuming(
+    stream: Stream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ArrayStore, "SEGMENT_NBYTES", 64 << 20)
+    n_envs, transitions = stream[2:]
+    sizes = []
+    stored = new(stream, storage=tmp_path, compression_method="none", size=300)
+    for number, transition in enumerate(transitions[:300]):
+        transition.add_to(stored)
+        if number in (199, 299):
+            stored.close()
+            sizes.append(sum(path.stat().st_size for path in tmp_path.glob("*.log")))
+            stored = new(stream, storage=tmp_path, resume=True, compression_method="none", size=300)
+    frame_nbytes = 84 * 84
+    n_ends = sum(int(transition.done.sum()) for transition in transitions[200:300])
+    # Besides the new frame of each transition: stacks at ends of episodes, and at most one when resuming.
+    assert (sizes[1] - sizes[0]) / frame_nbytes < (100 + 4) * n_envs * 1.1 + 8 * n_ends
+
+
+def test_hindsight_and_its_episodes(tmp_path: Path) -> None:
+    def env() -> Any:
+        return make_vec_env(BitFlippingEnv, 2, env_kwargs={"n_bits": 9, "max_steps": 9, "image_obs_space": True})
+
+    def model(**options: Any) -> Any:
+        return DQN(
+            "MultiInputPolicy", env(), buffer_size=120, learning_starts=10_000, seed=0, device="cpu",
+            replay_buffer_class=CompressedHerReplayBuffer, replay_buffer_kwargs=options,
+        )  # fmt: skip
+
+    held, stored = (each.learn(280).replay_buffer for each in (model(), model(storage=tmp_path)))
+    stored.close()
+    loaded: Any = CompressedHerReplayBuffer.from_checkpoint(tmp_path, env=env(), device="cpu")
+    for buffer in (loaded, model(storage=tmp_path, resume=True).replay_buffer):
+        for name in ("ep_start", "ep_length", "_current_ep_start", "dones", "timeouts"):
+            np.testing.assert_array_equal(getattr(buffer, name), getattr(held, name), name)
+        for each in (buffer, held):
+            each.env.seed(0)
+            each.env.reset()
+        hold_equal(buffer, held)
+
+
+def test_truncating_the_last_trajectory_reaches_the_folder(tmp_path: Path) -> None:
+    env = make_vec_env(BitFlippingEnv, 2, env_kwargs={"n_bits": 9, "max_steps": 9})
+    buffer = CompressedHerReplayBuffer(
+        40, env.observation_space, env.action_space, env, device="cpu", n_envs=2, storage=tmp_path
+    )  # fmt: skip
+    obs: Any = env.reset()
+    for _ in range(5):
+        action = np.zeros(2, np.int64)
+        new_obs, reward, done, infos = env.step(action)
+        buffer.add(obs, new_obs, action, reward, done, infos)
+        obs = new_obs
+    with pytest.warns(UserWarning, match="will be truncated"):
+        buffer.truncate_last_trajectory()
+    loaded = CompressedHerReplayBuffer.from_checkpoint(tmp_path, env=env, device="cpu")
+    for name in ("ep_start", "ep_length", "_current_ep_start", "dones", "timeouts"):
+        np.testing.assert_array_equal(getattr(loaded, name), getattr(buffer, name), name)
+
+
+def test_n_step_returns_are_those_of_a_buffer_in_memory(stream: Stream, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"n_steps": 5, "gamma": 0.9}
+    stored = new(stream, CompressedNStepReplayBuffer, storage=tmp_path, **options)
+    held = new(stream, CompressedNStepReplayBuffer, **options)
+    for transition in stream[-1][:130]:
+        transition.add_to(stored)
+        transition.add_to(held)
+    hold_equal(stored, held)
+    loaded = CompressedNStepReplayBuffer.from_checkpoint(tmp_path, device="cpu")
+    assert (loaded.n_steps, loaded.gamma) == (5, 0.9)
+    hold_equal(loaded, held)
+
+
+@pytest.mark.parametrize("way", ["pickle", "deepcopy"])
+def test_copies_are_in_memory_and_independent(way: str, stream: Stream, tmp_path: Path) -> None:
+    stored, held = new(stream, storage=tmp_path), new(stream)
+    for transition in stream[-1][:120]:
+        transition.add_to(stored)
+        transition.add_to(held)
+    twin = copy.deepcopy(stored) if way == "deepcopy" else pickle.loads(pickle.dumps(stored))
+    shutil.rmtree(tmp_path)
+    hold_equal(twin, held)
+    for transition in stream[-1][120:200]:
+        transition.add_to(twin)
+        transition.add_to(held)
+    hold_equal(twin, held)
+
+
+def test_sb3_saves_and_loads_a_stored_buffer(tmp_path: Path) -> None:
+    def model(**options: Any) -> DQN:
+        return DQN(
+            "CnnPolicy", atari_env(n_envs=2), buffer_size=300, learning_starts=10_000, seed=0, device="cpu",
+            replay_buffer_class=CompressedReplayBuffer, replay_buffer_kwargs=options,
+        )  # fmt: skip
+
+    stored = model(storage=tmp_path / "buffer").learn(400)
+    stored.save_replay_buffer(tmp_path / "saved")
+    loaded = model()
+    loaded.load_replay_buffer(tmp_path / "saved")
+    hold_equal(loaded.replay_buffer, stored.replay_buffer)
+    loaded.learn(50, reset_num_timesteps=False)
+
+
+def test_training_is_bit_identical_in_a_folder(tmp_path: Path) -> None:
+    weights = []
+    for options in ({}, {"storage": tmp_path}):
+        model = DQN(
+            "CnnPolicy", atari_env("Pong", 1), buffer_size=200, learning_starts=20, seed=0, device="cpu",
+            replay_buffer_class=CompressedReplayBuffer, replay_buffer_kwargs=options,
+        ).learn(300)  # fmt: skip
+        weights.append([value.numpy().tobytes() for value in model.policy.state_dict().values()])
+    assert weights[0] == weights[1]
+
+
+@pytest.mark.parametrize("size", [37, 150])
+@pytest.mark.parametrize("n_steps", [20, 60, 130])
+@pytest.mark.parametrize("way", ["load", "resume"])
+def test_another_size_has_the_newest_that_fits(
+    way: str, n_steps: int, size: int, stream: Stream, tmp_path: Path
+) -> None:
+    stored = new(stream, storage=tmp_path)
+    for transition in stream[-1][:n_steps]:
+        transition.add_to(stored)
+    stored.close()
+    if way == "load":
+        resized = CompressedReplayBuffer.from_checkpoint(tmp_path, buffer_size=size * stream[2], device="cpu")
+    else:
+        resized = new(stream, size=size, storage=tmp_path, resume=True)
+    kept = min(n_steps, ROWS, size)
+    held = new(stream, size=size)
+    for transition in stream[-1][n_steps - kept : n_steps]:
+        transition.add_to(held)
+    hold_equal(resized, held)
+    for transition in stream[-1][n_steps : n_steps + 50]:
+        transition.add_to(resized)
+        transition.add_to(held)
+    hold_equal(resized, held)
+    if way == "resume":
+        resized.close()
+        hold_equal(new(stream, size=size, storage=tmp_path, resume=True), held)
+
+
+def test_hindsight_in_another_size_knows_where_episodes_are() -> None:
+    from sb3_compressed.persistence.ring_resize import Resized
+
+    # 10 rows, written up to row 3 in the second lap. Episodes: rows 3-6 (its beginning was overwritten), 7-0, 1-2.
+    start, length = np.array([7, 1, 1, 0, 3, 3, 3, 7, 7, 7]), np.array([4, 2, 2, 0, 0, 0, 0, 4, 4, 4])
+    old = {"ep_start": start[:, None], "ep_length": length[:, None], "_current_ep_start": np.array([3])}
+    fitted = Resized(3, 10, 5, full=True)
+    new_arrays = {
+        "ep_start": np.zeros((5, 1), int),
+        "ep_length": np.zeros((5, 1), int),
+        "_current_ep_start": np.ones(1, int),
+    }
+    fitted.arrays(old, new_arrays)
+    assert fitted.kept.tolist() == [8, 9, 0, 1, 2]
+    assert new_arrays["ep_length"][:, 0].tolist() == [0, 0, 0, 2, 2], (
+        "an episode that lost its beginning is not sampled"
+    )
+    assert new_arrays["ep_start"][3:, 0].tolist() == [3, 3]
+    assert (fitted.pos, fitted.full, new_arrays["_current_ep_start"][0]) == (0, True, 0)
+
+
+def test_a_folder_with_a_buffer_is_an_error_that_names_the_choices(stream: Stream, tmp_path: Path) -> None:
+    stored = new(stream, storage=tmp_path)
+    stream[-1][0].add_to(stored)
+    stored.close()
+    with pytest.raises(StorageError, match=r"resume=True .* overwrite=True"):
+        new(stream, storage=tmp_path)
+    with pytest.raises(StorageError, match="pass one of them"):
+        new(stream, storage=tmp_path, resume=True, overwrite=True)
+    assert new(stream, storage=tmp_path, resume=True).size() == 1
+    assert new(stream, storage=tmp_path, overwrite=True).size() == 0
+
+
+def test_what_cannot_be_stored_or_opened_says_why(stream: Stream, tmp_path: Path) -> None:
+    space, action_space, n_envs, _ = stream
+    with pytest.raises(StorageError, match="there is no folder"):
+        new(stream, storage=tmp_path / "missing", resume=True)
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(StorageError, match=r"holds other files, as notes\.txt"):
+        new(stream, storage=tmp_path)
+    with pytest.raises(StorageError, match="holds no buffer"):
+        CompressedReplayBuffer.from_checkpoint(tmp_path)
+    with pytest.raises(StorageError, match="for storage=<folder>"):
+        new(stream, resume=True)
+    with pytest.raises(StorageError, match="filled anew with each rollout"):
+        CompressedRolloutBuffer(8, space, action_space, "cpu", n_envs=n_envs, storage=tmp_path)
+    with pytest.raises(StorageError, match="in memory"):
+        new(stream).flush()
+    folder = tmp_path / "buffer"
+    stored = new(stream, storage=folder)
+    with pytest.raises(StorageError, match="another buffer of this process"):
+        new(stream, storage=folder, resume=True)
+    stored.close()
+    with pytest.raises(StorageError, match=rf"n_envs is {n_envs} in the folder and 1 here"):
+        CompressedReplayBuffer(100, space, action_space, device="cpu", storage=folder, resume=True)
+    with pytest.raises(StorageError, match=r"'codec': 'delta'.*'codec': 'zstd'"):
+        new(stream, storage=folder, resume=True, compression_method="zstd")
+    with pytest.raises(StorageError, match=r"action_space is Discrete\(4\) in the folder and Discrete\(9\) here"):
+        CompressedReplayBuffer(100, space, spaces.Discrete(9), n_envs=n_envs, storage=folder, resume=True)
+    other = spaces.Box(0, 255, (4, 80, 80), np.uint8)
+    with pytest.raises(StorageError, match=r"observation_space is Box\(.*84.*in the folder and Box\(.*80.*here"):
+        CompressedReplayBuffer(100, other, action_space, n_envs=n_envs, storage=folder, resume=True)
+    assert new(stream, storage=folder, resume=True).size() == 0, "nothing was harmed"
+
+
+def test_what_is_written_to_arrays_directly_is_flushed(stream: Stream, tmp_path: Path) -> None:
+    stored = new(stream, storage=tmp_path)
+    for transition in stream[-1][:60]:
+        transition.add_to(stored)
+    stored.flush()
+    stored.rewards[7] = 11
+    stored.observations[3] = stream[-1][50].obs
+    stored.flush()
+    loaded = CompressedReplayBuffer.from_checkpoint(tmp_path, device="cpu")
+    assert (loaded.rewards[7] == 11).all()
+    np.testing.assert_array_equal(loaded.observations[3], stream[-1][50].obs)
+    np.testing.assert_array_equal(loaded.observations[4], stream[-1][4].obs)
+
+
+FULL_DISK = """
+import resource, signal, sys
+from pathlib import Path
+import writer
+from sb3_compressed import CompressedReplayBuffer
+folder = Path(sys.argv[1])
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+buffer = writer.new_buffer(storage=folder)
+for number in range(1, 20):
+    writer.add_step(buffer, number)
+end = buffer._store.log.last.end
+for room in (0, 40, 50_000, *range(200, 3000, 100)):
+    before = writer.newest(buffer)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (end + room, resource.RLIM_INFINITY))
+    failed = False
+    try:
+        writer.add_step(buffer, writer.newest(buffer) + 1)
+    except OSError as error:
+        failed = True
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    print(room, failed)
+    assert writer.hold_that_it_is_whole(buffer) == before + (not failed), "an error means that nothing was added"
+    assert writer.newest(CompressedReplayBuffer.from_checkpoint(folder, device="cpu")) == writer.newest(buffer)
+    end = buffer._store.log.last.end
+for _ in range(3):  # there is room again
+    writer.add_step(buffer, writer.newest(buffer) + 1)
+last = writer.hold_that_it_is_whole(buffer)
+assert writer.hold_that_it_is_whole(CompressedReplayBuffer.from_checkpoint(folder, device="cpu")) == last
+"""
+
+
+def test_a_full_disk_is_an_error_and_nothing_is_lost(tmp_path: Path) -> None:
+    outcomes = dict(line.split() for line in run(FULL_DISK, tmp_path / "buffer").splitlines())
+    assert outcomes["0"] == "True", "without any room it failed"
+    assert len({*outcomes.values()}) == 2, "with enough room it did not"
+
+
+def test_a_forked_child_cannot_write_to_its_parents_folder(stream: Stream, tmp_path: Path) -> None:
+    stored = new(stream, storage=tmp_path)
+    stream[-1][0].add_to(stored)
+    child = os.fork()
+    if child == 0:
+        try:
+            stream[-1][1].add_to(stored)
+        except StorageError:
+            os._exit(0)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    stream[-1][1].add_to(stored)
+    assert stored.size() == 2
+
+
+def test_opening_a_folder_runs_no_code_of_its_writer(stream: Stream, tmp_path: Path) -> None:
+    stored = new(stream, storage=tmp_path)
+    for transition in stream[-1][:30]:
+        transition.add_to(stored)
+    stored.close()
+    content = b"".join(path.read_bytes() for path in tmp_path.glob("*.log"))
+    assert b"\x80\x04\x95" not in content, "no pickle"
+    store = ArrayStore.open(tmp_path)
+    assert json.dumps(store.about), "what it says of itself is plain data"
+    store.close()
+
+
+FOLLOWER = """
+import sys
+import writer
+from sb3_compressed import CompressedReplayBuffer
+buffer = CompressedReplayBuffer.from_checkpoint(sys.argv[1], follow=True, device="cpu")
+seen = [writer.hold_that_it_is_whole(buffer)]
+print("ready", flush=True)
+while len(set(seen)) < 12:
+    buffer.refresh()
+    seen.append(writer.hold_that_it_is_whole(buffer))
+assert seen == sorted(seen)
+"""
+
+
+def test_followers_read_whole_states_while_one_process_writes(tmp_path: Path) -> None:
+    folder = tmp_path / "buffer"
+    with writer.start("storage", folder) as process:
+        assert process.stdout is not None
+        for _ in range(20):
+            process.stdout.readline()
+        with pytest.raises(StorageError, match=f"written to by the process {process.pid}"):
+            writer.new_buffer(storage=folder, resume=True)
+        with start(FOLLOWER, folder) as one, start(FOLLOWER, folder) as another:
+            while one.poll() is None or another.poll() is None:
+                process.stdout.readline()
+        process.send_signal(signal.SIGKILL)
+    assert (one.returncode, another.returncode) == (0, 0)
+    buffer = writer.new_buffer(storage=folder, resume=True)
+    assert writer.hold_that_it_is_whole(buffer) > 20, "a dead writer blocks nobody"
+
+
+BOUNDED = """
+import resource, sys
+import numpy as np
+from gymnasium import spaces
+from memory import memory_of_process
+from sb3_compressed import CompressedReplayBuffer
+space, buttons = spaces.Box(0, 255, (4, 84, 84), np.uint8), spaces.Discrete(2)
+def stack(number):
+    rng = np.random.default_rng(number)
+    return rng.integers(0, 256, (1, 4, 84, 84), np.uint8)  # nothing in common, nothing to compress
+size = 4_000
+buffer = CompressedReplayBuffer(size, space, buttons, device="cpu", compression_method="none", storage=sys.argv[1])
+zero = np.zeros(1)
+buffer.add(stack(0), stack(1), zero, zero, zero, [{}])
+before = memory_of_process("RssAnon")
+# From here on there is memory for a small part of it; what is mapped from files does not count.
+_, hard = resource.getrlimit(resource.RLIMIT_DATA)
+resource.setrlimit(resource.RLIMIT_DATA, (memory_of_process("VmData") + 64_000_000, hard))
+for number in range(1, size):
+    buffer.add(stack(number), stack(number + 1), zero, zero, zero, [{}])
+numbers = np.random.default_rng(0).integers(0, size, 200)
+for number in numbers:
+    assert (buffer.observations[number] == stack(number)).all()
+    assert (buffer.next_observations[number] == stack(number + 1)).all()
+print(memory_of_process("RssAnon") - before, 2 * size * 4 * 84 * 84)
+"""
+
+
+def test_a_buffer_can_be_many_times_larger_than_the_memory(tmp_path: Path) -> None:
+    if not Path("/proc/self/status").exists():
+        pytest.skip("there is no /proc that tells the memory of a process")
+    taken, raw = map(int, run(BOUNDED, tmp_path / "b").split())
+    assert taken < raw / 5
+    assert resource.getrlimit(resource.RLIMIT_DATA)[0] == resource.RLIM_INFINITY, "the limit was the process's own"

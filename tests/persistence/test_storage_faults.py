@@ -1,0 +1,424 @@
+"""What goes wrong in between: interrupts, full disks, strangers' folders, locks; found by attacking it."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import os
+import pickle
+import resource
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import writer
+from conftest import Stream, recorded
+from lines import interrupts
+from programs import outcome, run
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.envs import BitFlippingEnv
+from stable_baselines3.common.vec_env import SubprocVecEnv
+from support import assert_same_batch, same_draws
+
+from sb3_compressed import (
+    CompressedDictReplayBuffer,
+    CompressedHerReplayBuffer,
+    CompressedNStepReplayBuffer,
+    CompressedReplayBuffer,
+    CorruptStorage,
+    StorageError,
+    find_buffer_dtypes,
+    load_checkpoint,
+    save_checkpoint,
+)
+from sb3_compressed.arrays import compressed_array
+from sb3_compressed.storage import log as log_module
+from sb3_compressed.storage.array_store import ArrayStore
+from sb3_compressed.storage.segment import Segment
+
+
+def new(stream: Stream, rows: int = 50, **options: Any) -> Any:
+    space, action_space, n_envs, _ = stream
+    return CompressedReplayBuffer(rows * n_envs, space, action_space, device="cpu", n_envs=n_envs, **options)
+
+
+def hold_equal(ours: Any, theirs: Any) -> None:
+    assert (ours.pos, ours.full) == (theirs.pos, theirs.full)
+    assert_same_batch(*same_draws(lambda: ours.sample(100), lambda: theirs.sample(100), seed=3))
+
+
+def killed(folder: Path, name: str = "killed") -> Path:
+    """Return a copy of a folder, which is what a killed process would have left."""
+    copy = folder.parent / name
+    shutil.rmtree(copy, ignore_errors=True)
+    return Path(shutil.copytree(folder, copy))
+
+
+@pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
+@pytest.mark.parametrize("place", ["flush_path", "seal", "flush", "make_room", "rename"])
+def test_beginning_a_segment_can_fail_anywhere(
+    place: str, error: type[BaseException], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ArrayStore, "SEGMENT_NBYTES", 20_000)
+    folder = tmp_path / "buffer"
+    buffer = writer.new_buffer(storage=folder)
+    number = 0
+
+    def fails(*_: Any, **__: Any) -> None:
+        raise error
+
+    owner: Any = {"flush_path": log_module, "rename": Path}.get(place, Segment)
+    for _ in range(3):
+        writer.add_step(buffer, writer.newest(buffer) + 1)  # the file that is written to is there
+        segments = len(list(folder.glob("*.log")))
+        with monkeypatch.context() as patch, pytest.warns() if error is OSError and place in (
+            "flush", "make_room", "rename",
+        ) else pytest.raises(KeyboardInterrupt) if error is KeyboardInterrupt else patch.context():  # fmt: skip
+            patch.setattr(owner, place, fails)
+            for _ in range(60):
+                number = writer.newest(buffer) + 1
+                writer.add_step(buffer, number)
+        for _ in range(5):
+            writer.add_step(buffer, writer.newest(buffer) + 1)
+        last = writer.hold_that_it_is_whole(buffer)
+        assert writer.hold_that_it_is_whole(writer.new_buffer(storage=killed(folder), resume=True)) == last
+        assert segments
+
+
+def test_a_stranger_cannot_name_other_folders(stream: Stream, tmp_path: Path) -> None:
+    victim = new(stream, storage=tmp_path / "victim")
+    stream[-1][0].add_to(victim)
+    victim.close()
+    new(stream, storage=tmp_path / "bait").close()
+    store = ArrayStore.open(tmp_path / "bait", writable=True)
+    arguments = {**store.about["arguments"], "storage": str(tmp_path / "victim"), "overwrite": True}
+    store.become({**store.about, "arguments": arguments}, store.plans, store.arrays, store.values)
+    store.close()
+    with pytest.raises(StorageError, match="does not take overwrite, storage"):
+        load_checkpoint(tmp_path / "bait")
+    assert load_checkpoint(tmp_path / "victim", device="cpu").size() == 1
+
+
+@pytest.mark.parametrize("value", ["many", None, 10**30, {"mapping": 3}])
+@pytest.mark.parametrize("name", ["buffer_size", "n_envs", "compression_method"])
+def test_arguments_that_make_no_sense(name: str, value: Any, stream: Stream, tmp_path: Path) -> None:
+    new(stream, storage=tmp_path).close()
+    store = ArrayStore.open(tmp_path, writable=True)
+    about = {**store.about, "arguments": {**store.about["arguments"], name: value}}
+    store.become(about, store.plans, store.arrays, store.values)
+    store.close()
+    with pytest.raises(StorageError, match=str(tmp_path)):
+        load_checkpoint(tmp_path)
+
+
+def test_after_a_kill_in_the_middle_of_a_save_the_next_one_works(stream: Stream, tmp_path: Path) -> None:
+    buffer = new(stream)
+    for transition in stream[-1][:20]:
+        transition.add_to(buffer)
+    save_checkpoint(buffer, tmp_path)
+    for transition in stream[-1][20:40]:
+        transition.add_to(buffer)
+    child = os.fork()
+    if child == 0:
+        ArrayStore.commit = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[method-assign]
+        save_checkpoint(buffer, tmp_path)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    loaded = load_checkpoint(tmp_path, device="cpu")
+    assert loaded.pos == 20
+    for each in (loaded, buffer):
+        stream[-1][60].add_to(each)
+        save_checkpoint(each, tmp_path / each.__class__.__name__ if each is buffer else tmp_path)
+    hold_equal(load_checkpoint(tmp_path, device="cpu"), loaded)
+
+
+def test_a_save_that_failed_can_be_repeated(stream: Stream, tmp_path: Path) -> None:
+    script = """
+import resource, signal, sys
+import writer
+from sb3_compressed import load_checkpoint, save_checkpoint
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+folder = sys.argv[1]
+buffer = writer.new_buffer()
+for number in range(1, 30):
+    writer.add_step(buffer, number)
+for kept in (0, 29):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000 if not kept else 40_000, resource.RLIM_INFINITY))
+    try:
+        save_checkpoint(buffer, folder)
+        raise SystemExit("it did not fail")
+    except OSError as error:
+        pass
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    if kept:
+        assert writer.newest(load_checkpoint(folder, device="cpu")) == kept, "the folder is as it was"
+    save_checkpoint(buffer, folder)
+    assert writer.hold_that_it_is_whole(load_checkpoint(folder, device="cpu")) == writer.newest(buffer)
+    for number in range(30, 60):
+        writer.add_step(buffer, number)
+"""
+    run(script, tmp_path / "b")
+
+
+def test_hindsight_at_the_end_of_an_episode_in_another_size(tmp_path: Path) -> None:
+    space, action_space, n_envs, transitions = recorded("goal-bits")
+    env = make_vec_env(BitFlippingEnv, n_envs, env_kwargs={"n_bits": 20, "max_steps": 9})
+    buffer = CompressedHerReplayBuffer(100 * n_envs, space, action_space, env, device="cpu", n_envs=n_envs)
+    for transition in transitions[:45]:
+        transition.add_to(buffer)
+    assert buffer._current_ep_start.tolist() == [45, 45]
+    save_checkpoint(buffer, tmp_path)
+    for rows, begin in ((150, 45), (20, 0)):
+        loaded: Any = load_checkpoint(tmp_path, env=env, buffer_size=rows * n_envs, device="cpu")
+        assert loaded._current_ep_start.tolist() == [begin, begin], "the next episode begins with the next row"
+        assert loaded.pos == begin
+
+
+@pytest.mark.parametrize("rows", [30, 50, 70])
+@pytest.mark.parametrize("n_steps", [20, 40, 80])
+def test_next_observations_in_the_row_behind(n_steps: int, rows: int, stream: Stream, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"optimize_memory_usage": True, "handle_timeout_termination": False}
+    stored = new(stream, storage=tmp_path / "buffer", **options)
+    for transition in stream[-1][:n_steps]:
+        transition.add_to(stored)
+    resumed = new(stream, rows, storage=killed(tmp_path / "buffer"), resume=True, **options)
+    np.testing.assert_array_equal(resumed.observations[resumed.pos], stream[-1][n_steps - 1].next_obs)
+    n_kept = resumed.pos if not resumed.full else rows - 1
+    assert n_kept == min(n_steps, 49 if n_steps > 50 else 50, rows - 1 if rows != 50 else 50)
+    for age in range(1, n_kept + 1):
+        row = (resumed.pos - age) % rows
+        np.testing.assert_array_equal(resumed.observations[row], stream[-1][n_steps - age].obs)
+        goes_on = ~stream[-1][n_steps - age].done  # SB3 overwrites the last observations of episodes
+        following = resumed.observations[(row + 1) % rows][goes_on]
+        np.testing.assert_array_equal(following, stream[-1][n_steps - age].next_obs[goes_on])
+
+
+def test_a_follower_that_met_damage_goes_on_with_what_it_had(
+    stream: Stream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ArrayStore, "SEGMENT_NBYTES", 20_000)
+    stored = new(stream, storage=tmp_path)
+    for transition in stream[-1][:10]:
+        transition.add_to(stored)
+    follower: Any = CompressedReplayBuffer.from_checkpoint(tmp_path, follow=True, device="cpu")
+    before = follower.observations[:10]
+    for transition in stream[-1][10:100]:
+        transition.add_to(stored)
+    path = max(tmp_path.glob("*.log"))
+    content = bytearray(path.read_bytes())
+    content[200] ^= 1
+    path.write_bytes(content)
+    for _ in range(2):
+        with pytest.raises(CorruptStorage, match=path.name):
+            follower.refresh()
+        np.testing.assert_array_equal(follower.observations[:10], before)
+    content[200] ^= 1
+    path.write_bytes(content)
+    assert follower.refresh()
+    hold_equal(follower, stored)
+
+
+def test_hindsight_with_environments_that_cannot_be_pickled() -> None:
+    env = make_vec_env(BitFlippingEnv, 2, vec_env_cls=SubprocVecEnv)
+    try:
+        buffer = CompressedHerReplayBuffer(100, env.observation_space, env.action_space, env, device="cpu", n_envs=2)
+        assert pickle.loads(pickle.dumps(buffer)).env is None
+    finally:
+        env.close()
+
+
+def test_a_buffer_that_nobody_refers_to_holds_no_folder(stream: Stream, tmp_path: Path) -> None:
+    stored = new(stream, storage=tmp_path)
+    stream[-1][0].add_to(stored)
+    cycle: list[Any] = [stored]
+    cycle.append(cycle)
+    del stored, cycle
+    assert new(stream, storage=tmp_path, resume=True).size() == 1
+    gc.collect()
+
+
+def test_copying_the_folder_does_not_let_go_of_it(stream: Stream, tmp_path: Path) -> None:
+    stored = new(stream, storage=tmp_path / "buffer")
+    killed(tmp_path / "buffer")  # opens and closes the lock's file as well
+    script = "import sys, writer; writer.new_buffer(storage=sys.argv[1], overwrite=True)"
+    assert f"written to by the process {os.getpid()}" in outcome(script, tmp_path / "buffer").stderr
+    stream[-1][0].add_to(stored)
+
+
+def test_many_segments_need_few_open_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ArrayStore, "SEGMENT_NBYTES", 500)
+    buffer = writer.new_buffer(storage=tmp_path)
+    for number in range(1, 61):
+        writer.add_step(buffer, number)
+    n_segments = len(list(tmp_path.glob("*.log")))
+    assert n_segments > 40
+    buffer.close()
+    before = len(os.listdir("/proc/self/fd")) if Path("/proc/self/fd").exists() else 0
+    buffer = writer.new_buffer(storage=tmp_path, resume=True)
+    writer.hold_that_it_is_whole(buffer)
+    if before:
+        # Each mapping has one descriptor, in CPython before 3.13.
+        assert len(os.listdir("/proc/self/fd")) - before <= n_segments + 5
+
+
+@pytest.mark.parametrize("stream", ["console", "pendulum"], indirect=True)
+@pytest.mark.parametrize("way", ["memory first", "folder first"])
+def test_vectors_go_from_memory_to_a_folder_and_back(way: str, stream: Stream, tmp_path: Path) -> None:
+    space, action_space, n_envs, transitions = stream
+    cls: Any = CompressedDictReplayBuffer if len(transitions[0].obs) and isinstance(transitions[0].obs, dict) else None
+    cls = cls or CompressedReplayBuffer
+    arguments: Any = (50 * n_envs, space, action_space, "cpu", n_envs)
+    held = cls(*arguments)
+    buffer = cls(*arguments) if way == "memory first" else cls(*arguments, storage=tmp_path / "a")
+    for transition in transitions[:80]:
+        transition.add_to(held)
+        transition.add_to(buffer)
+    if way == "memory first":
+        save_checkpoint(buffer, tmp_path / "a")
+    else:
+        buffer.close()
+    hold_equal(load_checkpoint(tmp_path / "a", device="cpu"), held)
+    hold_equal(cls(*arguments, storage=tmp_path / "a", resume=True), held)
+
+
+@pytest.mark.parametrize("method", ["rle", "rle-jit"])
+def test_dtypes_of_runs_are_stored(method: str, stream: Stream, tmp_path: Path) -> None:
+    dtypes = find_buffer_dtypes(stream[0], compression_method=method)
+    stored = new(stream, storage=tmp_path, compression_method=method, dtypes=dtypes)
+    for transition in stream[-1][:30]:
+        transition.add_to(stored)
+    hold_equal(load_checkpoint(tmp_path, device="cpu"), stored)
+
+
+def test_a_class_with_other_arguments_says_so(stream: Stream, tmp_path: Path) -> None:
+    space, action_space, n_envs, _ = stream
+    CompressedNStepReplayBuffer(100, space, action_space, n_envs=n_envs, storage=tmp_path, n_steps=4).close()
+    with pytest.raises(
+        StorageError, match=r"saved by CompressedNStepReplayBuffer .* CompressedReplayBuffer does not take n_steps"
+    ):
+        CompressedReplayBuffer.from_checkpoint(tmp_path)
+    assert load_checkpoint(tmp_path).n_steps == 4
+
+
+def test_a_damaged_checkpoint_can_be_overwritten(stream: Stream, tmp_path: Path) -> None:
+    buffer = new(stream)
+    stream[-1][0].add_to(buffer)
+    folder = tmp_path / "buffer"
+    save_checkpoint(buffer, folder)
+    for path in folder.glob("*.log"):
+        path.write_bytes(path.read_bytes()[:50])
+    with pytest.raises(StorageError, match="holds a buffer already"):
+        save_checkpoint(new(stream), folder)
+    save_checkpoint(buffer, folder, overwrite=True)
+    hold_equal(load_checkpoint(folder, device="cpu"), buffer)
+
+
+def test_a_folder_that_is_gone(stream: Stream, tmp_path: Path) -> None:
+    buffer = new(stream)
+    stream[-1][0].add_to(buffer)
+    save_checkpoint(buffer, tmp_path / "a")
+    shutil.rmtree(tmp_path / "a")
+    with pytest.raises(StorageError, match="is gone"):
+        save_checkpoint(buffer, tmp_path / "a")
+    save_checkpoint(buffer, tmp_path / "a")
+    hold_equal(load_checkpoint(tmp_path / "a", device="cpu"), buffer)
+    assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY
+
+
+def test_a_relative_folder_stays_where_it_was(stream: Stream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though the process goes elsewhere."""
+    monkeypatch.setattr(ArrayStore, "SEGMENT_NBYTES", 10_000)  # many files are begun
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    stored, held = new(stream, storage="storage"), new(stream)
+    held.save_checkpoint("checkpoint")
+    follower = CompressedReplayBuffer.from_checkpoint("storage", follow=True, device="cpu")
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    for transition in stream[-1][:120]:
+        transition.add_to(stored)
+        transition.add_to(held)
+    held.save_checkpoint(tmp_path / "checkpoint")
+    assert follower.refresh()
+    stored.close()
+    for buffer in (follower, *(load_checkpoint(tmp_path / name, device="cpu") for name in ("storage", "checkpoint"))):
+        hold_equal(buffer, held)
+    assert not [*(tmp_path / "elsewhere").iterdir()]
+
+
+def test_what_was_written_over_after_an_add_is_flushed(stream: Stream, tmp_path: Path) -> None:
+    """Even if it is again what it was at the flush before."""
+    stored = new(stream, storage=tmp_path)
+    stored.flush()
+    for transition in stream[-1][:3]:
+        transition.add_to(stored)
+    stored.rewards[:3] = 0
+    stored.actions[1] = 0
+    stored.flush()
+    loaded: Any = load_checkpoint(tmp_path, device="cpu")
+    assert not loaded.rewards.any()
+    assert loaded.actions.tobytes() == stored.actions.tobytes()
+    hold_equal(loaded, stored)
+
+
+@pytest.mark.parametrize("flushed", [False, True])
+def test_arrays_that_a_user_puts_in_the_places_of_others_are_stored(
+    flushed: bool, stream: Stream, tmp_path: Path
+) -> None:
+    stored = new(stream, storage=tmp_path)
+    for transition in stream[-1][:10]:
+        transition.add_to(stored)
+    stored.rewards = stored.rewards * 2 + 1
+    expected = stored.rewards.copy()
+    if flushed:
+        stored.flush()
+    else:
+        stream[-1][10].add_to(stored)
+        expected[10] = stream[-1][10].reward
+    loaded: Any = load_checkpoint(tmp_path, device="cpu")
+    np.testing.assert_array_equal(loaded.rewards, expected)
+    hold_equal(loaded, stored)
+
+
+def test_two_buffers_that_share_their_arrays_are_each_saved_whole(stream: Stream, tmp_path: Path) -> None:
+    """As a shallow copy does: what one saved is still a change for the other."""
+    buffer = new(stream)
+    for transition in stream[-1][:10]:
+        transition.add_to(buffer)
+    buffer.save_checkpoint(tmp_path / "one")
+    other = copy.copy(buffer)
+    for transition in stream[-1][10:20]:
+        transition.add_to(buffer)
+    other.pos = buffer.pos
+    other.save_checkpoint(tmp_path / "other")
+    buffer.save_checkpoint(tmp_path / "one")
+    for name in ("one", "other"):
+        hold_equal(load_checkpoint(tmp_path / name, device="cpu"), buffer)
+
+
+def test_what_is_loaded_is_not_told_where_to_be_stored(stream: Stream, tmp_path: Path) -> None:
+    buffer = new(stream)
+    buffer.save_checkpoint(tmp_path / "checkpoint")
+    with pytest.raises(StorageError, match="is loaded into memory: pass resume, storage to the constructor"):
+        load_checkpoint(tmp_path / "checkpoint", storage=tmp_path / "storage", resume=True)
+    env = make_vec_env(BitFlippingEnv, 1)
+    hindsight = CompressedHerReplayBuffer(50, env.observation_space, env.action_space, env, device="cpu")
+    hindsight.save_checkpoint(tmp_path / "hindsight")
+    with pytest.raises(StorageError, match="CompressedHerReplayBuffer cannot be loaded without env, pass that, too"):
+        load_checkpoint(tmp_path / "hindsight")
+
+
+def test_what_an_interrupted_write_changed_is_saved(stream: Stream, tmp_path: Path) -> None:
+    """Wherever the interrupt came: what a buffer holds is what the next save has."""
+    buffer = new(stream)
+    for transition in stream[-1][:20]:
+        transition.add_to(buffer)
+    for interrupt in interrupts(compressed_array):
+        buffer.save_checkpoint(tmp_path)
+        with interrupt:
+            buffer.observations[interrupt.n_lines % 20] = stream[-1][20 + interrupt.n_lines].obs
+        buffer.save_checkpoint(tmp_path)
+        loaded: Any = load_checkpoint(tmp_path, device="cpu")
+        np.testing.assert_array_equal(np.asarray(loaded.observations[:20]), np.asarray(buffer.observations[:20]))
+    assert interrupt.n_lines > 10

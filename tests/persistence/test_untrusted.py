@@ -1,0 +1,388 @@
+"""Folders of strangers: what they declare takes no memory, what they link to stays, and what they say is checked."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import crafted
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from sb3_compressed import (
+    CompressedReplayBuffer,
+    CorruptPayload,
+    CorruptStorage,
+    StorageError,
+    get_codec,
+    load_checkpoint,
+    verify,
+)
+from sb3_compressed.codecs.zstd_dict import ZstdDict
+from sb3_compressed.storage.array_store import ArrayStore
+from sb3_compressed.storage.spaces import data_of_space
+
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="memory is measured as on Linux")
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    crafted.make_folder("images", tmp_path / "folder")
+    return tmp_path / "folder"
+
+
+def constant_box(n: int) -> dict[str, Any]:
+    """Return what tells of a Box of many elements, in few bytes."""
+    told = data_of_space(spaces.Box(0, 255, (2,), np.uint8))
+    for bound in ("low", "high"):
+        told[bound]["shape"] = [n]
+    return told
+
+
+def huge_space(manifest: Any) -> Any:
+    manifest["about"]["observation_space"] = constant_box(2_000_000_000)
+    return manifest
+
+
+def huge_part(manifest: Any) -> Any:
+    parts = [["a", constant_box(5)], ["b", {"space": "Dict", "spaces": [["c", constant_box(2_000_000_000)]]}]]
+    manifest["about"]["observation_space"] = {"space": "Dict", "spaces": parts}
+    return manifest
+
+
+def huge_action_space(manifest: Any) -> Any:
+    manifest["about"]["action_space"] = {"space": "MultiBinary", "n": [50_000, 50_000]}
+    return manifest
+
+
+def many_rows(n: int) -> Callable[[Any], Any]:
+    def change(manifest: Any) -> Any:
+        for array in manifest["arrays"].values():
+            array[0][0] = n
+        manifest["about"]["arguments"]["buffer_size"] = n
+        return manifest
+
+    return change
+
+
+def many_envs(manifest: Any) -> Any:
+    for array in manifest["arrays"].values():
+        array[0][1] = 1 << 40
+    manifest["about"]["arguments"]["n_envs"] = 1 << 40
+    manifest["about"]["arguments"]["buffer_size"] = crafted.N_ROWS << 40
+    return manifest
+
+
+def huge_argument(manifest: Any) -> Any:
+    manifest["about"]["arguments"]["buffer_size"] = 2_000_000_000
+    return manifest
+
+
+HUGE: dict[str, Callable[[Any], Any]] = {
+    "a Box of 2e9 elements": huge_space,
+    "a part of a Dict space of 2e9 elements": huge_part,
+    "an action space of 2.5e9 elements": huge_action_space,
+    "2e7 rows": many_rows(20_000_000),
+    "1e18 rows": many_rows(10**18),
+    "1e12 environments": many_envs,
+    "a buffer_size of 2e9": huge_argument,
+}
+
+
+@pytest.fixture(scope="module")
+def opener() -> Iterator[crafted.Opener]:
+    found = crafted.Opener()
+    yield found
+    found.close()
+
+
+def opened(opener: crafted.Opener, folder: Path) -> tuple[dict[str, str], int]:
+    """Return how each way of opening a folder of images ended, and the memory that they took."""
+    answer = opener.open("images", folder)
+    assert answer["error"] is None, answer["error"]
+    return dict(outcome.split(": ", 1) for outcome in answer["outcomes"]), answer["nbytes"]
+
+
+@on_linux
+@pytest.mark.parametrize("kind", HUGE)
+def test_what_a_folder_declares_is_compared_with_its_size_before_it_takes_memory(
+    kind: str, images: Path, opener: crafted.Opener
+) -> None:
+    crafted.forge(images, HUGE[kind])
+    outcomes, nbytes = opened(opener, images)
+    assert nbytes < 16 << 20
+    del outcomes["repair"]  # which goes back to what was there before
+    if kind == "a buffer_size of 2e9":
+        del outcomes["resume"]  # whose caller says what size it is to have
+    for way, outcome in outcomes.items():
+        assert outcome.startswith(("StorageError", "CorruptStorage")), (way, outcome)
+        assert str(images) in outcome
+    assert len(verify(images)) >= 1
+
+
+@on_linux
+def test_rows_that_are_not_written_take_no_memory(images: Path, opener: crafted.Opener) -> None:
+    """A new buffer of ten million rows is none of a stranger's: only what is in its slots takes memory."""
+
+    def change(commit: Any) -> Any:
+        commit["values"]["full"] = False
+        return commit
+
+    crafted.forge(images, many_rows(10_000_000), change)
+    assert verify(images) == []
+    outcomes, nbytes = opened(opener, images)
+    assert outcomes["verify"] == outcomes["load"] == outcomes["follow"] == "fine"
+    # In memory, each of two arrays has a reference for each row.
+    assert nbytes < 2 * 8 * 10_000_000 + (64 << 20)
+
+
+@on_linux
+def test_rows_that_are_said_to_be_written_are_looked_for(images: Path, opener: crafted.Opener) -> None:
+    crafted.forge(
+        images, many_rows(10_000_000), lambda commit: {**commit, "values": {**commit["values"], "full": True}}
+    )
+    outcomes, nbytes = opened(opener, images)
+    for way in ("load", "follow", "inspect"):
+        assert "10000000 rows of observations are said to be written" in outcomes[way]
+    assert nbytes < 16 << 20
+
+
+def test_a_new_and_large_buffer_is_loaded_when_the_caller_says_so(tmp_path: Path) -> None:
+    size, folder = 30_000_000, tmp_path / "folder"
+    buffer = crafted.new_buffer("images", buffer_size=size, storage=folder)
+    buffer.add(np.ones((1, 4, 12, 12), np.uint8), np.ones((1, 4, 12, 12), np.uint8), np.zeros(1), np.ones(1), [0], [{}])
+    buffer.close()
+    with pytest.raises(CorruptStorage, match=r"declares arrays of \d+ bytes.* pass its buffer_size"):
+        load_checkpoint(folder, device="cpu")
+    for follow in (True, False):
+        found = load_checkpoint(folder, device="cpu", buffer_size=size, follow=follow)
+        assert (found.buffer_size, found.pos) == (size, 1)
+        assert found.observations[0].all()
+        found.close()
+    crafted.new_buffer("images", buffer_size=size, storage=folder, resume=True).close()
+
+
+def test_a_large_space_is_loaded_when_the_caller_gives_it(tmp_path: Path) -> None:
+    space = spaces.Box(0, 255, (1, 6000, 6000), np.uint8)
+    buffer = CompressedReplayBuffer(2, space, spaces.Discrete(2), device="cpu", storage=tmp_path / "folder")
+    buffer.close()
+    with pytest.raises(CorruptStorage, match=r"observation_space has items of 36000000 bytes.* pass observation_space"):
+        load_checkpoint(tmp_path / "folder", device="cpu")
+    found = load_checkpoint(tmp_path / "folder", device="cpu", observation_space=space)
+    assert found.observation_space == space
+
+
+# -- files that are no regular ones ----------------------------------------------------------------------------------
+
+no_links = pytest.mark.skipif(sys.platform == "win32", reason="there are no FIFOs, and links need privileges")
+
+
+@no_links
+@pytest.mark.parametrize("which", ["the lock", "the first", "the last"])
+@pytest.mark.parametrize("kind", ["link", "fifo", "folder"])
+def test_nothing_but_regular_files_is_opened(which: str, kind: str, images: Path, tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    files = sorted(path.name for path in images.glob("*.log"))
+    name = {"the lock": "lock", "the first": files[0], "the last": files[-1]}[which]
+    (images / name).rename(victim)
+    content = victim.read_bytes()
+    if kind == "link":
+        (images / name).symlink_to(victim)
+    elif kind == "fifo":
+        os.mkfifo(images / name)
+    else:
+        (images / name).mkdir()
+    path = re.escape(str(images / name))
+    attempts: list[Callable[[], Any]] = [
+        lambda: crafted.new_buffer("images", storage=images, resume=True),
+        lambda: crafted.new_buffer("images", storage=images, overwrite=True),
+        lambda: load_checkpoint(images, device="cpu"),
+        lambda: load_checkpoint(images, device="cpu", follow=True),
+    ]
+    for attempt in attempts:
+        try:
+            attempt().close()
+        except (StorageError, IsADirectoryError) as error:  # noqa: PERF203
+            assert re.search(rf"{path}('| is (a|missing))", str(error)), error  # noqa: PT017
+    assert any(str(images / name) in line for line in verify(images)) or not (images / name).exists()
+    assert victim.read_bytes() == content
+
+
+@no_links
+def test_what_a_crash_left_is_replaced_and_not_written_through(images: Path, tmp_path: Path) -> None:
+    (tmp_path / "victim").write_text("content")
+    for number in range(1, 6):
+        (images / f"{number:08}.unfinished").symlink_to(tmp_path / "victim")
+    buffer = crafted.new_buffer("images", storage=images, resume=True)
+    buffer._store.write_snapshot()
+    buffer.copy_checkpoint(tmp_path / "copy")
+    buffer.close()
+    assert (tmp_path / "victim").read_text() == "content"
+    assert verify(images) == verify(tmp_path / "copy") == []
+
+
+@no_links
+def test_a_folder_is_found_through_links(images: Path, tmp_path: Path) -> None:
+    (tmp_path / "links").mkdir()
+    (tmp_path / "links" / "folder").symlink_to(images)
+    (tmp_path / "scratch").symlink_to("links")
+    path = tmp_path / "scratch" / "folder"
+    assert verify(path) == []
+    crafted.new_buffer("images", storage=path, resume=True).close()
+    load_checkpoint(path, device="cpu")
+
+
+# -- codecs ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("other", [ZstdDict(3, b"another dictionary" * 10), get_codec("zstd")], ids=repr)
+def test_slots_by_a_codec_of_another_class_are_refused(other: Any, images: Path) -> None:
+    store = ArrayStore.open(images, writable=True)
+    payload = other.encode(np.zeros((1, 1, 12, 12), np.uint8))[0]
+    slot = (other, *[payload] * 4) if isinstance(other, ZstdDict) else (payload,) * 4
+    store.arrays["observations"][5] = store.slots.write([slot])
+    store.commit([("observations", 5, 6)], store.values, {})
+    store.close()
+    name = "zstd-dict" if isinstance(other, ZstdDict) else "no codec that learns"
+    match = rf"{re.escape(str(images))}/\d+.log, the slot at byte \d+, is by {name}, not by delta"
+    assert [line for line in verify(images) if re.search(match, line)]
+    with pytest.raises(CorruptPayload, match=match):
+        load_checkpoint(images, device="cpu")
+    buffer = load_checkpoint(images, device="cpu", follow=True)
+    for rows in ([5], [4, 5, 6], range(10)):
+        with pytest.raises(CorruptPayload, match=match) as caught:
+            buffer.observations[np.array(rows), 0]
+        assert caught.value.slot == (5, 0)
+    buffer.close()
+
+
+def test_a_codec_of_another_class_is_not_gone_on_with(images: Path) -> None:
+    crafted.forge(images, change_codec=lambda codec: {"name": "zstd-dict", "fields": {}})
+    for options in ({}, {"follow": True}):
+        with pytest.raises(CorruptStorage, match="the codec of '' is zstd-dict, and its slots are by delta"):
+            load_checkpoint(images, device="cpu", **options)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"runs_type": "(,)i4"},
+        {"runs_type": {"dtype": "(,)i4"}},
+        {"runs_type": {"dtype": "u4, u4"}},
+        {"compresslevel": True},
+        {"compresslevel": 3.0},
+        {"tries_zstd": 1},
+        {"dictionary": 5},
+        {"references": {"content": "", "frame_nbytes": True}},
+        {"references": []},
+    ],
+    ids=str,
+)
+def test_fields_of_codecs_have_their_types(fields: dict[str, Any], images: Path) -> None:
+    name = "rle" if "runs_type" in fields else "delta"
+    crafted.forge(images, change_codec=lambda codec: {"name": name, "fields": fields})
+    with pytest.raises(CorruptStorage, match=rf"^{re.escape(str(images))}.*the codec at byte \d+"):
+        load_checkpoint(images, device="cpu")
+    assert len(verify(images)) == 1
+
+
+def test_episodes_of_hindsight_are_within_the_ring(tmp_path: Path) -> None:
+    crafted.make_folder("hindsight", tmp_path / "folder")
+    for name, value in (("ep_start", crafted.N_ROWS), ("ep_length", -1), ("_current_ep_start", 10**6)):
+        folder = tmp_path / name
+        store = ArrayStore.open(tmp_path / "folder")
+        store.copy_to(folder)
+        store.close()
+
+        def change(arrays: dict[str, Any], name: str = name, value: int = value) -> None:
+            arrays[name].reshape(-1)[0] = value
+
+        crafted.forge(folder, change_arrays=change)
+        for options in ({}, {"follow": True}, {"buffer_size": 10}):
+            with pytest.raises(CorruptStorage, match=f"{name} must be from 0 to"):
+                load_checkpoint(folder, device="cpu", env=None, **options)
+
+
+@on_linux
+def test_a_record_that_claims_to_be_long_takes_no_memory(images: Path, opener: crafted.Opener) -> None:
+    """A payload of 4 GB that is not there, in a file with a hole."""
+    from sb3_compressed.storage import segment as module
+    from sb3_compressed.storage.checksum import checksum
+
+    path = max(images.glob("*.log"))
+    segment = module.Segment(path)
+    end = [record.offset + len(record.content) + 1 for record in segment.records()][-1]
+    segment.close()
+    checked = module.RECORD.pack(0, 2**32 - 2, 3, b"   ")[: module.RECORD_CHECKED]
+    with open(path, "r+b") as file:
+        file.truncate(end)
+        file.seek(end)
+        file.write(checked + checksum(checked, module.RECORD_CHECKED ^ segment.id).to_bytes(8, "little")[:3])
+    outcomes, nbytes = opened(opener, images)
+    assert nbytes < 16 << 20
+    assert {*outcomes.values()} == {"fine"}, "it was cut short"
+
+
+# -- a lock file that is deleted -------------------------------------------------------------------------------------
+
+
+def test_a_writer_that_lost_its_folder_to_another_one_stops(images: Path) -> None:
+    buffer = crafted.new_buffer("images", storage=images, resume=True)
+    (images / "lock").unlink()
+    other = crafted.new_buffer("images", storage=images, resume=True)
+    with pytest.raises(StorageError, match="lock was deleted or replaced while this process was writing"):
+        buffer.flush()
+    step = np.ones((1, 4, 12, 12), np.uint8)
+    with pytest.raises(StorageError, match="is not open for writing here; nothing was added"):
+        buffer.add(step, step, np.zeros(1), np.ones(1), np.zeros(1), [{}])
+    buffer.close()
+    other.add(step, step, np.zeros(1), np.ones(1), np.zeros(1), [{}])
+    other.close()
+
+
+def test_a_writer_whose_lock_file_was_only_deleted_goes_on(images: Path) -> None:
+    buffer = crafted.new_buffer("images", storage=images, resume=True)
+    (images / "lock").unlink()
+    buffer.flush()
+    with pytest.raises(StorageError, match="is written to by another buffer of this process"):
+        crafted.new_buffer("images", storage=images, resume=True)
+    buffer.close()
+    assert verify(images) == []
+
+
+@no_links
+def test_every_new_folder_above_a_buffer_outlives_a_power_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flushed: list[tuple[int, int]] = []
+    flush = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        found = os.fstat(descriptor)
+        flushed.append((found.st_dev, found.st_ino))
+        flush(descriptor)
+
+    monkeypatch.setattr("os.fsync", fsync)
+    crafted.new_buffer("images", storage=tmp_path / "a" / "b" / "c").close()
+    for folder in (tmp_path, tmp_path / "a", tmp_path / "a" / "b", tmp_path / "a" / "b" / "c"):
+        assert (folder.stat().st_dev, folder.stat().st_ino) in flushed, folder
+
+
+@on_linux
+def test_segments_may_have_any_numbers(images: Path, opener: crafted.Opener) -> None:
+    """A table of all numbers between the first and the last one would take gigabytes."""
+    store = ArrayStore.open(images, writable=True)
+    store.log._next = 99_999_990
+    store.write_snapshot()
+    store.close()
+    buffer = crafted.new_buffer("images", storage=images, resume=True)
+    step = np.ones((1, 4, 12, 12), np.uint8)
+    for _ in range(3):
+        buffer.add(step, step, np.zeros(1), np.ones(1), np.zeros(1), [{}])
+    buffer.close()
+    outcomes, nbytes = opened(opener, images)
+    assert {*outcomes.values()} == {"fine"}
+    assert nbytes < 16 << 20

@@ -1,0 +1,472 @@
+"""Arrays as patches: rows come back in every dtype and shape, and no malformed patch does anything but raise."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import zstandard
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as npst
+from numpy.typing import NDArray
+
+from sb3_compressed.errors import CorruptStorage
+from sb3_compressed.storage import commit_format
+from sb3_compressed.storage.commit_format import (
+    RING,
+    Replay,
+    commit_record,
+    pack_patch,
+    pack_ring_row,
+    rows_of_chunk,
+    section_name,
+    section_record,
+    snapshot_patches,
+    split_commit,
+)
+
+RELAXED = settings(
+    deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+)
+
+DTYPES = ("?", "u1", "i1", "<u2", "<i4", "<i8", "<u8", "<f2", "<f4", "<f8", ">f4", ">i8")
+SHAPES = ((7,), (1,), (0,), (5, 3), (4, 1, 2), (3, 0), (0, 4), (600, 4), (2, 3000))
+
+
+def content(*patches: bytes) -> NDArray[np.uint8]:
+    return np.frombuffer(b"".join(patches), np.uint8)
+
+
+def any_bits(shape: tuple[int, ...], dtype: str, seed: int = 0) -> NDArray[Any]:
+    """Return an array of which elements are NaN, -0.0 and whatever else bits may mean."""
+    nbytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    data = np.random.default_rng(seed).integers(0, 2 if dtype == "?" else 256, nbytes, np.uint8)
+    data[: nbytes // 2] = 1  # of which some is compressed
+    return data.view(dtype).reshape(shape)
+
+
+def apply_patches(data: NDArray[np.uint8], arrays: list[NDArray[Any]], ring: Sequence[int] = ()) -> None:
+    replay = Replay(arrays, ring)
+    replay.apply(data)
+    replay.finish()
+
+
+def rebuilt(patches: list[bytes], like: NDArray[Any]) -> NDArray[Any]:
+    array = np.zeros(like.shape, like.dtype)
+    apply_patches(content(*patches), [array])
+    return array
+
+
+# -- there and back ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_rows_come_back_and_others_stay(dtype: str, shape: tuple[int, ...]) -> None:
+    array, before = any_bits(shape, dtype), any_bits(shape, dtype, seed=1)
+    n = len(array)
+    for first, last in [(0, n), (0, 0), (0, 1), (n // 2, n), (max(n - 1, 0), n), (n, n)]:
+        target = before.copy()
+        expected = before.copy()
+        expected[first:last] = array[first:last]
+        apply_patches(content(pack_patch(2, array, first, last)), [np.zeros(3), np.zeros(1), target, np.zeros(9)])
+        assert target.tobytes() == expected.tobytes()
+
+
+@RELAXED
+@given(data=st.data())
+def test_any_rows_of_any_arrays_come_back(data: st.DataObject) -> None:
+    drawn = st.sampled_from(DTYPES).flatmap(
+        lambda dtype: npst.arrays(dtype, npst.array_shapes(max_dims=3, max_side=40, min_side=0))
+    )
+    arrays = data.draw(st.lists(drawn, min_size=1, max_size=4))
+    targets = [np.zeros_like(array) for array in arrays]
+    patches = []
+    for _ in range(data.draw(st.integers(0, 5))):
+        number = data.draw(st.integers(0, len(arrays) - 1))
+        first, last = sorted(data.draw(st.integers(0, len(arrays[number]))) for _ in range(2))
+        patches.append(pack_patch(number, arrays[number], first, last))
+        targets[number][first:last] = arrays[number][first:last]
+    found = [np.zeros_like(array) for array in arrays]
+    apply_patches(content(*patches), found)
+    assert [array.tobytes() for array in found] == [array.tobytes() for array in targets]
+
+
+def test_later_patches_come_after_earlier_ones() -> None:
+    arrays = [np.full(5, k, np.int32) for k in range(3)]
+    patches = [pack_patch(0, array, k, k + 2) for k, array in enumerate(arrays)]
+    assert rebuilt(patches, arrays[0]).tolist() == [0, 1, 2, 2, 0]
+
+
+@pytest.mark.parametrize("layout", [lambda array: array.T, lambda array: array[:, ::2], lambda array: array[::-1]])
+def test_arrays_of_any_memory_layout_are_packed(layout: Any) -> None:
+    array = layout(any_bits((6, 8), "<f4"))
+    assert rebuilt([pack_patch(0, array, 0, len(array))], array).tobytes() == array.tobytes()
+
+
+@pytest.mark.parametrize(("nbytes", "is_smaller"), [(1000, False), (1024, False), (2000, True), (100_000, True)])
+def test_large_patches_are_compressed(nbytes: int, is_smaller: bool) -> None:
+    array = np.full(nbytes, 7, np.uint8)
+    patch = pack_patch(0, array, 0, nbytes)
+    assert (len(patch) < 100) == is_smaller
+    assert rebuilt([patch], array).tobytes() == array.tobytes()
+
+
+def test_what_does_not_get_smaller_is_not_compressed() -> None:
+    array = np.random.default_rng(0).integers(0, 256, 10_000, np.uint8)
+    patch = pack_patch(0, array, 0, 10_000)
+    assert patch[16:] == array.tobytes()
+    assert rebuilt([patch], array).tobytes() == array.tobytes()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("chunk_nbytes", [1, 50, 1 << 20])
+def test_a_snapshot_tells_every_row_once(
+    chunk_nbytes: int, shape: tuple[int, ...], dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commit_format, "CHUNK_NBYTES", chunk_nbytes)
+    for array in (any_bits(shape, dtype), np.zeros(shape, dtype)):
+        found, counts = any_bits(shape, dtype, seed=2), np.zeros(len(array), int)
+        for patch in snapshot_patches(0, array):
+            covered = [np.zeros(len(array), np.bool_)]
+            replay = Replay([found], (), covered)
+            assert replay.apply(content(patch)) is None
+            counts += covered[0]
+        assert found.tobytes() == array.tobytes()
+        if array.nbytes:
+            assert (counts == 1).all()
+
+
+def test_rows_of_zeros_take_hardly_any_bytes_in_a_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commit_format, "CHUNK_NBYTES", 80)
+    array = np.zeros((100, 5), np.float64)
+    assert rows_of_chunk(array) == 2
+    assert len(b"".join(snapshot_patches(0, array))) < 30
+    array[31, 4], array[60, 0] = 1, -0.0
+    patches = [*snapshot_patches(0, array)]
+    assert len(patches) == 5
+    assert len(b"".join(patches)) < 2 * 80 + 5 * 30
+    target = any_bits(array.shape, "<f8")
+    apply_patches(content(*patches), [target])
+    assert target.tobytes() == array.tobytes()
+
+
+# -- rows of the ring ----------------------------------------------------------------------------------------
+
+
+def ring_arrays(seed: int = 0) -> list[NDArray[Any]]:
+    """Return arrays of which 0, 2 and 3 have a row for each step."""
+    plans = [((6, 2), "<f4"), ((9,), "u1"), ((6,), "?"), ((6, 2, 1), ">i8"), ((6, 0), "<f8")]
+    return [any_bits(shape, dtype, seed + k) for k, (shape, dtype) in enumerate(plans)]
+
+
+RING_NUMBERS = [0, 2, 3]
+
+
+def test_a_row_of_the_ring_is_one_patch() -> None:
+    source, target = ring_arrays(), ring_arrays(seed=10)
+    expected = [array.copy() for array in target]
+    replay = Replay(target, RING_NUMBERS)
+    for step in (4, 5, 6):
+        row = step % 6
+        patch = pack_ring_row([source[number] for number in RING_NUMBERS], row, step)
+        assert len(patch) == 16 + 2 * 4 + 1 + 2 * 8
+        assert replay.apply(content(patch)) == step
+        for number in RING_NUMBERS:
+            expected[number][row] = source[number][row]
+    replay.finish()
+    assert [array.tobytes() for array in target] == [array.tobytes() for array in expected]
+
+
+def test_the_last_step_that_wrote_to_a_ring_is_returned() -> None:
+    source = ring_arrays()
+    ring = [source[number] for number in RING_NUMBERS]
+    replay = Replay(source, RING_NUMBERS)
+    assert replay.apply(content()) is None
+    assert replay.apply(content(pack_patch(0, source[0], 0, 3))) is None
+    assert replay.apply(content(*(pack_ring_row(ring, row, 6 + row) for row in (1, 2, 3)))) == 9
+    assert replay.apply(content(pack_ring_row(ring, 5, 17), pack_patch(1, source[1], 0, 1))) == 17
+    assert replay.first_step == 7
+
+
+@RELAXED
+@given(data=st.data())
+def test_rows_of_the_ring_and_patches_count_in_the_order_in_which_they_came(data: st.DataObject) -> None:
+    expected, found = ring_arrays(), ring_arrays()
+    covered, is_covered = ([np.zeros(len(array), np.bool_) for array in expected] for _ in range(2))
+    replay = Replay(found, RING_NUMBERS, is_covered)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(commit_format, "MAX_COLLECTED", data.draw(st.sampled_from([1, 3, 1000])))
+        for step in range(data.draw(st.integers(0, 12))):
+            patches = []
+            for k in range(data.draw(st.integers(0, 4))):
+                source = ring_arrays(seed=20 * step + k)
+                if data.draw(st.booleans()):
+                    row = data.draw(st.integers(0, 5))
+                    patches.append(pack_ring_row([source[number] for number in RING_NUMBERS], row, 6 * step + row))
+                    for number in RING_NUMBERS:
+                        expected[number][row] = source[number][row]
+                        covered[number][row] = True
+                    continue
+                number = data.draw(st.integers(0, 4))
+                first, last = sorted(data.draw(st.integers(0, len(source[number]))) for _ in range(2))
+                if data.draw(st.booleans()):
+                    source[number][first:last] = 0
+                    patches.append(struct.pack("<HHIQQ", number, 2, 8, first, last - first))
+                    covered[number][first:last] = True
+                else:
+                    patches.append(pack_patch(number, source[number], first, last))
+                    covered[number][first:last] |= source[number].nbytes > 0
+                expected[number][first:last] = source[number][first:last]
+            replay.apply(content(*patches))
+            if data.draw(st.booleans()):
+                replay.finish()
+        replay.finish()
+    assert [array.tobytes() for array in found] == [array.tobytes() for array in expected]
+    assert [rows.tolist() for rows in is_covered] == [rows.tolist() for rows in covered]
+
+
+@pytest.mark.parametrize("shape", [*SHAPES, (4, 3_000_000)])
+def test_a_chunk_has_a_row_at_least(shape: tuple[int, ...]) -> None:
+    assert rows_of_chunk(np.zeros(shape, np.uint8)) >= 1
+
+
+VALUES: dict[str, Any] = {
+    "values": {"pos": 3, "full": False, "text": "ä\n\0", "number": 0.1, "none": None},
+    "codecs": {"": 2**40 + 17, "screen": 5},
+}
+
+
+@pytest.mark.parametrize("told", [{}, {"values": {}}, VALUES])
+@pytest.mark.parametrize("n_patches", [0, 1, 3])
+def test_a_commit_comes_back(told: dict[str, Any], n_patches: int) -> None:
+    array = any_bits((6, 2), "<f8")
+    patches = [pack_patch(0, array, 2 * k, 2 * k + 2) for k in range(n_patches)]
+    values, rest = split_commit(content(commit_record(told, patches)))
+    assert values == told
+    assert rest.tobytes() == b"".join(patches)
+    assert rebuilt([rest.tobytes()], array)[: 2 * n_patches].tobytes() == array[: 2 * n_patches].tobytes()
+
+
+# -- what makes no sense -------------------------------------------------------------------------------------
+
+
+def arrays_to_patch() -> list[NDArray[Any]]:
+    return [
+        any_bits(shape, dtype) for shape, dtype in [((20, 3), "<f4"), ((700,), "u1"), ((0,), "u1"), ((4, 0), "<i8")]
+    ]
+
+
+def apply_or_refuse(data: bytes) -> bool:
+    """Apply patches that may make no sense; return whether they were refused."""
+    arrays = arrays_to_patch()
+    plans = [(array.shape, array.dtype) for array in arrays]
+    try:
+        apply_patches(content(data), arrays, ring=[0, 1])
+    except CorruptStorage:
+        return True
+    finally:
+        assert [(array.shape, array.dtype) for array in arrays] == plans
+    return False
+
+
+def good_patches() -> list[bytes]:
+    """Return patches of all kinds: short ones, a compressed one, empty ones, of zeros, of a row of the ring."""
+    arrays: list[Any] = [
+        np.ones((20, 3), np.float32),
+        np.arange(700).astype(np.uint8),
+        np.zeros(0, np.uint8),
+        np.zeros((4, 0)),
+    ]
+    patches = [pack_patch(k, array, 0, len(array)) for k, array in enumerate(arrays)]
+    packed = zstandard.ZstdCompressor().compress(arrays[0].tobytes())
+    return [
+        *patches,
+        pack_patch(0, arrays[0], 5, 7),
+        struct.pack("<HHIQ", 0, 1, len(packed), 0) + packed,
+        *snapshot_patches(1, np.zeros(700, np.uint8)),
+        pack_ring_row(arrays[:2], 19, 39),
+    ]
+
+
+def test_patches_that_make_sense_are_not_refused() -> None:
+    for patch in good_patches():
+        assert not apply_or_refuse(patch)
+    assert not apply_or_refuse(b"".join(good_patches()))
+    assert not apply_or_refuse(b"")
+
+
+@pytest.mark.parametrize("index", range(8))
+def test_a_patch_cut_short_is_refused(index: int) -> None:
+    before, patch = b"".join(good_patches()), good_patches()[index]
+    for cut in range(1, len(patch)):
+        assert apply_or_refuse(patch[:cut])
+        if cut % 50 < 20:
+            assert apply_or_refuse(before + patch[:cut])
+
+
+@pytest.mark.parametrize("index", range(8))
+def test_a_flipped_bit_is_refused_or_a_number(index: int) -> None:
+    patch = good_patches()[index]
+    for bit in range(8 * len(patch)):
+        flipped = bytearray(patch)
+        flipped[bit // 8] ^= 1 << bit % 8
+        apply_or_refuse(bytes(flipped))
+
+
+@pytest.mark.parametrize(
+    ("number", "flag", "nbytes", "first"),
+    [
+        (4, 0, 12, 0),
+        (0xFFFF, 0, 12, 0),
+        (0, 2, 12, 0),
+        (0, 0xFFFF, 12, 0),
+        (0, 0, 13, 0),
+        (0, 0, 11, 0),
+        (0, 0, 12, 20),
+        (0, 0, 24, 19),
+        (0, 0, 12, 21),
+        (0, 0, 0, 21),
+        (0, 0, 12, 2**64 - 1),
+        (0, 0, 12, 2**63),
+        (0, 0, 252, 0),
+        (0, 0, 2**32 - 1, 0),
+        (1, 0, 701, 0),
+        (1, 0, 2, 699),
+        (2, 0, 1, 0),
+        (3, 0, 8, 0),
+        (0, 1, 0, 0),
+        (0, 1, 12, 0),
+        (RING, 0, 12, 0),
+        (RING, 0, 14, 0),
+        (RING, 0, 13, 2**63),
+        (RING, 0, 13, 2**64 - 1),
+        (RING, 1, 13, 0),
+        (RING, 2, 13, 0),
+        (RING, 2, 8, 0),
+        (RING, 0, 0, 0),
+    ],
+)
+def test_patches_that_do_not_fit_are_refused(number: int, flag: int, nbytes: int, first: int) -> None:
+    patch = struct.pack("<HHIQ", number, flag, nbytes, first) + bytes(min(nbytes, 1000))
+    assert apply_or_refuse(patch)
+
+
+@pytest.mark.parametrize(
+    ("number", "first", "n_rows"),
+    [(0, 0, 21), (0, 20, 1), (0, 21, 0), (0, 5, 16), (0, 0, 2**64 - 1), (0, 2**63, 1), (2, 0, 1), (4, 0, 1)],
+)
+def test_zeros_that_do_not_fit_are_refused(number: int, first: int, n_rows: int) -> None:
+    patch = struct.pack("<HHIQQ", number, 2, 8, first, n_rows)
+    assert apply_or_refuse(patch)
+    for data in (patch[:-1], struct.pack("<HHIQ", 0, 2, 9, 0) + bytes(9), struct.pack("<HHIQ", 0, 2, 0, 0)):
+        assert apply_or_refuse(data)
+
+
+def test_rows_of_a_ring_are_refused_where_there_is_none() -> None:
+    arrays = arrays_to_patch()
+    with pytest.raises(CorruptStorage):
+        apply_patches(content(pack_ring_row(arrays[:2], 0, 0)), arrays)
+
+
+@pytest.mark.parametrize(
+    "packed",
+    {
+        "larger than the array": zstandard.ZstdCompressor().compress(bytes(244)),
+        "not whole rows": zstandard.ZstdCompressor().compress(bytes(13)),
+        "a bomb": zstandard.ZstdCompressor().compress(bytes(50_000_000)),
+        "of unknown size": zstandard.ZstdCompressor(write_content_size=False).compress(bytes(12)),
+        "of a size that is not so": b"\x28\xb5\x2f\xfd\x20\x0c" + zstandard.ZstdCompressor().compress(bytes(24))[6:],
+        "of a huge size": b"\x28\xb5\x2f\xfd\xe0" + b"\xff" * 8 + bytes(10),
+        "with a checksum that is wrong": zstandard.ZstdCompressor(write_checksum=True).compress(bytes(12))[:-1] + b"!",
+        "no frame": b"no frame of zstd at all",
+    }.items(),
+    ids=lambda item: item[0],
+)
+def test_compressed_patches_that_do_not_fit_are_refused(packed: tuple[str, bytes]) -> None:
+    assert apply_or_refuse(struct.pack("<HHIQ", 0, 1, len(packed[1]), 0) + packed[1])
+
+
+@RELAXED
+@given(data=st.binary(max_size=100))
+def test_arbitrary_bytes_are_refused_or_harmless(data: bytes) -> None:
+    apply_or_refuse(data)
+    apply_or_refuse(struct.pack("<HHIQ", 0, 1, len(data), 0) + data)
+    apply_or_refuse(struct.pack("<HHIQ", 0, 1, len(data) + 5, 0) + b"\x28\xb5\x2f\xfd\x20" + data)
+
+
+@RELAXED
+@given(
+    patches=st.lists(
+        st.tuples(
+            st.sampled_from([0, 1, 2, 3, 4, RING]),
+            st.integers(0, 3),
+            st.integers(0, 30),
+            st.integers(0, 25),
+            st.binary(max_size=30),
+        ),
+        max_size=4,
+    )
+)
+def test_arbitrary_patches_are_refused_or_harmless(patches: list[tuple[int, int, int, int, bytes]]) -> None:
+    apply_or_refuse(b"".join(struct.pack("<HHIQ", *header) + data for *header, data in patches))
+
+
+@pytest.mark.parametrize("name", ["statistics", "Ä", "A" * 65535])
+@pytest.mark.parametrize("section", [b"", bytes(70_000)])
+def test_a_section_has_a_name(name: str, section: bytes) -> None:
+    assert section_name(content(section_record(name, section))) == name
+
+
+@pytest.mark.parametrize("record", [b"", b"\1", b"\0\0", b"\0\0name", b"\5\0name", b"\xff\xffname"])
+def test_sections_without_a_name_are_refused(record: bytes) -> None:
+    with pytest.raises(CorruptStorage, match="a section has no name"):
+        section_name(content(record))
+
+
+@RELAXED
+@given(record=st.binary(max_size=30))
+def test_arbitrary_records_are_refused_or_sections(record: bytes) -> None:
+    with contextlib.suppress(CorruptStorage):
+        assert isinstance(section_name(content(record)), str)
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        b"",
+        b"\1\0\0",
+        b"\2\0\0\0{",
+        b"\xff\xff\xff\xff{}",
+        b"\2\0\0\0[]",
+        b"\4\0\0\0null",
+        b"\1\0\0\x005",
+        b"\4\0\0\0\xff\xff\xff\xff",
+        *(
+            struct.pack("<I", len(text)) + text
+            for text in map(str.encode, map(json.dumps, [{"values": 5}, {"codecs": []}, {"values": None}, "text"]))
+        ),
+    ],
+)
+def test_records_that_are_no_commits_are_refused(record: bytes) -> None:
+    with pytest.raises(CorruptStorage, match="a commit makes no sense"):
+        split_commit(content(record))
+
+
+@RELAXED
+@given(record=st.binary(max_size=60), cut=st.integers(0, 100))
+def test_arbitrary_records_are_refused_or_commits(record: bytes, cut: int) -> None:
+    whole = commit_record(VALUES, [b"patches"])
+    for data in (record, struct.pack("<I", len(record)) + record, whole[:cut] + record, whole[:cut] + whole[cut + 1 :]):
+        try:
+            values, _ = split_commit(content(data))
+        except CorruptStorage:
+            continue
+        assert isinstance(values, dict)
