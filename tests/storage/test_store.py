@@ -8,11 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from sb3_compressed.arrays.slots import Slot
 from sb3_compressed.codecs import Codec
-from sb3_compressed.errors import CorruptPayload, StorageError
+from sb3_compressed.errors import StorageError
 from sb3_compressed.storage import segment as segment_module
 from sb3_compressed.storage import store as store_module
 from sb3_compressed.storage.repair import open_damaged
@@ -27,7 +26,6 @@ from storage.stores import (
     contents,
     crash,
     create,
-    damage,
     hold_that_it_is_whole,
     limit_file_sizes,
     names,
@@ -656,19 +654,3 @@ def test_a_copy_holds_the_same_and_goes_its_own_way(tmp_path: Path) -> None:
         each.close()
     with pytest.raises(StorageError, match="holds a buffer already"):
         Store.open(tmp_path / "store").copy_to(tmp_path / "copy")
-
-
-# -- repairing -----------------------------------------------------------------------------------------------
-
-
-def test_all_sums_are_looked_at_before_a_slot_is_used(tmp_path: Path) -> None:
-    store = create(tmp_path)
-    for number in range(1, 6):
-        commit_number(store, number)
-    addresses: NDArray[np.int64] = store.arrays["table"][3]
-    damage(tmp_path / "00000001.log", int(addresses[1] & 0xFFFFFFFF) + 8)
-    for read in (lambda: store.slots.load(addresses), lambda: store.slots.gather(addresses, 1)):
-        with pytest.raises(CorruptPayload, match=r"00000001\.log, the slot at byte \d+, is damaged") as caught:
-            read()
-        assert caught.value.index == 1
-    store.close()
