@@ -42,3 +42,9 @@ def assert_same(ours: Any, plain: Any) -> None:
         actual = np.array(array)
         assert (actual.shape, actual.dtype) == (expected.shape, expected.dtype)
         assert actual.tobytes() == expected.tobytes()
+
+
+def iadd(array: Any) -> Any:
+    """Return an array after adding 1 in place."""
+    array += 1
+    return array

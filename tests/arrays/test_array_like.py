@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import numpy as np
 import pytest
 import torch as th
 
-from arrays.pairs import ENVS, KINDS, ROWS, Change, assert_same, pair_of
+from arrays.pairs import ENVS, KINDS, ROWS, Change, assert_same, iadd, pair_of
 from sb3_compressed import CompressedArray
 
 FUNCTIONS: dict[str, Change] = {
@@ -96,7 +95,7 @@ FUNCTIONS: dict[str, Change] = {
     "as_tensor": lambda a: th.as_tensor(a[:3].copy()).numpy(),
     "fancy assignment": lambda a: [a.__setitem__([0, 1], a[[2, 3]]), np.asarray(a)][1],
     "slice assignment": lambda a: [a.__setitem__(slice(0, 2), a[2:4]), np.asarray(a)][1],
-    "augmented item": lambda a: [a.__setitem__(0, operator.iadd(a[0], 1)), np.asarray(a)][1],
+    "augmented item": lambda a: [a.__setitem__(0, iadd(a[0])), np.asarray(a)][1],
 }
 
 

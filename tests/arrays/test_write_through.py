@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
-from arrays.pairs import ENVS, KINDS, Change, assert_same, pair_of
+from arrays.pairs import ENVS, KINDS, Change, assert_same, iadd, pair_of
 from sb3_compressed import CompressedArray
 from sb3_compressed.arrays.write_through import READ_ONLY_ADVICE, WriteThroughArray
 from sb3_compressed.errors import LossyDtypeWarning
@@ -68,18 +68,13 @@ VIEWS: dict[str, Change] = {
 }
 
 
-def _iadd(array: Any) -> Any:
-    array += 1
-    return array
-
-
 def _imul(array: Any) -> None:
     array *= array
 
 
 #: What writes to an ndarray.
 WRITES: dict[str, Change] = {
-    "+=": _iadd,
+    "+=": iadd,
     "*=": _imul,
     "fill": lambda array: array.fill(7),
     "copyto": lambda array: np.copyto(array, 7, casting="unsafe"),
@@ -207,8 +202,8 @@ def test_any_write_through_any_view_is_that_of_an_ndarray_or_raises(data: st.Dat
         lambda array: np.copyto(array, np.arange(3, dtype=np.uint8)),
         lambda array: np.add(array[2], 1, out=array[1]),
         lambda array: np.add.at(array[2], [0, 0], 1),
-        lambda array: _iadd(array[2:4]),
-        _iadd,
+        lambda array: iadd(array[2:4]),
+        iadd,
         lambda array: array.fill(4),
         lambda array: operator.setitem(array, (3, 0, 1), 9),
         lambda array: operator.setitem(array, (3, 0, 1, 1, 2), 9),

@@ -62,15 +62,6 @@ def told_in(folder: Path, number: int) -> Told:
         segment.close()
 
 
-def names(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir() if path.name != "lock")
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    """Return what is in the segments, without the zeros behind."""
-    return {name: (folder / name).read_bytes().rstrip(b"\0") for name in names(folder)}
-
-
 def new_log(folder: Path, n_snapshots: int = 1) -> Log:
     """Return a log of snapshots, with a segment of one record behind each."""
     log = Log.create(folder)

@@ -1,8 +1,7 @@
-"""Stores for the tests of storage: small ones, commits that can be recognised, and damage to files."""
+"""Stores for the tests of storage: small ones, and commits that can be recognised when they are read."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from sb3_compressed.codecs.delta import Delta
 from sb3_compressed.storage import segment as segment_module
 from sb3_compressed.storage.store import RING_ROWS, ArrayPlan, Store
 from sb3_compressed.storage.verification import damaged_slots
+from storage.folders import newest_segment
 
 N_ROWS = 20
 ABOUT = {"class": "Example", "number": 5, "list": [1, None, {"a": 0.5}]}
@@ -52,19 +52,6 @@ def set_segment_nbytes(nbytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def create(folder: Path, **options: Any) -> Store:
     return Store.create(folder, ABOUT, PLANS, {"pos": 0}, **options)
-
-
-def names(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir() if path.name != "lock")
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    """Return what is in the segments, without the zeros behind."""
-    return {name: (folder / name).read_bytes().rstrip(b"\0") for name in names(folder)}
-
-
-def newest_segment(folder: Path) -> Path:
-    return max(folder.glob("*.log"))
 
 
 def crash(store: Store) -> None:
@@ -115,17 +102,6 @@ def resized(store: Store) -> tuple[dict[str, ArrayPlan], dict[str, Any]]:
     """Return plans and arrays of half the rows, in another order."""
     arrays = {name: array[:10].copy() for name, array in reversed(store.arrays.items()) if name != "empty"}
     return {name: ArrayPlan.of(array, is_table=name == "table") for name, array in arrays.items()}, arrays
-
-
-def damage(path: Path, position: int, mask: int = 8) -> None:
-    """Flip a bit of a file."""
-    with open(path, "r+b", buffering=0) as file:
-        [byte] = os.pread(file.fileno(), 1, position)
-        os.pwrite(file.fileno(), bytes([byte ^ mask]), position)
-
-
-#: The two copies of a file's header, of which one may be damaged.
-HEADER_NBYTES = 112
 
 
 def commit_tiny(store: Store, number: int) -> None:

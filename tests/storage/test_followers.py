@@ -10,16 +10,15 @@ from programs import start
 from sb3_compressed.errors import StorageError
 from sb3_compressed.storage.repair import open_damaged
 from sb3_compressed.storage.store import Store
+from storage.folders import damage, newest_segment
 from storage.stores import (
     ABOUT,
     commit_number,
     crash,
     create,
-    damage,
     damaged_rows,
     hold_that_it_is_whole,
     limit_file_sizes,
-    newest_segment,
     resized,
     set_segment_nbytes,
 )

@@ -14,13 +14,12 @@ from programs import outcome
 from sb3_compressed.errors import CorruptStorage, StorageError
 from sb3_compressed.storage import segment as segment_module
 from sb3_compressed.storage.log import SEALED, Log, holds_log, place_in_log
+from storage.folders import contents, names
 from storage.logs import (
     append,
-    contents,
     delete,
     describe,
     go_back,
-    names,
     new_log,
     opened,
     read_chain,

@@ -14,7 +14,8 @@ from programs import outcome, run
 from sb3_compressed.storage import log as log_module
 from sb3_compressed.storage import segment as segment_module
 from sb3_compressed.storage.log import SEALED
-from storage.logs import APPENDED, Told, append, describe, names, new_log, opened, read_state, state_of, told_in
+from storage.folders import names
+from storage.logs import APPENDED, Told, append, describe, new_log, opened, read_state, state_of, told_in
 
 
 @pytest.fixture(autouse=True)

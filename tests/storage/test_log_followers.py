@@ -13,13 +13,13 @@ from sb3_compressed.errors import CorruptStorage
 from sb3_compressed.storage import segment as segment_module
 from sb3_compressed.storage.log import SEALED, Log
 from sb3_compressed.storage.segment import record_nbytes
+from storage.folders import names
 from storage.logs import (
     DESCRIPTION,
     append,
     delete,
     describe,
     go_back,
-    names,
     new_log,
     opened,
     read_chain,

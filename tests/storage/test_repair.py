@@ -18,22 +18,19 @@ from sb3_compressed.storage.repair import DamagedStore, open_damaged
 from sb3_compressed.storage.segment import Segment, record_nbytes
 from sb3_compressed.storage.store import MANIFEST, RING_ROWS, Store
 from sb3_compressed.storage.verification import damaged_slots
+from storage.folders import contents, damage, names, newest_segment
+from storage.segments import HEADER_NBYTES
 from storage.stores import (
     CODECS,
-    HEADER_NBYTES,
     N_ROWS,
     commit_number,
     commit_tiny,
-    contents,
     crash,
     create,
-    damage,
     damaged_rows,
     hold_that_it_is_whole,
     leave_five_commits,
     limit_file_sizes,
-    names,
-    newest_segment,
     tiny_store,
     values_of,
 )

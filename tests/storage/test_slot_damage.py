@@ -22,8 +22,9 @@ from sb3_compressed.storage.checksum import checksum
 from sb3_compressed.storage.log import Log
 from sb3_compressed.storage.slot_kernels import SLOT_SEED
 from sb3_compressed.storage.slots import CODEC, SLOTS, SlotReader, StoredSlots, address_of
+from storage.folders import damage
 from storage.slot_logs import CODECS, FIRST, READERS, assert_same_slots, keep, new_log, opened
-from storage.stores import commit_number, create, damage
+from storage.stores import commit_number, create
 
 
 @pytest.fixture

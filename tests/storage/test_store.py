@@ -17,18 +17,17 @@ from sb3_compressed.storage import store as store_module
 from sb3_compressed.storage.repair import open_damaged
 from sb3_compressed.storage.state import SECTION, section_record
 from sb3_compressed.storage.store import RING_ROWS, ArrayPlan, Change, Store
+from storage.folders import contents, names
 from storage.stores import (
     ABOUT,
     CODECS,
     N_ROWS,
     PLANS,
     commit_number,
-    contents,
     crash,
     create,
     hold_that_it_is_whole,
     limit_file_sizes,
-    names,
     read_values,
     resized,
     set_segment_nbytes,

@@ -15,6 +15,7 @@ from sb3_compressed.storage import log as log_module
 from sb3_compressed.storage import slots as slots_module
 from sb3_compressed.storage import store as store_module
 from sb3_compressed.storage.store import RING_ROWS, Change, Store
+from storage.folders import names, newest_segment
 from storage.stores import (
     CODECS,
     N_ROWS,
@@ -24,8 +25,6 @@ from storage.stores import (
     hold_that_it_is_whole,
     leave_five_commits,
     limit_file_sizes,
-    names,
-    newest_segment,
     set_segment_nbytes,
     values_of,
 )
