@@ -10,7 +10,6 @@ import pickle
 import random
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,44 +19,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
+from arrays.pairs import ENVS, KINDS, Change, assert_same, iadd, pair_of
 from sb3_compressed import CompressedArray
-from sb3_compressed.arrays import reductions
-from sb3_compressed.arrays.successors import successor_arrays
 from sb3_compressed.arrays.write_through import READ_ONLY_ADVICE, WriteThroughArray
 from sb3_compressed.errors import LossyDtypeWarning
 
 RELAXED = settings(deadline=None, max_examples=400, suppress_health_check=[HealthCheck.too_slow])
-
-ROWS, ENVS = 5, 3
-KINDS = ("compressed", "raw", "observations", "next_observations")
-
-
-def pair_of(kind: str, item_shape: tuple[int, ...] = (4, 2, 3), dtype: str = "u1") -> tuple[list[Any], list[Any]]:
-    """Return arrays of ours and the ndarrays they stand for, the one of ``kind`` first; row 3 was never written."""
-    shape = (ROWS, ENVS, *item_shape)
-    if kind in ("observations", "next_observations"):
-        ours: list[Any] = [*successor_arrays(shape, dtype)]
-    else:
-        ours = [CompressedArray(shape, dtype, "none" if kind == "raw" else "auto")]
-        ours.append(ours[0].empty_like())
-    plain = [np.zeros(shape, dtype) for _ in ours]
-    rng = np.random.default_rng(0)
-    obs = rng.integers(0, 9, shape[1:]).astype(dtype)
-    for row in (0, 1, 2, 4):
-        for array, expected in zip(ours, plain, strict=True):
-            array[row] = expected[row] = obs
-            obs = np.roll(obs, -1, axis=-1) if row % 2 else rng.integers(0, 9, shape[1:]).astype(dtype)
-    if kind == "next_observations":
-        ours, plain = ours[::-1], plain[::-1]
-    return ours, plain
-
-
-def assert_same(ours: Any, plain: Any) -> None:
-    """Hold that all arrays are the same, bit for bit."""
-    for array, expected in zip(ours, plain, strict=True):
-        actual = np.array(array)
-        assert (actual.shape, actual.dtype) == (expected.shape, expected.dtype)
-        assert actual.tobytes() == expected.tobytes()
 
 
 # -- any write -----------------------------------------------------------------------------------------------
@@ -78,8 +45,6 @@ def indices(shape: tuple[int, ...]) -> st.SearchStrategy[Any]:
         fancy.append(st.tuples(numbers, st.just(...), st.integers(-1, 0)))
     return st.one_of(npst.basic_indices(shape, allow_newaxis=True, max_dims=8), *fancy)
 
-
-Change = Callable[[Any], Any]
 
 #: What gives a view of an ndarray, or at times a copy.
 VIEWS: dict[str, Change] = {
@@ -103,18 +68,13 @@ VIEWS: dict[str, Change] = {
 }
 
 
-def _iadd(array: Any) -> Any:
-    array += 1
-    return array
-
-
 def _imul(array: Any) -> None:
     array *= array
 
 
 #: What writes to an ndarray.
 WRITES: dict[str, Change] = {
-    "+=": _iadd,
+    "+=": iadd,
     "*=": _imul,
     "fill": lambda array: array.fill(7),
     "copyto": lambda array: np.copyto(array, 7, casting="unsafe"),
@@ -242,8 +202,8 @@ def test_any_write_through_any_view_is_that_of_an_ndarray_or_raises(data: st.Dat
         lambda array: np.copyto(array, np.arange(3, dtype=np.uint8)),
         lambda array: np.add(array[2], 1, out=array[1]),
         lambda array: np.add.at(array[2], [0, 0], 1),
-        lambda array: _iadd(array[2:4]),
-        _iadd,
+        lambda array: iadd(array[2:4]),
+        iadd,
         lambda array: array.fill(4),
         lambda array: operator.setitem(array, (3, 0, 1), 9),
         lambda array: operator.setitem(array, (3, 0, 1, 1, 2), 9),
@@ -412,222 +372,7 @@ def test_a_view_of_a_corrupt_slot_names_it() -> None:
     assert (array[1, 1] == 5).all()
 
 
-# -- NumPy's functions -------------------------------------------------------------------------------------------
-
-
-FUNCTIONS: dict[str, Change] = {
-    "mean": lambda a: a.mean(),
-    "mean of an axis": lambda a: a.mean(axis=0),
-    "mean of axes": lambda a: np.mean(a, axis=(0, 1), keepdims=True),
-    "sum": lambda a: a.sum(),
-    "np.sum": lambda a: np.sum(a, axis=-1, dtype=np.float64),
-    "std": lambda a: np.std(a, axis=(0, 1)),
-    "var": lambda a: a.var(ddof=1),
-    "min": lambda a: a.min(),
-    "max": lambda a: np.max(a, axis=0),
-    "amax": lambda a: np.amax(a),
-    "any": lambda a: np.any(a[3] != 0),
-    "all": lambda a: a.all(axis=0),
-    "argmax": lambda a: a.argmax(),
-    "median": lambda a: np.median(a),
-    "quantile": lambda a: np.quantile(a, 0.3),
-    "prod": lambda a: a.prod(),
-    "ptp": lambda a: np.ptp(a),
-    "cumsum": lambda a: np.cumsum(a, axis=0),
-    "nonzero": lambda a: np.array(np.nonzero(a)),
-    "count_nonzero": lambda a: np.count_nonzero(a),
-    "unique": lambda a: np.unique(a.reshape(-1, 24), axis=0),
-    "histogram": lambda a: np.histogram(a)[0],
-    "norm": lambda a: np.linalg.norm(a[1] - a[0]),
-    "astype": lambda a: a.astype(np.float64),
-    "T": lambda a: a.T,
-    "transpose": lambda a: a.transpose(1, 0, 2, 3, 4),
-    "np.transpose": lambda a: np.transpose(a),
-    "/": lambda a: a / 255,
-    "reflected /": lambda a: 255 / (a + 1),
-    "-": lambda a: a - a,
-    "==": lambda a: a == 3,
-    "np.zeros <": lambda a: np.zeros(3) < a,
-    "exp": lambda a: np.exp(a),
-    "reduce": lambda a: np.add.reduce(a),
-    "concatenate": lambda a: np.concatenate([a, a]),
-    "concatenate parts": lambda a: np.concatenate([a[:3].reshape(3, -1), a[1:4].reshape(3, -1)], axis=1),
-    "stack": lambda a: np.stack([a, a], axis=1),
-    "vstack": lambda a: np.vstack((a, np.ones((1, ENVS, 4, 2, 3), np.uint8))),
-    "where": lambda a: np.where(a > 4, a, 0),
-    "clip": lambda a: np.clip(a, 2, 4),
-    "pad": lambda a: np.pad(np.squeeze(a[:, 0]), ((0, 0), (0, 0), (0, 0), (0, 1))),
-    "squeeze": lambda a: np.squeeze(a),
-    "flatten": lambda a: a.flatten(),
-    "ravel": lambda a: a.ravel(),
-    "np.ravel": lambda a: np.ravel(a),
-    "reshape": lambda a: a.reshape(ROWS, -1),
-    "reshape items": lambda a: a.reshape(ROWS * ENVS, 8, 3),
-    "reshape leading": lambda a: a.reshape(-1, 4, 2, 3),
-    "reshape order": lambda a: a.reshape(-1, 4, 2, 3, order="F"),
-    "np.reshape": lambda a: np.reshape(a, (-1, 24)),
-    "swapaxes": lambda a: a.swapaxes(0, 2),
-    "swap_and_flatten": lambda a: a.swapaxes(0, 1).reshape(ROWS * ENVS, 4, 2, 3),
-    "np.swapaxes": lambda a: np.swapaxes(a, 0, 1),
-    "copy": lambda a: a.copy(order="C"),
-    "np.copy": lambda a: np.copy(a),
-    "view": lambda a: a.view(np.int8),
-    "take": lambda a: a.take([0, 2], axis=0),
-    "repeat": lambda a: np.repeat(a, 2, axis=0),
-    "flip": lambda a: np.flip(a, axis=0),
-    "roll": lambda a: np.roll(a, 1, axis=0),
-    "tolist": lambda a: a.tolist(),
-    "tobytes": lambda a: np.frombuffer(a.tobytes(), np.uint8),
-    "item": lambda a: a.item(7),
-    "list": lambda a: list(a),
-    "sorted": lambda a: np.sort(a, axis=0),
-    "len": lambda a: len(a),
-    "in": lambda a: (3 in a, 77 in a),
-    "shape": lambda a: np.shape(a),
-    "zeros_like": lambda a: np.zeros_like(a),
-    "ones_like": lambda a: np.ones_like(a, dtype=np.float32),
-    "asarray": lambda a: np.asarray(a),
-    "asarray float": lambda a: np.asarray(a, dtype=np.float32),
-    "ascontiguousarray": lambda a: np.ascontiguousarray(a),
-    "array_equal": lambda a: np.array_equal(a, np.asarray(a)),
-    "einsum": lambda a: np.einsum("ij...->j...", a),
-    "broadcast_to": lambda a: np.broadcast_to(a, (2, *a.shape)),
-    "apply": lambda a: np.apply_along_axis(np.sum, 0, a),
-    "moveaxis": lambda a: np.moveaxis(a, 0, 1),
-    "tensor": lambda a: th.tensor(a[:3], dtype=th.float32).numpy(),
-    "as_tensor": lambda a: th.as_tensor(a[:3].copy()).numpy(),
-    "fancy assignment": lambda a: [a.__setitem__([0, 1], a[[2, 3]]), np.asarray(a)][1],
-    "slice assignment": lambda a: [a.__setitem__(slice(0, 2), a[2:4]), np.asarray(a)][1],
-    "augmented item": lambda a: [a.__setitem__(0, _iadd(a[0])), np.asarray(a)][1],
-}
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", FUNCTIONS)
-@pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning")
-def test_code_for_ndarrays_works(kind: str, name: str) -> None:
-    ours, plain = pair_of(kind)
-    result, expected = np.asarray(FUNCTIONS[name](ours[0])), np.asarray(FUNCTIONS[name](plain[0]))
-    assert (result.shape, result.dtype) == (expected.shape, expected.dtype)
-    assert result.tobytes() == expected.tobytes()
-    assert_same(ours, plain)
-
-
-LARGE: dict[str, Change] = {
-    "sum": lambda a: a.sum(),
-    "sum of an axis": lambda a: np.sum(a, axis=0),
-    "sum of an inner axis": lambda a: a.sum(axis=-1, keepdims=True),
-    "sum of axes": lambda a: a.sum(axis=(0, -1)),
-    "kept axes": lambda a: a.sum(axis=(0, 2), keepdims=True),
-    "mean": lambda a: a.mean(),
-    "mean of an axis": lambda a: a.mean(0),
-    "mean of items": lambda a: np.mean(a, axis=(2, 3, 4)),
-    "std": lambda a: a.std(axis=(0, 1)),
-    "var": lambda a: np.var(a, ddof=1),
-    "var of a negative axis": lambda a: a.var(axis=-5),
-    "min": lambda a: a.min(),
-    "max": lambda a: np.max(a, axis=(0, 1)),
-    "any": lambda a: a.any(axis=0),
-    "all": lambda a: np.all(a),
-}
-
-
-@pytest.mark.parametrize("name", LARGE)
-@pytest.mark.parametrize("dtype", ["u1", "?", "i4", "f2", "f4", "f8"])
-@pytest.mark.parametrize("part_nbytes", [1, 200])
-def test_large_arrays_are_reduced_in_parts(
-    name: str, dtype: str, part_nbytes: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(reductions, "WHOLE_NBYTES", 0)
-    monkeypatch.setattr(reductions, "PART_NBYTES", part_nbytes)
-    [array, _], [plain, _] = pair_of("compressed", dtype=dtype)
-    result, expected = LARGE[name](array), LARGE[name](plain)
-    assert (np.shape(result), result.dtype, type(result)) == (np.shape(expected), expected.dtype, type(expected))
-    if dtype.startswith("f") or name.startswith(("mean", "std", "var")):
-        np.testing.assert_allclose(result, expected, rtol=2e-3 if dtype == "f2" else 1e-6)
-    else:
-        assert np.array_equal(result, expected)
-
-
-@pytest.mark.parametrize(
-    ("use", "error", "message"),
-    [
-        (lambda a: a.sum(dtype=np.int8), TypeError, r"takes only axis, keepdims; use it on parts, as in .*\.sum\("),
-        (lambda a: a.max(0, np.zeros(3)), TypeError, "takes only axis, keepdims"),
-        (lambda a: np.std(a, where=[True]), TypeError, "takes only axis, ddof, keepdims"),
-        (lambda a: a.mean(axis=5), ValueError, "axis 5 is out of bounds for array of dimension 5"),
-    ],
-)
-def test_what_cannot_be_done_in_parts_is_refused(
-    use: Change, error: type[Exception], message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(reductions, "WHOLE_NBYTES", 0)
-    with pytest.raises(error, match=message):
-        use(pair_of("compressed")[0][0])
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_arrays_are_saved_as_ndarrays_are(kind: str, tmp_path: Path) -> None:
-    ours, plain = pair_of(kind)
-    np.save(tmp_path / "array.npy", ours[0])
-    np.savez_compressed(tmp_path / "arrays.npz", obs=ours[0])
-    ours[0].tofile(tmp_path / "array.bin")
-    assert_same([np.load(tmp_path / "array.npy"), np.load(tmp_path / "arrays.npz")["obs"]], [plain[0]] * 2)
-    assert (tmp_path / "array.bin").read_bytes() == plain[0].tobytes()
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_an_array_has_no_truth_value(kind: str) -> None:
-    with pytest.raises(ValueError, match="ambiguous"):
-        bool(pair_of(kind)[0][0])
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_asarray_is_read_only_and_array_a_copy(kind: str) -> None:
-    ours, plain = pair_of(kind)
-    with pytest.raises(ValueError, match="read-only"):
-        np.asarray(ours[0])[0] = 1
-    np.array(ours[0])[0] = 1
-    assert_same(ours, plain)
-
-
-@pytest.mark.parametrize("name", ["strides", "flags", "data", "ctypes", "base", "resize", "setflags"])
-def test_what_belongs_to_an_ndarrays_memory_is_refused(name: str) -> None:
-    with pytest.raises(AttributeError, match=rf"has no '{name}', since its memory .* np\.array\(array\)"):
-        getattr(pair_of("compressed")[0][0], name)
-
-
-HUGE = (10**7, 4, 4, 84, 84)
-
-
-@pytest.mark.parametrize(
-    "use",
-    [
-        lambda array: array[:],
-        lambda array: array[: len(array) - 1],
-        lambda array: np.asarray(array),
-        lambda array: array / 255,
-        lambda array: np.concatenate([array, array]),
-        lambda array: array.reshape(-1, 84),
-        lambda array: array.astype(np.float32),
-        lambda array: np.save("array.npy", array),
-        lambda array: array.copy()[np.arange(len(array))],
-        lambda array: array.T,
-    ],
-)
-def test_what_does_not_fit_into_memory_says_what_to_do(use: Change, tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.chdir(tmp_path)
-    array = CompressedArray(HUGE)
-    with pytest.raises(MemoryError, match=r"observations takes .* GB .* as in array\[start : start \+ 1000\]"):
-        use(array)
-
-
-def test_an_array_larger_than_memory_is_still_indexed_and_written_through() -> None:
-    array = CompressedArray(HUGE)
-    array[-1][1][2] = 7
-    array[5, 0, 1, 2, 3] = 8
-    assert (array[-1, 1].sum(), array[5, 0].sum()) == (7 * 84 * 84, 8)
-    assert np.zeros_like(array[0]).shape == array.shape[1:]
+# -- shapes, values and older views --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -743,19 +488,6 @@ def test_operands_from_an_older_view_are_those_that_it_shows(kind: str) -> None:
     array[...] = 50
     view[1:] += view[:-1]  # what is changed in place is read again
     np.testing.assert_array_equal(array[2:4], 50 + shown[:-1])
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_mask_over_elements_is_written_as_the_error_says(kind: str) -> None:
-    ours, plain = pair_of(kind)
-    mask = plain[0] > 4
-    if isinstance(ours[0], CompressedArray):
-        with pytest.raises(IndexError, match=r"np\.copyto\(array, value, where=mask\)"):
-            ours[0][mask] = 3
-    np.testing.assert_array_equal(np.asarray(ours[0])[mask], plain[0][mask])
-    np.copyto(ours[0], 3, where=mask)
-    plain[0][mask] = 3
-    assert_same(ours, plain)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -1,0 +1,50 @@
+"""Pairs for the tests of arrays: compressed arrays, and the ndarrays that they stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from sb3_compressed import CompressedArray
+from sb3_compressed.arrays.successors import successor_arrays
+
+ROWS, ENVS = 5, 3
+KINDS = ("compressed", "raw", "observations", "next_observations")
+
+Change = Callable[[Any], Any]
+
+
+def pair_of(kind: str, item_shape: tuple[int, ...] = (4, 2, 3), dtype: str = "u1") -> tuple[list[Any], list[Any]]:
+    """Return arrays of ours and the ndarrays they stand for, the one of ``kind`` first; row 3 was never written."""
+    shape = (ROWS, ENVS, *item_shape)
+    if kind in ("observations", "next_observations"):
+        ours: list[Any] = [*successor_arrays(shape, dtype)]
+    else:
+        ours = [CompressedArray(shape, dtype, "none" if kind == "raw" else "auto")]
+        ours.append(ours[0].empty_like())
+    plain = [np.zeros(shape, dtype) for _ in ours]
+    rng = np.random.default_rng(0)
+    obs = rng.integers(0, 9, shape[1:]).astype(dtype)
+    for row in (0, 1, 2, 4):
+        for array, expected in zip(ours, plain, strict=True):
+            array[row] = expected[row] = obs
+            obs = np.roll(obs, -1, axis=-1) if row % 2 else rng.integers(0, 9, shape[1:]).astype(dtype)
+    if kind == "next_observations":
+        ours, plain = ours[::-1], plain[::-1]
+    return ours, plain
+
+
+def assert_same(ours: Any, plain: Any) -> None:
+    """Assert that all arrays have the same shapes, dtypes and bytes."""
+    for array, expected in zip(ours, plain, strict=True):
+        actual = np.array(array)
+        assert (actual.shape, actual.dtype) == (expected.shape, expected.dtype)
+        assert actual.tobytes() == expected.tobytes()
+
+
+def iadd(array: Any) -> Any:
+    """Return an array after adding 1 in place."""
+    array += 1
+    return array
