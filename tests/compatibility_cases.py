@@ -37,7 +37,7 @@ from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 import sb3_compressed
 from sb3_compressed import contrib as compressed_contrib
 from sb3_compressed import get_codec
-from sb3_compressed.codecs import LearningCodec
+from sb3_compressed.codecs import TrainableCodec
 from sb3_compressed.codecs.delta import Delta
 
 Arrays = dict[str, NDArray[Any]]
@@ -406,11 +406,11 @@ CODECS["codec-zstd-5"] = partial(get_codec, "zstd-5")
 CODECS["codec-rle-with-runs-type"] = partial(get_codec, "rle", runs_type=np.dtype("uint16"))
 
 
-def trained(name: str) -> LearningCodec:
+def trained(name: str) -> TrainableCodec:
     """Return a codec that was trained on the first frames."""
     codec = get_codec(name)
-    assert isinstance(codec, LearningCodec)
-    return codec.learn(frames()[:N_TRAINING_FRAMES])
+    assert isinstance(codec, TrainableCodec)
+    return codec.train(frames()[:N_TRAINING_FRAMES])
 
 
 CODECS |= {f"codec-{name}-trained": partial(trained, name) for name in ("delta", "zstd-dict")}

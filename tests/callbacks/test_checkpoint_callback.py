@@ -182,7 +182,7 @@ class Told(BufferCheckpointCallback):
 TRAINING = """
 import sys
 import torch
-from callbacks.test_checkpoint import Told, dqn
+from callbacks.test_checkpoint_callback import Told, dqn
 torch.set_num_threads(1)  # as in conftest.py
 dqn(1).learn(100_000, callback=Told(11, sys.argv[1], keep=2))
 """

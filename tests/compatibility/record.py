@@ -41,7 +41,7 @@ import numpy as np
 from stable_baselines3.common.save_util import save_to_pkl
 
 from sb3_compressed import BufferCheckpointCallback, CompressedArray, CompressedReplayBuffer, save_checkpoint
-from sb3_compressed.codecs import LearningCodec
+from sb3_compressed.codecs import TrainableCodec
 
 FIXTURES = Path(__file__).parent / "fixtures"
 
@@ -107,7 +107,7 @@ def record_replay(folder: Path, name: str, case: cases.ReplayCase) -> None:
 def check_generations(name: str, buffer: Any) -> None:
     """Verify that the slots of a buffer name several codecs: the one before a training, and the one after it."""
     array = buffer.observations["camera"] if isinstance(buffer.observations, dict) else buffer.observations
-    codecs = {id(part) for slot in array.slots.flat for part in slot if isinstance(part, LearningCodec)}
+    codecs = {id(part) for slot in array.slots.flat for part in slot if isinstance(part, TrainableCodec)}
     if len(codecs) < 2:
         raise SystemExit(f"{name} has payloads of one codec only; change the number of its steps")
 
@@ -162,7 +162,7 @@ def record_objects(folder: Path) -> None:
         ends = np.cumsum([len(payload) for payload in payloads])
         recorded = {"payloads": np.frombuffer(b"".join(payloads), np.uint8), "ends": ends}
         write_arrays(folder / f"{name}.npz", {**recorded, "content": frames})
-        if name.endswith("-trained") and not (isinstance(codec, LearningCodec) and codec.nbytes):
+        if name.endswith("-trained") and not (isinstance(codec, TrainableCodec) and codec.nbytes):
             raise SystemExit(f"{name} learned nothing from its frames")
 
 

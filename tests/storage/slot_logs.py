@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sb3_compressed.arrays.slots import Slot
-from sb3_compressed.codecs import LearningCodec
+from sb3_compressed.codecs import TrainableCodec
 from sb3_compressed.codecs.delta import Delta
 from sb3_compressed.codecs.zstd_dict import ZstdDict
 from sb3_compressed.storage.log import Log
-from sb3_compressed.storage.slots import SlotReader
+from sb3_compressed.storage.log_slot_store import SlotReader
 
-CODECS: list[LearningCodec] = [Delta(1), Delta(2), ZstdDict(3), Delta(1)]  # two of them equal, and still not one
+CODECS: list[TrainableCodec] = [Delta(1), Delta(2), ZstdDict(3), Delta(1)]  # two of them equal, and still not one
 
 #: Of the segment that slots are written to first; a log begins with a snapshot.
 FIRST = 1

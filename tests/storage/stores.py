@@ -11,18 +11,18 @@ from numpy.typing import NDArray
 
 from sb3_compressed.codecs.delta import Delta
 from sb3_compressed.storage import segment as segment_module
-from sb3_compressed.storage.store import RING_ROWS, ArrayPlan, Store
+from sb3_compressed.storage.array_store import RING_ROWS, ArraySpec, ArrayStore
 from sb3_compressed.storage.verification import damaged_slots
 from storage.folders import newest_segment
 
 N_ROWS = 20
 ABOUT = {"class": "Example", "number": 5, "list": [1, None, {"a": 0.5}]}
 PLANS = {
-    "numbers": ArrayPlan((N_ROWS, 3), "<f4", is_ring=True),
-    "flags": ArrayPlan((N_ROWS,), "|b1"),
-    "table": ArrayPlan((N_ROWS, 2), "<i8", is_table=True, is_ring=True),
-    "wide": ArrayPlan((2, 150), "<u2"),
-    "empty": ArrayPlan((0, 5), "<i4"),
+    "numbers": ArraySpec((N_ROWS, 3), "<f4", is_ring=True),
+    "flags": ArraySpec((N_ROWS,), "|b1"),
+    "table": ArraySpec((N_ROWS, 2), "<i8", is_table=True, is_ring=True),
+    "wide": ArraySpec((2, 150), "<u2"),
+    "empty": ArraySpec((0, 5), "<i4"),
 }
 CODECS = [Delta(level, bytes([level] * 30)) for level in range(1, 6)]
 
@@ -47,27 +47,27 @@ def leave_five_commits(folder: Path) -> tuple[Path, list[int]]:
 
 def set_segment_nbytes(nbytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("SEGMENT_NBYTES", "MIN_SEGMENT_NBYTES"):
-        monkeypatch.setattr(Store, name, nbytes)
+        monkeypatch.setattr(ArrayStore, name, nbytes)
 
 
-def create(folder: Path, **options: Any) -> Store:
-    return Store.create(folder, ABOUT, PLANS, {"pos": 0}, **options)
+def create(folder: Path, **options: Any) -> ArrayStore:
+    return ArrayStore.create(folder, ABOUT, PLANS, {"pos": 0}, **options)
 
 
-def crash(store: Store) -> None:
+def crash(store: ArrayStore) -> None:
     """Leave what a process leaves that ends without closing the store."""
     store.log.close()
 
 
 def read_values(folder: Path, **options: Any) -> dict[str, Any]:
-    store = Store.open(folder, **options)
+    store = ArrayStore.open(folder, **options)
     try:
         return store.values
     finally:
         store.close()
 
 
-def commit_number(store: Store, number: int, nbytes: int = 300) -> None:
+def commit_number(store: ArrayStore, number: int, nbytes: int = 300) -> None:
     """Commit a state of which all parts tell the same number; the first one is 1."""
     row = (number - 1) % N_ROWS
     store.arrays["numbers"][row] = number
@@ -81,7 +81,7 @@ def values_of(number: int) -> dict[str, Any]:
     return {"pos": number % N_ROWS, "number": number}
 
 
-def hold_that_it_is_whole(store: Store, nbytes: int = 300) -> int:
+def hold_that_it_is_whole(store: ArrayStore, nbytes: int = 300) -> int:
     """Hold that all parts tell the same number, and return it."""
     number = int(store.values.get("number", 0))
     for old in range(max(number - N_ROWS + 1, 1), number + 1):
@@ -98,13 +98,13 @@ def hold_that_it_is_whole(store: Store, nbytes: int = 300) -> int:
     return number
 
 
-def resized(store: Store) -> tuple[dict[str, ArrayPlan], dict[str, Any]]:
+def resized(store: ArrayStore) -> tuple[dict[str, ArraySpec], dict[str, Any]]:
     """Return plans and arrays of half the rows, in another order."""
     arrays = {name: array[:10].copy() for name, array in reversed(store.arrays.items()) if name != "empty"}
-    return {name: ArrayPlan.of(array, is_table=name == "table") for name, array in arrays.items()}, arrays
+    return {name: ArraySpec.of(array, is_table=name == "table") for name, array in arrays.items()}, arrays
 
 
-def commit_tiny(store: Store, number: int) -> None:
+def commit_tiny(store: ArrayStore, number: int) -> None:
     n_rows = store.n_ring_rows
     row = (number - 1) % n_rows
     store.arrays["numbers"][row] = number
@@ -112,12 +112,12 @@ def commit_tiny(store: Store, number: int) -> None:
     store.commit([(RING_ROWS, row, row + 1)], {"pos": number % n_rows, "number": number}, {})
 
 
-def tiny_store(folder: Path, n_commits: int, n_a_snapshot: int = 5, n_rows: int = 4) -> Store:
+def tiny_store(folder: Path, n_commits: int, n_a_snapshot: int = 5, n_rows: int = 4) -> ArrayStore:
     plans = {
-        "numbers": ArrayPlan((n_rows,), "<i4", is_ring=True),
-        "table": ArrayPlan((n_rows, 1), "<i8", is_table=True, is_ring=True),
+        "numbers": ArraySpec((n_rows,), "<i4", is_ring=True),
+        "table": ArraySpec((n_rows, 1), "<i8", is_table=True, is_ring=True),
     }
-    store = Store.create(folder, {}, plans, {"pos": 0, "number": 0})
+    store = ArrayStore.create(folder, {}, plans, {"pos": 0, "number": 0})
     for number in range(1, n_commits + 1):
         commit_tiny(store, number)
         if number % n_a_snapshot == 0:
@@ -125,6 +125,6 @@ def tiny_store(folder: Path, n_commits: int, n_a_snapshot: int = 5, n_rows: int 
     return store
 
 
-def damaged_rows(store: Store) -> NDArray[np.bool_]:
+def damaged_rows(store: ArrayStore) -> NDArray[np.bool_]:
     """Return which rows of the table have a slot that cannot be read, ``(rows,)``."""
     return np.isin(store.arrays["table"][:, 0], [*damaged_slots(store, "table")])

@@ -12,11 +12,11 @@ import pytest
 from sb3_compressed.arrays.slots import Slot
 from sb3_compressed.codecs import Codec
 from sb3_compressed.errors import StorageError
+from sb3_compressed.storage import array_store as store_module
 from sb3_compressed.storage import segment as segment_module
-from sb3_compressed.storage import store as store_module
-from sb3_compressed.storage.repair import open_damaged
-from sb3_compressed.storage.state import SECTION, section_record
-from sb3_compressed.storage.store import RING_ROWS, ArrayPlan, Change, Store
+from sb3_compressed.storage.array_store import RING_ROWS, ArraySpec, ArrayStore, Change
+from sb3_compressed.storage.commit_format import SECTION, section_record
+from sb3_compressed.storage.damaged_store import open_damaged
 from storage.folders import contents, names
 from storage.stores import (
     ABOUT,
@@ -55,7 +55,7 @@ class Model:
     def __init__(self, folder: Path, seed: int) -> None:
         self.folder, self.rng = folder, np.random.default_rng(seed)
         self.store = create(folder)
-        self.follower = Store.open(folder)
+        self.follower = ArrayStore.open(folder)
         self.arrays = {name: plan.zeros() for name, plan in PLANS.items()}
         self.slots = np.full((N_ROWS, 2), None, dtype=object)
         self.values: dict[str, Any] = {"pos": 0}
@@ -113,12 +113,12 @@ class Model:
 
     def reopen(self) -> None:
         self.store.close()
-        self.store = Store.open(self.folder, writable=True)
+        self.store = ArrayStore.open(self.folder, writable=True)
 
-    def take_turns(self) -> None:
+    def run_interleaved(self) -> None:
         """Let go of the folder, and take it again."""
         self.store.release()
-        self.check(Store.open(self.folder)).close()
+        self.check(ArrayStore.open(self.folder)).close()
         self.store.acquire()
 
     def flush(self) -> None:
@@ -127,7 +127,7 @@ class Model:
     def crash(self) -> None:
         """End without what closing does."""
         self.store.log.close()
-        self.store = Store.open(self.folder, writable=True)
+        self.store = ArrayStore.open(self.folder, writable=True)
 
     def write_snapshot(self) -> None:
         self.store.write_snapshot()
@@ -136,7 +136,7 @@ class Model:
         """As in the middle of a large change."""
         self.store.log.begin_segment()
 
-    def check(self, store: Store) -> Store:
+    def check(self, store: ArrayStore) -> ArrayStore:
         assert (store.about, store.plans, store.values) == (ABOUT, PLANS, self.values)
         for name, array in self.arrays.items():
             if name != "table":
@@ -170,7 +170,7 @@ def test_it_holds_what_a_model_holds(
 ) -> None:
     set_segment_nbytes(segment_nbytes, monkeypatch)
     model = Model(tmp_path, seed)
-    actions = [model.forget, model.reopen, model.take_turns, model.flush, model.crash]
+    actions = [model.forget, model.reopen, model.run_interleaved, model.flush, model.crash]
     actions += [model.write_snapshot, model.begin_segment]
     for step in range(200):
         if model.rng.random() < 0.9:
@@ -183,10 +183,10 @@ def test_it_holds_what_a_model_holds(
             assert not model.follower.refresh()
         if step % 20 == 0:
             model.check(model.store)
-            model.check(Store.open(tmp_path)).close()
+            model.check(ArrayStore.open(tmp_path)).close()
             model.check_files()
     model.store.close()
-    model.store = model.check(Store.open(tmp_path, writable=True))
+    model.store = model.check(ArrayStore.open(tmp_path, writable=True))
     model.follower.refresh()
     model.check(model.follower).close()
     assert model.store.log.last.number >= (3 if segment_nbytes > 4096 else 10)
@@ -199,7 +199,7 @@ def test_it_holds_what_a_model_holds(
 
 def test_a_new_store_is_of_zeros(tmp_path: Path) -> None:
     store = create(tmp_path / "new" / "folder")
-    for each in (store, Store.open(tmp_path / "new" / "folder")):
+    for each in (store, ArrayStore.open(tmp_path / "new" / "folder")):
         assert (each.about, each.plans, each.values, each.codecs) == (ABOUT, PLANS, {"pos": 0}, {})
         for name, plan in PLANS.items():
             assert (each.arrays[name].shape, each.arrays[name].dtype.str) == (plan.shape, plan.dtype)
@@ -208,8 +208,8 @@ def test_a_new_store_is_of_zeros(tmp_path: Path) -> None:
 
 
 def test_a_store_may_be_of_nothing(tmp_path: Path) -> None:
-    Store.create(tmp_path, {}, {}, {}).close()
-    store = Store.open(tmp_path, writable=True)
+    ArrayStore.create(tmp_path, {}, {}, {}).close()
+    store = ArrayStore.open(tmp_path, writable=True)
     assert (store.about, store.plans, store.values, store.live_segments()) == ({}, {}, {}, set())
     store.commit([], {"value": 1}, {})
     store.close()
@@ -226,9 +226,9 @@ def test_a_store_is_replaced_only_when_asked(tmp_path: Path) -> None:
         create(tmp_path, advice="some advice")
     assert read_values(tmp_path) == {"pos": 7}
     with pytest.raises(ValueError, match="arrays are of numbers"):
-        Store.create(tmp_path, {}, {"bad": ArrayPlan((1,), "O")}, {}, overwrite=True)
+        ArrayStore.create(tmp_path, {}, {"bad": ArraySpec((1,), "O")}, {}, overwrite=True)
     assert read_values(tmp_path) == {"pos": 7}
-    Store.create(tmp_path, {}, {}, {"other": 1}, overwrite=True).close()
+    ArrayStore.create(tmp_path, {}, {}, {"other": 1}, overwrite=True).close()
     assert read_values(tmp_path) == {"other": 1}
     assert len(names(tmp_path)) == 1
 
@@ -237,15 +237,15 @@ def test_missing_stores_are_not_made(tmp_path: Path) -> None:
     for folder in (tmp_path / "missing", tmp_path):
         for writable in (False, True):
             with pytest.raises(StorageError, match=r"there is no folder|holds no buffer"):
-                Store.open(folder, writable=writable)
+                ArrayStore.open(folder, writable=writable)
     assert not [*tmp_path.iterdir()]
 
 
 def test_one_may_write_and_any_number_read(tmp_path: Path) -> None:
     store = create(tmp_path)
     with pytest.raises(StorageError, match="is written to"):
-        Store.open(tmp_path, writable=True)
-    readers = [Store.open(tmp_path) for _ in range(3)]
+        ArrayStore.open(tmp_path, writable=True)
+    readers = [ArrayStore.open(tmp_path) for _ in range(3)]
     commit_number(store, 1)
     for reader in readers:
         assert reader.refresh()
@@ -266,12 +266,12 @@ def test_one_may_write_and_any_number_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize("dtype", ["?", "u1", "<i8", ">f4", "f2"])
 def test_plans_are_those_of_arrays(dtype: str) -> None:
     array = np.ones((3, 0, 2), dtype)
-    plan = ArrayPlan.of(array, is_table=True)
+    plan = ArraySpec.of(array, is_table=True)
     assert (plan.zeros().shape, plan.zeros().dtype, plan.is_table) == (array.shape, array.dtype, True)
 
 
-@pytest.mark.parametrize("plan", [ArrayPlan((1,), "O"), ArrayPlan((1,), "M8[s]"), ArrayPlan((1,), "V4")])
-def test_plans_are_of_numbers(plan: ArrayPlan) -> None:
+@pytest.mark.parametrize("plan", [ArraySpec((1,), "O"), ArraySpec((1,), "M8[s]"), ArraySpec((1,), "V4")])
+def test_plans_are_of_numbers(plan: ArraySpec) -> None:
     with pytest.raises(ValueError, match="arrays are of numbers"):
         plan.zeros()
 
@@ -287,7 +287,7 @@ def test_what_was_not_committed_is_not_there(tmp_path: Path) -> None:
     store.slots.writer.place_of_codec(CODECS[1])
     crash(store)
     for writable in (False, True):
-        store = Store.open(tmp_path, writable=writable)
+        store = ArrayStore.open(tmp_path, writable=writable)
         assert hold_that_it_is_whole(store) == 1
         assert np.unique(store.arrays["numbers"]).tolist() == [0, 1]
         assert not store.arrays["table"][3].any()
@@ -298,7 +298,7 @@ def test_of_arrays_only_the_rows_named_are_committed(tmp_path: Path) -> None:
     store = create(tmp_path)
     store.arrays["numbers"][...] = 1
     store.commit([("numbers", 3, 5), ("numbers", 19, 20), ("flags", 4, 4)], {}, {})
-    reader = Store.open(tmp_path)
+    reader = ArrayStore.open(tmp_path)
     assert np.flatnonzero(reader.arrays["numbers"].any(axis=1)).tolist() == [3, 4, 19]
     reader.close()
     store.close()
@@ -317,7 +317,7 @@ def test_of_arrays_only_the_rows_named_are_committed(tmp_path: Path) -> None:
     ],
 )
 def test_values_are_those_committed_last(before: dict[str, Any], after: dict[str, Any], tmp_path: Path) -> None:
-    store = Store.create(tmp_path, {}, {}, {})
+    store = ArrayStore.create(tmp_path, {}, {}, {})
     store.commit([], before, {})
     store.commit([], after, {})
     store.close()
@@ -325,7 +325,7 @@ def test_values_are_those_committed_last(before: dict[str, Any], after: dict[str
 
 
 def test_a_value_may_be_changed_in_place(tmp_path: Path) -> None:
-    store = Store.create(tmp_path, {}, {}, {})
+    store = ArrayStore.create(tmp_path, {}, {}, {})
     values: dict[str, Any] = {"list": [1], "dict": {"a": {"b": 1}}}
     store.commit([], values, {})
     values["list"].append(2)
@@ -351,7 +351,7 @@ def test_codecs_are_where_the_store_says(tmp_path: Path) -> None:
     store = create(tmp_path)
     for codecs in ({"": CODECS[0]}, {"": CODECS[1], "other": CODECS[0]}, {"": CODECS[1], "other": CODECS[2]}):
         store.commit([], {}, codecs)
-        reader = Store.open(tmp_path)
+        reader = ArrayStore.open(tmp_path)
         assert {name: reader.slots.reader.codec(place) for name, place in reader.codecs.items()} == codecs
         reader.close()
     store.close()
@@ -365,10 +365,10 @@ def test_sections_that_are_not_known_are_skipped(tmp_path: Path) -> None:
     for number in range(1, 4):
         commit_number(store, number)
         store.log.segment_to_write().append(SECTION, section_record("statistics", bytes(number)))
-    follower = Store.open(tmp_path)
+    follower = ArrayStore.open(tmp_path)
     commit_number(store, 4)
     follower.refresh()
-    for each in (follower, Store.open(tmp_path)):
+    for each in (follower, ArrayStore.open(tmp_path)):
         assert hold_that_it_is_whole(each) == 4
         each.close()
     crash(store)
@@ -380,7 +380,7 @@ def test_sections_that_are_not_known_are_skipped(tmp_path: Path) -> None:
 def test_sections_that_have_to_be_known_are_refused(tmp_path: Path) -> None:
     store = create(tmp_path)
     commit_number(store, 1)
-    follower = Store.open(tmp_path)
+    follower = ArrayStore.open(tmp_path)
     store.log.segment_to_write().append(SECTION, section_record("Priorities", b"content"))
     commit_number(store, 2)
     crash(store)
@@ -389,7 +389,7 @@ def test_sections_that_have_to_be_known_are_refused(tmp_path: Path) -> None:
         follower.refresh()
     follower.close()
     for writable in (False, True):
-        for open_it in (Store.open, open_damaged):
+        for open_it in (ArrayStore.open, open_damaged):
             with pytest.raises(StorageError, match=expected):
                 open_it(tmp_path, writable=writable)
 
@@ -408,7 +408,7 @@ def test_segments_come_and_go(tmp_path: Path) -> None:
     assert len(seen) > 20
     assert len(names(tmp_path)) < 8
     store.close()
-    store = Store.open(tmp_path, writable=True)
+    store = ArrayStore.open(tmp_path, writable=True)
     assert hold_that_it_is_whole(store) == 299
     store.close()
 
@@ -442,7 +442,7 @@ def test_segments_that_codecs_in_use_are_in_are_kept(tmp_path: Path) -> None:
     store.write_snapshot()
     assert names(tmp_path) == ["00000003.log", "00000004.log"], "they were written to the new one"
     store.close()
-    reader = Store.open(tmp_path)
+    reader = ArrayStore.open(tmp_path)
     assert {name: reader.slots.reader.codec(reader.codecs[name]) for name in "ab"} == {"a": CODECS[0], "b": CODECS[1]}
     reader.close()
 
@@ -455,7 +455,7 @@ def test_a_closed_store_is_a_snapshot_and_what_it_refers_to(tmp_path: Path) -> N
     assert names(tmp_path) == ["00000001.log", "00000002.log"]
     for writable in (False, True):
         before = contents(tmp_path)
-        store = Store.open(tmp_path, writable=writable)
+        store = ArrayStore.open(tmp_path, writable=writable)
         assert store.log.last.is_snapshot
         store.close()
         assert contents(tmp_path) == before, "nothing was committed"
@@ -484,7 +484,7 @@ class ReadMeter:
 def test_opening_reads_no_more_after_many_laps(
     ending: str, n_laps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Store, "MIN_SEGMENT_NBYTES", 20_000)
+    monkeypatch.setattr(ArrayStore, "MIN_SEGMENT_NBYTES", 20_000)
     store = create(tmp_path)
     for number in range(1, n_laps * N_ROWS + 1):
         commit_number(store, number)
@@ -495,7 +495,7 @@ def test_opening_reads_no_more_after_many_laps(
         store.close()
     for writable in (False, True):
         meter.nbytes = 0
-        opened = Store.open(tmp_path, writable=writable)
+        opened = ArrayStore.open(tmp_path, writable=writable)
         assert 0 < meter.nbytes < (50_000 if ending == "crashed" else 20_000)
         assert hold_that_it_is_whole(opened) == n_laps * N_ROWS
         crash(opened)
@@ -510,10 +510,10 @@ def test_the_disk_is_bounded_after_any_number_of_laps(
     """By three times what is live and 1 MB."""
     monkeypatch.undo()  # files as they are
     plans = {
-        "rewards": ArrayPlan((n_rows, 1), "<f4", is_ring=True),
-        "table": ArrayPlan((n_rows, 1), "<i8", is_table=True, is_ring=True),
+        "rewards": ArraySpec((n_rows, 1), "<f4", is_ring=True),
+        "table": ArraySpec((n_rows, 1), "<i8", is_table=True, is_ring=True),
     }
-    store, rng, most = Store.create(tmp_path, {}, plans, {"pos": 0}), np.random.default_rng(0), 0
+    store, rng, most = ArrayStore.create(tmp_path, {}, plans, {"pos": 0}), np.random.default_rng(0), 0
     n_commits = max(4 * n_rows, 20_000 if nbytes < 100 else 0)
     for number in range(n_commits):
         row = number % n_rows
@@ -537,7 +537,7 @@ def test_a_change_may_be_larger_than_a_segment(tmp_path: Path, monkeypatch: pyte
         store.arrays["table"][row] = store.slots.write(slots[2 * row : 2 * row + 2])
         for writable_copy in (False, True)[: row % 4]:
             shutil.copytree(tmp_path, tmp_path.with_name("copy"))
-            copy = Store.open(tmp_path.with_name("copy"), writable=writable_copy)
+            copy = ArrayStore.open(tmp_path.with_name("copy"), writable=writable_copy)
             assert hold_that_it_is_whole(copy) == 1, "the change is not committed yet"
             copy.close()
             shutil.rmtree(tmp_path.with_name("copy"))
@@ -546,7 +546,7 @@ def test_a_change_may_be_larger_than_a_segment(tmp_path: Path, monkeypatch: pyte
     store.commit([("table", 0, N_ROWS), ("wide", 0, 2)], {"pos": 7}, {"": CODECS[1]})
     store.write_snapshot()
     store.close()
-    store = Store.open(tmp_path)
+    store = ArrayStore.open(tmp_path)
     assert store.slots.load(store.arrays["table"].reshape(-1)).tolist() == slots
     assert (store.arrays["wide"] == 5).all()
     assert (store.values["pos"], store.slots.reader.codec(store.codecs[""])) == (7, CODECS[1])
@@ -565,7 +565,7 @@ def test_a_store_becomes_another_at_once(tmp_path: Path) -> None:
     store.become({"class": "Other"}, plans, arrays, {"other": 1})
     assert store.arrays["numbers"] is arrays["numbers"]
     for codec in (CODECS[0], CODECS[1]):
-        reader = Store.open(tmp_path)
+        reader = ArrayStore.open(tmp_path)
         assert (reader.about, reader.plans) == ({"class": "Other"}, plans)
         for name in plans:
             assert reader.arrays[name].tobytes() == arrays[name].tobytes()
@@ -584,7 +584,7 @@ def test_a_store_becomes_another_with_its_codecs(tmp_path: Path) -> None:
     store.become(ABOUT, PLANS, store.arrays, {"pos": 1, "number": 1}, {"": CODECS[0], "other": CODECS[3]})
     store.close()
     for writable in (False, True):
-        store = Store.open(tmp_path, writable=writable)
+        store = ArrayStore.open(tmp_path, writable=writable)
         assert hold_that_it_is_whole(store) == 1
         assert store.slots.reader.codec(store.codecs["other"]) == CODECS[3]
         store.close()
@@ -598,7 +598,7 @@ def test_stores_take_turns_only_if_nothing_changed(tmp_path: Path) -> None:
     commit_number(store, 1)
     store.release()
     assert hold_that_it_is_whole(store) == 1
-    other = Store.open(tmp_path, writable=True)
+    other = ArrayStore.open(tmp_path, writable=True)
     assert hold_that_it_is_whole(other) == 1
     with pytest.raises(StorageError, match="is written to by another buffer of this process"):
         store.acquire()
@@ -606,7 +606,7 @@ def test_stores_take_turns_only_if_nothing_changed(tmp_path: Path) -> None:
     store.acquire()
     commit_number(store, 2)
     store.release()
-    other = Store.open(tmp_path, writable=True)
+    other = ArrayStore.open(tmp_path, writable=True)
     commit_number(other, 3)
     other.close()
     with pytest.raises(StorageError, match="was written to by another buffer meanwhile"):
@@ -624,7 +624,7 @@ def test_a_closed_store_can_be_read(tmp_path: Path) -> None:
     assert hold_that_it_is_whole(store) == 4
     with pytest.raises(StorageError):
         commit_number(store, 5)
-    assert hold_that_it_is_whole(Store.open(tmp_path)) == 4
+    assert hold_that_it_is_whole(ArrayStore.open(tmp_path)) == 4
 
 
 # -- copies --------------------------------------------------------------------------------------------------
@@ -637,7 +637,7 @@ def test_a_copy_holds_the_same_and_goes_its_own_way(tmp_path: Path) -> None:
         if number % 4 == 0:
             store.write_snapshot()
     store.copy_to(tmp_path / "copy")
-    copy = Store.open(tmp_path / "copy", writable=True)
+    copy = ArrayStore.open(tmp_path / "copy", writable=True)
     assert hold_that_it_is_whole(copy) == hold_that_it_is_whole(store) == 14
     for number in range(15, 40):
         commit_number(store, number, 400 if number > 30 else 300)
@@ -647,9 +647,9 @@ def test_a_copy_holds_the_same_and_goes_its_own_way(tmp_path: Path) -> None:
         each.write_snapshot()
         each.close()
         folder = each.log.folder
-        each = Store.open(folder, writable=True)
+        each = ArrayStore.open(folder, writable=True)
         assert each.values["number"] == expected
         assert each.slots.load(each.arrays["table"].reshape(-1)).all()
         each.close()
     with pytest.raises(StorageError, match="holds a buffer already"):
-        Store.open(tmp_path / "store").copy_to(tmp_path / "copy")
+        ArrayStore.open(tmp_path / "store").copy_to(tmp_path / "copy")

@@ -8,8 +8,8 @@ import pytest
 from programs import start
 
 from sb3_compressed.errors import StorageError
-from sb3_compressed.storage.repair import open_damaged
-from sb3_compressed.storage.store import Store
+from sb3_compressed.storage.array_store import ArrayStore
+from sb3_compressed.storage.damaged_store import open_damaged
 from storage.folders import damage, newest_segment
 from storage.stores import (
     ABOUT,
@@ -39,7 +39,7 @@ def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_who_follows_is_told_that_it_is_another(tmp_path: Path) -> None:
     store = create(tmp_path)
     commit_number(store, 1)
-    reader = Store.open(tmp_path)
+    reader = ArrayStore.open(tmp_path)
     plans, arrays = resized(store)
     store.become(ABOUT, plans, arrays, {"other": 1})
     for number in range(3):
@@ -55,9 +55,9 @@ def test_who_follows_is_told_that_it_is_another(tmp_path: Path) -> None:
 def test_who_follows_is_told_that_it_was_replaced(tmp_path: Path) -> None:
     store = create(tmp_path)
     commit_number(store, 1)
-    reader = Store.open(tmp_path)
+    reader = ArrayStore.open(tmp_path)
     store.close()
-    Store.create(tmp_path, {}, {}, {}, overwrite=True).close()
+    ArrayStore.create(tmp_path, {}, {}, {}, overwrite=True).close()
     for _ in range(2):
         with pytest.raises(StorageError):
             reader.refresh()
@@ -68,7 +68,7 @@ def test_who_follows_is_told_that_it_was_replaced(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("small_segments")
 def test_who_follows_sees_each_commit(tmp_path: Path) -> None:
     store = create(tmp_path)
-    readers = [Store.open(tmp_path) for _ in range(3)]
+    readers = [ArrayStore.open(tmp_path) for _ in range(3)]
     assert not any(reader.refresh() for reader in readers)
     for number in range(1, 120):
         commit_number(store, number)
@@ -91,7 +91,7 @@ def test_who_follows_sees_each_commit(tmp_path: Path) -> None:
 @pytest.mark.parametrize("often", [1, 3])
 def test_who_follows_goes_on_behind_each_new_segment(often: int, way: str, tmp_path: Path) -> None:
     store = create(tmp_path)
-    reader = Store.open(tmp_path)
+    reader = ArrayStore.open(tmp_path)
     for number in range(1, 13):
         commit_number(store, number)
         if way != "snapshot":
@@ -100,7 +100,7 @@ def test_who_follows_goes_on_behind_each_new_segment(often: int, way: str, tmp_p
             store.write_snapshot()
         if number % 4 == 0:
             crash(store)
-            store = Store.open(tmp_path, writable=True)
+            store = ArrayStore.open(tmp_path, writable=True)
         if number % often == 0:
             assert reader.refresh()
             assert hold_that_it_is_whole(reader) == number
@@ -112,7 +112,7 @@ def test_who_follows_goes_on_behind_each_new_segment(often: int, way: str, tmp_p
 
 def test_who_follows_has_arrays_that_stay_the_same_objects(tmp_path: Path) -> None:
     store = create(tmp_path)
-    reader = Store.open(tmp_path)
+    reader = ArrayStore.open(tmp_path)
     arrays = dict(reader.arrays)
     for number in range(1, 4):
         commit_number(store, number)
@@ -128,8 +128,8 @@ def test_who_follows_has_arrays_that_stay_the_same_objects(tmp_path: Path) -> No
 def test_who_looks_rarely_sees_all_that_was_written_to_the_segment_before(nbytes: int, tmp_path: Path) -> None:
     store = create(tmp_path)
     store.close()  # which makes the file as short as can be
-    reader = Store.open(tmp_path)
-    store = Store.open(tmp_path, writable=True)
+    reader = ArrayStore.open(tmp_path)
+    store = ArrayStore.open(tmp_path, writable=True)
     for number in range(1, 6):
         commit_number(store, number, nbytes)
     store.write_snapshot()
@@ -142,11 +142,11 @@ def test_who_looks_rarely_sees_all_that_was_written_to_the_segment_before(nbytes
 FOLLOWED = """
 import sys
 from pathlib import Path
-from sb3_compressed.storage.store import Store
+from sb3_compressed.storage.array_store import ArrayStore
 from storage.stores import commit_number
 
-Store.SEGMENT_NBYTES = Store.MIN_SEGMENT_NBYTES = 4096
-store = Store.open(Path(sys.argv[1]), writable=True)
+ArrayStore.SEGMENT_NBYTES = ArrayStore.MIN_SEGMENT_NBYTES = 4096
+store = ArrayStore.open(Path(sys.argv[1]), writable=True)
 for number in range(1, 1 + int(sys.argv[2])):
     commit_number(store, number)
 store.close()
@@ -157,12 +157,12 @@ def test_who_follows_another_process_sees_whole_states(tmp_path: Path) -> None:
     """And who opens the folder while segments come and go."""
     folder, n_commits = tmp_path / "store", 600
     create(folder).close()
-    follower, found = Store.open(folder), [0]
+    follower, found = ArrayStore.open(folder), [0]
     with start(FOLLOWED, folder, n_commits) as process:
         while process.poll() is None:
             if follower.refresh():
                 found.append(hold_that_it_is_whole(follower))
-            store = Store.open(folder)
+            store = ArrayStore.open(folder)
             found.append(hold_that_it_is_whole(store))
             store.close()
     assert process.returncode == 0
@@ -179,7 +179,7 @@ def test_who_follows_sees_what_was_repaired(tmp_path: Path) -> None:
     store = create(tmp_path)
     for number in range(1, 4):
         commit_number(store, number)
-    follower = Store.open(tmp_path)
+    follower = ArrayStore.open(tmp_path)
     store.write_snapshot()
     end = store.log.segment_to_write().end
     for number in range(4, 6):

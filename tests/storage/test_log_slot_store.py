@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from programs import run
 
-from sb3_compressed.arrays.gathering import Gathered, gather_in_python
+from sb3_compressed.arrays.payload_batch import PayloadBatch, gather_in_python
 from sb3_compressed.arrays.slots import Slot, slot_n_frames
-from sb3_compressed.codecs import LearningCodec
+from sb3_compressed.codecs import TrainableCodec
 from sb3_compressed.codecs.delta import Delta
-from sb3_compressed.storage import slots as slots_module
+from sb3_compressed.storage import log_slot_store as slots_module
 from sb3_compressed.storage.log import Log
-from sb3_compressed.storage.slots import SlotReader, SlotWriter, StoredSlots
+from sb3_compressed.storage.log_slot_store import SlotReader, SlotWriter, StoredSlots
 from storage.slot_logs import CODECS, assert_same_slots, keep, new_log, opened
 
 
@@ -39,9 +39,9 @@ RELAXED = settings(
 )
 
 
-def assert_gathers_what_is_loaded(stored: Any, addresses: NDArray[np.int64], n_frames: int) -> Gathered:
+def assert_gathers_what_is_loaded(stored: Any, addresses: NDArray[np.int64], n_frames: int) -> PayloadBatch:
     """Hold that slots are gathered whose payloads are where the kernel says they are."""
-    found: Gathered | None = stored.gather(addresses, n_frames)
+    found: PayloadBatch | None = stored.gather(addresses, n_frames)
     assert found is not None
     expected = gather_in_python(stored.load(addresses), CODECS[0], n_frames)
     assert [*found.payloads] == [*expected.payloads]
@@ -160,7 +160,7 @@ def test_one_object_may_be_a_payload_of_several_codecs(payload: bytes, log: Log)
 # -- written once --------------------------------------------------------------------------------------------
 
 
-def stacks(n_slots: int, nbytes: int, codec: LearningCodec | None = None) -> list[Slot]:
+def stacks(n_slots: int, nbytes: int, codec: TrainableCodec | None = None) -> list[Slot]:
     """Return slots of four payloads, each of which has three of the one before."""
     rng = np.random.default_rng(0)
     payloads = [rng.bytes(nbytes) for _ in range(n_slots + 3)]
@@ -169,7 +169,7 @@ def stacks(n_slots: int, nbytes: int, codec: LearningCodec | None = None) -> lis
 
 @pytest.mark.parametrize("codec", [None, CODECS[0]])
 @pytest.mark.parametrize("at_once", [1, 7, 1000])
-def test_what_slots_share_is_written_once(at_once: int, codec: LearningCodec | None, log: Log) -> None:
+def test_what_slots_share_is_written_once(at_once: int, codec: TrainableCodec | None, log: Log) -> None:
     slots = stacks(1000, 500, codec)
     stored, start = StoredSlots(log), log.last.end
     batches = [slots[k : k + at_once] for k in range(0, len(slots), at_once)]
@@ -251,7 +251,7 @@ FULL_DISK = """
 import resource, signal, sys
 from pathlib import Path
 from sb3_compressed.codecs.delta import Delta
-from sb3_compressed.storage.slots import StoredSlots
+from sb3_compressed.storage.log_slot_store import StoredSlots
 from storage.slot_logs import new_log, opened
 
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -367,7 +367,7 @@ def test_what_codecs_learned_decodes_what_they_wrote(log: Log, tmp_path: Path) -
     frames[:, np.arange(100), np.arange(100) % 20] = 255
     slots: list[Slot] = []
     for scene in frames:
-        codec = Delta().learn(scene)
+        codec = Delta().train(scene)
         slots += [(codec, payload) for payload in codec.encode(scene)]
     addresses = StoredSlots(log).write(slots)
     reader = opened(tmp_path)

@@ -16,12 +16,12 @@ from programs import run
 
 from sb3_compressed.arrays.slots import Slot
 from sb3_compressed.codecs import Codec, get_codec
-from sb3_compressed.codecs.config import data_of_codec
+from sb3_compressed.codecs.config import codec_config
 from sb3_compressed.errors import CorruptPayload, CorruptStorage
 from sb3_compressed.storage.checksum import checksum
 from sb3_compressed.storage.log import Log
-from sb3_compressed.storage.slot_kernels import SLOT_SEED
-from sb3_compressed.storage.slots import CODEC, SLOTS, SlotReader, StoredSlots, address_of
+from sb3_compressed.storage.log_slot_kernels import SLOT_SEED
+from sb3_compressed.storage.log_slot_store import CODEC, SLOTS, SlotReader, StoredSlots, address_of
 from storage.folders import damage
 from storage.slot_logs import CODECS, FIRST, READERS, assert_same_slots, keep, new_log, opened
 from storage.stores import commit_number, create
@@ -177,7 +177,7 @@ def append_part(log: Log, make: Callable[[At], bytes]) -> int:
 
 def codec_record(log: Log, codec: Codec | None) -> int:
     """Append a codec, or a record that is none, and return its offset."""
-    return log.segment_to_write().append(CODEC, b"[1]" if codec is None else json.dumps(data_of_codec(codec)).encode())
+    return log.segment_to_write().append(CODEC, b"[1]" if codec is None else json.dumps(codec_config(codec)).encode())
 
 
 def test_parts_are_as_they_are_documented(log: Log) -> None:
@@ -266,7 +266,7 @@ from pathlib import Path
 import numpy as np
 from sb3_compressed.codecs.delta import Delta
 from sb3_compressed.errors import CorruptPayload, CorruptStorage
-from sb3_compressed.storage.slots import SlotReader, StoredSlots
+from sb3_compressed.storage.log_slot_store import SlotReader, StoredSlots
 from storage.slot_logs import keep, new_log, opened
 
 folder, state = Path(sys.argv[1]), sys.argv[2]

@@ -11,10 +11,10 @@ import pytest
 from lines import interrupts
 from programs import run, start
 
+from sb3_compressed.storage import array_store as store_module
 from sb3_compressed.storage import log as log_module
-from sb3_compressed.storage import slots as slots_module
-from sb3_compressed.storage import store as store_module
-from sb3_compressed.storage.store import RING_ROWS, Change, Store
+from sb3_compressed.storage import log_slot_store as slots_module
+from sb3_compressed.storage.array_store import RING_ROWS, ArrayStore, Change
 from storage.folders import names, newest_segment
 from storage.stores import (
     CODECS,
@@ -50,11 +50,11 @@ def five_commits(tmp_path: Path) -> tuple[Path, list[int]]:
 KILLED = """
 import os, sys
 from pathlib import Path
-from sb3_compressed.storage.store import Store
+from sb3_compressed.storage.array_store import ArrayStore
 from storage.stores import commit_number, hold_that_it_is_whole
 
-Store.SEGMENT_NBYTES = Store.MIN_SEGMENT_NBYTES = 4096
-store = Store.open(Path(sys.argv[1]), writable=True)
+ArrayStore.SEGMENT_NBYTES = ArrayStore.MIN_SEGMENT_NBYTES = 4096
+store = ArrayStore.open(Path(sys.argv[1]), writable=True)
 number = hold_that_it_is_whole(store)
 while True:
     number += 1
@@ -75,7 +75,7 @@ def test_a_killed_process_leaves_what_it_committed(tmp_path: Path) -> None:
             process.send_signal(signal.SIGKILL)
             told = int([*lines, *process.stdout.readlines()][-1])
         for writable in (False, True):
-            store = Store.open(folder, writable=writable)
+            store = ArrayStore.open(folder, writable=writable)
             number = hold_that_it_is_whole(store)
             assert number in (told, told + 1), "perhaps it was committed and could not be told any more"
             store.close()
@@ -88,7 +88,7 @@ def test_what_was_committed_is_there_without_closing(tmp_path: Path, small_segme
         if number % 7 == 0:
             shutil.copytree(tmp_path / "store", tmp_path / "copy")  # what a crash now would leave
             for writable in (False, True):
-                copy = Store.open(tmp_path / "copy", writable=writable)
+                copy = ArrayStore.open(tmp_path / "copy", writable=writable)
                 assert hold_that_it_is_whole(copy) == number
                 copy.close()
             shutil.rmtree(tmp_path / "copy")
@@ -118,7 +118,7 @@ def test_after_an_interrupt_what_is_committed_counts(
             commit_number(store, number)
         commit_number(store, number)
         commit_number(store, number + 1)
-        reader = Store.open(folder)
+        reader = ArrayStore.open(folder)
         assert hold_that_it_is_whole(reader) == number + 1, f"interrupted after {interrupt.n_lines} lines"
         reader.close()
         store.close()
@@ -145,7 +145,7 @@ def test_a_commit_that_raises_leaves_nothing_behind(
         store.arrays[name][...] = array
     commit_number(store, 4)
     store.commit([], values_of(4), {"": CODECS[0], "other": CODECS[2]})
-    for each in (store, Store.open(tmp_path)):
+    for each in (store, ArrayStore.open(tmp_path)):
         assert hold_that_it_is_whole(each) == 4
         assert not each.arrays["wide"].any()
         assert not each.arrays["numbers"][4:].any()
@@ -156,19 +156,19 @@ def test_a_commit_that_raises_leaves_nothing_behind(
 FULL_DISK = """
 import resource, signal, sys
 from pathlib import Path
-from sb3_compressed.storage.store import Store
+from sb3_compressed.storage.array_store import ArrayStore
 from storage.stores import commit_number, create, hold_that_it_is_whole
 
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 UNLIMITED = resource.RLIM_INFINITY
-Store.SEGMENT_NBYTES = Store.MIN_SEGMENT_NBYTES = 6000
+ArrayStore.SEGMENT_NBYTES = ArrayStore.MIN_SEGMENT_NBYTES = 6000
 folder = Path(sys.argv[1])
 create(folder).close()
-store = Store.open(folder, writable=True)
+store = ArrayStore.open(folder, writable=True)
 number = refused = 0
 
 def check():
-    reader = Store.open(folder)
+    reader = ArrayStore.open(folder)
     found = hold_that_it_is_whole(reader)
     reader.close()
     return found
@@ -188,7 +188,7 @@ for free in [*range(0, 600, 37), *range(600, 3000, 301)] * 3:
     assert check() == number
     if not number % 10:
         store.close()
-        store = Store.open(folder, writable=True)
+        store = ArrayStore.open(folder, writable=True)
 print(refused > 10, store.log.last.number > 2)
 """
 
@@ -209,14 +209,14 @@ def test_a_cut_at_any_byte_leaves_the_commit_before(five_commits: tuple[Path, li
                 file.write(whole[:cut] + bytes(n_zeros))
                 file.truncate()
             expected = max(k for k, end in enumerate(ends) if end <= cut)
-            store = Store.open(folder)
+            store = ArrayStore.open(folder)
             assert hold_that_it_is_whole(store) == expected
             store.close()
-            store = Store.open(folder, writable=True)
+            store = ArrayStore.open(folder, writable=True)
             assert hold_that_it_is_whole(store) == expected
             commit_number(store, expected + 1)
             crash(store)
-            store = Store.open(folder)
+            store = ArrayStore.open(folder)
             assert hold_that_it_is_whole(store) == expected + 1
             store.close()
             for name in {*names(folder)} - {*before}:

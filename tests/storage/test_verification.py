@@ -9,7 +9,7 @@ import pytest
 
 from sb3_compressed.errors import StorageError
 from sb3_compressed.storage import verification
-from sb3_compressed.storage.store import Store
+from sb3_compressed.storage.array_store import ArrayStore
 from sb3_compressed.storage.verification import damaged_codecs, damaged_records, damaged_slots, verify
 from storage.folders import contents, damage, newest_segment
 from storage.stores import CODECS, commit_number, crash, create, limit_file_sizes, tiny_store, values_of
@@ -25,7 +25,7 @@ def modest_files(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_whole_folder_has_no_damage(ending: str, tmp_path: Path) -> None:
     store = tiny_store(tmp_path, 13)
     if ending != "open":
-        (crash if ending == "crashed" else Store.close)(store)
+        (crash if ending == "crashed" else ArrayStore.close)(store)
     before, shares = contents(tmp_path), list[float]()
     assert verify(tmp_path, progress=shares.append) == []
     assert contents(tmp_path) == before
@@ -36,7 +36,7 @@ def test_a_whole_folder_has_no_damage(ending: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ending", ["closed", "crashed"])
 def test_every_damaged_byte_is_reported_with_its_file(ending: str, tmp_path: Path) -> None:
-    (crash if ending == "crashed" else Store.close)(tiny_store(tmp_path, 7))
+    (crash if ending == "crashed" else ArrayStore.close)(tiny_store(tmp_path, 7))
     for path in sorted(tmp_path.glob("*.log")):
         for position in range(path.stat().st_size):
             damage(path, position, 1 << position % 8)
@@ -85,11 +85,11 @@ def test_damaged_codecs_are_listed_by_their_names(tmp_path: Path) -> None:
     commit_number(store, 1)
     store.commit([], values_of(1), {"": CODECS[0], "other": CODECS[2]})
     store.close()  # after a snapshot, of which opening reads no file before
-    store = Store.open(tmp_path)
+    store = ArrayStore.open(tmp_path)
     assert damaged_codecs(store) == {}
     damage(tmp_path / "00000001.log", (store.codecs["other"] & 0xFFFFFFFF) + 9)
     store.close()
-    store = Store.open(tmp_path)
+    store = ArrayStore.open(tmp_path)
     [(name, line)] = damaged_codecs(store).items()
     assert name == "other"
     assert "00000001.log" in line

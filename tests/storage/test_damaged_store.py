@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from sb3_compressed.errors import CorruptPayload, CorruptStorage, StorageError
+from sb3_compressed.storage.array_store import MANIFEST, RING_ROWS, ArrayStore
+from sb3_compressed.storage.damaged_store import DamagedStore, open_damaged
 from sb3_compressed.storage.log import Log
-from sb3_compressed.storage.repair import DamagedStore, open_damaged
 from sb3_compressed.storage.segment import Segment, record_nbytes
-from sb3_compressed.storage.store import MANIFEST, RING_ROWS, Store
 from sb3_compressed.storage.verification import damaged_slots
 from storage.folders import contents, damage, names, newest_segment
 from storage.segments import HEADER_NBYTES
@@ -69,12 +69,12 @@ def test_repairing_a_copy_leaves_the_original_alone(tmp_path: Path) -> None:
     assert contents(tmp_path / "store") == before
     commit_number(store, 5)
     store.close()
-    store = Store.open(tmp_path / "store")
+    store = ArrayStore.open(tmp_path / "store")
     assert hold_that_it_is_whole(store) == 5
     store.close()
 
 
-def whole_state(store: Store) -> Any:
+def whole_state(store: ArrayStore) -> Any:
     """Return all that a store holds, wherever its slots are."""
     tables = {name for name, plan in store.plans.items() if plan.is_table}
     arrays = {name: array.tobytes() for name, array in store.arrays.items() if name not in tables}
@@ -82,7 +82,7 @@ def whole_state(store: Store) -> Any:
     return store.values, arrays, slots
 
 
-def commit_constant_size(store: Store, number: int, letter: bytes) -> None:
+def commit_constant_size(store: ArrayStore, number: int, letter: bytes) -> None:
     """Commit a row that takes as many bytes as any other."""
     row = (number - 1) % N_ROWS
     store.arrays["numbers"][row] = [number, letter[0], 0]
@@ -106,9 +106,9 @@ def test_mixed_files_of_copies_are_one_of_the_two_or_refused(
         store.close()
     shutil.copytree(folders[0], folders[1])
     if not is_original_open:
-        store = Store.open(folders[0], writable=True)
+        store = ArrayStore.open(folders[0], writable=True)
     expected = []
-    for each, letter in ((store, b"a"), (Store.open(folders[1], writable=True), b"b")):
+    for each, letter in ((store, b"a"), (ArrayStore.open(folders[1], writable=True), b"b")):
         for number in range(9, 13):
             commit_constant_size(each, number, letter)
         each.log.begin_segment()
@@ -134,7 +134,7 @@ def test_mixed_files_of_copies_are_one_of_the_two_or_refused(
                 shutil.copy(folders[source] / name, tmp_path / "mixed" / name)
         for writable in (False, True):
             try:
-                mixed = Store.open(tmp_path / "mixed", writable=writable)
+                mixed = ArrayStore.open(tmp_path / "mixed", writable=writable)
             except CorruptStorage:
                 outcomes.add("refused")
                 continue
@@ -165,9 +165,9 @@ def test_every_damaged_byte_is_told_and_left_alone(
         damage(path, position, 1 << position % 8)
         if HEADER_NBYTES <= position < end:
             with pytest.raises(CorruptStorage, match=rf"{re.escape(str(path))}.*repair=True"):
-                Store.open(folder, writable=writable)
+                ArrayStore.open(folder, writable=writable)
         else:
-            store = Store.open(folder, writable=writable)
+            store = ArrayStore.open(folder, writable=writable)
             assert hold_that_it_is_whole(store) == 5
             store.close()
         assert path.stat().st_size == len(whole), "what is damaged is not given up unasked"
@@ -190,7 +190,7 @@ def test_a_segment_that_is_missing_is_told(tmp_path: Path) -> None:
         (tmp_path / "copy" / name).unlink()
         before = name.replace("6", "5")
         with pytest.raises((CorruptStorage, CorruptPayload), match=rf"{name} is missing|after .*{before} is missing"):
-            hold_that_it_is_whole(Store.open(tmp_path / "copy", writable=True))
+            hold_that_it_is_whole(ArrayStore.open(tmp_path / "copy", writable=True))
         shutil.rmtree(tmp_path / "copy")
 
 
@@ -205,14 +205,14 @@ def test_files_that_are_older_than_others_are_told(ending: str, tmp_path: Path) 
         commit_number(store, number)
         if number == 6:
             store.log.begin_segment()
-    end = crash if ending == "crashed" else Store.close
+    end = crash if ending == "crashed" else ArrayStore.close
     end(store)
     for name in names(tmp_path / "backup"):
         if (tmp_path / "store" / name).exists():
             shutil.copytree(tmp_path / "store", tmp_path / "mixed")
             shutil.copy(tmp_path / "backup" / name, tmp_path / "mixed")
             try:
-                assert hold_that_it_is_whole(Store.open(tmp_path / "mixed")) == 8
+                assert hold_that_it_is_whole(ArrayStore.open(tmp_path / "mixed")) == 8
             except (CorruptStorage, CorruptPayload) as error:
                 assert name in str(error)  # noqa: PT017  # if there is one
             shutil.rmtree(tmp_path / "mixed")
@@ -241,7 +241,7 @@ def lost_numbers(store: DamagedStore, n_commits: int) -> list[int]:
 @pytest.mark.parametrize("ending", ["closed", "crashed"])
 def test_nothing_is_lost_where_nothing_is_damaged(ending: str, writable: bool, tmp_path: Path) -> None:
     store = tiny_store(tmp_path, 13)
-    end = crash if ending == "crashed" else Store.close
+    end = crash if ending == "crashed" else ArrayStore.close
     end(store)
     before = contents(tmp_path)
     damaged = open_damaged(tmp_path, writable=writable)
@@ -255,7 +255,7 @@ def test_nothing_is_lost_where_nothing_is_damaged(ending: str, writable: bool, t
 @pytest.mark.parametrize("n_commits", [3, 7, 13])
 def test_every_damaged_byte_costs_what_is_in_its_record(n_commits: int, ending: str, tmp_path: Path) -> None:
     store = tiny_store(tmp_path / "store", n_commits)
-    end = crash if ending == "crashed" else Store.close
+    end = crash if ending == "crashed" else ArrayStore.close
     end(store)
     most_lost = 0
     for path in sorted((tmp_path / "store").glob("*.log")):
@@ -285,9 +285,9 @@ def test_whatever_is_damaged_no_row_is_wrong(seed: int, tmp_path: Path) -> None:
         elif chance < 0.15:
             store.log.begin_segment()
         elif chance < 0.2:
-            (crash if rng.random() < 0.5 else Store.close)(store)
-            store = Store.open(tmp_path, writable=True)
-    (crash if rng.random() < 0.5 else Store.close)(store)
+            (crash if rng.random() < 0.5 else ArrayStore.close)(store)
+            store = ArrayStore.open(tmp_path, writable=True)
+    (crash if rng.random() < 0.5 else ArrayStore.close)(store)
     for _ in range(rng.integers(1, 4)):
         path = sorted(tmp_path.glob("*.log"))[rng.integers(len(list(tmp_path.glob("*.log"))))]
         content = bytearray(path.read_bytes())
@@ -308,7 +308,7 @@ def test_whatever_is_damaged_no_row_is_wrong(seed: int, tmp_path: Path) -> None:
     damaged.arrays["table"][damaged_rows(damaged)] = 0
     damaged.write_snapshot()
     damaged.close()
-    Store.open(tmp_path).close()
+    ArrayStore.open(tmp_path).close()
 
 
 @pytest.mark.parametrize("n_zeros", [0, 3000])
@@ -334,7 +334,7 @@ def test_a_repaired_store_is_gone_on_with(tmp_path: Path) -> None:
     damage(tmp_path / "00000002.log", 200)
     for writable in (False, True):
         with pytest.raises(CorruptStorage):
-            Store.open(tmp_path, writable=writable)
+            ArrayStore.open(tmp_path, writable=writable)
     before = contents(tmp_path)
     damaged = open_damaged(tmp_path, writable=True)
     assert contents(tmp_path) == before, "nothing is changed yet"
@@ -345,7 +345,7 @@ def test_a_repaired_store_is_gone_on_with(tmp_path: Path) -> None:
     for number in range(9, 13):
         commit_tiny(damaged, number)
     damaged.close()
-    store = Store.open(tmp_path)
+    store = ArrayStore.open(tmp_path)
     assert store.arrays["numbers"].tolist() == [9, 10, 11, 12]
     assert store.slots.load(store.arrays["table"][:, 0]).tolist() == [b"%d" % k * 3 for k in range(9, 13)]
     store.close()
@@ -440,7 +440,7 @@ def test_files_of_another_copy_are_not_taken_for_its_own(tmp_path: Path) -> None
     crash(tiny_store(tmp_path / "a", 3))
     shutil.copytree(tmp_path / "a", tmp_path / "b")
     for name, first in (("a", 4), ("b", 8)):
-        store = Store.open(tmp_path / name, writable=True)
+        store = ArrayStore.open(tmp_path / name, writable=True)
         for number in range(first, first + 2):
             commit_tiny(store, number)
         store.write_snapshot()
@@ -502,7 +502,7 @@ def test_codecs_that_are_damaged_are_given_up(tmp_path: Path) -> None:
     damaged.write_snapshot()
     commit_number(damaged, 1)
     damaged.close()
-    store = Store.open(tmp_path)
+    store = ArrayStore.open(tmp_path)
     assert hold_that_it_is_whole(store) == 1
     store.close()
 
@@ -542,7 +542,7 @@ def test_a_segment_that_says_nonsense_of_itself_is_refused(manifest: bytes, tmp_
     log.close()
     for writable in (False, True):
         with pytest.raises(CorruptStorage, match=re.escape(str(tmp_path / "00000000.log"))):
-            Store.open(tmp_path, writable=writable)
+            ArrayStore.open(tmp_path, writable=writable)
 
 
 @pytest.mark.parametrize(
@@ -563,4 +563,4 @@ def test_a_segment_without_a_whole_snapshot_is_refused(records: list[tuple[int, 
     log.close()
     for writable in (False, True):
         with pytest.raises(CorruptStorage):
-            Store.open(tmp_path, writable=writable)
+            ArrayStore.open(tmp_path, writable=writable)
