@@ -87,12 +87,12 @@ class CodecTrainer:
 
     def to_data(self) -> dict[str, Any]:
         """Return, for JSON, when it taught what; the sample is left out as it is of a pickle."""
-        return {"interval": self._interval, "codec_state_nbytes": self._learned_nbytes}
+        return {"interval": self._interval, "learned_nbytes": self._learned_nbytes}
 
     def restore(self, data: Mapping[str, Any]) -> None:
         """Go on where another one was when it gave this data."""
         self._interval = min(max(int(data["interval"]), self.FIRST), self.LONGEST)
-        self._learned_nbytes = float(data["codec_state_nbytes"])
+        self._learned_nbytes = float(data["learned_nbytes"])
 
 
 def _payload_nbytes(codec: TrainableCodec, frames: NDArray[Any]) -> float:
