@@ -65,7 +65,7 @@ DISCRETE = spaces.Discrete(3)
 def frame_at(step: int, env: int, side: int = SIDE) -> NDArray[np.uint8]:
     """Return an image of a still background and a square that moves with the steps."""
     rows, columns = np.mgrid[:side, :side]
-    frame = ((rows * 7 + columns * 3) % 64).astype(np.uint8)
+    frame: NDArray[np.uint8] = ((rows * 7 + columns * 3) % 64).astype(np.uint8)
     top, left = (3 * step + 5 * env) % (side - 4), (5 * step + env) % (side - 4)
     frame[top : top + 4, left : left + 4] = 100 + (step * 13 + env * 29) % 150
     return frame
@@ -483,7 +483,7 @@ class ModelCase:
             arguments.update(buffer_size=40, learning_starts=60, batch_size=8, train_freq=4)
         else:
             arguments.update(n_steps=8, batch_size=8, n_epochs=1)
-        return self.algorithm(self.policy, self.env(), seed=0, device="cpu", **arguments)  # type: ignore[arg-type]
+        return self.algorithm(self.policy, self.env(), seed=0, device="cpu", **arguments)
 
 
 MODELS: dict[str, ModelCase] = {

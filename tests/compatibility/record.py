@@ -2,7 +2,7 @@
 
 Run it once for each released format, with a new folder in ``fixtures``, named after year and month; it refuses to
 overwrite one. ``test_fixtures.py`` loads what it writes with every later version of the package. Contents are the same
-whoever records them; random ids of folders and the weights of models are not.
+whoever records them; random ids of folders, the order of sets and the weights of models are not.
 
 ::
 
@@ -214,6 +214,7 @@ def names_in_pickle(content: bytes) -> Iterator[str]:
     texts: list[str] = []
     latest: str | None = None
     for operation, argument, _ in pickletools.genops(content):
+        value: Any = argument
         code, found = operation.name, ""
         if code == "MEMOIZE":
             memo.append(latest)
@@ -221,10 +222,10 @@ def names_in_pickle(content: bytes) -> Iterator[str]:
         if code == "STACK_GLOBAL":
             found = " ".join(texts[-2:])
         elif code == "GLOBAL":
-            found = argument
+            found = value
         elif code.endswith("BINPUT") or code == "PUT":
             raise ValueError("pickles of protocols before 4 are not read")
-        latest = memo[argument] if code.endswith("BINGET") else argument if "UNICODE" in code else None
+        latest = memo[value] if code.endswith("BINGET") else value if "UNICODE" in code else None
         if latest is not None:
             texts.append(latest)
         if found.startswith("sb3_compressed"):
