@@ -23,6 +23,7 @@ MODULES = {
     "arrays.teacher": "arrays.codec_training",
     "buffers.mixin": "buffers.base",
     "buffers.plan": "buffers.compression_plan",
+    "buffers.repair": "persistence.buffer_repair",
     "buffers.loading": "persistence.loading",
     "buffers.persistent": "persistence.persistent",
     "buffers.statistics": "buffers.memory_statistics",

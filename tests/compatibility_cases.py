@@ -39,6 +39,7 @@ from sb3_compressed import contrib as compressed_contrib
 from sb3_compressed import get_codec
 from sb3_compressed.codecs import TrainableCodec
 from sb3_compressed.codecs.delta import Delta
+from sb3_compressed.persistence.buffer_repair import RepairReport
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -51,6 +52,7 @@ SPACES: dict[str, spaces.Space[Any]] = {
     "vector": spaces.Box(-8, 8, (6,), np.float32),
     "counts": spaces.Box(0, 1000, (5,), np.int64),
 }
+SPACES["jumps"] = SPACES["vector"]  # none of the next observations is the observation that follows
 SPACES["dict"] = spaces.Dict({"camera": SPACES["stack"], "sensors": SPACES["vector"], "gear": spaces.Discrete(5)})
 SPACES["counts-dict"] = spaces.Dict({"counts": SPACES["counts"], "sensors": SPACES["vector"]})
 
@@ -65,7 +67,7 @@ DISCRETE = spaces.Discrete(3)
 def frame_at(step: int, env: int, side: int = SIDE) -> NDArray[np.uint8]:
     """Return an image of a still background and a square that moves with the steps."""
     rows, columns = np.mgrid[:side, :side]
-    frame = ((rows * 7 + columns * 3) % 64).astype(np.uint8)
+    frame: NDArray[np.uint8] = ((rows * 7 + columns * 3) % 64).astype(np.uint8)
     top, left = (3 * step + 5 * env) % (side - 4), (5 * step + env) % (side - 4)
     frame[top : top + 4, left : left + 4] = 100 + (step * 13 + env * 29) % 150
     return frame
@@ -77,7 +79,7 @@ def observation_at(kind: str, step: int, env: int) -> Any:
         return np.stack([frame_at(max(step - back, step - step % (EPISODE + 1)), env) for back in (3, 2, 1, 0)])
     if kind == "image":
         return frame_at(step, env, 2 * SIDE)[..., np.newaxis]
-    if kind == "vector":
+    if kind in ("vector", "jumps"):
         return (((np.arange(6) + 1) * (step * 37 + env * 11 + 5)) % 997).astype(np.float32) / 128 - 4
     if kind == "counts":
         return (np.arange(5) + 1) * (step * 31 + env * 17 + 3) % 1001
@@ -129,7 +131,7 @@ def steps(kind: str, n_envs: int, first: int = 0) -> Iterator[Step]:
         envs = np.arange(n_envs)
         yield Step(
             observations_at(kind, at, n_envs),
-            observations_at(kind, at + 1, n_envs),
+            observations_at(kind, at + 1, n_envs) + 0.5 if kind == "jumps" else observations_at(kind, at + 1, n_envs),
             ((number + envs) % 3)[:, np.newaxis],
             ((number * 5 + envs * 3) % 16).astype(np.float32) / 8 - 1,
             np.full(n_envs, is_last),
@@ -274,6 +276,7 @@ REPLAY: dict[str, ReplayCase] = {
     "image-lz4": ReplayCase("image", 30, options=method("lz4-frame/5", frame_stack=None)),
     "vector": ReplayCase("vector", 40),
     "vector-partial": ReplayCase("vector", 13),
+    "vector-jumps": ReplayCase("jumps", 40),
     "vector-optimized": ReplayCase("vector", 40, arguments=LEAN),
     "vector-optimized-without-timeouts": ReplayCase("vector", 40, arguments=LEANEST),
     "vector-zstd": ReplayCase("vector", 40, options=method("zstd-5")),
@@ -416,6 +419,10 @@ def trained(name: str) -> TrainableCodec:
 CODECS |= {f"codec-{name}-trained": partial(trained, name) for name in ("delta", "zstd-dict")}
 
 
+#: What a buffer that was repaired has as ``repair_report``, in memory and in pickles.
+REPORTS = {"repair-report": RepairReport(np.array([[3, 0], [4, 1]], np.int64), 24, ("00000001.log at byte 120",))}
+
+
 # -- models ------------------------------------------------------------------------------------------------------
 
 
@@ -483,7 +490,7 @@ class ModelCase:
             arguments.update(buffer_size=40, learning_starts=60, batch_size=8, train_freq=4)
         else:
             arguments.update(n_steps=8, batch_size=8, n_epochs=1)
-        return self.algorithm(self.policy, self.env(), seed=0, device="cpu", **arguments)  # type: ignore[arg-type]
+        return self.algorithm(self.policy, self.env(), seed=0, device="cpu", **arguments)
 
 
 MODELS: dict[str, ModelCase] = {

@@ -2,13 +2,13 @@
 
 Run it once for each released format, with a new folder in ``fixtures``, named after year and month; it refuses to
 overwrite one. ``test_fixtures.py`` loads what it writes with every later version of the package. Contents are the same
-whoever records them; random ids of folders and the weights of models are not.
+whoever records them; random ids of folders, the order of sets and the weights of models are not.
 
 ::
 
     replay/NAME.pkl.xz    what SB3's save_replay_buffer writes
     rollout/NAME.pkl.xz   pickled rollout buffers
-    objects/NAME.pkl.xz   pickled arrays and codecs
+    objects/NAME.pkl.xz   pickled arrays, codecs and reports
     models/NAME.zip       what SB3's save writes
     checkpoints/NAME.tar.xz, storage/NAME.tar.xz, killed/NAME.tar.xz
                           what save_checkpoint writes; folders of storage=..., closed; the same, copied while open
@@ -149,7 +149,9 @@ def without_owner(info: tarfile.TarInfo) -> tarfile.TarInfo:
 
 
 def record_objects(folder: Path) -> None:
-    """Pickle arrays and codecs."""
+    """Pickle arrays, codecs and reports."""
+    for name, report in cases.REPORTS.items():
+        write_packed(folder / f"{name}.pkl.xz", pickle.dumps(report))
     for name, arguments in cases.ARRAYS.items():
         array = CompressedArray((20, *cases.stacks(1).shape[1:]), np.uint8, **arguments)
         array[:17] = cases.stacks(17)
@@ -214,6 +216,7 @@ def names_in_pickle(content: bytes) -> Iterator[str]:
     texts: list[str] = []
     latest: str | None = None
     for operation, argument, _ in pickletools.genops(content):
+        value: Any = argument
         code, found = operation.name, ""
         if code == "MEMOIZE":
             memo.append(latest)
@@ -221,10 +224,10 @@ def names_in_pickle(content: bytes) -> Iterator[str]:
         if code == "STACK_GLOBAL":
             found = " ".join(texts[-2:])
         elif code == "GLOBAL":
-            found = argument
+            found = value
         elif code.endswith("BINPUT") or code == "PUT":
             raise ValueError("pickles of protocols before 4 are not read")
-        latest = memo[argument] if code.endswith("BINGET") else argument if "UNICODE" in code else None
+        latest = memo[value] if code.endswith("BINGET") else value if "UNICODE" in code else None
         if latest is not None:
             texts.append(latest)
         if found.startswith("sb3_compressed"):

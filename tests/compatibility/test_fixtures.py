@@ -38,6 +38,7 @@ KINDS: dict[str, Any] = {
     "rollout/*.pkl.xz": cases.ROLLOUT,
     "objects/array-*.pkl.xz": cases.ARRAYS,
     "objects/codec-*.pkl.xz": cases.CODECS,
+    "objects/*-report.pkl.xz": cases.REPORTS,
     "models/*.zip": cases.MODELS,
     "callback/*.tar.xz": ("run",),
 }
@@ -233,6 +234,16 @@ def test_pickled_codecs(path: Path) -> None:
             assert_same({"content": decoded}, {"content": frames})
     if not name_of(path).endswith("-trained"):  # what is learned may change
         assert codec == cases.CODECS[name_of(path)]()
+
+
+@fixtures("objects/*-report.pkl.xz")
+def test_pickled_reports(path: Path) -> None:
+    require_versions(path)
+    report, expected = pickle.loads(lzma.decompress(path.read_bytes())), cases.REPORTS[name_of(path)]
+    assert type(report) is type(expected)
+    assert_same({"dropped": report.dropped}, {"dropped": expected.dropped})
+    assert (report.n_transitions, report.damages) == (expected.n_transitions, expected.damages)
+    assert str(report) == str(expected)
 
 
 @fixtures("models/*.zip")
