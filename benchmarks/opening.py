@@ -33,16 +33,18 @@ from recording import record
 from session import parser, save, serve, take_turns
 from tables import markdown
 
-from sb3_compressed.measuring.gauges import one_thread, timed
+from sb3_compressed.measuring.gauges import one_thread
 from sb3_compressed.measuring.ratios import Results
 from sb3_compressed.measuring.recording import Playback, Recording, as_trained_on, play
 from sb3_compressed.measuring.turns import Job, Measurement
 
 N_ENVS = 1
-#: Transitions that are recalled, then added to one buffer after the other.
+#: Transitions that are read from the recording, then added to one buffer after the other.
 BLOCK = 100
 OPENINGS = 5
 CHECKPOINTS = 10
+#: The ways to open a folder.
+OPENED = ("resume", "load")
 #: (transitions, adds) of the buffers of vectors and of images.
 VECTORS, IMAGES = [(1_000, 104_000), (100_000, 100_000)], [(10_000, 40_000)]
 SMOKE_VECTORS, SMOKE_IMAGES = [(100, 450), (400, 400)], [(400, 900)]
@@ -98,7 +100,7 @@ def _storage(recording: Recording, size: int, adds: int, folder: Path) -> Measur
 def _add_to_both(recording: Recording, size: int, adds: int, folder: Path) -> tuple[Measurement, Any]:
     """Fill a buffer in a folder and one in memory; return the costs, and the one in the folder."""
     buffer, memory = _new(recording, size, storage=folder), _new(recording, size)
-    steps, seconds, most = play(recording), Counter[str](), 0
+    steps, seconds, most = play(recording), dict.fromkeys(("add", "add, memory"), 0.0), 0
     for first in range(0, adds, BLOCK):
         block = list(islice(steps, min(BLOCK, adds - first)))
         both = [("add", buffer), ("add, memory", memory)]
@@ -112,7 +114,7 @@ def _add_to_both(recording: Recording, size: int, adds: int, folder: Path) -> tu
 
 
 def _checkpoints(recording: Recording, size: int, folder: Path) -> Measurement:
-    """Return the bytes of the models, of the files that each checkpoint has of its own, and of those that they share."""
+    """Return the bytes of one model, of the other files that one checkpoint has alone, and of all that are shared."""
     from stable_baselines3 import DQN
 
     from sb3_compressed import BufferCheckpointCallback, CompressedReplayBuffer
@@ -170,21 +172,17 @@ def table(results: Results) -> str:
         found = of_label.get("checkpoints", {})
         if "model" in found:
             series.append([source, size, *(_megabytes(found[key]) for key in ("model", "own", "shared"))])
-    header = ["observations", "transitions", "added", "`add`", "in memory", "payloads", "disk, at most", "closed"]
+    header = ["observations", "transitions", "added", "`add`", "in memory", "payloads", "disk while open, at most", "disk closed"]
     header += [f"{way} {name}" for way in OPENED for name in ("after a kill", "closed")]
-    of_checkpoints = ["observations", "transitions", "`model.zip`", "other files of its own", "shared by all"]
+    of_checkpoints = ["observations", "transitions", "`model.zip`", "other files of one checkpoint", "shared files"]
     return "\n\n".join(
         [
             "Buffers in a folder:",
             markdown(header, stored),
-            f"The files of {CHECKPOINTS} checkpoints of DQN with `CnnPolicy`, in each and in all:",
+            f"Files of {CHECKPOINTS} checkpoints of DQN with `CnnPolicy`; those of one checkpoint are means:",
             markdown(of_checkpoints, series),
         ]
     )
-
-
-#: The ways to open a folder.
-OPENED = ("resume", "load")
 
 
 def _megabytes(nbytes: float) -> str:
