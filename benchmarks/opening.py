@@ -172,7 +172,8 @@ def table(results: Results) -> str:
         found = of_label.get("checkpoints", {})
         if "model" in found:
             series.append([source, size, *(_megabytes(found[key]) for key in ("model", "own", "shared"))])
-    header = ["observations", "transitions", "added", "`add`", "in memory", "payloads", "disk while open, at most", "disk closed"]
+    header = ["observations", "transitions", "added", "`add`", "in memory", "payloads"]
+    header += ["disk while open, at most", "disk closed"]
     header += [f"{way} {name}" for way in OPENED for name in ("after a kill", "closed")]
     of_checkpoints = ["observations", "transitions", "`model.zip`", "other files of one checkpoint", "shared files"]
     return "\n\n".join(
