@@ -42,6 +42,7 @@ bench: $(VENV)/.installed $(PEERS)/.installed  ## measure everything, some hours
 	$(BENCH)/training.py --contenders auto extra:zstd-3 --out $(RESULTS)/training.json
 	$(BENCH)/published.py --out $(RESULTS)/published.json
 	$(BENCH)/persistence.py --contenders checkpoint storage torchrl:tensors torchrl:list torchrl:flat torchrl:nested torchrl:h5 --rounds 1 --out $(RESULTS)/persistence.json
+	$(BENCH)/opening.py --out $(RESULTS)/opening.json
 	$(BENCH)/stores.py --out $(RESULTS)/stores.json
 	$(BENCH)/report.py
 

@@ -3,7 +3,8 @@
     python benchmarks/report.py
 
 Reads ``results/*.json``, writes a Markdown page for each and the plots to ``docs/results``, and puts the short table
-and the first plot between two marks in the README. Every number is a ratio to SB3's own buffer in the same run.
+and the first plot between two marks in the README. Numbers are ratios to SB3's own buffer in the same run, except on
+the pages that state otherwise.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+import opening
 import persistence
 import plots
 import published
@@ -29,6 +31,8 @@ from sb3_compressed.benchmarking.ratios import Results
 BEGIN, END = "<!-- benchmarks: begin (make report writes what is between these marks) -->", "<!-- benchmarks: end -->"
 PAGES = ROOT / "docs" / "results"
 IN_README = ["auto", "auto@1", "zstd3", "none", "extra:zstd-3", "torchrl:zlib-3", "cpprb"]
+#: Benchmarks that report times and bytes as they are.
+ABSOLUTE = {"opening", "persistence", "stores"}
 GAMES_OF = ["replay", "untuned", "trained", "colour"]  # files of results that the plot of games shows
 
 
@@ -38,11 +42,13 @@ def page(name: str, written: dict[str, Any]) -> str:
     versions = {key: value for found in about["versions"] for key, value in found.items()}
     said = ", ".join(f"{key} {value}" for key, value in {"Python": about["python"], **versions}.items())
     options = ", ".join(f"{key} {value}" for key, value in arguments.items())
+    is_absolute = written["benchmark"] in ABSOLUTE
+    unit = "Times are those of this machine." if is_absolute else "Ratios to SB3's own buffer in the same run."
     return "\n\n".join(
         [
             f"# {name}",
             f"`benchmarks/{written['benchmark']}.py`, {options}; {written['date']}, {about['cores']} cores of "
-            f"{about['cpu']}; {said}. Ratios to SB3's own buffer in the same run.",
+            f"{about['cpu']}; {said}. {unit}",
             *_tables(written["benchmark"], results),
             *(f"**Wrong**: {line}" for line in _wrong(results)),
         ]
@@ -58,6 +64,8 @@ def _tables(benchmark: str, results: Results) -> list[str]:
         return [training.table(results)]
     if benchmark == "persistence":
         return [persistence.table(results)]
+    if benchmark == "opening":
+        return [opening.table(results)]
     if benchmark == "stores":
         return [stores.table(results)]
     if benchmark == "truth":

@@ -67,6 +67,18 @@ def test_everything_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert {path.name: path.read_bytes() for path in pages.glob("*.svg")} == first, "the same results, the same files"
 
 
+def test_absolute_results_are_not_described_as_ratios() -> None:
+    found = {"adds": 400.0, "add": 20.0, "add, memory": 5.0, "payloads": 1e6, "disk": 2.5e6, "disk, closed": 1.5e6}
+    opened = {f"{way}, {name}": 0.004 for way in ("resume", "load") for name in ("killed", "closed")}
+    of_label: dict[str, Any] = {"storage": {**found, **opened}, "checkpoints": {"error": "the disk is full"}}
+    page = report.page("opening", json.loads(written("opening", {"Pong, 100": of_label})))
+    assert "| Pong | 100 | 400 | 20.0 us | 5.0 us | 1.00 MB | 2.50 MB (2.50x) | 1.50 MB (1.50x) | 4.0 ms |" in page
+    assert "**Wrong**: Pong, 100, checkpoints: the disk is full" in page
+    assert "Times are those of this machine." in page
+    assert "Ratios" not in page
+    assert "Ratios to SB3's own buffer" in report.page("replay", json.loads(written("replay", replay_results())))
+
+
 def test_a_readme_without_marks_is_left_alone(tmp_path: Path) -> None:
     readme = tmp_path / "README.md"
     readme.write_text("nothing")

@@ -82,6 +82,22 @@ def test_persistence(folder: Path) -> None:
     assert not any("error" in measured for measured in results["800"].values())
 
 
+def test_opening(folder: Path) -> None:
+    printed, results = run("opening", folder, "--vectors", "Pendulum-v1", "--images", "Pong")
+    assert "| Pendulum-v1 | 100 | 450 |" in printed
+    assert "| Pong | 400 | 900 |" in printed
+    assert results.keys() == {"Pendulum-v1, 100", "Pendulum-v1, 400", "Pong, 400"}
+    for of_label in results.values():
+        assert of_label["storage"].keys() == {
+            *("adds", "add", "add, memory", "payloads", "disk", "disk, closed"),
+            *("resume, killed", "resume, closed", "load, killed", "load, closed"),
+        }
+        assert all(value > 0 for value in of_label["storage"].values())
+    checkpoints = results["Pong, 400"]["checkpoints"]
+    assert checkpoints.keys() == {"model", "own", "shared"}
+    assert checkpoints["model"] > 20_000_000, "a model after its first update has the moments of Adam"
+
+
 def test_stores(folder: Path) -> None:
     printed, results = run("stores", folder)
     assert "| log of this package |" in printed
