@@ -30,13 +30,13 @@ from pathlib import Path
 from typing import Any
 
 from recording import record
-from session import parser, save, serve, take_turns
+from session import parser, run_interleaved, save, serve
 from tables import markdown
 
-from sb3_compressed.measuring.gauges import one_thread
-from sb3_compressed.measuring.ratios import Results
-from sb3_compressed.measuring.recording import Playback, Recording, as_trained_on, play
-from sb3_compressed.measuring.turns import Job, Measurement
+from sb3_compressed.benchmarking.frame_recording import Playback, Recording, as_trained_on, play
+from sb3_compressed.benchmarking.metrics import one_thread
+from sb3_compressed.benchmarking.ratios import Results
+from sb3_compressed.benchmarking.runner import Job, Measurement
 
 N_ENVS = 1
 #: Transitions that are read from the recording, then added to one buffer after the other.
@@ -211,7 +211,7 @@ def main() -> None:
             for size, adds in sizes
             for way in ways
         ]
-    results = take_turns(measure, jobs, arguments.rounds, arguments.peers)
+    results = run_interleaved(measure, jobs, arguments.rounds, arguments.peers)
     options = {key: getattr(arguments, key) for key in ("vectors", "images", "rounds")}
     save(arguments.out, "opening", options, results, arguments.peers)
     print(table(results))
