@@ -77,7 +77,7 @@ def test_codec_with_two_methods_fulfills_the_contract() -> None:
     ],
 )
 def test_decoding_error_names_the_payload(damaged: bytes, reason: str) -> None:
-    with pytest.raises(CorruptPayload, match=f"corrupt payload in payload 2 of the batch: {reason}") as caught:
+    with pytest.raises(CorruptPayload, match=f"corrupt payload 2 of the batch: {reason}") as caught:
         Caesar().decode_into([b"C12", b"C34", damaged], np.empty((3, 2), np.uint8))
     assert caught.value.index == 2
 
