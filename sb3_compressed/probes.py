@@ -5,7 +5,7 @@ Assumption                                    Used by, to                       
 ============================================  =======================================  ================================
 :func:`references_are_counted`: an object     :mod:`.arrays.batch_pool`, to reuse      each batch has new memory
 has a count of the references to it           batch memory
-:func:`metadata_is_propagated`: copies of an  :mod:`.buffers.base`, to pass slots      SB3's code copies observations
+:func:`metadata_is_handed_on`: copies of an   :mod:`.buffers.base`, to pass slots      SB3's code copies observations
 array keep the metadata of its dtype          through SB3's code                       before they are encoded
 ``payload_kernels.LAYOUT_IS_KNOWN``: the      :mod:`.arrays.payload_batch`, to locate  Python locates the payloads
 memory layout of tuples and bytes             payloads in a kernel
@@ -28,7 +28,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-__all__ = ["FORCE_FALLBACKS", "frames_are_visible", "holds", "metadata_is_propagated", "references_are_counted"]
+__all__ = ["FORCE_FALLBACKS", "frames_are_visible", "holds", "metadata_is_handed_on", "references_are_counted"]
 
 FORCE_FALLBACKS = os.environ.get("SB3_COMPRESSED_FORCE_FALLBACKS", "0") not in ("", "0")
 """Whether every probe should fail."""
@@ -64,7 +64,7 @@ def references_are_counted() -> bool:
     return min(counts) > alone == sys.getrefcount(block)
 
 
-def metadata_is_propagated() -> bool:
+def metadata_is_handed_on() -> bool:
     """Return whether copies and views of arrays, made as SB3's code makes them, keep the metadata of the dtype."""
     metadata = {"probe": 1}
     for dtype in (np.dtype(object, metadata=metadata), np.dtype(np.int64, metadata=metadata)):

@@ -48,9 +48,15 @@ def progress_bar(total: int, description: str, *, is_shown: bool) -> Iterator[Ca
         return
     try:
         progress = new_progress()
-    except ModuleNotFoundError:
-        yield lambda n: None
-        print(f"{description} {total}/{total}", file=sys.stderr)
+    except ImportError:  # Rich is an optional dependency
+        n_done = 0
+
+        def advance(n: int) -> None:
+            nonlocal n_done
+            n_done += n
+
+        yield advance
+        print(f"{description} {n_done}/{total}", file=sys.stderr)
         return
     with progress:
         task = progress.add_task(description, total=total)

@@ -16,7 +16,7 @@ from sb3_compressed.callbacks import checkpoint_callback
 
 PROBES = [
     probes.references_are_counted,
-    probes.metadata_is_propagated,
+    probes.metadata_is_handed_on,
     payload_kernels._layout_is_known,
     probes.frames_are_visible,
 ]
@@ -74,7 +74,7 @@ def test_lost_metadata_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
         return copied.astype(np.dtype(copied.dtype.str))
 
     monkeypatch.setattr(np, "array", without_metadata)
-    assert not probes.metadata_is_propagated()
+    assert not probes.metadata_is_handed_on()
 
 
 def test_unknown_object_layout_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,7 +48,7 @@ from sb3_compressed.codecs import Codec
 from sb3_compressed.dtypes import Key
 from sb3_compressed.errors import BufferNotReady, ObservationSpaceError, StorageError
 from sb3_compressed.persistence.persistent import Persistent, Storage
-from sb3_compressed.probes import holds, metadata_is_propagated
+from sb3_compressed.probes import holds, metadata_is_handed_on
 from sb3_compressed.threads import validate_num_threads
 from sb3_compressed.warning import warn_user
 
@@ -69,7 +69,7 @@ OutputDtype = Literal["raw", "float"]
 #: Arguments of SB3's constructors that say nothing of the content, or are kept otherwise.
 NOT_GIVEN = {"observation_space", "action_space", "device", "env"}
 #: Whether NumPy's copies of slots are still known to be slots.
-METADATA_IS_HANDED_ON = holds(metadata_is_propagated)
+METADATA_IS_HANDED_ON = holds(metadata_is_handed_on)
 KNOWN_PACKAGES = {"stable_baselines3", "sb3_contrib", "abc", "builtins"}
 
 

@@ -22,6 +22,7 @@ from programs import run
 from sb3_compressed.arrays.payload_batch import PayloadBatch, gather_in_python
 from sb3_compressed.arrays.slots import Slot, slot_n_frames
 from sb3_compressed.codecs import Codec, TrainableCodec, get_codec
+from sb3_compressed.codecs.config import codec_config
 from sb3_compressed.codecs.delta import Delta
 from sb3_compressed.codecs.zstd_dict import ZstdDict
 from sb3_compressed.errors import CorruptPayload, CorruptStorage
@@ -553,7 +554,7 @@ def append_part(log: Log, make: Callable[[At], bytes]) -> int:
 
 def codec_record(log: Log, codec: Codec | None) -> int:
     """Append a codec, or a record that is none, and return its offset."""
-    return log.segment_to_write().append(CODEC, b"[1]" if codec is None else json.dumps(codec.get_config()).encode())
+    return log.segment_to_write().append(CODEC, b"[1]" if codec is None else json.dumps(codec_config(codec)).encode())
 
 
 def test_parts_are_as_they_are_documented(log: Log) -> None:
