@@ -5,7 +5,7 @@ from __future__ import annotations
 import copyreg
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, ClassVar
 
@@ -218,11 +218,6 @@ def output_bytes(out: NDArray[Any], n_payloads: int) -> NDArray[np.uint8]:
     return frame_bytes(out)
 
 
-def exact_bytes(payloads: Iterable[bytes]) -> list[bytes]:
-    """Copy payloads into objects of exactly the size of their content; see :class:`Codec` for the reason."""
-    return [bytes(memoryview(payload)) for payload in payloads]
-
-
 def decompress_bounded(decompressor: Any, payload: bytes, nbytes: int) -> bytes:
     """Decompress a payload without allocating much more than ``nbytes``.
 
@@ -265,7 +260,9 @@ class BytesCodec(Codec):
     def encode(self, frames: NDArray[Any]) -> list[bytes]:
         """Compress a batch; see :meth:`Codec.encode`."""
         rows = frame_bytes(frames)
-        return exact_bytes(self.compress_frame(row) for row in rows) if rows.shape[1] else [b""] * len(rows)
+        if rows.shape[1] == 0:
+            return [b""] * len(rows)
+        return [bytes(memoryview(self.compress_frame(row))) for row in rows]  # exact-size copies; see Codec
 
     def decode_into(self, payloads: Sequence[bytes], out: NDArray[Any]) -> None:
         """Decompress a batch; see :meth:`Codec.decode_into`."""
