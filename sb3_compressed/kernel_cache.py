@@ -129,11 +129,6 @@ class KernelCache(FunctionCache):
         except OSError as error:
             _report(error)
 
-    def flush(self) -> None:
-        """Remove all files of this kernel."""
-        self._digest = ""
-        self._remove_outdated()
-
     def _path(self, sig: Any, codegen: Any) -> Path:
         settings = [getattr(config, name, None) for name in SETTINGS]
         numbas_key = self._index_key(sig, codegen)  # type: ignore[no-untyped-call]
