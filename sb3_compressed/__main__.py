@@ -1,4 +1,4 @@
-"""``python -m sb3_compressed`` is the command line."""
+"""``python -m sb3_compressed`` runs the command line."""
 
 from sb3_compressed.cli import main
 

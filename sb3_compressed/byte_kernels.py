@@ -1,10 +1,10 @@
-"""Copying and comparing bytes at addresses, the kernels that other kernels are made of.
+"""Kernels that copy and compare bytes at memory addresses, for use in other kernels.
 
-They are called for every few bytes, and handing over an array would take as long as what they do. Whoever calls them
-has looked at the bounds. Words are read and written wherever they lie; alignment is none.
+They are called for every few bytes, where passing an array would cost as much as the work itself. Callers check the
+bounds. Words need not be aligned.
 
-These become part of the machine code of the kernels that call them, in other files;
-:mod:`sb3_compressed.kernel_cache` sees to it that those are compiled again when this file changes.
+The compiler inlines them into kernels of other files; :mod:`sb3_compressed.kernel_cache` recompiles those when this
+file changes.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ INT = types.int64
 WORD = 8  # bytes
 STEP = 4 * WORD
 EVERYWHERE = np.uint64(0xFFFFFFFFFFFFFFFF)
-"""A mask for :func:`differ` that leaves nothing out."""
-CHUNK = 512  # words compared before a difference ends it
+"""A mask for :func:`differ` with all bits set."""
+CHUNK = 512  # words compared between two checks for a difference
 
 
 @kernel(INT, INT)
 def number_at(address: int) -> int:
-    """Read the byte at an address as a number that can be counted with: numba takes sums of bytes for unsigned."""
+    """Read the byte at an address as an int64, since numba makes sums of uint8 unsigned."""
     return byte_at(address)
 
 
 @kernel(types.void, INT, INT)
 def copy_step(source: int, target: int) -> None:
-    """Copy ``STEP`` bytes. All reads come before the writes: then they are one wide instruction each."""
+    """Copy ``STEP`` bytes. All reads precede the writes, so that each compiles to one SIMD instruction."""
     w0, w1 = word_at(source), word_at(source + WORD)
     w2, w3 = word_at(source + 2 * WORD), word_at(source + 3 * WORD)
     put_word(target, w0)
@@ -45,11 +45,11 @@ def copy_step(source: int, target: int) -> None:
 
 @kernel(types.void, INT, INT, INT, INT)
 def copy_bytes(source: int, target: int, length: int, room: int) -> None:
-    """Copy ``length`` bytes from one address to another, and where there is room, some more, to whole steps.
+    """Copy ``length`` bytes from one address to another; if there is room, rounded up to whole steps.
 
-    Most copies are short. Whole steps have no branches that depend on how short, and those are what takes time.
+    Most copies are short, and branches on their length are what costs time; whole steps have none.
 
-    :param room: bytes that may be read and written, ``length`` at least
+    :param room: bytes that may be read and written, at least ``length``
     """
     if length + STEP <= room:
         copy_step(source, target)
@@ -71,40 +71,42 @@ def copy_bytes(source: int, target: int, length: int, room: int) -> None:
 
 
 @kernel(INT, INT, INT, INT)
-def common_length(some: int, others: int, limit: int) -> int:
-    """Return how many bytes at two addresses are equal, of ``limit`` at most."""
+def common_length(first: int, second: int, limit: int) -> int:
+    """Return the length of the common prefix of the bytes at two addresses, at most ``limit``."""
     n = 0
     while n + 4 * WORD <= limit:
-        different = word_at(some + n) ^ word_at(others + n)
-        different |= word_at(some + n + WORD) ^ word_at(others + n + WORD)
-        different |= word_at(some + n + 2 * WORD) ^ word_at(others + n + 2 * WORD)
-        different |= word_at(some + n + 3 * WORD) ^ word_at(others + n + 3 * WORD)
+        different = word_at(first + n) ^ word_at(second + n)
+        different |= word_at(first + n + WORD) ^ word_at(second + n + WORD)
+        different |= word_at(first + n + 2 * WORD) ^ word_at(second + n + 2 * WORD)
+        different |= word_at(first + n + 3 * WORD) ^ word_at(second + n + 3 * WORD)
         if different:
             break
         n += 4 * WORD
     while n + WORD <= limit:
-        different = word_at(some + n) ^ word_at(others + n)
+        different = word_at(first + n) ^ word_at(second + n)
         if different:
             return n + first_byte_of(different)
         n += WORD
-    while n < limit and byte_at(some + n) == byte_at(others + n):
+    while n < limit and byte_at(first + n) == byte_at(second + n):
         n += 1
     return n
 
 
 @kernel(types.boolean, INT, INT, INT, types.uint64)
-def differ(some: int, others: int, length: int, mask: np.uint64) -> bool:
-    """Return whether ``length`` bytes at two addresses differ in the bits of ``mask``, which repeats every word."""
+def differ(first: int, second: int, length: int, mask: np.uint64) -> bool:
+    """Return whether ``length`` bytes at two addresses differ in any bit of ``mask``, which applies to each word."""
     n_words = length // WORD
     start = 0
     while start < n_words:
         different = np.uint64(0)
-        for k in range(start, min(start + CHUNK, n_words)):  # without branches, for wide instructions
-            different |= (word_at(some + k * WORD) ^ word_at(others + k * WORD)) & mask
+        for k in range(
+            start, min(start + CHUNK, n_words)
+        ):  # without branches, so that it compiles to SIMD instructions
+            different |= (word_at(first + k * WORD) ^ word_at(second + k * WORD)) & mask
         if different:
             return True
         start += CHUNK
     for k in range(n_words * WORD, length):
-        if (byte_at(some + k) ^ byte_at(others + k)) & np.uint8(mask >> np.uint64(k % WORD * 8)):
+        if (byte_at(first + k) ^ byte_at(second + k)) & np.uint8(mask >> np.uint64(k % WORD * 8)):
             return True
     return False

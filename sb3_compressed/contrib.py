@@ -1,4 +1,4 @@
-"""Compressed counterparts of sb3-contrib's buffers (``pip install sb3-compressed[contrib]``)."""
+"""Compressed versions of sb3-contrib's buffers (``pip install 'sb3-compressed[contrib]'``)."""
 
 try:
     from sb3_compressed.buffers.contrib import (

@@ -1,4 +1,4 @@
-"""``find_buffer_dtypes``: the smallest safe dtypes for a space, and compilation ahead of worker processes."""
+"""``find_buffer_dtypes``, and the dtypes and shapes of observation spaces."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sb3_compressed.errors import ObservationSpaceError
 __all__ = ["Key", "find_buffer_dtypes", "space_dtype", "space_parts", "space_shape"]
 
 Key = str | None
-"""The key of a part of Dict observations; ``None`` for observations that are one array."""
+"""A key of Dict observations; ``None`` for observations that are one array."""
 
 
 def find_buffer_dtypes(
@@ -24,24 +24,22 @@ def find_buffer_dtypes(
     elem_dtype: DTypeLike | None = None,
     compression_method: str | Codec = "auto",
 ) -> dict[str, Any]:
-    """Return the smallest dtypes that lose nothing, for the ``dtypes`` argument of the buffers.
+    """Return the smallest lossless dtypes, for the ``dtypes`` argument of the buffers, and compile the codec.
 
-    That is the observations' own dtype for elements, and the smallest unsigned one for the lengths of their runs.
-
-    Buffers find them on their own. What this function is for is that it also compiles what ``compression_method``
-    has to compile: called before a ``SubprocVecEnv`` is made, nothing is compiled while workers wait or in them.
+    That is the dtype of the observations for elements, and the smallest unsigned dtype for lengths of runs. Buffers
+    choose the same by default; call this function before creating a ``SubprocVecEnv``, so that kernels are compiled
+    neither in the workers nor while they wait.
 
     >>> find_buffer_dtypes((84, 84), np.uint8, "rle-jit")
     {'elem_type': dtype('uint8'), 'runs_type': dtype('uint16')}
 
     :param obs_shape: shape of an observation, its number of elements, or an observation space
-    :param elem_dtype: dtype of an observation, uint8 by default; that of the space, where a space is given
+    :param elem_dtype: dtype of an observation; by default that of the space, or uint8 if ``obs_shape`` is not a space
     :param compression_method: a codec or its shorthand
-    :return: ``elem_type`` to store elements in and ``runs_type`` for the lengths of their runs; for a Dict space
-        such a dict for each key
-    :raises ValueError: if the codec cannot be had
+    :return: ``elem_type`` for elements and ``runs_type`` for lengths of runs; for a Dict space such a dict for each key
+    :raises ValueError: if the codec is unknown or invalid
     """
-    import sb3_compressed.arrays.frame_dedup_kernels  # noqa: F401  # compiled by importing it
+    import sb3_compressed.arrays.frame_dedup_kernels  # noqa: F401  # importing it compiles it
 
     get_codec(compression_method).prepare()
     if isinstance(obs_shape, spaces.Dict):
@@ -55,12 +53,12 @@ def find_buffer_dtypes(
 
 
 def space_parts(space: spaces.Space[Any]) -> dict[Key, spaces.Space[Any]]:
-    """Return the parts of a Dict space by their keys, always in the same order; any other space as one."""
+    """Return the subspaces of a Dict space by their keys, in a fixed order; any other space under the key ``None``."""
     return dict(space.spaces.items()) if isinstance(space, spaces.Dict) else {None: space}
 
 
 def space_shape(space: spaces.Space[Any]) -> tuple[int, ...]:
-    """Return the shape SB3's buffers give observations of a space that is no Dict."""
+    """Return the shape of observations of a space in SB3's buffers; the space must not be a Dict."""
     from stable_baselines3.common.preprocessing import get_obs_shape
 
     shape = get_obs_shape(space)
@@ -70,7 +68,7 @@ def space_shape(space: spaces.Space[Any]) -> tuple[int, ...]:
 
 
 def space_dtype(space: spaces.Space[Any]) -> np.dtype[Any]:
-    """Return the dtype of observations of a space that is no Dict."""
+    """Return the dtype of observations of a space; the space must not be a Dict."""
     if space.dtype is None:
         raise ValueError(f"observations of {space} have no dtype")
     return np.dtype(space.dtype)

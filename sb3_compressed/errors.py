@@ -1,6 +1,6 @@
-"""The exceptions a user can meet.
+"""The exceptions and warnings of this package.
 
-Each is a subclass of the built-in that a caller would catch anyway, so ``except ValueError`` keeps working.
+Each exception is a subclass of the built-in that a caller would catch anyway, so ``except ValueError`` keeps working.
 """
 
 from __future__ import annotations
@@ -21,41 +21,42 @@ __all__ = [
 
 
 class CodecError(ValueError):
-    """A codec was asked for in a way that cannot be answered; the message lists what is allowed."""
+    """A codec cannot be created or used as requested; the message lists what is allowed."""
 
 
 class InvalidShorthand(CodecError):
-    """A codec shorthand does not follow the grammar, e.g. ``"zstd--3"``."""
+    """A codec shorthand is malformed, e.g. ``"zstd--3"``."""
 
 
 class UnknownCodec(CodecError):
-    """No codec of that name is registered; the message lists those that are."""
+    """No codec is registered under that name; the message lists the available ones."""
 
 
 class LevelOutOfRange(CodecError):
-    """A codec has no such level; the message says the range."""
+    """A codec does not support the compression level; the message states the range."""
 
 
 class ObservationSpaceError(ValueError, TypeError, AssertionError):
     """A buffer class does not support the observation space, e.g. a Dict class a Box space.
 
-    It is whatever SB3 raises in the same place: its Dict classes an ``AssertionError``, the others a ``TypeError``.
+    It is also what SB3 raises in the same case: an ``AssertionError`` in Dict classes, a ``TypeError`` in the others.
     """
 
 
 class BufferNotReady(ValueError, AssertionError):
     """There is nothing to sample yet: a replay buffer is empty, or a rollout buffer is not full.
 
-    It is whatever SB3 raises in the same place: replay buffers a ``ValueError``, rollout buffers an ``AssertionError``.
+    It is also what SB3 raises in the same case: a ``ValueError`` in replay buffers, an ``AssertionError`` in rollout
+    buffers.
     """
 
 
 class CorruptPayload(ValueError):
-    """A payload cannot have been written by the codec that is asked to decode it.
+    """A payload that its codec cannot have written.
 
     :ivar reason: what is wrong with it
-    :ivar index: its position in the batch of payloads that was being decoded
-    :ivar slot: index of the slot that holds it in its array, or ``None`` where no array is involved
+    :ivar index: its position in the batch of payloads
+    :ivar slot: index of its slot in the array, or ``None`` if it was not decoded from an array
     """
 
     def __init__(self, reason: str, index: int = 0, slot: tuple[int, ...] | None = None) -> None:
@@ -65,16 +66,16 @@ class CorruptPayload(ValueError):
         self.slot = slot
 
     def __str__(self) -> str:
-        place = f"payload {self.index} of the batch" if self.slot is None else f"slot {self.slot}"
-        return f"corrupt payload in {place}: {self.reason}"
+        place = f"{self.index} of the batch" if self.slot is None else f"in slot {self.slot}"
+        return f"corrupt payload {place}: {self.reason}"
 
 
 class StorageError(ValueError):
-    """A folder cannot be used as asked: of something else, in use, missing, of a buffer that does not fit."""
+    """A folder cannot be used as requested: it is missing, in use, of something else, or does not fit the buffer."""
 
 
 class CheckpointNotFound(StorageError, FileNotFoundError):
-    """A folder holds no checkpoint, or does not exist."""
+    """A folder does not exist or contains no checkpoint."""
 
 
 class CorruptStorage(StorageError):
@@ -82,4 +83,4 @@ class CorruptStorage(StorageError):
 
 
 class LossyDtypeWarning(UserWarning):
-    """The user chose an ``elem_type`` that cannot hold every value of the array's dtype."""
+    """The ``elem_type`` that the user chose cannot represent every value of the array's dtype."""

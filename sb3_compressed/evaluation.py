@@ -1,4 +1,4 @@
-"""``evaluate``: returns and lengths of episodes, with the quartiles that a mean hides; played by SB3's own helper."""
+"""``evaluate``: returns and lengths of episodes with their quartiles, by SB3's ``evaluate_policy``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Evaluation", "Quartiles", "evaluate"]
 
 
 class Quartiles(NamedTuple):
-    """A quarter of the values is below the lower, half below the median, a quarter above the upper."""
+    """The 25th, 50th and 75th percentile."""
 
     lower: float
     median: float
@@ -25,7 +25,7 @@ class Quartiles(NamedTuple):
 
 @dataclass(frozen=True)
 class Evaluation:
-    """How episodes went.
+    """Returns and lengths of episodes.
 
     :ivar returns: sum of the rewards of each episode, ``(n,)``
     :ivar lengths: steps of each episode, ``(n,)``
@@ -49,28 +49,28 @@ class Evaluation:
         return (
             f"{len(self.returns)} episodes: return {self.returns.mean():.2f} ± {self.returns.std():.2f}, "
             f"quartiles {lower:.2f} | {median:.2f} | {upper:.2f}, from {self.returns.min():.2f} to "
-            f"{self.returns.max():.2f}; {self.length_quartiles.median:.0f} steps in the median"
+            f"{self.returns.max():.2f}; median length {self.length_quartiles.median:.0f}"
         )
 
 
 def evaluate(
     model: PolicyPredictor, env: gym.Env[Any, Any] | VecEnv, n_eval_episodes: int = 10, **options: Any
 ) -> Evaluation:
-    """Let a model play whole episodes, by SB3's ``evaluate_policy``.
+    """Evaluate a model on whole episodes with SB3's ``evaluate_policy``.
 
     >>> from stable_baselines3 import DQN
     >>> model = DQN("MlpPolicy", "CartPole-v1", seed=0)
-    >>> played = evaluate(model, model.get_env(), 8)
-    >>> lower, median, upper = played.return_quartiles
+    >>> evaluation = evaluate(model, model.get_env(), 8)
+    >>> lower, median, upper = evaluation.return_quartiles
     >>> bool(lower <= median <= upper)
     True
-    >>> played.return_quartiles == played.length_quartiles  # a reward of 1 for each step
+    >>> evaluation.return_quartiles == evaluation.length_quartiles  # a reward of 1 for each step
     True
 
-    :param model: a model, or anything else with its ``predict``
-    :param env: where; with several environments, each plays its part of the episodes
-    :param n_eval_episodes: how many episodes
-    :param options: further arguments of ``evaluate_policy``, as ``deterministic=False`` or ``callback``
+    :param model: a model, or any object with a compatible ``predict``
+    :param env: the environment; episodes are divided evenly between those of a vectorised one
+    :param n_eval_episodes: number of episodes
+    :param options: further arguments of ``evaluate_policy``, e.g. ``deterministic=False`` or ``callback``
     :raises ValueError: if ``n_eval_episodes`` is not positive
     """
     if n_eval_episodes < 1:

@@ -1,4 +1,4 @@
-"""How this project compiles with numba: at import, without the GIL, cached on disk, and never again after that."""
+"""Compilation with numba: at import, for one signature, without the GIL, and cached on disk."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ __all__ = [
 BYTES = types.Array(types.uint8, 1, "C")
 """A contiguous byte vector that a kernel writes."""
 READ_BYTES = types.Array(types.uint8, 1, "C", readonly=True)
-"""A contiguous byte vector that a kernel reads; writable ones are accepted too."""
+"""A contiguous byte vector that a kernel reads; writable arrays are accepted as well."""
 
 BYTE_ROWS = types.Array(types.uint8, 2, "C")
 """Rows of bytes that a kernel writes."""
 READ_BYTE_ROWS = types.Array(types.uint8, 2, "C", readonly=True)
-"""Rows of bytes that a kernel reads; writable ones are accepted too."""
+"""Rows of bytes that a kernel reads; writable arrays are accepted as well."""
 INTS = types.Array(types.int64, 1, "C")
 """A contiguous vector of integers."""
 INT_ROWS = types.Array(types.int64, 2, "C")
@@ -53,23 +53,23 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def kernel(result: types.Type, *arguments: types.Type, nogil: bool = True) -> Callable[[Function], Function]:
-    """Compile a function for one signature, when its module is imported.
+    """Compile a function for one signature when its module is imported.
 
-    The one signature is the point: importing a module of kernels compiles all it will ever run, so nothing is
-    compiled in the middle of training or in a worker process. The machine code is kept in a writable folder beside the
-    source, else in the user's cache folder (``NUMBA_CACHE_DIR`` overrides both); where neither can be used, the kernel
-    is compiled once a process. See :class:`~sb3_compressed.kernel_cache.KernelCache`.
+    Importing a module of kernels thus compiles everything it will ever run, and nothing is compiled during training or
+    in worker processes. The machine code is cached beside the source if that folder is writable, else in the user's
+    cache folder (``NUMBA_CACHE_DIR`` overrides both); if neither is, each process compiles it. See
+    :class:`~sb3_compressed.kernel_cache.KernelCache`.
 
-    :param result: type of what it returns
-    :param arguments: types of its arguments
-    :param nogil: whether other threads may run meanwhile; ``False`` for short work on what they could change
+    :param result: type of the returned value
+    :param arguments: types of the arguments
+    :param nogil: whether to release the GIL; ``False`` for short work on memory that other threads may change
     """
 
     def compile_function(function: Function) -> Function:
         compiled: Any = numba.njit(nogil=nogil)(function)
         code_cache = new_kernel_cache(function)
         if code_cache is not None:
-            compiled._cache = code_cache  # numba's own is set in the same way, by enable_caching()
+            compiled._cache = code_cache  # numba's enable_caching() sets its own in the same way
         compiled.compile(result(*arguments))
         compiled.disable_compile()
         return cast("Function", compiled)
@@ -77,7 +77,7 @@ def kernel(result: types.Type, *arguments: types.Type, nogil: bool = True) -> Ca
     return compile_function
 
 
-# What NumPy's arrays cannot say, and processors do in one instruction. For kernels only, which look after the bounds.
+# Single machine instructions that NumPy arrays cannot express. For kernels only, which must check the bounds.
 
 
 def _pointer(builder: Any, address: Any, n_bits: int) -> Any:
@@ -167,18 +167,18 @@ def _last_byte_of(typingctx: Any, word: Any) -> Any:
 byte_at = cast("Callable[[int], int]", _byte_at)
 """Read the byte at an address."""
 word_at = cast("Callable[[int], np.uint64]", _word_at)
-"""Read the 8 bytes from an address on as a uint64; it need not be aligned."""
+"""Read the 8 bytes at an address as a uint64; it need not be aligned."""
 put_byte = cast("Callable[[int, int], None]", _put_byte)
 """Write a byte to an address."""
 put_word = cast("Callable[[int, np.uint64], None]", _put_word)
-"""Write a uint64 to the 8 bytes from an address on; it need not be aligned."""
+"""Write a uint64 to the 8 bytes at an address; it need not be aligned."""
 int32_at = cast("Callable[[int], int]", _int32_at)
-"""Read the 32-bit integer at an address, which is aligned."""
+"""Read the 32-bit integer at an aligned address."""
 put_int32 = cast("Callable[[int, int], None]", _put_int32)
-"""Write a 32-bit integer to an address, which is aligned."""
+"""Write a 32-bit integer to an aligned address."""
 prefetch = cast("Callable[[int], None]", _prefetch)
-"""Begin to fetch what is at an address into the caches. A hint, harmless for addresses of any kind."""
+"""Prefetch the cache line of an address. It is a hint, harmless for invalid addresses."""
 first_byte_of = cast("Callable[[np.uint64], int]", _first_byte_of)
-"""The index in memory of the first byte of a word that is not 0. All of numba's platforms are little-endian."""
+"""Return the index in memory of the first nonzero byte of a word. All platforms of numba are little-endian."""
 last_byte_of = cast("Callable[[np.uint64], int]", _last_byte_of)
-"""The index in memory of the last byte of a word that is not 0."""
+"""Return the index in memory of the last nonzero byte of a word."""

@@ -1,4 +1,4 @@
-"""``KernelCache``: keeps the machine code of kernels on disk, and never lets a broken or outdated file be used."""
+"""``KernelCache``: the machine code of kernels on disk, where damaged and outdated files are never used."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from numba.core import config
 from numba.core.caching import FunctionCache
 from numba.core.serialize import dumps
 
-if TYPE_CHECKING:  # where it is from Python 3.11 on
+if TYPE_CHECKING:  # since Python 3.11
     from importlib.resources.abc import Traversable
 
 __all__ = ["KernelCache", "new_kernel_cache", "source_digest"]
 
 PACKAGE = "sb3_compressed"
-#: What a module of kernels has in its source.
+#: Text in the source of every module of kernels.
 IMPORT = f"{PACKAGE}.jit".encode()
-#: Settings of numba that change machine code. Numba's own key has the processor's kind and features.
+#: Settings of numba that change machine code. Numba's own key includes the model and features of the processor.
 SETTINGS = ("BOUNDSCHECK", "OPT", "LOOP_VECTORIZE", "SLP_VECTORIZE", "ENABLE_AVX", "DEBUGINFO_DEFAULT", "FASTMATH")
 CHECKSUM_NBYTES = hashlib.sha256().digest_size
 
@@ -36,9 +36,9 @@ _logger = logging.getLogger(__name__)
 
 
 def source_digest() -> str | None:
-    """Return a digest of the sources of all kernels, ``None`` where the sources cannot be read.
+    """Return a digest of the sources of all kernels, ``None`` if the sources cannot be read.
 
-    Kernels become part of the machine code of those that call them, so code is only valid for the sources of all.
+    Kernels are inlined into kernels of other modules, so machine code is only valid for the sources of all.
     """
     digest = hashlib.sha256()
     found = False
@@ -67,7 +67,7 @@ def _digest_at_import() -> str | None:
 
 
 def new_kernel_cache(function: Callable[..., Any]) -> KernelCache | None:
-    """Return a cache for a kernel of this package, ``None`` where there is no place or no source to cache it by."""
+    """Return a cache for a kernel of this package; ``None`` without a cache folder or readable sources."""
     digest = _digest_at_import()
     if digest is None or not function.__module__.startswith(f"{PACKAGE}."):
         return None
@@ -79,28 +79,28 @@ def new_kernel_cache(function: Callable[..., Any]) -> KernelCache | None:
 
 
 class KernelCache(FunctionCache):
-    """The machine code of one kernel in the folder where numba would keep it.
+    """The cached machine code of one kernel, in the folder that numba would use.
 
-    Numba's own cache looks for changes only in the file that a function is in, raises on files that were cut short or
-    cannot be written, and loads damaged machine code. Here a file's name has a digest of the sources of all kernels and
-    of all else that the code depends on, and its content begins with a checksum. What cannot be read is compiled and
-    written again; what cannot be written is compiled in each process.
+    Numba's own cache detects changes only in the file of a function, raises on files that are truncated or cannot be
+    written, and loads damaged machine code. Here the name of a file contains digests of the sources of all kernels and
+    of everything else that the code depends on, and its content begins with a checksum. A kernel whose file cannot be
+    read is compiled and written again; if it cannot be written, each process compiles it.
 
     :param function: the kernel in Python
-    :param digest: what :func:`source_digest` returned when the process began to compile
-    :raises RuntimeError: if there is no folder for it
+    :param digest: the :func:`source_digest` from before the process compiled its first kernel
+    :raises RuntimeError: if there is no cache folder
     """
 
     def __init__(self, function: Callable[..., Any], digest: str) -> None:
-        super().__init__(function)  # type: ignore[no-untyped-call]  # finds the folder
+        super().__init__(function)  # type: ignore[no-untyped-call]  # locates the folder
         self._digest = digest
-        # Not numba's name, which has the line: files of earlier sources are found by what comes before the digest.
+        # Not numba's name, which contains the line number: outdated files are found by what precedes the digest.
         module = Path(function.__code__.co_filename).stem
         version = f"py{sys.version_info[0]}{sys.version_info[1]}{getattr(sys, 'abiflags', '')}"
         self._stem = f"{module}.{function.__qualname__}.{version}-"
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """Return what was compiled for a signature before, ``None`` if there is nothing that can be used."""
+        """Return the cached code for a signature, ``None`` if no usable file exists."""
         target_context.refresh()
         try:
             content = self._path(sig, target_context.codegen()).read_bytes()
@@ -108,31 +108,26 @@ class KernelCache(FunctionCache):
             if hashlib.sha256(code).digest() != content[:CHECKSUM_NBYTES]:
                 return None
             return self._impl.rebuild(target_context, pickle.loads(code))
-        except Exception:  # whatever is wrong with a file, the kernel can be compiled
+        except Exception:  # whatever is wrong with the file, the kernel can be compiled
             return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        """Write what was compiled for a signature; where that fails, nothing is left behind."""
+        """Write the code compiled for a signature; a failure leaves no file behind."""
         if not self._impl.check_cachable(data) or source_digest() != self._digest:
-            return  # also if the package was updated while this process was compiling
+            return  # the package may have been updated while this process was compiling
         code = dumps(self._impl.reduce(data))  # type: ignore[no-untyped-call]
         path = self._path(sig, data.codegen)
-        unfinished = path.with_name(f"{path.name}.tmp.{uuid4().hex[:16]}")
+        temporary = path.with_name(f"{path.name}.tmp.{uuid4().hex[:16]}")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             try:
-                unfinished.write_bytes(hashlib.sha256(code).digest() + code)
-                os.replace(unfinished, path)  # whole or not at all, whoever else writes it now
+                temporary.write_bytes(hashlib.sha256(code).digest() + code)
+                os.replace(temporary, path)  # atomic: other processes may write the same file
             finally:
-                unfinished.unlink(missing_ok=True)
+                temporary.unlink(missing_ok=True)
             self._remove_outdated()
         except OSError as error:
             _report(error)
-
-    def flush(self) -> None:
-        """Remove all files of this kernel."""
-        self._digest = ""
-        self._remove_outdated()
 
     def _path(self, sig: Any, codegen: Any) -> Path:
         settings = [getattr(config, name, None) for name in SETTINGS]
@@ -152,12 +147,12 @@ _has_reported = False
 
 
 def _report(error: Exception) -> None:
-    """Log, once, that kernels cannot be cached; no warning, which may be turned into an error: all works without."""
+    """Log once that kernels cannot be cached. Not a warning, which filters may turn into an error."""
     global _has_reported
     if not _has_reported:
         _has_reported = True
         _logger.warning(
-            "compiled kernels cannot be cached (%s), so every process compiles them, which may take half a minute; "
-            "set NUMBA_CACHE_DIR to a folder that can be written to",
+            "compiled kernels cannot be cached (%s), so each process compiles them, which may take half a minute; "
+            "set NUMBA_CACHE_DIR to a writable folder",
             error,
         )

@@ -1,4 +1,4 @@
-"""``warm_up``: fills buffers before the training, at random or by a policy, exactly as SB3's algorithms fill them."""
+"""``warm_up``: prefills replay buffers with random actions or a policy, exactly like SB3's off-policy algorithms."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def warm_up(
     deterministic: bool = False,
     progress_bar: bool = True,
 ) -> None:
-    """Play and add every transition to one or several replay buffers.
+    """Prefill one or several replay buffers with transitions of an environment.
 
-    What is added is what SB3's off-policy algorithms add: at an episode's end its last observation rather than the
-    first of the next one, time limits, actions of a Box space scaled to -1..1, observations and rewards without the
-    normalisation of a ``VecNormalize``. Episodes that are not over at the end are marked as cut off by a time limit,
-    since the environment is reset before the training.
+    Transitions are stored as SB3's off-policy algorithms store them: the next observation at the end of an episode is
+    its last one rather than the first of the next episode, time limits are recorded, actions of a Box space are scaled
+    to -1..1, and observations and rewards are not normalised by a ``VecNormalize``. Episodes that are unfinished at
+    the end are marked as truncated by a time limit, since training begins with a reset.
 
     >>> from stable_baselines3 import DQN
     >>> from sb3_compressed import CompressedReplayBuffer
@@ -41,14 +41,14 @@ def warm_up(
     >>> model.replay_buffer.size()
     1000
 
-    :param buffers: replay buffers, also SB3's own, with as many environments as ``env`` and its spaces
-    :param env: what to play, ``model.get_env()`` of the model to train; it is reset first
-    :param n_steps: environment steps, of all environments together, as SB3 counts them; rounded up to whole rows
-    :param model: what plays: a model, or anything else with its ``predict``; ``None`` for random actions, of
-        ``env.action_space``, whose ``seed`` makes them the same each time
-    :param deterministic: whether the model plays without exploration
-    :param progress_bar: whether a progress bar is shown
-    :raises ValueError: if a buffer does not fit the environment, or ``n_steps`` is negative; nothing is added then
+    :param buffers: replay buffers, including SB3's own, with the number of environments and the spaces of ``env``
+    :param env: the environment, ``model.get_env()`` of the model to train; it is reset first
+    :param n_steps: number of environment steps over all environments, as in SB3; rounded up to whole rows
+    :param model: a model, or any object with a compatible ``predict``; ``None`` for random actions from
+        ``env.action_space``, whose ``seed`` makes them reproducible
+    :param deterministic: whether the model acts without exploration
+    :param progress_bar: whether to show a progress bar
+    :raises ValueError: if a buffer does not match the environment, or ``n_steps`` is negative; nothing is added then
     """
     if n_steps < 0:
         raise ValueError(f"n_steps must not be negative, got {n_steps}")
@@ -57,14 +57,14 @@ def warm_up(
         _validate(buffer, env, f"buffer {number}" if len(buffers) > 1 else "the buffer")
     n_rows = -(-n_steps // env.num_envs)
     normalize = unwrap_vec_normalize(env)
-    player = _Player(env, model, deterministic=deterministic)
+    actor = _Actor(env, model, deterministic=deterministic)
     obs = env.reset()
-    original = obs if normalize is None else normalize.get_original_obs()
+    unnormalized = obs if normalize is None else normalize.get_original_obs()
     with shown_progress(n_rows * env.num_envs, "warming up", is_shown=progress_bar) as advance:
         for row in range(n_rows):
-            actions, stored_actions = player.actions(obs)
+            actions, stored_actions = actor.actions(obs)
             obs, rewards, dones, infos = env.step(actions)
-            player.episode_starts = dones
+            actor.episode_starts = dones
             if normalize is not None:
                 rewards = normalize.get_original_reward()
             new = obs if normalize is None else normalize.get_original_obs()
@@ -73,31 +73,31 @@ def warm_up(
                 infos = [info if done else {**info, "TimeLimit.truncated": True} for info, done in zip(infos, dones)]
                 dones = np.ones_like(dones)
             for buffer in buffers:
-                # SB3's Dict buffers write into the dicts they are given.
-                buffer.add(_shallow(original), _shallow(next_obs), stored_actions, rewards, dones, infos)
-            original = new
+                # SB3's Dict buffers write into the dicts that they receive.
+                buffer.add(_shallow(unnormalized), _shallow(next_obs), stored_actions, rewards, dones, infos)
+            unnormalized = new
             advance(env.num_envs)
 
 
 def _validate(buffer: ReplayBuffer, env: VecEnv, name: str) -> None:
     if buffer.n_envs != env.num_envs:
         raise ValueError(
-            f"{name} is for {buffer.n_envs} environments, and {env.num_envs} are played; make it with "
+            f"{name} has n_envs={buffer.n_envs}, but the environment has {env.num_envs}; create the buffer with "
             f"n_envs={env.num_envs}"
         )
     for kind in ("observation_space", "action_space"):
         ours, theirs = getattr(buffer, kind), getattr(env, kind)
         if ours != theirs:
             raise ValueError(
-                f"{name} has the {kind} {ours}, and the environment {theirs}; play model.get_env(), around which the "
-                "model has put what it needs"
+                f"{name} has the {kind} {ours}, but the environment has {theirs}; pass model.get_env(), which has the "
+                "wrappers of the model"
             )
 
 
-class _Player:
-    """Chooses actions, and says how off-policy algorithms store them.
+class _Actor:
+    """Chooses actions, and scales them as off-policy algorithms store them.
 
-    :ivar episode_starts: where the observations are the first of an episode
+    :ivar episode_starts: for each environment whether its observation is the first of an episode
     """
 
     def __init__(self, env: VecEnv, model: PolicyPredictor | None, *, deterministic: bool) -> None:
@@ -106,7 +106,7 @@ class _Player:
         self._state: tuple[NDArray[Any], ...] | None = None
 
     def actions(self, obs: Any) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Return what to do in each environment, and the same as it is stored."""
+        """Return the action for each environment, and the actions as they are stored."""
         space = self._env.action_space
         if self._model is None:
             actions = np.array([space.sample() for _ in range(self._env.num_envs)])
@@ -116,7 +116,7 @@ class _Player:
             )
         if not isinstance(space, spaces.Box):
             return actions, actions
-        # There and back, as SB3 does it, so that what is done is exactly what is stored.
+        # Scale and unscale like SB3, so that the actions taken are exactly those stored.
         size = space.high - space.low
         stored = 2.0 * ((actions - space.low) / size) - 1.0
         return space.low + (0.5 * (stored + 1.0) * size), stored
@@ -125,20 +125,20 @@ class _Player:
 def _with_last_observations(
     new: Any, dones: NDArray[Any], infos: list[dict[str, Any]], normalize: VecNormalize | None
 ) -> Any:
-    """Return the observations that followed, where environments were reset in between the last ones before that."""
-    following = copy.deepcopy(new)
+    """Return the next observations, with the last one of its episode for each environment that was reset."""
+    next_obs = copy.deepcopy(new)
     for env in np.flatnonzero(dones):
         last = infos[env].get("terminal_observation")
         if last is None:
             continue
         if normalize is not None:
             last = normalize.unnormalize_obs(last)
-        if isinstance(following, dict):
-            for key, values in following.items():
+        if isinstance(next_obs, dict):
+            for key, values in next_obs.items():
                 values[env] = last[key]
         else:
-            following[env] = last
-    return following
+            next_obs[env] = last
+    return next_obs
 
 
 def _shallow(obs: Any) -> Any:

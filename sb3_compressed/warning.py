@@ -1,4 +1,4 @@
-"""Warnings that point at the user's own line, however many of our and SB3's constructors are in between."""
+"""``warn_user``: warnings that point at the user's line instead of a line of this package or SB3."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ LIBRARIES = ("sb3_compressed", "stable_baselines3", "sb3_contrib")
 
 
 def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
-    """Warn at the nearest line of a caller that is outside of these libraries."""
+    """Warn at the nearest caller outside these libraries."""
     level = 1
     while True:
         try:
             frame = sys._getframe(level)
-        except ValueError:  # nothing but these libraries
+        except ValueError:  # all callers are in these libraries
             break
         if frame.f_globals.get("__name__", "").partition(".")[0] not in LIBRARIES:
             break

@@ -1,4 +1,4 @@
-"""Something that happens between two lines of the library: an interrupt, a kill, another reader."""
+"""Run code before any line of the library: an interrupt, a kill, another reader."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 @contextmanager
 def before_lines(lines: Container[int], do: Callable[[], object], *modules: ModuleType) -> Iterator[None]:
-    """Call ``do`` before lines of the modules that the block runs, which are counted from 0 as they run."""
+    """Call ``do`` before the given lines of the modules, numbered from 0 in the order in which the block runs them."""
     names = {module.__name__ for module in modules}
     number = 0
 
@@ -37,11 +37,10 @@ def before_lines(lines: Container[int], do: Callable[[], object], *modules: Modu
 
 
 class Interrupt:
-    """What interrupts its block before a line of the modules, if the block runs so many.
+    """A context manager that raises and catches ``KeyboardInterrupt`` before one line of the modules in its block.
 
-    Attributes:
-        n_lines: How many lines run before.
-        happened: Whether the block ran so many.
+    :ivar n_lines: number of lines that run before
+    :ivar happened: whether the block ran more lines than that
     """
 
     def __init__(self, n_lines: int, *modules: ModuleType) -> None:
@@ -62,7 +61,7 @@ class Interrupt:
 
 
 def interrupts(*modules: ModuleType) -> Iterator[Interrupt]:
-    """Yield an interrupt before each line of the modules that a block runs, and at last one that comes too late."""
+    """Yield an interrupt for each line of the modules that the block runs, and a last one that never happens."""
     for n_lines in itertools.count():
         interrupt = Interrupt(n_lines, *modules)
         yield interrupt

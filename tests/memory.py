@@ -1,4 +1,4 @@
-"""What programs share that tell how much memory they take, each in a process of its own."""
+"""Helpers of tests that measure memory in a separate process."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from sb3_compressed import CompressedReplayBuffer
 
 
 def memory_of_process(kind: str) -> int:
-    """Return what Linux tells of the memory of this process, as its peak, ``VmHWM``, in bytes.
+    """Return a memory statistic of this process from Linux in bytes, e.g. ``VmHWM`` for the peak.
 
-    The peak that ``resource.getrusage`` tells is at least that of the process which started this one.
+    ``resource.getrusage`` is no alternative: its peak is at least that of the parent process.
     """
     with open("/proc/self/status") as status:
         return int(next(line for line in status if line.startswith(f"{kind}:")).split()[1]) * 1024
 
 
 def with_one_episode(n_steps: int, **options: Any) -> CompressedReplayBuffer:
-    """Return a buffer that is full of one episode of stacks of frames, 84 by 84 pixels each."""
+    """Return a full buffer with one episode of stacks of four 84x84 frames."""
     space, buttons = spaces.Box(0, 255, (4, 84, 84), np.uint8), spaces.Discrete(2)
     buffer = CompressedReplayBuffer(n_steps, space, buttons, device="cpu", **options)
     frames = np.zeros((1, 4, 84, 84), np.uint8)

@@ -1,4 +1,4 @@
-"""``find_buffer_dtypes``: the smallest dtypes that lose nothing, and no compilation in worker processes."""
+"""``find_buffer_dtypes``: the smallest lossless dtypes, and no compilation in worker processes."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from sb3_compressed.codecs.delta import Delta
     ("shape", "runs_type"),
     [((16,), "u1"), (255, "u1"), (256, "u2"), ((84, 84), "u2"), ((4, 84, 84), "u2"), ((3, 300, 300), "u4"), ((), "u1")],
 )
-def test_runs_type_is_the_smallest_that_holds_an_observation(shape: Any, runs_type: str) -> None:
+def test_runs_type_is_the_smallest_that_fits_an_observation(shape: Any, runs_type: str) -> None:
     assert find_buffer_dtypes(shape, np.uint8, "rle") == {
         "elem_type": np.dtype(np.uint8),
         "runs_type": np.dtype(runs_type),
     }
 
 
-def test_element_types_are_those_of_the_observations() -> None:
+def test_elem_type_is_the_dtype_of_the_observations() -> None:
     assert find_buffer_dtypes((84, 84))["elem_type"] == np.uint8
     assert find_buffer_dtypes((84, 84), np.float32)["elem_type"] == np.float32
     assert find_buffer_dtypes(spaces.Box(-1, 1, (3, 4), np.float64))["elem_type"] == np.float64
@@ -34,7 +34,7 @@ def test_element_types_are_those_of_the_observations() -> None:
     assert find_buffer_dtypes(spaces.Discrete(9)) == {"elem_type": np.dtype(np.int64), "runs_type": np.dtype("u1")}
 
 
-def test_a_dict_space_gives_a_dict_for_each_key() -> None:
+def test_dict_space_gives_a_dict_per_key() -> None:
     space = spaces.Dict({"screen": spaces.Box(0, 255, (84, 84), np.uint8), "state": spaces.Box(-1, 1, (17,))})
     assert find_buffer_dtypes(space, compression_method="rle-jit") == {
         "screen": {"elem_type": np.dtype(np.uint8), "runs_type": np.dtype("u2")},
@@ -42,13 +42,13 @@ def test_a_dict_space_gives_a_dict_for_each_key() -> None:
     }
 
 
-def test_an_unknown_codec_is_found_out_early() -> None:
+def test_unknown_codec_raises() -> None:
     with pytest.raises(ValueError, match="available codecs"):
         find_buffer_dtypes((84, 84), np.uint8, "rle-jot")
 
 
 class CompressingEnv(gym.Env[Any, Any]):
-    """An environment that compresses in its process, and reports what numba compiled there meanwhile."""
+    """An environment that compresses in its process, and reports how much numba compiled there."""
 
     observation_space = spaces.Box(0, 255, (8, 8), np.uint8)
     action_space = spaces.Discrete(2)
@@ -74,8 +74,8 @@ class CompressingEnv(gym.Env[Any, Any]):
 
 
 @pytest.mark.parametrize("start_method", ["fork", "forkserver", "spawn"])
-@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")  # what SB3's users do
-def test_nothing_is_compiled_in_workers_after_it(start_method: str) -> None:
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")  # as for users of SB3
+def test_workers_compile_nothing_afterwards(start_method: str) -> None:
     for method in ("rle-jit", "auto"):
         find_buffer_dtypes(CompressingEnv.observation_space, compression_method=method)
     env = SubprocVecEnv([CompressingEnv, CompressingEnv], start_method=start_method)
@@ -89,7 +89,7 @@ def test_nothing_is_compiled_in_workers_after_it(start_method: str) -> None:
         assert info["compiled"] == 0
 
 
-def test_the_recorder_does_see_a_compilation() -> None:
+def test_recorder_detects_compilations() -> None:
     import numba
     from numba.core import event
 

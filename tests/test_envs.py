@@ -1,4 +1,4 @@
-"""Atari games as a model of SB3 would see them."""
+"""``make_env``: Atari environments as an SB3 model wraps them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sb3_compressed import make_env
 GAME = "BreakoutNoFrameskip-v4"
 
 
-def test_it_is_what_a_model_makes_of_its_environment() -> None:
+def test_environment_equals_that_of_a_model() -> None:
     ours = make_env(GAME, 2, seed=3)
     model = DQN("CnnPolicy", VecFrameStack(make_atari_env(GAME, 2, 3), 4), buffer_size=10, device="cpu")
     theirs = model.get_env()
@@ -26,11 +26,11 @@ def test_it_is_what_a_model_makes_of_its_environment() -> None:
     for action in (1, 2, 3, 0) * 5:
         for of_ours, of_theirs in zip(ours.step(np.full(2, action))[:3], theirs.step(np.full(2, action))[:3]):
             np.testing.assert_array_equal(of_ours, of_theirs)
-    assert DQN("CnnPolicy", ours, buffer_size=10, device="cpu").get_env() is ours, "nothing is put around it"
+    assert DQN("CnnPolicy", ours, buffer_size=10, device="cpu").get_env() is ours, "a model adds no wrapper"
 
 
 @pytest.mark.parametrize(("frame_stack", "channels"), [(1, 1), (2, 2)])
-def test_options_reach_the_helpers(frame_stack: int, channels: int) -> None:
+def test_options_are_passed_to_the_helpers(frame_stack: int, channels: int) -> None:
     env = make_env(
         GAME, 2, frame_stack=frame_stack, vec_env_cls=SubprocVecEnv, env_kwargs={"max_episode_steps": 9},
         wrapper_kwargs={"screen_size": 42},
@@ -39,11 +39,11 @@ def test_options_reach_the_helpers(frame_stack: int, channels: int) -> None:
     assert env.observation_space.shape == (channels, 42, 42)
     env.reset()
     ended = [env.step(np.zeros(2, dtype=int))[2] for _ in range(9)]
-    assert np.any(ended, axis=0).all(), "after nine frames, four of which are a step"
+    assert np.any(ended, axis=0).all(), "after nine steps of the game, four per step of the environment"
     env.close()
 
 
-def test_wrong_or_missing_things_are_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_arguments_and_missing_packages_raise(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="frame_stack must be at least 1, got 0"):
         make_env(GAME, frame_stack=0)
     with pytest.raises(ValueError, match="n_envs must be at least 1, got 0"):
@@ -56,11 +56,11 @@ def test_wrong_or_missing_things_are_errors(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "stable_baselines3.common.envs:FrozenLake-v1"])
-def test_an_environment_that_is_no_atari_game_is_an_error(env_id: str) -> None:
-    with pytest.raises(ValueError, match=f"{env_id} is not an Atari game, but a .*make_vec_env"):
+def test_environment_that_is_not_an_atari_game_raises(env_id: str) -> None:
+    with pytest.raises(ValueError, match=f"{env_id} is not an Atari game but a .*make_vec_env"):
         make_env(env_id)
 
 
-def test_an_unknown_environment_is_gymnasiums_error() -> None:
+def test_unknown_environment_raises_the_error_of_gymnasium() -> None:
     with pytest.raises(gym.error.UnregisteredEnv, match="BreakoutNoFrameskip"):
         make_env("BreakotuNoFrameskip-v4")

@@ -1,4 +1,4 @@
-"""The cache of compiled kernels: no file in it, and no lack of room for it, breaks a program or makes it wrong."""
+"""The cache of compiled kernels: programs run correctly whatever its files contain, and without a usable folder."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import sb3_compressed
 
 SOURCE = Path(sb3_compressed.__file__).parent
 
-#: Uses kernels that were compiled with kernels of other files in them, and prints how many were compiled now.
+#: Calls kernels that contain kernels of other files, and prints how many kernels were compiled.
 PROGRAM = """
 import sys
 from numba.core import event
@@ -31,15 +31,15 @@ some, copy = np.arange(100, dtype=np.uint8), np.zeros(100, dtype=np.uint8)
 byte_kernels.copy_bytes(some.ctypes.data, copy.ctypes.data, 99, 99)
 is_right = (copy[:99] == some[:99]).all() and byte_kernels.common_length(some.ctypes.data, copy.ctypes.data, 100) == 99
 assert is_right == ("wrong" not in sys.argv)
-print(len(compilations.buffer) // 2)  # an event for the begin and the end of each
+print(len(compilations.buffer) // 2)  # each compilation records two events
 """
 
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a copy of the package that the programs of a test import, with an empty cache beside its files."""
+    """Return a copy of the package with an empty cache, which the programs of a test import."""
     shutil.copytree(SOURCE, tmp_path / SOURCE.name, ignore=shutil.ignore_patterns("__pycache__"))
-    monkeypatch.chdir(tmp_path)  # where a program looks first for what it imports
+    monkeypatch.chdir(tmp_path)  # the first entry of a program's sys.path
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
@@ -56,53 +56,53 @@ def cached(package: Path) -> list[Path]:
 
 @pytest.fixture
 def warm(package: Path) -> Path:
-    """Return such a copy of which the kernels are cached."""
+    """Return a copy of the package with cached kernels."""
     assert n_compiled(package) > 3
     assert n_compiled(package) == 0
     assert all(path.suffix == ".nbc" for path in cached(package))
     return package
 
 
-def truncated(content: bytes) -> bytes:
+def truncate(content: bytes) -> bytes:
     return content[: len(content) // 2]
 
 
-def flipped(content: bytes) -> bytes:
+def flip_bit(content: bytes) -> bytes:
     return content[:-1000] + bytes([content[-1000] ^ 16]) + content[-999:]
 
 
-def with_right_checksum(code: bytes) -> bytes:
+def with_valid_checksum(code: bytes) -> bytes:
     return hashlib.sha256(code).digest() + code
 
 
 DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "empty": lambda content: b"",
-    "truncated": truncated,
+    "truncated": truncate,
     "garbage": lambda content: os.urandom(len(content)),
-    "one bit": flipped,
-    "no pickle": lambda content: with_right_checksum(truncated(content[32:])),
-    "a pickle of something else": lambda content: with_right_checksum(pickle.dumps({})),
+    "flipped bit": flip_bit,
+    "truncated pickle": lambda content: with_valid_checksum(truncate(content[32:])),
+    "other pickle": lambda content: with_valid_checksum(pickle.dumps({})),
 }
 
 
 def test_damaged_files_are_replaced(warm: Path) -> None:
-    whole = {path: path.read_bytes() for path in cached(warm)}
+    intact = {path: path.read_bytes() for path in cached(warm)}
     for name, damage in DAMAGES.items():
-        for path, content in whole.items():
+        for path, content in intact.items():
             path.write_bytes(damage(content))
         assert n_compiled(warm) > 3, name
-        assert cached(warm) == [*whole], name
+        assert cached(warm) == [*intact], name
         assert n_compiled(warm) == 0, name
 
 
-def test_a_single_damaged_file_costs_one_compilation(warm: Path) -> None:
+def test_one_damaged_file_costs_one_compilation(warm: Path) -> None:
     for path in cached(warm)[:3]:
         path.write_bytes(b"")
         assert n_compiled(warm) == 1, path
         assert n_compiled(warm) == 0, path
 
 
-def test_what_is_no_file_does_no_harm(warm: Path) -> None:
+def test_folders_in_place_of_cache_files_are_ignored(warm: Path) -> None:
     for path in cached(warm):
         path.unlink()
         path.mkdir()
@@ -111,8 +111,8 @@ def test_what_is_no_file_does_no_harm(warm: Path) -> None:
     assert all(path.is_dir() for path in cached(warm))
 
 
-def test_kernels_of_an_older_numba_cache_are_left_alone(package: Path) -> None:
-    """Files of numba's own cache, which earlier versions of the package used, are neither read nor removed."""
+def test_files_of_numbas_own_cache_are_ignored(package: Path) -> None:
+    """Earlier versions of the package used it; its files are neither read nor removed."""
     folder = package / "__pycache__"
     folder.mkdir()
     old = folder / "byte_kernels.copy_bytes-39.py311.nbi"
@@ -122,8 +122,8 @@ def test_kernels_of_an_older_numba_cache_are_left_alone(package: Path) -> None:
     assert old.exists()
 
 
-def test_changing_a_kernel_renews_those_that_it_is_part_of(warm: Path) -> None:
-    """Numba itself looks for changes only in the file that a kernel is in."""
+def test_changing_a_kernel_recompiles_its_callers(warm: Path) -> None:
+    """Numba itself only detects changes in the file of the kernel."""
     before = {*cached(warm)}
     path = warm / "jit.py"
     source = path.read_text()
@@ -136,7 +136,7 @@ def test_changing_a_kernel_renews_those_that_it_is_part_of(warm: Path) -> None:
     path.write_text(changed)
     os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
     assert int(run(PROGRAM, warm, "wrong")) > 0
-    assert not before & {*cached(warm)}, "what can never be used again is removed"
+    assert not before & {*cached(warm)}, "outdated files are removed"
     assert int(run(PROGRAM, warm, "wrong")) == 0
     path.write_text(source)
     os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
@@ -144,7 +144,7 @@ def test_changing_a_kernel_renews_those_that_it_is_part_of(warm: Path) -> None:
     assert n_compiled(warm) == 0
 
 
-def test_settings_that_change_machine_code_have_files_of_their_own(warm: Path) -> None:
+def test_settings_that_change_machine_code_use_separate_files(warm: Path) -> None:
     before = {path: path.read_bytes() for path in cached(warm)}
     assert int(run(PROGRAM, warm, NUMBA_BOUNDSCHECK="1")) > 3
     assert int(run(PROGRAM, warm, NUMBA_BOUNDSCHECK="1")) == 0
@@ -155,20 +155,20 @@ def test_settings_that_change_machine_code_have_files_of_their_own(warm: Path) -
 LIMITED = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))\n"
 
 
-def test_files_that_cannot_be_written_do_no_harm(package: Path) -> None:
-    pytest.importorskip("resource", reason="this system has no limits of file sizes")
+def test_unwritable_files_are_logged_once(package: Path) -> None:
+    pytest.importorskip("resource", reason="this system has no file size limits")
     for _ in range(2):
         done = outcome(LIMITED + PROGRAM, package)
         assert done.returncode == 0, done.stderr
         assert int(done.stdout) > 3
-        assert done.stderr.count("cannot be cached") == 1, "it says so, and only once"
+        assert done.stderr.count("cannot be cached") == 1, "it is logged exactly once"
         assert "File too large" in done.stderr
-        assert not cached(package), "nothing is left behind"
+        assert not cached(package), "no partial files remain"
 
 
 @pytest.fixture
 def full_disk(tmp_path: Path) -> Iterator[Path]:
-    """Return a folder on a file system without room."""
+    """Return a folder on a file system that is too small."""
     folder = tmp_path / "full"
     folder.mkdir()
     mounted = subprocess.run(
@@ -182,25 +182,25 @@ def full_disk(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", str(folder)], check=True)
 
 
-def test_a_full_disk_does_no_harm(package: Path, full_disk: Path) -> None:
+def test_full_disk_is_logged_and_leaves_no_partial_files(package: Path, full_disk: Path) -> None:
     for _ in range(2):
         done = outcome(PROGRAM, package, NUMBA_CACHE_DIR=str(full_disk))
         assert done.returncode == 0, done.stderr
-        assert int(done.stdout) > 0, "not all of it has room"
+        assert int(done.stdout) > 0, "not all files fit"
         assert "No space left on device" in done.stderr
     assert not [path for path in full_disk.rglob("*") if ".tmp." in path.name]
 
 
-@pytest.mark.parametrize("place", ["file", "missing/below/file"])
-def test_a_cache_folder_that_cannot_be_made(place: str, package: Path, tmp_path: Path) -> None:
-    path = tmp_path / place
+@pytest.mark.parametrize("blocker", ["file", "missing/below/file"])
+def test_uncreatable_cache_folder_falls_back_to_the_package(blocker: str, package: Path, tmp_path: Path) -> None:
+    path = tmp_path / blocker
     path.parent.mkdir(parents=True, exist_ok=True)
     path.touch()
-    assert int(run(PROGRAM, package, NUMBA_CACHE_DIR=str(path / "cache"))) > 5  # beside the sources, then
+    assert int(run(PROGRAM, package, NUMBA_CACHE_DIR=str(path / "cache"))) > 5
     assert n_compiled(package) == 0
 
 
-def test_processes_that_compile_at_once_do_not_get_in_each_others_way(package: Path) -> None:
+def test_processes_can_compile_concurrently(package: Path) -> None:
     command = [sys.executable, "-c", PROGRAM, str(package)]
     started = [
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment_with())
@@ -214,10 +214,10 @@ def test_processes_that_compile_at_once_do_not_get_in_each_others_way(package: P
     assert n_compiled(package) == 0
 
 
-def test_without_sources_nothing_is_cached(package: Path) -> None:
+def test_nothing_is_cached_without_sources(package: Path) -> None:
     code = """
 import sb3_compressed.kernel_cache as cache
-cache.IMPORT = b"is in no file"
+cache.IMPORT = b"in no file"
 (cache.files("sb3_compressed") / "jit.py").rename("jit.py.away")
 assert cache.source_digest() is None
 from sb3_compressed.kernel_cache import new_kernel_cache
@@ -228,8 +228,8 @@ assert new_kernel_cache(function) is None
     run(code)
 
 
-def test_machine_code_depends_on_modules_of_kernels_only() -> None:
-    """The digest covers all modules that import ``jit``: what kernels take from others would not be noticed."""
+def test_kernels_only_use_modules_that_the_digest_covers() -> None:
+    """It covers all modules that import ``jit``; changes in others would not be detected."""
     sources = {path: path.read_text(encoding="utf-8") for path in SOURCE.rglob("*.py")}
     modules = {path: source for path, source in sources.items() if "sb3_compressed.jit" in source}
     n_kernels = 0

@@ -1,4 +1,4 @@
-"""Probes find what does not hold, and without what they look for all results are the same."""
+"""Probes detect assumptions that do not hold, and buffers give the same results with fallbacks."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ FOUND = (
 
 @pytest.mark.skipif(sys.implementation.name != "cpython", reason="other interpreters may use the fallbacks")
 @pytest.mark.parametrize("probe", PROBES)
-def test_all_holds_in_this_interpreter(probe: Any) -> None:
-    assert probe(), "else the package is slow"
+def test_probes_succeed_in_cpython(probe: Any) -> None:
+    assert probe(), "the package would use slow fallbacks"
 
 
-def test_the_environment_makes_all_probes_fail() -> None:
+def test_environment_variable_forces_fallbacks() -> None:
     assert (probes.FORCE_FALLBACKS, *FOUND) in {(True, *[False] * 4), (False, *[True] * 4)}
     code = """
 from sb3_compressed import probes
@@ -47,37 +47,37 @@ print(
 )
 """
     assert run(code, SB3_COMPRESSED_FORCE_FALLBACKS="1") == "False False False False\n"
-    for no in ("0", ""):
-        assert run(code, SB3_COMPRESSED_FORCE_FALLBACKS=no) == "True True True True\n"
+    for value in ("0", ""):
+        assert run(code, SB3_COMPRESSED_FORCE_FALLBACKS=value) == "True True True True\n"
 
 
-def test_a_probe_that_raises_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_probe_that_raises_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probes, "FORCE_FALLBACKS", False)
     assert probes.holds(lambda: True)
     assert not probes.holds(lambda: bool(1 // 0))
-    monkeypatch.delattr(sys, "getrefcount")  # as in PyPy
+    monkeypatch.delattr(sys, "getrefcount")  # PyPy has none
     assert not probes.holds(probes.references_are_counted)
 
 
 @pytest.mark.parametrize("count", [1, 2, 1 << 32])
-def test_counts_that_say_nothing_are_noticed(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As those of immortal objects."""
+def test_constant_reference_counts_are_detected(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Immortal objects have constant counts."""
     monkeypatch.setattr(sys, "getrefcount", lambda _: count)
     assert not probes.references_are_counted()
 
 
-def test_lost_metadata_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    usual = np.array
+def test_lost_metadata_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = np.array
 
     def without_metadata(array: Any, *args: Any, **kwargs: Any) -> Any:
-        copied = usual(array, *args, **kwargs)
+        copied = original(array, *args, **kwargs)
         return copied.astype(np.dtype(copied.dtype.str))
 
     monkeypatch.setattr(np, "array", without_metadata)
     assert not probes.metadata_is_handed_on()
 
 
-def test_an_unknown_object_layout_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_object_layout_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(payload_kernels, "TYPE", payload_kernels.TYPE - 8)
     assert not payload_kernels._layout_is_known()
 

@@ -1,7 +1,8 @@
-"""Progress bars: shown where they are asked for, and only there."""
+"""Progress bars are shown exactly when requested."""
 
 from __future__ import annotations
 
+import sys
 from io import StringIO
 
 import pytest
@@ -11,7 +12,7 @@ from sb3_compressed.progress import new_progress, progress_bar
 
 
 @pytest.mark.parametrize("is_shown", [True, False])
-def test_a_bar(is_shown: bool, capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_bar_is_only_shown_if_requested(is_shown: bool, capsys: pytest.CaptureFixture[str]) -> None:
     with progress_bar(3, "counting sheep", is_shown=is_shown) as advance:
         for _ in range(3):
             advance(1)
@@ -21,7 +22,17 @@ def test_a_bar(is_shown: bool, capsys: pytest.CaptureFixture[str]) -> None:
     assert is_shown or printed.err == ""
 
 
-def test_what_is_done_is_said_to_the_letter() -> None:
+def test_without_rich_one_line_is_printed_at_the_end(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "rich.console", None)
+    with progress_bar(3, "counting sheep", is_shown=True) as advance:
+        advance(3)
+        assert capsys.readouterr().err == ""
+    assert capsys.readouterr().err == "counting sheep 3/3\n"
+
+
+def test_description_is_not_parsed_as_markup() -> None:
     progress = new_progress(is_shown=False)
     progress.add_task("recording [/frames].npy", total=1)
     written = StringIO()

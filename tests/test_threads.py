@@ -1,4 +1,4 @@
-"""The pool that decodes: parts cover everything once, errors come out, forks and many callers do no harm."""
+"""The thread pool: each chunk runs once, errors propagate, forks and concurrent callers are safe."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sb3_compressed.threads import default_num_threads, in_chunks, validate_num_
 
 @pytest.mark.parametrize("length", [0, 1, 2, 7, 100])
 @pytest.mark.parametrize("n_chunks", [0, 1, 2, 3, 16])
-def test_every_index_is_in_one_part(length: int, n_chunks: int) -> None:
+def test_every_index_is_in_one_chunk(length: int, n_chunks: int) -> None:
     seen = np.zeros(length, np.int64)
 
     def work(start: int, end: int) -> None:
@@ -30,29 +30,29 @@ def test_every_index_is_in_one_part(length: int, n_chunks: int) -> None:
     assert (seen == 1).all()
 
 
-def test_parts_run_in_several_threads_at_once() -> None:
+def test_chunks_run_concurrently() -> None:
     meeting = threading.Barrier(2, timeout=30)
 
     def work(start: int, end: int) -> None:
-        meeting.wait()  # would time out if one waited for the other
+        meeting.wait()  # times out unless both chunks run at the same time
 
     in_chunks(work, 2, 2)
 
 
-def test_the_first_error_is_raised_after_all_are_done() -> None:
+def test_error_of_the_first_failing_chunk_is_raised_after_all_have_run() -> None:
     done = []
 
     def work(start: int, end: int) -> None:
         if start in (1, 3):
-            raise ValueError(f"part {start}")
+            raise ValueError(f"chunk {start}")
         done.append(start)
 
-    with pytest.raises(ValueError, match="part 1"):
+    with pytest.raises(ValueError, match="chunk 1"):
         in_chunks(work, 4, 4)
     assert sorted(done) == [0, 2]
 
 
-def test_a_failing_first_part_waits_for_the_others() -> None:
+def test_failing_first_chunk_waits_for_the_others() -> None:
     started, finished = threading.Event(), []
 
     def work(start: int, end: int) -> None:
@@ -67,10 +67,10 @@ def test_a_failing_first_part_waits_for_the_others() -> None:
     assert finished == [1]
 
 
-def test_the_default_is_what_the_process_may_use() -> None:
+def test_default_is_the_number_of_cores_available_to_the_process() -> None:
     assert validate_num_threads(None) == default_num_threads()
     if not hasattr(os, "sched_setaffinity"):
-        pytest.skip("this system cannot say which cores a process may use")
+        pytest.skip("this system has no CPU affinity")
     code = """
 import os
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
@@ -82,18 +82,18 @@ print(default_num_threads())
 
 
 @pytest.mark.parametrize("wrong", [0, -1, True, 1.5, "2"])
-def test_no_number_of_threads(wrong: Any) -> None:
+def test_invalid_number_of_threads_raises(wrong: Any) -> None:
     with pytest.raises(ValueError, match="num_threads must be None or a positive int"):
         validate_num_threads(wrong)
 
 
-def test_a_forked_child_has_a_pool_of_its_own() -> None:
+def test_forked_child_creates_its_own_pool() -> None:
     if not hasattr(os, "fork"):
-        pytest.skip("this system does not fork")
+        pytest.skip("this system has no fork")
     code = """
 import os, threading
 from sb3_compressed.threads import in_chunks
-def parts():
+def n_threads():
     names = set()
     meeting = threading.Barrier(2, timeout=20)
     def work(start, end):
@@ -101,19 +101,19 @@ def parts():
         names.add(threading.current_thread().name)
     in_chunks(work, 2, 2)
     return len(names)
-assert parts() == 2
+assert n_threads() == 2
 child = os.fork()
 if child == 0:
-    os._exit(0 if parts() == 2 else 1)
+    os._exit(0 if n_threads() == 2 else 1)
 assert os.waitpid(child, 0)[1] == 0
-assert parts() == 2
+assert n_threads() == 2
 """
     run(code, PYTHONWARNINGS="ignore::DeprecationWarning")
 
 
 @pytest.mark.parametrize("n_chunks", [2, 3, 5])
-def test_parts_that_no_thread_takes_are_done_by_the_caller(n_chunks: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All threads of the pool are busy with something else."""
+def test_caller_runs_chunks_that_no_thread_claims(n_chunks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The only thread of the pool is blocked."""
     free = threading.Event()
     pool = ThreadPoolExecutor(1)
     pool.submit(free.wait, 30)
@@ -123,11 +123,11 @@ def test_parts_that_no_thread_takes_are_done_by_the_caller(n_chunks: int, monkey
     assert sorted(start for start, _ in done) == [*range(n_chunks)]
     assert {name for _, name in done} == {threading.current_thread().name}
     free.set()
-    pool.shutdown()  # what was left in its queue is done now, and does nothing
+    pool.shutdown()  # tasks left in its queue run now, without effect
     assert len(done) == n_chunks
 
 
-def test_an_interrupt_in_a_part_that_the_caller_took_over_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupt_in_a_chunk_that_the_caller_took_over_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     free = threading.Event()
     pool = ThreadPoolExecutor(1)
     pool.submit(free.wait, 30)
@@ -143,17 +143,17 @@ def test_an_interrupt_in_a_part_that_the_caller_took_over_is_raised(monkeypatch:
     pool.shutdown()
 
 
-def note(seen: list[int], start: int, end: int) -> None:
+def record(seen: list[int], start: int, end: int) -> None:
     seen.extend(range(start, end))
 
 
-def test_many_callers_at_once_each_do_every_part_once() -> None:
+def test_concurrent_callers_each_run_every_chunk_once() -> None:
     wrong: list[list[int]] = []
 
     def call() -> None:
         for _ in range(200):
             seen: list[int] = []
-            in_chunks(partial(note, seen), 50, 7)
+            in_chunks(partial(record, seen), 50, 7)
             if sorted(seen) != [*range(50)]:
                 wrong.append(seen)
 
@@ -165,7 +165,7 @@ def test_many_callers_at_once_each_do_every_part_once() -> None:
     assert not wrong
 
 
-#: A buffer that decodes in threads, and a batch of it to compare others with.
+#: Creates a buffer that decodes in threads, and functions that compare its batches with a reference.
 BUFFER = """
 import sys, threading
 import numpy as np
@@ -188,7 +188,7 @@ def is_right():
 
 
 @pytest.mark.parametrize("is_used_before", [True, False])
-def test_sampling_after_the_main_thread_has_ended(is_used_before: bool) -> None:
+def test_sampling_works_after_the_main_thread_has_ended(is_used_before: bool) -> None:
     code = f"""
 if {is_used_before}:
     batch = sample()
@@ -207,7 +207,7 @@ threading.Thread(target=go_on).start()
 
 
 @pytest.mark.parametrize("is_used_before", [True, False])
-def test_sampling_when_the_interpreter_exits(is_used_before: bool) -> None:
+def test_sampling_works_while_the_interpreter_exits(is_used_before: bool) -> None:
     code = f"""
 import atexit
 def at_exit():
@@ -218,17 +218,17 @@ atexit.register(at_exit)
 batch = sample()
 if not {is_used_before}:
     from sb3_compressed import threads
-    threads._forget_pool()
+    threads._discard_pool()
 """
     assert run(BUFFER + code) == "sampled\n"
 
 
-#: Another user, of whom the kernel counts the processes; the limit does not hold for root.
-NOBODY = 60_000 + os.getpid() % 5_000  # of whom no other process is
+#: Another user without processes, since process limits do not apply to root.
+UNUSED_UID = 60_000 + os.getpid() % 5_000
 
 
 @pytest.mark.parametrize("n_threads", [0, 1], ids=["no thread", "one of two threads"])
-def test_sampling_at_a_limit_of_processes(n_threads: int, tmp_path: Path) -> None:
+def test_sampling_works_at_the_process_limit(n_threads: int, tmp_path: Path) -> None:
     if not sys.platform.startswith("linux"):
         pytest.skip("only Linux counts threads as processes")
     code = """
@@ -247,7 +247,7 @@ def is_startable():
         return True
     except RuntimeError:
         return False
-# The limit is of all processes of the user; the least at which as many threads can be started as are wanted.
+# Find the lowest limit, on all processes of the user, at which exactly n_threads threads can be started.
 def limit(n):
     resource.setrlimit(resource.RLIMIT_NPROC, (n, resource.getrlimit(resource.RLIMIT_NPROC)[1]))
 def n_startable(n, most):
@@ -264,7 +264,7 @@ def n_startable(n, most):
     for thread in started:
         thread.join()
     while os.path.isdir("/proc/self/task") and len(os.listdir("/proc/self/task")) > n_tasks:
-        time.sleep(0.001)  # a thread that was joined still counts until the kernel has released it
+        time.sleep(0.001)  # a joined thread counts until the kernel releases it
     return len(started)
 n_tasks = len(os.listdir("/proc/self/task")) if os.path.isdir("/proc/self/task") else 0
 low, high = 0, resource.getrlimit(resource.RLIMIT_NPROC)[0]
@@ -274,17 +274,17 @@ while high - low > 1:
     low, high = (low, middle) if n_startable(middle, n_threads + 1) > n_threads else (middle, high)
 found = [n_startable(low, n_threads + 1) for _ in range(5)]
 if found != [n_threads] * 5:
-    sys.exit(f"the limit does not hold: {found} threads could be started at a limit of {low}")
+    sys.exit(f"the limit is not enforced: {found} threads could be started at a limit of {low}")
 from sb3_compressed import threads
 for _ in range(50):
     assert is_right()
 gc.collect()
-waiting_calls = [o for o in gc.get_objects() if type(o) is threads._Parts]
+waiting_calls = [o for o in gc.get_objects() if type(o) is threads._Chunks]
 assert len(waiting_calls) <= 3, len(waiting_calls)
 print("sampled")
 """
-    done = outcome(BUFFER + code, n_threads, NOBODY, NUMBA_CACHE_DIR=str(tmp_path))
-    if "the limit does not hold" in done.stderr:
+    done = outcome(BUFFER + code, n_threads, UNUSED_UID, NUMBA_CACHE_DIR=str(tmp_path))
+    if "the limit is not enforced" in done.stderr:
         pytest.skip(done.stderr)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "sampled\n"

@@ -1,4 +1,4 @@
-"""A warmed up buffer holds, bit for bit, what SB3's own algorithm would have put there."""
+"""``warm_up`` stores, bit for bit, what SB3's own algorithms would have stored."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from sb3_compressed import (
     warm_up,
 )
 
-STEPS = 400  # of all environments, with the ends of some episodes among them
+STEPS = 400  # over all environments; some episodes end within them
 
 
 def seeded(env: VecEnv) -> VecEnv:
@@ -47,13 +47,13 @@ ALGORITHMS: dict[str, tuple[Callable[..., OffPolicyAlgorithm], Callable[[], VecE
 
 
 @pytest.mark.parametrize("kind", ALGORITHMS)
-def test_random_play_is_what_an_algorithm_stores_before_it_learns(kind: str) -> None:
+def test_random_transitions_equal_those_of_an_algorithm(kind: str) -> None:
     make_model, make_env = ALGORITHMS[kind]
     small: dict[str, Any] = {"buffer_size": 1000, "device": "cpu", "policy_kwargs": {"net_arch": [8]}}
     model = make_model(seeded(make_env()), learning_starts=10**6, **small)
     model.learn(STEPS)
     theirs: Any = model.replay_buffer
-    env = make_model(make_env(), **small).get_env()  # with what models put around environments
+    env = make_model(make_env(), **small).get_env()  # with the wrappers of a model
     assert env is not None
     seeded(env)
     cls = CompressedDictReplayBuffer if isinstance(theirs, DictReplayBuffer) else CompressedReplayBuffer
@@ -78,11 +78,11 @@ def test_random_play_is_what_an_algorithm_stores_before_it_learns(kind: str) -> 
         last = theirs.pos - 1
         for name in ("dones", "timeouts"):
             np.testing.assert_array_equal(getattr(buffer, name)[:last], getattr(theirs, name)[:last], err_msg=name)
-        assert buffer.dones[last].all(), "nothing goes on over the reset that follows"
+        assert buffer.dones[last].all(), "every episode ends before the reset that follows"
         np.testing.assert_array_equal(buffer.timeouts[last], np.where(theirs.dones[last], theirs.timeouts[last], 1))
 
 
-def test_a_policy_plays() -> None:
+def test_actions_are_those_of_the_policy() -> None:
     model = PPO("MlpPolicy", make_vec_env("CartPole-v1", 2), n_steps=32, seed=0, device="cpu")
     env = seeded(make_vec_env("CartPole-v1", 2))
     buffer = CompressedReplayBuffer(200, env.observation_space, env.action_space, "cpu", n_envs=2)
@@ -95,7 +95,7 @@ def test_a_policy_plays() -> None:
 
 
 class Alternating:
-    """A recurrent policy: what it does depends on the steps since the episode began."""
+    """A recurrent policy: its action depends on the number of steps since the start of the episode."""
 
     def predict(
         self, observation: Any, state: Any = None, episode_start: Any = None, deterministic: bool = False
@@ -104,7 +104,7 @@ class Alternating:
         return steps % 2, (steps,)
 
 
-def test_recurrent_policies_are_told_where_episodes_begin() -> None:
+def test_recurrent_policies_receive_episode_starts() -> None:
     env = seeded(make_vec_env("CartPole-v1", 1, env_kwargs={"max_episode_steps": 7}))
     buffer = ReplayBuffer(40, env.observation_space, env.action_space, "cpu")
     warm_up(buffer, env, 40, Alternating(), progress_bar=False)
@@ -114,7 +114,7 @@ def test_recurrent_policies_are_told_where_episodes_begin() -> None:
         np.testing.assert_array_equal(of_episode, np.arange(len(of_episode)) % 2)
 
 
-def test_hindsight_buffers_can_be_trained_on_at_once() -> None:
+def test_hindsight_buffers_can_be_sampled_after_warm_up() -> None:
     env = make_vec_env(BitFlippingEnv, 2, env_kwargs={"n_bits": 20, "max_steps": 9})
     model = DQN(
         "MultiInputPolicy", env, buffer_size=500, learning_starts=0, device="cpu", policy_kwargs={"net_arch": [8]},
@@ -125,12 +125,12 @@ def test_hindsight_buffers_can_be_trained_on_at_once() -> None:
     also = HerReplayBuffer(500, space, env.action_space, env, "cpu", n_envs=2)
     warm_up([buffer, also], env, 100, progress_bar=False)  # ends in the middle of an episode
     np.testing.assert_array_equal(buffer.ep_length, also.ep_length)
-    assert buffer.ep_length[49, 0] == 50 % 9, "the last episode can be sampled, too"
+    assert buffer.ep_length[49, 0] == 50 % 9, "the unfinished episode can be sampled"
     model.learn(40)
     assert buffer.pos == 70
 
 
-def test_steps_are_rounded_up_to_rows(capsys: pytest.CaptureFixture[str]) -> None:
+def test_n_steps_is_rounded_up_to_rows(capsys: pytest.CaptureFixture[str]) -> None:
     env = make_vec_env("CartPole-v1", 3)
     buffer = CompressedReplayBuffer(300, env.observation_space, env.action_space, n_envs=3)
     warm_up(buffer, env, 10)
@@ -142,14 +142,16 @@ def test_steps_are_rounded_up_to_rows(capsys: pytest.CaptureFixture[str]) -> Non
     assert buffer.size() == 4
 
 
-def test_buffers_that_do_not_fit_are_errors_before_anything_is_added() -> None:
+def test_mismatched_buffers_raise_before_anything_is_added() -> None:
     env = make_vec_env("CartPole-v1", 2)
     spaces = env.observation_space, env.action_space
     fits = CompressedReplayBuffer(100, *spaces, n_envs=2)
-    with pytest.raises(ValueError, match="buffer 1 is for 1 environments, and 2 are played; make it with n_envs=2"):
+    with pytest.raises(
+        ValueError, match="buffer 1 has n_envs=1, but the environment has 2; create the buffer with n_envs=2"
+    ):
         warm_up([fits, CompressedReplayBuffer(100, *spaces)], env, 10)
     other = make_vec_env("Acrobot-v1", 2)
-    with pytest.raises(ValueError, match=r"the buffer has the observation_space .* play model\.get_env\(\)"):
+    with pytest.raises(ValueError, match=r"the buffer has the observation_space .* pass model\.get_env\(\)"):
         warm_up(fits, other, 10)
     with pytest.raises(ValueError, match="n_steps must not be negative, got -1"):
         warm_up(fits, env, -1)

@@ -1,7 +1,7 @@
-"""Codecs: from arrays of frames to payloads and back. They know nothing of arrays, buffers or SB3."""
+"""Codecs, which encode frames as payloads and decode them. They depend on neither arrays, buffers nor SB3."""
 
 from sb3_compressed.codecs.base import BytesCodec, Codec, Levels, TrainableCodec, decompress_bounded
-from sb3_compressed.codecs.registry import available_codecs, get_codec, register_codec
+from sb3_compressed.codecs.registry import available_codecs, codec_from_config, get_codec, register_codec
 
 __all__ = [
     "BytesCodec",
@@ -9,6 +9,7 @@ __all__ = [
     "Levels",
     "TrainableCodec",
     "available_codecs",
+    "codec_from_config",
     "decompress_bounded",
     "get_codec",
     "register_codec",

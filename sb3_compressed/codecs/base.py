@@ -1,17 +1,18 @@
-"""``Codec``: the contract that every codec keeps."""
+"""``Codec``: the contract of every codec."""
 
 from __future__ import annotations
 
 import copyreg
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sb3_compressed.codecs.config import abbreviate, arguments_from_json, to_json
 from sb3_compressed.codecs.payloads import Payloads
 from sb3_compressed.errors import CodecError, CorruptPayload, LevelOutOfRange
 
@@ -20,10 +21,10 @@ __all__ = ["BytesCodec", "Codec", "Levels", "TrainableCodec"]
 
 @dataclass(frozen=True)
 class Levels:
-    """The compression levels a codec takes: one or two ranges of integers, and the default.
+    """The compression levels of a codec: one or more ranges of integers, and the default.
 
     :param ranges: ``(lowest, highest)`` pairs, both ends included
-    :param default: the level used where none is given
+    :param default: the level if none is given
     """
 
     ranges: tuple[tuple[int, int], ...]
@@ -38,30 +39,30 @@ class Levels:
 
 
 class Codec(ABC):
-    """A lossless translation between frames and payloads, one batch at a time.
+    """A lossless codec: it encodes batches of frames as payloads, and decodes them.
 
     The contract:
 
-    - ``decode_into(encode(frames), out)`` leaves in ``out`` the very bits of ``frames``, for every dtype without
+    - ``decode_into(encode(frames), out)`` leaves exactly the bits of ``frames`` in ``out``, for every dtype without
       Python objects, every shape (zero-size ones too) and every memory layout of ``frames``.
     - A payload is self-contained given its codec's state, and is an exact-size :class:`bytes`. Compressors
-      allocate a bound and shrink it in place; kept in slots, such objects leave holes that are never reused and
-      cost three times their length in RSS. :meth:`encode` therefore returns fresh copies.
+      allocate an upper bound and shrink it in place; kept in slots, such objects leave holes that are never reused
+      and cost three times their length in RSS. :meth:`encode` therefore returns fresh copies.
     - A payload that :meth:`encode` cannot have written for such a frame (truncated, too long, malformed, of
       another size) raises :class:`~sb3_compressed.CorruptPayload`, and no payload makes the decoder read or write
-      outside its buffers. ``out`` may then hold anything.
-    - Both methods may be called from several threads at once. A codec is picklable, and never changes.
-    - Two codecs may share a ``name`` only if either can decode what the other wrote.
+      outside its buffers. The content of ``out`` is undefined after an error.
+    - Both methods are thread-safe. A codec is picklable and immutable.
+    - Two codecs may share a ``name`` only if each can decode what the other wrote.
 
-    Write a codec as a frozen dataclass: its fields are its keyword arguments, and equality, ``repr``, hash and
-    pickling all follow from them. State that must not be compared or pickled is a field with ``init=False,
-    repr=False, compare=False``.
+    Write a codec as a frozen dataclass: its fields are its keyword arguments, and equality, ``repr``, hash, pickling
+    and :meth:`get_config` all follow from them. Declare state that must not be compared or stored as a field with
+    ``init=False, repr=False, compare=False``.
 
     :cvar name: the name in the registry, without a level
-    :cvar levels: the levels it takes, ``None`` if it has none; then the field ``compresslevel`` does not exist
-    :cvar typical_ratio: what a payload of game frames is of the raw frame, for estimates of memory
-    :cvar is_parallel: whether parts of a batch are decoded faster by several threads: if it is done in a few long calls
-        that do not hold Python's lock
+    :cvar levels: the supported levels; ``None`` if it has none and no field ``compresslevel``
+    :cvar typical_ratio: the typical size of a payload of game frames relative to the raw frame, for memory estimates
+    :cvar is_parallel: whether several threads decode parts of a batch faster than one: true if decoding is a few long
+        calls without the GIL
     """
 
     name: ClassVar[str]
@@ -79,39 +80,70 @@ class Codec(ABC):
 
     @abstractmethod
     def decode_into(self, payloads: Sequence[bytes], out: NDArray[Any]) -> None:
-        """Decompress a batch into memory that the caller owns.
+        """Decompress a batch into memory of the caller.
 
         :param payloads: ``n`` payloads
-        :param out: C-contiguous array of shape ``(n, *frame_shape)`` with the dtype the frames had
-        :raises CorruptPayload: if a payload cannot be what :meth:`encode` wrote; its ``index`` says which
+        :param out: C-contiguous array of shape ``(n, *frame_shape)`` with the dtype of the frames
+        :raises CorruptPayload: if :meth:`encode` cannot have written a payload; ``index`` is its position
         :raises ValueError: if ``out`` is not C-contiguous or not of length ``n``
         """
 
     def prepare(self) -> None:
-        """Do now what the first use would do: import libraries, compile. For the time before workers are forked."""
+        """Import libraries and compile kernels now rather than at the first use, e.g. before workers are forked."""
         payloads = self.encode(np.zeros((1, 1), dtype=np.uint8))
         self.decode_into(payloads, np.empty((len(payloads), 1), dtype=np.uint8))
 
     @property
     def shorthand(self) -> str:
-        """The text that :func:`~sb3_compressed.get_codec` turns into this codec, e.g. ``"zstd/-5"``.
+        """The name and level, which :func:`~sb3_compressed.get_codec` accepts, e.g. ``"zstd/-5"``.
 
-        It tells name and level; other arguments are not part of it.
+        It does not include other arguments.
         """
         return self.name if self.levels is None else f"{self.name}/{self.compresslevel}"  # type: ignore[attr-defined]
 
+    def get_config(self) -> dict[str, Any]:
+        """Return the codec, including what it learned in training, as data that JSON can store.
+
+        >>> from sb3_compressed import get_codec
+        >>> get_codec("zstd-5").get_config()
+        {'name': 'zstd', 'fields': {'compresslevel': -5}}
+
+        :raises CodecError: if it is not a dataclass of numbers, strings, bytes, dtypes, and dataclasses of these
+        """
+        if not is_dataclass(self):
+            raise CodecError(f"{self!r} cannot be stored: only a codec that is a dataclass can be written to disk")
+        return {"name": self.name, "fields": to_json(self)}
+
+    @classmethod
+    def from_config(cls, config: Any) -> Codec:
+        """Return the codec of this class that a config from :meth:`get_config` describes.
+
+        Configs may come from untrusted files: arguments are validated against the types of the fields.
+        :func:`.codec_from_config` looks up the class as well.
+
+        :raises CodecError: if the config is malformed or of another codec, or an argument is invalid
+        """
+        try:
+            if config["name"] != cls.name:
+                raise CodecError(f"this is not a config of codec {cls.name!r}: {abbreviate(config)}")
+            return cls(**arguments_from_json(cls, config["fields"]))
+        except CodecError:
+            raise
+        except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
+            raise CodecError(f"cannot create a codec from {abbreviate(config)}: {error}") from error
+
     def _check_level(self, level: object) -> None:
         if self.levels is None or level not in self.levels:
-            raise LevelOutOfRange(f"codec {self.name!r} has the levels {self.levels}, got {level!r}")
+            raise LevelOutOfRange(f"codec {self.name!r} supports the levels {self.levels}, got {level!r}")
 
     def __copy__(self) -> Codec:
-        return self  # it never changes
+        return self  # it is immutable
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Codec:
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Through the constructor: per-thread contexts and other derived state are made anew, and checks run again.
+        # Pickle through the constructor: it validates the arguments, and creates per-thread contexts and other state.
         if not is_dataclass(self):
             return copyreg.__newobj__, (type(self),), dict(self.__dict__)  # type: ignore[attr-defined]
         names = [field.name for field in fields(self) if field.init]
@@ -119,23 +151,23 @@ class Codec(ABC):
 
 
 class TrainableCodec(Codec):
-    """A codec that encodes better once it knows what frames look like.
+    """A codec that compresses better after training on frames.
 
-    It never changes: learning returns another codec. Whoever keeps payloads keeps with each the codec that wrote it,
-    so that they stay readable, and what a codec has learned is freed with the last payload that needs it.
+    It is immutable: training returns a new codec. Whatever stores payloads stores a reference to the codec of each, so
+    that they stay readable, and the state of a codec is freed with the last payload that needs it.
     """
 
     @abstractmethod
     def train(self, frames: NDArray[Any]) -> TrainableCodec:
-        """Return a codec that has learned from a batch of frames ``(n, *frame_shape)``, this one if nothing was."""
+        """Return a codec trained on a batch of frames ``(n, *frame_shape)``; this one if it learned nothing new."""
 
     @property
     @abstractmethod
     def nbytes(self) -> int:
-        """The memory that what it has learned takes, in bytes."""
+        """The memory that the trained state takes, in bytes."""
 
     def release_encoder(self) -> None:
-        """Free what only encoding needs; called when another codec has taken its place. It may still be used."""
+        """Free what only encoding needs, once another codec has replaced this one. It can still encode."""
 
     @classmethod
     @abstractmethod
@@ -146,13 +178,13 @@ class TrainableCodec(Codec):
         out: NDArray[Any],
         done: NDArray[np.uint8] | None = None,
     ) -> None:
-        """Decode payloads that different codecs of this class wrote; else as :meth:`Codec.decode_into`.
+        """Decode payloads of different codecs of this class; otherwise like :meth:`Codec.decode_into`.
 
         :param codecs: the codecs
-        :param payloads: ``n`` payloads, whose ``writers`` are indices of the codecs
+        :param payloads: ``n`` payloads, each with the index of its codec
         :param out: C-contiguous array of shape ``(n, *frame_shape)``
-        :param done: for each payload, 1 if its frame is in ``out`` already, else 0, ``(n,)``; it may be written to
-        :raises IndexError: if a payload's writer is not among the codecs
+        :param done: for each payload 1 if its frame is in ``out`` already, else 0, ``(n,)``; it may be written to
+        :raises IndexError: if the codec index of a payload is out of range
         """
 
     def decode_into(self, payloads: Sequence[bytes], out: NDArray[Any]) -> None:
@@ -160,12 +192,12 @@ class TrainableCodec(Codec):
         self.decode_batch([self], Payloads.of(payloads), out)
 
 
-def _rebuild(cls: type[Codec], config: dict[str, Any]) -> Codec:
+def _rebuild(cls: type[Codec], config: dict[str, Any]) -> Codec:  # pickles contain this name
     return cls(**config)
 
 
 def frame_bytes(frames: NDArray[Any]) -> NDArray[np.uint8]:
-    """Return a batch ``(n, *frame_shape)`` as bytes ``(n, frame_nbytes)``; a view where it is C-contiguous."""
+    """Return a batch ``(n, *frame_shape)`` as bytes ``(n, frame_nbytes)``; a view if it is C-contiguous."""
     if frames.dtype.hasobject:
         raise CodecError(f"cannot compress arrays of Python objects, got dtype {frames.dtype}")
     n, *frame_shape = frames.shape
@@ -175,7 +207,7 @@ def frame_bytes(frames: NDArray[Any]) -> NDArray[np.uint8]:
 
 
 def output_bytes(out: NDArray[Any], n_payloads: int) -> NDArray[np.uint8]:
-    """Return the memory to decode ``n_payloads`` payloads into as bytes ``(n, frame_nbytes)``, after checks.
+    """Return the memory to decode ``n_payloads`` payloads into as bytes ``(n, frame_nbytes)``.
 
     :raises ValueError: if ``out`` is not C-contiguous, or not of that length
     """
@@ -186,17 +218,13 @@ def output_bytes(out: NDArray[Any], n_payloads: int) -> NDArray[np.uint8]:
     return frame_bytes(out)
 
 
-def exact_bytes(payloads: Iterable[bytes]) -> list[bytes]:
-    """Copy payloads into objects that are as large as their content; see :class:`Codec` for why."""
-    return [bytes(memoryview(payload)) for payload in payloads]
-
-
 def decompress_bounded(decompressor: Any, payload: bytes, nbytes: int) -> bytes:
-    """Decompress with a fresh object of the kind of zlib's ``decompressobj``, never to much more than ``nbytes``.
+    """Decompress a payload without allocating much more than ``nbytes``.
 
-    :raises CorruptPayload: if the compressed stream ends before or after the payload does
+    :param decompressor: a fresh object with the interface of ``zlib.decompressobj``
+    :raises CorruptPayload: if the compressed stream and the payload do not end at the same byte
     """
-    raw: bytes = decompressor.decompress(payload, nbytes + 1)  # one byte more shows that there is more
+    raw: bytes = decompressor.decompress(payload, nbytes + 1)  # one byte more, to detect content that is too long
     if len(raw) <= nbytes and not decompressor.eof:
         raise CorruptPayload("it is truncated")
     if decompressor.unused_data:
@@ -205,10 +233,10 @@ def decompress_bounded(decompressor: Any, payload: bytes, nbytes: int) -> bytes:
 
 
 class BytesCodec(Codec):
-    """A codec that treats every frame as plain bytes, by way of a compression library.
+    """A codec that compresses the bytes of each frame with a compression library.
 
-    A subclass says how one frame is compressed and decompressed; batches, copies and checks of size are here. A frame
-    of no bytes has an empty payload, so libraries never meet one.
+    A subclass compresses and decompresses one frame; this class adds batches, copies and size checks. The payload of a
+    frame of zero bytes is empty and never reaches the library.
 
     :cvar library_errors: what the library raises on malformed input
     """
@@ -221,10 +249,10 @@ class BytesCodec(Codec):
 
     @abstractmethod
     def decompress_frame(self, payload: bytes, nbytes: int) -> bytes:
-        """Decompress one payload that should give ``nbytes`` bytes.
+        """Decompress one payload that should contain ``nbytes`` bytes.
 
-        Never allocates much more than ``nbytes``, whatever the payload claims; :func:`decompress_bounded` sees to it
-        for libraries that decompress in steps.
+        It must not allocate much more than ``nbytes``, whatever the payload claims; use :func:`decompress_bounded`
+        with libraries that decompress in steps.
 
         :raises Exception: any of :attr:`library_errors`, or :class:`~sb3_compressed.CorruptPayload`
         """
@@ -232,21 +260,24 @@ class BytesCodec(Codec):
     def encode(self, frames: NDArray[Any]) -> list[bytes]:
         """Compress a batch; see :meth:`Codec.encode`."""
         rows = frame_bytes(frames)
-        return exact_bytes(self.compress_frame(row) for row in rows) if rows.shape[1] else [b""] * len(rows)
+        if rows.shape[1] == 0:
+            return [b""] * len(rows)
+        return [bytes(memoryview(self.compress_frame(row))) for row in rows]  # exact-size copies; see Codec
 
     def decode_into(self, payloads: Sequence[bytes], out: NDArray[Any]) -> None:
         """Decompress a batch; see :meth:`Codec.decode_into`."""
         n = len(payloads)
-        decode_some([self] * n, payloads, output_bytes(out, n), range(n))
+        decode_selected([self] * n, payloads, output_bytes(out, n), range(n))
 
 
-def decode_some(
+def decode_selected(
     codecs: Sequence[BytesCodec], payloads: Sequence[bytes], rows: NDArray[np.uint8], indices: Sequence[int]
 ) -> None:
-    """Decode the payloads at some indices, each with its codec, into the rows of bytes there.
+    """Decode the payloads at the given indices into the rows at the same indices.
 
-    :param codecs: a codec for each of the indices
-    :raises CorruptPayload: with the position among all payloads as its ``index``
+    :param codecs: the codec of each index
+    :param rows: bytes of frames, ``(n, frame_nbytes)``
+    :raises CorruptPayload: its ``index`` is the position among all payloads
     """
     for codec, index in zip(codecs, indices, strict=True):
         payload, row = payloads[index], rows[index]
@@ -257,5 +288,5 @@ def decode_some(
         except codec.library_errors as error:
             raise CorruptPayload(f"{codec.name} cannot decode it ({error})", index) from error
         if len(raw) != row.size:
-            raise CorruptPayload(f"decodes to {len(raw)} bytes, a frame has {row.size}", index)
+            raise CorruptPayload(f"it decodes to {len(raw)} bytes, but a frame has {row.size}", index)
         row[:] = np.frombuffer(raw, dtype=np.uint8)

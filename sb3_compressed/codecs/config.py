@@ -1,4 +1,8 @@
-"""Codecs as plain data, with all that they have learned: for files that no pickle is read from."""
+"""The arguments of codecs as JSON, for :meth:`.Codec.get_config` and :meth:`.Codec.from_config`.
+
+Configs come from files that may be untrusted: every value is validated against the type of its field, and nothing is
+evaluated or unpickled.
+"""
 
 from __future__ import annotations
 
@@ -10,76 +14,16 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 
-from sb3_compressed.codecs.base import Codec
-from sb3_compressed.codecs.dtype_names import dtype_from_text
-from sb3_compressed.codecs.registry import codec_class
 from sb3_compressed.errors import CodecError
 
-__all__ = ["codec_config", "codec_from_config"]
+__all__ = ["abbreviate", "arguments_from_json", "dtype_from_text", "to_json"]
 
+#: ``dtype.str`` of booleans, integers and floats. NumPy accepts many more strings, and evaluates parts of some.
+ONE_BYTE_DTYPES = ("|b1", "|i1", "|u1")
+LONGER_DTYPES = ("i2", "i4", "i8", "u2", "u4", "u8", "f2", "f4", "f8", "f12", "f16")
+DTYPES = frozenset(ONE_BYTE_DTYPES) | {order + name for order in "<>" for name in LONGER_DTYPES}
 
-def codec_config(codec: Codec) -> dict[str, Any]:
-    """Return what JSON can hold of a codec.
-
-    >>> from sb3_compressed import get_codec
-    >>> codec_config(get_codec("zstd-5"))
-    {'name': 'zstd', 'fields': {'compresslevel': -5}}
-
-    :raises CodecError: if it is no dataclass of numbers, strings, bytes, and dataclasses of these
-    """
-    if not is_dataclass(codec):
-        raise CodecError(f"{codec!r} cannot be stored: a codec that is to be written to disk has to be a dataclass")
-    return {"name": codec.name, "fields": _data_of(codec)}
-
-
-def codec_from_config(data: Any) -> Codec:
-    """Return the codec of which :func:`codec_config` gave this.
-
-    Only registered classes are made, by their constructors, with arguments of the types that their fields have.
-
-    :raises CodecError: if there is no such codec here, or its arguments do not fit
-    """
-    try:
-        cls = codec_class(data["name"])
-        return cls(**_arguments(cls, data["fields"]))
-    except CodecError:
-        raise
-    except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
-        raise CodecError(f"cannot make a codec of {_brief(data)}: {error}") from error
-
-
-def _brief(data: Any) -> str:
-    try:
-        return str(data)[:200]
-    except (RecursionError, ValueError):  # ValueError: an int of more digits than Python prints
-        return f"a {type(data).__name__}"
-
-
-def _data_of(value: Any) -> Any:
-    if is_dataclass(value):
-        return {field.name: _data_of(getattr(value, field.name)) for field in fields(value) if field.init}
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode("ascii")
-    if isinstance(value, float) and not math.isfinite(value):
-        return {"float": repr(float(value))}
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    if isinstance(value, np.dtype):
-        return {"dtype": value.str}
-    raise CodecError(f"cannot store the argument {value!r} of a codec: it is no number, string or bytes")
-
-
-def _arguments(cls: Any, data: Any) -> dict[str, Any]:
-    if not isinstance(data, dict):
-        raise CodecError(f"codec {cls.__name__} takes its arguments by name, got {_brief(data)}")
-    types = get_type_hints(cls)
-    known = {field.name for field in fields(cls) if field.init}
-    if not set(data) <= known:
-        raise CodecError(f"codec {cls.__name__} takes the arguments {sorted(known)}, got {sorted(data)}")
-    return {name: _value(types[name], value, f"{cls.__name__}.{name}") for name, value in data.items()}
-
-
-#: The types of fields that JSON has as they are; a field of another type takes any of these.
+#: The field types that JSON represents directly. A field of any other type accepts a value of each of these.
 PLAIN: dict[Any, tuple[type, ...]] = {
     bool: (bool,),
     int: (int,),
@@ -89,17 +33,71 @@ PLAIN: dict[Any, tuple[type, ...]] = {
 }
 
 
-def _value(kind: Any, value: Any, name: str) -> Any:
-    """Return the argument for a field.
+def dtype_from_text(text: Any) -> np.dtype[Any]:
+    """Return the numeric dtype named in a file, without passing other text to NumPy.
+
+    :raises ValueError: if it is not a numeric dtype, or this machine does not have it
+    """
+    if not isinstance(text, str) or text not in DTYPES:
+        raise ValueError(f"{str(text)[:50]!r} is not a numeric dtype")
+    try:
+        return np.dtype(text)
+    except TypeError as error:  # the size of long double depends on the platform
+        raise ValueError(f"this machine has no dtype {text!r}") from error
+
+
+def abbreviate(data: Any) -> str:
+    """Return the text of data from a file, short enough for an error message."""
+    try:
+        return str(data)[:200]
+    except (RecursionError, ValueError):  # ValueError: an int with more digits than Python prints
+        return f"a {type(data).__name__}"
+
+
+def to_json(value: Any) -> Any:
+    """Return a codec's argument, or the arguments of a dataclass as a dict, as data that JSON can store.
+
+    :raises CodecError: if it is not a number, string, bytes, dtype, or dataclass of these
+    """
+    if is_dataclass(value):
+        return {field.name: to_json(getattr(value, field.name)) for field in fields(value) if field.init}
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode("ascii")
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"float": repr(float(value))}
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, np.dtype):
+        return {"dtype": value.str}
+    raise CodecError(f"cannot store the codec argument {value!r}: it must be a number, a string, bytes or a dtype")
+
+
+def arguments_from_json(cls: Any, data: Any) -> dict[str, Any]:
+    """Return the constructor arguments of a dataclass from what :func:`to_json` made of an instance.
+
+    :raises CodecError: if an argument is unknown, or not of the type of its field
+    :raises ValueError: if base64 or a dtype is malformed
+    """
+    if not isinstance(data, dict):
+        raise CodecError(f"the arguments of {cls.__name__} must be a dict, got {abbreviate(data)}")
+    types = get_type_hints(cls)
+    allowed = {field.name for field in fields(cls) if field.init}
+    if not set(data) <= allowed:
+        raise CodecError(f"{cls.__name__} takes the arguments {sorted(allowed)}, got {sorted(data)}")
+    return {name: _from_json(types[name], value, f"{cls.__name__}.{name}") for name, value in data.items()}
+
+
+def _from_json(kind: Any, value: Any, name: str) -> Any:
+    """Return the value of a field.
 
     :param kind: the type of the field
-    :param name: its class and name, for the message
+    :param name: its class and name, for error messages
     """
     if is_dataclass(kind):
-        return kind(**_arguments(kind, value))  # type: ignore[operator]
+        return kind(**arguments_from_json(kind, value))  # type: ignore[operator]
     if kind is bytes:
         if not isinstance(value, str):
-            raise CodecError(f"{name} must be bytes in base64, got {_brief(value)}")
+            raise CodecError(f"{name} must be bytes in base64, got {abbreviate(value)}")
         return base64.b64decode(value, validate=True)
     if isinstance(value, dict) and len(value) == 1:
         if "dtype" in value:
@@ -108,9 +106,9 @@ def _value(kind: Any, value: Any, name: str) -> Any:
             return float(value["float"])
     kinds = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
     allowed: tuple[type, ...] = (type(None),)
-    if "dtype" not in str(kind).lower():  # else it comes as above, and no text reaches np.dtype
-        is_known = all(each in PLAIN for each in kinds)
-        allowed = tuple(kind for each in kinds for kind in PLAIN[each]) if is_known else (*PLAIN,)
+    if "dtype" not in str(kind).lower():  # dtypes are handled above, so that no other text reaches np.dtype
+        is_plain = all(each in PLAIN for each in kinds)
+        allowed = tuple(kind for each in kinds for kind in PLAIN[each]) if is_plain else (*PLAIN,)
     if type(value) not in allowed:
-        raise CodecError(f"{name} must be {kind}, got {_brief(value)}")
+        raise CodecError(f"{name} must be {kind}, got {abbreviate(value)}")
     return value

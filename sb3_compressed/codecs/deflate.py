@@ -14,12 +14,12 @@ from sb3_compressed.codecs.base import BytesCodec, Levels, decompress_bounded
 
 __all__ = ["Gzip", "Igzip"]
 
-GZIP_CONTAINER = 16 + zlib.MAX_WBITS  # wbits that ask zlib for gzip's header and CRC; its time stamp is 0
+GZIP_CONTAINER = 16 + zlib.MAX_WBITS  # selects gzip's header and CRC instead of zlib's; the time stamp is 0
 
 
 @dataclass(frozen=True)
 class Gzip(BytesCodec):
-    """Python's own zlib, with gzip's header and CRC.
+    """DEFLATE by the standard library's zlib, with gzip's header and CRC.
 
     :param compresslevel: 0 (stored) to 9 (smallest)
     """
@@ -45,7 +45,7 @@ class Gzip(BytesCodec):
 
 @dataclass(frozen=True)
 class Igzip(BytesCodec):
-    """ISA-L's igzip: the same format as ``gzip``, several times faster.
+    """DEFLATE by ISA-L's igzip: the format of ``gzip``, several times faster.
 
     :param compresslevel: 0 (fastest) to 3 (smallest)
     """

@@ -14,14 +14,14 @@ from sb3_compressed.codecs.base import BytesCodec, Levels, decompress_bounded
 
 __all__ = ["Lz4Block", "Lz4Frame"]
 
-MAX_ACCELERATION = 65537  # LZ4_ACCELERATION_MAX; a larger factor means the same to the library
+MAX_ACCELERATION = 65537  # LZ4_ACCELERATION_MAX; the library clamps larger factors to it
 
 
 @dataclass(frozen=True)
 class Lz4Frame(BytesCodec):
     """LZ4's frame format, with the content size in its header.
 
-    :param compresslevel: 0 (fast) to 16 (smallest, from 3 on the high-compression mode); a negative level is an
+    :param compresslevel: 0 (fast) to 16 (smallest), in high-compression mode from 3 on; a negative level is an
         acceleration factor
     """
 
@@ -46,7 +46,7 @@ class Lz4Frame(BytesCodec):
 
 @dataclass(frozen=True)
 class Lz4Block(BytesCodec):
-    """LZ4's block format, bare: the size is known to whoever holds the payload.
+    """LZ4's block format without a header: the decoder takes the size from the output array.
 
     :param compresslevel: 1 to 12 for the high-compression mode, 0 for the default mode; a negative level is an
         acceleration factor

@@ -1,4 +1,4 @@
-"""``none``: frames as they are, for comparison and for data that no codec makes smaller."""
+"""``none``: uncompressed frames, for comparison and for incompressible data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From the text name of a codec, its shorthand, to the codec; and the register of those names."""
+"""The registry of codecs, and shorthands: text such as ``"zstd-5"`` that names a codec and its level."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ import re
 from typing import Any
 
 from sb3_compressed.codecs.base import Codec
+from sb3_compressed.codecs.config import abbreviate
 from sb3_compressed.errors import CodecError, InvalidShorthand, UnknownCodec
 
-__all__ = ["AUTO", "available_codecs", "get_codec", "register_codec"]
+__all__ = ["AUTO", "available_codecs", "codec_from_config", "get_codec", "register_codec"]
 
-#: The shorthand that leaves the choice to this package, and what it chooses: of the codecs here, the one with the
-#: smallest payloads by far on game frames, and one of the fastest.
+#: The shorthand that leaves the choice to this package, and its choice: the codec with by far the smallest payloads on
+#: game frames, and one of the fastest.
 AUTO = "auto"
 AUTO_CHOICE = "delta/3"
 
-#: Name, then level. A name that has more than letters in it needs a slash before the level.
+#: Name, then level. A name with other characters than letters needs a slash before the level.
 SHORTHAND = re.compile(r"((?:[A-Za-z]+)|(?:[\w\-]+/))(\-?[0-9]+)")
 
-# Names of this package's codecs with where they are: importing one codec's library is left until it is asked for.
+# Codecs by name, as "module:class" until first use: a codec's library is only imported when it is needed.
 _registry: dict[str, str | type[Codec]] = {
     "none": "sb3_compressed.codecs.raw:Raw",
     "rle": "sb3_compressed.codecs.rle:Rle",
@@ -41,7 +42,7 @@ def available_codecs() -> tuple[str, ...]:
 
 
 def register_codec(codec: type[Codec], *, replace: bool = False) -> type[Codec]:
-    """Make a codec of your own known by its ``name``; usable as a class decorator.
+    """Register a codec under its ``name``; usable as a class decorator.
 
     >>> from dataclasses import dataclass
     >>> from sb3_compressed.codecs import BytesCodec
@@ -57,38 +58,40 @@ def register_codec(codec: type[Codec], *, replace: bool = False) -> type[Codec]:
     Backwards()
 
     :param codec: a subclass of :class:`~sb3_compressed.codecs.Codec`
-    :param replace: whether it may take the name of a codec that is already there
-    :raises ValueError: if it is no codec, has no usable name, or the name is taken
+    :param replace: whether it may replace a registered codec of the same name
+    :raises ValueError: if it is not a subclass of ``Codec``, or its name is invalid or taken
     """
     if not (isinstance(codec, type) and issubclass(codec, Codec)):
         raise CodecError(f"a codec must be a subclass of Codec, got {codec!r}")
     name = getattr(codec, "name", None)
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z][\w\-]*", name) or name == AUTO:
-        raise CodecError(f"a codec's name must be letters, digits, - and _, start with a letter, got {name!r}")
+        raise CodecError(
+            f"the name of a codec must start with a letter and consist of letters, digits, - and _, got {name!r}"
+        )
     if (match := SHORTHAND.fullmatch(name)) and match[1] in _registry:
         raise CodecError(f"a codec cannot be named {name!r}: that is {match[1]!r} with a level")
     if name in _registry and not replace:
-        raise CodecError(f"there is a codec named {name!r} already; pass replace=True to take its place")
+        raise CodecError(f"a codec named {name!r} is already registered; pass replace=True to replace it")
     _registry[name] = codec
     return codec
 
 
 def get_codec(shorthand: str | Codec, **kwargs: Any) -> Codec:
-    """Return the codec that a shorthand names.
+    """Return the codec of a shorthand.
 
-    >>> get_codec("zstd-5")  # a minus belongs to the level
+    >>> get_codec("zstd-5")  # the minus belongs to the level
     Zstd(compresslevel=-5)
     >>> get_codec("zstd/5") == get_codec("zstd5") == get_codec("zstd", compresslevel=5)
     True
 
-    :param shorthand: a name, alone or with a level, as in ``"igzip3"``, ``"igzip/3"``, ``"zstd-5"``,
-        ``"lz4-frame/5"``; or ``"auto"``; a codec is returned as it is
+    :param shorthand: a name with or without a level, as in ``"igzip3"``, ``"igzip/3"``, ``"zstd-5"``,
+        ``"lz4-frame/5"``; or ``"auto"``. A codec is returned unchanged
     :param kwargs: the codec's keyword arguments, e.g. ``compresslevel``
-    :raises ValueError: if the shorthand is malformed, the codec unknown, the level out of range, an argument
-        unknown, or the level given twice; the message lists what is allowed
+    :raises ValueError: if the shorthand is malformed, the codec or an argument unknown, the level out of range, or
+        given twice; the message lists what is allowed
     """
     if kwargs and (isinstance(shorthand, Codec) or shorthand == AUTO):
-        raise CodecError(f"{shorthand!r} takes no arguments, got {kwargs}; name a codec to choose them")
+        raise CodecError(f"{shorthand!r} takes no arguments, got {kwargs}; pass the name of a codec to set them")
     if isinstance(shorthand, Codec):
         return shorthand
     name, level = parse_shorthand(shorthand)
@@ -106,12 +109,12 @@ def get_codec(shorthand: str | Codec, **kwargs: Any) -> Codec:
 
 
 def parse_shorthand(shorthand: str) -> tuple[str, int | None]:
-    """Split a shorthand into its codec's name and its level, ``None`` where it has none.
+    """Split a shorthand into the name of the codec and the level, ``None`` if it has none.
 
-    :raises InvalidShorthand: if it does not follow the grammar
+    :raises InvalidShorthand: if it is malformed
     """
     if not isinstance(shorthand, str):
-        raise InvalidShorthand(f"a codec is named by a string or is a Codec, got {shorthand!r}; {_known()}")
+        raise InvalidShorthand(f"a codec must be a shorthand or a Codec, got {shorthand!r}; {_list_available()}")
     if shorthand == AUTO:
         shorthand = AUTO_CHOICE
     if shorthand in _registry:
@@ -120,35 +123,47 @@ def parse_shorthand(shorthand: str) -> tuple[str, int | None]:
         return match[1].removesuffix("/"), int(match[2])
     if re.fullmatch(r"[\w\-]*[A-Za-z_\-]", shorthand):  # a name without a level
         return shorthand, None
-    meant = _with_slash(shorthand)
-    advice = f"did you mean {meant!r}?" if meant else "write a name, or a name and a level as in 'zstd-5', 'igzip/3'"
-    raise InvalidShorthand(f"cannot read the codec shorthand {shorthand!r}: {advice}; {_known()}")
+    suggestion = _with_slash(shorthand)
+    advice = f"did you mean {suggestion!r}?" if suggestion else "use a name, or a name and a level: 'zstd-5', 'igzip/3'"
+    raise InvalidShorthand(f"invalid codec shorthand {shorthand!r}: {advice}; {_list_available()}")
 
 
 def codec_class(name: str, shorthand: str | None = None) -> type[Codec]:
     """Return the class registered under a name.
 
-    :param shorthand: what the user wrote, for the message
+    :param shorthand: the text from the user, for the error message
     :raises UnknownCodec: if there is none
     """
     shorthand = shorthand or name
     try:
         entry = _registry[name]
     except KeyError:
-        alike = [known for known in available_codecs() if known.startswith(shorthand)]
-        hint = f"; did you mean {' or '.join(map(repr, alike))}?" if alike else ""
-        raise UnknownCodec(f"there is no codec {name!r} as in {shorthand!r}{hint}; {_known()}") from None
+        similar = [available for available in available_codecs() if available.startswith(shorthand)]
+        hint = f"; did you mean {' or '.join(map(repr, similar))}?" if similar else ""
+        raise UnknownCodec(f"unknown codec {name!r} in {shorthand!r}{hint}; {_list_available()}") from None
     if isinstance(entry, str):
         module, _, attribute = entry.partition(":")
         entry = _registry[name] = getattr(importlib.import_module(module), attribute)
     return entry
 
 
+def codec_from_config(config: Any) -> Codec:
+    """Return the registered codec that a config from :meth:`Codec.get_config` describes.
+
+    :param config: it may come from an untrusted file
+    :raises CodecError: if the codec is not registered, or :meth:`Codec.from_config` raises it
+    """
+    name = config.get("name") if isinstance(config, dict) else None
+    if not isinstance(name, str):
+        raise CodecError(f"a codec config must be a dict with the name of the codec, got {abbreviate(config)}")
+    return codec_class(name).from_config(config)
+
+
 def _with_slash(shorthand: str) -> str | None:
-    """Return ``"lz4-frame/5"`` for ``"lz4-frame5"``: what the user of a name that needs a slash may have meant."""
+    """Return ``"lz4-frame/5"`` for ``"lz4-frame5"``, if adding a slash makes a name of a registered codec."""
     match = re.fullmatch(r"(.*?)(-?\d+)", shorthand)
     return f"{match[1]}/{match[2]}" if match and match[1] in _registry else None
 
 
-def _known() -> str:
+def _list_available() -> str:
     return f"available codecs: {', '.join(available_codecs())}, and {AUTO!r}"

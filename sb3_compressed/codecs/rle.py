@@ -1,12 +1,12 @@
-"""``rle`` and ``rle-jit``: run-length encoding, once in vectorised NumPy and once in numba, with one wire format.
+"""``rle`` and ``rle-jit``: run-length encoding with one wire format, in vectorised NumPy and in numba.
 
-A payload is one header byte ``r`` and then either
+A payload is one header byte ``r``, followed by
 
-- ``r == 0``: the frame's bytes as they are, for frames whose runs would not be smaller; or
+- ``r == 0``: the frame's bytes, for frames whose runs would not be smaller; or
 - ``r`` in 1, 2, 4, 8: ``n`` run lengths of ``r`` bytes each (unsigned, little-endian, never 0), then the ``n``
-  elements they repeat, each as its bytes in memory. Elements are compared by their bits, so NaN and -0.0 survive.
+  repeated elements as their bytes in memory. Elements are compared by their bits, so NaN and -0.0 survive.
 
-A run longer than the run type holds is written as several, the full ones first.
+A run that is too long for the run type is written as several, the longest possible ones first.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ RAW_HEADER = b"\x00"
 
 
 def smallest_runs_type(n_elems: int) -> np.dtype[Any]:
-    """Return the smallest unsigned dtype that holds a run of ``n_elems`` elements."""
+    """Return the smallest unsigned dtype for the length of a run of ``n_elems`` elements."""
     return next(dtype for dtype in RUN_TYPES if n_elems <= np.iinfo(dtype).max)
 
 
 @dataclass(frozen=True)
 class Rle(Codec):
-    """Run-length encoding, vectorised NumPy.
+    """Run-length encoding in vectorised NumPy.
 
-    :param runs_type: unsigned dtype of the run lengths; by default the smallest that holds a whole frame
+    :param runs_type: unsigned dtype of the run lengths; by default the smallest that fits a run of a whole frame
     """
 
     name: ClassVar[str] = "rle"
@@ -62,17 +62,16 @@ class Rle(Codec):
         """Decompress a batch; see :meth:`Codec.decode_into`."""
         rows = output_bytes(out, len(payloads))
         for index, (payload, row) in enumerate(zip(payloads, rows, strict=True)):
-            reason = self._decode(payload, out.dtype.itemsize, row)
-            if reason is not None:
+            if (reason := self._decode(payload, out.dtype.itemsize, row)) is not None:
                 raise CorruptPayload(reason, index)
 
     def _runs_type_for(self, n_elems: int) -> np.dtype[Any]:
         return smallest_runs_type(n_elems) if self.runs_type is None else np.dtype(self.runs_type)
 
     def _encode_runs(self, row: NDArray[np.uint8], elem_size: int, runs_type: np.dtype[Any]) -> bytes | None:
-        """Return the payload of one frame, or ``None`` where its runs would not be smaller than the frame."""
+        """Return the payload of one frame, or ``None`` if its runs would not be smaller than the frame."""
         elems = row.reshape(-1, elem_size)
-        # The last element of every run; frames of one-byte elements, the common case, need no reduction.
+        # Find the last element of every run. One-byte elements, the common case, need no reduction over bytes.
         changes = row[1:] != row[:-1] if elem_size == 1 else (elems[1:] != elems[:-1]).any(axis=1)
         ends = np.flatnonzero(np.append(changes, True)[: len(elems)])
         runs = np.diff(ends, prepend=-1)
@@ -81,37 +80,37 @@ class Rle(Codec):
         if (n_runs := int(pieces.sum())) * (runs_type.itemsize + elem_size) >= row.size:
             return None
         if n_runs > len(runs):
-            last = np.cumsum(pieces) - 1  # where the rest of each run goes, behind its full pieces
-            rests = runs - (pieces - 1) * max_run
+            last = np.cumsum(pieces) - 1  # index of the last piece of each run, after the full ones
+            remainders = runs - (pieces - 1) * max_run
             runs = np.full(n_runs, max_run)
-            runs[last] = rests
+            runs[last] = remainders
             ends = np.repeat(ends, pieces)
         return b"".join((bytes([runs_type.itemsize]), runs.astype(runs_type).tobytes(), elems[ends].tobytes()))
 
     def _decode(self, payload: bytes, elem_size: int, row: NDArray[np.uint8]) -> str | None:
-        """Decode one payload into ``row``; return what is wrong with it, if anything."""
+        """Decode one payload into ``row``; return the reason if it is corrupt, else ``None``."""
         if not payload:
             return "it is empty"
         run_size = payload[0]
         if run_size == 0:
             if len(payload) - 1 != row.size:
-                return f"it holds {len(payload) - 1} raw bytes, a frame has {row.size}"
+                return f"it has {len(payload) - 1} raw bytes, but a frame has {row.size}"
             row[:] = np.frombuffer(payload, dtype=np.uint8, offset=1)
             return None
         if run_size not in (1, 2, 4, 8):
             return f"its header byte is {run_size}, not 0, 1, 2, 4 or 8"
         if (len(payload) - 1) % (run_size + elem_size) or len(payload) > row.size:
-            return f"{len(payload)} bytes are not whole runs that are smaller than a frame of {row.size} bytes"
+            return f"its {len(payload)} bytes are not whole runs that are smaller than a frame of {row.size} bytes"
         if not self._decode_runs(payload, elem_size, run_size, row):
             return f"its runs do not add up to the {row.size // elem_size} elements of a frame"
         return None
 
     def _decode_runs(self, payload: bytes, elem_size: int, run_size: int, row: NDArray[np.uint8]) -> bool:
-        """Decode the runs of a payload whose length is right; return whether they fill ``row`` exactly."""
+        """Decode the runs of a payload of valid length; return whether they fill ``row`` exactly."""
         n_runs = (len(payload) - 1) // (run_size + elem_size)
         runs = np.frombuffer(payload, dtype=f"<u{run_size}", count=n_runs, offset=1)
         n_elems = row.size // elem_size
-        # No single run may exceed the frame before they are added up: the sum of huge ones would wrap around.
+        # Check each run before adding them up: the sum of huge ones would overflow.
         if n_runs == 0 or runs.min() == 0 or runs.max() > n_elems or int(runs.sum(dtype=np.uint64)) != n_elems:
             return False
         elems = np.frombuffer(payload, dtype=f"V{elem_size}", offset=1 + n_runs * run_size)
@@ -121,9 +120,9 @@ class Rle(Codec):
 
 @dataclass(frozen=True)
 class RleJit(Rle):
-    """Run-length encoding, compiled with numba. Reads what :class:`Rle` writes, and writes the same bytes.
+    """Run-length encoding compiled with numba; it writes the same bytes as :class:`Rle`.
 
-    :param runs_type: unsigned dtype of the run lengths; by default the smallest that holds a whole frame
+    :param runs_type: unsigned dtype of the run lengths; by default the smallest that fits a run of a whole frame
     """
 
     name: ClassVar[str] = "rle-jit"

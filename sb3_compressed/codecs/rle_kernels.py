@@ -1,6 +1,6 @@
-"""The numba kernels behind ``rle-jit``; :mod:`sb3_compressed.codecs.rle` tells the wire format.
+"""The numba kernels of ``rle-jit``; :mod:`sb3_compressed.codecs.rle` documents the wire format.
 
-They work on bytes for every dtype, so there is one machine-code version of each.
+They work on the bytes of every dtype, so each is compiled once.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ def encode_runs(
     :param frame: bytes of one frame, ``(frame_nbytes,)``
     :param elem_size: bytes of one element
     :param run_size: bytes of one run length
-    :param max_run: the longest run that is written as one
-    :param payload: room for ``1 + frame_nbytes`` bytes
-    :return: bytes written, or -1 where the runs would not be smaller than the frame
+    :param max_run: the longest run that fits the run type
+    :param payload: output, ``(1 + frame_nbytes,)``
+    :return: bytes written, or -1 if the runs would not be smaller than the frame
     """
     n_elems = frame.size // elem_size
     n_runs = 0
@@ -73,11 +73,11 @@ def encode_runs(
 
 @kernel(types.boolean, READ_BYTES, types.int64, types.int64, BYTES)
 def decode_runs(payload: NDArray[np.uint8], elem_size: int, run_size: int, frame: NDArray[np.uint8]) -> bool:
-    """Write the frame that ``payload`` describes.
+    """Decode the runs of ``payload`` into ``frame``.
 
-    :param payload: a whole payload, header byte included, of ``1 + n_runs * (run_size + elem_size)`` bytes
+    :param payload: a payload including its header byte, of ``1 + n_runs * (run_size + elem_size)`` bytes
     :param frame: bytes of one frame, ``(frame_nbytes,)``
-    :return: whether the runs are of positive length and fill the frame exactly; nothing is written beyond it
+    :return: whether all runs have positive length and fill the frame exactly; nothing is written outside the frame
     """
     n_elems = frame.size // elem_size
     n_runs = (payload.size - 1) // (run_size + elem_size)

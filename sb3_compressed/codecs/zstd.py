@@ -18,7 +18,7 @@ __all__ = ["Zstd"]
 
 @dataclass(frozen=True)
 class Zstd(BytesCodec):
-    """Zstandard, one frame with its content size a payload.
+    """Zstandard; each payload is one zstd frame with its content size in the header.
 
     :param compresslevel: 1 (fast) to 22 (smallest), or -1 (faster) to -100 (fastest)
     """
@@ -29,7 +29,7 @@ class Zstd(BytesCodec):
 
     compresslevel: int = levels.default
 
-    # zstd's contexts are costly to make and must not be used by two threads at once: one pair a thread.
+    # Contexts are costly to create and not thread-safe, so each thread has its own.
     _contexts: threading.local = field(default_factory=threading.local, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -45,10 +45,10 @@ class Zstd(BytesCodec):
 
     def decompress_frame(self, payload: bytes, nbytes: int) -> bytes:
         """Decompress one payload; see :class:`BytesCodec`."""
-        # The size first: the library would allocate whatever the header claims.
+        # Check the size first: the library would allocate whatever the header claims.
         claimed = zstandard.frame_content_size(payload)
         if claimed != nbytes:
-            raise CorruptPayload(f"its header says {claimed} bytes, a frame has {nbytes}")
+            raise CorruptPayload(f"its header claims {claimed} bytes, but a frame has {nbytes}")
         try:
             decompressor: zstandard.ZstdDecompressor = self._contexts.decompressor
         except AttributeError:

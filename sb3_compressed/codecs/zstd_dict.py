@@ -1,8 +1,8 @@
-"""``zstd-dict``: Zstandard with a dictionary learned from the frames themselves (RFC 8878, section 5).
+"""``zstd-dict``: Zstandard with a dictionary trained on frames (RFC 8878, section 5).
 
-A payload is one header byte and a zstd frame without magic number and content size: header 0 for one that needs no
-dictionary, 1 for one that needs its codec's. Small frames of one game have much in common; a dictionary of 8 kB that
-holds it makes them 3 to 10 times smaller than zstd alone, and faster both ways.
+A payload is one header byte and a zstd frame without magic number and content size: the header is 0 if decoding needs
+no dictionary, 1 if it needs that of the codec. Small frames of one game have much in common: a dictionary of 8 kB
+makes them 3 to 10 times smaller than zstd alone, and both directions faster.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sb3_compressed.codecs.base import (
     BytesCodec,
     Levels,
     TrainableCodec,
-    decode_some,
+    decode_selected,
     frame_bytes,
     output_bytes,
 )
@@ -30,18 +30,19 @@ from sb3_compressed.errors import CorruptPayload
 
 __all__ = ["ZstdDict"]
 
-PLAIN, LEARNED = b"\x00", b"\x01"
-#: The frame header descriptor (RFC 8878, section 3.1.1.1.1) of all frames here: no content size, checksum, dictionary.
+PLAIN, WITH_DICTIONARY = b"\x00", b"\x01"
+#: The descriptor in the header of every zstd frame here (RFC 8878, section 3.1.1.1.1): no content size, checksum or
+#: dictionary id.
 NO_SIZE = b"\x00"
 MAGICLESS = zstandard.FORMAT_ZSTD1_MAGICLESS
 
 
 @dataclass(frozen=True)
 class ZstdDict(TrainableCodec, BytesCodec):
-    """Zstandard with a learned dictionary; without one, until it has learned, plain Zstandard.
+    """Zstandard with a trained dictionary; plain Zstandard until it is trained.
 
     :param compresslevel: 1 (fast) to 22 (smallest), or -1 (faster) to -100 (fastest)
-    :param dictionary: what it has learned, a zstd dictionary; empty before that
+    :param dictionary: a zstd dictionary; empty before training
     """
 
     name: ClassVar[str] = "zstd-dict"
@@ -49,36 +50,36 @@ class ZstdDict(TrainableCodec, BytesCodec):
     typical_ratio: ClassVar[float] = 0.04
     library_errors: ClassVar[tuple[type[Exception], ...]] = (zstandard.ZstdError,)
 
-    #: Bytes of a dictionary. Larger ones age no slower and are no better on game frames.
+    #: The size of a dictionary in bytes. Larger ones age no slower and do not compress game frames better.
     DICTIONARY_NBYTES: ClassVar[int] = 8192
 
-    #: Less to learn from is no use, and zstd's trainer crashes the process on a few bytes.
-    MIN_LESSON_NBYTES: ClassVar[int] = 1024
-    MIN_LESSON_FRAMES: ClassVar[int] = 8
+    #: The smallest training sample. zstd's trainer crashes the process on samples of a few bytes.
+    MIN_TRAINING_NBYTES: ClassVar[int] = 1024
+    MIN_TRAINING_FRAMES: ClassVar[int] = 8
 
     compresslevel: int = levels.default
     dictionary: bytes = field(default=b"", repr=False)
 
-    # zstd's contexts are costly to make and must not be used by two threads at once: one set a thread.
+    # Contexts are costly to create and not thread-safe, so each thread has its own.
     _contexts: threading.local = field(default_factory=threading.local, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         self._check_level(self.compresslevel)
 
     def train(self, frames: NDArray[Any]) -> ZstdDict:
-        """Return a codec with a dictionary from these frames; see :meth:`TrainableCodec.train`."""
+        """Return a codec with a dictionary trained on these frames; see :meth:`TrainableCodec.train`."""
         samples = [row.tobytes() for row in frame_bytes(frames)]
-        if sum(map(len, samples)) < self.MIN_LESSON_NBYTES or len(samples) < self.MIN_LESSON_FRAMES:
+        if sum(map(len, samples)) < self.MIN_TRAINING_NBYTES or len(samples) < self.MIN_TRAINING_FRAMES:
             return self
         try:
-            learned = zstandard.train_dictionary(self.DICTIONARY_NBYTES, samples, level=self.compresslevel)
-        except zstandard.ZstdError:  # too few frames, or nothing in them to learn
+            dictionary = zstandard.train_dictionary(self.DICTIONARY_NBYTES, samples, level=self.compresslevel)
+        except zstandard.ZstdError:  # too few frames, or nothing in common
             return self
-        return replace(self, dictionary=learned.as_bytes())
+        return replace(self, dictionary=dictionary.as_bytes())
 
     @property
     def nbytes(self) -> int:
-        """The bytes of its dictionary."""
+        """The size of the dictionary in bytes."""
         return len(self.dictionary)
 
     @classmethod
@@ -89,14 +90,14 @@ class ZstdDict(TrainableCodec, BytesCodec):
         out: NDArray[Any],
         done: NDArray[np.uint8] | None = None,
     ) -> None:
-        """Decode payloads of different dictionaries; see :meth:`TrainableCodec.decode_batch`."""
+        """Decode payloads with different dictionaries; see :meth:`TrainableCodec.decode_batch`."""
         rows = output_bytes(out, len(payloads))
         todo = range(len(payloads)) if done is None else np.flatnonzero(done == 0).tolist()
         writers = payloads.writers
-        decode_some([cast("ZstdDict", codecs[writers[index]]) for index in todo], payloads, rows, todo)
+        decode_selected([cast("ZstdDict", codecs[writers[index]]) for index in todo], payloads, rows, todo)
 
     def release_encoder(self) -> None:
-        """Let go of what only encoding needs; see :meth:`TrainableCodec.release_encoder`."""
+        """Free this thread's compressor; see :meth:`TrainableCodec.release_encoder`."""
         self._contexts.__dict__.pop("compressor", None)
 
     def compress_frame(self, frame: NDArray[np.uint8]) -> bytes:
@@ -105,20 +106,20 @@ class ZstdDict(TrainableCodec, BytesCodec):
             compressor: zstandard.ZstdCompressor = self._contexts.compressor
         except AttributeError:
             compressor = self._contexts.compressor = self._new_compressor(frame.size)
-        return (LEARNED if self.dictionary else PLAIN) + compressor.compress(frame.data)
+        return (WITH_DICTIONARY if self.dictionary else PLAIN) + compressor.compress(frame.data)
 
     def decompress_frame(self, payload: bytes, nbytes: int) -> bytes:
         """Decompress one payload; see :class:`BytesCodec`."""
         header = payload[:1]
-        if header not in (PLAIN, LEARNED) or (header == LEARNED and not self.dictionary):
-            raise CorruptPayload(f"its header byte {header.hex() or 'is missing'} does not fit its codec")
+        if header not in (PLAIN, WITH_DICTIONARY) or (header == WITH_DICTIONARY and not self.dictionary):
+            raise CorruptPayload(f"its header byte {header.hex() or 'is missing'} does not match its codec")
         if payload[1:2] != NO_SIZE:  # the library would allocate whatever size it claims
-            raise CorruptPayload("its zstd frame is not of the kind that is written here")
-        name = "learned_decompressor" if header == LEARNED else "plain_decompressor"
+            raise CorruptPayload("it contains a zstd frame with an unexpected header")
+        name = "decompressor" if header == WITH_DICTIONARY else "plain_decompressor"
         try:
             decompressor: zstandard.ZstdDecompressor = getattr(self._contexts, name)
         except AttributeError:
-            dictionary = zstandard.ZstdCompressionDict(self.dictionary) if header == LEARNED else None
+            dictionary = zstandard.ZstdCompressionDict(self.dictionary) if header == WITH_DICTIONARY else None
             decompressor = zstandard.ZstdDecompressor(dict_data=dictionary, format=MAGICLESS)
             setattr(self._contexts, name, decompressor)
         return decompressor.decompress(payload[1:], max_output_size=nbytes, allow_extra_data=False)
@@ -127,7 +128,7 @@ class ZstdDict(TrainableCodec, BytesCodec):
         dictionary = zstandard.ZstdCompressionDict(self.dictionary) if self.dictionary else None
         parameters = zstandard.ZstdCompressionParameters.from_level(
             self.compresslevel,
-            source_size=nbytes,  # for small tables; larger frames work as well
+            source_size=nbytes,  # selects small tables; larger frames work as well
             dict_size=len(self.dictionary),
             format=MAGICLESS,
             write_content_size=False,

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sb3_compressed.codecs import Codec
+from sb3_compressed.codecs.config import dtype_from_text
 from sb3_compressed.errors import CorruptStorage, StorageError
 from sb3_compressed.storage.chunks import copy_changed, row_chunks, segments_of
 from sb3_compressed.storage.commit_format import (
@@ -30,7 +31,6 @@ from sb3_compressed.storage.commit_format import (
     snapshot_patches,
     split_commit,
 )
-from sb3_compressed.storage.dtypes import dtype_from_text
 from sb3_compressed.storage.lock import FolderLock
 from sb3_compressed.storage.log import SEALED, Log
 from sb3_compressed.storage.log_slot_store import StoredSlots

@@ -7,7 +7,7 @@ part's own offset, and 2**32 more for a slot, XORed with the segment's id. Numbe
 - a *payload*: checksum, number of bytes, the offset of the codec that wrote it (0 where the array's codec does not
   learn), the bytes;
 - a *slot*: checksum, number of payloads, the offset of each, the oldest frame first;
-- a *codec*: a record of its own, JSON as :func:`~sb3_compressed.codecs.config.codec_config` gives it.
+- a *codec*: a record of its own, the JSON of its :meth:`~sb3_compressed.codecs.Codec.get_config`.
 
 A slot's address is its place in the log, ``segment << 32 | offset``; 0 stands for a slot that was never written.
 """
@@ -27,9 +27,8 @@ from numpy.typing import NDArray
 from sb3_compressed.arrays.payload_batch import MAX_CODECS, PayloadBatch, unpack_slot
 from sb3_compressed.arrays.slots import Slot, pack_slot
 from sb3_compressed.codecs import Codec, TrainableCodec
-from sb3_compressed.codecs.config import codec_config, codec_from_config
 from sb3_compressed.codecs.payloads import Payloads
-from sb3_compressed.codecs.registry import codec_class
+from sb3_compressed.codecs.registry import codec_class, codec_from_config
 from sb3_compressed.errors import CorruptPayload, CorruptStorage, StorageError
 from sb3_compressed.storage.checksum import checksum
 from sb3_compressed.storage.log import Log
@@ -106,7 +105,7 @@ class SlotWriter:
         """Return the address of a codec in the last segment, where it is written if need be."""
         segment = self._follow_log()
         if id(codec) not in self._codecs:
-            offset = segment.append(CODEC, json.dumps(codec_config(codec)).encode())
+            offset = segment.append(CODEC, json.dumps(codec.get_config()).encode())
             self._codecs[id(codec)] = (offset, codec)
         return address_of(self._segment, self._codecs[id(codec)][0])
 

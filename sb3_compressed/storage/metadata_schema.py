@@ -2,7 +2,7 @@
 
 A folder may come from a stranger, and checksums protect against flipped bits only. So JSON is read by :func:`load_json`
 and checked here before anything is made of it: types, ranges, lengths, and sizes against the bytes on the disk. Text is
-never evaluated, and dtypes are looked up in a list (:mod:`sb3_compressed.storage.dtypes`). Keys that are not in a
+never evaluated, and dtypes are looked up in a list (:func:`.dtype_from_text`). Keys that are not in a
 schema are ignored, so that later versions can add some.
 
 A schema is a function that raises for a value that does not fit it; small ones are put together to larger ones.
@@ -20,8 +20,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from sb3_compressed.codecs.config import dtype_from_text
 from sb3_compressed.errors import CorruptStorage
-from sb3_compressed.storage.dtypes import dtype_from_text
 from sb3_compressed.storage.files import nbytes_on_disk
 
 __all__ = [

@@ -13,10 +13,9 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from sb3_compressed.codecs import Codec
-from sb3_compressed.codecs.config import codec_config, codec_from_config
+from sb3_compressed.codecs import Codec, codec_from_config
+from sb3_compressed.codecs.config import dtype_from_text
 from sb3_compressed.errors import CorruptStorage, StorageError
-from sb3_compressed.storage.dtypes import dtype_from_text
 from sb3_compressed.storage.metadata_schema import ARGUMENT, SPACE, brief, check
 
 __all__ = ["argument_from_data", "data_of_argument", "data_of_space", "space_from_data"]
@@ -136,7 +135,7 @@ def data_of_argument(value: Any) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, Codec):
-        return {"codec": codec_config(value)}
+        return {"codec": value.get_config()}
     if isinstance(value, Enum):
         return value.name.lower()
     if isinstance(value, Mapping):

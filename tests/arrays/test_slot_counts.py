@@ -114,7 +114,7 @@ def test_memory_to_decode_into_has_room_for_all_that_is_gathered() -> None:
             gathered.decode(0, n_frames, np.empty((n_frames, 16, 16), np.uint8))
     with pytest.raises(ValueError, match="8 payloads are no slots of 3"):
         PayloadBatch([codec], gathered.payloads, 3)
-    with pytest.raises(ValueError, match="done must say it of 8 payloads"):
+    with pytest.raises(ValueError, match="done must have one element for each of 8 payloads"):
         Delta.decode_batch([codec], gathered.payloads, np.empty((8, 16, 16), np.uint8), np.zeros(7, np.uint8))
 
 

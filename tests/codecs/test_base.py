@@ -1,4 +1,4 @@
-"""What the base classes do for every codec, and what they let a user's own codec do."""
+"""The base classes of codecs: levels, errors, and the contract of a minimal codec."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LEVELS = Levels(((-7, -1), (2, 5)), default=3)
 
 @dataclass(frozen=True)
 class Caesar(BytesCodec):
-    """Adds its level to every byte, behind a first byte that says so."""
+    """A codec that adds its level to every byte, after one header byte."""
 
     name: ClassVar[str] = "caesar"
     levels: ClassVar[Levels] = LEVELS
@@ -37,26 +37,26 @@ class Caesar(BytesCodec):
         if not payload:
             raise ArithmeticError("no bytes")
         if payload[:1] != b"C":
-            raise CorruptPayload("its first byte is not C", index=99)
+            raise CorruptPayload("its header byte is not C", index=99)
         return (np.frombuffer(payload[1:], np.uint8) - np.uint8(self.compresslevel % 256)).tobytes()
 
 
 @pytest.mark.parametrize("level", [-7, -1, 2, 5, np.int8(4), np.uint64(2)])
-def test_levels_contain_the_integers_of_their_ranges(level: object) -> None:
+def test_levels_contain_the_integers_in_their_ranges(level: object) -> None:
     assert level in LEVELS
 
 
 @pytest.mark.parametrize("level", [-8, 0, 1, 6, True, 3.0, "3", None])
-def test_levels_contain_nothing_else(level: object) -> None:
+def test_levels_do_not_contain_other_values(level: object) -> None:
     assert level not in LEVELS
 
 
-def test_a_level_out_of_range_is_answered_with_the_range() -> None:
-    with pytest.raises(LevelOutOfRange, match=r"'caesar' has the levels -7\.\.-1 and 2\.\.5, got 6"):
+def test_level_out_of_range_error_states_the_range() -> None:
+    with pytest.raises(LevelOutOfRange, match=r"'caesar' supports the levels -7\.\.-1 and 2\.\.5, got 6"):
         Caesar(6)
 
 
-def test_a_codec_of_two_methods_keeps_the_contract() -> None:
+def test_codec_with_two_methods_fulfills_the_contract() -> None:
     frames = np.arange(12, dtype=">i4").reshape(2, 3, 2).T
     codec = Caesar(-5)
     out = np.empty(frames.shape, frames.dtype)
@@ -71,18 +71,18 @@ def test_a_codec_of_two_methods_keeps_the_contract() -> None:
     ("damaged", "reason"),
     [
         (b"", r"caesar cannot decode it \(no bytes\)"),
-        (b"D12", "its first byte is not C"),
-        (b"C1", "decodes to 1 bytes, a frame has 2"),
-        (b"C123", "decodes to 3 bytes, a frame has 2"),
+        (b"D12", "its header byte is not C"),
+        (b"C1", "it decodes to 1 bytes, but a frame has 2"),
+        (b"C123", "it decodes to 3 bytes, but a frame has 2"),
     ],
 )
-def test_what_its_methods_raise_or_return_names_the_payload(damaged: bytes, reason: str) -> None:
-    with pytest.raises(CorruptPayload, match=f"corrupt payload in payload 2 of the batch: {reason}") as caught:
+def test_decoding_error_names_the_payload(damaged: bytes, reason: str) -> None:
+    with pytest.raises(CorruptPayload, match=f"corrupt payload 2 of the batch: {reason}") as caught:
         Caesar().decode_into([b"C12", b"C34", damaged], np.empty((3, 2), np.uint8))
     assert caught.value.index == 2
 
 
-def test_errors_that_are_not_about_the_payload_are_let_through() -> None:
+def test_errors_other_than_library_errors_propagate() -> None:
     class Broken(Caesar):
         def decompress_frame(self, payload: bytes, nbytes: int) -> bytes:
             raise NotImplementedError
@@ -92,7 +92,7 @@ def test_errors_that_are_not_about_the_payload_are_let_through() -> None:
 
 
 @pytest.mark.parametrize("duplicate", [lambda error: error, lambda error: pickle.loads(pickle.dumps(error))])
-def test_a_corrupt_payload_names_its_slot_even_after_pickling(
+def test_corrupt_payload_error_names_its_slot_even_after_pickling(
     duplicate: Callable[[CorruptPayload], CorruptPayload],
 ) -> None:
     error = duplicate(CorruptPayload("it is odd", 3, (8, 1)))

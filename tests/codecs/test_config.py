@@ -1,4 +1,4 @@
-"""Codecs as plain data: equal when JSON gives them back, with all they learned, and never anything but codecs."""
+"""Configs of codecs: they survive JSON with all trained state, and untrusted ones only create codecs."""
 
 from __future__ import annotations
 
@@ -13,25 +13,32 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from sb3_compressed.codecs import BytesCodec, Codec, TrainableCodec, available_codecs, get_codec, registry
+from sb3_compressed.codecs import (
+    BytesCodec,
+    Codec,
+    TrainableCodec,
+    available_codecs,
+    codec_from_config,
+    get_codec,
+    registry,
+)
 from sb3_compressed.codecs.base import Levels
-from sb3_compressed.codecs.config import codec_config, codec_from_config
-from sb3_compressed.codecs.delta import Delta
+from sb3_compressed.codecs.delta import Delta, ReferenceFrames
 from sb3_compressed.codecs.rle import Rle, RleJit
 from sb3_compressed.codecs.zstd_dict import ZstdDict
 from sb3_compressed.errors import CodecError, LevelOutOfRange, UnknownCodec
 
 RELAXED = settings(deadline=None, max_examples=200, suppress_health_check=[HealthCheck.too_slow])
 
-LEARNING = [name for name in available_codecs() if isinstance(get_codec(name), TrainableCodec)]
+TRAINABLE = [name for name in available_codecs() if isinstance(get_codec(name), TrainableCodec)]
 
 
-def there_and_back(codec: Codec) -> Codec:
-    return codec_from_config(json.loads(json.dumps(codec_config(codec))))
+def through_json(codec: Codec) -> Codec:
+    return codec_from_config(json.loads(json.dumps(codec.get_config())))
 
 
 def scenes(n_frames: int = 120) -> NDArray[np.uint8]:
-    """Return frames of a background on which something moves, from which there is much to learn."""
+    """Return frames of an object that moves on a background, for training."""
     rng = np.random.default_rng(0)
     background = np.repeat(rng.integers(0, 256, (1, 24, 6), np.uint8), 4, axis=2)
     frames = np.repeat(background, n_frames, axis=0)
@@ -40,24 +47,24 @@ def scenes(n_frames: int = 120) -> NDArray[np.uint8]:
     return frames
 
 
-def learned(name: str) -> TrainableCodec:
+def trained(name: str) -> TrainableCodec:
     codec = get_codec(name)
     assert isinstance(codec, TrainableCodec)
-    after = codec.train(scenes())
-    assert after != codec
-    return after
+    result = codec.train(scenes())
+    assert result != codec
+    return result
 
 
 def levels() -> Iterator[tuple[str, int]]:
-    """Yield each codec with the ends of its levels."""
+    """Yield the lowest and highest level of each range of each codec."""
     for name in available_codecs():
         of_codec: Levels | None = get_codec(name).levels
         for low, high in of_codec.ranges if of_codec else ():
             yield from ((name, low), (name, high))
 
 
-def assert_reads_what_it_wrote(ours: Codec, theirs: Codec) -> None:
-    """Hold that each decodes what the other encodes, and that they encode to the same."""
+def assert_interchangeable(ours: Codec, theirs: Codec) -> None:
+    """Verify that both codecs encode to the same payloads, and that each decodes them."""
     for frames in (scenes(20), np.random.default_rng(1).integers(0, 256, (3, 24, 24), np.uint8), np.zeros((2, 5), "?")):
         payloads = theirs.encode(frames)
         assert ours.encode(frames) == payloads
@@ -68,70 +75,88 @@ def assert_reads_what_it_wrote(ours: Codec, theirs: Codec) -> None:
 
 
 @pytest.mark.parametrize("name", available_codecs())
-def test_every_codec_comes_back(name: str) -> None:
+def test_every_codec_survives_json(name: str) -> None:
     codec = get_codec(name)
-    found = there_and_back(codec)
-    assert found is not codec
-    assert (type(found), found, repr(found), hash(found)) == (type(codec), codec, repr(codec), hash(codec))
-    assert_reads_what_it_wrote(found, codec)
+    restored = through_json(codec)
+    assert restored is not codec
+    assert (type(restored), restored, repr(restored), hash(restored)) == (type(codec), codec, repr(codec), hash(codec))
+    assert_interchangeable(restored, codec)
+
+
+@pytest.mark.parametrize(
+    ("codec", "config"),
+    [
+        (Rle("u2"), '{"name": "rle", "fields": {"runs_type": {"dtype": "<u2"}}}'),
+        (ZstdDict(-5, b"dict"), '{"name": "zstd-dict", "fields": {"compresslevel": -5, "dictionary": "ZGljdA=="}}'),
+        (
+            Delta(3, b"", ReferenceFrames(bytes(3), 3), False),
+            '{"name": "delta", "fields": {"compresslevel": 3, "dictionary": "", '
+            '"references": {"content": "AAAA", "frame_nbytes": 3}, "tries_zstd": false}}',
+        ),
+    ],
+    ids=["rle", "zstd-dict", "delta"],
+)
+def test_config_in_files_is_frozen(codec: Codec, config: str) -> None:
+    assert json.dumps(codec.get_config()) == config
+    assert codec_from_config(json.loads(config)) == codec
 
 
 @pytest.mark.parametrize(("name", "level"), [*levels()])
-def test_every_level_comes_back(name: str, level: int) -> None:
+def test_every_level_survives_json(name: str, level: int) -> None:
     codec = get_codec(name, compresslevel=level)
-    assert there_and_back(codec) == codec
-    assert there_and_back(codec).shorthand == codec.shorthand
+    assert through_json(codec) == codec
+    assert through_json(codec).shorthand == codec.shorthand
 
 
-@pytest.mark.parametrize("name", LEARNING)
-def test_what_was_learned_comes_back(name: str) -> None:
-    codec = learned(name)
-    found = there_and_back(codec)
-    assert isinstance(found, TrainableCodec)
-    assert (found, found.nbytes) == (codec, codec.nbytes)
-    assert found.nbytes > 100
-    assert_reads_what_it_wrote(found, codec)
-    assert there_and_back(found) == codec
+@pytest.mark.parametrize("name", TRAINABLE)
+def test_trained_state_survives_json(name: str) -> None:
+    codec = trained(name)
+    restored = through_json(codec)
+    assert isinstance(restored, TrainableCodec)
+    assert (restored, restored.nbytes) == (codec, codec.nbytes)
+    assert restored.nbytes > 100
+    assert_interchangeable(restored, codec)
+    assert through_json(restored) == codec
     codec.release_encoder()
-    assert there_and_back(codec) == found
+    assert through_json(codec) == restored
 
 
-@pytest.mark.parametrize("name", LEARNING)
-def test_a_codec_that_came_back_goes_on_learning(name: str) -> None:
-    codec, others = learned(name), 255 - scenes()[:, ::-1]
-    found = there_and_back(codec)
-    assert isinstance(found, TrainableCodec)
-    assert found.train(others) == codec.train(others) != codec
+@pytest.mark.parametrize("name", TRAINABLE)
+def test_restored_codec_trains_like_the_original(name: str) -> None:
+    codec, others = trained(name), 255 - scenes()[:, ::-1]
+    restored = through_json(codec)
+    assert isinstance(restored, TrainableCodec)
+    assert restored.train(others) == codec.train(others) != codec
 
 
 @pytest.mark.parametrize("tries_zstd", [False, True])
-def test_every_argument_of_delta_comes_back(tries_zstd: bool) -> None:
-    codec = learned("delta")
+def test_every_argument_of_delta_survives_json(tries_zstd: bool) -> None:
+    codec = trained("delta")
     assert isinstance(codec, Delta)
     codec = Delta(-7, codec.dictionary, codec.references, tries_zstd)
-    found = there_and_back(codec)
-    assert isinstance(found, Delta)
-    assert (found.compresslevel, found.dictionary, found.references, found.tries_zstd) == (
+    restored = through_json(codec)
+    assert isinstance(restored, Delta)
+    assert (restored.compresslevel, restored.dictionary, restored.references, restored.tries_zstd) == (
         *(-7, codec.dictionary, codec.references, tries_zstd),
     )
-    assert type(found.references) is type(codec.references)
-    assert (type(found.dictionary), type(found.references.content)) == (bytes, bytes)
+    assert type(restored.references) is type(codec.references)
+    assert (type(restored.dictionary), type(restored.references.content)) == (bytes, bytes)
 
 
 @pytest.mark.parametrize("kind", [Rle, RleJit])
 @pytest.mark.parametrize("runs_type", ["u1", "<u2", ">u4", np.uint64])
-def test_run_lengths_of_a_dtype_come_back(kind: type[Rle], runs_type: Any) -> None:
+def test_runs_type_survives_json(kind: type[Rle], runs_type: Any) -> None:
     codec = kind(runs_type)
-    assert there_and_back(codec) == codec
-    assert_reads_what_it_wrote(there_and_back(codec), codec)
+    assert through_json(codec) == codec
+    assert_interchangeable(through_json(codec), codec)
 
 
-# -- codecs of users -----------------------------------------------------------------------------------------
+# -- codecs of users -------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(autouse=True)
-def own_codecs() -> Iterator[None]:
-    """Let tests register codecs, and forget them afterwards."""
+def restored_registry() -> Iterator[None]:
+    """Restore the registry after each test."""
     before = dict(registry._registry)
     yield
     registry._registry.clear()
@@ -139,7 +164,7 @@ def own_codecs() -> Iterator[None]:
 
 
 class Plain(BytesCodec):
-    """A codec that stores frames as they are, and is no dataclass."""
+    """A codec that does not compress and is not a dataclass."""
 
     name: ClassVar[str] = "plain"
     library_errors: ClassVar[tuple[type[Exception], ...]] = ()
@@ -153,7 +178,7 @@ class Plain(BytesCodec):
 
 @dataclass(frozen=True)
 class Inner:
-    """A part of what a codec is made with."""
+    """A nested argument of a codec."""
 
     content: bytes = b""
     number: float = 0.5
@@ -161,7 +186,7 @@ class Inner:
 
 @dataclass(frozen=True)
 class Own(Plain):
-    """A codec with arguments of every kind that can be stored, and with state that need not be."""
+    """A codec with an argument of every type that can be stored, and with derived state."""
 
     name: ClassVar[str] = "own"
 
@@ -174,19 +199,19 @@ class Own(Plain):
     made: list[int] = field(default_factory=list, init=False, repr=False, compare=False)
 
 
-def test_a_codec_of_a_user_comes_back() -> None:
+def test_user_codec_survives_json() -> None:
     registry.register_codec(Own)
     for codec in (Own(), Own("pepper", float("inf"), True, bytes(range(256)), Inner(b"", -0.0), "text")):
         codec.made.append(1)
-        found = there_and_back(codec)
-        assert isinstance(found, Own)
-        assert found == codec
-        assert found.made == []
-        assert [type(getattr(found, name)) for name in ("content", "inner")] == [bytes, Inner]
-        assert_reads_what_it_wrote(found, codec)
+        restored = through_json(codec)
+        assert isinstance(restored, Own)
+        assert restored == codec
+        assert restored.made == []
+        assert [type(getattr(restored, name)) for name in ("content", "inner")] == [bytes, Inner]
+        assert_interchangeable(restored, codec)
 
 
-def test_fields_that_are_not_told_are_what_they_are_by_default() -> None:
+def test_missing_fields_have_their_defaults() -> None:
     registry.register_codec(Own)
     assert codec_from_config({"name": "own", "fields": {}}) == Own()
     assert codec_from_config({"name": "own", "fields": {"spice": "pepper", "inner": {"number": 1}}}) == Own(
@@ -194,9 +219,9 @@ def test_fields_that_are_not_told_are_what_they_are_by_default() -> None:
     )
 
 
-def test_a_codec_that_is_no_dataclass_is_refused() -> None:
-    with pytest.raises(CodecError, match="has to be a dataclass"):
-        codec_config(Plain())
+def test_codec_that_is_not_a_dataclass_has_no_config() -> None:
+    with pytest.raises(CodecError, match="only a codec that is a dataclass"):
+        Plain().get_config()
     registry.register_codec(Plain)
     with pytest.raises(CodecError):
         codec_from_config({"name": "plain", "fields": {}})
@@ -205,19 +230,19 @@ def test_a_codec_that_is_no_dataclass_is_refused() -> None:
 @pytest.mark.parametrize(
     "value", [[1], (1,), {"key": 1}, object(), np.zeros(2), 1j, {1}, Plain()], ids=lambda value: type(value).__name__
 )
-def test_arguments_that_json_cannot_hold_are_refused(value: Any) -> None:
+def test_arguments_that_json_cannot_represent_raise(value: Any) -> None:
     for codec in (Own(nothing=value), Own(inner=Inner(number=value))):
-        with pytest.raises(CodecError, match=r"cannot store the argument .* of a codec"):
-            codec_config(codec)
+        with pytest.raises(CodecError, match="cannot store the codec argument"):
+            codec.get_config()
 
 
-def test_a_codec_that_is_not_registered_is_unknown() -> None:
-    told = codec_config(Own())
-    with pytest.raises(UnknownCodec, match="there is no codec 'own'"):
-        codec_from_config(told)
+def test_config_of_an_unregistered_codec_raises() -> None:
+    config = Own().get_config()
+    with pytest.raises(UnknownCodec, match="unknown codec 'own'"):
+        codec_from_config(config)
 
 
-# -- what makes no sense -------------------------------------------------------------------------------------
+# -- malformed and untrusted configs ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -277,17 +302,24 @@ def test_a_codec_that_is_not_registered_is_unknown() -> None:
     ],
     ids=lambda data: str(data)[:60],
 )
-def test_data_that_makes_no_sense_is_refused(data: Any) -> None:
+def test_malformed_config_raises(data: Any) -> None:
     with pytest.raises(CodecError):
         codec_from_config(data)
+    with pytest.raises(CodecError):
+        Delta.from_config(data)
 
 
-def test_a_level_out_of_range_says_the_range() -> None:
+def test_config_of_another_codec_raises() -> None:
+    with pytest.raises(CodecError, match="not a config of codec 'zstd-dict'"):
+        ZstdDict.from_config(get_codec("zstd").get_config())
+
+
+def test_level_out_of_range_in_a_config_raises() -> None:
     with pytest.raises(LevelOutOfRange, match=r"-100\.\.-1 and 1\.\.22"):
         codec_from_config({"name": "zstd", "fields": {"compresslevel": 0}})
 
 
-def test_a_long_message_is_cut() -> None:
+def test_error_message_abbreviates_long_configs() -> None:
     with pytest.raises(CodecError) as caught:
         codec_from_config({"fields": "x" * 100_000})
     assert len(str(caught.value)) < 500
@@ -302,10 +334,11 @@ json_data = st.recursive(
 
 @RELAXED
 @given(data=st.data(), name=st.sampled_from(available_codecs()), replacement=json_data)
-def test_any_field_may_be_anything(data: st.DataObject, name: str, replacement: Any) -> None:
-    """It is refused, or there is a codec that can be used."""
-    told: Any = json.loads(json.dumps(codec_config(get_codec(name))))
-    part = told
+def test_config_with_any_value_replaced_raises_or_gives_a_working_codec(
+    data: st.DataObject, name: str, replacement: Any
+) -> None:
+    config: Any = json.loads(json.dumps(get_codec(name).get_config()))
+    part = config
     while True:
         key = data.draw(st.sampled_from(sorted(part)))
         if not isinstance(part[key], dict) or not part[key] or data.draw(st.booleans()):
@@ -313,7 +346,7 @@ def test_any_field_may_be_anything(data: st.DataObject, name: str, replacement: 
         part = part[key]
     part[key] = replacement
     try:
-        codec = codec_from_config(told)
+        codec = codec_from_config(config)
     except CodecError:
         return
     frames = scenes(10)
@@ -322,9 +355,9 @@ def test_any_field_may_be_anything(data: st.DataObject, name: str, replacement: 
     np.testing.assert_array_equal(out, frames)
 
 
-def test_a_dictionary_may_be_any_bytes() -> None:
-    """What is not of zstd's making is taken for content, and decodes what it encoded."""
+def test_any_bytes_are_a_working_dictionary() -> None:
+    """Bytes that are not in zstd's dictionary format are used as raw content."""
     rng = np.random.default_rng(0)
     for nbytes in (1, 7, 8, 100, 8192):
         codec = ZstdDict(dictionary=rng.bytes(nbytes))
-        assert_reads_what_it_wrote(there_and_back(codec), codec)
+        assert_interchangeable(through_json(codec), codec)

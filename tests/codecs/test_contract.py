@@ -1,4 +1,4 @@
-"""The contract of every codec, held to every codec there is, at the ends of its levels."""
+"""The contract of :class:`Codec`, tested on every registered codec at the ends of its levels."""
 
 from __future__ import annotations
 
@@ -54,27 +54,27 @@ def shorthands() -> Iterator[str]:
         yield from (f"{name}/{level}" for level in sorted(ends | {levels.default, -1}) if level in levels)
 
 
-LEARNING = [name for name in available_codecs() if isinstance(get_codec(name), TrainableCodec)]
+TRAINABLE = [name for name in available_codecs() if isinstance(get_codec(name), TrainableCodec)]
 
 
-def learned(name: str) -> Codec:
-    """Return a codec that has learned from frames like the ``runs`` below, of which it then encodes differences."""
-    lesson = np.repeat(np.arange(4 * 100, dtype=np.uint16) // 33, 32).astype(np.uint8).reshape(100, 128)
-    lesson[np.arange(100), np.arange(100)] = 255
+def trained(name: str) -> Codec:
+    """Return a codec trained on frames like the ``runs`` below, which ``delta`` then encodes as differences."""
+    sample = np.repeat(np.arange(4 * 100, dtype=np.uint16) // 33, 32).astype(np.uint8).reshape(100, 128)
+    sample[np.arange(100), np.arange(100)] = 255
     codec = get_codec(name)
     assert isinstance(codec, TrainableCodec)
-    return codec.train(lesson)
+    return codec.train(sample)
 
 
-@pytest.fixture(params=[*shorthands(), *(f"{name}, learned" for name in LEARNING)], scope="module")
+@pytest.fixture(params=[*shorthands(), *(f"{name}, trained" for name in TRAINABLE)], scope="module")
 def codec(request: pytest.FixtureRequest) -> Codec:
     name, _, state = request.param.partition(", ")
-    return learned(name) if state else get_codec(name)
+    return trained(name) if state else get_codec(name)
 
 
 @pytest.fixture(params=FRAME_KINDS)
 def frames(request: pytest.FixtureRequest) -> NDArray[np.uint8]:
-    """Three different frames that take each way a payload can be written."""
+    """Three different frames of each kind, to cover all forms of payloads."""
     if request.param == "runs":
         return np.repeat(np.arange(12, dtype=np.uint8), 32).reshape(3, 128)
     size = 64 if request.param == "noise" else 0
@@ -83,7 +83,7 @@ def frames(request: pytest.FixtureRequest) -> NDArray[np.uint8]:
 
 @st.composite
 def any_frames(draw: st.DrawFn) -> NDArray[Any]:
-    """Draw frames of few different elements with any bits: signalling NaN, -0.0, infinities, subnormals, ..."""
+    """Draw frames of few distinct elements with arbitrary bits: signalling NaN, -0.0, infinities, subnormals, ..."""
     dtype = np.dtype(draw(st.sampled_from(DTYPES)))
     shape = draw(npst.array_shapes(min_dims=1, max_dims=4, min_side=0, max_side=9))
     bits = np.frombuffer(draw(st.binary(min_size=4 * dtype.itemsize, max_size=4 * dtype.itemsize)), dtype=np.uint8)
@@ -98,7 +98,7 @@ def any_frames(draw: st.DrawFn) -> NDArray[Any]:
 
 @RELAXED
 @given(frames=any_frames())
-def test_every_bit_of_every_dtype_shape_and_layout_survives(codec: Codec, frames: NDArray[Any]) -> None:
+def test_roundtrip_is_bit_exact_for_every_dtype_shape_and_layout(codec: Codec, frames: NDArray[Any]) -> None:
     payloads = codec.encode(frames)
     out = np.empty(frames.shape, frames.dtype)
     codec.decode_into(payloads, out)
@@ -107,7 +107,7 @@ def test_every_bit_of_every_dtype_shape_and_layout_survives(codec: Codec, frames
 
 
 @pytest.mark.parametrize("shape", [(3, 84, 84), (2, 1), (1, 300_000)])
-def test_frames_of_any_size_survive(codec: Codec, shape: tuple[int, ...]) -> None:
+def test_roundtrip_of_small_and_large_frames(codec: Codec, shape: tuple[int, ...]) -> None:
     frames = np.random.default_rng(1).integers(0, 256, shape, dtype=np.uint8)
     frames[..., : shape[-1] // 2] //= 128  # half noise, half runs
     out = np.empty_like(frames)
@@ -115,13 +115,13 @@ def test_frames_of_any_size_survive(codec: Codec, shape: tuple[int, ...]) -> Non
     np.testing.assert_array_equal(out, frames)
 
 
-def test_objects_are_refused(codec: Codec) -> None:
+def test_encoding_object_arrays_raises(codec: Codec) -> None:
     with pytest.raises(CodecError, match="objects, got dtype object"):
         codec.encode(np.array([[None]]))
 
 
 @pytest.mark.parametrize("shorthand", list(shorthands()))
-def test_equality_hash_and_repr_follow_from_its_arguments(shorthand: str) -> None:
+def test_equality_hash_and_repr_follow_from_arguments(shorthand: str) -> None:
     codec = get_codec(shorthand)
     same = get_codec(codec.shorthand)
     assert same is not codec
@@ -135,7 +135,7 @@ def test_equality_hash_and_repr_follow_from_its_arguments(shorthand: str) -> Non
     [copy.copy, copy.deepcopy, lambda codec: pickle.loads(pickle.dumps(codec))],
     ids=("copy", "deep", "pickle"),
 )
-def test_duplicates_read_what_the_original_wrote(codec: Codec, duplicate: Callable[[Codec], Codec]) -> None:
+def test_copies_decode_payloads_of_the_original(codec: Codec, duplicate: Callable[[Codec], Codec]) -> None:
     frames = np.arange(200, dtype=np.uint8).reshape(2, 100) // 9
     payloads = codec.encode(frames)
     other = duplicate(codec)
@@ -145,7 +145,7 @@ def test_duplicates_read_what_the_original_wrote(codec: Codec, duplicate: Callab
     np.testing.assert_array_equal(out, frames)
 
 
-def test_one_codec_serves_several_threads_at_once(codec: Codec) -> None:
+def test_codec_is_thread_safe(codec: Codec) -> None:
     n_threads = 4
     at_once = Barrier(n_threads)
 
@@ -167,21 +167,21 @@ def test_one_codec_serves_several_threads_at_once(codec: Codec) -> None:
 @pytest.mark.parametrize(
     "out", [np.empty((4, 6), np.uint8)[:, ::2], np.empty((3, 4), np.uint8).T], ids=("strided", "T")
 )
-def test_only_contiguous_memory_is_decoded_into(codec: Codec, out: NDArray[np.uint8]) -> None:
+def test_decoding_into_noncontiguous_memory_raises(codec: Codec, out: NDArray[np.uint8]) -> None:
     with pytest.raises(ValueError, match="C-contiguous"):
         codec.decode_into(codec.encode(np.zeros((4, 3), np.uint8)), out)
 
 
 @pytest.mark.parametrize("room", [0, 3, 5])
-def test_only_memory_for_as_many_frames_is_decoded_into(codec: Codec, room: int) -> None:
+def test_decoding_into_an_array_of_another_length_raises(codec: Codec, room: int) -> None:
     with pytest.raises(ValueError, match=f"room for {room} frames, got 4 payloads"):
         codec.decode_into(codec.encode(np.zeros((4, 3), np.uint8)), np.empty((room, 3), np.uint8))
 
 
-# -- damaged payloads ----------------------------------------------------------------------------------------
+# -- damaged payloads ------------------------------------------------------------------------------------------------
 
 
-def test_a_payload_of_another_length_is_refused_by_its_index(codec: Codec, frames: NDArray[np.uint8]) -> None:
+def test_payload_of_another_length_raises_with_its_index(codec: Codec, frames: NDArray[np.uint8]) -> None:
     first, payload, last = codec.encode(frames)
     truncated = [payload[:length] for length in range(len(payload))]
     continued = [payload + garbage for garbage in (b"\0", b"\xff" * 9, payload) if garbage]
@@ -192,7 +192,7 @@ def test_a_payload_of_another_length_is_refused_by_its_index(codec: Codec, frame
 
 
 @pytest.mark.parametrize("size", [0, 1, 63, 65, 127, 129, 5000])
-def test_a_payload_of_another_frame_size_is_refused_by_its_index(
+def test_payload_of_another_frame_size_raises_with_its_index(
     codec: Codec, frames: NDArray[np.uint8], size: int
 ) -> None:
     if size == frames.shape[1]:
@@ -205,7 +205,7 @@ def test_a_payload_of_another_frame_size_is_refused_by_its_index(
 
 
 def decode_guarded(codec: Codec, payload: bytes, size: int) -> None:
-    """Decode one payload between two sentinels that must stay as they are; it may be refused."""
+    """Decode one payload between two guards, which must not be overwritten; ``CorruptPayload`` is allowed."""
     guarded = np.full((3, max(size, 32)), 0xA5, np.uint8).ravel()
     start = max(size, 32)
     with suppress(CorruptPayload):
@@ -214,7 +214,7 @@ def decode_guarded(codec: Codec, payload: bytes, size: int) -> None:
     assert (guarded[start + size :] == 0xA5).all()
 
 
-def test_no_flipped_bit_makes_it_write_elsewhere(codec: Codec, frames: NDArray[np.uint8]) -> None:
+def test_flipped_bits_never_cause_writes_outside_the_output(codec: Codec, frames: NDArray[np.uint8]) -> None:
     payload = codec.encode(frames)[1]
     for bit in range(8 * len(payload)):
         flipped = bytearray(payload)
@@ -224,7 +224,7 @@ def test_no_flipped_bit_makes_it_write_elsewhere(codec: Codec, frames: NDArray[n
 
 @RELAXED
 @given(head=st.integers(0, 40), middle=st.binary(max_size=40), tail=st.integers(0, 40), size=st.integers(0, 200))
-def test_no_arbitrary_bytes_make_it_write_elsewhere(
+def test_arbitrary_bytes_never_cause_writes_outside_the_output(
     codec: Codec, head: int, middle: bytes, tail: int, size: int
 ) -> None:
     [payload] = codec.encode((np.arange(size, dtype=np.uint8) // 5)[np.newaxis])
@@ -233,7 +233,7 @@ def test_no_arbitrary_bytes_make_it_write_elsewhere(
 
 
 @pytest.mark.parametrize("name", available_codecs())
-def test_a_payload_of_a_huge_frame_is_refused_without_decoding_it(name: str) -> None:
+def test_payload_of_a_huge_frame_raises_without_allocating_it(name: str) -> None:
     codec = get_codec(name)
     [payload] = codec.encode(np.zeros((1, 20_000_000), np.uint8))
     out = np.empty((1, 1000), np.uint8)
@@ -245,7 +245,7 @@ def test_a_payload_of_a_huge_frame_is_refused_without_decoding_it(name: str) -> 
     assert peak < 1_000_000
 
 
-# -- memory --------------------------------------------------------------------------------------------------
+# -- memory ----------------------------------------------------------------------------------------------------------
 
 KEEP_PAYLOADS = """
 import sys, numpy as np, psutil, zstandard
@@ -269,10 +269,10 @@ print((psutil.Process().memory_info().rss - before) / sum(map(len, payloads)))
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="what resident memory means depends on the allocator")
+@pytest.mark.skipif(sys.platform != "linux", reason="resident memory depends on the allocator")
 @pytest.mark.parametrize("name", [*available_codecs(), "library"])
-def test_kept_payloads_take_the_memory_of_their_content(name: str) -> None:
-    """And the ``library`` control shows what this is about: objects that zstandard shrinks in place."""
+def test_stored_payloads_take_the_memory_of_their_content(name: str) -> None:
+    """The ``library`` case is a control with the objects that zstandard shrinks in place; see :class:`Codec`."""
     rss_per_byte = float(run(KEEP_PAYLOADS, name))
     if name == "library":
         assert rss_per_byte > 2

@@ -1,4 +1,4 @@
-"""``gzip`` and ``igzip``: two libraries, one container, which any gzip reads."""
+"""``gzip`` and ``igzip``: two libraries with one standard format."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NAMES = ("gzip", "igzip")
 
 @pytest.mark.parametrize(("writer", "reader"), [NAMES, NAMES[::-1]])
 @pytest.mark.parametrize("level", range(4))
-def test_each_reads_what_the_other_wrote(writer: str, reader: str, level: int) -> None:
+def test_each_decodes_payloads_of_the_other(writer: str, reader: str, level: int) -> None:
     frames = np.arange(900, dtype=np.int32).reshape(3, 300) // 7
     out = np.empty_like(frames)
     get_codec(reader).decode_into(get_codec(f"{writer}/{level}").encode(frames), out)
@@ -22,7 +22,7 @@ def test_each_reads_what_the_other_wrote(writer: str, reader: str, level: int) -
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_payload_is_a_gzip_file_without_a_time_stamp(name: str) -> None:
+def test_payload_is_a_gzip_file_without_a_time_stamp(name: str) -> None:
     [payload] = get_codec(name).encode(np.arange(300, dtype=np.uint8)[np.newaxis] // 7)
     assert gzip.decompress(payload) == (np.arange(300, dtype=np.uint8) // 7).tobytes()
     assert payload[4:8] == bytes(4)

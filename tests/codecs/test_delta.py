@@ -1,4 +1,4 @@
-"""``delta``: what it learns, and how it chooses between a difference and zstd."""
+"""``delta``: training, encoding, and the choice between deltas and zstd."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from sb3_compressed.codecs.delta import Delta, References, _line_and_plane_nbytes, choose_references
+from sb3_compressed.codecs.delta import Delta, ReferenceFrames, _line_and_plane_nbytes, select_medoids
 from sb3_compressed.codecs.delta_kernels import decode_deltas, encode_deltas
 from sb3_compressed.codecs.payloads import Payloads
 from sb3_compressed.errors import CodecError
 
 
 def screens(n: int, n_rooms: int = 3, seed: int = 0) -> NDArray[np.uint8]:
-    """Return frames of a few rooms of noise, each with a thing somewhere in it."""
+    """Return frames of a few rooms of noise, each with an object somewhere in it."""
     rng = np.random.default_rng(seed)
     rooms = np.random.default_rng(99).integers(0, 256, (n_rooms, 30, 30), np.uint8)
     frames = rooms[rng.integers(0, n_rooms, n)]
@@ -27,26 +27,26 @@ def screens(n: int, n_rooms: int = 3, seed: int = 0) -> NDArray[np.uint8]:
     return frames
 
 
-def test_references_are_chosen_from_every_kind_of_frame() -> None:
+def test_medoids_represent_every_kind_of_frame() -> None:
     rows = screens(60, n_rooms=3).reshape(60, -1)
-    chosen = choose_references(rows, 3)
+    selected = select_medoids(rows, 3)
     rooms = np.random.default_rng(99).integers(0, 256, (3, 30, 30), np.uint8).reshape(3, -1)
-    nearest = [int((rooms != rows[index]).sum(axis=1).argmin()) for index in chosen]
+    nearest = [int((rooms != rows[index]).sum(axis=1).argmin()) for index in selected]
     assert sorted(nearest) == [0, 1, 2]
 
 
-def test_equal_frames_are_one_reference() -> None:
-    assert len(choose_references(np.zeros((9, 16), np.uint8), 4)) == 1
+def test_equal_frames_have_one_medoid() -> None:
+    assert len(select_medoids(np.zeros((9, 16), np.uint8), 4)) == 1
 
 
-def test_what_stands_still_costs_nothing_though_zstd_cannot_compress_it() -> None:
+def test_incompressible_background_costs_nothing() -> None:
     codec = Delta().train(screens(64))
     payloads = codec.encode(screens(50, seed=1))
     assert max(map(len, payloads)) < 80
     assert min(map(len, Delta().encode(screens(50, seed=1)))) > 700
 
 
-def test_frames_unlike_any_reference_are_left_to_zstd() -> None:
+def test_frames_unlike_any_reference_are_compressed_with_zstd() -> None:
     codec = Delta().train(screens(64))
     ramp = np.arange(900, dtype=np.uint8).reshape(1, 30, 30)
     [payload] = codec.encode(ramp)
@@ -57,7 +57,7 @@ def test_frames_unlike_any_reference_are_left_to_zstd() -> None:
 
 
 @pytest.mark.parametrize("shape", [(2, 10, 10), (1, 70_000), (3, 900)])
-def test_frames_of_another_size_than_the_references_survive(shape: tuple[int, ...]) -> None:
+def test_roundtrip_of_frames_of_another_size_than_the_references(shape: tuple[int, ...]) -> None:
     codec = Delta().train(screens(64))
     frames = np.random.default_rng(0).integers(0, 3, shape, dtype=np.uint8)
     out = np.empty_like(frames)
@@ -65,18 +65,18 @@ def test_frames_of_another_size_than_the_references_survive(shape: tuple[int, ..
     np.testing.assert_array_equal(out, frames)
 
 
-def test_frames_too_large_for_references_are_learned_for_zstd_only() -> None:
+def test_frames_too_large_for_references_only_train_the_dictionary() -> None:
     frames = np.random.default_rng(0).integers(0, 3, (20, (1 << 20) + 1), dtype=np.uint8)
     codec = Delta().train(frames)
     assert len(codec.references) == 0
     assert codec.dictionary
 
 
-def test_stretches_longer_than_numbers_tell_are_told_in_parts() -> None:
+def test_equal_stretches_longer_than_a_number_encodes_are_split() -> None:
     sizes = [65_535, 65_536, 65_537, 131_071, 131_072, 131_073, 200_000]
     for size in sizes:
         references = np.random.default_rng(0).integers(0, 256, (2, size), np.uint8)
-        codec = Delta(references=References(references.tobytes(), size))
+        codec = Delta(references=ReferenceFrames(references.tobytes(), size))
         frames = references[[0, 1, 0, 0, 0]]
         frames[2, -1] ^= 1  # literals after a long stretch
         frames[3, -40:] = references[1, 100:140]  # another source after one
@@ -88,10 +88,10 @@ def test_stretches_longer_than_numbers_tell_are_told_in_parts() -> None:
         np.testing.assert_array_equal(out, frames)
 
 
-def test_more_literals_in_a_row_than_numbers_tell_are_left_to_zstd() -> None:
+def test_more_literals_than_a_number_encodes_are_compressed_with_zstd() -> None:
     rng = np.random.default_rng(0)
     frames = rng.integers(0, 256, (2, 300_000), np.uint8)
-    codec = Delta(references=References(frames[:1].tobytes(), 300_000))
+    codec = Delta(references=ReferenceFrames(frames[:1].tobytes(), 300_000))
     frames[1, 70_000:] = frames[0, 70_000:]
     out, payloads = np.empty_like(frames), codec.encode(frames)
     codec.decode_into(payloads, out)
@@ -100,17 +100,17 @@ def test_more_literals_in_a_row_than_numbers_tell_are_left_to_zstd() -> None:
 
 
 def colour_screens(n: int, seed: int = 0) -> NDArray[np.uint8]:
-    """Return frames ``(n, 3, 40, 40)`` of noise that is never the same, in grey, but for one colour of some pixels."""
+    """Return frames ``(n, 3, 40, 40)`` of grey noise, with four pixels of another colour."""
     rng = np.random.default_rng(seed)
     frames = np.repeat(rng.integers(0, 256, (n, 1, 40, 40), np.uint8), 3, axis=1)
     frames[:, 1, 10, 5:9] = 0
     return frames
 
 
-def test_what_colours_have_in_common_is_told_once() -> None:
-    codec = Delta(references=References(bytes(3 * 40 * 40), 3 * 40 * 40))
+def test_bytes_that_colour_planes_share_are_encoded_once() -> None:
+    codec = Delta(references=ReferenceFrames(bytes(3 * 40 * 40), 3 * 40 * 40))
     [channel_first] = codec.encode(colour_screens(1))
-    assert channel_first[0] < 2, "there is no room for a plane of noise: a delta has a quarter of a frame at most"
+    assert channel_first[0] < 2, "a plane of noise does not fit: a delta has at most a quarter of a frame"
     frames = colour_screens(1)
     frames[:, :, 20:] = 0
     payloads = codec.encode(frames)
@@ -132,41 +132,48 @@ def test_what_colours_have_in_common_is_told_once() -> None:
         ((100,), 100, 0),
     ],
 )
-def test_lines_and_planes_are_those_of_images(shape: tuple[int, ...], line: int, plane: int) -> None:
+def test_line_and_plane_sizes_follow_from_the_frame_shape(shape: tuple[int, ...], line: int, plane: int) -> None:
     assert _line_and_plane_nbytes(np.empty((5, *shape), np.uint8)) == (line, plane)
     assert _line_and_plane_nbytes(np.empty((5, *shape), np.float32)) == (4 * line, 4 * plane)
 
 
-def test_zstd_is_tried_only_if_it_was_better_for_frames_of_the_lesson() -> None:
+def test_zstd_is_only_tried_if_it_was_better_for_training_frames() -> None:
     rng = np.random.default_rng(0)
     still = screens(64)
     assert not Delta().train(still).tries_zstd
-    # Stripes of all widths: little of them is in the references, and zstd needs few bytes for each.
+    # Stripes of all widths: the references match little of them, and zstd needs few bytes for each.
     stripes = np.stack([np.arange(900, dtype=np.uint16) * step // 256 % 256 for step in rng.integers(300, 9000, 64)])
     codec = Delta().train(stripes.astype(np.uint8).reshape(64, 30, 30))
     assert codec.tries_zstd
     assert pickle.loads(pickle.dumps(Delta().train(still))) == Delta().train(still)
 
 
-def test_a_batch_of_many_generations_is_decoded_at_once() -> None:
+def test_batch_of_payloads_of_many_codecs_is_decoded() -> None:
     codecs = [Delta(), *(Delta().train(screens(64, seed=seed)) for seed in range(4))]
     frames = screens(40, seed=7)
-    writers = [codecs[i % len(codecs)] for i in range(40)]
-    payloads = [writer.encode(frame[np.newaxis])[0] for writer, frame in zip(writers, frames, strict=True)]
+    indices = np.arange(40) % len(codecs)
+    payloads = [codecs[index].encode(frame[np.newaxis])[0] for index, frame in zip(indices, frames, strict=True)]
     out = np.empty_like(frames)
-    numbers = np.arange(40) % len(codecs)
-    written = Payloads.of(payloads, numbers)
+    written = Payloads.of(payloads, indices)
     Delta.decode_batch(codecs, written, out)
     np.testing.assert_array_equal(out, frames)
     Delta.decode_batch(codecs, written[7:30], out[:23])
     np.testing.assert_array_equal(out[:23], frames[7:30])
 
 
-def test_what_was_learned_is_compared_and_pickled() -> None:
+def test_trained_state_is_compared_and_pickled() -> None:
     codec = Delta().train(screens(64))
-    twin = pickle.loads(pickle.dumps(codec))
-    assert twin == codec != Delta()
-    assert twin.encode(screens(5)) == codec.encode(screens(5))
+    copied = pickle.loads(pickle.dumps(codec))
+    assert copied == codec != Delta()
+    assert copied.encode(screens(5)) == codec.encode(screens(5))
+
+
+def test_pickles_with_the_former_name_of_reference_frames_load() -> None:
+    codec = Delta().train(screens(64))
+    pickled = pickle.dumps(codec, protocol=0)
+    former = pickled.replace(b"ReferenceFrames", b"References")
+    assert former != pickled
+    assert pickle.loads(former) == codec
 
 
 def test_kernels_are_compiled_for_one_signature() -> None:
@@ -179,32 +186,32 @@ def test_kernels_are_compiled_for_one_signature() -> None:
 @pytest.mark.parametrize(
     "references",
     [
-        References(bytes(255 * 20), 20),  # more than there are header bytes for
-        References(bytes(1_100_000), 1_100_000),  # too large
-        References(bytes(50), 20),  # not whole
-        References(bytes(50), 0),
+        ReferenceFrames(bytes(255 * 20), 20),  # more than header bytes can encode
+        ReferenceFrames(bytes(1_100_000), 1_100_000),  # too large
+        ReferenceFrames(bytes(50), 20),  # not whole frames
+        ReferenceFrames(bytes(50), 0),
     ],
 )
-def test_references_that_payloads_cannot_tell_are_refused(references: References) -> None:
+def test_invalid_references_raise(references: ReferenceFrames) -> None:
     with pytest.raises(CodecError, match="must be at most 254 whole frames of at most 1048576 bytes"):
         Delta(references=references)
 
 
-def test_payloads_need_writers_that_are_there() -> None:
+def test_codec_index_out_of_range_raises() -> None:
     codec = Delta().train(screens(64))
     payloads, out = codec.encode(screens(3)), np.empty((3, 30, 30), np.uint8)
-    for numbers in ([0, 0, 1], [0, -1, 0]):
-        with pytest.raises(IndexError, match="a payload's writer is not among the codecs"):
-            Delta.decode_batch([codec], Payloads.of(payloads, np.array(numbers)), out)
+    for indices in ([0, 0, 1], [0, -1, 0]):
+        with pytest.raises(IndexError, match="the codec index of a payload is out of range"):
+            Delta.decode_batch([codec], Payloads.of(payloads, np.array(indices)), out)
 
 
-def test_nothing_learned_is_the_same_codec() -> None:
+def test_training_without_effect_returns_the_same_codec() -> None:
     codec = Delta()
     assert codec.train(np.zeros((2, 2_000_000), np.uint8)) is codec
     assert codec.train(np.zeros((100, 1), np.uint8)) is codec
 
 
-def test_a_kernel_without_room_writes_nothing_outside_of_it() -> None:
+def test_encoder_never_writes_outside_a_small_output() -> None:
     codec = Delta().train(screens(64))
     frames = np.random.default_rng(1).integers(0, 256, (3, 900), np.uint8)
     for room in (0, 1, 15, 16, 40, 300):
@@ -216,7 +223,7 @@ def test_a_kernel_without_room_writes_nothing_outside_of_it() -> None:
 
 
 @pytest.mark.parametrize("speed", [1, 2, 5])
-def test_pictures_that_scroll_stay_small(speed: int) -> None:
+def test_payloads_of_scrolling_frames_are_small(speed: int) -> None:
     rng = np.random.default_rng(0)
     landscape = rng.integers(0, 256, (40 * 200, 30), np.uint8)
     frames = np.stack([landscape[start : start + 30] for start in range(0, 64 * 40, 40)])
@@ -232,12 +239,12 @@ def test_pictures_that_scroll_stay_small(speed: int) -> None:
     np.testing.assert_array_equal(out, shifted)
 
 
-def test_references_of_more_bytes_than_positions_can_tell_are_no_trouble() -> None:
+def test_references_beyond_the_largest_position_are_not_used_as_sources() -> None:
     rng = np.random.default_rng(0)
     references = rng.integers(0, 256, (254, 65_535), np.uint8)
-    codec = Delta(references=References(references.tobytes(), 65_535))
+    codec = Delta(references=ReferenceFrames(references.tobytes(), 65_535))
     frame = references[:1].copy()
-    frame[0, 1000:3000] = references[253, 60_000:62_000]  # from beyond them
+    frame[0, 1000:3000] = references[253, 60_000:62_000]  # beyond the largest position
     frame[0, 5000:7000] = references[100, 60_000:62_000]
     frame[0, 30_000:40_000] = frame[0, 10_000:20_000]
     out = np.empty_like(frame)
@@ -245,7 +252,7 @@ def test_references_of_more_bytes_than_positions_can_tell_are_no_trouble() -> No
     np.testing.assert_array_equal(out, frame)
 
 
-def test_the_nearest_reference_is_found_for_small_frames_too() -> None:
+def test_nearest_reference_is_found_for_small_frames() -> None:
     frames = np.random.default_rng(0).integers(0, 256, (20, 100), np.uint8)
     codec = Delta().train(frames)
     payloads = codec.encode(codec.references.rows.copy())
@@ -254,14 +261,14 @@ def test_the_nearest_reference_is_found_for_small_frames_too() -> None:
 
 
 @given(st.data())
-def test_whatever_resembles_the_references_survives(data: st.DataObject) -> None:
+def test_roundtrip_of_frames_composed_of_references(data: st.DataObject) -> None:
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
     size = data.draw(st.integers(16, 300))
     n_values = data.draw(st.sampled_from([2, 4, 256]))
     frames = rng.integers(0, n_values, (20, size), np.uint8)
     codec = Delta().train(frames)
     frame = np.empty(0, np.uint8)
-    while frame.size < size:  # made of pieces of references, of itself, and of noise
+    while frame.size < size:  # pieces of references, of the frame itself, and of noise
         sources = [*codec.references.rows, frame if frame.size else frames[0]]
         source = sources[rng.integers(len(sources))]
         start = rng.integers(len(source))

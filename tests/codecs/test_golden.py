@@ -1,4 +1,4 @@
-"""Wire formats, frozen: payloads written by older versions stay readable, and our own formats never change."""
+"""Wire formats are frozen: payloads of older versions stay readable, and our own formats never change."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from sb3_compressed.codecs import available_codecs, get_codec
-from sb3_compressed.codecs.delta import Delta, References
+from sb3_compressed.codecs.delta import Delta, ReferenceFrames
 from sb3_compressed.codecs.delta_kernels import encode_deltas
 from sb3_compressed.errors import CorruptPayload
 
@@ -43,7 +43,7 @@ GOLDEN: dict[str, dict[str, str]] = {
     },
     "rle": RLE,
     "rle-jit": RLE,
-    # What zlib 1.2.13, ISA-L 2.32.1, Zstandard 1.5.7 and LZ4 1.9.4 wrote; other versions need only read it.
+    # Written by zlib 1.2.13, ISA-L 2.32.1, Zstandard 1.5.7 and LZ4 1.9.4; other versions only need to decode it.
     "gzip": {
         "stripes": "1f8b0800000000000003636040058c6880090d30a301002d6b483540000000",
         "noise": "1f8b08000000000000039b2d13c77ee98757f284d5b6079fd4ab450000a35f5c5510000000",
@@ -63,7 +63,7 @@ GOLDEN: dict[str, dict[str, str]] = {
         "empty": "",
     },
     "zstd-dict": ZSTD_DICT,
-    "delta": ZSTD_DICT,  # as long as it has no references
+    "delta": ZSTD_DICT,  # before training
     "lz4-frame": {
         "stripes": "04224d18684040000000000000005c160000001b0001001b0101001b0201001603010050030303030300000000",
         "noise": "04224d186840100000000000000065100000809b1c5e07d2f84a6390ab3dc1e47f265800000000",
@@ -90,7 +90,7 @@ def test_golden_payloads_decode(name: str, frame: str) -> None:
 
 @pytest.mark.parametrize("frame", FRAMES)
 @pytest.mark.parametrize("name", ["none", "rle", "rle-jit"])
-def test_our_own_formats_are_written_byte_for_byte(name: str, frame: str) -> None:
+def test_own_formats_are_encoded_to_golden_payloads(name: str, frame: str) -> None:
     [payload] = get_codec(name).encode(FRAMES[frame][np.newaxis])
     assert payload == bytes.fromhex(GOLDEN[name][frame])
 
@@ -103,7 +103,7 @@ def test_our_own_formats_are_written_byte_for_byte(name: str, frame: str) -> Non
         ("floats", "010000750000200080c07f030080c69dc7142004"),
     ],
 )
-def test_golden_payloads_decode_with_the_dictionary_they_were_written_with(frame: str, payload: str) -> None:
+def test_golden_payloads_decode_with_their_dictionary(frame: str, payload: str) -> None:
     expected = FRAMES[frame]
     out = np.empty_like(expected)
     codec = get_codec("zstd-dict", dictionary=bytes(range(64)) * 2)
@@ -112,14 +112,14 @@ def test_golden_payloads_decode_with_the_dictionary_they_were_written_with(frame
 
 
 def delta_frames() -> tuple[Delta, NDArray[np.uint8]]:
-    """Return a codec with two references, and frames that differ from them in a byte, three bytes, a lot, nothing."""
+    """Return a codec with two references, and frames that differ from them in 1, 3, about 270 and 0 bytes."""
     references = np.zeros((2, 600), np.uint8)
     references[1, 200:] = 9
     frames = references[[0, 1, 0, 1]]
     frames[0, 5] = 77
     frames[1, [0, 3, 599]] = 1, 2, 3
     frames[2, 290:560] = np.arange(270) % 251
-    codec = Delta(references=References(references.tobytes(), 600))
+    codec = Delta(references=ReferenceFrames(references.tobytes(), 600))
     return codec, frames
 
 
@@ -131,7 +131,7 @@ DELTAS = [
 ]
 
 
-def test_deltas_are_written_and_read_byte_for_byte() -> None:
+def test_deltas_are_encoded_and_decoded_as_golden_payloads() -> None:
     codec, frames = delta_frames()
     payloads = [bytes.fromhex(delta) for delta in DELTAS]
     out = np.empty_like(frames)
@@ -139,22 +139,22 @@ def test_deltas_are_written_and_read_byte_for_byte() -> None:
     np.testing.assert_array_equal(out, frames)
     written = codec.encode(frames)
     assert [written[i] for i in (0, 1, 3)] == [payloads[i] for i in (0, 1, 3)]
-    assert written[2] == payloads[2] or written[2][0] < 2, "zstd makes less of this one"
+    assert written[2] == payloads[2] or written[2][0] < 2, "zstd compresses this one better"
     kernel_payloads, ends = np.empty(4 * 600, np.uint8), np.empty(4, np.int64)
     n_bytes = encode_deltas(frames, *codec._new_encoder()[1:], 30, 0, kernel_payloads, ends)
     assert kernel_payloads[:n_bytes].tobytes() == b"".join(payloads)
     assert np.diff(ends, prepend=0).tolist() == [len(payload) for payload in payloads]
 
 
-def test_deltas_with_other_sources_are_read() -> None:
+def test_golden_deltas_with_changes_of_source_decode() -> None:
     codec, _ = delta_frames()
     counted = bytes(range(1, 41))
     payloads = [
-        # 100 bytes of reference 0; from position 800 of the bank, in reference 1, 50; the rest of reference 0 again.
+        # 100 bytes of reference 0; 50 from position 800, in reference 1; the rest from reference 0 again.
         "02 64 00 042003 32 00 00 ffc201",
-        # 40 literals; from the first byte of the frame itself, 40; the rest of reference 0.
+        # 40 literals; 40 bytes from the start of the frame itself; the rest from reference 0.
         "02 00 28" + counted.hex() + "00 00 04b004 28 00 00 ff0802",
-        # Nothing of reference 1; the source before that, which was reference 1 too; all of it.
+        # Nothing from reference 1; then all from the least recent source, which is reference 1, too.
         "03 00 00 03 ff5802",
     ]
     out = np.empty((3, 600), np.uint8)
@@ -172,24 +172,24 @@ def test_deltas_with_other_sources_are_read() -> None:
         "02 05",  # no length
         "02 0501",  # no bytes
         "02 05014d",  # no end
-        "02 0500",  # no other source
-        "02 050004",  # half of one
+        "02 0500",  # no new source
+        "02 050004",  # half of a new source
         "02 05000420",
-        "02 05000520 03 ff5302",  # one behind the bank and all that is known of the frame
-        "02 050004b004 ff5302",  # one in the frame, but too near
-        "02 050004ac04 ff5302",  # in the bank, but not for so long, and then too near
-        "02 ff02",  # half a long number
+        "02 05000520 03 ff5302",  # a source after all decoded bytes
+        "02 050004b004 ff5302",  # a source in the frame, but too close
+        "02 050004ac04 ff5302",  # a source that runs from the references into the frame, too close
+        "02 ff02",  # half of a long number
         "02 ff5902",  # more than a frame
-        "02 ff5802 01 00",  # a run that starts behind the frame
-        "02 ff5702 02 0000 00",  # one that ends behind it
-        "02 05014d ff5202 00",  # something follows
-        "02 05014d ff5102",  # something is missing
+        "02 ff5802 01 00",  # literals that start after the frame
+        "02 ff5702 02 0000 00",  # literals that end after it
+        "02 05014d ff5202 00",  # a byte too many
+        "02 05014d ff5102",  # a byte too few
     ],
 )
 def test_malformed_deltas_are_corrupt(payload: str) -> None:
     codec, _ = delta_frames()
     guarded = np.full((4, 600), 7, np.uint8)
-    with pytest.raises(CorruptPayload, match="no delta to a reference of its codec") as caught:
+    with pytest.raises(CorruptPayload, match="not a valid delta for the references of its codec") as caught:
         codec.decode_into([bytes.fromhex(DELTAS[0]), bytes.fromhex(payload)], guarded[1:3])
     assert caught.value.index == 1
     assert (guarded[[0, 3]] == 7).all()

@@ -1,4 +1,4 @@
-"""``lz4-frame`` and ``lz4-block``: standard formats, and headers that claim what a payload does not hold."""
+"""``lz4-frame`` and ``lz4-block``: standard formats, and headers with false sizes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CLAIMS_NO_SIZE = bytes.fromhex("04224d18 4040 c0 00000000")
 
 
 def claiming(payload: bytes, nbytes: int) -> bytes:
-    """Return an LZ4 frame with another content size in its header, and with the header checksum for it."""
+    """Return an LZ4 frame with another content size in its header, and a valid header checksum."""
     for checksum in range(256):
         forged = payload[:6] + nbytes.to_bytes(8, "little") + bytes([checksum]) + payload[15:]
         try:
@@ -28,7 +28,7 @@ def claiming(payload: bytes, nbytes: int) -> bytes:
     raise AssertionError("no checksum fits")
 
 
-def test_payloads_are_of_the_formats_they_say() -> None:
+def test_payloads_are_in_the_standard_formats() -> None:
     frame = np.arange(3000, dtype=np.float32)
     [payload] = get_codec("lz4-frame").encode(frame[np.newaxis])
     assert lz4.frame.get_frame_info(payload)["content_size"] == frame.nbytes
@@ -44,11 +44,11 @@ def test_payloads_are_of_the_formats_they_say() -> None:
         CLAIMS_NO_SIZE,
         pytest.param(
             claiming(lz4.frame.compress(bytes(50_000_000)), 1000),
-            id="claims less than it holds",
+            id="claims less than it contains",
         ),
     ],
 )
-def test_a_frame_that_claims_another_size_is_refused_before_memory_is_taken(payload: bytes) -> None:
+def test_false_content_size_raises_before_memory_is_allocated(payload: bytes) -> None:
     out = np.empty((1, 1000), np.uint8)
     codec = get_codec("lz4-frame")
     tracemalloc.start()

@@ -1,4 +1,4 @@
-"""Shorthands: what they mean, what is answered to those that mean nothing, and codecs of a user's own."""
+"""The registry: shorthands, errors for invalid ones, and codecs of users."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SHIPPED = {"none", "rle", "rle-jit", "gzip", "igzip", "zstd", "zstd-dict", "delt
 
 @dataclass(frozen=True)
 class Mine(BytesCodec):
-    """A user's own codec; it stores frames as they are."""
+    """A codec of a user, without compression."""
 
     name: ClassVar[str] = "mine"
     library_errors: ClassVar[tuple[type[Exception], ...]] = ()
@@ -39,8 +39,8 @@ class Mine(BytesCodec):
 
 
 @pytest.fixture
-def own_codecs() -> Iterator[None]:
-    """Let a test register codecs, and forget them afterwards."""
+def restored_registry() -> Iterator[None]:
+    """Restore the registry after a test."""
     before = dict(registry._registry)
     yield
     registry._registry.clear()
@@ -48,11 +48,11 @@ def own_codecs() -> Iterator[None]:
 
 
 def concrete_codecs() -> Iterator[type[Codec]]:
-    """Yield every codec that is defined in this package, whether anybody registered it or not."""
+    """Yield every codec class that this package defines, registered or not."""
     package = sb3_compressed.codecs
     for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
         for _, member in inspect.getmembers(importlib.import_module(module.name), inspect.isclass):
-            if member.__module__ != module.name:  # also what is imported and no class to Python 3.10, as NDArray[...]
+            if member.__module__ != module.name:  # imported; in Python 3.10 also NDArray[...], which is not a class
                 continue
             if issubclass(member, Codec) and not inspect.isabstract(member):
                 yield member
@@ -84,23 +84,23 @@ def test_every_codec_of_the_package_is_registered() -> None:
         ("lz4-block", "lz4-block", 0),
     ],
 )
-def test_a_shorthand_is_a_name_and_a_level(shorthand: str, name: str, level: int) -> None:
+def test_shorthand_is_a_name_and_a_level(shorthand: str, name: str, level: int) -> None:
     codec = get_codec(shorthand)
     assert (codec.name, codec.shorthand) == (name, f"{name}/{level}")
     assert codec == get_codec(name, compresslevel=level) == get_codec(codec.shorthand)
 
 
 @pytest.mark.parametrize("name", ["none", "rle", "rle-jit"])
-def test_a_codec_without_levels_is_its_name(name: str) -> None:
+def test_shorthand_of_a_codec_without_levels_is_its_name(name: str) -> None:
     assert get_codec(name).shorthand == name
 
 
-def test_auto_chooses_a_registered_codec() -> None:
+def test_auto_is_a_registered_codec() -> None:
     assert get_codec("auto").name in SHIPPED
     assert get_codec("auto") == get_codec("auto")
 
 
-def test_a_codec_stands_for_itself_and_takes_no_arguments() -> None:
+def test_codec_is_returned_unchanged_and_takes_no_arguments() -> None:
     codec = get_codec("zstd7")
     assert get_codec(codec) is codec
     with pytest.raises(CodecError, match=r"Zstd\(compresslevel=7\) takes no arguments, got {'compresslevel': 3}"):
@@ -126,7 +126,7 @@ def test_a_codec_stands_for_itself_and_takes_no_arguments() -> None:
         (None, InvalidShorthand),
     ],
 )
-def test_an_unreadable_or_unknown_shorthand_is_answered_with_those_there_are(shorthand: Any, error: type) -> None:
+def test_error_for_an_invalid_shorthand_lists_the_available_codecs(shorthand: Any, error: type) -> None:
     with pytest.raises(error) as caught:
         get_codec(shorthand)
     assert isinstance(caught.value, ValueError)
@@ -135,7 +135,7 @@ def test_an_unreadable_or_unknown_shorthand_is_answered_with_those_there_are(sho
 
 
 @pytest.mark.parametrize("shorthand", ["lz4-frame5", "lz4-frame-5", "lz4-block12", "lz4-block-1"])
-def test_a_forgotten_slash_is_pointed_out(shorthand: str) -> None:
+def test_error_for_a_missing_slash_suggests_it(shorthand: str) -> None:
     name = shorthand.rstrip("-0123456789")
     with pytest.raises(InvalidShorthand, match=f"did you mean '{name}/{shorthand.removeprefix(name)}'"):
         get_codec(shorthand)
@@ -156,7 +156,7 @@ def test_a_forgotten_slash_is_pointed_out(shorthand: str) -> None:
         ("lz4-block/13", {}, r"\.\.12, got 13"),
     ],
 )
-def test_a_level_out_of_range_is_answered_with_the_range(shorthand: str, kwargs: dict[str, Any], message: str) -> None:
+def test_error_for_a_level_out_of_range_states_the_range(shorthand: str, kwargs: dict[str, Any], message: str) -> None:
     with pytest.raises(LevelOutOfRange, match=message):
         get_codec(shorthand, **kwargs)
 
@@ -171,17 +171,15 @@ def test_a_level_out_of_range_is_answered_with_the_range(shorthand: str, kwargs:
         ("none", {"compresslevel": 5}, r"takes the arguments: none; got \['compresslevel'\]"),
     ],
 )
-def test_arguments_it_cannot_take_are_answered_with_those_it_can(
-    shorthand: str, kwargs: dict[str, Any], message: str
-) -> None:
+def test_error_for_invalid_arguments_lists_the_valid_ones(shorthand: str, kwargs: dict[str, Any], message: str) -> None:
     before = dict(kwargs)
     with pytest.raises(CodecError, match=message):
         get_codec(shorthand, **kwargs)
     assert kwargs == before
 
 
-@pytest.mark.usefixtures("own_codecs")
-def test_a_codec_of_ones_own_is_known_by_its_name() -> None:
+@pytest.mark.usefixtures("restored_registry")
+def test_registered_codec_is_available_by_its_name() -> None:
     assert register_codec(Mine) is Mine
     assert get_codec("mine", spice="pepper") == Mine("pepper")
     assert "mine" in available_codecs()
@@ -189,9 +187,9 @@ def test_a_codec_of_ones_own_is_known_by_its_name() -> None:
         get_codec("mine", sugar=1)
 
 
-@pytest.mark.usefixtures("own_codecs")
+@pytest.mark.usefixtures("restored_registry")
 @pytest.mark.parametrize("name", ["zstd", "mine"])
-def test_a_taken_name_is_given_away_only_on_request(name: str) -> None:
+def test_registering_a_taken_name_needs_replace(name: str) -> None:
     register_codec(Mine)
 
     class Other(Mine):
@@ -199,34 +197,34 @@ def test_a_taken_name_is_given_away_only_on_request(name: str) -> None:
 
     Other.name = name
     taken = type(get_codec(name))
-    with pytest.raises(CodecError, match=f"a codec named '{name}' already; pass replace=True"):
+    with pytest.raises(CodecError, match=f"a codec named '{name}' is already registered; pass replace=True"):
         register_codec(Other)
     assert type(get_codec(name)) is taken
     register_codec(Other, replace=True)
     assert type(get_codec(name)) is Other
 
 
-@pytest.mark.usefixtures("own_codecs")
+@pytest.mark.usefixtures("restored_registry")
 @pytest.mark.parametrize("name", ["", "auto", "4lz", "a b", "a/b", "zstd/5", "a\n", "-a", None, 7])
-def test_a_name_that_no_shorthand_could_say_is_refused(name: Any) -> None:
+def test_registering_an_invalid_name_raises(name: Any) -> None:
     class Other(Mine):
         pass
 
     Other.name = name
-    known = available_codecs()
+    before = available_codecs()
     with pytest.raises(CodecError, match="letters, digits, - and _"):
         register_codec(Other)
-    assert available_codecs() == known
+    assert available_codecs() == before
 
 
-@pytest.mark.usefixtures("own_codecs")
+@pytest.mark.usefixtures("restored_registry")
 @pytest.mark.parametrize("thing", [Mine(), dict, "zstd"], ids=("instance", "another class", "text"))
-def test_only_codec_classes_are_registered(thing: Any) -> None:
+def test_registering_anything_but_a_codec_class_raises(thing: Any) -> None:
     with pytest.raises(CodecError, match="must be a subclass of Codec"):
         register_codec(thing)
 
 
-def test_no_name_can_take_the_place_of_a_level() -> None:
+def test_registering_a_name_that_reads_as_a_level_raises() -> None:
     @dataclass(frozen=True)
     class Hijacker(Raw):
         name: ClassVar[str] = "zstd3"
@@ -236,13 +234,13 @@ def test_no_name_can_take_the_place_of_a_level() -> None:
 
 
 class Undecorated(Raw):
-    """A codec of a user's that is no dataclass of its own, with state set in its constructor."""
+    """A subclass of a dataclass codec that is not decorated itself."""
 
     name: ClassVar[str] = "undecorated"
 
 
 class Free(Codec):
-    """A codec that is no dataclass at all."""
+    """A codec that is not a dataclass."""
 
     name: ClassVar[str] = "free"
 
@@ -258,7 +256,7 @@ class Free(Codec):
 
 
 @pytest.mark.parametrize("codec", [Undecorated(), Free(7)])
-def test_codecs_that_are_no_dataclasses_can_be_pickled(codec: Codec) -> None:
+def test_codecs_that_are_not_dataclasses_can_be_pickled(codec: Codec) -> None:
     frames = np.arange(12, dtype=np.uint8).reshape(2, 6)
     out = np.empty_like(frames)
     pickle.loads(pickle.dumps(codec)).decode_into(codec.encode(frames), out)

@@ -1,4 +1,4 @@
-"""``rle`` and ``rle-jit``: one wire format, with run lengths of every size."""
+"""``rle`` and ``rle-jit``: one wire format for two implementations."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ def decoded(codec: Rle, payload: bytes, like: NDArray[Any]) -> NDArray[Any]:
     dtype=st.sampled_from(["?", "u1", "<i2", "<f2", "<f4", ">f8", "<c16"]),
     runs_type=st.sampled_from(RUNS_TYPES),
 )
-def test_both_write_and_read_the_same_bytes(runs: list[tuple[int, int]], dtype: str, runs_type: str | None) -> None:
+def test_numpy_and_numba_write_and_read_the_same_bytes(
+    runs: list[tuple[int, int]], dtype: str, runs_type: str | None
+) -> None:
     frame = np.repeat([value for _, value in runs], [length for length, _ in runs]).astype(dtype)
     numpy, numba = Rle(runs_type), RleJit(runs_type)
     [payload] = numpy.encode(frame[np.newaxis])
@@ -47,14 +49,14 @@ def test_both_write_and_read_the_same_bytes(runs: list[tuple[int, int]], dtype: 
 
 @RELAXED
 @given(frames=npst.arrays(np.uint8, (2, 24), elements=st.integers(0, 2)))
-def test_both_write_the_same_bytes_for_short_runs(frames: NDArray[np.uint8]) -> None:
+def test_numpy_and_numba_write_the_same_bytes_for_short_runs(frames: NDArray[np.uint8]) -> None:
     for frame_type in ("u1", "<u2", "<u4", "V3"):
         assert Rle().encode(frames.view(frame_type)) == RleJit().encode(frames.view(frame_type))
 
 
 @RELAXED
 @given(payload=st.binary(max_size=30), dtype=st.sampled_from(["u1", "<u2", "<u4"]), runs=st.sampled_from([0, 1, 2, 8]))
-def test_both_refuse_the_same_payloads(payload: bytes, dtype: str, runs: int) -> None:
+def test_numpy_and_numba_reject_the_same_payloads(payload: bytes, dtype: str, runs: int) -> None:
     results = []
     for codec in (Rle(), RleJit()):
         out = np.zeros((1, 24), dtype)
@@ -88,7 +90,7 @@ def test_both_refuse_the_same_payloads(payload: bytes, dtype: str, runs: int) ->
         (1000, ">u2", "e803"),
     ],
 )
-def test_long_runs_are_cut_into_full_ones_and_a_rest(
+def test_long_runs_are_split_into_full_ones_and_a_remainder(
     rle: type[Rle], n_elems: int, runs_type: str | None, runs: str
 ) -> None:
     frame = np.full((1, n_elems), 0x0107, "<u2")
@@ -102,7 +104,7 @@ def test_long_runs_are_cut_into_full_ones_and_a_rest(
 
 @either
 @pytest.mark.parametrize("runs_type", RUNS_TYPES)
-def test_a_payload_is_read_whatever_run_type_it_was_written_with(rle: type[Rle], runs_type: str | None) -> None:
+def test_payload_of_any_run_type_is_decoded(rle: type[Rle], runs_type: str | None) -> None:
     frame = np.repeat(np.arange(5, dtype=np.uint16), 500)
     [payload] = Rle(runs_type).encode(frame[np.newaxis])
     for reader in RUNS_TYPES:
@@ -112,7 +114,7 @@ def test_a_payload_is_read_whatever_run_type_it_was_written_with(rle: type[Rle],
 @either
 @pytest.mark.parametrize("runs_type", RUNS_TYPES)
 @pytest.mark.parametrize("dtype", ["u1", "f4"])
-def test_noise_costs_one_byte_and_nothing_costs_more(rle: type[Rle], runs_type: str | None, dtype: str) -> None:
+def test_incompressible_frames_grow_by_one_byte(rle: type[Rle], runs_type: str | None, dtype: str) -> None:
     noise = np.random.default_rng(0).integers(0, 256, (20, 64)).astype(dtype)
     alternating = np.arange(64).reshape(1, 64).astype(dtype) % 2
     for frames in (noise, alternating):
@@ -121,7 +123,7 @@ def test_noise_costs_one_byte_and_nothing_costs_more(rle: type[Rle], runs_type: 
 
 @either
 @pytest.mark.parametrize("n_values", [0, 1, 2, 30])
-def test_runs_are_written_exactly_where_they_are_smaller(rle: type[Rle], n_values: int) -> None:
+def test_runs_are_written_only_if_they_are_smaller(rle: type[Rle], n_values: int) -> None:
     for length in range(1, 5):
         frame = np.repeat(np.arange(n_values, dtype=np.uint8), length)
         [payload] = rle().encode(frame[np.newaxis])
@@ -143,9 +145,9 @@ def test_equal_values_with_different_bits_are_different_runs(rle: type[Rle], bit
     ("payload", "reason"),
     [
         ("", "it is empty"),
-        ("00 0102", "holds 2 raw bytes, a frame has 8"),
+        ("00 0102", "it has 2 raw bytes, but a frame has 8"),
         ("03 08080808 07", "header byte is 3"),
-        ("01 08", "1 bytes|2 bytes are not whole runs"),
+        ("01 08", "its 2 bytes are not whole runs"),
         ("01 0801 07", "not whole runs"),
         ("01 0101010101010101 0101010101010101", "not whole runs that are smaller than a frame of 8 bytes"),
         ("01 07 07", "do not add up to the 8 elements"),
@@ -159,13 +161,13 @@ def test_equal_values_with_different_bits_are_different_runs(rle: type[Rle], bit
         ("04 08000080 07", "do not add up"),
     ],
 )
-def test_what_is_wrong_with_a_payload_is_said(rle: type[Rle], payload: str, reason: str) -> None:
+def test_corrupt_payload_error_states_the_reason(rle: type[Rle], payload: str, reason: str) -> None:
     with pytest.raises(CorruptPayload, match=reason):
         rle().decode_into([bytes.fromhex(payload)], np.empty((1, 8), np.uint8))
 
 
 @either
-def test_run_lengths_that_add_up_only_by_overflow_are_refused(rle: type[Rle]) -> None:
+def test_run_lengths_that_overflow_to_the_right_sum_raise(rle: type[Rle]) -> None:
     lengths = np.array([2**63, 2**63, 2**64 - 1, 65], "<u8")  # modulo 2**64: the 64 elements of the frame
     assert int(lengths.sum()) == 64
     with pytest.raises(CorruptPayload, match="do not add up to the 64"):
@@ -174,15 +176,13 @@ def test_run_lengths_that_add_up_only_by_overflow_are_refused(rle: type[Rle]) ->
 
 @either
 @pytest.mark.parametrize("runs_type", ["i1", "f4", "?", "u1,u1"])
-def test_a_runs_type_that_is_no_unsigned_integer_is_answered_with_those_that_are(
-    rle: type[Rle], runs_type: str
-) -> None:
+def test_invalid_runs_type_error_lists_the_valid_ones(rle: type[Rle], runs_type: str) -> None:
     with pytest.raises(CodecError, match="must be one of uint8, uint16, uint32, uint64, got"):
         rle(runs_type)
 
 
 @either
-def test_the_runs_type_counts_in_comparisons_and_duplicates(rle: type[Rle]) -> None:
+def test_runs_type_is_compared_hashed_and_copied(rle: type[Rle]) -> None:
     codec = rle("u2")
     assert codec == rle(np.uint16) == rle(np.dtype(">u2")) == get_codec(rle.name, runs_type="u2")
     assert hash(codec) == hash(rle(np.uint16))
@@ -192,5 +192,5 @@ def test_the_runs_type_counts_in_comparisons_and_duplicates(rle: type[Rle]) -> N
 
 
 @pytest.mark.parametrize(("n_elems", "name"), [(0, "u1"), (255, "u1"), (256, "u2"), (65536, "u4"), (2**32, "u8")])
-def test_the_smallest_run_type_holds_the_whole_frame(n_elems: int, name: str) -> None:
+def test_smallest_runs_type_fits_a_run_of_the_whole_frame(n_elems: int, name: str) -> None:
     assert smallest_runs_type(n_elems) == np.dtype(name)

@@ -1,4 +1,4 @@
-"""The kernels of ``rle-jit``: compiled once for all input, with or without a place to cache them."""
+"""The kernels of ``rle-jit`` are compiled once for all input, with or without a cache folder."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ try:
 except RuntimeError as error:
     assert "cannot cache function" in str(error)
 else:
-    raise AssertionError("numba found a place to cache after all")
+    raise AssertionError("numba found a cache folder")
 
 import numpy as np
 frames = np.repeat(np.arange(6, dtype=np.int16), 50).reshape(2, 150)
@@ -38,7 +38,7 @@ assert (out == frames).all()
 
 @pytest.mark.parametrize("dtype", ["?", "u1", ">i4", "f8", "c16"])
 @pytest.mark.parametrize("writeable", [False, True])
-def test_no_dtype_or_layout_compiles_a_kernel_anew(dtype: str, writeable: bool) -> None:
+def test_every_dtype_and_layout_uses_the_same_compiled_kernel(dtype: str, writeable: bool) -> None:
     frames = np.zeros((3, 10, 10), dtype)
     frames.flags.writeable = writeable
     codec = get_codec("rle-jit", runs_type="u4")
@@ -47,17 +47,15 @@ def test_no_dtype_or_layout_compiles_a_kernel_anew(dtype: str, writeable: bool) 
     assert [len(kernel.signatures) for kernel in kernels] == [1, 1]
 
 
-def test_without_a_writable_cache_folder_the_kernels_still_work(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Files stand where numba would make its folders: permissions would not keep root from writing."""
+def test_kernels_work_without_a_writable_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files block the cache folders, since root ignores permissions."""
     package = tmp_path / "sb3_compressed"
     source = Path(sb3_compressed.__file__).parent
     shutil.copytree(source, package, ignore=shutil.ignore_patterns("__pycache__"))
     (package / "codecs" / "__pycache__").touch()
     (tmp_path / "file").touch()
     nowhere = str(tmp_path / "file" / "cache")
-    places = dict.fromkeys(("NUMBA_CACHE_DIR", "HOME", "XDG_CACHE_HOME", "LOCALAPPDATA", "APPDATA"), nowhere)
-    monkeypatch.chdir(tmp_path)  # where a program looks first for what it imports
-    run(CACHE_FREE, tmp_path, **places, PYTHONDONTWRITEBYTECODE="1")
+    folders = dict.fromkeys(("NUMBA_CACHE_DIR", "HOME", "XDG_CACHE_HOME", "LOCALAPPDATA", "APPDATA"), nowhere)
+    monkeypatch.chdir(tmp_path)  # the first entry of a program's sys.path
+    run(CACHE_FREE, tmp_path, **folders, PYTHONDONTWRITEBYTECODE="1")
     assert not list(tmp_path.rglob("*.nb[ci]"))

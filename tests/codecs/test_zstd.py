@@ -1,4 +1,4 @@
-"""``zstd``: standard frames, and headers that claim what a payload does not hold."""
+"""``zstd``: the standard format, and headers with false sizes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAGIC = bytes.fromhex("28b52ffd")
 EMPTY_BLOCK = bytes.fromhex("010000")
 
 
-def test_a_payload_is_a_zstandard_frame_with_its_content_size() -> None:
+def test_payload_is_a_zstandard_frame_with_its_content_size() -> None:
     frame = np.arange(3000, dtype=np.float32)
     [payload] = get_codec("zstd").encode(frame[np.newaxis])
     assert zstandard.frame_content_size(payload) == frame.nbytes
@@ -27,12 +27,12 @@ def test_a_payload_is_a_zstandard_frame_with_its_content_size() -> None:
     [
         b"\xe0" + (2**40).to_bytes(8, "little"),  # single segment, huge content
         b"\xe0" + (2**64 - 1).to_bytes(8, "little"),
-        b"\xc0\xff" + (1000).to_bytes(8, "little"),  # the right content, a window of 2**41 bytes and more
+        b"\xc0\xff" + (1000).to_bytes(8, "little"),  # the right content size, a window of more than 2**41 bytes
         b"\xc0\x88" + (1000).to_bytes(8, "little"),  # a window of 128 MiB
         b"\x00\x88",  # no content size
     ],
 )
-def test_a_header_that_claims_much_is_refused_before_memory_is_taken(header: bytes) -> None:
+def test_false_header_raises_before_memory_is_allocated(header: bytes) -> None:
     out = np.empty((1, 1000), np.uint8)
     codec = get_codec("zstd")
     tracemalloc.start()

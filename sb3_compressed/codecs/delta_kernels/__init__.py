@@ -1,4 +1,4 @@
-"""The numba kernels behind ``delta``; :mod:`sb3_compressed.codecs.delta` tells the wire format."""
+"""The numba kernels of ``delta``; :mod:`sb3_compressed.codecs.delta` documents the wire format."""
 
 from sb3_compressed.codecs.delta_kernels.decoder import DONE, NOT_A_DELTA, decode_deltas
 from sb3_compressed.codecs.delta_kernels.encoder import TABLE_BITS, encode_deltas, index_words

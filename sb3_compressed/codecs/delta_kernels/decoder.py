@@ -1,4 +1,4 @@
-"""From deltas to frames. Whatever a payload says, nothing outside of the memory given is read or written."""
+"""The decoder of deltas. No payload makes it read or write outside its buffers."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from sb3_compressed.codecs.delta_kernels.sources import (
     PAIR,
     address_of,
     n_readable,
-    remember_shift,
+    push_offset,
 )
 from sb3_compressed.jit import BYTE_ROWS, BYTES, INT_ROWS, INTS, byte_at, kernel
 
 __all__ = ["DONE", "NOT_A_DELTA", "decode_deltas"]
 
 TO_DO, DONE, NOT_A_DELTA, CORRUPT = 0, 1, 2, 3
-"""What :func:`decode_deltas` says of a payload."""
+"""The status of a payload in :func:`decode_deltas`."""
 
 
 @kernel(PAIR, INT, INT, INT)
 def read_number(payload: int, at: int, size: int) -> tuple[int, int]:
-    """Return the number at ``at`` and where what follows it starts; beyond ``size`` where it goes beyond the end.
+    """Return the number at ``at`` and the position after it, which is beyond ``size`` if the payload is truncated.
 
     :param payload: address of the payload
-    :param size: how many bytes it has
+    :param size: bytes of the payload
     """
     if at >= size:
         return 0, size + 1
@@ -43,34 +43,40 @@ def read_number(payload: int, at: int, size: int) -> tuple[int, int]:
 
 @kernel(types.uint8, INT, INT, INT, INT, INTS, INT, INT)
 def decode_delta(
-    payload: int, payload_size: int, bank: int, bank_size: int, recent: NDArray[np.int64], frame: int, size: int
+    payload: int,
+    payload_size: int,
+    references: int,
+    references_size: int,
+    recent: NDArray[np.int64],
+    frame: int,
+    size: int,
 ) -> int:
     """Decode one payload; return :data:`DONE`, :data:`NOT_A_DELTA` or :data:`CORRUPT`.
 
     :param payload: address of the payload, of ``payload_size`` bytes
-    :param bank: address of the references of its codec, ``bank_size`` bytes in all
-    :param recent: room for the recent shifts, ``(N_RECENT,)``
-    :param frame: address of the memory for the frame, of ``size`` bytes
+    :param references: address of the references of its codec, ``references_size`` bytes in all
+    :param recent: scratch memory for the recent offsets, ``(N_RECENT,)``
+    :param frame: address of the output, of ``size`` bytes
     """
     if payload_size == 0 or size == 0 or byte_at(payload) < FIRST_REFERENCE:
         return NOT_A_DELTA
-    shift = (number_at(payload) - FIRST_REFERENCE) * size
-    if shift + size > bank_size:
+    offset = (number_at(payload) - FIRST_REFERENCE) * size
+    if offset + size > references_size:
         return CORRUPT
-    recent[:] = shift
+    recent[:] = offset
     position = 0
     at = 1
     while True:
         equal, at = read_number(payload, at, payload_size)
         if at > payload_size or position + equal > size:
             return CORRUPT
-        while equal > 0:  # twice where the source goes on from the bank's end to the frame
-            source = shift + position
-            readable = n_readable(source, bank_size, position, size)
+        while equal > 0:  # a second time if the source continues from the references into the frame
+            source = offset + position
+            readable = n_readable(source, references_size, position, size)
             if readable <= 0:
                 return CORRUPT
             length = min(equal, readable)
-            copy_bytes(address_of(source, bank, bank_size, frame), frame + position, length, readable)
+            copy_bytes(address_of(source, references, references_size, frame), frame + position, length, readable)
             position += length
             equal -= length
         if position == size:
@@ -85,36 +91,38 @@ def decode_delta(
             position += length
             at += length
             continue
-        # Another source, named by its shift or where it begins.
+        # The source changes, to a recent offset or to a position.
         if at >= payload_size:
             return CORRUPT
-        place = number_at(payload + at)
-        if place < N_RECENT:
-            better = recent[place]
+        index = number_at(payload + at)
+        if index < N_RECENT:
+            next_offset = recent[index]
             at += 1
         else:
             if at + 3 > payload_size:
                 return CORRUPT
             source = number_at(payload + at + 1) | number_at(payload + at + 2) << 8
-            better = ((place - N_RECENT) << 16 | source) - position
-            place = N_RECENT - 1
+            next_offset = ((index - N_RECENT) << 16 | source) - position
+            index = N_RECENT - 1
             at += 3
-        remember_shift(recent, place, shift)
-        shift = better
+        push_offset(recent, index, offset)
+        offset = next_offset
 
 
 @kernel(INT, INT_ROWS, INT_ROWS, BYTE_ROWS, BYTES)
 def decode_deltas(
-    places: NDArray[np.int64], banks: NDArray[np.int64], frames: NDArray[np.uint8], status: NDArray[np.uint8]
+    places: NDArray[np.int64], locations: NDArray[np.int64], frames: NDArray[np.uint8], status: NDArray[np.uint8]
 ) -> int:
     """Decode the payloads that are deltas.
 
-    :param places: for each payload its address, how many bytes it has, and the index of its codec, ``(n, 3)``
-    :param banks: for each codec the address of its references, the bytes they have, and those of one, ``(n_codecs, 3)``
-    :param frames: is given the frames, ``(n, frame_nbytes)``
-    :param status: for each payload, :data:`TO_DO`, or :data:`DONE` if its frame is there; is given :data:`DONE`,
-        :data:`NOT_A_DELTA` or :data:`CORRUPT`, ``(n,)``
+    :param places: for each payload its address, its size in bytes, and the index of its codec, ``(n, 3)``
+    :param locations: for each codec the address of its references, their size in bytes, and the size of one of them,
+        ``(n_codecs, 3)``
+    :param frames: output, ``(n, frame_nbytes)``
+    :param status: for each payload :data:`TO_DO`, or :data:`DONE` if its frame is in ``frames`` already, ``(n,)``;
+        overwritten with :data:`DONE`, :data:`NOT_A_DELTA` or :data:`CORRUPT`
     :return: the number of payloads that are not done
+    :raises IndexError: if the codec index of a payload is out of range
     """
     n_left = 0
     n_frames, size = frames.shape
@@ -122,11 +130,11 @@ def decode_deltas(
     for k in range(n_frames):
         if status[k] == DONE:
             continue
-        writer = places[k, 2]
-        if not 0 <= writer < len(banks):
-            raise IndexError("a payload's writer is not among the codecs")
-        bank_size = banks[writer, 1] if banks[writer, 2] == size else 0
+        codec = places[k, 2]
+        if not 0 <= codec < len(locations):
+            raise IndexError("the codec index of a payload is out of range")
+        references_size = locations[codec, 1] if locations[codec, 2] == size else 0
         frame = frames.ctypes.data + k * size
-        status[k] = decode_delta(places[k, 0], places[k, 1], banks[writer, 0], bank_size, recent, frame, size)
+        status[k] = decode_delta(places[k, 0], places[k, 1], locations[codec, 0], references_size, recent, frame, size)
         n_left += status[k] != DONE
     return n_left

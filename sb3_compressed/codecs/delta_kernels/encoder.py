@@ -1,4 +1,4 @@
-"""From frames to deltas."""
+"""The encoder of deltas."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sb3_compressed.codecs.delta_kernels.sources import (
     PAIR,
     address_of,
     n_readable,
-    remember_shift,
+    push_offset,
 )
 from sb3_compressed.jit import (
     BYTES,
@@ -32,65 +32,65 @@ from sb3_compressed.jit import (
 
 __all__ = ["TABLE_BITS", "encode_deltas", "index_words"]
 
-MAX_NUMBER = 0xFFFF  # that two bytes tell
-MAX_GAP = 5  # equal bytes between two runs that cost less as literals than as a new run
-MAX_SOURCE = (256 - N_RECENT) << 16  # positions that three bytes can tell, beside the recent shifts
-MIN_GAIN = 7  # bytes that another source must have in common with a frame, beyond those of the present one
-DENSE = 4  # bytes of a word that have to differ for another source to be looked for: small things are no scrolling
-ROOM = 16  # bytes that a run, a change of source and the end of a payload take at most, besides literals
-MAX_STRETCH_NBYTES = 5  # what a stretch of 65,536 equal bytes takes
+MAX_NUMBER = 0xFFFF  # the largest number of two bytes
+MAX_GAP = 5  # at most so many equal bytes between two runs are cheaper as literals than as a new piece
+MAX_SOURCE = (256 - N_RECENT) << 16  # positions that three bytes can encode, besides the recent offsets
+MIN_GAIN = 7  # bytes that another source must match beyond those that the current one matches
+DENSE = 4  # different bytes of a word that start a search for another source: small differences are not scrolling
+ROOM = 16  # the most bytes of a piece, a change of source and the end of a payload, besides literals
+MAX_STRETCH_NBYTES = 5  # bytes that encode a stretch of 65,536 equal bytes
 TABLE_BITS = 16
 HASH = np.uint64(0x9E3779B97F4A7C15)  # 2**64 / golden ratio (Knuth, The Art of Computer Programming 3, 6.4)
 
 
 @kernel(INT, types.uint64)
 def n_different_bytes(word: np.uint64) -> int:
-    """Count the bytes of a word that are not 0."""
+    """Count the nonzero bytes of a word."""
     low = np.uint64(0x7F7F7F7F7F7F7F7F)
     ones = ((((word & low) + low) | word) >> np.uint64(7)) & np.uint64(0x0101010101010101)
     return np.int64((ones * np.uint64(0x0101010101010101)) >> np.uint64(56))  # type: ignore[return-value]
 
 
 @kernel(types.boolean, INT, INT, INT, INT)
-def differ_in(some: int, others: int, length: int, n_bytes: int) -> bool:
-    """Return whether of ``length`` bytes at two addresses ``n_bytes`` or more differ."""
+def differ_in(first: int, second: int, length: int, n_bytes: int) -> bool:
+    """Return whether at least ``n_bytes`` of ``length`` bytes at two addresses differ."""
     n = 0
     while length >= WORD and n < n_bytes:
-        n += n_different_bytes(word_at(some) ^ word_at(others))
-        some += WORD
-        others += WORD
+        n += n_different_bytes(word_at(first) ^ word_at(second))
+        first += WORD
+        second += WORD
         length -= WORD
     while length > 0 and n < n_bytes:
         length -= 1
-        n += byte_at(some + length) != byte_at(others + length)
+        n += byte_at(first + length) != byte_at(second + length)
     return n >= n_bytes
 
 
 @kernel(INT, types.uint64)
-def place_of_word(word: np.uint64) -> int:
-    """Return where a word has its place in a table of ``2 ** TABLE_BITS``."""
+def hash_of_word(word: np.uint64) -> int:
+    """Return the index of a word in a hash table of ``2 ** TABLE_BITS`` elements."""
     return np.int64((word * HASH) >> np.uint64(64 - TABLE_BITS))  # type: ignore[return-value]
 
 
 @kernel(types.void, READ_BYTES, SHORT_INTS)
-def index_words(bank: NDArray[np.uint8], table: NDArray[np.int32]) -> None:
-    """Fill a table ``(2 ** TABLE_BITS,)`` with a position of every word in the bank, -1 elsewhere.
+def index_words(references: NDArray[np.uint8], table: NDArray[np.int32]) -> None:
+    """Fill a hash table ``(2 ** TABLE_BITS,)`` with a position of every word of the references, -1 elsewhere.
 
-    Of a run of equal words the first position is kept, from where most of the run follows.
+    In a run of equal words only the first position is stored, from where the run is longest.
     """
     table[:] = -1
-    address = bank.ctypes.data
-    before = ~word_at(address) if bank.size >= WORD else np.uint64(0)
-    for i in range(bank.size - WORD + 1):
+    address = references.ctypes.data
+    previous = ~word_at(address) if references.size >= WORD else np.uint64(0)
+    for i in range(references.size - WORD + 1):
         word = word_at(address + i)
-        if word != before:
-            table[place_of_word(word)] = i
-        before = word
+        if word != previous:
+            table[hash_of_word(word)] = i
+        previous = word
 
 
 @kernel(INT, BYTES, INT, INT)
 def write_number(payload: NDArray[np.uint8], written: int, number: int) -> int:
-    """Write a number behind the first ``written`` bytes; return how many there are then."""
+    """Append a number to the first ``written`` bytes; return the new number of bytes."""
     if number < LONG:
         payload[written] = number
         return written + 1
@@ -102,11 +102,11 @@ def write_number(payload: NDArray[np.uint8], written: int, number: int) -> int:
 
 @kernel(INT, BYTES, INT, INT, INT, INT)
 def write_equal(payload: NDArray[np.uint8], written: int, frame: int, start: int, end: int) -> int:
-    """Write that the bytes of a frame from ``start`` to ``end`` equal the source; return how many are written then.
+    """Append that the bytes of a frame from ``start`` to ``end`` equal the source; return the new number of bytes.
 
-    A number tells of 65,535 at most. Of more, one in 65,536 is told as a literal.
+    A number encodes at most 65,535 bytes. Of more, one in 65,536 is written as a literal.
 
-    :param frame: address of the frame's bytes
+    :param frame: address of the frame
     """
     for _ in range((end - start) >> 16):
         written = write_number(payload, written, MAX_NUMBER)
@@ -120,63 +120,63 @@ def write_equal(payload: NDArray[np.uint8], written: int, frame: int, start: int
 @kernel(PAIR, READ_BYTES, READ_BYTES, SHORT_INTS, INT, INT, INT, INT, INTS)
 def better_source(
     frame: NDArray[np.uint8],
-    bank: NDArray[np.uint8],
+    references: NDArray[np.uint8],
     table: NDArray[np.int32],
     i: int,
-    shift: int,
+    offset: int,
     line: int,
     plane: int,
     recent: NDArray[np.int64],
 ) -> tuple[int, int]:
-    """Return the shift of a source that is so much better from ``frame[i]`` on that it is worth to change.
+    """Find a source that matches ``frame[i:]`` so much better than the current one that changing it pays.
 
-    What is tried are the recent ones, the line above, other colours, and wherever the bank has the same word.
+    It tries the recent offsets, the line above, other colour planes, and a position of the same word in the references.
 
-    :return: its shift, which is ``shift`` where none is better, and its place among the recent ones,
-        :data:`N_RECENT` for another
+    :return: its offset, which is ``offset`` if none is better, and its index among the recent ones, :data:`N_RECENT` if
+        it is none of them
     """
     size = frame.size
-    here = frame.ctypes.data
-    there = bank.ctypes.data
-    word = word_at(here + i)
+    frame_address = frame.ctypes.data
+    references_address = references.ctypes.data
+    word = word_at(frame_address + i)
     longest = 0
-    better, place = shift, N_RECENT
-    for k in range(-4, N_RECENT):  # fixed, so that the compiler unrolls it
+    best, index = offset, N_RECENT
+    for k in range(-4, N_RECENT):  # constant bounds, so that the compiler unrolls the loop
         if k == -4:
-            other = int(table[place_of_word(word)]) - i
+            other = int(table[hash_of_word(word)]) - i
             if other + i < 0:
                 continue
         elif k == -3:
-            other = bank.size - line
+            other = references.size - line
         elif k < 0:
             if not plane:
                 continue
-            other = bank.size + k * plane
+            other = references.size + k * plane
         else:
             other = recent[k]
-        readable = n_readable(other + i, bank.size, i, size)
-        if other == shift or readable < WORD or (k < 0 and other + i >= MAX_SOURCE):
+        readable = n_readable(other + i, references.size, i, size)
+        if other == offset or readable < WORD or (k < 0 and other + i >= MAX_SOURCE):
             continue
-        source = address_of(other + i, there, bank.size, here)
+        source = address_of(other + i, references_address, references.size, frame_address)
         if word_at(source) != word:
             continue
-        length = common_length(here + i, source, readable)
-        if length > longest - 2 * (k >= 0):  # recent ones take two bytes less to tell
-            longest, better, place = length, other, (k if k >= 0 else N_RECENT)
+        length = common_length(frame_address + i, source, readable)
+        if length > longest - 2 * (k >= 0):  # a recent offset takes two bytes less
+            longest, best, index = length, other, (k if k >= 0 else N_RECENT)
     if longest < MIN_GAIN:
-        return shift, N_RECENT
-    comparable = min(longest, n_readable(shift + i, bank.size, i, size))
+        return offset, N_RECENT
+    comparable = min(longest, n_readable(offset + i, references.size, i, size))
     if comparable > 0:
-        source = address_of(shift + i, there, bank.size, here)
-        if not differ_in(here + i, source, comparable, MIN_GAIN - longest + comparable):
-            return shift, N_RECENT
-    return better, place
+        source = address_of(offset + i, references_address, references.size, frame_address)
+        if not differ_in(frame_address + i, source, comparable, MIN_GAIN - longest + comparable):
+            return offset, N_RECENT
+    return best, index
 
 
 @kernel(INT, READ_BYTES, READ_BYTES, SHORT_INTS, INT, INT, INT, INTS, BYTES)
 def encode_delta(
     frame: NDArray[np.uint8],
-    bank: NDArray[np.uint8],
+    references: NDArray[np.uint8],
     table: NDArray[np.int32],
     reference: int,
     line: int,
@@ -184,46 +184,48 @@ def encode_delta(
     recent: NDArray[np.int64],
     payload: NDArray[np.uint8],
 ) -> int:
-    """Write a frame as a delta to a reference; return the bytes written, -1 without room.
+    """Encode a frame; return the bytes written, -1 if the payload does not fit.
 
-    :param frame: its bytes, ``(frame_nbytes,)``
-    :param bank: bytes of all references, ``(n_references * frame_nbytes,)``
-    :param table: what :func:`index_words` made of the bank
-    :param reference: the one to begin with
-    :param line: bytes of a line of pixels: what is above a pixel is often like it
-    :param plane: bytes of all lines, if those of another colour follow: it often has the same; else 0
-    :param recent: room for the recent shifts, ``(N_RECENT,)``
-    :param payload: room for the payload
+    :param frame: bytes of the frame, ``(frame_nbytes,)``
+    :param references: bytes of all references, ``(n_references * frame_nbytes,)``
+    :param table: the hash table that :func:`index_words` filled
+    :param reference: index of the first source
+    :param line: bytes of a line of pixels: a pixel often equals the one above
+    :param plane: bytes of a colour plane, as planes often have equal bytes; 0 if there is only one
+    :param recent: scratch memory for the recent offsets, ``(N_RECENT,)``
+    :param payload: output
     """
     size = frame.size
-    here = frame.ctypes.data
-    there = bank.ctypes.data
-    spare = ROOM + MAX_STRETCH_NBYTES * (size >> 16)  # long stretches of equal bytes take more, but only so many can be
+    frame_address = frame.ctypes.data
+    references_address = references.ctypes.data
+    # Long stretches of equal bytes take more, but their number is limited.
+    spare = ROOM + MAX_STRETCH_NBYTES * (size >> 16)
     if payload.size < spare:
         return -1
-    shift = reference * size
-    recent[:] = shift
+    offset = reference * size
+    recent[:] = offset
     payload[0] = FIRST_REFERENCE + reference
     written = 1
-    told = 0  # up to here the payload tells the frame
-    i = common_length(here, there + shift, size)
+    encoded = 0  # bytes of the frame that the payload encodes so far
+    i = common_length(frame_address, references_address + offset, size)
     while i < size:
-        # Here frame and source differ. Literals, until they are equal for a while or another source is better.
+        # Frame and source differ here: write literals until they are equal for a while or another source is better.
         start = end = i
-        better, place = shift, N_RECENT
-        base = address_of(shift + i, there, bank.size, here) - i
-        last = i + n_readable(shift + i, bank.size, i, size)
+        best, index = offset, N_RECENT
+        base = address_of(offset + i, references_address, references.size, frame_address) - i
+        last = i + n_readable(offset + i, references.size, i, size)
         while i < size and i - end <= MAX_GAP:
             whole = i + WORD <= last
-            different = word_at(here + i) ^ word_at(base + i) if whole else np.uint64(0)
+            different = word_at(frame_address + i) ^ word_at(base + i) if whole else np.uint64(0)
             if whole and (different == 0 or i + first_byte_of(different) - end > MAX_GAP):
                 break
             dense = n_different_bytes(different) >= DENSE if whole else (i - start) % WORD == 0
             if dense and i + WORD <= size:
-                better, place = better_source(frame, bank, table, i, shift, line, plane, recent)
-                if better != shift:
-                    while i > start and n_readable(better + i - 1, bank.size, i - 1, size) > 0:
-                        if byte_at(address_of(better + i - 1, there, bank.size, here)) != byte_at(here + i - 1):
+                best, index = better_source(frame, references, table, i, offset, line, plane, recent)
+                if best != offset:
+                    while i > start and n_readable(best + i - 1, references.size, i - 1, size) > 0:
+                        source = address_of(best + i - 1, references_address, references.size, frame_address)
+                        if byte_at(source) != byte_at(frame_address + i - 1):
                             break
                         i -= 1
                     end = min(end, i)
@@ -232,59 +234,60 @@ def encode_delta(
                 end = i + last_byte_of(different) + 1
                 i += WORD
             else:
-                if i >= last or byte_at(base + i) != byte_at(here + i):
+                if i >= last or byte_at(base + i) != byte_at(frame_address + i):
                     end = i + 1
                 i += 1
         if written + end - start + spare > payload.size or end - start > MAX_NUMBER:
             return -1
         if end > start:
-            written = write_equal(payload, written, here, told, start)
+            written = write_equal(payload, written, frame_address, encoded, start)
             written = write_number(payload, written, end - start)
             room = min(size - start, payload.size - written)
-            copy_bytes(here + start, payload.ctypes.data + written, end - start, room)
+            copy_bytes(frame_address + start, payload.ctypes.data + written, end - start, room)
             written += end - start
-            told = end
-        if better != shift:
-            written = write_equal(payload, written, here, told, i)
+            encoded = end
+        if best != offset:
+            written = write_equal(payload, written, frame_address, encoded, i)
             payload[written] = 0
             written += 1
-            if place < N_RECENT:
-                payload[written] = place
+            if index < N_RECENT:
+                payload[written] = index
                 written += 1
             else:
-                source = better + i
+                source = best + i
                 payload[written] = N_RECENT + (source >> 16)
                 payload[written + 1] = source & 0xFF
                 payload[written + 2] = (source >> 8) & 0xFF
                 written += 3
-            remember_shift(recent, min(place, N_RECENT - 1), shift)
-            shift = better
-            told = i
-        readable = n_readable(shift + i, bank.size, i, size)
+            push_offset(recent, min(index, N_RECENT - 1), offset)
+            offset = best
+            encoded = i
+        readable = n_readable(offset + i, references.size, i, size)
         if readable > 0:
-            i += common_length(here + i, address_of(shift + i, there, bank.size, here), readable)
-    return write_equal(payload, written, here, told, size)
+            source = address_of(offset + i, references_address, references.size, frame_address)
+            i += common_length(frame_address + i, source, readable)
+    return write_equal(payload, written, frame_address, encoded, size)
 
 
 @kernel(INT, READ_BYTE_ROWS, READ_BYTES, SHORT_INTS, INT, INT, BYTES, INTS)
 def encode_deltas(
     frames: NDArray[np.uint8],
-    bank: NDArray[np.uint8],
+    references: NDArray[np.uint8],
     table: NDArray[np.int32],
     line: int,
     plane: int,
     payloads: NDArray[np.uint8],
     ends: NDArray[np.int64],
 ) -> int:
-    """Encode each frame, beginning with the reference nearest to it.
+    """Encode each frame, starting from the reference nearest to it.
 
     :param frames: bytes of frames, ``(n, frame_nbytes)``
-    :param bank: bytes of all references, ``(n_references * frame_nbytes,)``
-    :param table: what :func:`index_words` made of the bank
+    :param references: bytes of all references, ``(n_references * frame_nbytes,)``
+    :param table: the hash table that :func:`index_words` filled
     :param line: bytes of a line of pixels
-    :param plane: bytes of all lines, if those of another colour follow, else 0
-    :param payloads: room for the payloads, one after the other, ``(n * room,)``; each may have ``room`` bytes
-    :param ends: is given where each payload ends; one that has no room has no bytes, ``(n,)``
+    :param plane: bytes of a colour plane, 0 if there is only one
+    :param payloads: output, the payloads one after the other, ``(n * room,)``; each has at most ``room`` bytes
+    :param ends: output, the end of each payload, ``(n,)``; a payload that does not fit has no bytes
     :return: the bytes of all payloads
     """
     recent = np.empty(N_RECENT, dtype=np.int64)
@@ -293,9 +296,10 @@ def encode_deltas(
     nearest = 0
     written = 0
     for k in range(n_frames):
-        nearest = nearest_reference(frames[k].ctypes.data, size, bank.ctypes.data, bank.size // size, nearest)
+        address = frames[k].ctypes.data
+        nearest = nearest_reference(address, size, references.ctypes.data, references.size // size, nearest)
         payload = payloads[written : written + room]
-        length = encode_delta(frames[k], bank, table, nearest, line, plane, recent, payload)
+        length = encode_delta(frames[k], references, table, nearest, line, plane, recent, payload)
         written += max(length, 0)
         ends[k] = written
     return written

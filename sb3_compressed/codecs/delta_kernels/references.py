@@ -1,4 +1,4 @@
-"""Which reference frame is nearest to a frame."""
+"""Differences between frames, and the reference frame nearest to a frame."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from sb3_compressed.jit import INT_ROWS, READ_BYTE_ROWS, kernel, word_at
 
 __all__ = ["nearest_reference", "word_differences"]
 
-SAMPLE = 32  # words looked at in one go, to tell which frames are alike
+SAMPLE = 32  # words compared at a time
 
 
 @kernel(INT, INT, INT, INT)
-def count_different_words(some: int, others: int, n_words: int) -> int:
-    """Count the words that differ at two addresses; without branches, for wide instructions."""
+def count_different_words(first: int, second: int, n_words: int) -> int:
+    """Count the words that differ at two addresses; without branches, so that it compiles to SIMD instructions."""
     n_different = 0
     for k in range(n_words):
-        n_different += word_at(some + k * WORD) != word_at(others + k * WORD)
+        n_different += word_at(first + k * WORD) != word_at(second + k * WORD)
     return n_different
 
 
 @kernel(INT, INT, INT, INT, INT)
-def dissimilarity(frame: int, reference: int, size: int, most: int) -> int:
-    """Tell how different two frames are, up to ``most``, from a quarter of their words: a measure to choose by."""
-    if size < 8 * SAMPLE * WORD:  # of small ones, from all
+def sampled_difference(frame: int, reference: int, size: int, most: int) -> int:
+    """Return in how many of a quarter of their words two frames differ, or a number of at least ``most``."""
+    if size < 8 * SAMPLE * WORD:  # small frames are compared whole
         return count_different_words(frame, reference, size // WORD)
     n_different = 0
     at = 0
@@ -38,7 +38,11 @@ def dissimilarity(frame: int, reference: int, size: int, most: int) -> int:
 
 @kernel(types.void, READ_BYTE_ROWS, INT_ROWS)
 def word_differences(frames: NDArray[np.uint8], differences: NDArray[np.int64]) -> None:
-    """Write in how many words each two of ``frames`` ``(n, frame_nbytes)`` differ to ``differences`` ``(n, n)``."""
+    """Write the number of differing words of each pair of frames.
+
+    :param frames: bytes of frames, ``(n, frame_nbytes)``; each byte after the last whole word counts as a word
+    :param differences: output, ``(n, n)``
+    """
     n_frames, size = frames.shape
     for i in range(n_frames):
         differences[i, i] = 0
@@ -51,19 +55,19 @@ def word_differences(frames: NDArray[np.uint8], differences: NDArray[np.int64]) 
 
 
 @kernel(INT, INT, INT, INT, INT, INT)
-def nearest_reference(frame: int, size: int, bank: int, n_references: int, guess: int) -> int:
-    """Return which reference differs from a frame least, ``guess`` where it is as good as another.
+def nearest_reference(frame: int, size: int, references: int, n_references: int, guess: int) -> int:
+    """Return the index of the reference that differs least from a frame, preferring ``guess`` in a tie.
 
-    :param frame: address of the frame's bytes
-    :param size: how many there are
-    :param bank: address of the references
+    :param frame: address of the frame
+    :param size: bytes of the frame
+    :param references: address of the references
     """
     nearest = guess
-    least = dissimilarity(frame, bank + guess * size, size, size)
+    least = sampled_difference(frame, references + guess * size, size, size)
     for index in range(n_references):
         if index != guess:
-            found = dissimilarity(frame, bank + index * size, size, least)
-            if found < least:
-                least = found
+            difference = sampled_difference(frame, references + index * size, size, least)
+            if difference < least:
+                least = difference
                 nearest = index
     return nearest

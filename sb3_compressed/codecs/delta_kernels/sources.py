@@ -1,7 +1,7 @@
-"""Sources of a delta: where bytes are taken from, as the encoder and the decoder both count it.
+"""Sources of a delta: the positions that bytes are copied from, shared by the encoder and the decoder.
 
-*Bank* are the bytes of all reference frames, one after the other; the bytes of the frame itself follow, as far as they
-are known. The *source* of the byte at ``position`` of the frame is that at ``shift + position`` of all these.
+Source positions count the bytes of all reference frames, one after the other, followed by the bytes of the frame that
+are decoded already. The source of the byte at ``position`` of the frame is at ``offset + position``.
 """
 
 from __future__ import annotations
@@ -13,36 +13,37 @@ from numpy.typing import NDArray
 from sb3_compressed.byte_kernels import INT, STEP
 from sb3_compressed.jit import INTS, kernel
 
-__all__ = ["FIRST_REFERENCE", "LONG", "N_RECENT", "PAIR", "address_of", "n_readable", "remember_shift"]
+__all__ = ["FIRST_REFERENCE", "LONG", "N_RECENT", "PAIR", "address_of", "n_readable", "push_offset"]
 
-FIRST_REFERENCE = 2  # header bytes below are those of zstd payloads
-LONG = 255  # a number that does not fit one byte: two bytes follow
-N_RECENT = 4  # shifts that a change of source can name by one byte
+FIRST_REFERENCE = 2  # smaller header bytes mark zstd payloads
+LONG = 255  # marks a number of two bytes, which follow
+N_RECENT = 4  # recent offsets that one byte can select
 PAIR = types.UniTuple(types.int64, 2)  # type: ignore[no-untyped-call]
 
 
 @kernel(types.void, INTS, INT, INT)
-def remember_shift(recent: NDArray[np.int64], place: int, shift: int) -> None:
-    """Put a shift that is left before the recent ones, and take the one at ``place`` out of them."""
-    for k in range(place, 0, -1):
+def push_offset(recent: NDArray[np.int64], index: int, offset: int) -> None:
+    """Insert an offset before the recent ones, and remove the one at ``index``."""
+    for k in range(index, 0, -1):
         recent[k] = recent[k - 1]
-    recent[0] = shift
+    recent[0] = offset
 
 
 @kernel(INT, INT, INT, INT, INT)
-def n_readable(source: int, bank_size: int, position: int, size: int) -> int:
-    """Return for how many bytes from ``position`` on a source can be read, 0 if it cannot be.
+def n_readable(source: int, references_size: int, position: int, size: int) -> int:
+    """Return how many bytes of a source are readable for the frame from ``position`` on; 0 if it is invalid.
 
-    Of the frame itself only what lies a whole step back can: closer bytes may not be there when a step is copied.
+    Bytes of the frame itself are readable from a whole step back: closer ones may not be written yet when a step is
+    copied.
     """
     if source < 0:
         return 0
-    if source < bank_size:
-        return min(bank_size - source, size - position)
-    return size - position if source - bank_size + STEP <= position else 0
+    if source < references_size:
+        return min(references_size - source, size - position)
+    return size - position if source - references_size + STEP <= position else 0
 
 
 @kernel(INT, INT, INT, INT, INT)
-def address_of(source: int, bank: int, bank_size: int, frame: int) -> int:
-    """Return where a source is in memory."""
-    return bank + source if source < bank_size else frame + source - bank_size
+def address_of(source: int, references: int, references_size: int, frame: int) -> int:
+    """Return the address of a source position."""
+    return references + source if source < references_size else frame + source - references_size
