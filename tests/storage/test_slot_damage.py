@@ -16,7 +16,6 @@ from programs import run
 
 from sb3_compressed.arrays.slots import Slot
 from sb3_compressed.codecs import Codec, get_codec
-from sb3_compressed.codecs.config import codec_config
 from sb3_compressed.errors import CorruptPayload, CorruptStorage
 from sb3_compressed.storage.checksum import checksum
 from sb3_compressed.storage.log import Log
@@ -177,7 +176,7 @@ def append_part(log: Log, make: Callable[[At], bytes]) -> int:
 
 def codec_record(log: Log, codec: Codec | None) -> int:
     """Append a codec, or a record that is none, and return its offset."""
-    return log.segment_to_write().append(CODEC, b"[1]" if codec is None else json.dumps(codec_config(codec)).encode())
+    return log.segment_to_write().append(CODEC, b"[1]" if codec is None else json.dumps(codec.get_config()).encode())
 
 
 def test_parts_are_as_they_are_documented(log: Log) -> None:
