@@ -1,4 +1,4 @@
-"""How Sphinx builds the documentation: ``make docs``."""
+"""Sphinx configuration; ``make docs`` builds the documentation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs a command in a terminal and draws what that shows at the end.
+"""Run a command in a terminal and save its final screen as an SVG.
 
 python docs/pictures/terminal.py docs/pictures/demo.svg make demo
 """
@@ -21,36 +21,36 @@ from rich.console import Console
 from rich.style import Style
 from rich.text import Text
 
-N_ROWS = 200  # more than any command fills
+N_ROWS = 200  # more than any command prints
 
 
 def run(command: list[str], width: int) -> pyte.Screen:
-    """Run a command in a terminal of its own and return the screen that it leaves."""
+    """Run a command in a new terminal and return its final screen."""
     screen = pyte.Screen(width, N_ROWS)
     stream = pyte.ByteStream(screen)
-    ours, theirs = pty.openpty()
+    parent, child = pty.openpty()
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
     environment |= {"TERM": "xterm-256color", "COLUMNS": str(width), "LINES": "50"}
-    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment) as process:
-        os.close(theirs)
+    with subprocess.Popen(command, stdin=child, stdout=child, stderr=child, env=environment) as process:
+        os.close(child)
         while True:
             try:
-                shown = os.read(ours, 65536)
-            except OSError:  # the other end is closed
+                output = os.read(parent, 65536)
+            except OSError:  # the command has closed the terminal
                 break
-            stream.feed(shown)
-    os.close(ours)
+            stream.feed(output)
+    os.close(parent)
     if process.returncode:
         sys.exit(f"{shlex.join(command)} failed:\n" + "\n".join(line.rstrip() for line in screen.display).rstrip())
     return screen
 
 
-def drawn(screen: pyte.Screen, command: str) -> str:
-    """Return a picture of a screen, as SVG."""
+def to_svg(screen: pyte.Screen, command: str) -> str:
+    """Return a screen as SVG."""
     lines = [Text.assemble(("$ ", "bold green"), (command, "bold"))]
     for row in range(N_ROWS):
         characters = [screen.buffer[row][column] for column in range(screen.columns)]
-        line = Text.assemble(*((each.data, _style(each)) for each in characters))
+        line = Text.assemble(*((character.data, _style(character)) for character in characters))
         line.rstrip()
         lines.append(line)
     while not lines[-1].plain:
@@ -59,21 +59,21 @@ def drawn(screen: pyte.Screen, command: str) -> str:
     for line in lines:
         console.print(line, no_wrap=True, overflow="ignore", crop=False)
     svg = console.export_svg(title="sb3-compressed", unique_id=f"terminal-{zlib.crc32(command.encode()):08x}")
-    return re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL)  # pictures fetch nothing
+    return re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL)  # no fonts from the network
 
 
 def _style(character: pyte.screens.Char) -> Style:
     return Style(
-        color=_colour(character.fg),
-        bgcolor=_colour(character.bg),
+        color=_color(character.fg),
+        bgcolor=_color(character.bg),
         bold=character.bold,
         italic=character.italics,
         reverse=character.reverse,
     )
 
 
-def _colour(name: str) -> str | None:
-    """Return Rich's name of a colour: of eight, of eight bright ones, or any in hexadecimal digits."""
+def _color(name: str) -> str | None:
+    """Return Rich's name of a pyte color: one of 16 names, or six hexadecimal digits."""
     if name == "default":
         return None
     if re.fullmatch("[0-9a-f]{6}", name):
@@ -82,14 +82,14 @@ def _colour(name: str) -> str | None:
 
 
 def main() -> None:
-    """Draw what a command shows."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("picture", type=Path, help="SVG to write")
     parser.add_argument("command", nargs=argparse.REMAINDER, help="the command and its arguments")
     parser.add_argument("--width", type=int, default=100, help="columns (default: %(default)s)")
     arguments = parser.parse_args()
     command = shlex.join(arguments.command)
-    arguments.picture.write_text(drawn(run(arguments.command, arguments.width), command), encoding="utf-8")
+    arguments.picture.write_text(to_svg(run(arguments.command, arguments.width), command), encoding="utf-8")
 
 
 if __name__ == "__main__":
