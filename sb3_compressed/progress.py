@@ -5,6 +5,7 @@ Where that is no terminal, nothing moves: there is a line when the work is done.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -31,7 +32,7 @@ def new_progress(*, is_shown: bool = True, transient: bool = False) -> Progress:
 
 @contextmanager
 def progress_bar(total: int, what: str, *, is_shown: bool) -> Iterator[Callable[[int], None]]:
-    """Show a bar while something is done, and give the function that moves it.
+    """Show a bar while something is done, and give the function that moves it; without Rich, a line at the end.
 
     >>> with progress_bar(3, "counting sheep", is_shown=False) as advance:
     ...     for _ in range(3):
@@ -40,6 +41,19 @@ def progress_bar(total: int, what: str, *, is_shown: bool) -> Iterator[Callable[
     :param total: how far it goes
     :param what: what is done
     """
-    with new_progress(is_shown=is_shown) as progress:
+    try:
+        progress = new_progress(is_shown=is_shown)
+    except ImportError:  # Rich is an optional dependency
+        n_done = 0
+
+        def advance(n: int) -> None:
+            nonlocal n_done
+            n_done += n
+
+        yield advance
+        if is_shown:
+            print(f"{what} {n_done}/{total}", file=sys.stderr)
+        return
+    with progress:
         task = progress.add_task(what, total=total)
         yield lambda n: progress.advance(task, n)
