@@ -71,9 +71,9 @@ def costs(measured: Mapping[str, Measurement], n_measured: int, capacity: int, r
 def recommend(costs: Sequence[Cost], read: str) -> tuple[str, str]:
     """Return the name of the buffer to use and the reason.
 
-    It is the one with the lowest product of memory and time (adding a transition, then reading) among those with at
-    most half of SB3's memory. So twice the memory must save half the time; a fixed limit instead would trade gigabytes
-    for a microsecond.
+    It is the one with the lowest product of memory and time (adding a transition, then reading: a batch, or a rollout
+    in PPO's default of ten epochs) among those with at most half of SB3's memory. So twice the memory must save half
+    the time; a fixed limit instead would trade gigabytes for a microsecond.
 
     :param costs: SB3's first
     :param read: heading of the time of reading
@@ -94,7 +94,8 @@ def recommend(costs: Sequence[Cost], read: str) -> tuple[str, str]:
             f"Compression does not pay off here: the smallest buffer, {best.contender}, takes "
             f"{format_nbytes(best.memory)} instead of {format_nbytes(base.memory)}; {times(best)}."
         )
-    best = min(small, key=lambda cost: cost.memory * (cost.add + cost.sample))
+    n_reads = 10 if read == "get" else 1
+    best = min(small, key=lambda cost: cost.memory * (cost.add + n_reads * cost.sample))
     return best.contender, (
         f"{format_nbytes(best.memory)} instead of {format_nbytes(base.memory)}, {1 / best.ratio:.3g}x smaller; "
         f"{times(best)}."

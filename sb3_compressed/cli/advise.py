@@ -102,7 +102,8 @@ def advise(
     transitions, capacity = benchmark.rows * n_envs, (n_steps * n_envs if n_steps else buffer_size)
     compared = costs(measured, transitions, capacity, benchmark.read)
     if (nbytes := measured[SB3]["rss"] * transitions) < NOISE_NBYTES:
-        note(f"SB3's buffer takes only {nbytes / 1e6:.2f} MB, so memory is a rough estimate; pass more --steps")
+        advice = "" if n_steps else "; pass more --steps"
+        note(f"SB3's buffer takes only {nbytes / 1e6:.2f} MB, so memory is a rough estimate{advice}")
     recommended, reason = recommend(compared, benchmark.read)
     lines = ""
     if recommended != SB3:

@@ -5,7 +5,6 @@ The exit code is 0 for success, 1 for an error or damage, 2 for invalid usage an
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 
@@ -49,9 +48,6 @@ def run(arguments: Sequence[str] | None = None) -> None:
     """Run a command and exit; see :func:`sb3_compressed.cli.main`."""
     try:
         app(None if arguments is None else list(arguments))
-    except BrokenPipeError:  # such as `sb3-compressed inspect buffer | head -1`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
     except (ValueError, OSError, ImportError) as error:  # user errors; anything else is a bug and gets its traceback
         note(f"Error: {error}")
         sys.exit(1)

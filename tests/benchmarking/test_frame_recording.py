@@ -117,11 +117,11 @@ class OtherDtype(gym.Env[Any, Any]):
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
         self.n_steps = 0
-        return np.zeros(3, np.float64), {}
+        return np.zeros(self.observation_space.shape, np.float64), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         self.n_steps += 1
-        return np.full(3, self.n_steps, np.float64), 0.0, self.n_steps == 4, False, {}
+        return np.full(self.observation_space.shape, self.n_steps, np.float64), 0.0, self.n_steps == 4, False, {}
 
 
 def test_terminal_observations_are_cast_to_the_dtype_of_the_space(tmp_path: Path) -> None:
@@ -130,6 +130,17 @@ def test_terminal_observations_are_cast_to_the_dtype_of_the_space(tmp_path: Path
     assert [step.obs[0, 0] for step in steps] == [0, 1, 2, 3, 0, 1, 2, 3, 0, 1]
     assert [step.next_obs[1, 2] for step in steps] == [1, 2, 3, 4, 1, 2, 3, 4, 1, 2]
     assert {step.next_obs.dtype for step in steps} == {np.dtype(np.float32)}
+
+
+class Empty(OtherDtype):
+    """Has observations without any bytes."""
+
+    observation_space = spaces.Box(-10, 10, (0,), np.float32)
+
+
+def test_empty_observations_are_recorded(tmp_path: Path) -> None:
+    steps = list(play(write_recording(tmp_path / "recording.zst", DummyVecEnv([Empty]), 6)))
+    assert [(step.obs.shape, bool(step.done[0])) for step in steps] == [((1, 0), number == 3) for number in range(6)]
 
 
 def test_failed_recording_leaves_no_file(tmp_path: Path) -> None:

@@ -15,5 +15,5 @@ def test_docstring_examples() -> None:
 
 
 def test_unknown_library_lists_available_ones() -> None:
-    with pytest.raises(ValueError, match="unknown library 'extras' .* available: extra, torchrl, cpprb"):
+    with pytest.raises(ValueError, match=r"unknown library 'extras' .* available: extra, torchrl, cpprb"):
         split_name("extras:zstd3")
