@@ -2,8 +2,8 @@
 
     python benchmarks/report.py
 
-Reads ``results/*.json``, writes a Markdown page for each and the plots to ``docs/results``, and writes the short table
-and the first plot between two marks in the README. All numbers are ratios to SB3's buffer in the same run.
+Reads ``results/*.json``, writes a Markdown page for each and the plots to ``docs/results``, and puts the short table
+and the first plot between two marks in the README. Every number is a ratio to SB3's own buffer in the same run.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from tables import game_table, merged, ratio_table
 BEGIN, END = "<!-- benchmarks: begin (make report writes what is between these marks) -->", "<!-- benchmarks: end -->"
 PAGES = ROOT / "docs" / "results"
 IN_README = ["auto", "auto@1", "zstd3", "none", "extra:zstd-3", "torchrl:zlib-3", "cpprb"]
-GAMES_OF = ["replay", "untuned", "trained", "colour"]  # results shown in the plot of games
+GAMES_OF = ["replay", "untuned", "trained", "colour"]  # files of results that the plot of games shows
 
 
 def page(name: str, written: dict[str, Any]) -> str:
     """Return the Markdown page of one results file."""
-    host, arguments, results = written["machine"], written["arguments"], written["results"]
-    versions = {key: value for found in host["versions"] for key, value in found.items()}
-    software = ", ".join(f"{key} {value}" for key, value in {"Python": host["python"], **versions}.items())
+    about, arguments, results = written["machine"], written["arguments"], written["results"]
+    versions = {key: value for found in about["versions"] for key, value in found.items()}
+    said = ", ".join(f"{key} {value}" for key, value in {"Python": about["python"], **versions}.items())
     options = ", ".join(f"{key} {value}" for key, value in arguments.items())
     return "\n\n".join(
         [
             f"# {name}",
-            f"`benchmarks/{written['benchmark']}.py`, {options}; {written['date']}, {host['cores']} cores of "
-            f"{host['cpu']}; {software}. Ratios to SB3's buffer in the same run.",
+            f"`benchmarks/{written['benchmark']}.py`, {options}; {written['date']}, {about['cores']} cores of "
+            f"{about['cpu']}; {said}. Ratios to SB3's own buffer in the same run.",
             *_tables(written["benchmark"], results),
             *(f"**Wrong**: {line}" for line in _wrong(results)),
         ]

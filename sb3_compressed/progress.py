@@ -1,6 +1,6 @@
-"""Progress bars of what takes long, on the standard error.
+"""Progress bars on the standard error, with Rich.
 
-Where that is no terminal, nothing moves: there is a line when the work is done.
+Where the standard error is not a terminal, one line is printed when the work is done.
 """
 
 from __future__ import annotations
@@ -17,32 +17,37 @@ __all__ = ["new_progress", "progress_bar"]
 
 
 def new_progress(*, is_shown: bool = True, transient: bool = False) -> Progress:
-    """Return bars of Rich, of which there are none yet.
+    """Return a Rich display without any bars yet.
 
-    :param transient: whether they are gone when the work is done
+    :param transient: whether it disappears when the work is done
     """
-    from rich.console import Console  # here, since it takes its time
+    from rich.console import Console  # importing Rich is slow
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    # Quiet, too: before its version 14.3, Rich ends bars that are not shown with an empty line.
+    # Also quiet, since Rich before 14.3 prints an empty line after a disabled display.
     console = Console(stderr=True, quiet=not is_shown)
     return Progress(*columns, console=console, disable=not is_shown, transient=transient)
 
 
 @contextmanager
-def progress_bar(total: int, what: str, *, is_shown: bool) -> Iterator[Callable[[int], None]]:
-    """Show a bar while something is done, and give the function that moves it; without Rich, a line at the end.
+def progress_bar(total: int, description: str, *, is_shown: bool) -> Iterator[Callable[[int], None]]:
+    """Show a progress bar during the block; yield the function that advances it.
+
+    Without Rich (``pip install 'sb3-compressed[cli]'``), one line is printed when the work is done.
 
     >>> with progress_bar(3, "counting sheep", is_shown=False) as advance:
     ...     for _ in range(3):
     ...         advance(1)
 
-    :param total: how far it goes
-    :param what: what is done
+    :param total: the number of steps
+    :param description: the text beside the bar
     """
+    if not is_shown:
+        yield lambda n: None
+        return
     try:
-        progress = new_progress(is_shown=is_shown)
+        progress = new_progress()
     except ImportError:  # Rich is an optional dependency
         n_done = 0
 
@@ -51,9 +56,8 @@ def progress_bar(total: int, what: str, *, is_shown: bool) -> Iterator[Callable[
             n_done += n
 
         yield advance
-        if is_shown:
-            print(f"{what} {n_done}/{total}", file=sys.stderr)
+        print(f"{description} {n_done}/{total}", file=sys.stderr)
         return
     with progress:
-        task = progress.add_task(what, total=total)
+        task = progress.add_task(description, total=total)
         yield lambda n: progress.advance(task, n)

@@ -82,7 +82,7 @@ def test_persistence_script(folder: Path) -> None:
     assert not any("error" in measured for measured in results["800"].values())
 
 
-def test_stores_script(folder: Path) -> None:
+def test_stores(folder: Path) -> None:
     printed, results = run("stores", folder)
     assert "| log of this package |" in printed
     assert results["log"]["kills"] == {"right": 1}
