@@ -61,7 +61,7 @@ def package(session: nox.Session) -> None:
     blocks = re.findall(r"```python\n(.*?)```", quick_start, re.DOTALL)
     session.run("python", "-m", "venv", "--clear", str(made / "venv"))
     python = str(made / "venv" / "bin" / "python")
-    session.run(python, "-m", "pip", "install", "-q", "-c", "constraints.txt", f"{wheel}[atari]", external=True)
+    session.run(python, "-m", "pip", "install", "-q", "-c", "constraints.txt", f"{wheel}[atari,cli]", external=True)
     empty = made / "empty"
     empty.mkdir(exist_ok=True)
     script = made / "quick_start.py"

@@ -1,18 +1,17 @@
-"""What it costs to keep a replay buffer beyond the process: saving, loading, the disk, and sampling from it.
+"""Measure saving and loading a replay buffer, its size on disk, and sampling from disk.
 
     python benchmarks/persistence.py --size 100000
 
-- ``checkpoint``: this package's buffer in memory; ``save_checkpoint`` of all, again after 10,000 more transitions, and
+- ``checkpoint``: our buffer in memory; a full ``save_checkpoint``, another after 10,000 more transitions, and
   ``load_checkpoint``;
-- ``storage``: its buffer in a folder; ``add``, ``sample`` with what it reads in the operating system's cache and after
-  that was told to forget it, and resuming;
-- ``pickle``: SB3's buffer, saved and loaded as ``save_replay_buffer`` does it, all of it each time;
-- ``torchrl:tensors`` and ``torchrl:list``: TorchRL's ``LazyTensorStorage`` and ``CompressedListStorage`` with the
-  checkpointers that they have (``dumps`` and ``loads``), all of it each time;
+- ``storage``: our buffer in a folder; ``add``, ``sample`` with a warm and a cold page cache, and resuming;
+- ``SB3``: SB3's buffer, saved and loaded in full as by ``save_replay_buffer``;
+- ``torchrl:tensors`` and ``torchrl:list``: TorchRL's ``LazyTensorStorage`` and ``CompressedListStorage`` with their
+  default checkpointers (``dumps`` and ``loads``), in full;
 - ``torchrl:flat``, ``torchrl:nested``, ``torchrl:h5``: its ``LazyTensorStorage`` with the checkpointers that store each
   observation once.
 
-Every way in a process of its own, on recorded frames. A save is over when it is on the disk (``fsync``).
+Each method has its own process and runs on recorded frames. A save ends with ``fsync``.
 """
 
 from __future__ import annotations
@@ -28,20 +27,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from recording import record
+from ratios import Results
 from session import available, parser, run_interleaved, save, serve
+from sources import record
 from tables import markdown
 
 from sb3_compressed.benchmarking.frame_recording import Recording, Step, play
 from sb3_compressed.benchmarking.metrics import median_us, one_thread, timed
-from sb3_compressed.benchmarking.ratios import Results
 from sb3_compressed.benchmarking.runner import Job, Measurement
 
 N_ENVS = 4
 INCREMENT = 10_000
-WAYS = ["checkpoint", "storage"]
-#: What a transition has to have at least.
-LISTED = ["observation", "action", "next_observation", "next_reward", "next_done"]
+METHODS = ["checkpoint", "storage"]
+#: Fields of a transition that CompressedListStorage stores.
+LIST_FIELDS = ["observation", "action", "next_observation", "next_reward", "next_done"]
 TITLES = {
     "SB3": "SB3, pickle",
     "checkpoint": "sb3-compressed, checkpoint",
@@ -54,19 +53,19 @@ TITLES = {
 }
 
 
-def measure(contender: str, source: str, size: int) -> Measurement:
-    """Return seconds and bytes of one way."""
+def measure(name: str, source: str, size: int) -> Measurement:
+    """Return the seconds and bytes of one method."""
     one_thread()
     rows, increment = size // N_ENVS, min(INCREMENT, size // 10) // N_ENVS
     recording = record(source, N_ENVS, rows + increment)
     steps = play(recording)
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        if contender.startswith("torchrl:"):
-            return _torchrl(contender, recording, steps, rows, folder)
-        if contender == "SB3":
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        if name.startswith("torchrl:"):
+            return _torchrl(name, recording, steps, rows, folder)
+        if name == "SB3":
             return _pickle(recording, steps, rows, folder)
-        if contender == "checkpoint":
+        if name == "checkpoint":
             return _checkpoint(recording, steps, rows, increment, folder)
         return _storage(recording, steps, rows, increment, folder)
 
@@ -96,7 +95,7 @@ def _storage(recording: Recording, steps: Iterator[Step], rows: int, increment: 
     in_memory: list[float] = []
     for index, step in enumerate(islice(steps, increment)):
         both = [(buffer, adds), (memory, in_memory)]
-        for each, times in both[:: -1 if index % 2 else 1]:  # the first one finds the observations in no cache
+        for each, times in both[:: -1 if index % 2 else 1]:  # the first one reads the observations into the caches
             times.append(timed(_add, each, step))
     result: Measurement = {"save": timed(buffer.flush)}
     result["disk"] = _nbytes(folder) / buffer.size() / N_ENVS
@@ -105,7 +104,7 @@ def _storage(recording: Recording, steps: Iterator[Step], rows: int, increment: 
     result["sample, warm"] = warm["folder"] / warm["memory"]
     buffer.close()
     del buffer
-    _forget(folder)
+    _drop_page_cache(folder)
     begin = time.perf_counter()
     buffer = _ours(recording, rows, storage=folder / "stored", resume=True)
     result["load"] = time.perf_counter() - begin
@@ -140,7 +139,7 @@ def _pickle(recording: Recording, steps: Iterator[Step], rows: int, folder: Path
     return result
 
 
-def _torchrl(contender: str, recording: Recording, steps: Iterator[Step], rows: int, folder: Path) -> Measurement:
+def _torchrl(name: str, recording: Recording, steps: Iterator[Step], rows: int, folder: Path) -> Measurement:
     import torch as th
     from torchrl.data import CompressedListStorage, LazyTensorStorage, ReplayBuffer
     from torchrl.data.replay_buffers import checkpointers
@@ -153,34 +152,34 @@ def _torchrl(contender: str, recording: Recording, steps: Iterator[Step], rows: 
     }
 
     def new() -> Any:
-        if contender == "torchrl:list":
+        if name == "torchrl:list":
             return ReplayBuffer(storage=CompressedListStorage(size, compression_level=3))
-        checkpointer = kinds[contender]() if contender in kinds else None
+        checkpointer = kinds[name]() if name in kinds else None
         return ReplayBuffer(storage=LazyTensorStorage(size), checkpointer=checkpointer)
 
     buffer = new()
-    for some in _as_torchrl_wants_it(list(islice(steps, rows))):
-        # Its list cannot save transitions that have parts, and maps a file for each key of each transition.
-        buffer.extend(some.flatten_keys("_").select(*LISTED) if contender == "torchrl:list" else some)
+    for some in _torchrl_batches(list(islice(steps, rows))):
+        # Its list cannot save nested transitions, and maps a file per key of each transition.
+        buffer.extend(some.flatten_keys("_").select(*LIST_FIELDS) if name == "torchrl:list" else some)
 
-    def dump(what: Any, name: str) -> None:
-        what.dumps(folder / name)
-        for path in (folder / name).rglob("*"):
+    def dump(what: Any, target: str) -> None:
+        what.dumps(folder / target)
+        for path in (folder / target).rglob("*"):
             if path.is_file():
                 with open(path, "rb") as file:
                     os.fsync(file.fileno())
 
     result: Measurement = {"save": timed(dump, buffer, "first")}
-    shutil.rmtree(folder / "first")  # a file of HDF5 cannot be replaced
+    shutil.rmtree(folder / "first")  # an HDF5 file cannot be replaced
     result["increment"] = timed(dump, buffer, "dumped")
     result["disk"] = _nbytes(folder) / size
-    looked_at = th.arange(0, size, max(1, size // 100))
-    stored = [each.clone() for each in _observations_of(buffer[looked_at])]
+    compared = th.arange(0, size, max(1, size // 100))
+    stored = [each.clone() for each in _observations_of(buffer[compared])]
     del buffer
     other = new()
     result["load"] = timed(other.loads, folder / "dumped")
-    if not all(map(th.equal, stored, _observations_of(other[looked_at]))):
-        return {"error": "what was loaded is not what was saved"}
+    if not all(map(th.equal, stored, _observations_of(other[compared]))):
+        return {"error": "loaded data differs from saved data"}
     return result
 
 
@@ -189,8 +188,8 @@ def _observations_of(batch: Any) -> list[Any]:
     return [flat["observation"], flat["next_observation"]]
 
 
-def _as_torchrl_wants_it(steps: list[Step]) -> Iterator[Any]:
-    """Yield transitions in its format, those of one environment after the other, as its checkpointers want them."""
+def _torchrl_batches(steps: list[Step]) -> Iterator[Any]:
+    """Yield transitions in its format, environment by environment, as its checkpointers require."""
     import torch as th
     from tensordict import TensorDict
 
@@ -199,7 +198,7 @@ def _as_torchrl_wants_it(steps: list[Step]) -> Iterator[Any]:
             some = steps[first : first + 100]
             done = th.tensor([[bool(step.done[env])] for step in some])
             if first + len(some) == len(steps):
-                done[-1] = True  # what follows is of another environment
+                done[-1] = True  # the next transition is of another environment
             never = th.zeros_like(done)
             after = {
                 "observation": th.as_tensor(np.stack([step.next_obs[env] for step in some])),
@@ -231,12 +230,12 @@ def _sampling(buffer: Any) -> float:
 
 
 def _nbytes(folder: Path) -> int:
-    """Return what files take on the disk, holes not counted."""
+    """Return the bytes allocated for the files in a folder."""
     return sum(path.stat().st_blocks * 512 for path in folder.rglob("*") if path.is_file())
 
 
-def _forget(folder: Path) -> None:
-    """Let the operating system forget what it has read of files."""
+def _drop_page_cache(folder: Path) -> None:
+    """Remove the files in a folder from the page cache."""
     for path in folder.rglob("*"):
         if path.is_file() and hasattr(os, "posix_fadvise"):
             descriptor = os.open(path, os.O_RDONLY)
@@ -246,8 +245,8 @@ def _forget(folder: Path) -> None:
 
 
 def table(results: Results) -> str:
-    """Return a row for each size and way."""
-    header = ["transitions", "way", "save", "save 10,000 more", "load", "disk a transition"]
+    """Return a row per size and method."""
+    header = ["transitions", "method", "save", "save 10,000 more", "load", "disk per transition"]
     header += ["`add`", "`sample(256)`, cached", "first `sample(256)`, not cached"]
     rows = []
     for size, of_size in results.items():
@@ -257,26 +256,33 @@ def table(results: Results) -> str:
             seconds = [f"{found[key]:.2f} s" if key in found else "" for key in ("save", "increment", "load")]
             ratios = [f"{found[key]:.2f}x" if key in found else "" for key in ("add", "sample, warm", "sample, cold")]
             rows.append([f"{int(size):,}", TITLES[name], *seconds, f"{found['disk']:,.0f} B", *ratios])
-    return markdown(header, rows) + "\n\nTimes of `add` and `sample` are those of this package's buffer in memory."
+    return markdown(header, rows) + "\n\n`add` and `sample` are relative to this package's buffer in memory."
 
 
 def main() -> None:
-    """Run the benchmark from the command line."""
+    """Run from the command line."""
     serve(measure)
-    flags = parser(__doc__, contenders=WAYS)
-    flags.add_argument("--source", default="MsPacman", help="as MsPacman, MsPacman:trained (default: %(default)s)")
-    flags.add_argument("--sizes", type=int, nargs="+", default=[100_000, 1_000_000], help="default: %(default)s")
-    flags.add_argument("--most-of-others", type=int, default=100_000, help="transitions; default: %(default)s")
+    flags = parser(__doc__, buffers=METHODS)
+    flags.add_argument("--source", default="MsPacman", help="e.g. MsPacman or MsPacman:trained (default: %(default)s)")
+    flags.add_argument(
+        "--sizes", type=int, nargs="+", default=[100_000, 1_000_000], help="transitions (default: %(default)s)"
+    )
+    flags.add_argument(
+        "--max-other-size",
+        type=int,
+        default=100_000,
+        help="largest size for the other libraries (default: %(default)s)",
+    )
     arguments = flags.parse_args()
     if arguments.smoke:
         arguments.sizes, arguments.rounds = [800], 1
-    names = available(["SB3", *arguments.contenders], arguments.peers)
+    names = available(["SB3", *arguments.buffers], arguments.peers)
     record(arguments.source, N_ENVS, max(arguments.sizes) // N_ENVS + INCREMENT // N_ENVS)
     jobs = [
         Job(str(size), name, {"source": arguments.source, "size": size})
         for size in sorted(arguments.sizes)
         for name in names
-        if name in WAYS or size <= arguments.most_of_others
+        if name in METHODS or size <= arguments.max_other_size
     ]
     results = run_interleaved(measure, jobs, arguments.rounds, arguments.peers)
     save(

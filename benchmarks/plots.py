@@ -1,4 +1,4 @@
-"""Plots of results; every number is a ratio to SB3's own buffer."""
+"""Plots of results as ratios to SB3's buffer."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, NullFormatter
+from ratios import Results, buffer_names, is_wrong, mean, ratios
 
-from contenders.names import TITLES, split_name, title
-from sb3_compressed.benchmarking.ratios import Results, contenders, is_wrong, mean, ratios
+from adapters.buffer_names import TITLES, split_name, title
 
-COLOURS = {"sb3": "#1a1a19", "ours": "#2a78d6", "extra": "#d95926", "torchrl": "#7a4fc4", "cpprb": "#1a9a6c"}
-MARKS = {"sb3": "D", "ours": "o", "extra": "s", "torchrl": "^", "cpprb": "P"}
+COLORS = {"sb3": "#1a1a19", "ours": "#2a78d6", "extra": "#d95926", "torchrl": "#7a4fc4", "cpprb": "#1a9a6c"}
+MARKERS = {"sb3": "D", "ours": "o", "extra": "s", "torchrl": "^", "cpprb": "P"}
 SAMPLING = "sample(32)"
 PANELS = {"rss": "memory (RSS)", **{key: key for key in ("add", "sample(32)", "sample(256)")}}
 STYLE: Any = {
@@ -28,7 +28,7 @@ STYLE: Any = {
     "grid.color": "#e4e4e0",
     "grid.linewidth": 0.6,
     "axes.axisbelow": True,
-    "svg.hashsalt": "sb3-compressed",  # the same file for the same numbers
+    "svg.hashsalt": "sb3-compressed",  # for a reproducible file
 }
 mpl.use("agg")
 
@@ -48,7 +48,7 @@ def _log(axis: Any, form: Any) -> None:
 
 
 def _handles(axes: Axes) -> dict[str, Any]:
-    """Return one handle for each label of what was drawn."""
+    """Return one handle per label."""
     handles, labels = axes.get_legend_handles_labels()
     return dict(zip(labels, handles))
 
@@ -60,21 +60,21 @@ def _save(figure: Figure, path: Path) -> None:
 
 
 def codecs(results: Results, path: Path, key: str = SAMPLING) -> None:
-    """Plot memory against sampling time, one point a buffer and codec."""
+    """Plot memory against sampling time, one point per buffer and codec."""
     with mpl.rc_context(STYLE):
         figure, axes = plt.subplots(figsize=(7.6, 4.8))
         axes.set(xscale="log", yscale="log", xlabel="memory (RSS), SB3 = 100%", ylabel=f"time of {key}, SB3 = 1×")  # noqa: RUF001
         labels = []
-        for name in ["SB3", *contenders(results)]:
+        for name in ["SB3", *buffer_names(results)]:
             if not (memory := ratios(results, name, "rss")):
                 continue
             library, method, threads = split_name(name)
             x, y = mean(memory) * 100, mean(ratios(results, name, key))
-            face = "none" if is_wrong(results, name) else COLOURS[library]
+            face = "none" if is_wrong(results, name) else COLORS[library]
             axes.plot(
-                *(x, y), marker=MARKS[library], ms=6, mfc=face, mec=COLOURS[library], ls="", label=TITLES[library]
+                *(x, y), marker=MARKERS[library], ms=6, mfc=face, mec=COLORS[library], ls="", label=TITLES[library]
             )
-            labels.append((x, y, method + (f", {threads} thread" if threads else ""), COLOURS[library]))
+            labels.append((x, y, method + (f", {threads} thread" if threads else ""), COLORS[library]))
         axes.axhline(1, color="#8a8a84", lw=0.8, zorder=0)
         axes.margins(0.08)
         _log(axes.xaxis, _percent)
@@ -88,20 +88,20 @@ def codecs(results: Results, path: Path, key: str = SAMPLING) -> None:
 
 
 def _place(axes: Axes, labels: Sequence[tuple[float, float, str, str]]) -> None:
-    """Write each label beside its point, on the side where it covers least of points and other labels."""
+    """Write each label beside its point, on the side with the least overlap with points and other labels."""
     figure = axes.get_figure()
     assert isinstance(figure, Figure)
     figure.canvas.draw()
     points = [axes.transData.transform((x, y)) for x, y, *_ in labels]
     taken = [mpl.transforms.Bbox.from_extents(x - 6, y - 6, x + 6, y + 6) for x, y in points]
-    for x, y, text, colour in sorted((label for label in labels if label[2]), key=lambda label: label[0]):
+    for x, y, text, color in sorted((label for label in labels if label[2]), key=lambda label: label[0]):
         tried: list[tuple[float, int, Any, Any]] = []
         for (dx, ha), (dy, va) in itertools.product(
             [(6, "left"), (-6, "right"), (0, "center")], [(0, "center"), (7, "bottom"), (-7, "top"), (15, "bottom")]
         ):
             if dx == dy == 0:
                 continue
-            written = axes.annotate(
+            annotation = axes.annotate(
                 text,
                 (x, y),
                 (dx, dy),
@@ -109,16 +109,16 @@ def _place(axes: Axes, labels: Sequence[tuple[float, float, str, str]]) -> None:
                 ha=ha,
                 va=va,
                 fontsize=7.5,
-                color=colour,
+                color=color,
                 weight="bold" if text == "auto" else "normal",
             )
-            box = written.get_window_extent()
+            box = annotation.get_window_extent()
             covered = sum(
                 max(0.0, min(box.x1, other.x1) - max(box.x0, other.x0))
                 * max(0.0, min(box.y1, other.y1) - max(box.y0, other.y0))
                 for other in taken
             )
-            tried.append((covered, len(tried), written, box))
+            tried.append((covered, len(tried), annotation, box))
         best, *rest = sorted(tried, key=lambda one: one[:2])
         taken.append(best[3])
         for one in rest:
@@ -126,10 +126,10 @@ def _place(axes: Axes, labels: Sequence[tuple[float, float, str, str]]) -> None:
 
 
 def scale(results: Results, path: Path) -> None:
-    """Plot how memory and times grow with the buffer, relative to its smallest size."""
+    """Plot memory and times by the size of the buffer, relative to the smallest size."""
     smallest = next(iter(results))
     panels = {
-        "rss": "memory a transition (RSS)",
+        "rss": "memory per transition (RSS)",
         "add": "add",
         "sample(32)": "sample(32)",
         "sample(256)": "sample(256)",
@@ -149,13 +149,13 @@ def scale(results: Results, path: Path) -> None:
                     there.keys(),
                     there.values(),
                     style,
-                    marker=MARKS[library],
+                    marker=MARKERS[library],
                     ms=4,
-                    color=COLOURS[library],
+                    color=COLORS[library],
                     label=title(name).replace("`", ""),
                 )
-        for panel, said in zip(axes, panels.values()):
-            panel.set(xscale="log", yscale="log", title=said, xlabel="transitions")
+        for panel, heading in zip(axes, panels.values()):
+            panel.set(xscale="log", yscale="log", title=heading, xlabel="transitions")
             panel.axhline(1, color="#8a8a84", lw=0.8, zorder=0)
             _log(panel.yaxis, _ratio)
             panel.xaxis.set_major_formatter(EngFormatter(sep=""))
@@ -166,11 +166,11 @@ def scale(results: Results, path: Path) -> None:
 
 
 def games(results: Results, path: Path) -> None:
-    """Plot memory and times of each buffer on each game."""
+    """Plot memory and times per buffer and game."""
     panels = PANELS
     labels = list(results)
-    libraries = {split_name(name)[0]: name for name in reversed(contenders(results))}
-    names = list(reversed(libraries.values()))  # the first of each library: more cannot be told apart
+    libraries = {split_name(name)[0]: name for name in reversed(buffer_names(results))}
+    names = list(reversed(libraries.values()))  # the first of each library; more would be indistinguishable
     offsets = [(i - (len(names) - 1) / 2) * 0.12 for i in range(len(names))]
     with mpl.rc_context({**STYLE, "axes.grid.axis": "x"}):
         height = 1.3 + 0.36 * len(labels)
@@ -184,13 +184,13 @@ def games(results: Results, path: Path) -> None:
                         panel.plot(
                             value,
                             row + offset,
-                            MARKS[library],
+                            MARKERS[library],
                             ms=4,
-                            color=COLOURS[library],
+                            color=COLORS[library],
                             label=title(name).replace("`", ""),
                         )
-        for panel, (key, said) in zip(axes, panels.items()):
-            panel.set(xscale="log", title=said)
+        for panel, (key, heading) in zip(axes, panels.items()):
+            panel.set(xscale="log", title=heading)
             _log(panel.xaxis, _percent if key == "rss" else _ratio)
             panel.tick_params(axis="x", labelsize=7)
             panel.axvline(100 if key == "rss" else 1, color="#8a8a84", lw=0.8, zorder=0)

@@ -1,4 +1,4 @@
-"""Half-trained policies, trained once and cached: frames of someone who plays a little are not those of random play."""
+"""Half-trained policies, trained once and cached; their observations differ from those of random actions."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from settings import N_ENVS, SETTINGS
 from sources import CACHE, Source
 from stable_baselines3 import PPO
 
-from sb3_compressed.benchmarking.frame_recording import as_trained_on
+from sb3_compressed.benchmarking.frame_recording import wrap_as_sb3
 
 
 def train(source: Source) -> Path:
-    """Train PPO if that has not been done, and return the file."""
+    """Train PPO if there is no cached model, and return its file."""
     path = CACHE / "policies" / f"{source.environment}-ppo-{source.training_steps}steps.zip"
     if not path.exists():
         th.set_num_threads(2)
-        env = as_trained_on(source.make(N_ENVS["PPO"]), source.n_stack)
+        env = wrap_as_sb3(source.make(N_ENVS["PPO"]), source.n_stack)
         model = PPO("CnnPolicy", env, seed=0, **SETTINGS["PPO"])
         model.learn(source.training_steps)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -27,8 +27,8 @@ def train(source: Source) -> Path:
     return path
 
 
-def player(source: Source) -> Callable[[Any], Any]:
-    """Return what chooses actions for stacked observations, at random as the policy would have it, as in training."""
+def trained_policy(source: Source) -> Callable[[Any], Any]:
+    """Return the trained policy, which samples actions as in training."""
     model = PPO.load(train(source), device="cpu")
     th.manual_seed(0)
     return lambda obs: model.predict(obs)[0]

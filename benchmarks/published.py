@@ -1,12 +1,11 @@
-"""The table that sb3-extra-buffers publishes: its codecs, ours and SB3's buffers, on one machine and one recording.
+"""Reproduce the table published by sb3-extra-buffers, with its codecs, ours and SB3's buffers.
 
     python benchmarks/published.py --codecs zstd-5 zstd3 rle-jit
 
-From its README: MsPacman, frames stacked by 4, 4 environments, 40,000 slots. *Save* is a replay buffer with
-``optimize_memory_usage``: all seconds spent in ``add`` until it is full. *Load* is a rollout buffer: the seconds of
-reading all of it once in batches of 64 (on the CPU here). Memory is given as its script computes it, the sizes of the
-Python objects in the slots, and as the operating system counts it. Its frames are of a trained policy; ``--source
-MsPacman:trained`` plays with one that is half trained.
+From its README: MsPacman, 4 stacked frames, 4 environments, 40,000 slots. *Save* is the total time of ``add`` until a
+replay buffer with ``optimize_memory_usage`` is full. *Load* is the time of reading a rollout buffer once in batches of
+64 (here on the CPU). Memory is reported both as computed by its script, the sizes of the Python objects in the slots,
+and as RSS. Its frames are from a trained policy; ``--source MsPacman:trained`` uses a half-trained one.
 """
 
 from __future__ import annotations
@@ -17,14 +16,14 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
-from recording import record
+from ratios import Results
 from session import available, parser, run_interleaved, save, serve
+from sources import record
 from tables import markdown
 
-from contenders import Setup, make_replay, make_rollout
+from adapters import Setup, make_replay, make_rollout
 from sb3_compressed.benchmarking.frame_recording import Step, play
 from sb3_compressed.benchmarking.metrics import exhaust, one_thread, resident_nbytes, timed
-from sb3_compressed.benchmarking.ratios import Results
 from sb3_compressed.benchmarking.roundtrip import check_replay, check_rollout
 from sb3_compressed.benchmarking.runner import Job, Measurement
 
@@ -34,23 +33,23 @@ CODECS = [
     *("gzip0", "gzip1", "gzip3", "igzip3", "zstd10", "lz4-block/9", "lz4-frame/9", "lz4-block/16", "lz4-frame/12"),
     *("zstd15", "zstd22"),
 ]
-ITS_OWN = {"rle-old", "lz4-block/16"}  # here, rle gives the results of rle-old, and LZ4's levels end at 12
-OUR_OWN = {"auto"}
+THEIRS_ONLY = {"rle-old", "lz4-block/16"}  # here, rle gives the results of rle-old, and LZ4 has no level above 12
+OURS_ONLY = {"auto"}
 N_ENVS = 4
 BATCH_SIZE = 64
 WARM_STEPS = 50
 CHECKED_STEPS = 100
 
 
-def measure(contender: str, source: str, size: int, test: str) -> Measurement:
-    """Return memory in bytes and the latency in seconds of the test ``save`` or ``load``."""
+def measure(name: str, source: str, size: int, test: str) -> Measurement:
+    """Return the memory in bytes and the latency in seconds of the test ``save`` or ``load``."""
     one_thread()
     rows = size // N_ENVS
     recording = record(source, N_ENVS, max(rows, 2 * CHECKED_STEPS))
 
     def make(n_rows: int) -> Any:
         setup = Setup.of(recording, n_rows, saves_next_obs=test == "save")
-        return (make_replay if test == "save" else make_rollout)(contender, setup)
+        return (make_replay if test == "save" else make_rollout)(name, setup)
 
     warm = make(WARM_STEPS)
     _add_all(warm, islice(play(recording), WARM_STEPS))
@@ -68,14 +67,14 @@ def measure(contender: str, source: str, size: int, test: str) -> Measurement:
     checked, steps = make(CHECKED_STEPS), play(recording)
     if test == "load":
         return {**result, "wrong": check_rollout(checked, steps, CHECKED_STEPS)}
-    # With optimize_memory_usage an episode's last observation is overwritten by the next one's first, in SB3 too.
+    # optimize_memory_usage overwrites terminal observations with the next episode's first one, as in SB3.
     return {**result, "wrong": check_replay(checked, steps, CHECKED_STEPS, has_ends=False)}
 
 
 def counted_nbytes(buffer: Any) -> int:
-    """Return the memory of the observations as the script of sb3-extra-buffers computes it.
+    """Return the memory of the observations as computed by the script of sb3-extra-buffers.
 
-    Payloads that several slots of ours share are counted once, which is what our buffers themselves report.
+    Payloads shared by several slots of our buffers count once, as our buffers report.
     """
     if hasattr(buffer, "observations_nbytes"):
         return int(buffer.observations_nbytes)
@@ -88,7 +87,7 @@ def _add_all(filled: Any, steps: Iterator[Step]) -> float:
 
 
 def table(results: Results) -> str:
-    """Return a row for each codec: both tests, ours beside theirs, everything relative to SB3's buffer."""
+    """Return a row per codec: both tests, ours and theirs, relative to SB3's buffer."""
     names = dict.fromkeys(name.removeprefix("extra:") for of_test in results.values() for name in of_test)
     header = ["codec"]
     for test in ("save", "load"):
@@ -102,25 +101,25 @@ def table(results: Results) -> str:
         for test in ("save", "load"):
             of_test = results[test]
             for key, form in (("counted", "{:.2%}"), ("rss", "{:.2%}"), ("latency", "{:.2f}x")):
-                for contender in (name, f"extra:{name}"):
-                    value = of_test.get(contender, {}).get(key)
+                for buffer in (name, f"extra:{name}"):
+                    value = of_test.get(buffer, {}).get(key)
                     cells.append("" if value is None else form.format(value / of_test["SB3"][key]))
         rows.append([f"`{name}`", *cells])
     return markdown(header, rows)
 
 
 def main() -> None:
-    """Run the benchmark from the command line."""
+    """Run from the command line."""
     serve(measure)
     flags = parser(__doc__, rounds=1)
-    flags.add_argument("--codecs", nargs="+", default=CODECS, help="as zstd-5 rle-jit (default: all that it lists)")
-    flags.add_argument("--source", default="MsPacman", help="as MsPacman, MsPacman:trained (default: %(default)s)")
+    flags.add_argument("--codecs", nargs="+", default=CODECS, help="e.g. zstd-5 rle-jit (default: all in its table)")
+    flags.add_argument("--source", default="MsPacman", help="e.g. MsPacman or MsPacman:trained (default: %(default)s)")
     flags.add_argument("--size", type=int, default=40_000, help="slots (default: %(default)s)")
     arguments = flags.parse_args()
     if arguments.smoke:
         arguments.codecs, arguments.size, arguments.rounds = arguments.codecs[:2], 400, 1
-    ours = [codec for codec in arguments.codecs if codec not in ITS_OWN]
-    theirs = [f"extra:{codec}" for codec in arguments.codecs if codec not in OUR_OWN]
+    ours = [codec for codec in arguments.codecs if codec not in THEIRS_ONLY]
+    theirs = [f"extra:{codec}" for codec in arguments.codecs if codec not in OURS_ONLY]
     names = available(["SB3", *ours, *theirs], arguments.peers)
     options = {"source": arguments.source, "size": arguments.size}
     record(arguments.source, N_ENVS, max(arguments.size // N_ENVS, 2 * CHECKED_STEPS))

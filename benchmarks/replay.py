@@ -1,11 +1,10 @@
-"""Replay buffers on real observations: memory from the operating system, times as ratios to SB3's buffer.
+"""Measure the memory, ``add`` and ``sample`` of replay buffers on real observations.
 
-    python benchmarks/replay.py --sources Pong MsPacman:trained --contenders auto auto@1 extra:zstd-3 cpprb
+    python benchmarks/replay.py --sources Pong MsPacman:trained --buffers auto auto@1 extra:zstd-3 cpprb
 
-Every buffer gets a process of its own, buffers take turns over several rounds, medians are reported. Memory is what
-the process grows by from before the buffer is made until it is full. ``add`` is timed on the second lap over the ring,
-with observations in the memory layout of real training. What each buffer returns is compared with what was added,
-in a shorter run of its own.
+Every buffer has its own process, and medians over several interleaved rounds are reported. Memory is the growth of the
+process (RSS) from before the buffer is created until it is full. ``add`` is timed on the second lap over the ring, with
+observations in the memory layout of real training. A shorter run verifies that each buffer returns what was added.
 """
 
 from __future__ import annotations
@@ -13,36 +12,36 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from recording import record
 from session import available, parser, run_interleaved, save, serve
+from sources import record
 from tables import ratio_table
 
-from contenders import make_replay
-from sb3_compressed.benchmarking.replay_benchmark import EXTRAPOLATED_BY, TIMED_STEPS, measure_replay
+from adapters import make_replay
+from sb3_compressed.benchmarking.replay_benchmark import EXTRAPOLATION_KEYS, TIMED_STEPS, measure_replay
 from sb3_compressed.benchmarking.runner import Job, Measurement
 
 GAMES = ["MsPacman", "Pong", "Breakout", "Seaquest", "Qbert", "Riverraid"]
-CONTENDERS = ["auto", "zstd3", "none"]
+BUFFERS = ["auto", "zstd3", "none"]
 N_ENVS = 4
 
 
-def measure(contender: str, source: str, size: int) -> Measurement:
-    """Fill one buffer and return bytes of memory a transition and microseconds."""
+def measure(name: str, source: str, size: int) -> Measurement:
+    """Measure one buffer; see :func:`~sb3_compressed.benchmarking.replay_benchmark.measure_replay`."""
     rows = size // N_ENVS
-    measured = measure_replay(partial(make_replay, contender), record(source, N_ENVS, rows + TIMED_STEPS), rows)
-    return {key: value for key, value in measured.items() if key not in EXTRAPOLATED_BY}
+    measured = measure_replay(partial(make_replay, name), record(source, N_ENVS, rows + TIMED_STEPS), rows)
+    return {key: value for key, value in measured.items() if key not in EXTRAPOLATION_KEYS}
 
 
 def main() -> None:
-    """Run the benchmark from the command line."""
+    """Run from the command line."""
     serve(measure)
-    flags = parser(__doc__, contenders=CONTENDERS)
-    flags.add_argument("--sources", nargs="+", default=GAMES, help="as Pong, Pong:trained, CarRacing-v3")
+    flags = parser(__doc__, buffers=BUFFERS)
+    flags.add_argument("--sources", nargs="+", default=GAMES, help="e.g. Pong Pong:trained CarRacing-v3")
     flags.add_argument("--size", type=int, default=100_000, help="transitions in the buffer (default: %(default)s)")
     arguments = flags.parse_args()
     if arguments.smoke:
         arguments.sources, arguments.size, arguments.rounds = arguments.sources[:1], 800, 1
-    names = available(["SB3", *arguments.contenders], arguments.peers)
+    names = available(["SB3", *arguments.buffers], arguments.peers)
     for source in arguments.sources:
         record(source, N_ENVS, arguments.size // N_ENVS + TIMED_STEPS)
     options: dict[str, Any] = {"size": arguments.size}

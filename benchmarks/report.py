@@ -1,4 +1,4 @@
-"""Tables and plots of all results there are, and the README's part of them.
+"""Write tables and plots of all results, and the benchmark section of the README.
 
     python benchmarks/report.py
 
@@ -23,10 +23,9 @@ import published
 import scale
 import stores
 import training
+from ratios import Results
 from session import RESULTS, ROOT
 from tables import game_table, merged, ratio_table
-
-from sb3_compressed.benchmarking.ratios import Results
 
 BEGIN, END = "<!-- benchmarks: begin (make report writes what is between these marks) -->", "<!-- benchmarks: end -->"
 PAGES = ROOT / "docs" / "results"
@@ -37,7 +36,7 @@ GAMES_OF = ["replay", "untuned", "trained", "colour"]  # files of results that t
 
 
 def page(name: str, written: dict[str, Any]) -> str:
-    """Return the Markdown page of one file of results."""
+    """Return the Markdown page of one results file."""
     about, arguments, results = written["machine"], written["arguments"], written["results"]
     versions = {key: value for found in about["versions"] for key, value in found.items()}
     said = ", ".join(f"{key} {value}" for key, value in {"Python": about["python"], **versions}.items())
@@ -68,9 +67,9 @@ def _tables(benchmark: str, results: Results) -> list[str]:
         return [opening.table(results)]
     if benchmark == "stores":
         return [stores.table(results)]
-    if benchmark == "truth":
+    if benchmark == "roundtrip":
         return []
-    return ["Geometric means:", ratio_table(results), "One by one:", game_table(results)]
+    return ["Geometric means:", ratio_table(results), "By source:", game_table(results)]
 
 
 def _wrong(results: Results) -> list[str]:
@@ -79,30 +78,30 @@ def _wrong(results: Results) -> list[str]:
         for label, of_label in results.items()
         for name, measured in of_label.items()
         for key in ("wrong", "error")
-        # Of engines there are numbers, and how many errors were found.
+        # Results of stores.py are numbers, and counts of errors.
         if isinstance(measured, dict) and isinstance(measured.get(key), str) and measured[key]
     ]
 
 
 def trainings(results: Results) -> str:
-    """Return a sentence about the wall-clock time of whole trainings with the default codec."""
+    """Return a sentence on the wall-clock time of training with the default codec."""
     times, is_equal = {}, True
     for algorithm in dict.fromkeys(label.partition(",")[0] for label in results):
         times[algorithm], of_algorithm = training.summary(results, algorithm, "auto")
         is_equal &= of_algorithm
-    said = " and ".join(
+    times_text = " and ".join(
         f"{statistics.median(ratios):.2f}x ({name}; {min(ratios):.2f}x to {max(ratios):.2f}x in {len(ratios)} pairs)"
         for name, ratios in times.items()
     )
     weights = "bit-identical" if is_equal else "**different**"
     return (
-        f"Whole trainings on Pong take {said} of the time that they take with SB3's buffers, and end with {weights} "
+        f"Training on Pong takes {times_text} of the time with SB3's buffers, and ends with {weights} "
         f"weights ([pairs of runs]({PAGES.relative_to(ROOT).as_posix()}/training.md))."
     )
 
 
 def readme_part(written: dict[str, Any], plot: str, trained: Results) -> str:
-    """Return what the README says: the plot, what was measured, the short table, and how long trainings take."""
+    """Return the section of the README: the plot, the setup, the short table, and training times."""
     results: Results = written["results"]
     chosen = {
         label: {name: of_label[name] for name in ["SB3", *IN_README] if name in of_label}
@@ -111,12 +110,12 @@ def readme_part(written: dict[str, Any], plot: str, trained: Results) -> str:
     arguments = written["arguments"]
     rounds = "one round" if arguments["rounds"] == 1 else f"medians of {arguments['rounds']} rounds"
     before = (
-        f"Beside SB3's uncompressed buffer, on real frames ({', '.join(results)}; random play, 4 environments, "
+        f"Relative to SB3's uncompressed buffer, on real frames ({', '.join(results)}; random actions, 4 environments, "
         f"{arguments['size']:,} transitions, {rounds}), geometric means:"
     )
     after = (
-        "`make bench` measures all of it and writes this table, the plot and [every other result](docs/results); "
-        "memory is what the operating system counts (RSS)."
+        "`make bench` reproduces this table, the plot and [all other results](docs/results); memory is the resident "
+        "set size (RSS)."
     )
     image = f"![memory and sampling time of each buffer and codec]({plot})"
     texts = [trainings(trained), after] if trained else [after]
@@ -125,24 +124,24 @@ def readme_part(written: dict[str, Any], plot: str, trained: Results) -> str:
 
 
 def write_readme(readme: Path, part: str) -> None:
-    """Put the part between the marks.
+    """Replace the section between the marks.
 
-    :raises ValueError: if the marks are not there
+    :raises ValueError: if the marks are missing
     """
     text = readme.read_text(encoding="utf-8")
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
-        raise ValueError(f"{readme} has no {BEGIN} and {END} after it")
+        raise ValueError(f"{readme} does not contain {BEGIN} followed by {END}")
     readme.write_text(f"{before}{BEGIN}\n{part}\n{END}{after}", encoding="utf-8")
 
 
 def main() -> None:
     """Write the report."""
     flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    flags.add_argument("--results", type=Path, default=RESULTS, help="folder (default: %(default)s)")
-    flags.add_argument("--pages", type=Path, default=PAGES, help="folder for them (default: %(default)s)")
-    flags.add_argument("--readme", type=Path, default=ROOT / "README.md", help="file (default: %(default)s)")
+    flags.add_argument("--results", type=Path, default=RESULTS, help="folder of the results (default: %(default)s)")
+    flags.add_argument("--pages", type=Path, default=PAGES, help="folder for the pages (default: %(default)s)")
+    flags.add_argument("--readme", type=Path, default=ROOT / "README.md", help="README (default: %(default)s)")
     arguments = flags.parse_args()
     folder: Path = arguments.pages
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,46 +1,48 @@
-"""Rollout buffers on real observations: memory, ``add``, and one pass over all batches, as ratios to SB3's buffer.
+"""Measure the memory, ``add`` and ``get`` of rollout buffers on real observations.
 
-    python benchmarks/rollout.py --sources Pong --contenders auto zstd-5 extra:zstd-5
+    python benchmarks/rollout.py --sources Pong --buffers auto zstd-5 extra:zstd-5
 
-As PPO uses them: 128 steps of 8 environments, batches of 256.
-Memory is what the process grows by from before the buffer is made until it is full; times are of the second and later
-rollouts, ``get`` is one epoch: all batches once.
+As in PPO for Atari games: 128 steps of 8 environments, batches of 256. Memory is the growth of the process (RSS) from
+before the buffer is created until it is full. The first rollout is not timed; ``get`` is one epoch, a pass over all
+batches.
 """
 
 from __future__ import annotations
 
 from functools import partial
 
-from recording import record
 from session import available, parser, run_interleaved, save, serve
+from sources import record
 from tables import ratio_table
 
-from contenders import make_rollout
+from adapters import make_rollout
+from sb3_compressed.benchmarking.replay_benchmark import EXTRAPOLATION_KEYS
 from sb3_compressed.benchmarking.rollout_benchmark import measure_rollout
 from sb3_compressed.benchmarking.runner import Job, Measurement
 
 GAMES = ["MsPacman", "Pong", "Breakout", "Seaquest", "Qbert", "Riverraid"]
-CONTENDERS = ["auto", "zstd3", "none"]
+BUFFERS = ["auto", "zstd3", "none"]
 N_ENVS = 8
 
 
-def measure(contender: str, source: str, n_steps: int, rollouts: int) -> Measurement:
-    """Fill and read one buffer several times and return bytes of memory a step and microseconds."""
+def measure(name: str, source: str, n_steps: int, rollouts: int) -> Measurement:
+    """Measure one buffer; see :func:`~sb3_compressed.benchmarking.rollout_benchmark.measure_rollout`."""
     recording = record(source, N_ENVS, n_steps * rollouts)
-    return measure_rollout(partial(make_rollout, contender), recording, n_steps, rollouts)
+    measured = measure_rollout(partial(make_rollout, name), recording, n_steps, rollouts)
+    return {key: value for key, value in measured.items() if key not in EXTRAPOLATION_KEYS}
 
 
 def main() -> None:
-    """Run the benchmark from the command line."""
+    """Run from the command line."""
     serve(measure)
-    flags = parser(__doc__, contenders=CONTENDERS)
-    flags.add_argument("--sources", nargs="+", default=GAMES, help="as Pong, Pong:trained, CarRacing-v3")
-    flags.add_argument("--n-steps", type=int, default=128, help="steps of a rollout (default: %(default)s)")
-    flags.add_argument("--rollouts", type=int, default=10, help="how many are collected (default: %(default)s)")
+    flags = parser(__doc__, buffers=BUFFERS)
+    flags.add_argument("--sources", nargs="+", default=GAMES, help="e.g. Pong Pong:trained CarRacing-v3")
+    flags.add_argument("--n-steps", type=int, default=128, help="steps per rollout (default: %(default)s)")
+    flags.add_argument("--rollouts", type=int, default=10, help="number of rollouts (default: %(default)s)")
     arguments = flags.parse_args()
     if arguments.smoke:
         arguments.sources, arguments.n_steps, arguments.rollouts, arguments.rounds = arguments.sources[:1], 32, 2, 1
-    names = available(["SB3", *arguments.contenders], arguments.peers)
+    names = available(["SB3", *arguments.buffers], arguments.peers)
     options = {"n_steps": arguments.n_steps, "rollouts": arguments.rollouts}
     for source in arguments.sources:
         record(source, N_ENVS, arguments.n_steps * arguments.rollouts)

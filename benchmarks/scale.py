@@ -1,33 +1,33 @@
-"""Whether a buffer stays as cheap as it grows: memory a transition, ``add`` and ``sample`` at sizes up to a million.
+"""Measure how memory per transition, ``add`` and ``sample`` change with the size of a buffer, up to a million.
 
     python benchmarks/scale.py --sizes 10000 100000 1000000
 
-The measurements are those of ``replay.py``, on MsPacman, one process for each size; what is reported is the ratio to
-the same buffer at the smallest size. SB3's own takes 56 kB a transition, so it is measured where that fits.
+Measures as ``replay.py`` on MsPacman, with one process per size, and reports ratios to the same buffer at the smallest
+size. SB3's buffer takes 56 kB per transition, so it is measured up to 100,000.
 """
 
 from __future__ import annotations
 
-from recording import record
+from ratios import Results
 from replay import N_ENVS, measure
 from session import available, parser, run_interleaved, save
+from sources import record
 from tables import markdown
 
-from contenders.names import title
-from sb3_compressed.benchmarking.ratios import Results
+from adapters.buffer_names import title
 from sb3_compressed.benchmarking.replay_benchmark import TIMED_STEPS
 from sb3_compressed.benchmarking.runner import Job
 
 SIZES = [10_000, 30_000, 100_000, 300_000, 1_000_000]
-CONTENDERS = ["auto", "zstd3"]
-MOST_OF_SB3 = 100_000  # transitions: 5.6 GB
+BUFFERS = ["auto", "zstd3"]
+MAX_SB3_SIZE = 100_000  # 5.6 GB
 
 
 def table(results: Results) -> str:
-    """Return a row for each buffer and size: everything relative to the smallest size."""
+    """Return a row per buffer and size, relative to the smallest size."""
     smallest = next(iter(results))
     keys = [key for key, value in results[smallest]["SB3"].items() if isinstance(value, int | float)]
-    header = ["buffer", "transitions", "memory (RSS) a transition", *(f"`{key}`" for key in keys if key != "rss")]
+    header = ["buffer", "transitions", "memory (RSS) per transition", *(f"`{key}`" for key in keys if key != "rss")]
     rows = []
     for name, base in results[smallest].items():
         for size, of_size in results.items():
@@ -39,21 +39,21 @@ def table(results: Results) -> str:
 
 
 def main() -> None:
-    """Run the benchmark from the command line."""
-    flags = parser(__doc__, contenders=CONTENDERS)
+    """Run from the command line."""
+    flags = parser(__doc__, buffers=BUFFERS)
     flags.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="transitions (default: %(default)s)")
-    flags.add_argument("--source", default="MsPacman", help="as MsPacman, MsPacman:trained (default: %(default)s)")
+    flags.add_argument("--source", default="MsPacman", help="e.g. MsPacman or MsPacman:trained (default: %(default)s)")
     arguments = flags.parse_args()
     if arguments.smoke:
         arguments.sizes, arguments.rounds = [400, 800], 1
-    names = available(["SB3", *arguments.contenders], arguments.peers)
-    # Every size reads the beginning of the same recording.
+    names = available(["SB3", *arguments.buffers], arguments.peers)
+    # All sizes read the same recording.
     record(arguments.source, N_ENVS, max(arguments.sizes) // N_ENVS + TIMED_STEPS)
     jobs = [
         Job(str(size), name, {"source": arguments.source, "size": size})
         for size in sorted(arguments.sizes)
         for name in names
-        if name != "SB3" or size <= MOST_OF_SB3
+        if name != "SB3" or size <= MAX_SB3_SIZE
     ]
     results = run_interleaved(measure, jobs, arguments.rounds, arguments.peers)
     save(arguments.out, "scale", {"source": arguments.source, "rounds": arguments.rounds}, results, arguments.peers)

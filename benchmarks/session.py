@@ -1,7 +1,7 @@
-"""What all scripts share: flags, one process for every measurement, turns, and the file of results.
+"""What all scripts share: flags, a process per measurement, and the file of results.
 
-A script has a function that measures one contender and returns numbers by name. It is run in a process of its own, by
-the interpreter of the environment its library is installed in, as ``script.py --one '{"contender": ..., ...}'``.
+A script has a function that measures one buffer and returns numbers by key. It runs in a process of its own as
+``script.py --one '{"name": ..., ...}'``, with the interpreter of the environment that the buffer's library is in.
 """
 
 from __future__ import annotations
@@ -11,14 +11,16 @@ import inspect
 import json
 import os
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from machine import machine
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from contenders.names import is_peer
+from adapters.buffer_names import is_peer
 from sb3_compressed.benchmarking import runner
 from sb3_compressed.benchmarking.runner import Job, Measurement
 
@@ -28,50 +30,58 @@ RESULTS = ROOT / "benchmarks" / "results"
 CONSOLE = Console(stderr=True)
 
 
-def parser(doc: str | None, *, contenders: Sequence[str] = (), rounds: int = 3) -> argparse.ArgumentParser:
-    """Return a parser with the flags that all scripts have."""
+def parser(doc: str | None, *, buffers: Sequence[str] = (), rounds: int = 3) -> argparse.ArgumentParser:
+    """Return a parser with the flags of all scripts."""
     flags = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
-    flags.add_argument("--rounds", type=int, default=rounds, help="how often each is measured (default: %(default)s)")
-    flags.add_argument("--out", type=Path, help="file for the results as JSON")
-    flags.add_argument("--peers", type=Path, default=PEERS, help="the peers' interpreter (default: %(default)s)")
-    flags.add_argument("--smoke", action="store_true", help="only see whether it works, in seconds")
-    if contenders:
-        flags.add_argument("--contenders", nargs="+", default=list(contenders), help="as auto zstd3 auto@1 extra:zstd3")
+    flags.add_argument("--rounds", type=int, default=rounds, help="measurements of each buffer (default: %(default)s)")
+    flags.add_argument("--out", type=Path, help="write the results to this JSON file")
+    flags.add_argument("--peers", type=Path, default=PEERS, help="interpreter of the peers (default: %(default)s)")
+    flags.add_argument("--smoke", action="store_true", help="only test that the script works, in seconds")
+    if buffers:
+        flags.add_argument("--buffers", nargs="+", default=list(buffers), help="e.g. auto zstd3 auto@1 extra:zstd3")
     return flags
 
 
 def serve(measure: Callable[..., Measurement]) -> None:
-    """Measure and end the process, if this one was started to measure one contender."""
+    """If this process was started for one measurement, measure and exit."""
     if len(sys.argv) == 3 and sys.argv[1] == "--one":
         print(json.dumps(measure(**json.loads(sys.argv[2]))))
         sys.exit()
 
 
 def available(names: Sequence[str], peers: Path) -> list[str]:
-    """Return the contenders that can be measured here, and say which cannot."""
+    """Return the buffers that can be measured here, and print the others."""
     missing = [name for name in names if is_peer(name)] if not peers.exists() else []
     if missing:
-        CONSOLE.print(f"left out, since {peers} is not there (make peers): {', '.join(missing)}")
+        CONSOLE.print(f"skipping {', '.join(missing)}: {peers} does not exist (make peers)")
     return [name for name in names if name not in missing]
 
 
 def run_interleaved(
     measure: Callable[..., Measurement], jobs: Sequence[Job], rounds: int, peers: Path
 ) -> dict[str, dict[str, Measurement]]:
-    """Measure every job once a round by the script of the measuring function, and return ``{label: {...}}``."""
+    """Run every job once per round with the script of ``measure`` and return ``{label: {name: medians}}``."""
     script = inspect.getfile(measure)
 
     def command(job: Job) -> list[str]:
-        return [str(peers) if is_peer(job.contender) else sys.executable, script, "--one"]
+        return [str(peers) if is_peer(job.name) else sys.executable, script, "--one"]
 
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
-    # This package is not installed where the peers are.
+    # This package is not installed in the environment of the peers.
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     with Progress(*columns, console=CONSOLE) as progress:
         return runner.run_interleaved(command, jobs, rounds, progress, {**os.environ, "PYTHONPATH": path})
 
 
 def save(path: Path | None, benchmark: str, arguments: dict[str, Any], results: Any, peers: Path) -> None:
-    """Write the results and all that is needed to judge them, if there is a file for them."""
-    if path is not None:
-        runner.save(path, benchmark, arguments, results, sys.executable, peers)
+    """Write the results with date, machine and versions, if there is a path."""
+    if path is None:
+        return
+    metadata = {
+        "benchmark": benchmark,
+        "date": time.strftime("%Y-%m-%d"),
+        "machine": machine(sys.executable, peers),
+        "arguments": arguments,
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({**metadata, "results": results}, indent=1) + "\n")

@@ -1,4 +1,4 @@
-"""The settings of SB3's algorithms for Atari games, as RL Baselines3 Zoo has them, for networks trained on a CPU."""
+"""Hyperparameters of RL Baselines3 Zoo for Atari games, adapted to training on a CPU."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ N_ENVS = {"DQN": 1, "PPO": 8}
 SETTINGS: dict[str, dict[str, Any]] = {
     "DQN": {
         "buffer_size": 100_000,
-        "learning_starts": 1_000,  # there, 100,000; here, most of the time is to be training
+        "learning_starts": 1_000,  # 100,000 in the Zoo; most of the time should be training
         "train_freq": 4,
         "batch_size": 32,
         "learning_rate": 1e-4,

@@ -1,15 +1,14 @@
-"""Engines that slots on disk could be kept in: this package's log, LMDB, SQLite, and a plain memory-mapped arena.
+"""Compare storage engines for slots on disk: this package's log, LMDB, SQLite, and a plain memory-mapped arena.
 
     python benchmarks/stores.py --steps 40000
 
-Each holds a ring of steps, of which every one brings a payload for each of four environments, in one transaction, and
-takes the place of an old one. Measured are that transaction, reading what a batch of 256 transitions needs (the frames
-of an observation and of the next one), opening it again, and the files after several laps, as the operating system
-counts them. Then processes are killed while they write (``kill -9``) and the last step that they had reported is looked
-for; and single bits of the files are flipped and all of the content is read: is it right, an error, other bytes (which
-only checksums of one's own would find), or the end of the process? Durations are those of this machine, to compare with
-one another.
-The log does more than the others in its transaction: it finds out which payloads are there already, and writes slots.
+Each stores a ring of steps. A step replaces the oldest one and adds a payload for each of four environments, in one
+transaction. Measured are this transaction, reading the payloads of a batch of 256 transitions (the frames of an
+observation and of the next one), reopening, and the allocated size of the files after several laps. Then processes are
+killed while writing (``kill -9``), and the last step that they reported must be there; and single bits of the files are
+flipped and everything is read: is it correct, an error, wrong bytes (which only checksums can detect), or a crash?
+Compare times within one machine only. The log does more than the others in its transaction: it deduplicates payloads
+and writes slots.
 """
 
 from __future__ import annotations
@@ -46,31 +45,31 @@ BATCH = 256
 
 
 def payload(step: int, env: int) -> bytes:
-    """Return what a step brings, 100 to 500 bytes that nothing compresses further."""
+    """Return the payload of a step, 100 to 500 incompressible bytes."""
     rng = random.Random(step * N_ENVS + env)
     return rng.randbytes(rng.randrange(100, 500))
 
 
 class Engine(ABC):
-    """What each engine can do."""
+    """Interface of an engine."""
 
     title: ClassVar[str]
 
     @abstractmethod
     def put(self, step: int, payloads: Sequence[bytes]) -> None:
-        """Keep the payloads of a step, in place of those ``ROWS`` steps before, in one transaction."""
+        """Write the payloads of a step, replacing those ``ROWS`` steps before, in one transaction."""
 
     @abstractmethod
     def locate(self, steps: Sequence[int], envs: Sequence[int]) -> Payloads:
-        """Return the payloads of the stacks that end with some steps, where a decoder finds them."""
+        """Return the payloads of the stacks that end with these steps, in the form that decoders take."""
 
     @abstractmethod
     def last(self) -> int:
-        """Return the last step, -1 if there is none."""
+        """Return the last step, or -1."""
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
 
 
 class OwnLog(Engine):
@@ -111,7 +110,7 @@ class OwnLog(Engine):
 
 
 class Lmdb(Engine):
-    """LMDB, without waiting for the disk, one record a payload."""
+    """LMDB without ``fsync``, one record per payload."""
 
     title: ClassVar[str] = "LMDB"
 
@@ -146,7 +145,7 @@ class Lmdb(Engine):
 
 
 class LmdbWithChecksums(Lmdb):
-    """LMDB as above, with an XXH64 before each value that is verified when it is read, as this package's log has it."""
+    """LMDB with an XXH64 before each value, verified on reading, as in this package's log."""
 
     title: ClassVar[str] = "LMDB, values with checksums"
 
@@ -205,15 +204,15 @@ class Sqlite(Engine):
 
 
 class Arena(Engine):
-    """A mapped file with a place for each payload, and the length of each: no transactions, no checksums."""
+    """A mapped file with a cell per payload, and a file of lengths: no transactions, no checksums."""
 
     title: ClassVar[str] = "mapped arena"
-    PLACE = 512
+    CELL_NBYTES = 512
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(exist_ok=True)
         self.rows = ROWS + N_FRAMES
-        shape = (self.rows * N_ENVS, self.PLACE)
+        shape = (self.rows * N_ENVS, self.CELL_NBYTES)
         exists = (folder / "data").exists()
         self.data = np.memmap(folder / "data", np.uint8, "r+" if exists else "w+", shape=shape)
         self.sizes = np.memmap(folder / "sizes", np.int64, "r+" if exists else "w+", shape=(shape[0] + 1,))
@@ -221,19 +220,19 @@ class Arena(Engine):
     @override
     def put(self, step: int, payloads: Sequence[bytes]) -> None:
         for env, data in enumerate(payloads):
-            place = step % self.rows * N_ENVS + env
-            self.data[place, : len(data)] = np.frombuffer(data, np.uint8)
-            self.sizes[place] = len(data)
+            cell = step % self.rows * N_ENVS + env
+            self.data[cell, : len(data)] = np.frombuffer(data, np.uint8)
+            self.sizes[cell] = len(data)
         self.sizes[-1] = step + 1
 
     @override
     def locate(self, steps: Sequence[int], envs: Sequence[int]) -> Payloads:
         keys = np.array(stacks(steps, envs))
-        place = keys[:, 0] % self.rows * N_ENVS + keys[:, 1]
+        cells = keys[:, 0] % self.rows * N_ENVS + keys[:, 1]
         places = np.zeros((len(keys), 3), np.int64)
-        places[:, 0] = self.data.ctypes.data + place * self.PLACE
-        places[:, 1] = self.sizes[place]
-        return Payloads(places, lambda index: self.data[place[index], : places[index, 1]].tobytes())
+        places[:, 0] = self.data.ctypes.data + cells * self.CELL_NBYTES
+        places[:, 1] = self.sizes[cells]
+        return Payloads(places, lambda index: self.data[cells[index], : places[index, 1]].tobytes())
 
     @override
     def last(self) -> int:
@@ -254,17 +253,17 @@ ENGINES: dict[str, Any] = {
 
 
 def key_of(step: int, env: int) -> bytes:
-    """Return a key whose order is that of time."""
+    """Return a key in chronological order."""
     return (step * N_ENVS + env).to_bytes(8, "big")
 
 
 def stacks(steps: Sequence[int], envs: Sequence[int]) -> list[tuple[int, int]]:
-    """Return the step and environment of every frame of stacks that end with some steps."""
+    """Return the step and environment of every frame of the stacks that end with these steps."""
     return [(step - age, env) for step, env in zip(steps, envs) for age in range(N_FRAMES - 1, -1, -1)]
 
 
 def measure(name: str, folder: Path, n_steps: int) -> dict[str, float]:
-    """Return medians of microseconds, and bytes on disk for each byte of payload."""
+    """Return median times, and bytes on disk per byte of payload."""
     engine = ENGINES[name](folder)
     puts, gets = [], []
     for step in range(n_steps):
@@ -282,19 +281,19 @@ def measure(name: str, folder: Path, n_steps: int) -> dict[str, float]:
         gets.append(time.perf_counter() - begin)
     engine.close()
     openings = [opening(name, folder) for _ in range(5)]
-    held = sum(len(payload(step, env)) for step in range(n_steps - ROWS, n_steps) for env in range(N_ENVS))
+    payload_nbytes = sum(len(payload(step, env)) for step in range(n_steps - ROWS, n_steps) for env in range(N_ENVS))
     on_disk = sum(path.stat().st_blocks * 512 for path in folder.rglob("*") if path.is_file())
     return {
         "put, us": statistics.median(puts[ROWS:]) * 1e6,
         "put, 99th percentile, us": float(np.quantile(puts[ROWS:], 0.99)) * 1e6,
         "get 256, us": statistics.median(gets) * 1e6,
         "open, ms": statistics.median(openings) * 1e3,
-        "disk / payloads": on_disk / held,
+        "disk / payloads": on_disk / payload_nbytes,
     }
 
 
 def opening(name: str, folder: Path) -> float:
-    """Return how many seconds it takes to open a folder for writing and find the last step."""
+    """Return the seconds to open a folder for writing and find the last step."""
     begin = time.perf_counter()
     engine = ENGINES[name](folder)
     engine.last()
@@ -303,8 +302,8 @@ def opening(name: str, folder: Path) -> float:
     return seconds
 
 
-def what_is_there(name: str, folder: Path) -> str:
-    """Read all of a folder in a process of its own; return whether it is right, or what it is instead."""
+def read_all(name: str, folder: Path) -> str:
+    """Read all of a folder in a new process; return ``right``, ``other bytes``, ``error`` or ``process died``."""
     child = os.fork()
     if child == 0:
         sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115  # until the process ends
@@ -312,12 +311,12 @@ def what_is_there(name: str, folder: Path) -> str:
             engine = ENGINES[name](folder)
             last = engine.last()
             steps = range(max(last - ROWS + N_FRAMES, N_FRAMES - 1), last + 1)
-            is_right = True
+            is_correct = True
             for env in range(N_ENVS):
                 found = engine.locate([*steps], [env] * len(steps))
-                is_right &= [*found] == [payload(*key) for key in stacks(steps, [env] * len(steps))]
+                is_correct &= [*found] == [payload(*key) for key in stacks(steps, [env] * len(steps))]
             (folder.parent / "last").write_text(str(last))
-            os._exit(0 if is_right else 2)
+            os._exit(0 if is_correct else 2)
         except BaseException:
             os._exit(1)
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
@@ -325,7 +324,7 @@ def what_is_there(name: str, folder: Path) -> str:
 
 
 def kills(name: str, folder: Path, n_kills: int) -> Counter[str]:
-    """Kill a process again and again while it writes to a folder; return what was there then."""
+    """Repeatedly kill a process that writes to a folder; count the outcomes of reading the folder afterwards."""
     outcomes: Counter[str] = Counter()
     rng = random.Random(name)
     for _ in range(n_kills):
@@ -335,15 +334,15 @@ def kills(name: str, folder: Path, n_kills: int) -> Counter[str]:
             lines = [process.stdout.readline() for _ in range(rng.randrange(1, 3000))]
             process.kill()
             reported = int([*lines, *process.stdout.readlines()][-1])
-        found = what_is_there(name, folder)
-        if found == "right" and int((folder.parent / "last").read_text()) < reported:
-            found = "steps missing"
-        outcomes[found] += 1
+        outcome = read_all(name, folder)
+        if outcome == "right" and int((folder.parent / "last").read_text()) < reported:
+            outcome = "steps missing"
+        outcomes[outcome] += 1
     return outcomes
 
 
 def flips(name: str, folder: Path, n_flips: int) -> Counter[str]:
-    """Flip one bit of the files of a folder, again and again; return what was read then."""
+    """Repeatedly flip one bit of the files of a folder; count the outcomes of reading the folder afterwards."""
     outcomes: Counter[str] = Counter()
     rng = random.Random(0)
     last = int((folder.parent / "last").read_text())
@@ -354,20 +353,20 @@ def flips(name: str, folder: Path, n_flips: int) -> Counter[str]:
         files = sorted(path for path in damaged.rglob("*") if path.is_file() and path.stat().st_size)
         path = rng.choices(files, [file.stat().st_size for file in files])[0]
         with open(path, "r+b") as file:
-            place = rng.randrange(path.stat().st_size)
-            file.seek(place)
+            position = rng.randrange(path.stat().st_size)
+            file.seek(position)
             byte = file.read(1)[0]
-            file.seek(place)
+            file.seek(position)
             file.write(bytes([byte ^ 1 << rng.randrange(8)]))
-        found = what_is_there(name, damaged)
-        if found == "right" and int((folder.parent / "last").read_text()) != last:
-            found = "steps missing"  # less than there was, without a word
-        outcomes[found] += 1
+        outcome = read_all(name, damaged)
+        if outcome == "right" and int((folder.parent / "last").read_text()) != last:
+            outcome = "steps missing"  # silently
+        outcomes[outcome] += 1
     return outcomes
 
 
 def write_until_killed(name: str, folder: Path) -> None:
-    """Write step after step, and print each when it is written."""
+    """Write steps, and print each one when it is written."""
     engine = ENGINES[name](folder)
     step = engine.last() + 1
     while True:
@@ -377,7 +376,7 @@ def write_until_killed(name: str, folder: Path) -> None:
 
 
 def table(results: dict[str, dict[str, Any]]) -> str:
-    """Return a row for each engine."""
+    """Return a row per engine."""
     header = [
         "engine",
         "put",
@@ -390,26 +389,31 @@ def table(results: dict[str, dict[str, Any]]) -> str:
     ]
     rows = []
     for name, found in results.items():
-        told = [", ".join(f"{count} {what}" for what, count in found[key].items()) for key in ("kills", "flips")]
+        outcomes = [", ".join(f"{count} {what}" for what, count in found[key].items()) for key in ("kills", "flips")]
         cells = [f"{found[key]:.1f} us" for key in ("put, us", "put, 99th percentile, us", "get 256, us")]
         rows.append(
-            [ENGINES[name].title, *cells, f"{found['open, ms']:.1f} ms", f"{found['disk / payloads']:.2f}x", *told]
+            [ENGINES[name].title, *cells, f"{found['open, ms']:.1f} ms", f"{found['disk / payloads']:.2f}x", *outcomes]
         )
     return markdown(header, rows)
 
 
 def main() -> None:
-    """Run the benchmark from the command line."""
+    """Run from the command line."""
     if sys.argv[1:2] == ["--write"]:
         write_until_killed(sys.argv[2], Path(sys.argv[3]))
     flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     flags.add_argument("--engines", nargs="+", default=list(ENGINES), choices=list(ENGINES))
-    flags.add_argument("--steps", type=int, default=40_000, help="steps that are written (default: %(default)s)")
-    flags.add_argument("--kills", type=int, default=20, help="default: %(default)s")
-    flags.add_argument("--flips", type=int, default=300, help="default: %(default)s")
-    flags.add_argument("--smoke", action="store_true", help="only see whether it works")
-    flags.add_argument("--out", type=Path, default=RESULTS / "stores.json", help="default: %(default)s")
-    flags.add_argument("--peers", type=Path, default=PEERS, help="an interpreter whose versions are told, too")
+    flags.add_argument("--steps", type=int, default=40_000, help="steps to write (default: %(default)s)")
+    flags.add_argument("--kills", type=int, default=20, help="kills per engine (default: %(default)s)")
+    flags.add_argument("--flips", type=int, default=300, help="bit flips per engine (default: %(default)s)")
+    flags.add_argument("--smoke", action="store_true", help="only test that the script works, in seconds")
+    flags.add_argument(
+        "--out",
+        type=Path,
+        default=RESULTS / "stores.json",
+        help="write the results to this JSON file (default: %(default)s)",
+    )
+    flags.add_argument("--peers", type=Path, default=PEERS, help="another interpreter whose library versions to record")
     arguments = flags.parse_args()
     if arguments.smoke:
         arguments.steps, arguments.kills, arguments.flips = ROWS + 200, 1, 2

@@ -158,7 +158,7 @@ def open_in_every_way(kind: str, folder: Path) -> list[str]:
     :raises Exception: if it is none that says that the folder is at fault
     """
     from sb3_compressed.buffers.description import describe
-    from sb3_compressed.cli.sources import find
+    from sb3_compressed.cli.sources import find_source
     from sb3_compressed.datasets import trajectories
     from sb3_compressed.datasets.episode_statistics import statistics
     from sb3_compressed.persistence.loading import open_to_read
@@ -166,7 +166,7 @@ def open_in_every_way(kind: str, folder: Path) -> list[str]:
     env: dict[str, Any] = {"env": None} if kind == "hindsight" else {}
 
     def inspect() -> None:
-        buffer = open_to_read(find(folder).path)
+        buffer = open_to_read(find_source(folder).path)
         describe(buffer)
         statistics([*trajectories(buffer)])
         buffer.close()

@@ -1,4 +1,4 @@
-"""What measurements ask of a buffer, whatever library it is from."""
+"""The interface that benchmarks require of a buffer of any library."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Setup:
-    """What a buffer is constructed for."""
+    """Arguments for the construction of a buffer."""
 
-    size: int  # transitions, of all environments together
+    size: int  # transitions of all environments
     observation_space: spaces.Space[Any]
     action_space: spaces.Space[Any]
     n_envs: int
-    n_stack: int = 1  # frames in an observation
-    saves_next_obs: bool = False  # SB3's optimize_memory_usage, with which sb3-extra-buffers published its table
+    n_stack: int = 1  # frames per observation
+    saves_next_obs: bool = False  # SB3's optimize_memory_usage, used for the published table of sb3-extra-buffers
 
     @classmethod
     def of(cls, recording: Recording, rows: int, *, saves_next_obs: bool = False) -> Setup:
-        """Return what a buffer for that many steps of a recording is constructed for."""
+        """Return the setup of a buffer for that many steps of a recording."""
         spaces = recording.observation_space, recording.action_space
         n_envs, n_stack = recording.n_envs, recording.n_stack
         return cls(rows * n_envs, *spaces, n_envs, n_stack, saves_next_obs)
@@ -36,56 +36,52 @@ class Setup:
 
 @dataclass
 class Batch:
-    """What a sampled batch holds, for a look at whether it is true."""
+    """A sampled batch, as the round-trip check reads it."""
 
     obs: Observations
     next_obs: Observations
     serial: NDArray[Any]  # the rewards
 
 
-class Replay(ABC):
-    """A replay buffer, used as a user of its library would use it."""
+class Adapter(ABC):
+    """A buffer, used as a user of its library would."""
 
     @abstractmethod
     def add(self, step: Step) -> None:
-        """Add one transition of every environment."""
-
-    @abstractmethod
-    def sample(self, batch_size: int) -> Any:
-        """Return a batch as the library gives it, with all observations there to be used."""
+        """Add one transition of every environment; rollouts use made-up values and log probabilities."""
 
     @abstractmethod
     def read(self, batch: Any) -> Batch:
-        """Take apart what :meth:`sample` returned."""
+        """Convert a batch of the library; next observations are empty for rollouts."""
 
     def nbytes(self) -> int:
-        """Return the bytes that its arrays take with all they refer to, if it can tell: memory is no less."""
+        """Return the size of its arrays and all they refer to, a lower bound of its memory; 0 if unknown."""
         return 0
 
     def codec_state_nbytes(self) -> int:
-        """Return the bytes of what its codec has learned, which do not grow with every transition."""
+        """Return the size of the trained state of its codec, which does not grow with each transition."""
         return 0
 
     def reserved_nbytes(self) -> int:
-        """Return the bytes that it takes for all transitions at once when the first is added."""
+        """Return the bytes allocated for all transitions when the first is added."""
         return 0
 
 
-class Rollout(ABC):
+class ReplayAdapter(Adapter):
+    """A replay buffer."""
+
+    @abstractmethod
+    def sample(self, batch_size: int) -> Any:
+        """Return a batch of the library with all observations decoded."""
+
+
+class RolloutAdapter(Adapter):
     """A rollout buffer."""
 
     @abstractmethod
     def reset(self) -> None:
-        """Empty it."""
-
-    @abstractmethod
-    def add(self, step: Step) -> None:
-        """Add one step of every environment, with values and log probabilities made up."""
+        """Empty the buffer."""
 
     @abstractmethod
     def get(self, batch_size: int) -> Iterator[Any]:
-        """Go over all batches once."""
-
-    @abstractmethod
-    def read(self, batch: Any) -> Batch:
-        """Take apart a batch; a rollout's has no next observations, those are empty."""
+        """Iterate over all batches once."""

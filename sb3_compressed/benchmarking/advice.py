@@ -1,114 +1,102 @@
-"""From measurements to advice: what each codec would take for a whole buffer, and which one is worth it."""
+"""From measurements to a recommendation: the cost of each buffer, and which one to use."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from sb3_compressed.benchmarking.metrics import format_nbytes
 from sb3_compressed.benchmarking.runner import Measurement
 from sb3_compressed.benchmarking.sb3_adapters import SB3
 
-__all__ = ["Advice", "Cost", "advise", "costs"]
+__all__ = ["Cost", "costs", "recommend"]
 
-#: A buffer is worth changing for at most this part of SB3's memory.
-WORTH = 0.5
+#: A recommended buffer takes at most this part of SB3's memory.
+MAX_RATIO = 0.5
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What one buffer costs; memory is an estimate for as many transitions as it shall hold."""
+    """Cost of one buffer at full capacity; the ratios are to SB3's buffer."""
 
-    contender: str
+    contender: str  # name of the buffer: SB3, or a codec; a key of `advise --json` since version 0.1
     transition: float  # bytes
     memory: float  # bytes
-    ratio: float  # of SB3's memory
-    add: float  # microseconds a transition
+    ratio: float  # of memory
+    add: float  # microseconds per transition
     add_ratio: float
-    sample: float  # microseconds a batch
+    sample: float  # microseconds per batch, of rollouts per transition and epoch
     sample_ratio: float
-    wrong: str  # what is wrong with what it returns
+    wrong: str  # differences between added and returned data, if any
 
 
-@dataclass(frozen=True)
-class Advice:
-    """Which buffer to take, and why."""
+def costs(measured: Mapping[str, Measurement], n_measured: int, capacity: int, read: str) -> list[Cost]:
+    """Return the cost of each buffer that could be measured, SB3's first.
 
-    contender: str  # SB3's own where no other is worth it
-    reason: str
+    Memory of ``n_measured`` transitions is extrapolated to ``capacity``: what a buffer allocates at first and the
+    trained state of its codec count once, everything else grows with the transitions. It is at least the size of the
+    arrays, since the growth of a process is noise for small buffers.
 
-
-def costs(measured: Mapping[str, Measurement], n_measured: int, buffer_size: int, batch_size: int) -> list[Cost]:
-    """Return what each buffer costs, SB3's first; those that failed are left out.
-
-    Memory of ``n_measured`` transitions is extrapolated to ``buffer_size`` of them: what a buffer begins with and what
-    its codec has learned, as reference frames, counts once, everything else grows with the transitions. It is no less
-    than what the arrays are known to take: of a small buffer, what a process grows by is noise.
-
-    :raises ValueError: if SB3's own buffer, to which all are compared, could not be measured
+    :param measured: results of :func:`~sb3_compressed.benchmarking.replay_benchmark.measure_replay` or
+        :func:`~sb3_compressed.benchmarking.rollout_benchmark.measure_rollout` by buffer name
+    :param read: the result with the time of reading: ``sample(...)``, or ``get`` for a whole rollout
+    :raises ValueError: if SB3's buffer could not be measured
     """
-    sample = f"sample({batch_size})"
     base = measured[SB3]
     if "error" in base:
-        raise ValueError(f"SB3's own buffer could not be measured, its process {base['error']}")
+        raise ValueError(f"SB3's buffer could not be measured: {base['error']}")
 
     def memory(one: Measurement) -> float:
-        measured = one["rss"] * n_measured + one["growth"] * (buffer_size - n_measured)
-        return max(float(measured), float(one["counted"] * buffer_size), 1.0)
+        n_more = capacity - n_measured  # 0 for rollouts, which are measured at full size
+        extrapolated = one["rss"] * n_measured + (one["growth"] * n_more if n_more else 0)
+        return max(float(extrapolated), float(one["counted"] * capacity), 1.0)
 
     return [
         Cost(
-            name,
-            memory(one) / buffer_size,
-            memory(one),
-            memory(one) / memory(base),
-            one["add"],
-            one["add"] / base["add"],
-            one[sample],
-            one[sample] / base[sample],
-            one["wrong"],
+            contender=name,
+            transition=memory(one) / capacity,
+            memory=memory(one),
+            ratio=memory(one) / memory(base),
+            add=one["add"],
+            add_ratio=one["add"] / base["add"],
+            sample=one[read] / (n_measured if read == "get" else 1),
+            sample_ratio=one[read] / base[read],
+            wrong=one["wrong"],
         )
         for name, one in measured.items()
         if "error" not in one
     ]
 
 
-def advise(every: Sequence[Cost]) -> Advice:
-    """Return the buffer with the least product of memory and time, of those with half of SB3's memory at most.
+def recommend(costs: Sequence[Cost], read: str) -> tuple[str, str]:
+    """Return the name of the buffer to use and the reason.
 
-    Time is that of adding a transition and of sampling a batch. So twice the memory must buy half the time; a limit
-    instead would let a microsecond decide about gigabytes. Where none is small enough, it is SB3's own.
+    It is the one with the lowest product of memory and time (adding a transition, then reading: a batch, or a rollout
+    in PPO's default of ten epochs) among those with at most half of SB3's memory. So twice the memory must save half
+    the time; a fixed limit instead would trade gigabytes for a microsecond.
+
+    :param costs: SB3's first
+    :param read: heading of the time of reading
+    :return: SB3's own buffer if no other is small enough
     """
-    base, *ours = every
-    ours = [cost for cost in ours if not cost.wrong]
-    if not ours:
-        return Advice(SB3, "No other buffer could be measured.")
-    small = [cost for cost in ours if cost.ratio <= WORTH]
+
+    def times(cost: Cost) -> str:
+        return f"add takes {cost.add_ratio:.2f}x and {read} {cost.sample_ratio:.2f}x of SB3's time"
+
+    base, *others = costs
+    correct = [cost for cost in others if not cost.wrong]
+    if not correct:
+        return SB3, "No other buffer could be measured."
+    small = [cost for cost in correct if cost.ratio <= MAX_RATIO]
     if not small:
-        best = min(ours, key=lambda cost: cost.memory)
-        return Advice(
-            SB3,
-            f"Compression does not pay here: {best.contender}, the smallest of what was tried, would take "
-            f"{in_bytes(best.memory)} instead of {in_bytes(base.memory)}; {_times(best)}.",
+        best = min(correct, key=lambda cost: cost.memory)
+        return SB3, (
+            f"Compression does not pay off here: the smallest buffer, {best.contender}, takes "
+            f"{format_nbytes(best.memory)} instead of {format_nbytes(base.memory)}; {times(best)}."
         )
-    best = min(small, key=lambda cost: cost.memory * (cost.add + cost.sample))
-    return Advice(
-        best.contender,
-        f"{in_bytes(best.memory)} instead of {in_bytes(base.memory)}, {1 / best.ratio:.3g} times less; {_times(best)}.",
+    n_reads = 10 if read == "get" else 1
+    best = min(small, key=lambda cost: cost.memory * (cost.add + n_reads * cost.sample))
+    return best.contender, (
+        f"{format_nbytes(best.memory)} instead of {format_nbytes(base.memory)}, {1 / best.ratio:.3g}x smaller; "
+        f"{times(best)}."
     )
-
-
-def _times(cost: Cost) -> str:
-    return f"adding takes {cost.add_ratio:.2f}x and sampling {cost.sample_ratio:.2f}x of the time of SB3's"
-
-
-def in_bytes(nbytes: float) -> str:
-    """Return a number of bytes as people read it.
-
-    >>> in_bytes(427.4), in_bytes(56_571), in_bytes(5.6e10)
-    ('427 B', '56.6 kB', '56 GB')
-    """
-    for unit in ("B", "kB", "MB", "GB"):
-        if nbytes < 999.5:
-            return f"{nbytes:.3g} {unit}"
-        nbytes /= 1000
-    return f"{nbytes:.3g} TB"

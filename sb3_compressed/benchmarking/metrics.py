@@ -1,4 +1,4 @@
-"""How times and memory are measured, the same way for everything."""
+"""How times and memory are measured in all benchmarks."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ import psutil
 
 
 def resident_nbytes() -> int:
-    """Return what the operating system counts as this process's memory, less what can be given back at once."""
+    """Return the resident memory (RSS) of this process after returning free memory to the operating system."""
     gc.collect()
-    with contextlib.suppress(AttributeError, OSError, TypeError):  # only glibc has it
+    with contextlib.suppress(AttributeError, OSError, TypeError):  # glibc only
         ctypes.CDLL(None).malloc_trim(0)
     return int(psutil.Process().memory_info().rss)
 
 
 def timed(function: Callable[..., Any], *args: Any) -> float:
-    """Call and return the seconds it took."""
+    """Call a function and return the seconds it took."""
     begin = time.perf_counter()
     function(*args)
     return time.perf_counter() - begin
@@ -34,13 +34,26 @@ def median_us(times: Iterable[float]) -> float:
 
 
 def exhaust(batches: Iterable[Any]) -> None:
-    """Go over all batches; each is dropped when the next is there, as in training."""
+    """Iterate over all batches; each is dropped when the next one arrives, as in training."""
     for _ in batches:
         pass
 
 
 def one_thread() -> None:
-    """Let torch use one thread, as in every benchmark here; what else uses threads is a contender's own matter."""
+    """Limit torch to one thread; other libraries keep their defaults."""
     import torch as th
 
     th.set_num_threads(1)
+
+
+def format_nbytes(nbytes: float) -> str:
+    """Return a number of bytes with a unit.
+
+    >>> format_nbytes(427.4), format_nbytes(56_571), format_nbytes(5.6e10)
+    ('427 B', '56.6 kB', '56 GB')
+    """
+    for unit in ("B", "kB", "MB", "GB"):
+        if nbytes < 999.5:
+            return f"{nbytes:.3g} {unit}"
+        nbytes /= 1000
+    return f"{nbytes:.3g} TB"

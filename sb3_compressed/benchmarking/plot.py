@@ -1,4 +1,4 @@
-"""A plot of what buffers cost, as ratios to SB3's own."""
+"""Plot the cost of buffers relative to SB3's."""
 
 from __future__ import annotations
 
@@ -7,45 +7,45 @@ from pathlib import Path
 
 __all__ = ["check_plottable", "plot_ratios"]
 
-INK, OURS, GREY = "#1a1a19", "#2a78d6", "#8a8a84"
+BLACK, BLUE, GRAY = "#1a1a19", "#2a78d6", "#8a8a84"
 
 
 def check_plottable(path: Path) -> None:
-    """Find out before the work is done whether there can be a plot of it.
+    """Verify, before the long measurements, that a plot can be written.
 
     :raises ImportError: if Matplotlib is not installed
-    :raises ValueError: if it cannot write such a file
+    :raises ValueError: if Matplotlib does not support the file format, or the folder does not exist
     """
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise ImportError("plots need Matplotlib: pip install 'sb3-compressed[plot]'") from error
-    kinds = Figure().canvas.get_supported_filetypes()
-    if path.suffix.removeprefix(".").lower() not in kinds:
-        raise ValueError(f"a plot can be a file of {', '.join(sorted(kinds))}, got {str(path)!r}")
+        raise ImportError("plots require Matplotlib: pip install 'sb3-compressed[plot]'") from error
+    formats = Figure().canvas.get_supported_filetypes()
+    if path.suffix.removeprefix(".").lower() not in formats:
+        raise ValueError(f"the plot must be a {', '.join(sorted(formats))} file, got {str(path)!r}")
     if not path.absolute().parent.is_dir():
-        raise ValueError(f"there is no folder {path.absolute().parent} for the plot")
+        raise ValueError(f"the folder of the plot does not exist: {path.absolute().parent}")
 
 
 def plot_ratios(path: Path, title: str, names: Sequence[str], panels: Mapping[str, Sequence[float]]) -> None:
-    """Draw a panel of bars for each kind of cost.
+    """Plot one panel of bars per kind of cost.
 
-    :param names: the buffers, SB3's own first
-    :param panels: for each kind a number of each buffer, 1 for SB3's
+    :param names: the buffers, SB3's first
+    :param panels: for each kind of cost the ratios of all buffers, 1 for SB3's
     """
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(3 * len(panels) + 1.5, 0.4 * len(names) + 1.1), layout="constrained")
     figure.suptitle(title, fontsize=10)
-    every = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
-    for axes, (said, values) in zip(every, panels.items(), strict=True):
-        axes.barh(names, values, color=[INK] + [OURS] * (len(names) - 1), height=0.6)
+    all_axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+    for axes, (kind, values) in zip(all_axes, panels.items(), strict=True):
+        axes.barh(names, values, color=[BLACK] + [BLUE] * (len(names) - 1), height=0.6)
         for row, value in enumerate(values):
             axes.annotate(f" {value:.3g}x", (value, row), va="center", fontsize=8)
-        axes.axvline(1, color=GREY, lw=0.8, zorder=0)
-        axes.set_title(said, fontsize=9)
+        axes.axvline(1, color=GRAY, lw=0.8, zorder=0)
+        axes.set_title(kind, fontsize=9)
         axes.set_xlim(0, 1.2 * max(values))
         axes.tick_params(labelsize=8)
         axes.spines[["top", "right"]].set_visible(False)
-    every[0].invert_yaxis()
+    all_axes[0].invert_yaxis()
     figure.savefig(path, dpi=150, facecolor="white")

@@ -1,4 +1,4 @@
-"""One replay buffer on a recording: its memory, ``add`` and ``sample``."""
+"""Measure the memory, ``add`` and ``sample`` of one replay buffer on a recording."""
 
 from __future__ import annotations
 
@@ -6,38 +6,38 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Any
 
-from sb3_compressed.benchmarking.adapters import Replay, Setup
+from sb3_compressed.benchmarking.adapters import ReplayAdapter, Setup
 from sb3_compressed.benchmarking.frame_recording import Recording, play
 from sb3_compressed.benchmarking.metrics import median_us, one_thread, resident_nbytes, timed
 from sb3_compressed.benchmarking.roundtrip import check_replay
 
-__all__ = ["BATCH_SIZES", "EXTRAPOLATED_BY", "TIMED_STEPS", "measure_replay"]
+__all__ = ["BATCH_SIZES", "EXTRAPOLATION_KEYS", "TIMED_STEPS", "measure_replay"]
 
 BATCH_SIZES = (32, 256, 1024)
-WARM_STEPS = 300  # whatever is compiled, learned or allocated at first use
-TIMED_STEPS = 500  # of add, on the second lap
+WARM_STEPS = 300  # enough to compile, train and allocate everything once
+TIMED_STEPS = 500  # calls of add, on the second lap over the ring
 CHECKED_STEPS = 500
-#: Results that say what a larger buffer would take.
-EXTRAPOLATED_BY = frozenset({"growth", "counted"})
+#: Results that serve to extrapolate to larger buffers.
+EXTRAPOLATION_KEYS = frozenset({"growth", "counted"})
 
 
 def measure_replay(
-    make: Callable[[Setup], Replay], recording: Recording, rows: int, batch_sizes: Sequence[int] = BATCH_SIZES
+    make: Callable[[Setup], ReplayAdapter], recording: Recording, rows: int, batch_sizes: Sequence[int] = BATCH_SIZES
 ) -> dict[str, Any]:
-    """Fill one buffer and look at it; in a process of its own, or memory means nothing.
+    """Fill and sample one buffer. Requires a new process, since freed memory would be reused.
 
-    :param make: makes the buffer
-    :param recording: what is added, of at least ``rows`` steps and better of :data:`TIMED_STEPS` more
-    :param rows: how many steps of all environments the buffer holds
-    :return: bytes of memory a transition (``rss``) and those that every further transition would add (``growth``:
-        what a codec learns, and whatever else a buffer begins with, is counted once), microseconds a transition
-        (``add``) and a batch (``sample(32)``), what is ``wrong`` with what it returns, and the bytes a transition that
-        are counted, not measured (``counted``, 0 where a library does not tell): of small buffers, memory is noise
+    :param make: creates the buffer
+    :param recording: has ``rows`` steps and :data:`TIMED_STEPS` more
+    :param rows: steps of all environments in the buffer
+    :return: bytes per transition: ``rss`` by which the process grew, ``growth`` with each further transition (without
+        what counts once, such as the codec's trained state), ``counted`` as reported by the arrays (0 if unknown; a
+        lower bound for small buffers, whose RSS is noise); microseconds: ``add`` per transition, ``sample(32)`` per
+        batch; and ``wrong``, a description of differences between added and returned data
     """
     one_thread()
     n_envs = recording.n_envs
     warm_rows = min(WARM_STEPS, rows)
-    # A small buffer meets what is met only once in a process. It stays, so that none of its memory is reused.
+    # A small buffer triggers everything that happens once in a process. It is kept so that its memory is not reused.
     warm = make(Setup.of(recording, warm_rows))
     for step in islice(play(recording), warm_rows):
         warm.add(step)
@@ -54,17 +54,17 @@ def measure_replay(
         for step in islice(steps, n_more):
             buffer.add(step)
         marks.append((resident_nbytes(), buffer.codec_state_nbytes()))
-    (early, learned_early), (full, learned) = marks
-    growth = (full - learned) - (early - learned_early)
+    (early, early_state), (full, full_state) = marks
+    growth = (full - full_state) - (early - early_state)
     result: dict[str, Any] = {
         "rss": (full - before) / (rows * n_envs),
         "growth": growth / ((rows - early_rows) * n_envs) + buffer.reserved_nbytes() / (rows * n_envs),
+        "counted": max(buffer.nbytes() - full_state, 0) / (rows * n_envs),
     }
-    result["counted"] = max(buffer.nbytes() - learned, 0) / (rows * n_envs)
     result["add"] = median_us(timed(buffer.add, step) for step in islice(steps, TIMED_STEPS)) / n_envs
     for batch_size in batch_sizes:
-        rounds = 6400 // batch_size + 20
-        result[f"sample({batch_size})"] = median_us(timed(buffer.sample, batch_size) for _ in range(rounds))
+        repeats = 6400 // batch_size + 20
+        result[f"sample({batch_size})"] = median_us(timed(buffer.sample, batch_size) for _ in range(repeats))
     del warm
     checked_rows = min(CHECKED_STEPS, rows // 2)
     wrong = check_replay(make(Setup.of(recording, checked_rows)), play(recording), checked_rows)

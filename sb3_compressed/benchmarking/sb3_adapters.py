@@ -1,10 +1,10 @@
-"""Buffers with SB3's interface: its own, this package's by a compression method, and adapters for all of that kind.
+"""Adapters for buffers with SB3's interface.
 
-==========================  =====================================================================================
-``SB3``                     Stable-Baselines3's own buffer, with everything at its default
-``auto``, ``zstd-5``, ...   this package's buffer, with a compression method and everything else at its default
+==========================  ==========================================================================
+``SB3``                     SB3's own buffer with default arguments
+``auto``, ``zstd-5``, ...   the buffer of this package with a compression method
 ``auto@1``                  the same with ``num_threads=1``
-==========================  =====================================================================================
+==========================  ==========================================================================
 """
 
 from __future__ import annotations
@@ -21,12 +21,11 @@ from stable_baselines3.common import buffers
 import sb3_compressed
 from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.arrays.memory import codec_state_nbytes
-from sb3_compressed.benchmarking.adapters import Batch, Replay, Rollout, Setup
-from sb3_compressed.benchmarking.tree_map import mapped
+from sb3_compressed.benchmarking.adapters import Adapter, Batch, ReplayAdapter, RolloutAdapter, Setup
+from sb3_compressed.benchmarking.tree_map import tree_map
 
 if TYPE_CHECKING:
     from sb3_compressed.benchmarking.frame_recording import Step
-
 
 __all__ = ["SB3", "SB3ReplayAdapter", "SB3RolloutAdapter", "make_replay", "make_rollout", "sb3_class"]
 
@@ -34,9 +33,9 @@ SB3 = "SB3"
 
 
 def sb3_class(name: str, kind: Literal["replay", "rollout"], space: spaces.Space[Any]) -> tuple[Any, dict[str, Any]]:
-    """Return the class of a buffer that SB3's algorithms take, and its further arguments.
+    """Return a buffer class for SB3's algorithms, and its additional arguments.
 
-    :param space: of the observations
+    :param space: observation space
     """
     cls_name = f"{'Dict' if isinstance(space, spaces.Dict) else ''}{kind.capitalize()}Buffer"
     if name == SB3:
@@ -46,20 +45,47 @@ def sb3_class(name: str, kind: Literal["replay", "rollout"], space: spaces.Space
     return cls, {"compression_method": method, **({"num_threads": int(threads)} if threads else {})}
 
 
-def make_replay(name: str, setup: Setup) -> Replay:
-    """Return the replay buffer of that name."""
+def make_replay(name: str, setup: Setup) -> ReplayAdapter:
+    """Return a replay buffer by name."""
     cls, arguments = sb3_class(name, "replay", setup.observation_space)
     return SB3ReplayAdapter(cls, setup, **arguments)
 
 
-def make_rollout(name: str, setup: Setup) -> Rollout:
-    """Return the rollout buffer of that name."""
+def make_rollout(name: str, setup: Setup) -> RolloutAdapter:
+    """Return a rollout buffer by name."""
     cls, arguments = sb3_class(name, "rollout", setup.observation_space)
     return SB3RolloutAdapter(cls, setup, **arguments)
 
 
-class SB3ReplayAdapter(Replay):
-    """A subclass of SB3's ReplayBuffer, made from its class and further arguments."""
+class SB3Adapter(Adapter):
+    """A buffer with SB3's interface."""
+
+    buffer: Any
+
+    def nbytes(self) -> int:
+        observations = getattr(self.buffer, "observations_nbytes", 0)
+        of_observations = {"observations", "next_observations"} if observations else set()
+        arrays = [array for name, array in self._parts() if name not in of_observations]
+        return observations + sum(array.nbytes for array in arrays if isinstance(array, np.ndarray))
+
+    def codec_state_nbytes(self) -> int:
+        return codec_state_nbytes(*self._slots())
+
+    def reserved_nbytes(self) -> int:
+        return sum(slots.nbytes for slots in self._slots())
+
+    def _slots(self) -> list[NDArray[Any]]:
+        return [array.slots for _, array in self._parts() if isinstance(array, CompressedArray)]
+
+    def _parts(self) -> Iterator[tuple[str, Any]]:
+        """Yield all attributes of the buffer by name, of Dict observations each part."""
+        for name, value in vars(self.buffer).items():
+            for each in value.values() if isinstance(value, dict) else [value]:
+                yield name, each
+
+
+class SB3ReplayAdapter(SB3Adapter, ReplayAdapter):
+    """A replay buffer, created from its class and additional arguments."""
 
     def __init__(self, cls: Any, setup: Setup, **kwargs: Any) -> None:
         if setup.saves_next_obs:
@@ -74,52 +100,31 @@ class SB3ReplayAdapter(Replay):
         return self.buffer.sample(batch_size)
 
     def read(self, batch: Any) -> Batch:  # noqa: D102
-        obs, next_obs = mapped(th.Tensor.numpy, batch.observations), mapped(th.Tensor.numpy, batch.next_observations)
+        obs, next_obs = (tree_map(th.Tensor.numpy, each) for each in (batch.observations, batch.next_observations))
         return Batch(obs, next_obs, batch.rewards.numpy().ravel())
 
-    def nbytes(self) -> int:  # noqa: D102
-        observations = getattr(self.buffer, "observations_nbytes", 0)
-        of_observations = {"observations", "next_observations"} if observations else set()
-        arrays = [array for name, array in self._parts() if name not in of_observations]
-        return observations + sum(array.nbytes for array in arrays if isinstance(array, np.ndarray))
 
-    def codec_state_nbytes(self) -> int:  # noqa: D102
-        return codec_state_nbytes(*self._slots())
-
-    def reserved_nbytes(self) -> int:  # noqa: D102
-        return sum(slots.nbytes for slots in self._slots())
-
-    def _slots(self) -> list[NDArray[Any]]:
-        return [array.slots for _, array in self._parts() if isinstance(array, CompressedArray)]
-
-    def _parts(self) -> Iterator[tuple[str, Any]]:
-        """Yield what the buffer consists of by its names, of Dict observations each part."""
-        for name, value in vars(self.buffer).items():
-            for each in value.values() if isinstance(value, dict) else [value]:
-                yield name, each
-
-
-class SB3RolloutAdapter(Rollout):
-    """A subclass of SB3's RolloutBuffer, made from its class and further arguments."""
+class SB3RolloutAdapter(SB3Adapter, RolloutAdapter):
+    """A rollout buffer, created from its class and additional arguments."""
 
     def __init__(self, cls: Any, setup: Setup, **kwargs: Any) -> None:
         rows = setup.size // setup.n_envs
         space, actions = setup.observation_space, setup.action_space
         self.buffer = cls(rows, space, actions, device="cpu", n_envs=setup.n_envs, **kwargs)
-        self._made_up = th.zeros(setup.n_envs)
+        self._log_probs = th.zeros(setup.n_envs)
         self._starts = np.ones(setup.n_envs, np.bool_)
 
     def reset(self) -> None:  # noqa: D102
         self.buffer.reset()
 
     def add(self, step: Step) -> None:
-        """Add a step; its rewards go where the batch shows them: in place of the values."""
+        """Add a step with its rewards as values, since batches of rollouts contain no rewards."""
         values = th.as_tensor(step.reward)
-        self.buffer.add(step.obs, step.action, step.reward, self._starts, values, self._made_up)
+        self.buffer.add(step.obs, step.action, step.reward, self._starts, values, self._log_probs)
         self._starts = step.done
 
     def get(self, batch_size: int) -> Iterator[Any]:  # noqa: D102
         return iter(self.buffer.get(batch_size))
 
     def read(self, batch: Any) -> Batch:  # noqa: D102
-        return Batch(mapped(th.Tensor.numpy, batch.observations), np.empty(0), batch.old_values.numpy().ravel())
+        return Batch(tree_map(th.Tensor.numpy, batch.observations), np.empty(0), batch.old_values.numpy().ravel())

@@ -1,7 +1,8 @@
-"""The Python lines that make a user's environment and a model with the buffer that is advised."""
+"""Python code that creates a user's environment and a model with the recommended buffer."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from gymnasium import spaces
@@ -12,11 +13,11 @@ from sb3_compressed.benchmarking.frame_recording import Recording
 from sb3_compressed.benchmarking.sb3_adapters import sb3_class
 from sb3_compressed.codecs.registry import AUTO
 
-__all__ = ["algorithm_for", "snippet"]
+__all__ = ["off_policy_algorithm", "snippet"]
 
 
-def algorithm_for(action_space: spaces.Space[Any]) -> tuple[str, int]:
-    """Return an off-policy algorithm of SB3 that takes such actions, and its default batch size.
+def off_policy_algorithm(action_space: spaces.Space[Any]) -> tuple[str, int]:
+    """Return an off-policy algorithm of SB3 for an action space, and its default batch size.
 
     :raises ValueError: if there is none
     """
@@ -25,35 +26,41 @@ def algorithm_for(action_space: spaces.Space[Any]) -> tuple[str, int]:
     if isinstance(action_space, spaces.Box):
         return "SAC", 256
     raise ValueError(
-        f"no off-policy algorithm of Stable-Baselines3 takes actions of {action_space}; "
-        "'sb3-compressed bench ENV_ID --rollout' measures the buffers of PPO and A2C"
+        f"no off-policy algorithm of Stable-Baselines3 supports the action space {action_space}; "
+        "pass --n-steps for the rollout buffers of PPO and A2C"
     )
 
 
-def _policy_for(space: spaces.Space[Any]) -> str:
+def _policy(space: spaces.Space[Any]) -> str:
     if isinstance(space, spaces.Dict):
         return "MultiInputPolicy"
     return "CnnPolicy" if is_image_space(space) else "MlpPolicy"
 
 
-def snippet(env_id: str, recording: Recording, *, atari: bool, buffer_size: int, method: str) -> str:
-    """Return the lines for a compression method."""
-    algorithm, _ = algorithm_for(recording.action_space)
-    maker = "make_atari_env" if atari else "make_vec_env"
-    imports = [f"from stable_baselines3 import {algorithm}", f"from stable_baselines3.common.env_util import {maker}"]
-    env = f'{maker}("{env_id}", n_envs={recording.n_envs})'
+def snippet(
+    env_id: str, recording: Recording, algorithm: str, *, atari: bool, buffer: Mapping[str, int], method: str
+) -> str:
+    """Return the code.
+
+    :param buffer: the model's argument ``buffer_size``, or ``n_steps`` for a rollout buffer
+    :param method: compression method
+    """
+    kind: Any = "rollout" if "n_steps" in buffer else "replay"
+    make = "make_atari_env" if atari else "make_vec_env"
+    imports = [f"from stable_baselines3 import {algorithm}", f"from stable_baselines3.common.env_util import {make}"]
+    env = f'{make}("{env_id}", n_envs={recording.n_envs})'
     if recording.n_stack > 1:
         imports.append("from stable_baselines3.common.vec_env import VecFrameStack")
         env = f"VecFrameStack({env}, n_stack={recording.n_stack})"
     games = ["import ale_py", "import gymnasium as gym"] if is_atari(env_id) else []
     space = recording.observation_space
-    cls = sb3_class(method, "replay", space)[0].__name__
+    cls = sb3_class(method, kind, space)[0].__name__
     arguments = [
-        f'"{_policy_for(space)}"',
+        f'"{_policy(space)}"',
         "env",
-        f"buffer_size={buffer_size:_}",
-        f"replay_buffer_class={cls}",
-        *([] if method == AUTO else [f'replay_buffer_kwargs=dict(compression_method="{method}")']),
+        *(f"{name}={value:_}" for name, value in buffer.items()),
+        f"{kind}_buffer_class={cls}",
+        *([] if method == AUTO else [f'{kind}_buffer_kwargs=dict(compression_method="{method}")']),
     ]
     return "\n".join(
         [

@@ -1,4 +1,4 @@
-"""Observations are an array, or a dict of arrays: what is done with either."""
+"""Functions for observations that are an array or a dict of arrays."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from gymnasium import spaces
 
 from sb3_compressed.dtypes import Key, space_parts
 
-__all__ = ["Observations", "mapped", "part", "said"]
+__all__ = ["Observations", "describe_space", "part", "tree_map"]
 
 Observations = Any
-"""An array ``(n, *obs_shape)``, or a dict of such; a type that says so would have to be told apart everywhere."""
+"""An array ``(n, *obs_shape)`` or a dict of such arrays; a union would require a cast at each use."""
 
 
 def part(observations: Any, key: Key) -> Any:
-    """Return one part."""
+    """Return the array of one key; ``None`` is the key of plain observations."""
     return observations if key is None else observations[key]
 
 
-def mapped(function: Callable[..., Any], *observations: Any) -> Any:
-    """Return what a function makes of arrays, of dicts key by key.
+def tree_map(function: Callable[..., Any], *observations: Any) -> Any:
+    """Apply a function to arrays, or to dicts key by key.
 
-    >>> mapped(lambda a, b: a + b, {"x": 1, "y": 2}, {"x": 10, "y": 20})
+    >>> tree_map(lambda a, b: a + b, {"x": 1, "y": 2}, {"x": 10, "y": 20})
     {'x': 11, 'y': 22}
-    >>> mapped(lambda a, b: a + b, 1, 10)
+    >>> tree_map(lambda a, b: a + b, 1, 10)
     11
     """
     first = observations[0]
@@ -34,13 +34,13 @@ def mapped(function: Callable[..., Any], *observations: Any) -> Any:
     return function(*observations)
 
 
-def said(space: spaces.Space[Any]) -> str:
-    """Return shape and dtype of observations, for a heading.
+def describe_space(space: spaces.Space[Any]) -> str:
+    """Return shape and dtype of a space.
 
     >>> import numpy as np
-    >>> said(spaces.Dict({"screen": spaces.Box(0, 255, (84, 84), np.uint8), "lives": spaces.Discrete(10)}))
-    'lives () of int64, screen (84, 84) of uint8'
+    >>> describe_space(spaces.Dict({"screen": spaces.Box(0, 255, (84, 84), np.uint8), "lives": spaces.Discrete(10)}))
+    'lives () int64, screen (84, 84) uint8'
     """
     return ", ".join(
-        f"{'' if key is None else f'{key} '}{each.shape} of {each.dtype}" for key, each in space_parts(space).items()
+        f"{'' if key is None else f'{key} '}{each.shape} {each.dtype}" for key, each in space_parts(space).items()
     )

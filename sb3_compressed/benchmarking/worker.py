@@ -1,4 +1,4 @@
-"""The process of one measurement: ``python -m sb3_compressed.benchmarking.worker replay '{"contender": ..., ...}'``."""
+"""The process of one measurement: ``python -m sb3_compressed.benchmarking.worker replay '{"name": ..., ...}'``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from sb3_compressed.benchmarking.frame_recording import Recording
 from sb3_compressed.benchmarking.replay_benchmark import measure_replay
@@ -17,20 +17,17 @@ from sb3_compressed.benchmarking.sb3_adapters import make_replay, make_rollout
 __all__ = ["command"]
 
 
-def command(kind: str) -> list[str]:
-    """Return the beginning of the command of such a process, which the arguments follow as JSON.
-
-    :param kind: ``replay`` or ``rollout``
-    """
+def command(kind: Literal["replay", "rollout"]) -> list[str]:
+    """Return the command without its last argument, the arguments of the measurement as JSON."""
     return [sys.executable, "-m", __spec__.name, kind]
 
 
-def _replay(contender: str, recording: str, rows: int, batch_sizes: Sequence[int]) -> dict[str, Any]:
-    return measure_replay(partial(make_replay, contender), Recording.open(Path(recording)), rows, batch_sizes)
+def _replay(name: str, recording: str, rows: int, batch_sizes: Sequence[int]) -> dict[str, Any]:
+    return measure_replay(partial(make_replay, name), Recording.open(Path(recording)), rows, batch_sizes)
 
 
-def _rollout(contender: str, recording: str, n_steps: int, rollouts: int) -> dict[str, Any]:
-    return measure_rollout(partial(make_rollout, contender), Recording.open(Path(recording)), n_steps, rollouts)
+def _rollout(name: str, recording: str, n_steps: int, rollouts: int) -> dict[str, Any]:
+    return measure_rollout(partial(make_rollout, name), Recording.open(Path(recording)), n_steps, rollouts)
 
 
 MEASURES: dict[str, Callable[..., dict[str, Any]]] = {"replay": _replay, "rollout": _rollout}

@@ -1,5 +1,22 @@
-"""The command line, ``sb3-compressed`` or ``python -m sb3_compressed``: a file for each command."""
+"""The command line, ``sb3-compressed`` or ``python -m sb3_compressed``, with one file per command."""
 
-from sb3_compressed.cli.app import main
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
 
 __all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run a command and exit.
+
+    :param arguments: ``sys.argv[1:]`` by default
+    """
+    try:
+        from sb3_compressed.cli.app import run
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("typer", "rich"):
+            raise
+        sys.exit(f"Error: the command line requires {error.name}: pip install 'sb3-compressed[cli]'")
+    run(arguments)

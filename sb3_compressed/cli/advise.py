@@ -1,11 +1,13 @@
-"""``sb3-compressed advise``: what compressed replay buffers would save and cost in a user's own environment."""
+"""``sb3-compressed advise``: estimate what compressed buffers save and cost in an environment."""
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import asdict, dataclass
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich import box
@@ -14,120 +16,224 @@ from rich.markup import escape
 from rich.syntax import Syntax
 from rich.table import Table
 
-from sb3_compressed.cli.output import Json, progress_bar, show
-from sb3_compressed.cli.recorded_observations import (
-    Codecs,
-    FrameStack,
-    Plot,
-    WrapperOption,
-    chosen,
-    is_wrapped,
-    note_noise,
-    record,
-)
+from sb3_compressed.cli.output import Json, note, print_result, progress_bar
 
 if TYPE_CHECKING:
+    from gymnasium import spaces
+
     from sb3_compressed.benchmarking.advice import Cost
 
 __all__ = ["advise"]
 
 CODECS = ("auto", "zstd3", "lz4-frame", "none")
+#: By about this much, the memory of a process changes for no visible reason.
+NOISE_NBYTES = 1_000_000
+
+
+class Wrapper(str, Enum):
+    """How environments are created."""
+
+    ATARI = "atari"
+    NONE = "none"
 
 
 def advise(
-    env_id: Annotated[str, typer.Argument(help="An environment of gymnasium, as PongNoFrameskip-v4 or module:id.")],
-    n_envs: Annotated[int, typer.Option(min=1, help="Environments side by side.")] = 1,
-    frame_stack: FrameStack = None,
-    buffer_size: Annotated[int, typer.Option(min=1, help="Transitions that your buffer shall hold.")] = 1_000_000,
-    steps: Annotated[int, typer.Option(min=100, help="Transitions to play and to measure with.")] = 10_000,
-    wrapper: WrapperOption = None,
-    codec: Codecs = None,
-    plot: Plot = None,
+    env_id: Annotated[str, typer.Argument(help="Gymnasium environment, e.g. PongNoFrameskip-v4 or module:id.")],
+    n_envs: Annotated[int, typer.Option(min=1, help="Number of parallel environments.")] = 1,
+    wrapper: Annotated[
+        Wrapper | None,
+        typer.Option(
+            help="make_atari_env (atari) or make_vec_env (none).", show_default="atari for ALE games, else none"
+        ),
+    ] = None,
+    frame_stack: Annotated[
+        int | None, typer.Option(min=1, help="Frames stacked by VecFrameStack.", show_default="4 with atari, else 1")
+    ] = None,
+    buffer_size: Annotated[int, typer.Option(min=1, help="Capacity of your replay buffer in transitions.")] = 1_000_000,
+    n_steps: Annotated[
+        int | None,
+        typer.Option(
+            min=2, help="Advise on rollout buffers (PPO, A2C) with this n_steps instead.", show_default="replay buffers"
+        ),
+    ] = None,
+    steps: Annotated[int, typer.Option(min=100, help="Transitions to record and measure with.")] = 10_000,
+    rounds: Annotated[int, typer.Option(min=1, help="Measurements of each buffer; medians are reported.")] = 1,
+    codec: Annotated[
+        list[str] | None,
+        typer.Option("--codec", help="Codec to try, e.g. zstd-5; may be repeated.", show_default=" ".join(CODECS)),
+    ] = None,
+    plot: Annotated[Path | None, typer.Option(help="Write a plot to this file, e.g. out.png.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Play an environment for a while, try codecs on what it shows, and say which buffer to take.
+    """Record an environment, measure codecs on its observations, and recommend a buffer.
 
-    All is compared with SB3's own replay buffer on this machine, each buffer in a process of its own.
+    Every buffer is measured in its own process and compared with SB3's buffer on this machine.
     """
     from sb3_compressed.benchmarking import worker
-    from sb3_compressed.benchmarking.advice import advise as advice_on
-    from sb3_compressed.benchmarking.advice import costs
+    from sb3_compressed.benchmarking.advice import costs, recommend
     from sb3_compressed.benchmarking.benchmark_envs import make_env
+    from sb3_compressed.benchmarking.frame_recording import check_memory, write_recording
     from sb3_compressed.benchmarking.plot import check_plottable, plot_ratios
-    from sb3_compressed.benchmarking.replay_benchmark import TIMED_STEPS
     from sb3_compressed.benchmarking.runner import Job, run_interleaved
     from sb3_compressed.benchmarking.sb3_adapters import SB3
-    from sb3_compressed.benchmarking.snippet import algorithm_for, snippet
-    from sb3_compressed.benchmarking.tree_map import said as said_of
+    from sb3_compressed.benchmarking.snippet import snippet
 
-    names = [SB3, *chosen(codec, CODECS)]
+    names = [SB3, *_checked(codec or CODECS)]
     if plot:
         check_plottable(plot)
-    rows = max(steps // n_envs, 8)
-    atari = is_wrapped(env_id, wrapper)
+    atari = _is_wrapped(env_id, wrapper)
     env = make_env(env_id, n_envs, atari=atari)
-    algorithm, batch_size = algorithm_for(env.action_space)
+    benchmark = _rollout_benchmark(n_steps, n_envs, steps) if n_steps else _replay_benchmark(env, steps)
     n_stack = frame_stack or (4 if atari else 1)
+    check_memory(env, n_stack, benchmark.rows)
     with tempfile.TemporaryDirectory(prefix="sb3-compressed-") as folder, progress_bar() as progress:
-        playing = f"playing {env_id}"
-        recording = record(
-            folder, env, rows + TIMED_STEPS, rows_held=rows, n_stack=n_stack, said=playing, progress=progress
+        task = progress.add_task(f"recording {env_id}", total=benchmark.n_steps)
+        recording = write_recording(
+            Path(folder) / "observations.zst",
+            env,
+            benchmark.n_steps,
+            n_stack=n_stack,
+            on_step=lambda: progress.advance(task),
         )
-        arguments = {"recording": str(recording.path), "rows": rows, "batch_sizes": [batch_size]}
-        jobs = [Job(env_id, name, arguments) for name in names]
-        [measured] = run_interleaved(lambda job: worker.command("replay"), jobs, 1, progress).values()
+        jobs = [Job(env_id, name, {"recording": str(recording.path), **benchmark.arguments}) for name in names]
+        results = run_interleaved(lambda job: worker.command(benchmark.kind), jobs, rounds, progress)
         space = recording.observation_space
-    every = costs(measured, rows * n_envs, buffer_size, batch_size)
-    note_noise(measured[SB3]["rss"] * rows * n_envs)
-    advice = advice_on(every)
+    measured = results[env_id]
+    transitions, capacity = benchmark.rows * n_envs, (n_steps * n_envs if n_steps else buffer_size)
+    compared = costs(measured, transitions, capacity, benchmark.read)
+    if (nbytes := measured[SB3]["rss"] * transitions) < NOISE_NBYTES:
+        advice = "" if n_steps else "; pass more --steps"
+        note(f"SB3's buffer takes only {nbytes / 1e6:.2f} MB, so memory is a rough estimate{advice}")
+    recommended, reason = recommend(compared, benchmark.read)
     lines = ""
-    if advice.contender != SB3:
-        lines = snippet(env_id, recording, atari=atari, buffer_size=buffer_size, method=advice.contender)
+    if recommended != SB3:
+        lines = snippet(
+            env_id,
+            recording,
+            benchmark.algorithm,
+            atari=atari,
+            buffer={"n_steps": n_steps} if n_steps else {"buffer_size": buffer_size},
+            method=recommended,
+        )
     if plot:
         panels = {
-            "memory": [cost.ratio for cost in every],
-            "add": [cost.add_ratio for cost in every],
-            f"sample({batch_size})": [cost.sample_ratio for cost in every],
+            "memory": [cost.ratio for cost in compared],
+            "add": [cost.add_ratio for cost in compared],
+            benchmark.read: [cost.sample_ratio for cost in compared],
         }
-        plot_ratios(plot, f"{env_id}, relative to SB3's own buffer", [cost.contender for cost in every], panels)
+        plot_ratios(plot, f"{env_id}, relative to SB3's buffer", [cost.contender for cost in compared], panels)
     result = {
-        **{"env_id": env_id, "n_envs": n_envs, "frame_stack": n_stack, "atari": atari},
-        **{"observation_space": str(space), "buffer_size": buffer_size, "transitions": rows * n_envs},
-        **{"algorithm": algorithm, "batch_size": batch_size, "buffers": [asdict(cost) for cost in every]},
+        **{"env_id": env_id, "n_envs": n_envs, "frame_stack": n_stack, "atari": atari, "kind": benchmark.kind},
+        **{"observation_space": str(space), "buffer_size": capacity, "transitions": transitions},
+        **{"algorithm": benchmark.algorithm, "batch_size": benchmark.batch_size},
+        "buffers": [asdict(cost) for cost in compared],
         "failed": {name: one["error"] for name, one in measured.items() if "error" in one},
-        **{"recommended": advice.contender, "reason": advice.reason, "lines": lines},
+        **{"recommended": recommended, "reason": reason, "lines": lines},
     }
-    about = (
-        f"Measured with {rows * n_envs:,} transitions of random play; a trained policy shows other frames. Memory is "
-        f"an estimate for {buffer_size:,}, extrapolated from what the process grew by (RSS); what a codec learned "
-        "counts once. Times are medians, relative to SB3's own buffer."
-    )
-    said: list[RenderableType] = (
-        [f"Take {advice.contender}: {advice.reason}", Syntax(lines, "python", background_color="default")]
-        if lines
-        else [f"Keep SB3's own buffer. {advice.reason}"]
-    )
-    table = _table(every, f"{env_id}: observations {said_of(space)}", batch_size)
-    show(result, table, about, "", *said, as_json=as_json)
+    parts: list[RenderableType] = [_table(compared, env_id, space, benchmark.read), _explanation(benchmark, capacity)]
+    if lines:
+        parts += ["", f"Use {recommended}: {reason}", Syntax(lines, "python", background_color="default")]
+    else:
+        parts += ["", f"Keep SB3's buffer. {reason}"]
+    print_result(result, *parts, as_json=as_json)
 
 
-def _table(every: Sequence[Cost], title: str, batch_size: int) -> Table:
-    from sb3_compressed.benchmarking.advice import in_bytes
+@dataclass(frozen=True)
+class Benchmark:
+    """What is measured.
 
-    table = Table(title=escape(title), title_justify="left", box=box.SIMPLE_HEAD)
+    :param read: the result that is the time of reading
+    :param rows: steps that a buffer holds
+    :param n_steps: steps to record
+    :param arguments: of the worker
+    """
+
+    kind: Literal["replay", "rollout"]
+    algorithm: str
+    batch_size: int
+    read: str
+    rows: int
+    n_steps: int
+    arguments: dict[str, Any]
+
+
+def _replay_benchmark(env: Any, steps: int) -> Benchmark:
+    from sb3_compressed.benchmarking.replay_benchmark import TIMED_STEPS
+    from sb3_compressed.benchmarking.snippet import off_policy_algorithm
+
+    algorithm, batch_size = off_policy_algorithm(env.action_space)
+    rows = max(steps // env.num_envs, 8)
+    arguments = {"rows": rows, "batch_sizes": [batch_size]}
+    return Benchmark("replay", algorithm, batch_size, f"sample({batch_size})", rows, rows + TIMED_STEPS, arguments)
+
+
+def _rollout_benchmark(n_steps: int, n_envs: int, steps: int) -> Benchmark:
+    from sb3_compressed.benchmarking.rollout_benchmark import BATCH_SIZE
+
+    rollouts = max(steps // (n_steps * n_envs), 2)
+    arguments = {"n_steps": n_steps, "rollouts": rollouts}
+    return Benchmark("rollout", "PPO", BATCH_SIZE, "get", n_steps, n_steps * rollouts, arguments)
+
+
+def _checked(codecs: Sequence[str]) -> list[str]:
+    """Return the distinct names of codecs.
+
+    :raises ValueError: if one is unknown; the message lists the known ones
+    """
+    from sb3_compressed import get_codec
+
+    names = list(dict.fromkeys(codecs))
+    for name in names:
+        get_codec(name)
+    return names
+
+
+def _is_wrapped(env_id: str, wrapper: Wrapper | None) -> bool:
+    """Return whether to use SB3's Atari wrappers, and print it if that was not requested.
+
+    :raises ValueError: if the environment does not exist
+    """
+    from sb3_compressed.benchmarking.benchmark_envs import is_atari
+
+    if wrapper is not None:
+        return wrapper is Wrapper.ATARI
+    if wrapped := is_atari(env_id):
+        note(f"{env_id} is an Atari game: using make_atari_env and frame stacking (--wrapper none disables both)")
+    return wrapped
+
+
+def _table(costs: Sequence[Cost], env_id: str, space: spaces.Space[Any], read: str) -> Table:
+    from sb3_compressed.benchmarking.metrics import format_nbytes
+    from sb3_compressed.benchmarking.tree_map import describe_space
+
+    title = escape(f"{env_id}: observations {describe_space(space)}")
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
     table.add_column("buffer")
-    for heading in ("a transition", "memory", "of SB3's", "add", f"sample({batch_size})"):
+    for heading in ("per transition", "memory", "vs. SB3", "add", read):
         table.add_column(heading, justify="right")
-    for cost in every:
-        is_base = cost is every[0]
+    for cost in costs:
+        is_base = cost is costs[0]
         table.add_row(
             cost.contender + (" (returns wrong data)" if cost.wrong else ""),
-            in_bytes(cost.transition),
-            in_bytes(cost.memory),
+            format_nbytes(cost.transition),
+            format_nbytes(cost.memory),
             f"{cost.ratio:.2%}",
             *(
-                f"{time:.0f} us" if is_base else f"{ratio:.2f}x"
+                f"{time:.1f} us" if is_base else f"{ratio:.2f}x"
                 for time, ratio in ((cost.add, cost.add_ratio), (cost.sample, cost.sample_ratio))
             ),
         )
     return table
+
+
+def _explanation(benchmark: Benchmark, capacity: int) -> str:
+    if benchmark.kind == "replay":
+        memory = f"estimated for {capacity:,} transitions from the growth of the process (RSS)"
+        times = "times are medians"
+    else:
+        memory = f"the growth of the process (RSS) for {capacity:,} transitions"
+        times = "times are medians per transition, get for one epoch"
+    return (
+        f"Measured with random actions; observations of a trained policy may differ. Memory is {memory}; {times}, "
+        "relative to SB3's buffer."
+    )

@@ -1,4 +1,4 @@
-"""``sb3-compressed export``: a stored buffer as a dataset that others can read."""
+"""``sb3-compressed export``: export a stored buffer as a Minari dataset."""
 
 from __future__ import annotations
 
@@ -7,42 +7,42 @@ from typing import Annotated
 
 import typer
 
-from sb3_compressed.cli.output import Json, is_watched, show
-from sb3_compressed.cli.sources import Source, Unpickle, find, opened
+from sb3_compressed.cli.output import Json, is_terminal, print_result
+from sb3_compressed.cli.sources import SourcePath, Unpickle, find_source, open_source
 
 __all__ = ["export"]
 
 
 def export(
-    source: Source,
-    dataset_id: Annotated[str, typer.Option("--minari", metavar="ID", help="Name of the dataset: pong/mine-v0.")],
+    path: SourcePath,
+    dataset_id: Annotated[str, typer.Option("--minari", metavar="ID", help="Dataset ID, e.g. pong/mine-v0.")],
     unscale_actions: Annotated[
         bool,
-        typer.Option("--unscale-actions", help="Bring actions back from -1 to 1, to which SB3 scales them."),
+        typer.Option("--unscale-actions", help="Undo SB3's scaling of actions to [-1, 1]."),
     ] = False,
-    author: Annotated[str | None, typer.Option(help="Whose dataset it is.")] = None,
-    algorithm_name: Annotated[str | None, typer.Option("--algorithm", help="What acted.")] = None,
-    description: Annotated[str | None, typer.Option(help="What others should know of it.")] = None,
+    author: Annotated[str | None, typer.Option(help="Author of the dataset.")] = None,
+    algorithm_name: Annotated[str | None, typer.Option("--algorithm", help="Algorithm that collected it.")] = None,
+    description: Annotated[str | None, typer.Option(help="Description of the dataset.")] = None,
     unpickle: Unpickle = False,
     as_json: Json = False,
 ) -> None:
-    """Write the episodes of a stored buffer to a Minari dataset, bit for bit. It needs the extra "minari"."""
+    """Export the episodes of a stored buffer to a Minari dataset, bit for bit. Requires the extra "minari"."""
     from sb3_compressed.datasets import export_minari
 
-    given = {"author": author, "algorithm_name": algorithm_name, "description": description}
-    metadata = {name: value for name, value in given.items() if value is not None}
-    place = find(source)
-    with opened(place, unpickle=unpickle) as buffer, warnings.catch_warnings():
-        warnings.filterwarnings("ignore", category=UserWarning, module="minari")  # of what was not said of it
+    options = {"author": author, "algorithm_name": algorithm_name, "description": description}
+    metadata = {name: value for name, value in options.items() if value is not None}
+    source = find_source(path)
+    with open_source(source, unpickle=unpickle) as buffer, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", category=UserWarning, module="minari")  # about missing metadata
         dataset = export_minari(
-            buffer, dataset_id, unscale_actions=unscale_actions, progress_bar=is_watched(), **metadata
+            buffer, dataset_id, unscale_actions=unscale_actions, progress_bar=is_terminal(), **metadata
         )
     result = {
-        "path": place.path,
+        "path": source.path,
         "dataset": dataset_id,
         "folder": dataset.storage.data_path.parent,
         "episodes": int(dataset.total_episodes),
         "steps": int(dataset.total_steps),
     }
-    line = f"{dataset_id}: {result['episodes']:,} episodes of {result['steps']:,} steps in {result['folder']}"
-    show(result, line, as_json=as_json)
+    line = f"{dataset_id}: {result['episodes']:,} episodes, {result['steps']:,} steps, in {result['folder']}"
+    print_result(result, line, as_json=as_json)

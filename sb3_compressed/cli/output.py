@@ -1,7 +1,7 @@
-"""What all commands have in common: where they print to, for people or for machines, and progress bars.
+"""Output of all commands: results as text or JSON, notes and progress bars.
 
-Results go to the standard output, everything else to the standard error, so that results can be piped. Rich leaves out
-colours and moving bars where the output is no terminal, or the environment has ``NO_COLOR``.
+Results go to the standard output and everything else to the standard error, so that results can be piped. Rich omits
+colors and progress bars if the output is not a terminal, and colors if ``NO_COLOR`` is set.
 """
 
 from __future__ import annotations
@@ -18,51 +18,52 @@ from rich.text import Text
 
 from sb3_compressed.progress import new_progress
 
-__all__ = ["Json", "is_watched", "note", "progress_bar", "show"]
+__all__ = ["Json", "is_terminal", "note", "print_result", "progress_bar"]
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead, for machines.")]
+Json = Annotated[bool, typer.Option("--json", help="Print a single JSON object.")]
 
 
-def show(result: Mapping[str, Any], *for_people: RenderableType, as_json: bool) -> None:
-    """Print a result once: as JSON, or what is made of it for people."""
+def print_result(result: Mapping[str, Any], *parts: RenderableType, as_json: bool) -> None:
+    """Print the result of a command.
+
+    :param result: all of it, for JSON
+    :param parts: what is printed without ``--json``; strings are printed verbatim, without markup
+    """
     console = Console()
     if as_json:
-        text = json.dumps(_finite(result), default=_plain, allow_nan=False)
+        text = json.dumps(_finite(result), default=_json_value, allow_nan=False)
         console.print_json(text, indent=1, highlight=console.is_terminal)
         return
-    for part in for_people:
-        is_text = isinstance(part, str | Text)  # as it is: paths have brackets
-        # Whoever reads lines wants them whole, whoever reads a terminal words.
+    for part in parts:
+        is_text = isinstance(part, str | Text)
+        # Programs read whole lines, people wrapped ones. A path may contain brackets, which are markup in a str.
         console.print(Text(part) if isinstance(part, str) else part, soft_wrap=is_text and not console.is_terminal)
 
 
 def note(text: str) -> None:
-    """Say something that is no result."""
+    """Print a message to the standard error."""
     console = Console(stderr=True)
-    console.print(Text(text), soft_wrap=not console.is_terminal)  # as it is: "a:b:c" has no emoji in it
+    console.print(Text(text), soft_wrap=not console.is_terminal)  # as Text, since "a:b:c" in a str is an emoji
 
 
 def progress_bar() -> Progress:
-    """Return progress bars that are gone when the work is done, and are not there where there is no terminal."""
-    return new_progress(is_shown=is_watched(), transient=True)
+    """Return progress bars that disappear when done, and are shown on a terminal only."""
+    return new_progress(is_shown=is_terminal(), transient=True)
 
 
-def is_watched() -> bool:
-    """Return whether somebody sees what moves, for progress bars that are not of Rich."""
+def is_terminal() -> bool:
+    """Return whether the standard error is a terminal."""
     return Console(stderr=True).is_terminal
 
 
 def _finite(value: Any) -> Any:
-    """Return a value with ``None`` for the numbers that JSON has not: NaN and the infinities."""
+    """Return a value with NaN and infinities, which JSON lacks, replaced by ``None``."""
     if isinstance(value, Mapping):
-        return {key: _finite(each) for key, each in value.items()}
+        return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(each) for each in value]
+        return [_finite(item) for item in value]
     return None if isinstance(value, float | np.floating) and not np.isfinite(value) else value
 
 
-def _plain(value: Any) -> Any:
-    """Return what JSON has for a value that is not of it."""
-    if isinstance(value, np.generic | np.ndarray):
-        return value.tolist()
-    return str(value)
+def _json_value(value: Any) -> Any:
+    return value.tolist() if isinstance(value, np.generic | np.ndarray) else str(value)

@@ -1,4 +1,4 @@
-"""``sb3-compressed play``: stored episodes to look at."""
+"""``sb3-compressed play``: show a stored episode as a video or a contact sheet."""
 
 from __future__ import annotations
 
@@ -7,59 +7,50 @@ from typing import Annotated, Any
 
 import typer
 
-from sb3_compressed.cli.output import Json, progress_bar, show
-from sb3_compressed.cli.sources import Source, Unpickle, find, opened
+from sb3_compressed.cli.output import Json, print_result, progress_bar
+from sb3_compressed.cli.sources import SourcePath, Unpickle, find_source, open_source
 
 __all__ = ["play"]
 
 
 def play(
-    source: Source,
+    path: SourcePath,
     episode: Annotated[
         int | None,
-        typer.Option(
-            help="Number of the episode, from 0.", show_default="the best of those whose begin and end are there"
-        ),
+        typer.Option(help="Number of the episode, from 0.", show_default="complete episode with the highest return"),
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(
-            help="Video to write, .mp4 or .gif.", show_default="episode-NUMBER.mp4, or none if there is a --sheet"
-        ),
+        typer.Option(help="Video to write, .mp4 or .gif.", show_default="episode-NUMBER.mp4 unless --sheet is given"),
     ] = None,
-    sheet: Annotated[
-        Path | None, typer.Option(help="Contact sheet to write, evenly spaced pictures in a .png.")
-    ] = None,
-    pictures: Annotated[int, typer.Option(min=1, help="How many pictures the contact sheet has.")] = 20,
-    fps: Annotated[float, typer.Option(help="Frames of the video a second.")] = 15,
+    sheet: Annotated[Path | None, typer.Option(help="Contact sheet to write: evenly spaced frames in a .png.")] = None,
+    pictures: Annotated[int, typer.Option(min=1, help="Number of frames on the contact sheet.")] = 20,
+    fps: Annotated[float, typer.Option(help="Frames per second of the video.")] = 15,
     scale: Annotated[
-        int | None,
-        typer.Option(min=1, help="How many times as wide and high pixels are.", show_default="large enough to see"),
+        int | None, typer.Option(min=1, help="Enlarge frames by this factor.", show_default="large enough to see")
     ] = None,
-    key: Annotated[
-        str | None, typer.Option(help="The part of Dict observations to show, if several can be shown.")
-    ] = None,
+    key: Annotated[str | None, typer.Option(help="Key of Dict observations to show, if several are images.")] = None,
     channels: Annotated[
-        int | None, typer.Option(help="1 for grey pictures, 3 for colours.", show_default="found out")
+        int | None, typer.Option(help="1 for grayscale, 3 for color images.", show_default="detected")
     ] = None,
     unpickle: Unpickle = False,
     as_json: Json = False,
 ) -> None:
-    """Show a stored episode as a video, a contact sheet, or both. It needs the extra "video"."""
+    """Show a stored episode as a video, a contact sheet, or both. Requires the extra "video"."""
     from sb3_compressed.datasets import trajectories, write_contact_sheet, write_video
     from sb3_compressed.datasets.episode_statistics import best_episode
 
-    place = find(source)
-    with opened(place, unpickle=unpickle) as buffer:
+    source = find_source(path)
+    with open_source(source, unpickle=unpickle) as buffer:
         episodes = [*trajectories(buffer)]
         number = best_episode(episodes) if episode is None else episode
         if number is None:
-            raise ValueError(f"{place.path} holds no transitions yet")
+            raise ValueError(f"{source.path} contains no transitions yet")
         if not 0 <= number < len(episodes):
-            raise ValueError(f"{place.path} holds the episodes 0 to {len(episodes) - 1}, got {number}")
+            raise ValueError(f"{source.path} contains episodes 0 to {len(episodes) - 1}, got {number}")
         chosen = episodes[number]
         result: dict[str, Any] = {
-            "path": place.path,
+            "path": source.path,
             "episode": number,
             "env": chosen.env,
             "steps": len(chosen),
@@ -68,17 +59,17 @@ def play(
             "has_end": chosen.has_end,
         }
         lines = [f"episode {number} of {len(episodes)}: {len(chosen):,} steps, return {chosen.total_reward:g}"]
-        how: dict[str, Any] = {"scale": scale, "key": key, "channels": channels}
+        options: dict[str, Any] = {"scale": scale, "key": key, "channels": channels}
         if out is None and sheet is None:
             out = Path(f"episode-{number}.mp4")
-        if sheet is not None:  # first, as a video may take minutes, after which a wrong name would be told late
-            steps = write_contact_sheet(chosen, sheet, n_pictures=pictures, **how)
+        if sheet is not None:  # first, since a video can take minutes
+            steps = write_contact_sheet(chosen, sheet, n_pictures=pictures, **options)
             result |= {"sheet": sheet, "steps_shown": steps}
-            lines.append(f"{sheet}: {len(steps)} pictures")
+            lines.append(f"{sheet}: {len(steps)} frames")
         if out is not None:
             with progress_bar() as bar:
                 task = bar.add_task("writing frames", total=len(chosen) + 1)
-                n_frames = write_video(chosen, out, fps=fps, progress=lambda n: bar.advance(task, n), **how)
+                n_frames = write_video(chosen, out, fps=fps, progress=lambda n: bar.advance(task, n), **options)
             result |= {"video": out, "frames": n_frames, "fps": fps}
             lines.append(f"{out}: {n_frames:,} frames")
-    show(result, *lines, as_json=as_json)
+    print_result(result, *lines, as_json=as_json)

@@ -1,7 +1,7 @@
-"""What the path of a command leads to: one place for all commands.
+"""Find and open the buffer at a path, in the same way for all commands.
 
-It may be the folder of a buffer, a checkpoint of ``BufferCheckpointCallback``, the folder of several of these, or a
-file that ``save_replay_buffer`` of SB3 wrote.
+The path may be the folder of a buffer, a checkpoint of ``BufferCheckpointCallback``, a folder of such checkpoints, or a
+file written by SB3's ``save_replay_buffer``.
 """
 
 from __future__ import annotations
@@ -21,33 +21,31 @@ from sb3_compressed.storage.log import NAME, holds_log
 if TYPE_CHECKING:
     from stable_baselines3.common.buffers import ReplayBuffer
 
-__all__ = ["Place", "Source", "Unpickle", "find", "opened"]
+__all__ = ["BufferSource", "SourcePath", "Unpickle", "find_source", "open_source"]
 
-Source = Annotated[
+SourcePath = Annotated[
     Path,
     typer.Argument(
         metavar="PATH",
-        help="The folder of a buffer (storage=<folder> or save_checkpoint), a checkpoint step_... of "
-        "BufferCheckpointCallback, the folder of these, of which the latest is taken, or a pickle that "
-        "save_replay_buffer wrote.",
+        help="Folder of a buffer (storage=<folder> or save_checkpoint), a checkpoint step_... of "
+        "BufferCheckpointCallback, a folder of checkpoints (the latest is used), or a pickle written by "
+        "save_replay_buffer.",
         show_default=False,
     ),
 ]
 Unpickle = Annotated[
     bool,
-    typer.Option(
-        "--unpickle", help="Open the file if it is a pickle. A pickle can run any code: only if you trust it."
-    ),
+    typer.Option("--unpickle", help="Open PATH if it is a pickle. Unpickling can run any code: only if you trust it."),
 ]
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a buffer is.
+class BufferSource:
+    """Location of a stored buffer.
 
-    :param path: its folder, or the file that it is pickled in
-    :param is_pickle: whether it is such a file
-    :param checkpoint: the checkpoint that it is a part of, with a model
+    :param path: folder, or pickle file
+    :param is_pickle: whether it is a pickle file
+    :param checkpoint: the checkpoint, of a model and a buffer, that it belongs to
     """
 
     path: Path
@@ -55,69 +53,71 @@ class Place:
     checkpoint: Path | None = None
 
 
-def find(path: Path) -> Place:
-    """Return where the buffer is to which a path leads, and say so if there was a choice.
+def find_source(path: Path) -> BufferSource:
+    """Return the buffer at a path; of several checkpoints the latest, which is printed.
 
-    :raises StorageError: if there is none; the message says what there is instead
+    :raises StorageError: if there is none; the message describes what is there instead
     """
     if path.is_file():
-        return _file(path)
+        return _find_file(path)
     if not path.exists():
         others = sorted(other.name for other in path.parent.glob(f"{path.name}.*")) if path.parent.is_dir() else []
-        raise StorageError(f"there is no {path}" + (f"; is it {path.parent / others[0]}?" if others else ""))
+        raise StorageError(f"{path} does not exist" + (f"; did you mean {path.parent / others[0]}?" if others else ""))
     if holds_log(path):
-        return Place(path)
+        return BufferSource(path)
     if holds_log(path / "buffer"):
-        return Place(path / "buffer", checkpoint=path)
-    return _latest(path)
+        return BufferSource(path / "buffer", checkpoint=path)
+    return _find_latest(path)
 
 
-def _file(path: Path) -> Place:
+def _find_file(path: Path) -> BufferSource:
     from sb3_compressed.persistence.pickles import is_pickle
 
     if is_pickle(path):
-        return Place(path, is_pickle=True)
+        return BufferSource(path, is_pickle=True)
     if NAME.fullmatch(path.name):
-        raise StorageError(f"{path} is one file of a buffer; name its folder, {path.parent}")
+        raise StorageError(f"{path} is one file of a buffer; pass its folder, {path.parent}")
     if path.name == "model.zip" and holds_log(path.parent / "buffer"):
-        raise StorageError(f"{path} is the model of a checkpoint; name its folder, {path.parent}")
+        raise StorageError(f"{path} is the model of a checkpoint; pass its folder, {path.parent}")
     raise StorageError(f"{path} is neither a folder nor a pickle")
 
 
-def _latest(path: Path) -> Place:
+def _find_latest(path: Path) -> BufferSource:
     from sb3_compressed.callbacks.checkpoint_folder import NEWEST, UNFINISHED, latest_checkpoint
 
     latest = latest_checkpoint(path, missing_ok=True)
     if latest is not None:
-        n_others = len([*path.glob("step_*/model.zip")]) - 1
-        note(f"{path}: the latest checkpoint is {latest.name}" + (f", of {n_others + 1}" if n_others else ""))
-        return Place(latest / "buffer", checkpoint=latest)
+        n_checkpoints = len([*path.glob("step_*/model.zip")])
+        note(f"{path}: using the latest checkpoint, {latest.name}" + (f", of {n_checkpoints}" * (n_checkpoints > 1)))
+        return BufferSource(latest / "buffer", checkpoint=latest)
     unfinished = sorted(folder.name for folder in path.glob(f"step_*.{UNFINISHED}"))
     if not unfinished:
-        raise StorageError(f"{path} holds no buffer, nor checkpoints of one")
+        raise StorageError(f"{path} contains neither a buffer nor checkpoints")
     newest = path / NEWEST
     raise StorageError(
-        f"{path} holds no complete checkpoint, only {unfinished[0]} of a process that was ended"
-        + (f"; {newest} is what its buffer was then" if holds_log(newest) else "")
+        f"{path} contains no complete checkpoint, only {unfinished[0]} of an interrupted save"
+        + (f"; its buffer at that time is {newest}" if holds_log(newest) else "")
     )
 
 
 @contextmanager
-def opened(place: Place, *, unpickle: bool) -> Iterator[ReplayBuffer]:
-    """Open the buffer of a place to read from it.
+def open_source(source: BufferSource, *, unpickle: bool) -> Iterator[ReplayBuffer]:
+    """Open a stored buffer for reading.
 
-    :raises StorageError: if it cannot be opened, or is a pickle and nobody said that it may be
+    :raises StorageError: if it cannot be opened, or is a pickle and ``unpickle`` is false
     """
-    if place.is_pickle:
-        from sb3_compressed.persistence.pickles import unpickled
+    if source.is_pickle:
+        from sb3_compressed.persistence.pickles import unpickled as load_pickled_buffer
 
         if not unpickle:
-            raise StorageError(f"{place.path} is a pickle, which can run any code: pass --unpickle if you trust it")
-        yield unpickled(place.path)
+            raise StorageError(
+                f"{source.path} is a pickle, and unpickling can run any code: pass --unpickle if you trust it"
+            )
+        yield load_pickled_buffer(source.path)
         return
     from sb3_compressed.persistence.loading import open_to_read
 
-    buffer = open_to_read(place.path)
+    buffer = open_to_read(source.path)
     try:
         yield buffer
     finally:

@@ -1,4 +1,4 @@
-"""``sb3-compressed verify``: look at every byte of a buffer's folder."""
+"""``sb3-compressed verify``: verify every byte of a buffer's folder."""
 
 from __future__ import annotations
 
@@ -7,45 +7,44 @@ from typing import Annotated
 
 import typer
 
-from sb3_compressed.cli.output import Json, progress_bar, show
-from sb3_compressed.cli.sources import Source, find
+from sb3_compressed.cli.output import Json, print_result, progress_bar
+from sb3_compressed.cli.sources import SourcePath, find_source
 from sb3_compressed.errors import StorageError
 
 __all__ = ["verify"]
 
+#: Damaged parts listed without ``--verbose``.
+MAX_LISTED = 5
+
 
 def verify(
-    source: Source,
+    path: SourcePath,
     verbose: Annotated[bool, typer.Option("--verbose", help="List every damaged part.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Verify every byte of a buffer's folder; the exit code is 1 if anything is damaged."""
-    from sb3_compressed.storage import verify as damages_in
+    """Verify every byte of a buffer's folder; exit with 1 if anything is damaged."""
+    from sb3_compressed.storage import verify as find_damage
 
-    place = find(source)
-    if place.is_pickle:
-        raise StorageError(f"{place.path} is a pickle, in which there are no checksums to look at; folders have them")
+    source = find_source(path)
+    if source.is_pickle:
+        raise StorageError(f"{source.path} is a pickle, which has no checksums to verify")
     with progress_bar() as bar:
-        task = bar.add_task("looking at every byte", total=100)
-        damages = damages_in(place.path, progress=lambda share: bar.update(task, completed=100 * share))
+        task = bar.add_task("verifying", total=100)
+        damages = find_damage(source.path, progress=lambda share: bar.update(task, completed=100 * share))
     lines = damages if verbose else summary(damages)
-    lines = lines or [f"{place.path}: everything is as it was written"]
-    show({"path": place.path, "damages": damages}, *lines, as_json=as_json)
+    lines = lines or [f"{source.path}: no damage found"]
+    print_result({"path": source.path, "damages": damages}, *lines, as_json=as_json)
     if damages:
         raise typer.Exit(1)
 
 
-#: Damaged parts that are listed without ``--verbose``.
-MAX_LISTED = 5
-
-
 def summary(damages: list[str]) -> list[str]:
-    """Return the lines that tell how much is damaged, with the first few damaged parts."""
+    """Return a few lines on the extent of the damage."""
     if len(damages) <= MAX_LISTED:
         return damages
     files = sorted({path for line in damages for path in re.findall(r"\S+\.log", line)})
     return [
-        f"{len(damages):,} damaged parts in {len(files):,} file{'s' if len(files) > 1 else ''}, among them:",
+        f"{len(damages):,} damaged parts in {len(files):,} file{'s' if len(files) > 1 else ''}, including:",
         *damages[:MAX_LISTED],
-        "All of them: --verbose. To keep what is not damaged: load_checkpoint(..., repair=True)",
+        "--verbose lists all of them. load_checkpoint(..., repair=True) recovers the undamaged parts.",
     ]

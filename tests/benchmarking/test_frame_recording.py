@@ -1,4 +1,4 @@
-"""A recording plays what the environments showed, as SB3's algorithms would have added it."""
+"""A recording replays the environments as SB3's algorithms would have added them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from gymnasium import spaces
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecEnvWrapper, VecFrameStack, VecTransposeImage
 from support import console_env
 
-from sb3_compressed.benchmarking.benchmark_envs import FramesEnv, load_frames, make_env, random_actions
-from sb3_compressed.benchmarking.frame_recording import Recording, check_memory, play, random_player, write_recording
+from sb3_compressed.benchmarking.benchmark_envs import make_env, random_actions
+from sb3_compressed.benchmarking.frame_recording import Recording, check_memory, play, random_policy, write_recording
 
 N_ENVS = 2
 
@@ -27,7 +27,7 @@ N_ENVS = 2
         ("FrozenLake-v1", 1, False),
     ],
 )
-def test_it_plays_what_was_shown(env_id: str, n_stack: int, atari: bool, tmp_path: Path) -> None:
+def test_recording_replays_observations(env_id: str, n_stack: int, atari: bool, tmp_path: Path) -> None:
     n_steps = 200 if atari else 60
     path = tmp_path / "recording.zst"
     written = write_recording(path, make_env(env_id, N_ENVS, atari=atari), n_steps, n_stack=n_stack)
@@ -36,7 +36,7 @@ def test_it_plays_what_was_shown(env_id: str, n_stack: int, atari: bool, tmp_pat
     assert list(tmp_path.iterdir()) == [path]
 
     env: Any = make_env(env_id, N_ENVS, atari=atari)
-    act = random_player(env)  # the same actions
+    policy = random_policy(env)  # the same actions
     env = VecFrameStack(env, n_stack) if n_stack > 1 else env
     env = VecTransposeImage(env) if atari else env
     assert recording.observation_space == env.observation_space
@@ -46,20 +46,18 @@ def test_it_plays_what_was_shown(env_id: str, n_stack: int, atari: bool, tmp_pat
     assert len(steps) == n_steps
     for number, step in enumerate(steps):
         np.testing.assert_array_equal(step.obs, obs)
-        obs, _, dones, infos = env.step(act(obs))
+        obs, _, dones, infos = env.step(policy(obs))
         np.testing.assert_array_equal(step.done, dones)
         for i, done in enumerate(dones):
             np.testing.assert_array_equal(step.next_obs[i], infos[i]["terminal_observation"] if done else obs[i])
         np.testing.assert_array_equal(step.reward, [number * N_ENVS, number * N_ENVS + 1])
         n_ends += dones.sum()
-    assert n_ends, "the ends of episodes were looked at"
+    assert n_ends
     env.close()
 
 
 @pytest.mark.parametrize("n_stack", [1, 4])
-def test_it_plays_dicts_as_they_were_shown(n_stack: int, tmp_path: Path) -> None:
-    """Images, vectors and, where nothing is stacked, numbers."""
-
+def test_recording_replays_dict_observations(n_stack: int, tmp_path: Path) -> None:
     def make() -> Any:
         env: Any = console_env(N_ENVS, max_steps=90)
         return env if n_stack == 1 else VecFiltered(env, ["screen", "ram"])
@@ -68,7 +66,7 @@ def test_it_plays_dicts_as_they_were_shown(n_stack: int, tmp_path: Path) -> None
     recording = Recording.open(tmp_path / "recording.zst")
     assert recording == written
     env = make()
-    act = random_player(env)
+    policy = random_policy(env)
     env = VecTransposeImage(VecFrameStack(env, n_stack) if n_stack > 1 else env)
     assert recording.observation_space == env.observation_space
     obs: Any = env.reset()
@@ -76,41 +74,41 @@ def test_it_plays_dicts_as_they_were_shown(n_stack: int, tmp_path: Path) -> None
     for step in play(recording):
         assert step.obs.keys() == step.next_obs.keys() == obs.keys()
         before = obs
-        obs, _, dones, infos = env.step(act(obs))
+        obs, _, dones, infos = env.step(policy(obs))
         for key in before:
             np.testing.assert_array_equal(step.obs[key], before[key])
             for i, done in enumerate(dones):
                 theirs = infos[i]["terminal_observation"][key] if done else obs[key][i]
                 np.testing.assert_array_equal(step.next_obs[key][i], theirs)
         n_ends += dones.sum()
-    assert n_ends, "the ends of episodes were looked at"
+    assert n_ends
     env.close()
 
 
 class VecFiltered(VecEnvWrapper):
-    """Shows some of the keys only."""
+    """Selects keys of Dict observations."""
 
     def __init__(self, env: VecEnv, keys: list[str]) -> None:
         assert isinstance(env.observation_space, spaces.Dict)
         super().__init__(env, spaces.Dict({key: env.observation_space[key] for key in keys}))
 
-    def _chosen(self, obs: Any) -> Any:
+    def _selected(self, obs: Any) -> Any:
         assert isinstance(self.observation_space, spaces.Dict)
         return {key: obs[key] for key in self.observation_space}
 
     def reset(self) -> Any:
-        return self._chosen(self.venv.reset())
+        return self._selected(self.venv.reset())
 
     def step_wait(self) -> Any:
         obs, rewards, dones, infos = self.venv.step_wait()
         for info in infos:
             if "terminal_observation" in info:
-                info["terminal_observation"] = self._chosen(info["terminal_observation"])
-        return self._chosen(obs), rewards, dones, infos
+                info["terminal_observation"] = self._selected(info["terminal_observation"])
+        return self._selected(obs), rewards, dones, infos
 
 
 class OtherDtype(gym.Env[Any, Any]):
-    """Returns observations of another dtype than that of its space, as many do."""
+    """Returns observations with a dtype other than its space's, as many environments do."""
 
     observation_space = spaces.Box(-10, 10, (3,), np.float32)
     action_space = spaces.Discrete(2)
@@ -119,14 +117,14 @@ class OtherDtype(gym.Env[Any, Any]):
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
         self.n_steps = 0
-        return np.zeros(3, np.float64), {}
+        return np.zeros(self.observation_space.shape, np.float64), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         self.n_steps += 1
-        return np.full(3, self.n_steps, np.float64), 0.0, self.n_steps == 4, False, {}
+        return np.full(self.observation_space.shape, self.n_steps, np.float64), 0.0, self.n_steps == 4, False, {}
 
 
-def test_last_observations_may_have_another_dtype(tmp_path: Path) -> None:
+def test_terminal_observations_are_cast_to_the_dtype_of_the_space(tmp_path: Path) -> None:
     env = DummyVecEnv([OtherDtype, OtherDtype])
     steps = list(play(write_recording(tmp_path / "recording.zst", env, 10)))
     assert [step.obs[0, 0] for step in steps] == [0, 1, 2, 3, 0, 1, 2, 3, 0, 1]
@@ -134,68 +132,47 @@ def test_last_observations_may_have_another_dtype(tmp_path: Path) -> None:
     assert {step.next_obs.dtype for step in steps} == {np.dtype(np.float32)}
 
 
-@pytest.mark.parametrize("array", [np.arange(30, dtype=">f4").reshape(10, 3), np.zeros((10, 0), np.float32)])
-def test_frames_of_another_byte_order_or_no_bytes(array: np.ndarray[Any, Any], tmp_path: Path) -> None:
-    np.save(tmp_path / "frames.npy", array)
-    env = FramesEnv(load_frames(tmp_path / "frames.npy"))
-    steps = list(play(write_recording(tmp_path / "recording.zst", env, 9)))
-    np.testing.assert_array_equal(np.concatenate([step.obs for step in steps]), array[:-1])
+class Empty(OtherDtype):
+    """Has observations without any bytes."""
+
+    observation_space = spaces.Box(-10, 10, (0,), np.float32)
 
 
-def test_a_recording_that_failed_is_not_there(tmp_path: Path) -> None:
-    def act(obs: Any) -> Any:
-        raise RuntimeError("no idea what to do")
+def test_empty_observations_are_recorded(tmp_path: Path) -> None:
+    steps = list(play(write_recording(tmp_path / "recording.zst", DummyVecEnv([Empty]), 6)))
+    assert [(step.obs.shape, bool(step.done[0])) for step in steps] == [((1, 0), number == 3) for number in range(6)]
 
-    with pytest.raises(RuntimeError, match="no idea"):
-        write_recording(tmp_path / "recording.zst", make_env("CartPole-v1", 1, atari=False), 10, act=act)
+
+def test_failed_recording_leaves_no_file(tmp_path: Path) -> None:
+    def policy(obs: Any) -> Any:
+        raise RuntimeError("no action")
+
+    with pytest.raises(RuntimeError, match="no action"):
+        write_recording(tmp_path / "recording.zst", make_env("CartPole-v1", 1, atari=False), 10, policy=policy)
     assert not list(tmp_path.iterdir())
 
 
-def test_numbers_cannot_be_stacked(tmp_path: Path) -> None:
+def test_stacking_discrete_observations_raises(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"frames of Discrete\(16\) cannot be stacked"):
         check_memory(make_env("FrozenLake-v1", 1, atari=False), 4, 10)
 
 
-@pytest.mark.parametrize(("shape", "n_envs"), [((9, 6), None), ((9, 3, 6), 3), ((9, 3, 6), None)])
-def test_recorded_frames_are_an_environment(shape: tuple[int, ...], n_envs: int | None, tmp_path: Path) -> None:
-    array = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
-    np.save(tmp_path / "frames.npy", array)
-    frames = load_frames(tmp_path / "frames.npy", n_envs)
-    recording = write_recording(tmp_path / "recording.zst", FramesEnv(frames), len(frames) - 1)
-    assert recording.n_envs == (n_envs or 1)
-    shown = [step.obs for step in play(recording)]
-    np.testing.assert_array_equal(np.reshape(shown, (8, *shape[1:])), array[:-1])
-
-
-def test_nothing_is_unpickled(tmp_path: Path) -> None:
-    np.save(tmp_path / "frames.npy", np.array([{}, {}], dtype=object), allow_pickle=True)
-    with pytest.raises(ValueError, match=r"frames\.npy is no file of NumPy that holds numbers"):
-        load_frames(tmp_path / "frames.npy")
-
-
-@pytest.mark.parametrize("content", [b"", b"something else", b"PK\x03\x04 no archive"])
-def test_what_is_no_file_of_numpy_is_said_to_be_none(content: bytes, tmp_path: Path) -> None:
-    (tmp_path / "frames.npz").write_bytes(content)
-    with pytest.raises(ValueError, match=r"frames\.npz is no file of NumPy that holds numbers"):
-        load_frames(tmp_path / "frames.npz")
-
-
 class Nested(OtherDtype):
-    """Shows spaces in spaces."""
+    """Has nested Dict observations."""
 
     metadata: Any = {"render_modes": ["rgb_array"]}  # noqa: RUF012  # as of gymnasium
     observation_space: Any = spaces.Dict({"outer": spaces.Dict({"inner": OtherDtype.observation_space})})
 
 
-def test_spaces_in_spaces_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nested_spaces_raise(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gym.envs.registration, "registry", {**gym.registry})
     gym.register("Nested-v0", f"{__name__}:Nested")
-    with pytest.raises(ValueError, match="Nested-v0 is nothing for SB3's buffers: Nested observation spaces"):
+    with pytest.raises(ValueError, match="Nested-v0 is not supported by SB3's buffers: Nested observation spaces"):
         make_env("Nested-v0", 1, atari=False)
 
 
-def test_what_is_no_game_cannot_be_wrapped_as_one() -> None:
-    with pytest.raises(ValueError, match="CartPole-v1 cannot be wrapped as an Atari game"):
+def test_atari_wrapper_on_other_environment_raises() -> None:
+    with pytest.raises(ValueError, match="SB3's Atari preprocessing does not support CartPole-v1"):
         make_env("CartPole-v1", 1, atari=True)
 
 
@@ -210,7 +187,7 @@ def test_what_is_no_game_cannot_be_wrapped_as_one() -> None:
     ],
     ids=str,
 )
-def test_random_actions_are_of_the_space_and_the_same_each_time(space: spaces.Space[Any]) -> None:
+def test_random_actions_are_reproducible_and_in_the_space(space: spaces.Space[Any]) -> None:
     draws = [random_actions(space, 50, np.random.default_rng(7)) for _ in range(2)]
     np.testing.assert_array_equal(*draws)
     assert all(space.contains(action) for action in draws[0])

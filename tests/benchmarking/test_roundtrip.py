@@ -1,4 +1,4 @@
-"""The check of what a buffer returns finds what is wrong."""
+"""The round-trip check detects wrong data."""
 
 from __future__ import annotations
 
@@ -39,26 +39,26 @@ def dict_steps() -> Iterator[Step]:
 
 
 @pytest.mark.parametrize("name", ["SB3", "auto", "none"])
-def test_buffers_return_the_dicts_that_were_added(name: str) -> None:
+def test_dict_observations_of_correct_buffers_pass(name: str) -> None:
     replay, rollout = make_replay(name, DICTS), make_rollout(name, DICTS)
     assert check_replay(replay, dict_steps(), ROWS) == ""
     assert check_rollout(rollout, dict_steps(), ROWS) == ""
-    of_sb3 = 2 * ROWS * N_ENVS * (2 * 8 * 8 + 3 * 4)
+    sb3_nbytes = 2 * ROWS * N_ENVS * (2 * 8 * 8 + 3 * 4)
     if name == "SB3":
-        assert of_sb3 < replay.nbytes() < 1.5 * of_sb3
+        assert sb3_nbytes < replay.nbytes() < 1.5 * sb3_nbytes
     else:
         assert replay.nbytes() > ROWS * N_ENVS * 3 * 4
-    assert (replay.reserved_nbytes() > 0) == (name == "none"), "which auto is not for so few pixels"
+    assert (replay.reserved_nbytes() > 0) == (name == "none"), "auto does not compress so few pixels"
 
 
-def test_a_wrong_part_of_a_dict_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_part_of_a_dict_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     replay = make_replay("SB3", DICTS)
     read = replay.read
 
     def read_damaged(batch: Any) -> Batch:
-        taken = read(batch)
-        taken.next_obs["b"][3, 1] += 1
-        return taken
+        result = read(batch)
+        result.next_obs["b"][3, 1] += 1
+        return result
 
     monkeypatch.setattr(replay, "read", read_damaged)
     assert "1 next observations" in check_replay(replay, dict_steps(), ROWS)
@@ -76,23 +76,23 @@ def rename(batch: Batch) -> None:
 
 
 @pytest.mark.parametrize("name", ["SB3", "auto", "zstd3", "none"])
-def test_buffers_return_what_was_added(name: str) -> None:
+def test_correct_buffers_pass(name: str) -> None:
     assert check_replay(make_replay(name, SETUP), steps(), ROWS) == ""
     assert check_rollout(make_rollout(name, SETUP), steps(), ROWS) == ""
 
 
 @pytest.mark.parametrize(
-    ("damage", "said"),
+    ("damage", "message"),
     [(flip("obs"), "1 observations of"), (flip("next_obs"), "1 next observations"), (rename, "1 unknown of")],
 )
-def test_what_is_wrong_is_said(damage: Callable[[Batch], None], said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_data_is_reported(damage: Callable[[Batch], None], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     replay = make_replay("SB3", SETUP)
     read = replay.read
 
     def read_damaged(batch: Any) -> Batch:
-        taken = read(batch)
-        damage(taken)
-        return taken
+        result = read(batch)
+        damage(result)
+        return result
 
     monkeypatch.setattr(replay, "read", read_damaged)
-    assert said in check_replay(replay, steps(), ROWS)
+    assert message in check_replay(replay, steps(), ROWS)

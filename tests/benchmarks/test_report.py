@@ -1,4 +1,4 @@
-"""The report turns results into pages, plots and the README's part."""
+"""The report converts results to pages, plots and the section of the README."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def replay_results(**more: Any) -> dict[str, Any]:
 
 
 def written(benchmark: str, results: dict[str, Any]) -> str:
-    about = {"cpu": "a processor", "cores": 2, "system": "", "python": "3.11", "versions": [{"torch": "2"}]}
+    machine = {"cpu": "a processor", "cores": 2, "system": "", "python": "3.11", "versions": [{"torch": "2"}]}
     arguments = {"size": 100_000, "rounds": 1}
     return json.dumps(
-        {"benchmark": benchmark, "date": "", "machine": about, "arguments": arguments, "results": results}
+        {"benchmark": benchmark, "date": "", "machine": machine, "arguments": arguments, "results": results}
     )
 
 
-def test_everything_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pages_plots_and_readme_are_written_and_reproducible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, pages, readme = tmp_path / "results", tmp_path / "docs", tmp_path / "README.md"
     folder.mkdir()
     readme.write_text(f"before\n{report.BEGIN}\nold\n{report.END}\nafter\n")
@@ -57,14 +57,14 @@ def test_everything_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert "old" not in text
     assert "| sb3-compressed `auto` | 50.00% | 50.00% | 0.50x |" in text
     assert "![memory and sampling time of each buffer and codec](docs/codecs.svg)" in text
-    said = text.replace("\n", " ")
-    assert "Whole trainings on Pong take 0.98x (DQN; 0.97x to 1.20x in 3 pairs) of the time" in said
-    assert "bit-identical weights" in said
+    one_line = text.replace("\n", " ")
+    assert "Training on Pong takes 0.98x (DQN; 0.97x to 1.20x in 3 pairs) of the time" in one_line
+    assert "bit-identical weights" in one_line
     assert "a processor" in (pages / "replay.md").read_text()
     first = {path.name: path.read_bytes() for path in pages.glob("*.svg")}
     assert first.keys() == {"codecs.svg", "scale.svg", "games.svg"}
     report.main()
-    assert {path.name: path.read_bytes() for path in pages.glob("*.svg")} == first, "the same results, the same files"
+    assert {path.name: path.read_bytes() for path in pages.glob("*.svg")} == first
 
 
 def test_absolute_results_are_not_described_as_ratios() -> None:
@@ -82,17 +82,17 @@ def test_absolute_results_are_not_described_as_ratios() -> None:
 def test_a_readme_without_marks_is_left_alone(tmp_path: Path) -> None:
     readme = tmp_path / "README.md"
     readme.write_text("nothing")
-    with pytest.raises(ValueError, match="has no <!-- benchmarks: begin"):
+    with pytest.raises(ValueError, match="does not contain <!-- benchmarks: begin"):
         report.write_readme(readme, "part")
     assert readme.read_text() == "nothing"
 
 
-def test_the_readme_has_the_marks() -> None:
+def test_project_readme_has_marks() -> None:
     text = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
     assert report.BEGIN in text.partition(report.END)[0]
 
 
-def test_what_failed_or_was_wrong_is_not_hidden() -> None:
+def test_failed_and_wrong_buffers_are_marked() -> None:
     wrong = {**dict.fromkeys(KEYS, 1.0), "wrong": "1 observations of 256 wrong"}
     printed = ratio_table(replay_results(cpprb={"error": "ended with -11: "}, zstd3=wrong))
     assert "| cpprb | failed |" in printed

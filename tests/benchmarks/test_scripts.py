@@ -1,4 +1,4 @@
-"""Every benchmark works in its smoke form; how fast it finds anything is not looked at."""
+"""Every benchmark works with ``--smoke``; its numbers are not verified."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder for results and recordings, so that what is recorded is recorded once."""
+    """Return a folder for results and recordings, shared so that each source is recorded once."""
     return tmp_path_factory.mktemp("benchmarks")
 
 
 def run(script: str, folder: Path, *flags: str, peers: Path = Path("none")) -> tuple[str, Any]:
-    """Run a script as a user would and return what it prints and its results."""
+    """Run a script and return its output and results."""
     out = folder / "results" / f"{script}.json"
     done = subprocess.run(
         [sys.executable, BENCHMARKS / f"{script}.py", "--smoke", "--peers", peers, "--out", out, *flags],
@@ -39,26 +39,26 @@ def run(script: str, folder: Path, *flags: str, peers: Path = Path("none")) -> t
     return done.stdout, written["results"]
 
 
-def test_replay(folder: Path) -> None:
-    printed, results = run("replay", folder, "--sources", "Pong", "--contenders", "auto", "extra:zstd3")
+def test_replay_script(folder: Path) -> None:
+    printed, results = run("replay", folder, "--sources", "Pong", "--buffers", "auto", "extra:zstd3")
     assert "| sb3-compressed `auto` |" in printed
-    assert results["Pong"].keys() == {"SB3", "auto"}, "peers are left out where they are not installed"
+    assert results["Pong"].keys() == {"SB3", "auto"}, "missing peers are skipped"
     for measured in results["Pong"].values():
         assert measured.pop("wrong") == ""
         assert measured.keys() == {"rss", "add", "sample(32)", "sample(256)", "sample(1024)"}
         assert all(value > 0 for key, value in measured.items() if key != "rss")
-    assert len(list(folder.glob("sb3-compressed/Pong-*.zst"))) == 1, "frames are recorded once"
+    assert len(list(folder.glob("sb3-compressed/Pong-*.zst"))) == 1, "recorded once"
 
 
-def test_rollout(folder: Path) -> None:
-    printed, results = run("rollout", folder, "--sources", "Pong", "--contenders", "auto")
+def test_rollout_script(folder: Path) -> None:
+    printed, results = run("rollout", folder, "--sources", "Pong", "--buffers", "auto")
     assert "| sb3-compressed `auto` |" in printed
     for measured in results["Pong"].values():
         assert measured.pop("wrong") == ""
         assert measured.keys() == {"rss", "add", "get"}
 
 
-def test_published(folder: Path) -> None:
+def test_published_script(folder: Path) -> None:
     printed, results = run("published", folder, "--codecs", "zstd-5")
     assert "| `zstd-5` |" in printed
     assert results.keys() == {"save", "load"}
@@ -69,13 +69,13 @@ def test_published(folder: Path) -> None:
             assert measured.keys() == {"rss", "counted", "latency"}
 
 
-def test_scale(folder: Path) -> None:
-    printed, results = run("scale", folder, "--contenders", "auto")
+def test_scale_script(folder: Path) -> None:
+    printed, results = run("scale", folder, "--buffers", "auto")
     assert "| sb3-compressed `auto` | 800 |" in printed
     assert [set(of_size) for of_size in results.values()] == [{"SB3", "auto"}] * 2
 
 
-def test_persistence(folder: Path) -> None:
+def test_persistence_script(folder: Path) -> None:
     printed, results = run("persistence", folder, "--source", "Pong")
     assert "| 800 | sb3-compressed, checkpoint |" in printed
     assert results["800"].keys() == {"SB3", "checkpoint", "storage"}
@@ -104,16 +104,16 @@ def test_stores(folder: Path) -> None:
     assert results["log"]["kills"] == {"right": 1}
 
 
-def test_training(folder: Path) -> None:
+def test_training_script(folder: Path) -> None:
     printed, results = run("training", folder)
-    assert printed.count("| yes |") == 2, "DQN and PPO end with SB3's weights"
+    assert printed.count("| yes |") == 2, "DQN and PPO have SB3's weights"
     assert results.keys() == {"DQN, seed 0", "PPO, seed 0"}
 
 
-THEIRS = ["extra:zstd-3", "extra:rle-jit", "torchrl:zlib-3", "torchrl:zstd-3", "cpprb"]
+PEER_BUFFERS = ["extra:zstd-3", "extra:rle-jit", "torchrl:zlib-3", "torchrl:zstd-3", "cpprb"]
 
 
 @pytest.mark.skipif(not PEERS.exists(), reason=f"the peers are not installed in {PEERS}: make peers")
 def test_peers_return_what_was_added(folder: Path) -> None:
-    _, results = run("truth", folder, "--contenders", *THEIRS, peers=PEERS)
-    assert results["Breakout"] == {name: {"wrong": ""} for name in ["SB3", *THEIRS]}
+    _, results = run("roundtrip", folder, "--buffers", *PEER_BUFFERS, peers=PEERS)
+    assert results["Breakout"] == {name: {"wrong": ""} for name in ["SB3", *PEER_BUFFERS]}

@@ -1,41 +1,66 @@
-"""What the tests of commands share: a command in a process of its own, as a shell starts it."""
+"""Run commands: most tests in this process, for speed; signals, streams and imports in a process of their own."""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import subprocess
 import sys
-from importlib.metadata import requires
 from pathlib import Path
 from typing import Any
 
 import pytest
-from programs import python_path
+from programs import TIMEOUT_S, python_path
 
-#: No colours, no moving bars, no wrapped lines: the same output wherever the tests run.
-ENVIRONMENT = {**os.environ, "NO_COLOR": "1", "COLUMNS": "200", "TERM": "dumb"}
+from sb3_compressed.cli import main
+
+#: No colors and no wrapping: the same output wherever the tests run.
+ENVIRONMENT = {"NO_COLOR": "1", "COLUMNS": "200", "TERM": "dumb"}
+COMMAND = [sys.executable, "-m", "sb3_compressed"]
 
 
-def run(*arguments: Any, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run ``sb3-compressed`` and return what it printed, and its exit code."""
-    command = [sys.executable, "-m", "sb3_compressed", *map(str, arguments)]
+def run(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run ``sb3-compressed`` in this process and return its output and exit code."""
+    command = [str(argument) for argument in arguments]
+    stdout, stderr = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {**ENVIRONMENT, **environment}.items():
+            patch.setenv(name, value)
+        redirected = contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(stderr)
+        with redirected[0], redirected[1], pytest.raises(SystemExit) as exit:
+            main(command)
+    code = exit.value.code
+    assert isinstance(code, int), code
+    return subprocess.CompletedProcess(command, code, stdout.getvalue(), stderr.getvalue())
+
+
+def run_process(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run ``python -m sb3_compressed`` in a new process and return its output and exit code."""
     return subprocess.run(
-        command,
+        [*COMMAND, *map(str, arguments)],
         capture_output=True,
         text=True,
         check=False,
-        env={**ENVIRONMENT, **environment},
+        env={**os.environ, **ENVIRONMENT, **environment},
         stdin=subprocess.DEVNULL,
+        timeout=TIMEOUT_S,
     )
 
 
-def without(module: str, folder: Path) -> dict[str, str]:
-    """Return environment variables with which a module is missing as if it were not installed.
+def without(folder: Path, *modules: str) -> dict[str, str]:
+    """Return environment variables with which modules cannot be imported, as if they were not installed.
 
-    :param folder: where a file can be put that Python reads first
+    :param folder: receives a file that Python reads first
     """
-    of_sb3 = [needed for needed in requires("stable_baselines3") or [] if "extra ==" not in needed]
-    if module in ("matplotlib", "PIL") and "matplotlib" in of_sb3:
-        pytest.skip(f"this version of SB3 needs {module} itself")
-    (folder / "sitecustomize.py").write_text(f"import sys\nsys.modules[{module!r}] = None\n")
+    lines = ["import sys", *(f"sys.modules[{module!r}] = None" for module in modules)]
+    (folder / "sitecustomize.py").write_text("\n".join(lines))
     return {"PYTHONPATH": python_path(folder)}
+
+
+def error_of(*arguments: Any) -> str:
+    """Return the error message of a command that fails."""
+    done = run(*arguments)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("Error: ")
+    return done.stderr.removeprefix("Error: ").removesuffix("\n")

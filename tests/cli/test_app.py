@@ -1,13 +1,16 @@
-"""What holds for all commands: help, versions, what is not understood."""
+"""Help, version, usage errors and missing dependencies of the command line."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from importlib.metadata import requires
 from pathlib import Path
 
 import pytest
-from commands import run
+import writer
+from commands import COMMAND, ENVIRONMENT, error_of, run, run_process, without
+from programs import outcome
 
 from sb3_compressed import __version__
 from sb3_compressed.cli.app import app
@@ -15,7 +18,7 @@ from sb3_compressed.cli.app import app
 COMMANDS = sorted(command.callback.__name__ for command in app.registered_commands if command.callback)
 
 
-def test_without_a_command_it_says_which_there_are() -> None:
+def test_without_arguments_commands_are_listed() -> None:
     done = run()
     assert done.returncode == 2
     for command in COMMANDS:
@@ -23,27 +26,105 @@ def test_without_a_command_it_says_which_there_are() -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_has_help(command: str) -> None:
+def test_help_lists_options_without_escape_codes(command: str) -> None:
     done = run(command, "--help")
     assert done.returncode == 0
     assert "--json" in done.stdout
-    assert "\x1b" not in done.stdout, "no colours where there is no terminal"
+    assert "\x1b" not in done.stdout
 
 
-def test_what_is_not_understood_is_a_usage_error() -> None:
-    assert run("no-such-command").returncode == 2
+def test_usage_errors_exit_with_2() -> None:
+    assert run_process("no-such-command").returncode == 2
     assert run("verify").returncode == 2
 
 
-def test_errors_repeat_what_they_are_of_to_the_letter() -> None:
-    assert "a:b:c cannot be found" in run("advise", "a:b:c").stderr
+def test_error_messages_are_printed_verbatim() -> None:
+    assert error_of("advise", "a:b:c").startswith("a:b:c not found"), "no emoji"
 
 
-def test_its_version() -> None:
+def test_version() -> None:
     assert run("--version").stdout == f"sb3-compressed {__version__}\n"
 
 
-def test_the_script_is_installed() -> None:
+def test_installed_script_prints_version() -> None:
     script = Path(sys.executable).parent / "sb3-compressed"
     done = subprocess.run([script, "--version"], capture_output=True, text=True, check=True)
     assert done.stdout == f"sb3-compressed {__version__}\n"
+
+
+def test_closed_pipe_ends_the_command_quietly() -> None:
+    with subprocess.Popen(
+        [*COMMAND, "--version"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.stderr is not None
+        assert process.stderr.read() == ""
+    assert process.returncode == 1
+
+
+@pytest.mark.parametrize("missing", ["typer", "rich"])
+def test_missing_dependencies_name_the_pip_command(missing: str, tmp_path: Path) -> None:
+    done = run_process("--help", **without(tmp_path, missing))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"Error: the command line requires {missing}: pip install 'sb3-compressed[cli]'\n"
+
+
+#: Optional modules, commands that require them and parts of the error messages; BUFFER is a stored buffer.
+OPTIONAL = {
+    "matplotlib": ("advise CartPole-v1 --plot out.png", "pip install 'sb3-compressed[plot]'"),
+    "ale_py": ("advise PongNoFrameskip-v4", "For ALE games: pip install 'sb3-compressed[atari]'"),
+    "cv2": ("advise CartPole-v1 --wrapper atari", "requires OpenCV: pip install 'sb3-compressed[atari]'"),
+    "imageio_ffmpeg": ("play BUFFER --out episode.gif", "pip install 'sb3-compressed[video]'"),
+    "PIL": ("play BUFFER --sheet sheet.png", "pip install 'sb3-compressed[video]'"),
+    "minari": ("export BUFFER --minari test/missing-v0", "pip install 'sb3-compressed[minari]'"),
+}
+RUN_ALL = """
+import sys
+from sb3_compressed.cli import main
+for command in sys.argv[2:]:
+    try:
+        main(command.replace("BUFFER", sys.argv[1]).split())
+    except SystemExit as exit:
+        print(exit.code)
+"""
+
+
+def test_missing_extras_name_the_pip_command(tmp_path: Path) -> None:
+    buffer = writer.new_buffer(storage=tmp_path / "buffer")
+    writer.add_step(buffer, 1)
+    buffer.close()
+    sb3_requires = [requirement for requirement in requires("stable_baselines3") or [] if "extra ==" not in requirement]
+    required = ("matplotlib", "PIL") if "matplotlib" in sb3_requires else ()
+    optional = {module: value for module, value in OPTIONAL.items() if module not in required}
+    commands = [command for command, _ in optional.values()]
+    done = outcome(RUN_ALL, tmp_path / "buffer", *commands, **{**ENVIRONMENT, **without(tmp_path, *optional)})
+    assert done.stdout == "1\n" * len(optional)
+    for line, (_, message) in zip(done.stderr.splitlines(), optional.values(), strict=True):
+        assert line.startswith("Error: ")
+        assert message in line
+
+
+WITHOUT_CLI = """
+import importlib, pkgutil
+import sb3_compressed
+from stable_baselines3 import DQN
+from sb3_compressed import CompressedReplayBuffer, record_episodes, warm_up
+for module in pkgutil.walk_packages(sb3_compressed.__path__, "sb3_compressed."):
+    if not module.name.startswith("sb3_compressed.cli.") and not module.name.endswith((".__main__", ".contrib")):
+        importlib.import_module(module.name)
+for name in sb3_compressed.__all__:
+    getattr(sb3_compressed, name)
+model = DQN(
+    "MlpPolicy", "CartPole-v1", buffer_size=100, learning_starts=10, replay_buffer_class=CompressedReplayBuffer
+)
+warm_up(model.replay_buffer, model.get_env(), 20)
+record_episodes(model, model.get_env(), 1, progress_bar=True)
+model.learn(20)
+"""
+
+
+def test_library_works_without_typer_and_rich(tmp_path: Path) -> None:
+    done = outcome(WITHOUT_CLI, **without(tmp_path, "typer", "rich"))
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.splitlines() == ["warming up 20/20", "recording episodes 1/1"]

@@ -1,4 +1,4 @@
-"""``sb3-compressed export``: Minari reads what was stored."""
+"""``sb3-compressed export`` writes a dataset that Minari reads."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import writer
-from commands import run
+from commands import error_of, run
 
 from sb3_compressed import trajectories
 
-minari = pytest.importorskip("minari", reason="a Minari that stores images without loss needs Python 3.11")
+minari = pytest.importorskip("minari", reason="lossless images in Minari require Python 3.11")
 
 
-def test_minari_reads_what_was_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exported_dataset_equals_the_stored_episodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "datasets"))
     buffer = writer.new_buffer(storage=tmp_path / "buffer")
     for number in range(1, 50):
@@ -24,28 +24,25 @@ def test_minari_reads_what_was_stored(tmp_path: Path, monkeypatch: pytest.Monkey
     command = ["export", tmp_path / "buffer", "--minari", "test/mine-v0", "--author", "Ada", "--algorithm", "random"]
     datasets = {"MINARI_DATASETS_PATH": str(tmp_path / "datasets")}
     done = run(*command, "--json", **datasets)
-    assert (done.returncode, done.stderr) == (0, ""), "no bar where there is no terminal, no warnings"
-    told = json.loads(done.stdout)
+    assert (done.returncode, done.stderr) == (0, ""), "no progress bar, no warnings"
+    result = json.loads(done.stdout)
     stored = [*trajectories(buffer)]
-    assert told["dataset"] == "test/mine-v0"
-    assert (told["episodes"], told["steps"]) == (len(stored), 49 * writer.N_ENVS)
-    assert Path(told["folder"]).is_relative_to(tmp_path / "datasets")
+    assert result["dataset"] == "test/mine-v0"
+    assert (result["episodes"], result["steps"]) == (len(stored), 49 * writer.N_ENVS)
+    assert Path(result["folder"]).is_relative_to(tmp_path / "datasets")
     dataset = minari.load_dataset("test/mine-v0")
     assert dataset.storage.metadata["author"] in ("Ada", {"Ada"}, ["Ada"])
     for episode, trajectory in zip(dataset.iterate_episodes(), stored, strict=True):
         np.testing.assert_array_equal(episode.observations, trajectory.observations)
         np.testing.assert_array_equal(episode.rewards, trajectory.rewards)
-    done = run(*command, **datasets)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert "already exists" in done.stderr
+    assert "already exists" in error_of(*command)
 
 
-def test_names_are_looked_at_before_anything_is_written(tmp_path: Path) -> None:
+def test_invalid_dataset_name_is_an_error_and_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     buffer = writer.new_buffer(storage=tmp_path / "buffer")
     writer.add_step(buffer, 1)
     buffer.close()
-    done = run("export", tmp_path / "buffer", "--minari", "no name", MINARI_DATASETS_PATH=str(tmp_path / "datasets"))
-    assert done.returncode == 1
-    assert "Malformed dataset ID: no name" in done.stderr
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "datasets"))
+    assert "Malformed dataset ID: no name" in error_of("export", tmp_path / "buffer", "--minari", "no name")
     assert not [*(tmp_path / "datasets").rglob("*.hdf5")]
-    assert run("export", tmp_path / "buffer").returncode == 2, "a name is needed"
+    assert run("export", tmp_path / "buffer").returncode == 2, "--minari is required"

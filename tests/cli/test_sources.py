@@ -1,4 +1,4 @@
-"""What a path leads to is the same for all commands."""
+"""All commands find the buffer at a path in the same way."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import writer
-from commands import run
+from commands import error_of, run
 
 from sb3_compressed import BufferCheckpointCallback, save_checkpoint
 
@@ -24,7 +24,7 @@ def buffer_of(n_steps: int = N_STEPS) -> Any:
 
 @pytest.fixture(scope="module")
 def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of two checkpoints that a real training made."""
+    """Return a folder with two checkpoints of a training."""
     from stable_baselines3 import DQN
 
     from sb3_compressed import CompressedReplayBuffer
@@ -38,60 +38,53 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("command", ["inspect", "verify"])
-def test_checkpoints_of_the_callback(command: str, checkpoints: Path) -> None:
+def test_latest_checkpoint_is_used(command: str, checkpoints: Path) -> None:
     *_, before, newest = sorted(checkpoints.glob("step_*"))
     done = run(command, checkpoints, "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["path"] == str(newest / "buffer")
-    assert done.stderr == f"{checkpoints}: the latest checkpoint is {newest.name}, of 2\n"
+    assert done.stderr == f"{checkpoints}: using the latest checkpoint, {newest.name}, of 2\n"
     for path in (before, before / "buffer"):
         done = run(command, path, "--json")
         assert (done.returncode, done.stderr) == (0, "")
         assert json.loads(done.stdout)["path"] == str(before / "buffer")
 
 
-def test_the_checkpoint_is_told_of(checkpoints: Path) -> None:
+def test_inspect_names_the_checkpoint(checkpoints: Path) -> None:
     newest = max(checkpoints.glob("step_*"))
-    told = json.loads(run("inspect", newest, "--json").stdout)
-    assert told["checkpoint"] == str(newest)
-    assert told["transitions"] == int(newest.name.partition("_")[2])
-
-
-def error_of(path: Path, *command: str) -> str:
-    """Return what a command says of a path."""
-    done = run(*(command or ["verify"]), path)
-    assert (done.returncode, done.stdout) == (1, "")
-    return done.stderr
+    result = json.loads(run("inspect", newest, "--json").stdout)
+    assert result["checkpoint"] == str(newest)
+    assert result["transitions"] == int(newest.name.partition("_")[2])
 
 
 @pytest.mark.parametrize("command", [["inspect"], ["play"], ["export", "--minari", "test/none-v0"]])
-def test_all_commands_say_the_same(command: list[str], tmp_path: Path) -> None:
-    assert error_of(tmp_path, *command) == error_of(tmp_path)
-    assert error_of(tmp_path) == f"Error: {tmp_path} holds no buffer, nor checkpoints of one\n"
+def test_all_commands_report_the_same_error(command: list[str], tmp_path: Path) -> None:
+    expected = f"{tmp_path} contains neither a buffer nor checkpoints"
+    assert error_of(*command, tmp_path) == error_of("verify", tmp_path) == expected
 
 
-def test_a_path_that_leads_nowhere(tmp_path: Path, checkpoints: Path) -> None:
-    assert error_of(tmp_path / "nothing") == f"Error: there is no {tmp_path / 'nothing'}\n"
+def test_errors_for_other_paths_name_the_right_one(tmp_path: Path, checkpoints: Path) -> None:
+    assert error_of("verify", tmp_path / "nothing") == f"{tmp_path / 'nothing'} does not exist"
     (tmp_path / "replay.pkl").write_bytes(b"")
-    assert error_of(tmp_path / "replay").endswith(f"; is it {tmp_path / 'replay.pkl'}?\n")
-    assert "neither a folder nor a pickle" in error_of(tmp_path / "replay.pkl")
+    assert error_of("verify", tmp_path / "replay").endswith(f"; did you mean {tmp_path / 'replay.pkl'}?")
+    assert error_of("verify", tmp_path / "replay.pkl").endswith("is neither a folder nor a pickle")
     newest = max(checkpoints.glob("step_*"))
-    assert error_of(newest / "model.zip").endswith(f"the model of a checkpoint; name its folder, {newest}\n")
+    assert error_of("verify", newest / "model.zip").endswith(f"the model of a checkpoint; pass its folder, {newest}")
     segment = max((newest / "buffer").glob("*.log"))
-    assert error_of(segment).endswith(f"one file of a buffer; name its folder, {newest / 'buffer'}\n")
+    assert error_of("verify", segment).endswith(f"one file of a buffer; pass its folder, {newest / 'buffer'}")
 
 
-def test_a_checkpoint_that_was_never_complete(tmp_path: Path) -> None:
+def test_incomplete_first_checkpoint_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "step_0000000100.unfinished").mkdir()
     save_checkpoint(buffer_of(), tmp_path / "newest-buffer")
-    error = error_of(tmp_path)
-    assert "holds no complete checkpoint, only step_0000000100.unfinished" in error
-    assert f"{tmp_path / 'newest-buffer'} is what its buffer was then" in error
+    error = error_of("inspect", tmp_path)
+    assert "contains no complete checkpoint, only step_0000000100.unfinished" in error
+    assert error.endswith(f"its buffer at that time is {tmp_path / 'newest-buffer'}")
 
 
-def test_a_first_save_that_was_never_complete(tmp_path: Path) -> None:
+def test_incomplete_first_save_is_an_error(tmp_path: Path) -> None:
     folder = tmp_path / "buffer"
     save_checkpoint(buffer_of(), folder)
     for file in folder.glob("*.log"):
         file.rename(file.with_suffix(".unfinished"))
-    assert error_of(folder) == f"Error: {folder} holds no buffer, nor checkpoints of one\n"
+    assert error_of("inspect", folder) == f"{folder} contains neither a buffer nor checkpoints"

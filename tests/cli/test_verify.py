@@ -1,4 +1,4 @@
-"""``sb3-compressed verify`` finds damage and says so to people, machines and shells."""
+"""``sb3-compressed verify`` reports damage as text, JSON and exit code."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import writer
-from commands import run
+from commands import error_of, run
 
 from sb3_compressed import verify
 
@@ -21,15 +21,15 @@ def saved(folder: Path) -> Path:
     return folder
 
 
-def test_a_folder_that_is_whole(tmp_path: Path) -> None:
+def test_undamaged_folder_passes(tmp_path: Path) -> None:
     folder = saved(tmp_path / "whole")
     done = run("verify", folder)
     assert (done.returncode, done.stderr) == (0, "")
-    assert "everything is as it was written" in done.stdout
+    assert done.stdout == f"{folder}: no damage found\n"
     assert json.loads(run("verify", folder, "--json").stdout) == {"path": str(folder), "damages": []}
 
 
-def test_a_folder_that_is_damaged(tmp_path: Path) -> None:
+def test_damage_is_reported_with_exit_code_1(tmp_path: Path) -> None:
     folder = saved(tmp_path / "damaged")
     file = max(folder.glob("*.log"))
     data = bytearray(file.read_bytes())
@@ -40,14 +40,12 @@ def test_a_folder_that_is_damaged(tmp_path: Path) -> None:
     assert any(str(file) in line for line in json.loads(done.stdout)["damages"])
 
 
-def test_no_folder_of_a_buffer(tmp_path: Path) -> None:
-    done = run("verify", tmp_path)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == f"Error: {tmp_path} holds no buffer, nor checkpoints of one\n"
+def test_pickle_has_no_checksums(tmp_path: Path) -> None:
+    (tmp_path / "buffer.pkl").write_bytes(b"\x80\x04N.")
+    assert error_of("verify", tmp_path / "buffer.pkl").endswith("is a pickle, which has no checksums to verify")
 
 
-def test_a_folder_that_is_written_to_meanwhile(tmp_path: Path) -> None:
-    """What is being written is no damage, nor is what the process that writes has deleted."""
+def test_concurrent_or_killed_writer_is_not_reported_as_damage(tmp_path: Path) -> None:
     folder = tmp_path / "growing"
     with writer.start("storage", folder) as process:
         assert process.stdout is not None
@@ -55,16 +53,16 @@ def test_a_folder_that_is_written_to_meanwhile(tmp_path: Path) -> None:
         for _ in range(30):
             assert verify(folder) == []
         process.kill()
-    assert verify(folder) == [], "nor is what a killed process left"
+    assert verify(folder) == []
 
 
-def test_much_damage_is_summed_up_and_listed_on_request(tmp_path: Path) -> None:
+def test_much_damage_is_summarized_unless_verbose(tmp_path: Path) -> None:
     folder = saved(tmp_path / "damaged")
     files = sorted(folder.glob("*.log"))
     for file in files:
         data = bytearray(file.read_bytes())
-        for place in range(200, len(data), 500):
-            data[place] ^= 4
+        for position in range(200, len(data), 500):
+            data[position] ^= 4
         file.write_bytes(data)
     found = verify(folder)
     assert len(found) > 10

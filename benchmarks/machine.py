@@ -1,4 +1,4 @@
-"""What a result was measured on: the processor and the versions of everything that takes part."""
+"""The processor and library versions of a measurement."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LIBRARIES = [
     *("stable_baselines3", "torch", "numpy", "numba", "zstandard", "isal", "lz4", "sb3-compressed"),
     *("sb3-extra-buffers", "zstd", "torchrl", "tensordict", "cpprb", "lmdb"),
 ]
-ASK = """
+PRINT_VERSIONS = """
 import json, sys
 from importlib.metadata import version, PackageNotFoundError
 found = {}
@@ -25,7 +25,7 @@ print(json.dumps(found))
 
 
 def machine(*interpreters: str | Path) -> dict[str, Any]:
-    """Return the processor, the system, and the versions that each interpreter finds."""
+    """Return the processor, the system, and the versions installed for each interpreter."""
     return {
         "cpu": _cpu_model(),
         "cores": os.cpu_count(),
@@ -38,13 +38,13 @@ def machine(*interpreters: str | Path) -> dict[str, Any]:
 def _cpu_model() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:  # no Linux
+    except OSError:  # not Linux
         return platform.processor()
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.processor()
 
 
 def _versions(interpreter: str | Path) -> dict[str, str]:
-    done = subprocess.run([interpreter, "-c", ASK, *LIBRARIES], capture_output=True, text=True, check=True)
+    done = subprocess.run([interpreter, "-c", PRINT_VERSIONS, *LIBRARIES], capture_output=True, text=True, check=True)
     found: dict[str, str] = json.loads(done.stdout)
     return found

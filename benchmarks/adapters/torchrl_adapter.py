@@ -1,11 +1,11 @@
-"""TorchRL's replay buffer with a ``CompressedListStorage``, as its documentation has it.
+"""TorchRL's replay buffer with a ``CompressedListStorage``, as in its documentation.
 
-It keeps a ``TensorDict`` item as a list entry: a dict of one byte tensor for each field, each compressed on its own,
-and a dict of their shapes and dtypes beside it. A sampled batch is a lazy stack; reading a field makes the tensor, so
-the adapter reads all of them, as a training step would.
+It stores each ``TensorDict`` as a list entry: one separately compressed byte tensor per field, with a dict of shapes
+and dtypes. A sampled batch is a lazy stack, whose fields are decoded when read, so the adapter reads all of them, as a
+training step would.
 
-``zlib`` is the storage's own compression on Python before 3.14 (its documentation says zstd, which it takes from Python
-3.14 on); ``zstd`` hands in functions for Zstandard, which the documentation provides for.
+``zlib`` is the storage's own compression before Python 3.14 (its documentation says zstd, which it uses from Python
+3.14 on); ``zstd`` passes functions for Zstandard, as the documentation suggests.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import zstandard
 from tensordict import TensorDict
 from torchrl.data import CompressedListStorage, ReplayBuffer
 
-from sb3_compressed.benchmarking.adapters import Batch, Replay, Setup
+from sb3_compressed.benchmarking.adapters import Batch, ReplayAdapter, Setup
 
 if TYPE_CHECKING:
     from sb3_compressed.benchmarking.frame_recording import Step
@@ -26,20 +26,20 @@ if TYPE_CHECKING:
 DEFAULT_LEVEL = 3
 
 
-class ListReplay(Replay):
-    """A buffer of compressed items, with every field that SB3's has."""
+class TorchRLAdapter(ReplayAdapter):
+    """A buffer of compressed items with all fields of SB3's buffer."""
 
     def __init__(self, setup: Setup, **storage: Any) -> None:
         self._buffer = ReplayBuffer(storage=CompressedListStorage(setup.size, **storage))
 
     def add(self, step: Step) -> None:
-        """Add one item for each environment by one call of ``extend``, its way to add several."""
+        """Add one item per environment with one call of ``extend``."""
         self._buffer.extend(
             TensorDict(
                 {
                     "observation": th.as_tensor(step.obs),
                     "action": th.as_tensor(step.action),
-                    "next_observation": th.as_tensor(step.next_obs),  # under "next" it would be kept uncompressed
+                    "next_observation": th.as_tensor(step.next_obs),  # under "next" it would not be compressed
                     "reward": th.as_tensor(step.reward),
                     "done": th.as_tensor(step.done),
                 },
@@ -56,21 +56,21 @@ class ListReplay(Replay):
         return Batch(*(batch[name].numpy() for name in names))
 
 
-def make_replay(method: str, setup: Setup) -> ListReplay:
-    """Return a buffer with its own compression, ``zlib-3``, or with ``zstd-3``."""
+def make_replay(method: str, setup: Setup) -> TorchRLAdapter:
+    """Return a buffer for a method such as ``zlib-3``, its own compression, or ``zstd-3``."""
     match = re.fullmatch(r"(zlib|zstd)(?:-?(\d+))?", method or "zlib")
     if match is None:
-        raise ValueError(f"torchrl has zlib and zstd with a level, as zstd-3, got {method!r}")
+        raise ValueError(f"the methods of torchrl are zlib and zstd with a level, e.g. zstd-3, got {method!r}")
     level = int(match[2] or DEFAULT_LEVEL)
     if match[1] == "zlib":
-        return ListReplay(setup, compression_level=level)
+        return TorchRLAdapter(setup, compression_level=level)
     compressor, decompressor = zstandard.ZstdCompressor(level), zstandard.ZstdDecompressor()
 
     def compress(tensor: th.Tensor) -> th.Tensor:
         return th.frombuffer(bytearray(compressor.compress(tensor.contiguous().numpy().data)), dtype=th.uint8)
 
     def decompress(compressed: th.Tensor, metadata: dict[str, Any]) -> th.Tensor:
-        data = bytearray(decompressor.decompress(compressed.numpy().data))  # writable, as torch wants it
+        data = bytearray(decompressor.decompress(compressed.numpy().data))  # writable, as torch requires
         return th.frombuffer(data, dtype=metadata["dtype"]).reshape(metadata["shape"])
 
-    return ListReplay(setup, compression_fn=compress, decompression_fn=decompress)
+    return TorchRLAdapter(setup, compression_fn=compress, decompression_fn=decompress)

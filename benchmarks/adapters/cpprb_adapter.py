@@ -1,10 +1,10 @@
-"""cpprb with both of its memory features, as someone who knows it would use it.
+"""cpprb with both of its memory features, as an experienced user would configure it.
 
-``stack_compress`` keeps each frame of stacked observations once and ``next_of`` takes next observations from the
-observations that follow, so it holds about one frame a transition, uncompressed, in one array. Both want the
-transitions of one episode after the other, the frames on the last axis, and a call at the end of each episode: every
-environment gets a buffer of its own, as its documentation advises for several environments, and a batch is drawn from
-all of them. Observations come back with the frames last and are turned into tensors of SB3's layout.
+``stack_compress`` stores each frame of stacked observations once, and ``next_of`` takes next observations from the
+following observations, so there is about one uncompressed frame per transition, in one array. Both require sequential
+transitions of one episode, frames on the last axis and a call at episode ends. So every environment has its own buffer,
+as the documentation of cpprb recommends, and batches are drawn from all of them. Sampled observations have their frames
+last and are converted to tensors of SB3's layout.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import numpy as np
 import torch as th
 from cpprb import ReplayBuffer
 
-from sb3_compressed.benchmarking.adapters import Batch, Replay, Setup
+from sb3_compressed.benchmarking.adapters import Batch, ReplayAdapter, Setup
 
 if TYPE_CHECKING:
     from sb3_compressed.benchmarking.frame_recording import Step
 
 
-class StackReplay(Replay):
-    """One buffer for each environment."""
+class CpprbAdapter(ReplayAdapter):
+    """One buffer per environment."""
 
     def __init__(self, setup: Setup) -> None:
         space = setup.observation_space
@@ -43,12 +43,12 @@ class StackReplay(Replay):
         rows = setup.size // setup.n_envs
         self._buffers = [ReplayBuffer(rows, fields, **memory) for _ in range(setup.n_envs)]
 
-    def _axes(self, obs: Any) -> Any:
+    def _frames_last(self, obs: Any) -> Any:
         return np.moveaxis(obs, 0, -1) if self._is_stacked else obs
 
     def add(self, step: Step) -> None:  # noqa: D102
         for i, buffer in enumerate(self._buffers):
-            obs, next_obs = self._axes(step.obs[i]), self._axes(step.next_obs[i])
+            obs, next_obs = self._frames_last(step.obs[i]), self._frames_last(step.next_obs[i])
             buffer.add(obs=obs, act=step.action[i], rew=step.reward[i], next_obs=next_obs, done=step.done[i])
             if step.done[i]:
                 buffer.on_episode_end()
@@ -65,6 +65,6 @@ class StackReplay(Replay):
         return Batch(batch["obs"].numpy(), batch["next_obs"].numpy(), batch["rew"].numpy().ravel())
 
 
-def make_replay(method: str, setup: Setup) -> StackReplay:
-    """Return the buffers."""
-    return StackReplay(setup)
+def make_replay(method: str, setup: Setup) -> CpprbAdapter:
+    """Return the adapter."""
+    return CpprbAdapter(setup)

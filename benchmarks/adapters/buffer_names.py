@@ -1,4 +1,4 @@
-"""The text names of contenders: ``[library:]method[@threads]``."""
+"""Names of measured buffers: ``[library:]method[@threads]``."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ def split_name(name: str) -> tuple[str, str, int | None]:
     library, colon, method = head.partition(":")
     if colon or library in PEERS:
         if library not in PEERS:
-            raise ValueError(f"there is no library {library!r} in {name!r}, but {', '.join(PEERS)}")
+            raise ValueError(f"unknown library {library!r} in {name!r}; available: {', '.join(PEERS)}")
         return library, method, n_threads
     return ("sb3", "", n_threads) if head == "SB3" else ("ours", head, n_threads)
 
 
 def title(name: str) -> str:
-    """Return a name as tables show it.
+    """Return a name as shown in tables.
 
     >>> title("auto@1"), title("torchrl:zlib-3"), title("cpprb")
     ('sb3-compressed `auto`, 1 thread', 'TorchRL `zlib-3`', 'cpprb')
     """
     library, method, threads = split_name(name)
-    said = f"{TITLES[library]} `{method}`" if method else TITLES[library]
-    return said if threads is None else f"{said}, {threads} thread{'s' if threads > 1 else ''}"
+    text = f"{TITLES[library]} `{method}`" if method else TITLES[library]
+    return text if threads is None else f"{text}, {threads} thread{'s' if threads > 1 else ''}"
 
 
 def is_peer(name: str) -> bool:
-    """Whether a contender runs in the peers' environment."""
+    """Return whether a buffer is measured in the environment of the peers."""
     return split_name(name)[0] in PEERS

@@ -1,9 +1,9 @@
-"""sb3-extra-buffers, constructed as its README has it: ``dtypes`` from ``find_buffer_dtypes``.
+"""sb3-extra-buffers, constructed as in its README: ``dtypes`` from ``find_buffer_dtypes``.
 
-It keeps one ``bytes`` object for each observation and one for each next observation, whole stacks, compressed.
+It stores one compressed ``bytes`` object per observation and one per next observation, each a whole stack.
 
-Its ``zstd`` comes from python-zstd, which allocates the most a payload could take and says of the object that it is as
-small as the payload: ``sys.getsizeof`` counts 2 kB where 28 kB are allocated. Only the operating system tells.
+Its ``zstd`` uses python-zstd, which allocates the compression bound for each payload but reports the payload's size:
+``sys.getsizeof`` returns 2 kB where 28 kB are allocated. Only the RSS shows the actual memory.
 """
 
 from __future__ import annotations
@@ -17,6 +17,6 @@ CLASSES = {"replay": CompressedReplayBuffer, "rollout": CompressedRolloutBuffer}
 
 
 def arguments(method: str, space: spaces.Space[Any]) -> dict[str, Any]:
-    """Return what the constructors get besides what SB3's get."""
+    """Return the additional arguments of the constructors."""
     dtypes = find_buffer_dtypes(space.shape, elem_dtype=space.dtype, compression_method=method)
     return {"compression_method": method, "dtypes": dtypes}

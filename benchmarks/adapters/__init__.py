@@ -1,0 +1,61 @@
+"""The buffers that are measured: this package's, SB3's, and those of other libraries behind small adapters.
+
+========================  ================================================================================
+``SB3``                   SB3's own buffer
+``auto``, ``zstd-5`` ...  this package's buffer with a compression method; ``auto@1`` with ``num_threads=1``
+``extra:zstd-3`` ...      sb3-extra-buffers with a compression method
+``torchrl:zlib-3`` ...    TorchRL's ``CompressedListStorage`` with its own compression (``zlib``) or ``zstd``
+``cpprb``                 cpprb, which shares frames and does not compress
+========================  ================================================================================
+
+The last three are installed in their own environment, so each is imported by its adapter only.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any, Literal
+
+from gymnasium import spaces
+
+from adapters.buffer_names import is_peer, split_name
+from sb3_compressed.benchmarking import sb3_adapters
+from sb3_compressed.benchmarking.adapters import ReplayAdapter, RolloutAdapter, Setup
+from sb3_compressed.benchmarking.sb3_adapters import SB3ReplayAdapter, SB3RolloutAdapter
+
+__all__ = ["Setup", "is_peer", "make_replay", "make_rollout", "sb3_class"]
+
+NON_SB3_MODULES = {"torchrl": "torchrl_adapter", "cpprb": "cpprb_adapter"}
+
+
+def sb3_class(name: str, kind: Literal["replay", "rollout"], space: spaces.Space[Any]) -> tuple[Any, dict[str, Any]]:
+    """Return a buffer class for SB3's algorithms, and its additional arguments.
+
+    :raises ValueError: if the library has no such class
+    """
+    library, method, _ = split_name(name)
+    if library in NON_SB3_MODULES:
+        raise ValueError(f"{name} has no class for SB3's algorithms")
+    if library == "extra":
+        extra = import_module("adapters.extra_buffers")
+        return extra.CLASSES[kind], extra.arguments(method, space)
+    return sb3_adapters.sb3_class(name, kind, space)
+
+
+def make_replay(name: str, setup: Setup) -> ReplayAdapter:
+    """Return a replay buffer by name."""
+    library, method, _ = split_name(name)
+    if library in NON_SB3_MODULES:
+        replay: ReplayAdapter = import_module(f"adapters.{NON_SB3_MODULES[library]}").make_replay(method, setup)
+        return replay
+    cls, arguments = sb3_class(name, "replay", setup.observation_space)
+    return SB3ReplayAdapter(cls, setup, **arguments)
+
+
+def make_rollout(name: str, setup: Setup) -> RolloutAdapter:
+    """Return a rollout buffer by name.
+
+    :raises ValueError: if the library has none
+    """
+    cls, arguments = sb3_class(name, "rollout", setup.observation_space)
+    return SB3RolloutAdapter(cls, setup, **arguments)

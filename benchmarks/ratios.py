@@ -1,0 +1,33 @@
+"""Ratios of results to SB3's buffer in the same run."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+__all__ = ["Results", "buffer_names", "is_wrong", "mean", "ratios"]
+
+Results = dict[str, dict[str, dict[str, Any]]]
+"""``{label: {buffer name: {key: number}}}``"""
+
+
+def buffer_names(results: Results) -> list[str]:
+    """Return the measured buffers other than SB3's, in order."""
+    return list(dict.fromkeys(name for of_label in results.values() for name in of_label if name != "SB3"))
+
+
+def ratios(results: Results, name: str, key: str) -> list[float]:
+    """Return a buffer's ratio to SB3's for every label where both were measured."""
+    pairs = [(of_label.get(name, {}), of_label.get("SB3", {})) for of_label in results.values()]
+    return [ours[key] / base[key] for ours, base in pairs if key in ours and base.get(key, 0) > 0]
+
+
+def mean(values: Sequence[float]) -> float:
+    """Return the geometric mean; zero or negative values, which are noise, count as 1e-6."""
+    return statistics.geometric_mean([max(value, 1e-6) for value in values])
+
+
+def is_wrong(results: Results, name: str) -> bool:
+    """Return whether a buffer returned wrong data under any label."""
+    return any(of_label.get(name, {}).get("wrong") for of_label in results.values())
