@@ -46,10 +46,10 @@ def inspect(source: Source, unpickle: Unpickle = False, as_json: Json = False) -
 def _content(place: Place, *, unpickle: bool) -> dict[str, Any]:
     from sb3_compressed.buffers.description import describe
     from sb3_compressed.datasets import trajectories
-    from sb3_compressed.datasets.episode_statistics import statistics
+    from sb3_compressed.datasets.episode_statistics import episode_statistics
 
     with opened(place, unpickle=unpickle) as buffer:
-        return {**describe(buffer), "episodes": statistics([*trajectories(buffer)])}
+        return {**describe(buffer), "episodes": episode_statistics([*trajectories(buffer)])}
 
 
 def _claims(path: Path) -> dict[str, Any]:

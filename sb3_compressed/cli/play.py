@@ -72,7 +72,7 @@ def play(
         if out is None and sheet is None:
             out = Path(f"episode-{number}.mp4")
         if sheet is not None:  # first, as a video may take minutes, after which a wrong name would be told late
-            steps = write_contact_sheet(chosen, sheet, n_pictures=pictures, **how)
+            steps = write_contact_sheet(chosen, sheet, n_images=pictures, **how)
             result |= {"sheet": sheet, "steps_shown": steps}
             lines.append(f"{sheet}: {len(steps)} pictures")
         if out is not None:

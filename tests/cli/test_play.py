@@ -71,7 +71,7 @@ def test_an_episode_that_is_chosen(stream: Stream, tmp_path: Path) -> None:
     assert done.returncode == 1
     assert f"holds the episodes 0 to {last}, got {last + 1}" in done.stderr
     done = run("play", tmp_path / "buffer", "--out", tmp_path / "late.mp4", "--sheet", tmp_path / "sheet.jpg")
-    assert (done.returncode, done.stderr) == (1, "Error: a contact sheet ends with .png, got 'sheet.jpg'\n")
+    assert (done.returncode, done.stderr) == (1, "Error: the path of a contact sheet must end with .png, got 'sheet.jpg'\n")
     assert not (tmp_path / "late.mp4").exists(), "long work comes after what may be wrong"
 
 
@@ -96,7 +96,7 @@ def test_vectors_say_what_to_do_instead(stream: Stream, tmp_path: Path) -> None:
     saved(stream, tmp_path / "buffer", 20)
     done = run("play", tmp_path / "buffer")
     assert (done.returncode, done.stdout) == (1, "")
-    assert "are no pictures; to see such an episode, take its actions" in done.stderr
+    assert "are not images; to watch the episode, replay its actions" in done.stderr
 
 
 def test_an_empty_buffer(stream: Stream, tmp_path: Path) -> None:
