@@ -1,8 +1,8 @@
 """Recordings that were pickled before their classes moved can be loaded and continued.
 
 ``fixtures/version-0.1.pkl.xz`` contains a ``RecordBuffer`` and a ``FramelessRecordBuffer`` of ``Box(-1, 1, (3,))``,
-``Discrete(2)`` and two features, pickled after six steps: observations of ``step / 8``, actions of ``step % 2``, rewards
-and features of ``step``, and the end of an episode after the fourth step.
+``Discrete(2)`` and two features, pickled after six steps: observations of ``step / 8``, actions of ``step % 2``,
+rewards and features of ``step``, and the end of an episode after the fourth step.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sb3_compressed import FramelessRecordBuffer, RecordBuffer, trajectories
 PICKLED = Path(__file__).parent / "fixtures" / "version-0.1.pkl.xz"
 
 
-@pytest.mark.parametrize(("index", "cls"), enumerate([RecordBuffer, FramelessRecordBuffer]))
+@pytest.mark.parametrize(("index", "cls"), [(0, RecordBuffer), (1, FramelessRecordBuffer)])
 def test_a_recording_of_version_0_1_is_loaded_and_continued(index: int, cls: type[RecordBuffer]) -> None:
     recording = pickle.loads(lzma.decompress(PICKLED.read_bytes()))[index]
     assert type(recording) is cls
