@@ -71,7 +71,8 @@ def test_an_episode_that_is_chosen(stream: Stream, tmp_path: Path) -> None:
     assert done.returncode == 1
     assert f"holds the episodes 0 to {last}, got {last + 1}" in done.stderr
     done = run("play", tmp_path / "buffer", "--out", tmp_path / "late.mp4", "--sheet", tmp_path / "sheet.jpg")
-    assert (done.returncode, done.stderr) == (1, "Error: the path of a contact sheet must end with .png, got 'sheet.jpg'\n")
+    message = "Error: the path of a contact sheet must end with .png, got 'sheet.jpg'\n"
+    assert (done.returncode, done.stderr) == (1, message)
     assert not (tmp_path / "late.mp4").exists(), "long work comes after what may be wrong"
 
 

@@ -209,7 +209,7 @@ def test_the_progress_bar_is_optional(capsys: pytest.CaptureFixture[str]) -> Non
         ({"n_envs": 2}, {}, "a recording of one environment, got n_envs=2"),
         ({}, {"compression_method": "zstd3"}, r"options are for a new recording.*\['compression_method'\]"),
         ({}, {"n_episodes": 0}, "n_episodes must be positive, got 0"),
-        ({"feature_space": 3}, {}, "no features were expected"),
+        ({"feature_space": 3}, {}, "no features were passed"),
         (None, {"n_envs": 2}, "a recording of one environment, got n_envs=2"),
     ],
 )
