@@ -7,7 +7,7 @@ PEERS := .venv-peers
 
 BENCH := $(BIN)/python benchmarks
 RESULTS := benchmarks/results
-RIVALS := extra:zstd-3 torchrl:zlib-3 cpprb
+PEER_BUFFERS := extra:zstd-3 torchrl:zlib-3 cpprb
 CODECS := auto delta zstd-dict zstd3 zstd-5 lz4-frame/0 igzip/1 gzip/6 rle-jit none cpprb torchrl:zlib-3 torchrl:zstd-3 \
 	extra:zstd3 extra:zstd-3 extra:zstd-5 extra:lz4-frame/0 extra:igzip1 extra:gzip6 extra:rle-jit extra:none
 
@@ -31,17 +31,17 @@ upstream: $(VENV)/.installed  ## run the buffer tests of SB3 and sb3-contrib aga
 
 bench: $(VENV)/.installed $(PEERS)/.installed  ## measure everything, some hours on two quiet cores
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[environments]'
-	$(BENCH)/replay.py --contenders auto auto@1 zstd3 none $(RIVALS) --out $(RESULTS)/replay.json
-	$(BENCH)/replay.py --sources MsPacman --contenders $(CODECS) --rounds 1 --out $(RESULTS)/codecs.json
+	$(BENCH)/replay.py --buffers auto auto@1 zstd3 none $(PEER_BUFFERS) --out $(RESULTS)/replay.json
+	$(BENCH)/replay.py --sources MsPacman --buffers $(CODECS) --rounds 1 --out $(RESULTS)/codecs.json
 	$(BENCH)/replay.py --sources BeamRider SpaceInvaders Enduro Asteroids --out $(RESULTS)/untuned.json
-	$(BENCH)/replay.py --sources MsPacman:trained Breakout:trained --contenders auto zstd3 $(RIVALS) --out $(RESULTS)/trained.json
-	$(BENCH)/replay.py --sources CarRacing-v3 --size 20000 --contenders auto zstd3 $(RIVALS) --out $(RESULTS)/colour.json
-	$(BENCH)/replay.py --sources HalfCheetah-v5 Ant-v5 --contenders auto zstd3 $(RIVALS) --out $(RESULTS)/vectors.json
-	$(BENCH)/rollout.py --contenders auto auto@1 zstd3 none extra:zstd-3 extra:rle-jit --out $(RESULTS)/rollout.json
+	$(BENCH)/replay.py --sources MsPacman:trained Breakout:trained --buffers auto zstd3 $(PEER_BUFFERS) --out $(RESULTS)/trained.json
+	$(BENCH)/replay.py --sources CarRacing-v3 --size 20000 --buffers auto zstd3 $(PEER_BUFFERS) --out $(RESULTS)/colour.json
+	$(BENCH)/replay.py --sources HalfCheetah-v5 Ant-v5 --buffers auto zstd3 $(PEER_BUFFERS) --out $(RESULTS)/vectors.json
+	$(BENCH)/rollout.py --buffers auto auto@1 zstd3 none extra:zstd-3 extra:rle-jit --out $(RESULTS)/rollout.json
 	$(BENCH)/scale.py --out $(RESULTS)/scale.json
-	$(BENCH)/training.py --contenders auto extra:zstd-3 --out $(RESULTS)/training.json
+	$(BENCH)/training.py --buffers auto extra:zstd-3 --out $(RESULTS)/training.json
 	$(BENCH)/published.py --out $(RESULTS)/published.json
-	$(BENCH)/persistence.py --contenders checkpoint storage torchrl:tensors torchrl:list torchrl:flat torchrl:nested torchrl:h5 --rounds 1 --out $(RESULTS)/persistence.json
+	$(BENCH)/persistence.py --buffers checkpoint storage torchrl:tensors torchrl:list torchrl:flat torchrl:nested torchrl:h5 --rounds 1 --out $(RESULTS)/persistence.json
 	$(BENCH)/opening.py --out $(RESULTS)/opening.json
 	$(BENCH)/stores.py --out $(RESULTS)/stores.json
 	$(BENCH)/report.py
@@ -64,7 +64,7 @@ lint: $(VENV)/.installed  ## check style and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-format: $(VENV)/.installed  ## put the code in its canonical form
+format: $(VENV)/.installed  ## format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 

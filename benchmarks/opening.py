@@ -29,13 +29,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from recording import record
+from ratios import Results
 from session import parser, run_interleaved, save, serve
+from sources import record
 from tables import markdown
 
-from sb3_compressed.benchmarking.frame_recording import Playback, Recording, as_trained_on, play
+from sb3_compressed.benchmarking.frame_recording import Playback, Recording, play, wrap_as_sb3
 from sb3_compressed.benchmarking.metrics import one_thread
-from sb3_compressed.benchmarking.ratios import Results
 from sb3_compressed.benchmarking.runner import Job, Measurement
 
 N_ENVS = 1
@@ -121,7 +121,7 @@ def _checkpoints(recording: Recording, size: int, folder: Path) -> Measurement:
 
     model = DQN(
         "CnnPolicy",
-        as_trained_on(Playback(recording), recording.n_stack),
+        wrap_as_sb3(Playback(recording), recording.n_stack),
         buffer_size=size,
         replay_buffer_class=CompressedReplayBuffer,
         learning_starts=1,

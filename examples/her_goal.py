@@ -1,7 +1,7 @@
 """Hindsight experience replay with images as observations and goals, in a compressed buffer.
 
-The task is SB3's bit flipping: an image shows bits, an action flips one, the goal is the image of all bits set. The
-reward tells only whether the goal is reached, which random actions hardly ever do.
+The task is SB3's bit flipping: an image shows bits, an action flips one, and the goal is the image with all bits set.
+The reward is sparse: random actions hardly ever reach the goal.
 
 python examples/her_goal.py --n-bits 12
 """
@@ -24,20 +24,20 @@ from sb3_compressed import CompressedHerReplayBuffer
 
 
 class Pixels(BaseFeaturesExtractor):
-    """All pixels of all images as they are: each bit is one pixel, there is nothing for convolutions to find."""
+    """Flattens all images: each bit is one pixel, so convolutions have nothing to detect."""
 
     def __init__(self, space: spaces.Dict) -> None:
         super().__init__(space, get_flattened_obs_dim(space))
 
     def forward(self, images: dict[str, th.Tensor]) -> th.Tensor:
-        """Concatenate them."""
+        """Concatenate the flattened images."""
         return th.cat([image.flatten(1) for image in images.values()], dim=1)
 
 
 def main(
-    n_bits: Annotated[int, typer.Option(min=2, max=1296, help="Bits to flip, also the steps of an episode.")] = 10,
+    n_bits: Annotated[int, typer.Option(min=2, max=1296, help="Number of bits, and of steps in an episode.")] = 10,
     steps: Steps = 20_000,
-    n_goals: Annotated[int, typer.Option(min=0, help="Relabelled goals for each original one in a batch.")] = 4,
+    n_goals: Annotated[int, typer.Option(min=0, help="Relabeled goals per original goal in a batch.")] = 4,
     method: Method = "auto",
     n_envs: NEnvs = 4,
     seed: Seed = 0,

@@ -1,6 +1,6 @@
-"""A replay buffer of a million Atari transitions on a laptop, for which SB3's takes 56 GB.
+"""A replay buffer of a million Atari transitions on a laptop; SB3's buffer needs 56 GB.
 
-python examples/million.py  # most of the time goes into playing the game
+python examples/million.py  # the game itself takes most of the time
 python examples/million.py --game MsPacman --size 100_000
 """
 
@@ -21,18 +21,18 @@ BATCHES = 100
 
 def main(
     game: Game = "Pong",
-    size: Annotated[int, typer.Option(min=100, help="Transitions that the buffer holds.")] = 1_000_000,
+    size: Annotated[int, typer.Option(min=100, help="Number of transitions.")] = 1_000_000,
     method: Method = "auto",
     n_envs: NEnvs = 4,
     seed: Seed = 0,
 ) -> None:
-    """Fill a compressed replay buffer by random play, and show what it takes of this machine's memory."""
+    """Fill a compressed replay buffer with random play and print its memory."""
     env = make_env(f"{game}{SUFFIX}", n_envs, seed=seed, vec_env_cls=SubprocVecEnv)
     env.action_space.seed(seed)
     buffer = CompressedReplayBuffer(
         size, env.observation_space, env.action_space, "cpu", n_envs=n_envs, compression_method=method
     )
-    warm_up(buffer, env, n_envs)  # the first step, so that what the game and the libraries need is not counted below
+    warm_up(buffer, env, n_envs)  # one step, to exclude the memory of the game and the libraries below
     before = resident_nbytes()
     warm_up(buffer, env, size - n_envs)
     measured = resident_nbytes() - before

@@ -1,10 +1,10 @@
-"""Offline reinforcement learning: experience becomes a Minari dataset, and an agent learns from that alone.
+"""Offline reinforcement learning: write experience to a Minari dataset and train an agent on the dataset alone.
 
-The game is Catch (https://arxiv.org/abs/1406.6247): a ball falls through a picture, a paddle at the bottom moves left
-or right to be there. Random play catches one ball of some; from nothing else, DQN learns to catch nearly all of them.
+The game is Catch (https://arxiv.org/abs/1406.6247): a ball falls, and a paddle at the bottom moves left or right to
+catch it. Random play catches few balls; from this data alone, DQN learns to catch nearly all of them.
 
 python examples/offline.py
-python examples/offline.py --folder datasets  # keep the dataset, which any other library can read
+python examples/offline.py --folder datasets  # keep the dataset for other libraries
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ TARGET_INTERVAL = 100  # gradient steps between two updates of the target networ
 
 
 class Catch(gym.Env[NDArray[np.uint8], np.int64]):
-    """A ball falls one row a step; the reward is 1 if the paddle is below it in the end, and -1 if not."""
+    """A ball falls one row per step; the final reward is 1 if the paddle is below the ball, otherwise -1."""
 
-    SIZE, PIXELS = 10, 4  # a field of 10 by 10 squares of 4 by 4 pixels
+    SIZE, PIXELS = 10, 4  # a field of 10x10 squares of 4x4 pixels
 
     def __init__(self) -> None:
         length = self.SIZE * self.PIXELS
@@ -46,20 +46,20 @@ class Catch(gym.Env[NDArray[np.uint8], np.int64]):
         self._ball, self._column, self._paddle = 0, 0, 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Let a new ball begin at the top."""
+        """Place a new ball at the top."""
         super().reset(seed=seed)
         self._ball, (self._column, self._paddle) = 0, self.np_random.integers(self.SIZE, size=2)
-        return self._picture(), {}
+        return self._image(), {}
 
     def step(self, action: np.int64) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Move the paddle, and let the ball fall a row."""
+        """Move the paddle and the ball."""
         self._paddle = int(np.clip(self._paddle + action - 1, 0, self.SIZE - 1))
         self._ball += 1
         has_ended = self._ball == self.SIZE - 1
         reward = (1.0 if self._column == self._paddle else -1.0) if has_ended else 0.0
-        return self._picture(), reward, has_ended, False, {}
+        return self._image(), reward, has_ended, False, {}
 
-    def _picture(self) -> NDArray[np.uint8]:
+    def _image(self) -> NDArray[np.uint8]:
         field = np.zeros((self.SIZE, self.SIZE), dtype=np.uint8)
         field[-1, self._paddle] = 128
         field[self._ball, self._column] = 255
@@ -67,20 +67,20 @@ class Catch(gym.Env[NDArray[np.uint8], np.int64]):
 
 
 def main(
-    experience: Annotated[int, typer.Option(min=100, help="Transitions of random play to learn from.")] = 20_000,
-    gradient_steps: Annotated[int, typer.Option(min=1, help="Batches to learn from.")] = 6_000,
-    episodes: Annotated[int, typer.Option(min=1, help="Episodes of an evaluation.")] = 100,
-    folder: Annotated[Path | None, typer.Option(help="Where Minari is to keep the dataset.")] = None,
+    experience: Annotated[int, typer.Option(min=100, help="Transitions of random play in the dataset.")] = 20_000,
+    gradient_steps: Annotated[int, typer.Option(min=1, help="Gradient steps of the training.")] = 6_000,
+    episodes: Annotated[int, typer.Option(min=1, help="Episodes per evaluation.")] = 100,
+    folder: Annotated[Path | None, typer.Option(help="Folder for the dataset; temporary by default.")] = None,
     method: Method = "auto",
     n_envs: NEnvs = 4,
     seed: Seed = 0,
 ) -> None:
-    """Record random play as a Minari dataset, learn from it offline with DQN, and evaluate."""
+    """Record random play as a Minari dataset, train DQN on it offline, and evaluate."""
     th.set_num_threads(1)
     with tempfile.TemporaryDirectory() as temporary:
         os.environ["MINARI_DATASETS_PATH"] = str(folder or temporary)
         record(experience, n_envs, seed)
-        # Everything from here on knows the dataset only.
+        # From here on, only the dataset is used.
         dataset = import_minari(DATASET, compression_method=method, device="cpu")
     Console().print(memory_table(dataset))
     env = make_vec_env(Catch, 1, seed)
@@ -98,17 +98,17 @@ def record(n_steps: int, n_envs: int, seed: int) -> None:
     buffer = CompressedReplayBuffer(n_steps, env.observation_space, env.action_space, "cpu", n_envs=n_envs)
     warm_up(buffer, env, n_steps)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", module="minari")  # of metadata that a dataset to be published should have
+        warnings.filterwarnings("ignore", module="minari")  # metadata recommended for published datasets
         dataset = export_minari(buffer, DATASET, algorithm_name="random", author="examples/offline.py")
     print(f"{DATASET}: {dataset.total_episodes:,} episodes, {dataset.total_steps:,} steps.")
 
 
 def learn_offline(model: DQN, gradient_steps: int) -> None:
-    """Train on what is in the model's replay buffer, without any environment."""
-    model.set_logger(configure(None, []))  # which learn() would do
+    """Train on the model's replay buffer without an environment."""
+    model.set_logger(configure(None, []))  # as learn() does
     for _ in range(0, gradient_steps, TARGET_INTERVAL):
         model.train(TARGET_INTERVAL, batch_size=64)
-        # And this, which DQN does as it plays.
+        # DQN does this while it collects experience.
         polyak_update(model.q_net.parameters(), model.q_net_target.parameters(), 1.0)
 
 

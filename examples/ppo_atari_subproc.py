@@ -1,4 +1,4 @@
-"""PPO on an Atari game with environments in processes of their own, and a compressed rollout buffer.
+"""PPO on an Atari game with environments in worker processes and a compressed rollout buffer.
 
 python examples/ppo_atari_subproc.py --game Breakout --start-method spawn --method rle-jit
 """
@@ -18,7 +18,7 @@ from sb3_compressed import CompressedRolloutBuffer, find_buffer_dtypes
 
 
 class StartMethod(str, Enum):
-    """How Python can start processes; not every platform has all of them."""
+    """Start methods of Python's multiprocessing; availability depends on the platform."""
 
     fork = "fork"
     forkserver = "forkserver"
@@ -28,22 +28,22 @@ class StartMethod(str, Enum):
 def main(
     game: Game = "Pong",
     steps: Steps = 20_000,
-    n_steps: Annotated[int, typer.Option(min=2, help="Steps of each environment in a rollout.")] = 512,
+    n_steps: Annotated[int, typer.Option(min=2, help="Steps of each environment per rollout.")] = 512,
     method: Method = "auto",
     n_envs: NEnvs = 4,
     start_method: Annotated[StartMethod, typer.Option(help="How worker processes start.")] = StartMethod.forkserver,
     seed: Seed = 0,
 ) -> None:
     """Train PPO on an Atari game in worker processes with a compressed rollout buffer."""
-    # Some codecs compile machine code. This does it now, while there are no workers yet that want the cores.
-    one = make_atari(game, n_envs=1, seed=seed)
-    dtypes = find_buffer_dtypes(one.observation_space, compression_method=method)
-    one.close()
+    # Some codecs compile machine code. Do that now, before workers compete for the cores.
+    single = make_atari(game, n_envs=1, seed=seed)
+    dtypes = find_buffer_dtypes(single.observation_space, compression_method=method)
+    single.close()
 
-    # Workers inherit that Ctrl-C, which reaches every process of a terminal, is none of their business.
-    on_interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Ctrl-C reaches every process of a terminal. Workers inherit that it is ignored.
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
     env = make_atari(game, n_envs, seed, vec_env_cls=SubprocVecEnv, vec_env_kwargs={"start_method": start_method.value})
-    signal.signal(signal.SIGINT, on_interrupt)
+    signal.signal(signal.SIGINT, handler)
 
     model = PPO(
         "CnnPolicy",
@@ -59,5 +59,5 @@ def main(
     env.close()
 
 
-if __name__ == "__main__":  # workers that are spawned import this file
+if __name__ == "__main__":  # spawned workers import this file
     typer.run(main)

@@ -1,7 +1,7 @@
-"""DQN that goes on after a crash, with the model and the replay buffer as they were at the last checkpoint.
+"""DQN that resumes after a crash with the model and the replay buffer of the latest checkpoint.
 
-python examples/resume_dqn.py  # end it in any way, as with kill -9, and call it again: it goes on
-python examples/resume_dqn.py --crash-at 4000  # ends itself as a crash would
+python examples/resume_dqn.py  # end it in any way, even with kill -9, and run it again to resume
+python examples/resume_dqn.py --crash-at 4000  # kills itself
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sb3_compressed import BufferCheckpointCallback, CompressedReplayBuffer, lat
 
 
 class Crash(BaseCallback):
-    """Ends the process in the middle of the training, without a chance to clean up."""
+    """Kills the process during training, without a chance to clean up."""
 
     def __init__(self, at: int) -> None:
         super().__init__()
@@ -35,24 +35,24 @@ class Crash(BaseCallback):
 def main(
     game: Game = "Pong",
     steps: Steps = 10_000,
-    folder: Annotated[Path, typer.Option(help="Where checkpoints are.")] = Path("checkpoints"),
-    save_freq: Annotated[int, typer.Option(min=1, help="Environment steps between two of them.")] = 1_000,
-    crash_at: Annotated[int | None, typer.Option(min=1, help="Steps after which it crashes.")] = None,
+    folder: Annotated[Path, typer.Option(help="Folder of the checkpoints.")] = Path("checkpoints"),
+    save_freq: Annotated[int, typer.Option(min=1, help="Environment steps between two checkpoints.")] = 1_000,
+    crash_at: Annotated[int | None, typer.Option(min=1, help="Steps after which the process kills itself.")] = None,
     n_envs: NEnvs = 4,
     seed: Seed = 0,
 ) -> None:
-    """Train DQN on an Atari game with checkpoints, or go on with the newest one that there is."""
+    """Train DQN on an Atari game with checkpoints, and resume from the latest one if there is one."""
     env = make_atari(game, n_envs, seed)
-    newest = latest_checkpoint(folder, missing_ok=True)
-    if newest is None:
+    latest = latest_checkpoint(folder, missing_ok=True)
+    if latest is None:
         model = DQN(
             "CnnPolicy", env, buffer_size=100_000, learning_starts=500, train_freq=8,
             replay_buffer_class=CompressedReplayBuffer, seed=seed,
         )  # fmt: skip
     else:
-        model = DQN.load(newest / "model", env=env)
-        model.replay_buffer = CompressedReplayBuffer.from_checkpoint(newest / "buffer", device=model.device)
-        print(f"Going on from {newest}: {model.num_timesteps:,} steps.")
+        model = DQN.load(latest / "model", env=env)
+        model.replay_buffer = CompressedReplayBuffer.from_checkpoint(latest / "buffer", device=model.device)
+        print(f"Resuming from {latest}: {model.num_timesteps:,} steps.")
     callbacks: list[BaseCallback] = [BufferCheckpointCallback(save_freq, folder, keep=2, verbose=1, resume=True)]
     callbacks += [Crash(crash_at)] if crash_at is not None else []
     train(model, steps, callbacks)

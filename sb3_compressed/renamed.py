@@ -29,6 +29,9 @@ MODULES = {
     "buffers.statistics": "buffers.memory_statistics",
     "callbacks.checkpoint": "callbacks.checkpoint_callback",
     "callbacks.stats": "callbacks.stats_callback",
+    "datasets.episodes": "datasets.trajectory",
+    "recording.parts": "recording.named_spaces",
+    "recording.variants": "recording.record_buffer",
 }
 
 #: New names of classes and functions.
@@ -39,6 +42,7 @@ NAMES = {
     "KnownRow": "PreviousRow",
     "LayoutSearch": "FrameStackDetector",
     "LearningCodec": "TrainableCodec",
+    "NamedParts": "NamedSpaces",
     "Teacher": "CodecTrainer",
 }
 

@@ -160,7 +160,7 @@ def open_in_every_way(kind: str, folder: Path) -> list[str]:
     from sb3_compressed.buffers.description import describe
     from sb3_compressed.cli.sources import find_source
     from sb3_compressed.datasets import trajectories
-    from sb3_compressed.datasets.episode_statistics import statistics
+    from sb3_compressed.datasets.episode_statistics import episode_statistics
     from sb3_compressed.persistence.loading import open_to_read
 
     env: dict[str, Any] = {"env": None} if kind == "hindsight" else {}
@@ -168,7 +168,7 @@ def open_in_every_way(kind: str, folder: Path) -> list[str]:
     def inspect() -> None:
         buffer = open_to_read(find_source(folder).path)
         describe(buffer)
-        statistics([*trajectories(buffer)])
+        episode_statistics([*trajectories(buffer)])
         buffer.close()
 
     def follow() -> None:

@@ -1,10 +1,10 @@
-"""PPO on Atari games with a compressed rollout buffer, for rl-baselines3-zoo, which takes Python files as well as YAML.
+"""PPO on Atari games with a compressed rollout buffer, for rl-baselines3-zoo.
 
 pip install rl_zoo3 'sb3-compressed[atari]'
 python -m rl_zoo3.train --algo ppo --env PongNoFrameskip-v4 -conf examples/zoo/ppo.py -tb tensorboard
 
-In YAML, a rollout buffer's class cannot be named: the zoo leaves that a text. Hyperparameters are the zoo's own, but
-for what is said of buffers.
+This is Python rather than YAML because the zoo does not evaluate the class of a rollout buffer in YAML. All
+hyperparameters but those of the buffer are the zoo's.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``BufferCheckpointCallback``: saves model and buffer during training."""
+"""``BufferCheckpointCallback``: save model and replay buffer during training."""
 
 from __future__ import annotations
 
@@ -40,20 +40,20 @@ __all__ = ["BufferCheckpointCallback", "latest_checkpoint"]
 
 
 class BufferCheckpointCallback(BaseCallback):
-    """Saves the model and its compressed replay buffer from time to time, consistent with each other.
+    """Saves the model and its compressed replay buffer periodically, consistent with each other.
 
     Every checkpoint is a folder ``step_<number of steps>`` with ``model.zip``, the folder ``buffer``,
-    ``checkpoint.json`` with its number, and ``vecnormalize.pkl`` if the environment is normalised. It gets its name
-    when it is complete, so there is no moment at which a kill would leave a half one. Checkpoints share the files of
-    buffers where the file system has links, among themselves and with the folder ``newest-buffer``: only what was added
-    since the last one is written. They are saved between rollouts, when all steps are in the buffer.
+    ``checkpoint.json`` with its sequence number, and ``vecnormalize.pkl`` if the environment is normalized. Saves are
+    atomic: a checkpoint gets its name when it is complete. Checkpoints share buffer files with each other and with the
+    folder ``newest-buffer`` through hard links where the file system supports them, so a save writes only what was
+    added since the last one. Checkpoints are saved between rollouts, when all steps are in the buffer.
 
     >>> from stable_baselines3 import DQN
     >>> from sb3_compressed import BufferCheckpointCallback, CompressedReplayBuffer, latest_checkpoint
     >>> callback = BufferCheckpointCallback(50_000, "checkpoints", keep=2)
     >>> model = DQN("MlpPolicy", "CartPole-v1", replay_buffer_class=CompressedReplayBuffer)
 
-    ``model.learn(1_000_000, callback=callback)``, and after a crash, in a new process: ::
+    Train with ``model.learn(1_000_000, callback=callback)``. After a crash, in a new process: ::
 
         newest = latest_checkpoint("checkpoints")
         model = DQN.load(newest / "model", env=env)
@@ -62,26 +62,26 @@ class BufferCheckpointCallback(BaseCallback):
         model.learn(1_000_000 - model.num_timesteps, callback=callback, reset_num_timesteps=False)
 
     A folder belongs to one run, which has a random id, and is locked while the run trains. A callback that is passed to
-    ``learn`` again goes on with its run; a new one needs ``resume=True`` for that. Only checkpoints of its own run are
-    deleted: damaged ones and folders of something else are skipped with a warning, and renamed if they are in the way.
+    ``learn`` again continues its run; a new callback does so with ``resume=True``. Only checkpoints of its own run are
+    deleted. Damaged checkpoints and unrelated folders are skipped with a warning, and renamed if their name is needed.
+
+    Pass the callback to ``learn`` alone or in a list. Callbacks that trigger other callbacks, such as
+    ``EveryNTimesteps`` and ``EvalCallback``, do not notify them of rollouts.
+
+    ``learn`` raises :class:`~sb3_compressed.StorageError` before training if the folder is in use or contains another
+    run, if the model has no compressed replay buffer, or if the model does not continue the run: with ``resume=True``,
+    it must have at least as many steps as the oldest checkpoint, and ``learn`` sets them to 0 unless called with
+    ``reset_num_timesteps=False``.
 
     :param save_freq: environment steps between two checkpoints
-    :param path: folder for them
-    :param keep: how many are kept; older ones are deleted
-    :param verbose: 1 to print a line for each
-    :param resume: whether to go on with the run that the folder belongs to; a missing or empty folder starts one
-    :param overwrite: whether to start a new run in a folder that holds another one, whose checkpoints are deleted when
-        the first of the new run is complete
+    :param path: folder of the checkpoints
+    :param keep: number of checkpoints to keep; older ones are deleted
+    :param verbose: 1 to print a line per checkpoint
+    :param resume: whether to continue the run in the folder; a missing or empty folder starts a new run
+    :param overwrite: whether to start a new run in a folder with another one, whose checkpoints are deleted when the
+        first checkpoint of the new run is complete
     :raises ValueError: if a number is not positive, or both ``resume`` and ``overwrite`` are true
     :raises TypeError: if a number is not an integer
-
-    Pass it to ``learn`` alone or in a list: the callbacks that trigger others, as ``EveryNTimesteps`` and
-    ``EvalCallback``, do not notify them of rollouts.
-
-    ``learn`` raises :class:`~sb3_compressed.StorageError` before the training if the folder is in use or holds another
-    run, if the model has no compressed replay buffer, or if it does not continue the run: with ``resume=True``, it must
-    have at least as many steps as the oldest checkpoint, and ``learn`` without ``reset_num_timesteps=False`` sets them
-    to 0.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class BufferCheckpointCallback(BaseCallback):
         if resume and overwrite:
             raise ValueError("resume=True continues the run in a folder, overwrite=True replaces it: pass one of them")
         self.save_freq = save_freq
-        self.path = Path(path).absolute()  # wherever the process goes
+        self.path = Path(path).absolute()  # the working directory may change
         self.keep = keep
         self.resume = resume
         self.overwrite = overwrite
@@ -112,13 +112,13 @@ class BufferCheckpointCallback(BaseCallback):
 
     def _init_callback(self) -> None:
         self._check_is_not_triggered()
-        self._buffer()  # raises before the training rather than after hours
-        was_held = self._holds_lock()
-        self._claim()
+        self._buffer()  # raises before training
+        had_lock = self._has_lock()
+        self._acquire()
         try:
             self._check_model()
         except BaseException:
-            if not was_held:
+            if not had_lock:
                 self.close()
             raise
         self._trained_model = self.model
@@ -147,17 +147,17 @@ class BufferCheckpointCallback(BaseCallback):
     def save(self) -> Path:
         """Save a checkpoint now and return its folder.
 
-        :raises OSError: if the disk does not take it; earlier checkpoints are as they were
-        :raises StorageError: if the folder meanwhile belongs to another run, or if there was no training yet
+        :raises OSError: if writing fails; earlier checkpoints are unchanged
+        :raises StorageError: if another run has taken over the folder, or before the first training
         """
         if not hasattr(self, "model"):
             raise StorageError("save() has no model to save yet; pass the callback to learn() first")
-        was_held = self._holds_lock()
-        self._claim()
+        had_lock = self._has_lock()
+        self._acquire()
         try:
             return self._save()
         finally:
-            if not was_held:  # after the training
+            if not had_lock:  # after training
                 self.close()
 
     def _save(self) -> Path:
@@ -185,7 +185,7 @@ class BufferCheckpointCallback(BaseCallback):
         flush_path(unfinished)
         replaced = folder.with_suffix(REPLACED)
         is_replaced = self._has_own(folder, before)
-        if is_replaced:  # the run went on from an earlier step
+        if is_replaced:  # the run was resumed from an earlier step
             if self._has_own(replaced, before):
                 _delete(replaced)
             folder.rename(replaced)
@@ -202,7 +202,7 @@ class BufferCheckpointCallback(BaseCallback):
         return folder
 
     def _has_own(self, folder: Path, checkpoints: list[SavedCheckpoint]) -> bool:
-        """Return whether a folder is there and may be deleted; rename one that may not be."""
+        """Return whether a folder exists and may be deleted; one that may not be is renamed."""
         if not os.path.lexists(folder):
             return False
         if any(each.folder == folder and (self.overwrite or self._is_own(each)) for each in checkpoints):
@@ -210,11 +210,11 @@ class BufferCheckpointCallback(BaseCallback):
         names = (folder.with_name(f"{folder.name}.other-{number}") for number in range(1, sys.maxsize))
         other = next(name for name in names if not os.path.lexists(name))
         folder.rename(other)
-        warn_user(f"renamed {folder}, which is not a checkpoint of this run that can be read, to {other.name}")
+        warn_user(f"renamed {folder}, which is not a readable checkpoint of this run, to {other.name}")
         return False
 
     def _delete_old(self) -> None:
-        """Delete checkpoints that are not kept, of this run and of one that it replaces."""
+        """Delete old checkpoints of this run, and all of a run that it overwrites."""
         checkpoints, _ = list_checkpoints(self.path)
         own = [each for each in checkpoints if self._is_own(each)]
         others = [each for each in checkpoints if each not in own] if self.overwrite else []
@@ -222,15 +222,17 @@ class BufferCheckpointCallback(BaseCallback):
             _delete(each.folder)
 
     def _is_own(self, checkpoint: SavedCheckpoint) -> bool:
-        """Return whether a checkpoint is one of this run, as those of version 0.1 are that it goes on with."""
+        """Return whether a checkpoint belongs to this run; those of version 0.1 belong to the run that resumes them."""
         return checkpoint.run == self._run or (checkpoint.run is None and self.resume)
 
-    # -- what it is used with ----------------------------------------------------------------------------------
+    # -- validation --------------------------------------------------------------------------------------------
 
     def _check_is_not_triggered(self) -> None:
-        """Raise if another callback triggers this one; ``CallbackList`` sets the parent after ``init_callback`` only.
+        """Raise if another callback triggers this one.
 
-        :raises StorageError: then; the folder is released
+        ``CallbackList`` sets the parent only after ``init_callback``, so this is checked again during training.
+
+        :raises StorageError: if this callback has a parent; the folder is released
         """
         if self.parent is not None:
             self.close()
@@ -243,7 +245,7 @@ class BufferCheckpointCallback(BaseCallback):
     def _check_model(self) -> None:
         """Raise if a model that does not continue the run would replace its checkpoints.
 
-        :raises StorageError: then
+        :raises StorageError: with advice on how to resume
         """
         if self.model is self._trained_model or not (self.resume or self._trained_model is not None):
             return
@@ -253,42 +255,42 @@ class BufferCheckpointCallback(BaseCallback):
             return
         if not self.resume:
             raise StorageError(
-                f"{self.path} holds {own[-1].folder.name} of another model that was trained with this callback; create "
+                f"{self.path} contains {own[-1].folder.name} of another model that used this callback; create "
                 f"a {type(self).__name__} for each model, with its own path, or with resume=True if the model was "
                 "loaded from latest_checkpoint"
             )
         oldest = min(own, key=lambda each: each.num_timesteps)
         if self.model.num_timesteps < oldest.num_timesteps:
             raise StorageError(
-                f"{self.path} holds {oldest.folder.name}, but this model has {self.model.num_timesteps} steps and does "
-                f"not continue that run. Load latest_checkpoint({str(self.path)!r}), its model with "
+                f"{self.path} contains {oldest.folder.name}, but this model has {self.model.num_timesteps} steps and "
+                f"does not continue that run. Load latest_checkpoint({str(self.path)!r}), its model with "
                 'DQN.load(newest / "model", env=env) and its buffer with from_checkpoint(newest / "buffer"), and pass '
                 "reset_num_timesteps=False to learn(); or pass overwrite=True to start a new run"
             )
 
-    # -- whose folder it is ------------------------------------------------------------------------------------
+    # -- lock --------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Release the folder for other runs, as the end of the training does. The next save locks it again."""
+        """Release the folder for other runs, like the end of a training. The next save locks it again."""
         if self._lock is not None:
             self._lock.release()
             self._lock = None
 
-    def _holds_lock(self) -> bool:
+    def _has_lock(self) -> bool:
         return self._lock is not None and self._lock.is_ours
 
-    def _claim(self) -> None:
-        """Lock the folder and make it that of this run.
+    def _acquire(self) -> None:
+        """Lock the folder for this run.
 
-        :raises StorageError: if it is in use, or of another run
+        :raises StorageError: if it is in use, or belongs to another run
         """
-        if self._holds_lock():
+        if self._has_lock():
             return
         self.path.mkdir(parents=True, exist_ok=True)
-        place = self.path.resolve()
-        holder = _holders.get(place)
-        if holder is not None and not _is_learning(holder.model):
-            holder.close()  # an exception ended its training, of which SB3 does not notify callbacks
+        resolved = self.path.resolve()
+        owner = _lock_owners.get(resolved)
+        if owner is not None and not _is_learning(owner.model):
+            owner.close()  # its training raised an exception, of which SB3 does not notify callbacks
         try:
             lock = FolderLock(self.path)
         except FolderInUse as error:
@@ -302,17 +304,17 @@ class BufferCheckpointCallback(BaseCallback):
                 "ended with an exception, call callback.close() there, or end that process"
             ) from None
         try:
-            self._run = self._identify()
+            self._run = self._choose_run()
         except BaseException:
             lock.release()
             raise
         self._lock = lock
-        _holders[place] = self
+        _lock_owners[resolved] = self
 
-    def _identify(self) -> str:
-        """Return the id of the run that saves to the folder from now on.
+    def _choose_run(self) -> str:
+        """Return the id of the run that saves to the folder, and write it to ``run.json``.
 
-        :raises StorageError: if it holds another one
+        :raises StorageError: if the folder contains another run
         """
         run = read_run(self.path)
         if run is not None and run == self._run:  # an earlier training with this callback
@@ -321,11 +323,11 @@ class BufferCheckpointCallback(BaseCallback):
         runs = [each.run for each in checkpoints if each.run is not None]
         is_own = self._run is not None and run is None and self._run in runs  # run.json was lost
         newest = self.path / NEWEST
-        found = [*(each.folder for each in checkpoints), *damaged, *([newest] if newest.exists() else [])]
-        if found and not (is_own or self.resume or self.overwrite):
+        existing = [*(each.folder for each in checkpoints), *damaged, *([newest] if newest.exists() else [])]
+        if existing and not (is_own or self.resume or self.overwrite):
             raise StorageError(
-                f"{self.path} holds {found[0].name} of another run: pass resume=True to go on with that run, from its "
-                "latest_checkpoint, or overwrite=True to replace it, or another path"
+                f"{self.path} contains {existing[0].name} of another run: pass resume=True to continue that run from "
+                "its latest_checkpoint, overwrite=True to replace it, or another path"
             )
         if is_own:
             new = self._run
@@ -342,7 +344,7 @@ class BufferCheckpointCallback(BaseCallback):
         return {**self.__dict__, "_lock": None}
 
     def _save_model(self, path: Path) -> None:
-        """Save the model without the place where its buffer is: it can be loaded while others use that, or nobody."""
+        """Save the model without the folder of its buffer, so that loading it does not open that folder."""
         model: Any = self.model
         options = model.replay_buffer_kwargs
         model.replay_buffer_kwargs = {name: value for name, value in options.items() if name not in PLACE}
@@ -355,22 +357,22 @@ class BufferCheckpointCallback(BaseCallback):
         buffer: Any = getattr(self.model, "replay_buffer", None)
         if not isinstance(buffer, CompressedReplay):
             raise StorageError(
-                f"{type(self).__name__} saves compressed replay buffers, and this model "
-                f"{'has none' if buffer is None else f'uses {type(buffer).__name__}'}; pass replay_buffer_class to "
-                "the model"
+                f"{type(self).__name__} needs a compressed replay buffer, but this model "
+                f"{'has none' if buffer is None else f'uses {type(buffer).__name__}'}; pass a class of sb3_compressed "
+                "to the model as replay_buffer_class"
             )
         return buffer
 
 
 FRAMES_ARE_VISIBLE = holds(frames_are_visible)
-"""Whether the running calls of other threads can be inspected; else a failed training must close its callback."""
+"""Whether the frames of other threads can be inspected; if not, users must close the callback of a failed training."""
 
-#: The callback of this process that locked a folder last.
-_holders: weakref.WeakValueDictionary[Path, BufferCheckpointCallback] = weakref.WeakValueDictionary()
+#: The callback of this process that last locked each folder.
+_lock_owners: weakref.WeakValueDictionary[Path, BufferCheckpointCallback] = weakref.WeakValueDictionary()
 
 
 def _is_learning(model: Any) -> bool:
-    """Return whether a thread of this process is in the ``learn`` of a model, ``True`` where that cannot be seen."""
+    """Return whether a thread of this process is in ``model.learn``; ``True`` if that cannot be determined."""
     if not FRAMES_ARE_VISIBLE:
         return True
     for innermost in sys._current_frames().values():
@@ -383,7 +385,7 @@ def _is_learning(model: Any) -> bool:
 
 
 def _delete(folder: Path) -> None:
-    """Delete a checkpoint, of which no part is taken for a whole one meanwhile."""
+    """Delete a checkpoint after renaming it, so that a partly deleted one is never read."""
     doomed = folder.with_name(f"{folder.name.partition('.')[0]}.deleted.{UNFINISHED}")
     _remove(doomed)
     folder.rename(doomed)
@@ -391,7 +393,7 @@ def _delete(folder: Path) -> None:
 
 
 def _delete_unfinished(path: Path) -> None:
-    """Delete what a killed process has left."""
+    """Delete unfinished folders of killed processes."""
     for folder in path.iterdir():
         if UNFINISHED_NAME.fullmatch(folder.name):
             _remove(folder)

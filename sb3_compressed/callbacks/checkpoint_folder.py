@@ -1,11 +1,11 @@
-"""A folder of checkpoints: the run that it belongs to, and the complete checkpoints in it.
+"""The folder of a :class:`BufferCheckpointCallback`: the run that owns it, and its complete checkpoints.
 
-It holds
+It contains
 
 - ``run.json`` with the random id of the run that saves to it, and ``lock``, locked while that run trains;
 - checkpoints ``step_<number of steps>``, each with a ``checkpoint.json``: its sequence number, its number of steps and
   the id of its run;
-- ``newest-buffer``, and folders ``*.unfinished`` that a killed process may leave.
+- ``newest-buffer``, and folders ``*.unfinished`` of killed processes.
 
 Both JSON files have a checksum. Version 0.1 wrote ``checkpoint.json`` without run and checksum, and no ``run.json``.
 """
@@ -24,7 +24,7 @@ from typing import Any, Literal, overload
 from sb3_compressed.errors import CheckpointNotFound, CorruptStorage
 from sb3_compressed.storage.checksum import checksum
 from sb3_compressed.storage.files import flush_path, open_regular_file
-from sb3_compressed.storage.metadata_schema import load_json
+from sb3_compressed.storage.metadata_schema import check, either, integer, load_json, null, record, text
 from sb3_compressed.warning import warn_user
 
 __all__ = [
@@ -41,19 +41,21 @@ __all__ = [
     "write_run",
 ]
 
-#: A checkpoint that is replaced counts until the one in its place is there.
+#: Suffix of a checkpoint that is being replaced, which is valid until its replacement is complete.
 REPLACED = ".replaced"
 NAME = re.compile(r"step_([0-9]{10,})(\.replaced)?")
 UNFINISHED = "unfinished"
 UNFINISHED_NAME = re.compile(rf"step_[0-9]{{10,}}(\.deleted)?\.{UNFINISHED}")
-#: The newest state of a buffer in memory, to which every save adds what changed.
+#: The latest state of a buffer in memory, which every save updates incrementally.
 NEWEST = "newest-buffer"
-#: Metadata of a checkpoint, including its sequence number among all that were saved to its folder.
+#: Metadata of a checkpoint.
 MANIFEST = "checkpoint.json"
+MANIFEST_SCHEMA = record({"number": integer(1), "num_timesteps": integer(0), "run": either(null, text)})
 #: Metadata of the folder.
 RUN = "run.json"
+RUN_SCHEMA = record({"run": text})
 
-#: Larger files are none of ours.
+#: Size limit of both files.
 MAX_NBYTES = 4096
 #: How often a folder is listed again because a checkpoint was deleted while it was read.
 MAX_TRIES = 100
@@ -63,10 +65,10 @@ MAX_TRIES = 100
 class SavedCheckpoint:
     """A complete checkpoint.
 
-    :param folder: where it is
-    :param number: its sequence number; the checkpoint saved last has the highest
-    :param num_timesteps: the model's number of steps
-    :param run: the id of its run, ``None`` for one of version 0.1
+    :param folder: its folder
+    :param number: its sequence number in the folder; the checkpoint saved last has the highest
+    :param num_timesteps: number of steps of the model
+    :param run: id of its run, ``None`` for checkpoints of version 0.1
     """
 
     folder: Path
@@ -84,15 +86,15 @@ def latest_checkpoint(path: str | PathLike[str], *, missing_ok: bool) -> Path | 
 
 
 def latest_checkpoint(path: str | PathLike[str], *, missing_ok: bool = False) -> Path | None:
-    """Return the checkpoint that a :class:`BufferCheckpointCallback` completed last.
+    """Return the latest complete checkpoint of a :class:`BufferCheckpointCallback`.
 
-    It can be called while a training saves to the folder. Damaged checkpoints are skipped with a warning.
+    It is safe to call this while a training saves to the folder. Damaged checkpoints are skipped with a warning.
 
     :param path: the folder of the checkpoints
-    :param missing_ok: whether to return ``None`` if there is no checkpoint yet, or no such folder: for scripts that
-        start a run and continue it
+    :param missing_ok: whether to return ``None`` if the folder does not exist or has no checkpoint yet, for scripts
+        that both start and resume a run
     :raises CheckpointNotFound: if there is none; a ``FileNotFoundError`` and a ``StorageError``
-    :raises CorruptStorage: if there are only damaged ones, whatever ``missing_ok`` is
+    :raises CorruptStorage: if all checkpoints are damaged, even with ``missing_ok=True``
     """
     folder = Path(path)
     if not folder.is_dir():
@@ -101,24 +103,24 @@ def latest_checkpoint(path: str | PathLike[str], *, missing_ok: bool = False) ->
         raise CheckpointNotFound(f"there is no folder {folder}{_similar_names(folder)}")
     checkpoints, damaged = list_checkpoints(folder)
     run = read_run(folder)
-    of_run = [each for each in checkpoints if run is None or each.run in (run, None)]
-    if of_run:
-        return of_run[-1].folder
+    own = [each for each in checkpoints if run is None or each.run in (run, None)]
+    if own:
+        return own[-1].folder
     if damaged:
         names = ", ".join(each.name for each in damaged)
-        raise CorruptStorage(f"{folder} holds no checkpoint that can be read, only {names}")
+        raise CorruptStorage(f"all checkpoints in {folder} are damaged: {names}")
     if missing_ok:
         return None
-    others = f", only of runs before it: {', '.join(each.folder.name for each in checkpoints)}" if checkpoints else ""
+    others = f", only {', '.join(each.folder.name for each in checkpoints)} of earlier runs" if checkpoints else ""
     raise CheckpointNotFound(
-        f"{folder} holds no complete checkpoint of its run{others}; pass missing_ok=True to get None instead"
+        f"{folder} contains no complete checkpoint of its run{others}; pass missing_ok=True to get None instead"
     )
 
 
 def list_checkpoints(path: Path) -> tuple[list[SavedCheckpoint], list[Path]]:
-    """Return the complete checkpoints of all runs, in the order in which they were saved, and the damaged ones.
+    """Return the complete checkpoints of all runs in the order they were saved, and the damaged ones.
 
-    It warns of the latter, which may also be folders of something else.
+    Each damaged one, which may also be an unrelated folder of the same name, is a warning.
     """
     for _ in range(MAX_TRIES):
         found = {folder: _try_read(folder) for folder in sorted(path.iterdir()) if NAME.fullmatch(folder.name)}
@@ -127,12 +129,12 @@ def list_checkpoints(path: Path) -> tuple[list[SavedCheckpoint], list[Path]]:
     checkpoints = [each for each in found.values() if isinstance(each, SavedCheckpoint)]
     damaged = {folder: each for folder, each in found.items() if isinstance(each, Exception)}
     for folder, reason in damaged.items():
-        warn_user(f"skipping the checkpoint {folder}, which is damaged or something else: {reason}")
+        warn_user(f"skipping {folder}, which is damaged or not a checkpoint: {reason}")
     return sorted(checkpoints, key=lambda each: (each.number, each.num_timesteps)), list(damaged)
 
 
 def _try_read(folder: Path) -> SavedCheckpoint | Exception | None:
-    """Return a checkpoint, or what is wrong with it, or ``None`` if its run has deleted it meanwhile."""
+    """Return a checkpoint, the error of reading it, or ``None`` if its run has just deleted it."""
     try:
         return _read_checkpoint(folder)
     except (OSError, CorruptStorage) as error:
@@ -143,15 +145,14 @@ def _read_checkpoint(folder: Path) -> SavedCheckpoint:
     name = NAME.fullmatch(folder.name)
     assert name is not None
     values = _read(folder / MANIFEST)
-    if set(values) == {"number", "num_timesteps"}:  # of version 0.1, which wrote no checksum
+    if set(values) == {"number", "num_timesteps"}:  # version 0.1 wrote neither run nor checksum
         values["run"] = None
     else:
-        _verify(values, {"number", "num_timesteps", "run"}, folder / MANIFEST)
+        _verify_checksum(values, folder / MANIFEST)
+    check(MANIFEST_SCHEMA, values, str(folder / MANIFEST))
     number, num_timesteps, run = (values[key] for key in ("number", "num_timesteps", "run"))
-    if type(number) is not int or not 0 < number < 2**63 or type(num_timesteps) is not int:
-        raise CorruptStorage(f"{folder / MANIFEST} has the number {number!r} and {num_timesteps!r} steps")
-    if num_timesteps != int(name[1]) or not (run is None or isinstance(run, str)):
-        raise CorruptStorage(f"{folder / MANIFEST} is of {num_timesteps} steps of the run {run!r}")
+    if num_timesteps != int(name[1]):
+        raise CorruptStorage(f"{folder / MANIFEST} belongs to step {num_timesteps}")
     if not (folder / "model.zip").is_file() or not (folder / "buffer").is_dir():
         raise CorruptStorage(f"{folder} lacks model.zip or buffer")
     return SavedCheckpoint(folder, number, num_timesteps, run)
@@ -163,12 +164,11 @@ def write_manifest(folder: Path, number: int, num_timesteps: int, run: str) -> N
 
 
 def read_run(path: Path) -> str | None:
-    """Return the id of the run that a folder belongs to, ``None`` if it has none, or a damaged one, with a warning."""
+    """Return the id of the run that owns a folder, ``None`` if there is none or, with a warning, if it is damaged."""
     try:
         values = _read(path / RUN)
-        _verify(values, {"run"}, path / RUN)
-        if not isinstance(values["run"], str):
-            raise CorruptStorage(f"{path / RUN} has the run {values['run']!r}")
+        _verify_checksum(values, path / RUN)
+        check(RUN_SCHEMA, values, str(path / RUN))
     except FileNotFoundError:
         return None
     except (OSError, CorruptStorage) as error:
@@ -179,7 +179,7 @@ def read_run(path: Path) -> str | None:
 
 
 def write_run(path: Path, run: str) -> None:
-    """Make a folder that of a run, or leave it as it is."""
+    """Write the id of the run that owns a folder, atomically."""
     unfinished = path / f"{RUN}.{UNFINISHED}"
     unfinished.unlink(missing_ok=True)
     _write(unfinished, {"run": run})
@@ -193,10 +193,10 @@ def _write(path: Path, values: dict[str, Any]) -> None:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """Return what a JSON file holds, however it is damaged.
+    """Return the object in a JSON file.
 
     :raises OSError: if it cannot be opened
-    :raises CorruptStorage: if it is not a regular file, or no JSON object
+    :raises CorruptStorage: if it is not a regular file, too large, or not a JSON object
     """
     with open_regular_file(path) as file:
         content = file.read(MAX_NBYTES + 1)
@@ -211,13 +211,12 @@ def _read(path: Path) -> dict[str, Any]:
     return values
 
 
-def _verify(values: dict[str, Any], names: set[str], path: Path) -> None:
-    """Remove the checksum from what a file holds, and raise if it is wrong or there are other names.
+def _verify_checksum(values: dict[str, Any], path: Path) -> None:
+    """Remove the checksum from the values of a file.
 
-    :raises CorruptStorage: then
+    :raises CorruptStorage: if it is wrong
     """
-    expected = values.pop("checksum", None)
-    if set(values) != names or expected != _checksum(values):
+    if values.pop("checksum", None) != _checksum(values):
         raise CorruptStorage(f"the checksum of {path} is wrong")
 
 
@@ -226,10 +225,10 @@ def _checksum(values: dict[str, Any]) -> str:
 
 
 def _similar_names(folder: Path) -> str:
-    """Return a hint at folders of a similar name, as the end of an error message."""
+    """Return the end of an error message that suggests folders with similar names."""
     parent = folder.absolute().parent
     if not parent.is_dir():
-        return f", nor {parent}"
+        return f", and no folder {parent}"
     names = [each.name for each in parent.iterdir() if each.is_dir()]
     similar = difflib.get_close_matches(folder.name, names)
-    return f"; is it {' or '.join(str(folder.with_name(name)) for name in similar)}?" if similar else ""
+    return f"; did you mean {' or '.join(str(folder.with_name(name)) for name in similar)}?" if similar else ""

@@ -1,4 +1,4 @@
-"""``BufferStatsCallback``: what the buffer takes and saves, beside the other curves of a training."""
+"""``BufferStatsCallback``: log memory, compression and timing of a buffer during training."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ __all__ = ["BufferStatsCallback"]
 
 
 class BufferStatsCallback(BaseCallback):
-    """Logs what a compressed buffer takes, saves and shares, and how long it takes to add and to sample.
+    """Logs the memory, compression and timing of a compressed buffer.
 
-    It records to SB3's logger, so the values arrive wherever that writes to: the terminal, TensorBoard, CSV, and
-    Weights & Biases by way of TensorBoard. For every compressed replay or rollout buffer these are
+    It records to SB3's logger, so the values appear wherever that writes: the terminal, TensorBoard, CSV, or Weights &
+    Biases through TensorBoard. For every compressed replay or rollout buffer, these are
 
     ========================================  ======================================================================
     ``buffer/transitions``                    transitions in the buffer, of all environments
     ``buffer/memory_mb``                      memory of the buffer in MB, with Python's overhead, actions and rewards
-    ``buffer/batch_memory_mb``                memory in MB that is kept from one batch to the next, besides that
-    ``buffer/compression_ratio``              how many times less observations take than in SB3's buffer
-    ``buffer/payload_bytes_per_transition``   compressed bytes that a transition adds
-    ``buffer/shared_frames``                  part of all frames that refers to one which is stored anyway
-    ``buffer/add_us``                         microseconds to add a step of all environments, mean since the last
-    ``buffer/sample_us``                      microseconds to make a batch, mean since the last
+    ``buffer/batch_memory_mb``                additional memory in MB that is reused from batch to batch
+    ``buffer/compression_ratio``              memory of the observations in SB3's buffer, divided by that in this one
+    ``buffer/payload_bytes_per_transition``   compressed bytes per transition
+    ``buffer/shared_frames``                  fraction of frames that are stored as references to other frames
+    ``buffer/add_us``                         mean microseconds of an ``add`` since the last log
+    ``buffer/sample_us``                      mean microseconds per batch since the last log
     ========================================  ======================================================================
 
-    Values are those of :func:`~sb3_compressed.buffer_statistics`, which looks at some thousand slots whatever the size
-    of the buffer. The clock is read twice for each ``add`` and
-    ``sample``, and after the training nothing is left of that.
+    :func:`~sb3_compressed.buffer_statistics` computes the sizes from a few thousand slots, whatever the size of the
+    buffer. Timing reads the clock twice per ``add`` and ``sample``, and is removed after training.
 
     >>> from stable_baselines3 import DQN
     >>> from sb3_compressed import BufferStatsCallback, CompressedReplayBuffer
     >>> model = DQN("MlpPolicy", "CartPole-v1", replay_buffer_class=CompressedReplayBuffer, learning_starts=50)
     >>> model = model.learn(100, callback=BufferStatsCallback())
 
-    :param log_freq: environment steps between two logs of a replay buffer; a rollout buffer is logged with each
-        rollout. Logs are written when the algorithm writes its own, ``log_interval`` of ``learn``, and at the end
+    :param log_freq: environment steps between two logs of a replay buffer; a rollout buffer is logged after every
+        rollout. Values are written whenever the algorithm writes its own, see ``log_interval`` of ``learn``, and at the
+        end of training
     :raises ValueError: if ``log_freq`` is not positive
     """
 
@@ -48,37 +48,37 @@ class BufferStatsCallback(BaseCallback):
             raise ValueError(f"log_freq must be positive, got {log_freq}")
         self.log_freq = log_freq
         self._next_log = 0
-        self._metered: CompressedBuffer | None = None
-        self._meters: tuple[MethodTimer, ...] = ()
+        self._timed_buffer: CompressedBuffer | None = None
+        self._timers: tuple[MethodTimer, ...] = ()
 
     def _init_callback(self) -> None:
-        self._buffer()  # raises before the training rather than in it
+        self._buffer()  # raises before training
 
     def _on_training_start(self) -> None:
         self._next_log = self.num_timesteps + self.log_freq
 
     def _on_rollout_start(self) -> None:
         buffer = self._buffer()
-        if buffer is not self._metered:  # the first one, or another one was loaded meanwhile
-            self._remove_meters()
-            self._metered, self._meters = buffer, buffer.meter()
+        if buffer is not self._timed_buffer:  # at the start, and after another buffer was loaded
+            self._remove_timers()
+            self._timed_buffer, self._timers = buffer, buffer.meter()
 
     def _on_step(self) -> bool:
         return True
 
     def _on_rollout_end(self) -> None:
-        if self.num_timesteps >= self._next_log or isinstance(self._metered, CompressedRollout):
+        if self.num_timesteps >= self._next_log or isinstance(self._timed_buffer, CompressedRollout):
             self._next_log = self.num_timesteps + self.log_freq
             self._record_statistics()
             self._record_times()
 
     def _on_training_end(self) -> None:
-        if not self._meters:  # SB3's zoo says it twice
+        if not self._timers:  # rl-baselines3-zoo ends the training twice
             return
-        if not isinstance(self._metered, CompressedRollout):  # where the training has taken the rollout apart
+        if not isinstance(self._timed_buffer, CompressedRollout):  # training has flattened the rollout
             self._record_statistics()
         self._record_times()
-        self._remove_meters()
+        self._remove_timers()
         self.logger.record("time/total_timesteps", self.num_timesteps, exclude="tensorboard")
         self.logger.dump(self.num_timesteps)
 
@@ -92,18 +92,18 @@ class BufferStatsCallback(BaseCallback):
         self._record("shared_frames", statistics.shared_frames)
 
     def _record_times(self) -> None:
-        for name, meter in zip(("add_us", "sample_us"), self._meters, strict=True):
-            seconds = meter.take()
-            if seconds is not None:  # nothing is sampled before the learning starts
+        for name, timer in zip(("add_us", "sample_us"), self._timers, strict=True):
+            seconds = timer.take()
+            if seconds is not None:  # no batch is sampled before learning starts
                 self._record(name, 1e6 * seconds)
 
     def _record(self, name: str, value: float) -> None:
         self.logger.record(f"buffer/{name}", value)
 
-    def _remove_meters(self) -> None:
-        for meter in self._meters:
-            meter.remove()
-        self._metered, self._meters = None, ()
+    def _remove_timers(self) -> None:
+        for timer in self._timers:
+            timer.remove()
+        self._timed_buffer, self._timers = None, ()
 
     def _buffer(self) -> CompressedBuffer:
         buffers = [getattr(self.model, name, None) for name in ("replay_buffer", "rollout_buffer")]
@@ -111,8 +111,8 @@ class BufferStatsCallback(BaseCallback):
         if not isinstance(buffer, CompressedBuffer):
             kind = "replay_buffer_class" if hasattr(self.model, "replay_buffer") else "rollout_buffer_class"
             raise TypeError(
-                f"{type(self).__name__} measures compressed buffers, and this model "
-                f"{'has none' if buffer is None else f'uses {type(buffer).__name__}'}; pass {kind} to the "
-                "model, one of sb3_compressed"
+                f"{type(self).__name__} needs a compressed buffer, but this model "
+                f"{'has none' if buffer is None else f'uses {type(buffer).__name__}'}; pass a class of sb3_compressed "
+                f"to the model as {kind}"
             )
         return buffer

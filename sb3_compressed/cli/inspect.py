@@ -48,10 +48,10 @@ def inspect(path: SourcePath, unpickle: Unpickle = False, as_json: Json = False)
 def _description(source: BufferSource) -> dict[str, Any]:
     from sb3_compressed.buffers.description import describe
     from sb3_compressed.datasets import trajectories
-    from sb3_compressed.datasets.episode_statistics import statistics
+    from sb3_compressed.datasets.episode_statistics import episode_statistics
 
     with open_source(source, unpickle=True) as buffer:
-        return {**describe(buffer), "episodes": statistics([*trajectories(buffer)])}
+        return {**describe(buffer), "episodes": episode_statistics([*trajectories(buffer)])}
 
 
 def _disk_nbytes(path: Path) -> int:

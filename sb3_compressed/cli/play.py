@@ -63,7 +63,7 @@ def play(
         if out is None and sheet is None:
             out = Path(f"episode-{number}.mp4")
         if sheet is not None:  # first, since a video can take minutes
-            steps = write_contact_sheet(chosen, sheet, n_pictures=pictures, **options)
+            steps = write_contact_sheet(chosen, sheet, n_images=pictures, **options)
             result |= {"sheet": sheet, "steps_shown": steps}
             lines.append(f"{sheet}: {len(steps)} frames")
         if out is not None:

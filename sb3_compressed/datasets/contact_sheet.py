@@ -1,4 +1,4 @@
-""":func:`write_contact_sheet`: an episode at a glance, as one picture."""
+"""``write_contact_sheet``: evenly spaced observations of an episode as a grid of images."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sb3_compressed.datasets.episodes import Trajectory
-from sb3_compressed.datasets.extras import video_library
-from sb3_compressed.datasets.image_layout import enlarged, fitting_scale, picture_layout
+from sb3_compressed.datasets.image_layout import enlarge, find_image_layout, pick_scale
+from sb3_compressed.datasets.trajectory import Trajectory, map_observations
+from sb3_compressed.datasets.video import import_video_library
+from sb3_compressed.warning import warn_user
 
 __all__ = ["write_contact_sheet"]
 
-#: Pixels that the shorter side of a picture is to have at least, unless a user says something else.
-LEAST = 120
-#: Pixels around pictures, and those below them for their numbers.
-MARGIN, LINE = 6, 16
-#: Dark, and not the black of many games.
+#: Length of the shorter side of an image, in pixels, if no scale is passed.
+MIN_IMAGE_SIZE = 120
+#: Pixels between images, and the height of the label below each.
+MARGIN, LABEL_HEIGHT = 6, 16
+#: Dark grey, which differs from the black background of many games.
 BACKGROUND = 48
 
 
@@ -28,78 +29,79 @@ def write_contact_sheet(
     episode: Trajectory,
     path: str | PathLike[str],
     *,
-    n_pictures: int = 20,
+    n_images: int = 20,
     scale: int | None = None,
     key: str | None = None,
     channels: int | None = None,
+    n_pictures: int | None = None,
 ) -> list[int]:
-    """Write evenly spaced observations of an episode, from the first to the last, as a grid to a PNG.
+    """Write evenly spaced observations of an episode, including the first and the last, to a PNG.
 
-    Every pixel is as it was stored; the number of the step stands below each picture.
+    Pixels are exact. Below each image is the number of its step.
 
-    :param episode: the episode, as :func:`~sb3_compressed.trajectories` yields it
-    :param path: a file whose name ends with ``.png``; it may exist
-    :param n_pictures: how many pictures, less if there are less observations
-    :param scale: how many times as wide and high pixels are; ``None`` for at least 120 pixels in both directions
-    :param key: the part of a Dict space to show, if several can be shown
-    :param channels: 1 for grey pictures, 3 for colours, if what is found is wrong
-    :return: the steps shown; number ``n`` is the observation after ``n`` steps
-    :raises ValueError: if observations are no pictures, or an argument makes no sense
+    :param episode: an episode from :func:`~sb3_compressed.trajectories`
+    :param path: path that ends with ``.png``; an existing file is replaced
+    :param n_images: number of images, fewer if there are fewer observations
+    :param scale: factor by which images are enlarged; ``None`` for at least 120 pixels in both directions
+    :param key: key of the images in a Dict space, needed if there are several
+    :param channels: 1 for grey images, 3 for RGB, to override the detected number
+    :param n_pictures: deprecated name of ``n_images``
+    :return: the steps shown; step ``n`` is the observation after ``n`` steps
+    :raises ValueError: if observations are not images, or an argument is invalid
     :raises ImportError: if Pillow is not installed: ``pip install 'sb3-compressed[video]'``
     :raises OSError: if the file cannot be written
     """
+    if n_pictures is not None:
+        warn_user("n_pictures was renamed to n_images", DeprecationWarning)
+        n_images = n_pictures
     path = Path(path)
     if path.suffix.lower() != ".png":
-        raise ValueError(f"a contact sheet ends with .png, got {path.name!r}")
-    if n_pictures < 1:
-        raise ValueError(f"n_pictures must be positive, got {n_pictures}")
-    image, draw = video_library("PIL.Image"), video_library("PIL.ImageDraw")
-    layout = picture_layout(episode.buffer, key, channels)
+        raise ValueError(f"the path of a contact sheet must end with .png, got {path.name!r}")
+    if n_images < 1:
+        raise ValueError(f"n_images must be positive, got {n_images}")
+    pil_image, pil_draw = import_video_library("PIL.Image"), import_video_library("PIL.ImageDraw")
+    layout = find_image_layout(episode.buffer, key, channels)
     steps: list[int] = np.unique(
-        np.linspace(0, len(episode), min(n_pictures, len(episode) + 1)).round().astype(int)
+        np.linspace(0, len(episode), min(n_images, len(episode) + 1)).round().astype(int)
     ).tolist()
-    pictures = [layout.pixels(_observation_after(episode, step))[0] for step in steps]
-    scale = fitting_scale(pictures[0], scale, LEAST)
-    sheet = image.fromarray(_grid([enlarged(picture, scale) for picture in pictures]))
-    pen = draw.Draw(sheet)
+    images = [layout.pixels(_observation_after(episode, step))[0] for step in steps]
+    scale = pick_scale(images[0], scale, MIN_IMAGE_SIZE)
+    images = [enlarge(image, scale) for image in images]
+    sheet = pil_image.fromarray(_grid(images))
+    draw = pil_draw.Draw(sheet)
+    height, width = images[0].shape[:2]
     for index, step in enumerate(steps):
-        top, left = place(index, len(steps), *_size(pictures[0], scale))
-        pen.text((left + 1, top + _size(pictures[0], scale)[0] + 2), f"step {step}", fill="white")
+        top, left = image_position(index, len(steps), height, width)
+        draw.text((left + 1, top + height + 2), f"step {step}", fill="white")
     sheet.save(path, "PNG")
     return steps
 
 
 def _observation_after(episode: Trajectory, step: int) -> Any:
-    """Return the observation after some steps, with an axis before it."""
+    """Return the observation after ``step`` steps, ``(1, *obs_shape)`` or a dict of such arrays."""
     first = min(step, len(episode) - 1)
     observations = episode.part(first, first + 1).observations
-    if isinstance(observations, dict):
-        return {part: values[step - first :] for part, values in observations.items()}
-    return observations[step - first :]
+    return map_observations(lambda values: values[step - first :], observations)
 
 
-def _size(picture: NDArray[np.uint8], scale: int) -> tuple[int, int]:
-    return picture.shape[0] * scale, picture.shape[1] * scale
+def n_columns(n_images: int) -> int:
+    """Return the number of columns of the grid."""
+    return math.ceil(math.sqrt(n_images))
 
 
-def n_columns(n_pictures: int) -> int:
-    """Return how many pictures stand side by side."""
-    return math.ceil(math.sqrt(n_pictures))
+def image_position(index: int, n_images: int, height: int, width: int) -> tuple[int, int]:
+    """Return the upper left corner of an image in the sheet, ``(top, left)`` in pixels."""
+    row, column = divmod(index, n_columns(n_images))
+    return MARGIN + row * (height + LABEL_HEIGHT + MARGIN), MARGIN + column * (width + MARGIN)
 
 
-def place(index: int, n_pictures: int, height: int, width: int) -> tuple[int, int]:
-    """Return where a picture begins in the sheet, ``(top, left)`` in pixels."""
-    row, column = divmod(index, n_columns(n_pictures))
-    return MARGIN + row * (height + LINE + MARGIN), MARGIN + column * (width + MARGIN)
-
-
-def _grid(pictures: list[NDArray[np.uint8]]) -> NDArray[np.uint8]:
-    height, width = pictures[0].shape[:2]
-    n = len(pictures)
+def _grid(images: list[NDArray[np.uint8]]) -> NDArray[np.uint8]:
+    height, width = images[0].shape[:2]
+    n = len(images)
     columns, rows = n_columns(n), math.ceil(n / n_columns(n))
-    shape = rows * (height + LINE + MARGIN) + MARGIN, columns * (width + MARGIN) + MARGIN, *pictures[0].shape[2:]
+    shape = rows * (height + LABEL_HEIGHT + MARGIN) + MARGIN, columns * (width + MARGIN) + MARGIN, *images[0].shape[2:]
     grid = np.full(shape, BACKGROUND, np.uint8)
-    for index, picture in enumerate(pictures):
-        top, left = place(index, n, height, width)
-        grid[top : top + height, left : left + width] = picture
+    for index, image in enumerate(images):
+        top, left = image_position(index, n, height, width)
+        grid[top : top + height, left : left + width] = image
     return grid

@@ -1,7 +1,6 @@
-"""Recordings of what a policy sees and does: episodes, videos and datasets to be."""
+"""Recordings of a policy's steps, from which episodes, videos and datasets are made."""
 
-from sb3_compressed.recording.playing import record_episodes
-from sb3_compressed.recording.record_buffer import RecordBuffer
-from sb3_compressed.recording.variants import DummyRecordBuffer, FramelessRecordBuffer
+from sb3_compressed.recording.episode_recording import record_episodes
+from sb3_compressed.recording.record_buffer import DummyRecordBuffer, FramelessRecordBuffer, RecordBuffer
 
 __all__ = ["DummyRecordBuffer", "FramelessRecordBuffer", "RecordBuffer", "record_episodes"]

@@ -1,4 +1,4 @@
-""":class:`RecordBuffer`: what a policy sees and does, step by step, in a compressed recording."""
+"""``RecordBuffer`` records the steps of environments in a compressed buffer; two variants record less."""
 
 from __future__ import annotations
 
@@ -12,33 +12,39 @@ from numpy.typing import NDArray
 
 from sb3_compressed.buffers.replay import CompressedDictReplayBuffer, CompressedReplayBuffer
 from sb3_compressed.buffers.validation import validate_infos, validate_per_env
-from sb3_compressed.datasets.episodes import Trajectory
-from sb3_compressed.datasets.transitions import transitions
+from sb3_compressed.datasets.trajectory import Trajectory, transitions
 from sb3_compressed.persistence.growth import grow
 from sb3_compressed.persistence.loading import load_checkpoint
-from sb3_compressed.recording.parts import NamedParts, Parts, batch_of, feature_space_of, joined, joined_space
+from sb3_compressed.recording.named_spaces import (
+    Arrays,
+    NamedSpaces,
+    merge_arrays,
+    merge_spaces,
+    to_feature_space,
+    validate_batch,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["RecordBuffer"]
+__all__ = ["DummyRecordBuffer", "FramelessRecordBuffer", "RecordBuffer"]
 
-#: Steps that a recording without a size has room for at first; then twice as many, and so on.
-FIRST_STEPS = 1024
+#: Steps for which a growing recording has space at first. The size doubles whenever it is full.
+INITIAL_STEPS = 1024
 #: Steps of an episode that are decoded at a time.
-AT_ONCE = 256
+CHUNK_SIZE = 256
 
 
 @dataclass(frozen=True)
 class _Step:
-    """A step of all environments, as it was passed.
+    """The validated arguments of :meth:`RecordBuffer.record`.
 
     :param obs: observations and features
-    :param next_obs: the observations that followed, at an episode's end its last ones
+    :param next_obs: next observations, with the last ones of the episodes that ended
     """
 
-    obs: Parts
-    next_obs: Parts
+    obs: Arrays
+    next_obs: Arrays
     action: NDArray[Any]
     reward: NDArray[Any]
     done: NDArray[np.bool_]
@@ -46,11 +52,10 @@ class _Step:
 
 
 class RecordBuffer:
-    """A recording of observations, actions, rewards and, if wished, features of each step, compressed.
+    """Records observations, actions, rewards and optional features of each step, compressed.
 
-    It takes what a ``VecEnv`` returns, and puts it into a compressed replay buffer, :attr:`buffer`: all that works with
-    those works with a recording. ``trajectories(recording.buffer)`` are its episodes, ``export_minari`` makes a dataset
-    of them, ``save_checkpoint`` a folder.
+    :meth:`record` takes the output of ``VecEnv.step`` and adds it to a compressed replay buffer, :attr:`buffer`. Pass
+    this to ``trajectories`` for the episodes, to ``export_minari`` for a dataset, or to ``save_checkpoint``.
 
     >>> from stable_baselines3 import PPO
     >>> from sb3_compressed import RecordBuffer, trajectories
@@ -67,23 +72,23 @@ class RecordBuffer:
     >>> len(episode.observations) - len(episode.actions)
     1
 
-    Features, as the latent vectors of a policy or its values, belong to the observation that they are computed from:
-    the recording's observations are dicts then, of ``"observation"`` and ``"features"``. Those of a Dict space keep
-    their keys, observations and features alike. What features the observation behind a step has is known with the
-    step after it, so a step arrives in :attr:`buffer` one call later; the last observation of an episode has zeros.
+    Features, such as latent vectors or values of a policy, belong to the observation that they were computed from. With
+    features, the recorded observations are dicts with ``"observation"`` and ``"features"``; parts of Dict spaces keep
+    their keys. The features of the next observation arrive with the next step, so :attr:`buffer` receives each step one
+    call later; the last observation of an episode has features of zeros.
 
-    :param observation_space: what observations are of; for rendered frames, the space of those
-    :param action_space: what actions are of, stored as they are passed
-    :param buffer_size: number of transitions it has room for, after which the oldest are overwritten; ``None`` for a
-        recording that grows
-    :param n_envs: number of environments that are recorded at once
-    :param feature_space: what features are of: a space, or the number of float32 numbers that they are
-    :param options: further arguments of :class:`~sb3_compressed.CompressedReplayBuffer`, as ``compression_method``, or
-        ``storage=<folder>`` to record into a folder, with ``resume=True`` to go on there
-    :raises ValueError: if an argument does not fit
+    :param observation_space: space of the observations, or of rendered frames
+    :param action_space: space of the actions, which are stored unscaled
+    :param buffer_size: number of transitions, after which the oldest are overwritten; ``None`` for a recording that
+        grows
+    :param n_envs: number of environments
+    :param feature_space: space of the features, or their number if they are a float32 vector
+    :param options: further arguments of :class:`~sb3_compressed.CompressedReplayBuffer`, such as
+        ``compression_method``, or ``storage=<folder>`` to record into a folder, with ``resume=True`` to append
+    :raises ValueError: if an argument is invalid
     """
 
-    #: Whether observations are kept.
+    #: Whether observations are recorded.
     keeps_observations: ClassVar[bool] = True
 
     def __init__(
@@ -97,30 +102,30 @@ class RecordBuffer:
         **options: Any,
     ) -> None:
         if n_envs < 1 or (buffer_size is not None and buffer_size < n_envs):
-            raise ValueError(f"a recording is of a step of each environment at least, got {buffer_size=}, {n_envs=}")
+            raise ValueError(f"n_envs must be positive, and buffer_size at least n_envs, got {buffer_size=}, {n_envs=}")
         self.observation_space = observation_space
         self.action_space = action_space
         self.n_envs = n_envs
-        self.feature_space = feature_space_of(feature_space)
-        self._observations = NamedParts("observation", observation_space if self.keeps_observations else None)
-        self._features = NamedParts("features", self.feature_space)
+        self.feature_space = to_feature_space(feature_space)
+        self._observations = NamedSpaces("observation", observation_space if self.keeps_observations else None)
+        self._features = NamedSpaces("features", self.feature_space)
         self._grows = buffer_size is None
         if buffer_size is None:
-            goes_on = options.get("resume") and options.get("storage", "memory") != "memory"
-            buffer_size = _n_steps_in(options["storage"]) if goes_on else FIRST_STEPS * n_envs
-        space = joined_space(self._observations, self._features)
+            is_resumed = options.get("resume") and options.get("storage", "memory") != "memory"
+            buffer_size = _stored_buffer_size(options["storage"]) if is_resumed else INITIAL_STEPS * n_envs
+        space = merge_spaces(self._observations, self._features)
         cls = CompressedDictReplayBuffer if isinstance(space, spaces.Dict) else CompressedReplayBuffer
         self._buffer = cls(buffer_size, space, action_space, n_envs=n_envs, handle_timeout_termination=True, **options)
-        #: The step that waits for the features of the next one.
+        #: A step that is written when the features of the next observation are known.
         self._waiting: _Step | None = None
 
     @property
     def buffer(self) -> CompressedReplayBuffer | CompressedDictReplayBuffer:
-        """The compressed replay buffer that holds the recording, always the same object."""
+        """The compressed replay buffer with the recording, always the same object."""
         return self._buffer
 
     def __len__(self) -> int:
-        """Return how many transitions :attr:`buffer` holds, of all environments."""
+        """Return the number of transitions in :attr:`buffer`, of all environments."""
         return int(self._buffer.size() * self.n_envs)
 
     def __repr__(self) -> str:
@@ -139,24 +144,24 @@ class RecordBuffer:
         *,
         features: Any = None,
     ) -> None:
-        """Record a step of every environment, in the order ``obs, action, *env.step(action)``.
+        """Record a step of every environment: ``record(obs, action, *env.step(action))``.
 
-        A ``VecEnv`` starts a new episode at once where one ends: what is in ``new_obs`` belongs to that, and the last
-        observation is ``infos[i]["terminal_observation"]``, which is taken where it is there. ``"TimeLimit.truncated"``
-        says whether the end is a truncation. For one environment, the leading axis may be missing everywhere, and
-        ``infos`` may be its dict.
+        A ``VecEnv`` resets an environment as soon as its episode ends: ``new_obs`` then belongs to the next episode,
+        and the last observation is ``infos[i]["terminal_observation"]``, which is recorded if it exists.
+        ``"TimeLimit.truncated"`` distinguishes truncation from termination. For one environment, the leading axis may
+        be omitted everywhere, and ``infos`` may be a dict.
 
-        :param obs: observations that actions were chosen for, ``(n_envs, *obs_shape)``, or a dict of them
+        :param obs: observations before the step, ``(n_envs, *obs_shape)`` or a dict of such arrays
         :param action: actions ``(n_envs, *action_shape)``
-        :param new_obs: observations after the step, as ``obs``
+        :param new_obs: observations after the step, like ``obs``
         :param reward: rewards ``(n_envs,)``
-        :param done: whether an episode ended, ``(n_envs,)``
-        :param infos: one info dict for each environment
-        :param features: features of ``obs``, ``(n_envs, *feature_shape)``, or a dict of them
-        :raises ValueError: if something does not fit; the recording is then as it was
-        :raises TypeError: if something has no numbers; the same
+        :param done: whether each episode ended, ``(n_envs,)``
+        :param infos: one info dict per environment
+        :param features: features of ``obs``, ``(n_envs, *feature_shape)`` or a dict of such arrays
+        :raises ValueError: if an argument does not fit its space; the recording is unchanged
+        :raises TypeError: if an argument is not numeric; the recording is unchanged
         """
-        step = self._checked(obs, action, new_obs, reward, done, infos, features)
+        step = self._validate(obs, action, new_obs, reward, done, infos, features)
         if self.feature_space is None:
             self._write(step, {})
             return
@@ -167,35 +172,35 @@ class RecordBuffer:
             self.finish()
 
     def finish(self) -> None:
-        """Let the last step arrive in :attr:`buffer`, also in the middle of an episode.
+        """Write the last step to :attr:`buffer`, even in the middle of an episode.
 
-        That matters for recordings with features only: call it before environments are reset in the middle of an
-        episode. What is recorded afterwards begins another trajectory.
+        Only recordings with features delay a step. Call this before you reset environments in the middle of an episode;
+        the next step then starts another trajectory.
         """
         if self._waiting is not None:
             self._write(self._waiting, {name: np.zeros_like(self._waiting.obs[name]) for name in self._features.spaces})
             self._waiting = None
 
     def add_episode(self, episode: Trajectory) -> None:
-        """Add an episode of another recording or of a replay buffer, as of the one that a policy was trained with.
+        """Add an episode of another recording or of any replay buffer, for example the one of a training.
 
-        :param episode: what :func:`~sb3_compressed.trajectories` yields
-        :raises ValueError: if it is of other spaces than the buffer of this recording, or that is of several
+        :param episode: an episode from :func:`~sb3_compressed.trajectories`
+        :raises ValueError: if its spaces differ from those of :attr:`buffer`, or this recording has several
             environments
         """
         if self.n_envs != 1:
-            raise ValueError(f"episodes are added to recordings of one environment, this one is of {self.n_envs}")
+            raise ValueError(f"add_episode needs a recording of one environment, this one has n_envs={self.n_envs}")
         ours = self._buffer.observation_space, self.action_space
         theirs = episode.observation_space, episode.action_space
         if ours != theirs:
-            raise ValueError(f"the episode has observations and actions of {theirs}, the recording of {ours}")
+            raise ValueError(f"the episode must have the recording's spaces {ours}, got {theirs}")
         self.finish()
-        for first in range(0, len(episode), AT_ONCE):
-            for transition in transitions(episode.part(first, min(first + AT_ONCE, len(episode)))):
+        for part, _ in episode.parts(CHUNK_SIZE):
+            for transition in transitions(part):
                 self._add(*transition)
 
     def close(self) -> None:
-        """Finish, and let go of the folder that the recording may be in. It can still be read."""
+        """Finish and release the folder, if the recording is in one. The recording remains readable."""
         self.finish()
         self._buffer.close()
 
@@ -205,10 +210,12 @@ class RecordBuffer:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    # -- to the buffer ---------------------------------------------------------------------------------------
+    # -- writing to the buffer ---------------------------------------------------------------------------------------
 
-    def _checked(self, obs: Any, action: Any, new_obs: Any, reward: Any, done: Any, infos: Any, features: Any) -> _Step:
-        """Return a step as copies in the shapes and dtypes of the spaces, or raise."""
+    def _validate(
+        self, obs: Any, action: Any, new_obs: Any, reward: Any, done: Any, infos: Any, features: Any
+    ) -> _Step:
+        """Return copies of the arguments in the shapes and dtypes of their spaces, or raise."""
         n_envs = self.n_envs
         if n_envs == 1 and isinstance(infos, Mapping):
             infos = [infos]
@@ -217,33 +224,36 @@ class RecordBuffer:
         validate_infos(infos, n_envs)
         if (features is None) != (self.feature_space is None):
             given = "no features were passed" if features is None else "features were passed"
-            raise ValueError(f"{given}, and feature_space of the recording is {self.feature_space}")
+            raise ValueError(f"{given}, but the feature_space of the recording is {self.feature_space}")
         ends = validate_per_env("done", done, n_envs, may_broadcast=False).astype(np.bool_)
+        next_obs = self._observations.validate("new_obs", new_obs, n_envs)
         return _Step(
-            {**self._observations.batch("obs", obs, n_envs), **self._features.batch("features", features, n_envs)},
-            self._last_observations(self._observations.batch("new_obs", new_obs, n_envs), ends, infos),
-            batch_of("action", action, self.action_space, n_envs),
+            self._observations.validate("obs", obs, n_envs) | self._features.validate("features", features, n_envs),
+            self._with_last_observations(next_obs, ends, infos),
+            validate_batch("action", action, self.action_space, n_envs),
             validate_per_env("reward", reward, n_envs).copy(),
             ends,
             [{"TimeLimit.truncated": bool(info.get("TimeLimit.truncated", False))} for info in infos],
         )
 
-    def _last_observations(self, new_obs: Parts, done: NDArray[np.bool_], infos: Any) -> Parts:
-        """Return new observations with the last ones of episodes that ended in their places."""
+    def _with_last_observations(self, new_obs: Arrays, done: NDArray[np.bool_], infos: Any) -> Arrays:
+        """Replace the observations after the reset of an environment by the last ones of its episode."""
         for env in np.flatnonzero(done):
             last = infos[env].get("terminal_observation")
             if last is not None:
-                for name, values in self._observations.batch(f"infos[{env}]['terminal_observation']", last, 1).items():
+                argument = f"infos[{env}]['terminal_observation']"
+                for name, values in self._observations.validate(argument, last, 1).items():
                     new_obs[name][env] = values[0]
         return new_obs
 
-    def _write(self, step: _Step, next_features: Parts) -> None:
-        """Write a step whose next observations have these features, or zeros where the episode is over."""
-        after = {name: values.copy() for name, values in next_features.items()}
-        for values in after.values():
+    def _write(self, step: _Step, next_features: Arrays) -> None:
+        """Write a step with the features of its next observations, which are zeros where an episode ended."""
+        next_features = {name: values.copy() for name, values in next_features.items()}
+        for values in next_features.values():
             values[step.done] = 0
         space = self._buffer.observation_space
-        obs, next_obs = (joined(parts, space, self.n_envs) for parts in (step.obs, {**step.next_obs, **after}))
+        obs = merge_arrays(step.obs, space, self.n_envs)
+        next_obs = merge_arrays({**step.next_obs, **next_features}, space, self.n_envs)
         self._add(obs, next_obs, step.action, step.reward, step.done, step.infos)
 
     def _add(self, *transition: Any) -> None:
@@ -252,8 +262,52 @@ class RecordBuffer:
         self._buffer.add(*transition)
 
 
-def _n_steps_in(folder: Any) -> int:
-    """Return how many transitions the buffer in a folder has room for."""
+class FramelessRecordBuffer(RecordBuffer):
+    """Records actions, rewards and features, but no observations, which are not even validated.
+
+    The features are the observations of :attr:`buffer`; without features, these are empty.
+
+    The arguments are those of :class:`RecordBuffer`.
+    """
+
+    keeps_observations: ClassVar[bool] = False
+
+
+class DummyRecordBuffer(FramelessRecordBuffer):
+    """Accepts the same calls and records nothing: the buffer stays empty, and no folder is created.
+
+    >>> from gymnasium import spaces
+    >>> from sb3_compressed import DummyRecordBuffer, RecordBuffer
+    >>> is_enabled = False
+    >>> recording = (RecordBuffer if is_enabled else DummyRecordBuffer)(spaces.Discrete(16), spaces.Discrete(4))
+    >>> recording.record([0], [1], [4], [0.0], [False], [{}])
+    >>> len(recording)
+    0
+
+    The arguments are those of :class:`RecordBuffer`.
+    """
+
+    def __init__(
+        self,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any],
+        buffer_size: int | None = None,
+        *,
+        n_envs: int = 1,
+        feature_space: int | spaces.Space[Any] | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(observation_space, action_space, n_envs, n_envs=n_envs, feature_space=feature_space)
+
+    def record(self, *args: Any, **kwargs: Any) -> None:
+        """Do nothing."""
+
+    def add_episode(self, episode: Trajectory) -> None:
+        """Do nothing."""
+
+
+def _stored_buffer_size(folder: Any) -> int:
+    """Return the number of transitions for which the buffer in a folder has space."""
     buffer = load_checkpoint(folder, follow=True)
     try:
         return int(buffer.buffer_size * buffer.n_envs)

@@ -32,23 +32,24 @@ from sb3_compressed import (
 )
 from sb3_compressed.contrib import CompressedMaskableRolloutBuffer, compress_rollout_buffer
 
-# Observations of these environments are too small for "auto": naming a codec has them compressed all the same.
+# "auto" does not compress observations of these environments, which are small.
 ZSTD = {"compression_method": "zstd-3"}
 SMALL_NET = {"net_arch": [32]}
+SMALL_CNN = {"net_arch": [32], "features_extractor_kwargs": {"features_dim": 32}}
 
 
 @dataclass
 class Training:
-    """One algorithm on one environment, with SB3's buffer and with ours.
+    """One algorithm on one environment, with SB3's buffer or the compressed one.
 
-    :param algorithm: its class
-    :param policy: name of its policy
-    :param env: makes its environment
-    :param steps: how long to learn
-    :param ours: arguments that bring our buffer
-    :param theirs: arguments that bring SB3's, where it is not the default
+    :param algorithm: class of the algorithm
+    :param policy: name of the policy
+    :param env: creates the environment
+    :param steps: environment steps
+    :param ours: arguments for the compressed buffer
+    :param theirs: arguments for SB3's buffer, if it is not the default
     :param common: arguments for both
-    :param finish: what is done to our model after its construction, where a class cannot be passed
+    :param finish: called on the compressed model after construction, for algorithms without an argument for the class
     """
 
     algorithm: type[BaseAlgorithm]
@@ -62,8 +63,8 @@ class Training:
 
     def model(self, compressed: bool) -> Any:
         """Return an untrained model."""
-        set_random_seed(1)  # some environments draw from the global generators
-        arguments = copy.deepcopy({**self.common, **(self.ours if compressed else self.theirs)})  # SB3 writes into them
+        set_random_seed(1)  # some environments use the global generators
+        arguments = copy.deepcopy({**self.common, **(self.ours if compressed else self.theirs)})  # SB3 modifies them
         model = self.algorithm(self.policy, self.env(), seed=1, device="cpu", **arguments)
         return self.finish(model) if compressed else model
 
@@ -76,7 +77,7 @@ def off_policy(algorithm: Any, **common: Any) -> Training:
     """Return a training of continuous control with float observations, normalised by VecNormalize."""
     common = {"buffer_size": 400, "learning_starts": 100, "batch_size": 32, "policy_kwargs": SMALL_NET, **common}
     ours = {"replay_buffer_class": CompressedReplayBuffer, "replay_buffer_kwargs": ZSTD}
-    return Training(algorithm, "MlpPolicy", lambda: VecNormalize(pendulum()), 1000, ours, common)
+    return Training(algorithm, "MlpPolicy", lambda: VecNormalize(pendulum()), 700, ours, common)
 
 
 def on_policy(algorithm: Any, **common: Any) -> Training:
@@ -85,8 +86,11 @@ def on_policy(algorithm: Any, **common: Any) -> Training:
 
 
 def atari_dqn(steps: int, buffer: Any, theirs: dict[str, Any] | None = None, **common: Any) -> Training:
-    """Return DQN or a relative of it on a game, whose ring is overwritten more than once."""
-    common = {"buffer_size": 800, "learning_starts": 200, "train_freq": 8, "target_update_interval": 400, **common}
+    """Return DQN or a variant on an Atari game, with a buffer that is overwritten more than once."""
+    common = {
+        "buffer_size": 400, "learning_starts": 100, "train_freq": 8, "target_update_interval": 400,
+        "policy_kwargs": SMALL_CNN, **common,
+    }  # fmt: skip
     return Training(
         common.pop("algorithm", DQN),
         "CnnPolicy",
@@ -102,15 +106,15 @@ N_STEP = {"replay_buffer_kwargs": {"n_steps": 3, "gamma": 0.97}}
 HER = {"n_sampled_goal": 4, "goal_selection_strategy": "future"}
 
 TRAININGS = {
-    "DQN": atari_dqn(3000, CompressedReplayBuffer),
+    "DQN": atari_dqn(1500, CompressedReplayBuffer, buffer_size=600),
     "DQN-n-step": atari_dqn(
-        1000, CompressedNStepReplayBuffer, {"replay_buffer_class": NStepReplayBuffer}, **N_STEP
+        800, CompressedNStepReplayBuffer, {"replay_buffer_class": NStepReplayBuffer}, **N_STEP
     ),
     "DQN-optimize-memory": atari_dqn(
-        1000, CompressedReplayBuffer, optimize_memory_usage=True,
+        800, CompressedReplayBuffer, optimize_memory_usage=True,
         replay_buffer_kwargs={"handle_timeout_termination": False},
     ),
-    "QRDQN": atari_dqn(1000, CompressedReplayBuffer, algorithm=QRDQN),
+    "QRDQN": atari_dqn(800, CompressedReplayBuffer, algorithm=QRDQN),
     "DQN-dict": Training(
         DQN, "MultiInputPolicy", lambda: make_vec_env(SimpleMultiObsEnv, 2), 600,
         {"replay_buffer_class": CompressedDictReplayBuffer},
@@ -136,8 +140,9 @@ TRAININGS = {
     "TQC": off_policy(TQC),
     "CrossQ": off_policy(CrossQ),
     "PPO": Training(
-        PPO, "CnnPolicy", lambda: atari_env("Pong", 4), 2048,
-        {"rollout_buffer_class": CompressedRolloutBuffer}, {"n_steps": 128, "batch_size": 128, "n_epochs": 2},
+        PPO, "CnnPolicy", lambda: atari_env("Pong", 4), 1024,
+        {"rollout_buffer_class": CompressedRolloutBuffer},
+        {"n_steps": 64, "batch_size": 64, "n_epochs": 2, "policy_kwargs": SMALL_CNN},
     ),
     "PPO-dict": Training(
         PPO, "MultiInputPolicy", lambda: make_vec_env(SimpleMultiObsEnv, 2), 512,
@@ -164,11 +169,13 @@ TRAININGS = {
 @pytest.mark.parametrize("name", TRAININGS)
 def test_final_weights_are_bit_identical(name: str) -> None:
     training = TRAININGS[name]
-    untrained = training.model(compressed=False).get_parameters()
-    ours, theirs = (training.model(compressed).learn(training.steps) for compressed in (True, False))
+    theirs = training.model(compressed=False)
+    untrained = copy.deepcopy(theirs.get_parameters())
+    theirs.learn(training.steps)
+    ours = training.model(compressed=True).learn(training.steps)
 
     buffers = [getattr(model, "replay_buffer", None) or model.rollout_buffer for model in (ours, theirs)]
-    assert isinstance(buffers[0], type(buffers[1])), "ours is a subclass of what SB3 chose"
+    assert isinstance(buffers[0], type(buffers[1])), "a subclass of SB3's buffer"
     arrays = buffers[0].observations
     kept = arrays.values() if isinstance(arrays, dict) else [arrays]
     assert any(isinstance(array, CompressedArray) for array in kept)
@@ -177,11 +184,11 @@ def test_final_weights_are_bit_identical(name: str) -> None:
     weights = theirs.get_parameters()
     assert_same_weights(ours.get_parameters(), weights)
     changed = [not th.equal(weights["policy"][key], weight) for key, weight in untrained["policy"].items()]
-    assert any(changed), "something was learned"
+    assert any(changed), "training changed the weights"
 
 
 def assert_same_weights(ours: Any, theirs: Any) -> None:
-    """Hold that two nests of parameters and optimizer states are equal, bit for bit."""
+    """Assert that two trees of parameters and optimizer states are equal, bit for bit."""
     if isinstance(theirs, dict):
         assert ours.keys() == theirs.keys()
         for key in theirs:

@@ -1,4 +1,4 @@
-"""SBX, SB3's algorithms in JAX, where it is installed: the same trainings with the same weights, bit for bit."""
+"""Trainings with SBX, SB3's algorithms in JAX, end with bit-identical weights."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import importlib.util
 import pytest
 from programs import run
 
-# In a process of its own, since JAX starts threads, after which nothing should be forked.
+# In its own process, because JAX starts threads and other tests fork.
 TRAINING = """
 import jax, numpy as np, sbx
 from support import atari_env
@@ -45,10 +45,10 @@ print("equal")
 """
 
 
-@pytest.mark.skipif(importlib.util.find_spec("sbx") is None, reason="SBX is not there: pip install sbx-rl")
+@pytest.mark.skipif(importlib.util.find_spec("sbx") is None, reason="needs SBX: pip install sbx-rl")
 @pytest.mark.parametrize(
     "make", ["dqn(compressed)", "dqn(compressed, n_steps=3)", "sac(compressed)", "ppo(compressed)"]
 )
-def test_trainings_with_jax_are_equal(make: str) -> None:
+def test_final_weights_of_sbx_are_bit_identical(make: str) -> None:
     printed = run(TRAINING.replace("{make}", make), JAX_PLATFORMS="cpu")
     assert printed.splitlines()[-1] == "equal"

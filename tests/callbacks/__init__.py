@@ -1,1 +1,1 @@
-"""Tests of the callbacks; a package, since mypy wants two files of one name in two of them."""
+"""Tests of the callbacks; a package, so that programs of the tests can import them."""

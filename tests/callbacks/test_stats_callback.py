@@ -1,4 +1,4 @@
-"""What the buffer takes and saves, read back from TensorBoard's events as TensorBoard reads them."""
+"""``BufferStatsCallback`` logs the statistics of every kind of buffer, as read back from TensorBoard's events."""
 
 from __future__ import annotations
 
@@ -37,12 +37,13 @@ SIZES = {
     "transitions", "memory_mb", "batch_memory_mb", "compression_ratio", "payload_bytes_per_transition", "shared_frames",
 }  # fmt: skip
 TIMES = {"add_us", "sample_us"}
+SMALL_CNN = {"net_arch": [8], "features_extractor_kwargs": {"features_dim": 16}}
 
 
 def dqn(folder: Path | None = None, n_envs: int = 2, **kwargs: Any) -> DQN:
     options: dict[str, Any] = {
         "policy": "CnnPolicy", "env": atari_env(n_envs=n_envs, max_steps=40), "buffer_size": 300,
-        "learning_starts": 20, "seed": 0, "device": "cpu", "policy_kwargs": {"net_arch": [8]},
+        "learning_starts": 20, "batch_size": 4, "seed": 0, "device": "cpu", "policy_kwargs": SMALL_CNN,
         "replay_buffer_class": CompressedReplayBuffer, "tensorboard_log": None if folder is None else str(folder),
     }  # fmt: skip
     return DQN(**{**options, **kwargs})
@@ -50,20 +51,20 @@ def dqn(folder: Path | None = None, n_envs: int = 2, **kwargs: Any) -> DQN:
 
 def ppo(folder: Path, **kwargs: Any) -> PPO:
     return PPO(
-        "CnnPolicy", atari_env(n_envs=2), n_steps=32, n_epochs=1, device="cpu", policy_kwargs={"net_arch": [8]},
+        "CnnPolicy", atari_env(n_envs=2), n_steps=32, n_epochs=1, device="cpu", policy_kwargs=SMALL_CNN,
         rollout_buffer_class=CompressedRolloutBuffer, tensorboard_log=str(folder), **kwargs,
     )  # fmt: skip
 
 
 def curves(folder: Path) -> dict[str, list[tuple[int, float]]]:
-    """Return the buffer's curves as TensorBoard shows them: step and value of each point."""
+    """Return step and value of the points of each ``buffer/`` curve."""
     [run] = folder.iterdir()
     events = EventAccumulator(str(run)).Reload()
     names = [tag for tag in events.Tags()["scalars"] if tag.startswith("buffer/")]
     return {name.partition("/")[2]: [(point.step, point.value) for point in events.Scalars(name)] for name in names}
 
 
-def test_tensorboard_shows_what_the_replay_buffer_is(tmp_path: Path) -> None:
+def test_replay_buffers_are_logged_every_log_freq_steps(tmp_path: Path) -> None:
     model = dqn(tmp_path)
     model.learn(400, callback=BufferStatsCallback(log_freq=100), log_interval=1)
     found = curves(tmp_path)
@@ -79,11 +80,11 @@ def test_tensorboard_shows_what_the_replay_buffer_is(tmp_path: Path) -> None:
     for name in TIMES:
         assert 0 < last[name][1] < 1e6
     steps = [step for step, _ in found["transitions"]]
-    assert len(steps) >= 4, "every 100 steps, and at the end"
+    assert len(steps) >= 4, "every 100 steps and at the end"
     assert steps == sorted(set(steps))
 
 
-def test_the_training_is_the_same_and_nothing_is_left_of_the_meters() -> None:
+def test_training_is_unchanged_and_the_timers_are_removed() -> None:
     watched = dqn().learn(200, callback=BufferStatsCallback(50))
     alone = dqn().learn(200)
     assert set(vars(watched.replay_buffer)) == set(vars(alone.replay_buffer))
@@ -97,13 +98,13 @@ def test_rollout_buffers_are_logged_with_each_rollout(tmp_path: Path) -> None:
     found = curves(tmp_path)
     assert set(found) == SIZES | TIMES
     assert found["transitions"] == [(64, 64.0), (128, 64.0), (192, 64.0)]
-    assert [step for step, _ in found["sample_us"]] == [128, 192, 192], "batches come after the rollout"
+    assert [step for step, _ in found["sample_us"]] == [128, 192, 192], "batches are sampled after the rollout"
     assert all(0.6 < value < 0.8 for _, value in found["shared_frames"])
     assert all(value > 2 for _, value in found["compression_ratio"])
 
 
 class SavesWhileMeasured(BaseCallback):
-    """Does in the middle of a training whatever users do with a model and its buffer."""
+    """Saves and copies a model and its buffer in the middle of a training."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
@@ -115,7 +116,7 @@ class SavesWhileMeasured(BaseCallback):
         if self.num_timesteps < 100 or self.done:
             return True
         self.done = True
-        assert "add" in vars(buffer), "it is measured at present"
+        assert "add" in vars(buffer), "a timer is installed"
         self.model.save(self.folder / "model")
         self.model.save_replay_buffer(self.folder / "buffer.pkl")  # type: ignore[attr-defined]
         save_checkpoint(buffer, self.folder / "checkpoint")
@@ -135,12 +136,12 @@ class SavesWhileMeasured(BaseCallback):
             each.add(
                 buffer.observations[0], buffer.observations[1], np.zeros((2, 1)), np.ones(2), np.zeros(2), [{}] * 2
             )
-            assert (each.pos, buffer.pos) == (before + 1, before), "a copy is filled for itself"
+            assert (each.pos, buffer.pos) == (before + 1, before), "copies are independent"
             assert each.sample(5).rewards.shape == (5, 1)
         return True
 
 
-def test_models_and_buffers_can_be_saved_and_copied_meanwhile(tmp_path: Path) -> None:
+def test_models_and_buffers_can_be_saved_and_copied_while_timed(tmp_path: Path) -> None:
     saves = SavesWhileMeasured(tmp_path)
     dqn().learn(150, callback=[BufferStatsCallback(), saves])
     assert saves.done
@@ -148,7 +149,7 @@ def test_models_and_buffers_can_be_saved_and_copied_meanwhile(tmp_path: Path) ->
 
 
 class FailsAt(BaseCallback):
-    """Ends a training as a defect of a user's would."""
+    """Ends a training with an exception."""
 
     def _on_step(self) -> bool:
         if self.num_timesteps >= 60:
@@ -156,19 +157,19 @@ class FailsAt(BaseCallback):
         return True
 
 
-def test_a_training_after_one_that_failed_is_measured_once() -> None:
+def test_a_training_after_a_failed_one_is_timed_once() -> None:
     model = dqn()
     with pytest.raises(ZeroDivisionError):
         model.learn(100, callback=[BufferStatsCallback(), FailsAt()])
     callback = BufferStatsCallback()
     model.learn(100, callback=callback)
     assert not {"add", "sample"} & set(vars(model.replay_buffer))
-    callback.on_training_end()  # the zoo says it once more
+    callback.on_training_end()  # rl-baselines3-zoo calls this twice
     assert not {"add", "sample"} & set(vars(model.replay_buffer))
 
 
 class LoadsAnother(BaseCallback):
-    """Puts another buffer in the place of the model's."""
+    """Replaces the buffer of the model."""
 
     def _on_step(self) -> bool:
         if self.num_timesteps == 60:
@@ -176,7 +177,7 @@ class LoadsAnother(BaseCallback):
         return True
 
 
-def test_a_buffer_that_is_loaded_meanwhile_is_measured_from_then_on(tmp_path: Path) -> None:
+def test_a_buffer_that_is_replaced_during_training_is_timed(tmp_path: Path) -> None:
     model = dqn(tmp_path)
     first = model.replay_buffer
     model.learn(120, callback=[LoadsAnother(), BufferStatsCallback()])
@@ -184,12 +185,12 @@ def test_a_buffer_that_is_loaded_meanwhile_is_measured_from_then_on(tmp_path: Pa
     for buffer in (first, model.replay_buffer):
         assert not {"add", "sample"} & set(vars(buffer))
     [(step, value)] = curves(tmp_path)["transitions"]
-    # SB3 finishes a rollout in the buffer that it began with.
+    # SB3 finishes a rollout in the buffer in which it started.
     loaded: Any = model.replay_buffer
     assert (step, value) == (120, 2 * loaded.size())
 
 
-def test_csv_and_the_terminal_have_it_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_values_are_written_to_csv_and_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from stable_baselines3.common.logger import configure
 
     model = dqn()
@@ -232,14 +233,14 @@ def other_models() -> dict[str, Any]:
 
 
 class MaskedIdentityEnv(IdentityEnv[int]):
-    """SB3's environment for tests, with all actions allowed."""
+    """SB3's test environment, with all actions allowed."""
 
     def action_masks(self) -> list[bool]:
         return [True] * int(self.action_space.n)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("kind", [*other_models()])
-def test_every_kind_of_buffer_is_measured(kind: str, tmp_path: Path) -> None:
+def test_every_kind_of_buffer_is_logged(kind: str, tmp_path: Path) -> None:
     from stable_baselines3.common.logger import configure
 
     model = other_models()[kind]()
@@ -253,10 +254,10 @@ def test_every_kind_of_buffer_is_measured(kind: str, tmp_path: Path) -> None:
     assert found["memory_mb"][-1][1] > 0
 
 
-def test_a_plain_buffer_is_an_error_before_the_training() -> None:
-    with pytest.raises(TypeError, match="this model uses ReplayBuffer; pass replay_buffer_class to the model"):
+def test_a_buffer_of_sb3_raises_before_training() -> None:
+    with pytest.raises(TypeError, match=r"this model uses ReplayBuffer; pass a class .* as replay_buffer_class"):
         dqn(replay_buffer_class=None).learn(10, callback=BufferStatsCallback())
-    with pytest.raises(TypeError, match="this model uses RolloutBuffer; pass rollout_buffer_class to the model"):
+    with pytest.raises(TypeError, match=r"this model uses RolloutBuffer; pass a class .* as rollout_buffer_class"):
         PPO("MlpPolicy", "CartPole-v1", device="cpu").learn(10, callback=BufferStatsCallback())
     with pytest.raises(ValueError, match="must be positive, got 0"):
         BufferStatsCallback(0)

@@ -1,4 +1,4 @@
-"""Videos: what readers find in the files is what was stored, of every kind of picture, in bounded memory."""
+"""Videos: other readers decode what was stored, for every kind of image, and memory is bounded."""
 
 from __future__ import annotations
 
@@ -11,33 +11,25 @@ import cv2
 import numpy as np
 import pytest
 from conftest import Stream
+from episodes import filled
 from gymnasium import spaces
 from numpy.typing import NDArray
 from PIL import Image, ImageSequence
 from programs import run
 from stable_baselines3.common.buffers import ReplayBuffer
 
-from sb3_compressed import CompressedDictReplayBuffer, CompressedReplayBuffer, trajectories, write_video
+from sb3_compressed import CompressedReplayBuffer, trajectories, write_video
 
 
-def filled(stream: Stream, n_steps: int = 60) -> Any:
-    space, action_space, n_envs, transitions = stream
-    cls = CompressedDictReplayBuffer if isinstance(space, spaces.Dict) else CompressedReplayBuffer
-    buffer = cls(100 * n_envs, space, action_space, device="cpu", n_envs=n_envs)
-    for transition in transitions[:n_steps]:
-        transition.add_to(buffer)
-    return buffer
-
-
-def holding(pictures: NDArray[Any], cls: Any = CompressedReplayBuffer, **bounds: Any) -> Any:
-    """Return a buffer with an episode of which these are the observations."""
-    space = spaces.Box(
-        bounds.get("low", 0), bounds.get("high", 255), pictures.shape[1:], pictures.dtype.type
-    )  # fmt: skip
-    buffer = cls(len(pictures), space, spaces.Discrete(2), device="cpu")
-    for index in range(len(pictures) - 1):
-        done = np.array([index == len(pictures) - 2])
-        buffer.add(pictures[index : index + 1], pictures[index + 1 : index + 2], np.ones(1), np.ones(1), done, [{}])
+def with_observations(
+    images: NDArray[Any], cls: Any = CompressedReplayBuffer, low: float = 0, high: float = 255
+) -> Any:
+    """Return a buffer with one episode of these observations."""
+    space = spaces.Box(low, high, images.shape[1:], images.dtype.type)
+    buffer = cls(len(images), space, spaces.Discrete(2), device="cpu")
+    for index in range(len(images) - 1):
+        done = np.array([index == len(images) - 2])
+        buffer.add(images[index : index + 1], images[index + 1 : index + 2], np.ones(1), np.ones(1), done, [{}])
     return buffer
 
 
@@ -47,17 +39,17 @@ def frames_of_gif(path: Path, mode: str) -> NDArray[np.uint8]:
 
 
 def frames_of_mp4(path: Path) -> tuple[float, NDArray[np.uint8]]:
-    """Return frames a second, and the frames, as another reader than the writer's finds them."""
+    """Return frames per second and RGB frames, decoded by OpenCV."""
     video = cv2.VideoCapture(str(path))
     fps, frames = video.get(cv2.CAP_PROP_FPS), []
-    while (found := video.read())[0]:
-        frames.append(found[1][..., ::-1])  # from blue, green, red
+    while (result := video.read())[0]:
+        frames.append(result[1][..., ::-1])  # from BGR
     video.release()
     return fps, np.stack(frames)
 
 
 @pytest.mark.parametrize("stream", ["atari", "atari-channel-last"], indirect=True)
-def test_a_gif_shows_every_pixel_of_the_newest_frames(stream: Stream, tmp_path: Path) -> None:
+def test_a_gif_is_exact(stream: Stream, tmp_path: Path) -> None:
     buffer = filled(stream)
     episodes = [*trajectories(buffer)][:2]
     counted: list[int] = []
@@ -71,7 +63,7 @@ def test_a_gif_shows_every_pixel_of_the_newest_frames(stream: Stream, tmp_path: 
     assert [path.name for path in tmp_path.iterdir()] == ["episodes.gif"]
 
 
-def test_an_mp4_shows_them_nearly(stream: Stream, tmp_path: Path) -> None:
+def test_an_mp4_is_close(stream: Stream, tmp_path: Path) -> None:
     episode = next(trajectories(filled(stream)))
     write_video(episode, tmp_path / "episode.mp4", fps=30)
     fps, frames = frames_of_mp4(tmp_path / "episode.mp4")
@@ -82,111 +74,111 @@ def test_an_mp4_shows_them_nearly(stream: Stream, tmp_path: Path) -> None:
 
 
 def screens(n_frames: int) -> NDArray[np.uint8]:
-    """Return what a game shows in colours, ``(n_frames, 210, 160, 3)``."""
+    """Return RGB screens of a game, ``(n_frames, 210, 160, 3)``."""
     import gymnasium as gym
 
     env = gym.make("ALE/MsPacman-v5", obs_type="rgb")
     env.action_space.seed(0)
-    found = [env.reset(seed=0)[0]]
-    while len(found) < n_frames:
-        found.append(env.step(env.action_space.sample())[0])
+    images = [env.reset(seed=0)[0]]
+    while len(images) < n_frames:
+        images.append(env.step(env.action_space.sample())[0])
     env.close()
-    return np.stack(found)
+    return np.stack(images)
 
 
 @pytest.mark.parametrize("cls", [CompressedReplayBuffer, ReplayBuffer])
 @pytest.mark.parametrize("layout", ["plain", "channel-first", "stacked"])
-def test_colours(layout: str, cls: Any, tmp_path: Path) -> None:
-    pictures = screens(20)
-    stored, shown = pictures, pictures
+def test_rgb_images_of_every_layout_are_exact(layout: str, cls: Any, tmp_path: Path) -> None:
+    images = screens(20)
+    stored, shown = images, images
     if layout == "channel-first":
-        stored = np.moveaxis(pictures, -1, 1)
-    elif layout == "stacked":  # as VecFrameStack stacks, the newest last
-        stored = np.concatenate([pictures[age : len(pictures) - 3 + age] for age in range(4)], axis=-1)
-        shown = pictures[3:]
-    [episode] = trajectories(holding(np.ascontiguousarray(stored), cls))
+        stored = np.moveaxis(images, -1, 1)
+    elif layout == "stacked":  # newest last, like VecFrameStack
+        stored = np.concatenate([images[age : len(images) - 3 + age] for age in range(4)], axis=-1)
+        shown = images[3:]
+    [episode] = trajectories(with_observations(np.ascontiguousarray(stored), cls))
     assert write_video(episode, tmp_path / "episode.gif", scale=1) == len(shown)
     np.testing.assert_array_equal(frames_of_gif(tmp_path / "episode.gif", "RGB"), shown)
 
 
-def test_a_stack_of_three_grey_frames_is_no_colour(tmp_path: Path) -> None:
+def test_a_stack_of_three_grey_frames_is_not_taken_for_rgb(tmp_path: Path) -> None:
     grey = screens(20).mean(axis=-1).astype(np.uint8)
     stacks = np.stack([grey[age : 18 + age] for age in range(3)], axis=1)
-    [found] = trajectories(holding(stacks))
-    observations: Any = found.buffer.observations
-    assert observations.n_frames == 3, "found from the data"
-    write_video(found, tmp_path / "found.gif", scale=1)
-    np.testing.assert_array_equal(frames_of_gif(tmp_path / "found.gif", "L"), grey[2:])
-    [unknown] = trajectories(holding(stacks, ReplayBuffer))
-    write_video(unknown, tmp_path / "told.gif", scale=1, channels=1)
-    np.testing.assert_array_equal(frames_of_gif(tmp_path / "told.gif", "L"), grey[2:])
+    [detected] = trajectories(with_observations(stacks))
+    observations: Any = detected.buffer.observations
+    assert observations.n_frames == 3
+    write_video(detected, tmp_path / "detected.gif", scale=1)
+    np.testing.assert_array_equal(frames_of_gif(tmp_path / "detected.gif", "L"), grey[2:])
+    [unknown] = trajectories(with_observations(stacks, ReplayBuffer))
+    write_video(unknown, tmp_path / "passed.gif", scale=1, channels=1)
+    np.testing.assert_array_equal(frames_of_gif(tmp_path / "passed.gif", "L"), grey[2:])
 
 
-def test_more_colours_than_a_gif_has_and_odd_sides(tmp_path: Path) -> None:
+def test_many_colours_and_odd_sides_are_approximated(tmp_path: Path) -> None:
     down, right = np.mgrid[:31, :45]
-    pictures = np.stack([np.stack([down * 8, right * 5, down + right + n], axis=-1) for n in range(4)]).astype(np.uint8)
-    [episode] = trajectories(holding(pictures))
+    images = np.stack([np.stack([down * 8, right * 5, down + right + n], axis=-1) for n in range(4)]).astype(np.uint8)
+    [episode] = trajectories(with_observations(images))
     write_video(episode, tmp_path / "episode.gif", scale=1)
     frames = frames_of_gif(tmp_path / "episode.gif", "RGB")
-    assert frames.shape == pictures.shape
-    assert np.abs(frames.astype(int) - pictures).mean() < 8
+    assert frames.shape == images.shape
+    assert np.abs(frames.astype(int) - images).mean() < 8
     write_video(episode, tmp_path / "episode.mp4", scale=1)
     _, frames = frames_of_mp4(tmp_path / "episode.mp4")
-    assert frames.shape == (4, 32, 46, 3), "even, since pixels share their colours by twos"
-    assert np.abs(frames[:, :31, :45].astype(int) - pictures).mean() < 16
+    assert frames.shape == (4, 32, 46, 3), "yuv420p needs even sides"
+    assert np.abs(frames[:, :31, :45].astype(int) - images).mean() < 16
 
 
 @pytest.mark.parametrize(("low", "high", "dtype"), [(0, 1, np.float32), (-1, 1, np.float64), (0, 3, np.uint8)])
-def test_pictures_of_other_numbers_go_from_black_to_white(low: int, high: int, dtype: Any, tmp_path: Path) -> None:
+def test_other_ranges_are_scaled_from_black_to_white(low: int, high: int, dtype: Any, tmp_path: Path) -> None:
     levels = np.linspace(low, high, 4).astype(dtype)
-    pictures = np.stack([np.roll(np.repeat(levels, 60).reshape(12, 20), n, axis=0) for n in range(3)])
-    [episode] = trajectories(holding(pictures, low=low, high=high))
+    images = np.stack([np.roll(np.repeat(levels, 60).reshape(12, 20), n, axis=0) for n in range(3)])
+    [episode] = trajectories(with_observations(images, low=low, high=high))
     write_video(episode, tmp_path / "episode.gif", scale=1)
     frames = frames_of_gif(tmp_path / "episode.gif", "L")
-    np.testing.assert_array_equal(frames, ((pictures.astype(float) - low) / (high - low) * 255).round())
+    np.testing.assert_array_equal(frames, ((images.astype(float) - low) / (high - low) * 255).round())
 
 
 @pytest.mark.parametrize("stream", ["console"], indirect=True)
-def test_a_part_of_dict_observations(stream: Stream, tmp_path: Path) -> None:
+def test_images_in_dict_observations_are_found_or_named_by_key(stream: Stream, tmp_path: Path) -> None:
     buffer = filled(stream)
     episode = next(trajectories(buffer))
-    write_video(episode, tmp_path / "one.gif", scale=1)  # there is one part that can be shown
+    write_video(episode, tmp_path / "one.gif", scale=1)  # the only image
     write_video(episode, tmp_path / "named.gif", scale=1, key="screen")
     screen = episode.observations["screen"]
     expected = screen.reshape(-1, 84, 84)
     for name in ("one.gif", "named.gif"):
         np.testing.assert_array_equal(frames_of_gif(tmp_path / name, "L"), expected)
-    with pytest.raises(ValueError, match=r"'ram' cannot be shown; name one of screen as key"):
+    with pytest.raises(ValueError, match=r"'ram' is not an image; pass one of screen as key"):
         write_video(episode, tmp_path / "other.gif", key="ram")
     assert not (tmp_path / "other.gif").exists()
 
 
 @pytest.mark.parametrize("stream", ["pendulum"], indirect=True)
-def test_vectors_are_no_pictures(stream: Stream, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"are no pictures; to see such an episode, take its actions .*RecordVideo"):
+def test_vectors_raise_with_advice(stream: Stream, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"are not images; to watch the episode, replay its actions .*RecordVideo"):
         write_video(trajectories(filled(stream)), tmp_path / "episode.gif")
 
 
-def test_what_makes_no_sense_says_why(stream: Stream, tmp_path: Path) -> None:
+def test_invalid_arguments_raise_and_write_nothing(stream: Stream, tmp_path: Path) -> None:
     episode = next(trajectories(filled(stream)))
-    with pytest.raises(ValueError, match=r"ends with \.mp4 or \.gif, got 'episode\.avi'"):
+    with pytest.raises(ValueError, match=r"must end with \.mp4 or \.gif, got 'episode\.avi'"):
         write_video(episode, tmp_path / "episode.avi")
-    with pytest.raises(ValueError, match="no episode to write"):
+    with pytest.raises(ValueError, match="at least one episode, got none"):
         write_video([], tmp_path / "episode.gif")
     with pytest.raises(ValueError, match="scale must be positive, got 0"):
         write_video(episode, tmp_path / "episode.gif", scale=0)
     with pytest.raises(ValueError, match="fps must be positive"):
         write_video(episode, tmp_path / "episode.gif", fps=0)
-    with pytest.raises(ValueError, match="have no parts, got the key 'screen'"):
+    with pytest.raises(ValueError, match=r"key must be None for observations of .*, got 'screen'"):
         write_video(episode, tmp_path / "episode.gif", key="screen")
-    with pytest.raises(ValueError, match="1 or 3 channels of the 4 that there are, got 3"):
+    with pytest.raises(ValueError, match="channels must be 1 or 3 and divide the 4 channels of an observation, got 3"):
         write_video(episode, tmp_path / "episode.gif", channels=3)
     with pytest.raises(FileNotFoundError):
         write_video(episode, tmp_path / "missing" / "episode.gif")
     assert not [*tmp_path.iterdir()]
 
 
-def test_an_error_leaves_the_file_that_there_was(stream: Stream, tmp_path: Path) -> None:
+def test_an_error_leaves_the_existing_file_unchanged(stream: Stream, tmp_path: Path) -> None:
     path = tmp_path / "episode.gif"
     write_video(next(trajectories(filled(stream))), path)
     before = path.read_bytes()
@@ -200,8 +192,8 @@ def test_an_error_leaves_the_file_that_there_was(stream: Stream, tmp_path: Path)
     assert [each.name for each in tmp_path.iterdir()] == ["episode.gif"]
 
 
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a disk that is full is there on Linux")
-def test_ffmpegs_errors_are_told(stream: Stream, tmp_path: Path) -> None:
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full for a full disk")
+def test_errors_of_ffmpeg_are_raised(stream: Stream, tmp_path: Path) -> None:
     (tmp_path / "episode.unfinished.gif").symlink_to("/dev/full")
     with pytest.raises(OSError, match=r"FFmpeg cannot write .*No space left"):
         write_video(next(trajectories(filled(stream))), tmp_path / "episode.gif")
@@ -212,13 +204,14 @@ BOUNDED = """
 import sys
 from memory import memory_of_process, with_one_episode
 from sb3_compressed import trajectories, write_video
-write_video(trajectories(with_one_episode(int(sys.argv[1]))), sys.argv[2], scale=2)
-print(memory_of_process("VmHWM"))
+for size in map(int, sys.argv[2:]):
+    write_video(trajectories(with_one_episode(size)), sys.argv[1], scale=2)
+    print(memory_of_process("VmHWM"))
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="Linux tells the peak of a process's memory")
-def test_it_takes_bounded_memory(tmp_path: Path) -> None:
-    sizes = 500, 5_000  # frames of 14 or 141 MB
-    peaks = [int(run(BOUNDED, size, tmp_path / "episode.gif")) for size in sizes]
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the peak of the memory from /proc")
+def test_write_video_uses_bounded_memory(tmp_path: Path) -> None:
+    sizes = 500, 2_500  # observations of 14 or 71 MB
+    peaks = [int(line) for line in run(BOUNDED, tmp_path / "episode.gif", *sizes).splitlines()]
     assert peaks[1] - peaks[0] < 40_000_000

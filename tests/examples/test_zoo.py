@@ -1,4 +1,4 @@
-"""The hyperparameter files for rl-baselines3-zoo: SB3 takes what they say, and the zoo, where it is there, trains."""
+"""SB3 accepts the hyperparameter files for rl-baselines3-zoo, and the zoo trains with them if it is installed."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ import sb3_compressed
 from sb3_compressed import BufferStatsCallback, CompressedReplayBuffer, CompressedRolloutBuffer
 
 ZOO = Path(__file__).parents[2] / "examples" / "zoo"
-#: What the zoo takes for itself.
-OF_THE_ZOO = {"env_wrapper", "frame_stack", "n_envs", "n_timesteps", "callback", "learning_rate", "clip_range"}
-#: What makes a run of the zoo a short one, and the numbers of steps.
+#: Keys that the zoo does not pass to the algorithm.
+ZOO_KEYS = {"env_wrapper", "frame_stack", "n_envs", "n_timesteps", "callback", "learning_rate", "clip_range"}
+#: Number of steps and hyperparameters of short runs.
 SHORT = {
     "dqn.yml": ("300", "buffer_size:400 learning_starts:100"),
     "ppo.py": ("256", "n_envs:2 n_steps:64 batch_size:64"),
@@ -31,21 +31,21 @@ TIMEOUT_S = 240
 
 
 def for_sb3(hyperparameters: dict[str, Any], **short: Any) -> dict[str, Any]:
-    """Return what the zoo hands to an algorithm, with texts evaluated as it does it."""
+    """Return the arguments that the zoo passes to an algorithm, after evaluating strings like the zoo."""
     evaluated = {"policy_kwargs", "replay_buffer_class", "replay_buffer_kwargs"}
     arguments = {
         name: eval(value, {}) if name in evaluated and isinstance(value, str) else value
         for name, value in hyperparameters.items()
-        if name not in OF_THE_ZOO
+        if name not in ZOO_KEYS
     }
     return {**arguments, "policy_kwargs": {"net_arch": [8]}, "device": "cpu", **short}
 
 
-def test_every_file_is_tried() -> None:
+def test_every_file_has_a_short_run() -> None:
     assert {path.name for path in ZOO.iterdir() if path.is_file()} == set(SHORT)
 
 
-def test_sb3_takes_the_yaml_file() -> None:
+def test_sb3_accepts_the_yaml_file() -> None:
     hyperparameters = yaml.safe_load((ZOO / "dqn.yml").read_text())["atari"]
     model = DQN(env=atari_env(n_envs=1), **for_sb3(hyperparameters, learning_starts=50))
     assert type(model.replay_buffer) is CompressedReplayBuffer
@@ -59,16 +59,16 @@ def test_sb3_takes_the_yaml_file() -> None:
     assert model.replay_buffer.size() == 100
 
 
-def test_sb3_takes_the_python_file() -> None:
+def test_sb3_accepts_the_python_file() -> None:
     hyperparameters = runpy.run_path(str(ZOO / "ppo.py"))["hyperparams"]["atari"]
     model = PPO(env=atari_env(n_envs=2), **for_sb3(hyperparameters, n_steps=32, batch_size=32))
     assert type(model.rollout_buffer) is CompressedRolloutBuffer
     model.learn(64)
 
 
-@pytest.mark.skipif(importlib.util.find_spec("rl_zoo3") is None, reason="the zoo is not there: pip install rl_zoo3")
+@pytest.mark.skipif(importlib.util.find_spec("rl_zoo3") is None, reason="needs rl-baselines3-zoo: pip install rl_zoo3")
 @pytest.mark.parametrize("file", SHORT)
-def test_the_zoo_trains(file: str, tmp_path: Path) -> None:
+def test_the_zoo_trains_and_logs_statistics(file: str, tmp_path: Path) -> None:
     algorithm = Path(file).stem
     steps, parameters = SHORT[file]
     command = (
@@ -87,6 +87,6 @@ def test_the_zoo_trains(file: str, tmp_path: Path) -> None:
     [run] = tmp_path.glob("board/*/*_1")
     events = EventAccumulator(str(run)).Reload()
     assert events.Scalars("buffer/compression_ratio")[-1].value > 5
-    # What shows a trained agent reads the hyperparameters that were saved with it.
+    # rl_zoo3.enjoy reads the hyperparameters that were saved with the model.
     [config] = tmp_path.glob("logs/*/*/*/config.yml")
     assert "Compressed" in str(yaml.load(config.read_text(), Loader=yaml.UnsafeLoader))

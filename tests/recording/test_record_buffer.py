@@ -1,13 +1,15 @@
-"""Recordings: what comes out of their buffer is what was recorded, bit for bit, on whatever way."""
+"""Recordings return every recorded step bit for bit, through memory, folders and datasets."""
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from conftest import Stream
+from episodes import assert_same_episode, assert_same_episodes
 from gymnasium import spaces
 from numpy.typing import NDArray
 from stable_baselines3.common.env_util import make_vec_env
@@ -15,6 +17,7 @@ from support import Transition, record
 
 from sb3_compressed import (
     CompressedReplayBuffer,
+    DummyRecordBuffer,
     FramelessRecordBuffer,
     RecordBuffer,
     StorageError,
@@ -27,7 +30,7 @@ from sb3_compressed import (
 )
 
 N_STEPS = 120
-EVERYTHING = ["atari", "atari-single", "console", "pendulum", "cart", "discrete", "bits", "multi-discrete"]
+ALL_STREAMS = ["atari", "atari-single", "console", "pendulum", "cart", "discrete", "bits", "multi-discrete"]
 
 
 def features_of(stream: Stream, size: int = 5) -> NDArray[np.float32]:
@@ -35,7 +38,7 @@ def features_of(stream: Stream, size: int = 5) -> NDArray[np.float32]:
 
 
 def record_stream(recording: RecordBuffer, stream: Stream, first: int, last: int, features: Any = None) -> None:
-    """Record some steps as a ``VecEnv`` returned them: where an episode ended, with the next one's observations."""
+    """Record steps as a ``VecEnv`` returned them: at the end of an episode, with observations of the next one."""
     transitions = stream[-1]
     for step in range(first, last):
         now = transitions[step]
@@ -57,98 +60,98 @@ def parts_of(observations: Any, name: str = "observation") -> dict[str, Any]:
     return observations if isinstance(observations, dict) else {name: observations}
 
 
-def hold_stream(buffer: Any, transitions: list[Transition], features: Any = None, *, frames: bool = True) -> None:
-    """Hold that the episodes of a buffer are these transitions, with these features, and have their ends."""
+def assert_recorded(buffer: Any, transitions: list[Transition], features: Any = None, *, frames: bool = True) -> None:
+    """Assert that the episodes of a buffer are these transitions with these features."""
     for env in range(buffer.n_envs):
         step = 0
         for episode in (each for each in trajectories(buffer) if each.env == env):
-            found = parts_of(episode.observations)
+            observations = parts_of(episode.observations)
             ends = [*(episode.terminations | episode.truncations)]
             assert ends == [False] * (len(episode) - 1) + [episode.has_end]
             for index in range(len(episode)):
                 now = transitions[step]
                 for name in parts_of(now.obs) if frames else []:
                     before, after = parts_of(now.obs)[name][env], parts_of(now.next_obs)[name][env]
-                    assert found[name].dtype == before.dtype
-                    assert found[name][index].tobytes() == before.tobytes()
-                    assert found[name][index + 1].tobytes() == after.tobytes()
+                    assert observations[name].dtype == before.dtype
+                    assert observations[name][index].tobytes() == before.tobytes()
+                    assert observations[name][index + 1].tobytes() == after.tobytes()
                 if features is not None:
-                    of_features = found.get("features", found.get("observation"))
-                    assert of_features is not None
-                    assert of_features[index].tobytes() == features[step][env].tobytes()
+                    recorded_features = observations.get("features", observations.get("observation"))
+                    assert recorded_features is not None
+                    assert recorded_features[index].tobytes() == features[step][env].tobytes()
                     if index + 1 == len(episode):
-                        assert not of_features[index + 1].any()
+                        assert not recorded_features[index + 1].any()
                 np.testing.assert_array_equal(episode.actions[index], now.action[env])
                 assert episode.rewards[index] == np.float32(now.reward[env])
-                is_cut = now.infos[env].get("TimeLimit.truncated", False)
-                assert episode.truncations[index] == (now.done[env] and is_cut)
-                assert episode.terminations[index] == (now.done[env] and not is_cut)
+                is_truncated = now.infos[env].get("TimeLimit.truncated", False)
+                assert episode.truncations[index] == (now.done[env] and is_truncated)
+                assert episode.terminations[index] == (now.done[env] and not is_truncated)
                 step += 1
         assert step == len(transitions)
 
 
 @pytest.mark.parametrize("with_features", [False, True])
-@pytest.mark.parametrize("stream", EVERYTHING, indirect=True)
-def test_what_was_recorded_comes_back_bit_for_bit(
+@pytest.mark.parametrize("stream", ALL_STREAMS, indirect=True)
+def test_a_growing_recording_returns_every_step_bit_for_bit(
     stream: Stream, with_features: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sb3_compressed.recording.record_buffer.FIRST_STEPS", 7)
+    monkeypatch.setattr("sb3_compressed.recording.record_buffer.INITIAL_STEPS", 7)
     features = features_of(stream) if with_features else None
     recording = recorded(stream, features)
     assert len(recording) == N_STEPS * stream[2]
     assert recording.buffer.buffer_size == 7 * 2**5
-    hold_stream(recording.buffer, stream[-1][:N_STEPS], features)
+    assert_recorded(recording.buffer, stream[-1][:N_STEPS], features)
 
 
 @pytest.mark.parametrize("with_features", [False, True])
 @pytest.mark.parametrize("stream", ["atari", "console", "cart"], indirect=True)
-def test_a_size_keeps_the_newest(stream: Stream, with_features: bool) -> None:
+def test_a_recording_with_a_size_keeps_the_newest_steps(stream: Stream, with_features: bool) -> None:
     features = features_of(stream) if with_features else None
     recording = recorded(stream, features, buffer_size=50 * stream[2])
     kept = slice(N_STEPS - 50, N_STEPS)
     assert len(recording) == 50 * stream[2]
-    hold_stream(recording.buffer, stream[-1][kept], features[kept] if features is not None else None)
+    assert_recorded(recording.buffer, stream[-1][kept], features[kept] if features is not None else None)
 
 
-def test_frames_take_a_fraction_of_their_size(stream: Stream) -> None:
+def test_frames_are_compressed(stream: Stream) -> None:
     buffer = recorded(stream).buffer
     raw = N_STEPS * stream[2] * 4 * 84 * 84
     assert buffer.observations_nbytes < raw / 10
 
 
-def test_time_limits_are_truncations_and_falls_are_terminations() -> None:
-    limits = {4: True, 500: False}  # CartPole falls over after eight steps at least
-    for limit, is_cut in limits.items():
+def test_time_limits_are_truncations_and_other_ends_terminations() -> None:
+    limits = {4: True, 500: False}  # CartPole falls after at least eight steps
+    for limit, is_truncated in limits.items():
         env = make_vec_env("CartPole-v1", n_envs=2, env_kwargs={"max_episode_steps": limit})
         stream = env.observation_space, env.action_space, 2, record(env, N_STEPS + 1)
         ended = [each for each in trajectories(recorded(stream).buffer) if each.has_end]
         assert len(ended) > 3
         for episode in ended:
-            assert (bool(episode.truncations[-1]), bool(episode.terminations[-1])) == (is_cut, not is_cut)
-            assert not is_cut or len(episode) == limit
+            assert (bool(episode.truncations[-1]), bool(episode.terminations[-1])) == (is_truncated, not is_truncated)
+            assert not is_truncated or len(episode) == limit
 
 
 @pytest.mark.parametrize("stream", ["atari", "cart"], indirect=True)
 @pytest.mark.parametrize("with_features", [False, True])
-def test_nothing_the_caller_does_later_changes_it(stream: Stream, with_features: bool) -> None:
+def test_record_copies_its_arguments(stream: Stream, with_features: bool) -> None:
     space, action_space, n_envs, transitions = stream
     recording = RecordBuffer(space, action_space, n_envs=n_envs, feature_space=2 if with_features else None)
     features = features_of(stream, 2)
     for step, now in enumerate(transitions[:40]):
         arrays = [
             np.array(each) for each in (now.obs, now.action, transitions[step + 1].obs, now.reward, now.done)
-        ]  # in one buffer of the caller's, as some environments have it
+        ]  # which some environments reuse
         obs, action, new_obs, reward, done = arrays
         values = features[step].copy() if with_features else None
         recording.record(obs, action, new_obs, reward, done, now.infos, features=values)
         for array in (*arrays, *([values] if values is not None else [])):
             array[...] = 0
     recording.finish()
-    hold_stream(recording.buffer, transitions[:40], features if with_features else None)
+    assert_recorded(recording.buffer, transitions[:40], features if with_features else None)
 
 
 @pytest.mark.parametrize("stream", ["atari-single", "acrobot"], indirect=True)
-def test_one_environment_needs_no_leading_axis(stream: Stream) -> None:
+def test_the_leading_axis_of_one_environment_is_optional(stream: Stream) -> None:
     space, action_space, _, transitions = stream
     recording = RecordBuffer(space, action_space, feature_space=2)
     features = features_of(stream, 2)
@@ -158,13 +161,13 @@ def test_one_environment_needs_no_leading_axis(stream: Stream) -> None:
             now.obs[0], now.action[0], following, now.reward[0], now.done[0], now.infos[0], features=features[step, 0]
         )
     recording.finish()
-    hold_stream(recording.buffer, transitions[:N_STEPS], features)
+    assert_recorded(recording.buffer, transitions[:N_STEPS], features)
 
 
 # -- features ------------------------------------------------------------------------------------------------
 
 
-def test_a_step_with_features_arrives_with_the_next_one(stream: Stream) -> None:
+def test_a_step_with_features_is_written_with_the_next_one(stream: Stream) -> None:
     recording = RecordBuffer(*stream[:2], n_envs=stream[2], feature_space=5)
     features = features_of(stream)
     record_stream(recording, stream, 0, 3, features)
@@ -178,7 +181,7 @@ def test_a_step_with_features_arrives_with_the_next_one(stream: Stream) -> None:
 
 
 @pytest.mark.parametrize("stream", ["atari-single"], indirect=True)
-def test_an_episode_of_one_environment_is_there_when_it_is_over(stream: Stream) -> None:
+def test_an_episode_of_one_environment_is_written_when_it_ends(stream: Stream) -> None:
     recording = RecordBuffer(*stream[:2], feature_space=5)
     first_end = next(step for step, now in enumerate(stream[-1]) if now.done[0])
     record_stream(recording, stream, 0, first_end + 1, features_of(stream))
@@ -186,7 +189,7 @@ def test_an_episode_of_one_environment_is_there_when_it_is_over(stream: Stream) 
     assert (len(episode), episode.has_end) == (first_end + 1, True)
 
 
-def test_features_of_several_kinds_have_keys_of_their_own(stream: Stream) -> None:
+def test_features_of_a_dict_space_keep_their_keys(stream: Stream) -> None:
     features = spaces.Dict({"value": spaces.Box(-np.inf, np.inf, (), np.float64), "is_lost": spaces.MultiBinary(1)})
     recording = RecordBuffer(*stream[:2], n_envs=stream[2], feature_space=features)
     for step in range(20):
@@ -201,25 +204,10 @@ def test_features_of_several_kinds_have_keys_of_their_own(stream: Stream) -> Non
         np.testing.assert_array_equal(episode.observations["is_lost"][:-1, 0], steps % 2)
 
 
-# -- where recordings go -------------------------------------------------------------------------------------
+# -- datasets and folders -----------------------------------------------------------------------------------
 
 
-def hold_equal(ours: Any, theirs: Any) -> None:
-    if isinstance(theirs, dict):
-        assert ours.keys() == theirs.keys()
-        for key in theirs:
-            hold_equal(ours[key], theirs[key])
-    else:
-        assert (ours.dtype, ours.shape, ours.tobytes()) == (theirs.dtype, theirs.shape, theirs.tobytes())
-
-
-def hold_same_episodes(ours: Any, theirs: Any) -> None:
-    for mine, other in zip(trajectories(ours), trajectories(theirs), strict=True):
-        for name in ("observations", "actions", "rewards", "terminations", "truncations"):
-            hold_equal(getattr(mine, name), getattr(other, name))
-
-
-@pytest.mark.filterwarnings("ignore::UserWarning:minari")  # of metadata that is not given
+@pytest.mark.filterwarnings("ignore::UserWarning:minari")  # missing metadata
 @pytest.mark.parametrize(
     ("stream", "cls", "with_features"),
     [
@@ -232,7 +220,7 @@ def hold_same_episodes(ours: Any, theirs: Any) -> None:
     ],
     indirect=["stream"],
 )
-def test_to_minari_and_back(
+def test_a_minari_dataset_restores_a_recording(
     stream: Stream, cls: Any, with_features: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("minari", reason="a Minari that stores images without loss needs Python 3.11")
@@ -240,31 +228,31 @@ def test_to_minari_and_back(
     recording = recorded(stream, features_of(stream) if with_features else None, cls)
     dataset = export_minari(recording.buffer, "test/recording-v0", progress_bar=False)
     assert dataset.total_steps == len(recording)
-    hold_same_episodes(import_minari(dataset, progress_bar=False), recording.buffer)
+    assert_same_episodes(import_minari(dataset, progress_bar=False), recording.buffer)
 
 
 @pytest.mark.parametrize("with_features", [False, True])
 @pytest.mark.parametrize("cls", [RecordBuffer, FramelessRecordBuffer])
 @pytest.mark.parametrize("stream", ["atari", "console", "cart"], indirect=True)
-def test_to_a_folder_and_back(
+def test_a_checkpoint_restores_a_growing_recording(
     stream: Stream, cls: Any, with_features: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sb3_compressed.recording.record_buffer.FIRST_STEPS", 40)
+    monkeypatch.setattr("sb3_compressed.recording.record_buffer.INITIAL_STEPS", 40)
     features = features_of(stream) if with_features else None
     recording = cls(*stream[:2], n_envs=stream[2], feature_space=5 if with_features else None)
-    for first, last in [(0, 30), (30, 70), (70, N_STEPS)]:  # it grows in between
+    for first, last in [(0, 30), (30, 70), (70, N_STEPS)]:  # which grows
         record_stream(recording, stream, first, last, features)
         save_checkpoint(recording.buffer, tmp_path / "recording")
-        hold_same_episodes(load_checkpoint(tmp_path / "recording"), recording.buffer)
+        assert_same_episodes(load_checkpoint(tmp_path / "recording"), recording.buffer)
     verify(tmp_path / "recording")
 
 
 @pytest.mark.parametrize("with_features", [False, True])
 @pytest.mark.parametrize("stream", ["atari", "console", "cart"], indirect=True)
-def test_in_a_folder_from_the_beginning(
+def test_a_recording_in_a_folder_is_resumed(
     stream: Stream, with_features: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sb3_compressed.recording.record_buffer.FIRST_STEPS", 25)
+    monkeypatch.setattr("sb3_compressed.recording.record_buffer.INITIAL_STEPS", 25)
     features = features_of(stream) if with_features else None
     arguments: Any = {"n_envs": stream[2], "feature_space": 5 if with_features else None}
     in_memory = RecordBuffer(*stream[:2], **arguments)
@@ -275,7 +263,7 @@ def test_in_a_folder_from_the_beginning(
         record_stream(recording, stream, 0, 60, features)
     with pytest.raises(StorageError, match="resume=True"):
         RecordBuffer(*stream[:2], **arguments, storage=tmp_path / "recording")
-    hold_same_episodes(load_checkpoint(tmp_path / "recording"), recording.buffer)
+    assert_same_episodes(load_checkpoint(tmp_path / "recording"), recording.buffer)
     arguments |= {"storage": tmp_path / "recording", "resume": True}
     with RecordBuffer(*stream[:2], **arguments) as recording:
         assert len(recording) == 60 * stream[2]
@@ -284,36 +272,93 @@ def test_in_a_folder_from_the_beginning(
     loaded = load_checkpoint(tmp_path / "recording")
     assert loaded.buffer_size == 200
     assert loaded.size() == N_STEPS
-    hold_same_episodes(loaded, in_memory.buffer)
+    assert_same_episodes(loaded, in_memory.buffer)
     verify(tmp_path / "recording")
 
 
-# -- episodes of others --------------------------------------------------------------------------------------
+# -- episodes of other buffers --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("stream", ["atari", "console", "pendulum"], indirect=True)
 def test_episodes_of_a_replay_buffer_can_be_added(stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sb3_compressed.recording.record_buffer.FIRST_STEPS", 16)
-    theirs = recorded(stream).buffer
-    longest = sorted(trajectories(theirs), key=len)[-3:]
+    monkeypatch.setattr("sb3_compressed.recording.record_buffer.INITIAL_STEPS", 16)
+    longest = sorted(trajectories(recorded(stream).buffer), key=len)[-3:]
     recording = RecordBuffer(*stream[:2])
     for episode in longest:
         recording.add_episode(episode)
     assert len(recording) == sum(map(len, longest))
-    for mine, other in zip(trajectories(recording.buffer), longest, strict=True):
-        assert mine.has_end == other.has_end
-        for name in ("observations", "actions", "rewards", "terminations", "truncations"):
-            hold_equal(getattr(mine, name), getattr(other, name))
+    for ours, theirs in zip(trajectories(recording.buffer), longest, strict=True):
+        assert ours.has_end == theirs.has_end
+        assert_same_episode(ours, theirs)
 
 
-def test_episodes_that_do_not_fit_say_why(stream: Stream) -> None:
+def test_episodes_of_other_spaces_raise_and_change_nothing(stream: Stream) -> None:
     episode = next(trajectories(recorded(stream).buffer))
-    with pytest.raises(ValueError, match="one environment, this one is of 2"):
+    with pytest.raises(ValueError, match="a recording of one environment, this one has n_envs=2"):
         RecordBuffer(*stream[:2], n_envs=2).add_episode(episode)
     other = RecordBuffer(stream[0], spaces.Discrete(77))
     with pytest.raises(ValueError, match=r"Discrete\(77\)"):
         other.add_episode(episode)
     assert len(other) == 0
+
+
+# -- variants ------------------------------------------------------------------------------------------------
+
+VARIANTS = [RecordBuffer, FramelessRecordBuffer, DummyRecordBuffer]
+
+
+def use(cls: type[RecordBuffer], stream: Stream, n_steps: int = 100, *, with_features: bool, **options: Any) -> Any:
+    """Record a stream in a ``with`` block."""
+    features = features_of(stream) if with_features else None
+    with cls(*stream[:2], n_envs=stream[2], feature_space=5 if with_features else None, **options) as recording:
+        record_stream(recording, stream, 0, n_steps, features)
+        recording.finish()
+    return recording
+
+
+@pytest.mark.parametrize("with_features", [False, True])
+@pytest.mark.parametrize("stream", ["atari", "console", "cart"], indirect=True)
+def test_a_frameless_recording_has_everything_but_observations(stream: Stream, with_features: bool) -> None:
+    full, frameless = (use(cls, stream, with_features=with_features) for cls in VARIANTS[:2])
+    assert len(full) == len(frameless) == 100 * stream[2]
+    for env in range(stream[2]):
+        ours, theirs = ([each for each in trajectories(one.buffer) if each.env == env] for one in (frameless, full))
+        assert [len(each) for each in ours] == [len(each) for each in theirs]
+        for our_episode, their_episode in zip(ours, theirs, strict=True):
+            for name in ("actions", "rewards", "terminations", "truncations"):
+                np.testing.assert_array_equal(getattr(our_episode, name), getattr(their_episode, name))
+            if with_features:
+                np.testing.assert_array_equal(our_episode.observations, their_episode.observations["features"])
+            else:
+                assert our_episode.observations.shape == (len(our_episode) + 1, 0)
+
+
+def test_a_frameless_recording_ignores_observations(stream: Stream) -> None:
+    recording = FramelessRecordBuffer(*stream[:2], n_envs=stream[2])
+    now = stream[-1][0]
+    recording.record(None, now.action, None, now.reward, [True] * 4, [{"terminal_observation": "none"}] * 4)
+    assert len(recording) == 4
+    with pytest.raises(ValueError, match="action must have the shape"):
+        recording.record(None, now.action[:1], None, now.reward, now.done, now.infos)
+
+
+@pytest.mark.parametrize("with_features", [False, True])
+def test_a_dummy_recording_is_empty_and_creates_no_folder(stream: Stream, with_features: bool, tmp_path: Path) -> None:
+    folder = tmp_path / "recording"
+    dummy = use(DummyRecordBuffer, stream, with_features=with_features, storage=folder, compression_method="zstd3")
+    dummy.add_episode(next(trajectories(use(RecordBuffer, stream, 10, with_features=False).buffer)))
+    assert (len(dummy), dummy.buffer.size(), [*trajectories(dummy.buffer)]) == (0, 0, [])
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("cls", VARIANTS)
+def test_variants_have_the_interface_of_record_buffer(cls: type[RecordBuffer]) -> None:
+    def public(of: type) -> set[str]:
+        return {name for name in dir(of) if not name.startswith("_")}
+
+    assert issubclass(cls, RecordBuffer)
+    assert public(cls) == public(RecordBuffer)
+    assert [*inspect.signature(cls).parameters] == [*inspect.signature(RecordBuffer).parameters]
 
 
 # -- errors --------------------------------------------------------------------------------------------------
@@ -341,26 +386,26 @@ WRONG: dict[str, tuple[str, Any, type[Exception], str]] = {
 
 
 @pytest.mark.parametrize(("name", "value", "kind", "message"), WRONG.values(), ids=WRONG)
-def test_what_does_not_fit_is_an_error_and_changes_nothing(
+def test_invalid_arguments_of_record_raise_and_change_nothing(
     stream: Stream, name: str, value: Any, kind: type[Exception], message: str
 ) -> None:
     transitions, features = stream[-1], features_of(stream)
     recording = RecordBuffer(*stream[:2], n_envs=stream[2], feature_space=5)
     record_stream(recording, stream, 0, 10, features)
     now = transitions[10]
-    right: Any = {
+    valid: Any = {
         "obs": now.obs, "action": now.action, "new_obs": transitions[11].obs, "reward": now.reward,
         "done": np.ones(4, np.bool_) if name == "infos" else now.done, "infos": now.infos, "features": features[10],
     }  # fmt: skip
     with pytest.raises(kind, match=message):
-        recording.record(**{**right, name: value})
+        recording.record(**{**valid, name: value})
     record_stream(recording, stream, 10, 30, features)
     recording.finish()
-    hold_stream(recording.buffer, transitions[:30], features)
+    assert_recorded(recording.buffer, transitions[:30], features)
 
 
 @pytest.mark.parametrize("stream", ["console"], indirect=True)
-def test_keys_of_dict_observations_are_looked_at(stream: Stream) -> None:
+def test_wrong_keys_of_dict_observations_raise(stream: Stream) -> None:
     recording = RecordBuffer(*stream[:2], n_envs=stream[2])
     now, following = stream[-1][0], stream[-1][1].obs
     for wrong in ({"screen": now.obs["screen"]}, {**now.obs, "sound": 0}, now.obs["screen"]):
@@ -372,9 +417,9 @@ def test_keys_of_dict_observations_are_looked_at(stream: Stream) -> None:
     assert len(recording) == 0
 
 
-def test_features_that_nobody_asked_for_are_an_error(stream: Stream) -> None:
+def test_features_without_a_feature_space_raise(stream: Stream) -> None:
     recording = RecordBuffer(*stream[:2], n_envs=stream[2])
-    with pytest.raises(ValueError, match="features were passed, and feature_space of the recording is None"):
+    with pytest.raises(ValueError, match="features were passed, but the feature_space of the recording is None"):
         record_stream(recording, stream, 0, 1, features_of(stream))
 
 
@@ -390,13 +435,13 @@ def test_features_that_nobody_asked_for_are_an_error(stream: Stream) -> None:
         ({"resume": True}, "storage"),
     ],
 )
-def test_arguments_that_do_not_fit_say_why(options: Any, message: str) -> None:
+def test_invalid_arguments_of_the_constructor_raise(options: Any, message: str) -> None:
     space = spaces.Box(0, 255, (4, 84, 84), np.uint8)
     with pytest.raises(ValueError, match=message):
         RecordBuffer(space, spaces.Discrete(2), **options)
 
 
-def test_what_it_is(stream: Stream) -> None:
+def test_repr_and_class_of_the_buffer(stream: Stream) -> None:
     recording = recorded(stream)
     assert repr(recording) == f"RecordBuffer({N_STEPS * 4} transitions of 4 environments)"
     assert isinstance(recording.buffer, CompressedReplayBuffer)

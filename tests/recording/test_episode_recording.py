@@ -1,4 +1,4 @@
-"""``record_episodes``: the episodes that SB3's own evaluation plays, whole, with all that was seen and done."""
+"""``record_episodes`` records complete episodes, the same ones as SB3's evaluation, bit for bit."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def small_ppo(env: Any) -> PPO:
     return PPO("MlpPolicy", env, n_steps=8, batch_size=8, policy_kwargs={"net_arch": [8]}, seed=0, device="cpu")
 
 
-class Witness(VecEnvWrapper):
-    """Writes down by itself what passes: for each environment, its episodes as lists of steps."""
+class StepLog(VecEnvWrapper):
+    """Records the episodes of each environment independently, as lists of steps."""
 
     def __init__(self, venv: VecEnv, *, renders: bool = False) -> None:
         super().__init__(venv)
@@ -77,24 +77,24 @@ class Witness(VecEnvWrapper):
 
 
 @pytest.mark.parametrize("make", [lambda: cart_env(1), cart_env, lambda: cart_env(3, max_episode_steps=9)])
-def test_every_episode_is_what_passed_bit_for_bit(make: Callable[[], VecEnv]) -> None:
-    env = Witness(make())
+def test_every_episode_equals_the_steps_of_the_environment(make: Callable[[], VecEnv]) -> None:
+    env = StepLog(make())
     recording = record_episodes(small_ppo(env), env, 7)
     found = [*trajectories(recording.buffer)]
     assert len(found) == 7
-    witnessed = {np.array(each["observations"]).tobytes(): each for each in env.ended}
+    logged = {np.array(each["observations"]).tobytes(): each for each in env.ended}
     for episode in found:
         assert episode.has_begin
         assert episode.has_end
-        passed = witnessed.pop(episode.observations.tobytes())
-        np.testing.assert_array_equal(episode.actions, passed["actions"])
-        np.testing.assert_array_equal(episode.rewards, passed["rewards"])
-        assert (episode.truncations[-1], episode.terminations[-1]) == (passed["truncated"], not passed["truncated"])
+        expected = logged.pop(episode.observations.tobytes())
+        np.testing.assert_array_equal(episode.actions, expected["actions"])
+        np.testing.assert_array_equal(episode.rewards, expected["rewards"])
+        assert (episode.truncations[-1], episode.terminations[-1]) == (expected["truncated"], not expected["truncated"])
 
 
 @pytest.mark.parametrize("n_episodes", [1, 5, 8])
 @pytest.mark.parametrize("algorithm", [PPO, RecurrentPPO])
-def test_they_are_those_of_sb3s_evaluation(algorithm: Any, n_episodes: int) -> None:
+def test_episodes_are_those_of_evaluate_policy(algorithm: Any, n_episodes: int) -> None:
     policy = "MlpLstmPolicy" if algorithm is RecurrentPPO else "MlpPolicy"
     model = algorithm(policy, cart_env(), n_steps=8, batch_size=8, seed=1, device="cpu")
     rewards, lengths = evaluate_policy(model, cart_env(), n_episodes, return_episode_rewards=True)
@@ -103,19 +103,19 @@ def test_they_are_those_of_sb3s_evaluation(algorithm: Any, n_episodes: int) -> N
     assert [episode.rewards.sum() for episode in found] == rewards
 
 
-def test_a_real_game_with_rendered_frames() -> None:
-    env = Witness(atari_env("Breakout", 2, max_steps=120), renders=True)
+def test_rendered_frames_replace_observations() -> None:
+    env = StepLog(atari_env("Breakout", 2, max_steps=120), renders=True)
     model = DQN("CnnPolicy", env, buffer_size=10, policy_kwargs={"net_arch": [8]}, seed=0, device="cpu")
     recording = record_episodes(model, env, 3, render=True, deterministic=False)
     assert recording.observation_space.shape == (210, 160, 3)
     found = [*trajectories(recording.buffer)]
     assert len(found) == 3
-    witnessed = {np.array(each["frames"]).tobytes(): each for each in env.ended}
+    logged = {np.array(each["frames"]).tobytes(): each for each in env.ended}
     for episode in found:
-        passed = witnessed[episode.observations[:-1].tobytes()]
-        np.testing.assert_array_equal(episode.observations[-1], passed["frames"][-1])
-        np.testing.assert_array_equal(episode.actions, passed["actions"])
-        assert episode.truncations[-1] == passed["truncated"]
+        expected = logged[episode.observations[:-1].tobytes()]
+        np.testing.assert_array_equal(episode.observations[-1], expected["frames"][-1])
+        np.testing.assert_array_equal(episode.actions, expected["actions"])
+        assert episode.truncations[-1] == expected["truncated"]
     raw = len(recording) * 210 * 160 * 3
     assert recording.buffer.observations_nbytes < raw / 20
 
@@ -125,7 +125,7 @@ def test_features_are_those_of_each_observation() -> None:
         total: NDArray[Any] = obs.sum(axis=1, keepdims=True).astype(np.float64)
         return total
 
-    env = Witness(cart_env())
+    env = StepLog(cart_env())
     recording = record_episodes(small_ppo(env), env, 4, features=features)
     assert recording.feature_space == spaces.Box(-np.inf, np.inf, (1,), np.float64)
     found = [*trajectories(recording.buffer)]
@@ -136,7 +136,7 @@ def test_features_are_those_of_each_observation() -> None:
         assert not observations["features"][-1].any()
 
 
-def test_several_features_and_a_single_environment_that_is_no_vecenv() -> None:
+def test_dict_features_of_an_environment_that_is_not_vectorized() -> None:
     def features(obs: NDArray[Any]) -> dict[str, NDArray[Any]]:
         return {"side": obs[:, 0] > 0, "cell": (obs * 100).astype(np.int16)}
 
@@ -149,7 +149,7 @@ def test_several_features_and_a_single_environment_that_is_no_vecenv() -> None:
             assert parts[name].dtype == values.dtype
 
 
-def test_recordings_are_added_to_and_live_in_folders(tmp_path: Path) -> None:
+def test_episodes_are_appended_to_a_recording_in_a_folder(tmp_path: Path) -> None:
     env = cart_env()
     model = small_ppo(env)
     recording = record_episodes(model, env, 2, storage=tmp_path / "recording")
@@ -160,8 +160,8 @@ def test_recordings_are_added_to_and_live_in_folders(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cls", [FramelessRecordBuffer, DummyRecordBuffer])
-def test_variants(cls: type[RecordBuffer]) -> None:
-    env = Witness(cart_env())
+def test_variants_record_less(cls: type[RecordBuffer]) -> None:
+    env = StepLog(cart_env())
     recording = cls(env.observation_space, env.action_space)
     assert record_episodes(small_ppo(env), env, 4, recording) is recording
     assert len(env.ended) >= 4
@@ -171,7 +171,7 @@ def test_variants(cls: type[RecordBuffer]) -> None:
 
 
 class Failing(VecEnvWrapper):
-    """An environment that breaks down after a while."""
+    """An environment that fails after 100 steps."""
 
     n_steps = 0
 
@@ -181,11 +181,11 @@ class Failing(VecEnvWrapper):
     def step_wait(self) -> VecEnvStepReturn:
         self.n_steps += 1
         if self.n_steps > 100:
-            raise ConnectionError("the simulator is gone")
+            raise ConnectionError("lost the simulator")
         return self.venv.step_wait()
 
 
-def test_an_interruption_leaves_whole_episodes() -> None:
+def test_an_exception_leaves_complete_episodes() -> None:
     env = Failing(cart_env(3))
     recording = RecordBuffer(env.observation_space, env.action_space)
     with pytest.raises(ConnectionError):
@@ -195,7 +195,7 @@ def test_an_interruption_leaves_whole_episodes() -> None:
     assert all(episode.has_end for episode in episodes)
 
 
-def test_progress_is_shown_where_it_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_progress_bar_is_optional(capsys: pytest.CaptureFixture[str]) -> None:
     env = cart_env()
     record_episodes(small_ppo(env), env, 3, progress_bar=True)
     assert "recording episodes" in capsys.readouterr().err
@@ -206,14 +206,14 @@ def test_progress_is_shown_where_it_is_asked_for(capsys: pytest.CaptureFixture[s
 @pytest.mark.parametrize(
     ("arguments", "options", "message"),
     [
-        ({"n_envs": 2}, {}, "the recording is of 2 environments"),
+        ({"n_envs": 2}, {}, "a recording of one environment, got n_envs=2"),
         ({}, {"compression_method": "zstd3"}, r"options are for a new recording.*\['compression_method'\]"),
         ({}, {"n_episodes": 0}, "n_episodes must be positive, got 0"),
         ({"feature_space": 3}, {}, "no features were passed"),
-        (None, {"n_envs": 2}, "the recording is of 2 environments"),
+        (None, {"n_envs": 2}, "a recording of one environment, got n_envs=2"),
     ],
 )
-def test_what_does_not_fit_says_why(arguments: Any, options: Any, message: str) -> None:
+def test_invalid_arguments_raise_and_record_nothing(arguments: Any, options: Any, message: str) -> None:
     env = cart_env()
     recording = None if arguments is None else RecordBuffer(env.observation_space, env.action_space, **arguments)
     with pytest.raises(ValueError, match=message):
@@ -221,7 +221,7 @@ def test_what_does_not_fit_says_why(arguments: Any, options: Any, message: str) 
     assert recording is None or len(recording) == 0
 
 
-def test_what_cannot_be_rendered_says_why() -> None:
+def test_rendering_needs_rgb_array() -> None:
     env = gym.make("CartPole-v1")
     with pytest.raises(ValueError, match="render_mode='rgb_array', got None"):
         record_episodes(small_ppo(env), env, 2, render=True)

@@ -1,9 +1,9 @@
-"""A replay buffer episode by episode."""
+"""``trajectories``: the episodes of a replay buffer, and their steps."""
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -16,24 +16,23 @@ from stable_baselines3.common.buffers import ReplayBuffer
 from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.persistence.ring_resize import rows_by_age
 
-__all__ = ["Trajectory", "trajectories"]
+__all__ = ["Trajectory", "TrajectoryPart", "map_observations", "trajectories", "transitions"]
 
-#: Transitions of which observations are compared at a time, to find episodes that end without a word.
-AT_ONCE = 256
+#: Observations that are decoded at a time to find where episodes end without ``done``.
+CHUNK_SIZE = 256
 
 
 @dataclass(frozen=True)
 class Trajectory:
-    """Consecutive transitions of one environment, an episode or what there is of one.
+    """Consecutive transitions of one environment: an episode, or the part of it that the buffer still has.
 
-    Nothing is decoded before it is asked for.
+    Observations are decoded when they are read.
 
-    :param env: the environment's index
-    :param rows: rows of the buffer, ``(n_steps,)``, the oldest first
-    :param has_begin: whether it begins with the first observation of an episode; the first trajectory of a ring that
-        went round begins where older transitions were overwritten. (A buffer that got more room after that has no
-        memory of it, and takes that trajectory for one with a begin.)
-    :param has_end: whether the episode ended, terminated or truncated; the last trajectory may be going on
+    :param env: index of the environment
+    :param rows: rows of the buffer, ``(n_steps,)``, oldest first
+    :param has_begin: whether the first observation is the first one of the episode. It is not where the ring has
+        overwritten older transitions. (After a full ring was resized, the first trajectory counts as complete.)
+    :param has_end: whether the episode terminated or was truncated; the last one of each environment may not have ended
     """
 
     env: int
@@ -47,19 +46,19 @@ class Trajectory:
 
     @property
     def observations(self) -> Any:
-        """Observations ``(n_steps + 1, *obs_shape)``, the last one after the last step; of a Dict space a dict."""
+        """Observations ``(n_steps + 1, *obs_shape)`` including the one after the last step; for a Dict space a dict."""
         return self.part(0, len(self)).observations
 
     @property
     def actions(self) -> NDArray[Any]:
-        """Actions as they are stored, ``(n_steps, *action_shape)``, in the dtype of the action space.
+        """Actions as stored, ``(n_steps, *action_shape)``, in the dtype of the action space.
 
-        SB3's off-policy algorithms store actions of Box spaces scaled to -1 to 1.
+        SB3's off-policy algorithms store actions of Box spaces scaled to [-1, 1].
         """
         space = self._buffer.action_space
         actions = self._buffer.actions[self.rows, self.env]
-        found: NDArray[Any] = actions.reshape(len(self), *(space.shape or ())).astype(space.dtype, copy=False)
-        return found
+        shaped: NDArray[Any] = actions.reshape(len(self), *(space.shape or ())).astype(space.dtype, copy=False)
+        return shaped
 
     @property
     def rewards(self) -> NDArray[np.float32]:
@@ -69,14 +68,14 @@ class Trajectory:
 
     @property
     def terminations(self) -> NDArray[np.bool_]:
-        """Whether the episode was over after each step because of what happened in it, ``(n_steps,)``."""
+        """Whether the episode terminated with each step, ``(n_steps,)``."""
         return self._flags(self._buffer.dones) & ~self._flags(self._buffer.timeouts)
 
     @property
     def truncations(self) -> NDArray[np.bool_]:
-        """Whether the episode was cut off after each step, as by a time limit, ``(n_steps,)``.
+        """Whether the episode was truncated after each step, for example by a time limit, ``(n_steps,)``.
 
-        A buffer with ``handle_timeout_termination=False`` does not know it: all ends are terminations there.
+        Buffers with ``handle_timeout_termination=False`` do not store this: there, all ends are terminations.
         """
         return self._flags(self._buffer.dones) & self._flags(self._buffer.timeouts)
 
@@ -86,47 +85,51 @@ class Trajectory:
 
     @property
     def observation_space(self) -> spaces.Space[Any]:
-        """The space that observations are of."""
+        """The observation space of the buffer."""
         return self._buffer.observation_space
 
     @property
     def buffer(self) -> ReplayBuffer:
-        """The buffer that it is in."""
+        """The buffer with the transitions."""
         return self._buffer
 
     @property
     def total_reward(self) -> float:
-        """The sum of the rewards, as they are stored: a wrapper may have clipped them."""
+        """The sum of the stored rewards, which a wrapper may have clipped."""
         return float(self.rewards.sum(dtype=np.float64))
 
     @property
     def action_space(self) -> spaces.Space[Any]:
-        """The space that actions are of."""
+        """The action space of the buffer."""
         return self._buffer.action_space
 
-    def part(self, first: int, last: int) -> Part:
-        """Return the steps from ``first`` up to ``last``, decoded."""
+    def part(self, first: int, last: int) -> TrajectoryPart:
+        """Decode the steps from ``first`` up to, but not including, ``last``."""
         rows = self.rows[first:last]
         end = _next_observation(self._buffer, rows[-1:], self.env)
-        observations = _observation(self._buffer, rows, self.env)
-        if isinstance(observations, dict):
-            observations = {key: np.concatenate([observations[key], end[key]]) for key in observations}
-        else:
-            observations = np.concatenate([observations, end])
-        return Part(
-            observations,
+        return TrajectoryPart(
+            map_observations(lambda *both: np.concatenate(both), _observation(self._buffer, rows, self.env), end),
             self.actions[first:last],
             self.rewards[first:last],
             self.terminations[first:last],
             self.truncations[first:last],
         )
 
+    def parts(self, n_steps: int) -> Iterator[tuple[TrajectoryPart, bool]]:
+        """Decode all steps, ``n_steps`` at a time, and yield them with whether they are the last ones.
+
+        The last observation of a part is also the first one of the next part.
+        """
+        for first in range(0, len(self), n_steps):
+            last = min(first + n_steps, len(self))
+            yield self.part(first, last), last == len(self)
+
 
 @dataclass(frozen=True)
-class Part:
-    """Steps of a trajectory, decoded.
+class TrajectoryPart:
+    """Decoded steps of a trajectory.
 
-    :param observations: ``(n_steps + 1, *obs_shape)``, or a dict of them
+    :param observations: ``(n_steps + 1, *obs_shape)``, or a dict of such arrays
     :param actions: ``(n_steps, *action_shape)``
     :param rewards: ``(n_steps,)``
     :param terminations: ``(n_steps,)``
@@ -141,10 +144,10 @@ class Part:
 
 
 def trajectories(buffer: ReplayBuffer) -> Iterator[Trajectory]:
-    """Yield what a replay buffer holds as episodes, environment by environment, the oldest first.
+    """Yield the episodes of a replay buffer, environment by environment, oldest first. SB3's own buffers work, too.
 
-    An episode ends where the buffer says that it is done, and where the next observation stored is not the one that
-    follows, as after training was resumed with a new episode. Works for SB3's own buffers, too.
+    An episode ends where ``dones`` is set, and where the next observation of a transition differs from the observation
+    of the transition after it, for example because training was resumed with a new episode.
 
     >>> import numpy as np
     >>> from gymnasium import spaces
@@ -156,10 +159,10 @@ def trajectories(buffer: ReplayBuffer) -> Iterator[Trajectory]:
     >>> [(len(episode), episode.has_end) for episode in trajectories(buffer)]
     [(3, True), (2, False)]
 
-    :param buffer: the buffer; it must not be added to meanwhile
+    :param buffer: the buffer; do not add to it during the iteration
     """
     rows = rows_by_age(buffer.pos, buffer.buffer_size, full=buffer.full)
-    if buffer.full and buffer.optimize_memory_usage:  # the oldest has lost its observation to the newest
+    if buffer.full and buffer.optimize_memory_usage:  # the newest transition overwrote the oldest observation
         rows = rows[1:]
     for env in range(buffer.n_envs):
         dones = buffer.dones[rows, env].astype(np.bool_)
@@ -173,12 +176,12 @@ def trajectories(buffer: ReplayBuffer) -> Iterator[Trajectory]:
 
 
 def _continues(buffer: ReplayBuffer, rows: NDArray[np.int64], env: int) -> NDArray[np.bool_]:
-    """Tell for each row that is not done whether the observation of the row after it is its next one, bit for bit."""
+    """Return for each row that is not done whether its next observation is, bit for bit, the next row's observation."""
     continues = np.ones(len(rows), np.bool_)
     is_open = ~buffer.dones[rows[:-1], env].astype(np.bool_) & ~_share_slots(buffer, rows, env)
-    unknown = np.flatnonzero(is_open)  # the others need not be decoded
-    for first in range(0, len(unknown), AT_ONCE):
-        some = unknown[first : first + AT_ONCE]
+    unknown = np.flatnonzero(is_open)  # only these have to be decoded
+    for first in range(0, len(unknown), CHUNK_SIZE):
+        some = unknown[first : first + CHUNK_SIZE]
         following = _observation(buffer, rows[some + 1], env)
         next_ones = _next_observation(buffer, rows[some], env)
         if not isinstance(following, dict):
@@ -191,8 +194,8 @@ def _continues(buffer: ReplayBuffer, rows: NDArray[np.int64], env: int) -> NDArr
 
 
 def _share_slots(buffer: ReplayBuffer, rows: NDArray[np.int64], env: int) -> NDArray[np.bool_]:
-    """Tell for each row but the last whether its next observation and the one after it are known to be one slot."""
-    if buffer.optimize_memory_usage:  # there are no others
+    """Return for each row but the last whether its next observation shares its slot with the next row's observation."""
+    if buffer.optimize_memory_usage:  # next observations are not stored separately
         return np.ones(max(len(rows) - 1, 0), np.bool_)
     shared = np.ones(max(len(rows) - 1, 0), np.bool_)
     arrays: Any = buffer.observations
@@ -214,13 +217,13 @@ def _observation(buffer: ReplayBuffer, rows: NDArray[np.int64], env: int) -> Any
 
 
 def _next_observation(buffer: ReplayBuffer, rows: NDArray[np.int64], env: int) -> Any:
-    if buffer.optimize_memory_usage:  # SB3's variant, in which they are the observations of the rows behind
+    if buffer.optimize_memory_usage:  # SB3 reads them from the next rows' observations
         return _read(buffer, buffer.observations, (rows + 1) % buffer.buffer_size, env)
     return _read(buffer, buffer.next_observations, rows, env)
 
 
 def _read(buffer: ReplayBuffer, arrays: Any, rows: NDArray[np.int64], env: int) -> Any:
-    """Return observations in the shape of their space."""
+    """Decode observations, in the shape of their space."""
     envs = np.full(len(rows), env)
     if not isinstance(arrays, dict):
         return _shaped(np.ascontiguousarray(arrays[rows, envs]), buffer.observation_space)
@@ -230,3 +233,29 @@ def _read(buffer: ReplayBuffer, arrays: Any, rows: NDArray[np.int64], env: int) 
 
 def _shaped(values: NDArray[Any], space: spaces.Space[Any]) -> NDArray[Any]:
     return values.reshape(len(values), *(space.shape or ()))
+
+
+def map_observations(function: Callable[..., Any], *observations: Any) -> Any:
+    """Apply a function to observations, for a Dict space key by key."""
+    first = observations[0]
+    if isinstance(first, dict):
+        return {key: function(*(each[key] for each in observations)) for key in first}
+    return function(*observations)
+
+
+def transitions(episode: Any) -> Iterator[tuple[Any, ...]]:
+    """Yield each step of a decoded episode as the arguments of ``ReplayBuffer.add``, for one environment.
+
+    :param episode: a :class:`TrajectoryPart`, or an episode of Minari: ``observations`` ``(n_steps + 1, ...)`` or a
+        dict of such arrays, ``actions``, ``rewards``, ``terminations`` and ``truncations``
+    """
+    for step in range(len(episode.rewards)):
+        terminated, truncated = bool(episode.terminations[step]), bool(episode.truncations[step])
+        yield (
+            map_observations(lambda values, at=step: values[at : at + 1], episode.observations),
+            map_observations(lambda values, at=step: values[at + 1 : at + 2], episode.observations),
+            np.asarray(episode.actions[step])[np.newaxis],
+            episode.rewards[step : step + 1],
+            np.array([terminated or truncated]),
+            [{"TimeLimit.truncated": truncated and not terminated}],
+        )

@@ -1,0 +1,115 @@
+"""Episodes begin and end at the right transitions for every state of the ring, class of buffer and space."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import Stream
+from episodes import assert_same_episode, filled
+from gymnasium import spaces
+from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer
+
+from sb3_compressed import trajectories
+from sb3_compressed.datasets.trajectory import transitions
+
+ROWS = 90
+
+
+def sb3_class(stream: Stream) -> Any:
+    return DictReplayBuffer if isinstance(stream[0], spaces.Dict) else ReplayBuffer
+
+
+def parts_of(observation: Any) -> dict[str, Any]:
+    return observation if isinstance(observation, dict) else {"": observation}
+
+
+@pytest.mark.parametrize("ours", [True, False])
+@pytest.mark.parametrize("n_steps", [0, 1, 60, ROWS, 200])
+@pytest.mark.parametrize("stream", ["atari", "console", "bits", "pendulum", "discrete", "acrobot"], indirect=True)
+def test_every_transition_is_in_one_trajectory_in_order(stream: Stream, n_steps: int, ours: bool) -> None:
+    _, action_space, n_envs, recorded = stream
+    buffer = filled(stream, n_steps, ROWS, None if ours else sb3_class(stream))
+    kept = recorded[max(0, n_steps - ROWS) : n_steps]
+    found = [*trajectories(buffer)]
+    for env in range(n_envs):
+        step = 0
+        of_env = [trajectory for trajectory in found if trajectory.env == env]
+        for trajectory in of_env:
+            part = trajectory.part(0, len(trajectory))
+            assert trajectory.has_begin == (step > 0 or n_steps < ROWS)
+            assert (part.terminations | part.truncations).tolist() == [False] * (len(trajectory) - 1) + [
+                trajectory.has_end
+            ]
+            assert part.actions.shape == (len(trajectory), *(action_space.shape or ()))
+            for index in range(len(trajectory)):
+                transition = kept[step]
+                for name, values in parts_of(part.observations).items():
+                    np.testing.assert_array_equal(values[index], parts_of(transition.obs)[name][env])
+                    np.testing.assert_array_equal(values[index + 1], parts_of(transition.next_obs)[name][env])
+                assert part.rewards[index] == np.float32(transition.reward[env])
+                np.testing.assert_array_equal(part.actions[index], transition.action[env])
+                is_truncated = transition.infos[env].get("TimeLimit.truncated", False)
+                assert part.truncations[index] == (transition.done[env] and is_truncated)
+                assert part.terminations[index] == (transition.done[env] and not is_truncated)
+                step += 1
+        assert step == len(kept)
+        assert [trajectory.has_end for trajectory in of_env[:-1]] == [True] * (len(of_env) - 1)
+
+
+def test_an_episode_that_stops_without_done_has_no_end(stream: Stream) -> None:
+    recorded = stream[-1]
+    buffer = filled(stream, 30, ROWS)
+    for transition in recorded[200:220]:  # like a training that was resumed with a new episode
+        transition.add_to(buffer)
+    lengths = [(len(each), each.has_end) for each in trajectories(buffer) if each.env == 0]
+    position = np.cumsum([length for length, _ in lengths]).tolist()
+    assert 30 in position
+    assert lengths[position.index(30)][1] is bool(recorded[29].done[0])
+
+
+@pytest.mark.parametrize("n_steps", [60, ROWS, 130])
+def test_episodes_with_optimize_memory_usage_equal_those_of_sb3(n_steps: int, stream: Stream) -> None:
+    options: dict[str, Any] = {"optimize_memory_usage": True, "handle_timeout_termination": False}
+    ours, theirs = (filled(stream, n_steps, ROWS, cls, **options) for cls in (None, ReplayBuffer))
+    for mine, other in zip(trajectories(ours), trajectories(theirs), strict=True):
+        np.testing.assert_array_equal(mine.observations, other.observations)
+        assert not mine.truncations.any()
+    # In a full ring, the last next observation has overwritten the oldest observation.
+    oldest = max(0, n_steps - ROWS + 1)
+    kept = stream[-1][oldest:n_steps]
+    for env in range(stream[2]):
+        actions = np.concatenate([each.actions for each in trajectories(ours) if each.env == env])
+        np.testing.assert_array_equal(actions, [transition.action[env] for transition in kept])
+        first = next(each for each in trajectories(ours) if each.env == env)
+        np.testing.assert_array_equal(first.observations[0], kept[0].obs[env])
+
+
+@pytest.mark.parametrize("stream", ["atari-single", "console", "pendulum", "discrete"], indirect=True)
+def test_transitions_of_episodes_can_be_added_to_another_buffer(stream: Stream) -> None:
+    theirs = filled(stream, 100, cls=sb3_class(stream))
+    episodes = [*trajectories(theirs)]
+    ours = sb3_class(stream)(theirs.buffer_size * theirs.n_envs, *stream[:2], device="cpu")
+    for episode in episodes:
+        for step in transitions(episode):
+            ours.add(*step)
+    assert ours.full
+    for our_episode, their_episode in zip(trajectories(ours), episodes, strict=True):
+        assert_same_episode(our_episode, their_episode)
+
+
+@pytest.mark.parametrize("n_steps", [1, 7, 1000])
+@pytest.mark.parametrize("stream", ["atari-single", "console"], indirect=True)
+def test_parts_cover_a_trajectory(stream: Stream, n_steps: int) -> None:
+    episode = max(trajectories(filled(stream)), key=len)
+    parts = [*episode.parts(n_steps)]
+    assert [is_last for _, is_last in parts] == [False] * (len(parts) - 1) + [True]
+    assert max(len(part.rewards) for part, _ in parts) == min(n_steps, len(episode))
+    np.testing.assert_array_equal(np.concatenate([part.actions for part, _ in parts]), episode.actions)
+    for name, values in parts_of(episode.observations).items():
+        decoded = [parts_of(part.observations)[name] for part, _ in parts]
+        for part, following in pairwise(decoded):
+            np.testing.assert_array_equal(part[-1], following[0])
+        np.testing.assert_array_equal(np.concatenate([*(part[:-1] for part in decoded), decoded[-1][-1:]]), values)
