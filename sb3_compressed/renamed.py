@@ -20,6 +20,8 @@ MODULES = {
     "arrays.batch_memory": "arrays.batch_pool",
     "arrays.frames": "arrays.frame_layout",
     "arrays.sharing": "arrays.frame_dedup",
+    "arrays.successor_store": "persistence.legacy_pickles",
+    "arrays.successors": "persistence.legacy_pickles",
     "arrays.teacher": "arrays.codec_training",
     "buffers.mixin": "buffers.base",
     "buffers.plan": "buffers.compression_plan",

@@ -31,7 +31,7 @@ from sb3_compressed.arrays.frame_layout import FrameStack
 from sb3_compressed.arrays.handover import Batch, claim_owned
 from sb3_compressed.arrays.memory import slots_nbytes
 from sb3_compressed.buffers.array_attributes import ArrayAttribute, ArrayDict
-from sb3_compressed.buffers.compression_plan import placeholder_space, plan_arrays, successor_keys
+from sb3_compressed.buffers.compression_plan import placeholder_space, plan_arrays
 from sb3_compressed.buffers.parent_signature import classes_with, parent_signature
 from sb3_compressed.buffers.pinned_memory import PinnedMemory
 from sb3_compressed.buffers.timing import MethodTimer
@@ -80,8 +80,7 @@ class CompressedBuffer(_Base):
 
     :param compression_method: shorthand of a codec, e.g. ``"zstd-5"`` for zstd with the level -5 and ``"zstd5"`` for
         the level 5, or a codec. ``"auto"`` chooses one, and leaves
-        observations that are too small or too random to gain anything as they are; of such vectors, replay buffers
-        keep next observations only where they are not the observations that follow. For a Dict space also a mapping
+        observations that are too small or too random to gain anything as they are. For a Dict space also a mapping
         from its keys
     :param compression_kwargs: keyword arguments of the codec, e.g. ``dict(compresslevel=5)``
     :param decompression_kwargs: the same for arguments of a codec that concern decoding
@@ -109,8 +108,6 @@ class CompressedBuffer(_Base):
     observations: Any = ArrayAttribute()
     next_observations: Any = ArrayAttribute()
 
-    #: The keys of plain observations that are kept once.
-    _successor_keys: frozenset[Key] = frozenset()
     #: Whether all classes that come after this one are SB3's, which only hand observations on.
     _is_before_sb3: ClassVar[bool] = False
     #: Whether the class is one of this package, so that no other code comes before it.
@@ -178,9 +175,7 @@ class CompressedBuffer(_Base):
         on_disk = storage != "memory"
         self._plans = plan_arrays(space, compression_method, codec_kwargs, dtypes, frame_stack, on_disk=on_disk)
         self._new_arrays: dict[Key, CompressedArray] = {}  # never written: each array of a key is one like these
-        self._successor_keys = frozenset() if on_disk else self._keys_with_successors(space, arguments)
-        is_placeholder = {*self._plans, *self._successor_keys}
-        super().__init__(**{**arguments, "observation_space": placeholder_space(space, is_placeholder)})
+        super().__init__(**{**arguments, "observation_space": placeholder_space(space, self._plans)})
         self._placeholder_shape = self.obs_shape
         self.observation_space = space
         self.obs_shape = get_obs_shape(space)
@@ -220,10 +215,6 @@ class CompressedBuffer(_Base):
 
     # -- arrays ----------------------------------------------------------------------------------------------
 
-    def _keys_with_successors(self, space: spaces.Space[Any], arguments: Mapping[str, Any]) -> frozenset[Key]:
-        """Return which parts of a space are plain observations with next observations that need not be kept twice."""
-        return frozenset()
-
     def _put_arrays(self) -> None:
         """Put arrays of the real shapes in the places of those the parent made for the placeholder space."""
         names = [name for name in ("observations", "next_observations") if self.__dict__.get(name) is not None]
@@ -240,11 +231,6 @@ class CompressedBuffer(_Base):
     def _arrays_for(self, key: Key, made_by_parent: list[np.ndarray[Any, Any]]) -> list[Any]:
         """Return what takes the places of the parent's observations and, if there are any, next observations."""
         (rows, n_envs), dtype = made_by_parent[0].shape[:2], made_by_parent[0].dtype
-        if key in self._successor_keys:
-            from sb3_compressed.arrays.successors import successor_arrays  # imports numba
-
-            shape = self.obs_shape if key is None else self.obs_shape[key]
-            return [*successor_arrays((rows, n_envs, *shape), dtype)]
         if key not in self._plans:
             return made_by_parent
         if key not in self._new_arrays:
@@ -293,7 +279,7 @@ class CompressedBuffer(_Base):
     def _warn_of_memory(self) -> None:
         if psutil is None:
             return
-        if not self._new_arrays and not self._successor_keys:
+        if not self._new_arrays:
             return  # SB3 has looked at all of it
         expected = sum(
             self._plans[key].estimated_nbytes(array.shape[0], array.shape[1], array.dtype)
@@ -303,10 +289,9 @@ class CompressedBuffer(_Base):
         expected += sum(array.nbytes for array in vars(self).values() if isinstance(array, np.ndarray))
         available = psutil.virtual_memory().available
         if expected > available:
-            how = ", estimated from what codecs make of game frames," if self._new_arrays else ""
             warn_user(
                 f"This system does not have apparently enough memory to store the complete buffer: about "
-                f"{expected / 1e9:.2f}GB{how} > {available / 1e9:.2f}GB"
+                f"{expected / 1e9:.2f}GB, estimated from what codecs make of game frames, > {available / 1e9:.2f}GB"
             )
 
     # -- the door --------------------------------------------------------------------------------------------
@@ -373,7 +358,7 @@ class CompressedBuffer(_Base):
         :param make: makes the batch
         :param is_seen: whether an environment gets to see the arrays; a user's subclass may as well
         """
-        if not self._new_arrays and not self._successor_keys:  # SB3's arrays only
+        if not self._new_arrays:  # SB3's arrays only
             return self._output(make())
         if is_seen or not self._is_ours:
             return self._output(make())
@@ -431,11 +416,6 @@ class CompressedReplay(Persistent, CompressedBuffer):
         if arguments.get("optimize_memory_usage") and (handles_timeouts or not self._parent_optimizes):
             arguments["optimize_memory_usage"] = False
         return arguments
-
-    def _keys_with_successors(self, space: spaces.Space[Any], arguments: Mapping[str, Any]) -> frozenset[Key]:
-        if arguments.get("optimize_memory_usage"):  # there are no next observations
-            return frozenset()
-        return successor_keys(space, self._plans, arguments["buffer_size"])
 
     def add(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: Any) -> None:
         """Add a transition of every environment, as SB3's buffer does.

@@ -18,14 +18,11 @@ from sb3_compressed.codecs.registry import AUTO
 from sb3_compressed.dtypes import Key, space_dtype, space_parts, space_shape
 from sb3_compressed.persistence.vector_slots import MIN_STORED_NBYTES
 
-__all__ = ["CompressionPlan", "placeholder_space", "plan_arrays", "successor_keys"]
+__all__ = ["CompressionPlan", "placeholder_space", "plan_arrays"]
 
 #: Items below this take about as much memory compressed as not, and are slower to reach: Python's overhead for a
 #: slot and its payload is about 130 bytes, and next observations are halved at best.
 MIN_COMPRESSED_NBYTES = 1024
-
-#: For each next observation that is not kept twice, there are up to 4 bytes that say so.
-MIN_SUCCESSOR_NBYTES = 16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,19 +131,6 @@ def _plan_array(
             return None
         codec = get_codec("none")
     return CompressionPlan(shape, codec, frame_stack, elem_type)
-
-
-def successor_keys(space: spaces.Space[Any], plans: Mapping[Key, CompressionPlan], size: int) -> frozenset[Key]:
-    """Return which parts that stay plain are worth leaving out next observations that are among the observations.
-
-    :param size: number of transitions; there is a limit to what can be numbered
-    """
-    if size > np.iinfo(np.int32).max:
-        return frozenset()
-    parts = space_parts(space)
-    return frozenset(
-        key for key, part in parts.items() if key not in plans and _item_nbytes(part) >= MIN_SUCCESSOR_NBYTES
-    )
 
 
 def placeholder_space(space: spaces.Space[Any], keys: Collection[Key]) -> spaces.Space[Any]:

@@ -72,7 +72,7 @@ def buffer_statistics(buffer: BaseBuffer | None, max_slots: int = 8192) -> Buffe
     >>> model = DQN("MlpPolicy", "CartPole-v1", replay_buffer_class=CompressedReplayBuffer, learning_starts=500)
     >>> statistics = buffer_statistics(model.learn(500).replay_buffer)
     >>> statistics.transitions, round(statistics.shared_frames, 1)
-    (500, 0.5)
+    (500, 0.0)
 
     :param buffer: a replay or rollout buffer; a rollout buffer between the last step and the training on it
     :param max_slots: about how many slots are looked at
@@ -112,14 +112,9 @@ def _part(arrays: Sequence[Any], buffer: CompressedBuffer, filled: float, max_sl
     if isinstance(first, CompressedArray):
         begin, n_rows = _written(buffer)
         return survey(arrays, begin, n_rows, max_slots)
-    n_items = buffer.size() * buffer.n_envs
-    nbytes: float = filled * sum(array.nbytes for array in arrays)
-    n_stored = n_items * len(arrays)
-    if not isinstance(first, np.ndarray):  # next observations that follow are not kept twice
-        successors = arrays[1]
-        nbytes = filled * first.nbytes + successors.nbytes
-        n_stored = n_items + successors.n_own
-    return MemoryEstimate(nbytes, n_stored * first[0, 0].nbytes, n_items * len(arrays), n_stored)
+    nbytes = filled * sum(array.nbytes for array in arrays)
+    n_items = buffer.size() * buffer.n_envs * len(arrays)
+    return MemoryEstimate(nbytes, nbytes, n_items, n_items)
 
 
 def _written(buffer: CompressedBuffer) -> tuple[int, int]:

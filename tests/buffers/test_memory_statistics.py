@@ -64,22 +64,8 @@ def test_images_on_disk(stream: Stream, tmp_path: Path, monkeypatch: pytest.Monk
     buffer.close()
 
 
-@pytest.mark.parametrize("stream", ["cart"], indirect=True)
-def test_vectors_of_which_next_ones_are_kept_once(stream: Stream) -> None:
-    buffer = replay(stream, 200)
-    found = buffer_statistics(buffer)
-    assert found.transitions == 800
-    n_ends = sum(int(transition.done.sum()) for transition in stream[3][:200])
-    assert n_ends > 20
-    # Next observations are kept at episode ends and of the newest row; the last rows may not be compared yet.
-    assert 800 + n_ends - 50 < found.stored_frames <= 800 + n_ends + 4
-    assert found.payload_nbytes == found.stored_frames * 16
-    assert found.raw_observations_nbytes == 1600 * 16
-    assert 1.2 < found.compression_ratio < 2, "what is not compared yet takes much of so small a buffer"
-
-
-@pytest.mark.parametrize("stream", ["discrete"], indirect=True)
-def test_what_is_not_compressed_shares_nothing(stream: Stream) -> None:
+@pytest.mark.parametrize("stream", ["discrete", "cart"], indirect=True)
+def test_plain_arrays_share_nothing(stream: Stream) -> None:
     found = buffer_statistics(replay(stream))
     assert found.shared_frames == 0
     assert found.compression_ratio == 1
