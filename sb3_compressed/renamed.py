@@ -26,10 +26,14 @@ MODULES = {
     "buffers.mixin": "buffers.base",
     "buffers.plan": "buffers.compression_plan",
     "buffers.loading": "persistence.loading",
-    "buffers.persistent": "persistence.persistent",
+    "buffers.parent_signature": "buffers.arguments",
+    "buffers.persistent": "persistence.buffer_storage",
     "buffers.statistics": "buffers.memory_statistics",
     "callbacks.checkpoint": "callbacks.checkpoint_callback",
     "callbacks.stats": "callbacks.stats_callback",
+    "persistence.growth": "persistence.ring_resize",
+    "persistence.persistent": "persistence.buffer_storage",
+    "persistence.pickles": "persistence.pickled_buffers",
 }
 
 #: New names of classes and functions.
@@ -40,7 +44,10 @@ NAMES = {
     "KnownRow": "PreviousRow",
     "LayoutSearch": "FrameStackDetector",
     "LearningCodec": "TrainableCodec",
+    "Meter": "MethodTimer",
     "Teacher": "CodecTrainer",
+    "grow": "resize",
+    "unpickled": "load_pickled_buffer",
 }
 
 

@@ -93,7 +93,7 @@ def make_folder(kind: str, folder: Path, n_steps: int = N_STEPS, **options: Any)
         buffer.add(obs, following, np.array([[step % 3]]), np.ones(1), np.array([step % 7 == 0]), [{}])
         obs = following
         if step == n_steps // 2:
-            buffer._store.write_snapshot()
+            buffer._storage.store.write_snapshot()
     buffer.close()
 
 

@@ -9,8 +9,8 @@ from sb3_contrib.common.recurrent.buffers import RecurrentDictRolloutBuffer, Rec
 from stable_baselines3.common.buffers import DictRolloutBuffer, RolloutBuffer
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 
+from sb3_compressed.buffers.arguments import parent_signature
 from sb3_compressed.buffers.base import CompressedBuffer, CompressedRollout
-from sb3_compressed.buffers.parent_signature import parent_signature
 from sb3_compressed.buffers.rollout import CompressedDictRolloutBuffer, CompressedRolloutBuffer
 
 __all__ = [

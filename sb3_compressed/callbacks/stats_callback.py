@@ -61,7 +61,7 @@ class BufferStatsCallback(BaseCallback):
         buffer = self._buffer()
         if buffer is not self._metered:  # the first one, or another one was loaded meanwhile
             self._remove_meters()
-            self._metered, self._meters = buffer, buffer.meter()
+            self._metered, self._meters = buffer, buffer.start_timers()
 
     def _on_step(self) -> bool:
         return True

@@ -26,7 +26,7 @@ def inspect(source: Source, unpickle: Unpickle = False, as_json: Json = False) -
     if place.checkpoint is not None:
         result["checkpoint"] = place.checkpoint
     if place.is_pickle and not unpickle:
-        result |= _claims(place.path)
+        result["disk_bytes"] = _disk_bytes(place.path)
         advice = "A pickle can run any code when it is opened: --unpickle opens it, if you trust it."
         show(result, *_texts(_lines_of_claims(result)), advice, as_json=as_json)
         return
@@ -50,19 +50,6 @@ def _content(place: Place, *, unpickle: bool) -> dict[str, Any]:
 
     with opened(place, unpickle=unpickle) as buffer:
         return {**describe(buffer), "episodes": statistics([*trajectories(buffer)])}
-
-
-def _claims(path: Path) -> dict[str, Any]:
-    from sb3_compressed.persistence.pickles import claims_of_pickle
-
-    claims = claims_of_pickle(path)
-    return {
-        "class": claims.class_name,
-        "protocol": claims.protocol,
-        "numpy": claims.numpy_version,
-        "claims": claims.numbers,
-        "disk_bytes": _disk_bytes(path),
-    }
 
 
 def _disk_bytes(path: Path) -> int:
@@ -96,12 +83,7 @@ NAME_WIDTH = 14
 
 
 def _lines_of_claims(result: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    yield "file", f"{result['path']}, a pickle (protocol {result['protocol']}), not opened"
-    yield "says it is", result["class"] or "nothing that can be told"
-    if result["claims"]:
-        yield "with", ", ".join(f"{name}={value}" for name, value in result["claims"].items())
-    if result["numpy"]:
-        yield "written with", f"NumPy {result['numpy']}"
+    yield "file", f"{result['path']}, a pickle, not opened"
     yield "on the disk", _size(result["disk_bytes"])
 
 

@@ -73,7 +73,7 @@ def find(path: Path) -> Place:
 
 
 def _file(path: Path) -> Place:
-    from sb3_compressed.persistence.pickles import is_pickle
+    from sb3_compressed.persistence.pickled_buffers import is_pickle
 
     if is_pickle(path):
         return Place(path, is_pickle=True)
@@ -109,11 +109,11 @@ def opened(place: Place, *, unpickle: bool) -> Iterator[ReplayBuffer]:
     :raises StorageError: if it cannot be opened, or is a pickle and nobody said that it may be
     """
     if place.is_pickle:
-        from sb3_compressed.persistence.pickles import unpickled
+        from sb3_compressed.persistence.pickled_buffers import load_pickled_buffer
 
         if not unpickle:
             raise StorageError(f"{place.path} is a pickle, which can run any code: pass --unpickle if you trust it")
-        yield unpickled(place.path)
+        yield load_pickled_buffer(place.path)
         return
     from sb3_compressed.persistence.loading import open_to_read
 

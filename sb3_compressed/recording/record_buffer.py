@@ -14,8 +14,8 @@ from sb3_compressed.buffers.replay import CompressedDictReplayBuffer, Compressed
 from sb3_compressed.buffers.validation import validate_infos, validate_per_env
 from sb3_compressed.datasets.episodes import Trajectory
 from sb3_compressed.datasets.transitions import transitions
-from sb3_compressed.persistence.growth import grow
 from sb3_compressed.persistence.loading import load_checkpoint
+from sb3_compressed.persistence.ring_resize import resize
 from sb3_compressed.recording.parts import NamedParts, Parts, batch_of, feature_space_of, joined, joined_space
 
 if TYPE_CHECKING:
@@ -248,7 +248,7 @@ class RecordBuffer:
 
     def _add(self, *transition: Any) -> None:
         if self._grows and self._buffer.full:
-            grow(self._buffer, 2 * self._buffer.buffer_size * self.n_envs)
+            resize(self._buffer, 2 * self._buffer.buffer_size * self.n_envs)
         self._buffer.add(*transition)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from sb3_compressed import (
     CompressedReplayBuffer,
     CompressedRolloutBuffer,
     LossyDtypeWarning,
+    StorageError,
     get_codec,
 )
 
@@ -35,7 +37,6 @@ MIXED = spaces.Dict({"screen": SCREEN, "state": VECTOR, "lives": spaces.Discrete
 OPTIONS = {
     "compression_method": "auto",
     "compression_kwargs": None,
-    "decompression_kwargs": None,
     "dtypes": None,
     "frame_stack": "auto",
     "output_dtype": "raw",
@@ -94,21 +95,13 @@ def test_unknown_argument_is_a_type_error_that_names_the_class() -> None:
         ({"compression_method": "zstt"}, "available codecs: delta, gzip, igzip, lz4-block"),
         ({"compression_method": "zstd99"}, r"levels -100\.\.-1 and 1\.\.22, got 99"),
         ({"compression_method": "zstd", "compression_kwargs": {"lvl": 3}}, "takes the arguments: compresslevel"),
-        ({"compression_method": "zstd3", "decompression_kwargs": {"compresslevel": 3}}, "level is given twice"),
+        ({"compression_method": "zstd3", "compression_kwargs": {"compresslevel": 3}}, "level is given twice"),
         ({"compression_method": {"image": "zstd"}}, r"keys \['image'\]"),
         ({"frame_stack": 5}, r"frame_stack=5 divides neither .* \(4, 84, 84\)"),
         ({"frame_stack": "four"}, "must be 'auto', None or a positive int, got 'four'"),
         ({"frame_stack": 0}, "got 0"),
         ({"output_dtype": "float16"}, r"output_dtype must be one of \('raw', 'float'\), got 'float16'"),
         ({"dtypes": {"elem_typ": np.uint8}}, r"dtypes has the unknown keys \['elem_typ'\]"),
-        (
-            {
-                "compression_method": "zstd",
-                "compression_kwargs": {"compresslevel": 1},
-                "decompression_kwargs": {"compresslevel": 1},
-            },
-            "in both compression_kwargs and decompression_kwargs",
-        ),
         ({"dtypes": "bytes8"}, "dtypes must be a dtype or what find_buffer_dtypes returns, got 'bytes8'"),
         ({"compression_kwargs": {"compresslevel": 3}}, "'auto' takes no arguments"),
         ({"compression_method": "rle", "dtypes": {"runs_type": np.int8}}, "runs_type must be one of"),
@@ -211,9 +204,63 @@ def test_codec_arguments_reach_the_codec() -> None:
     assert runs.observations.codec == get_codec("rle", runs_type=np.uint32)
 
 
+def test_decompression_kwargs_are_merged_with_a_deprecation_warning() -> None:
+    with pytest.warns(DeprecationWarning, match="pass all arguments of the codec in compression_kwargs") as caught:
+        buffer = replay(compression_method="gzip", decompression_kwargs={"compresslevel": 1})
+    assert caught[0].filename == __file__
+    assert buffer.observations.codec == get_codec("gzip1")
+    assert buffer.given_arguments["compression_kwargs"] == {"compresslevel": 1}
+    both = {"compression_kwargs": {"compresslevel": 1}, "decompression_kwargs": {"compresslevel": 1}}
+    with pytest.warns(DeprecationWarning), pytest.raises(ValueError, match=r"in both .*: \['compresslevel'\]"):
+        replay(compression_method="zstd", **both)
+    assert replay(decompression_kwargs=None).given_arguments["compression_kwargs"] is None
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"storage_mode": "continue"}, r"storage_mode must be one of \('create', 'resume', 'overwrite', 'repair'\)"),
+        ({"repair": True}, "repair=True is for resume=True"),
+        ({"resume": True, "overwrite": True}, "pass one of them"),
+        ({"storage_mode": "overwrite", "resume": True}, "storage_mode='overwrite' contradicts resume=True"),
+    ],
+)
+def test_contradictory_storage_modes_raise(options: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match=message):
+        replay(storage=tmp_path / "buffer", **options)
+
+
+@pytest.mark.parametrize("options", [{"storage_mode": "resume"}, {"resume": True}, {"overwrite": True}])
+def test_storage_modes_need_a_folder(options: dict[str, Any]) -> None:
+    with pytest.raises(StorageError, match="are for storage=<folder>"):
+        replay(**options)
+
+
+@pytest.mark.parametrize(
+    ("mode", "shorthands", "n_transitions"),
+    [
+        ("resume", {"resume": True}, 1),
+        ("repair", {"resume": True, "repair": True}, 1),
+        ("overwrite", {"overwrite": True}, 0),
+    ],
+)
+def test_storage_modes_equal_their_shorthands(
+    mode: str, shorthands: dict[str, bool], n_transitions: int, tmp_path: Path
+) -> None:
+    zeros = np.zeros(1)
+    for options in ({"storage_mode": mode}, shorthands):
+        buffer = replay(storage=tmp_path / "buffer", overwrite=True)
+        buffer.add(np.zeros((1, 4, 84, 84), np.uint8), np.ones((1, 4, 84, 84), np.uint8), zeros, zeros, zeros, [{}])
+        buffer.close()
+        again = replay(storage=tmp_path / "buffer", **options)
+        assert again.size() == n_transitions
+        assert (again.repair_report is not None) == (mode == "repair")
+        again.close()
+
+
 def test_a_callers_dicts_are_never_written_to() -> None:
     kwargs, dtypes = {"compresslevel": 1}, {"elem_type": np.uint8, "runs_type": np.uint16}
-    replay(compression_method="gzip", compression_kwargs=kwargs, decompression_kwargs={}, dtypes=dtypes)
+    replay(compression_method="gzip", compression_kwargs=kwargs, dtypes=dtypes)
     assert kwargs == {"compresslevel": 1}
     assert dtypes == {"elem_type": np.uint8, "runs_type": np.uint16}
 

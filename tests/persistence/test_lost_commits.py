@@ -49,7 +49,7 @@ def add(buffer: Any, number: int, *, done: bool = False) -> None:
 
 
 def crash(buffer: Any) -> None:
-    buffer._store.log.release()
+    buffer._storage.store.log.release()
 
 
 def files(folder: Path) -> list[Path]:

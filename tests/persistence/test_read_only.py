@@ -105,7 +105,7 @@ def write_on(folder: Path) -> None:
     ArrayStore.SEGMENT_NBYTES = 30_000
     buffer: Any = writer.new_buffer(storage=folder)
     number = 1
-    while number <= N_STEPS or buffer._store.log.last.is_snapshot:  # until there is a file to go on with
+    while number <= N_STEPS or buffer._storage.store.log.last.is_snapshot:  # until there is a file to go on with
         add_steps(buffer, number, number)
         number += 1
     folder.chmod(0o555)

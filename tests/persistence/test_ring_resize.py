@@ -20,7 +20,7 @@ from sb3_compressed import (
     load_checkpoint,
     save_checkpoint,
 )
-from sb3_compressed.persistence.growth import grow
+from sb3_compressed.persistence.ring_resize import resize
 
 KINDS = ["atari", "atari-channel-last", "console", "pendulum", "discrete"]
 ROWS = 120
@@ -51,7 +51,7 @@ def test_as_if_it_had_had_the_room(stream: Stream, sizes: list[int]) -> None:
     for rows, more in zip(sizes, [*sizes[1:], ROWS]):
         add(grown, stream, before, rows)
         assert grown.full
-        grow(grown, more * stream[2])
+        resize(grown, more * stream[2])
         before = rows
     assert (grown.pos, grown.full) == (before, False)
     add(grown, stream, before, ROWS)
@@ -68,7 +68,7 @@ def test_as_if_it_had_had_the_room(stream: Stream, sizes: list[int]) -> None:
 def test_a_ring_that_went_round_begins_with_its_oldest(stream: Stream) -> None:
     ring, roomy = new_buffer(stream, 40), new_buffer(stream, 80)
     add(ring, stream, 0, 55)
-    grow(ring, 80 * stream[2])
+    resize(ring, 80 * stream[2])
     add(roomy, stream, 15, 55)
     hold_same(ring, roomy)
 
@@ -77,7 +77,7 @@ def test_a_ring_that_went_round_begins_with_its_oldest(stream: Stream) -> None:
 def test_in_a_folder(stream: Stream, tmp_path: Path) -> None:
     grown, roomy = new_buffer(stream, 30, storage=tmp_path / "grown"), new_buffer(stream, ROWS)
     add(grown, stream, 0, 30)
-    grow(grown, ROWS * stream[2])
+    resize(grown, ROWS * stream[2])
     assert grown.folder == tmp_path / "grown"
     add(grown, stream, 30, 100)
     add(roomy, stream, 0, 100)
@@ -91,7 +91,7 @@ def test_its_checkpoint_takes_what_was_added(stream: Stream, tmp_path: Path) -> 
     grown = new_buffer(stream, 30)
     add(grown, stream, 0, 30)
     save_checkpoint(grown, tmp_path / "checkpoint")
-    grow(grown, 60 * stream[2])
+    resize(grown, 60 * stream[2])
     add(grown, stream, 30, 50)
     save_checkpoint(grown, tmp_path / "checkpoint")
     hold_same(load_checkpoint(tmp_path / "checkpoint", device="cpu"), grown)
@@ -102,7 +102,7 @@ def test_a_folder_of_another_buffer_is_not_overwritten_after_growing(stream: Str
     add(grown, stream, 0, 30)
     save_checkpoint(grown, tmp_path / "checkpoint")
     save_checkpoint(other, tmp_path / "checkpoint", overwrite=True)
-    grow(grown, 60 * stream[2])
+    resize(grown, 60 * stream[2])
     with pytest.raises(StorageError):
         save_checkpoint(grown, tmp_path / "checkpoint")
 
@@ -110,7 +110,7 @@ def test_a_folder_of_another_buffer_is_not_overwritten_after_growing(stream: Str
 def test_options_stay(stream: Stream) -> None:
     buffer = new_buffer(stream, 30, compression_method="zstd-5", frame_stack=None, num_threads=1, output_dtype="float")
     add(buffer, stream, 0, 30)
-    grow(buffer, 60 * stream[2])
+    resize(buffer, 60 * stream[2])
     add(buffer, stream, 30, 40)
     assert buffer.observations.codec == get_codec("zstd-5")
     assert (buffer.observations.n_frames, buffer.num_threads) == (1, 1)

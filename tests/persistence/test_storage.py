@@ -232,18 +232,18 @@ def test_another_size_has_the_newest_that_fits(
 
 
 def test_hindsight_in_another_size_knows_where_episodes_are() -> None:
-    from sb3_compressed.persistence.ring_resize import Resized
+    from sb3_compressed.persistence.ring_resize import RingResize
 
     # 10 rows, written up to row 3 in the second lap. Episodes: rows 3-6 (its beginning was overwritten), 7-0, 1-2.
     start, length = np.array([7, 1, 1, 0, 3, 3, 3, 7, 7, 7]), np.array([4, 2, 2, 0, 0, 0, 0, 4, 4, 4])
     old = {"ep_start": start[:, None], "ep_length": length[:, None], "_current_ep_start": np.array([3])}
-    fitted = Resized(3, 10, 5, full=True)
+    fitted = RingResize(3, 10, 5, full=True)
     new_arrays = {
         "ep_start": np.zeros((5, 1), int),
         "ep_length": np.zeros((5, 1), int),
         "_current_ep_start": np.ones(1, int),
     }
-    fitted.arrays(old, new_arrays)
+    fitted.copy_arrays(old, new_arrays)
     assert fitted.kept.tolist() == [8, 9, 0, 1, 2]
     assert new_arrays["ep_length"][:, 0].tolist() == [0, 0, 0, 2, 2], (
         "an episode that lost its beginning is not sampled"
@@ -320,7 +320,7 @@ signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 buffer = writer.new_buffer(storage=folder)
 for number in range(1, 20):
     writer.add_step(buffer, number)
-end = buffer._store.log.last.end
+end = buffer._storage.store.log.last.end
 for room in (0, 40, 50_000, *range(200, 3000, 100)):
     before = writer.newest(buffer)
     resource.setrlimit(resource.RLIMIT_FSIZE, (end + room, resource.RLIM_INFINITY))
@@ -333,7 +333,7 @@ for room in (0, 40, 50_000, *range(200, 3000, 100)):
     print(room, failed)
     assert writer.hold_that_it_is_whole(buffer) == before + (not failed), "an error means that nothing was added"
     assert writer.newest(CompressedReplayBuffer.from_checkpoint(folder, device="cpu")) == writer.newest(buffer)
-    end = buffer._store.log.last.end
+    end = buffer._storage.store.log.last.end
 for _ in range(3):  # there is room again
     writer.add_step(buffer, writer.newest(buffer) + 1)
 last = writer.hold_that_it_is_whole(buffer)

@@ -219,7 +219,7 @@ def test_what_a_crash_left_is_replaced_and_not_written_through(images: Path, tmp
     for number in range(1, 6):
         (images / f"{number:08}.unfinished").symlink_to(tmp_path / "victim")
     buffer = crafted.new_buffer("images", storage=images, resume=True)
-    buffer._store.write_snapshot()
+    buffer._storage.store.write_snapshot()
     buffer.copy_checkpoint(tmp_path / "copy")
     buffer.close()
     assert (tmp_path / "victim").read_text() == "content"

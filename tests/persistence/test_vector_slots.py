@@ -164,13 +164,13 @@ def test_arguments_of_known_types_and_shapes_are_not_validated_again(
     space = spaces.Box(-np.inf, np.inf, (8,), np.float32)
     buffer = CompressedReplayBuffer(320, space, spaces.Discrete(2), device="cpu", n_envs=n_envs)
     validated: list[Any] = []
-    real = CompressedReplayBuffer._checked_step
+    real = CompressedReplayBuffer._validate_step
 
     def counted(self: CompressedReplayBuffer, *arguments: Any) -> Any:
         validated.append(arguments)
         return real(self, *arguments)
 
-    monkeypatch.setattr(CompressedReplayBuffer, "_checked_step", counted)
+    monkeypatch.setattr(CompressedReplayBuffer, "_validate_step", counted)
     obs = np.zeros((n_envs, 8), np.float32)
     for _ in range(10):
         buffer.add(obs, obs, np.zeros((n_envs, 1)), np.zeros(n_envs), np.zeros(n_envs), [{}] * n_envs)
