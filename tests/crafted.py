@@ -27,8 +27,8 @@ from sb3_compressed import (
     CorruptPayload,
     StorageError,
     load_checkpoint,
-    verify,
 )
+from sb3_compressed.storage import verify
 from sb3_compressed.storage.array_store import MANIFEST, ArrayStore
 from sb3_compressed.storage.commit_format import COMMIT, commit_record, split_commit
 from sb3_compressed.storage.log_slot_store import CODEC

@@ -37,7 +37,7 @@ def write_contact_sheet(
 
     Every pixel is as it was stored; the number of the step stands below each picture.
 
-    :param episode: the episode, as :func:`~sb3_compressed.trajectories` yields it
+    :param episode: the episode, as :func:`~sb3_compressed.datasets.trajectories` yields it
     :param path: a file whose name ends with ``.png``; it may exist
     :param n_pictures: how many pictures, less if there are less observations
     :param scale: how many times as wide and high pixels are; ``None`` for at least 120 pixels in both directions

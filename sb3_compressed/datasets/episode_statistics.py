@@ -16,7 +16,7 @@ __all__ = ["best_episode", "statistics"]
 def statistics(episodes: Sequence[Trajectory]) -> dict[str, Any]:
     """Return how many episodes there are, and the lengths and returns of those that are whole, for JSON.
 
-    :param episodes: what :func:`~sb3_compressed.trajectories` yields
+    :param episodes: what :func:`~sb3_compressed.datasets.trajectories` yields
     :return: ``episodes``, and of these ``whole``; ``without_begin`` and ``unfinished``, which may be the same ones;
         ``lengths`` and ``returns`` of the whole ones, each with ``min``, ``median`` and ``max``, or ``None``; and the
         number of the ``best``, as :func:`best_episode` finds it

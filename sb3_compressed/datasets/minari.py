@@ -35,7 +35,7 @@ def export_minari(
     """Write what a replay buffer holds to a new Minari dataset (HDF5), bit for bit, a part of an episode at a time.
 
     Each trajectory is an episode of the dataset; its metadata tells ``env``, ``has_begin`` and ``has_end``, as
-    :class:`~sb3_compressed.Trajectory` does. ``minari.load_dataset(dataset_id)`` reads it.
+    :class:`~sb3_compressed.datasets.Trajectory` does. ``minari.load_dataset(dataset_id)`` reads it.
 
     :param buffer: the buffer, which may be one of SB3's own
     :param dataset_id: as Minari names datasets: ``"pong/dqn-v0"``

@@ -52,7 +52,8 @@ def write_video(
     >>> import tempfile
     >>> import numpy as np
     >>> from gymnasium import spaces
-    >>> from sb3_compressed import CompressedReplayBuffer, trajectories, write_video
+    >>> from sb3_compressed import CompressedReplayBuffer
+    >>> from sb3_compressed.datasets import trajectories, write_video
     >>> buffer = CompressedReplayBuffer(100, spaces.Box(0, 255, (4, 84, 84), np.uint8), spaces.Discrete(2))
     >>> frames = np.zeros((1, 4, 84, 84), np.uint8)
     >>> for step in range(5):
@@ -61,7 +62,7 @@ def write_video(
     ...     write_video(trajectories(buffer), f"{folder}/episodes.gif")
     6
 
-    :param episodes: an episode or several of one buffer, as :func:`~sb3_compressed.trajectories` yields them
+    :param episodes: an episode or several of one buffer, as :func:`~sb3_compressed.datasets.trajectories` yields them
     :param path: a file whose name ends with ``.mp4`` or ``.gif``; it may exist
     :param fps: frames a second; 15 is the pace of an Atari game of which every fourth frame is seen
     :param scale: how many times as wide and high pixels are; ``None`` for at least 240 pixels in both directions

@@ -53,7 +53,8 @@ class RecordBuffer:
     of them, ``save_checkpoint`` a folder.
 
     >>> from stable_baselines3 import PPO
-    >>> from sb3_compressed import RecordBuffer, trajectories
+    >>> from sb3_compressed.datasets import trajectories
+    >>> from sb3_compressed.recording import RecordBuffer
     >>> model = PPO("MlpPolicy", "CartPole-v1", n_steps=64, seed=0)
     >>> env = model.get_env()
     >>> recording = RecordBuffer(env.observation_space, env.action_space)
@@ -179,7 +180,7 @@ class RecordBuffer:
     def add_episode(self, episode: Trajectory) -> None:
         """Add an episode of another recording or of a replay buffer, as of the one that a policy was trained with.
 
-        :param episode: what :func:`~sb3_compressed.trajectories` yields
+        :param episode: what :func:`~sb3_compressed.datasets.trajectories` yields
         :raises ValueError: if it is of other spaces than the buffer of this recording, or that is of several
             environments
         """

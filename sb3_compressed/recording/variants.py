@@ -27,7 +27,7 @@ class DummyRecordBuffer(FramelessRecordBuffer):
     """A recording that takes the same calls and keeps nothing: its buffer stays empty, no folder is made.
 
     >>> from gymnasium import spaces
-    >>> from sb3_compressed import DummyRecordBuffer, RecordBuffer
+    >>> from sb3_compressed.recording import DummyRecordBuffer, RecordBuffer
     >>> wanted = False
     >>> recording = (RecordBuffer if wanted else DummyRecordBuffer)(spaces.Discrete(16), spaces.Discrete(4))
     >>> recording.record([0], [1], [4], [0.0], [False], [{}])

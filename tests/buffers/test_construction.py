@@ -211,7 +211,10 @@ def test_decompression_kwargs_are_merged_with_a_deprecation_warning() -> None:
     assert buffer.observations.codec == get_codec("gzip1")
     assert buffer.given_arguments["compression_kwargs"] == {"compresslevel": 1}
     both = {"compression_kwargs": {"compresslevel": 1}, "decompression_kwargs": {"compresslevel": 1}}
-    with pytest.warns(DeprecationWarning), pytest.raises(ValueError, match=r"in both .*: \['compresslevel'\]"):
+    with (
+        pytest.warns(DeprecationWarning, match="compression_kwargs"),
+        pytest.raises(ValueError, match=r"in both .*: \['compresslevel'\]"),
+    ):
         replay(compression_method="zstd", **both)
     assert replay(decompression_kwargs=None).given_arguments["compression_kwargs"] is None
 

@@ -10,7 +10,7 @@ import pytest
 import writer
 from commands import run
 
-from sb3_compressed import trajectories
+from sb3_compressed.datasets import trajectories
 
 minari = pytest.importorskip("minari", reason="a Minari that stores images without loss needs Python 3.11")
 

@@ -11,7 +11,8 @@ from conftest import Stream
 from PIL import Image
 from stable_baselines3.common.buffers import ReplayBuffer
 
-from sb3_compressed import CompressedReplayBuffer, trajectories, write_contact_sheet
+from sb3_compressed import CompressedReplayBuffer
+from sb3_compressed.datasets import trajectories, write_contact_sheet
 from sb3_compressed.datasets.contact_sheet import BACKGROUND, place
 
 

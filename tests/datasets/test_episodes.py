@@ -10,7 +10,8 @@ from conftest import Stream
 from gymnasium import spaces
 from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer
 
-from sb3_compressed import CompressedDictReplayBuffer, CompressedReplayBuffer, trajectories
+from sb3_compressed import CompressedDictReplayBuffer, CompressedReplayBuffer
+from sb3_compressed.datasets import trajectories
 
 ROWS = 90
 

@@ -13,13 +13,8 @@ from gymnasium import spaces
 from programs import run
 from stable_baselines3.common.buffers import ReplayBuffer
 
-from sb3_compressed import (
-    CompressedDictReplayBuffer,
-    CompressedReplayBuffer,
-    export_minari,
-    import_minari,
-    trajectories,
-)
+from sb3_compressed import CompressedDictReplayBuffer, CompressedReplayBuffer
+from sb3_compressed.datasets import export_minari, import_minari, trajectories
 
 minari = pytest.importorskip("minari", reason="a Minari that stores images without loss needs Python 3.11")
 
@@ -116,7 +111,7 @@ def test_progress_is_shown(stream: Stream, capsys: pytest.CaptureFixture[str]) -
 BOUNDED = """
 import sys
 from memory import memory_of_process, with_one_episode
-from sb3_compressed import export_minari
+from sb3_compressed.datasets import export_minari
 size = int(sys.argv[1])
 export_minari(with_one_episode(size), f"test/bounded{size}-v0", progress_bar=False)
 print(memory_of_process("VmHWM"))

@@ -10,7 +10,7 @@ from conftest import Stream
 from gymnasium import spaces
 from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer
 
-from sb3_compressed import trajectories
+from sb3_compressed.datasets import trajectories
 from sb3_compressed.datasets.transitions import transitions
 
 

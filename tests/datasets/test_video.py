@@ -17,7 +17,8 @@ from PIL import Image, ImageSequence
 from programs import run
 from stable_baselines3.common.buffers import ReplayBuffer
 
-from sb3_compressed import CompressedDictReplayBuffer, CompressedReplayBuffer, trajectories, write_video
+from sb3_compressed import CompressedDictReplayBuffer, CompressedReplayBuffer
+from sb3_compressed.datasets import trajectories, write_video
 
 
 def filled(stream: Stream, n_steps: int = 60) -> Any:
@@ -211,7 +212,7 @@ def test_ffmpegs_errors_are_told(stream: Stream, tmp_path: Path) -> None:
 BOUNDED = """
 import sys
 from memory import memory_of_process, with_one_episode
-from sb3_compressed import trajectories, write_video
+from sb3_compressed.datasets import trajectories, write_video
 write_video(trajectories(with_one_episode(int(sys.argv[1]))), sys.argv[2], scale=2)
 print(memory_of_process("VmHWM"))
 """

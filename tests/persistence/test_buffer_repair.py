@@ -24,8 +24,8 @@ from sb3_compressed import (
     CorruptStorage,
     StorageError,
     load_checkpoint,
-    verify,
 )
+from sb3_compressed.storage import verify
 from sb3_compressed.storage.array_store import ArrayStore
 from sb3_compressed.storage.log_slot_kernels import PAYLOAD_HEADER, SLOT_HEADER
 from sb3_compressed.storage.segment import Segment

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 import writer
 
-from sb3_compressed import CompressedReplayBuffer, CorruptPayload, CorruptStorage, StorageError, verify
+from sb3_compressed import CompressedReplayBuffer, CorruptPayload, CorruptStorage, StorageError
+from sb3_compressed.storage import verify
 from sb3_compressed.storage.array_store import ArrayStore
 
 DAMAGES = int(os.environ.get("SB3_COMPRESSED_DAMAGES", "150"))

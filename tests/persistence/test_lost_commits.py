@@ -14,13 +14,8 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from sb3_compressed import (
-    CompressedHerReplayBuffer,
-    CompressedReplayBuffer,
-    StorageError,
-    load_checkpoint,
-    verify,
-)
+from sb3_compressed import CompressedHerReplayBuffer, CompressedReplayBuffer, StorageError, load_checkpoint
+from sb3_compressed.storage import verify
 from sb3_compressed.storage.commit_format import COMMIT, PATCHES
 from sb3_compressed.storage.segment import Record, Segment
 

@@ -13,7 +13,8 @@ import programs
 import pytest
 import writer
 
-from sb3_compressed import StorageError, load_checkpoint, save_checkpoint, verify
+from sb3_compressed import StorageError, load_checkpoint, save_checkpoint
+from sb3_compressed.storage import verify
 from sb3_compressed.storage.array_store import ArrayStore
 
 N_STEPS = 80

@@ -21,9 +21,9 @@ from sb3_compressed import (
     StorageError,
     get_codec,
     load_checkpoint,
-    verify,
 )
 from sb3_compressed.codecs.zstd_dict import ZstdDict
+from sb3_compressed.storage import verify
 from sb3_compressed.storage.array_store import ArrayStore
 from sb3_compressed.storage.spaces import data_of_space
 

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from conftest import Stream
 
-from sb3_compressed import DummyRecordBuffer, FramelessRecordBuffer, RecordBuffer, trajectories
+from sb3_compressed.datasets import trajectories
+from sb3_compressed.recording import DummyRecordBuffer, FramelessRecordBuffer, RecordBuffer
 
 VARIANTS = [RecordBuffer, FramelessRecordBuffer, DummyRecordBuffer]
 FEATURES = np.random.default_rng(0).standard_normal((400, 4, 6)).astype(np.float32)
