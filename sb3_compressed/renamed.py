@@ -7,13 +7,14 @@ long as all modules exist, resolves modules by the names they had before.
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-__all__ = ["install"]
+__all__ = ["buffer_attributes", "install"]
 
 #: New names of modules, without the name of the package.
 MODULES = {
@@ -25,6 +26,7 @@ MODULES = {
     "arrays.teacher": "arrays.codec_training",
     "buffers.mixin": "buffers.base",
     "buffers.plan": "buffers.compression_plan",
+    "buffers.repair": "persistence.buffer_repair",
     "buffers.loading": "persistence.loading",
     "buffers.parent_signature": "buffers.arguments",
     "buffers.persistent": "persistence.buffer_storage",
@@ -49,6 +51,15 @@ NAMES = {
     "grow": "resize",
     "unpickled": "load_pickled_buffer",
 }
+
+#: New names of attributes in pickles of buffers, ``None`` for those that no longer exist.
+ATTRIBUTES = {"_batch_memory": "_batch_pool", "_hollow_shape": "_placeholder_shape", "_successor_keys": None}
+
+
+def buffer_attributes(pickled: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the attributes of a pickled buffer by their present names."""
+    renamed = {ATTRIBUTES.get(name, name): value for name, value in pickled.items()}
+    return {name: value for name, value in renamed.items() if name is not None}
 
 
 class RenamedModuleFinder(MetaPathFinder, Loader):

@@ -59,6 +59,7 @@ from sb3_compressed.persistence.buffer_repair import RepairReport
 from sb3_compressed.persistence.buffer_storage import BufferStorage, Storage, StorageMode
 from sb3_compressed.persistence.checkpoint import CheckpointHistory
 from sb3_compressed.probes import holds, metadata_is_handed_on
+from sb3_compressed.renamed import buffer_attributes
 from sb3_compressed.storage.array_store import ArrayStore
 from sb3_compressed.threads import validate_num_threads
 from sb3_compressed.warning import warn_user
@@ -286,6 +287,13 @@ class CompressedBuffer(_Base):
         state = parent() if parent else None
         attributes = self.__dict__ if state is None else state
         return {name: value for name, value in attributes.items() if not isinstance(value, MethodTimer)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        state = buffer_attributes(state)
+        if parent := getattr(super(), "__setstate__", None):  # HER's has one
+            parent(state)
+        else:
+            vars(self).update(state)
 
     # -- adding ----------------------------------------------------------------------------------------------
 
