@@ -36,7 +36,7 @@ def test_models_without_a_counterpart_are_type_errors() -> None:
         """A user's own."""
 
     model = PPO("MlpPolicy", "CartPole-v1", rollout_buffer_class=OwnBuffer, device="cpu")
-    with pytest.raises(TypeError, match="PPO has a OwnBuffer; there are compressed counterparts of DictRolloutBuffer"):
+    with pytest.raises(TypeError, match="PPO has a OwnBuffer; only DictRolloutBuffer"):
         compress_rollout_buffer(model)
     with pytest.raises(TypeError, match="DQN has no rollout buffer"):
         compress_rollout_buffer(DQN("MlpPolicy", "CartPole-v1"))  # type: ignore[type-var]

@@ -101,5 +101,5 @@ def test_empty_buffers_have_statistics(stream: Stream) -> None:
 
 
 def test_a_plain_buffer_is_an_error(stream: Stream) -> None:
-    with pytest.raises(TypeError, match="of compressed buffers, got a ReplayBuffer"):
+    with pytest.raises(TypeError, match="is for compressed buffers, got a ReplayBuffer"):
         buffer_statistics(replay(stream, 0, cls=ReplayBuffer))
