@@ -69,7 +69,7 @@ BUFFERS = [name for name in sb3_compressed.buffers.__all__ if name.endswith("Buf
 
 
 @pytest.mark.parametrize("name", BUFFERS)
-def test_signature_is_the_parents_and_the_options(name: str) -> None:
+def test_signature_has_parent_arguments_and_options(name: str) -> None:
     compressed = getattr(sb3_compressed, name)
     parameters = inspect.signature(compressed).parameters
     assert {option: parameters[option].default for option in OPTIONS} == OPTIONS
@@ -84,7 +84,7 @@ def test_n_step_arguments_reach_the_buffer() -> None:
     assert set(inspect.signature(NStepReplayBuffer).parameters) - {"args", "kwargs"} == {"n_steps", "gamma"}
 
 
-def test_unknown_argument_is_a_type_error_that_names_the_class() -> None:
+def test_unknown_argument_raises_and_names_the_class() -> None:
     with pytest.raises(TypeError, match="CompressedReplayBuffer: got an unexpected keyword argument 'bufer_size'"):
         CompressedReplayBuffer(3, SCREEN, BUTTONS, bufer_size=3)
 
@@ -107,18 +107,18 @@ def test_unknown_argument_is_a_type_error_that_names_the_class() -> None:
         ({"compression_method": "rle", "dtypes": {"runs_type": np.int8}}, "runs_type must be one of"),
     ],
 )
-def test_bad_options_say_what_is_allowed(options: dict[str, Any], message: str) -> None:
+def test_invalid_options_raise_and_list_allowed_values(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         replay(**options)
 
 
 @pytest.mark.parametrize("options", [{"frame_stack": "four"}, {"frame_stack": -1}, {"dtypes": "bytes8"}])
-def test_options_are_checked_where_nothing_is_compressed_too(options: dict[str, Any]) -> None:
+def test_options_are_validated_for_plain_arrays_too(options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="must be"):
         replay(VECTOR, **options)
 
 
-def test_a_stated_frame_stack_has_floats_compressed_and_leaves_small_keys_of_a_dict_alone() -> None:
+def test_explicit_frame_stack_compresses_floats_and_leaves_small_keys_plain() -> None:
     assert isinstance(replay(spaces.Box(-1, 1, (4, 128), np.float32), frame_stack=4).observations, CompressedArray)
     buffer = CompressedDictReplayBuffer(64, MIXED, BUTTONS, "cpu", frame_stack=4)
     assert buffer.observations["screen"].n_frames == 4
@@ -162,12 +162,12 @@ def test_subclasses_keep_their_own_constructors() -> None:
         (CompressedDictRolloutBuffer, SCREEN),
     ],
 )
-def test_the_wrong_class_for_a_space_is_named(buffer_class: type[Any], space: spaces.Space[Any]) -> None:
+def test_class_for_another_kind_of_space_raises(buffer_class: type[Any], space: spaces.Space[Any]) -> None:
     with pytest.raises(ValueError, match=f"{buffer_class.__name__} .* Dict obs space"):
         buffer_class(64, space, BUTTONS, "cpu")
 
 
-def test_auto_compresses_images_and_leaves_small_or_random_parts_as_they_are() -> None:
+def test_auto_compresses_images_and_leaves_small_or_random_parts_plain() -> None:
     buffer = CompressedDictReplayBuffer(64, MIXED, BUTTONS, "cpu")
     assert isinstance(buffer.observations["screen"], CompressedArray)
     assert type(buffer.observations["lives"]) is np.ndarray
@@ -184,7 +184,7 @@ def test_vectors_with_optimize_memory_usage_and_timeouts_keep_next_observations(
     assert getattr(alone, "next_observations", None) is None
 
 
-def test_a_named_codec_is_used_for_every_key_and_a_mapping_for_its_keys() -> None:
+def test_named_codec_applies_to_every_key_and_mapping_to_its_keys() -> None:
     every = CompressedDictRolloutBuffer(8, MIXED, BUTTONS, "cpu", compression_method="igzip1")
     assert {key: array.codec for key, array in every.observations.items()} == dict.fromkeys(MIXED, get_codec("igzip1"))
     some = CompressedDictRolloutBuffer(
@@ -261,7 +261,7 @@ def test_storage_modes_equal_their_shorthands(
         again.close()
 
 
-def test_a_callers_dicts_are_never_written_to() -> None:
+def test_dicts_of_the_caller_do_not_change() -> None:
     kwargs, dtypes = {"compresslevel": 1}, {"elem_type": np.uint8, "runs_type": np.uint16}
     replay(compression_method="gzip", compression_kwargs=kwargs, dtypes=dtypes)
     assert kwargs == {"compresslevel": 1}
@@ -277,7 +277,7 @@ def test_spaces_shapes_and_sizes_are_those_of_sb3() -> None:
         assert (our_array.shape, our_array.dtype) == (their_array.shape, their_array.dtype)
 
 
-def test_cuda_device_strings_are_taken_as_sb3_takes_them() -> None:
+def test_cuda_device_strings_mean_the_same_as_in_sb3() -> None:
     # Without CUDA SB3 falls back to the CPU, and so do we.
     theirs = ReplayBuffer(8, SCREEN, BUTTONS, device="cuda")
     ours = CompressedReplayBuffer(8, SCREEN, BUTTONS, device="cuda")
@@ -285,7 +285,7 @@ def test_cuda_device_strings_are_taken_as_sb3_takes_them() -> None:
     assert CompressedReplayBuffer(8, SCREEN, BUTTONS, device=th.device("cpu")).device == th.device("cpu")
 
 
-def test_a_huge_buffer_allocates_next_to_nothing_and_says_nothing() -> None:
+def test_huge_buffer_allocates_almost_nothing_and_does_not_warn() -> None:
     # As many transitions as the estimate lets pass; raw, each of them takes 56 kB.
     transitions = int(psutil.virtual_memory().available / 10_000)
     grown = rss_growth(
@@ -294,7 +294,7 @@ def test_a_huge_buffer_allocates_next_to_nothing_and_says_nothing() -> None:
     assert grown < 2e6
 
 
-def test_a_request_of_terabytes_is_met_with_an_honest_estimate_only() -> None:
+def test_buffer_larger_than_memory_warns_with_an_estimate() -> None:
     # SB3 asks NumPy for 1.9 TiB here.
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -306,7 +306,7 @@ def test_a_request_of_terabytes_is_met_with_an_honest_estimate_only() -> None:
     assert warning.filename == __file__
 
 
-def test_none_is_estimated_at_its_full_size_and_stated_frames_at_their_share() -> None:
+def test_estimate_counts_uncompressed_frames_once_per_explicit_stack() -> None:
     available = psutil.virtual_memory().available
     transitions = int(1.5 * available / SCREEN.shape[0] / 84 / 84)
     with pytest.warns(UserWarning, match="enough memory"):
@@ -316,7 +316,7 @@ def test_none_is_estimated_at_its_full_size_and_stated_frames_at_their_share() -
         replay(size=transitions, compression_method="none", frame_stack=4)
 
 
-def test_a_narrower_elem_type_warns_once_and_clips() -> None:
+def test_narrower_elem_type_warns_once_and_clips() -> None:
     space = spaces.Box(-1e6, 1e6, (40, 40), np.float32)
     with pytest.warns(LossyDtypeWarning, match="dtype float32 are stored as uint8, which is narrower") as caught:
         buffer = replay(space, dtypes=np.uint8, compression_method="zstd")
@@ -329,7 +329,7 @@ def test_a_narrower_elem_type_warns_once_and_clips() -> None:
     assert np.unique(buffer.next_observations[0]).tolist() == [0]
 
 
-def test_warnings_point_at_the_line_of_the_user() -> None:
+def test_warnings_point_to_the_line_of_the_user() -> None:
     space = spaces.Box(-1, 1, (40, 40, 3), np.float32)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -338,7 +338,7 @@ def test_warnings_point_at_the_line_of_the_user() -> None:
     assert [(warning.filename, warning.lineno) for warning in caught] == [(__file__, line)]
 
 
-def test_elem_type_of_the_right_width_says_nothing() -> None:
+def test_elem_type_of_sufficient_width_does_not_warn() -> None:
     assert replay(dtypes=np.uint8).observations.elem_type == np.uint8
     assert replay(dtypes={"elem_type": np.uint16}).observations.elem_type == np.uint16
 
@@ -374,7 +374,7 @@ def test_output_dtype_and_normalize_images(name: str, stream: Stream) -> None:
     assert th.equal(raw.actions, normalized.actions)
 
 
-def test_normalize_images_leaves_other_keys_of_a_dict_alone() -> None:
+def test_normalize_images_does_not_change_other_keys() -> None:
     buffer = CompressedDictReplayBuffer(8, MIXED, BUTTONS, "cpu", normalize_images=True)
     obs = {"screen": np.full((1, 4, 84, 84), 255, np.uint8), "state": np.ones((1, 17)), "lives": np.array([3])}
     buffer.add(obs, obs, np.zeros(1), np.zeros(1), np.zeros(1), [{}])
@@ -384,7 +384,7 @@ def test_normalize_images_leaves_other_keys_of_a_dict_alone() -> None:
     assert batch.observations["lives"].dtype == th.int64
 
 
-def test_noise_takes_half_of_sb3s_memory_in_a_replay_buffer_and_hardly_more_than_all_in_a_rollout_buffer() -> None:
+def test_noise_takes_half_of_sb3s_memory_in_replay_and_all_of_it_in_rollout_buffers() -> None:
     rng = np.random.default_rng(0)
     space = spaces.Box(0, 255, (1, 84, 84), np.uint8)
     images = rng.integers(0, 256, (65, 1, 1, 84, 84), np.uint8)

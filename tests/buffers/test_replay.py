@@ -113,7 +113,7 @@ def test_batches_equal_sb3s(kind: str, method: str, stream: Stream, theirs: dict
 
 
 @pytest.mark.parametrize("frame_stack", [4, None, 2])
-def test_frame_stack_changes_no_batch(frame_stack: int | None, stream: Stream) -> None:
+def test_frame_stack_does_not_change_batches(frame_stack: int | None, stream: Stream) -> None:
     assert_equivalent(*make_pair("replay", stream, frame_stack=frame_stack), stream)
 
 
@@ -166,7 +166,7 @@ def test_next_observations_share_all_their_payloads(stream: Stream) -> None:
     assert n_checked > 3 * ROWS
 
 
-def test_memory_is_a_small_part_of_sb3s(stream: Stream) -> None:
+def test_memory_is_below_three_percent_of_sb3s(stream: Stream) -> None:
     ours, theirs = make_pair("replay", stream)
     for transition in stream[-1]:
         transition.add_to(ours)

@@ -121,7 +121,7 @@ def test_batches_equal_sb3s(kind: str, method: str, stream: Stream) -> None:
     assert_equivalent(kind, *make_pair(kind, stream, compression_method=method), stream)
 
 
-def test_a_rollout_frees_the_one_before(stream: Stream) -> None:
+def test_reset_frees_the_previous_rollout(stream: Stream) -> None:
     ours, _ = make_pair("plain", stream, compression_method="zstd")
     transitions = stream[-1]
     fill("plain", ours, transitions[:N_STEPS], np.ones(4, dtype=bool))
@@ -133,7 +133,7 @@ def test_a_rollout_frees_the_one_before(stream: Stream) -> None:
     assert not np.asarray(ours.observations).any()
 
 
-def test_a_full_rollout_buffer_takes_no_more(stream: Stream) -> None:
+def test_adding_to_a_full_rollout_buffer_raises(stream: Stream) -> None:
     ours, _ = make_pair("plain", stream)
     start = fill("plain", ours, stream[-1][:N_STEPS], np.ones(4, dtype=bool))
     with pytest.raises(IndexError, match=r"full after 64 steps; call reset\(\)"):

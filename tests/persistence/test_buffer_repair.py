@@ -118,7 +118,7 @@ WAYS: dict[str, Any] = {
 
 @pytest.mark.parametrize("n_flips", [1, 5])
 @pytest.mark.parametrize("way", WAYS)
-def test_exactly_the_transitions_of_damaged_payloads_are_dropped(way: str, n_flips: int, folder: Path) -> None:
+def test_repair_drops_exactly_the_transitions_with_damaged_payloads(way: str, n_flips: int, folder: Path) -> None:
     before = transitions(load_checkpoint(folder, device="cpu"))
     spans = spans_of_transitions(folder)
     rng = random.Random(n_flips)
@@ -151,7 +151,7 @@ def test_exactly_the_transitions_of_damaged_payloads_are_dropped(way: str, n_fli
             assert transitions(again) == transitions(repaired)
 
 
-def test_any_flipped_bit_costs_little(folder: Path) -> None:
+def test_repair_after_any_flipped_bit_drops_few_transitions(folder: Path) -> None:
     """Of records, headers and snapshots, too: the state is put together from the commits that there are."""
     before = transitions(load_checkpoint(folder, device="cpu"))
     rng = random.Random(3)
@@ -171,7 +171,7 @@ def test_any_flipped_bit_costs_little(folder: Path) -> None:
     assert n_most < 40
 
 
-def test_a_missing_file_costs_what_is_in_it(folder: Path) -> None:
+def test_repair_drops_the_transitions_of_a_missing_file(folder: Path) -> None:
     before = transitions(load_checkpoint(folder, device="cpu"))
     spans = spans_of_transitions(folder)
     for path in sorted(folder.glob("*.log")):
@@ -186,7 +186,7 @@ def test_a_missing_file_costs_what_is_in_it(folder: Path) -> None:
         assert hold_that_others_are_kept(repaired, before) == expected
 
 
-def test_nothing_is_dropped_where_nothing_is_damaged(folder: Path) -> None:
+def test_repair_of_an_intact_folder_drops_nothing(folder: Path) -> None:
     before = transitions(load_checkpoint(folder, device="cpu"))
     loaded = load_checkpoint(folder, repair=True, device="cpu")  # a warning would fail this test
     assert hold_that_others_are_kept(loaded, before) == set()
@@ -196,7 +196,7 @@ def test_nothing_is_dropped_where_nothing_is_damaged(folder: Path) -> None:
     assert load_checkpoint(folder, device="cpu").repair_report is None
 
 
-def test_a_repaired_buffer_can_be_saved_where_it_was(folder: Path) -> None:
+def test_repaired_buffer_can_be_saved_to_its_folder(folder: Path) -> None:
     buffer = load_checkpoint(folder, device="cpu")
     buffer.save_checkpoint(folder.parent / "checkpoint")
     path = max(folder.parent.joinpath("checkpoint").glob("*.log"), key=lambda path: path.stat().st_size)
@@ -208,7 +208,7 @@ def test_a_repaired_buffer_can_be_saved_where_it_was(folder: Path) -> None:
     assert transitions(load_checkpoint(path.parent, device="cpu")) == transitions(repaired)
 
 
-def test_a_folder_that_is_written_to_is_not_repaired(folder: Path) -> None:
+def test_repair_of_a_folder_in_use_raises(folder: Path) -> None:
     buffer = writer.new_buffer(storage=folder, resume=True)
     with pytest.raises(StorageError, match="is being written to"):
         load_checkpoint(folder, repair=True)
@@ -233,7 +233,7 @@ CLASSES: dict[str, tuple[str, Any, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("name", CLASSES)
-def test_every_class_is_repaired(name: str, tmp_path: Path) -> None:
+def test_repair_works_for_every_class(name: str, tmp_path: Path) -> None:
     stream_name, cls, options = CLASSES[name]
     space, action_space, n_envs, steps = recorded(stream_name)
     buffer = cls(50 * n_envs, space, action_space, "cpu", n_envs, storage=tmp_path / "buffer", **options)

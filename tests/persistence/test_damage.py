@@ -48,7 +48,7 @@ def outcome(folder: Path) -> str:
     return kind
 
 
-def test_a_flipped_bit_anywhere_is_named_or_harmless(folder: Path, tmp_path: Path) -> None:
+def test_any_flipped_bit_raises_or_is_harmless(folder: Path, tmp_path: Path) -> None:
     rng = random.Random(0)
     outcomes: Counter[str] = Counter()
     for _ in range(DAMAGES):
@@ -63,7 +63,7 @@ def test_a_flipped_bit_anywhere_is_named_or_harmless(folder: Path, tmp_path: Pat
 
 
 @pytest.mark.parametrize("way", ["truncated", "deleted", "swapped", "zeroed", "another's", "copied"])
-def test_files_that_are_not_what_they_were(way: str, folder: Path, tmp_path: Path) -> None:
+def test_truncated_missing_or_exchanged_files_raise(way: str, folder: Path, tmp_path: Path) -> None:
     rng = random.Random(1)
     outcomes: Counter[str] = Counter()
     for index in range(len(list(folder.glob("*.log")))):
@@ -96,7 +96,7 @@ def test_files_that_are_not_what_they_were(way: str, folder: Path, tmp_path: Pat
 
 @pytest.mark.parametrize("place", [0.05, 0.5, 0.99])
 @pytest.mark.parametrize("n_steps", [0, 9])
-def test_a_damaged_snapshot_costs_nothing(place: float, n_steps: int, folder: Path) -> None:
+def test_repair_of_a_damaged_snapshot_drops_nothing(place: float, n_steps: int, folder: Path) -> None:
     buffer = writer.new_buffer(storage=folder, resume=True)
     for number in range(100, 100 + n_steps):
         writer.add_step(buffer, number)
@@ -112,7 +112,7 @@ def test_a_damaged_snapshot_costs_nothing(place: float, n_steps: int, folder: Pa
     assert writer.hold_that_it_is_whole(buffer) == 99 + n_steps
 
 
-def test_verify_finds_all_damage_and_only_that(folder: Path) -> None:
+def test_verify_reports_exactly_the_damage(folder: Path) -> None:
     shares: list[float] = []
     assert verify(folder, progress=shares.append) == []
     assert shares == sorted(shares)

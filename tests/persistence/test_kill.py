@@ -32,7 +32,7 @@ def killed_after(way: str, folder: Path, n_reports: int, spins: int) -> tuple[in
 
 
 @pytest.mark.parametrize("way", ["storage", "checkpoint"])
-def test_a_killed_process_leaves_all_that_was_complete(way: str, tmp_path: Path) -> None:
+def test_killed_process_leaves_every_completed_step(way: str, tmp_path: Path) -> None:
     rng = random.Random(way)
     folder = tmp_path / "buffer"
     before = 0

@@ -50,7 +50,7 @@ COPIES = {"pickle": lambda buffer: pickle.loads(pickle.dumps(buffer)), "deepcopy
 @pytest.mark.parametrize("n_steps", [0, 1, 20, ROWS + 30])
 @pytest.mark.parametrize("stream", ["atari", "console"], indirect=True)
 @pytest.mark.parametrize("method", ["auto", "zstd"])
-def test_a_copy_is_equal_independent_and_goes_on_sharing(way: str, n_steps: int, method: str, stream: Stream) -> None:
+def test_copy_is_equal_and_independent_and_shares_frames(way: str, n_steps: int, method: str, stream: Stream) -> None:
     buffer_class = CompressedDictReplayBuffer if isinstance(stream[-1][0].obs, dict) else CompressedReplayBuffer
     buffer = filled(stream, n_steps, buffer_class, compression_method=method)
     twin = COPIES[way](buffer)
@@ -69,7 +69,7 @@ def test_a_copy_is_equal_independent_and_goes_on_sharing(way: str, n_steps: int,
 
 
 @pytest.mark.parametrize("method", ["auto", *available_codecs()])
-def test_a_pickle_is_about_as_large_as_the_compressed_data(method: str, stream: Stream) -> None:
+def test_pickle_is_about_as_large_as_the_compressed_data(method: str, stream: Stream) -> None:
     buffer = filled(stream, compression_method=method)
     plain = sum(getattr(buffer, name).nbytes for name in ("actions", "rewards", "dones", "timeouts"))
     space = len(pickle.dumps(buffer.observation_space))
@@ -148,7 +148,7 @@ def test_ppo_saves_and_loads_with_its_buffer_class(tmp_path: Path) -> None:
     loaded.learn(64)
 
 
-def test_loading_a_model_for_inference_allocates_next_to_nothing_for_its_buffer(tmp_path: Path) -> None:
+def test_loading_a_model_allocates_almost_nothing_for_its_buffer(tmp_path: Path) -> None:
     # A million transitions, of which SB3's buffer takes 56 GB: this machine could not even load it.
     DQN(
         "CnnPolicy", atari_env(n_envs=1), buffer_size=1_000_000, device="cpu",

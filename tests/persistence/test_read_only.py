@@ -73,7 +73,7 @@ def read(folder: Path) -> None:
     assert verify(folder) == []
 
 
-def test_it_can_be_read(folder: Path) -> None:
+def test_read_only_folder_can_be_read(folder: Path) -> None:
     run("read", folder)
 
 
@@ -96,7 +96,7 @@ def write(folder: Path, other: Path) -> None:
     assert writer.hold_that_it_is_whole(load_checkpoint(other)) == N_STEPS + 1
 
 
-def test_who_wants_to_write_is_told_and_loses_nothing(folder: Path, tmp_path: Path) -> None:
+def test_writing_to_a_read_only_folder_raises_and_loses_nothing(folder: Path, tmp_path: Path) -> None:
     run("write", folder, tmp_path / "other")
     assert writer.hold_that_it_is_whole(load_checkpoint(folder)) == N_STEPS
 
@@ -115,7 +115,7 @@ def write_on(folder: Path) -> None:
     assert writer.hold_that_it_is_whole(buffer) == 3 * N_STEPS
 
 
-def test_a_buffer_whose_folder_is_made_so_goes_on_in_its_last_file(tmp_path: Path) -> None:
+def test_folder_that_becomes_read_only_is_written_to_in_its_last_file(tmp_path: Path) -> None:
     folder = tmp_path / "changed"
     run("write_on", folder)
     try:

@@ -45,7 +45,7 @@ def hold_same(ours: Any, theirs: Any) -> None:
 
 @pytest.mark.parametrize("stream", KINDS, indirect=True)
 @pytest.mark.parametrize("sizes", [[10, 20, 60], [50], [1, 2, 3]])
-def test_as_if_it_had_had_the_room(stream: Stream, sizes: list[int]) -> None:
+def test_resized_buffer_equals_one_created_with_that_size(stream: Stream, sizes: list[int]) -> None:
     grown, roomy = new_buffer(stream, sizes[0]), new_buffer(stream, ROWS)
     before = 0
     for rows, more in zip(sizes, [*sizes[1:], ROWS]):
@@ -65,7 +65,7 @@ def test_as_if_it_had_had_the_room(stream: Stream, sizes: list[int]) -> None:
 
 
 @pytest.mark.parametrize("stream", KINDS, indirect=True)
-def test_a_ring_that_went_round_begins_with_its_oldest(stream: Stream) -> None:
+def test_resized_full_ring_begins_with_its_oldest_row(stream: Stream) -> None:
     ring, roomy = new_buffer(stream, 40), new_buffer(stream, 80)
     add(ring, stream, 0, 55)
     resize(ring, 80 * stream[2])
@@ -74,7 +74,7 @@ def test_a_ring_that_went_round_begins_with_its_oldest(stream: Stream) -> None:
 
 
 @pytest.mark.parametrize("stream", KINDS, indirect=True)
-def test_in_a_folder(stream: Stream, tmp_path: Path) -> None:
+def test_resize_in_a_folder(stream: Stream, tmp_path: Path) -> None:
     grown, roomy = new_buffer(stream, 30, storage=tmp_path / "grown"), new_buffer(stream, ROWS)
     add(grown, stream, 0, 30)
     resize(grown, ROWS * stream[2])
@@ -87,7 +87,7 @@ def test_in_a_folder(stream: Stream, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("stream", KINDS, indirect=True)
-def test_its_checkpoint_takes_what_was_added(stream: Stream, tmp_path: Path) -> None:
+def test_resized_buffer_is_saved_to_its_checkpoint(stream: Stream, tmp_path: Path) -> None:
     grown = new_buffer(stream, 30)
     add(grown, stream, 0, 30)
     save_checkpoint(grown, tmp_path / "checkpoint")
@@ -97,7 +97,7 @@ def test_its_checkpoint_takes_what_was_added(stream: Stream, tmp_path: Path) -> 
     hold_same(load_checkpoint(tmp_path / "checkpoint", device="cpu"), grown)
 
 
-def test_a_folder_of_another_buffer_is_not_overwritten_after_growing(stream: Stream, tmp_path: Path) -> None:
+def test_resized_buffer_does_not_overwrite_a_folder_of_another_buffer(stream: Stream, tmp_path: Path) -> None:
     grown, other = new_buffer(stream, 30), new_buffer(stream, 30)
     add(grown, stream, 0, 30)
     save_checkpoint(grown, tmp_path / "checkpoint")
@@ -107,7 +107,7 @@ def test_a_folder_of_another_buffer_is_not_overwritten_after_growing(stream: Str
         save_checkpoint(grown, tmp_path / "checkpoint")
 
 
-def test_options_stay(stream: Stream) -> None:
+def test_resize_keeps_options(stream: Stream) -> None:
     buffer = new_buffer(stream, 30, compression_method="zstd-5", frame_stack=None, num_threads=1, output_dtype="float")
     add(buffer, stream, 0, 30)
     resize(buffer, 60 * stream[2])

@@ -59,7 +59,7 @@ def _small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("stream", STREAMS, indirect=True)
-def test_a_buffer_in_a_folder_is_one_in_memory_that_can_be_resumed(stream: Stream, tmp_path: Path) -> None:
+def test_buffer_in_a_folder_equals_one_in_memory_and_can_be_resumed(stream: Stream, tmp_path: Path) -> None:
     stored, held = new(stream, storage=tmp_path), new(stream)
     for number, transition in enumerate(stream[-1]):
         for buffer in (stored, held):
@@ -90,7 +90,7 @@ def test_every_codec(codec: str, stream: Stream, tmp_path: Path) -> None:
     assert resumed.observations.codec == stored.observations.codec, "with all that it has learned"
 
 
-def test_one_payload_a_new_frame_and_sharing_goes_on_after_resuming(
+def test_frames_are_stored_once_also_after_resuming(
     stream: Stream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ArrayStore, "SEGMENT_NBYTES", 64 << 20)
@@ -109,7 +109,7 @@ def test_one_payload_a_new_frame_and_sharing_goes_on_after_resuming(
     assert (sizes[1] - sizes[0]) / frame_nbytes < (100 + 4) * n_envs * 1.1 + 8 * n_ends
 
 
-def test_hindsight_and_its_episodes(tmp_path: Path) -> None:
+def test_hindsight_episodes_are_stored(tmp_path: Path) -> None:
     def env() -> Any:
         return make_vec_env(BitFlippingEnv, 2, env_kwargs={"n_bits": 9, "max_steps": 9, "image_obs_space": True})
 
@@ -131,7 +131,7 @@ def test_hindsight_and_its_episodes(tmp_path: Path) -> None:
         hold_equal(buffer, held)
 
 
-def test_truncating_the_last_trajectory_reaches_the_folder(tmp_path: Path) -> None:
+def test_truncated_last_trajectory_is_in_the_folder(tmp_path: Path) -> None:
     env = make_vec_env(BitFlippingEnv, 2, env_kwargs={"n_bits": 9, "max_steps": 9})
     buffer = CompressedHerReplayBuffer(
         40, env.observation_space, env.action_space, env, device="cpu", n_envs=2, storage=tmp_path
@@ -149,7 +149,7 @@ def test_truncating_the_last_trajectory_reaches_the_folder(tmp_path: Path) -> No
         np.testing.assert_array_equal(getattr(loaded, name), getattr(buffer, name), name)
 
 
-def test_n_step_returns_are_those_of_a_buffer_in_memory(stream: Stream, tmp_path: Path) -> None:
+def test_n_step_returns_equal_those_of_a_buffer_in_memory(stream: Stream, tmp_path: Path) -> None:
     options: dict[str, Any] = {"n_steps": 5, "gamma": 0.9}
     stored = new(stream, CompressedNStepReplayBuffer, storage=tmp_path, **options)
     held = new(stream, CompressedNStepReplayBuffer, **options)
@@ -206,7 +206,7 @@ def test_training_is_bit_identical_in_a_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize("size", [37, 150])
 @pytest.mark.parametrize("n_steps", [20, 60, 130])
 @pytest.mark.parametrize("way", ["load", "resume"])
-def test_another_size_has_the_newest_that_fits(
+def test_buffer_of_another_size_gets_the_newest_transitions_that_fit(
     way: str, n_steps: int, size: int, stream: Stream, tmp_path: Path
 ) -> None:
     stored = new(stream, storage=tmp_path)
@@ -231,7 +231,7 @@ def test_another_size_has_the_newest_that_fits(
         hold_equal(new(stream, size=size, storage=tmp_path, resume=True), held)
 
 
-def test_hindsight_in_another_size_knows_where_episodes_are() -> None:
+def test_resizing_moves_the_episodes_of_hindsight() -> None:
     from sb3_compressed.persistence.ring_resize import RingResize
 
     # 10 rows, written up to row 3 in the second lap. Episodes: rows 3-6 (its beginning was overwritten), 7-0, 1-2.
@@ -252,7 +252,7 @@ def test_hindsight_in_another_size_knows_where_episodes_are() -> None:
     assert (fitted.pos, fitted.full, new_arrays["_current_ep_start"][0]) == (0, True, 0)
 
 
-def test_a_folder_with_a_buffer_is_an_error_that_names_the_choices(stream: Stream, tmp_path: Path) -> None:
+def test_folder_with_a_buffer_raises_and_names_the_choices(stream: Stream, tmp_path: Path) -> None:
     stored = new(stream, storage=tmp_path)
     stream[-1][0].add_to(stored)
     stored.close()
@@ -264,7 +264,7 @@ def test_a_folder_with_a_buffer_is_an_error_that_names_the_choices(stream: Strea
     assert new(stream, storage=tmp_path, overwrite=True).size() == 0
 
 
-def test_what_cannot_be_stored_or_opened_says_why(stream: Stream, tmp_path: Path) -> None:
+def test_buffers_that_cannot_be_stored_or_opened_raise_with_the_reason(stream: Stream, tmp_path: Path) -> None:
     space, action_space, n_envs, _ = stream
     with pytest.raises(StorageError, match="there is no folder"):
         new(stream, storage=tmp_path / "missing", resume=True)
@@ -296,7 +296,7 @@ def test_what_cannot_be_stored_or_opened_says_why(stream: Stream, tmp_path: Path
     assert new(stream, storage=folder, resume=True).size() == 0, "nothing was harmed"
 
 
-def test_what_is_written_to_arrays_directly_is_flushed(stream: Stream, tmp_path: Path) -> None:
+def test_direct_writes_to_arrays_are_flushed(stream: Stream, tmp_path: Path) -> None:
     stored = new(stream, storage=tmp_path)
     for transition in stream[-1][:60]:
         transition.add_to(stored)
@@ -341,13 +341,13 @@ assert writer.hold_that_it_is_whole(CompressedReplayBuffer.from_checkpoint(folde
 """
 
 
-def test_a_full_disk_is_an_error_and_nothing_is_lost(tmp_path: Path) -> None:
+def test_full_disk_raises_and_loses_nothing(tmp_path: Path) -> None:
     outcomes = dict(line.split() for line in run(FULL_DISK, tmp_path / "buffer").splitlines())
     assert outcomes["0"] == "True", "without any room it failed"
     assert len({*outcomes.values()}) == 2, "with enough room it did not"
 
 
-def test_a_forked_child_cannot_write_to_its_parents_folder(stream: Stream, tmp_path: Path) -> None:
+def test_forked_child_cannot_write_to_the_folder_of_its_parent(stream: Stream, tmp_path: Path) -> None:
     stored = new(stream, storage=tmp_path)
     stream[-1][0].add_to(stored)
     child = os.fork()
@@ -362,7 +362,7 @@ def test_a_forked_child_cannot_write_to_its_parents_folder(stream: Stream, tmp_p
     assert stored.size() == 2
 
 
-def test_opening_a_folder_runs_no_code_of_its_writer(stream: Stream, tmp_path: Path) -> None:
+def test_opening_a_folder_runs_no_stored_code(stream: Stream, tmp_path: Path) -> None:
     stored = new(stream, storage=tmp_path)
     for transition in stream[-1][:30]:
         transition.add_to(stored)
@@ -388,7 +388,7 @@ assert seen == sorted(seen)
 """
 
 
-def test_followers_read_whole_states_while_one_process_writes(tmp_path: Path) -> None:
+def test_followers_read_complete_states_while_another_process_writes(tmp_path: Path) -> None:
     folder = tmp_path / "buffer"
     with writer.start("storage", folder) as process:
         assert process.stdout is not None
@@ -433,7 +433,7 @@ print(memory_of_process("RssAnon") - before, 2 * size * 4 * 84 * 84)
 """
 
 
-def test_a_buffer_can_be_many_times_larger_than_the_memory(tmp_path: Path) -> None:
+def test_buffer_in_a_folder_can_be_larger_than_the_memory(tmp_path: Path) -> None:
     if not Path("/proc/self/status").exists():
         pytest.skip("there is no /proc that tells the memory of a process")
     taken, raw = map(int, run(BOUNDED, tmp_path / "b").split())
