@@ -1,4 +1,4 @@
-"""What has an ``__array__`` is added as the ndarray that it stands for, whatever was added before."""
+"""Objects with ``__array__`` are added as their ndarray, whatever was added before."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SPACES: dict[str, spaces.Space[Any]] = {
 
 
 class ArrayLike:
-    """An array with the attributes of LazyFrames, HDF5 data sets, Zarr and JAX arrays, which is no ndarray."""
+    """An array with the attributes of LazyFrames, HDF5 data sets, Zarr and JAX arrays, which is not an ndarray."""
 
     def __init__(self, array: NDArray[Any]) -> None:
         self._array = array

@@ -1,4 +1,4 @@
-"""Construction: SB3's arguments, ours, what they allocate, what they warn of, what they refuse."""
+"""Construction: SB3's arguments and ours, allocation, warnings and errors."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def replay(space: spaces.Space[Any] = SCREEN, size: int = 64, **kwargs: Any) -> 
 
 
 def rss_growth(code: str) -> int:
-    """Return by how many bytes running ``code`` makes the memory of a fresh process grow, imports excepted."""
+    """Return by how many bytes ``code`` makes the memory of a new process grow, after imports."""
     script = f"""
 import psutil, numpy as np
 from gymnasium import spaces
@@ -132,14 +132,14 @@ def test_errors_name_the_key_of_a_dict_space() -> None:
 
 def test_subclasses_keep_their_own_constructors() -> None:
     class Prioritized(CompressedReplayBuffer):
-        """A user's class with an argument of its own."""
+        """A user's class with its own argument."""
 
         def __init__(self, *args: Any, alpha: float = 0.6, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
             self.alpha = alpha
 
     class Tagged:
-        """A mixin in front, with an argument that it takes away."""
+        """A mixin in front, which consumes an argument."""
 
         def __init__(self, *args: Any, tag: str, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
@@ -178,7 +178,7 @@ def test_auto_compresses_images_and_leaves_small_or_random_parts_plain() -> None
 
 
 def test_vectors_with_optimize_memory_usage_and_timeouts_keep_next_observations() -> None:
-    # SB3 refuses this; compressed observations cost no more that way, vectors as much as without it.
+    # SB3 rejects this; compressed observations share payloads, vectors take the memory of both arrays.
     assert type(replay(VECTOR, optimize_memory_usage=True).next_observations) is np.ndarray
     alone = replay(VECTOR, optimize_memory_usage=True, handle_timeout_termination=False)
     assert getattr(alone, "next_observations", None) is None
@@ -278,7 +278,7 @@ def test_spaces_shapes_and_sizes_are_those_of_sb3() -> None:
 
 
 def test_cuda_device_strings_mean_the_same_as_in_sb3() -> None:
-    # Without CUDA SB3 falls back to the CPU, and so do we.
+    # Without CUDA, SB3 falls back to the CPU.
     theirs = ReplayBuffer(8, SCREEN, BUTTONS, device="cuda")
     ours = CompressedReplayBuffer(8, SCREEN, BUTTONS, device="cuda")
     assert ours.device == theirs.device
@@ -286,7 +286,7 @@ def test_cuda_device_strings_mean_the_same_as_in_sb3() -> None:
 
 
 def test_huge_buffer_allocates_almost_nothing_and_does_not_warn() -> None:
-    # As many transitions as the estimate lets pass; raw, each of them takes 56 kB.
+    # As many transitions as the estimate allows; raw, each of them takes 56 kB.
     transitions = int(psutil.virtual_memory().available / 10_000)
     grown = rss_growth(
         f"b = CompressedReplayBuffer({transitions}, spaces.Box(0, 255, (4, 84, 84), np.uint8), spaces.Discrete(6))"
@@ -394,6 +394,6 @@ def test_noise_takes_half_of_sb3s_memory_in_replay_and_all_of_it_in_rollout_buff
         kept.add(obs, next_obs, zeros, zeros, zeros, [{}])
         rollout.add(obs, zeros, zeros, zeros, th.zeros(1), th.zeros(1))
     for buffer, share in ((kept, 0.5), (rollout, 1.0)):
-        # What a codec has learned in vain is a constant, not a share.
+        # The trained state of a codec is a constant.
         learned = buffer.observations.codec.nbytes * 2
         assert buffer.observations_nbytes < (share + 0.02) * buffer.raw_observations_nbytes + learned

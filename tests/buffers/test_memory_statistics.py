@@ -1,4 +1,4 @@
-"""Statistics of buffers are what the buffers' own exact counts say, for every kind of buffer."""
+"""Statistics equal the exact counts of buffers, for every kind of buffer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sb3_compressed import (
 )
 from sb3_compressed.storage.array_store import ArrayStore
 
-SIZE = 300  # rows, less than are recorded
+SIZE = 300  # rows, fewer than are recorded
 
 
 def replay(stream: Stream, n_steps: int | None = None, cls: Any = CompressedReplayBuffer, **options: Any) -> Any:

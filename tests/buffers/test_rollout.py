@@ -1,4 +1,4 @@
-"""Rollout buffers give the very batches that SB3's and sb3-contrib's give, on real data, rollout after rollout."""
+"""Rollout buffers return the same batches as SB3's and sb3-contrib's, on real data, over several rollouts."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def make_pair(kind: str, stream: Stream, **options: Any) -> tuple[Any, Any]:
 def extra_arguments(
     kind: str, action_space: spaces.Space[Any], n_envs: int, rng: np.random.Generator
 ) -> dict[str, Any]:
-    """Return what ``add`` of the contrib buffers takes besides."""
+    """Return the additional arguments of ``add`` of the contrib buffers."""
     if kind.startswith("maskable"):
         assert isinstance(action_space, spaces.Discrete)
         return {"action_masks": rng.integers(0, 2, (n_envs, int(action_space.n)))}

@@ -1,4 +1,4 @@
-"""Bad input is a clear error and leaves the buffer as it was; nothing a caller does later changes it."""
+"""Invalid input raises and leaves the buffer unchanged; later changes by the caller do not affect it."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_invalid_input_leaves_the_buffer_unchanged(case: str, kwargs: dict[str, 
     with pytest.raises((ValueError, TypeError), match=message):
         with_change(stream[-1][50], **changes).add_to(buffer)
     assert pickle.dumps(buffer) == before
-    stream[-1][ROWS + 3].add_to(buffer)  # and it goes on
+    stream[-1][ROWS + 3].add_to(buffer)  # and it still works
     np.testing.assert_array_equal(buffer.observations[3], stream[-1][ROWS + 3].obs)
 
 
@@ -270,7 +270,7 @@ def test_codec_error_during_add_leaves_the_buffer_unchanged(n_steps: int, stream
 
 @dataclass(frozen=True)
 class Careless(Raw):
-    """A codec that returns something else than it must."""
+    """A codec that returns invalid payloads."""
 
     name: ClassVar[str] = "careless"
     how: str = "bytearray"
@@ -306,7 +306,7 @@ def test_normalised_observations_in_an_integer_space_raise_with_the_reason(strea
 
 def test_only_batches_own_decoded_memory(stream: Stream) -> None:
     class Subclass(CompressedReplayBuffer):
-        """What a user may write."""
+        """A user's class."""
 
         def _get_samples(self, batch_inds: Any, env: Any = None) -> Any:
             obs = self.observations[batch_inds, 0]
@@ -324,7 +324,7 @@ def test_only_batches_own_decoded_memory(stream: Stream) -> None:
 
 def test_environment_that_stores_normalised_observations_cannot_change_a_batch(stream: Stream) -> None:
     class Keeper(VecNormalize):
-        """A VecNormalize of a user's that returns observations as they are, and keeps them."""
+        """A user's VecNormalize that returns and stores unchanged observations."""
 
         kept: Any
 

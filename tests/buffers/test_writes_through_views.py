@@ -1,4 +1,4 @@
-"""What users of SB3's buffers write to the arrays of observations is in our buffers, too, also in those in a folder."""
+"""Writes to the arrays of observations, as users of SB3 make them, reach our buffers, also those in a folder."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def parts(observations: Any) -> list[Any]:
 
 
 class WritesTerminalObservations:
-    """Overrides ``add`` as buffers derived from SB3's do."""
+    """Overrides ``add``, as buffers derived from SB3's do."""
 
     pos: int
     observations: Any

@@ -1,4 +1,4 @@
-"""Wrong arguments are clear errors of the classes that SB3 raises, never an accident deeper inside."""
+"""Wrong arguments raise clear errors of the same classes as in SB3."""
 
 from __future__ import annotations
 

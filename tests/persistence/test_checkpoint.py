@@ -1,4 +1,4 @@
-"""Checkpoints of buffers in memory: the same format, what changed since the last, all of it or nothing."""
+"""Checkpoints of buffers in memory: the same format as storage, incremental and atomic."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_loaded_checkpoint_equals_the_saved_buffer_and_can_be_continued(
             loaded = load_checkpoint(tmp_path, device="cpu")
             hold_equal(loaded, buffer)
             if number == 150:
-                buffer = loaded  # which goes on saving what changes
+                buffer = loaded  # which also saves only changes
         transition.add_to(buffer)
 
 
@@ -76,8 +76,8 @@ def test_every_codec(codec: str, stream: Stream, tmp_path: Path) -> None:
     loaded = load_checkpoint(tmp_path, device="cpu")
     hold_equal(loaded, buffer)
     assert loaded.compression_method == codec
-    assert loaded.observations.codec == buffer.observations.codec, "with all that it has learned"
-    assert loaded.observations_nbytes <= 1.02 * buffer.observations_nbytes, "what is shared is shared again"
+    assert loaded.observations.codec == buffer.observations.codec, "with its trained state"
+    assert loaded.observations_nbytes <= 1.02 * buffer.observations_nbytes, "shared payloads are shared again"
 
 
 def test_save_writes_only_changes(stream: Stream, tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_save_writes_only_changes(stream: Stream, tmp_path: Path) -> None:
             transition.add_to(each)
     before = nbytes(tmp_path)
     save_checkpoint(loaded, tmp_path)
-    assert nbytes(tmp_path) - before < 2 * increment, "what was loaded is known to be there"
+    assert nbytes(tmp_path) - before < 2 * increment, "loaded transitions are not written again"
     hold_equal(load_checkpoint(tmp_path, device="cpu"), buffer)
 
 
@@ -122,7 +122,7 @@ def test_direct_writes_to_arrays_are_saved(stream: Stream, tmp_path: Path) -> No
     save_checkpoint(buffer, tmp_path)
     buffer.observations[3] = stream[-1][50].obs
     buffer.observations.swapaxes(0, 1)[1, 40] = stream[-1][7].obs[0]
-    buffer.next_observations[80] = stream[-1][9].obs  # behind what was added
+    buffer.next_observations[80] = stream[-1][9].obs  # after the added rows
     buffer.rewards[7] = 11
     save_checkpoint(buffer, tmp_path)
     loaded = load_checkpoint(tmp_path, device="cpu")
@@ -163,7 +163,7 @@ def test_stored_buffer_can_be_saved_to_another_folder(stream: Stream, tmp_path: 
     for transition in stream[-1][:130]:
         transition.add_to(stored)
     save_checkpoint(stored, tmp_path / "saved")
-    save_checkpoint(stored, tmp_path / "storage")  # its own: flushed
+    save_checkpoint(stored, tmp_path / "storage")  # its own folder: flushed
     held = load_checkpoint(tmp_path / "saved", device="cpu")
     hold_equal(held, stored)
     for transition in stream[-1][130:160]:
@@ -176,7 +176,7 @@ def test_stored_buffer_can_be_saved_to_another_folder(stream: Stream, tmp_path: 
 
 
 class Mine(CompressedReplayBuffer):
-    """A class of a user's own."""
+    """A user's class."""
 
 
 def test_class_and_arguments_are_restored(stream: Stream, tmp_path: Path) -> None:
@@ -197,7 +197,7 @@ def test_class_and_arguments_are_restored(stream: Stream, tmp_path: Path) -> Non
 
 
 class PassesOn(CompressedReplayBuffer):
-    """Has an argument of its own and passes on all others."""
+    """Has its own argument and passes all others on."""
 
     def __init__(self, *a: Any, alpha: float = 0.6, **k: Any) -> None:
         super().__init__(*a, **k)
@@ -205,7 +205,7 @@ class PassesOn(CompressedReplayBuffer):
 
 
 class PassesOnTwice(PassesOn):
-    """Has a parent that does so, too."""
+    """Has such a parent."""
 
     def __init__(self, *args: Any, beta: float = 0.4, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -213,21 +213,21 @@ class PassesOnTwice(PassesOn):
 
 
 class PassesOptions(CompressedReplayBuffer):
-    """Names some of the arguments that it passes on."""
+    """Declares some of the arguments that it passes on."""
 
     def __init__(self, buffer_size: int, observation_space: Any, action_space: Any, **options: Any) -> None:
         super().__init__(buffer_size, observation_space, action_space, **options)
 
 
 class PassesOnFew(CompressedReplayBuffer):
-    """Does not take the options of compressed buffers."""
+    """Does not accept the options of compressed buffers."""
 
     def __init__(self, buffer_size: int, observation_space: Any, action_space: Any, device: Any, n_envs: int) -> None:
         super().__init__(buffer_size, observation_space, action_space, device, n_envs, output_dtype="raw")
 
 
 class Inherits(PassesOn):
-    """Has the constructor of its parent."""
+    """Inherits the constructor of its parent."""
 
 
 class RequiresMore(CompressedReplayBuffer):
@@ -239,7 +239,7 @@ class RequiresMore(CompressedReplayBuffer):
 
 
 class TakesArgs(CompressedReplayBuffer):
-    """Has an argument of the name that others have for all positional ones."""
+    """Has an argument named as the positional arguments of others."""
 
     def __init__(self, args: str, *a: Any, **k: Any) -> None:
         super().__init__(*a, **k)

@@ -1,4 +1,4 @@
-"""Damaged folders: whatever byte changed, there is an error that names the file, or all that is read is right."""
+"""Damaged folders: any changed byte raises an error that names the file, or is harmless."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def outcome(folder: Path) -> str:
-    """Open a folder in each of the two ways and read all of it; return the kind of error."""
+    """Load a folder and resume it, and read all of it; return the kind of error."""
     message = ""
     try:
         writer.hold_that_it_is_whole(CompressedReplayBuffer.from_checkpoint(folder, device="cpu"))
@@ -42,9 +42,9 @@ def outcome(folder: Path) -> str:
     except (CorruptPayload, StorageError) as error:
         message, kind = str(error), type(error).__name__
     if not message:
-        assert last == 99, "nothing is lost without a word"
+        assert last == 99, "nothing is lost silently"
         return "right"
-    assert str(folder) in message, "it says where"
+    assert str(folder) in message, "the message names the folder"
     return kind
 
 
@@ -90,7 +90,7 @@ def test_truncated_missing_or_exchanged_files_raise(way: str, folder: Path, tmp_
             path.write_bytes(next((tmp_path / "other").glob("*.log")).read_bytes())
         else:
             (damaged / "00009999.log").write_bytes(content)
-        outcomes[outcome(damaged)] += 1  # right where nothing refers to it any more
+        outcomes[outcome(damaged)] += 1  # right if the file is not used any more
     assert sum(outcomes.values()) > outcomes["right"], outcomes
 
 

@@ -1,4 +1,4 @@
-"""What comes between: interrupts in the middle of a step, other threads, classes of users."""
+"""Interrupts during a step, other threads, and classes of users."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_interrupted_frame_stack_detection_leaves_correct_observations(n_lines: 
             row += 1
         except KeyboardInterrupt:  # noqa: PERF203
             again.append(row)
-            array[row] = stacks[row - 1]  # an observation that did not change, of which no layout can be told
+            array[row] = stacks[row - 1]  # an unchanged observation, which has no unique layout
         finally:
             sys.settrace(before)
     assert len(again) == 1

@@ -1,4 +1,4 @@
-"""Repairs where commits, snapshots or files are lost: no transition is mixed, and what is reported is what was lost."""
+"""Repairs after lost commits, snapshots or files: no transitions are mixed, and exactly the lost ones are reported."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def new(rows: int = 60, space: Any = SMALL, **options: Any) -> Any:
 
 
 def add(buffer: Any, number: int, *, done: bool = False) -> None:
-    """Add a step of which all parts tell the same number."""
+    """Add a step whose parts all contain the same number."""
     shape = (1, *buffer.observation_space.shape)
     obs, next_obs = (np.full(shape, n, np.float32) for n in (number, number + 1))
     buffer.add(obs, next_obs, np.full((1, 1), number), np.full(1, number, np.float32), np.array([done]), [{}])
@@ -66,7 +66,7 @@ def flip(path: Path, offset: int) -> None:
 
 
 def numbers(buffer: Any) -> list[int]:
-    """Return the number of each transition that was not dropped, the oldest first; hold that none is mixed."""
+    """Return the number of each transition that was not dropped, the oldest first; assert that none is mixed."""
     dropped = {int(row) for row, _ in buffer.repair_report.dropped}
     n_rows = buffer.buffer_size
     by_age = [(buffer.pos + k) % n_rows for k in range(n_rows)] if buffer.full else [*range(buffer.pos)]
@@ -211,7 +211,7 @@ def test_hindsight_samples_no_goals_from_lost_steps(n_steps: int, tmp_path: Path
             if length:
                 assert row not in dropped
                 assert not {(start + k) % 60 for k in range(length)} & dropped
-                assert steps == [*range(steps[0], steps[0] + length)], "of one episode"
+                assert steps == [*range(steps[0], steps[0] + length)], "all steps are of one episode"
                 assert len({(step - 1) // 10 for step in steps}) == 1
             elif row not in dropped:
                 assert not expected_length[row] or (lost - 1) // 10 == (int(repaired.rewards[row, 0]) - 1) // 10
@@ -287,7 +287,7 @@ def test_flush_makes_steps_of_a_killed_process_durable(tmp_path: Path, monkeypat
 
 @pytest.mark.parametrize("space", [LARGE, spaces.Box(0, 255, (4, 24, 24), np.uint8)], ids=["vectors", "images"])
 def test_direct_writes_are_part_of_the_next_add(space: Any, tmp_path: Path) -> None:
-    """As overridden ``add`` methods do them, after calling SB3's."""
+    """Overridden ``add`` methods write after calling SB3's."""
     buffer = new(storage=tmp_path / "a", space=space)
     for number in range(1, 11):
         add(buffer, number)

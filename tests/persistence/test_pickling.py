@@ -1,4 +1,4 @@
-"""Pickles, copies and SB3's own ways to save and load: what comes back is what was there, and goes on as it would."""
+"""Pickles, copies, and SB3's own functions to save and load: copies are equal and continue in the same way."""
 
 from __future__ import annotations
 
@@ -60,11 +60,11 @@ def test_copy_is_equal_and_independent_and_shares_frames(way: str, n_steps: int,
     following = stream[-1][n_steps : n_steps + 40]
     for transition in following:
         transition.add_to(twin)
-    assert pickle.dumps(buffer) == before, "what is added to the copy is not seen in the original"
+    assert pickle.dumps(buffer) == before, "additions to the copy do not change the original"
     for transition in following:
         transition.add_to(buffer)
     assert_same_buffer(twin, buffer)
-    if method == "zstd":  # what learns may learn at other times in a copy
+    if method == "zstd":  # trainable codecs may train at other times in a copy
         assert twin.observations_nbytes <= 1.01 * buffer.observations_nbytes, "nothing is stored twice"
 
 

@@ -1,4 +1,4 @@
-"""Buffers that grow: afterwards they are as if they had had the room from the beginning."""
+"""A resized buffer equals one that was created with its new size."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ def test_resized_buffer_equals_one_created_with_that_size(stream: Stream, sizes:
     add(grown, stream, before, ROWS)
     add(roomy, stream, 0, ROWS)
     hold_same(grown, roomy)
-    if isinstance(grown.observations, CompressedArray):  # frames are shared across the seams, codecs learn the same
+    if isinstance(grown.observations, CompressedArray):  # sharing continues, codecs train on the same frames
         assert grown.observations_nbytes == roomy.observations_nbytes
-    for buffer in (grown, roomy):  # and around the ring
+    for buffer in (grown, roomy):  # and after the ring wraps around
         add(buffer, stream, ROWS, ROWS + 50)
     hold_same(grown, roomy)
 

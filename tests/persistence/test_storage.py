@@ -1,4 +1,4 @@
-"""Buffers in a folder: equal to buffers in memory, whatever ends the process, and clear about what cannot be."""
+"""Buffers with ``storage=<folder>`` equal buffers in memory, survive their process, and reject what they cannot do."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_every_codec(codec: str, stream: Stream, tmp_path: Path) -> None:
     stored.close()
     resumed = new(stream, compression_method=codec, storage=tmp_path, resume=True)
     hold_equal(resumed, held)
-    assert resumed.observations.codec == stored.observations.codec, "with all that it has learned"
+    assert resumed.observations.codec == stored.observations.codec, "with its trained state"
 
 
 def test_frames_are_stored_once_also_after_resuming(
@@ -105,7 +105,7 @@ def test_frames_are_stored_once_also_after_resuming(
             stored = new(stream, storage=tmp_path, resume=True, compression_method="none", size=300)
     frame_nbytes = 84 * 84
     n_ends = sum(int(transition.done.sum()) for transition in transitions[200:300])
-    # Besides the new frame of each transition: stacks at ends of episodes, and at most one when resuming.
+    # One new frame for each transition, and whole stacks at ends of episodes, and at most one when resuming.
     assert (sizes[1] - sizes[0]) / frame_nbytes < (100 + 4) * n_envs * 1.1 + 8 * n_ends
 
 
@@ -293,7 +293,7 @@ def test_buffers_that_cannot_be_stored_or_opened_raise_with_the_reason(stream: S
     other = spaces.Box(0, 255, (4, 80, 80), np.uint8)
     with pytest.raises(StorageError, match=r"observation_space is Box\(.*84.*in the folder and Box\(.*80.*here"):
         CompressedReplayBuffer(100, other, action_space, n_envs=n_envs, storage=folder, resume=True)
-    assert new(stream, storage=folder, resume=True).size() == 0, "nothing was harmed"
+    assert new(stream, storage=folder, resume=True).size() == 0, "the folder is unchanged"
 
 
 def test_direct_writes_to_arrays_are_flushed(stream: Stream, tmp_path: Path) -> None:
@@ -331,10 +331,10 @@ for room in (0, 40, 50_000, *range(200, 3000, 100)):
         failed = True
     resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     print(room, failed)
-    assert writer.hold_that_it_is_whole(buffer) == before + (not failed), "an error means that nothing was added"
+    assert writer.hold_that_it_is_whole(buffer) == before + (not failed), "a failed add adds nothing"
     assert writer.newest(CompressedReplayBuffer.from_checkpoint(folder, device="cpu")) == writer.newest(buffer)
     end = buffer._storage.store.log.last.end
-for _ in range(3):  # there is room again
+for _ in range(3):  # there is free space again
     writer.add_step(buffer, writer.newest(buffer) + 1)
 last = writer.hold_that_it_is_whole(buffer)
 assert writer.hold_that_it_is_whole(CompressedReplayBuffer.from_checkpoint(folder, device="cpu")) == last
@@ -343,8 +343,8 @@ assert writer.hold_that_it_is_whole(CompressedReplayBuffer.from_checkpoint(folde
 
 def test_full_disk_raises_and_loses_nothing(tmp_path: Path) -> None:
     outcomes = dict(line.split() for line in run(FULL_DISK, tmp_path / "buffer").splitlines())
-    assert outcomes["0"] == "True", "without any room it failed"
-    assert len({*outcomes.values()}) == 2, "with enough room it did not"
+    assert outcomes["0"] == "True", "without free space it failed"
+    assert len({*outcomes.values()}) == 2, "with free space it did not"
 
 
 def test_forked_child_cannot_write_to_the_folder_of_its_parent(stream: Stream, tmp_path: Path) -> None:
@@ -370,7 +370,7 @@ def test_opening_a_folder_runs_no_stored_code(stream: Stream, tmp_path: Path) ->
     content = b"".join(path.read_bytes() for path in tmp_path.glob("*.log"))
     assert b"\x80\x04\x95" not in content, "no pickle"
     store = ArrayStore.open(tmp_path)
-    assert json.dumps(store.about), "what it says of itself is plain data"
+    assert json.dumps(store.about), "metadata is plain data"
     store.close()
 
 
@@ -402,7 +402,7 @@ def test_followers_read_complete_states_while_another_process_writes(tmp_path: P
         process.send_signal(signal.SIGKILL)
     assert (one.returncode, another.returncode) == (0, 0)
     buffer = writer.new_buffer(storage=folder, resume=True)
-    assert writer.hold_that_it_is_whole(buffer) > 20, "a dead writer blocks nobody"
+    assert writer.hold_that_it_is_whole(buffer) > 20, "a dead writer does not block others"
 
 
 BOUNDED = """
@@ -414,13 +414,13 @@ from sb3_compressed import CompressedReplayBuffer
 space, buttons = spaces.Box(0, 255, (4, 84, 84), np.uint8), spaces.Discrete(2)
 def stack(number):
     rng = np.random.default_rng(number)
-    return rng.integers(0, 256, (1, 4, 84, 84), np.uint8)  # nothing in common, nothing to compress
+    return rng.integers(0, 256, (1, 4, 84, 84), np.uint8)  # noise: nothing to share or compress
 size = 4_000
 buffer = CompressedReplayBuffer(size, space, buttons, device="cpu", compression_method="none", storage=sys.argv[1])
 zero = np.zeros(1)
 buffer.add(stack(0), stack(1), zero, zero, zero, [{}])
 before = memory_of_process("RssAnon")
-# From here on there is memory for a small part of it; what is mapped from files does not count.
+# From here on there is memory for a small part of it; memory-mapped files do not count.
 _, hard = resource.getrlimit(resource.RLIMIT_DATA)
 resource.setrlimit(resource.RLIMIT_DATA, (memory_of_process("VmData") + 64_000_000, hard))
 for number in range(1, size):
@@ -438,4 +438,6 @@ def test_buffer_in_a_folder_can_be_larger_than_the_memory(tmp_path: Path) -> Non
         pytest.skip("there is no /proc that tells the memory of a process")
     taken, raw = map(int, run(BOUNDED, tmp_path / "b").split())
     assert taken < raw / 5
-    assert resource.getrlimit(resource.RLIMIT_DATA)[0] == resource.RLIM_INFINITY, "the limit was the process's own"
+    assert resource.getrlimit(resource.RLIMIT_DATA)[0] == resource.RLIM_INFINITY, (
+        "the limit applied to the other process only"
+    )

@@ -1,4 +1,4 @@
-"""What goes wrong in between: interrupts, full disks, strangers' folders, locks; found by attacking it."""
+"""Faults of folders: interrupts, full disks, crafted metadata, locks."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def hold_equal(ours: Any, theirs: Any) -> None:
 
 
 def killed(folder: Path, name: str = "killed") -> Path:
-    """Return a copy of a folder, which is what a killed process would have left."""
+    """Return a copy of a folder, as a killed process would leave it."""
     copy = folder.parent / name
     shutil.rmtree(copy, ignore_errors=True)
     return Path(shutil.copytree(folder, copy))
@@ -72,7 +72,7 @@ def test_failure_at_any_point_of_a_new_segment_loses_nothing(
 
     owner: Any = {"flush_path": log_module, "rename": Path}.get(place, Segment)
     for _ in range(3):
-        writer.add_step(buffer, writer.newest(buffer) + 1)  # the file that is written to is there
+        writer.add_step(buffer, writer.newest(buffer) + 1)  # so that there is a file to write to
         segments = len(list(folder.glob("*.log")))
         with monkeypatch.context() as patch, pytest.warns() if error is OSError and place in (
             "flush", "make_room", "rename",
@@ -153,7 +153,7 @@ for kept in (0, 29):
         pass
     resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     if kept:
-        assert writer.newest(load_checkpoint(folder, device="cpu")) == kept, "the folder is as it was"
+        assert writer.newest(load_checkpoint(folder, device="cpu")) == kept, "the folder is unchanged"
     save_checkpoint(buffer, folder)
     assert writer.hold_that_it_is_whole(load_checkpoint(folder, device="cpu")) == writer.newest(buffer)
     for number in range(30, 60):
@@ -243,7 +243,7 @@ def test_deleted_buffer_releases_its_folder(stream: Stream, tmp_path: Path) -> N
 
 def test_copying_a_folder_keeps_its_lock(stream: Stream, tmp_path: Path) -> None:
     stored = new(stream, storage=tmp_path / "buffer")
-    killed(tmp_path / "buffer")  # opens and closes the lock's file as well
+    killed(tmp_path / "buffer")  # opens and closes the lock file, too
     script = "import sys, writer; writer.new_buffer(storage=sys.argv[1], overwrite=True)"
     assert f"written to by the process {os.getpid()}" in outcome(script, tmp_path / "buffer").stderr
     stream[-1][0].add_to(stored)
@@ -330,8 +330,8 @@ def test_deleted_folder_raises(stream: Stream, tmp_path: Path) -> None:
 
 
 def test_relative_folder_ignores_later_chdir(stream: Stream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Though the process goes elsewhere."""
-    monkeypatch.setattr(ArrayStore, "SEGMENT_NBYTES", 10_000)  # many files are begun
+    """The process may change its working directory."""
+    monkeypatch.setattr(ArrayStore, "SEGMENT_NBYTES", 10_000)  # many files
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path)
     stored, held = new(stream, storage="storage"), new(stream)
@@ -350,7 +350,7 @@ def test_relative_folder_ignores_later_chdir(stream: Stream, tmp_path: Path, mon
 
 
 def test_rows_overwritten_after_an_add_are_flushed(stream: Stream, tmp_path: Path) -> None:
-    """Even if it is again what it was at the flush before."""
+    """Even if their content is the same as at the previous flush."""
     stored = new(stream, storage=tmp_path)
     stored.flush()
     for transition in stream[-1][:3]:
@@ -382,7 +382,7 @@ def test_assigned_arrays_are_stored(flushed: bool, stream: Stream, tmp_path: Pat
 
 
 def test_two_buffers_that_share_arrays_are_each_saved_completely(stream: Stream, tmp_path: Path) -> None:
-    """As a shallow copy does: what one saved is still a change for the other."""
+    """As with a shallow copy: what one has saved is still a change for the other."""
     buffer = new(stream)
     for transition in stream[-1][:10]:
         transition.add_to(buffer)
@@ -410,7 +410,7 @@ def test_loading_with_storage_arguments_raises(stream: Stream, tmp_path: Path) -
 
 
 def test_changes_of_an_interrupted_write_are_saved(stream: Stream, tmp_path: Path) -> None:
-    """Wherever the interrupt came: what a buffer holds is what the next save has."""
+    """After an interrupt anywhere, the next save has the content of the buffer."""
     buffer = new(stream)
     for transition in stream[-1][:20]:
         transition.add_to(buffer)

@@ -1,4 +1,4 @@
-"""Folders of strangers: what they declare takes no memory, what they link to stays, and what they say is checked."""
+"""Untrusted folders: declared sizes take no memory, links are not followed, and metadata is validated."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def images(tmp_path: Path) -> Path:
 
 
 def constant_box(n: int) -> dict[str, Any]:
-    """Return what tells of a Box of many elements, in few bytes."""
+    """Return metadata of a Box of many elements, in few bytes."""
     told = data_of_space(spaces.Box(0, 255, (2,), np.uint8))
     for bound in ("low", "high"):
         told[bound]["shape"] = [n]
@@ -102,7 +102,7 @@ def opener() -> Iterator[crafted.Opener]:
 
 
 def opened(opener: crafted.Opener, folder: Path) -> tuple[dict[str, str], int]:
-    """Return how each way of opening a folder of images ended, and the memory that they took."""
+    """Return the outcome of each way of opening a folder of images, and the memory that they took."""
     answer = opener.open("images", folder)
     assert answer["error"] is None, answer["error"]
     return dict(outcome.split(": ", 1) for outcome in answer["outcomes"]), answer["nbytes"]
@@ -114,9 +114,9 @@ def test_declared_sizes_are_validated_before_allocation(kind: str, images: Path,
     crafted.forge(images, HUGE[kind])
     outcomes, nbytes = opened(opener, images)
     assert nbytes < 16 << 20
-    del outcomes["repair"]  # which goes back to what was there before
+    del outcomes["repair"]  # which restores the previous state
     if kind == "a buffer_size of 2e9":
-        del outcomes["resume"]  # whose caller says what size it is to have
+        del outcomes["resume"]  # whose caller passes the size
     for way, outcome in outcomes.items():
         assert outcome.startswith(("StorageError", "CorruptStorage")), (way, outcome)
         assert str(images) in outcome
@@ -125,7 +125,7 @@ def test_declared_sizes_are_validated_before_allocation(kind: str, images: Path,
 
 @on_linux
 def test_unwritten_rows_take_no_memory(images: Path, opener: crafted.Opener) -> None:
-    """A new buffer of ten million rows is none of a stranger's: only what is in its slots takes memory."""
+    """A new buffer of ten million rows is legitimate: only its slots take memory."""
 
     def change(commit: Any) -> Any:
         commit["values"]["full"] = False
@@ -308,7 +308,7 @@ def test_hindsight_episodes_outside_the_ring_raise(tmp_path: Path) -> None:
 
 @on_linux
 def test_declared_length_of_a_record_takes_no_memory(images: Path, opener: crafted.Opener) -> None:
-    """A payload of 4 GB that is not there, in a file with a hole."""
+    """A missing payload of 4 GB, in a sparse file."""
     from sb3_compressed.storage import segment as module
     from sb3_compressed.storage.checksum import checksum
 
@@ -323,7 +323,7 @@ def test_declared_length_of_a_record_takes_no_memory(images: Path, opener: craft
         file.write(checked + checksum(checked, module.RECORD_CHECKED ^ segment.id).to_bytes(8, "little")[:3])
     outcomes, nbytes = opened(opener, images)
     assert nbytes < 16 << 20
-    assert {*outcomes.values()} == {"fine"}, "it was cut short"
+    assert {*outcomes.values()} == {"fine"}, "an incomplete record is ignored"
 
 
 # -- a lock file that is deleted -------------------------------------------------------------------------------------
@@ -371,7 +371,7 @@ def test_new_parent_folders_are_flushed_to_disk(tmp_path: Path, monkeypatch: pyt
 
 @on_linux
 def test_segments_can_have_any_numbers(images: Path, opener: crafted.Opener) -> None:
-    """A table of all numbers between the first and the last one would take gigabytes."""
+    """A table of all numbers from the first to the last would take gigabytes."""
     store = ArrayStore.open(images, writable=True)
     store.log._next = 99_999_990
     store.write_snapshot()

@@ -185,7 +185,7 @@ def test_stacks_in_a_folder_are_loaded_as_plain_arrays(shape: tuple[int, ...], t
     of_frame = shape[axis] // 4
     buffer = CompressedReplayBuffer(120, space, action_space, n_envs=n_envs, storage=tmp_path / "folder")
     obs = rng.normal(size=(n_envs, *shape)).astype(np.float32)
-    for _ in range(80):  # once round, and some more
+    for _ in range(80):  # more than one lap
         old = np.moveaxis(obs, axis if axis else 1, 1)[:, of_frame:]
         new = rng.normal(size=(n_envs, of_frame, *old.shape[2:])).astype(np.float32)
         next_obs = np.moveaxis(np.concatenate([old, new], axis=1), 1, axis if axis else 1)
