@@ -34,7 +34,7 @@ def parent_signature(cls: type, mixin: type) -> inspect.Signature:
 
 
 def bind_parent_arguments(cls: type, mixin: type, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments for the constructor behind ``mixin`` by their names.
+    """Return the arguments for the constructor after ``mixin`` by their names.
 
     :raises TypeError: as a call of that constructor would; the message names the classes that take an unknown argument
     """

@@ -178,6 +178,7 @@ def _dtypes_for_key(dtypes: Any, key: Key) -> tuple[np.dtype[Any] | None, np.dty
 
 def _dtype(dtype: Any) -> np.dtype[Any]:
     try:
-        return np.dtype(dtype)
+        elem_type: np.dtype[Any] = np.dtype(dtype)
     except TypeError as error:
         raise ValueError(f"dtypes must be a dtype or what find_buffer_dtypes returns, got {dtype!r}") from error
+    return elem_type

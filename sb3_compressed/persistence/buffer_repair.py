@@ -161,8 +161,8 @@ def _replace(
     for env in range(is_damaged.shape[1]):
         source_env = env if is_whole[:, env].any() else spare_env
         whole, damaged = np.flatnonzero(is_whole[:, source_env]), np.flatnonzero(~is_whole[:, env])
-        behind = np.searchsorted(whole, damaged)
-        before, after = whole[np.maximum(behind - 1, 0)], whole[np.minimum(behind, len(whole) - 1)]
+        place = np.searchsorted(whole, damaged)
+        before, after = whole[np.maximum(place - 1, 0)], whole[np.minimum(place, len(whole) - 1)]
         nearest = np.where(np.abs(damaged - before) <= np.abs(after - damaged), before, after)
         for array in rings:
             array[by_age[damaged], env] = array[by_age[nearest], source_env]

@@ -155,7 +155,7 @@ def require_same_kind(stored: Mapping[str, Any], array_names: Collection[str], b
     specs = array_specs(buffer)
     if set(specs) != set(array_names):
         raise StorageError(
-            f"the folder holds {', '.join(array_names)}, and a {type(buffer).__name__} has {', '.join(specs)}"
+            f"the folder contains {', '.join(array_names)}, and a {type(buffer).__name__} has {', '.join(specs)}"
         )
 
 

@@ -132,7 +132,7 @@ def fit_arrays(store: ArrayStore, buffer: Any) -> tuple[dict[str, Any], dict[str
     }
     specs = {**store.plans, **resized}
     if specs != expected:
-        raise StorageError(f"{store.log.folder} holds the arrays {store.plans}, here they are {expected}")
+        raise StorageError(f"{store.log.folder} contains the arrays {store.plans}, here they are {expected}")
     _check_values(store, values, store.arrays, old)
     store.check_claims()
     if old == buffer.buffer_size:

@@ -210,7 +210,7 @@ def test_decompression_kwargs_are_merged_with_a_deprecation_warning() -> None:
     assert caught[0].filename == __file__
     assert buffer.observations.codec == get_codec("gzip1")
     assert buffer.given_arguments["compression_kwargs"] == {"compresslevel": 1}
-    both = {"compression_kwargs": {"compresslevel": 1}, "decompression_kwargs": {"compresslevel": 1}}
+    both: Any = {"compression_kwargs": {"compresslevel": 1}, "decompression_kwargs": {"compresslevel": 1}}
     with (
         pytest.warns(DeprecationWarning, match="compression_kwargs"),
         pytest.raises(ValueError, match=r"in both .*: \['compresslevel'\]"),
