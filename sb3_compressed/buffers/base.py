@@ -507,7 +507,8 @@ class CompressedReplay(CompressedBuffer):
     def flush(self) -> None:
         """Write everything to the disk, so that it survives a power cut, also what was written to arrays directly.
 
-        :raises StorageError: if the buffer is in memory; see :meth:`save_checkpoint`
+        :raises StorageError: if the buffer is in memory, see :meth:`save_checkpoint`, or its folder is closed or only
+            read
         """
         if self._storage is None:
             raise StorageError("flush() is for buffers with storage=<folder>; this one is in memory")

@@ -44,6 +44,8 @@ class BufferStorage:
 
     def __init__(self, buffer: Any, store: ArrayStore) -> None:
         self.store = store
+        #: Whether another process may write to the folder, and this one only reads it.
+        self.is_follower = not store.log.is_writable
         #: Rows that were changed and are not committed.
         self._uncommitted: list[Change] = []
         #: How many rows were added since the last flush.
@@ -57,7 +59,7 @@ class BufferStorage:
         # Where a user's class comes before SB3's, every row is written directly, and flush() stores what others did.
         arrays = buffer_state.named_arrays(buffer) if buffer._passes_encoded_rows else {}
         self._compressed = [(name, array) for name, array in arrays.items() if isinstance(array, CompressedArray)]
-        self._checksums = checksums_of(store.arrays) if store.log.is_writable else {}
+        self._checksums = {} if self.is_follower else checksums_of(store.arrays)
 
     @classmethod
     def open(cls, buffer: Any, folder: Path, mode: StorageMode) -> tuple[BufferStorage, RepairReport | None]:
@@ -200,7 +202,12 @@ class BufferStorage:
         return changes
 
     def flush(self, buffer: Any) -> None:
-        """Write everything to the disk, also what was written to arrays directly."""
+        """Write everything to the disk, also what was written to arrays directly.
+
+        :raises StorageError: if the folder is closed or only read
+        """
+        if not self.store.log.is_writable:
+            raise StorageError(f"{self.folder} is not open for writing here; nothing was flushed")
         self._take_replaced_arrays(buffer)
         checksums = checksums_of(self.store.arrays)
         direct_writes = changed_chunks(self.store.arrays, self._checksums, checksums)
@@ -218,9 +225,9 @@ class BufferStorage:
     def refresh(self, buffer: Any) -> bool:
         """Read what another process has written since the last time; return whether it wrote anything.
 
-        :raises StorageError: if this process writes to the folder
+        :raises StorageError: if this buffer does not follow the folder
         """
-        if self.store.log.is_writable:
+        if not self.is_follower:
             raise StorageError("only a buffer that follows a folder can be refreshed; see from_checkpoint")
         is_new = True
         try:

@@ -124,7 +124,7 @@ def test_folder_that_becomes_read_only_is_written_to_in_its_last_file(tmp_path: 
         folder.chmod(0o755)
 
 
-def test_arrays_of_a_buffer_that_follows_a_folder_are_read_only(tmp_path: Path) -> None:
+def test_buffer_that_follows_a_folder_is_read_only(tmp_path: Path) -> None:
     """Writes would be lost with the next refresh."""
     buffer = writer.new_buffer(storage=tmp_path)
     add_steps(buffer, 1, 5)
@@ -132,6 +132,8 @@ def test_arrays_of_a_buffer_that_follows_a_folder_are_read_only(tmp_path: Path) 
     for name in ("actions", "rewards", "dones", "timeouts"):
         with pytest.raises(ValueError, match="read-only"):
             getattr(follower, name)[0] = 1
+    with pytest.raises(StorageError, match="not open for writing"):
+        follower.flush()
     add_steps(buffer, 6, 9)
     assert follower.refresh()
     assert writer.hold_that_it_is_whole(follower) == 9

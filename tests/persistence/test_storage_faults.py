@@ -35,6 +35,7 @@ from sb3_compressed import (
     save_checkpoint,
 )
 from sb3_compressed.arrays import compressed_array
+from sb3_compressed.persistence import buffer_storage
 from sb3_compressed.storage import log as log_module
 from sb3_compressed.storage.array_store import ArrayStore
 from sb3_compressed.storage.segment import Segment
@@ -422,3 +423,28 @@ def test_changes_of_an_interrupted_write_are_saved(stream: Stream, tmp_path: Pat
         loaded: Any = load_checkpoint(tmp_path, device="cpu")
         np.testing.assert_array_equal(np.asarray(loaded.observations[:20]), np.asarray(buffer.observations[:20]))
     assert interrupt.n_lines > 10
+
+
+@pytest.mark.parametrize("call", ["add", "flush"])
+def test_interrupt_between_any_two_lines_of_the_storage_loses_nothing(call: str, tmp_path: Path) -> None:
+    buffer = writer.new_buffer(storage=tmp_path / "buffer")
+    n_interrupted = 0
+    for number, interrupt in enumerate(interrupts(buffer_storage), start=1):
+        if call == "flush":
+            buffer.rewards[0] = number
+        with interrupt:
+            if call == "add":
+                writer.add_step(buffer, number)
+            else:
+                buffer.flush()
+        n_interrupted += interrupt.happened
+        writer.add_step(buffer, number)
+        expected = [np.array(getattr(buffer, name)) for name in ("observations", "actions", "rewards", "dones")]
+        loaded: Any = load_checkpoint(tmp_path / "buffer", device="cpu")
+        assert (loaded.pos, loaded.full) == (buffer.pos, buffer.full)
+        for name, values in zip(("observations", "actions", "rewards", "dones"), expected, strict=True):
+            if call == "add" or name != "rewards":  # writes to arrays are stored by a flush
+                np.testing.assert_array_equal(getattr(loaded, name), values)
+    assert n_interrupted > 10
+    buffer.close()
+    hold_equal(load_checkpoint(tmp_path / "buffer", device="cpu"), buffer)
