@@ -7,25 +7,28 @@ long as all modules exist, resolves modules by the names they had before.
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-__all__ = ["install"]
+__all__ = ["buffer_attributes", "install"]
 
 #: New names of modules, without the name of the package.
 MODULES = {
     "arrays.batch_memory": "arrays.batch_pool",
     "arrays.frames": "arrays.frame_layout",
     "arrays.sharing": "arrays.frame_dedup",
+    "arrays.successor_store": "persistence.legacy_pickles",
+    "arrays.successors": "persistence.legacy_pickles",
     "arrays.teacher": "arrays.codec_training",
     "buffers.mixin": "buffers.base",
     "buffers.plan": "buffers.compression_plan",
     "buffers.repair": "persistence.buffer_repair",
     "buffers.loading": "persistence.loading",
-    "buffers.persistent": "persistence.persistent",
+    "buffers.persistent": "persistence.buffer_storage",
     "buffers.statistics": "buffers.memory_statistics",
     "callbacks.checkpoint": "callbacks.checkpoint_callback",
     "callbacks.stats": "callbacks.stats_callback",
@@ -43,8 +46,18 @@ NAMES = {
     "LayoutSearch": "FrameStackDetector",
     "LearningCodec": "TrainableCodec",
     "NamedParts": "NamedSpaces",
+    "Meter": "MethodTimer",
     "Teacher": "CodecTrainer",
 }
+
+#: New names of attributes in pickles of buffers, ``None`` for those that no longer exist.
+ATTRIBUTES = {"_batch_memory": "_batch_pool", "_hollow_shape": "_placeholder_shape", "_successor_keys": None}
+
+
+def buffer_attributes(pickled: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the attributes of a pickled buffer by their present names."""
+    renamed = {ATTRIBUTES.get(name, name): value for name, value in pickled.items()}
+    return {name: value for name, value in renamed.items() if name is not None}
 
 
 class RenamedModuleFinder(MetaPathFinder, Loader):

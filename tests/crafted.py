@@ -1,7 +1,7 @@
-"""Folders as a stranger could have made them: valid ones, changed through this package's own writers.
+"""Crafted folders, as an attacker could make them: valid ones, changed with this package's own writers.
 
-What is forged has checksums that are right, so that only checks of what it says can refuse it. ``serve`` opens folders
-in a process of its own, whose memory is limited.
+Forged records have correct checksums, so that only validation of their content can reject them. ``serve`` opens folders
+in another process, whose memory is limited.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from sb3_compressed import (
     CorruptPayload,
     StorageError,
     load_checkpoint,
-    verify,
 )
+from sb3_compressed.storage import verify
 from sb3_compressed.storage.array_store import MANIFEST, ArrayStore
 from sb3_compressed.storage.commit_format import COMMIT, commit_record, split_commit
 from sb3_compressed.storage.log_slot_store import CODEC
@@ -62,7 +62,7 @@ KINDS: dict[str, tuple[Any, dict[str, Any]]] = {
 
 
 def new_buffer(kind: str, **options: Any) -> Any:
-    """Return a buffer of a kind; its size is ``N_ROWS`` unless the options say otherwise."""
+    """Return a buffer of a kind; its size is ``N_ROWS`` unless an option sets it."""
     cls, arguments = KINDS[kind]
     fixed = {"buffer_size": N_ROWS, "action_space": spaces.Discrete(3), "device": "cpu", "num_threads": 1}
     return cls(**{**fixed, **arguments, **options})
@@ -93,7 +93,7 @@ def make_folder(kind: str, folder: Path, n_steps: int = N_STEPS, **options: Any)
         buffer.add(obs, following, np.array([[step % 3]]), np.ones(1), np.array([step % 7 == 0]), [{}])
         obs = following
         if step == n_steps // 2:
-            buffer._store.write_snapshot()
+            buffer._storage.store.write_snapshot()
     buffer.close()
 
 
@@ -104,7 +104,7 @@ def forge(
     change_codec: Callable[[Any], Any] | None = None,
     change_arrays: Callable[[dict[str, Any]], None] = lambda arrays: None,
 ) -> None:
-    """Add a segment to a folder whose metadata say something else; each function may change and has to return it.
+    """Add a segment with other metadata to a folder; each function may change them, and returns them.
 
     :param change_codec: of a codec in use, which the commit then refers to in the place of the one that there was
     :param change_arrays: changes arrays in place
@@ -129,7 +129,7 @@ def forge(
                 commit, patches = split_commit(np.frombuffer(content, np.uint8))
                 commit["codecs"] = codecs
                 text = to_json(change_commit(commit))
-                # The package's own function cannot say what JSON does not allow.
+                # The package's own function cannot write what JSON does not allow.
                 data = len(text).to_bytes(4, "little") + text + patches.tobytes()
                 assert commit_record({})[:4] == bytes(4), "the format of commits is another one"
             records.append((kind, data))
@@ -144,7 +144,7 @@ def to_json(value: Any) -> bytes:
 
 
 def read_through(buffer: Any) -> None:
-    """Read what a buffer holds as a training does."""
+    """Read the content of a buffer as training does."""
     if buffer.size():
         for array in buffer.observations.values() if isinstance(buffer.observations, dict) else [buffer.observations]:
             array[: min(buffer.size(), 2 * N_ROWS)]
@@ -153,7 +153,7 @@ def read_through(buffer: Any) -> None:
 
 
 def open_in_every_way(kind: str, folder: Path) -> list[str]:
-    """Open a folder and return how each way of doing so ended; ways that write come last.
+    """Open a folder in every way and return the outcome of each; ways that write come last.
 
     :raises Exception: if it is none that says that the folder is at fault
     """
@@ -201,14 +201,14 @@ def open_in_every_way(kind: str, folder: Path) -> list[str]:
 
 
 def serve(room: int) -> None:
-    """Open folders whose kinds and paths come in lines, and answer each with a line of JSON: how that ended.
+    """Read lines with kinds and paths of folders, open each, and write the outcome as a line of JSON.
 
     :param room: bytes that the address space of the process may grow by
     """
     import resource
 
     warnings.simplefilter("ignore")
-    with tempfile.TemporaryDirectory() as folder:  # what is imported and compiled is no matter of the folders
+    with tempfile.TemporaryDirectory() as folder:  # so that imports and compilation do not count
         for kind in KINDS:
             make_folder(kind, Path(folder) / kind)
             open_in_every_way(kind, Path(folder) / kind)
@@ -217,12 +217,12 @@ def serve(room: int) -> None:
     print("ready", flush=True)
     for line in sys.stdin:
         kind, _, path = line.rstrip("\n").partition(" ")
-        Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+        Path("/proc/self/clear_refs").write_text("5")  # reset the peak
         before = memory("VmRSS")
         answer: dict[str, Any] = {"outcomes": [], "error": None}
         try:
             answer["outcomes"] = open_in_every_way(kind, Path(path))
-        except BaseException as error:  # which is what is looked for
+        except BaseException as error:  # any error is an outcome
             import traceback
 
             answer["error"] = f"{type(error).__name__}: {''.join(traceback.format_exception(error))}"
@@ -231,24 +231,24 @@ def serve(room: int) -> None:
 
 
 def memory(kind: str) -> int:
-    """Return what Linux says of the memory of this process, in bytes."""
+    """Return a field of this process's memory status in Linux, in bytes."""
     status = Path("/proc/self/status").read_text()
     return int(next(line for line in status.splitlines() if line.startswith(f"{kind}:")).split()[1]) * 1024
 
 
-HANGS_S = 60  # far from what any folder takes
-#: What the address space may grow by: arrays of zeros are counted, whether they are touched or not.
+HANGS_S = 60  # far more than any folder takes
+#: By how much the address space may grow: arrays of zeros count, whether they are touched or not.
 ROOM = 4 << 30
 
 
 class Opener:
-    """A process that opens folders, started anew when it died."""
+    """A process that opens folders, restarted when it died."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
 
     def open(self, kind: str, folder: Path) -> dict[str, Any]:
-        """Return how opening a folder ended."""
+        """Return the outcome of opening a folder."""
         if self._process is None:
             self._process = start(f"import crafted; crafted.serve({ROOM})")
             assert self._line() == "ready\n"

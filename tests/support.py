@@ -1,4 +1,4 @@
-"""What several tests share: real environments, transitions recorded from them, and the comparison of batches."""
+"""Helpers of several tests: real environments, transitions recorded from them, and comparison of batches."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ gym.register_envs(ale_py)
 def atari_env(
     game: str = "Breakout", n_envs: int = 4, *, transpose: bool = True, max_steps: int = 300, seed: int = 0
 ) -> VecEnv:
-    """Return a game as SB3's users have it: four stacked frames, with time limits short enough to be met."""
+    """Return a game as SB3's users set it up: four stacked frames, with time limits short enough to be reached."""
     env_kwargs = {"max_episode_steps": max_steps}
     env = make_atari_env(f"{game}NoFrameskip-v4", n_envs=n_envs, seed=seed, env_kwargs=env_kwargs)
     stacked = VecFrameStack(env, n_stack=4)
@@ -45,7 +45,7 @@ class ConsoleObservation(gym.ObservationWrapper[Any, Any, Any]):
         )
 
     def observation(self, observation: Any) -> dict[str, Any]:
-        """Add to the screen what the console knows."""
+        """Add the memory and the lives to the screen."""
         ale = self.env.unwrapped.ale  # type: ignore[attr-defined]
         return {"screen": observation, "ram": ale.getRAM(), "lives": ale.lives()}
 
@@ -74,11 +74,11 @@ class Transition:
     infos: list[dict[str, Any]]
 
     def add_to(self, buffer: ReplayBuffer) -> None:
-        """Add a copy of it, since SB3's Dict buffers write into the dicts that they are given."""
+        """Add a copy of it, since SB3's Dict buffers write into the dicts that they get."""
         buffer.add(*copy.deepcopy((self.obs, self.next_obs, self.action, self.reward, self.done, self.infos)))
 
     def add_to_rollout(self, buffer: RolloutBuffer, episode_start: Any, rng: np.random.Generator, **extra: Any) -> None:
-        """Add it as a step of a rollout, with values and log probabilities that a policy might have given."""
+        """Add it as a step of a rollout, with random values and log probabilities."""
         value, log_prob = (th.as_tensor(rng.standard_normal(buffer.n_envs), dtype=th.float32) for _ in range(2))
         buffer.add(copy.deepcopy(self.obs), self.action, self.reward, episode_start, value, log_prob, **extra)
 
@@ -107,7 +107,7 @@ def record(env: VecEnv, n_steps: int) -> list[Transition]:
 
 
 def assert_same_batch(ours: Any, theirs: Any) -> None:
-    """Hold that two batches are of one type, and every field of one dtype, shape, device and value, bit for bit."""
+    """Assert that two batches have the same type, and their fields the same dtype, shape, device and values."""
     assert type(ours) is type(theirs)
     for name in theirs._fields:
         _assert_same(getattr(ours, name), getattr(theirs, name), name)
@@ -129,7 +129,7 @@ def _assert_same(ours: Any, theirs: Any, name: str) -> None:
 
 
 def same_draws(*samplers: Callable[[], Any], seed: int) -> list[Any]:
-    """Call each with NumPy's global generator in the same state, and hold that they leave it in the same state."""
+    """Call each with NumPy's global generator in the same state, and assert that they leave it in the same state."""
     results, states = [], []
     for sampler in samplers:
         np.random.seed(seed)  # noqa: NPY002  # what SB3 draws from

@@ -11,7 +11,7 @@ from stable_baselines3 import DQN
 from stable_baselines3.common.env_util import make_atari_env
 from stable_baselines3.common.vec_env import SubprocVecEnv, VecFrameStack
 
-from sb3_compressed import make_env
+from sb3_compressed.envs import make_env
 
 GAME = "BreakoutNoFrameskip-v4"
 

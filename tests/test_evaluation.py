@@ -8,7 +8,7 @@ from stable_baselines3 import DQN
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
 
-from sb3_compressed import Evaluation, evaluate
+from sb3_compressed.evaluation import Evaluation, evaluate
 
 
 def test_episodes_equal_those_of_evaluate_policy() -> None:

@@ -49,6 +49,19 @@ def test_contrib_says_what_to_install() -> None:
     assert "pip install 'sb3-compressed[contrib]'" in done.stderr
 
 
+@pytest.mark.parametrize(
+    "name", ["BufferStatistics", "RecordBuffer", "UnknownCodec", "evaluate", "trajectories", "warm_up"]
+)
+def test_names_of_earlier_versions_warn_and_name_their_module(name: str) -> None:
+    with pytest.warns(
+        DeprecationWarning, match=rf"sb3_compressed\.{name} is deprecated; use sb3_compressed\.\w+\.{name}"
+    ) as caught:
+        found = getattr(sb3_compressed, name)
+    assert found.__name__ == name
+    assert caught[0].filename == __file__
+    assert name not in dir(sb3_compressed)
+
+
 @pytest.mark.parametrize("module", [sb3_compressed, sb3_compressed.contrib])
 def test_every_exported_name_exists_and_is_documented(module: object) -> None:
     for name in module.__all__:  # type: ignore[attr-defined]

@@ -17,13 +17,9 @@ from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 from support import atari_env, console_env
 
-from sb3_compressed import (
-    CompressedDictReplayBuffer,
-    CompressedHerReplayBuffer,
-    CompressedReplayBuffer,
-    trajectories,
-    warm_up,
-)
+from sb3_compressed import CompressedDictReplayBuffer, CompressedHerReplayBuffer, CompressedReplayBuffer
+from sb3_compressed.datasets import trajectories
+from sb3_compressed.warmup import warm_up
 
 STEPS = 400  # over all environments; some episodes end within them
 

@@ -1,11 +1,11 @@
-"""A process that adds to a buffer in a folder, or saves one there, until it is killed.
+"""A process that adds to a buffer in a folder, or saves a buffer to one, until it is killed.
 
     python writer.py storage FOLDER
     python writer.py checkpoint FOLDER
-    python writer.py golden FOLDER  # not until it is killed, but once, for tests/storage/test_golden.py
+    python writer.py golden FOLDER  # ends by itself, for tests/storage/test_golden.py
 
-It prints the number of each step when ``add``, or each save, has returned. A step's number is in its reward, its action
-and, mixed, in its pixels, so that whoever reads the folder can tell what it should hold.
+It prints the number of the step after each ``add``, or each save. A step's number is its reward and its action, and
+determines its pixels, so that a reader of the folder can derive its expected content.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ GOLDEN_STEPS = 70
 
 
 def frame(number: int, env: int) -> NDArray[np.uint8]:
-    """Return the newest frame of the observation that has a number."""
+    """Return the newest frame of the observation with a number."""
     rng = np.random.default_rng((number // 9, env))
     picture = np.repeat(rng.integers(0, 256, (24, 6), np.uint8), 4, axis=1)
     picture[number % 24] = number % 251
@@ -52,7 +52,7 @@ def next_observation(number: int) -> NDArray[np.uint8]:
 
 
 def add_step(buffer: Any, number: int) -> None:
-    """Add the step that has a number."""
+    """Add the step with a number."""
     numbers = np.full(N_ENVS, number, np.float32)
     done = np.full(N_ENVS, (number + 1) % EPISODE == 0)
     infos = [{"TimeLimit.truncated": bool(number % 2)}] * N_ENVS
@@ -71,7 +71,7 @@ def newest(buffer: Any) -> int:
 
 
 def hold_that_it_is_whole(buffer: Any) -> int:
-    """Compare all that is in a buffer with what was added to it up to some step, and return that step's number."""
+    """Compare the content of a buffer with the steps that were added; return the number of the last one."""
     last = newest(buffer)
     n_rows = min(last, ROWS)
     assert (buffer.pos, buffer.full) == (last % ROWS, last >= ROWS)
@@ -88,7 +88,7 @@ def hold_that_it_is_whole(buffer: Any) -> int:
 
 
 def start(way: str, folder: Path) -> subprocess.Popen[str]:
-    """Start such a process."""
+    """Start the process."""
     code = "import pathlib, sys, writer; writer.main(sys.argv[1], pathlib.Path(sys.argv[2]))"
     return programs.start(code, way, folder)
 

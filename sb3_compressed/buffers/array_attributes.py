@@ -1,7 +1,7 @@
-"""``ArrayAttribute`` and ``ArrayDict``: assigning a plain array writes to the array that the buffer has.
+"""``ArrayAttribute`` and ``ArrayDict``: assigning a plain array writes to the present array of a buffer.
 
-SB3's buffers keep plain arrays, so ``buffer.observations = array`` is fine there. Here, a plain array in the place of
-one that keeps compressed slots would take all the memory that the buffer saves, and would be missing from its folder.
+SB3's buffers have plain arrays, so ``buffer.observations = array`` is fine there. Here, a plain array that replaced a
+compressed one would take all the memory that the buffer saves, and would be missing from its folder.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["ArrayAttribute", "ArrayDict"]
 
 
 class ArrayAttribute:
-    """An attribute of a buffer that holds its observations; assigning an ndarray copies it into what is there."""
+    """The observations of a buffer; assigning an ndarray copies it to the present array."""
 
     def __set_name__(self, owner: type[Any], name: str) -> None:
         self.name = name
@@ -38,18 +38,18 @@ class ArrayAttribute:
 
 
 class ArrayDict(dict[str, Any]):
-    """The observations of a buffer with a Dict space; assigning an ndarray to a key copies it into what is there."""
+    """The observations of a buffer with a Dict space; assigning an ndarray to a key copies it to the present array."""
 
     def __setitem__(self, key: str, value: Any) -> None:
         current = self.get(key)
-        if isinstance(current, np.ndarray) and np.shape(value) == current.shape:  # a folder may refer to it
+        if isinstance(current, np.ndarray) and np.shape(value) == current.shape:  # it may be one of a folder
             current[...] = value
         elif not is_written_to(current, value, f"observations[{key!r}]"):
             super().__setitem__(key, value)
 
 
 def is_written_to(array: Any, value: Any, name: str) -> bool:
-    """Return whether a value was written to an array, which is not to be replaced by it.
+    """Return whether a value was written to an array instead of replacing it.
 
     :raises ValueError: if it has another shape
     """

@@ -1,13 +1,13 @@
-"""The mixins that turn SB3's buffers into compressed ones: the only file that knows SB3's insides.
+"""The mixins that turn SB3's buffers into compressed ones: the only file that depends on SB3's internals.
 
-SB3's buffers index ``observations`` and ``next_observations`` as arrays and nothing else. So a compressed buffer is
-its SB3 counterpart with :class:`~sb3_compressed.CompressedArray` in those places: adding, sampling, random numbers,
-normalisation and types are SB3's own code. What is left to do here:
+SB3's buffers index ``observations`` and ``next_observations`` as arrays and nothing else. So a compressed buffer is its
+SB3 counterpart with a :class:`~sb3_compressed.arrays.CompressedArray` for each: adding, sampling, random numbers,
+normalization and types are SB3's own code. What remains to be done here:
 
-- construction without SB3's allocation: the parent is handed a placeholder observation space, whose parts have no
-  elements, and the real space and arrays take their places afterwards;
-- looking at everything a caller adds before SB3 writes the first of it, so that bad input changes nothing;
-- the two options that concern what comes out, ``output_dtype`` and ``normalize_images``.
+- construct the buffer without SB3's allocation: the parent gets a placeholder observation space, whose parts have no
+  elements, and the real space and arrays are set afterwards;
+- validate all arguments of ``add`` before SB3 writes the first of them, so that bad input changes nothing;
+- apply the two options for what is returned, ``output_dtype`` and ``normalize_images``.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ import inspect
 import operator
 from collections.abc import Callable, Mapping
 from functools import partial
+from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 import numpy as np
 import torch as th
 from gymnasium import spaces
-from stable_baselines3.common.buffers import DictReplayBuffer, DictRolloutBuffer
 from stable_baselines3.common.preprocessing import get_obs_shape, is_image_space
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
@@ -30,9 +31,15 @@ from sb3_compressed.arrays.batch_pool import BatchPool
 from sb3_compressed.arrays.frame_layout import FrameStack
 from sb3_compressed.arrays.handover import Batch, claim_owned
 from sb3_compressed.arrays.memory import slots_nbytes
+from sb3_compressed.buffers.arguments import (
+    bind_parent_arguments,
+    merge_codec_kwargs,
+    parent_signature,
+    storage_mode_of,
+    takes_dicts,
+)
 from sb3_compressed.buffers.array_attributes import ArrayAttribute, ArrayDict
-from sb3_compressed.buffers.compression_plan import placeholder_space, plan_arrays, successor_keys
-from sb3_compressed.buffers.parent_signature import classes_with, parent_signature
+from sb3_compressed.buffers.compression_plan import placeholder_space, plan_arrays
 from sb3_compressed.buffers.pinned_memory import PinnedMemory
 from sb3_compressed.buffers.timing import MethodTimer
 from sb3_compressed.buffers.validation import (
@@ -40,90 +47,92 @@ from sb3_compressed.buffers.validation import (
     validate_infos,
     validate_integer,
     validate_numbers,
-    validate_observation,
+    validate_observations,
     validate_per_env,
     validate_tensor,
 )
 from sb3_compressed.codecs import Codec
 from sb3_compressed.dtypes import Key
 from sb3_compressed.errors import BufferNotReady, ObservationSpaceError, StorageError
-from sb3_compressed.persistence.persistent import Persistent, Storage
+from sb3_compressed.persistence.buffer_from_store import buffer_from_store, open_to_load
+from sb3_compressed.persistence.buffer_repair import RepairReport
+from sb3_compressed.persistence.buffer_storage import BufferStorage, Storage, StorageMode
+from sb3_compressed.persistence.checkpoint import CheckpointHistory
 from sb3_compressed.probes import holds, metadata_is_handed_on
+from sb3_compressed.renamed import buffer_attributes
+from sb3_compressed.storage.array_store import ArrayStore
 from sb3_compressed.threads import validate_num_threads
 from sb3_compressed.warning import warn_user
 
-if TYPE_CHECKING:  # the mixins stand before a buffer of SB3 in a class's bases; what they use of it is BaseBuffer's
+if TYPE_CHECKING:  # the mixins come before a buffer of SB3 in the bases of a class; they use BaseBuffer's interface
     from stable_baselines3.common.buffers import BaseBuffer as _Base
+    from typing_extensions import Self
 else:
     _Base = object
 
 try:
     import psutil
-except ImportError:  # as in SB3, without it there is no look at the available memory
+except ImportError:  # as in SB3, the available memory is then not checked
     psutil = None
 
 __all__ = ["CompressedBuffer", "CompressedReplay", "CompressedRollout"]
 
 OutputDtype = Literal["raw", "float"]
 
-#: Arguments of SB3's constructors that say nothing of the content, or are kept otherwise.
+#: Arguments of SB3's constructors that do not describe the content, or are stored otherwise.
 NOT_GIVEN = {"observation_space", "action_space", "device", "env"}
-#: Whether NumPy's copies of slots are still known to be slots.
+#: Whether arrays of slots that NumPy copies can still be recognized as slots.
 METADATA_IS_HANDED_ON = holds(metadata_is_handed_on)
 KNOWN_PACKAGES = {"stable_baselines3", "sb3_contrib", "abc", "builtins"}
 
 
 class CompressedBuffer(_Base):
-    """What every compressed buffer has: the constructor, and compressed arrays in the places of SB3's.
+    """The constructor of all compressed buffers, and compressed arrays instead of SB3's.
 
-    All of the parent's arguments are taken, by position or name, and besides them:
+    Takes all arguments of the parent class, by position or name, and:
 
-    :param compression_method: shorthand of a codec, e.g. ``"zstd-5"`` for zstd with the level -5 and ``"zstd5"`` for
-        the level 5, or a codec. ``"auto"`` chooses one, and leaves
-        observations that are too small or too random to gain anything as they are; of such vectors, replay buffers
-        keep next observations only where they are not the observations that follow. For a Dict space also a mapping
-        from its keys
+    :param compression_method: shorthand of a codec, e.g. ``"zstd-5"`` for zstd with level -5 and ``"zstd5"`` for
+        level 5, or a codec. ``"auto"`` chooses one, and leaves observations as they are that are too small or too
+        random to gain anything. For a Dict space also a mapping from its keys
     :param compression_kwargs: keyword arguments of the codec, e.g. ``dict(compresslevel=5)``
-    :param decompression_kwargs: the same for arguments of a codec that concern decoding
-    :param dtypes: what :func:`~sb3_compressed.find_buffer_dtypes` returns, or a dtype to store elements in. One that
-        cannot hold every value of the space's dtype is the one way to lose something, and warns
-    :param frame_stack: how stacked frames are found: ``"auto"`` from the data, the number of frames, or ``None``. For a
+    :param dtypes: the result of :func:`~sb3_compressed.find_buffer_dtypes`, or a dtype to store elements in. One that
+        cannot represent every value of the space's dtype is the only lossy option, and warns
+    :param frame_stack: how to find stacked frames: ``"auto"`` from the data, the number of frames, or ``None``. For a
         Dict space also a mapping from its keys
     :param output_dtype: ``"float"`` for observations as float32 tensors, ``"raw"`` for SB3's dtypes
-    :param normalize_images: whether image observations are divided by 255 (as float32), for training code of one's
-        own. SB3's policies do that themselves, when they act and when they learn: leave it off with its algorithms
-    :param num_threads: how many threads decode large batches, 1 for none besides the one that asks; ``None`` for as
-        many as there are cores that the process may use, four at most
-    :param storage: for replay buffers, a folder to keep compressed observations in instead of in memory; see
-        :class:`~sb3_compressed.persistence.persistent.Persistent`
-    :param resume: whether to go on with the buffer that the folder holds, the newest that fits
-    :param overwrite: whether to begin anew in a folder that holds a buffer
-    :param repair: with ``resume``, whether to exclude damaged transitions instead of raising, with a warning;
-        ``repair_report`` lists them
-    :raises ValueError: if an option is unknown or does not fit the space; the message lists what is allowed
+    :param normalize_images: whether to divide image observations by 255 (as float32), for your own training code.
+        SB3's policies do that themselves, when they act and when they train: leave it off with its algorithms
+    :param num_threads: number of threads that decode large batches, the calling one included; ``None`` for the number
+        of cores that the process may use, up to four
+    :param storage: for replay buffers, a folder to store compressed observations in instead of memory. Each ``add`` is
+        one transaction, so a process that is killed leaves a folder with everything added before
+    :param storage_mode: what to do if the folder contains a buffer: ``"create"`` raises, ``"resume"`` continues with
+        the newest transitions that fit, ``"overwrite"`` replaces it, and ``"repair"`` resumes without damaged
+        transitions, with a warning; ``repair_report`` lists them. ``resume=True``, ``overwrite=True`` and
+        ``resume=True, repair=True`` are shorthands
+    :raises ValueError: if an option is unknown or does not fit the space; the message lists the allowed values
     :raises TypeError: if an argument is unknown, or of the wrong type
-    :raises ObservationSpaceError: if the class is for Dict spaces and the space is none, or the other way round
+    :raises ObservationSpaceError: if the class is for Dict spaces and the space is not one, or the other way round
     """
 
     obs_shape: Any
     observations: Any = ArrayAttribute()
     next_observations: Any = ArrayAttribute()
 
-    #: The keys of plain observations that are kept once.
-    _successor_keys: frozenset[Key] = frozenset()
-    #: Whether all classes that come after this one are SB3's, which only hand observations on.
-    _is_before_sb3: ClassVar[bool] = False
-    #: Whether the class is one of this package, so that no other code comes before it.
+    #: Whether all following classes are SB3's, which only copy observations, so that ``add`` may pass them encoded.
+    _passes_encoded_rows: ClassVar[bool] = False
+    #: Whether the class is from this package, so that no other code comes before it.
     _is_ours: ClassVar[bool] = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         cls._is_ours = cls.__module__.startswith(f"{__package__}.")
-        behind = cls.__mro__[cls.__mro__.index(CompressedBuffer) + 1 :]
-        cls._is_before_sb3 = all(base.__module__.partition(".")[0] in KNOWN_PACKAGES for base in behind)
+        parents = cls.__mro__[cls.__mro__.index(CompressedBuffer) + 1 :]
+        are_known = all(base.__module__.partition(".")[0] in KNOWN_PACKAGES for base in parents)
+        cls._passes_encoded_rows = are_known and METADATA_IS_HANDED_ON
         own = list(inspect.signature(cls.__init__).parameters.values())[1:]
         if "__init__" not in vars(cls):
-            # What help() and editors show: the parent's arguments, then the ones above.
+            # What help() and editors show: the parent's arguments, then the options.
             options = [option for option in own if option.kind is option.KEYWORD_ONLY]
             own = [*parent_signature(cls, CompressedBuffer).parameters.values(), *options]
         cls.__signature__ = inspect.Signature(own)  # type: ignore[attr-defined]
@@ -133,16 +142,13 @@ class CompressedBuffer(_Base):
         *args: Any,
         compression_method: str | Codec | Mapping[str, str | Codec] = "auto",
         compression_kwargs: Mapping[str, Any] | None = None,
-        decompression_kwargs: Mapping[str, Any] | None = None,
         dtypes: Any = None,
         frame_stack: FrameStack | Mapping[str, FrameStack] = "auto",
         output_dtype: OutputDtype = "raw",
         normalize_images: bool = False,
         num_threads: int | None = None,
         storage: Storage = "memory",
-        resume: bool = False,
-        overwrite: bool = False,
-        repair: bool = False,
+        storage_mode: StorageMode = "create",
         **kwargs: Any,
     ) -> None:
         if output_dtype not in get_args(OutputDtype):
@@ -151,36 +157,34 @@ class CompressedBuffer(_Base):
         self.normalize_images = normalize_images
         self.compression_method = compression_method
         self.num_threads = validate_num_threads(num_threads)
+        compression_kwargs = merge_codec_kwargs(compression_kwargs, kwargs)
+        storage_mode = storage_mode_of(storage_mode, kwargs)
 
         options = {
-            "compression_method": compression_method, "compression_kwargs": compression_kwargs,
-            "decompression_kwargs": decompression_kwargs, "dtypes": dtypes, "frame_stack": frame_stack,
-            "output_dtype": output_dtype, "normalize_images": normalize_images,
+            "compression_method": compression_method, "compression_kwargs": compression_kwargs, "dtypes": dtypes,
+            "frame_stack": frame_stack, "output_dtype": output_dtype, "normalize_images": normalize_images,
         }  # fmt: skip
-        given = self._parent_arguments(args, kwargs, are_changed=False)
-        #: Arguments that say what the buffer is, by their names; what else there is may be large, or of this process.
-        self.given_arguments = {**{name: given[name] for name in given if name not in NOT_GIVEN}, **options}
-        arguments = self._parent_arguments(args, kwargs)
+        arguments = bind_parent_arguments(type(self), CompressedBuffer, args, kwargs)
+        #: Arguments that describe the buffer, by their names; the others may be large, or of this process.
+        self.given_arguments = {**{name: arguments[name] for name in arguments if name not in NOT_GIVEN}, **options}
         validate_counts(arguments)
         space = arguments["observation_space"]
         get_obs_shape(space)  # raises NotImplementedError where SB3 does
-        takes_dicts = _takes_dicts(type(self))
-        if takes_dicts != isinstance(space, spaces.Dict):
-            # The beginning is SB3's message, which its users may match.
-            rule = "must be used with Dict obs space only" if takes_dicts else "does not support Dict obs spaces"
+        needs_dict = takes_dicts(type(self))
+        if needs_dict != isinstance(space, spaces.Dict):
+            # It begins as SB3's message, which users may match.
+            rule = "must be used with Dict obs space only" if needs_dict else "does not support Dict obs spaces"
             raise ObservationSpaceError(
                 f"{type(self).__name__} {rule}, got {space}; there are classes with and without 'Dict' in their names, "
                 "HER's is for Dict spaces"
             )
-        codec_kwargs = {**(compression_kwargs or {}), **(decompression_kwargs or {})}
-        if len(codec_kwargs) < len(compression_kwargs or {}) + len(decompression_kwargs or {}):
-            raise ValueError(f"an argument is in both compression_kwargs and decompression_kwargs: {codec_kwargs}")
         on_disk = storage != "memory"
-        self._plans = plan_arrays(space, compression_method, codec_kwargs, dtypes, frame_stack, on_disk=on_disk)
-        self._new_arrays: dict[Key, CompressedArray] = {}  # never written: each array of a key is one like these
-        self._successor_keys = frozenset() if on_disk else self._keys_with_successors(space, arguments)
-        is_placeholder = {*self._plans, *self._successor_keys}
-        super().__init__(**{**arguments, "observation_space": placeholder_space(space, is_placeholder)})
+        self._plans = plan_arrays(
+            space, compression_method, compression_kwargs or {}, dtypes, frame_stack, on_disk=on_disk
+        )
+        self._new_arrays: dict[Key, CompressedArray] = {}  # one unwritten array of each key, to make others like it
+        arguments = self._adapt_arguments(arguments)
+        super().__init__(**{**arguments, "observation_space": placeholder_space(space, self._plans)})
         self._placeholder_shape = self.obs_shape
         self.observation_space = space
         self.obs_shape = get_obs_shape(space)
@@ -188,44 +192,28 @@ class CompressedBuffer(_Base):
         self._put_arrays()
         for array in self._new_arrays.values():
             array.prepare()  # rather than at the first step of the training
-        self._open_storage(storage, resume=resume, overwrite=overwrite, repair=repair)
+        self._open_storage(storage, storage_mode)
         if not on_disk:
             self._warn_of_memory()
 
-    def _open_storage(self, storage: Any, *, resume: bool, overwrite: bool, repair: bool) -> None:
-        """Keep compressed observations where the options say.
+    def _adapt_arguments(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Return the arguments for the parent's constructor."""
+        return arguments
 
-        :raises ValueError: if that is not possible
+    def _open_storage(self, storage: Any, mode: StorageMode) -> None:
+        """Store compressed observations where the options say.
+
+        :raises StorageError: if that is not possible
         """
-        if storage != "memory" or resume or overwrite or repair:
+        if storage != "memory" or mode != "create":
             raise StorageError(
                 f"storage is for replay buffers; a {type(self).__name__} is filled anew with each rollout"
             )
 
-    def _parent_arguments(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], *, are_changed: bool = True
-    ) -> dict[str, Any]:
-        """Return the arguments for the parent's constructor by their names.
-
-        :param are_changed: whether as the parent is to get them, or as they were given
-        :raises TypeError: as a call of the constructor would
-        """
-        signature = parent_signature(type(self), CompressedBuffer)
-        try:
-            return signature.bind(*args, **kwargs).arguments
-        except TypeError as error:
-            unknown = [name for name in kwargs if name not in signature.parameters]
-            hint = _hint_at_classes(unknown[0], type(self)) if unknown else ""
-            raise TypeError(f"{type(self).__name__}: {error}{hint}") from None
-
     # -- arrays ----------------------------------------------------------------------------------------------
 
-    def _keys_with_successors(self, space: spaces.Space[Any], arguments: Mapping[str, Any]) -> frozenset[Key]:
-        """Return which parts of a space are plain observations with next observations that need not be kept twice."""
-        return frozenset()
-
     def _put_arrays(self) -> None:
-        """Put arrays of the real shapes in the places of those the parent made for the placeholder space."""
+        """Replace the arrays that the parent created for the placeholder space."""
         names = [name for name in ("observations", "next_observations") if self.__dict__.get(name) is not None]
         placeholders = [self.__dict__[name] for name in names]
         if isinstance(placeholders[0], dict):
@@ -237,31 +225,26 @@ class CompressedBuffer(_Base):
             new = self._arrays_for(None, placeholders)
         self.__dict__.update(zip(names, new))
 
-    def _arrays_for(self, key: Key, made_by_parent: list[np.ndarray[Any, Any]]) -> list[Any]:
-        """Return what takes the places of the parent's observations and, if there are any, next observations."""
-        (rows, n_envs), dtype = made_by_parent[0].shape[:2], made_by_parent[0].dtype
-        if key in self._successor_keys:
-            from sb3_compressed.arrays.successors import successor_arrays  # imports numba
-
-            shape = self.obs_shape if key is None else self.obs_shape[key]
-            return [*successor_arrays((rows, n_envs, *shape), dtype)]
+    def _arrays_for(self, key: Key, placeholders: list[np.ndarray[Any, Any]]) -> list[Any]:
+        """Return the arrays of one key: observations and, if there are any, next observations."""
         if key not in self._plans:
-            return made_by_parent
+            return placeholders
+        (rows, n_envs), dtype = placeholders[0].shape[:2], placeholders[0].dtype
         if key not in self._new_arrays:
             self._new_arrays[key] = self._plans[key].new_array(rows, n_envs, dtype, num_threads=self.num_threads)
-        return [self._new_arrays[key].empty_like() for _ in made_by_parent]
+        return [self._new_arrays[key].empty_like() for _ in placeholders]
 
     def _arrays(self) -> list[tuple[Key, Any]]:
         """Return the arrays of observations and next observations with their keys, compressed and plain ones."""
-        found: list[tuple[Key, Any]] = []
+        arrays: list[tuple[Key, Any]] = []
         for name in ("observations", "next_observations"):
             value = self.__dict__.get(name)
-            found += value.items() if isinstance(value, dict) else [] if value is None else [(None, value)]
-        return found
+            arrays += value.items() if isinstance(value, dict) else [] if value is None else [(None, value)]
+        return arrays
 
     @property
     def observations_nbytes(self) -> int:
-        """The memory that all observations take, in bytes, Python's overhead included, what is shared once."""
+        """The memory of all observations in bytes, with Python's overhead; what is shared counts once."""
         arrays = [array for _, array in self._arrays()]
         compressed = [array.slots for array in arrays if isinstance(array, CompressedArray)]
         plain: int = sum(array.nbytes for array in arrays if not isinstance(array, CompressedArray))
@@ -269,32 +252,14 @@ class CompressedBuffer(_Base):
 
     @property
     def raw_observations_nbytes(self) -> int:
-        """The memory that all observations take in the SB3 buffer of the same arguments, in bytes."""
+        """The memory of all observations in SB3's buffer with the same arguments, in bytes."""
         arrays = [array for _, array in self._arrays()]
         return sum(array.nbytes if isinstance(array, np.ndarray) else array.raw_nbytes for array in arrays)
 
-    # -- measuring -------------------------------------------------------------------------------------------
-
-    #: The method that makes a batch.
-    _sampling_method: ClassVar[str]
-
-    def meter(self) -> tuple[MethodTimer, MethodTimer]:
-        """Measure from now on what it takes to add a step and to make a batch, until the meters are removed."""
-        return MethodTimer(self, "add"), MethodTimer(self, self._sampling_method)
-
-    def __getstate__(self) -> dict[str, Any]:
-        parent = getattr(super(), "__getstate__", None)  # from Python 3.11 on, every object has it
-        state = parent() if parent else None
-        attributes = self.__dict__ if state is None else state
-        return {name: value for name, value in attributes.items() if not isinstance(value, MethodTimer)}
-
-    # -- warnings --------------------------------------------------------------------------------------------
-
     def _warn_of_memory(self) -> None:
-        if psutil is None:
+        """Warn as SB3 does if the buffer may not fit into the available memory."""
+        if psutil is None or not self._new_arrays:  # SB3 has checked buffers with plain arrays only
             return
-        if not self._new_arrays and not self._successor_keys:
-            return  # SB3 has looked at all of it
         expected = sum(
             self._plans[key].estimated_nbytes(array.shape[0], array.shape[1], array.dtype)
             for key, array in self._new_arrays.items()
@@ -303,28 +268,45 @@ class CompressedBuffer(_Base):
         expected += sum(array.nbytes for array in vars(self).values() if isinstance(array, np.ndarray))
         available = psutil.virtual_memory().available
         if expected > available:
-            how = ", estimated from what codecs make of game frames," if self._new_arrays else ""
             warn_user(
                 f"This system does not have apparently enough memory to store the complete buffer: about "
-                f"{expected / 1e9:.2f}GB{how} > {available / 1e9:.2f}GB"
+                f"{expected / 1e9:.2f}GB, estimated from typical sizes of game frames, > {available / 1e9:.2f}GB"
             )
 
-    # -- the door --------------------------------------------------------------------------------------------
+    # -- timing ----------------------------------------------------------------------------------------------
 
-    def _encoded(self, *observations: Any) -> Any:
-        """Return checked observations as they are handed to SB3, which copies references then instead of images.
+    #: The method that makes a batch.
+    _sampling_method: ClassVar[str]
 
-        A user's class in between gets to see what they were before.
+    def start_timers(self) -> tuple[MethodTimer, MethodTimer]:
+        """Return timers of the methods that add a step and make a batch, which run until they are removed."""
+        return MethodTimer(self, "add"), MethodTimer(self, self._sampling_method)
 
-        :param observations: one, or one and that which follows it
+    def __getstate__(self) -> dict[str, Any]:
+        parent = getattr(super(), "__getstate__", None)  # from Python 3.11 on, every object has it
+        state = parent() if parent else None
+        attributes = self.__dict__ if state is None else state
+        return {name: value for name, value in attributes.items() if not isinstance(value, MethodTimer)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        state = buffer_attributes(state)
+        if parent := getattr(super(), "__setstate__", None):  # HER's has one
+            parent(state)
+        else:
+            vars(self).update(state)
+
+    # -- adding ----------------------------------------------------------------------------------------------
+
+    def _encode(self, *observations: Any) -> Any:
+        """Return validated observations as SB3 is to copy them: references to payloads instead of images.
+
+        :param observations: one of all environments, or one and the next one
         """
         arrays = self.observations
-        if not METADATA_IS_HANDED_ON:  # SB3's copies of slots would not be known as such
+        if not self._passes_encoded_rows:  # a user's class sees them as they were
             return observations
-        if self._is_before_sb3 and isinstance(arrays, CompressedArray):
-            return arrays.encode_rows(*observations)
-        if not self._is_before_sb3 or not isinstance(arrays, dict):
-            return observations
+        if not isinstance(arrays, dict):
+            return arrays.encode_rows(*observations) if isinstance(arrays, CompressedArray) else observations
         encoded: list[dict[str, Any]] = [{} for _ in observations]
         for key, array in arrays.items():
             parts: Any = [observation[key] for observation in observations]
@@ -333,25 +315,7 @@ class CompressedBuffer(_Base):
                 observation[key] = row
         return encoded
 
-    def _checked_observation(self, obs: Any, name: str = "obs") -> Any:
-        """Return an observation of all environments as it can be written to a row of the arrays, or raise."""
-        space = self.observation_space
-        if not isinstance(space, spaces.Dict):
-            is_number = isinstance(space, spaces.Discrete)
-            return validate_observation(name, obs, self.observations, self.n_envs, is_number=is_number)
-        missing = set(self.observations) - set(obs) if isinstance(obs, Mapping) else set(self.observations)
-        if missing:
-            keys = sorted(self.observations)
-            raise ValueError(f"{name} must be a dict with the keys {keys}, {sorted(missing)} are missing")
-        # A new dict, since SB3 writes into the one it is given.
-        return {
-            key: validate_observation(
-                f"{name}[{key!r}]", obs[key], array, self.n_envs, is_number=isinstance(space[key], spaces.Discrete)
-            )
-            for key, array in self.observations.items()
-        }
-
-    # -- the way out -----------------------------------------------------------------------------------------
+    # -- batches ---------------------------------------------------------------------------------------------
 
     def to_torch(self, array: np.ndarray[Any, Any], copy: bool = True) -> th.Tensor:
         """Convert an array to a tensor on the buffer's device.
@@ -373,7 +337,7 @@ class CompressedBuffer(_Base):
         :param make: makes the batch
         :param is_seen: whether an environment gets to see the arrays; a user's subclass may as well
         """
-        if not self._new_arrays and not self._successor_keys:  # SB3's arrays only
+        if not self._new_arrays:  # SB3's arrays only
             return self._output(make())
         if is_seen or not self._is_ours:
             return self._output(make())
@@ -401,56 +365,64 @@ class CompressedBuffer(_Base):
         return tensor.float() if self.output_dtype == "float" else tensor
 
 
-class CompressedReplay(Persistent, CompressedBuffer):
+class CompressedReplay(CompressedBuffer):
     """A compressed replay buffer, in front of one of SB3's.
 
     ``optimize_memory_usage=True`` works for every class and with ``handle_timeout_termination=True``, which SB3
-    refuses: next observations share their payloads with observations, so both are kept and cost no more. Only where
-    SB3's own class supports it, its variant of sampling is used, with the same random numbers.
+    rejects: next observations share their payloads with observations, so both are stored at no extra cost (vectors,
+    which are plain arrays, take the memory of both). Where SB3's own class supports it, its variant of sampling is
+    used, with the same random numbers.
     """
 
+    #: What was excluded when the buffer was loaded or resumed with a repair, ``None`` without one.
+    repair_report: RepairReport | None = None
+
     _sampling_method = "sample"
+    #: The folder that observations are stored in, ``None`` for a buffer in memory.
+    _storage: BufferStorage | None = None
+    #: The folders that it was saved to, ``None`` for a buffer that was neither saved nor loaded.
+    _checkpoints: CheckpointHistory | None = None
 
     #: Whether the parent implements ``optimize_memory_usage`` (without ``handle_timeout_termination``).
     _parent_optimizes: ClassVar[bool] = False
 
-    #: Types, dtypes and shapes of arguments of ``add`` that need not be looked at closer, as nearly all that come have
-    #: them.
+    #: Types, dtypes and shapes of arguments of ``add`` that need no further validation, as nearly all steps have them.
     _passed: tuple[Any, ...] | None = None
 
+    optimize_memory_usage: bool
     handle_timeout_termination: bool
     copy_info_dict: bool = False  # only SB3's hindsight buffer sets it
 
-    def _parent_arguments(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], *, are_changed: bool = True
-    ) -> dict[str, Any]:
-        arguments = super()._parent_arguments(args, kwargs, are_changed=are_changed)
-        if not are_changed:
-            return arguments
+    def _adapt_arguments(self, arguments: dict[str, Any]) -> dict[str, Any]:
         handles_timeouts = arguments.get("handle_timeout_termination", True)
         if arguments.get("optimize_memory_usage") and (handles_timeouts or not self._parent_optimizes):
-            arguments["optimize_memory_usage"] = False
+            return {**arguments, "optimize_memory_usage": False}
         return arguments
 
-    def _keys_with_successors(self, space: spaces.Space[Any], arguments: Mapping[str, Any]) -> frozenset[Key]:
-        if arguments.get("optimize_memory_usage"):  # there are no next observations
-            return frozenset()
-        return successor_keys(space, self._plans, arguments["buffer_size"])
+    def _open_storage(self, storage: Any, mode: StorageMode) -> None:
+        if isinstance(storage, ArrayStore):  # from from_checkpoint(follow=True)
+            self._storage = BufferStorage.follow(self, storage)
+        elif storage != "memory":
+            self._storage, self.repair_report = BufferStorage.open(self, Path(storage), mode)
+        elif mode != "create":
+            raise StorageError("resume, overwrite and repair are for storage=<folder>, got storage='memory'")
 
     def add(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: Any) -> None:
         """Add a transition of every environment, as SB3's buffer does.
 
         :param obs: observations ``(n_envs, *obs_shape)``, or a dict of them
-        :param next_obs: the observations that followed, at an episode's end its last ones
+        :param next_obs: the next observations, at an episode's end its last ones
         :param action: actions ``(n_envs, action_dim)``
         :param reward: rewards ``(n_envs,)``
         :param done: whether an episode ended, ``(n_envs,)``
         :param infos: one info dict for each environment; ignored with ``handle_timeout_termination=False``, unless
             ``copy_info_dict=True``
-        :raises ValueError: if something does not fit; the buffer is then as it was
-        :raises TypeError: if something has no numbers; the same
+        :raises ValueError: if an argument does not fit; the buffer is then as it was
+        :raises TypeError: if an argument is not numeric; the same
         """
-        self._check_storage()
+        storage = self._storage
+        if storage is not None:
+            storage.require_writable()
         if self.handle_timeout_termination or self.copy_info_dict:  # SB3 does not read them otherwise
             validate_infos(infos, self.n_envs)
         try:
@@ -462,18 +434,20 @@ class CompressedReplay(Persistent, CompressedBuffer):
         except AttributeError:  # dicts, lists
             kinds = None
         if kinds is None or kinds != self._passed:
-            obs, next_obs, action, reward, done = self._checked_step(kinds, obs, next_obs, action, reward, done)
-        if self._new_arrays:
-            obs, next_obs = self._encoded(obs, next_obs)
-        if self._store is None:
+            obs, next_obs, action, reward, done = self._validate_step(kinds, obs, next_obs, action, reward, done)
+        if self._new_arrays and self._passes_encoded_rows:
+            observations = self.__dict__["observations"]
+            encode = observations.encode_rows if type(observations) is CompressedArray else self._encode
+            obs, next_obs = encode(obs, next_obs)
+        if storage is None:
             super().add(obs, next_obs, action, reward, done, infos)
             return
-        self._expect_row(done)  # before, so that no interrupt makes it forgotten
+        storage.begin_row(self, done)  # before, so that an interrupted step is committed or undone
         super().add(obs, next_obs, action, reward, done, infos)
-        self._commit()
+        storage.commit_row(self)
 
-    def _checked_step(self, kinds: Any, *given: Any) -> tuple[Any, ...]:
-        """Return the arguments of ``add`` as they can be written, or raise; remember what need not be looked at again.
+    def _validate_step(self, kinds: Any, *given: Any) -> tuple[Any, ...]:
+        """Return the arguments of ``add`` as they can be written, or raise; record which need no validation next time.
 
         :param kinds: their types, dtypes and shapes, ``None`` if they have none
         """
@@ -481,14 +455,14 @@ class CompressedReplay(Persistent, CompressedBuffer):
         action = validate_numbers("action", action, self.n_envs * self.action_dim, self.n_envs)
         reward = validate_per_env("reward", reward, self.n_envs)
         done = validate_per_env("done", done, self.n_envs, may_broadcast=False)
-        obs = self._checked_observation(obs)
-        next_obs = self._checked_observation(next_obs, "next_obs")
-        checked = obs, next_obs, action, reward, done
-        if kinds and all(map(operator.is_, given, checked)):
-            # Of one dtype, any values can be written; of another one, some may not fit.
+        obs = validate_observations("obs", obs, self.observations, self.observation_space, self.n_envs)
+        next_obs = validate_observations("next_obs", next_obs, self.observations, self.observation_space, self.n_envs)
+        validated = obs, next_obs, action, reward, done
+        if kinds and all(map(operator.is_, given, validated)):
+            # Any values of the array's own dtype can be written; of another dtype, some may not fit.
             is_of_one_dtype = obs.dtype == next_obs.dtype == self.observations.dtype
             self._passed = kinds if is_of_one_dtype else None
-        return checked
+        return validated
 
     def sample(self, batch_size: int, env: Any = None) -> Any:
         """Sample a batch, as SB3's buffer does, with observations in the configured output dtype.
@@ -518,17 +492,120 @@ class CompressedReplay(Persistent, CompressedBuffer):
                 "increase buffer_size"
             )
 
+    # -- folders ---------------------------------------------------------------------------------------------
+
+    @property
+    def is_in_memory(self) -> bool:
+        """Whether compressed observations are in memory, not in a folder."""
+        return self._storage is None
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder with the compressed observations, ``None`` if they are in memory."""
+        return None if self._storage is None else self._storage.folder
+
+    def flush(self) -> None:
+        """Write everything to the disk, so that it survives a power cut, also what was written to arrays directly.
+
+        :raises StorageError: if the buffer is in memory, see :meth:`save_checkpoint`, or its folder is closed or only
+            read
+        """
+        if self._storage is None:
+            raise StorageError("flush() is for buffers with storage=<folder>; this one is in memory")
+        self._storage.flush(self)
+
+    def close(self) -> None:
+        """Flush and release the folder. The buffer can still be sampled, but not added to."""
+        if self._storage is not None:
+            self._storage.close(self)
+
+    def refresh(self) -> bool:
+        """Read what another process has written to the folder since; return whether it wrote anything.
+
+        :raises StorageError: if the buffer does not follow a folder
+        """
+        if self._storage is None:
+            raise StorageError("only a buffer that follows a folder can be refreshed; see from_checkpoint")
+        return self._storage.refresh(self)
+
+    def save_checkpoint(self, folder: str | PathLike[str], *, overwrite: bool = False) -> None:
+        """Save the buffer to a folder: all of it the first time, then what changed since.
+
+        Saves are atomic: a crash leaves the last complete one.
+
+        :param folder: a new or empty folder, or one that this buffer was saved to or loaded from
+        :param overwrite: whether to replace another buffer in the folder
+        :raises StorageError: if the folder contains another buffer or other files
+        :raises OSError: if the disk rejects it; the folder is as it was
+        """
+        path = Path(folder).absolute()
+        if self._storage is not None and self._storage.folder.resolve() == path.resolve():
+            self.flush()
+            return
+        if self._checkpoints is None:
+            self._checkpoints = CheckpointHistory()
+        self._checkpoints.save(self, path, overwrite=overwrite)
+
+    def copy_checkpoint(self, folder: str | PathLike[str]) -> None:
+        """Copy the last save or flush to a new folder, as hard links to the same files where possible.
+
+        :raises StorageError: if nothing was saved yet, or the folder is not empty
+        :raises OSError: if the disk rejects it
+        """
+        latest: Any = self._storage or (self._checkpoints and self._checkpoints.latest)
+        if not latest:
+            raise StorageError("nothing was saved yet that could be copied; see save_checkpoint")
+        latest.store.copy_to(Path(folder))
+
+    @classmethod
+    def from_checkpoint(
+        cls,
+        folder: str | PathLike[str],
+        *,
+        buffer_size: int | None = None,
+        follow: bool = False,
+        repair: bool = False,
+        **kwargs: Any,
+    ) -> Self:
+        """Load the buffer in a folder.
+
+        :param buffer_size: number of transitions of the new buffer, ``None`` for that of the saved one; if it is
+            smaller, the newest transitions are loaded
+        :param follow: whether to read the folder in place instead of loading it, while another process may write to
+            it; :meth:`refresh` reads what that has added
+        :param repair: whether to exclude damaged transitions instead of raising; :attr:`repair_report` lists them. The
+            folder does not change
+        :param kwargs: arguments of the constructor that override the stored ones, such as ``device``, or ``env`` for
+            hindsight replay
+        :raises StorageError: if the folder contains no buffer, or one of another kind
+        :raises CorruptStorage: if a file is damaged, or declares more than is plausible, as for
+            :func:`~sb3_compressed.load_checkpoint`
+        """
+        if buffer_size is not None:
+            kwargs["buffer_size"] = buffer_size
+        store = open_to_load(Path(folder), repair=repair, follow=follow, rows=buffer_size or 0)
+        return buffer_from_store(cls, store, kwargs, follow=follow)
+
+    def take_over(self, other: CompressedReplay) -> None:
+        """Take over another buffer's content and folder; the other buffer must not be used afterwards."""
+        if self._checkpoints is not None:
+            self._checkpoints.latest = None  # its arrays are replaced; where each folder's log ends is still valid
+        vars(self).update({**vars(other), "_checkpoints": self._checkpoints})
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Copies and pickles are in memory, and do not write to the folders.
+        attributes = super().__getstate__()
+        return {name: value for name, value in attributes.items() if name not in ("_storage", "_checkpoints")}
+
 
 class CompressedRollout(CompressedBuffer):
     """A compressed rollout buffer, in front of one of SB3's or sb3-contrib's."""
 
-    _sampling_method = "_get_samples"  # a generator yields the batches, and between them the training goes on
+    _sampling_method = "_get_samples"  # get() is a generator, and training runs between its batches
 
     def reset(self) -> None:
         """Empty the buffer for the next rollout, as SB3's buffer does."""
-        if (
-            "_placeholder_shape" not in self.__dict__
-        ):  # called by the parent's constructor, where the space is placeholder
+        if "_placeholder_shape" not in self.__dict__:  # called by the parent's constructor, with the placeholder space
             super().reset()
             return
         shape = self.obs_shape
@@ -550,9 +627,9 @@ class CompressedRollout(CompressedBuffer):
         :param episode_start: whether an episode starts with this step, ``(n_envs,)``
         :param value: estimated values of the observations, a tensor of ``n_envs`` elements
         :param log_prob: log probabilities of the actions, a tensor of ``n_envs`` elements
-        :param kwargs: what the parent takes besides, as ``action_masks`` or ``lstm_states``, and looks at itself
-        :raises ValueError: if something does not fit; the step does not count then
-        :raises TypeError: if something has no numbers; the same
+        :param kwargs: further arguments of the parent, such as ``action_masks`` or ``lstm_states``, which it validates
+        :raises ValueError: if an argument does not fit; the step then does not count
+        :raises TypeError: if an argument is not numeric; the same
         :raises IndexError: if the buffer is full; call :meth:`reset`
         """
         if self.full:
@@ -562,8 +639,8 @@ class CompressedRollout(CompressedBuffer):
         episode_start = validate_per_env("episode_start", episode_start, self.n_envs)
         value = validate_tensor("value", value, self.n_envs)
         log_prob = validate_tensor("log_prob", log_prob, self.n_envs)
-        obs = self._checked_observation(obs)
-        super().add(*self._encoded(obs), action, reward, episode_start, value, log_prob, **kwargs)
+        obs = validate_observations("obs", obs, self.observations, self.observation_space, self.n_envs)
+        super().add(*self._encode(obs), action, reward, episode_start, value, log_prob, **kwargs)
 
     def get(self, batch_size: int | None = None) -> Any:
         """Return a generator of batches in random order, as SB3's buffer does.
@@ -584,19 +661,3 @@ class CompressedRollout(CompressedBuffer):
     def _get_samples(self, *args: Any, **kwargs: Any) -> Any:
         make = partial(super()._get_samples, *args, **kwargs)  # type: ignore[safe-super]
         return self._batch(make, is_seen=False)
-
-
-def _takes_dicts(cls: type) -> bool:
-    """Return whether a buffer class is for Dict spaces."""
-    return issubclass(cls, DictReplayBuffer | DictRolloutBuffer)
-
-
-def _hint_at_classes(argument: str, cls: type) -> str:
-    """Return which compressed classes take an argument that ``cls`` does not, as the end of an error message."""
-    takers = classes_with(argument, CompressedBuffer)
-    if not takers:
-        return ""
-    hint = f"; {', '.join(taker.__name__ for taker in takers)} {'takes' if len(takers) == 1 else 'take'} it"
-    if _takes_dicts(cls) not in map(_takes_dicts, takers):
-        hint += f", for observation spaces that are {'not ' if _takes_dicts(cls) else ''}Dict spaces"
-    return hint

@@ -1,4 +1,4 @@
-"""Which parts of an observation space are compressed, with what, and the placeholder space that stands in for them."""
+"""``CompressionPlan``: which parts of an observation space are compressed, and with which codec."""
 
 from __future__ import annotations
 
@@ -18,24 +18,21 @@ from sb3_compressed.codecs.registry import AUTO
 from sb3_compressed.dtypes import Key, space_dtype, space_parts, space_shape
 from sb3_compressed.persistence.vector_slots import MIN_STORED_NBYTES
 
-__all__ = ["CompressionPlan", "placeholder_space", "plan_arrays", "successor_keys"]
+__all__ = ["CompressionPlan", "placeholder_space", "plan_arrays"]
 
-#: Items below this take about as much memory compressed as not, and are slower to reach: Python's overhead for a
-#: slot and its payload is about 130 bytes, and next observations are halved at best.
+#: Smaller items take about as much memory compressed as not, and are slower to read: Python's overhead for a slot and
+#: its payload is about 130 bytes, and sharing next observations saves half at most.
 MIN_COMPRESSED_NBYTES = 1024
-
-#: For each next observation that is not kept twice, there are up to 4 bytes that say so.
-MIN_SUCCESSOR_NBYTES = 16
 
 
 @dataclasses.dataclass(frozen=True)
 class CompressionPlan:
-    """How the observations of one key are kept.
+    """How the observations of one key are compressed.
 
     :param item_shape: shape of one observation
-    :param codec: what compresses it
+    :param codec: the codec
     :param frame_stack: as for :class:`~sb3_compressed.CompressedArray`
-    :param elem_type: the dtype to store in; ``None`` for the array's own
+    :param elem_type: the dtype of stored elements; ``None`` for the array's own
     """
 
     item_shape: tuple[int, ...]
@@ -51,16 +48,16 @@ class CompressionPlan:
         )
 
     def estimated_nbytes(self, rows: int, n_envs: int, dtype: DTypeLike) -> float:
-        """Estimate what a full array takes, from what payloads of game frames usually are.
+        """Estimate the memory of a full array in bytes, from typical payloads of game frames.
 
-        Every observation brings one new frame; one that is not known to be a stack counts as a whole new item.
+        Every observation adds one new frame; unless the frame stack is given, that is the whole observation.
         """
         layout = explicit_layout(self.item_shape, self.frame_stack) if isinstance(self.frame_stack, int) else None
         n_frames = layout.n_frames if layout else 1
         stored = np.dtype(self.elem_type or dtype)
         raw = math.prod(self.item_shape) * stored.itemsize / n_frames
-        ratio = self.codec.typical_ratio if stored.kind in "biu" else 1.0  # of floats nothing is known
-        overhead = 2 * 8 + 56 + 8 * n_frames + 40  # references from two arrays, a tuple, the header of a bytes
+        ratio = self.codec.typical_ratio if stored.kind in "biu" else 1.0  # there is no typical ratio of floats
+        overhead = 2 * 8 + 56 + 8 * n_frames + 40  # references of two arrays, a tuple, a bytes object
         return rows * n_envs * (raw * ratio + overhead)
 
 
@@ -73,12 +70,12 @@ def plan_arrays(
     *,
     on_disk: bool = False,
 ) -> dict[Key, CompressionPlan]:
-    """Return how each part of an observation space is compressed; parts that are not there stay plain arrays.
+    """Return how each part of an observation space is compressed; missing parts stay plain arrays.
 
-    ``"auto"`` compresses what is worth it and leaves small items and float vectors as they are; a codec that is
-    named is used for every key. Each option may be a mapping from keys of a Dict space.
+    ``"auto"`` compresses large items and leaves small ones and float vectors as they are; a named codec is used for
+    every key. Each option may be a mapping from keys of a Dict space.
 
-    :param on_disk: whether slots are to be on disk, where vectors are better off than in memory, too
+    :param on_disk: whether slots are on disk, where vectors are slots, too
     :raises ValueError: if an option does not fit the space
     """
     parts = space_parts(space)
@@ -94,7 +91,7 @@ def plan_arrays(
             plan = _plan_array(
                 part,
                 _for_key(compression_method, key),
-                # Arguments are meant for codecs that are named, where a mapping leaves other keys to "auto".
+                # Arguments are for named codecs; a mapping leaves other keys to "auto".
                 {} if isinstance(compression_method, Mapping) and key not in compression_method else codec_kwargs,
                 *_dtypes_for_key(dtypes, key),
                 _for_key(frame_stack, key),
@@ -119,38 +116,25 @@ def _plan_array(
     *,
     on_disk: bool,
 ) -> CompressionPlan | None:
-    """Return how observations of one space are compressed, ``None`` if they are not; errors come in either case."""
+    """Return how observations of one space are compressed, ``None`` if they are not; validate options in any case."""
     codec = get_codec(method, **codec_kwargs)
     if runs_type is not None and hasattr(codec, "runs_type"):
         codec = dataclasses.replace(codec, runs_type=runs_type)  # type: ignore[type-var]
     shape = space_shape(space)
-    is_stated = frame_stack is not None and frame_stack != AUTO
-    if is_stated:
+    is_explicit = frame_stack is not None and frame_stack != AUTO
+    if is_explicit:
         validate_n_frames(frame_stack)
         if method != AUTO or _is_large(space):  # a small part of a Dict need not be a stack
             explicit_layout(shape, frame_stack)  # type: ignore[arg-type]
-    if method == AUTO and not (_is_large(space) and (is_stated or elem_type is not None or _may_compress(space))):
+    if method == AUTO and not (_is_large(space) and (is_explicit or elem_type is not None or _may_compress(space))):
         if not on_disk or _item_nbytes(space) < MIN_STORED_NBYTES:
             return None
         codec = get_codec("none")
     return CompressionPlan(shape, codec, frame_stack, elem_type)
 
 
-def successor_keys(space: spaces.Space[Any], plans: Mapping[Key, CompressionPlan], size: int) -> frozenset[Key]:
-    """Return which parts that stay plain are worth leaving out next observations that are among the observations.
-
-    :param size: number of transitions; there is a limit to what can be numbered
-    """
-    if size > np.iinfo(np.int32).max:
-        return frozenset()
-    parts = space_parts(space)
-    return frozenset(
-        key for key, part in parts.items() if key not in plans and _item_nbytes(part) >= MIN_SUCCESSOR_NBYTES
-    )
-
-
 def placeholder_space(space: spaces.Space[Any], keys: Collection[Key]) -> spaces.Space[Any]:
-    """Return a space of the same dtypes in which the parts of these keys take no memory."""
+    """Return a space of the same dtypes in which the parts of these keys have no elements."""
     if isinstance(space, spaces.Dict):
         return spaces.Dict({key: _placeholder(part) if key in keys else part for key, part in space.spaces.items()})
     return _placeholder(space) if None in keys else space
@@ -171,17 +155,17 @@ def _item_nbytes(space: spaces.Space[Any]) -> int:
 
 
 def _may_compress(space: spaces.Space[Any]) -> bool:
-    """Return whether there is hope: sensors' floats have no runs and no repetitions, images may."""
+    """Return whether data may compress: floats of sensors have no runs and no repetitions, images may."""
     return space_dtype(space).kind in "biu" or len(space_shape(space)) > 2
 
 
 def _for_key(option: Any, key: Key) -> Any:
-    """Return an option for one key, where it may be a mapping from keys; ``"auto"`` for keys left out."""
+    """Return an option for one key, ``"auto"`` if it is a mapping without that key."""
     return option.get(key, AUTO) if isinstance(option, Mapping) else option
 
 
 def _dtypes_for_key(dtypes: Any, key: Key) -> tuple[np.dtype[Any] | None, np.dtype[Any] | None]:
-    """Read ``dtypes`` in any of its forms: nothing, an elem_type, ``find_buffer_dtypes``' dict, or one dict a key."""
+    """Return elem_type and runs_type from any form of ``dtypes``: ``None``, a dtype, a dict, or a dict for each key."""
     if dtypes is None:
         return None, None
     if not isinstance(dtypes, Mapping):
@@ -194,7 +178,7 @@ def _dtypes_for_key(dtypes: Any, key: Key) -> tuple[np.dtype[Any] | None, np.dty
 
 def _dtype(dtype: Any) -> np.dtype[Any]:
     try:
-        found: np.dtype[Any] = np.dtype(dtype)
+        elem_type: np.dtype[Any] = np.dtype(dtype)
     except TypeError as error:
         raise ValueError(f"dtypes must be a dtype or what find_buffer_dtypes returns, got {dtype!r}") from error
-    return found
+    return elem_type

@@ -9,8 +9,8 @@ from sb3_contrib.common.recurrent.buffers import RecurrentDictRolloutBuffer, Rec
 from stable_baselines3.common.buffers import DictRolloutBuffer, RolloutBuffer
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 
+from sb3_compressed.buffers.arguments import parent_signature
 from sb3_compressed.buffers.base import CompressedBuffer, CompressedRollout
-from sb3_compressed.buffers.parent_signature import parent_signature
 from sb3_compressed.buffers.rollout import CompressedDictRolloutBuffer, CompressedRolloutBuffer
 
 __all__ = [
@@ -65,8 +65,8 @@ Model = TypeVar("Model", bound=OnPolicyAlgorithm)
 def compress_rollout_buffer(model: Model, **options: Any) -> Model:
     """Give an on-policy model the compressed counterpart of its rollout buffer.
 
-    For algorithms that take no ``rollout_buffer_class``, as RecurrentPPO. The buffer is no part of a saved model:
-    call it again after ``load``.
+    For algorithms without ``rollout_buffer_class``, such as RecurrentPPO. Saved models do not contain the buffer: call
+    it again after ``load``.
 
     >>> from sb3_contrib import RecurrentPPO
     >>> model = compress_rollout_buffer(RecurrentPPO("MlpLstmPolicy", "CartPole-v1"), compression_method="zstd-5")
@@ -81,7 +81,7 @@ def compress_rollout_buffer(model: Model, **options: Any) -> Model:
     if compressed is None:
         names = ", ".join(sorted(parent.__name__ for parent in COMPRESSED))
         kind = "has no rollout buffer" if buffer is None else f"has a {type(buffer).__name__}"
-        raise TypeError(f"{type(model).__name__} {kind}; there are compressed counterparts of {names}")
+        raise TypeError(f"{type(model).__name__} {kind}; only {names} have compressed counterparts")
     # Every argument of these constructors is an attribute of the buffer under the same name.
     arguments = {name: getattr(buffer, name) for name in parent_signature(compressed, CompressedBuffer).parameters}
     model.rollout_buffer = compressed(**arguments, **options)  # type: ignore[assignment]

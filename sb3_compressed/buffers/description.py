@@ -1,4 +1,4 @@
-"""What a replay buffer holds, and what that takes, in numbers."""
+"""``describe``: content and size of a replay buffer, for JSON."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.buffers.base import CompressedBuffer
 from sb3_compressed.buffers.memory_statistics import buffer_statistics
 from sb3_compressed.codecs import TrainableCodec
-from sb3_compressed.persistence.buffer_state import named_arrays
+from sb3_compressed.persistence.buffer_state import OBSERVATIONS, is_observation, named_arrays
 
 __all__ = ["describe"]
 
 
 def describe(buffer: ReplayBuffer) -> dict[str, Any]:
-    """Return what a replay buffer is and holds, for JSON; it may be one of SB3's own.
+    """Describe a replay buffer, of this package or SB3's own, for JSON.
 
-    It is quick however much there is, and nothing is decoded; see :func:`~sb3_compressed.buffer_statistics`.
+    Takes constant time, and decodes nothing; see :func:`~sb3_compressed.buffer_statistics`.
 
     :return: ``class``, ``observation_space``, ``action_space``; the numbers ``n_envs``, ``capacity`` and
         ``transitions`` (of all environments), ``rows``, ``position`` (the row that is written next) and ``full``; for
-        each part of the observations, by its key, the ``codec``, the bytes that it has learned (``learned_bytes``) and
-        how many frames are stacked; ``raw_bytes_per_transition`` in SB3's own buffer,
+        each part of the observations, by its key, the ``codec``, the size of its trained state (``learned_bytes``) and
+        the number of stacked frames; ``raw_bytes_per_transition`` in SB3's own buffer,
         ``payload_bytes_per_transition`` of observations here, ``None`` in an empty buffer, and their ``ratio``
     """
     n_slots = buffer.buffer_size * buffer.n_envs
@@ -33,7 +33,8 @@ def describe(buffer: ReplayBuffer) -> dict[str, Any]:
         raw = buffer.raw_observations_nbytes / max(n_slots, 1)
         payload = buffer_statistics(buffer).payload_nbytes_per_transition
     else:
-        raw = payload = sum(array.nbytes for name, array in arrays.items() if _is_of_observations(name)) / n_slots
+        observations = (array for name, array in arrays.items() if name.partition("/")[0] in OBSERVATIONS)
+        raw = payload = sum(array.nbytes for array in observations) / n_slots
     if not buffer.size():
         payload = None
     return {
@@ -47,9 +48,7 @@ def describe(buffer: ReplayBuffer) -> dict[str, Any]:
         "position": int(buffer.pos),
         "full": bool(buffer.full),
         "observations": {
-            name.partition("/")[2]: _description_of(array)
-            for name, array in arrays.items()
-            if name.partition("/")[0] == "observations"
+            name.partition("/")[2]: _describe_array(array) for name, array in arrays.items() if is_observation(name)
         },
         "raw_bytes_per_transition": raw,
         "payload_bytes_per_transition": payload,
@@ -57,11 +56,7 @@ def describe(buffer: ReplayBuffer) -> dict[str, Any]:
     }
 
 
-def _is_of_observations(name: str) -> bool:
-    return name.partition("/")[0] in ("observations", "next_observations")
-
-
-def _description_of(array: Any) -> dict[str, Any]:
+def _describe_array(array: Any) -> dict[str, Any]:
     if not isinstance(array, CompressedArray):
         return {"codec": None, "learned_bytes": 0, "frames": 1, "stored_as": str(array.dtype)}
     return {

@@ -1,4 +1,4 @@
-"""``buffer_statistics``: what a buffer takes, saves and shares, at a cost that does not grow with it."""
+"""``buffer_statistics``: memory, compression and shared frames of a buffer, in constant time."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ __all__ = ["BufferStatistics", "buffer_statistics"]
 
 @dataclass(frozen=True)
 class BufferStatistics:
-    """What a buffer holds and what that takes.
+    """Number of transitions in a buffer, and their size.
 
-    :ivar transitions: transitions it holds, of all environments
-    :ivar memory_nbytes: bytes of memory that all of its arrays take, those of actions and rewards too. What NumPy has
-        reserved and nobody has written to yet takes none
-    :ivar observations_nbytes: bytes that observations and next observations take where they are: in memory with
-        Python's overhead, on disk their payloads
-    :ivar raw_observations_nbytes: bytes of memory that the same observations take in SB3's buffer
-    :ivar payload_nbytes: bytes of what was made of the frames alone, as compressed
-    :ivar frames: frames that observations and next observations show, each counted as often as it is seen
-    :ivar stored_frames: how many of these are stored
-    :ivar batch_memory_nbytes: bytes of memory that are kept from one batch to the next, besides all of the above;
+    :ivar transitions: transitions of all environments
+    :ivar memory_nbytes: bytes of memory of all arrays, actions and rewards included. Memory that NumPy has reserved and
+        that was not written to yet does not count
+    :ivar observations_nbytes: bytes of observations and next observations: in memory with Python's overhead, on disk
+        those of their payloads
+    :ivar raw_observations_nbytes: bytes of memory of the same observations in SB3's buffer
+    :ivar payload_nbytes: bytes of compressed frames alone
+    :ivar frames: frames in observations and next observations, each counted as often as it occurs
+    :ivar stored_frames: frames that are stored
+    :ivar batch_memory_nbytes: bytes of memory that batches reuse, besides all of the above;
         ``MAX_NBYTES`` of :class:`~sb3_compressed.arrays.batch_pool.BatchPool` at most
     """
 
@@ -45,41 +45,41 @@ class BufferStatistics:
 
     @property
     def compression_ratio(self) -> float:
-        """How many times less observations take than in SB3's buffer; 1 for an empty buffer."""
+        """Size of observations in SB3's buffer divided by their size here; 1 for an empty buffer."""
         return self.raw_observations_nbytes / self.observations_nbytes if self.observations_nbytes else 1.0
 
     @property
     def payload_nbytes_per_transition(self) -> float:
-        """Compressed bytes that a transition adds, in the mean."""
+        """Mean compressed bytes of a transition."""
         return self.payload_nbytes / max(self.transitions, 1)
 
     @property
     def shared_frames(self) -> float:
-        """The part of all frames, from 0 to 1, that refers to a frame which is stored anyway."""
+        """Fraction of all frames, from 0 to 1, that are references to another stored frame."""
         return 1 - self.stored_frames / self.frames if self.frames else 0.0
 
 
 def buffer_statistics(buffer: BaseBuffer | None, max_slots: int = 8192) -> BufferStatistics:
-    """Return what a compressed buffer takes at present.
+    """Return the present size of a compressed buffer.
 
-    Sizes of arrays are exact. What slots refer to is exact for up to ``max_slots`` slots (observations and next
-    observations have one each); of larger buffers, runs of rows that are spread evenly over the ring stand for all, so
-    that a call takes no longer for a larger buffer. Where every byte has to be counted, there is
-    :attr:`~sb3_compressed.buffers.base.CompressedBuffer.observations_nbytes`, which looks at all.
+    Sizes of arrays are exact. Sizes of payloads are exact for up to ``max_slots`` slots (observations and next
+    observations have one each); for larger buffers they are estimated from runs of rows spread evenly over the ring, so
+    that a call takes constant time. :attr:`~sb3_compressed.buffers.base.CompressedBuffer.observations_nbytes` counts
+    every byte.
 
     >>> from stable_baselines3 import DQN
     >>> from sb3_compressed import CompressedReplayBuffer, buffer_statistics
     >>> model = DQN("MlpPolicy", "CartPole-v1", replay_buffer_class=CompressedReplayBuffer, learning_starts=500)
     >>> statistics = buffer_statistics(model.learn(500).replay_buffer)
     >>> statistics.transitions, round(statistics.shared_frames, 1)
-    (500, 0.5)
+    (500, 0.0)
 
     :param buffer: a replay or rollout buffer; a rollout buffer between the last step and the training on it
-    :param max_slots: about how many slots are looked at
-    :raises TypeError: if it is none of this package
+    :param max_slots: approximate number of slots to read
+    :raises TypeError: if it is not a buffer of this package
     """
     if not isinstance(buffer, CompressedBuffer):
-        raise TypeError(f"there are statistics of compressed buffers, got a {type(buffer).__name__}")
+        raise TypeError(f"buffer_statistics is for compressed buffers, got a {type(buffer).__name__}")
     by_key: dict[Key, list[Any]] = {}
     for key, array in buffer._arrays():
         by_key.setdefault(key, []).append(array)
@@ -104,27 +104,22 @@ def buffer_statistics(buffer: BaseBuffer | None, max_slots: int = 8192) -> Buffe
 
 
 def _part(arrays: Sequence[Any], buffer: CompressedBuffer, filled: float, max_slots: int) -> MemoryEstimate:
-    """Return what observations and, if there are any, next observations of one key take.
+    """Return the size of the observations and, if there are any, next observations of one key.
 
-    :param filled: how much of the buffer is written
+    :param filled: fraction of the buffer that is written
     """
     first = arrays[0]
     if isinstance(first, CompressedArray):
         begin, n_rows = _written(buffer)
         return survey(arrays, begin, n_rows, max_slots)
-    n_items = buffer.size() * buffer.n_envs
-    nbytes: float = filled * sum(array.nbytes for array in arrays)
-    n_stored = n_items * len(arrays)
-    if not isinstance(first, np.ndarray):  # next observations that follow are not kept twice
-        successors = arrays[1]
-        nbytes = filled * first.nbytes + successors.nbytes
-        n_stored = n_items + successors.n_own
-    return MemoryEstimate(nbytes, n_stored * first[0, 0].nbytes, n_items * len(arrays), n_stored)
+    nbytes = filled * sum(array.nbytes for array in arrays)
+    n_items = buffer.size() * buffer.n_envs * len(arrays)
+    return MemoryEstimate(nbytes, nbytes, n_items, n_items)
 
 
 def _written(buffer: CompressedBuffer) -> tuple[int, int]:
-    """Return the oldest row and how many there are from it on, around the end of the ring."""
-    # With it, the row behind the newest holds that one's next observations.
-    n_behind = int(bool(getattr(buffer, "optimize_memory_usage", False)) and buffer.size() > 0)
-    begin = (buffer.pos + n_behind) % buffer.buffer_size if buffer.full else 0
-    return begin, min(buffer.size() + n_behind, buffer.buffer_size)
+    """Return the oldest row and the number of written rows from there on, around the end of the ring."""
+    # With optimize_memory_usage, the row after the newest contains its next observations.
+    n_more = int(bool(getattr(buffer, "optimize_memory_usage", False)) and buffer.size() > 0)
+    begin = (buffer.pos + n_more) % buffer.buffer_size if buffer.full else 0
+    return begin, min(buffer.size() + n_more, buffer.buffer_size)

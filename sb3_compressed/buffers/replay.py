@@ -30,7 +30,7 @@ class CompressedReplayBuffer(CompressedReplay, ReplayBuffer):
 class CompressedNStepReplayBuffer(CompressedReplay, NStepReplayBuffer):
     """SB3's ``NStepReplayBuffer``, compressed.
 
-    SB3 configures n-step returns on its own class only; for any other it wants them said once more:
+    SB3 configures n-step returns for its own class only; for any other, pass them again:
 
     >>> from stable_baselines3 import DQN
     >>> model = DQN(
@@ -56,7 +56,7 @@ class CompressedHerReplayBuffer(CompressedReplay, HerReplayBuffer):
     """
 
     def truncate_last_trajectory(self) -> None:
-        """End the episodes that are not over, as SB3's buffer does, also in the folder that the buffer may be in."""
+        """End unfinished episodes, as SB3's buffer does, also in the buffer's folder."""
         super().truncate_last_trajectory()
-        if self._store is not None:
+        if self._storage is not None:
             self.flush()

@@ -1,4 +1,4 @@
-"""``MethodTimer``: how long calls of a method of a buffer take, while somebody wants to know."""
+"""``MethodTimer``: measures the calls of a method of one buffer."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ __all__ = ["MethodTimer"]
 
 
 class MethodTimer:
-    """Stands before a method of one buffer, calls it, and adds up the time.
+    """Replaces a method of one buffer, calls it, and adds up the time.
 
-    It is an attribute of the buffer with the method's name, so class and code stay what they are, and nothing is left
-    of it after :meth:`remove`. Copies and pickles of compressed buffers are without it.
+    It is an attribute of the buffer with the method's name, so the class does not change, and :meth:`remove` leaves no
+    trace. Copies and pickles of compressed buffers do not contain it.
 
-    :param buffer: the buffer, which is not kept alive
+    :param buffer: the buffer; it can be deleted while it is timed
     :param name: the method
     """
 
@@ -36,13 +36,13 @@ class MethodTimer:
         return result
 
     def take(self) -> float | None:
-        """Return the mean seconds of a call since this was asked last, ``None`` if there was none."""
+        """Return the mean seconds of a call since the last one of this method, ``None`` without any."""
         mean = self._seconds / self._n_calls if self._n_calls else None
         self._n_calls, self._seconds = 0, 0.0
         return mean
 
     def remove(self) -> None:
-        """Take it off the buffer again."""
+        """Restore the method of the buffer."""
         buffer = self._buffer()
         if buffer is not None and vars(buffer).get(self._name) is self:
             del vars(buffer)[self._name]

@@ -1,4 +1,4 @@
-"""The door: what a caller adds is looked at here, whole, before the first of it is written."""
+"""Validate all arguments of constructors and of ``add`` before writing the first of them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch as th
+from gymnasium import spaces
 from numpy.typing import NDArray
 
 from sb3_compressed.arrays import CompressedArray
@@ -19,16 +20,17 @@ __all__ = [
     "validate_integer",
     "validate_numbers",
     "validate_observation",
+    "validate_observations",
     "validate_per_env",
     "validate_tensor",
 ]
 
-#: Arguments of SB3's constructors that count something, and the least they can be.
+#: Arguments of SB3's constructors that are counts, and their minimum.
 LEAST = {"buffer_size": 1, "n_envs": 1, "n_steps": 1, "n_sampled_goal": 0}
 
 
 def validate_counts(arguments: Mapping[str, Any]) -> None:
-    """Raise if an argument of a constructor that counts something is not an integer, or is too small.
+    """Raise if a count among the arguments of a constructor is not an integer, or is too small.
 
     SB3 fails later or not at all: ``n_envs=0`` is a ``ZeroDivisionError``, ``buffer_size=-5`` one row.
     """
@@ -54,22 +56,43 @@ def validate_integer(name: str, value: Any, least: int) -> None:
         raise ValueError(f"{name} must be at least {least}, got {value}")
 
 
+def validate_observations(name: str, value: Any, arrays: Any, space: spaces.Space[Any], n_envs: int) -> Any:
+    """Return observations of all environments as they can be written to a row of the arrays, or raise.
+
+    :param name: the argument's name for the message
+    :param value: observations ``(n_envs, *obs_shape)``, or a dict of them
+    :param arrays: the array of observations, or a dict of them
+    """
+    if not isinstance(space, spaces.Dict):
+        return validate_observation(name, value, arrays, n_envs, is_number=isinstance(space, spaces.Discrete))
+    missing = set(arrays) - set(value) if isinstance(value, Mapping) else set(arrays)
+    if missing:
+        raise ValueError(f"{name} must be a dict with the keys {sorted(arrays)}, {sorted(missing)} are missing")
+    # A new dict, since SB3 writes into the one that it gets.
+    return {
+        key: validate_observation(
+            f"{name}[{key!r}]", value[key], array, n_envs, is_number=isinstance(space[key], spaces.Discrete)
+        )
+        for key, array in arrays.items()
+    }
+
+
 def validate_observation(
     name: str, value: Any, array: NDArray[Any] | CompressedArray, n_envs: int, *, is_number: bool
 ) -> NDArray[Any]:
-    """Return observations of all environments, or raise if they cannot be a row of ``array``.
+    """Return observations of all environments, or raise if they cannot be written to a row of ``array``.
 
-    :param is_number: whether an observation is one number, which SB3 reshapes to ``(n_envs, 1)``
+    :param is_number: whether an observation is a single number, which SB3 reshapes to ``(n_envs, 1)``
     """
     is_plain = not is_number and not isinstance(array, CompressedArray)
     if is_plain and type(value) is np.ndarray and value.dtype == array.dtype and value.shape == array.shape[1:]:
-        return value  # as nearly always
+        return value  # the usual case
     values = np.asarray(value)
     try:
         row = values.reshape(n_envs, 1) if is_number else values
         if isinstance(array, CompressedArray):
             return array.checked_row(row)
-        while row.ndim >= array.ndim and row.shape[0] == 1:  # NumPy drops leading ones
+        while row.ndim >= array.ndim and row.shape[0] == 1:  # NumPy ignores leading axes of length 1
             values = row = row[0]
         _check_row(row, array)
     except (TypeError, ValueError) as error:
@@ -81,7 +104,7 @@ def validate_observation(
 
 
 def validate_numbers(name: str, value: Any, size: int, n_envs: int) -> NDArray[Any]:
-    """Return ``value`` as an array, or raise if it is not made of ``size`` numbers."""
+    """Return ``value`` as an array, or raise if it does not consist of ``size`` numbers."""
     values = _numbers(name, value)
     if values.size != size:
         raise ValueError(
@@ -94,7 +117,7 @@ def validate_numbers(name: str, value: Any, size: int, n_envs: int) -> NDArray[A
 def validate_per_env(name: str, value: Any, n_envs: int, *, may_broadcast: bool = True) -> NDArray[Any]:
     """Return one number for each environment as it can be assigned to ``(n_envs,)``, or raise."""
     values = _numbers(name, value)
-    while values.ndim > 1 and values.shape[0] == 1:  # NumPy drops leading ones
+    while values.ndim > 1 and values.shape[0] == 1:  # NumPy ignores leading axes of length 1
         values = values[0]
     if values.shape == (n_envs,):
         return values
@@ -124,8 +147,8 @@ def validate_infos(infos: Any, n_envs: int) -> None:
             if is_truncated is not False and is_truncated is not True:
                 break
         else:
-            return  # as nearly always
-    # SB3 uses a single info dict for all environments, so that one time limit ends every episode.
+            return  # the usual case
+    # SB3 would use a single info dict for all environments, so that one time limit ended every episode.
     if n_infos != n_envs or not all(hasattr(info, "get") for info in infos):
         raise ValueError(f"infos must be {n_envs} dicts, one for each environment, got {infos!r}")
     truncated = [info.get("TimeLimit.truncated", False) for info in infos]

@@ -30,7 +30,7 @@ from sb3_compressed.callbacks.checkpoint_folder import (
     write_run,
 )
 from sb3_compressed.errors import StorageError
-from sb3_compressed.persistence.persistent import PLACE
+from sb3_compressed.persistence.buffer_storage import STORAGE_ARGUMENTS
 from sb3_compressed.probes import frames_are_visible, holds
 from sb3_compressed.storage.files import flush_path
 from sb3_compressed.storage.lock import FolderInUse, FolderLock
@@ -347,7 +347,7 @@ class BufferCheckpointCallback(BaseCallback):
         """Save the model without the folder of its buffer, so that loading it does not open that folder."""
         model: Any = self.model
         options = model.replay_buffer_kwargs
-        model.replay_buffer_kwargs = {name: value for name, value in options.items() if name not in PLACE}
+        model.replay_buffer_kwargs = {name: value for name, value in options.items() if name not in STORAGE_ARGUMENTS}
         try:
             model.save(path)
         finally:

@@ -61,7 +61,7 @@ class BufferStatsCallback(BaseCallback):
         buffer = self._buffer()
         if buffer is not self._timed_buffer:  # at the start, and after another buffer was loaded
             self._remove_timers()
-            self._timed_buffer, self._timers = buffer, buffer.meter()
+            self._timed_buffer, self._timers = buffer, buffer.start_timers()
 
     def _on_step(self) -> bool:
         return True

@@ -71,7 +71,7 @@ def find_source(path: Path) -> BufferSource:
 
 
 def _find_file(path: Path) -> BufferSource:
-    from sb3_compressed.persistence.pickles import is_pickle
+    from sb3_compressed.persistence.pickled_buffers import is_pickle
 
     if is_pickle(path):
         return BufferSource(path, is_pickle=True)
@@ -107,7 +107,7 @@ def open_source(source: BufferSource, *, unpickle: bool) -> Iterator[ReplayBuffe
     :raises StorageError: if it cannot be opened, or is a pickle and ``unpickle`` is false
     """
     if source.is_pickle:
-        from sb3_compressed.persistence.pickles import unpickled as load_pickled_buffer
+        from sb3_compressed.persistence.pickled_buffers import load_pickled_buffer
 
         if not unpickle:
             raise StorageError(

@@ -53,7 +53,8 @@ def write_video(
     >>> import tempfile
     >>> import numpy as np
     >>> from gymnasium import spaces
-    >>> from sb3_compressed import CompressedReplayBuffer, trajectories, write_video
+    >>> from sb3_compressed import CompressedReplayBuffer
+    >>> from sb3_compressed.datasets import trajectories, write_video
     >>> buffer = CompressedReplayBuffer(100, spaces.Box(0, 255, (4, 84, 84), np.uint8), spaces.Discrete(2))
     >>> frames = np.zeros((1, 4, 84, 84), np.uint8)
     >>> for step in range(5):

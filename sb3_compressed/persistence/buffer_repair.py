@@ -1,12 +1,12 @@
 """Repairing a stored buffer: damaged transitions are excluded, all others stay.
 
-SB3 samples every row of a full ring, so a damaged transition needs something in its place:
+SB3 samples every row of a full ring, so a damaged transition must be replaced:
 
-- Hindsight replay samples from complete episodes only. An episode with a damaged step becomes two, one before and one
-  behind it, and the step is of none.
-- Elsewhere, the nearest undamaged transition of the same environment is copied there. It is sampled twice as often; no
-  undamaged one is lost and no false one is made. ``timeouts`` is set for it and the one before, which ends n-step
-  returns there and changes nothing else.
+- Hindsight replay samples from complete episodes only. An episode with a damaged step is split into the parts before
+  and after it; the step belongs to neither.
+- Elsewhere, the nearest undamaged transition of the same environment is copied over it. That one is sampled twice as
+  often; no undamaged transition is lost and no false one is made up. ``timeouts`` is set for the copy and the
+  transition before it, which ends n-step returns there and changes nothing else.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sb3_compressed.persistence.buffer_state import is_observation
-from sb3_compressed.persistence.ring_resize import EPISODE_BEGINS, rows_by_age
+from sb3_compressed.persistence.buffer_state import EPISODE_BEGINS, is_observation
+from sb3_compressed.persistence.ring_resize import rows_by_age
 from sb3_compressed.storage.array_store import ArraySpec
 from sb3_compressed.storage.chunks import row_chunks
 from sb3_compressed.storage.damaged_store import DamagedStore
@@ -31,11 +31,11 @@ __all__ = ["RepairReport", "repair_store"]
 
 @dataclass(frozen=True)
 class RepairReport:
-    """What a repair found.
+    """Which transitions a repair excluded.
 
-    :param dropped: row and environment of each transition that was damaged, ``(n, 2)``, the oldest first
-    :param n_transitions: how many transitions the buffer had, damaged ones included
-    :param damages: a line for each damaged part, with file and byte
+    :param dropped: row and environment of each damaged transition, ``(n, 2)``, the oldest first
+    :param n_transitions: number of transitions in the buffer, damaged ones included
+    :param damages: one line for each damaged part, with file and byte
     """
 
     dropped: NDArray[np.int64]
@@ -52,12 +52,9 @@ class RepairReport:
 
 
 def repair_store(store: DamagedStore) -> RepairReport:
-    """Exclude the damaged transitions of a buffer from its arrays, in memory; warn if there are any.
-
-    :return: what was excluded
-    """
+    """Exclude the damaged transitions of a buffer from its arrays, in memory; warn if there are any."""
     if not store.damages and store.about:
-        check_values(store.values, store.n_ring_rows, f"{store.log.folder}: its values make no sense")
+        check_values(store.values, store.n_ring_rows, f"{store.log.folder}: its values are invalid")
         store.check_claims()
     rewards, values = store.arrays.get("rewards"), store.values
     if rewards is None:  # no save was completed
@@ -65,7 +62,7 @@ def repair_store(store: DamagedStore) -> RepairReport:
     is_damaged = _damaged_transitions(store)
     by_age = rows_by_age(int(values.get("pos", 0)), len(rewards), full=bool(values.get("full", False)))
     n_none = 0
-    if not _has_next(store) and values.get("full"):  # the row to be written next has an observation and no transition
+    if not _has_next(store) and values.get("full"):  # the next row has an observation and no transition
         by_age, n_none = by_age[1:], 1
     ages, envs = np.nonzero(is_damaged[by_age])
     report = RepairReport(
@@ -89,19 +86,19 @@ def repair_store(store: DamagedStore) -> RepairReport:
 
 
 def _damaged_transitions(store: DamagedStore) -> NDArray[np.bool_]:
-    """Return which transitions something is missing of, ``(n_rows, n_envs)``; slots that cannot be read are emptied."""
+    """Return which transitions are damaged, ``(n_rows, n_envs)``; clear the slots that cannot be read."""
     arrays = store.arrays
     is_damaged = np.repeat(store.lost_rows[:, np.newaxis], arrays["rewards"].shape[1], axis=1)
-    for name, plan in store.plans.items():
-        if plan.is_table:
-            found = damaged_slots(store, name)
-            store.damages += found.values()
-            for rows in row_chunks(arrays[name]) if found else ():
-                is_lost = np.isin(arrays[name][rows], list(found))
+    for name, spec in store.plans.items():
+        if spec.is_table:
+            damages = damaged_slots(store, name)
+            store.damages += damages.values()
+            for rows in row_chunks(arrays[name]) if damages else ():
+                is_lost = np.isin(arrays[name][rows], list(damages))
                 arrays[name][rows][is_lost] = 0
                 is_damaged[rows] |= is_lost
         if not _has_next(store) and is_observation(name):  # and, of the row before, next observations
-            missing = arrays[name] == 0 if plan.is_table else store.lost_rows[:, np.newaxis]
+            missing = arrays[name] == 0 if spec.is_table else store.lost_rows[:, np.newaxis]
             is_damaged |= np.roll(missing, -1, axis=0)
     return is_damaged
 
@@ -111,28 +108,28 @@ def _has_next(store: DamagedStore) -> bool:
 
 
 def _add_next_observations(store: DamagedStore) -> None:
-    """Keep next observations, where SB3 takes them from the row behind, which may be damaged."""
-    plans: dict[str, ArraySpec] = {}
+    """Add arrays of next observations where SB3 reads them from the following row, which may be damaged."""
+    specs: dict[str, ArraySpec] = {}
     arrays: dict[str, Any] = {}
     for name, array in store.arrays.items():
-        plans[name], arrays[name] = store.plans[name], array
+        specs[name], arrays[name] = store.plans[name], array
         if is_observation(name):
-            plans[f"next_{name}"], arrays[f"next_{name}"] = store.plans[name], np.roll(array, -1, axis=0)
+            specs[f"next_{name}"], arrays[f"next_{name}"] = store.plans[name], np.roll(array, -1, axis=0)
     arguments = {**store.about["arguments"], "optimize_memory_usage": False}
-    store.replace_arrays({**store.about, "arguments": arguments}, plans, arrays)
+    store.replace_arrays({**store.about, "arguments": arguments}, specs, arrays)
 
 
 def _split_episodes(arrays: dict[str, Any], is_damaged: NDArray[np.bool_], by_age: NDArray[np.int64], pos: int) -> None:
-    """Let the episodes of hindsight replay end before damaged steps and begin behind them.
+    """End the episodes of hindsight replay before damaged steps and begin them after these.
 
-    What a commit that is damaged said of an episode is found again: its steps are those that begin where it begins.
+    The lengths of episodes in a damaged commit are derived again: the steps of an episode have its beginning.
     """
     start, length, current = arrays["ep_start"], arrays["ep_length"], arrays[EPISODE_BEGINS]
     n_rows = len(start)
     for env in range(start.shape[1]):
         is_whole, begins = ~is_damaged[by_age, env], start[by_age, env].copy()
         had_length = length[by_age, env] > 0
-        # Rows that are of no episode begin with themselves.
+        # Rows of no episode begin with themselves.
         start[by_age[~is_whole], env] = by_age[~is_whole]
         length[by_age[~is_whole], env] = 0
         current[env] = pos
@@ -154,7 +151,7 @@ def _split_episodes(arrays: dict[str, Any], is_damaged: NDArray[np.bool_], by_ag
 def _replace(
     arrays: dict[str, Any], is_damaged: NDArray[np.bool_], by_age: NDArray[np.int64], values: dict[str, Any]
 ) -> None:
-    """Copy the nearest undamaged transitions to the places of damaged ones."""
+    """Overwrite damaged transitions with the nearest undamaged ones."""
     is_whole = ~is_damaged[by_age]
     if not is_whole.any():
         values.update(pos=0, full=False)
@@ -164,11 +161,11 @@ def _replace(
     for env in range(is_damaged.shape[1]):
         source_env = env if is_whole[:, env].any() else spare_env
         whole, damaged = np.flatnonzero(is_whole[:, source_env]), np.flatnonzero(~is_whole[:, env])
-        behind = np.searchsorted(whole, damaged)
-        before, after = whole[np.maximum(behind - 1, 0)], whole[np.minimum(behind, len(whole) - 1)]
+        place = np.searchsorted(whole, damaged)
+        before, after = whole[np.maximum(place - 1, 0)], whole[np.minimum(place, len(whole) - 1)]
         nearest = np.where(np.abs(damaged - before) <= np.abs(after - damaged), before, after)
         for array in rings:
             array[by_age[damaged], env] = array[by_age[nearest], source_env]
-        # Sequences of steps end with a transition that was replaced, and with the one before it.
+        # Sequences of steps end with a replaced transition, and with the one before it.
         ends = by_age[np.unique(np.concatenate([damaged, damaged[damaged > 0] - 1]))]
         arrays["timeouts"][ends, env] = np.where(arrays["dones"][ends, env] == 0, 1, arrays["timeouts"][ends, env])

@@ -1,4 +1,4 @@
-"""What of a replay buffer is its state: arrays by their names, and a few values; and the buffer made of them again."""
+"""The state of a replay buffer: its arrays by name, a few values, and the metadata to construct such a buffer again."""
 
 from __future__ import annotations
 
@@ -10,61 +10,65 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from sb3_compressed.arrays import CompressedArray
-from sb3_compressed.errors import StorageError
-from sb3_compressed.persistence.ring_resize import EPISODE_BEGINS
-from sb3_compressed.persistence.vector_slots import are_slots
+from sb3_compressed.errors import CorruptStorage, StorageError
+from sb3_compressed.persistence.vector_slots import is_stored_as_slots
 from sb3_compressed.storage.array_store import ArraySpec
 from sb3_compressed.storage.metadata_schema import MAX_SPACE_NBYTES, brief, space_nbytes
 from sb3_compressed.storage.spaces import argument_from_data, data_of_argument, data_of_space, space_from_data
 
 __all__ = [
-    "about",
-    "arguments_of",
+    "EPISODE_BEGINS",
+    "array_specs",
     "codecs",
+    "constructor_arguments",
     "is_observation",
+    "last_arrays",
+    "merge_codec_kwargs",
+    "metadata",
     "named_arrays",
-    "plans",
     "put_array",
-    "refuse_other",
+    "require_same_kind",
     "restore_values",
     "streams",
     "values",
 ]
 
 OBSERVATIONS = ("observations", "next_observations")
-#: SB3's own arrays, the last three those of hindsight replay.
-PLAIN = ("actions", "rewards", "dones", "timeouts", "ep_start", "ep_length", "_current_ep_start")
+#: The row in which the current episode of each environment begins, an attribute of SB3's hindsight replay.
+EPISODE_BEGINS = "_current_ep_start"
+#: SB3's own arrays; the last three are those of hindsight replay.
+PLAIN = ("actions", "rewards", "dones", "timeouts", "ep_start", "ep_length", EPISODE_BEGINS)
 
 
 def named_arrays(buffer: Any) -> dict[str, Any]:
-    """Return all arrays that are part of a buffer's state, compressed and plain ones."""
-    found: dict[str, Any] = {}
+    """Return all arrays of a buffer's state, compressed and plain ones; ``"observations/KEY"`` for a Dict space."""
+    arrays: dict[str, Any] = {}
     for name in OBSERVATIONS:
         value = vars(buffer).get(name)
         if isinstance(value, dict):
-            found.update({f"{name}/{key}": array for key, array in value.items()})
+            arrays.update({f"{name}/{key}": array for key, array in value.items()})
         elif value is not None:
-            found[name] = value
-    found.update({name: vars(buffer)[name] for name in PLAIN if isinstance(vars(buffer).get(name), np.ndarray)})
-    return found
+            arrays[name] = value
+    arrays.update({name: vars(buffer)[name] for name in PLAIN if isinstance(vars(buffer).get(name), np.ndarray)})
+    return arrays
 
 
 def is_observation(name: str) -> bool:
-    """Return whether an array of that name holds observations, not next ones."""
+    """Return whether the array of that name contains observations, not next observations."""
     return name.partition("/")[0] == OBSERVATIONS[0]
 
 
 def put_array(buffer: Any, name: str, array: NDArray[Any] | CompressedArray) -> None:
-    """Put an array in the place of one of a buffer's."""
+    """Replace one of a buffer's arrays."""
     attribute, _, key = name.partition("/")
     if key:
-        dict.__setitem__(getattr(buffer, attribute), key, array)  # an assignment would copy it
+        dict.__setitem__(getattr(buffer, attribute), key, array)  # an assignment would copy the values
     else:
         vars(buffer)[attribute] = array
 
 
-def plans(buffer: Any) -> dict[str, ArraySpec]:
-    """Return how each array of a buffer is stored, compressed ones as addresses of slots."""
+def array_specs(buffer: Any) -> dict[str, ArraySpec]:
+    """Return how each array of a buffer is stored, arrays of slots as addresses."""
     slotted = {name for names in streams(buffer).values() for name in names}
     return {
         name: ArraySpec(array.shape[:2], "<i8", is_table=True, is_ring=True)
@@ -74,10 +78,10 @@ def plans(buffer: Any) -> dict[str, ArraySpec]:
     }
 
 
-def about(buffer: Any) -> dict[str, Any]:
-    """Return what has to be known to make such a buffer, for JSON.
+def metadata(buffer: Any) -> dict[str, Any]:
+    """Return what is needed to construct such a buffer, for JSON.
 
-    :raises StorageError: if it cannot be stored
+    :raises StorageError: if the buffer cannot be stored
     """
     if getattr(buffer, "copy_info_dict", False):
         raise StorageError(
@@ -86,115 +90,133 @@ def about(buffer: Any) -> dict[str, Any]:
     arrays = named_arrays(buffer)
     return {
         "class": type(buffer).__name__,
-        "streams": {key: _stream(arrays[names[-1]]) for key, names in streams(buffer).items()},
+        "streams": {key: _item_format(arrays[names[-1]]) for key, names in streams(buffer).items()},
         "observation_space": data_of_space(buffer.observation_space),
         "action_space": data_of_space(buffer.action_space),
         "arguments": {name: data_of_argument(value) for name, value in buffer.given_arguments.items()},
     }
 
 
-def arguments_of(told: Mapping[str, Any], given: Collection[str] = ()) -> dict[str, Any]:
-    """Return the arguments of a buffer's constructor, of which :func:`about` told.
+def constructor_arguments(metadata: Mapping[str, Any], given: Collection[str] = ()) -> dict[str, Any]:
+    """Return the arguments for a buffer's constructor from what :func:`metadata` returned.
 
-    :param given: names of those that are not needed
-    :raises CorruptStorage: if they make no sense
+    :param given: names of arguments that are not needed
+    :raises CorruptStorage: if they are invalid
     """
-    found = {name: argument_from_data(value) for name, value in told["arguments"].items()}
-    made = {name: space_from_data(told[name]) for name in ("observation_space", "action_space") if name not in given}
-    return {**made, **found}
+    arguments = {name: argument_from_data(value) for name, value in metadata["arguments"].items()}
+    missing = {"observation_space", "action_space"}.difference(given)
+    return {**{name: space_from_data(metadata[name]) for name in missing}, **merge_codec_kwargs(arguments)}
 
 
-def _stream(array: Any) -> dict[str, str]:
+def merge_codec_kwargs(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return constructor arguments of an earlier version with ``decompression_kwargs`` in ``compression_kwargs``.
+
+    :raises CorruptStorage: if these are not mappings
+    """
+    merged = dict(arguments)
+    if decompression_kwargs := merged.pop("decompression_kwargs", None):
+        both = [merged.get("compression_kwargs") or {}, decompression_kwargs]
+        if not all(isinstance(each, Mapping) for each in both):
+            raise CorruptStorage(f"arguments of codecs must be mappings, got {both}")
+        merged["compression_kwargs"] = {**both[0], **both[1]}
+    return merged
+
+
+def _item_format(array: Any) -> dict[str, str]:
     """Return how the items of an array are stored."""
     if isinstance(array, CompressedArray):
         return {"codec": array.codec.name, "stored as": array.elem_type.str}
     return {"codec": "none", "stored as": array.dtype.str}
 
 
-def refuse_other(told: Mapping[str, Any], named: Collection[str], buffer: Any) -> None:
-    """Raise if what is stored cannot be the state of such a buffer; its size may be another.
+def require_same_kind(stored: Mapping[str, Any], array_names: Collection[str], buffer: Any) -> None:
+    """Raise if stored data cannot be the state of such a buffer; the size may differ.
 
-    :param told: what :func:`about` told of it
-    :param named: the names of its arrays
-    :raises StorageError: with both sides
+    :param stored: what :func:`metadata` returned for the stored buffer
+    :param array_names: the names of the stored arrays
+    :raises StorageError: with both values
     """
-    here = about(buffer)
+    here = metadata(buffer)
     for name in ("observation_space", "action_space"):
         ours = getattr(buffer, name)
-        if told[name] == here[name]:
+        if stored[name] == here[name]:
             continue
-        theirs = _space_unlike(told[name], ours, space_nbytes(here[name]))
+        theirs = _different_space(stored[name], ours, space_nbytes(here[name]))
         if theirs is not None:
             raise StorageError(f"{name} is {theirs} in the folder and {ours} here")
-    our_envs, their_envs = (each["arguments"].get("n_envs", 1) for each in (here, told))
+    our_envs, their_envs = (each["arguments"].get("n_envs", 1) for each in (here, stored))
     if our_envs != their_envs:
         raise StorageError(f"n_envs is {their_envs} in the folder and {our_envs} here")
-    if here["streams"] != told["streams"]:
+    if here["streams"] != stored["streams"]:
         raise StorageError(
-            f"observations are stored as {told['streams']} in the folder and would be as {here['streams']} here; pass "
-            "the compression_method and dtypes of the folder"
+            f"observations are stored as {stored['streams']} in the folder and would be as {here['streams']} here; "
+            "pass the compression_method and dtypes of the folder"
         )
-    if set(plans(buffer)) != set(named):
+    specs = array_specs(buffer)
+    if set(specs) != set(array_names):
         raise StorageError(
-            f"the folder holds {', '.join(named)}, and a {type(buffer).__name__} has {', '.join(plans(buffer))}"
+            f"the folder contains {', '.join(array_names)}, and a {type(buffer).__name__} has {', '.join(specs)}"
         )
 
 
-def _space_unlike(told: Any, ours: spaces.Space[Any], our_nbytes: int) -> Any:
-    """Return the space that a folder tells of if it is another one, ``None`` if it is ours in other words.
+def _different_space(stored: Any, ours: spaces.Space[Any], our_nbytes: int) -> Any:
+    """Return the stored space if it differs from ours, ``None`` if the two are equal.
 
-    A space much larger than ours is not made, since its bounds take memory; what tells of it is returned then.
+    A space much larger than ours is returned as stored: its bounds would take memory.
     """
-    if space_nbytes(told) > max(our_nbytes, MAX_SPACE_NBYTES):
-        return brief(told)
-    theirs = space_from_data(told)
+    if space_nbytes(stored) > max(our_nbytes, MAX_SPACE_NBYTES):
+        return brief(stored)
+    theirs = space_from_data(stored)
     return None if theirs == ours else theirs
 
 
 def streams(buffer: Any) -> dict[str, list[str]]:
     """Return the names of the arrays of slots that share frames, by key, ``""`` where there is no Dict."""
-    found: dict[str, list[str]] = {}
+    names_by_key: dict[str, list[str]] = {}
     for name, array in named_arrays(buffer).items():
         attribute, _, key = name.partition("/")
-        if isinstance(array, CompressedArray) or (attribute in OBSERVATIONS and are_slots(array)):
-            found.setdefault(key, []).append(name)
-    return found
+        if isinstance(array, CompressedArray) or (attribute in OBSERVATIONS and is_stored_as_slots(array)):
+            names_by_key.setdefault(key, []).append(name)
+    return names_by_key
 
 
-def last_of_streams(buffer: Any) -> dict[str, CompressedArray]:
-    """Return of each compressed stream the array that is written last, that of next observations if there are any."""
+def last_arrays(buffer: Any) -> dict[str, CompressedArray]:
+    """Return of each compressed stream the array that is written last, that of next observations if there is one."""
     arrays = named_arrays(buffer)
     last = {key: arrays[names[-1]] for key, names in streams(buffer).items()}
     return {key: array for key, array in last.items() if isinstance(array, CompressedArray)}
 
 
 def values(buffer: Any, last: Mapping[str, CompressedArray] | None = None) -> dict[str, Any]:
-    """Return the rest of the state, for JSON.
+    """Return the state that is not in arrays, for JSON.
 
-    :param last: what :func:`last_of_streams` returns, if that is known
+    :param last: what :func:`last_arrays` returns, if that is already known
     """
-    streams = {key: array.stream_data() for key, array in (last_of_streams(buffer) if last is None else last).items()}
+    if last is None:
+        last = last_arrays(buffer)
+    streams = {key: array.stream_data() for key, array in last.items()}
     return {"pos": int(buffer.pos), "full": bool(buffer.full), "streams": streams}
 
 
 def codecs(buffer: Any, last: Mapping[str, CompressedArray] | None = None) -> dict[str, Any]:
-    """Return the codec that each stream has at present.
+    """Return the current codec of each stream.
 
-    :param last: what :func:`last_of_streams` returns, if that is known
+    :param last: what :func:`last_arrays` returns, if that is already known
     """
-    return {key: array.codec for key, array in (last_of_streams(buffer) if last is None else last).items()}
+    return {key: array.codec for key, array in (last_arrays(buffer) if last is None else last).items()}
 
 
-def restore_values(buffer: Any, told: Mapping[str, Any], codecs: Mapping[str, Any]) -> None:
-    """Put the rest of the state into a buffer whose arrays are in their places.
+def restore_values(buffer: Any, values: Mapping[str, Any], codecs: Mapping[str, Any]) -> None:
+    """Restore the state that is not in arrays, after the arrays.
 
+    :param values: what :func:`values` returned
     :raises ValueError: if it does not fit
     """
-    buffer.pos, buffer.full = int(told["pos"]), bool(told["full"])
+    buffer.pos, buffer.full = int(values["pos"]), bool(values["full"])
     if not 0 <= buffer.pos < max(buffer.buffer_size, 1):
         raise ValueError(f"pos must be a row of {buffer.buffer_size}, got {buffer.pos}")
-    for key, array in last_of_streams(buffer).items():
-        last = array.slots_at((buffer.pos - 1) % buffer.buffer_size)
-        slots = [*last] if all(slot is not None for slot in last) else []
-        if key in told["streams"]:  # vectors, which are plain arrays in memory, have nothing to tell
-            array.restore_stream(told["streams"][key], codecs[key], slots)
+    for key, array in last_arrays(buffer).items():
+        newest = array.slots_at((buffer.pos - 1) % buffer.buffer_size)
+        slots = [*newest] if all(slot is not None for slot in newest) else []
+        if key in values["streams"]:  # not for vectors of a buffer that was in memory
+            array.restore_stream(values["streams"][key], codecs[key], slots)

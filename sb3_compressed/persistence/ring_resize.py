@@ -1,19 +1,61 @@
-"""The state of a buffer in one of another size: the newest that fits, the oldest in the first row."""
+"""Resizing replay buffers: the newest rows that fit stay, the oldest of them in the first row."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.errors import CorruptStorage
+from sb3_compressed.persistence import buffer_state
+from sb3_compressed.persistence.buffer_state import EPISODE_BEGINS
 from sb3_compressed.storage.chunks import row_chunks
 
-__all__ = ["EPISODE_BEGINS", "Resized", "check_episodes", "rows_by_age"]
+if TYPE_CHECKING:
+    from sb3_compressed.buffers.base import CompressedReplay
 
-EPISODE_BEGINS = "_current_ep_start"
+__all__ = ["RingResize", "check_episodes", "resize", "rows_by_age"]
+
+
+def resize(buffer: CompressedReplay, buffer_size: int) -> None:
+    """Give a replay buffer room for more transitions, in memory or in its folder; its content stays.
+
+    Nothing is decoded. In memory, slots are copied as references; in a folder, the buffer is resumed with the new size.
+
+    :param buffer: a buffer with next observations: not one with SB3's own ``optimize_memory_usage``, nor hindsight's
+    :param buffer_size: the new number of transitions, not smaller than the present one
+    :raises StorageError: if the folder is not open for writing
+    :raises OSError: if the disk rejects it
+    """
+    storage: dict[str, Any] = {}
+    if buffer.folder is not None:
+        storage = {"storage": buffer.folder, "storage_mode": "resume"}
+        buffer.close()
+    resized = type(buffer)(
+        observation_space=buffer.observation_space,
+        action_space=buffer.action_space,
+        device=buffer.device,
+        num_threads=buffer.num_threads,
+        **{**buffer_state.merge_codec_kwargs(buffer.given_arguments), **storage, "buffer_size": buffer_size},
+    )
+    if buffer.is_in_memory:
+        _copy(buffer, resized)
+    buffer.take_over(resized)
+
+
+def _copy(buffer: Any, resized: Any) -> None:
+    """Copy the content of a buffer in memory to a larger one of the same kind."""
+    ring = RingResize(buffer.pos, buffer.buffer_size, resized.buffer_size, full=buffer.full)
+    new_arrays = buffer_state.named_arrays(resized)
+    for name, array in buffer_state.named_arrays(buffer).items():
+        if isinstance(array, CompressedArray):  # with its trained codec and frames to share
+            buffer_state.put_array(resized, name, array.resized(resized.buffer_size, ring.kept))
+        else:
+            new_arrays[name][: len(ring.kept)] = array[ring.kept]
+    resized.pos, resized.full = ring.pos, ring.full
 
 
 def rows_by_age(pos: int, rows: int, *, full: bool) -> NDArray[np.int64]:
@@ -24,7 +66,7 @@ def rows_by_age(pos: int, rows: int, *, full: bool) -> NDArray[np.int64]:
 def check_episodes(arrays: Mapping[str, Any], rows: int, what: str) -> None:
     """Raise if hindsight's episodes are not within the rows of a ring.
 
-    :param what: what to name in the message
+    :param what: how the message begins
     :raises CorruptStorage: naming the array
     """
     for name, most in (("ep_start", rows - 1), ("ep_length", rows), (EPISODE_BEGINS, rows - 1)):
@@ -34,22 +76,22 @@ def check_episodes(arrays: Mapping[str, Any], rows: int, what: str) -> None:
                 raise CorruptStorage(f"{what}: {name} must be from 0 to {most}, got {values.min()} to {values.max()}")
 
 
-class Resized:
-    """Where the rows of one ring are in another.
+class RingResize:
+    """Which rows of a ring come to which rows of another.
 
-    :param pos: where the old ring is written next
-    :param full: whether all of its rows are written
-    :param old: rows of the old ring
-    :param new: rows of the new one
-    :param looks_ahead: whether the next observation of a row is the observation of the row behind it, as SB3 has it
-        with ``optimize_memory_usage``; then the row to be written next holds that of the newest, and no transition
+    :param pos: the row of the old ring that is written next
+    :param old: number of rows of the old ring
+    :param new: number of rows of the new ring
+    :param full: whether all rows of the old ring are written
+    :param looks_ahead: whether the next observation of a row is the observation of the following row, as in SB3 with
+        ``optimize_memory_usage``; then the row to be written next contains that of the newest, and no transition
     """
 
     def __init__(self, pos: int, old: int, new: int, *, full: bool, looks_ahead: bool = False) -> None:
         kept = rows_by_age(pos, old, full=full)
         if looks_ahead:
             kept = (kept[1:] if full else kept)[-(new - 1) :] if new > 1 else kept[:0]
-        #: The old rows that are kept; they come to the first new ones, in this order.
+        #: The old rows that are kept, in the order of the new ones, from row 0 on.
         self.kept = kept[-new:]
         n_kept = len(self.kept)
         self.pos, self.full = n_kept % new, n_kept == new
@@ -58,11 +100,11 @@ class Resized:
         self._new_row = np.full(old, -1)
         self._new_row[self.kept] = np.arange(n_kept)
 
-    def arrays(self, old: Mapping[str, NDArray[Any]], new: Mapping[str, NDArray[Any]]) -> None:
+    def copy_arrays(self, old: Mapping[str, NDArray[Any]], new: Mapping[str, NDArray[Any]]) -> None:
         """Copy arrays of the old ring to those of the new one, which are zeros."""
         for name, array in old.items():
             if name == EPISODE_BEGINS:
-                # An episode begins with the next row, or with one that is kept, or lost its beginning.
+                # An episode begins with the next row, or with one that is kept, or its beginning is lost.
                 begins = np.where(array == self._old_pos, self.pos, np.maximum(self._new_row[array], 0))
                 new[name][...] = begins
                 continue
@@ -70,10 +112,10 @@ class Resized:
             if self._ahead and name.startswith("observations"):
                 new[name][self._ahead[1]] = array[self._ahead[0]]
         if "ep_start" in new:
-            self._cut_episodes(new["ep_start"][: len(self.kept)], new["ep_length"][: len(self.kept)])
+            self._move_episodes(new["ep_start"][: len(self.kept)], new["ep_length"][: len(self.kept)])
 
-    def _cut_episodes(self, start: NDArray[Any], length: NDArray[Any]) -> None:
-        """Say of hindsight's episodes where they begin now; one whose beginning is gone cannot be sampled from."""
+    def _move_episodes(self, start: NDArray[Any], length: NDArray[Any]) -> None:
+        """Set where hindsight's episodes begin now; one whose beginning is lost cannot be sampled from."""
         start[...] = self._new_row[start]
         is_cut = start < 0
         start[is_cut], length[is_cut] = 0, 0

@@ -1,4 +1,4 @@
-"""Plain arrays of observations as slots: vectors are uncompressed payloads on disk, whatever they are in memory."""
+"""``VectorSlots``: plain arrays of observations as slots. On disk, vectors are uncompressed payloads."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from sb3_compressed.arrays.frame_layout import FrameLayout
 from sb3_compressed.arrays.slots import SlotCoder
 from sb3_compressed.codecs import get_codec
 
-__all__ = ["VectorSlots", "are_slots"]
+__all__ = ["VectorSlots", "is_stored_as_slots"]
 
-#: Smaller items take less in an array than the address of a slot does.
+#: Smaller items take less space in an array than the address of a slot.
 MIN_STORED_NBYTES = 32
 
 
-def are_slots(array: Any) -> bool:
+def is_stored_as_slots(array: Any) -> bool:
     """Return whether a plain array of observations ``(rows, n_envs, *item_shape)`` is stored as slots."""
     nbytes: int = math.prod(array.shape[2:]) * array.dtype.itemsize
     return nbytes >= MIN_STORED_NBYTES
 
 
 class VectorSlots:
-    """The slots that a plain array would have if it were an array of compressed observations with the codec ``none``.
+    """The slots of a plain array, as a ``CompressedArray`` with the codec ``none`` would have them.
 
-    :param array: observations ``(rows, n_envs, *item_shape)``, an ndarray or what looks like one
+    :param array: observations ``(rows, n_envs, *item_shape)``
     """
 
-    def __init__(self, array: Any) -> None:
+    def __init__(self, array: NDArray[Any]) -> None:
         self.array = array
         self._item = np.dtype((np.void, math.prod(array.shape[2:]) * array.dtype.itemsize))
 
     def slots_at(self, rows: NDArray[np.int64], known: dict[bytes, bytes]) -> NDArray[Any]:
         """Return slots ``(len(rows), n_envs)``.
 
-        :param known: items that are known already, each by itself; equal ones become the same object
+        :param known: earlier items, each mapped to itself; equal items become the same object
         """
         values = np.ascontiguousarray(self.array[rows])
         items: Any = values.reshape(-1).view(self._item).tolist()
@@ -46,11 +46,11 @@ class VectorSlots:
         return slots.reshape(values.shape[:2])
 
     def put_slots(self, rows: Any, slots: NDArray[Any], layout: FrameLayout | None) -> None:
-        """Write slots as :meth:`slots_at` returns them, or as a buffer in a folder wrote them, which may share frames.
+        """Write slots from :meth:`slots_at`, or from a buffer with ``storage=<folder>``, which may share frames.
 
-        :param slots: ``(n_rows, n_envs)``; unwritten ones are zeros
-        :param layout: how items were cut into frames there
-        :raises CorruptPayload: if one is damaged
+        :param slots: ``(n_rows, n_envs)``; unwritten ones become zeros
+        :param layout: how the buffer in the folder split items into frames
+        :raises CorruptPayload: if a slot is damaged
         """
         shape = self.array.shape[2:]
         items = np.empty((slots.size, *shape), dtype=self.array.dtype)

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from sb3_compressed.buffers.replay import CompressedDictReplayBuffer, CompressedReplayBuffer
 from sb3_compressed.buffers.validation import validate_infos, validate_per_env
 from sb3_compressed.datasets.trajectory import Trajectory, transitions
-from sb3_compressed.persistence.growth import grow
 from sb3_compressed.persistence.loading import load_checkpoint
+from sb3_compressed.persistence.ring_resize import resize
 from sb3_compressed.recording.named_spaces import (
     Arrays,
     NamedSpaces,
@@ -58,7 +58,8 @@ class RecordBuffer:
     this to ``trajectories`` for the episodes, to ``export_minari`` for a dataset, or to ``save_checkpoint``.
 
     >>> from stable_baselines3 import PPO
-    >>> from sb3_compressed import RecordBuffer, trajectories
+    >>> from sb3_compressed.datasets import trajectories
+    >>> from sb3_compressed.recording import RecordBuffer
     >>> model = PPO("MlpPolicy", "CartPole-v1", n_steps=64, seed=0)
     >>> env = model.get_env()
     >>> recording = RecordBuffer(env.observation_space, env.action_space)
@@ -258,7 +259,7 @@ class RecordBuffer:
 
     def _add(self, *transition: Any) -> None:
         if self._grows and self._buffer.full:
-            grow(self._buffer, 2 * self._buffer.buffer_size * self.n_envs)
+            resize(self._buffer, 2 * self._buffer.buffer_size * self.n_envs)
         self._buffer.add(*transition)
 
 
@@ -277,7 +278,7 @@ class DummyRecordBuffer(FramelessRecordBuffer):
     """Accepts the same calls and records nothing: the buffer stays empty, and no folder is created.
 
     >>> from gymnasium import spaces
-    >>> from sb3_compressed import DummyRecordBuffer, RecordBuffer
+    >>> from sb3_compressed.recording import DummyRecordBuffer, RecordBuffer
     >>> is_enabled = False
     >>> recording = (RecordBuffer if is_enabled else DummyRecordBuffer)(spaces.Discrete(16), spaces.Discrete(4))
     >>> recording.record([0], [1], [4], [0.0], [False], [{}])

@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 
 from sb3_compressed import CompressedArray
-from sb3_compressed.arrays.successors import successor_arrays
 
 ROWS, ENVS = 5, 3
-KINDS = ("compressed", "raw", "observations", "next_observations")
+KINDS = ("compressed", "raw")
 
 Change = Callable[[Any], Any]
 
@@ -19,11 +18,8 @@ Change = Callable[[Any], Any]
 def pair_of(kind: str, item_shape: tuple[int, ...] = (4, 2, 3), dtype: str = "u1") -> tuple[list[Any], list[Any]]:
     """Return arrays of ours and the ndarrays they stand for, the one of ``kind`` first; row 3 was never written."""
     shape = (ROWS, ENVS, *item_shape)
-    if kind in ("observations", "next_observations"):
-        ours: list[Any] = [*successor_arrays(shape, dtype)]
-    else:
-        ours = [CompressedArray(shape, dtype, "none" if kind == "raw" else "auto")]
-        ours.append(ours[0].empty_like())
+    ours: list[Any] = [CompressedArray(shape, dtype, "none" if kind == "raw" else "auto")]
+    ours.append(ours[0].empty_like())
     plain = [np.zeros(shape, dtype) for _ in ours]
     rng = np.random.default_rng(0)
     obs = rng.integers(0, 9, shape[1:]).astype(dtype)
@@ -31,8 +27,6 @@ def pair_of(kind: str, item_shape: tuple[int, ...] = (4, 2, 3), dtype: str = "u1
         for array, expected in zip(ours, plain, strict=True):
             array[row] = expected[row] = obs
             obs = np.roll(obs, -1, axis=-1) if row % 2 else rng.integers(0, 9, shape[1:]).astype(dtype)
-    if kind == "next_observations":
-        ours, plain = ours[::-1], plain[::-1]
     return ours, plain
 
 

@@ -1,4 +1,4 @@
-"""Plain arrays that a user puts in the places of a buffer's are copied into these, in memory and in folders."""
+"""Plain arrays that a user assigns to a buffer are copied to the present ones, in memory and in folders."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def both(stream: Stream, **options: Any) -> tuple[Any, Any]:
 
 @pytest.mark.parametrize("stream", ["atari", "pendulum", "acrobot"], indirect=True)
 @pytest.mark.parametrize("stored", [False, True])
-def test_an_array_that_is_replaced_is_written_to(stored: bool, stream: Stream, tmp_path: Path) -> None:
+def test_assigning_an_array_writes_to_the_present_one(stored: bool, stream: Stream, tmp_path: Path) -> None:
     options = {"storage": tmp_path / "buffer"} if stored else {}
     ours, theirs = both(stream, **options)
     for name in ("observations", "next_observations"):
@@ -58,7 +58,7 @@ def test_an_array_that_is_replaced_is_written_to(stored: bool, stream: Stream, t
 
 
 @pytest.mark.parametrize("stored", [False, True])
-def test_a_part_of_a_dict_that_is_replaced_is_written_to(stored: bool, tmp_path: Path) -> None:
+def test_assigning_to_a_key_writes_to_the_present_array(stored: bool, tmp_path: Path) -> None:
     ours, theirs = both(recorded("console"), **({"storage": tmp_path / "buffer"} if stored else {}))
     for key in ("screen", "ram", "lives"):
         for buffer in (ours, theirs):
@@ -71,7 +71,7 @@ def test_a_part_of_a_dict_that_is_replaced_is_written_to(stored: bool, tmp_path:
     assert_same_batch(*same_draws(lambda: loaded.sample(50), lambda: theirs.sample(50), seed=1))
 
 
-def test_an_array_of_another_shape_is_refused(stream: Stream) -> None:
+def test_assigning_an_array_of_another_shape_raises(stream: Stream) -> None:
     ours, _ = both(stream)
     with pytest.raises(ValueError, match=r"observations has the shape .* cannot be replaced by an array of shape"):
         ours.observations = np.zeros((3, 4))
@@ -79,7 +79,7 @@ def test_an_array_of_another_shape_is_refused(stream: Stream) -> None:
     assert np.array_equal(ours.observations[0], stream[-1][0].obs)
 
 
-def test_rollouts_are_emptied_as_before(stream: Stream) -> None:
+def test_rollouts_are_reset_as_by_sb3(stream: Stream) -> None:
     space, action_space, n_envs, _ = stream
     buffer = CompressedRolloutBuffer(5, space, action_space, "cpu", n_envs=n_envs)
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""What has an ``__array__`` is added as the ndarray that it stands for, whatever was added before."""
+"""Objects with ``__array__`` are added as their ndarray, whatever was added before."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SPACES: dict[str, spaces.Space[Any]] = {
 
 
 class ArrayLike:
-    """An array with the attributes of LazyFrames, HDF5 data sets, Zarr and JAX arrays, which is no ndarray."""
+    """An array with the attributes of LazyFrames, HDF5 data sets, Zarr and JAX arrays, which is not an ndarray."""
 
     def __init__(self, array: NDArray[Any]) -> None:
         self._array = array
@@ -99,7 +99,7 @@ def filled(kind: str, wrappers: list[str], what: str) -> Any:
 
 @pytest.mark.parametrize("kind", SPACES)
 @pytest.mark.parametrize("what", ["all", "obs", "next_obs", "rest"])
-def test_the_order_in_which_kinds_of_arrays_are_added_does_not_matter(kind: str, what: str) -> None:
+def test_kinds_of_arrays_can_be_added_in_any_order(kind: str, what: str) -> None:
     for wrappers in itertools.permutations(["ndarray", "ndarray", "array-like"]):
         ours = contents(filled(kind, [*wrappers], what))
         plain = contents(filled(kind, ["ndarray"] * 3, what))
@@ -109,7 +109,7 @@ def test_the_order_in_which_kinds_of_arrays_are_added_does_not_matter(kind: str,
 
 @pytest.mark.parametrize("kind", SPACES)
 @pytest.mark.parametrize("name", WRAPPERS)
-def test_each_kind_of_array_is_added_as_an_ndarray_is(kind: str, name: str) -> None:
+def test_array_likes_are_added_as_ndarrays(kind: str, name: str) -> None:
     ours = contents(filled(kind, ["ndarray", name, "ndarray", name], "all"))
     plain = contents(filled(kind, ["ndarray"] * 4, "all"))
     for array, expected in zip(ours, plain, strict=True):
@@ -118,7 +118,7 @@ def test_each_kind_of_array_is_added_as_an_ndarray_is(kind: str, name: str) -> N
 
 @pytest.mark.parametrize("kind", SPACES)
 @pytest.mark.parametrize("name", ["ndarray", "array-like", "tensor", "subclass"])
-def test_rollouts_take_each_kind_of_array(kind: str, name: str) -> None:
+def test_array_likes_are_added_to_rollouts_as_ndarrays(kind: str, name: str) -> None:
     space = SPACES[kind]
     found = []
     for wrap in (WRAPPERS[name], np.array):
@@ -142,7 +142,7 @@ def test_rollouts_take_each_kind_of_array(kind: str, name: str) -> None:
 
 @pytest.mark.parametrize("name", WRAPPERS)
 @pytest.mark.parametrize("index", [1, slice(1, 3), ([0, 2],), (1, slice(None), 2)])
-def test_each_kind_of_array_is_assigned_as_an_ndarray_is(name: str, index: Any) -> None:
+def test_array_likes_are_assigned_as_ndarrays(name: str, index: Any) -> None:
     array, plain = CompressedArray((4, N_ENVS, 4, 6), np.uint8), np.zeros((4, N_ENVS, 4, 6), np.uint8)
     values = np.random.default_rng(0).integers(0, 9, plain[index].shape).astype(np.uint8)
     for each in (array, plain):

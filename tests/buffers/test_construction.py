@@ -1,11 +1,11 @@
-"""Construction: SB3's arguments, ours, what they allocate, what they warn of, what they refuse."""
+"""Construction: SB3's arguments and ours, allocation, warnings and errors."""
 
 from __future__ import annotations
 
 import inspect
 import warnings
 from itertools import pairwise
-from types import SimpleNamespace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,9 +26,9 @@ from sb3_compressed import (
     CompressedReplayBuffer,
     CompressedRolloutBuffer,
     LossyDtypeWarning,
+    StorageError,
     get_codec,
 )
-from sb3_compressed.arrays.successors import ObservationArray, SuccessorArray
 
 SCREEN = spaces.Box(0, 255, (4, 84, 84), np.uint8)
 VECTOR = spaces.Box(-1, 1, (17,), np.float32)
@@ -37,7 +37,6 @@ MIXED = spaces.Dict({"screen": SCREEN, "state": VECTOR, "lives": spaces.Discrete
 OPTIONS = {
     "compression_method": "auto",
     "compression_kwargs": None,
-    "decompression_kwargs": None,
     "dtypes": None,
     "frame_stack": "auto",
     "output_dtype": "raw",
@@ -50,7 +49,7 @@ def replay(space: spaces.Space[Any] = SCREEN, size: int = 64, **kwargs: Any) -> 
 
 
 def rss_growth(code: str) -> int:
-    """Return by how many bytes running ``code`` makes the memory of a fresh process grow, imports excepted."""
+    """Return by how many bytes ``code`` makes the memory of a new process grow, after imports."""
     script = f"""
 import psutil, numpy as np
 from gymnasium import spaces
@@ -70,7 +69,7 @@ BUFFERS = [name for name in sb3_compressed.buffers.__all__ if name.endswith("Buf
 
 
 @pytest.mark.parametrize("name", BUFFERS)
-def test_signature_is_the_parents_and_the_options(name: str) -> None:
+def test_signature_has_parent_arguments_and_options(name: str) -> None:
     compressed = getattr(sb3_compressed, name)
     parameters = inspect.signature(compressed).parameters
     assert {option: parameters[option].default for option in OPTIONS} == OPTIONS
@@ -85,7 +84,7 @@ def test_n_step_arguments_reach_the_buffer() -> None:
     assert set(inspect.signature(NStepReplayBuffer).parameters) - {"args", "kwargs"} == {"n_steps", "gamma"}
 
 
-def test_unknown_argument_is_a_type_error_that_names_the_class() -> None:
+def test_unknown_argument_raises_and_names_the_class() -> None:
     with pytest.raises(TypeError, match="CompressedReplayBuffer: got an unexpected keyword argument 'bufer_size'"):
         CompressedReplayBuffer(3, SCREEN, BUTTONS, bufer_size=3)
 
@@ -96,42 +95,34 @@ def test_unknown_argument_is_a_type_error_that_names_the_class() -> None:
         ({"compression_method": "zstt"}, "available codecs: delta, gzip, igzip, lz4-block"),
         ({"compression_method": "zstd99"}, r"levels -100\.\.-1 and 1\.\.22, got 99"),
         ({"compression_method": "zstd", "compression_kwargs": {"lvl": 3}}, "takes the arguments: compresslevel"),
-        ({"compression_method": "zstd3", "decompression_kwargs": {"compresslevel": 3}}, "level is given twice"),
+        ({"compression_method": "zstd3", "compression_kwargs": {"compresslevel": 3}}, "level is given twice"),
         ({"compression_method": {"image": "zstd"}}, r"keys \['image'\]"),
         ({"frame_stack": 5}, r"frame_stack=5 divides neither .* \(4, 84, 84\)"),
         ({"frame_stack": "four"}, "must be 'auto', None or a positive int, got 'four'"),
         ({"frame_stack": 0}, "got 0"),
         ({"output_dtype": "float16"}, r"output_dtype must be one of \('raw', 'float'\), got 'float16'"),
         ({"dtypes": {"elem_typ": np.uint8}}, r"dtypes has the unknown keys \['elem_typ'\]"),
-        (
-            {
-                "compression_method": "zstd",
-                "compression_kwargs": {"compresslevel": 1},
-                "decompression_kwargs": {"compresslevel": 1},
-            },
-            "in both compression_kwargs and decompression_kwargs",
-        ),
         ({"dtypes": "bytes8"}, "dtypes must be a dtype or what find_buffer_dtypes returns, got 'bytes8'"),
         ({"compression_kwargs": {"compresslevel": 3}}, "'auto' takes no arguments"),
         ({"compression_method": "rle", "dtypes": {"runs_type": np.int8}}, "runs_type must be one of"),
     ],
 )
-def test_bad_options_say_what_is_allowed(options: dict[str, Any], message: str) -> None:
+def test_invalid_options_raise_and_list_allowed_values(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         replay(**options)
 
 
 @pytest.mark.parametrize("options", [{"frame_stack": "four"}, {"frame_stack": -1}, {"dtypes": "bytes8"}])
-def test_options_are_checked_where_nothing_is_compressed_too(options: dict[str, Any]) -> None:
+def test_options_are_validated_for_plain_arrays_too(options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="must be"):
         replay(VECTOR, **options)
 
 
-def test_a_stated_frame_stack_has_floats_compressed_and_leaves_small_keys_of_a_dict_alone() -> None:
+def test_explicit_frame_stack_compresses_floats_and_leaves_small_keys_plain() -> None:
     assert isinstance(replay(spaces.Box(-1, 1, (4, 128), np.float32), frame_stack=4).observations, CompressedArray)
     buffer = CompressedDictReplayBuffer(64, MIXED, BUTTONS, "cpu", frame_stack=4)
     assert buffer.observations["screen"].n_frames == 4
-    assert isinstance(buffer.observations["state"], ObservationArray)
+    assert type(buffer.observations["state"]) is np.ndarray
 
 
 def test_errors_name_the_key_of_a_dict_space() -> None:
@@ -141,14 +132,14 @@ def test_errors_name_the_key_of_a_dict_space() -> None:
 
 def test_subclasses_keep_their_own_constructors() -> None:
     class Prioritized(CompressedReplayBuffer):
-        """A user's class with an argument of its own."""
+        """A user's class with its own argument."""
 
         def __init__(self, *args: Any, alpha: float = 0.6, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
             self.alpha = alpha
 
     class Tagged:
-        """A mixin in front, with an argument that it takes away."""
+        """A mixin in front, which consumes an argument."""
 
         def __init__(self, *args: Any, tag: str, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
@@ -171,47 +162,29 @@ def test_subclasses_keep_their_own_constructors() -> None:
         (CompressedDictRolloutBuffer, SCREEN),
     ],
 )
-def test_the_wrong_class_for_a_space_is_named(buffer_class: type[Any], space: spaces.Space[Any]) -> None:
+def test_class_for_another_kind_of_space_raises(buffer_class: type[Any], space: spaces.Space[Any]) -> None:
     with pytest.raises(ValueError, match=f"{buffer_class.__name__} .* Dict obs space"):
         buffer_class(64, space, BUTTONS, "cpu")
 
 
-def test_auto_compresses_images_and_leaves_small_or_random_parts_as_they_are() -> None:
+def test_auto_compresses_images_and_leaves_small_or_random_parts_plain() -> None:
     buffer = CompressedDictReplayBuffer(64, MIXED, BUTTONS, "cpu")
     assert isinstance(buffer.observations["screen"], CompressedArray)
     assert type(buffer.observations["lives"]) is np.ndarray
-    vectors = spaces.Box(-1, 1, (4000,), np.float32)
-    for pair in (buffer, replay(VECTOR), replay(vectors)):
-        arrays = [pair.observations, pair.next_observations]
-        observations, next_observations = [array["state"] if pair is buffer else array for array in arrays]
-        assert isinstance(observations, ObservationArray)
-        assert isinstance(next_observations, SuccessorArray)
-    for small in (spaces.Box(-1, 1, (3,), np.float32), spaces.Discrete(5)):
-        assert type(replay(small).observations) is np.ndarray
+    assert type(buffer.next_observations["state"]) is np.ndarray
+    for plain in (VECTOR, spaces.Box(-1, 1, (4000,), np.float32), spaces.Box(-1, 1, (3,), np.float32), BUTTONS):
+        assert type(replay(plain).observations) is type(replay(plain).next_observations) is np.ndarray
+        assert type(CompressedRolloutBuffer(8, plain, BUTTONS, "cpu").observations) is np.ndarray
 
 
-def test_plain_observations_without_next_ones_are_sb3s_arrays() -> None:
+def test_vectors_with_optimize_memory_usage_and_timeouts_keep_next_observations() -> None:
+    # SB3 rejects this; compressed observations share payloads, vectors take the memory of both arrays.
+    assert type(replay(VECTOR, optimize_memory_usage=True).next_observations) is np.ndarray
     alone = replay(VECTOR, optimize_memory_usage=True, handle_timeout_termination=False)
-    assert type(alone.observations) is np.ndarray
-    assert type(CompressedRolloutBuffer(8, VECTOR, BUTTONS, "cpu").observations) is np.ndarray
-    # SB3 refuses this, here it changes nothing.
-    assert isinstance(replay(VECTOR, optimize_memory_usage=True).next_observations, SuccessorArray)
+    assert getattr(alone, "next_observations", None) is None
 
 
-def test_the_estimate_for_vectors_is_half_of_sb3s(monkeypatch: pytest.MonkeyPatch) -> None:
-    vectors = spaces.Box(-1, 1, (1000,), np.float32)
-    memory = SimpleNamespace(available=1000 * 1000 * 4 * 1.1)
-    monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
-    with pytest.warns(UserWarning, match="replay buffer 0.01GB > 0.00GB"):
-        ReplayBuffer(1000, vectors, BUTTONS, "cpu")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        replay(vectors, size=1000)
-    with pytest.warns(UserWarning, match=r"the complete buffer: about [\d.]+GB > "):
-        replay(vectors, size=1200)
-
-
-def test_a_named_codec_is_used_for_every_key_and_a_mapping_for_its_keys() -> None:
+def test_named_codec_applies_to_every_key_and_mapping_to_its_keys() -> None:
     every = CompressedDictRolloutBuffer(8, MIXED, BUTTONS, "cpu", compression_method="igzip1")
     assert {key: array.codec for key, array in every.observations.items()} == dict.fromkeys(MIXED, get_codec("igzip1"))
     some = CompressedDictRolloutBuffer(
@@ -231,9 +204,66 @@ def test_codec_arguments_reach_the_codec() -> None:
     assert runs.observations.codec == get_codec("rle", runs_type=np.uint32)
 
 
-def test_a_callers_dicts_are_never_written_to() -> None:
+def test_decompression_kwargs_are_merged_with_a_deprecation_warning() -> None:
+    with pytest.warns(DeprecationWarning, match="pass all arguments of the codec in compression_kwargs") as caught:
+        buffer = replay(compression_method="gzip", decompression_kwargs={"compresslevel": 1})
+    assert caught[0].filename == __file__
+    assert buffer.observations.codec == get_codec("gzip1")
+    assert buffer.given_arguments["compression_kwargs"] == {"compresslevel": 1}
+    both: Any = {"compression_kwargs": {"compresslevel": 1}, "decompression_kwargs": {"compresslevel": 1}}
+    with (
+        pytest.warns(DeprecationWarning, match="compression_kwargs"),
+        pytest.raises(ValueError, match=r"in both .*: \['compresslevel'\]"),
+    ):
+        replay(compression_method="zstd", **both)
+    assert replay(decompression_kwargs=None).given_arguments["compression_kwargs"] is None
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"storage_mode": "continue"}, r"storage_mode must be one of \('create', 'resume', 'overwrite', 'repair'\)"),
+        ({"repair": True}, "repair=True is for resume=True"),
+        ({"resume": True, "overwrite": True}, "pass one of them"),
+        ({"storage_mode": "overwrite", "resume": True}, "storage_mode='overwrite' contradicts resume=True"),
+    ],
+)
+def test_contradictory_storage_modes_raise(options: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match=message):
+        replay(storage=tmp_path / "buffer", **options)
+
+
+@pytest.mark.parametrize("options", [{"storage_mode": "resume"}, {"resume": True}, {"overwrite": True}])
+def test_storage_modes_need_a_folder(options: dict[str, Any]) -> None:
+    with pytest.raises(StorageError, match="are for storage=<folder>"):
+        replay(**options)
+
+
+@pytest.mark.parametrize(
+    ("mode", "shorthands", "n_transitions"),
+    [
+        ("resume", {"resume": True}, 1),
+        ("repair", {"resume": True, "repair": True}, 1),
+        ("overwrite", {"overwrite": True}, 0),
+    ],
+)
+def test_storage_modes_equal_their_shorthands(
+    mode: str, shorthands: dict[str, bool], n_transitions: int, tmp_path: Path
+) -> None:
+    zeros = np.zeros(1)
+    for options in ({"storage_mode": mode}, shorthands):
+        buffer = replay(storage=tmp_path / "buffer", overwrite=True)
+        buffer.add(np.zeros((1, 4, 84, 84), np.uint8), np.ones((1, 4, 84, 84), np.uint8), zeros, zeros, zeros, [{}])
+        buffer.close()
+        again = replay(storage=tmp_path / "buffer", **options)
+        assert again.size() == n_transitions
+        assert (again.repair_report is not None) == (mode == "repair")
+        again.close()
+
+
+def test_dicts_of_the_caller_do_not_change() -> None:
     kwargs, dtypes = {"compresslevel": 1}, {"elem_type": np.uint8, "runs_type": np.uint16}
-    replay(compression_method="gzip", compression_kwargs=kwargs, decompression_kwargs={}, dtypes=dtypes)
+    replay(compression_method="gzip", compression_kwargs=kwargs, dtypes=dtypes)
     assert kwargs == {"compresslevel": 1}
     assert dtypes == {"elem_type": np.uint8, "runs_type": np.uint16}
 
@@ -247,16 +277,16 @@ def test_spaces_shapes_and_sizes_are_those_of_sb3() -> None:
         assert (our_array.shape, our_array.dtype) == (their_array.shape, their_array.dtype)
 
 
-def test_cuda_device_strings_are_taken_as_sb3_takes_them() -> None:
-    # Without CUDA SB3 falls back to the CPU, and so do we.
+def test_cuda_device_strings_mean_the_same_as_in_sb3() -> None:
+    # Without CUDA, SB3 falls back to the CPU.
     theirs = ReplayBuffer(8, SCREEN, BUTTONS, device="cuda")
     ours = CompressedReplayBuffer(8, SCREEN, BUTTONS, device="cuda")
     assert ours.device == theirs.device
     assert CompressedReplayBuffer(8, SCREEN, BUTTONS, device=th.device("cpu")).device == th.device("cpu")
 
 
-def test_a_huge_buffer_allocates_next_to_nothing_and_says_nothing() -> None:
-    # As many transitions as the estimate lets pass; raw, each of them takes 56 kB.
+def test_huge_buffer_allocates_almost_nothing_and_does_not_warn() -> None:
+    # As many transitions as the estimate allows; raw, each of them takes 56 kB.
     transitions = int(psutil.virtual_memory().available / 10_000)
     grown = rss_growth(
         f"b = CompressedReplayBuffer({transitions}, spaces.Box(0, 255, (4, 84, 84), np.uint8), spaces.Discrete(6))"
@@ -264,7 +294,7 @@ def test_a_huge_buffer_allocates_next_to_nothing_and_says_nothing() -> None:
     assert grown < 2e6
 
 
-def test_a_request_of_terabytes_is_met_with_an_honest_estimate_only() -> None:
+def test_buffer_larger_than_memory_warns_with_an_estimate() -> None:
     # SB3 asks NumPy for 1.9 TiB here.
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -276,7 +306,7 @@ def test_a_request_of_terabytes_is_met_with_an_honest_estimate_only() -> None:
     assert warning.filename == __file__
 
 
-def test_none_is_estimated_at_its_full_size_and_stated_frames_at_their_share() -> None:
+def test_estimate_counts_uncompressed_frames_once_per_explicit_stack() -> None:
     available = psutil.virtual_memory().available
     transitions = int(1.5 * available / SCREEN.shape[0] / 84 / 84)
     with pytest.warns(UserWarning, match="enough memory"):
@@ -286,7 +316,7 @@ def test_none_is_estimated_at_its_full_size_and_stated_frames_at_their_share() -
         replay(size=transitions, compression_method="none", frame_stack=4)
 
 
-def test_a_narrower_elem_type_warns_once_and_clips() -> None:
+def test_narrower_elem_type_warns_once_and_clips() -> None:
     space = spaces.Box(-1e6, 1e6, (40, 40), np.float32)
     with pytest.warns(LossyDtypeWarning, match="dtype float32 are stored as uint8, which is narrower") as caught:
         buffer = replay(space, dtypes=np.uint8, compression_method="zstd")
@@ -299,7 +329,7 @@ def test_a_narrower_elem_type_warns_once_and_clips() -> None:
     assert np.unique(buffer.next_observations[0]).tolist() == [0]
 
 
-def test_warnings_point_at_the_line_of_the_user() -> None:
+def test_warnings_point_to_the_line_of_the_user() -> None:
     space = spaces.Box(-1, 1, (40, 40, 3), np.float32)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -308,7 +338,7 @@ def test_warnings_point_at_the_line_of_the_user() -> None:
     assert [(warning.filename, warning.lineno) for warning in caught] == [(__file__, line)]
 
 
-def test_elem_type_of_the_right_width_says_nothing() -> None:
+def test_elem_type_of_sufficient_width_does_not_warn() -> None:
     assert replay(dtypes=np.uint8).observations.elem_type == np.uint8
     assert replay(dtypes={"elem_type": np.uint16}).observations.elem_type == np.uint16
 
@@ -344,7 +374,7 @@ def test_output_dtype_and_normalize_images(name: str, stream: Stream) -> None:
     assert th.equal(raw.actions, normalized.actions)
 
 
-def test_normalize_images_leaves_other_keys_of_a_dict_alone() -> None:
+def test_normalize_images_does_not_change_other_keys() -> None:
     buffer = CompressedDictReplayBuffer(8, MIXED, BUTTONS, "cpu", normalize_images=True)
     obs = {"screen": np.full((1, 4, 84, 84), 255, np.uint8), "state": np.ones((1, 17)), "lives": np.array([3])}
     buffer.add(obs, obs, np.zeros(1), np.zeros(1), np.zeros(1), [{}])
@@ -354,7 +384,7 @@ def test_normalize_images_leaves_other_keys_of_a_dict_alone() -> None:
     assert batch.observations["lives"].dtype == th.int64
 
 
-def test_noise_takes_half_of_sb3s_memory_in_a_replay_buffer_and_hardly_more_than_all_in_a_rollout_buffer() -> None:
+def test_noise_takes_half_of_sb3s_memory_in_replay_and_all_of_it_in_rollout_buffers() -> None:
     rng = np.random.default_rng(0)
     space = spaces.Box(0, 255, (1, 84, 84), np.uint8)
     images = rng.integers(0, 256, (65, 1, 1, 84, 84), np.uint8)
@@ -364,6 +394,6 @@ def test_noise_takes_half_of_sb3s_memory_in_a_replay_buffer_and_hardly_more_than
         kept.add(obs, next_obs, zeros, zeros, zeros, [{}])
         rollout.add(obs, zeros, zeros, zeros, th.zeros(1), th.zeros(1))
     for buffer, share in ((kept, 0.5), (rollout, 1.0)):
-        # What a codec has learned in vain is a constant, not a share.
+        # The trained state of a codec is a constant.
         learned = buffer.observations.codec.nbytes * 2
         assert buffer.observations_nbytes < (share + 0.02) * buffer.raw_observations_nbytes + learned

@@ -12,7 +12,7 @@ from sb3_compressed import CompressedArray, CompressedRolloutBuffer, get_codec
 from sb3_compressed.contrib import CompressedRecurrentRolloutBuffer, compress_rollout_buffer
 
 
-def test_a_recurrent_model_gets_a_buffer_of_the_same_arguments() -> None:
+def test_recurrent_model_gets_a_buffer_with_the_same_arguments() -> None:
     model = RecurrentPPO("CnnLstmPolicy", atari_env("Pong", 2), n_steps=16, gamma=0.9, gae_lambda=0.8, device="cpu")
     raw = model.rollout_buffer
     assert compress_rollout_buffer(model, compression_method="igzip1") is model
@@ -24,19 +24,19 @@ def test_a_recurrent_model_gets_a_buffer_of_the_same_arguments() -> None:
     assert ours.observations.codec == get_codec("igzip1")
 
 
-def test_a_compressed_model_gets_new_options() -> None:
+def test_model_with_a_compressed_buffer_gets_new_options() -> None:
     model = PPO("CnnPolicy", atari_env("Pong", 1), n_steps=16, batch_size=16, device="cpu")
     compress_rollout_buffer(compress_rollout_buffer(model), compression_method="rle")
     assert type(model.rollout_buffer) is CompressedRolloutBuffer
     assert model.rollout_buffer.observations.codec == get_codec("rle")
 
 
-def test_models_without_a_counterpart_are_type_errors() -> None:
+def test_models_without_a_counterpart_raise() -> None:
     class OwnBuffer(RolloutBuffer):
         """A user's own."""
 
     model = PPO("MlpPolicy", "CartPole-v1", rollout_buffer_class=OwnBuffer, device="cpu")
-    with pytest.raises(TypeError, match="PPO has a OwnBuffer; there are compressed counterparts of DictRolloutBuffer"):
+    with pytest.raises(TypeError, match="PPO has a OwnBuffer; only DictRolloutBuffer"):
         compress_rollout_buffer(model)
     with pytest.raises(TypeError, match="DQN has no rollout buffer"):
         compress_rollout_buffer(DQN("MlpPolicy", "CartPole-v1"))  # type: ignore[type-var]

@@ -40,14 +40,14 @@ def test_any_number_of_threads_gives_the_same_batches(stream: Stream, method: st
 
 
 @pytest.mark.parametrize("name", [name for name in sb3_compressed.buffers.__all__ if name.endswith("Buffer")])
-def test_every_buffer_takes_the_argument(name: str) -> None:
+def test_every_buffer_accepts_num_threads(name: str) -> None:
     buffer_class = getattr(sb3_compressed, name)
     assert "num_threads" in buffer_class.__signature__.parameters
     with pytest.raises(ValueError, match="num_threads must be None or a positive int"):
         buffer_class(8, spaces.Box(0, 255, (3, 36, 36), np.uint8), spaces.Discrete(2), num_threads=0)
 
 
-def test_every_buffer_of_contrib_takes_the_argument() -> None:
+def test_every_buffer_of_contrib_accepts_num_threads() -> None:
     for name in contrib.__all__:
         if name.endswith("Buffer"):
             assert "num_threads" in getattr(contrib, name).__signature__.parameters
@@ -77,7 +77,7 @@ def test_several_python_threads_sample_at_once(stream: Stream) -> None:
     assert not wrong
 
 
-def test_a_batch_that_is_kept_is_never_overwritten(stream: Stream) -> None:
+def test_batches_in_use_are_never_overwritten(stream: Stream) -> None:
     ours, _ = pair(stream)
     kept = [ours.sample(64) for _ in range(6)]
     copies = [batch.observations.clone() for batch in kept]
@@ -89,7 +89,7 @@ def test_a_batch_that_is_kept_is_never_overwritten(stream: Stream) -> None:
     assert all(th.equal(part, copy) for part, copy in zip(parts, part_copies, strict=True))
 
 
-def test_a_buffer_goes_on_in_a_forked_child() -> None:
+def test_buffer_works_in_a_forked_child() -> None:
     if not hasattr(os, "fork"):
         pytest.skip("this system does not fork")
     code = """

@@ -1,4 +1,4 @@
-"""Replay buffers give the very batches that SB3's give, on real data, over several laps of the ring."""
+"""Replay buffers return the same batches as SB3's, on real data, over several laps of the ring."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def assert_equivalent(ours: Any, theirs: Any, stream: Stream, env: VecNormalize 
 
 
 def assert_same_arrays(ours: Any, theirs: Any) -> None:
-    """Hold that all of the observations that two buffers keep are equal."""
+    """Assert that all observations of two buffers are equal."""
     if isinstance(theirs, dict):
         assert ours.keys() == theirs.keys()
         for key in theirs:
@@ -113,7 +113,7 @@ def test_batches_equal_sb3s(kind: str, method: str, stream: Stream, theirs: dict
 
 
 @pytest.mark.parametrize("frame_stack", [4, None, 2])
-def test_frame_stack_changes_no_batch(frame_stack: int | None, stream: Stream) -> None:
+def test_frame_stack_does_not_change_batches(frame_stack: int | None, stream: Stream) -> None:
     assert_equivalent(*make_pair("replay", stream, frame_stack=frame_stack), stream)
 
 
@@ -157,7 +157,7 @@ def test_next_observations_share_all_their_payloads(stream: Stream) -> None:
             for payload in (slot if isinstance(slot, tuple) else (slot,))
         }
         added = len(payloads.keys() - seen.keys())
-        seen |= payloads  # they are kept, so no id is used twice
+        seen |= payloads  # references prevent that an id is used twice
         after_the_start = step > 3 and not stream[-1][step - 1].done.any()
         if after_the_start:
             changed = (transition.obs != transition.next_obs).any(axis=(1, 2, 3))  # the others are known altogether
@@ -166,7 +166,7 @@ def test_next_observations_share_all_their_payloads(stream: Stream) -> None:
     assert n_checked > 3 * ROWS
 
 
-def test_memory_is_a_small_part_of_sb3s(stream: Stream) -> None:
+def test_memory_is_below_three_percent_of_sb3s(stream: Stream) -> None:
     ours, theirs = make_pair("replay", stream)
     for transition in stream[-1]:
         transition.add_to(ours)

@@ -1,4 +1,4 @@
-"""Rollout buffers give the very batches that SB3's and sb3-contrib's give, on real data, rollout after rollout."""
+"""Rollout buffers return the same batches as SB3's and sb3-contrib's, on real data, over several rollouts."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def make_pair(kind: str, stream: Stream, **options: Any) -> tuple[Any, Any]:
 def extra_arguments(
     kind: str, action_space: spaces.Space[Any], n_envs: int, rng: np.random.Generator
 ) -> dict[str, Any]:
-    """Return what ``add`` of the contrib buffers takes besides."""
+    """Return the additional arguments of ``add`` of the contrib buffers."""
     if kind.startswith("maskable"):
         assert isinstance(action_space, spaces.Discrete)
         return {"action_masks": rng.integers(0, 2, (n_envs, int(action_space.n)))}
@@ -121,7 +121,7 @@ def test_batches_equal_sb3s(kind: str, method: str, stream: Stream) -> None:
     assert_equivalent(kind, *make_pair(kind, stream, compression_method=method), stream)
 
 
-def test_a_rollout_frees_the_one_before(stream: Stream) -> None:
+def test_reset_frees_the_previous_rollout(stream: Stream) -> None:
     ours, _ = make_pair("plain", stream, compression_method="zstd")
     transitions = stream[-1]
     fill("plain", ours, transitions[:N_STEPS], np.ones(4, dtype=bool))
@@ -133,7 +133,7 @@ def test_a_rollout_frees_the_one_before(stream: Stream) -> None:
     assert not np.asarray(ours.observations).any()
 
 
-def test_a_full_rollout_buffer_takes_no_more(stream: Stream) -> None:
+def test_adding_to_a_full_rollout_buffer_raises(stream: Stream) -> None:
     ours, _ = make_pair("plain", stream)
     start = fill("plain", ours, stream[-1][:N_STEPS], np.ones(4, dtype=bool))
     with pytest.raises(IndexError, match=r"full after 64 steps; call reset\(\)"):

@@ -1,4 +1,4 @@
-"""Bad input is a clear error and leaves the buffer as it was; nothing a caller does later changes it."""
+"""Invalid input raises and leaves the buffer unchanged; later changes by the caller do not affect it."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("case", BAD)
 @pytest.mark.parametrize("kwargs", [{}, {"optimize_memory_usage": True, "handle_timeout_termination": False}])
-def test_bad_input_changes_nothing(case: str, kwargs: dict[str, Any], stream: Stream) -> None:
+def test_invalid_input_leaves_the_buffer_unchanged(case: str, kwargs: dict[str, Any], stream: Stream) -> None:
     changes, message = BAD[case]
     if "infos" in changes and kwargs:
         changes, message = BAD["no actions"]  # SB3 does not read infos without handle_timeout_termination
@@ -86,12 +86,12 @@ def test_bad_input_changes_nothing(case: str, kwargs: dict[str, Any], stream: St
     with pytest.raises((ValueError, TypeError), match=message):
         with_change(stream[-1][50], **changes).add_to(buffer)
     assert pickle.dumps(buffer) == before
-    stream[-1][ROWS + 3].add_to(buffer)  # and it goes on
+    stream[-1][ROWS + 3].add_to(buffer)  # and it still works
     np.testing.assert_array_equal(buffer.observations[3], stream[-1][ROWS + 3].obs)
 
 
 @pytest.mark.parametrize("infos", [None, [], [{}]])
-def test_infos_that_nobody_reads_may_be_anything(infos: Any, stream: Stream) -> None:
+def test_infos_that_are_not_read_are_not_validated(infos: Any, stream: Stream) -> None:
     space, action_space, n_envs, transitions = stream
     buffers: list[Any] = [
         buffer_class(ROWS * n_envs, space, action_space, "cpu", n_envs, handle_timeout_termination=False)
@@ -121,7 +121,7 @@ def test_infos_of_a_her_buffer_are_validated_where_it_reads_them(infos: Any) -> 
 
 @pytest.mark.parametrize("n_envs", [1, 3])
 @pytest.mark.parametrize("is_stored_twice", [True, False])
-def test_leading_axes_of_one_are_dropped_as_sb3_does(n_envs: int, is_stored_twice: bool) -> None:
+def test_leading_axes_of_length_one_are_dropped_as_in_sb3(n_envs: int, is_stored_twice: bool) -> None:
     space, actions = spaces.Box(-1, 1, (8,), np.float32), spaces.Discrete(2)
     classes = (CompressedReplayBuffer, ReplayBuffer)
     options: dict[str, Any] = {"n_envs": n_envs, "handle_timeout_termination": False}
@@ -155,7 +155,7 @@ def test_leading_axes_of_one_are_dropped_as_sb3_does(n_envs: int, is_stored_twic
         ("ram", None, r"obs\['ram'\]"),
     ],
 )
-def test_bad_input_to_a_dict_buffer_changes_nothing(key: str, value: Any, message: str, stream: Stream) -> None:
+def test_invalid_input_leaves_a_dict_buffer_unchanged(key: str, value: Any, message: str, stream: Stream) -> None:
     buffer = filled(CompressedDictReplayBuffer, stream)
     before = pickle.dumps(buffer)
     good = stream[-1][50]
@@ -169,7 +169,7 @@ def test_bad_input_to_a_dict_buffer_changes_nothing(key: str, value: Any, messag
 
 
 @pytest.mark.parametrize("stream", ["console"], indirect=True)
-def test_a_missing_key_is_named(stream: Stream) -> None:
+def test_missing_key_raises_and_is_named(stream: Stream) -> None:
     buffer = filled(CompressedDictReplayBuffer, stream)
     good = stream[-1][50]
     with pytest.raises(ValueError, match=r"obs must be a dict with the keys .*'ram'.*\['screen'\] are missing"):
@@ -179,7 +179,7 @@ def test_a_missing_key_is_named(stream: Stream) -> None:
 
 
 @pytest.mark.parametrize("stream", ["bits"], indirect=True)
-def test_bad_input_to_a_her_buffer_keeps_the_episode_that_it_would_overwrite(stream: Stream) -> None:
+def test_invalid_input_does_not_overwrite_an_episode_of_a_her_buffer(stream: Stream) -> None:
     buffer = filled(CompressedHerReplayBuffer, stream, env=None)
     before = pickle.dumps(buffer)
     with pytest.raises(ValueError, match=r"reward must have the shape \(2,\)"):
@@ -200,7 +200,7 @@ def test_bad_input_to_a_her_buffer_keeps_the_episode_that_it_would_overwrite(str
         ({"log_prob": th.zeros(5)}, "log_prob must be a tensor of 4 elements"),
     ],
 )
-def test_bad_input_to_a_rollout_buffer_changes_nothing(changes: dict[str, Any], message: str, stream: Stream) -> None:
+def test_invalid_input_leaves_a_rollout_buffer_unchanged(changes: dict[str, Any], message: str, stream: Stream) -> None:
     space, action_space, n_envs, transitions = stream
     buffer = CompressedRolloutBuffer(8, space, action_space, "cpu", n_envs=n_envs)
     transitions[0].add_to_rollout(buffer, np.ones(n_envs), np.random.default_rng(0))
@@ -220,7 +220,7 @@ def test_bad_input_to_a_rollout_buffer_changes_nothing(changes: dict[str, Any], 
     buffer.add(**good)
 
 
-def test_nothing_done_to_what_was_added_or_sampled_changes_the_buffer(stream: Stream) -> None:
+def test_changing_added_or_sampled_arrays_does_not_change_the_buffer(stream: Stream) -> None:
     buffer = filled(CompressedReplayBuffer, stream, n_steps=0)
     transition = copy.deepcopy(stream[-1][7])
     expected = transition.obs.copy(), transition.next_obs.copy()
@@ -233,7 +233,7 @@ def test_nothing_done_to_what_was_added_or_sampled_changes_the_buffer(stream: St
     np.testing.assert_array_equal(buffer.next_observations[0], expected[1])
 
 
-def test_a_corrupt_payload_names_its_slot_when_sampled(stream: Stream) -> None:
+def test_sampling_a_corrupt_payload_raises_and_names_its_slot(stream: Stream) -> None:
     buffer = filled(CompressedReplayBuffer, stream)
     slot = buffer.observations.slots[5, 2]
     buffer.observations.slots[5, 2] = (*slot[:-1], slot[-1][:-1])
@@ -255,7 +255,7 @@ class Moody(Raw):
 
 @pytest.mark.skipif(FORCE_FALLBACKS, reason="SB3's code encodes one row after the other then")
 @pytest.mark.parametrize("n_steps", [0, 5, ROWS + 3])
-def test_a_codec_that_fails_in_the_middle_of_add_changes_nothing(n_steps: int, stream: Stream) -> None:
+def test_codec_error_during_add_leaves_the_buffer_unchanged(n_steps: int, stream: Stream) -> None:
     buffer = filled(CompressedReplayBuffer, stream, n_steps, compression_method=Moody())
     expected = [np.asarray(array) for array in (buffer.observations, buffer.next_observations)]
     bad = with_change(stream[-1][50], next_obs=np.full((4, 4, 84, 84), 13, np.uint8))
@@ -270,7 +270,7 @@ def test_a_codec_that_fails_in_the_middle_of_add_changes_nothing(n_steps: int, s
 
 @dataclass(frozen=True)
 class Careless(Raw):
-    """A codec that returns something else than it must."""
+    """A codec that returns invalid payloads."""
 
     name: ClassVar[str] = "careless"
     how: str = "bytearray"
@@ -282,14 +282,14 @@ class Careless(Raw):
 
 @pytest.mark.skipif(FORCE_FALLBACKS, reason="SB3's code encodes one row after the other then")
 @pytest.mark.parametrize(("how", "got"), [("bytearray", "got 8 of bytearray"), ("too few", "got 7 of bytes")])
-def test_a_codec_that_breaks_its_contract_is_found_out(how: str, got: str, stream: Stream) -> None:
+def test_codec_that_returns_invalid_payloads_raises(how: str, got: str, stream: Stream) -> None:
     buffer = filled(CompressedReplayBuffer, stream, 0, compression_method=Careless(how), frame_stack=None)
     with pytest.raises(TypeError, match=f"must encode 8 frames to as many bytes objects, {got}"):
         stream[-1][0].add_to(buffer)
 
 
 @pytest.mark.parametrize("stream", ["console"], indirect=True)
-def test_the_dicts_of_a_caller_are_not_written_to(stream: Stream) -> None:
+def test_added_dicts_do_not_change(stream: Stream) -> None:
     buffer = filled(CompressedDictReplayBuffer, stream, 0)
     step = stream[-1][0]
     obs = {**step.obs, "lives": step.obs["lives"].tolist()}  # SB3 cannot take a list here
@@ -298,15 +298,15 @@ def test_the_dicts_of_a_caller_are_not_written_to(stream: Stream) -> None:
     assert buffer.observations["lives"][0, :, 0].tolist() == obs["lives"]
 
 
-def test_normalised_observations_in_an_integer_space_are_refused_with_the_reason(stream: Stream) -> None:
+def test_normalised_observations_in_an_integer_space_raise_with_the_reason(stream: Stream) -> None:
     buffer = filled(CompressedReplayBuffer, stream, 0)
     with pytest.raises(ValueError, match=r"normalised or scaled need a space of floats \(or norm_obs=False\)"):
         with_change(stream[-1][0], obs=stream[-1][0].obs / 255).add_to(buffer)
 
 
-def test_only_batches_may_keep_what_was_decoded_for_them(stream: Stream) -> None:
+def test_only_batches_own_decoded_memory(stream: Stream) -> None:
     class Subclass(CompressedReplayBuffer):
-        """What a user may write."""
+        """A user's class."""
 
         def _get_samples(self, batch_inds: Any, env: Any = None) -> Any:
             obs = self.observations[batch_inds, 0]
@@ -322,9 +322,9 @@ def test_only_batches_may_keep_what_was_decoded_for_them(stream: Stream) -> None
         assert not (buffer.sample(8).observations == 77).all()
 
 
-def test_an_environment_that_keeps_what_it_normalises_cannot_change_a_batch(stream: Stream) -> None:
+def test_environment_that_stores_normalised_observations_cannot_change_a_batch(stream: Stream) -> None:
     class Keeper(VecNormalize):
-        """A VecNormalize of a user's that returns observations as they are, and keeps them."""
+        """A user's VecNormalize that returns and stores unchanged observations."""
 
         kept: Any
 
@@ -341,7 +341,7 @@ def test_an_environment_that_keeps_what_it_normalises_cannot_change_a_batch(stre
     assert th.equal(batch.observations, before)
 
 
-def test_a_batch_has_memory_of_its_own_in_every_field(stream: Stream) -> None:
+def test_fields_of_a_batch_do_not_share_memory(stream: Stream) -> None:
     batch = filled(CompressedReplayBuffer, stream).sample(8)
     tensors = [tensor for tensor in batch if tensor is not None]
     assert len({tensor.untyped_storage().data_ptr() for tensor in tensors}) == len(tensors)

@@ -1,4 +1,4 @@
-"""What users of SB3's buffers write to the arrays of observations is in our buffers, too, also in those in a folder."""
+"""Writes to the arrays of observations, as users of SB3 make them, reach our buffers, also those in a folder."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def parts(observations: Any) -> list[Any]:
 
 
 class WritesTerminalObservations:
-    """Overrides ``add`` as buffers derived from SB3's do."""
+    """Overrides ``add``, as buffers derived from SB3's do."""
 
     pos: int
     observations: Any
@@ -130,7 +130,7 @@ def options(given: dict[str, Any], tmp_path: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_an_overridden_add_may_write_to_next_observations(case: str, tmp_path: Path) -> None:
+def test_overridden_add_can_write_to_next_observations(case: str, tmp_path: Path) -> None:
     ours_class, theirs_class, kind, given = CASES[case]
     ours = new(ours_class, kind, **options(given, tmp_path))
     theirs = new(theirs_class, kind, **{name: value for name, value in given.items() if name != "storage"})
@@ -153,7 +153,7 @@ WRITES: list[Callable[[Any], None]] = [
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if "folder" in case])
-def test_what_was_written_through_is_in_the_folder(case: str, tmp_path: Path) -> None:
+def test_writes_through_views_are_in_the_folder(case: str, tmp_path: Path) -> None:
     ours_class, theirs_class, kind, _ = CASES[case]
     ours, theirs = new(ours_class, kind, storage=tmp_path / "folder"), new(theirs_class, kind)
     add_steps([ours, theirs], 2 * ROWS)
@@ -169,7 +169,7 @@ def test_what_was_written_through_is_in_the_folder(case: str, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("kind", SPACES)
-def test_what_was_written_through_is_in_the_next_checkpoint(kind: str, tmp_path: Path) -> None:
+def test_writes_through_views_are_in_the_next_checkpoint(kind: str, tmp_path: Path) -> None:
     classes = (OurDicts, TheirDicts) if kind == "dict" else (Ours, Theirs)
     ours, theirs = (new(buffer_class, kind) for buffer_class in classes)
     add_steps([ours, theirs], ROWS + 1)
@@ -184,7 +184,7 @@ def test_what_was_written_through_is_in_the_next_checkpoint(kind: str, tmp_path:
 
 
 @pytest.mark.parametrize("kind", SPACES)
-def test_a_buffer_that_follows_a_folder_refuses_writes(kind: str, tmp_path: Path) -> None:
+def test_writes_to_a_buffer_that_follows_a_folder_raise(kind: str, tmp_path: Path) -> None:
     buffer_class = OurDicts if kind == "dict" else Ours
     writer = new(buffer_class, kind, storage=tmp_path / "folder")
     add_steps([writer], ROWS + 1)
@@ -203,7 +203,7 @@ def test_a_buffer_that_follows_a_folder_refuses_writes(kind: str, tmp_path: Path
 
 
 @pytest.mark.parametrize("kind", SPACES)
-def test_rollouts_are_written_through_and_sampled_without_warnings(kind: str) -> None:
+def test_writes_through_views_of_rollouts_do_not_warn(kind: str) -> None:
     classes: tuple[type[Any], type[Any]] = (
         (CompressedDictRolloutBuffer, DictRolloutBuffer) if kind == "dict" else (CompressedRolloutBuffer, RolloutBuffer)
     )

@@ -1,4 +1,4 @@
-"""Wrong arguments are clear errors of the classes that SB3 raises, never an accident deeper inside."""
+"""Wrong arguments raise clear errors of the same classes as in SB3."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def add_step(buffer: Any, n_envs: int, *, infos: Any = None) -> None:
 
 
 @pytest.mark.parametrize("cls", CLASSES)
-def test_sizes_that_are_not_positive_are_value_errors(cls: type[Any]) -> None:
+def test_sizes_below_one_raise_value_error(cls: type[Any]) -> None:
     for buffer_size in (0, -5, np.int64(0)):
         with pytest.raises(ValueError, match=f"buffer_size must be at least 1, got {buffer_size}"):
             new(cls, buffer_size)
@@ -79,14 +79,14 @@ def test_sizes_that_are_not_positive_are_value_errors(cls: type[Any]) -> None:
 
 @pytest.mark.parametrize("cls", CLASSES)
 @pytest.mark.parametrize("value", ["10", 2.5, None, True])
-def test_sizes_that_are_no_integers_are_type_errors(cls: type[Any], value: Any) -> None:
+def test_sizes_that_are_not_integers_raise_type_error(cls: type[Any], value: Any) -> None:
     with pytest.raises(TypeError, match=f"buffer_size must be an integer, got {value!r}"):
         new(cls, value)
     with pytest.raises(TypeError, match=f"n_envs must be an integer, got {value!r}"):
         new(cls, n_envs=value)
 
 
-def test_a_whole_float_is_told_as_what_to_pass() -> None:
+def test_error_for_a_whole_float_names_the_integer() -> None:
     with pytest.raises(TypeError, match=r"buffer_size must be an integer, got 1000000\.0; pass 1000000"):
         new(CompressedReplayBuffer, 1e6)
 
@@ -97,7 +97,7 @@ def test_sizes_that_sb3_accepts_are_accepted() -> None:
     assert new(CompressedReplayBuffer, np.int64(8)).buffer_size == 8
 
 
-def test_other_counts_are_checked_too() -> None:
+def test_other_counts_are_validated() -> None:
     with pytest.raises(ValueError, match="n_steps must be at least 1, got 0"):
         new(CompressedNStepReplayBuffer, n_steps=0)
     with pytest.raises(ValueError, match="n_sampled_goal must be at least 0, got -1"):
@@ -106,7 +106,7 @@ def test_other_counts_are_checked_too() -> None:
 
 
 @pytest.mark.parametrize("cls", CLASSES)
-def test_the_wrong_kind_of_space_is_the_error_that_sb3_raises(cls: type[Any]) -> None:
+def test_wrong_kind_of_space_raises_sb3s_error(cls: type[Any]) -> None:
     usual, needed = CLASSES[cls]
     wrong = VECTOR if isinstance(usual, spaces.Dict) else DICT
     parent = cls.__bases__[1]
@@ -119,7 +119,7 @@ def test_the_wrong_kind_of_space_is_the_error_that_sb3_raises(cls: type[Any]) ->
     assert isinstance(ours.value, ValueError)
 
 
-def test_sb3s_message_for_the_wrong_space_is_part_of_ours() -> None:
+def test_message_for_the_wrong_space_contains_sb3s() -> None:
     with pytest.raises(AssertionError) as theirs:
         DictRolloutBuffer(8, VECTOR, BUTTONS)  # type: ignore[arg-type]
     with pytest.raises(AssertionError, match=str(theirs.value)):
@@ -128,12 +128,12 @@ def test_sb3s_message_for_the_wrong_space_is_part_of_ours() -> None:
 
 @pytest.mark.parametrize("cls", CLASSES)
 @pytest.mark.parametrize("space", ["CartPole-v1", spaces.Tuple([VECTOR]), spaces.Text(3)])
-def test_spaces_that_sb3_does_not_support_are_its_error(cls: type[Any], space: Any) -> None:
+def test_unsupported_spaces_raise_sb3s_error(cls: type[Any], space: Any) -> None:
     with pytest.raises(NotImplementedError, match="observation space is not supported"):
         new(cls, space=space)
 
 
-def test_dict_spaces_in_dict_spaces_are_named() -> None:
+def test_nested_dict_spaces_raise() -> None:
     with pytest.raises(TypeError, match=r"observations\['inner'\]: a Dict space inside a Dict space is not supported"):
         new(CompressedDictReplayBuffer, space=spaces.Dict(inner=DICT))
 
@@ -158,12 +158,12 @@ def test_dict_spaces_in_dict_spaces_are_named() -> None:
         (CompressedReplayBuffer, "bufer_size", "unexpected keyword argument 'bufer_size'$"),
     ],
 )
-def test_arguments_of_other_classes_are_errors_that_name_these(cls: type[Any], argument: str, hint: str) -> None:
+def test_arguments_of_other_classes_raise_and_name_these(cls: type[Any], argument: str, hint: str) -> None:
     with pytest.raises(TypeError, match=f"^{cls.__name__}: .*{hint}"):
         new(cls, **{argument: 3})  # type: ignore[arg-type]
 
 
-def test_what_sb3_recommends_for_n_steps_names_the_class_to_use() -> None:
+def test_n_steps_for_another_class_names_the_class_to_use() -> None:
     recommended = {"n_steps": 3, "gamma": 0.99}
     with pytest.raises(TypeError, match="CompressedNStepReplayBuffer takes it"):
         DQN(
@@ -174,14 +174,14 @@ def test_what_sb3_recommends_for_n_steps_names_the_class_to_use() -> None:
 
 @pytest.mark.parametrize("cls", ROLLOUTS)
 @pytest.mark.parametrize("option", [{"storage": "folder"}, {"resume": True}, {"overwrite": True}])
-def test_storage_of_a_rollout_is_refused(cls: type[Any], option: dict[str, Any]) -> None:
+def test_storage_of_a_rollout_raises(cls: type[Any], option: dict[str, Any]) -> None:
     with pytest.raises(sb3_compressed.StorageError, match=f"storage is for replay buffers; a {cls.__name__}"):
         new(cls, **option)
 
 
 @pytest.mark.parametrize("cls", REPLAYS)
 @pytest.mark.parametrize("optimizes", [False, True])
-def test_an_empty_replay_buffer_cannot_be_sampled(cls: type[Any], optimizes: bool) -> None:
+def test_sampling_an_empty_replay_buffer_raises(cls: type[Any], optimizes: bool) -> None:
     buffer = new(cls, optimize_memory_usage=optimizes, handle_timeout_termination=not optimizes)
     with pytest.raises(BufferNotReady, match="empty buffer: add transitions first"):
         buffer.sample(3)
@@ -192,12 +192,12 @@ def test_an_empty_replay_buffer_cannot_be_sampled(cls: type[Any], optimizes: boo
         buffer.sample(3)
 
 
-def test_an_empty_hindsight_buffer_raises_sb3s_error() -> None:
+def test_sampling_an_empty_hindsight_buffer_raises_sb3s_error() -> None:
     with pytest.raises(RuntimeError, match="before the end of the first episode"):
         new(CompressedHerReplayBuffer).sample(3)
 
 
-def test_one_row_cannot_be_sampled_where_one_is_kept_back() -> None:
+def test_sampling_one_row_with_optimize_memory_usage_raises() -> None:
     buffer = new(CompressedReplayBuffer, 1, optimize_memory_usage=True, handle_timeout_termination=False)
     add_step(buffer, 1)
     with pytest.raises(BufferNotReady, match="increase buffer_size"):
@@ -205,7 +205,7 @@ def test_one_row_cannot_be_sampled_where_one_is_kept_back() -> None:
 
 
 @pytest.mark.parametrize("cls", REPLAYS)
-def test_wrong_batch_sizes_are_errors_and_zero_is_an_empty_batch(cls: type[Any]) -> None:
+def test_invalid_batch_sizes_raise_and_zero_is_an_empty_batch(cls: type[Any]) -> None:
     buffer = new(cls)
     for _ in range(3):
         add_step(buffer, 1)
@@ -219,14 +219,14 @@ def test_wrong_batch_sizes_are_errors_and_zero_is_an_empty_batch(cls: type[Any])
 
 
 @pytest.mark.parametrize("cls", ROLLOUTS)
-def test_a_rollout_that_is_not_full_cannot_be_sampled(cls: type[Any]) -> None:
+def test_sampling_an_incomplete_rollout_raises(cls: type[Any]) -> None:
     for error in (AssertionError, ValueError, BufferNotReady):
         with pytest.raises(error, match="must be full before sampling from it: it has 0 of 8 steps"):
             new(cls).get()
 
 
 @pytest.mark.parametrize("batch_size", [0, -1])
-def test_batches_of_a_rollout_are_not_empty(batch_size: int) -> None:
+def test_batch_sizes_of_rollouts_below_one_raise(batch_size: int) -> None:
     buffer = new(CompressedRolloutBuffer)
     for _ in range(8):
         obs, one = np.zeros((1, 8), np.float32), np.zeros(1)
@@ -240,7 +240,7 @@ def test_batches_of_a_rollout_are_not_empty(batch_size: int) -> None:
 
 @pytest.mark.parametrize("cls", [*REPLAYS, CompressedHerReplayBuffer])
 @pytest.mark.parametrize("infos", [[{}], [], [{}] * 3, {}, "ab", iter([{}, {}])])
-def test_there_is_one_info_dict_for_each_environment(cls: type[Any], infos: Any) -> None:
+def test_infos_must_have_one_dict_for_each_environment(cls: type[Any], infos: Any) -> None:
     buffer = new(cls, n_envs=2)
     with pytest.raises(ValueError, match="infos must be 2 dicts, one for each environment, got"):
         add_step(buffer, 2, infos=infos)
@@ -250,7 +250,7 @@ def test_there_is_one_info_dict_for_each_environment(cls: type[Any], infos: Any)
 
 
 @pytest.mark.parametrize("stream", ["cart"], indirect=True)
-def test_one_time_limit_does_not_end_the_episodes_of_all_environments(stream: Stream) -> None:
+def test_time_limit_ends_the_episode_of_its_environment_only(stream: Stream) -> None:
     space, action_space, n_envs, transitions = stream
     buffer = CompressedReplayBuffer(40, space, action_space, "cpu", n_envs=n_envs)
     step = transitions[0]

@@ -109,7 +109,9 @@ WITHOUT_CLI = """
 import importlib, pkgutil
 import sb3_compressed
 from stable_baselines3 import DQN
-from sb3_compressed import CompressedReplayBuffer, record_episodes, warm_up
+from sb3_compressed import CompressedReplayBuffer
+from sb3_compressed.recording import record_episodes
+from sb3_compressed.warmup import warm_up
 for module in pkgutil.walk_packages(sb3_compressed.__path__, "sb3_compressed."):
     if not module.name.startswith("sb3_compressed.cli.") and not module.name.endswith((".__main__", ".contrib")):
         importlib.import_module(module.name)

@@ -10,7 +10,7 @@ import pytest
 import writer
 from commands import error_of, run
 
-from sb3_compressed import trajectories
+from sb3_compressed.datasets import trajectories
 
 minari = pytest.importorskip("minari", reason="lossless images in Minari require Python 3.11")
 

@@ -24,8 +24,8 @@ from sb3_compressed import (
     CompressedHerReplayBuffer,
     CompressedReplayBuffer,
     save_checkpoint,
-    trajectories,
 )
+from sb3_compressed.datasets import trajectories
 
 ROWS = 100
 

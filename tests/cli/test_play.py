@@ -13,7 +13,8 @@ from conftest import Stream
 from PIL import Image
 from stable_baselines3.common.save_util import save_to_pkl
 
-from sb3_compressed import CompressedReplayBuffer, save_checkpoint, trajectories
+from sb3_compressed import CompressedReplayBuffer, save_checkpoint
+from sb3_compressed.datasets import trajectories
 
 
 def saved(stream: Stream, folder: Path, n_steps: int = 200) -> Any:

@@ -8,7 +8,7 @@ from pathlib import Path
 import writer
 from commands import error_of, run
 
-from sb3_compressed import verify
+from sb3_compressed.storage import verify
 
 N_STEPS = 70
 

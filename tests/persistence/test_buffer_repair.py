@@ -1,4 +1,4 @@
-"""Repairing: every transition that is not damaged stays, bit for bit, and exactly the damaged ones are reported."""
+"""Repair keeps every undamaged transition, bit for bit, and reports exactly the damaged ones."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from sb3_compressed import (
     CorruptStorage,
     StorageError,
     load_checkpoint,
-    verify,
 )
+from sb3_compressed.storage import verify
 from sb3_compressed.storage.array_store import ArrayStore
 from sb3_compressed.storage.log_slot_kernels import PAYLOAD_HEADER, SLOT_HEADER
 from sb3_compressed.storage.segment import Segment
@@ -35,7 +35,7 @@ Place = tuple[int, int]
 
 @pytest.fixture(autouse=True)
 def many_segments(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let buffers of some kilobytes have many files."""
+    """Make small files, so that buffers of some kilobytes have many."""
     monkeypatch.setattr(ArrayStore, "SEGMENT_NBYTES", 30_000)
     monkeypatch.setattr(ArrayStore, "MIN_SEGMENT_NBYTES", 30_000)
 
@@ -69,7 +69,7 @@ def transitions(buffer: Any) -> dict[Place, tuple[bytes, ...]]:
 
 
 def hold_that_others_are_kept(repaired: Any, before: dict[Place, tuple[bytes, ...]]) -> set[Place]:
-    """Hold that all transitions but the reported ones are as before; return those."""
+    """Assert that all transitions but the reported ones are as before; return the reported ones."""
     dropped = {(int(row), int(env)) for row, env in repaired.repair_report.dropped}
     after = transitions(repaired)
     assert after.keys() == before.keys()
@@ -78,13 +78,13 @@ def hold_that_others_are_kept(repaired: Any, before: dict[Place, tuple[bytes, ..
     if not hasattr(repaired, "ep_length"):
         kept = {before[place] for place in before if place not in dropped}
         for place in dropped:
-            assert after[place] in kept, "there is no transition that never was"
-            assert repaired.dones[place] or repaired.timeouts[place], "and n-step returns end there"
+            assert after[place] in kept, "no transition is made up"
+            assert repaired.dones[place] or repaired.timeouts[place], "n-step returns end there"
     return dropped
 
 
 def spans_of_transitions(folder: Path) -> dict[Place, list[tuple[str, int, int]]]:
-    """Return the bytes that each transition needs: slots and payloads, as file, first and last byte."""
+    """Return where the slots and payloads of each transition are, as file, first and last byte."""
     store = ArrayStore.open(folder)
     found: dict[Place, list[tuple[str, int, int]]] = {}
     for name in ("observations", "next_observations"):
@@ -118,7 +118,7 @@ WAYS: dict[str, Any] = {
 
 @pytest.mark.parametrize("n_flips", [1, 5])
 @pytest.mark.parametrize("way", WAYS)
-def test_exactly_the_transitions_of_damaged_payloads_are_dropped(way: str, n_flips: int, folder: Path) -> None:
+def test_repair_drops_exactly_the_transitions_with_damaged_payloads(way: str, n_flips: int, folder: Path) -> None:
     before = transitions(load_checkpoint(folder, device="cpu"))
     spans = spans_of_transitions(folder)
     rng = random.Random(n_flips)
@@ -142,7 +142,7 @@ def test_exactly_the_transitions_of_damaged_payloads_are_dropped(way: str, n_fli
         assert hold_that_others_are_kept(repaired, before) == expected
         assert all(str(damaged) in line for line in repaired.repair_report.damages)
         if way == "resume":
-            assert verify(damaged) == [], "what was damaged is gone"
+            assert verify(damaged) == [], "the damage is repaired"
             for number in range(100, 130):
                 writer.add_step(repaired, number)
             repaired.close()
@@ -151,8 +151,8 @@ def test_exactly_the_transitions_of_damaged_payloads_are_dropped(way: str, n_fli
             assert transitions(again) == transitions(repaired)
 
 
-def test_any_flipped_bit_costs_little(folder: Path) -> None:
-    """Of records, headers and snapshots, too: the state is put together from the commits that there are."""
+def test_repair_after_any_flipped_bit_drops_few_transitions(folder: Path) -> None:
+    """Also in records, headers and snapshots: the state is restored from the intact commits."""
     before = transitions(load_checkpoint(folder, device="cpu"))
     rng = random.Random(3)
     n_most = 0
@@ -167,11 +167,11 @@ def test_any_flipped_bit_costs_little(folder: Path) -> None:
             repaired = load_checkpoint(damaged, repair=True, device="cpu")
         dropped = hold_that_others_are_kept(repaired, before)
         n_most = max(n_most, len({row for row, _ in dropped}))
-    # A payload is one frame of four stacks, as observation and as next observation; a codec is what many slots need.
+    # A frame is part of four stacks, as observation and next observation; many slots need the same codec.
     assert n_most < 40
 
 
-def test_a_missing_file_costs_what_is_in_it(folder: Path) -> None:
+def test_repair_drops_the_transitions_of_a_missing_file(folder: Path) -> None:
     before = transitions(load_checkpoint(folder, device="cpu"))
     spans = spans_of_transitions(folder)
     for path in sorted(folder.glob("*.log")):
@@ -186,9 +186,9 @@ def test_a_missing_file_costs_what_is_in_it(folder: Path) -> None:
         assert hold_that_others_are_kept(repaired, before) == expected
 
 
-def test_nothing_is_dropped_where_nothing_is_damaged(folder: Path) -> None:
+def test_repair_of_an_intact_folder_drops_nothing(folder: Path) -> None:
     before = transitions(load_checkpoint(folder, device="cpu"))
-    loaded = load_checkpoint(folder, repair=True, device="cpu")  # a warning would fail this test
+    loaded = load_checkpoint(folder, repair=True, device="cpu")  # a warning fails this test
     assert hold_that_others_are_kept(loaded, before) == set()
     resumed = writer.new_buffer(storage=folder, resume=True, repair=True)
     assert hold_that_others_are_kept(resumed, before) == set()
@@ -196,7 +196,7 @@ def test_nothing_is_dropped_where_nothing_is_damaged(folder: Path) -> None:
     assert load_checkpoint(folder, device="cpu").repair_report is None
 
 
-def test_a_repaired_buffer_can_be_saved_where_it_was(folder: Path) -> None:
+def test_repaired_buffer_can_be_saved_to_its_folder(folder: Path) -> None:
     buffer = load_checkpoint(folder, device="cpu")
     buffer.save_checkpoint(folder.parent / "checkpoint")
     path = max(folder.parent.joinpath("checkpoint").glob("*.log"), key=lambda path: path.stat().st_size)
@@ -208,7 +208,7 @@ def test_a_repaired_buffer_can_be_saved_where_it_was(folder: Path) -> None:
     assert transitions(load_checkpoint(path.parent, device="cpu")) == transitions(repaired)
 
 
-def test_a_folder_that_is_written_to_is_not_repaired(folder: Path) -> None:
+def test_repair_of_a_folder_in_use_raises(folder: Path) -> None:
     buffer = writer.new_buffer(storage=folder, resume=True)
     with pytest.raises(StorageError, match="is being written to"):
         load_checkpoint(folder, repair=True)
@@ -233,7 +233,7 @@ CLASSES: dict[str, tuple[str, Any, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("name", CLASSES)
-def test_every_class_is_repaired(name: str, tmp_path: Path) -> None:
+def test_repair_works_for_every_class(name: str, tmp_path: Path) -> None:
     stream_name, cls, options = CLASSES[name]
     space, action_space, n_envs, steps = recorded(stream_name)
     buffer = cls(50 * n_envs, space, action_space, "cpu", n_envs, storage=tmp_path / "buffer", **options)
@@ -253,7 +253,7 @@ def test_every_class_is_repaired(name: str, tmp_path: Path) -> None:
             warnings.simplefilter("ignore", UserWarning)
             repaired = load_checkpoint(damaged, repair=True, device="cpu")
         if name == "one array" and len(repaired.repair_report.dropped):
-            # The row to be written next holds no transition.
+            # The next row to be written contains no transition.
             before = {place: content for place, content in before.items() if place[0] != buffer.pos}
             after = transitions(repaired)
             dropped = {(int(row), int(env)) for row, env in repaired.repair_report.dropped}

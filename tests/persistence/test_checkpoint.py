@@ -1,4 +1,4 @@
-"""Checkpoints of buffers in memory: the same format, what changed since the last, all of it or nothing."""
+"""Checkpoints of buffers in memory: the same format as storage, incremental and atomic."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ STREAMS = ["atari", "atari-channel-last", "console", "bits", "pendulum", "acrobo
 
 @pytest.mark.parametrize("segment_nbytes", [20_000, 64 << 20])
 @pytest.mark.parametrize("stream", STREAMS, indirect=True)
-def test_what_is_loaded_is_what_was_saved_and_goes_on(
+def test_loaded_checkpoint_equals_the_saved_buffer_and_can_be_continued(
     stream: Stream, segment_nbytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ArrayStore, "SEGMENT_NBYTES", segment_nbytes)
@@ -63,7 +63,7 @@ def test_what_is_loaded_is_what_was_saved_and_goes_on(
             loaded = load_checkpoint(tmp_path, device="cpu")
             hold_equal(loaded, buffer)
             if number == 150:
-                buffer = loaded  # which goes on saving what changes
+                buffer = loaded  # which also saves only changes
         transition.add_to(buffer)
 
 
@@ -76,11 +76,11 @@ def test_every_codec(codec: str, stream: Stream, tmp_path: Path) -> None:
     loaded = load_checkpoint(tmp_path, device="cpu")
     hold_equal(loaded, buffer)
     assert loaded.compression_method == codec
-    assert loaded.observations.codec == buffer.observations.codec, "with all that it has learned"
-    assert loaded.observations_nbytes <= 1.02 * buffer.observations_nbytes, "what is shared is shared again"
+    assert loaded.observations.codec == buffer.observations.codec, "with its trained state"
+    assert loaded.observations_nbytes <= 1.02 * buffer.observations_nbytes, "shared payloads are shared again"
 
 
-def test_a_save_writes_what_changed(stream: Stream, tmp_path: Path) -> None:
+def test_save_writes_only_changes(stream: Stream, tmp_path: Path) -> None:
     buffer = new(stream, size=400, compression_method="none")
     for transition in stream[-1][:300]:
         transition.add_to(buffer)
@@ -99,11 +99,11 @@ def test_a_save_writes_what_changed(stream: Stream, tmp_path: Path) -> None:
             transition.add_to(each)
     before = nbytes(tmp_path)
     save_checkpoint(loaded, tmp_path)
-    assert nbytes(tmp_path) - before < 2 * increment, "what was loaded is known to be there"
+    assert nbytes(tmp_path) - before < 2 * increment, "loaded transitions are not written again"
     hold_equal(load_checkpoint(tmp_path, device="cpu"), buffer)
 
 
-def test_what_is_overwritten_is_given_up(stream: Stream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_space_of_overwritten_rows_is_freed(stream: Stream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ArrayStore, "SEGMENT_NBYTES", 500_000)
     buffer = new(stream, size=20, compression_method="none")
     sizes = []
@@ -115,14 +115,14 @@ def test_what_is_overwritten_is_given_up(stream: Stream, tmp_path: Path, monkeyp
     assert max(sizes[-10:]) < 3 * max(sizes[2:8]), "the folder does not grow with every lap"
 
 
-def test_direct_writes_are_saved(stream: Stream, tmp_path: Path) -> None:
+def test_direct_writes_to_arrays_are_saved(stream: Stream, tmp_path: Path) -> None:
     buffer = new(stream)
     for transition in stream[-1][:60]:
         transition.add_to(buffer)
     save_checkpoint(buffer, tmp_path)
     buffer.observations[3] = stream[-1][50].obs
     buffer.observations.swapaxes(0, 1)[1, 40] = stream[-1][7].obs[0]
-    buffer.next_observations[80] = stream[-1][9].obs  # behind what was added
+    buffer.next_observations[80] = stream[-1][9].obs  # after the added rows
     buffer.rewards[7] = 11
     save_checkpoint(buffer, tmp_path)
     loaded = load_checkpoint(tmp_path, device="cpu")
@@ -130,7 +130,7 @@ def test_direct_writes_are_saved(stream: Stream, tmp_path: Path) -> None:
         np.testing.assert_array_equal(np.asarray(getattr(loaded, name)), np.asarray(getattr(buffer, name)))
 
 
-def test_folders_are_told_apart(stream: Stream, tmp_path: Path) -> None:
+def test_folder_with_another_buffer_is_not_overwritten(stream: Stream, tmp_path: Path) -> None:
     mine, yours = tmp_path / "mine", tmp_path / "yours"
     buffer, other = new(stream), new(stream)
     for each, transitions in ((buffer, stream[-1][:50]), (other, stream[-1][50:80])):
@@ -158,12 +158,12 @@ def test_folders_are_told_apart(stream: Stream, tmp_path: Path) -> None:
         save_checkpoint(CompressedRolloutBuffer(8, *stream[:2]), tmp_path / "rollout")  # type: ignore[arg-type]
 
 
-def test_a_stored_buffer_is_saved_to_another_folder(stream: Stream, tmp_path: Path) -> None:
+def test_stored_buffer_can_be_saved_to_another_folder(stream: Stream, tmp_path: Path) -> None:
     stored = new(stream, storage=tmp_path / "storage")
     for transition in stream[-1][:130]:
         transition.add_to(stored)
     save_checkpoint(stored, tmp_path / "saved")
-    save_checkpoint(stored, tmp_path / "storage")  # its own: flushed
+    save_checkpoint(stored, tmp_path / "storage")  # its own folder: flushed
     held = load_checkpoint(tmp_path / "saved", device="cpu")
     hold_equal(held, stored)
     for transition in stream[-1][130:160]:
@@ -176,10 +176,10 @@ def test_a_stored_buffer_is_saved_to_another_folder(stream: Stream, tmp_path: Pa
 
 
 class Mine(CompressedReplayBuffer):
-    """A class of a user's own."""
+    """A user's class."""
 
 
-def test_classes_and_arguments_come_back(stream: Stream, tmp_path: Path) -> None:
+def test_class_and_arguments_are_restored(stream: Stream, tmp_path: Path) -> None:
     space, action_space, n_envs, transitions = stream
     buffer = Mine(
         200, space, action_space, "cpu", n_envs, handle_timeout_termination=False, optimize_memory_usage=True,
@@ -197,7 +197,7 @@ def test_classes_and_arguments_come_back(stream: Stream, tmp_path: Path) -> None
 
 
 class PassesOn(CompressedReplayBuffer):
-    """Has an argument of its own and passes on all others."""
+    """Has its own argument and passes all others on."""
 
     def __init__(self, *a: Any, alpha: float = 0.6, **k: Any) -> None:
         super().__init__(*a, **k)
@@ -205,7 +205,7 @@ class PassesOn(CompressedReplayBuffer):
 
 
 class PassesOnTwice(PassesOn):
-    """Has a parent that does so, too."""
+    """Has such a parent."""
 
     def __init__(self, *args: Any, beta: float = 0.4, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -213,21 +213,21 @@ class PassesOnTwice(PassesOn):
 
 
 class PassesOptions(CompressedReplayBuffer):
-    """Names some of the arguments that it passes on."""
+    """Declares some of the arguments that it passes on."""
 
     def __init__(self, buffer_size: int, observation_space: Any, action_space: Any, **options: Any) -> None:
         super().__init__(buffer_size, observation_space, action_space, **options)
 
 
 class PassesOnFew(CompressedReplayBuffer):
-    """Does not take the options of compressed buffers."""
+    """Does not accept the options of compressed buffers."""
 
     def __init__(self, buffer_size: int, observation_space: Any, action_space: Any, device: Any, n_envs: int) -> None:
         super().__init__(buffer_size, observation_space, action_space, device, n_envs, output_dtype="raw")
 
 
 class Inherits(PassesOn):
-    """Has the constructor of its parent."""
+    """Inherits the constructor of its parent."""
 
 
 class RequiresMore(CompressedReplayBuffer):
@@ -239,7 +239,7 @@ class RequiresMore(CompressedReplayBuffer):
 
 
 class TakesArgs(CompressedReplayBuffer):
-    """Has an argument of the name that others have for all positional ones."""
+    """Has an argument named as the positional arguments of others."""
 
     def __init__(self, args: str, *a: Any, **k: Any) -> None:
         super().__init__(*a, **k)
@@ -247,7 +247,7 @@ class TakesArgs(CompressedReplayBuffer):
 
 
 @pytest.mark.parametrize("buffer_class", [PassesOn, PassesOnTwice, Inherits, PassesOptions, PassesOnFew])
-def test_classes_with_constructors_of_their_own_come_back(buffer_class: Any, stream: Stream, tmp_path: Path) -> None:
+def test_classes_with_their_own_constructors_are_restored(buffer_class: Any, stream: Stream, tmp_path: Path) -> None:
     space, action_space, n_envs, transitions = stream
     buffer = buffer_class(200, space, action_space, device="cpu", n_envs=n_envs)
     for transition in transitions[:70]:
@@ -260,12 +260,12 @@ def test_classes_with_constructors_of_their_own_come_back(buffer_class: Any, str
         assert buffer_class.from_checkpoint(tmp_path, device="cpu", alpha=0.9).alpha == 0.9
 
 
-def test_an_argument_of_a_class_may_be_called_args(stream: Stream) -> None:
+def test_argument_of_a_class_may_be_named_args(stream: Stream) -> None:
     space, action_space, n_envs, _ = stream
     assert TakesArgs("mine", 200, space, action_space, "cpu", n_envs).args == "mine"
 
 
-def test_arguments_that_a_class_does_not_take_are_named(stream: Stream, tmp_path: Path) -> None:
+def test_stored_arguments_that_a_class_does_not_take_raise(stream: Stream, tmp_path: Path) -> None:
     space, action_space, n_envs, transitions = stream
     buffer = RequiresMore("one", 200, space, action_space, "cpu", n_envs, compression_method="zstd")
     transitions[0].add_to(buffer)
@@ -279,7 +279,7 @@ def test_arguments_that_a_class_does_not_take_are_named(stream: Stream, tmp_path
         PassesOnFew.from_checkpoint(tmp_path, device="cpu")
 
 
-def test_what_python_objects_hindsight_keeps_is_refused(tmp_path: Path) -> None:
+def test_saving_info_dicts_of_hindsight_raises(tmp_path: Path) -> None:
     from stable_baselines3.common.env_util import make_vec_env
     from stable_baselines3.common.envs import BitFlippingEnv
 
@@ -292,7 +292,7 @@ def test_what_python_objects_hindsight_keeps_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("view", ["reshape", "swapaxes", "both"])
-def test_a_checkpoint_has_what_was_written_through_a_view_from_before_the_last_one(view: str, tmp_path: Path) -> None:
+def test_writes_through_a_view_older_than_the_last_checkpoint_are_saved(view: str, tmp_path: Path) -> None:
     space = spaces.Box(0, 255, (4, 36, 36), np.uint8)
     buffer = CompressedReplayBuffer(40, space, spaces.Discrete(2), device="cpu", n_envs=2)
     for _ in range(10):

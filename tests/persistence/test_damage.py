@@ -1,4 +1,4 @@
-"""Damaged folders: whatever byte changed, there is an error that names the file, or all that is read is right."""
+"""Damaged folders: any changed byte raises an error that names the file, or is harmless."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 import writer
 
-from sb3_compressed import CompressedReplayBuffer, CorruptPayload, CorruptStorage, StorageError, verify
+from sb3_compressed import CompressedReplayBuffer, CorruptPayload, CorruptStorage, StorageError
+from sb3_compressed.storage import verify
 from sb3_compressed.storage.array_store import ArrayStore
 
 DAMAGES = int(os.environ.get("SB3_COMPRESSED_DAMAGES", "150"))
@@ -31,7 +32,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def outcome(folder: Path) -> str:
-    """Open a folder in each of the two ways and read all of it; return the kind of error."""
+    """Load a folder and resume it, and read all of it; return the kind of error."""
     message = ""
     try:
         writer.hold_that_it_is_whole(CompressedReplayBuffer.from_checkpoint(folder, device="cpu"))
@@ -41,13 +42,13 @@ def outcome(folder: Path) -> str:
     except (CorruptPayload, StorageError) as error:
         message, kind = str(error), type(error).__name__
     if not message:
-        assert last == 99, "nothing is lost without a word"
+        assert last == 99, "nothing is lost silently"
         return "right"
-    assert str(folder) in message, "it says where"
+    assert str(folder) in message, "the message names the folder"
     return kind
 
 
-def test_a_flipped_bit_anywhere_is_named_or_harmless(folder: Path, tmp_path: Path) -> None:
+def test_any_flipped_bit_raises_or_is_harmless(folder: Path, tmp_path: Path) -> None:
     rng = random.Random(0)
     outcomes: Counter[str] = Counter()
     for _ in range(DAMAGES):
@@ -62,7 +63,7 @@ def test_a_flipped_bit_anywhere_is_named_or_harmless(folder: Path, tmp_path: Pat
 
 
 @pytest.mark.parametrize("way", ["truncated", "deleted", "swapped", "zeroed", "another's", "copied"])
-def test_files_that_are_not_what_they_were(way: str, folder: Path, tmp_path: Path) -> None:
+def test_truncated_missing_or_exchanged_files_raise(way: str, folder: Path, tmp_path: Path) -> None:
     rng = random.Random(1)
     outcomes: Counter[str] = Counter()
     for index in range(len(list(folder.glob("*.log")))):
@@ -89,13 +90,13 @@ def test_files_that_are_not_what_they_were(way: str, folder: Path, tmp_path: Pat
             path.write_bytes(next((tmp_path / "other").glob("*.log")).read_bytes())
         else:
             (damaged / "00009999.log").write_bytes(content)
-        outcomes[outcome(damaged)] += 1  # right where nothing refers to it any more
+        outcomes[outcome(damaged)] += 1  # right if the file is not used any more
     assert sum(outcomes.values()) > outcomes["right"], outcomes
 
 
 @pytest.mark.parametrize("place", [0.05, 0.5, 0.99])
 @pytest.mark.parametrize("n_steps", [0, 9])
-def test_a_damaged_snapshot_costs_nothing(place: float, n_steps: int, folder: Path) -> None:
+def test_repair_of_a_damaged_snapshot_drops_nothing(place: float, n_steps: int, folder: Path) -> None:
     buffer = writer.new_buffer(storage=folder, resume=True)
     for number in range(100, 100 + n_steps):
         writer.add_step(buffer, number)
@@ -111,7 +112,7 @@ def test_a_damaged_snapshot_costs_nothing(place: float, n_steps: int, folder: Pa
     assert writer.hold_that_it_is_whole(buffer) == 99 + n_steps
 
 
-def test_verify_finds_all_damage_and_only_that(folder: Path) -> None:
+def test_verify_reports_exactly_the_damage(folder: Path) -> None:
     shares: list[float] = []
     assert verify(folder, progress=shares.append) == []
     assert shares == sorted(shares)

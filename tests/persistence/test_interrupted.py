@@ -1,4 +1,4 @@
-"""What comes between: interrupts in the middle of a step, other threads, classes of users."""
+"""Interrupts during a step, other threads, and classes of users."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def numbered_frames() -> NDArray[np.uint8]:
 
 
 @pytest.mark.parametrize("when", ["take_new_frames", "encode_frames", "join"])
-def test_a_step_that_was_interrupted_can_be_repeated(when: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_add_can_be_repeated(when: str, monkeypatch: pytest.MonkeyPatch) -> None:
     buffer = CompressedReplayBuffer(10, SPACE, BUTTONS, "cpu", frame_stack=4)
     first, second, third = np.random.default_rng(0).integers(0, 9, (3, 1, 4, 84, 84), np.uint8)
     add(buffer, first, second)
@@ -60,7 +60,7 @@ def test_a_step_that_was_interrupted_can_be_repeated(when: str, monkeypatch: pyt
 
 @pytest.mark.parametrize("method", ["delta", "zstd3", "none"])
 @pytest.mark.parametrize("n_lines", range(1, 6))
-def test_an_interrupt_while_the_layout_is_found_leaves_nothing_wrong(n_lines: int, method: str) -> None:
+def test_interrupted_frame_stack_detection_leaves_correct_observations(n_lines: int, method: str) -> None:
     array = CompressedArray((16, 1, 4, 84, 84), np.uint8, method)
     frames = numbered_frames()
     stacks = [frames[np.newaxis, step : step + 4] for step in range(16)]
@@ -85,14 +85,14 @@ def test_an_interrupt_while_the_layout_is_found_leaves_nothing_wrong(n_lines: in
             row += 1
         except KeyboardInterrupt:  # noqa: PERF203
             again.append(row)
-            array[row] = stacks[row - 1]  # an observation that did not change, of which no layout can be told
+            array[row] = stacks[row - 1]  # an unchanged observation, which has no unique layout
         finally:
             sys.settrace(before)
     assert len(again) == 1
     np.testing.assert_array_equal(array, np.stack(stacks))
 
 
-def test_interrupts_at_any_time_leave_nothing_wrong() -> None:
+def test_interrupts_at_any_time_leave_correct_observations() -> None:
     frames = numbered_frames()
     buffer = CompressedReplayBuffer(64, SPACE, BUTTONS, "cpu", n_envs=2, frame_stack=4)
     stacks = [np.stack([frames[(np.arange(4) + step + 9 * env) % 256] for env in range(2)]) for step in range(300)]
@@ -124,7 +124,7 @@ def test_interrupts_at_any_time_leave_nothing_wrong() -> None:
 
 
 @pytest.mark.parametrize("index", [slice(0, 64), ..., 5])
-def test_one_thread_may_read_while_another_writes(index: Any) -> None:
+def test_one_thread_can_read_while_another_writes(index: Any) -> None:
     frames = numbered_frames()
     buffer = CompressedReplayBuffer(64, SPACE, BUTTONS, "cpu", frame_stack=4)
 
@@ -156,7 +156,7 @@ def test_one_thread_may_read_while_another_writes(index: Any) -> None:
         writer.join()
 
 
-def test_a_class_of_a_user_in_between_sees_observations() -> None:
+def test_class_between_ours_and_sb3s_gets_plain_observations() -> None:
     seen: list[Any] = []
 
     class Watching(ReplayBuffer):

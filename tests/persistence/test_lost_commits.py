@@ -1,4 +1,4 @@
-"""Repairs where commits, snapshots or files are lost: no transition is mixed, and what is reported is what was lost."""
+"""Repairs after lost commits, snapshots or files: no transitions are mixed, and exactly the lost ones are reported."""
 
 from __future__ import annotations
 
@@ -14,13 +14,8 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from sb3_compressed import (
-    CompressedHerReplayBuffer,
-    CompressedReplayBuffer,
-    StorageError,
-    load_checkpoint,
-    verify,
-)
+from sb3_compressed import CompressedHerReplayBuffer, CompressedReplayBuffer, StorageError, load_checkpoint
+from sb3_compressed.storage import verify
 from sb3_compressed.storage.commit_format import COMMIT, PATCHES
 from sb3_compressed.storage.segment import Record, Segment
 
@@ -42,14 +37,14 @@ def new(rows: int = 60, space: Any = SMALL, **options: Any) -> Any:
 
 
 def add(buffer: Any, number: int, *, done: bool = False) -> None:
-    """Add a step of which all parts tell the same number."""
+    """Add a step whose parts all contain the same number."""
     shape = (1, *buffer.observation_space.shape)
     obs, next_obs = (np.full(shape, n, np.float32) for n in (number, number + 1))
     buffer.add(obs, next_obs, np.full((1, 1), number), np.full(1, number, np.float32), np.array([done]), [{}])
 
 
 def crash(buffer: Any) -> None:
-    buffer._store.log.release()
+    buffer._storage.store.log.release()
 
 
 def files(folder: Path) -> list[Path]:
@@ -71,7 +66,7 @@ def flip(path: Path, offset: int) -> None:
 
 
 def numbers(buffer: Any) -> list[int]:
-    """Return the number of each transition that was not dropped, the oldest first; hold that none is mixed."""
+    """Return the number of each transition that was not dropped, the oldest first; assert that none is mixed."""
     dropped = {int(row) for row, _ in buffer.repair_report.dropped}
     n_rows = buffer.buffer_size
     by_age = [(buffer.pos + k) % n_rows for k in range(n_rows)] if buffer.full else [*range(buffer.pos)]
@@ -100,7 +95,7 @@ def filled(folder: Path, n_steps: int, rows: int = 60, **options: Any) -> Path:
 
 @pytest.mark.parametrize("space", [SMALL, LARGE], ids=["plain", "slots"])
 @pytest.mark.parametrize("n_steps", [50, 70, 200])
-def test_a_lost_commit_costs_one_step_unless_it_was_overwritten(n_steps: int, space: Any, tmp_path: Path) -> None:
+def test_lost_commit_drops_one_step_unless_it_was_overwritten(n_steps: int, space: Any, tmp_path: Path) -> None:
     path = filled(tmp_path / "a", n_steps, space=space)
     live = [*range(max(n_steps - 59, 1), n_steps + 1)]
     for lost in [*range(1, n_steps, 7), 60]:
@@ -114,7 +109,7 @@ def test_a_lost_commit_costs_one_step_unless_it_was_overwritten(n_steps: int, sp
         shutil.rmtree(tmp_path / "b")
 
 
-def test_a_snapshot_that_was_cut_short_costs_nothing(tmp_path: Path) -> None:
+def test_truncated_snapshot_drops_nothing(tmp_path: Path) -> None:
     for share in (0.1, 0.5, 0.9, 0.99):
         buffer = new(storage=tmp_path / "a", space=LARGE, overwrite=True)
         for number in range(1, 51):
@@ -129,7 +124,7 @@ def test_a_snapshot_that_was_cut_short_costs_nothing(tmp_path: Path) -> None:
         assert verify(tmp_path / "a") == []
 
 
-def test_a_damaged_save_does_not_mix_transitions(tmp_path: Path) -> None:
+def test_damaged_save_does_not_mix_transitions(tmp_path: Path) -> None:
     buffer = new(1000)
     for number in range(1, 50):
         add(buffer, number, done=number == 15)
@@ -148,7 +143,7 @@ def test_a_damaged_save_does_not_mix_transitions(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("counts", [(10, 65, 5), (30, 60, 40), (70, 120, 10), (25, 25, 25, 25)])
-def test_a_missing_file_costs_what_it_added_and_is_not_overwritten(counts: tuple[int, ...], tmp_path: Path) -> None:
+def test_missing_file_drops_its_transitions_and_is_not_overwritten(counts: tuple[int, ...], tmp_path: Path) -> None:
     number, last_of_file = 0, {}
     for k, n_steps in enumerate(counts):
         buffer = new(storage=tmp_path / "a", resume=k > 0)
@@ -167,7 +162,7 @@ def test_a_missing_file_costs_what_it_added_and_is_not_overwritten(counts: tuple
 
 
 @pytest.mark.parametrize("space", [SMALL, LARGE], ids=["plain", "slots"])
-def test_next_observations_of_the_row_behind_are_not_mixed(space: Any, tmp_path: Path) -> None:
+def test_next_observations_in_the_following_row_are_not_mixed(space: Any, tmp_path: Path) -> None:
     path = filled(tmp_path / "a", 70, space=space, **ONE_ARRAY)
     flip(path, records(path, COMMIT)[29].offset + 5)
     repaired = load_checkpoint(tmp_path / "a", repair=True)
@@ -191,7 +186,7 @@ def test_commits_of_another_size_are_not_replayed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("n_steps", [30, 95])
-def test_hindsight_takes_no_goals_from_a_step_that_was_lost(n_steps: int, tmp_path: Path) -> None:
+def test_hindsight_samples_no_goals_from_lost_steps(n_steps: int, tmp_path: Path) -> None:
     space = spaces.Dict(dict.fromkeys(("observation", "achieved_goal", "desired_goal"), SMALL))
 
     def observation(number: int) -> dict[str, Any]:
@@ -216,14 +211,14 @@ def test_hindsight_takes_no_goals_from_a_step_that_was_lost(n_steps: int, tmp_pa
             if length:
                 assert row not in dropped
                 assert not {(start + k) % 60 for k in range(length)} & dropped
-                assert steps == [*range(steps[0], steps[0] + length)], "of one episode"
+                assert steps == [*range(steps[0], steps[0] + length)], "all steps are of one episode"
                 assert len({(step - 1) // 10 for step in steps}) == 1
             elif row not in dropped:
                 assert not expected_length[row] or (lost - 1) // 10 == (int(repaired.rewards[row, 0]) - 1) // 10
         shutil.rmtree(tmp_path / "b")
 
 
-def test_a_loaded_buffer_does_not_overwrite_newer_saves(tmp_path: Path) -> None:
+def test_loaded_buffer_does_not_overwrite_newer_saves(tmp_path: Path) -> None:
     one = new()
     add(one, 1)
     one.save_checkpoint(tmp_path / "a")
@@ -239,7 +234,7 @@ def test_a_loaded_buffer_does_not_overwrite_newer_saves(tmp_path: Path) -> None:
     assert load_checkpoint(tmp_path / "a").size() == 30
 
 
-def test_a_loaded_buffer_does_not_overwrite_what_a_killed_process_added(tmp_path: Path) -> None:
+def test_loaded_buffer_does_not_overwrite_steps_of_a_killed_process(tmp_path: Path) -> None:
     writing = new(storage=tmp_path / "a")
     for number in range(1, 11):
         add(writing, number)
@@ -254,7 +249,7 @@ def test_a_loaded_buffer_does_not_overwrite_what_a_killed_process_added(tmp_path
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this operating system has no fork")
-def test_a_forked_child_that_saves_does_not_lose_its_saves_to_the_parent(tmp_path: Path) -> None:
+def test_parent_does_not_overwrite_saves_of_a_forked_child(tmp_path: Path) -> None:
     buffer = new()
     add(buffer, 1)
     buffer.save_checkpoint(tmp_path / "a")
@@ -271,7 +266,7 @@ def test_a_forked_child_that_saves_does_not_lose_its_saves_to_the_parent(tmp_pat
     assert load_checkpoint(tmp_path / "a").size() == 19
 
 
-def test_flushing_makes_what_a_killed_process_added_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flush_makes_steps_of_a_killed_process_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = filled(tmp_path / "a", 50)
     synced: set[str] = set()
     fsync = os.fsync
@@ -292,7 +287,7 @@ def test_flushing_makes_what_a_killed_process_added_durable(tmp_path: Path, monk
 
 @pytest.mark.parametrize("space", [LARGE, spaces.Box(0, 255, (4, 24, 24), np.uint8)], ids=["vectors", "images"])
 def test_direct_writes_are_part_of_the_next_add(space: Any, tmp_path: Path) -> None:
-    """As overridden ``add`` methods do them, after calling SB3's."""
+    """Overridden ``add`` methods write after calling SB3's."""
     buffer = new(storage=tmp_path / "a", space=space)
     for number in range(1, 11):
         add(buffer, number)

@@ -1,4 +1,4 @@
-"""Pickles, copies and SB3's own ways to save and load: what comes back is what was there, and goes on as it would."""
+"""Pickles, copies, and SB3's own functions to save and load: copies are equal and continue in the same way."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ COPIES = {"pickle": lambda buffer: pickle.loads(pickle.dumps(buffer)), "deepcopy
 @pytest.mark.parametrize("n_steps", [0, 1, 20, ROWS + 30])
 @pytest.mark.parametrize("stream", ["atari", "console"], indirect=True)
 @pytest.mark.parametrize("method", ["auto", "zstd"])
-def test_a_copy_is_equal_independent_and_goes_on_sharing(way: str, n_steps: int, method: str, stream: Stream) -> None:
+def test_copy_is_equal_and_independent_and_shares_frames(way: str, n_steps: int, method: str, stream: Stream) -> None:
     buffer_class = CompressedDictReplayBuffer if isinstance(stream[-1][0].obs, dict) else CompressedReplayBuffer
     buffer = filled(stream, n_steps, buffer_class, compression_method=method)
     twin = COPIES[way](buffer)
@@ -60,16 +60,16 @@ def test_a_copy_is_equal_independent_and_goes_on_sharing(way: str, n_steps: int,
     following = stream[-1][n_steps : n_steps + 40]
     for transition in following:
         transition.add_to(twin)
-    assert pickle.dumps(buffer) == before, "what is added to the copy is not seen in the original"
+    assert pickle.dumps(buffer) == before, "additions to the copy do not change the original"
     for transition in following:
         transition.add_to(buffer)
     assert_same_buffer(twin, buffer)
-    if method == "zstd":  # what learns may learn at other times in a copy
+    if method == "zstd":  # trainable codecs may train at other times in a copy
         assert twin.observations_nbytes <= 1.01 * buffer.observations_nbytes, "nothing is stored twice"
 
 
 @pytest.mark.parametrize("method", ["auto", *available_codecs()])
-def test_a_pickle_is_about_as_large_as_the_compressed_data(method: str, stream: Stream) -> None:
+def test_pickle_is_about_as_large_as_the_compressed_data(method: str, stream: Stream) -> None:
     buffer = filled(stream, compression_method=method)
     plain = sum(getattr(buffer, name).nbytes for name in ("actions", "rewards", "dones", "timeouts"))
     space = len(pickle.dumps(buffer.observation_space))
@@ -148,7 +148,7 @@ def test_ppo_saves_and_loads_with_its_buffer_class(tmp_path: Path) -> None:
     loaded.learn(64)
 
 
-def test_loading_a_model_for_inference_allocates_next_to_nothing_for_its_buffer(tmp_path: Path) -> None:
+def test_loading_a_model_allocates_almost_nothing_for_its_buffer(tmp_path: Path) -> None:
     # A million transitions, of which SB3's buffer takes 56 GB: this machine could not even load it.
     DQN(
         "CnnPolicy", atari_env(n_envs=1), buffer_size=1_000_000, device="cpu",

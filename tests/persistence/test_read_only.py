@@ -1,4 +1,4 @@
-"""A folder that may be read and not written to: readers do not notice, writers are told, nothing is lost."""
+"""Folders without write permission: reading works, writing raises, nothing is lost."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ import programs
 import pytest
 import writer
 
-from sb3_compressed import StorageError, load_checkpoint, save_checkpoint, verify
+from sb3_compressed import StorageError, load_checkpoint, save_checkpoint
+from sb3_compressed.storage import verify
 from sb3_compressed.storage.array_store import ArrayStore
 
 N_STEPS = 80
 
 
 def give_up_privileges() -> None:
-    """Obey the permissions of files from now on, which the superuser's processes need not."""
+    """Drop the capability of the superuser to ignore the permissions of files."""
     if os.geteuid():
         return
     header, nothing = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
@@ -29,8 +30,8 @@ def give_up_privileges() -> None:
 
 
 def run(function: str, *arguments: Path) -> None:
-    """Call a function of this file in a process of its own, without privileges."""
-    code = "import pathlib, sys; from buffers import test_read_only as here; here.give_up_privileges(); "
+    """Call a function of this file in another process, without privileges."""
+    code = "import pathlib, sys; from persistence import test_read_only as here; here.give_up_privileges(); "
     code += f"here.{function}(*map(pathlib.Path, sys.argv[1:]))"
     programs.run(code, *arguments)
 
@@ -48,7 +49,7 @@ def _has_permissions() -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
-    """Return a folder that nobody may write to, with a buffer in it."""
+    """Return a folder with a buffer and without write permission."""
     folder = tmp_path / "kept"
     buffer = writer.new_buffer(storage=folder)
     add_steps(buffer, 1, N_STEPS)
@@ -72,7 +73,7 @@ def read(folder: Path) -> None:
     assert verify(folder) == []
 
 
-def test_it_can_be_read(folder: Path) -> None:
+def test_read_only_folder_can_be_read(folder: Path) -> None:
     run("read", folder)
 
 
@@ -95,17 +96,17 @@ def write(folder: Path, other: Path) -> None:
     assert writer.hold_that_it_is_whole(load_checkpoint(other)) == N_STEPS + 1
 
 
-def test_who_wants_to_write_is_told_and_loses_nothing(folder: Path, tmp_path: Path) -> None:
+def test_writing_to_a_read_only_folder_raises_and_loses_nothing(folder: Path, tmp_path: Path) -> None:
     run("write", folder, tmp_path / "other")
     assert writer.hold_that_it_is_whole(load_checkpoint(folder)) == N_STEPS
 
 
 def write_on(folder: Path) -> None:
-    """Add to a folder that can be written to no more after a while."""
+    """Add to a folder that loses its write permission after some steps."""
     ArrayStore.SEGMENT_NBYTES = 30_000
     buffer: Any = writer.new_buffer(storage=folder)
     number = 1
-    while number <= N_STEPS or buffer._store.log.last.is_snapshot:  # until there is a file to go on with
+    while number <= N_STEPS or buffer._storage.store.log.last.is_snapshot:  # until there is a file to append to
         add_steps(buffer, number, number)
         number += 1
     folder.chmod(0o555)
@@ -114,7 +115,7 @@ def write_on(folder: Path) -> None:
     assert writer.hold_that_it_is_whole(buffer) == 3 * N_STEPS
 
 
-def test_a_buffer_whose_folder_is_made_so_goes_on_in_its_last_file(tmp_path: Path) -> None:
+def test_folder_that_becomes_read_only_is_written_to_in_its_last_file(tmp_path: Path) -> None:
     folder = tmp_path / "changed"
     run("write_on", folder)
     try:
@@ -123,14 +124,16 @@ def test_a_buffer_whose_folder_is_made_so_goes_on_in_its_last_file(tmp_path: Pat
         folder.chmod(0o755)
 
 
-def test_arrays_of_a_buffer_that_follows_a_folder_are_read_only(tmp_path: Path) -> None:
-    """What is written to them would be lost with the next refresh."""
+def test_buffer_that_follows_a_folder_is_read_only(tmp_path: Path) -> None:
+    """Writes would be lost with the next refresh."""
     buffer = writer.new_buffer(storage=tmp_path)
     add_steps(buffer, 1, 5)
     follower: Any = load_checkpoint(tmp_path, follow=True, device="cpu")
     for name in ("actions", "rewards", "dones", "timeouts"):
         with pytest.raises(ValueError, match="read-only"):
             getattr(follower, name)[0] = 1
+    with pytest.raises(StorageError, match="not open for writing"):
+        follower.flush()
     add_steps(buffer, 6, 9)
     assert follower.refresh()
     assert writer.hold_that_it_is_whole(follower) == 9

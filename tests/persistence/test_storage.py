@@ -1,4 +1,4 @@
-"""Buffers in a folder: equal to buffers in memory, whatever ends the process, and clear about what cannot be."""
+"""Buffers with ``storage=<folder>`` equal buffers in memory, survive their process, and reject what they cannot do."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("stream", STREAMS, indirect=True)
-def test_a_buffer_in_a_folder_is_one_in_memory_that_can_be_resumed(stream: Stream, tmp_path: Path) -> None:
+def test_buffer_in_a_folder_equals_one_in_memory_and_can_be_resumed(stream: Stream, tmp_path: Path) -> None:
     stored, held = new(stream, storage=tmp_path), new(stream)
     for number, transition in enumerate(stream[-1]):
         for buffer in (stored, held):
@@ -87,10 +87,10 @@ def test_every_codec(codec: str, stream: Stream, tmp_path: Path) -> None:
     stored.close()
     resumed = new(stream, compression_method=codec, storage=tmp_path, resume=True)
     hold_equal(resumed, held)
-    assert resumed.observations.codec == stored.observations.codec, "with all that it has learned"
+    assert resumed.observations.codec == stored.observations.codec, "with its trained state"
 
 
-def test_one_payload_a_new_frame_and_sharing_goes_on_after_resuming(
+def test_frames_are_stored_once_also_after_resuming(
     stream: Stream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ArrayStore, "SEGMENT_NBYTES", 64 << 20)
@@ -105,11 +105,11 @@ def test_one_payload_a_new_frame_and_sharing_goes_on_after_resuming(
             stored = new(stream, storage=tmp_path, resume=True, compression_method="none", size=300)
     frame_nbytes = 84 * 84
     n_ends = sum(int(transition.done.sum()) for transition in transitions[200:300])
-    # Besides the new frame of each transition: stacks at ends of episodes, and at most one when resuming.
+    # One new frame for each transition, and whole stacks at ends of episodes, and at most one when resuming.
     assert (sizes[1] - sizes[0]) / frame_nbytes < (100 + 4) * n_envs * 1.1 + 8 * n_ends
 
 
-def test_hindsight_and_its_episodes(tmp_path: Path) -> None:
+def test_hindsight_episodes_are_stored(tmp_path: Path) -> None:
     def env() -> Any:
         return make_vec_env(BitFlippingEnv, 2, env_kwargs={"n_bits": 9, "max_steps": 9, "image_obs_space": True})
 
@@ -131,7 +131,7 @@ def test_hindsight_and_its_episodes(tmp_path: Path) -> None:
         hold_equal(buffer, held)
 
 
-def test_truncating_the_last_trajectory_reaches_the_folder(tmp_path: Path) -> None:
+def test_truncated_last_trajectory_is_in_the_folder(tmp_path: Path) -> None:
     env = make_vec_env(BitFlippingEnv, 2, env_kwargs={"n_bits": 9, "max_steps": 9})
     buffer = CompressedHerReplayBuffer(
         40, env.observation_space, env.action_space, env, device="cpu", n_envs=2, storage=tmp_path
@@ -149,7 +149,7 @@ def test_truncating_the_last_trajectory_reaches_the_folder(tmp_path: Path) -> No
         np.testing.assert_array_equal(getattr(loaded, name), getattr(buffer, name), name)
 
 
-def test_n_step_returns_are_those_of_a_buffer_in_memory(stream: Stream, tmp_path: Path) -> None:
+def test_n_step_returns_equal_those_of_a_buffer_in_memory(stream: Stream, tmp_path: Path) -> None:
     options: dict[str, Any] = {"n_steps": 5, "gamma": 0.9}
     stored = new(stream, CompressedNStepReplayBuffer, storage=tmp_path, **options)
     held = new(stream, CompressedNStepReplayBuffer, **options)
@@ -206,7 +206,7 @@ def test_training_is_bit_identical_in_a_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize("size", [37, 150])
 @pytest.mark.parametrize("n_steps", [20, 60, 130])
 @pytest.mark.parametrize("way", ["load", "resume"])
-def test_another_size_has_the_newest_that_fits(
+def test_buffer_of_another_size_gets_the_newest_transitions_that_fit(
     way: str, n_steps: int, size: int, stream: Stream, tmp_path: Path
 ) -> None:
     stored = new(stream, storage=tmp_path)
@@ -231,19 +231,19 @@ def test_another_size_has_the_newest_that_fits(
         hold_equal(new(stream, size=size, storage=tmp_path, resume=True), held)
 
 
-def test_hindsight_in_another_size_knows_where_episodes_are() -> None:
-    from sb3_compressed.persistence.ring_resize import Resized
+def test_resizing_moves_the_episodes_of_hindsight() -> None:
+    from sb3_compressed.persistence.ring_resize import RingResize
 
     # 10 rows, written up to row 3 in the second lap. Episodes: rows 3-6 (its beginning was overwritten), 7-0, 1-2.
     start, length = np.array([7, 1, 1, 0, 3, 3, 3, 7, 7, 7]), np.array([4, 2, 2, 0, 0, 0, 0, 4, 4, 4])
     old = {"ep_start": start[:, None], "ep_length": length[:, None], "_current_ep_start": np.array([3])}
-    fitted = Resized(3, 10, 5, full=True)
+    fitted = RingResize(3, 10, 5, full=True)
     new_arrays = {
         "ep_start": np.zeros((5, 1), int),
         "ep_length": np.zeros((5, 1), int),
         "_current_ep_start": np.ones(1, int),
     }
-    fitted.arrays(old, new_arrays)
+    fitted.copy_arrays(old, new_arrays)
     assert fitted.kept.tolist() == [8, 9, 0, 1, 2]
     assert new_arrays["ep_length"][:, 0].tolist() == [0, 0, 0, 2, 2], (
         "an episode that lost its beginning is not sampled"
@@ -252,7 +252,7 @@ def test_hindsight_in_another_size_knows_where_episodes_are() -> None:
     assert (fitted.pos, fitted.full, new_arrays["_current_ep_start"][0]) == (0, True, 0)
 
 
-def test_a_folder_with_a_buffer_is_an_error_that_names_the_choices(stream: Stream, tmp_path: Path) -> None:
+def test_folder_with_a_buffer_raises_and_names_the_choices(stream: Stream, tmp_path: Path) -> None:
     stored = new(stream, storage=tmp_path)
     stream[-1][0].add_to(stored)
     stored.close()
@@ -264,7 +264,7 @@ def test_a_folder_with_a_buffer_is_an_error_that_names_the_choices(stream: Strea
     assert new(stream, storage=tmp_path, overwrite=True).size() == 0
 
 
-def test_what_cannot_be_stored_or_opened_says_why(stream: Stream, tmp_path: Path) -> None:
+def test_buffers_that_cannot_be_stored_or_opened_raise_with_the_reason(stream: Stream, tmp_path: Path) -> None:
     space, action_space, n_envs, _ = stream
     with pytest.raises(StorageError, match="there is no folder"):
         new(stream, storage=tmp_path / "missing", resume=True)
@@ -293,10 +293,10 @@ def test_what_cannot_be_stored_or_opened_says_why(stream: Stream, tmp_path: Path
     other = spaces.Box(0, 255, (4, 80, 80), np.uint8)
     with pytest.raises(StorageError, match=r"observation_space is Box\(.*84.*in the folder and Box\(.*80.*here"):
         CompressedReplayBuffer(100, other, action_space, n_envs=n_envs, storage=folder, resume=True)
-    assert new(stream, storage=folder, resume=True).size() == 0, "nothing was harmed"
+    assert new(stream, storage=folder, resume=True).size() == 0, "the folder is unchanged"
 
 
-def test_what_is_written_to_arrays_directly_is_flushed(stream: Stream, tmp_path: Path) -> None:
+def test_direct_writes_to_arrays_are_flushed(stream: Stream, tmp_path: Path) -> None:
     stored = new(stream, storage=tmp_path)
     for transition in stream[-1][:60]:
         transition.add_to(stored)
@@ -320,7 +320,7 @@ signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 buffer = writer.new_buffer(storage=folder)
 for number in range(1, 20):
     writer.add_step(buffer, number)
-end = buffer._store.log.last.end
+end = buffer._storage.store.log.last.end
 for room in (0, 40, 50_000, *range(200, 3000, 100)):
     before = writer.newest(buffer)
     resource.setrlimit(resource.RLIMIT_FSIZE, (end + room, resource.RLIM_INFINITY))
@@ -331,23 +331,23 @@ for room in (0, 40, 50_000, *range(200, 3000, 100)):
         failed = True
     resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     print(room, failed)
-    assert writer.hold_that_it_is_whole(buffer) == before + (not failed), "an error means that nothing was added"
+    assert writer.hold_that_it_is_whole(buffer) == before + (not failed), "a failed add adds nothing"
     assert writer.newest(CompressedReplayBuffer.from_checkpoint(folder, device="cpu")) == writer.newest(buffer)
-    end = buffer._store.log.last.end
-for _ in range(3):  # there is room again
+    end = buffer._storage.store.log.last.end
+for _ in range(3):  # there is free space again
     writer.add_step(buffer, writer.newest(buffer) + 1)
 last = writer.hold_that_it_is_whole(buffer)
 assert writer.hold_that_it_is_whole(CompressedReplayBuffer.from_checkpoint(folder, device="cpu")) == last
 """
 
 
-def test_a_full_disk_is_an_error_and_nothing_is_lost(tmp_path: Path) -> None:
+def test_full_disk_raises_and_loses_nothing(tmp_path: Path) -> None:
     outcomes = dict(line.split() for line in run(FULL_DISK, tmp_path / "buffer").splitlines())
-    assert outcomes["0"] == "True", "without any room it failed"
-    assert len({*outcomes.values()}) == 2, "with enough room it did not"
+    assert outcomes["0"] == "True", "without free space it failed"
+    assert len({*outcomes.values()}) == 2, "with free space it did not"
 
 
-def test_a_forked_child_cannot_write_to_its_parents_folder(stream: Stream, tmp_path: Path) -> None:
+def test_forked_child_cannot_write_to_the_folder_of_its_parent(stream: Stream, tmp_path: Path) -> None:
     stored = new(stream, storage=tmp_path)
     stream[-1][0].add_to(stored)
     child = os.fork()
@@ -362,7 +362,7 @@ def test_a_forked_child_cannot_write_to_its_parents_folder(stream: Stream, tmp_p
     assert stored.size() == 2
 
 
-def test_opening_a_folder_runs_no_code_of_its_writer(stream: Stream, tmp_path: Path) -> None:
+def test_opening_a_folder_runs_no_stored_code(stream: Stream, tmp_path: Path) -> None:
     stored = new(stream, storage=tmp_path)
     for transition in stream[-1][:30]:
         transition.add_to(stored)
@@ -370,7 +370,7 @@ def test_opening_a_folder_runs_no_code_of_its_writer(stream: Stream, tmp_path: P
     content = b"".join(path.read_bytes() for path in tmp_path.glob("*.log"))
     assert b"\x80\x04\x95" not in content, "no pickle"
     store = ArrayStore.open(tmp_path)
-    assert json.dumps(store.about), "what it says of itself is plain data"
+    assert json.dumps(store.about), "metadata is plain data"
     store.close()
 
 
@@ -388,7 +388,7 @@ assert seen == sorted(seen)
 """
 
 
-def test_followers_read_whole_states_while_one_process_writes(tmp_path: Path) -> None:
+def test_followers_read_complete_states_while_another_process_writes(tmp_path: Path) -> None:
     folder = tmp_path / "buffer"
     with writer.start("storage", folder) as process:
         assert process.stdout is not None
@@ -402,7 +402,7 @@ def test_followers_read_whole_states_while_one_process_writes(tmp_path: Path) ->
         process.send_signal(signal.SIGKILL)
     assert (one.returncode, another.returncode) == (0, 0)
     buffer = writer.new_buffer(storage=folder, resume=True)
-    assert writer.hold_that_it_is_whole(buffer) > 20, "a dead writer blocks nobody"
+    assert writer.hold_that_it_is_whole(buffer) > 20, "a dead writer does not block others"
 
 
 BOUNDED = """
@@ -414,13 +414,13 @@ from sb3_compressed import CompressedReplayBuffer
 space, buttons = spaces.Box(0, 255, (4, 84, 84), np.uint8), spaces.Discrete(2)
 def stack(number):
     rng = np.random.default_rng(number)
-    return rng.integers(0, 256, (1, 4, 84, 84), np.uint8)  # nothing in common, nothing to compress
+    return rng.integers(0, 256, (1, 4, 84, 84), np.uint8)  # noise: nothing to share or compress
 size = 4_000
 buffer = CompressedReplayBuffer(size, space, buttons, device="cpu", compression_method="none", storage=sys.argv[1])
 zero = np.zeros(1)
 buffer.add(stack(0), stack(1), zero, zero, zero, [{}])
 before = memory_of_process("RssAnon")
-# From here on there is memory for a small part of it; what is mapped from files does not count.
+# From here on there is memory for a small part of it; memory-mapped files do not count.
 _, hard = resource.getrlimit(resource.RLIMIT_DATA)
 resource.setrlimit(resource.RLIMIT_DATA, (memory_of_process("VmData") + 64_000_000, hard))
 for number in range(1, size):
@@ -433,9 +433,11 @@ print(memory_of_process("RssAnon") - before, 2 * size * 4 * 84 * 84)
 """
 
 
-def test_a_buffer_can_be_many_times_larger_than_the_memory(tmp_path: Path) -> None:
+def test_buffer_in_a_folder_can_be_larger_than_the_memory(tmp_path: Path) -> None:
     if not Path("/proc/self/status").exists():
         pytest.skip("there is no /proc that tells the memory of a process")
     taken, raw = map(int, run(BOUNDED, tmp_path / "b").split())
     assert taken < raw / 5
-    assert resource.getrlimit(resource.RLIMIT_DATA)[0] == resource.RLIM_INFINITY, "the limit was the process's own"
+    assert resource.getrlimit(resource.RLIMIT_DATA)[0] == resource.RLIM_INFINITY, (
+        "the limit applied to the other process only"
+    )

@@ -1,4 +1,4 @@
-"""What goes wrong in between: interrupts, full disks, strangers' folders, locks; found by attacking it."""
+"""Faults of folders: interrupts, full disks, crafted metadata, locks."""
 
 from __future__ import annotations
 
@@ -35,6 +35,7 @@ from sb3_compressed import (
     save_checkpoint,
 )
 from sb3_compressed.arrays import compressed_array
+from sb3_compressed.persistence import buffer_storage
 from sb3_compressed.storage import log as log_module
 from sb3_compressed.storage.array_store import ArrayStore
 from sb3_compressed.storage.segment import Segment
@@ -51,7 +52,7 @@ def hold_equal(ours: Any, theirs: Any) -> None:
 
 
 def killed(folder: Path, name: str = "killed") -> Path:
-    """Return a copy of a folder, which is what a killed process would have left."""
+    """Return a copy of a folder, as a killed process would leave it."""
     copy = folder.parent / name
     shutil.rmtree(copy, ignore_errors=True)
     return Path(shutil.copytree(folder, copy))
@@ -59,7 +60,7 @@ def killed(folder: Path, name: str = "killed") -> Path:
 
 @pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
 @pytest.mark.parametrize("place", ["flush_path", "seal", "flush", "make_room", "rename"])
-def test_beginning_a_segment_can_fail_anywhere(
+def test_failure_at_any_point_of_a_new_segment_loses_nothing(
     place: str, error: type[BaseException], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ArrayStore, "SEGMENT_NBYTES", 20_000)
@@ -72,7 +73,7 @@ def test_beginning_a_segment_can_fail_anywhere(
 
     owner: Any = {"flush_path": log_module, "rename": Path}.get(place, Segment)
     for _ in range(3):
-        writer.add_step(buffer, writer.newest(buffer) + 1)  # the file that is written to is there
+        writer.add_step(buffer, writer.newest(buffer) + 1)  # so that there is a file to write to
         segments = len(list(folder.glob("*.log")))
         with monkeypatch.context() as patch, pytest.warns() if error is OSError and place in (
             "flush", "make_room", "rename",
@@ -88,7 +89,7 @@ def test_beginning_a_segment_can_fail_anywhere(
         assert segments
 
 
-def test_a_stranger_cannot_name_other_folders(stream: Stream, tmp_path: Path) -> None:
+def test_stored_arguments_cannot_name_other_folders(stream: Stream, tmp_path: Path) -> None:
     victim = new(stream, storage=tmp_path / "victim")
     stream[-1][0].add_to(victim)
     victim.close()
@@ -104,7 +105,7 @@ def test_a_stranger_cannot_name_other_folders(stream: Stream, tmp_path: Path) ->
 
 @pytest.mark.parametrize("value", ["many", None, 10**30, {"mapping": 3}])
 @pytest.mark.parametrize("name", ["buffer_size", "n_envs", "compression_method"])
-def test_arguments_that_make_no_sense(name: str, value: Any, stream: Stream, tmp_path: Path) -> None:
+def test_invalid_stored_arguments_raise(name: str, value: Any, stream: Stream, tmp_path: Path) -> None:
     new(stream, storage=tmp_path).close()
     store = ArrayStore.open(tmp_path, writable=True)
     about = {**store.about, "arguments": {**store.about["arguments"], name: value}}
@@ -114,7 +115,7 @@ def test_arguments_that_make_no_sense(name: str, value: Any, stream: Stream, tmp
         load_checkpoint(tmp_path)
 
 
-def test_after_a_kill_in_the_middle_of_a_save_the_next_one_works(stream: Stream, tmp_path: Path) -> None:
+def test_save_works_after_a_kill_during_the_previous_one(stream: Stream, tmp_path: Path) -> None:
     buffer = new(stream)
     for transition in stream[-1][:20]:
         transition.add_to(buffer)
@@ -134,7 +135,7 @@ def test_after_a_kill_in_the_middle_of_a_save_the_next_one_works(stream: Stream,
     hold_equal(load_checkpoint(tmp_path, device="cpu"), loaded)
 
 
-def test_a_save_that_failed_can_be_repeated(stream: Stream, tmp_path: Path) -> None:
+def test_failed_save_can_be_repeated(stream: Stream, tmp_path: Path) -> None:
     script = """
 import resource, signal, sys
 import writer
@@ -153,7 +154,7 @@ for kept in (0, 29):
         pass
     resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     if kept:
-        assert writer.newest(load_checkpoint(folder, device="cpu")) == kept, "the folder is as it was"
+        assert writer.newest(load_checkpoint(folder, device="cpu")) == kept, "the folder is unchanged"
     save_checkpoint(buffer, folder)
     assert writer.hold_that_it_is_whole(load_checkpoint(folder, device="cpu")) == writer.newest(buffer)
     for number in range(30, 60):
@@ -162,7 +163,7 @@ for kept in (0, 29):
     run(script, tmp_path / "b")
 
 
-def test_hindsight_at_the_end_of_an_episode_in_another_size(tmp_path: Path) -> None:
+def test_hindsight_is_resized_at_the_end_of_an_episode(tmp_path: Path) -> None:
     space, action_space, n_envs, transitions = recorded("goal-bits")
     env = make_vec_env(BitFlippingEnv, n_envs, env_kwargs={"n_bits": 20, "max_steps": 9})
     buffer = CompressedHerReplayBuffer(100 * n_envs, space, action_space, env, device="cpu", n_envs=n_envs)
@@ -178,7 +179,9 @@ def test_hindsight_at_the_end_of_an_episode_in_another_size(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("rows", [30, 50, 70])
 @pytest.mark.parametrize("n_steps", [20, 40, 80])
-def test_next_observations_in_the_row_behind(n_steps: int, rows: int, stream: Stream, tmp_path: Path) -> None:
+def test_next_observations_in_following_rows_are_stored(
+    n_steps: int, rows: int, stream: Stream, tmp_path: Path
+) -> None:
     options: dict[str, Any] = {"optimize_memory_usage": True, "handle_timeout_termination": False}
     stored = new(stream, storage=tmp_path / "buffer", **options)
     for transition in stream[-1][:n_steps]:
@@ -195,7 +198,7 @@ def test_next_observations_in_the_row_behind(n_steps: int, rows: int, stream: St
         np.testing.assert_array_equal(following, stream[-1][n_steps - age].next_obs[goes_on])
 
 
-def test_a_follower_that_met_damage_goes_on_with_what_it_had(
+def test_follower_keeps_its_state_after_reading_damage(
     stream: Stream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ArrayStore, "SEGMENT_NBYTES", 20_000)
@@ -229,7 +232,7 @@ def test_hindsight_with_environments_that_cannot_be_pickled() -> None:
         env.close()
 
 
-def test_a_buffer_that_nobody_refers_to_holds_no_folder(stream: Stream, tmp_path: Path) -> None:
+def test_deleted_buffer_releases_its_folder(stream: Stream, tmp_path: Path) -> None:
     stored = new(stream, storage=tmp_path)
     stream[-1][0].add_to(stored)
     cycle: list[Any] = [stored]
@@ -239,9 +242,9 @@ def test_a_buffer_that_nobody_refers_to_holds_no_folder(stream: Stream, tmp_path
     gc.collect()
 
 
-def test_copying_the_folder_does_not_let_go_of_it(stream: Stream, tmp_path: Path) -> None:
+def test_copying_a_folder_keeps_its_lock(stream: Stream, tmp_path: Path) -> None:
     stored = new(stream, storage=tmp_path / "buffer")
-    killed(tmp_path / "buffer")  # opens and closes the lock's file as well
+    killed(tmp_path / "buffer")  # opens and closes the lock file, too
     script = "import sys, writer; writer.new_buffer(storage=sys.argv[1], overwrite=True)"
     assert f"written to by the process {os.getpid()}" in outcome(script, tmp_path / "buffer").stderr
     stream[-1][0].add_to(stored)
@@ -265,7 +268,7 @@ def test_many_segments_need_few_open_files(tmp_path: Path, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("stream", ["console", "pendulum"], indirect=True)
 @pytest.mark.parametrize("way", ["memory first", "folder first"])
-def test_vectors_go_from_memory_to_a_folder_and_back(way: str, stream: Stream, tmp_path: Path) -> None:
+def test_vectors_are_moved_from_memory_to_a_folder_and_back(way: str, stream: Stream, tmp_path: Path) -> None:
     space, action_space, n_envs, transitions = stream
     cls: Any = CompressedDictReplayBuffer if len(transitions[0].obs) and isinstance(transitions[0].obs, dict) else None
     cls = cls or CompressedReplayBuffer
@@ -292,7 +295,7 @@ def test_dtypes_of_runs_are_stored(method: str, stream: Stream, tmp_path: Path) 
     hold_equal(load_checkpoint(tmp_path, device="cpu"), stored)
 
 
-def test_a_class_with_other_arguments_says_so(stream: Stream, tmp_path: Path) -> None:
+def test_loading_with_a_class_of_other_arguments_raises(stream: Stream, tmp_path: Path) -> None:
     space, action_space, n_envs, _ = stream
     CompressedNStepReplayBuffer(100, space, action_space, n_envs=n_envs, storage=tmp_path, n_steps=4).close()
     with pytest.raises(
@@ -302,7 +305,7 @@ def test_a_class_with_other_arguments_says_so(stream: Stream, tmp_path: Path) ->
     assert load_checkpoint(tmp_path).n_steps == 4
 
 
-def test_a_damaged_checkpoint_can_be_overwritten(stream: Stream, tmp_path: Path) -> None:
+def test_damaged_checkpoint_can_be_overwritten(stream: Stream, tmp_path: Path) -> None:
     buffer = new(stream)
     stream[-1][0].add_to(buffer)
     folder = tmp_path / "buffer"
@@ -315,7 +318,7 @@ def test_a_damaged_checkpoint_can_be_overwritten(stream: Stream, tmp_path: Path)
     hold_equal(load_checkpoint(folder, device="cpu"), buffer)
 
 
-def test_a_folder_that_is_gone(stream: Stream, tmp_path: Path) -> None:
+def test_deleted_folder_raises(stream: Stream, tmp_path: Path) -> None:
     buffer = new(stream)
     stream[-1][0].add_to(buffer)
     save_checkpoint(buffer, tmp_path / "a")
@@ -327,9 +330,9 @@ def test_a_folder_that_is_gone(stream: Stream, tmp_path: Path) -> None:
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY
 
 
-def test_a_relative_folder_stays_where_it_was(stream: Stream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Though the process goes elsewhere."""
-    monkeypatch.setattr(ArrayStore, "SEGMENT_NBYTES", 10_000)  # many files are begun
+def test_relative_folder_ignores_later_chdir(stream: Stream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process may change its working directory."""
+    monkeypatch.setattr(ArrayStore, "SEGMENT_NBYTES", 10_000)  # many files
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path)
     stored, held = new(stream, storage="storage"), new(stream)
@@ -347,8 +350,8 @@ def test_a_relative_folder_stays_where_it_was(stream: Stream, tmp_path: Path, mo
     assert not [*(tmp_path / "elsewhere").iterdir()]
 
 
-def test_what_was_written_over_after_an_add_is_flushed(stream: Stream, tmp_path: Path) -> None:
-    """Even if it is again what it was at the flush before."""
+def test_rows_overwritten_after_an_add_are_flushed(stream: Stream, tmp_path: Path) -> None:
+    """Even if their content is the same as at the previous flush."""
     stored = new(stream, storage=tmp_path)
     stored.flush()
     for transition in stream[-1][:3]:
@@ -363,9 +366,7 @@ def test_what_was_written_over_after_an_add_is_flushed(stream: Stream, tmp_path:
 
 
 @pytest.mark.parametrize("flushed", [False, True])
-def test_arrays_that_a_user_puts_in_the_places_of_others_are_stored(
-    flushed: bool, stream: Stream, tmp_path: Path
-) -> None:
+def test_assigned_arrays_are_stored(flushed: bool, stream: Stream, tmp_path: Path) -> None:
     stored = new(stream, storage=tmp_path)
     for transition in stream[-1][:10]:
         transition.add_to(stored)
@@ -381,8 +382,8 @@ def test_arrays_that_a_user_puts_in_the_places_of_others_are_stored(
     hold_equal(loaded, stored)
 
 
-def test_two_buffers_that_share_their_arrays_are_each_saved_whole(stream: Stream, tmp_path: Path) -> None:
-    """As a shallow copy does: what one saved is still a change for the other."""
+def test_two_buffers_that_share_arrays_are_each_saved_completely(stream: Stream, tmp_path: Path) -> None:
+    """As with a shallow copy: what one has saved is still a change for the other."""
     buffer = new(stream)
     for transition in stream[-1][:10]:
         transition.add_to(buffer)
@@ -397,7 +398,7 @@ def test_two_buffers_that_share_their_arrays_are_each_saved_whole(stream: Stream
         hold_equal(load_checkpoint(tmp_path / name, device="cpu"), buffer)
 
 
-def test_what_is_loaded_is_not_told_where_to_be_stored(stream: Stream, tmp_path: Path) -> None:
+def test_loading_with_storage_arguments_raises(stream: Stream, tmp_path: Path) -> None:
     buffer = new(stream)
     buffer.save_checkpoint(tmp_path / "checkpoint")
     with pytest.raises(StorageError, match="is loaded into memory: pass resume, storage to the constructor"):
@@ -409,8 +410,8 @@ def test_what_is_loaded_is_not_told_where_to_be_stored(stream: Stream, tmp_path:
         load_checkpoint(tmp_path / "hindsight")
 
 
-def test_what_an_interrupted_write_changed_is_saved(stream: Stream, tmp_path: Path) -> None:
-    """Wherever the interrupt came: what a buffer holds is what the next save has."""
+def test_changes_of_an_interrupted_write_are_saved(stream: Stream, tmp_path: Path) -> None:
+    """After an interrupt anywhere, the next save has the content of the buffer."""
     buffer = new(stream)
     for transition in stream[-1][:20]:
         transition.add_to(buffer)
@@ -422,3 +423,28 @@ def test_what_an_interrupted_write_changed_is_saved(stream: Stream, tmp_path: Pa
         loaded: Any = load_checkpoint(tmp_path, device="cpu")
         np.testing.assert_array_equal(np.asarray(loaded.observations[:20]), np.asarray(buffer.observations[:20]))
     assert interrupt.n_lines > 10
+
+
+@pytest.mark.parametrize("call", ["add", "flush"])
+def test_interrupt_between_any_two_lines_of_the_storage_loses_nothing(call: str, tmp_path: Path) -> None:
+    buffer = writer.new_buffer(storage=tmp_path / "buffer")
+    n_interrupted = 0
+    for number, interrupt in enumerate(interrupts(buffer_storage), start=1):
+        if call == "flush":
+            buffer.rewards[0] = number
+        with interrupt:
+            if call == "add":
+                writer.add_step(buffer, number)
+            else:
+                buffer.flush()
+        n_interrupted += interrupt.happened
+        writer.add_step(buffer, number)
+        expected = [np.array(getattr(buffer, name)) for name in ("observations", "actions", "rewards", "dones")]
+        loaded: Any = load_checkpoint(tmp_path / "buffer", device="cpu")
+        assert (loaded.pos, loaded.full) == (buffer.pos, buffer.full)
+        for name, values in zip(("observations", "actions", "rewards", "dones"), expected, strict=True):
+            if call == "add" or name != "rewards":  # writes to arrays are stored by a flush
+                np.testing.assert_array_equal(getattr(loaded, name), values)
+    assert n_interrupted > 10
+    buffer.close()
+    hold_equal(load_checkpoint(tmp_path / "buffer", device="cpu"), buffer)

@@ -1,4 +1,4 @@
-"""Folders of strangers: what they declare takes no memory, what they link to stays, and what they say is checked."""
+"""Untrusted folders: declared sizes take no memory, links are not followed, and metadata is validated."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from sb3_compressed import (
     StorageError,
     get_codec,
     load_checkpoint,
-    verify,
 )
 from sb3_compressed.codecs.zstd_dict import ZstdDict
+from sb3_compressed.storage import verify
 from sb3_compressed.storage.array_store import ArrayStore
 from sb3_compressed.storage.spaces import data_of_space
 
@@ -37,7 +37,7 @@ def images(tmp_path: Path) -> Path:
 
 
 def constant_box(n: int) -> dict[str, Any]:
-    """Return what tells of a Box of many elements, in few bytes."""
+    """Return metadata of a Box of many elements, in few bytes."""
     told = data_of_space(spaces.Box(0, 255, (2,), np.uint8))
     for bound in ("low", "high"):
         told[bound]["shape"] = [n]
@@ -102,7 +102,7 @@ def opener() -> Iterator[crafted.Opener]:
 
 
 def opened(opener: crafted.Opener, folder: Path) -> tuple[dict[str, str], int]:
-    """Return how each way of opening a folder of images ended, and the memory that they took."""
+    """Return the outcome of each way of opening a folder of images, and the memory that they took."""
     answer = opener.open("images", folder)
     assert answer["error"] is None, answer["error"]
     return dict(outcome.split(": ", 1) for outcome in answer["outcomes"]), answer["nbytes"]
@@ -110,15 +110,13 @@ def opened(opener: crafted.Opener, folder: Path) -> tuple[dict[str, str], int]:
 
 @on_linux
 @pytest.mark.parametrize("kind", HUGE)
-def test_what_a_folder_declares_is_compared_with_its_size_before_it_takes_memory(
-    kind: str, images: Path, opener: crafted.Opener
-) -> None:
+def test_declared_sizes_are_validated_before_allocation(kind: str, images: Path, opener: crafted.Opener) -> None:
     crafted.forge(images, HUGE[kind])
     outcomes, nbytes = opened(opener, images)
     assert nbytes < 16 << 20
-    del outcomes["repair"]  # which goes back to what was there before
+    del outcomes["repair"]  # which restores the previous state
     if kind == "a buffer_size of 2e9":
-        del outcomes["resume"]  # whose caller says what size it is to have
+        del outcomes["resume"]  # whose caller passes the size
     for way, outcome in outcomes.items():
         assert outcome.startswith(("StorageError", "CorruptStorage")), (way, outcome)
         assert str(images) in outcome
@@ -126,8 +124,8 @@ def test_what_a_folder_declares_is_compared_with_its_size_before_it_takes_memory
 
 
 @on_linux
-def test_rows_that_are_not_written_take_no_memory(images: Path, opener: crafted.Opener) -> None:
-    """A new buffer of ten million rows is none of a stranger's: only what is in its slots takes memory."""
+def test_unwritten_rows_take_no_memory(images: Path, opener: crafted.Opener) -> None:
+    """A new buffer of ten million rows is legitimate: only its slots take memory."""
 
     def change(commit: Any) -> Any:
         commit["values"]["full"] = False
@@ -142,7 +140,7 @@ def test_rows_that_are_not_written_take_no_memory(images: Path, opener: crafted.
 
 
 @on_linux
-def test_rows_that_are_said_to_be_written_are_looked_for(images: Path, opener: crafted.Opener) -> None:
+def test_missing_rows_that_are_declared_written_raise(images: Path, opener: crafted.Opener) -> None:
     crafted.forge(
         images, many_rows(10_000_000), lambda commit: {**commit, "values": {**commit["values"], "full": True}}
     )
@@ -152,7 +150,7 @@ def test_rows_that_are_said_to_be_written_are_looked_for(images: Path, opener: c
     assert nbytes < 16 << 20
 
 
-def test_a_new_and_large_buffer_is_loaded_when_the_caller_says_so(tmp_path: Path) -> None:
+def test_large_new_buffer_is_loaded_with_an_explicit_buffer_size(tmp_path: Path) -> None:
     size, folder = 30_000_000, tmp_path / "folder"
     buffer = crafted.new_buffer("images", buffer_size=size, storage=folder)
     buffer.add(np.ones((1, 4, 12, 12), np.uint8), np.ones((1, 4, 12, 12), np.uint8), np.zeros(1), np.ones(1), [0], [{}])
@@ -167,7 +165,7 @@ def test_a_new_and_large_buffer_is_loaded_when_the_caller_says_so(tmp_path: Path
     crafted.new_buffer("images", buffer_size=size, storage=folder, resume=True).close()
 
 
-def test_a_large_space_is_loaded_when_the_caller_gives_it(tmp_path: Path) -> None:
+def test_large_space_is_loaded_if_it_is_passed(tmp_path: Path) -> None:
     space = spaces.Box(0, 255, (1, 6000, 6000), np.uint8)
     buffer = CompressedReplayBuffer(2, space, spaces.Discrete(2), device="cpu", storage=tmp_path / "folder")
     buffer.close()
@@ -185,7 +183,7 @@ no_links = pytest.mark.skipif(sys.platform == "win32", reason="there are no FIFO
 @no_links
 @pytest.mark.parametrize("which", ["the lock", "the first", "the last"])
 @pytest.mark.parametrize("kind", ["link", "fifo", "folder"])
-def test_nothing_but_regular_files_is_opened(which: str, kind: str, images: Path, tmp_path: Path) -> None:
+def test_only_regular_files_are_opened(which: str, kind: str, images: Path, tmp_path: Path) -> None:
     victim = tmp_path / "victim"
     files = sorted(path.name for path in images.glob("*.log"))
     name = {"the lock": "lock", "the first": files[0], "the last": files[-1]}[which]
@@ -214,12 +212,12 @@ def test_nothing_but_regular_files_is_opened(which: str, kind: str, images: Path
 
 
 @no_links
-def test_what_a_crash_left_is_replaced_and_not_written_through(images: Path, tmp_path: Path) -> None:
+def test_temporary_file_of_a_crash_is_replaced_not_followed(images: Path, tmp_path: Path) -> None:
     (tmp_path / "victim").write_text("content")
     for number in range(1, 6):
         (images / f"{number:08}.unfinished").symlink_to(tmp_path / "victim")
     buffer = crafted.new_buffer("images", storage=images, resume=True)
-    buffer._store.write_snapshot()
+    buffer._storage.store.write_snapshot()
     buffer.copy_checkpoint(tmp_path / "copy")
     buffer.close()
     assert (tmp_path / "victim").read_text() == "content"
@@ -227,7 +225,7 @@ def test_what_a_crash_left_is_replaced_and_not_written_through(images: Path, tmp
 
 
 @no_links
-def test_a_folder_is_found_through_links(images: Path, tmp_path: Path) -> None:
+def test_folder_can_be_a_symbolic_link(images: Path, tmp_path: Path) -> None:
     (tmp_path / "links").mkdir()
     (tmp_path / "links" / "folder").symlink_to(images)
     (tmp_path / "scratch").symlink_to("links")
@@ -241,7 +239,7 @@ def test_a_folder_is_found_through_links(images: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("other", [ZstdDict(3, b"another dictionary" * 10), get_codec("zstd")], ids=repr)
-def test_slots_by_a_codec_of_another_class_are_refused(other: Any, images: Path) -> None:
+def test_slots_of_a_codec_of_another_class_raise(other: Any, images: Path) -> None:
     store = ArrayStore.open(images, writable=True)
     payload = other.encode(np.zeros((1, 1, 12, 12), np.uint8))[0]
     slot = (other, *[payload] * 4) if isinstance(other, ZstdDict) else (payload,) * 4
@@ -261,7 +259,7 @@ def test_slots_by_a_codec_of_another_class_are_refused(other: Any, images: Path)
     buffer.close()
 
 
-def test_a_codec_of_another_class_is_not_gone_on_with(images: Path) -> None:
+def test_resuming_with_a_codec_of_another_class_raises(images: Path) -> None:
     crafted.forge(images, change_codec=lambda codec: {"name": "zstd-dict", "fields": {}})
     for options in ({}, {"follow": True}):
         with pytest.raises(CorruptStorage, match="the codec of '' is zstd-dict, and its slots are by delta"):
@@ -283,7 +281,7 @@ def test_a_codec_of_another_class_is_not_gone_on_with(images: Path) -> None:
     ],
     ids=str,
 )
-def test_fields_of_codecs_have_their_types(fields: dict[str, Any], images: Path) -> None:
+def test_codec_fields_of_wrong_types_raise(fields: dict[str, Any], images: Path) -> None:
     name = "rle" if "runs_type" in fields else "delta"
     crafted.forge(images, change_codec=lambda codec: {"name": name, "fields": fields})
     with pytest.raises(CorruptStorage, match=rf"^{re.escape(str(images))}.*the codec at byte \d+"):
@@ -291,7 +289,7 @@ def test_fields_of_codecs_have_their_types(fields: dict[str, Any], images: Path)
     assert len(verify(images)) == 1
 
 
-def test_episodes_of_hindsight_are_within_the_ring(tmp_path: Path) -> None:
+def test_hindsight_episodes_outside_the_ring_raise(tmp_path: Path) -> None:
     crafted.make_folder("hindsight", tmp_path / "folder")
     for name, value in (("ep_start", crafted.N_ROWS), ("ep_length", -1), ("_current_ep_start", 10**6)):
         folder = tmp_path / name
@@ -309,8 +307,8 @@ def test_episodes_of_hindsight_are_within_the_ring(tmp_path: Path) -> None:
 
 
 @on_linux
-def test_a_record_that_claims_to_be_long_takes_no_memory(images: Path, opener: crafted.Opener) -> None:
-    """A payload of 4 GB that is not there, in a file with a hole."""
+def test_declared_length_of_a_record_takes_no_memory(images: Path, opener: crafted.Opener) -> None:
+    """A missing payload of 4 GB, in a sparse file."""
     from sb3_compressed.storage import segment as module
     from sb3_compressed.storage.checksum import checksum
 
@@ -325,13 +323,13 @@ def test_a_record_that_claims_to_be_long_takes_no_memory(images: Path, opener: c
         file.write(checked + checksum(checked, module.RECORD_CHECKED ^ segment.id).to_bytes(8, "little")[:3])
     outcomes, nbytes = opened(opener, images)
     assert nbytes < 16 << 20
-    assert {*outcomes.values()} == {"fine"}, "it was cut short"
+    assert {*outcomes.values()} == {"fine"}, "an incomplete record is ignored"
 
 
 # -- a lock file that is deleted -------------------------------------------------------------------------------------
 
 
-def test_a_writer_that_lost_its_folder_to_another_one_stops(images: Path) -> None:
+def test_writer_that_lost_its_folder_raises(images: Path) -> None:
     buffer = crafted.new_buffer("images", storage=images, resume=True)
     (images / "lock").unlink()
     other = crafted.new_buffer("images", storage=images, resume=True)
@@ -345,7 +343,7 @@ def test_a_writer_that_lost_its_folder_to_another_one_stops(images: Path) -> Non
     other.close()
 
 
-def test_a_writer_whose_lock_file_was_only_deleted_goes_on(images: Path) -> None:
+def test_writer_continues_if_its_lock_file_is_deleted(images: Path) -> None:
     buffer = crafted.new_buffer("images", storage=images, resume=True)
     (images / "lock").unlink()
     buffer.flush()
@@ -356,7 +354,7 @@ def test_a_writer_whose_lock_file_was_only_deleted_goes_on(images: Path) -> None
 
 
 @no_links
-def test_every_new_folder_above_a_buffer_outlives_a_power_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_parent_folders_are_flushed_to_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     flushed: list[tuple[int, int]] = []
     flush = os.fsync
 
@@ -372,8 +370,8 @@ def test_every_new_folder_above_a_buffer_outlives_a_power_cut(tmp_path: Path, mo
 
 
 @on_linux
-def test_segments_may_have_any_numbers(images: Path, opener: crafted.Opener) -> None:
-    """A table of all numbers between the first and the last one would take gigabytes."""
+def test_segments_can_have_any_numbers(images: Path, opener: crafted.Opener) -> None:
+    """A table of all numbers from the first to the last would take gigabytes."""
     store = ArrayStore.open(images, writable=True)
     store.log._next = 99_999_990
     store.write_snapshot()

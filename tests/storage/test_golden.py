@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 import writer
 
-from sb3_compressed import load_checkpoint, verify
+from sb3_compressed import load_checkpoint
+from sb3_compressed.storage import verify
 from sb3_compressed.storage.segment import FORMAT_VERSION
 
 GOLDEN = sorted((Path(__file__).parent / "golden").glob("version-*"))

@@ -33,7 +33,7 @@ NUMBERS: list[Any] = [None, True, "5", -1, 0.5, 2**63, 10**400, [], {}, [5]]
 @pytest.mark.parametrize("kind", crafted.KINDS)
 def test_what_buffers_say_of_themselves_fits(kind: str) -> None:
     buffer = crafted.new_buffer(kind)
-    check(ABOUT, json.loads(json.dumps(buffer_state.about(buffer))), "about")
+    check(ABOUT, json.loads(json.dumps(buffer_state.metadata(buffer))), "about")
     check_values(json.loads(json.dumps(buffer_state.values(buffer))), buffer.buffer_size, "values")
 
 

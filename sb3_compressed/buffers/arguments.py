@@ -1,0 +1,106 @@
+"""Constructor arguments of compressed buffers: those of the parent class, shorthands, and deprecated ones."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from stable_baselines3.common.buffers import DictReplayBuffer, DictRolloutBuffer
+
+from sb3_compressed.errors import StorageError
+from sb3_compressed.persistence.buffer_storage import StorageMode
+from sb3_compressed.warning import warn_user
+
+__all__ = ["bind_parent_arguments", "merge_codec_kwargs", "parent_signature", "storage_mode_of", "takes_dicts"]
+
+
+def parent_signature(cls: type, mixin: type) -> inspect.Signature:
+    """Return the constructor arguments of the classes after ``mixin`` in the bases of ``cls``, without ``self``.
+
+    A class that passes ``*args, **kwargs`` on, such as ``NStepReplayBuffer``, has those of its own parent too.
+    """
+    positional: list[inspect.Parameter] = []
+    keyword_only: list[inspect.Parameter] = []
+    for base in cls.__mro__[cls.__mro__.index(mixin) + 1 :]:
+        if "__init__" not in vars(base):
+            continue
+        parameters = list(inspect.signature(base.__init__).parameters.values())[1:]  # type: ignore[misc]
+        positional += [parameter for parameter in parameters if parameter.kind is parameter.POSITIONAL_OR_KEYWORD]
+        keyword_only += [parameter for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
+        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+            break
+    return inspect.Signature([*positional, *keyword_only])
+
+
+def bind_parent_arguments(cls: type, mixin: type, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments for the constructor after ``mixin`` by their names.
+
+    :raises TypeError: as a call of that constructor would; the message names the classes that take an unknown argument
+    """
+    signature = parent_signature(cls, mixin)
+    try:
+        return signature.bind(*args, **kwargs).arguments
+    except TypeError as error:
+        unknown = [name for name in kwargs if name not in signature.parameters]
+        hint = _classes_hint(unknown[0], cls, mixin) if unknown else ""
+        raise TypeError(f"{cls.__name__}: {error}{hint}") from None
+
+
+def takes_dicts(cls: type) -> bool:
+    """Return whether a buffer class is for Dict spaces."""
+    return issubclass(cls, DictReplayBuffer | DictRolloutBuffer)
+
+
+def _classes_hint(argument: str, cls: type, mixin: type) -> str:
+    """Return which compressed classes take an argument that ``cls`` does not, as the end of an error message."""
+    package = mixin.__module__.rpartition(".")[0]
+    takers: set[type] = set()
+    subclasses: list[type] = mixin.__subclasses__()
+    while subclasses:
+        subclass = subclasses.pop()
+        subclasses += subclass.__subclasses__()
+        is_ours = subclass.__module__.rpartition(".")[0] == package
+        if is_ours and argument in parent_signature(subclass, mixin).parameters:
+            takers.add(subclass)
+    if not takers:
+        return ""
+    names = sorted(taker.__name__ for taker in takers)
+    hint = f"; {', '.join(names)} {'takes' if len(names) == 1 else 'take'} it"
+    if takes_dicts(cls) not in map(takes_dicts, takers):
+        hint += f", for observation spaces that are {'not ' if takes_dicts(cls) else ''}Dict spaces"
+    return hint
+
+
+def storage_mode_of(storage_mode: StorageMode, kwargs: dict[str, Any]) -> StorageMode:
+    """Remove the shorthands of ``storage_mode`` from ``kwargs``; return the mode that both stand for.
+
+    ``resume=True``, ``overwrite=True`` and ``resume=True, repair=True`` are the modes of these names.
+
+    :raises StorageError: if they contradict each other
+    """
+    resume, overwrite, repair = (bool(kwargs.pop(name, False)) for name in ("resume", "overwrite", "repair"))
+    if repair and not resume:
+        raise StorageError("repair=True is for resume=True: it repairs the buffer that a folder contains")
+    if resume and overwrite:
+        raise StorageError("resume=True continues the buffer in a folder, overwrite=True replaces it: pass one of them")
+    shorthand: StorageMode = "repair" if repair else "resume" if resume else "overwrite" if overwrite else "create"
+    if "create" not in (shorthand, storage_mode) and shorthand != storage_mode:
+        raise StorageError(f"storage_mode={storage_mode!r} contradicts {shorthand}=True; pass one of them")
+    return storage_mode if shorthand == "create" else shorthand
+
+
+def merge_codec_kwargs(compression_kwargs: Mapping[str, Any] | None, kwargs: dict[str, Any]) -> dict[str, Any] | None:
+    """Remove the deprecated ``decompression_kwargs`` from ``kwargs``; return all arguments of the codec.
+
+    :raises ValueError: if an argument is in both
+    """
+    decompression_kwargs = kwargs.pop("decompression_kwargs", None)
+    if decompression_kwargs is None:
+        return None if compression_kwargs is None else dict(compression_kwargs)
+    warn_user(
+        "decompression_kwargs is deprecated; pass all arguments of the codec in compression_kwargs", DeprecationWarning
+    )
+    if both := set(compression_kwargs or {}) & set(decompression_kwargs):
+        raise ValueError(f"arguments in both compression_kwargs and decompression_kwargs: {sorted(both)}")
+    return {**(compression_kwargs or {}), **decompression_kwargs}

@@ -1,0 +1,139 @@
+"""``buffer_from_store``: construct the replay buffer that a folder contains."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from sb3_compressed.errors import CorruptStorage, StorageError
+from sb3_compressed.persistence import buffer_state
+from sb3_compressed.persistence.buffer_repair import repair_store
+from sb3_compressed.persistence.buffer_storage import STORAGE_ARGUMENTS
+from sb3_compressed.persistence.checkpoint import CheckpointHistory
+from sb3_compressed.persistence.restoring import load_into
+from sb3_compressed.storage.array_store import ArrayStore
+from sb3_compressed.storage.damaged_store import DamagedStore, open_damaged
+from sb3_compressed.storage.log import place_in_log
+from sb3_compressed.storage.metadata_schema import check_buffer
+
+if TYPE_CHECKING:
+    from sb3_compressed.buffers.base import CompressedReplay
+
+__all__ = ["buffer_from_store", "open_to_load"]
+
+_Buffer = TypeVar("_Buffer", bound="CompressedReplay")
+
+#: Arguments that a folder must not choose: with a stranger's, the buffer would write to other folders.
+NOT_FROM_FOLDERS = STORAGE_ARGUMENTS | {"device", "env", "num_threads"}
+
+
+def open_to_load(folder: Path, *, repair: bool = False, follow: bool = False, rows: int = 0) -> ArrayStore:
+    """Open a folder to load or follow its content.
+
+    :param rows: as for :meth:`ArrayStore.open`
+    :raises StorageError: if it contains no buffer, or a damaged folder is to be followed
+    """
+    if repair and follow:
+        raise StorageError("a folder cannot be followed and repaired at once; repair it with resume=True, repair=True")
+    return open_damaged(folder, writable=False, rows=rows) if repair else ArrayStore.open(folder, rows=rows)
+
+
+def buffer_from_store(
+    cls: type[_Buffer], store: ArrayStore, given: Mapping[str, Any], *, follow: bool = False
+) -> _Buffer:
+    """Return the buffer that an open store contains.
+
+    :param store: belongs to the buffer afterwards, and is closed if that cannot be constructed
+    :param given: arguments of the constructor that override the stored ones
+    :param follow: whether the buffer reads the folder in place
+    :raises StorageError: if the store contains no buffer, or one of another kind
+    :raises CorruptStorage: if its content is invalid
+    """
+    report = None
+    try:
+        if isinstance(store, DamagedStore):
+            report = repair_store(store)
+        if about_storage := sorted(STORAGE_ARGUMENTS & set(given)):
+            raise StorageError(
+                f"the content of a folder is loaded into memory: pass {', '.join(about_storage)} to the constructor, "
+                "with resume=True to continue the buffer in that folder"
+            )
+        arguments = {**_stored_arguments(cls, store, given), **given}
+        missing = [
+            name
+            for name, parameter in inspect.signature(cls).parameters.items()
+            if parameter.default is parameter.empty
+            and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+            and name not in arguments
+        ]
+        if missing:
+            raise StorageError(f"a {cls.__name__} cannot be loaded without {', '.join(missing)}, pass that, too")
+        if follow:
+            return _construct(cls, store, {**arguments, "storage": store})
+        buffer = _construct(cls, store, arguments)
+        buffer._checkpoints = CheckpointHistory()
+        checkpoint = load_into(buffer, store)
+        buffer.repair_report = report
+        if report is None:
+            buffer._checkpoints.latest = checkpoint
+        else:  # the next save to the folder writes the whole buffer
+            buffer._checkpoints.record_end(store.log.folder, place_in_log(store.log.folder) or ())
+    except BaseException:
+        store.close()
+        raise
+    return buffer
+
+
+def _stored_arguments(cls: type[CompressedReplay], store: ArrayStore, given: Collection[str]) -> dict[str, Any]:
+    """Return the arguments for the constructor of a class that a store contains.
+
+    :param given: names of arguments that are overridden
+    :raises StorageError: if the class does not take them
+    """
+    folder = store.log.folder
+    if not store.about:
+        raise StorageError(f"{folder} holds no buffer: the first save to it was not completed")
+    check_buffer(store.about, {name: spec.shape for name, spec in store.plans.items()}, folder, given)
+    try:
+        stored = buffer_state.constructor_arguments(store.about, given)
+    except CorruptStorage as error:
+        raise CorruptStorage(f"{folder}: its metadata is invalid: {error}") from error
+    # A constructor that passes **kwargs on takes the arguments of its parent, too.
+    constructors = []
+    for base in (base for base in cls.__mro__[:-1] if "__init__" in vars(base)):
+        constructors.append(inspect.signature(vars(base)["__init__"]))
+        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in constructors[-1].parameters.values()):
+            break
+    taken = {name for constructor in constructors for name in constructor.parameters}
+    not_taken = {name for name in set(stored) - taken if not _is_default(cls, name, stored[name])}
+    if wrong := sorted(not_taken | (NOT_FROM_FOLDERS & set(stored))):
+        raise StorageError(
+            f"{folder} was saved by {store.about.get('class')} with the arguments {', '.join(sorted(stored))}; "
+            f"{cls.__name__} does not take {', '.join(wrong)}"
+        )
+    return {name: value for name, value in stored.items() if name in taken}
+
+
+def _is_default(cls: type[CompressedReplay], name: str, value: Any) -> bool:
+    """Return whether a value is the default of an argument in the first of all constructors that has it."""
+    for base in cls.__mro__[:-1]:
+        parameters = inspect.signature(vars(base)["__init__"]).parameters if "__init__" in vars(base) else {}
+        if name in parameters:
+            default = parameters[name].default
+            return type(value) is type(default) and bool(value == default)
+    return False
+
+
+def _construct(cls: type[_Buffer], store: ArrayStore, arguments: dict[str, Any]) -> _Buffer:
+    """Return a buffer with stored arguments.
+
+    :raises CorruptStorage: if they are invalid
+    """
+    try:
+        return cls(**arguments)
+    except (StorageError, OSError):
+        raise
+    except (TypeError, ValueError, ArithmeticError, AttributeError, LookupError, MemoryError, AssertionError) as error:
+        raise CorruptStorage(f"{store.log.folder}: no {cls.__name__} can be constructed from it: {error}") from error

@@ -1,0 +1,261 @@
+"""``BufferStorage``: the folder in which a replay buffer stores its observations, with ``storage=<folder>``."""
+
+from __future__ import annotations
+
+from os import PathLike
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sb3_compressed.arrays import CompressedArray
+from sb3_compressed.errors import StorageError
+from sb3_compressed.persistence import buffer_state
+from sb3_compressed.persistence.buffer_repair import RepairReport, repair_store
+from sb3_compressed.persistence.buffer_state import EPISODE_BEGINS
+from sb3_compressed.persistence.checkpoint import changed_chunks, checksums_of
+from sb3_compressed.persistence.restoring import bind, fit_arrays, require_same_kind, restore_values
+from sb3_compressed.storage.array_store import RING_ROWS, ArrayStore, Change
+from sb3_compressed.storage.damaged_store import DamagedStore, move_slots_from_damaged_files, open_damaged
+
+__all__ = ["STORAGE_ARGUMENTS", "BufferStorage", "Storage", "StorageMode"]
+
+Storage = str | PathLike[str]
+"""Where slots are stored: ``"memory"``, or a folder."""
+
+StorageMode = Literal["create", "resume", "overwrite", "repair"]
+"""What to do with a buffer that the folder contains: raise, continue it, replace it, or continue it after a repair."""
+
+#: Arguments of buffers that are about the folder, not about the content.
+STORAGE_ARGUMENTS = frozenset({"storage", "storage_mode", "resume", "overwrite", "repair"})
+
+
+class BufferStorage:
+    """The folder that contains the arrays of a replay buffer, and which changes are not committed to it yet.
+
+    Each ``add`` is one transaction, between :meth:`begin_row` and :meth:`commit_row`: a process that is killed leaves
+    a folder with everything added before. The buffer is an argument of each method, since a reference to it would be a
+    cycle, and a buffer that is deleted should release its folder at once.
+
+    :param buffer: the buffer, whose arrays are those of the store
+    :param store: the open folder
+    """
+
+    def __init__(self, buffer: Any, store: ArrayStore) -> None:
+        self.store = store
+        #: Whether another process may write to the folder, and this one only reads it.
+        self.is_follower = not store.log.is_writable
+        #: Rows that were changed and are not committed.
+        self._uncommitted: list[Change] = []
+        #: How many rows were added since the last flush.
+        self._n_new_rows = 0
+        # What the last add changed, as it was before: rows, pos, full, and the two above.
+        self._before: tuple[list[tuple[NDArray[Any], int, NDArray[Any]]], int, bool, int, int] = [], 0, False, 0, 0
+        # These do not change, and looking them up takes time at each add.
+        self._plain_names = [name for name, spec in store.plans.items() if not spec.is_table and "/" not in name]
+        self._row_names = [name for name in store.plans if name != EPISODE_BEGINS]
+        self._last_arrays = buffer_state.last_arrays(buffer)
+        # Where a user's class comes before SB3's, every row is written directly, and flush() stores what others did.
+        arrays = buffer_state.named_arrays(buffer) if buffer._passes_encoded_rows else {}
+        self._compressed = [(name, array) for name, array in arrays.items() if isinstance(array, CompressedArray)]
+        self._checksums = {} if self.is_follower else checksums_of(store.arrays)
+
+    @classmethod
+    def open(cls, buffer: Any, folder: Path, mode: StorageMode) -> tuple[BufferStorage, RepairReport | None]:
+        """Open a folder for a new buffer, and load into the buffer what the folder contains.
+
+        :return: the storage, and with ``"repair"`` what was excluded
+        :raises StorageError: if the folder contains a buffer and the mode is ``"create"``, or one of another kind
+        :raises CorruptStorage: if the folder is damaged
+        """
+        if mode not in get_args(StorageMode):
+            raise StorageError(f"storage_mode must be one of {get_args(StorageMode)}, got {mode!r}")
+        if mode in ("create", "overwrite"):
+            store = ArrayStore.create(
+                folder,
+                buffer_state.metadata(buffer),
+                buffer_state.array_specs(buffer),
+                buffer_state.values(buffer),
+                overwrite=mode == "overwrite",
+                advice="pass resume=True to continue it, or overwrite=True to replace it",
+            )
+            bind(buffer, store)
+            return cls(buffer, store), None
+        report = None
+        open_store = open_damaged if mode == "repair" else ArrayStore.open
+        store = open_store(folder, writable=True, rows=buffer.buffer_size)
+        try:
+            if isinstance(store, DamagedStore):
+                report = repair_store(store)
+                move_slots_from_damaged_files(store)
+            require_same_kind(store, buffer)
+            arrays, values = fit_arrays(store, buffer)
+            if arrays is not store.arrays or store.is_of_version_1 or report is not None:
+                codecs = {name: store.slots.reader.codec(address) for name, address in store.codecs.items()}
+                store.become(buffer_state.metadata(buffer), buffer_state.array_specs(buffer), arrays, values, codecs)
+            bind(buffer, store)
+            restore_values(buffer, store, values)
+            return cls(buffer, store), report
+        except BaseException:
+            store.close()
+            raise
+
+    @classmethod
+    def follow(cls, buffer: Any, store: ArrayStore) -> BufferStorage:
+        """Read a folder in place, to which another process may be writing.
+
+        :param store: the folder, open for reading
+        :raises StorageError: if it does not contain such a buffer of that size
+        """
+        require_same_kind(store, buffer)
+        arrays, values = fit_arrays(store, buffer)
+        if arrays is not store.arrays:
+            raise StorageError(f"a buffer that follows {store.log.folder} must have its size")
+        bind(buffer, store, writable=False)
+        restore_values(buffer, store, values)
+        return cls(buffer, store)
+
+    @property
+    def folder(self) -> Path:
+        """The folder."""
+        return self.store.log.folder
+
+    def require_writable(self) -> None:
+        """Raise if nothing can be added, since the folder is closed or only read."""
+        if not self.store.log.is_writable:
+            raise StorageError(f"{self.folder} is not open for writing here; nothing was added")
+
+    def begin_row(self, buffer: Any, done: Any) -> None:
+        """Record what the next ``add`` changes, before it does, so that an interrupted one is committed or undone.
+
+        :param done: whether episodes end with it, ``(n_envs,)``
+        """
+        row = buffer.pos
+        for name, array in self._compressed:
+            if len(rows := array.take_direct_writes()):
+                self._uncommitted += [(name, int(each), int(each) + 1) for each in rows]
+        changes: list[Change] = [(RING_ROWS, row, row + 1)]
+        if buffer.optimize_memory_usage:  # the next observation is in the following row
+            following = (row + 1) % buffer.buffer_size
+            changes += [
+                (name, following, following + 1) for name in self._row_names if buffer_state.is_observation(name)
+            ]
+        changes += _episode_changes(buffer, row, done)
+        self._before = self._copy_rows(changes), row, buffer.full, len(self._uncommitted), self._n_new_rows
+        self._n_new_rows += 1
+        self._uncommitted += changes
+
+    def _copy_rows(self, changes: list[Change]) -> list[tuple[NDArray[Any], int, NDArray[Any]]]:
+        """Return copies of rows, each with its array and where it begins."""
+        arrays = self.store.arrays
+        return [
+            (arrays[each], first, arrays[each][first:last].copy())
+            for name, first, last in changes
+            for each in (self._row_names if name == RING_ROWS else [name])
+        ]
+
+    def _undo_row(self, buffer: Any) -> None:
+        """Restore the state before the last ``add``, which could not be committed."""
+        rows, buffer.pos, buffer.full, n_uncommitted, self._n_new_rows = self._before
+        for array, first, before in rows:
+            array[first : first + len(before)] = before
+        del self._uncommitted[n_uncommitted:]
+
+    def commit_row(self, buffer: Any) -> None:
+        """Commit everything that is not committed yet.
+
+        :raises OSError: if the disk rejects it; the buffer is then as it was before the last ``add``
+        """
+        arrays = self._last_arrays
+        self._take_replaced_arrays(buffer)
+        try:
+            # An interrupted add leaves duplicates.
+            self.store.commit(
+                dict.fromkeys(self._uncommitted),
+                buffer_state.values(buffer, arrays),
+                buffer_state.codecs(buffer, arrays),
+            )
+        except Exception:
+            self._undo_row(buffer)
+            raise
+        self._uncommitted = []
+
+    def _take_replaced_arrays(self, buffer: Any) -> None:
+        """Copy arrays that a user assigned to the buffer, as in ``buffer.rewards = array``, to the stored ones."""
+        for name in self._plain_names:
+            stored, given = self.store.arrays[name], getattr(buffer, name)
+            if given is not stored:
+                stored[...] = given
+                setattr(buffer, name, stored)
+                self._uncommitted.append((name, 0, len(stored)))
+
+    def _new_rows(self, buffer: Any) -> list[Change]:
+        """Return the rows that were added since the last flush, which may have been written to directly since."""
+        n_rows = buffer.buffer_size
+        n_new = min(self._n_new_rows + 1, n_rows)  # and the next one
+        first = (buffer.pos + 1 - n_new) % n_rows
+        spans = [(first, min(first + n_new, n_rows)), (0, max(first + n_new - n_rows, 0))]
+        changes: list[Change] = [(name, *span) for name in self._row_names for span in spans if span[0] < span[1]]
+        if self._n_new_rows and "ep_length" in self._plain_names:  # episodes begin in earlier rows
+            changes += [(name, 0, len(getattr(buffer, name))) for name in ("ep_start", "ep_length", EPISODE_BEGINS)]
+        return changes
+
+    def flush(self, buffer: Any) -> None:
+        """Write everything to the disk, also what was written to arrays directly.
+
+        :raises StorageError: if the folder is closed or only read
+        """
+        if not self.store.log.is_writable:
+            raise StorageError(f"{self.folder} is not open for writing here; nothing was flushed")
+        self._take_replaced_arrays(buffer)
+        checksums = checksums_of(self.store.arrays)
+        direct_writes = changed_chunks(self.store.arrays, self._checksums, checksums)
+        changes = [*self._uncommitted, *self._new_rows(buffer), *direct_writes]
+        self.store.commit(changes, buffer_state.values(buffer), buffer_state.codecs(buffer))
+        self.store.flush()
+        self._uncommitted, self._checksums, self._n_new_rows = [], checksums, 0
+
+    def close(self, buffer: Any) -> None:
+        """Flush and release the folder; the buffer can still be sampled."""
+        if self.store.log.is_writable:
+            self.flush(buffer)
+        self.store.close()
+
+    def refresh(self, buffer: Any) -> bool:
+        """Read what another process has written since the last time; return whether it wrote anything.
+
+        :raises StorageError: if this buffer does not follow the folder
+        """
+        if not self.is_follower:
+            raise StorageError("only a buffer that follows a folder can be refreshed; see from_checkpoint")
+        is_new = True
+        try:
+            is_new = self.store.refresh()
+        finally:  # after an error, what was read before it is consistent, too
+            if is_new:
+                restore_values(buffer, self.store, self.store.values)
+        return is_new
+
+
+def _episode_changes(buffer: Any, row: int, done: Any) -> list[Change]:
+    """Return what the next ``add`` to a buffer with hindsight replay changes besides the row.
+
+    Lengths are set where an episode ends, and to zero where one begins to be overwritten.
+    """
+    ep_length = vars(buffer).get("ep_length")
+    if ep_length is None:
+        return []
+    n_rows = buffer.buffer_size
+    # SB3 does not take the end modulo the number of rows where an episode wraps around.
+    overwritten = np.flatnonzero(ep_length[row] > 0)
+    spans = [(row, int(buffer.ep_start[row, env] + ep_length[row, env]) - row) for env in overwritten]
+    starts = buffer._current_ep_start
+    spans += [(int(starts[env]), (row + 1 - int(starts[env])) % n_rows or n_rows) for env in np.flatnonzero(done)]
+    changes: list[Change] = [(EPISODE_BEGINS, 0, len(starts))]
+    for first, length in spans:
+        last = first + min(max(length, 0), n_rows)
+        changes.append(("ep_length", first, min(last, n_rows)))
+        if last > n_rows:
+            changes.append(("ep_length", 0, last - n_rows))
+    return changes

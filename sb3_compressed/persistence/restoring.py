@@ -1,0 +1,171 @@
+"""Restoring the state of a replay buffer from a folder: in memory, or with the arrays of the folder itself."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from sb3_compressed.arrays import CompressedArray
+from sb3_compressed.arrays.frame_layout import FrameLayout, layout_from_state
+from sb3_compressed.errors import CorruptPayload, CorruptStorage, StorageError
+from sb3_compressed.persistence import buffer_state
+from sb3_compressed.persistence.buffer_state import EPISODE_BEGINS
+from sb3_compressed.persistence.checkpoint import Checkpoint
+from sb3_compressed.persistence.ring_resize import RingResize, check_episodes
+from sb3_compressed.persistence.vector_slots import VectorSlots
+from sb3_compressed.storage.array_store import ArrayStore
+from sb3_compressed.storage.chunks import copy_changed
+from sb3_compressed.storage.damaged_store import DamagedStore
+from sb3_compressed.storage.metadata_schema import ABOUT, check, check_values
+
+__all__ = ["bind", "fit_arrays", "load_into", "require_same_kind", "restore_values"]
+
+#: Rows that are loaded at a time, and how many bytes of vectors these may have.
+LOADED_ROWS = 4096
+MAX_LOADED_NBYTES = 32 << 20
+
+
+def bind(buffer: Any, store: ArrayStore, *, writable: bool = True) -> None:
+    """Replace the arrays of a buffer by those of a store.
+
+    :param writable: whether plain arrays may be written to; if not, what is written to them would be lost
+    """
+    for name, array in buffer_state.named_arrays(buffer).items():
+        if isinstance(array, CompressedArray):
+            array.keep_in(store.slots.of_codec(array.codec.name), store.arrays[name])
+        else:
+            plain = store.arrays[name]
+            if not writable:
+                plain = plain.view()
+                plain.flags.writeable = False
+            buffer_state.put_array(buffer, name, plain)
+
+
+def load_into(buffer: Any, store: ArrayStore) -> Checkpoint:
+    """Load the newest transitions of a store that fit into a buffer in memory; return the store as its checkpoint.
+
+    :raises StorageError: if the store does not contain such a buffer
+    :raises CorruptPayload: if a slot is damaged
+    """
+    require_same_kind(store, buffer)
+    arrays, values = fit_arrays(store, buffer)
+    ours = buffer_state.named_arrays(buffer)
+    streams = buffer_state.streams(buffer)
+    layouts = _layouts_of_vectors(store, values, {key: ours[names[0]] for key, names in streams.items()})
+    vectors = [ours[names[0]] for names in streams.values() if not isinstance(ours[names[0]], CompressedArray)]
+    row_nbytes = max((math.prod(array.shape[1:]) * array.dtype.itemsize for array in vectors), default=1)
+    n_rows = max(1, min(LOADED_ROWS, MAX_LOADED_NBYTES // max(row_nbytes, 1)))
+    for first in range(0, buffer.buffer_size, n_rows):
+        rows = slice(first, min(first + n_rows, buffer.buffer_size))
+        for key, names in streams.items():
+            array = ours[names[0]]
+            codec = array.codec.name if isinstance(array, CompressedArray) else "none"
+            # Observations with their next observations, so that payloads that they share become one object again.
+            addresses = np.stack([arrays[name][rows] for name in names], axis=1)  # [rows, arrays, envs]
+            if addresses.any():
+                slots = store.slots.of_codec(codec).load(addresses.reshape(-1)).reshape(addresses.shape)
+                for index, name in enumerate(names):
+                    if isinstance(array := ours[name], CompressedArray):
+                        array.put_slots(rows, slots[:, index])
+                    else:
+                        VectorSlots(array).put_slots(rows, slots[:, index], layouts.get(key))
+    slotted = {name for names in streams.values() for name in names}
+    for name, array in ours.items():
+        if name not in slotted:
+            copy_changed(arrays[name], array)
+    restore_values(buffer, store, values)
+    store.log.close_others([])
+    # Plain arrays do not store a layout, without which the slots in the folder could not be read later. What was
+    # repaired is not in the folder yet.
+    is_saved = arrays is store.arrays and not layouts and not isinstance(store, DamagedStore)
+    return Checkpoint(buffer, store, is_saved=is_saved)
+
+
+def _layouts_of_vectors(
+    store: ArrayStore, values: Mapping[str, Any], arrays: Mapping[str, Any]
+) -> dict[str, FrameLayout]:
+    """Return how a folder splits those observations into frames that are plain arrays in memory.
+
+    :param values: the values of the store
+    :param arrays: the arrays of the buffer in memory, one of each stream
+    :raises CorruptStorage: if a layout is invalid
+    """
+    try:
+        states = {key: values["streams"].get(key, {}).get("layout") for key in arrays}
+        return {
+            key: layout_from_state(array.shape[2:], *states[key])
+            for key, array in arrays.items()
+            if states[key] and not isinstance(array, CompressedArray)
+        }
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise CorruptStorage(f"{store.log.folder}: its values are invalid: {error!r}") from error
+
+
+def require_same_kind(store: ArrayStore, buffer: Any) -> None:
+    """Raise if the content of a store cannot be the state of such a buffer.
+
+    :raises StorageError: with both values
+    """
+    if not store.about:
+        raise StorageError(f"{store.log.folder} holds no buffer: the first save to it was not completed")
+    check(ABOUT, store.about, f"{store.log.folder}: its metadata is invalid")
+    try:
+        buffer_state.require_same_kind(store.about, store.plans, buffer)
+    except StorageError as error:
+        raise type(error)(f"{store.log.folder}: {error}") from error
+
+
+def fit_arrays(store: ArrayStore, buffer: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the arrays and values of a store for a buffer of any size: its newest rows that fit.
+
+    The arrays are those of the store itself if the sizes are equal.
+    """
+    expected, values, old = buffer_state.array_specs(buffer), store.values, len(store.arrays["actions"])
+    resized = {
+        name: dataclasses.replace(spec, shape=(buffer.buffer_size, *spec.shape[1:]))
+        for name, spec in store.plans.items()
+        if name != EPISODE_BEGINS and spec.shape[0] == old
+    }
+    specs = {**store.plans, **resized}
+    if specs != expected:
+        raise StorageError(f"{store.log.folder} contains the arrays {store.plans}, here they are {expected}")
+    _check_values(store, values, store.arrays, old)
+    store.check_claims()
+    if old == buffer.buffer_size:
+        return store.arrays, values
+    looks_ahead = bool(buffer.optimize_memory_usage)
+    ring = RingResize(values["pos"], old, buffer.buffer_size, full=values["full"], looks_ahead=looks_ahead)
+    arrays = {name: spec.zeros() for name, spec in specs.items()}
+    ring.copy_arrays(store.arrays, arrays)
+    return arrays, {**values, "pos": ring.pos, "full": ring.full}
+
+
+def _check_values(store: ArrayStore, values: Mapping[str, Any], arrays: Mapping[str, Any], rows: int) -> None:
+    """Raise if values, or the arrays of hindsight's episodes, are out of range.
+
+    :raises CorruptStorage: naming the value
+    """
+    check_values(values, rows, f"{store.log.folder}: its values are invalid")
+    check_episodes(arrays, rows, str(store.log.folder))
+
+
+def restore_values(buffer: Any, store: ArrayStore, values: dict[str, Any]) -> None:
+    """Restore the state of a buffer that is not in arrays, after the arrays.
+
+    :raises CorruptStorage: if it is invalid
+    """
+    _check_values(store, values, buffer_state.named_arrays(buffer), buffer.buffer_size)
+    try:
+        codecs = {name: store.slots.reader.codec(address) for name, address in store.codecs.items()}
+        for key, array in buffer_state.last_arrays(buffer).items():
+            if key in codecs and codecs[key].name != array.codec.name:
+                raise ValueError(f"the codec of {key!r} is {codecs[key].name}, and its slots are by {array.codec.name}")
+        buffer_state.restore_values(buffer, values, {**buffer_state.codecs(buffer), **codecs})
+    except (KeyError, TypeError, ValueError) as error:
+        if isinstance(error, StorageError | CorruptPayload):
+            raise
+        raise CorruptStorage(f"{store.log.folder}: its values are invalid: {error!r}") from error
