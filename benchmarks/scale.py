@@ -45,7 +45,7 @@ def main() -> None:
     flags.add_argument("--source", default="MsPacman", help="e.g. MsPacman or MsPacman:trained (default: %(default)s)")
     arguments = flags.parse_args()
     if arguments.smoke:
-        arguments.sizes, arguments.rounds = [400, 800], 1
+        arguments.sizes, arguments.rounds = [400], 1
     names = available(["SB3", *arguments.buffers], arguments.peers)
     # All sizes read the same recording.
     record(arguments.source, N_ENVS, max(arguments.sizes) // N_ENVS + TIMED_STEPS)

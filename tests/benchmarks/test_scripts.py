@@ -71,8 +71,8 @@ def test_published_script(folder: Path) -> None:
 
 def test_scale_script(folder: Path) -> None:
     printed, results = run("scale", folder, "--buffers", "auto")
-    assert "| sb3-compressed `auto` | 800 |" in printed
-    assert [set(of_size) for of_size in results.values()] == [{"SB3", "auto"}] * 2
+    assert "| sb3-compressed `auto` | 400 | 1.00x |" in printed
+    assert results["400"].keys() == {"SB3", "auto"}
 
 
 def test_persistence_script(folder: Path) -> None:
