@@ -50,17 +50,17 @@ VECTORS, IMAGES = [(1_000, 104_000), (100_000, 100_000)], [(10_000, 40_000)]
 SMOKE_VECTORS, SMOKE_IMAGES = [(100, 450), (400, 400)], [(400, 900)]
 
 
-def measure(contender: str, source: str, size: int, adds: int) -> Measurement:
+def measure(name: str, source: str, size: int, adds: int) -> Measurement:
     """Return what a stored buffer, or a series of checkpoints, costs.
 
-    :param contender: ``storage`` or ``checkpoints``
+    :param name: ``storage`` or ``checkpoints``
     :param size: transitions that the buffer has room for
     :param adds: transitions that are added to it
     """
     one_thread()
     recording = record(source, N_ENVS, adds)
     with tempfile.TemporaryDirectory() as folder:
-        if contender == "checkpoints":
+        if name == "checkpoints":
             return _checkpoints(recording, size, Path(folder))
         return _storage(recording, size, adds, Path(folder))
 

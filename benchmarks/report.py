@@ -2,9 +2,9 @@
 
     python benchmarks/report.py
 
-Reads ``results/*.json``, writes a Markdown page for each and the plots to ``docs/results``, and puts the short table
-and the first plot between two marks in the README. Numbers are ratios to SB3's own buffer in the same run, except on
-the pages that state otherwise.
+Reads ``results/*.json``, writes a Markdown page for each and the plots to ``docs/results``, and writes the short table
+and the first plot between two marks in the README. Numbers are ratios to SB3's buffer in the same run, except on pages
+that state otherwise.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ from tables import game_table, merged, ratio_table
 BEGIN, END = "<!-- benchmarks: begin (make report writes what is between these marks) -->", "<!-- benchmarks: end -->"
 PAGES = ROOT / "docs" / "results"
 IN_README = ["auto", "auto@1", "zstd3", "none", "extra:zstd-3", "torchrl:zlib-3", "cpprb"]
-#: Benchmarks that report times and bytes as they are.
+#: Benchmarks that report absolute times and bytes.
 ABSOLUTE = {"opening", "persistence", "stores"}
-GAMES_OF = ["replay", "untuned", "trained", "colour"]  # files of results that the plot of games shows
+GAMES_OF = ["replay", "untuned", "trained", "colour"]  # results shown in the plot of games
 
 
 def page(name: str, written: dict[str, Any]) -> str:
     """Return the Markdown page of one results file."""
-    about, arguments, results = written["machine"], written["arguments"], written["results"]
-    versions = {key: value for found in about["versions"] for key, value in found.items()}
-    said = ", ".join(f"{key} {value}" for key, value in {"Python": about["python"], **versions}.items())
+    host, arguments, results = written["machine"], written["arguments"], written["results"]
+    versions = {key: value for found in host["versions"] for key, value in found.items()}
+    software = ", ".join(f"{key} {value}" for key, value in {"Python": host["python"], **versions}.items())
     options = ", ".join(f"{key} {value}" for key, value in arguments.items())
     is_absolute = written["benchmark"] in ABSOLUTE
-    unit = "Times are those of this machine." if is_absolute else "Ratios to SB3's own buffer in the same run."
+    unit = "Times of this machine." if is_absolute else "Ratios to SB3's buffer in the same run."
     return "\n\n".join(
         [
             f"# {name}",
-            f"`benchmarks/{written['benchmark']}.py`, {options}; {written['date']}, {about['cores']} cores of "
-            f"{about['cpu']}; {said}. {unit}",
+            f"`benchmarks/{written['benchmark']}.py`, {options}; {written['date']}, {host['cores']} cores of "
+            f"{host['cpu']}; {software}. {unit}",
             *_tables(written["benchmark"], results),
             *(f"**Wrong**: {line}" for line in _wrong(results)),
         ]

@@ -74,12 +74,12 @@ def test_absolute_results_are_not_described_as_ratios() -> None:
     page = report.page("opening", json.loads(written("opening", {"Pong, 100": of_label})))
     assert "| Pong | 100 | 400 | 20.0 us | 5.0 us | 1.00 MB | 2.50 MB (2.50x) | 1.50 MB (1.50x) | 4.0 ms |" in page
     assert "**Wrong**: Pong, 100, checkpoints: the disk is full" in page
-    assert "Times are those of this machine." in page
+    assert "Times of this machine." in page
     assert "Ratios" not in page
-    assert "Ratios to SB3's own buffer" in report.page("replay", json.loads(written("replay", replay_results())))
+    assert "Ratios to SB3's buffer" in report.page("replay", json.loads(written("replay", replay_results())))
 
 
-def test_a_readme_without_marks_is_left_alone(tmp_path: Path) -> None:
+def test_readme_without_marks_raises_and_is_unchanged(tmp_path: Path) -> None:
     readme = tmp_path / "README.md"
     readme.write_text("nothing")
     with pytest.raises(ValueError, match="does not contain <!-- benchmarks: begin"):

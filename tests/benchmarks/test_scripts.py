@@ -82,7 +82,7 @@ def test_persistence_script(folder: Path) -> None:
     assert not any("error" in measured for measured in results["800"].values())
 
 
-def test_opening(folder: Path) -> None:
+def test_opening_script(folder: Path) -> None:
     printed, results = run("opening", folder, "--vectors", "Pendulum-v1", "--images", "Pong")
     assert "| Pendulum-v1 | 100 | 450 |" in printed
     assert "| Pong | 400 | 900 |" in printed
@@ -98,7 +98,7 @@ def test_opening(folder: Path) -> None:
     assert checkpoints["model"] > 20_000_000, "a model after its first update has the moments of Adam"
 
 
-def test_stores(folder: Path) -> None:
+def test_stores_script(folder: Path) -> None:
     printed, results = run("stores", folder)
     assert "| log of this package |" in printed
     assert results["log"]["kills"] == {"right": 1}
