@@ -20,6 +20,7 @@ MODULES = {
     "arrays.batch_memory": "arrays.batch_pool",
     "arrays.frames": "arrays.frame_layout",
     "arrays.sharing": "arrays.frame_dedup",
+    "arrays.slots": "arrays.encoding",
     "arrays.teacher": "arrays.codec_training",
     "buffers.mixin": "buffers.base",
     "buffers.plan": "buffers.compression_plan",
@@ -38,6 +39,7 @@ NAMES = {
     "KnownRow": "PreviousRow",
     "LayoutSearch": "FrameStackDetector",
     "LearningCodec": "TrainableCodec",
+    "SlotCoder": "FrameEncoder",
     "Teacher": "CodecTrainer",
 }
 

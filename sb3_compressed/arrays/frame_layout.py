@@ -129,8 +129,8 @@ class FrameStackDetector:
         self._score: Counter[FrameLayout] = Counter()
 
     @property
-    def over(self) -> bool:
-        """Whether there is nothing left to find."""
+    def is_done(self) -> bool:
+        """Whether no layout can be found any more."""
         return not self.candidates or self.n_steps >= self.PATIENCE
 
     def observe(self, before: NDArray[np.uint8], after: NDArray[np.uint8]) -> FrameLayout | None:
@@ -141,7 +141,7 @@ class FrameStackDetector:
         :return: the layout, once it is found
         """
         changed = [(old, new) for old, new in zip(before, after, strict=True) if not np.array_equal(old, new)]
-        if self.over or not changed:
+        if self.is_done or not changed:
             return None
         self.n_steps += 1
         for layout in self.candidates:
@@ -150,7 +150,7 @@ class FrameStackDetector:
         ranking = sorted(self.candidates, key=lambda layout: (-self._score[layout], layout.length, -layout.n_frames))
         best, *others = ranking
         is_ahead = not others or self._score[best] > self._score[others[0]]
-        return best if self._score[best] >= self.EVIDENCE and (is_ahead or self.over) else None
+        return best if self._score[best] >= self.EVIDENCE and (is_ahead or self.is_done) else None
 
 
 def possible_layouts(

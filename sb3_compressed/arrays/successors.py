@@ -10,7 +10,6 @@ from numpy.typing import DTypeLike, NDArray
 
 from sb3_compressed.arrays.array_like import ArrayLike
 from sb3_compressed.arrays.cast import cast_values
-from sb3_compressed.arrays.handover import mark_owned, new_output
 from sb3_compressed.arrays.indexing import basic_index, has_ellipsis, is_whole, split_index
 from sb3_compressed.arrays.reductions import REDUCTIONS
 from sb3_compressed.arrays.successor_store import SuccessorStore
@@ -151,7 +150,6 @@ class ObservationArray(PlainArray):
         if type(read) is np.ndarray:
             if not read.flags.writeable:  # a view
                 return self._read_view(index)
-            mark_owned(read)
         return read
 
     def __getattr__(self, name: str) -> Any:
@@ -197,9 +195,8 @@ class SuccessorArray(PlainArray):
             rows, envs = index[:2]
             if not rows.dtype == envs.dtype == np.int64 or not rows.flags.carray or not envs.flags.carray:
                 rows, envs = np.array(rows, np.int64, order="C"), np.array(envs, np.int64, order="C")
-            out = new_output((len(rows), *self.shape[2:]), self.dtype)
+            out = np.empty((len(rows), *self.shape[2:]), self.dtype)
             self._store.read_next(rows, envs, out)
-            mark_owned(out)
             return out
         if basic_index(index if isinstance(index, tuple) else (index,)) is not None:
             return self._read_view(index)

@@ -393,7 +393,7 @@ STREAM = record(
     {
         "layout": either(null, tuple_of(one_of(0, -1), integer(2, 2**31))),
         "searches": boolean,
-        "lessons": record({"interval": integer(0), "codec_state_nbytes": number}),
+        "lessons": record({"interval": integer(0), "learned_nbytes": number}),
     },
 )
 

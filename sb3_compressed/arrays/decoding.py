@@ -1,0 +1,134 @@
+"""Decoding: from the payloads of a batch to items, in threads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sb3_compressed.arrays.frame_layout import FrameLayout
+from sb3_compressed.arrays.payload_batch import PayloadBatch, kernels
+from sb3_compressed.codecs import Codec, TrainableCodec
+from sb3_compressed.codecs.base import frame_bytes
+from sb3_compressed.codecs.payloads import Payloads
+from sb3_compressed.errors import CorruptPayload
+from sb3_compressed.threads import in_chunks
+
+__all__ = ["DecodedBatch", "decode"]
+
+#: Bytes that a thread has to write to be worth waking up, about 0.1 ms of work.
+MIN_CHUNK_NBYTES = 1 << 20
+
+DecodedBatch = tuple[PayloadBatch, NDArray[Any]]
+"""A batch with the frames of all of its payloads, ``(n, *frame_shape)``."""
+
+
+def decode(
+    batch: PayloadBatch,
+    layout: FrameLayout | None,
+    out: NDArray[Any],
+    num_threads: int = 1,
+    decoded: DecodedBatch | None = None,
+) -> DecodedBatch | None:
+    """Decode a batch into memory that the caller owns.
+
+    :param batch: the payloads of ``n`` items
+    :param layout: how items are divided into frames, ``None`` if they are not
+    :param out: C-contiguous array ``(n, *item_shape)`` of the dtype that frames were encoded in
+    :param num_threads: the number of threads that may decode
+    :param decoded: another batch, which is still as this function returned it: an observation and the next one have all
+        but one frame in common, and copying these from the cache takes less time than decoding them
+    :return: the batch with its frames; ``None`` if it is not uniform
+    :raises CorruptPayload: if a payload is damaged; ``index`` is the position of its item
+    :raises ValueError: if ``out`` is not C-contiguous or not of length ``n``
+    """
+    if not batch.is_uniform:
+        _decode_mixed(batch, layout, out, num_threads)
+        return None
+    if not out.flags.c_contiguous:
+        raise ValueError("out must be C-contiguous, so that payloads can be decoded in place")
+    payloads, codecs, n_frames, frames = batch.payloads, batch.codecs, batch.n_frames, out
+    n_payloads = len(payloads.places)
+    if layout is not None and n_frames > 1:
+        # Frames along the first axis of an item are contiguous.
+        shape = (n_payloads, *layout.frame_shape)
+        frames = out.reshape(shape) if layout.axis == 0 else np.empty(shape, out.dtype)
+    if len(frames) != n_payloads or n_frames not in (1, 1 if layout is None else layout.n_frames):
+        raise ValueError(f"out has room for {len(frames)} frames, got {n_payloads} payloads")
+    if not n_payloads:
+        return batch, frames
+    same = None
+    if decoded is not None and decoded[1].shape == frames.shape and decoded[0].n_frames == n_frames:
+        same = np.array([_index_of(codec, decoded[0].codecs) for codec in codecs], dtype=np.int64)
+
+    def decode_part(start: int, end: int) -> None:
+        done = None
+        if same is not None and decoded is not None:
+            done = np.zeros(end - start, dtype=np.uint8)
+            kernels().copy_decoded(
+                start,
+                n_frames,
+                payloads.places,
+                same,
+                decoded[0].payloads.places,
+                frame_bytes(decoded[1]),
+                frame_bytes(frames),
+                done,
+            )
+        try:
+            if isinstance(codecs[0], TrainableCodec):
+                part = payloads if end - start == n_payloads else payloads[start:end]
+                type(codecs[0]).decode_batch(codecs, part, frames[start:end], done)  # type: ignore[arg-type]
+            else:
+                _decode_rest(codecs[0], payloads[start:end], frames[start:end], done)
+        except CorruptPayload as error:
+            raise CorruptPayload(error.reason, (start + error.index) // n_frames) from error
+
+    n_chunks = min(num_threads, out.nbytes // MIN_CHUNK_NBYTES)
+    if n_chunks > 1 and codecs[0].is_parallel:
+        in_chunks(decode_part, n_payloads, n_chunks)
+    else:
+        decode_part(0, n_payloads)
+    if layout is not None and n_frames > 1 and layout.axis != 0:
+        stacks = layout.split(out)  # a view: [n, n_frames, *frame_shape]
+        stacks[...] = frames.reshape(stacks.shape)
+    return batch, frames
+
+
+def _decode_mixed(batch: PayloadBatch, layout: FrameLayout | None, out: NDArray[Any], num_threads: int) -> None:
+    """Decode items of different numbers of payloads, see :class:`PayloadBatch`."""
+    if len(out) != len(batch):
+        raise ValueError(f"out has room for {len(out)} items, got {len(batch)}")
+    counts = np.diff(batch.offsets)
+    for count in np.unique(counts).tolist():
+        items = np.flatnonzero(counts == count)
+        if count == 0:
+            out[items] = 0  # as in SB3, what was never written reads as zeros
+            continue
+        part = np.empty((len(items), *out.shape[1:]), dtype=out.dtype)
+        try:
+            decode(batch.take(items, count), layout if count > 1 else None, part, num_threads)
+        except CorruptPayload as error:
+            raise CorruptPayload(error.reason, int(items[error.index])) from error
+        out[items] = part
+
+
+def _decode_rest(codec: Codec, payloads: Payloads, frames: NDArray[Any], done: NDArray[np.uint8] | None) -> None:
+    """Decode the payloads that are not done by a codec that cannot skip any."""
+    if done is None or not done.any():
+        codec.decode_into(payloads, frames)
+        return
+    rest = np.flatnonzero(done == 0)
+    part = np.empty((len(rest), *frames.shape[1:]), dtype=frames.dtype)
+    try:
+        codec.decode_into([payloads[index] for index in rest], part)
+    except CorruptPayload as error:
+        raise CorruptPayload(error.reason, int(rest[error.index])) from error
+    frames[rest] = part
+
+
+def _index_of(codec: Codec, codecs: Sequence[Codec]) -> int:
+    """Return the position of an object in a list, -1 if it is not there."""
+    return next((index for index, other in enumerate(codecs) if other is codec), -1)
