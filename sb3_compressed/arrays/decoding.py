@@ -44,6 +44,8 @@ def decode(
     :raises CorruptPayload: if a payload is damaged; ``index`` is the position of its item
     :raises ValueError: if ``out`` is not C-contiguous or not of length ``n``
     """
+    if len(out) != batch.n_items:
+        raise ValueError(f"out has room for {len(out)} items, got {batch.n_items}")
     if not batch.is_uniform:
         _decode_mixed(batch, layout, out, num_threads)
         return None
@@ -55,8 +57,8 @@ def decode(
         # Frames along the first axis of an item are contiguous.
         shape = (n_payloads, *layout.frame_shape)
         frames = out.reshape(shape) if layout.axis == 0 else np.empty(shape, out.dtype)
-    if len(frames) != n_payloads or n_frames not in (1, 1 if layout is None else layout.n_frames):
-        raise ValueError(f"out has room for {len(frames)} frames, got {n_payloads} payloads")
+    elif n_frames > 1:
+        raise ValueError(f"items that are not divided into frames cannot have {n_frames}")
     if not n_payloads:
         return batch, frames
     same = None
@@ -99,8 +101,6 @@ def decode(
 
 def _decode_mixed(batch: PayloadBatch, layout: FrameLayout | None, out: NDArray[Any], num_threads: int) -> None:
     """Decode items of different numbers of payloads, see :class:`PayloadBatch`."""
-    if len(out) != len(batch):
-        raise ValueError(f"out has room for {len(out)} items, got {len(batch)}")
     counts = np.diff(batch.offsets)
     for count in np.unique(counts).tolist():
         items = np.flatnonzero(counts == count)

@@ -4,7 +4,7 @@ A batch can be packed into one block of bytes for a file, a socket or a device. 
 begins with a header: magic, version, number of sections (uint32 each), size of the block (uint64) and a checksum, the
 8-byte BLAKE2b of all other bytes of the block. Then follows a table with the name (16 bytes, padded with zeros), the
 offset and the size (uint64 each) of each section, then the sections, each aligned to 8 bytes. A reader skips sections
-that it does not know if their name begins with a lower-case letter, and refuses the block if it begins with a capital:
+that it does not support if their name begins with a lower-case letter, and refuses the block otherwise:
 
 - ``Codecs``: the digest of each codec, 16 bytes, see :func:`codec_digest`;
 - ``Items``: the number of frames of an item, then the number of payloads of each item (uint32): 0 for an item that was
@@ -75,14 +75,11 @@ class PayloadBatch:
         self.n_frames = n_frames
         n_payloads = len(payloads.places)
         self.offsets = np.arange(0, n_payloads + 1, n_frames) if offsets is None else offsets
-        self._n_items = len(self.offsets) - 1
+        self.n_items = len(self.offsets) - 1
         #: Whether each item has ``n_frames`` payloads.
-        self.is_uniform = self._n_items * n_frames == n_payloads
+        self.is_uniform = self.n_items * n_frames == n_payloads
         if self.offsets[-1] != n_payloads:  # kernels read all payloads of an item
             raise ValueError(f"{n_payloads} payloads are not items of {n_frames} frames each")
-
-    def __len__(self) -> int:
-        return self._n_items
 
     def take(self, items: NDArray[np.intp], n_frames: int) -> PayloadBatch:
         """Return the batch of some items, which have ``n_frames`` payloads each."""
@@ -117,7 +114,7 @@ class PayloadBatch:
         >>> codec = get_codec("zstd3")
         >>> batch = PayloadBatch([codec], Payloads.of(codec.encode(np.zeros((4, 84, 84), np.uint8))), n_frames=2)
         >>> other = PayloadBatch.unpack(batch.pack(), {codec_digest(codec): codec})
-        >>> len(other), list(other.payloads) == list(batch.payloads)
+        >>> other.n_items, list(other.payloads) == list(batch.payloads)
         (2, True)
 
         :param block: the block, which must not change as long as the batch is used
@@ -126,12 +123,13 @@ class PayloadBatch:
         :raises MissingCodec: if codecs are missing; ``digests`` lists them
         """
         sections = unpack_sections(block)
-        if unknown := [name for name in sections if name not in REQUIRED and name[:1].isupper()]:
+        if unknown := [name for name in sections if name not in REQUIRED and not name[:1].islower()]:
             raise CorruptPayload(f"a later version packed it, with the sections {', '.join(unknown)}")
         if missing := [name for name in REQUIRED if name not in sections]:
             raise CorruptPayload(f"the block has no sections {', '.join(missing)}")
         digests = _elements(sections["Codecs"], np.dtype((np.void, DIGEST_NBYTES))).tolist()
-        n_frames, *_ = items = _elements(sections["Items"], np.dtype("<u4")).astype(np.int64)
+        items = _elements(sections["Items"], np.dtype("<u4")).astype(np.int64)
+        n_frames = int(items[0]) if len(items) else 0
         lengths, writers = (_elements(sections[name], np.dtype("<u4")) for name in ("Lengths", "Writers"))
         offsets = np.cumsum(items) - n_frames
         counts = items[1:]
@@ -152,7 +150,7 @@ class PayloadBatch:
             raise CorruptPayload(f"codecs of different classes wrote it: {found}")
         payloads = sections["Payloads"]
         places = np.stack([payloads.ctypes.data + ends - lengths, lengths, writers], axis=1, dtype=np.int64)
-        return cls(found, Payloads(places, payloads), int(n_frames), offsets)
+        return cls(found, Payloads(places, payloads), n_frames, offsets)
 
 
 def codec_digest(codec: Codec) -> bytes:

@@ -86,43 +86,43 @@ def film() -> NDArray[np.uint8]:
 @pytest.mark.parametrize("axis", [0, -1])
 def test_a_layout_is_found_when_it_is_ahead_by_the_evidence(film: NDArray[np.uint8], axis: Literal[0, -1]) -> None:
     layout = FrameLayout(np.concatenate(list(film[:4]), axis).shape, axis, 4)
-    search = FrameStackDetector(layout.item_shape)
+    detector = FrameStackDetector(layout.item_shape)
     for start in range(FrameStackDetector.EVIDENCE - 1):
-        assert search.observe(stack(film, start, axis), stack(film, start + 1, axis)) is None
-    assert search.observe(stack(film, 50, axis), stack(film, 90, axis)) is None  # an episode's end: two behind now
-    assert search.observe(stack(film, 50, axis), stack(film, 51, axis)) is None
-    assert search.observe(stack(film, 51, axis), stack(film, 52, axis)) == layout
+        assert detector.observe(stack(film, start, axis), stack(film, start + 1, axis)) is None
+    assert detector.observe(stack(film, 50, axis), stack(film, 90, axis)) is None  # an episode's end: two behind now
+    assert detector.observe(stack(film, 50, axis), stack(film, 51, axis)) is None
+    assert detector.observe(stack(film, 51, axis), stack(film, 52, axis)) == layout
 
 
 def test_equal_observations_are_no_evidence(film: NDArray[np.uint8]) -> None:
-    search = FrameStackDetector((12, 10, 3))
+    detector = FrameStackDetector((12, 10, 3))
     black = np.zeros((5, 12, 10, 3, 1), np.uint8)
-    assert search.observe(black, black) is None
-    assert (search.n_steps, search.over) == (0, False)
+    assert detector.observe(black, black) is None
+    assert (detector.n_steps, detector.is_done) == (0, False)
 
 
 def test_one_pair_that_fits_every_layout_by_coincidence_does_not_mislead(film: NDArray[np.uint8]) -> None:
     """A screen that is all black until its last pixel lights up."""
     film[:5] = 0
     film[4, -1, -1, -1] = 255
-    search = FrameStackDetector((12, 10, 3))
-    found = [search.observe(stack(film, start, 0), stack(film, start + 1, 0)) for start in range(3)]
+    detector = FrameStackDetector((12, 10, 3))
+    found = [detector.observe(stack(film, start, 0), stack(film, start + 1, 0)) for start in range(3)]
     assert found == [None, None, FrameLayout((12, 10, 3), 0, 4)]
 
 
-def test_the_search_ends_after_the_patience(film: NDArray[np.uint8]) -> None:
-    search = FrameStackDetector((12, 10, 3))
+def test_detection_ends_after_the_patience(film: NDArray[np.uint8]) -> None:
+    detector = FrameStackDetector((12, 10, 3))
     for start in range(FrameStackDetector.PATIENCE):
-        assert not search.over
-        assert search.observe(stack(film, start, 0), stack(film, start + 100, 0)) is None
-    assert search.over
+        assert not detector.is_done
+        assert detector.observe(stack(film, start, 0), stack(film, start + 100, 0)) is None
+    assert detector.is_done
     for start in range(FrameStackDetector.EVIDENCE):
-        assert search.observe(stack(film, start, 0), stack(film, start + 1, 0)) is None
+        assert detector.observe(stack(film, start, 0), stack(film, start + 1, 0)) is None
 
 
 @pytest.mark.parametrize("item_shape", [(), (1,), (0, 4), (7, 0), (17,), (1, 1), (23, 5, 19)])
-def test_where_no_layout_is_possible_there_is_nothing_to_search(item_shape: tuple[int, ...]) -> None:
-    assert FrameStackDetector(item_shape).over
+def test_detection_is_done_at_once_where_no_layout_is_possible(item_shape: tuple[int, ...]) -> None:
+    assert FrameStackDetector(item_shape).is_done
 
 
 def test_candidates_divide_an_outer_axis_into_not_too_many_frames() -> None:
@@ -138,9 +138,9 @@ def test_a_dark_screen_on_which_something_enters_is_no_evidence_for_strips(n_env
     frames = np.zeros((12, n_envs, 84, 84), np.uint8)
     frames[3:8, :, 40:44, 82:] = rng.integers(1, 256, (5, n_envs, 4, 2))
     frames[8:] = rng.integers(0, 256, (4, n_envs, 84, 84))
-    search = FrameStackDetector((4, 84, 84))
+    detector = FrameStackDetector((4, 84, 84))
     layout = None
     for step in range(8):
         before, after = (frames[i : i + 4].swapaxes(0, 1)[..., np.newaxis] for i in (step, step + 1))
-        layout = layout or search.observe(before, after)
+        layout = layout or detector.observe(before, after)
     assert layout == FrameLayout((4, 84, 84), 0, 4)

@@ -76,7 +76,7 @@ def test_an_integer_inside_is_refused_behind_arrays() -> None:
 
 
 def test_a_mask_of_slots_and_items_is_refused() -> None:
-    with pytest.raises(IndexError, match="boolean mask cannot reach"):
+    with pytest.raises(IndexError, match="boolean mask cannot extend"):
         split_index((0, np.ones((2, 4), bool)), n_lead=2, n_axes=5)
 
 

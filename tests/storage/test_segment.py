@@ -1,4 +1,4 @@
-"""Segments: what is appended is read back, what was cut short is told apart from damage, a full disk costs nothing."""
+"""Segments: what is appended is read back, a record that was cut short is the end, a full disk costs one record."""
 
 from __future__ import annotations
 
@@ -6,69 +6,30 @@ import struct
 import sys
 import threading
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import programs
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from lines import interrupts
 
 from sb3_compressed.errors import CorruptStorage, StorageError
 from sb3_compressed.storage import segment as segment_module
 from sb3_compressed.storage.checksum import checksum
-from sb3_compressed.storage.segment import FORMAT_VERSION, Record, Segment, find_record, record_nbytes
-
-COPY_NBYTES = 56
-HEADER_NBYTES = 2 * COPY_NBYTES
-NUMBER, IDENTITY = 7, 2**63 + 5
-
-# What could be taken for something else: nothing, zeros, the byte that ends records, and a record in a record.
-CONTENTS = [b"", b"a", bytes(12), b"\xff" * 5, bytes(range(200)), b"", bytes([1, 0, 0, 0]), b"\xff", b"\0"]
-
-Told = list[tuple[int, bytes]]
-
-
-def kind_of(index: int) -> int:
-    return 1 + index % 255
-
-
-def write_segment(path: Path, contents: list[bytes]) -> Told:
-    """Write records to a file that is then as long as they are; return their kinds and contents."""
-    segment = Segment.create(path, NUMBER, IDENTITY)
-    told = [(kind_of(index), content) for index, content in enumerate(contents)]
-    for kind, content in told:
-        segment.append(kind, content)
-    segment.seal()
-    return told
-
-
-def told_by(segment: Segment, **options: Any) -> Told:
-    return [(record.kind, record.content.tobytes()) for record in segment.records(**options)]
-
-
-def put(path: Path, content: bytes | bytearray) -> None:
-    """Make a file what it is to be, in place: ext4 takes its time for those that were emptied before."""
-    with open(path, "r+b") as file:
-        file.write(content)
-        file.truncate()
-
-
-def read_segment(path: Path) -> Told:
-    segment = Segment(path)
-    try:
-        return told_by(segment)
-    finally:
-        segment.close()
-
-
-def damages_of(path: Path) -> list[str]:
-    segment = Segment(path)
-    try:
-        return [*segment.damages()]
-    finally:
-        segment.close()
+from sb3_compressed.storage.segment import Segment, record_nbytes
+from storage.segments import (
+    CONTENTS,
+    COPY_NBYTES,
+    HEADER_NBYTES,
+    IDENTITY,
+    NUMBER,
+    damages_of,
+    kind_of,
+    put,
+    read_segment,
+    told_by,
+    version_1_segment,
+    write_segment,
+)
 
 
 def set_id(path: Path, own_id: int) -> None:
@@ -76,18 +37,6 @@ def set_id(path: Path, own_id: int) -> None:
     fields = path.read_bytes()[: COPY_NBYTES - 8]
     fields = fields[:24] + own_id.to_bytes(8, "little") + fields[32:]
     put(path, 2 * (fields + checksum(fields).to_bytes(8, "little")))
-
-
-def version_1_record(kind: int, content: bytes) -> bytes:
-    """Return a record as version 1 of the format has it."""
-    fields = struct.pack("<QIB", checksum(content, kind << 32 | len(content)), len(content), kind)
-    return fields + checksum(fields, len(fields)).to_bytes(8, "little")[:3] + content + b"\xff"
-
-
-def version_1_segment(told: Told) -> bytes:
-    """Return a file as version 1 of the format has it."""
-    fields = struct.pack("<8sIIQ", b"SB3CMPR\n", 1, NUMBER, IDENTITY)
-    return fields + checksum(fields).to_bytes(8, "little") + b"".join(version_1_record(*record) for record in told)
 
 
 # -- reading back --------------------------------------------------------------------------------------------
@@ -320,104 +269,6 @@ def test_a_reader_waits_for_what_is_being_written(n_bytes: int, tmp_path: Path) 
     reader.close()
 
 
-# -- damage --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("n_zeros", [0, 100], ids=["as short as can be", "with room"])
-def test_every_flipped_bit_is_seen(n_zeros: int, tmp_path: Path) -> None:
-    path = tmp_path / "segment"
-    told = write_segment(path, [b"", b"a", bytes(12), bytes(range(30)), b"\xff"])
-    whole = path.read_bytes()
-    for bit in range(8 * len(whole)):
-        damaged = bytearray(whole + bytes(n_zeros))
-        damaged[bit // 8] ^= 1 << bit % 8
-        put(path, damaged)
-        if bit // 8 < HEADER_NBYTES:
-            assert read_segment(path) == told, "the other copy of the header is whole"
-            assert damages_of(path) == [f"{path} is damaged in one of the two copies of its header"]
-        else:
-            with pytest.raises(CorruptStorage, match=str(path)):
-                read_segment(path)
-            assert len(damages_of(path)) == 1
-
-
-def test_damage_is_seen_while_it_grows_too(tmp_path: Path) -> None:
-    path = tmp_path / "segment"
-    write_segment(path, [b"first", b"second", b"third"])
-    whole = path.read_bytes()
-    second = HEADER_NBYTES + record_nbytes(5)
-    for position in range(second, second + record_nbytes(6)):
-        damaged = bytearray(whole + bytes(100))
-        damaged[position] ^= 16
-        put(path, damaged)
-        reader = Segment(path)
-        with pytest.raises(CorruptStorage, match=str(path)):
-            told_by(reader, is_growing=True)
-        assert reader.end == second
-        reader.close()
-
-
-@pytest.mark.parametrize("nbytes", [1, 8, 300])
-def test_zeros_in_the_middle_are_seen(nbytes: int, tmp_path: Path) -> None:
-    """As a disk leaves them that lost a page."""
-    path = tmp_path / "segment"
-    told = write_segment(path, [bytes(range(200))] * 5)
-    whole = path.read_bytes()
-    for start in range(len(whole) - nbytes):
-        damaged = whole[:start] + bytes(nbytes) + whole[start + nbytes :]
-        if damaged != whole:
-            put(path, damaged)
-            # Of a header, one copy may be lost.
-            is_harmless = start + nbytes <= HEADER_NBYTES and not start < COPY_NBYTES < start + nbytes
-            if is_harmless:
-                assert read_segment(path) == told
-                assert len(damages_of(path)) == 1
-            else:
-                with pytest.raises(CorruptStorage, match=str(path)):
-                    read_segment(path)
-
-
-@pytest.mark.parametrize(
-    "content", [b"", b"SB3CMPR\n", b"SB3CMPR\n" + bytes(23), bytes(100), b"PK\3\4" + bytes(100), b"\n" * 32]
-)
-@pytest.mark.parametrize("writable", [False, True])
-def test_other_files_are_refused_and_left_alone(content: bytes, writable: bool, tmp_path: Path) -> None:
-    path = tmp_path / "segment"
-    path.write_bytes(content)
-    with pytest.raises(CorruptStorage, match=f"{path} does not begin as a file of this package"):
-        Segment(path, writable=writable)
-    assert path.read_bytes() == content
-
-
-@pytest.mark.parametrize("version", [0, FORMAT_VERSION + 1, 2**32 - 1])
-@pytest.mark.parametrize("copies", [{0, 1}, {0}, {1}])
-def test_another_version_is_refused_by_its_number(copies: set[int], version: int, tmp_path: Path) -> None:
-    """Where one copy of the header is damaged, by the other one."""
-    path = tmp_path / "segment"
-    write_segment(path, [b"content"])
-    whole = path.read_bytes()
-    fields = whole[:8] + version.to_bytes(4, "little") + whole[12 : COPY_NBYTES - 8]
-    header = fields + checksum(fields).to_bytes(8, "little")
-    put(path, b"".join(header if k in copies else bytes(COPY_NBYTES) for k in range(2)) + whole[HEADER_NBYTES:])
-    expected = f"{path} has version {version} of the format, known here are 1 and {FORMAT_VERSION}"
-    with pytest.raises(CorruptStorage, match=expected):
-        Segment(path)
-
-
-def test_a_header_of_which_both_copies_are_damaged_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "segment"
-    write_segment(path, [b"content"])
-    whole = path.read_bytes()
-    for position in range(COPY_NBYTES):
-        damaged = bytearray(whole)
-        damaged[position] ^= 4
-        damaged[COPY_NBYTES + (position * 5 + 3) % COPY_NBYTES] ^= 1
-        for content in (damaged, whole[: COPY_NBYTES - 1], whole[:position]):
-            put(path, content)
-            with pytest.raises(CorruptStorage, match=str(path)):
-                Segment(path)
-
-
 # -- segments that are alike ---------------------------------------------------------------------------------
 
 
@@ -437,25 +288,6 @@ def test_each_segment_has_an_id_of_its_own_and_knows_the_one_before(tmp_path: Pa
     ]
     for segment in (first, second, third, *found):
         segment.close()
-
-
-def test_a_record_of_one_segment_does_not_pass_for_one_of_another(tmp_path: Path) -> None:
-    """Though number, identity, offsets and content are the same."""
-    paths = [tmp_path / name for name in "ab"]
-    for path in paths:
-        write_segment(path, [b"first", b"second", b"third"])
-    ours, theirs = (path.read_bytes() for path in paths)
-    start = HEADER_NBYTES
-    for index, content in enumerate([b"first", b"second", b"third"]):
-        end = start + record_nbytes(len(content))
-        put(paths[0], ours[:start] + theirs[start:end] + ours[end:])
-        with pytest.raises(CorruptStorage, match=f"{paths[0]} is damaged at byte {start}"):
-            read_segment(paths[0])
-        segment = Segment(paths[0])
-        kinds = [part.kind for part in segment.undamaged_records() if isinstance(part, Record)]
-        assert kinds == [kind_of(k) for k in range(3) if k != index]
-        segment.close()
-        start = end
 
 
 def test_ids_are_in_the_checksums_of_headers_and_contents(tmp_path: Path) -> None:
@@ -487,81 +319,6 @@ def test_a_segment_of_version_1_is_read_and_gone_on_with(tmp_path: Path) -> None
     segment.seal()
     assert path.read_bytes() == version_1_segment([*told, (6, b"sealed")])
     assert damages_of(path) == []
-
-
-def test_every_flipped_bit_of_version_1_is_seen(tmp_path: Path) -> None:
-    path = tmp_path / "segment"
-    whole = version_1_segment([(1, b""), (2, b"content"), (3, bytes(5))])
-    path.write_bytes(whole)
-    for bit in range(8 * len(whole)):
-        damaged = bytearray(whole)
-        damaged[bit // 8] ^= 1 << bit % 8
-        put(path, damaged)
-        with pytest.raises(CorruptStorage, match=str(path)):
-            read_segment(path)
-
-
-# -- behind damage -------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("n_zeros", [0, 100], ids=["as short as can be", "with room"])
-def test_every_flipped_bit_costs_one_record(n_zeros: int, tmp_path: Path) -> None:
-    path = tmp_path / "segment"
-    told = write_segment(path, [b"", b"a", bytes(12), bytes(range(30)), b"\xff", b"\xff" * 20])
-    whole = path.read_bytes()
-    position = HEADER_NBYTES
-    for lost, (_, content) in enumerate(told):
-        for bit in range(8 * record_nbytes(len(content))):
-            damaged = bytearray(whole + bytes(n_zeros))
-            damaged[position + bit // 8] ^= 1 << bit % 8
-            put(path, damaged)
-            segment = Segment(path)
-            parts = [*segment.undamaged_records()]
-            segment.close()
-            found = [(part.kind, part.content.tobytes()) for part in parts if isinstance(part, Record)]
-            assert found == [record for k, record in enumerate(told) if k != lost]
-            [error] = [part for part in parts if isinstance(part, CorruptStorage)]
-            assert parts.index(error) == lost
-            assert str(path) in str(error)
-        position += record_nbytes(len(content))
-
-
-def test_what_was_cut_short_is_no_damage(tmp_path: Path) -> None:
-    path = tmp_path / "segment"
-    told = write_segment(path, [b"first", bytes(range(1, 100))])
-    whole = path.read_bytes()
-    for n_zeros in (0, 100):
-        put(path, whole[:-7] + bytes(n_zeros))
-        segment = Segment(path)
-        assert [
-            (part.kind, part.content.tobytes()) for part in segment.undamaged_records() if isinstance(part, Record)
-        ] == told[:1]
-        segment.close()
-        assert damages_of(path) == []
-
-
-def test_several_damaged_parts_are_all_told(tmp_path: Path) -> None:
-    path = tmp_path / "segment"
-    told = write_segment(path, [bytes([k]) * 50 for k in range(20)])
-    damaged = bytearray(path.read_bytes())
-    for k in (0, 5, 6, 19):
-        damaged[HEADER_NBYTES + k * record_nbytes(50) + 30] ^= 1
-    put(path, damaged)
-    segment = Segment(path)
-    parts = [*segment.undamaged_records()]
-    found = [(part.kind, part.content.tobytes()) for part in parts if isinstance(part, Record)]
-    assert found == [record for k, record in enumerate(told) if k not in (0, 5, 6, 19)]
-    assert len(parts) - len(found) >= 3, "two that are side by side may be one"
-    segment.close()
-
-
-@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(before=st.binary(max_size=80), content=st.binary(max_size=60), behind=st.binary(max_size=40))
-def test_a_record_is_found_behind_anything(before: bytes, content: bytes, behind: bytes) -> None:
-    data = np.frombuffer(before + version_1_record(5, content) + behind, np.uint8)
-    assert find_record(data, np.uint64(0)) == len(before)
-    assert find_record(data, np.uint64(1)) == -1, "of another segment"
-    assert find_record(data[: len(before) + record_nbytes(len(content)) - 1], np.uint64(0)) == -1
 
 
 # -- pieces --------------------------------------------------------------------------------------------------
@@ -655,6 +412,7 @@ def test_looking_behind_the_end_is_no_crash(state: str, tmp_path: Path) -> None:
 
 
 # -- what goes wrong while writing ---------------------------------------------------------------------------
+
 
 FULL_DISK = """
 import resource, signal, sys

@@ -1,0 +1,62 @@
+"""Logs for the tests of slots: with room for them, and with the codecs that write them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sb3_compressed.arrays.slot_store import Slot
+from sb3_compressed.codecs import TrainableCodec
+from sb3_compressed.codecs.delta import Delta
+from sb3_compressed.codecs.zstd_dict import ZstdDict
+from sb3_compressed.storage.log import Log
+from sb3_compressed.storage.log_slot_store import SlotReader
+
+CODECS: list[TrainableCodec] = [Delta(1), Delta(2), ZstdDict(3), Delta(1)]  # two of them equal, and still not one
+
+#: Of the segment that slots are written to first; a log begins with a snapshot.
+FIRST = 1
+
+
+def new_log(folder: Path, room: int = 100_000) -> Log:
+    log = Log.create(folder)
+    log.write_snapshot([])
+    log.begin_segment(room)
+    return log
+
+
+def opened(folder: Path) -> Log:
+    """Open a log for reading, with all segments."""
+    log = Log.open(folder)
+    for segment in log.open_chain():
+        assert [*segment.records()] or segment is log.last
+    for number in log.numbers():
+        segment = log.open_segment(number)
+        log.ids[number] = segment.id
+        segment.close()
+    return log
+
+
+def keep(log: Log, numbers: list[int]) -> None:
+    """Delete all segments but some."""
+    log.write_snapshot([])
+    log.keep(numbers)
+
+
+def assert_same_slots(found: Any, expected: list[Slot]) -> None:
+    assert len(found) == len(expected)
+    for ours, theirs in zip(found, expected, strict=True):
+        assert type(ours) is type(theirs)
+        assert ours == theirs
+
+
+Read = Callable[[SlotReader, NDArray[np.int64]], Any]
+
+READERS: dict[str, Read] = {
+    "load": lambda reader, addresses: reader.load(addresses),
+    "gather": lambda reader, addresses: reader.gather(addresses, 2),
+}

@@ -1,0 +1,130 @@
+"""Stores for the tests of storage: small ones, and commits that can be recognised when they are read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from sb3_compressed.codecs.delta import Delta
+from sb3_compressed.storage import segment as segment_module
+from sb3_compressed.storage.array_store import RING_ROWS, ArraySpec, ArrayStore
+from sb3_compressed.storage.verification import damaged_slots
+from storage.folders import newest_segment
+
+N_ROWS = 20
+ABOUT = {"class": "Example", "number": 5, "list": [1, None, {"a": 0.5}]}
+PLANS = {
+    "numbers": ArraySpec((N_ROWS, 3), "<f4", is_ring=True),
+    "flags": ArraySpec((N_ROWS,), "|b1"),
+    "table": ArraySpec((N_ROWS, 2), "<i8", is_table=True, is_ring=True),
+    "wide": ArraySpec((2, 150), "<u2"),
+    "empty": ArraySpec((0, 5), "<i4"),
+}
+CODECS = [Delta(level, bytes([level] * 30)) for level in range(1, 6)]
+
+
+def limit_file_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep files short, so that tests read them quickly."""
+    monkeypatch.setattr(segment_module, "MIN_GROWTH", 10_000)
+    set_segment_nbytes(100_000, monkeypatch)
+
+
+def leave_five_commits(folder: Path) -> tuple[Path, list[int]]:
+    """Return a folder as a crash leaves it, and the offsets in its last file: of the first commit, and of each end."""
+    store = create(folder)
+    ends = [store.log.segment_to_write().end]
+    for number in range(1, 6):
+        commit_number(store, number)
+        ends.append(store.log.last.end)
+    crash(store)
+    assert newest_segment(folder).stat().st_size == ends[-1]
+    return folder, ends
+
+
+def set_segment_nbytes(nbytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SEGMENT_NBYTES", "MIN_SEGMENT_NBYTES"):
+        monkeypatch.setattr(ArrayStore, name, nbytes)
+
+
+def create(folder: Path, **options: Any) -> ArrayStore:
+    return ArrayStore.create(folder, ABOUT, PLANS, {"pos": 0}, **options)
+
+
+def crash(store: ArrayStore) -> None:
+    """Leave what a process leaves that ends without closing the store."""
+    store.log.close()
+
+
+def read_values(folder: Path, **options: Any) -> dict[str, Any]:
+    store = ArrayStore.open(folder, **options)
+    try:
+        return store.values
+    finally:
+        store.close()
+
+
+def commit_number(store: ArrayStore, number: int, nbytes: int = 300) -> None:
+    """Commit a state of which all parts tell the same number; the first one is 1."""
+    row = (number - 1) % N_ROWS
+    store.arrays["numbers"][row] = number
+    store.arrays["flags"][...] = number % 2 == 1
+    payloads = [number.to_bytes(4, "little") * (nbytes // 8) for _ in range(2)]
+    store.arrays["table"][row] = store.slots.write([(CODECS[0], payload) for payload in payloads])
+    store.commit([(RING_ROWS, row, row + 1), ("flags", 0, N_ROWS)], values_of(number), {"": CODECS[0]})
+
+
+def values_of(number: int) -> dict[str, Any]:
+    return {"pos": number % N_ROWS, "number": number}
+
+
+def hold_that_it_is_whole(store: ArrayStore, nbytes: int = 300) -> int:
+    """Hold that all parts tell the same number, and return it."""
+    number = int(store.values.get("number", 0))
+    for old in range(max(number - N_ROWS + 1, 1), number + 1):
+        row = (old - 1) % N_ROWS
+        assert store.arrays["numbers"][row].tolist() == [old] * 3
+        slots = store.slots.load(store.arrays["table"][row])
+        assert [slot[1] for slot in slots] == [old.to_bytes(4, "little") * (nbytes // 8)] * 2
+        store.slots.gather(store.arrays["table"][row], 1)
+    assert store.arrays["flags"].all() == store.arrays["flags"].any() == (number % 2 == 1)
+    assert store.values["pos"] == number % N_ROWS
+    assert store.about == ABOUT
+    if number:
+        assert store.slots.reader.codec(store.codecs[""]) == CODECS[0]
+    return number
+
+
+def resized(store: ArrayStore) -> tuple[dict[str, ArraySpec], dict[str, Any]]:
+    """Return plans and arrays of half the rows, in another order."""
+    arrays = {name: array[:10].copy() for name, array in reversed(store.arrays.items()) if name != "empty"}
+    return {name: ArraySpec.of(array, is_table=name == "table") for name, array in arrays.items()}, arrays
+
+
+def commit_tiny(store: ArrayStore, number: int) -> None:
+    n_rows = store.n_ring_rows
+    row = (number - 1) % n_rows
+    store.arrays["numbers"][row] = number
+    store.arrays["table"][row] = store.slots.write([b"%d" % number * 3])
+    store.commit([(RING_ROWS, row, row + 1)], {"pos": number % n_rows, "number": number}, {})
+
+
+def tiny_store(folder: Path, n_commits: int, n_a_snapshot: int = 5, n_rows: int = 4) -> ArrayStore:
+    plans = {
+        "numbers": ArraySpec((n_rows,), "<i4", is_ring=True),
+        "table": ArraySpec((n_rows, 1), "<i8", is_table=True, is_ring=True),
+    }
+    store = ArrayStore.create(folder, {}, plans, {"pos": 0, "number": 0})
+    for number in range(1, n_commits + 1):
+        commit_tiny(store, number)
+        if number % n_a_snapshot == 0:
+            store.write_snapshot()
+    return store
+
+
+def damaged_rows(store: ArrayStore) -> NDArray[np.bool_]:
+    """Return which rows of the table have a slot that cannot be read, ``(rows,)``."""
+    return np.isin(store.arrays["table"][:, 0], [*damaged_slots(store, "table")])

@@ -1,0 +1,76 @@
+"""Chunks of large arrays: each row is visited once, and memory that was never written to takes none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sb3_compressed.storage.chunks import CHUNK_NBYTES, addresses_in, copy_changed, row_chunks, segments_of
+
+#: Rows of a table of two addresses each that takes several chunks.
+N_ROWS = 3 * CHUNK_NBYTES // 16 + 5
+
+
+def table_of(addresses: list[int]) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
+    """Return a table of several chunks, ``(rows, 2)``, with the addresses spread over it and 0 elsewhere."""
+    table = np.zeros((N_ROWS, 2), np.int64)
+    table.reshape(-1)[np.linspace(0, table.size - 1, len(addresses), dtype=int)] = addresses
+    return table
+
+
+@pytest.mark.parametrize(
+    ("shape", "nbytes", "expected"),
+    [
+        ((10, 4), 12, [3, 3, 3, 1]),
+        ((10, 4), 40, [10]),
+        ((3, 4), 1, [1, 1, 1]),  # rows larger than a chunk
+        ((5,), 2, [2, 2, 1]),
+        ((0, 4), 12, []),
+        ((5, 0), 2, [2, 2, 1]),  # rows of no bytes
+    ],
+)
+def test_chunks_cover_each_row_once_and_in_order(shape: tuple[int, ...], nbytes: int, expected: list[int]) -> None:
+    array = np.zeros(shape, np.uint8)
+    chunks = [np.arange(len(array))[rows] for rows in row_chunks(array, nbytes)]
+    assert [len(rows) for rows in chunks] == expected
+    assert [row for rows in chunks for row in rows] == [*range(len(array))]
+
+
+def test_arrays_are_equal_after_copying_bit_for_bit() -> None:
+    source = np.zeros(CHUNK_NBYTES, np.float32)  # of four chunks
+    target = source.copy()
+    source[-1] = -0.0
+    source[5] = np.frombuffer(b"\1\0\xc0\x7f", np.float32)[0]  # a NaN with a payload
+    target[CHUNK_NBYTES // 2] = 7
+    copy_changed(source, target)
+    assert target.tobytes() == source.tobytes()
+
+
+def test_copying_writes_only_chunks_that_differ(tmp_path: Path) -> None:
+    shape = (16, CHUNK_NBYTES)
+    target = np.memmap(tmp_path / "sparse", np.uint8, "w+", shape=shape)
+    source = np.zeros(shape, np.uint8)
+    source[11, 3] = 1
+    copy_changed(source, target)
+    target.flush()
+    assert np.array_equal(target, source)
+    assert (tmp_path / "sparse").stat().st_blocks * 512 < 2 * CHUNK_NBYTES, "one chunk of 16 was written"
+
+
+def test_addresses_of_a_table_are_sorted_and_listed_once() -> None:
+    addresses = [5 << 32 | 7, 9, 0, 9, 1 << 32, 5 << 32 | 7, 9]
+    assert addresses_in(table_of(addresses)).tolist() == [9, 1 << 32, 5 << 32 | 7]
+    assert addresses_in(table_of([3, -4, 3])).tolist() == [-4, 3], "as damage may leave them"
+
+
+def test_segments_of_a_table_are_those_of_its_addresses() -> None:
+    assert segments_of(table_of([5 << 32 | 7, 0, 1 << 32 | 9, 5 << 32 | 8])) == {1, 5}
+
+
+@pytest.mark.parametrize("n_rows", [0, N_ROWS])
+def test_an_unwritten_table_has_no_addresses(n_rows: int) -> None:
+    table = np.zeros((n_rows, 2), np.int64)
+    assert addresses_in(table).tolist() == []
+    assert segments_of(table) == set()

@@ -1,0 +1,566 @@
+"""Damaged stores are refused, and repairing one keeps all that is whole: no row of it is ever wrong."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sb3_compressed.errors import CorruptPayload, CorruptStorage, StorageError
+from sb3_compressed.storage.array_store import MANIFEST, RING_ROWS, ArrayStore
+from sb3_compressed.storage.damaged_store import DamagedStore, open_damaged
+from sb3_compressed.storage.log import Log
+from sb3_compressed.storage.segment import Segment, record_nbytes
+from sb3_compressed.storage.verification import damaged_slots
+from storage.folders import contents, damage, names, newest_segment
+from storage.segments import HEADER_NBYTES
+from storage.stores import (
+    CODECS,
+    N_ROWS,
+    commit_number,
+    commit_tiny,
+    crash,
+    create,
+    damaged_rows,
+    hold_that_it_is_whole,
+    leave_five_commits,
+    limit_file_sizes,
+    tiny_store,
+    values_of,
+)
+
+
+@pytest.fixture(autouse=True)
+def modest_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep files short, so that tests read them quickly."""
+    limit_file_sizes(monkeypatch)
+
+
+@pytest.fixture
+def five_commits(tmp_path: Path) -> tuple[Path, list[int]]:
+    return leave_five_commits(tmp_path / "store")
+
+
+# -- copies --------------------------------------------------------------------------------------------------
+
+
+def test_repairing_a_copy_leaves_the_original_alone(tmp_path: Path) -> None:
+    """Though they share files."""
+    store = create(tmp_path / "store")
+    commit_number(store, 1)
+    store.copy_to(tmp_path / "copy")
+    for number in range(2, 5):
+        commit_number(store, number)
+    damage(newest_segment(tmp_path / "copy"), 120)
+    before = contents(tmp_path / "store")
+    copy = open_damaged(tmp_path / "copy", writable=True)
+    assert len(copy.damages) == 1
+    assert not copy.arrays["numbers"][1:].any(), "what came to the shared file later is none of its"
+    assert copy.values["number"] == copy.arrays["numbers"][0, 0] == 1
+    copy.write_snapshot()
+    commit_number(copy, 2)
+    copy.close()
+    assert contents(tmp_path / "store") == before
+    commit_number(store, 5)
+    store.close()
+    store = ArrayStore.open(tmp_path / "store")
+    assert hold_that_it_is_whole(store) == 5
+    store.close()
+
+
+def whole_state(store: ArrayStore) -> Any:
+    """Return all that a store holds, wherever its slots are."""
+    tables = {name for name, plan in store.plans.items() if plan.is_table}
+    arrays = {name: array.tobytes() for name, array in store.arrays.items() if name not in tables}
+    slots = {name: store.slots.load(store.arrays[name].reshape(-1)).tolist() for name in tables}
+    return store.values, arrays, slots
+
+
+def commit_constant_size(store: ArrayStore, number: int, letter: bytes) -> None:
+    """Commit a row that takes as many bytes as any other."""
+    row = (number - 1) % N_ROWS
+    store.arrays["numbers"][row] = [number, letter[0], 0]
+    store.arrays["table"][row] = store.slots.write([letter * 10 + b"%03d%d" % (number, k) for k in range(2)])
+    store.commit([(RING_ROWS, row, row + 1)], {"pos": number % N_ROWS, "number": 1000 + number}, {})
+
+
+@pytest.mark.parametrize("is_original_open", [False, True], ids=["a closed one", "one that is written to"])
+@pytest.mark.parametrize("ending", ["closed", "crashed"])
+def test_mixed_files_of_copies_are_one_of_the_two_or_refused(
+    ending: str, is_original_open: bool, tmp_path: Path
+) -> None:
+    """Of ``cp -r``, where both were written to, as much and in the same places."""
+    folders = [tmp_path / name for name in "ab"]
+    store = create(folders[0])
+    for number in range(1, 9):
+        commit_constant_size(store, number, b"o")
+        if number == 4:
+            store.write_snapshot()
+    if not is_original_open:
+        store.close()
+    shutil.copytree(folders[0], folders[1])
+    if not is_original_open:
+        store = ArrayStore.open(folders[0], writable=True)
+    expected = []
+    for each, letter in ((store, b"a"), (ArrayStore.open(folders[1], writable=True), b"b")):
+        for number in range(9, 13):
+            commit_constant_size(each, number, letter)
+        each.log.begin_segment()
+        commit_constant_size(each, 13, letter)
+        each.write_snapshot()
+        for number in range(14, 17):
+            commit_constant_size(each, number, letter)
+        expected.append(whole_state(each))
+        if ending == "closed":
+            each.close()
+        else:
+            crash(each)
+    files = [contents(folder) for folder in folders]
+    differing = [name for name in sorted({*files[0], *files[1]}) if files[0].get(name) != files[1].get(name)]
+    assert len(differing) >= 3
+    outcomes = set()
+    for sources in itertools.product(range(2), repeat=len(differing)):
+        shutil.rmtree(tmp_path / "mixed", ignore_errors=True)
+        shutil.copytree(folders[0], tmp_path / "mixed")
+        for name, source in zip(differing, sources, strict=True):
+            (tmp_path / "mixed" / name).unlink(missing_ok=True)
+            if name in files[source]:
+                shutil.copy(folders[source] / name, tmp_path / "mixed" / name)
+        for writable in (False, True):
+            try:
+                mixed = ArrayStore.open(tmp_path / "mixed", writable=writable)
+            except CorruptStorage:
+                outcomes.add("refused")
+                continue
+            try:
+                state = whole_state(mixed)
+            except CorruptPayload:
+                outcomes.add("refused")
+            else:
+                assert state in expected, sources
+                outcomes.add("ab"[expected.index(state)])
+            mixed.close()
+    assert outcomes == {"a", "b", "refused"}
+
+
+# -- damage --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize("writable", [False, True])
+def test_every_damaged_byte_is_told_and_left_alone(
+    writable: bool, number: int, five_commits: tuple[Path, list[int]]
+) -> None:
+    folder, ends = five_commits
+    path = folder / f"{number:08}.log"
+    whole = path.read_bytes()
+    end = len(whole) - record_nbytes(0) if number == 0 else ends[-1]  # what comes behind only says that it ends
+    for position in range(len(whole)):
+        damage(path, position, 1 << position % 8)
+        if HEADER_NBYTES <= position < end:
+            with pytest.raises(CorruptStorage, match=rf"{re.escape(str(path))}.*repair=True"):
+                ArrayStore.open(folder, writable=writable)
+        else:
+            store = ArrayStore.open(folder, writable=writable)
+            assert hold_that_it_is_whole(store) == 5
+            store.close()
+        assert path.stat().st_size == len(whole), "what is damaged is not given up unasked"
+        damage(path, position, 1 << position % 8)
+    assert path.read_bytes() == whole
+
+
+def test_a_segment_that_is_missing_is_told(tmp_path: Path) -> None:
+    store = create(tmp_path / "store")
+    for step in range(1, 9):
+        commit_number(store, step)
+        if step in (3, 6):
+            store.write_snapshot()
+    store.log.begin_segment()
+    commit_number(store, 9)
+    crash(store)
+    assert names(tmp_path / "store") == [f"{number:08}.log" for number in (1, 3, 4, 5, 6)]
+    for name in names(tmp_path / "store"):
+        shutil.copytree(tmp_path / "store", tmp_path / "copy")
+        (tmp_path / "copy" / name).unlink()
+        before = name.replace("6", "5")
+        with pytest.raises((CorruptStorage, CorruptPayload), match=rf"{name} is missing|after .*{before} is missing"):
+            hold_that_it_is_whole(ArrayStore.open(tmp_path / "copy", writable=True))
+        shutil.rmtree(tmp_path / "copy")
+
+
+@pytest.mark.parametrize("ending", ["closed", "crashed"])
+def test_files_that_are_older_than_others_are_told(ending: str, tmp_path: Path) -> None:
+    """As of a backup that was copied over a folder, or the other way round."""
+    store = create(tmp_path / "store")
+    for number in range(1, 5):
+        commit_number(store, number)
+    shutil.copytree(tmp_path / "store", tmp_path / "backup")
+    for number in range(5, 9):
+        commit_number(store, number)
+        if number == 6:
+            store.log.begin_segment()
+    end = crash if ending == "crashed" else ArrayStore.close
+    end(store)
+    for name in names(tmp_path / "backup"):
+        if (tmp_path / "store" / name).exists():
+            shutil.copytree(tmp_path / "store", tmp_path / "mixed")
+            shutil.copy(tmp_path / "backup" / name, tmp_path / "mixed")
+            try:
+                assert hold_that_it_is_whole(ArrayStore.open(tmp_path / "mixed")) == 8
+            except (CorruptStorage, CorruptPayload) as error:
+                assert name in str(error)  # noqa: PT017  # if there is one
+            shutil.rmtree(tmp_path / "mixed")
+
+
+# -- repairing -----------------------------------------------------------------------------------------------
+
+
+def lost_numbers(store: DamagedStore, n_commits: int) -> list[int]:
+    """Return which of the commits that should be there are lost, and hold that all others are right."""
+    is_damaged = damaged_rows(store) | store.lost_rows
+    last, n_rows = store.values["number"], store.n_ring_rows
+    assert store.values["pos"] == last % n_rows
+    lost = [*range(last + 1, n_commits + 1)]
+    for number in range(max(n_commits - n_rows + 1, 1), last + 1):
+        row = (number - 1) % n_rows
+        if is_damaged[row]:
+            lost.append(number)
+        else:
+            assert store.arrays["numbers"][row] == number
+            assert store.slots.load(store.arrays["table"][row]).tolist() == [b"%d" % number * 3]
+    return sorted(lost)
+
+
+@pytest.mark.parametrize("writable", [False, True])
+@pytest.mark.parametrize("ending", ["closed", "crashed"])
+def test_nothing_is_lost_where_nothing_is_damaged(ending: str, writable: bool, tmp_path: Path) -> None:
+    store = tiny_store(tmp_path, 13)
+    end = crash if ending == "crashed" else ArrayStore.close
+    end(store)
+    before = contents(tmp_path)
+    damaged = open_damaged(tmp_path, writable=writable)
+    assert (damaged.damages, bool(damaged.lost_rows.any())) == ([], False)
+    assert lost_numbers(damaged, 13) == []
+    damaged.close()
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize("ending", ["closed", "crashed"])
+@pytest.mark.parametrize("n_commits", [3, 7, 13])
+def test_every_damaged_byte_costs_what_is_in_its_record(n_commits: int, ending: str, tmp_path: Path) -> None:
+    store = tiny_store(tmp_path / "store", n_commits)
+    end = crash if ending == "crashed" else ArrayStore.close
+    end(store)
+    most_lost = 0
+    for path in sorted((tmp_path / "store").glob("*.log")):
+        for position in range(path.stat().st_size):
+            damage(path, position, 1 << position % 8)
+            damaged = open_damaged(tmp_path / "store", writable=False)
+            is_told = bool(damaged.damages) or bool(damaged_slots(damaged, "table"))
+            lost = lost_numbers(damaged, n_commits)
+            assert is_told or not lost, (path.name, position, lost)
+            assert len(lost) <= 1, (path.name, position, lost)
+            most_lost = max(most_lost, len(lost))
+            damaged.log.close()
+            damage(path, position, 1 << position % 8)
+    assert most_lost == 1
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_whatever_is_damaged_no_row_is_wrong(seed: int, tmp_path: Path) -> None:
+    rng = np.random.default_rng(seed)
+    n_commits, n_rows = int(rng.integers(3, 60)), int(rng.integers(2, 24))
+    store = tiny_store(tmp_path, 0, n_rows=n_rows)
+    for number in range(1, n_commits + 1):
+        commit_tiny(store, number)
+        chance = rng.random()
+        if chance < 0.1:
+            store.write_snapshot()
+        elif chance < 0.15:
+            store.log.begin_segment()
+        elif chance < 0.2:
+            (crash if rng.random() < 0.5 else ArrayStore.close)(store)
+            store = ArrayStore.open(tmp_path, writable=True)
+    (crash if rng.random() < 0.5 else ArrayStore.close)(store)
+    for _ in range(rng.integers(1, 4)):
+        path = sorted(tmp_path.glob("*.log"))[rng.integers(len(list(tmp_path.glob("*.log"))))]
+        content = bytearray(path.read_bytes())
+        start = int(rng.integers(len(content)))
+        if rng.random() < 0.5:
+            content[start] ^= 1 << int(rng.integers(8))
+        else:
+            # To its very end would be what a killed process leaves.
+            nbytes = min(int(rng.integers(1, 1000)), len(content) - 1 - start)
+            content[start : start + nbytes] = bytes(nbytes)
+        path.write_bytes(content)
+    try:
+        damaged = open_damaged(tmp_path, writable=True)
+    except CorruptStorage:
+        return  # nothing of it can be read
+    lost = lost_numbers(damaged, n_commits)
+    assert damaged.damages or damaged_slots(damaged, "table") or not lost
+    damaged.arrays["table"][damaged_rows(damaged)] = 0
+    damaged.write_snapshot()
+    damaged.close()
+    ArrayStore.open(tmp_path).close()
+
+
+@pytest.mark.parametrize("n_zeros", [0, 3000])
+@pytest.mark.parametrize("n_commits", [3, 13])
+def test_a_snapshot_that_is_cut_short_is_put_together_from_other_files(
+    n_commits: int, n_zeros: int, tmp_path: Path
+) -> None:
+    tiny_store(tmp_path, n_commits).close()
+    path = newest_segment(tmp_path)
+    whole = path.read_bytes()
+    for cut in range(HEADER_NBYTES, len(whole), 7):
+        path.write_bytes(whole[:cut] + bytes(n_zeros))
+        damaged = open_damaged(tmp_path, writable=False)
+        assert any(str(path) in line for line in damaged.damages)
+        assert lost_numbers(damaged, n_commits) == []
+        damaged.close()
+
+
+def test_a_repaired_store_is_gone_on_with(tmp_path: Path) -> None:
+    crash(tiny_store(tmp_path, 8))
+    path = tmp_path / "00000001.log"
+    damage(path, path.read_bytes().index(b"555") + 1)
+    damage(tmp_path / "00000002.log", 200)
+    for writable in (False, True):
+        with pytest.raises(CorruptStorage):
+            ArrayStore.open(tmp_path, writable=writable)
+    before = contents(tmp_path)
+    damaged = open_damaged(tmp_path, writable=True)
+    assert contents(tmp_path) == before, "nothing is changed yet"
+    assert len(damaged.damages) >= 1
+    assert lost_numbers(damaged, 8) == [5]
+    damaged.arrays["table"][0] = 0
+    damaged.write_snapshot()
+    for number in range(9, 13):
+        commit_tiny(damaged, number)
+    damaged.close()
+    store = ArrayStore.open(tmp_path)
+    assert store.arrays["numbers"].tolist() == [9, 10, 11, 12]
+    assert store.slots.load(store.arrays["table"][:, 0]).tolist() == [b"%d" % k * 3 for k in range(9, 13)]
+    store.close()
+    assert open_damaged(tmp_path, writable=False).damages == []
+
+
+def test_a_damaged_snapshot_and_a_missing_file_cost_what_was_in_both(tmp_path: Path) -> None:
+    store = tiny_store(tmp_path / "store", 8, n_a_snapshot=100)
+    store.log.begin_segment()
+    commit_tiny(store, 9)
+    store.write_snapshot()
+    commit_tiny(store, 10)
+    crash(store)
+    snapshot = tmp_path / "store" / "00000003.log"
+    manifest = HEADER_NBYTES + 60
+    for damaged_bytes in ([], [manifest]):
+        (tmp_path / "store" / "00000002.log").unlink(missing_ok=True)
+        for position in damaged_bytes:
+            damage(snapshot, position)
+        damaged = open_damaged(tmp_path / "store", writable=False)
+        assert (bool(damaged.lost_rows.any()), damaged.values["number"]) == (False, 10)
+        assert damaged.arrays["numbers"].tolist() == [9, 10, 7, 8]
+        assert lost_numbers(damaged, 10) == [9], "of which the slot was there"
+        damaged.close()
+
+
+@pytest.mark.parametrize("n_missing", range(1, 14))
+def test_rows_that_were_written_over_in_a_missing_file_are_not_taken_for_new_ones(
+    n_missing: int, tmp_path: Path
+) -> None:
+    """Though it may be more than a lap of the ring."""
+    store = tiny_store(tmp_path, 6, n_a_snapshot=100)
+    for numbers in (range(7, 7 + n_missing), range(7 + n_missing, 9 + n_missing)):
+        store.log.begin_segment()
+        for number in numbers:
+            commit_tiny(store, number)
+    crash(store)
+    (tmp_path / "00000002.log").unlink()
+    damaged = open_damaged(tmp_path, writable=False)
+    newest = 8 + n_missing
+    assert {newest - 1, newest}.isdisjoint(lost_numbers(damaged, newest))
+    damaged.close()
+
+
+@pytest.mark.parametrize("n_zeroed", range(1, 14))
+def test_rows_that_were_written_over_in_a_damaged_part_are_not_taken_for_new_ones(
+    n_zeroed: int, tmp_path: Path
+) -> None:
+    store = tiny_store(tmp_path, 6, n_a_snapshot=100)
+    start = store.log.last.end
+    for number in range(7, 9 + n_zeroed):
+        if number == 7 + n_zeroed:
+            end = store.log.last.end
+        commit_tiny(store, number)
+    crash(store)
+    with open(tmp_path / "00000001.log", "r+b", buffering=0) as file:
+        os.pwrite(file.fileno(), bytes(end - start), start)
+    damaged = open_damaged(tmp_path, writable=False)
+    newest = 8 + n_zeroed
+    assert {newest - 1, newest}.isdisjoint(lost_numbers(damaged, newest))
+    damaged.close()
+
+
+def test_a_missing_file_costs_what_was_in_it(tmp_path: Path) -> None:
+    store = tiny_store(tmp_path / "store", 7, n_a_snapshot=100, n_rows=20)
+    for number in (8, 9, 10):
+        store.log.begin_segment()
+        commit_tiny(store, number)
+    crash(store)
+    for name, expected in (("0", []), ("1", [*range(1, 8)]), ("2", [8]), ("3", [9]), ("4", [10])):
+        shutil.copytree(tmp_path / "store", tmp_path / "copy")
+        (tmp_path / "copy" / f"0000000{name}.log").unlink()
+        damaged = open_damaged(tmp_path / "copy", writable=False)
+        assert lost_numbers(damaged, 10) == expected
+        assert damaged.damages
+        damaged.close()
+        shutil.rmtree(tmp_path / "copy")
+
+
+def test_files_of_another_buffer_are_not_taken_for_its_own(tmp_path: Path) -> None:
+    crash(tiny_store(tmp_path / "a", 8))
+    crash(tiny_store(tmp_path / "b", 8))
+    shutil.copy(tmp_path / "b" / "00000001.log", tmp_path / "a" / "00000001.log")
+    damaged = open_damaged(tmp_path / "a", writable=False)
+    assert any("is of another buffer" in line for line in damaged.damages)
+    assert lost_numbers(damaged, 8) == [5]
+    damaged.close()
+
+
+def test_files_of_another_copy_are_not_taken_for_its_own(tmp_path: Path) -> None:
+    """Though they have the same number and offsets."""
+    crash(tiny_store(tmp_path / "a", 3))
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    for name, first in (("a", 4), ("b", 8)):
+        store = ArrayStore.open(tmp_path / name, writable=True)
+        for number in range(first, first + 2):
+            commit_tiny(store, number)
+        store.write_snapshot()
+        crash(store)
+    shutil.copy(tmp_path / "b" / "00000002.log", tmp_path / "a" / "00000002.log")
+    snapshot = newest_segment(tmp_path / "a")
+    for position in range(HEADER_NBYTES, snapshot.stat().st_size, 11):
+        damage(snapshot, position)
+        damaged = open_damaged(tmp_path / "a", writable=False)
+        assert any(
+            "is of a copy of this buffer" in line
+            for line in (*damaged.damages, *damaged_slots(damaged, "table").values())
+        )
+        is_lost = damaged_rows(damaged) | damaged.lost_rows
+        assert {3, 0} <= {*np.flatnonzero(is_lost).tolist()}, position
+        damaged.close()
+        damage(snapshot, position)
+
+
+def test_what_is_written_to_is_not_repaired(tmp_path: Path) -> None:
+    store = create(tmp_path)
+    for writable in (False, True):
+        with pytest.raises(StorageError, match=r"is being written to|is written to by"):
+            open_damaged(tmp_path, writable=writable)
+    store.close()
+    open_damaged(tmp_path, writable=True).close()
+
+
+def test_where_no_file_tells_what_it_is_of_nothing_is_repaired(five_commits: tuple[Path, list[int]]) -> None:
+    folder, _ = five_commits
+    for path in folder.glob("*.log"):
+        segment = Segment(path)
+        offsets = [record.offset for record in segment.records() if record.kind == MANIFEST]
+        segment.close()
+        assert len(offsets) == (2 if segment.is_snapshot else 1), "what a snapshot is of stands in it twice"
+        for offset in offsets:
+            damage(path, offset + 20)
+    for writable in (False, True):
+        with pytest.raises(CorruptStorage, match=f"{folder}: no file has metadata that can be read"):
+            open_damaged(folder, writable=writable)
+    for path in folder.glob("*.log"):
+        path.write_bytes(b"nothing")
+    for writable in (False, True):
+        with pytest.raises(CorruptStorage, match=f"{folder} has no file that can be read"):
+            open_damaged(folder, writable=writable)
+    assert len(names(folder)) == 2
+
+
+def test_codecs_that_are_damaged_are_given_up(tmp_path: Path) -> None:
+    store = create(tmp_path)
+    commit_number(store, 1)
+    store.commit([], values_of(1), {"": CODECS[0], "other": CODECS[2]})
+    place = store.codecs[""]
+    crash(store)
+    damage(tmp_path / "00000001.log", (place & 0xFFFFFFFF) + 9)
+    damaged = open_damaged(tmp_path, writable=True)
+    assert damaged.codecs.keys() == {"other"}
+    assert damaged_rows(damaged)[0]
+    damaged.write_snapshot()
+    commit_number(damaged, 1)
+    damaged.close()
+    store = ArrayStore.open(tmp_path)
+    assert hold_that_it_is_whole(store) == 1
+    store.close()
+
+
+MANIFESTS: list[bytes] = [
+    b"",
+    b"{",
+    b"[]",
+    b"null",
+    b"\xff",
+    b"{}",
+    b'{"about": {}}',
+    b'{"arrays": {}}',
+    b'{"about": 5, "arrays": {}}',
+    b'{"about": {}, "arrays": []}',
+    b'{"about": {}, "arrays": {"a": []}}',
+    b'{"about": {}, "arrays": {"a": [[1], "<f4"]}}',
+    b'{"about": {}, "arrays": {"a": [5, "<f4", false]}}',
+    b'{"about": {}, "arrays": {"a": [[], "<f4", false]}}',
+    b'{"about": {}, "arrays": {"a": [["x"], "<f4", false]}}',
+    b'{"about": {}, "arrays": {"a": [[0.5], "<f4", false]}}',
+    b'{"about": {}, "arrays": {"a": [[Infinity], "<f4", false]}}',
+    b'{"about": {}, "arrays": {"a": [[-1], "<f4", false]}}',
+    b'{"about": {}, "arrays": {"a": [[1], "O", false]}}',
+    b'{"about": {}, "arrays": {"a": [[1], "no dtype", false]}}',
+    b'{"about": {}, "arrays": {"a": [[1], "u1,(", false]}}',
+    b'{"about": {}, "arrays": {"a": [[1], 5, false]}}',
+    b'{"about": {}, "arrays": {"a": [[1152921504606846976], "|u1", false]}}',
+    b'{"about": {}, "arrays": {"a": [[1000000000000000000000000000000], "|u1", false]}}',
+]
+
+
+@pytest.mark.parametrize("manifest", MANIFESTS, ids=lambda manifest: manifest.decode(errors="replace")[-40:])
+def test_a_segment_that_says_nonsense_of_itself_is_refused(manifest: bytes, tmp_path: Path) -> None:
+    log = Log.create(tmp_path)
+    log.write_snapshot([(MANIFEST, manifest), (5, b"\2\0\0\0{}")])
+    log.close()
+    for writable in (False, True):
+        with pytest.raises(CorruptStorage, match=re.escape(str(tmp_path / "00000000.log"))):
+            ArrayStore.open(tmp_path, writable=writable)
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        [],
+        [(5, b"\2\0\0\0{}")],
+        [(MANIFEST, b'{"about": {}, "arrays": {}}')],
+        [(MANIFEST, b'{"about": {}, "arrays": {}}'), (4, b"")],
+        [(MANIFEST, b'{"about": {}, "arrays": {}}'), (5, b"")],
+        [(MANIFEST, b'{"about": {}, "arrays": {}}'), (5, b"\2\0\0\0{}patch")],
+        [(MANIFEST, b'{"about": {}, "arrays": {}}'), (4, b"patch"), (5, b"\2\0\0\0{}")],
+    ],
+)
+def test_a_segment_without_a_whole_snapshot_is_refused(records: list[tuple[int, bytes]], tmp_path: Path) -> None:
+    log = Log.create(tmp_path)
+    log.write_snapshot(records)
+    log.close()
+    for writable in (False, True):
+        with pytest.raises(CorruptStorage):
+            ArrayStore.open(tmp_path, writable=writable)

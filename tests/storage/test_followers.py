@@ -1,0 +1,199 @@
+"""Stores that follow another process: they see each commit whole, whatever files come and go meanwhile."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from programs import start
+
+from sb3_compressed.errors import StorageError
+from sb3_compressed.storage.array_store import ArrayStore
+from sb3_compressed.storage.damaged_store import open_damaged
+from storage.folders import damage, newest_segment
+from storage.stores import (
+    ABOUT,
+    commit_number,
+    crash,
+    create,
+    damaged_rows,
+    hold_that_it_is_whole,
+    limit_file_sizes,
+    resized,
+    set_segment_nbytes,
+)
+
+
+@pytest.fixture(autouse=True)
+def modest_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep files short, so that tests read them quickly."""
+    limit_file_sizes(monkeypatch)
+
+
+@pytest.fixture
+def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fill segments after a few commits."""
+    set_segment_nbytes(4096, monkeypatch)
+
+
+def test_who_follows_is_told_that_it_is_another(tmp_path: Path) -> None:
+    store = create(tmp_path)
+    commit_number(store, 1)
+    reader = ArrayStore.open(tmp_path)
+    plans, arrays = resized(store)
+    store.become(ABOUT, plans, arrays, {"other": 1})
+    for number in range(3):
+        with pytest.raises(StorageError, match="holds another buffer by now; open it anew"):
+            reader.refresh()
+        assert hold_that_it_is_whole(reader) == 1
+        store.arrays["numbers"][2] = number
+        store.commit([("numbers", 2, 3)], {"other": number}, {})
+    reader.close()
+    store.close()
+
+
+def test_who_follows_is_told_that_it_was_replaced(tmp_path: Path) -> None:
+    store = create(tmp_path)
+    commit_number(store, 1)
+    reader = ArrayStore.open(tmp_path)
+    store.close()
+    ArrayStore.create(tmp_path, {}, {}, {}, overwrite=True).close()
+    for _ in range(2):
+        with pytest.raises(StorageError):
+            reader.refresh()
+        assert hold_that_it_is_whole(reader) == 1
+    reader.close()
+
+
+@pytest.mark.usefixtures("small_segments")
+def test_who_follows_sees_each_commit(tmp_path: Path) -> None:
+    store = create(tmp_path)
+    readers = [ArrayStore.open(tmp_path) for _ in range(3)]
+    assert not any(reader.refresh() for reader in readers)
+    for number in range(1, 120):
+        commit_number(store, number)
+        for often, reader in zip((1, 4, 50), readers, strict=True):
+            if number % often == 0:
+                assert hold_that_it_is_whole(reader) == number - often, "though some of it was deleted"
+                assert reader.refresh()
+                assert hold_that_it_is_whole(reader) == number
+                assert not reader.refresh()
+    assert store.log.last.number > 5
+    store.close()
+    for reader in readers:
+        reader.refresh()
+        assert hold_that_it_is_whole(reader) == 119
+        assert len(reader.log.segments) < 10, "those that were deleted are let go of"
+        reader.close()
+
+
+@pytest.mark.parametrize("way", ["segment", "snapshot", "both"])
+@pytest.mark.parametrize("often", [1, 3])
+def test_who_follows_goes_on_behind_each_new_segment(often: int, way: str, tmp_path: Path) -> None:
+    store = create(tmp_path)
+    reader = ArrayStore.open(tmp_path)
+    for number in range(1, 13):
+        commit_number(store, number)
+        if way != "snapshot":
+            store.log.begin_segment()
+        if way != "segment":
+            store.write_snapshot()
+        if number % 4 == 0:
+            crash(store)
+            store = ArrayStore.open(tmp_path, writable=True)
+        if number % often == 0:
+            assert reader.refresh()
+            assert hold_that_it_is_whole(reader) == number
+            assert not reader.refresh()
+            assert reader.log.last.number == store.log.last.number
+    reader.close()
+    store.close()
+
+
+def test_who_follows_has_arrays_that_stay_the_same_objects(tmp_path: Path) -> None:
+    store = create(tmp_path)
+    reader = ArrayStore.open(tmp_path)
+    arrays = dict(reader.arrays)
+    for number in range(1, 4):
+        commit_number(store, number)
+        store.write_snapshot()
+        reader.refresh()
+        assert all(reader.arrays[name] is array for name, array in arrays.items())
+    assert hold_that_it_is_whole(reader) == 3
+    reader.close()
+    store.close()
+
+
+@pytest.mark.parametrize("nbytes", [300, 5_000_000], ids=["small slots", "slots larger than there was room for"])
+def test_who_looks_rarely_sees_all_that_was_written_to_the_segment_before(nbytes: int, tmp_path: Path) -> None:
+    store = create(tmp_path)
+    store.close()  # which makes the file as short as can be
+    reader = ArrayStore.open(tmp_path)
+    store = ArrayStore.open(tmp_path, writable=True)
+    for number in range(1, 6):
+        commit_number(store, number, nbytes)
+    store.write_snapshot()
+    reader.refresh()
+    assert hold_that_it_is_whole(reader, nbytes) == 5
+    reader.close()
+    store.close()
+
+
+FOLLOWED = """
+import sys
+from pathlib import Path
+from sb3_compressed.storage.array_store import ArrayStore
+from storage.stores import commit_number
+
+ArrayStore.SEGMENT_NBYTES = ArrayStore.MIN_SEGMENT_NBYTES = 4096
+store = ArrayStore.open(Path(sys.argv[1]), writable=True)
+for number in range(1, 1 + int(sys.argv[2])):
+    commit_number(store, number)
+store.close()
+"""
+
+
+def test_who_follows_another_process_sees_whole_states(tmp_path: Path) -> None:
+    """And who opens the folder while segments come and go."""
+    folder, n_commits = tmp_path / "store", 600
+    create(folder).close()
+    follower, found = ArrayStore.open(folder), [0]
+    with start(FOLLOWED, folder, n_commits) as process:
+        while process.poll() is None:
+            if follower.refresh():
+                found.append(hold_that_it_is_whole(follower))
+            store = ArrayStore.open(folder)
+            found.append(hold_that_it_is_whole(store))
+            store.close()
+    assert process.returncode == 0
+    follower.refresh()
+    assert hold_that_it_is_whole(follower) == n_commits
+    assert follower.log.last.number > 20
+    follower.close()
+    assert found == sorted(found)
+    assert len({*found}) > 5
+
+
+def test_who_follows_sees_what_was_repaired(tmp_path: Path) -> None:
+    """And can read until then what it had."""
+    store = create(tmp_path)
+    for number in range(1, 4):
+        commit_number(store, number)
+    follower = ArrayStore.open(tmp_path)
+    store.write_snapshot()
+    end = store.log.segment_to_write().end
+    for number in range(4, 6):
+        commit_number(store, number)
+    crash(store)
+    damage(newest_segment(tmp_path), end + 4)
+    repaired = open_damaged(tmp_path, writable=True)
+    assert hold_that_it_is_whole(follower) == 3
+    assert repaired.lost_rows[3] or damaged_rows(repaired)[3]
+    repaired.write_snapshot()
+    commit_number(repaired, 4)
+    commit_number(repaired, 5)
+    assert follower.refresh()
+    assert hold_that_it_is_whole(follower) == 5
+    assert not follower.refresh()
+    repaired.close()
+    follower.close()

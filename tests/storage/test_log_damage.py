@@ -1,0 +1,128 @@
+"""Logs with damaged, missing or foreign segments are refused and left alone."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from sb3_compressed.errors import CorruptStorage
+from sb3_compressed.storage import segment as segment_module
+from storage.logs import APPENDED, append, new_log, opened, read_state, state_of, told_by, told_of, write_snapshot
+
+
+@pytest.fixture(autouse=True)
+def modest_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep files short, so that tests read them quickly."""
+    monkeypatch.setattr(segment_module, "MIN_GROWTH", 10_000)
+
+
+@pytest.mark.parametrize("number", [2, 3])
+@pytest.mark.parametrize("writable", [False, True])
+def test_a_damaged_header_is_refused_and_the_folder_let_go_of(writable: bool, number: int, tmp_path: Path) -> None:
+    new_log(tmp_path, 2).close()
+    path = tmp_path / f"{number:08}.log"
+    whole = path.read_bytes()
+    for position in range(0, 56, 3):
+        damaged = bytearray(whole)
+        damaged[position] ^= 4
+        damaged[56 + position] ^= 4
+        path.write_bytes(damaged)
+        with pytest.raises(CorruptStorage, match=path.name):
+            opened(tmp_path, writable=writable)
+        assert path.read_bytes() == damaged
+    path.write_bytes(whole)
+    opened(tmp_path, writable=True).close()
+
+
+@pytest.mark.parametrize("number", [2, 3])
+@pytest.mark.parametrize("copy", [0, 1])
+def test_one_damaged_copy_of_a_header_is_harmless(copy: int, number: int, tmp_path: Path) -> None:
+    new_log(tmp_path, 2).close()
+    path = tmp_path / f"{number:08}.log"
+    whole = bytearray(path.read_bytes())
+    whole[56 * copy : 56 * copy + 56] = os.urandom(56)
+    path.write_bytes(whole)
+    assert read_state(tmp_path) == state_of(1)
+    append(tmp_path)
+    assert read_state(tmp_path) == [*state_of(1), *APPENDED]
+
+
+def test_segments_of_other_places_are_refused(tmp_path: Path) -> None:
+    for name in "abc":
+        new_log(tmp_path / name, 2).close()
+    (tmp_path / "a" / "00000003.log").rename(tmp_path / "a" / "00000004.log")
+    for writable in (False, True):
+        with pytest.raises(CorruptStorage, match=r"00000004\.log does not belong here, it is number 3 of its buffer"):
+            opened(tmp_path / "a", writable=writable)
+    (tmp_path / "a" / "00000001.log").rename(tmp_path / "b" / "00000001.log")
+    log = opened(tmp_path / "b")
+    log.ids[0] = log.open_segment(0).id
+    with pytest.raises(CorruptStorage, match=r"00000001\.log does not belong here, it is of another buffer"):
+        log.segment(1)
+    assert told_by(log.segment(0)) == told_of(0)
+    log.close()
+    (tmp_path / "c" / "00000003.log").rename(tmp_path / "b" / "00000003.log")
+    for writable in (False, True):
+        with pytest.raises(CorruptStorage, match=r"00000003\.log does not belong here, it is of another buffer"):
+            opened(tmp_path / "b", writable=writable)
+
+
+def test_segments_of_a_copy_that_went_its_own_way_are_refused(tmp_path: Path) -> None:
+    new_log(tmp_path / "a", 2).close()
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    for name in "ab":
+        for _ in range(2):
+            append(tmp_path / name)
+    (tmp_path / "a" / "00000005.log").rename(tmp_path / "b" / "00000005.log")
+    for writable in (False, True):
+        expected = r"00000005\.log does not follow .*00000004\.log: they are of two copies of one buffer"
+        with pytest.raises(CorruptStorage, match=expected):
+            opened(tmp_path / "b", writable=writable)
+    (tmp_path / "a" / "00000004.log").rename(tmp_path / "b" / "00000004.log")
+    assert read_state(tmp_path / "b") == [*state_of(1), *APPENDED, *APPENDED], "all of the other copy"
+
+
+def test_a_segment_that_a_state_refers_to_is_that_of_the_same_copy(tmp_path: Path) -> None:
+    new_log(tmp_path / "a").close()
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    for name in "ab":
+        append(tmp_path / name)
+        write_snapshot(tmp_path / name)
+    log = opened(tmp_path / "a")
+    log.ids[2] = log.open_segment(2).id  # as a snapshot lists it
+    (tmp_path / "b" / "00000002.log").rename(tmp_path / "a" / "00000002.log")
+    with pytest.raises(CorruptStorage, match=r"00000002\.log does not belong here, it is of a copy of this buffer"):
+        log.segment(2)
+    log.close()
+
+
+@pytest.mark.parametrize("number", [4, 3, 2**31, -1])
+def test_a_segment_that_is_not_there_is_missing(number: int, tmp_path: Path) -> None:
+    new_log(tmp_path, 3).close()
+    (tmp_path / "00000003.log").unlink()
+    log = opened(tmp_path)
+    if number == 4:
+        assert told_by(log.segment(4))[:1] == [(1, b"snapshot 2")]
+    else:
+        with pytest.raises(CorruptStorage, match=r"\.log is missing"):
+            log.segment(number)
+    assert log.last.number == 5
+    log.close()
+
+
+@pytest.mark.parametrize("writable", [False, True])
+def test_a_chain_with_a_hole_is_refused(writable: bool, tmp_path: Path) -> None:
+    log = new_log(tmp_path)
+    for _ in range(3):
+        log.begin_segment()
+    log.close()
+    for number in (3, 2, 1):
+        (tmp_path / f"{number:08}.log").unlink()
+        with pytest.raises(CorruptStorage, match=rf"{3:08}\.log is missing"):
+            opened(tmp_path, writable=writable)
+    (tmp_path / "00000000.log").unlink()
+    with pytest.raises(CorruptStorage, match=f"{tmp_path} has no snapshot"):
+        opened(tmp_path, writable=writable)

@@ -1,0 +1,340 @@
+"""Damaged slots raise errors that name them: no damage, no address and no nonsense is read as a slot, or crashes."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from programs import run
+
+from sb3_compressed.arrays.slot_store import Slot
+from sb3_compressed.codecs import Codec, get_codec
+from sb3_compressed.codecs.config import codec_config
+from sb3_compressed.errors import CorruptPayload, CorruptStorage
+from sb3_compressed.storage.checksum import checksum
+from sb3_compressed.storage.log import Log
+from sb3_compressed.storage.log_slot_kernels import SLOT_SEED
+from sb3_compressed.storage.log_slot_store import CODEC, SLOTS, LogSlotStore, SlotReader, address_of
+from storage.folders import damage
+from storage.slot_logs import CODECS, FIRST, READERS, assert_same_slots, keep, new_log, opened
+from storage.stores import commit_number, create
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[Log]:
+    made = new_log(tmp_path)
+    yield made
+    made.close()
+
+
+# -- damaged bytes -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", ["load", "gather"])
+def test_a_slot_of_a_segment_that_is_missing_is_named(way: str, log: Log, tmp_path: Path) -> None:
+    stored, written = LogSlotStore(log), []
+    for _ in range(3):
+        written.append(stored.write([(CODECS[0], b"first", b"second")]))
+        log.begin_segment(1000)
+    keep(log, [1])
+    reader = opened(tmp_path)
+    with pytest.raises(CorruptPayload, match=r"00000002\.log is missing") as caught:
+        READERS[way](SlotReader(reader), np.concatenate([written[0], written[1]]))
+    assert caught.value.index == 1
+    reader.close()
+
+
+class Damage:
+    """Flips bits of a file and undoes it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.whole = path.read_bytes()
+
+    def flipped(self, start: int, end: int) -> Iterator[int]:
+        """Flip each bit of some bytes, one after the other; yield the byte."""
+        with open(self.path, "r+b", buffering=0) as file:
+            for position in range(start, end):
+                for bit in range(8):
+                    os.pwrite(file.fileno(), bytes([self.whole[position] ^ 1 << bit]), position)
+                    yield position
+                os.pwrite(file.fileno(), self.whole[position : position + 1], position)
+
+
+@pytest.mark.parametrize("way", READERS)
+def test_every_flipped_bit_of_a_slot_or_payload_is_detected(way: str, log: Log, tmp_path: Path) -> None:
+    slots: list[Slot] = [
+        (CODECS[0], b"first", b"second"),
+        (CODECS[0], b"", CODECS[1], b"1"),
+        (CODECS[1], bytes(range(40)), bytes(9)),
+    ]
+    stored = LogSlotStore(log)
+    for codec in CODECS[:2]:
+        stored.writer.place_of_codec(codec)
+    start = log.last.next_offset
+    addresses = stored.write(slots)
+    end = log.last.end - 1
+    path = tmp_path / "00000001.log"
+    where = re_escaped(path)
+    n_flips = 0
+    READERS[way](stored.reader, addresses)
+
+    assert_same_slots(stored.load(addresses), slots)
+    for position in Damage(path).flipped(start, end):
+        with pytest.raises(CorruptPayload, match=where) as caught:
+            READERS[way](stored.reader, addresses)
+        assert 0 <= caught.value.index < 3, position
+        n_flips += 1
+        others = np.delete(addresses, caught.value.index)
+        if position % 3 == 0:  # each payload here is of one slot, so the others can be read
+            assert_same_slots(stored.load(others), [s for k, s in enumerate(slots) if k != caught.value.index])
+    assert n_flips == 8 * (end - start)
+    assert_same_slots(stored.load(addresses), slots)
+
+
+def re_escaped(path: Path) -> str:
+    return str(path).replace(".", r"\.")
+
+
+@pytest.mark.parametrize("way", READERS)
+def test_every_flipped_bit_of_a_codec_is_detected(way: str, log: Log, tmp_path: Path) -> None:
+    stored = LogSlotStore(log)
+    start = log.last.end
+    stored.writer.place_of_codec(CODECS[0])
+    end = log.last.end
+    addresses = stored.write([(CODECS[0], b"first", b"second")])
+    path = tmp_path / "00000001.log"
+    for _ in Damage(path).flipped(start, end):
+        with pytest.raises((CorruptPayload, CorruptStorage), match=re_escaped(path)):
+            READERS[way](SlotReader(log), addresses)
+    READERS[way](SlotReader(log), addresses)
+
+
+def test_the_error_names_the_damaged_slot(log: Log, tmp_path: Path) -> None:
+    stored = LogSlotStore(log)
+    slots: list[Slot] = [(CODECS[0], bytes([k]) * 5, bytes([k]) * 7) for k in range(100, 110)]
+    addresses = stored.write(slots)
+    path = tmp_path / "00000001.log"
+    with open(path, "r+b", buffering=0) as file:
+        os.pwrite(file.fileno(), b"!", path.read_bytes().index(bytes([106]) * 7))
+    for read in READERS.values():
+        for order in (np.arange(10), np.arange(10)[::-1].copy(), np.array([6])):
+            with pytest.raises(CorruptPayload, match=r"payload at byte \d+, is damaged") as caught:
+                read(stored.reader, addresses[order])
+            assert order[caught.value.index] == 6
+
+
+def test_all_sums_are_looked_at_before_a_slot_is_used(tmp_path: Path) -> None:
+    store = create(tmp_path)
+    for number in range(1, 6):
+        commit_number(store, number)
+    addresses: NDArray[np.int64] = store.arrays["table"][3]
+    damage(tmp_path / "00000001.log", int(addresses[1] & 0xFFFFFFFF) + 8)
+    for read in (lambda: store.slots.load(addresses), lambda: store.slots.gather(addresses, 1)):
+        with pytest.raises(CorruptPayload, match=r"00000001\.log, the slot at byte \d+, is damaged") as caught:
+            read()
+        assert caught.value.index == 1
+    store.close()
+
+
+# -- crafted parts -------------------------------------------------------------------------------------------
+
+
+class At(NamedTuple):
+    """Where a part is: the offset in a segment, and the id of that."""
+
+    offset: int
+    segment_id: int
+
+
+def part(data: bytes, at: At, seed: int = 0) -> bytes:
+    """Return bytes behind their checksum, as they are at an offset."""
+    return (checksum(data, (at.offset + seed) ^ at.segment_id) & 0xFFFFFFFF).to_bytes(4, "little") + data
+
+
+def payload_at(at: At, content: bytes, codec: int, *, nbytes: int | None = None) -> bytes:
+    return part(struct.pack("<II", len(content) if nbytes is None else nbytes, codec) + content, at)
+
+
+def slot_at(at: At, places: list[int], *, n: int | None = None) -> bytes:
+    return part(struct.pack(f"<{1 + len(places)}I", len(places) if n is None else n, *places), at, SLOT_SEED)
+
+
+def append_part(log: Log, make: Callable[[At], bytes]) -> int:
+    """Append a record of one part, which depends on its position; return the offset."""
+    return log.segment_to_write().append(SLOTS, make(At(log.last.next_offset, log.last.id)))
+
+
+def codec_record(log: Log, codec: Codec | None) -> int:
+    """Append a codec, or an invalid record, and return its offset."""
+    return log.segment_to_write().append(CODEC, b"[1]" if codec is None else json.dumps(codec_config(codec)).encode())
+
+
+def test_parts_have_the_documented_format(log: Log) -> None:
+    codec = codec_record(log, CODECS[0])
+    first = append_part(log, lambda at: payload_at(at, b"abc", codec))
+    second = append_part(log, lambda at: payload_at(at, b"", codec))
+    slot = append_part(log, lambda at: slot_at(at, [second, first, second]))
+    plain = append_part(log, lambda at: payload_at(at, b"plain", 0))
+    whole = append_part(log, lambda at: slot_at(at, [plain]))
+    found = SlotReader(log).load(np.array([address_of(FIRST, slot), address_of(FIRST, whole)]))
+    assert_same_slots(found, [(CODECS[0], b"", b"abc", b""), b"plain"])
+
+
+@pytest.mark.parametrize("way", READERS)
+def test_a_payload_is_not_mistaken_for_a_slot(way: str, log: Log) -> None:
+    """Though its bytes could be those of one of two payloads."""
+    codec = codec_record(log, CODECS[0])
+    payload = append_part(log, lambda at: payload_at(at, b"abc", codec))
+    like = append_part(log, lambda at: part(struct.pack("<III", 2, payload, payload), at))
+    with pytest.raises(CorruptPayload):
+        READERS[way](SlotReader(log), np.array([address_of(FIRST, like)]))
+
+
+@pytest.mark.parametrize("way", READERS)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "no payloads",
+        "more payloads than bytes",
+        "2**32 - 1 payloads",
+        "payload in the header",
+        "payload behind the end",
+        "payload at 2**32 - 1",
+        "slot as payload",
+        "payload of too many bytes",
+        "payload of 2**32 - 1 bytes",
+        "codec that is none",
+        "codec behind the end",
+        "codec in the header",
+        "slots as codec",
+        "codec that is not trainable",
+        "codec of one payload only",
+    ],
+)
+def test_invalid_parts_with_right_checksums_are_refused(way: str, kind: str, log: Log) -> None:
+    good = codec_record(log, CODECS[0])
+    codecs: dict[str, Callable[[], int]] = {
+        "codec that is none": lambda: codec_record(log, None),
+        "codec behind the end": lambda: 2_000_000_000,
+        "codec in the header": lambda: 1,
+        "slots as codec": lambda: append_part(log, lambda at: payload_at(at, b"abc", good)),
+        "codec that is not trainable": lambda: codec_record(log, get_codec("zstd")),
+    }
+    codec = codecs[kind]() if kind in codecs else good
+    nbytes = {"payload of too many bytes": 100_000_000, "payload of 2**32 - 1 bytes": 2**32 - 1}.get(kind)
+    first = append_part(log, lambda at: payload_at(at, b"abc", codec, nbytes=nbytes))
+    second = append_part(log, lambda at: payload_at(at, b"def", 0 if kind == "codec of one payload only" else codec))
+    n = {"no payloads": 0, "more payloads than bytes": 200_000, "2**32 - 1 payloads": 2**32 - 1}.get(kind)
+    place = {"payload in the header": 3, "payload behind the end": 2_000_000_000, "payload at 2**32 - 1": 2**32 - 1}
+    as_slot = log.last.next_offset
+    places = [] if n == 0 else [place.get(kind, as_slot if kind == "slot as payload" else first), second]
+    slot = append_part(log, lambda at: slot_at(at, places, n=n))
+    addresses = np.array([address_of(FIRST, slot)])
+    with pytest.raises(CorruptPayload if way == "load" else (CorruptPayload, CorruptStorage)):
+        READERS[way](SlotReader(log), addresses)
+
+
+# -- addresses -----------------------------------------------------------------------------------------------
+
+
+FUZZ_ADDRESSES = """
+import sys
+from pathlib import Path
+import numpy as np
+from sb3_compressed.codecs.delta import Delta
+from sb3_compressed.errors import CorruptPayload, CorruptStorage
+from sb3_compressed.storage.log_slot_store import LogSlotStore, SlotReader
+from storage.slot_logs import keep, new_log, opened
+
+folder, state = Path(sys.argv[1]), sys.argv[2]
+log = new_log(folder, 5_000_000)
+codec = Delta(1)
+written = []
+for number in range(4):
+    if number:
+        log.begin_segment(5_000_000)
+    stored = LogSlotStore(log)
+    written += stored.write([(codec, bytes([k]) * 50, bytes([k + 1]) * 50) for k in range(50)]).tolist()
+keep(log, [1, 3, 4])
+reader = stored.reader
+if state == "reader":
+    reader = SlotReader(opened(folder))
+    reader.load(np.array(written[:3] + written[-3:]))
+    log.begin_segment(1000)
+    log.close()
+elif state == "closed":
+    reader.load(np.array(written[:3] + written[-3:]))
+    log.close()
+
+rng = np.random.default_rng(0)
+addresses = [-1, -(1 << 32), -(1 << 63), (1 << 63) - 1, 1 << 32, 1, 31, 32, 0xFFFFFFFF, 5 << 32]
+for number in (0, 1, 2, 3, 4, 5, 6, 1 << 20):
+    for most in (100, 6000, 5_000_000, 20_000_000, 1 << 32):
+        addresses += [number << 32 | int(offset) for offset in rng.integers(0, most, 100)]
+addresses += [address + delta for address in written[::9] for delta in (-1, 1, 8, -100)]
+addresses += rng.integers(-(1 << 63), (1 << 63) - 1, 200).tolist()
+known, outcomes = set(written), {}
+for address in addresses:
+    if address in known or not address:
+        continue
+    for name, read in {
+        "load": lambda array: reader.load(array),
+        "gather": lambda array: reader.gather(array, 2),
+        "codec": lambda array: reader.codec(int(array[0])),
+    }.items():
+        try:
+            read(np.array([address]))
+            outcome = "found"
+        except (CorruptPayload, CorruptStorage) as error:
+            outcome = type(error).__name__
+        outcomes.setdefault(name, set()).add(outcome)
+for name, found in outcomes.items():
+    print(name, *sorted(found))
+print(len(reader.load(np.array(written[:50]))), reader.gather(np.array(written[-50:]), 2).n_items)
+"""
+
+
+@pytest.mark.parametrize("state", ["writer", "reader", "closed"])
+def test_wrong_addresses_are_errors(state: str, tmp_path: Path) -> None:
+    """Whether a part of a file is missing, deleted, or never existed."""
+    *outcomes, last = run(FUZZ_ADDRESSES, tmp_path, state).splitlines()
+    assert outcomes[0] == "load CorruptPayload"
+    assert outcomes[1] == "gather CorruptPayload"
+    assert outcomes[2] in ("codec CorruptStorage", "codec CorruptStorage found")
+    assert last == "50 50"
+
+
+def test_an_address_is_not_taken_for_that_of_a_payload(log: Log) -> None:
+    stored = LogSlotStore(log)
+    [address] = stored.write([(CODECS[0], b"first", b"second")])
+    for place in range(log.last.end):
+        with pytest.raises(CorruptPayload):
+            stored.load(np.array([address, ~address_of(FIRST, place)]))
+
+
+@pytest.mark.parametrize("way", READERS)
+def test_slots_of_a_segment_of_another_log_are_refused(way: str, log: Log, tmp_path: Path) -> None:
+    """Though number, offsets and lengths are the same, as in a copy of the folder that was written to as well."""
+    other = new_log(tmp_path / "other")
+    addresses = []
+    for each, content in ((log, b"ours"), (other, b"else")):
+        stored = LogSlotStore(each)
+        stored.writer.place_of_codec(CODECS[0])
+        start = each.last.next_offset
+        addresses.append(stored.write([(CODECS[0], content, content)]))
+    assert addresses[0].tolist() == addresses[1].tolist()
+    theirs = (tmp_path / "other" / "00000001.log").read_bytes()[start : other.last.end]
+    with open(tmp_path / "00000001.log", "r+b", buffering=0) as file:
+        os.pwrite(file.fileno(), theirs, start)
+    with pytest.raises(CorruptPayload, match=r"00000001\.log, the slot at byte \d+, is damaged"):
+        READERS[way](SlotReader(log), addresses[0])
+    assert_same_slots(SlotReader(other).load(addresses[1]), [(CODECS[0], b"else", b"else")])
+    other.close()

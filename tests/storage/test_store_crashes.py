@@ -1,0 +1,223 @@
+"""Commits to a store are atomic: a kill, an interrupt, an exception or a full disk leaves the last complete one."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+from lines import interrupts
+from programs import run, start
+
+from sb3_compressed.storage import array_store as store_module
+from sb3_compressed.storage import log as log_module
+from sb3_compressed.storage import log_slot_store as slots_module
+from sb3_compressed.storage.array_store import RING_ROWS, ArrayStore, Change
+from storage.folders import names, newest_segment
+from storage.stores import (
+    CODECS,
+    N_ROWS,
+    commit_number,
+    crash,
+    create,
+    hold_that_it_is_whole,
+    leave_five_commits,
+    limit_file_sizes,
+    set_segment_nbytes,
+    values_of,
+)
+
+
+@pytest.fixture(autouse=True)
+def modest_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep files short, so that tests read them quickly."""
+    limit_file_sizes(monkeypatch)
+
+
+@pytest.fixture
+def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fill segments after a few commits."""
+    set_segment_nbytes(4096, monkeypatch)
+
+
+@pytest.fixture
+def five_commits(tmp_path: Path) -> tuple[Path, list[int]]:
+    return leave_five_commits(tmp_path / "store")
+
+
+KILLED = """
+import os, sys
+from pathlib import Path
+from sb3_compressed.storage.array_store import ArrayStore
+from storage.stores import commit_number, hold_that_it_is_whole
+
+ArrayStore.SEGMENT_NBYTES = ArrayStore.MIN_SEGMENT_NBYTES = 4096
+store = ArrayStore.open(Path(sys.argv[1]), writable=True)
+number = hold_that_it_is_whole(store)
+while True:
+    number += 1
+    commit_number(store, number)
+    os.write(1, b"%d\\n" % number)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGKILL")
+def test_a_killed_process_leaves_what_it_committed(tmp_path: Path) -> None:
+    folder = tmp_path / "store"
+    create(folder).close()
+    number = 0
+    for n_commits in (1, 20, 45):
+        with start(KILLED, folder) as process:
+            assert process.stdout is not None
+            lines = [process.stdout.readline() for _ in range(n_commits)]
+            process.send_signal(signal.SIGKILL)
+            told = int([*lines, *process.stdout.readlines()][-1])
+        for writable in (False, True):
+            store = ArrayStore.open(folder, writable=writable)
+            number = hold_that_it_is_whole(store)
+            assert number in (told, told + 1), "perhaps it was committed and could not be told any more"
+            store.close()
+
+
+def test_what_was_committed_is_there_without_closing(tmp_path: Path, small_segments: None) -> None:
+    store = create(tmp_path / "store")
+    for number in range(1, 60):
+        commit_number(store, number)
+        if number % 7 == 0:
+            shutil.copytree(tmp_path / "store", tmp_path / "copy")  # what a crash now would leave
+            for writable in (False, True):
+                copy = ArrayStore.open(tmp_path / "copy", writable=writable)
+                assert hold_that_it_is_whole(copy) == number
+                copy.close()
+            shutil.rmtree(tmp_path / "copy")
+    store.close()
+
+
+@pytest.mark.parametrize("what", ["a commit", "a commit of several records", "a new segment"])
+def test_after_an_interrupt_what_is_committed_counts(
+    what: str, tmp_path: Path, small_segments: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if what == "a commit of several records":
+        monkeypatch.setattr(store_module, "MAX_COMMIT_NBYTES", 0)
+    store, number = create(tmp_path / "store"), 0
+    while store.log.last.number <= 1:
+        number += 1
+        commit_number(store, number)
+    store.close()
+    if what != "a new segment":
+        number = 2
+    for interrupt in interrupts(store_module, log_module, slots_module):
+        folder = tmp_path / f"{interrupt.n_lines}"
+        store = create(folder)
+        for before in range(1, number):
+            commit_number(store, before)
+        assert store.log.last.number <= 1
+        with interrupt:
+            commit_number(store, number)
+        commit_number(store, number)
+        commit_number(store, number + 1)
+        reader = ArrayStore.open(folder)
+        assert hold_that_it_is_whole(reader) == number + 1, f"interrupted after {interrupt.n_lines} lines"
+        reader.close()
+        store.close()
+    assert interrupt.n_lines > 20
+
+
+@pytest.mark.parametrize("n_bytes", [0, 100, 1 << 16])
+def test_a_commit_that_raises_leaves_nothing_behind(
+    n_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though parts of it were written before."""
+    monkeypatch.setattr(store_module, "MAX_COMMIT_NBYTES", n_bytes)
+    store = create(tmp_path)
+    for number in range(1, 4):
+        commit_number(store, number)
+    before, end = {name: array.copy() for name, array in store.arrays.items()}, store.log.last.end
+    for name in ("wide", "numbers", "flags"):
+        store.arrays[name][...] = 1
+    changes: list[Change] = [("wide", 0, 2), (RING_ROWS, 0, N_ROWS), ("flags", 0, N_ROWS)]
+    with pytest.raises(TypeError):
+        store.commit(changes, {"bad": object()}, {"": CODECS[0], "other": CODECS[2]})
+    assert (store.values, store.log.last.end > end) == (values_of(3), n_bytes > 300)
+    for name, array in before.items():
+        store.arrays[name][...] = array
+    commit_number(store, 4)
+    store.commit([], values_of(4), {"": CODECS[0], "other": CODECS[2]})
+    for each in (store, ArrayStore.open(tmp_path)):
+        assert hold_that_it_is_whole(each) == 4
+        assert not each.arrays["wide"].any()
+        assert not each.arrays["numbers"][4:].any()
+        assert each.slots.reader.codec(each.codecs["other"]) == CODECS[2]
+        each.close()
+
+
+FULL_DISK = """
+import resource, signal, sys
+from pathlib import Path
+from sb3_compressed.storage.array_store import ArrayStore
+from storage.stores import commit_number, create, hold_that_it_is_whole
+
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+UNLIMITED = resource.RLIM_INFINITY
+ArrayStore.SEGMENT_NBYTES = ArrayStore.MIN_SEGMENT_NBYTES = 6000
+folder = Path(sys.argv[1])
+create(folder).close()
+store = ArrayStore.open(folder, writable=True)
+number = refused = 0
+
+def check():
+    reader = ArrayStore.open(folder)
+    found = hold_that_it_is_whole(reader)
+    reader.close()
+    return found
+
+for free in [*range(0, 600, 37), *range(600, 3000, 301)] * 3:
+    number += 1
+    resource.setrlimit(resource.RLIMIT_FSIZE, (store.log.last.end + free, UNLIMITED))
+    try:
+        commit_number(store, number)
+    except OSError:
+        refused += 1
+        resource.setrlimit(resource.RLIMIT_FSIZE, (UNLIMITED, UNLIMITED))
+        if check() == number:
+            print(f"commit {number} was refused and is there")
+        commit_number(store, number)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (UNLIMITED, UNLIMITED))
+    assert check() == number
+    if not number % 10:
+        store.close()
+        store = ArrayStore.open(folder, writable=True)
+print(refused > 10, store.log.last.number > 2)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the size of files cannot be limited there")
+def test_what_a_full_disk_refuses_is_not_committed_and_can_be_later(tmp_path: Path) -> None:
+    assert run(FULL_DISK, tmp_path / "store") == "True True\n"
+
+
+def test_a_cut_at_any_byte_leaves_the_commit_before(five_commits: tuple[Path, list[int]]) -> None:
+    """As a process does that is killed; a shorter file, or one with zeros behind."""
+    folder, ends = five_commits
+    path = newest_segment(folder)
+    whole, before = path.read_bytes(), names(folder)
+    for cut in range(ends[0], ends[-1], 23):
+        for n_zeros in (0, 3000):
+            with open(path, "r+b") as file:
+                file.write(whole[:cut] + bytes(n_zeros))
+                file.truncate()
+            expected = max(k for k, end in enumerate(ends) if end <= cut)
+            store = ArrayStore.open(folder)
+            assert hold_that_it_is_whole(store) == expected
+            store.close()
+            store = ArrayStore.open(folder, writable=True)
+            assert hold_that_it_is_whole(store) == expected
+            commit_number(store, expected + 1)
+            crash(store)
+            store = ArrayStore.open(folder)
+            assert hold_that_it_is_whole(store) == expected + 1
+            store.close()
+            for name in {*names(folder)} - {*before}:
+                (folder / name).unlink()

@@ -1,0 +1,96 @@
+"""Verification: every damaged byte of a folder is reported, whole folders are not, and nothing is changed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sb3_compressed.errors import StorageError
+from sb3_compressed.storage import verification
+from sb3_compressed.storage.array_store import ArrayStore
+from sb3_compressed.storage.verification import damaged_codecs, damaged_records, damaged_slots, verify
+from storage.folders import contents, damage, newest_segment
+from storage.stores import CODECS, commit_number, crash, create, limit_file_sizes, tiny_store, values_of
+
+
+@pytest.fixture(autouse=True)
+def modest_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep files short, so that tests read them quickly."""
+    limit_file_sizes(monkeypatch)
+
+
+@pytest.mark.parametrize("ending", ["closed", "crashed", "open"])
+def test_a_whole_folder_has_no_damage(ending: str, tmp_path: Path) -> None:
+    store = tiny_store(tmp_path, 13)
+    if ending != "open":
+        (crash if ending == "crashed" else ArrayStore.close)(store)
+    before, shares = contents(tmp_path), list[float]()
+    assert verify(tmp_path, progress=shares.append) == []
+    assert contents(tmp_path) == before
+    assert shares == sorted(shares)
+    assert shares[-1] == 1
+    store.close()
+
+
+@pytest.mark.parametrize("ending", ["closed", "crashed"])
+def test_every_damaged_byte_is_reported_with_its_file(ending: str, tmp_path: Path) -> None:
+    (crash if ending == "crashed" else ArrayStore.close)(tiny_store(tmp_path, 7))
+    for path in sorted(tmp_path.glob("*.log")):
+        for position in range(path.stat().st_size):
+            damage(path, position, 1 << position % 8)
+            before = contents(tmp_path)
+            assert any(str(path) in line for line in verify(tmp_path)), (path.name, position)
+            assert contents(tmp_path) == before
+            damage(path, position, 1 << position % 8)
+    assert verify(tmp_path) == []
+
+
+def test_folders_without_a_buffer_are_refused(tmp_path: Path) -> None:
+    for folder in (tmp_path, tmp_path / "missing"):
+        with pytest.raises(StorageError, match=f"{folder} holds no buffer"):
+            verify(folder)
+
+
+def test_a_missing_file_is_damage_unless_a_writer_may_have_deleted_it(tmp_path: Path) -> None:
+    tiny_store(tmp_path, 7).close()
+    assert [*damaged_records(newest_segment(tmp_path))] == []
+    [line] = damaged_records(tmp_path / "00000099.log")
+    assert "00000099.log" in line
+    assert [*damaged_records(tmp_path / "00000099.log", is_growing=True)] == []
+
+
+@pytest.mark.parametrize("at_once", [1, 3, 100])
+def test_damaged_slots_are_listed_by_their_addresses(
+    at_once: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verification, "AT_ONCE", at_once)
+    store = tiny_store(tmp_path, 10, n_a_snapshot=100, n_rows=10)
+    [path] = tmp_path.glob("00000001.log")
+    for number in (2, 3, 9):
+        damage(path, path.read_bytes().index(b"%d" % number * 3) + 1)
+    shares: list[float] = []
+    found = damaged_slots(store, "table", shares.append)
+    assert sorted(found) == sorted(store.arrays["table"][[1, 2, 8], 0].tolist())
+    assert all(str(path) in line for line in found.values())
+    assert shares == sorted(shares)
+    assert shares[-1] == 1
+    assert store.slots.load(np.setdiff1d(store.arrays["table"], [*found])).all()
+    store.close()
+
+
+def test_damaged_codecs_are_listed_by_their_names(tmp_path: Path) -> None:
+    store = create(tmp_path)
+    commit_number(store, 1)
+    store.commit([], values_of(1), {"": CODECS[0], "other": CODECS[2]})
+    store.close()  # after a snapshot, of which opening reads no file before
+    store = ArrayStore.open(tmp_path)
+    assert damaged_codecs(store) == {}
+    damage(tmp_path / "00000001.log", (store.codecs["other"] & 0xFFFFFFFF) + 9)
+    store.close()
+    store = ArrayStore.open(tmp_path)
+    [(name, line)] = damaged_codecs(store).items()
+    assert name == "other"
+    assert "00000001.log" in line
+    store.close()
