@@ -57,7 +57,7 @@ class CodecTrainer:
         return trained
 
     def collect(self, frames: NDArray[Any]) -> NDArray[Any] | None:
-        """Collect from new frames ``(n, *frame_shape)``; return a complete sample ``(m, *frame_shape)``, else nothing."""
+        """Collect from new frames ``(n, *frame_shape)``; return a sample ``(m, *frame_shape)`` once complete."""
         frame_nbytes = frames.nbytes // max(len(frames), 1)
         if not frame_nbytes or frame_nbytes * self.MIN_FRAMES > self.MAX_NBYTES:
             return None
@@ -101,5 +101,5 @@ class CodecTrainer:
 
 
 def _payload_nbytes(codec: TrainableCodec, frames: NDArray[Any]) -> float:
-    """Return the mean size of the payloads of some frames."""
+    """Return the mean size of the payloads of frames."""
     return sum(map(len, codec.encode(frames))) / max(len(frames), 1)

@@ -59,8 +59,8 @@ class CompressedArray(ArrayLike):
     :param shape: ``(rows, n_envs, *item_shape)``
     :param dtype: any boolean, integer or floating dtype
     :param codec: a codec, or the shorthand of one as in :func:`~sb3_compressed.get_codec`
-    :param frame_stack: how items are divided into frames: found from the data (``"auto"``), a number of frames along the
-        first or the last axis of an item, or ``None`` for items that are not stacks
+    :param frame_stack: how items are divided into frames: detected from the data (``"auto"``), a number of frames along
+        the first or the last axis of an item, or ``None`` for items that are not stacks
     :param elem_type: dtype to store values in, if not ``dtype``. A narrower one is lossy and warns:
         values are clipped to the range of an integer type and rounded to a floating one
     :param num_threads: how many threads decode large reads; ``None`` for the number of cores, four at most
@@ -155,7 +155,8 @@ class CompressedArray(ArrayLike):
     @property
     def raw_nbytes(self) -> int:
         """The memory that an ndarray of this shape and dtype takes, in bytes."""
-        return int(self.size) * self.itemsize
+        nbytes: int = self.size * self.itemsize
+        return nbytes
 
     def __len__(self) -> int:
         return len(self._table)
@@ -187,7 +188,7 @@ class CompressedArray(ArrayLike):
             self._require_memory(references.size)
         shape, batch = lead_shape + self.item_shape, current.batch
         out = np.empty(shape, self.dtype) if batch is None else batch.empty(shape, self.dtype)
-        self._decode(references, out if len(lead_shape) == 1 else out.reshape(-1, *self.item_shape), lead)
+        self._decode(references, out if len(lead_shape) == 1 else out.reshape(len(references), *self.item_shape), lead)
         if inside:
             out = out[(slice(None),) * len(lead_shape) + inside]
         elif batch is not None:

@@ -118,14 +118,14 @@ def _decode_mixed(batch: PayloadBatch, layout: FrameLayout | None, out: NDArray[
 def _decode_rest(codec: Codec, payloads: Payloads, frames: NDArray[Any], done: NDArray[np.uint8] | None) -> None:
     """Decode the payloads that are not done by a codec that cannot skip any."""
     if done is None or not done.any():
-        codec.decode_into(payloads, frames)
+        codec.decode_into([*payloads], frames)  # a list, since its items are read one by one
         return
-    rest = np.flatnonzero(done == 0)
+    rest = np.flatnonzero(done == 0).tolist()
     part = np.empty((len(rest), *frames.shape[1:]), dtype=frames.dtype)
     try:
         codec.decode_into([payloads[index] for index in rest], part)
     except CorruptPayload as error:
-        raise CorruptPayload(error.reason, int(rest[error.index])) from error
+        raise CorruptPayload(error.reason, rest[error.index]) from error
     frames[rest] = part
 
 

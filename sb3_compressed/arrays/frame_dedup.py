@@ -60,8 +60,8 @@ class FrameDeduplicator:
         :param second: the row after it, of the same shape
         """
         if second is not None and (self._detector is not None or second.strides != first.strides):
-            (slots, payloads), (more_slots, more_payloads) = self.encode_rows(first), self.encode_rows(second)
-            return EncodedRows(slots + more_slots, payloads + more_payloads)
+            one, other = self.encode_rows(first), self.encode_rows(second)
+            return EncodedRows(one.slots + other.slots, one.new_payloads + other.new_payloads)
         encoder = self.encoder
         if self._detector is not None:
             self._detect_layout(self._detector, first)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -67,15 +68,19 @@ class MemorySlotStore:
         )
         if n_codecs < 0:
             return gather_in_python(references, self.codec, n_frames)  # which names what is wrong
-        codecs = [self.codec]
-        if self._is_trainable:
+        codecs, objects = [self.codec], None
+        if not self._is_trainable:
+            if offsets[-1] == n_slots * n_frames:  # such codecs decode objects, which need not be copied then
+                objects = references.tolist()
+                objects = [*chain.from_iterable(objects)] if n_frames > 1 else objects
+        else:
             codecs = []
             for _, slot, position in found[:n_codecs].tolist():
                 codec = references[slot][position]
                 if type(codec) is not type(self.codec):
                     return gather_in_python(references, self.codec, n_frames)
                 codecs.append(codec)
-        return PayloadBatch(codecs, Payloads(places[: offsets[-1]], references), n_frames, offsets)
+        return PayloadBatch(codecs, Payloads(places[: offsets[-1]], references, objects), n_frames, offsets)
 
     def load(self, references: NDArray[Any]) -> NDArray[Any]:
         """Return slots as an object array ``(n,)``."""

@@ -181,7 +181,7 @@ def unpack_sections(block: bytes | bytearray | memoryview) -> dict[str, NDArray[
     data = np.frombuffer(block, dtype=np.uint8)
     if len(data) < HEADER.size:
         raise CorruptPayload(f"the block has {len(data)} bytes, fewer than its header")
-    magic, version, n_sections, nbytes, checksum = HEADER.unpack_from(data)
+    magic, version, n_sections, nbytes, checksum = HEADER.unpack_from(data.data)
     if magic != MAGIC:
         raise CorruptPayload(f"the block begins with {magic!r}, not with {MAGIC!r}")
     if version != VERSION:
@@ -189,18 +189,18 @@ def unpack_sections(block: bytes | bytearray | memoryview) -> dict[str, NDArray[
     table_end = HEADER.size + SECTION.size * n_sections
     if nbytes != len(data) or table_end > nbytes:
         raise CorruptPayload(f"the block has {len(data)} bytes, its header declares {nbytes}")
-    if _checksum(data[:CHECKSUM_AT].tobytes(), data[HEADER.size :]) != checksum:
+    if _checksum(data[:CHECKSUM_AT].tobytes(), data[HEADER.size :].data) != checksum:
         raise CorruptPayload("the checksum of the block is wrong")
     sections: dict[str, NDArray[np.uint8]] = {}
     for position in range(HEADER.size, table_end, SECTION.size):
-        name, offset, size = SECTION.unpack_from(data, position)
+        name, offset, size = SECTION.unpack_from(data.data, position)
         if not table_end <= offset <= nbytes - size:
             raise CorruptPayload(f"section {name!r} of the block is out of bounds")
         sections[name.rstrip(b"\0").decode("ascii", "replace")] = data[offset : offset + size]
     return sections
 
 
-def _checksum(head: bytes, body: bytes | NDArray[np.uint8]) -> bytes:
+def _checksum(head: bytes, body: bytes | memoryview) -> bytes:
     state = hashlib.blake2b(head, digest_size=8)
     state.update(body)
     return state.digest()

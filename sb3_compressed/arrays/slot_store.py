@@ -31,12 +31,15 @@ class SlotStore(Protocol):
     What a reference is depends on the store: a Python object, an address in a file. Code outside of a store only copies
     and compares references; equal ones refer to equal slots.
 
-    :ivar codec: payloads of other classes of codecs are refused; ``None`` to accept those of every trainable codec
     :ivar unwritten: the reference to a slot that was never written, an array without axes
     """
 
-    codec: Codec | None
     unwritten: NDArray[Any]
+
+    @property
+    def codec(self) -> Codec | None:
+        """Payloads of other classes of codecs are refused; ``None`` to accept those of every trainable codec."""
+        ...
 
     def new_table(self, shape: tuple[int, ...]) -> NDArray[Any]:
         """Return a table of unwritten slots."""

@@ -147,9 +147,8 @@ class ObservationArray(PlainArray):
 
     def __getitem__(self, index: Any) -> Any:
         read = self._read_only[index]
-        if type(read) is np.ndarray:
-            if not read.flags.writeable:  # a view
-                return self._read_view(index)
+        if type(read) is np.ndarray and not read.flags.writeable:  # a view
+            return self._read_view(index)
         return read
 
     def __getattr__(self, name: str) -> Any:

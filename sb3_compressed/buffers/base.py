@@ -260,7 +260,7 @@ class CompressedBuffer(_Base):
     def observations_nbytes(self) -> int:
         """The memory that all observations take, in bytes, Python's overhead included, what is shared once."""
         arrays = self._arrays()
-        nbytes = sum(array.nbytes for _, array in arrays if not isinstance(array, CompressedArray))
+        nbytes: int = sum(array.nbytes for _, array in arrays if not isinstance(array, CompressedArray))
         for key in {key: None for key, array in arrays if isinstance(array, CompressedArray)}:
             same = [array for other, array in arrays if other == key]  # which share payloads
             nbytes += same[0].store.nbytes(*[array.slots for array in same])

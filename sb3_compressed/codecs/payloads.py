@@ -18,11 +18,13 @@ class Payloads(Sequence[bytes]):
     :param places: for each payload the address of its first byte, its length in bytes, and the index of the codec that
         wrote it in a separate list of codecs, ``(n, 3)``
     :param owner: an object that keeps this memory alive and unchanged
+    :param objects: the payloads as Python objects, if they exist
     """
 
-    def __init__(self, places: NDArray[np.int64], owner: object) -> None:
+    def __init__(self, places: NDArray[np.int64], owner: object, objects: Sequence[bytes] | None = None) -> None:
         self.places = places
         self.owner = owner
+        self._objects = objects
 
     @classmethod
     def of(cls, payloads: Sequence[bytes], writers: int | NDArray[np.int64] = 0) -> Payloads:
@@ -58,10 +60,16 @@ class Payloads(Sequence[bytes]):
         if isinstance(index, slice):
             if index.indices(len(self))[2] != 1:
                 raise ValueError(f"a slice of payloads must be contiguous, got {index}")
-            return Payloads(self.places[index], self.owner)
+            return Payloads(self.places[index], self.owner, None if self._objects is None else self._objects[index])
+        if self._objects is not None:
+            return self._objects[index]
         address, length, _ = self.places[index].tolist()
         return ctypes.string_at(address, length)
 
     def __iter__(self) -> Iterator[bytes]:
-        for address, length in self.places[:, :2].tolist():
-            yield ctypes.string_at(address, length)
+        if self._objects is not None:
+            yield from self._objects
+            return
+        for start in range(0, len(self), 1024):  # lists of integers take more memory than arrays
+            for address, length, _ in self.places[start : start + 1024].tolist():
+                yield ctypes.string_at(address, length)

@@ -224,7 +224,7 @@ class LogSlotStore:
 
     def gather(self, references: NDArray[np.int64], n_frames: int) -> PayloadBatch:
         """Return the payloads of slots; see :meth:`SlotStore.gather`."""
-        return self.reader.gather(references, n_frames, self.codec)
+        return self.reader.gather(np.ascontiguousarray(references), n_frames, self.codec)
 
     def load(self, references: NDArray[np.int64]) -> NDArray[Any]:
         """Return slots as an object array ``(n,)``; see :meth:`SlotStore.load`."""

@@ -420,9 +420,8 @@ def test_new_payloads_are_those_that_no_row_before_has(detector: FrameStackDetec
     known: dict[int, bytes] = {}
     for obs, next_obs in pairwise(stacks):
         slots, new_payloads = deduplicator.encode_rows(obs, next_obs)
-        payloads = {
-            id(part): part for row in slots for slot in row for part in (slot if type(slot) is tuple else [slot])
-        }
+        parts = [part for row in slots for slot in row for part in (slot if type(slot) is tuple else (slot,))]
+        payloads = {id(part): part for part in parts if type(part) is bytes}
         assert {id(payload) for payload in new_payloads} == payloads.keys() - known.keys()
         known.update(payloads)
     assert len(new_payloads) == 2, "one of each environment"

@@ -47,7 +47,7 @@ def test_this_interpreter_is_known() -> None:
 def test_kernel_and_python_find_the_same(n_frames: int) -> None:
     rng = np.random.default_rng(n_frames)
     codecs = [Delta(level) for level in range(1, 20)]
-    made = []
+    made: list[Any] = []
     for _ in range(300):
         parts: list[Any] = [codecs[rng.integers(len(codecs))]]
         for _ in range(n_frames):
