@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -63,22 +63,16 @@ def decode(
         return batch, frames
     same = None
     if decoded is not None and decoded[1].shape == frames.shape and decoded[0].n_frames == n_frames:
-        same = np.array([_index_of(codec, decoded[0].codecs) for codec in codecs], dtype=np.int64)
+        numbers = dict(zip(map(id, decoded[0].codecs), range(len(decoded[0].codecs)), strict=True))
+        same = np.fromiter(map(numbers.get, map(id, codecs), repeat(-1)), np.int64, len(codecs))
 
     def decode_part(start: int, end: int) -> None:
         done = None
         if same is not None and decoded is not None:
             done = np.zeros(end - start, dtype=np.uint8)
-            kernels().copy_decoded(
-                start,
-                n_frames,
-                payloads.places,
-                same,
-                decoded[0].payloads.places,
-                frame_bytes(decoded[1]),
-                frame_bytes(frames),
-                done,
-            )
+            places, decoded_places = payloads.places, decoded[0].payloads.places
+            rows, decoded_rows = frame_bytes(frames), frame_bytes(decoded[1])
+            kernels().copy_decoded(start, n_frames, places, same, decoded_places, decoded_rows, rows, done)
         try:
             if isinstance(codecs[0], TrainableCodec):
                 part = payloads if end - start == n_payloads else payloads[start:end]
@@ -127,8 +121,3 @@ def _decode_rest(codec: Codec, payloads: Payloads, frames: NDArray[Any], done: N
     except CorruptPayload as error:
         raise CorruptPayload(error.reason, rest[error.index]) from error
     frames[rest] = part
-
-
-def _index_of(codec: Codec, codecs: Sequence[Codec]) -> int:
-    """Return the position of an object in a list, -1 if it is not there."""
-    return next((index for index, other in enumerate(codecs) if other is codec), -1)

@@ -94,7 +94,7 @@ class FrameDeduplicator:
         n_envs = len(newest)
         encoder, last = self.encoder, self._last_slots
         if len(payloads) == len(last) == newest.count(1):  # nearly always: one each, in the last row
-            codec, size = encoder.codec, 1 + encoder.n_frames
+            codec, size = encoder.codec, 1 + (1 if encoder.layout is None else encoder.layout.n_frames)
             row: list[Slot] = []
             for slot, payload in zip(last, payloads, strict=True):
                 if encoder.is_trainable and slot[0] is codec and len(slot) == size:  # type: ignore[index, arg-type]

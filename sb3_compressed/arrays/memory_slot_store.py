@@ -56,25 +56,23 @@ class MemorySlotStore:
         places = np.empty((n_slots * n_frames, 3), dtype=np.int64)
         offsets = np.empty(n_slots + 1, dtype=np.int64)
         found = np.empty((min(n_slots * n_frames, MAX_CODECS), 3), dtype=np.int64)
+        address, n_codecs = references.__array_interface__["data"][0], 0 if self._is_trainable else 1
         n_codecs = payload_kernels.locate_payloads(
-            references.__array_interface__["data"][0],
-            n_slots,
-            n_frames,
-            0 if self._is_trainable else 1,
-            payload_kernels.OBJECT_TYPES,
-            found,
-            offsets,
-            places,
+            address, n_slots, n_frames, n_codecs, payload_kernels.OBJECT_TYPES, found, offsets, places
         )
         if n_codecs < 0:
             return gather_in_python(references, self.codec, n_frames)  # which names what is wrong
-        codecs, objects = [self.codec], None
+        codecs: list[Codec] = []
+        objects: list[bytes] | None = None
         if not self._is_trainable:
-            if offsets[-1] == n_slots * n_frames:  # such codecs decode objects, which need not be copied then
-                objects = references.tolist()
-                objects = [*chain.from_iterable(objects)] if n_frames > 1 else objects
+            codecs = [self.codec]
+            if offsets[-1] == n_slots * n_frames:  # such codecs decode objects, so they need no copies
+                slots = references.tolist()
+                if n_frames > 1:
+                    objects = [*chain.from_iterable(slots)]
+                elif {*map(type, slots)} == {bytes}:
+                    objects = slots
         else:
-            codecs = []
             for _, slot, position in found[:n_codecs].tolist():
                 codec = references[slot][position]
                 if type(codec) is not type(self.codec):

@@ -82,6 +82,12 @@ def test_slots_without_codecs_are_located(n_frames: int) -> None:
 
 
 @needs_layout
+def test_whole_items_may_be_bytes_or_tuples_of_one_payload() -> None:
+    for slots in ([b"1", (b"2",)], [(b"1",), b"2"], [(b"1",), (b"2",)]):
+        assert [*gathered_by_kernel(object_array(slots), get_codec("none"), 1).payloads] == [b"1", b"2"]
+
+
+@needs_layout
 @pytest.mark.parametrize(
     "slot",
     [
