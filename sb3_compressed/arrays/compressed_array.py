@@ -21,7 +21,7 @@ from sb3_compressed.arrays.frame_dedup import FrameDeduplicator
 from sb3_compressed.arrays.frame_layout import FrameStack, FrameStackDetector, explicit_layout
 from sb3_compressed.arrays.indexing import basic_index, has_ellipsis, is_whole, split_index
 from sb3_compressed.arrays.memory_slot_store import MemorySlotStore
-from sb3_compressed.arrays.slot_store import Slot, SlotStore, are_references
+from sb3_compressed.arrays.slot_store import METADATA, Slot, SlotStore
 from sb3_compressed.arrays.write_through import Items, Source, WriteThroughArray
 from sb3_compressed.codecs import Codec, get_codec
 from sb3_compressed.errors import CorruptPayload, LossyDtypeWarning
@@ -287,7 +287,7 @@ class CompressedArray(ArrayLike):
         :raises ValueError: if the shape or a value does not fit; nothing is changed then
         :raises TypeError: if ``value`` is not numeric
         """
-        if are_references(value):
+        if isinstance(value, np.ndarray) and value.dtype.metadata == METADATA:  # references
             if not self._table.flags.writeable:
                 self._allocate()
             if (flags := self._changes.added) is not None:

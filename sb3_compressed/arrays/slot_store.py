@@ -12,7 +12,7 @@ from sb3_compressed.arrays.memory_estimate import MemoryEstimate
 from sb3_compressed.arrays.payload_batch import PayloadBatch
 from sb3_compressed.codecs import Codec, TrainableCodec
 
-__all__ = ["Slot", "SlotStore", "are_references", "pack_slot", "reference_dtype", "slot_n_frames", "unpack_slot"]
+__all__ = ["METADATA", "Slot", "SlotStore", "pack_slot", "reference_dtype", "slot_n_frames", "unpack_slot"]
 
 Slot = bytes | tuple[Any, ...] | None
 """One encoded item.
@@ -80,16 +80,13 @@ class SlotStore(Protocol):
 
 
 METADATA = {"sb3_compressed": "slots"}
+"""Marks the dtype of references that :meth:`SlotStore.write` returns. NumPy's copies keep it, so that references are
+recognized after they passed through SB3's code."""
 
 
 def reference_dtype(kind: type) -> np.dtype[Any]:
-    """Return a dtype for references, which NumPy's copies of them keep: so they are recognized behind SB3's code."""
+    """Return the dtype of references with the mark."""
     return np.dtype(kind, metadata=METADATA)
-
-
-def are_references(value: Any) -> bool:
-    """Return whether a value is what :meth:`SlotStore.write` returned, or a copy of it."""
-    return isinstance(value, np.ndarray) and value.dtype.metadata == METADATA
 
 
 def slot_n_frames(slot: Slot) -> int:

@@ -44,7 +44,7 @@ def test_memory_is_reused_after_the_last_tensor_on_it() -> None:
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32, np.float64, np.bool_])
 @pytest.mark.parametrize("shape", [(0,), (3,), (40, 84, 84), (2, 300, 301)])
-def test_arrays_are_as_those_of_numpy(shape: tuple[int, ...], dtype: type) -> None:
+def test_arrays_equal_those_of_numpy(shape: tuple[int, ...], dtype: type) -> None:
     array = BatchPool().empty(shape, np.dtype(dtype))
     usual: NDArray[Any] = np.empty(shape, dtype)
     assert (array.shape, array.dtype, array.strides) == (usual.shape, usual.dtype, usual.strides)
@@ -107,7 +107,7 @@ def test_threads_never_get_the_same_memory() -> None:
 
 
 @needs_counts
-def test_no_more_is_kept_than_the_bound() -> None:
+def test_kept_memory_is_bounded() -> None:
     memory = BatchPool()
     memory.MAX_NBYTES = 10 * int(np.prod(SHAPE))
     arrays: list[NDArray[Any]] = []

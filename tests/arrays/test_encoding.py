@@ -35,13 +35,13 @@ def decoded(slots: list[Slot], layout: FrameLayout | None, codec: str = "none") 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("codec", ["none", "rle", "zstd"])
 @pytest.mark.parametrize("items", [ITEMS, ITEMS[:0], np.asfortranarray(ITEMS), ITEMS[::-1]])
-def test_items_come_back_from_their_slots(layout: FrameLayout | None, codec: str, items: Any) -> None:
+def test_slots_are_decoded_to_their_items(layout: FrameLayout | None, codec: str, items: Any) -> None:
     slots = encoder(layout, codec).encode(items)
     np.testing.assert_array_equal(decoded(slots, layout, codec), items)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS[1:])
-def test_a_stacks_slot_holds_one_payload_a_frame_the_oldest_first(layout: FrameLayout) -> None:
+def test_a_slot_of_a_stack_has_one_payload_per_frame_oldest_first(layout: FrameLayout) -> None:
     [slot] = encoder(layout).encode(ITEMS[:1])
     assert slot == tuple(frame.tobytes() for frame in layout.split(ITEMS)[0])
 
@@ -51,7 +51,7 @@ def test_without_a_layout_a_slot_is_the_items_payload() -> None:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_splitting_gives_memory_of_its_own(layout: FrameLayout | None) -> None:
+def test_splitting_copies(layout: FrameLayout | None) -> None:
     frames = encoder(layout).split(ITEMS)
     assert frames.flags.c_contiguous
     assert not np.shares_memory(frames, ITEMS)
@@ -99,7 +99,7 @@ def test_frames_of_another_batch_are_copied_where_payloads_are_the_same(axis: An
 
 @pytest.mark.parametrize("damaged", range(6))
 @pytest.mark.parametrize("frame", [0, 1])
-def test_a_corrupt_payload_is_placed_among_slots_of_all_kinds(damaged: int, frame: int) -> None:
+def test_the_index_of_a_corrupt_payload_is_that_of_its_slot(damaged: int, frame: int) -> None:
     layout = FrameLayout((4, 6), 0, 2)
     wholes, stacks = encoder(None).encode(ITEMS), encoder(layout).encode(ITEMS)
     slots = [slot for pair in zip(wholes, stacks, strict=True) for slot in pair]

@@ -27,7 +27,7 @@ from sb3_compressed.arrays.frame_layout import FrameLayout, FrameStackDetector, 
         ((8, 6, 9), 3, -1, (8, 6, 3)),
     ],
 )
-def test_of_the_axes_that_fit_the_shorter_one_is_stacked(
+def test_the_shorter_of_the_fitting_axes_is_stacked(
     item_shape: tuple[int, ...], n_frames: int, axis: int, frame_shape: tuple[int, ...]
 ) -> None:
     layout = explicit_layout(item_shape, n_frames)
@@ -36,7 +36,7 @@ def test_of_the_axes_that_fit_the_shorter_one_is_stacked(
 
 
 @pytest.mark.parametrize("item_shape", [(4, 84, 84), (7,), ()])
-def test_one_frame_is_no_stack(item_shape: tuple[int, ...]) -> None:
+def test_one_frame_is_not_a_stack(item_shape: tuple[int, ...]) -> None:
     assert explicit_layout(item_shape, 1) is None
 
 
@@ -52,7 +52,7 @@ def test_one_frame_is_no_stack(item_shape: tuple[int, ...]) -> None:
         ((4,), "4", "positive int, got '4'"),
     ],
 )
-def test_a_number_of_frames_that_cannot_be_is_refused(item_shape: tuple[int, ...], n_frames: Any, message: str) -> None:
+def test_an_impossible_number_of_frames_raises(item_shape: tuple[int, ...], n_frames: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         explicit_layout(item_shape, n_frames)
 
@@ -65,7 +65,7 @@ def test_a_number_of_frames_that_cannot_be_is_refused(item_shape: tuple[int, ...
         (FrameLayout((12,), 0, 3), [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]),
     ],
 )
-def test_a_split_item_is_its_frames_in_order_seen_in_place(layout: FrameLayout, frames: list[Any]) -> None:
+def test_split_returns_a_view_of_the_frames_in_order(layout: FrameLayout, frames: list[Any]) -> None:
     items = np.arange(12).reshape(1, *layout.item_shape)
     split = layout.split(items)
     assert split.tolist() == [frames]
@@ -84,7 +84,7 @@ def film() -> NDArray[np.uint8]:
 
 
 @pytest.mark.parametrize("axis", [0, -1])
-def test_a_layout_is_found_when_it_is_ahead_by_the_evidence(film: NDArray[np.uint8], axis: Literal[0, -1]) -> None:
+def test_a_layout_is_detected_once_it_is_ahead_by_the_evidence(film: NDArray[np.uint8], axis: Literal[0, -1]) -> None:
     layout = FrameLayout(np.concatenate(list(film[:4]), axis).shape, axis, 4)
     detector = FrameStackDetector(layout.item_shape)
     for start in range(FrameStackDetector.EVIDENCE - 1):
@@ -101,7 +101,7 @@ def test_equal_observations_are_no_evidence(film: NDArray[np.uint8]) -> None:
     assert (detector.n_steps, detector.is_done) == (0, False)
 
 
-def test_one_pair_that_fits_every_layout_by_coincidence_does_not_mislead(film: NDArray[np.uint8]) -> None:
+def test_a_coincidence_that_fits_every_layout_is_outvoted(film: NDArray[np.uint8]) -> None:
     """A screen that is all black until its last pixel lights up."""
     film[:5] = 0
     film[4, -1, -1, -1] = 255

@@ -38,7 +38,7 @@ needs_layout = pytest.mark.skipif(not payload_kernels.LAYOUT_IS_KNOWN, reason="P
 
 
 @pytest.mark.skipif(FORCE_FALLBACKS, reason="all probes are forced to fail")
-def test_this_interpreter_is_known() -> None:
+def test_the_probe_succeeds_in_this_interpreter() -> None:
     assert payload_kernels.LAYOUT_IS_KNOWN, "CPython lays tuples and bytes out as expected; else reading is slow"
 
 
@@ -120,7 +120,7 @@ def test_more_codecs_than_there_is_room_for_are_gathered_in_python(monkeypatch: 
     assert list(MemorySlotStore(CODEC).gather(array, 1).payloads) == [b"1", b"2", b"3"]
 
 
-def test_an_unknown_interpreter_reads_slots_in_python(tmp_path: Any) -> None:
+def test_slots_are_read_in_python_if_the_probe_fails(tmp_path: Any) -> None:
     code = """
 import numpy as np
 from sb3_compressed.arrays import payload_kernels

@@ -67,7 +67,7 @@ CHANGES = ["one fewer", "one more", "two", "none", "empty", "list", "payload fir
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("many", [False, True])
 @pytest.mark.parametrize("place", ["alone", "last", "among unwritten ones"])
-def test_a_slot_that_does_not_fit_its_layout_is_corrupt(place: str, many: bool, codec: str, change: str) -> None:
+def test_a_slot_that_does_not_fit_the_layout_is_corrupt(place: str, many: bool, codec: str, change: str) -> None:
     encoder = encoder_of(codec)
     good: list[Any] = [*encoder.encode(ITEMS)]
     wrong = changed(good[0], change)
@@ -87,7 +87,7 @@ def test_a_slot_that_does_not_fit_its_layout_is_corrupt(place: str, many: bool, 
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_frames_where_items_are_not_cut_into_frames_are_corrupt(codec: str) -> None:
+def test_frames_are_corrupt_where_items_are_not_divided(codec: str) -> None:
     slots = encoder_of(codec).encode(ITEMS)
     with pytest.raises(CorruptPayload, match="4 payloads, and items have 1 frames"):
         decoded(slots, encoder_of(codec, None))
