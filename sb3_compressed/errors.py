@@ -14,6 +14,7 @@ __all__ = [
     "InvalidShorthand",
     "LevelOutOfRange",
     "LossyDtypeWarning",
+    "MissingCodec",
     "ObservationSpaceError",
     "StorageError",
     "UnknownCodec",
@@ -68,6 +69,20 @@ class CorruptPayload(ValueError):
     def __str__(self) -> str:
         place = f"{self.index} of the batch" if self.slot is None else f"in slot {self.slot}"
         return f"corrupt payload {place}: {self.reason}"
+
+
+class MissingCodec(LookupError):
+    """Payloads cannot be decoded without codecs that are not there.
+
+    :ivar digests: the digests of these codecs, see :func:`~sb3_compressed.arrays.payload_batch.codec_digest`
+    """
+
+    def __init__(self, digests: list[bytes]) -> None:
+        super().__init__(digests)
+        self.digests = digests
+
+    def __str__(self) -> str:
+        return f"pass the codecs with the digests {', '.join(digest.hex() for digest in self.digests)} as well"
 
 
 class StorageError(ValueError):

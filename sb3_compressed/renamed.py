@@ -23,6 +23,7 @@ MODULES = {
     "arrays.sharing": "arrays.frame_dedup",
     "arrays.successor_store": "persistence.legacy_pickles",
     "arrays.successors": "persistence.legacy_pickles",
+    "arrays.slots": "arrays.encoding",
     "arrays.teacher": "arrays.codec_training",
     "buffers.mixin": "buffers.base",
     "buffers.plan": "buffers.compression_plan",
@@ -47,6 +48,7 @@ NAMES = {
     "LearningCodec": "TrainableCodec",
     "NamedParts": "NamedSpaces",
     "Meter": "MethodTimer",
+    "SlotCoder": "FrameEncoder",
     "Teacher": "CodecTrainer",
 }
 

@@ -1,4 +1,4 @@
-"""Arrays that keep compressed observations. They know nothing of SB3 or of reinforcement learning."""
+"""Arrays that store compressed observations. They do not depend on SB3 or on reinforcement learning."""
 
 from sb3_compressed.arrays.compressed_array import CompressedArray
 

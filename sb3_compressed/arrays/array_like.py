@@ -1,4 +1,4 @@
-"""``ArrayLike``: NumPy's functions, operators and methods on arrays that are decoded when they are used."""
+"""``ArrayLike``: NumPy's functions, operators and methods on arrays that are decoded on use."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sb3_compressed.arrays.write_through import explained
 
 __all__ = ["ArrayLike"]
 
-#: What has no meaning without an ndarray's memory.
+#: Methods that need an ndarray's memory.
 OF_MEMORY = {"getfield", "newbyteorder", "resize", "setfield", "setflags"}
 METHODS = {
     name
@@ -22,15 +22,15 @@ METHODS = {
     if not name.startswith("_") and callable(getattr(np.ndarray, name)) and name not in OF_MEMORY
 }
 PROPERTIES = {"T", "flat", "imag", "mT", "real"}
-#: What an array is made with.
+#: Attributes that constructors set.
 OWN = {"dtype", "itemsize", "ndim", "shape", "size"}
 
 
 class ArrayLike(NDArrayOperatorsMixin):
-    """An array that can be used as an ndarray, though it is none.
+    """An array that has the interface of an ndarray without being one.
 
-    Whatever is not defined by a subclass works on ``array[...]``, which decodes all of it: the result is that of an
-    ndarray. Reductions of large arrays decode a part at a time.
+    Everything that a subclass does not define is applied to ``array[...]``, which decodes the whole array: the result
+    is that of an ndarray. Reductions of large arrays decode a part at a time.
     """
 
     shape: Any
@@ -77,8 +77,8 @@ class ArrayLike(NDArrayOperatorsMixin):
             return getattr(self[...], name)
         if not name.startswith("_") and hasattr(np.ndarray, name):
             raise AttributeError(
-                f"a {type(self).__name__} has no {name!r}, since its memory is not that of an ndarray; take it of a "
-                "part that you decode, as in array[rows], or of a copy of all of it, np.array(array)",
+                f"a {type(self).__name__} has no {name!r}, since it does not have the memory of an ndarray; use "
+                "a decoded part, as in array[rows], or a copy of the whole array, np.array(array)",
                 name=name,
                 obj=self,
             )
@@ -114,7 +114,7 @@ class ArrayLike(NDArrayOperatorsMixin):
 
 
 def _decoded(value: Any) -> Any:
-    """Return an argument of one of NumPy's functions with arrays of ours decoded, also in lists, tuples and dicts."""
+    """Return an argument of a NumPy function with compressed arrays decoded, also in lists, tuples and dicts."""
     if isinstance(value, ArrayLike):
         return value[...]
     if type(value) in (list, tuple):
@@ -148,7 +148,7 @@ def _method(name: str) -> Callable[..., Any]:
     def call(a: Any, *args: Any, **kwargs: Any) -> Any:
         if isinstance(a, ArrayLike):
             return getattr(a, name)(*args, **kwargs)
-        return getattr(np, name)(a, *_decoded(args), **_decoded(kwargs))  # it is one of the others
+        return getattr(np, name)(a, *_decoded(args), **_decoded(kwargs))  # another argument is the compressed one
 
     return call
 
@@ -162,7 +162,7 @@ def _like(make: Callable[..., NDArray[Any]]) -> Callable[..., Any]:
     return call
 
 
-#: Functions for which not everything has to be decoded.
+#: Functions that need not decode the whole array.
 FUNCTIONS: dict[Any, Callable[..., Any]] = {
     np.shape: _shape,
     np.ndim: _ndim,

@@ -1,6 +1,6 @@
-"""``BatchPool``: memory for batches that is used again once nobody refers to the batch before.
+"""``BatchPool``: reused memory for batches, and ``BatchArray``: arrays that own theirs.
 
-A batch of images is so large that C's allocator gives its memory back to the operating system and asks for it anew each
+A batch of images is so large that C's allocator returns its memory to the operating system and requests it anew each
 time, and the first touch of each new page takes about as long as decoding what is written there.
 """
 
@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import math
 import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,81 +18,136 @@ from numpy.typing import NDArray
 
 from sb3_compressed.probes import holds, references_are_counted
 
-__all__ = ["BatchPool"]
+__all__ = ["Batch", "BatchArray", "BatchPool", "current", "empty_pinned"]
+
+
+class BatchArray(np.ndarray[Any, Any]):
+    """An array of a batch that is being sampled. Views and copies of it do not own its memory.
+
+    :ivar is_owned: whether nothing else refers to its memory, so that a tensor can take it over without a copy
+    """
+
+    is_owned = False
+
+
+@dataclass
+class Batch:
+    """A batch that a thread is sampling.
+
+    :param empty: returns uninitialised arrays for it, as :func:`numpy.empty` does
+    :param decoded: what was decoded for it so far, by the encoder of the array; it is valid until the batch is complete
+    """
+
+    empty: Callable[[tuple[int, ...], np.dtype[Any]], NDArray[Any]]
+    decoded: dict[object, Any] = field(default_factory=dict)
+
+    @staticmethod
+    def own(array: NDArray[Any]) -> BatchArray:
+        """Return an array of this batch as the owner of its memory."""
+        owner: BatchArray = array.view(BatchArray)
+        owner.is_owned = True
+        return owner
+
+
+class _Current(threading.local):
+    """The batch that each thread is sampling."""
+
+    batch: Batch | None = None
+
+
+current = _Current()
 
 
 class BatchPool:
-    """Hands out uninitialised arrays; their memory comes back when the last array or tensor on it is gone.
+    """Returns uninitialised arrays and reuses their memory when the last array or tensor on it is gone.
 
-    >>> memory = BatchPool()
-    >>> first = memory.empty((20, 84, 84), np.dtype(np.uint8))
-    >>> place = first.__array_interface__["data"]
+    >>> pool = BatchPool()
+    >>> first = pool.empty((20, 84, 84), np.dtype(np.uint8))
+    >>> address = first.__array_interface__["data"]
     >>> view = first[1]
     >>> del first
-    >>> second = memory.empty((20, 84, 84), np.dtype(np.uint8))
-    >>> second.__array_interface__["data"] == place  # the view still refers to it
+    >>> second = pool.empty((20, 84, 84), np.dtype(np.uint8))
+    >>> second.__array_interface__["data"] == address  # the view still refers to it
     False
     >>> del view
-    >>> third = memory.empty((20, 84, 84), np.dtype(np.uint8))
-    >>> third.__array_interface__["data"] == place
+    >>> third = pool.empty((20, 84, 84), np.dtype(np.uint8))
+    >>> third.__array_interface__["data"] == address
     True
 
-    A block of memory is a NumPy array, and every array and tensor on it holds a reference to it: Python's own count of
-    references says whether there are any. Blocks are kept for two batches, since while one is made, the one before
-    often still has a name. Several threads may use it at once: a block is taken out before it is looked at.
+    A block of memory is a NumPy array, to which every array and tensor on it holds a reference: Python's reference
+    count shows whether there are any. Blocks are kept for two batches, since the previous batch often still has a name
+    while the next one is sampled. Several threads may use a pool at once: a block is taken out before it is examined.
 
     At most :attr:`MAX_NBYTES` are kept; the memory of larger batches is freed with them.
     """
 
-    #: Arrays below this come from memory that the allocator does not give back.
+    #: Smaller arrays are in memory that the allocator does not return.
     MIN_NBYTES = 128 * 1024
-    #: What is kept at most: enough for batches of 1024 transitions of four frames of 84 by 84 pixels.
+    #: Enough for batches of 1024 transitions of four frames of 84 by 84 pixels.
     MAX_NBYTES = 128 * 1024 * 1024
 
     def __init__(self) -> None:
-        self._blocks: dict[int, tuple[int, NDArray[np.uint8]]] = {}  # with the last batch each was used in, by id
-        self._batch = 0
+        self._blocks: dict[int, tuple[int, NDArray[np.uint8]]] = {}  # by id, with the last batch that used each
+        self._n_batches = 0
 
     @property
     def nbytes(self) -> int:
-        """The memory that is kept for later batches, in bytes; a batch that somebody still has may be on it."""
+        """The memory that is kept for later batches, in bytes, including that of batches in use."""
         return sum(block.nbytes for _, block in [*self._blocks.values()])
 
-    def begin_batch(self) -> None:
-        """Say that the arrays handed out from here on belong to another batch."""
-        self._batch += 1
+    def begin_batch(self) -> Batch:
+        """Begin a batch, and free the memory that the last two did not use."""
+        self._n_batches += 1
         for key, (last_batch, _) in list(self._blocks.items()):
-            if last_batch < self._batch - 2:
+            if last_batch < self._n_batches - 2:
                 self._blocks.pop(key, None)
+        return Batch(self.empty)
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
         """Return an array as :func:`numpy.empty` does."""
         nbytes = math.prod(shape) * dtype.itemsize
         if nbytes < self.MIN_NBYTES or not REFERENCES_ARE_COUNTED:
             return np.empty(shape, dtype=dtype)
-        block = self._take(nbytes)
-        if block is None:
-            if self.nbytes + nbytes > self.MAX_NBYTES:
-                return np.empty(shape, dtype=dtype)
-            block = np.empty(nbytes, dtype=np.uint8)
-        array: NDArray[Any] = np.ndarray(shape, dtype, block)  # refers to it
-        self._blocks[id(block)] = self._batch, block
-        return array
-
-    def _take(self, nbytes: int) -> NDArray[np.uint8] | None:
-        for key in reversed(list(self._blocks)):  # the last used first, so that what is not needed goes unused
+        for key in reversed(list(self._blocks)):  # the last used first, so that unneeded ones are freed
             entry = self._blocks.pop(key, None)
             if entry is None:  # another thread has it
                 continue
             last_batch, block = entry
             del entry
             if nbytes <= block.nbytes <= 2 * nbytes and sys.getrefcount(block) <= UNSHARED:
-                return block
+                break
             self._blocks[key] = last_batch, block
-        return None
+            del block
+        else:
+            if self.nbytes + nbytes > self.MAX_NBYTES:
+                return np.empty(shape, dtype=dtype)
+            block = np.empty(nbytes, dtype=np.uint8)
+        array: NDArray[Any] = np.ndarray(shape, dtype, block)  # refers to it
+        self._blocks[id(block)] = self._n_batches, block
+        return array
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return BatchPool, ()  # pickles and copies begin with none
+        return BatchPool, ()  # pickles and copies have no memory
+
+
+#: Larger arrays are not pinned, since PyTorch never frees pinned memory: it is enough for 2048 observations of four
+#: frames of 84 by 84 pixels.
+MAX_PINNED_NBYTES = 64 * 1024 * 1024
+
+
+def empty_pinned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return an uninitialised array in pinned memory, from which CUDA devices copy in the background.
+
+    PyTorch's allocator reuses such memory once nothing refers to it and all copies from it are complete
+    (https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-memory-pinning).
+    """
+    import torch as th
+
+    nbytes = math.prod(shape) * dtype.itemsize
+    if not 0 < nbytes <= MAX_PINNED_NBYTES:
+        return np.empty(shape, dtype=dtype)
+    pinned: NDArray[np.uint8] = th.empty(nbytes, dtype=th.uint8, pin_memory=True).numpy()
+    return pinned.view(dtype).reshape(shape)
 
 
 def _count_of_unshared() -> int:
@@ -97,8 +155,8 @@ def _count_of_unshared() -> int:
     return sys.getrefcount(block)
 
 
-#: What Python counts where a local name is the only one, which is not the same in all versions.
+#: Python's reference count of an object with one local name, which differs between versions.
 UNSHARED = _count_of_unshared()
 
 REFERENCES_ARE_COUNTED = holds(references_are_counted)
-"""Whether Python's count of references to a block says that nobody can see it any more; else none is used again."""
+"""Whether Python's reference counts show that a block is unused; otherwise none is reused."""

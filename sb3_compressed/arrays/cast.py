@@ -1,4 +1,4 @@
-"""Casting what a user assigns to an array's dtype, without losing anything silently."""
+"""Casts that raise instead of silently losing information."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ __all__ = ["cast_values", "clip_values"]
 
 
 def cast_values(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return ``values`` in ``dtype``; a view where they have it already.
+    """Return ``values`` in ``dtype``, the same array if they have it already.
 
-    Floats round as they do in NumPy. Where the target is an integer or a boolean, every value must survive: NumPy
-    would store an image scaled to 0..1 in a uint8 array as zeros and say nothing.
+    Floats are rounded as in NumPy. Casts to integers and booleans must be exact: NumPy would silently store an image
+    scaled to 0..1 in a uint8 array as zeros.
 
-    :raises TypeError: if the values are no numbers
+    :raises TypeError: if the values are not numeric
     :raises ValueError: if a value cannot be represented
     """
     if values.dtype == dtype:
@@ -39,13 +39,13 @@ def cast_values(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
 def clip_values(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
     """Return ``values`` in a ``dtype`` that may be narrower.
 
-    For an integer dtype, what is out of range is clipped, fractions are cut off and NaN becomes 0.
+    For an integer dtype, values out of range are clipped, fractions are truncated and NaN becomes 0.
     """
     with np.errstate(invalid="ignore", over="ignore"):
         cast = values.astype(dtype)
     if dtype.kind not in "iu":
         return cast
     limits = np.iinfo(dtype)
-    # Clipped after the cast: the nearest float to an integer's limit may lie beyond it.
+    # Clipped after the cast: the float nearest to an integer's limit may be beyond it.
     cast = np.where(values >= limits.max, limits.max, np.where(values <= limits.min, limits.min, cast))
     return np.where(np.isnan(values), 0, cast).astype(dtype)

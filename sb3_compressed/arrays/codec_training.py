@@ -1,4 +1,4 @@
-"""When a codec learns, and from which frames."""
+"""``CodecTrainer``: when a codec is trained, and on which frames."""
 
 from __future__ import annotations
 
@@ -14,87 +14,92 @@ __all__ = ["CodecTrainer"]
 
 
 class CodecTrainer:
-    """Collects a sample of the frames that pass, and hands it out as a lesson from time to time.
+    """Collects training samples from the frames that are encoded, and trains the codec from time to time.
 
-    The first lesson comes early, so that the first frames of a run are not all stored badly; each later one after four
-    times as many frames, up to :data:`LONGEST`. From then on lessons keep coming, but only change something where
-    frames have changed: policies drift, and what a codec has learned ages. What has not aged is better kept, as all
-    that reads it finds it in the cache. A sample is spread evenly over the frames since the lesson before.
+    The first training is early, so that few frames of a run are compressed badly; each later one after four times as
+    many frames, up to :data:`LONGEST`. From then on the codec is only replaced if payloads have grown: policies drift,
+    and codecs age. A codec that has not aged is better kept, since it stays in the cache. A sample is spread evenly
+    over the frames since the last training.
     """
 
-    #: New frames before the first lesson, and the most between two.
+    #: New frames before the first training, and the most between two.
     FIRST, LONGEST = 64, 16_384
-    #: Frames in a lesson, and the bytes they may have together.
+    #: Frames in a sample, and the most bytes.
     MAX_FRAMES, MAX_NBYTES = 192, 2_000_000
-    #: How much larger payloads have to be than when a codec learned, for it to learn again once lessons are rare. Some
-    #: of the frames that it learned from it knows by heart, so new ones are larger in any case.
+    #: How much larger payloads have to be than after the last training for a new one, once trainings are rare. Training
+    #: frames compress best, so new frames are always larger.
     DRIFT = 1.25
-    #: With fewer frames than this to a lesson, because they are so large, there is none.
+    #: Samples of fewer frames, because they are so large, are not used.
     MIN_FRAMES = 8
 
     def __init__(self) -> None:
         self._interval = self.FIRST
-        self._seen = 0
+        self._n_frames = 0  # since the last training
         self._sample: list[NDArray[Any]] = []
-        self._next_sample = 0  # frames to be seen before the next one is taken
-        self._learned_nbytes = 0.0  # of a payload of the last lesson that changed something
+        self._next_sample = 0  # value of _n_frames at which the next frame is copied
+        self._trained_nbytes = 0.0  # mean size of the payloads of the last sample that changed the codec
 
-    def teach(self, codec: TrainableCodec, frames: NDArray[Any]) -> TrainableCodec:
-        """Look at new frames ``(n, *frame_shape)``; return the codec to use from now on, often the same."""
-        if self._seen + len(frames) <= self._next_sample:  # as nearly always
-            self._seen += len(frames)
+    def observe(self, codec: TrainableCodec, frames: NDArray[Any]) -> TrainableCodec:
+        """Observe new frames ``(n, *frame_shape)``; return the codec to use from now on, usually the same."""
+        if self._n_frames + len(frames) <= self._next_sample:  # as nearly always
+            self._n_frames += len(frames)
             return codec
         is_young = self._interval < self.LONGEST
-        lesson = self.see(frames)
-        if lesson is None:
+        sample = self.collect(frames)
+        if sample is None:
             return codec
-        if not is_young and _payload_nbytes(codec, lesson) <= self.DRIFT * self._learned_nbytes:
+        if not is_young and _payload_nbytes(codec, sample) <= self.DRIFT * self._trained_nbytes:
             return codec
-        learned = codec.train(lesson)
-        self._learned_nbytes = _payload_nbytes(learned, lesson)
-        if learned is not codec:
+        trained = codec.train(sample)
+        self._trained_nbytes = _payload_nbytes(trained, sample)
+        if trained is not codec:
             codec.release_encoder()
-        return learned
+        return trained
 
-    def see(self, frames: NDArray[Any]) -> NDArray[Any] | None:
-        """Look at new frames ``(n, *frame_shape)``; return a lesson ``(m, *frame_shape)`` when it is time for one."""
+    def collect(self, frames: NDArray[Any]) -> NDArray[Any] | None:
+        """Collect from new frames ``(n, *frame_shape)``; return a sample ``(m, *frame_shape)`` once complete."""
         frame_nbytes = frames.nbytes // max(len(frames), 1)
         if not frame_nbytes or frame_nbytes * self.MIN_FRAMES > self.MAX_NBYTES:
             return None
         if self._sample and self._sample[0].shape != frames.shape[1:]:  # the layout was found meanwhile
             self._sample = []
-            self._seen = self._next_sample = 0
+            self._n_frames = self._next_sample = 0
         room = min(self.MAX_FRAMES, self.MAX_NBYTES // frame_nbytes)
         stride = -(-max(self._interval, len(frames)) // room)
-        first = -self._seen % stride
+        first = -self._n_frames % stride
         self._sample += [frame.copy() for frame in frames[first::stride]]
-        self._seen += len(frames)
-        # The next one to take, or that with which the interval is over.
-        self._next_sample = min(self._seen + -self._seen % stride, self._interval - 1)
-        if self._seen < self._interval:
+        self._n_frames += len(frames)
+        # The next frame to copy, or the last one of the interval.
+        self._next_sample = min(self._n_frames + -self._n_frames % stride, self._interval - 1)
+        if self._n_frames < self._interval:
             return None
         # One call may have brought far more frames than an interval has.
         kept = self._sample[:: -(-len(self._sample) // room)] if self._sample else []
-        lesson = np.stack(kept) if kept else None
+        sample = np.stack(kept) if kept else None
         self._interval = min(4 * self._interval, self.LONGEST)
-        self._seen = self._next_sample = 0
+        self._n_frames = self._next_sample = 0
         self._sample = []
-        return lesson
+        return sample
 
     def __getstate__(self) -> dict[str, Any]:
         # A pickle is to be as large as the payloads: the sample is left out and collected anew.
-        return {**self.__dict__, "_seen": 0, "_next_sample": 0, "_sample": []}
+        return {**self.__dict__, "_n_frames": 0, "_next_sample": 0, "_sample": []}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__()  # type: ignore[misc]
+        self._interval = state["_interval"]
+        self._trained_nbytes = state["_trained_nbytes" if "_trained_nbytes" in state else "_learned_nbytes"]  # of 0.1
 
     def to_data(self) -> dict[str, Any]:
-        """Return, for JSON, when it taught what; the sample is left out as it is of a pickle."""
-        return {"interval": self._interval, "learned_nbytes": self._learned_nbytes}
+        """Return its state for JSON, without the sample."""
+        return {"interval": self._interval, "learned_nbytes": self._trained_nbytes}
 
     def restore(self, data: Mapping[str, Any]) -> None:
-        """Go on where another one was when it gave this data."""
+        """Restore the state that :meth:`to_data` returned."""
         self._interval = min(max(int(data["interval"]), self.FIRST), self.LONGEST)
-        self._learned_nbytes = float(data["learned_nbytes"])
+        self._trained_nbytes = float(data["learned_nbytes"])
 
 
 def _payload_nbytes(codec: TrainableCodec, frames: NDArray[Any]) -> float:
-    """Return the mean size of the payloads of some frames."""
+    """Return the mean size of the payloads of frames."""
     return sum(map(len, codec.encode(frames))) / max(len(frames), 1)

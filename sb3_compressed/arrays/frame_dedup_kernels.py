@@ -1,8 +1,8 @@
-"""The numba kernels behind frame sharing: what observations repeat, and their new frames taken out of them.
+"""Kernels that find which frames observations repeat, and extract their new frames.
 
-An observation is seen as its bytes in memory, ``[before, frame, after]``: ``n_before`` blocks of ``n_frames`` pieces of
-``piece`` bytes. Frames that lie one after the other are one block of large pieces; in channel-last memory, where each
-pixel holds a byte of every frame, there are as many blocks as pixels.
+An observation is its bytes in memory, ``[before, frame, after]``: ``n_before`` blocks of ``n_frames`` pieces of
+``piece`` bytes. Contiguous frames are one block of large pieces; in channel-last memory, where each pixel has
+a byte of every frame, there are as many blocks as pixels.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ __all__ = ["take_new_frames"]
 
 @kernel(types.void, READ_BYTES, INT, INT, INT, BYTES)
 def take_frame(item: NDArray[np.uint8], frame: int, n_frames: int, piece: int, out: NDArray[np.uint8]) -> None:
-    """Copy one frame of an observation, ``[before, frame, after]``, to where it lies together."""
-    source = item[frame * piece :]  # of this, the compiler knows that indices are not negative
-    if piece == 1 and n_frames == 4:  # what games are stacked by; known beforehand, it takes wide instructions
+    """Copy one frame of an observation, ``[before, frame, after]``, to contiguous memory."""
+    source = item[frame * piece :]  # the compiler proves that indices into this are not negative
+    if piece == 1 and n_frames == 4:  # as games are stacked; constants compile to wide instructions
         for block in range(out.size):
             out[block] = source[block * 4]
     elif piece == 1:
@@ -56,35 +56,35 @@ def continues(item: int, before: int, item_nbytes: int, piece: int, n_frames: in
 def take_new_frames(
     first: NDArray[np.uint8],
     second: NDArray[np.uint8],
-    known: NDArray[np.uint8],
+    previous: NDArray[np.uint8],
     n_frames: int,
     piece: int,
-    is_known: bool,
+    is_valid: bool,
     n_new: NDArray[np.int64],
     frames: NDArray[np.uint8],
 ) -> int:
-    """Tell how many frames of each observation are new, take them out, and remember the last observation.
+    """Extract the new frames of observations, and copy the last observations.
 
-    Those that are not new continue the observation before: the number of new ones is the smallest shift by which the
-    older frames equal the newer ones before. Bits are compared, not values: NaN equals itself, -0.0 differs from 0.0.
-    An environment's observations are looked at together, as what is known of it is in the cache then.
+    The other frames continue the observation before: the number of new ones is the smallest shift by which the older
+    frames equal the newer ones before. Bits are compared, not values: NaN equals itself, -0.0 differs from 0.0. The
+    observations of one environment are compared together, while its previous one is in the cache.
 
     :param first: bytes of the observations, ``(n_envs, item_nbytes)``
-    :param second: bytes of those that come next, of the same shape; or of none, ``(0, item_nbytes)``
-    :param known: bytes of those before them, ``(n_envs, item_nbytes)``; they are overwritten by the last ones
+    :param second: bytes of the next ones, of the same shape, or of none, ``(0, item_nbytes)``
+    :param previous: bytes of the ones before, ``(n_envs, item_nbytes)``; receives the last ones
     :param n_frames: frames of an observation
-    :param piece: bytes of one frame that lie together
-    :param is_known: whether there were observations before
-    :param n_new: is given the number of new frames, ``(2, n_envs)``
-    :param frames: is given the new frames, those of an environment together, the oldest first;
+    :param piece: contiguous bytes of one frame
+    :param is_valid: whether there are previous observations
+    :param n_new: receives the number of new frames, ``(2, n_envs)``
+    :param frames: receives the new frames, those of an environment together, the oldest first;
         ``(2 * n_envs * n_frames, frame_nbytes)``
-    :return: how many these are
+    :return: the number of new frames
     """
     n_envs, item_nbytes = first.shape
     written = 0
     for env in range(n_envs):
-        before = known.ctypes.data + env * item_nbytes
-        is_continued = is_known
+        before = previous.ctypes.data + env * item_nbytes
+        is_continued = is_valid
         for row, items in enumerate((first, second)):
             if env >= len(items):
                 continue

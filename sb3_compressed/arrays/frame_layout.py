@@ -1,4 +1,4 @@
-"""How an observation is cut into frames: the layout, what a user may say of it, and how it is found from data."""
+"""``FrameLayout``: how observations are divided into frames, chosen by the user or detected from data."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = [
 ]
 
 FrameStack = int | Literal["auto"] | None
-"""What a user says of frame stacking: found from the data, a number of frames, or none."""
+"""The user's choice of frame stacking: detected from the data, a number of frames, or none."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class FrameLayout:
 
     :param item_shape: shape of one observation
     :param axis: the axis that holds the frames: 0 (channel-first, vectors) or -1 (channel-last)
-    :param n_frames: how many frames there are; it divides the length of the axis
+    :param n_frames: number of frames; it divides the length of the axis
     """
 
     item_shape: tuple[int, ...]
@@ -68,18 +68,18 @@ class FrameLayout:
 
 
 def layout_from_state(item_shape: tuple[int, ...], axis: int, n_frames: int) -> FrameLayout:
-    """Return the layout of which these numbers were stored.
+    """Return the layout that was stored as these numbers.
 
-    :raises ValueError: if items of this shape have none like it
+    :raises ValueError: if items of this shape cannot have it
     """
     for layout in (explicit_layout(item_shape, n_frames), *possible_layouts(item_shape)):
         if layout is not None and (layout.axis, layout.n_frames) == (axis, n_frames):
             return layout
-    raise ValueError(f"items of shape {item_shape} are no {n_frames} frames along axis {axis}")
+    raise ValueError(f"items of shape {item_shape} are not {n_frames} frames along axis {axis}")
 
 
 def explicit_layout(item_shape: tuple[int, ...], n_frames: int) -> FrameLayout | None:
-    """Return the layout of a stack of which the user says the number of frames; ``None`` for one frame.
+    """Return the layout of a stack with a number of frames that the user chose; ``None`` for one frame.
 
     Of the first and the last axis, it is the shorter one that ``n_frames`` divides: the channels of an image are
     fewer than its rows and columns.
@@ -106,21 +106,21 @@ def validate_n_frames(n_frames: Any) -> None:
 
 
 class FrameStackDetector:
-    """Finds the layout of a frame stack from consecutive observations, or that there is none.
+    """Detects the layout of a frame stack from consecutive observations, or that there is none.
 
     At each step at which observations change, each possible layout either explains all the new ones (their older frames
-    are the newer ones of those before) or does not. A layout is taken once it has explained :data:`EVIDENCE` more steps
-    than it failed to and more than any other; a step counts once, however many environments there are, since what fits
-    one by coincidence, as on a dark screen, fits the others too. After :data:`PATIENCE` steps the best one with enough
-    evidence is taken, or else items are taken to be no stacks. Episode ends are failures for all and are few. A wrong
-    answer costs bytes, never correctness.
+    are the newer ones of those before) or does not. A layout is chosen once it has explained :data:`EVIDENCE` more
+    steps than it failed to, and more than any other. A step counts once for all environments, since a coincidence in
+    one, as on a dark screen, is likely in the others. After :data:`PATIENCE` steps the best one with enough evidence is
+    chosen, otherwise none. Episode ends are failures for all and are few. A wrong result costs bytes, never
+    correctness.
     """
 
-    #: By how many steps a layout must be ahead.
+    #: Number of steps by which a layout must be ahead.
     EVIDENCE = 3
-    #: Steps with changes after which the search ends.
+    #: Steps with changes after which detection ends.
     PATIENCE = 64
-    #: More frames than anybody stacks. Without a bound, each row of a scrolling picture would pass for a frame.
+    #: More frames than in practice. Without a limit, each row of a scrolling image would pass for a frame.
     MAX_FRAMES = 16
 
     def __init__(self, item_shape: tuple[int, ...]) -> None:
@@ -129,28 +129,28 @@ class FrameStackDetector:
         self._score: Counter[FrameLayout] = Counter()
 
     @property
-    def over(self) -> bool:
-        """Whether there is nothing left to find."""
+    def is_done(self) -> bool:
+        """Whether no layout can be found any more."""
         return not self.candidates or self.n_steps >= self.PATIENCE
 
     def observe(self, before: NDArray[np.uint8], after: NDArray[np.uint8]) -> FrameLayout | None:
-        """Learn from observations and those that followed them.
+        """Update the scores with observations and the ones that followed them.
 
         :param before: bytes of observations, ``(n_envs, *item_shape, itemsize)``
         :param after: bytes of the observations that came next, of the same shape
-        :return: the layout, once it is found
+        :return: the layout, once it is detected
         """
         changed = [(old, new) for old, new in zip(before, after, strict=True) if not np.array_equal(old, new)]
-        if self.over or not changed:
+        if self.is_done or not changed:
             return None
         self.n_steps += 1
         for layout in self.candidates:
             self._score[layout] += 1 if all(_follows(layout, old, new) for old, new in changed) else -1
-        # Of equal ones at the end, that along the shorter axis, then that of the smaller frames.
+        # Ties go to the shorter axis, then to smaller frames.
         ranking = sorted(self.candidates, key=lambda layout: (-self._score[layout], layout.length, -layout.n_frames))
         best, *others = ranking
         is_ahead = not others or self._score[best] > self._score[others[0]]
-        return best if self._score[best] >= self.EVIDENCE and (is_ahead or self.over) else None
+        return best if self._score[best] >= self.EVIDENCE and (is_ahead or self.is_done) else None
 
 
 def possible_layouts(
@@ -165,7 +165,7 @@ def possible_layouts(
 
 
 def _follows(layout: FrameLayout, old: NDArray[np.uint8], new: NDArray[np.uint8]) -> bool:
-    """Return whether ``new`` is ``old`` with its oldest frame gone and one frame added, both with a byte axis."""
-    axis = 0 if layout.axis == 0 else -2  # the last axis is that of the bytes
+    """Return whether ``new`` is ``old`` without its oldest frame and with one added, both with a byte axis."""
+    axis = 0 if layout.axis == 0 else -2  # the last axis are bytes
     old, new = np.moveaxis(old, axis, 0), np.moveaxis(new, axis, 0)
     return np.array_equal(old[layout.channels :], new[: -layout.channels])

@@ -1,4 +1,4 @@
-"""Splitting an index into the part that selects slots and the part that goes inside the items."""
+"""Indices are split into the part that selects slots and the part that goes inside the items."""
 
 from __future__ import annotations
 
@@ -20,15 +20,21 @@ def split_index(index: Any, n_lead: int, n_axes: int) -> tuple[tuple[Any, ...], 
     >>> split_index((5, ..., slice(0, 2)), n_lead=2, n_axes=4)
     ((5, slice(None, None, None)), (slice(None, None, None), slice(0, 2, None)))
 
-    :return: the index into the slots, and the index into each item, empty where it is taken whole
-    :raises IndexError: if the part inside the items has arrays in it, or integers while the part before it has
+    :return: the index of the slots, and the index into each item, empty for whole items
+    :raises IndexError: if the part inside the items contains arrays, or integers if the part before it contains
         arrays: NumPy's rules for these depend on both parts at once
     """
-    if type(index) is int and n_lead > 0:  # as SB3 writes a row; the same as below, at once
+    if type(index) is int and n_lead > 0:  # a shortcut for SB3's writes of rows
         return (index,), ()
     parts = index if isinstance(index, tuple) else (index,)
-    if _is_plain(parts[:n_lead]) and n_lead <= len(parts) <= n_axes and all(map(is_whole, parts[n_lead:])):
-        return parts[:n_lead], ()  # as SB3 samples
+    if n_lead <= len(parts) <= n_axes:  # a shortcut for SB3's sampling
+        for part in parts[:n_lead]:
+            if type(part) is not np.ndarray or part.dtype.kind not in "iu":
+                break
+        else:
+            rest = parts[n_lead:]
+            if not rest or (len(rest) == 1 and type(rest[0]) is slice and rest[0] == WHOLE):
+                return parts[:n_lead], ()
     parts = _expand_ellipsis(parts, n_axes)
     consumed = 0
     lead: list[Any] = []
@@ -42,7 +48,7 @@ def split_index(index: Any, n_lead: int, n_axes: int) -> tuple[tuple[Any, ...], 
         inside = ()
     if consumed > n_lead:
         raise IndexError(
-            "a boolean mask cannot reach from rows and environments into the observations. For a mask of the shape of "
+            "a boolean mask cannot extend from rows and environments into the observations. For a mask of the shape of "
             "the array, read with np.asarray(array)[mask] and write with np.copyto(array, value, where=mask)"
         )
     if all(is_whole(part) for part in inside):
@@ -78,18 +84,13 @@ def basic_index(parts: tuple[Any, ...]) -> tuple[Any, ...] | None:
     return tuple(basic)
 
 
-def _is_plain(parts: tuple[Any, ...]) -> bool:
-    """Return whether each part is an array of integers, and so uses one axis."""
-    return all(type(part) is np.ndarray and part.dtype.kind in "iu" for part in parts)
-
-
 def is_whole(part: Any) -> bool:
-    """Return whether one part of an index takes its axis whole."""
+    """Return whether one part of an index selects its whole axis."""
     return type(part) is slice and part == WHOLE
 
 
 def has_ellipsis(index: Any) -> bool:
-    """Return whether there is an ellipsis in an index, with which NumPy returns an array also of one element."""
+    """Return whether an index contains an ellipsis, with which NumPy returns an array even of one element."""
     return index is ... or (isinstance(index, tuple) and any(part is ... for part in index))
 
 
@@ -98,7 +99,7 @@ def _is_array(part: Any) -> bool:
 
 
 def _n_axes_of(part: Any) -> int:
-    """Tell how many axes one part of an index uses up."""
+    """Return how many axes one part of an index consumes."""
     if part is None or isinstance(part, bool | np.bool_):
         return 0
     if _is_array(part):

@@ -1,8 +1,8 @@
-"""Reading slots without Python: where the payloads of many slots are, told by a kernel in one go.
+"""Kernels that locate the payloads of slots in memory, and copy frames that are decoded already.
 
-Slots are tuples of bytes, and how CPython lays these out in memory is known (``Include/cpython/tupleobject.h``,
-``bytesobject.h``). Going from object to object in Python takes about as long as decoding what is found. Whether the
-interpreter that runs this keeps to that layout is tried when the module is imported.
+Slots are tuples of bytes, whose layout in CPython's memory is documented (``Include/cpython/tupleobject.h``,
+``bytesobject.h``). Going from object to object in Python takes about as long as decoding. A probe at import verifies
+that the running interpreter has this layout.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from sb3_compressed.byte_kernels import INT, copy_bytes
 from sb3_compressed.jit import BYTE_ROWS, BYTES, INT_ROWS, INTS, kernel, prefetch, word_at
 from sb3_compressed.probes import holds
 
-__all__ = ["LAYOUT_IS_KNOWN", "copy_known", "locate_payloads"]
+__all__ = ["LAYOUT_IS_KNOWN", "OBJECT_TYPES", "copy_decoded", "locate_payloads"]
 
-TYPE = object.__basicsize__ - 8  # the last field of what every object begins with
+TYPE = object.__basicsize__ - 8  # the last field of the header of every object
 SIZE = object.__basicsize__  # of an object of variable size
-LINE = 64  # bytes that caches fetch at once
+LINE = 64  # bytes of a cache line
 ITEMS = tuple.__basicsize__
-CONTENT = bytes.__basicsize__ - 1  # which counts the zero behind them
+CONTENT = bytes.__basicsize__ - 1  # which includes the terminating zero
+OBJECT_TYPES = np.array([id(type(None)), id(tuple), id(bytes)])
 
 
 @kernel(INT, INT)
@@ -33,93 +34,103 @@ def int64_at(address: int) -> int:
     return np.int64(word_at(address))  # type: ignore[return-value]
 
 
-@kernel(INT, INT, INT, INT, INT, INT, INT_ROWS, INT_ROWS)
+@kernel(INT, INT, INT, INT, INT, INTS, INT_ROWS, INTS, INT_ROWS)
 def locate_payloads(
     slots: int,
     n_slots: int,
     n_frames: int,
-    tuple_type: int,
-    bytes_type: int,
+    n_codecs: int,
+    object_types: NDArray[np.int64],
     codecs: NDArray[np.int64],
+    offsets: NDArray[np.int64],
     places: NDArray[np.int64],
 ) -> int:
-    """Tell where the payloads of slots are, if each slot is a tuple of codecs and of ``n_frames`` payloads in all.
+    """Locate the payloads of slots: of ``n_frames`` payloads each, of whole items, or not written yet.
 
     :param slots: address of the references to the slots, which the caller keeps alive
-    :param n_slots: how many there are
-    :param tuple_type: ``id(tuple)``
-    :param bytes_type: ``id(bytes)``
-    :param codecs: is given the ``id`` of each different codec and the first payload that it wrote, ``(at most, 2)``
-    :param places: is given the address of each payload's bytes, how many they are, and the number of its codec,
+    :param n_slots: the number of slots
+    :param n_codecs: 1 if the slots contain payloads only, all of codec 0; 0 if codecs precede their payloads
+    :param object_types: the addresses of the types of ``None``, tuples and bytes
+    :param codecs: receives the address of each different codec, and the slot and position where it is found first,
+        ``(at most, 3)``
+    :param offsets: receives the index of the first payload of each slot, and the number of payloads, ``(n_slots + 1,)``
+    :param places: receives the address of each payload's bytes, their number, and the number of its codec,
         ``(n_slots * n_frames, 3)``
-    :return: how many different codecs there are; 0 if a slot is of another kind, or there is no room for all codecs
+    :return: the number of different codecs; -1 for an invalid slot, or if there are more codecs than ``codecs`` has
+        room for
     """
+    none_type, tuple_type, bytes_type = object_types
+    has_codecs = n_codecs == 0
     # Objects lie anywhere in memory. Fetching them all at once takes a fraction of waiting for one after the other.
     for k in range(n_slots):
         prefetch(int64_at(slots + 8 * k) + SIZE)
-    n_codecs = 0
     written = 0
     for k in range(n_slots):
         slot = int64_at(slots + 8 * k)
-        if slot == 0 or int64_at(slot + TYPE) != tuple_type:
-            return 0
-        end = (k + 1) * n_frames
-        writer = -1
-        for item in range(int64_at(slot + SIZE)):
-            part = int64_at(slot + ITEMS + 8 * item)
+        offsets[k] = written
+        if slot == 0 or int64_at(slot + TYPE) == none_type:
+            continue
+        is_tuple = int64_at(slot + TYPE) == tuple_type
+        writer = -1 if has_codecs else 0
+        for item in range(int64_at(slot + SIZE) if is_tuple else 1):
+            part = int64_at(slot + ITEMS + 8 * item) if is_tuple else slot
             if int64_at(part + TYPE) != bytes_type:
+                if not (has_codecs and is_tuple):
+                    return -1
                 writer = 0
                 while writer < n_codecs and codecs[writer, 0] != part:
                     writer += 1
                 if writer == len(codecs):
-                    return 0
+                    return -1
                 if writer == n_codecs:
                     codecs[writer, 0] = part
-                    codecs[writer, 1] = written
+                    codecs[writer, 1] = k
+                    codecs[writer, 2] = item
                     n_codecs += 1
-            elif writer < 0 or written == end:
-                return 0
+            elif writer < 0 or written == offsets[k] + n_frames:
+                return -1
             else:
                 places[written, 0] = part + CONTENT
                 places[written, 1] = int64_at(part + SIZE)
                 places[written, 2] = writer
                 prefetch(part + CONTENT + LINE)
                 written += 1
-        if written != end:
-            return 0
+        if written != offsets[k] + n_frames and written != offsets[k] + 1:
+            return -1
+    offsets[n_slots] = written
     return n_codecs
 
 
 @kernel(types.void, INT, INT, INT_ROWS, INTS, INT_ROWS, BYTE_ROWS, BYTE_ROWS, BYTES)
-def copy_known(
+def copy_decoded(
     start: int,
     n_frames: int,
     places: NDArray[np.int64],
     same: NDArray[np.int64],
-    known_places: NDArray[np.int64],
-    known_frames: NDArray[np.uint8],
+    decoded_places: NDArray[np.int64],
+    decoded_frames: NDArray[np.uint8],
     frames: NDArray[np.uint8],
     done: NDArray[np.uint8],
 ) -> None:
-    """Copy the frames of payloads that the slots at the same places of another batch have as well.
+    """Copy the frames of payloads that the items at the same positions of another batch have as well.
 
-    :param start: the first payload to look at
-    :param n_frames: payloads of a slot
-    :param places: as :func:`locate_payloads` gives them, ``(n, 3)``
-    :param same: for each codec, its number among those of the other batch, -1 if it is not there
-    :param known_places: as ``places``, of the other batch
-    :param known_frames: the frames of the other batch, ``(n, frame_nbytes)``
-    :param frames: is given those that are the same, ``(n, frame_nbytes)``
-    :param done: is given 1 for these, from ``start`` on
+    :param start: the first payload to copy
+    :param n_frames: payloads of an item
+    :param places: as :func:`locate_payloads` returns them, ``(n, 3)``
+    :param same: for each codec its number in the other batch, -1 if it is not there
+    :param decoded_places: ``places`` of the other batch
+    :param decoded_frames: the frames of the other batch, ``(n, frame_nbytes)``
+    :param frames: receives the frames that are the same, ``(n, frame_nbytes)``
+    :param done: receives 1 for these, from ``start`` on
     """
     size = frames.shape[1]
     for index in range(done.size):
         k = start + index
         begin = k - k % n_frames
         for other in range(begin, begin + n_frames):
-            # One object may be two codecs' payload, such as the only one that Python has of a single byte.
-            if known_places[other, 0] == places[k, 0] and known_places[other, 2] == same[places[k, 2]]:
-                copy_bytes(known_frames.ctypes.data + other * size, frames.ctypes.data + k * size, size, size)
+            # Python may use one object for equal payloads of two codecs, as for all payloads of one byte.
+            if decoded_places[other, 0] == places[k, 0] and decoded_places[other, 2] == same[places[k, 2]]:
+                copy_bytes(decoded_frames.ctypes.data + other * size, frames.ctypes.data + k * size, size, size)
                 done[index] = 1
                 break
 
@@ -128,20 +139,27 @@ PAYLOADS = [b"one", b"", b"three", b"4"]
 
 
 def _layout_is_known() -> bool:
-    """Try the kernel on slots of which all is known."""
+    """Locate payloads of slots whose content is known."""
     if sys.implementation.name != "cpython" or object.__itemsize__ != 0 or sys.maxsize != 2**63 - 1:
         return False
     codec = object()
     # The header of an object as ctypes reads it, before a kernel does.
     if ctypes.c_int64.from_address(id(codec) + TYPE).value != id(object):
         return False
-    slots = np.empty(2, dtype=object)
-    slots[:] = [(codec, *PAYLOADS[:2]), (codec, *PAYLOADS[2:])]
-    codecs, places = np.ones((4, 2), dtype=np.int64), np.ones((4, 3), dtype=np.int64)
-    n_codecs = locate_payloads(slots.ctypes.data, 2, 2, id(tuple), id(bytes), codecs, places)
-    found = [ctypes.string_at(address, length) for address, length, _ in places.tolist()]
-    return n_codecs == 1 and codecs[0].tolist() == [id(codec), 0] and not places[:, 2].any() and found == PAYLOADS
+    slots = np.empty(4, dtype=object)
+    slots[:] = [(codec, *PAYLOADS[:2]), None, (codec, *PAYLOADS[2:]), (codec, PAYLOADS[0])]
+    codecs, places = np.ones((4, 3), dtype=np.int64), np.ones((8, 3), dtype=np.int64)
+    offsets = np.ones(5, dtype=np.int64)
+    n_codecs = locate_payloads(slots.ctypes.data, 4, 2, 0, OBJECT_TYPES, codecs, offsets, places)
+    found = [ctypes.string_at(address, length) for address, length, _ in places[:5].tolist()]
+    return (
+        n_codecs == 1
+        and codecs[0].tolist() == [id(codec), 0, 0]
+        and offsets.tolist() == [0, 2, 2, 4, 5]
+        and not places[:5, 2].any()
+        and found == [*PAYLOADS, PAYLOADS[0]]
+    )
 
 
 LAYOUT_IS_KNOWN = holds(_layout_is_known)
-"""Whether this interpreter's objects are laid out as :func:`locate_payloads` reads them."""
+"""Whether objects of this interpreter have the layout that :func:`locate_payloads` reads."""

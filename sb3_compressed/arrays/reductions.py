@@ -1,4 +1,4 @@
-"""Sums, means and extremes of arrays that are too large to decode all at once."""
+"""Sums, means and extremes of arrays that are too large to decode at once."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 __all__ = ["REDUCTIONS", "WHOLE_NBYTES", "reduce_in_parts"]
 
-#: Arrays up to this size are decoded as a whole, so that results are NumPy's to the last bit.
+#: Arrays up to this size are decoded at once, so that results are bit-identical to NumPy's.
 WHOLE_NBYTES = 1 << 30
-#: What is decoded at a time of larger ones.
+#: Bytes of larger arrays that are decoded at a time.
 PART_NBYTES = 1 << 23
 
 REDUCTIONS = ("all", "any", "max", "mean", "min", "std", "sum", "var")
@@ -27,25 +27,25 @@ COMBINED: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def reduce_in_parts(array: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return what a method of an ndarray that reduces it returns; ``None`` if it can be decoded for that as a whole.
+    """Return the result of a reducing method of ndarrays; ``None`` if the array can be decoded at once for it.
 
-    Sums of floats are accumulated in 64 bits, so that they are as exact as NumPy's but not the same to the last bit.
+    Sums of floats are accumulated in 64 bits, so they are as exact as NumPy's but not bit-identical.
 
-    :param array: what it is called on, ``(rows, ...)``
+    :param array: the array, ``(rows, ...)``
     :param name: the method, one of :data:`REDUCTIONS`
-    :param args: its arguments: an axis or none
-    :param kwargs: its arguments by name: ``axis`` and ``keepdims``, and ``ddof`` of ``std`` and ``var``
-    :raises TypeError: for other arguments, which work on parts that the caller decodes
+    :param args: its positional arguments: an axis or none
+    :param kwargs: its keyword arguments: ``axis`` and ``keepdims``, and ``ddof`` of ``std`` and ``var``
+    :raises TypeError: for other arguments, which are only supported for parts that the caller decodes
     """
     if array.size * array.itemsize <= WHOLE_NBYTES:
         return None
     options = {**dict(zip(("axis",), args, strict=False)), **kwargs}
-    known = {"axis", "keepdims"} | ({"ddof"} if name in ("std", "var") else set())
+    supported = {"axis", "keepdims"} | ({"ddof"} if name in ("std", "var") else set())
     options = {key: value for key, value in options.items() if not (key == "out" and value is None)}
-    if len(args) > 1 or set(options) - known:
+    if len(args) > 1 or set(options) - supported:
         raise TypeError(
             f"{name}() of a compressed array of {array.size * array.itemsize / 1e9:.1f} GB takes only "
-            f"{', '.join(sorted(known))}; use it on parts, as in array[start : start + 1000].{name}(...)"
+            f"{', '.join(sorted(supported))}; use it on parts, as in array[start : start + 1000].{name}(...)"
         )
     axes = _axes(options.get("axis"), array.ndim)
     keepdims = bool(options.get("keepdims", False))

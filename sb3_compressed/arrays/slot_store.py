@@ -1,35 +1,120 @@
-"""``SlotStore``: where an array's slots are if they are not Python objects in memory."""
+"""``SlotStore``: the seam between encoding and decoding, and the slots that cross it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sb3_compressed.arrays.memory_estimate import MemoryEstimate
 from sb3_compressed.arrays.payload_batch import PayloadBatch
+from sb3_compressed.codecs import Codec, TrainableCodec
 
-__all__ = ["SlotStore"]
+__all__ = ["METADATA", "Slot", "SlotStore", "pack_slot", "reference_dtype", "slot_n_frames", "unpack_slot"]
+
+Slot = bytes | tuple[Any, ...] | None
+"""One encoded item.
+
+- ``bytes``: the payload of a whole item;
+- a tuple: the payloads of its frames, the oldest first. With a trainable codec, each codec precedes the payloads that
+  it wrote: ``(codec, p0, p1, p2, p3)``, or ``(older, p0, p1, newer, p2, p3)`` just after a training. A codec and one
+  payload are a whole item;
+- ``None``: not written yet.
+"""
 
 
 class SlotStore(Protocol):
-    """Keeps slots and gives each an address, a positive integer; 0 stands for a slot that was never written."""
+    """Stores slots. Tables ``(rows, n_envs)`` have one reference to a slot for each item.
 
-    def write(self, slots: Sequence[Any]) -> NDArray[np.int64]:
-        """Keep slots and return their addresses, ``(n,)``; nothing is kept if it raises."""
+    What a reference is depends on the store: a Python object, an address in a file. Code outside of a store only copies
+    and compares references; equal ones refer to equal slots.
+
+    :ivar unwritten: the reference to a slot that was never written, an array without axes
+    """
+
+    unwritten: NDArray[Any]
+
+    @property
+    def codec(self) -> Codec | None:
+        """Payloads of other classes of codecs are refused; ``None`` to accept those of every trainable codec."""
         ...
 
-    def gather(self, addresses: NDArray[np.int64], n_frames: int) -> PayloadBatch | None:
-        """Return what is in slots of as many frames that learned codecs wrote, ``None`` if there are others too.
+    def new_table(self, shape: tuple[int, ...]) -> NDArray[Any]:
+        """Return a table of unwritten slots."""
+        ...
 
-        :raises CorruptPayload: if one is damaged; its ``index`` says which
+    def write(self, slots: Sequence[Slot]) -> NDArray[Any]:
+        """Store slots and return references to them, ``(n,)``; none is stored if this raises."""
+        ...
+
+    def gather(self, references: NDArray[Any], n_frames: int) -> PayloadBatch:
+        """Return the payloads of slots.
+
+        :param references: ``(n,)``; a copy, which no other thread writes to
+        :param n_frames: the number of frames of an item; whole items and unwritten ones are allowed among them
+        :raises CorruptPayload: if one is damaged, has another number of payloads, or another codec wrote it; ``index``
+            is its position
         """
         ...
 
-    def load(self, addresses: NDArray[np.int64]) -> NDArray[Any]:
-        """Return slots as Python objects, in an object array ``(n,)``.
+    def load(self, references: NDArray[Any]) -> NDArray[Any]:
+        """Return slots as an object array ``(n,)``; payloads that they share are the same objects.
 
-        :raises CorruptPayload: if one is damaged; its ``index`` says which
+        :raises CorruptPayload: if one is damaged; ``index`` is its position
         """
         ...
+
+    def nbytes(self, *tables: NDArray[Any]) -> int:
+        """Return the memory that tables and the slots they refer to take, in bytes; shared objects count once."""
+        ...
+
+    def codecs(self, *tables: NDArray[Any]) -> Iterable[TrainableCodec]:
+        """Return the different trained codecs that tables keep in memory."""
+        ...
+
+    def estimate(self, tables: Sequence[NDArray[Any]], begin: int, n_rows: int, max_slots: int) -> MemoryEstimate:
+        """Estimate the memory of tables from some of their rows, see :func:`~.memory_estimate.estimate_memory`."""
+        ...
+
+
+METADATA = {"sb3_compressed": "slots"}
+"""Marks the dtype of references that :meth:`SlotStore.write` returns. NumPy's copies keep it, so that references are
+recognized after they passed through SB3's code."""
+
+
+def reference_dtype(kind: type) -> np.dtype[Any]:
+    """Return the dtype of references with the mark."""
+    return np.dtype(kind, metadata=METADATA)
+
+
+def slot_n_frames(slot: Slot) -> int:
+    """Return the number of payloads of a slot."""
+    if type(slot) is not tuple:
+        return 0 if slot is None else 1
+    return [*map(type, slot)].count(bytes)
+
+
+def pack_slot(codecs: Sequence[TrainableCodec], payloads: Sequence[bytes]) -> tuple[Any, ...]:
+    """Return the slot from which :func:`unpack_slot` returns these."""
+    parts: list[Any] = []
+    previous = None
+    for codec, payload in zip(codecs, payloads, strict=True):
+        parts += [payload] if codec is previous else [codec, payload]
+        previous = codec
+    return tuple(parts)
+
+
+def unpack_slot(slot: Any) -> tuple[Sequence[TrainableCodec], Sequence[bytes]]:
+    """Return the codec of each payload of a slot, and the payloads."""
+    codec: TrainableCodec = slot[0]
+    codecs: list[TrainableCodec] = []
+    payloads: list[bytes] = []
+    for part in slot:
+        if type(part) is bytes:
+            payloads.append(part)
+            codecs.append(codec)
+        else:
+            codec = part
+    return codecs, payloads

@@ -1,4 +1,4 @@
-"""``WriteThroughArray``: what basic indexing returns, an ndarray whose writes reach the array it was read from."""
+"""``WriteThroughArray``: the result of basic indexing, an ndarray whose writes reach the array it was read from."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Source(ABC):
     """Where the items of a block of memory were read from.
 
     :param block: C-contiguous memory with the items, ``(n, *item_shape)``
-    :param is_contiguous: whether they would be one piece of memory in an ndarray, too, so that NumPy reshapes the one
-        as a view where it does the other
+    :param is_contiguous: whether they are contiguous in an ndarray as well, so that NumPy reshapes both as views or
+        neither
     """
 
     def __init__(self, block: NDArray[Any], *, is_contiguous: bool = True) -> None:
@@ -40,7 +40,7 @@ class Source(ABC):
 
     @abstractmethod
     def prepare(self, items: Items) -> None:
-        """Bring items of the block up to date, which are about to be written.
+        """Update items of the block before they are written.
 
         :param items: their numbers, sorted
         """
@@ -51,7 +51,7 @@ class Source(ABC):
 
     def items_of(self, part: NDArray[Any]) -> Items:
         """Return the numbers of the items that an array in the memory of the block may touch, sorted."""
-        # Along an axis that steps from item to item each offset counts, along others only how far they reach.
+        # Along axes that step from item to item each offset matters, along others only the range.
         offsets = np.array([part.__array_interface__["data"][0] - self.begin])
         low = high = 0
         for length, stride in zip(part.shape, part.strides, strict=True):
@@ -67,19 +67,19 @@ class Source(ABC):
         return np.unique(np.minimum(spans, last[:, np.newaxis]))
 
     def writable(self, part: NDArray[Any]) -> NDArray[Any]:
-        """Return an array in the memory of the block that can be written to."""
+        """Return a writable array in the memory of the block."""
         offset = part.__array_interface__["data"][0] - self.begin
         return np.ndarray(part.shape, part.dtype, self.block, offset, part.strides)
 
 
 class WriteThroughArray(np.ndarray[Any, Any]):
-    """An array of what was read, as NumPy returns a view.
+    """A decoded copy of items, in the place of the view that NumPy returns.
 
-    It is a snapshot: it does not change when others write to where it was read from. Assignments, in-place operators,
-    ``fill`` and ``np.copyto`` change both, also through views of it. Its memory is read-only, so that whatever else
-    would write to it raises instead of changing the snapshot only. Copies, results of fancy indexing and of arithmetic
-    are plain, writable ndarrays. Where it cannot be known whether NumPy returns a view or a copy, as when parts that
-    are not contiguous are reshaped, the result is read-only.
+    It is a snapshot: it does not change with later writes to the array it was read from. Assignments, in-place
+    operators, ``fill`` and ``np.copyto`` change both, also through views of it. Its memory is read-only, so that every
+    other write raises instead of changing the snapshot only. Copies and results of fancy indexing and arithmetic are
+    plain, writable ndarrays. If NumPy may return a view or a copy, as when parts that are not contiguous are reshaped,
+    the result is read-only.
     """
 
     _source: Source | None = None
@@ -88,11 +88,11 @@ class WriteThroughArray(np.ndarray[Any, Any]):
     def of(cls, source: Source, shape: tuple[int, ...]) -> WriteThroughArray:
         """Return an array of the block of a source.
 
-        :param shape: the shape to give it
+        :param shape: its shape
         """
         block = source.block
         if block.size:
-            # Not a read-only view of the block, nor of a memoryview: NumPy would let anybody make these writable again.
+            # Not a read-only view of the block or of a memoryview: these can be made writable again.
             memory = np.frombuffer(memoryview(block.reshape(-1).view(np.uint8)).toreadonly(), np.uint8)  # type: ignore[arg-type]
             array = memory.view(block.dtype).reshape(shape).view(cls)
         else:
@@ -104,7 +104,7 @@ class WriteThroughArray(np.ndarray[Any, Any]):
     def __array_finalize__(self, obj: Any) -> None:
         source = getattr(obj, "_source", None)
         if source is not None and (self.size == 0 or source.begin <= self.__array_interface__["data"][0] < source.end):
-            self._source = source  # a view; anything else has memory of its own
+            self._source = source  # a view; anything else has its own memory
 
     # -- reading ---------------------------------------------------------------------------------------------
 
@@ -116,7 +116,7 @@ class WriteThroughArray(np.ndarray[Any, Any]):
         return array[()] if return_scalar else array
 
     def __dlpack__(self, *args: Any, **kwargs: Any) -> Any:
-        if self._source is not None and not self.flags.writeable:  # torch would write to it all the same
+        if self._source is not None and not self.flags.writeable:  # torch would write to it anyway
             raise BufferError(f"cannot export a read-only array: {READ_ONLY_ADVICE}")
         return super().__dlpack__(*args, **kwargs)
 
@@ -144,11 +144,11 @@ class WriteThroughArray(np.ndarray[Any, Any]):
         basic = basic_index(index if isinstance(index, tuple) else (index,))
         part = plain if basic is None else plain[(*basic, None)]
         if not part.size:
-            np.empty(plain[index].shape, self.dtype)[...] = values  # raises where the shapes do not fit
+            np.empty(plain[index].shape, self.dtype)[...] = values  # raises if the shapes do not fit
             return
         items = source.items_of(part)
         if np.may_share_memory(values, source.block):
-            values = values.copy()  # as they are now, not as they are read again
+            values = values.copy()  # before they are read again
         source.prepare(items)
         before = source.block[items]
         try:
@@ -170,7 +170,7 @@ class WriteThroughArray(np.ndarray[Any, Any]):
 
     def squeeze(self, axis: Any = None) -> Any:
         """Return the array without axes of length one, as :meth:`numpy.ndarray.squeeze` does."""
-        # As an index: of a subclass, NumPy's own method returns what __array_wrap__ makes of the result, a plain array.
+        # As an index: NumPy's method passes the result of a subclass to __array_wrap__, which returns a plain array.
         if axis is None:
             dropped = {number for number, length in enumerate(self.shape) if length == 1}
         else:
@@ -180,7 +180,7 @@ class WriteThroughArray(np.ndarray[Any, Any]):
         return self[(*(0 if number in dropped else slice(None) for number in range(self.ndim)), ...)]
 
     def _reshaped(self, result: Any) -> Any:
-        if self._source is not None and not self._source.is_contiguous:  # NumPy may return a view where this is a copy
+        if self._source is not None and not self._source.is_contiguous:  # NumPy may return a view instead of a copy
             block = np.array(result, order="C", subok=False)
             return WriteThroughArray.of(UnknownSource(block), block.shape)
         return _without_source(result)
@@ -213,7 +213,7 @@ class WriteThroughArray(np.ndarray[Any, Any]):
 
 
 class UnknownSource(Source):
-    """The source of an array that would be a view in NumPy, or a copy: it cannot be written to."""
+    """The source of an array that may be a view or a copy in NumPy, so it cannot be written to."""
 
     def items_of(self, part: NDArray[Any]) -> Items:
         """Raise."""
@@ -226,7 +226,7 @@ class UnknownSource(Source):
 
 
 def explained(call: Callable[[], Any]) -> Any:
-    """Return what a call returns; if it raises since it would write to a read-only array, say what to do instead."""
+    """Return the result of a call; errors about read-only arrays get advice on what to do instead."""
     try:
         return call()
     except ValueError as error:
@@ -236,7 +236,7 @@ def explained(call: Callable[[], Any]) -> Any:
 
 
 def _define_methods() -> None:
-    """Give the methods that copy or write in place results and errors like those of the methods above."""
+    """Define the methods that copy or write in place, with results and errors like those of the methods above."""
 
     def define(name: str) -> None:
         method = getattr(np.ndarray, name)
@@ -264,7 +264,7 @@ def _plain(value: Any) -> Any:
 
 
 def _without_source(result: Any) -> Any:
-    """Return results that are copies as plain arrays."""
+    """Return copies as plain arrays."""
     if isinstance(result, WriteThroughArray) and (result._source is None or result.flags.writeable):
         return result.view(np.ndarray)
     if type(result) in (list, tuple):
@@ -273,7 +273,7 @@ def _without_source(result: Any) -> Any:
 
 
 def _target(array: Any) -> Any:
-    """Return an array that NumPy can write to in the place of one of ours, with the content that it has now."""
+    """Return an array that NumPy can write to instead, with the current content."""
     if not isinstance(array, WriteThroughArray) or array._source is None:
         return _plain(array)
     if array.size:
@@ -282,7 +282,7 @@ def _target(array: Any) -> Any:
 
 
 def _operand(value: Any, out: tuple[Any, ...]) -> Any:
-    """Return an operand as a plain array with the content that it has now, unless it is changed in place."""
+    """Return an operand as a plain array, as a copy if the call changes its memory through another array."""
     if not isinstance(value, WriteThroughArray):
         return value
     for array in out:

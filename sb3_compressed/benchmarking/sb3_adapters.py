@@ -15,12 +15,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import torch as th
 from gymnasium import spaces
-from numpy.typing import NDArray
 from stable_baselines3.common import buffers
 
 import sb3_compressed
 from sb3_compressed.arrays import CompressedArray
-from sb3_compressed.arrays.memory import codec_state_nbytes
 from sb3_compressed.benchmarking.adapters import Adapter, Batch, ReplayAdapter, RolloutAdapter, Setup
 from sb3_compressed.benchmarking.tree_map import tree_map
 
@@ -69,13 +67,14 @@ class SB3Adapter(Adapter):
         return observations + sum(array.nbytes for array in arrays if isinstance(array, np.ndarray))
 
     def codec_state_nbytes(self) -> int:
-        return codec_state_nbytes(*self._slots())
+        codecs = {id(codec): codec for array in self._compressed() for codec in array.store.codecs(array.slots)}
+        return sum(codec.nbytes for codec in codecs.values())
 
     def reserved_nbytes(self) -> int:
-        return sum(slots.nbytes for slots in self._slots())
+        return sum(array.slots.nbytes for array in self._compressed())
 
-    def _slots(self) -> list[NDArray[Any]]:
-        return [array.slots for _, array in self._parts() if isinstance(array, CompressedArray)]
+    def _compressed(self) -> list[CompressedArray]:
+        return [array for _, array in self._parts() if isinstance(array, CompressedArray)]
 
     def _parts(self) -> Iterator[tuple[str, Any]]:
         """Yield all attributes of the buffer by name, of Dict observations each part."""

@@ -27,10 +27,8 @@ from stable_baselines3.common.preprocessing import get_obs_shape, is_image_space
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from sb3_compressed.arrays import CompressedArray
-from sb3_compressed.arrays.batch_pool import BatchPool
+from sb3_compressed.arrays.batch_pool import Batch, BatchArray, BatchPool, current, empty_pinned
 from sb3_compressed.arrays.frame_layout import FrameStack
-from sb3_compressed.arrays.handover import Batch, claim_owned
-from sb3_compressed.arrays.memory import slots_nbytes
 from sb3_compressed.buffers.arguments import (
     bind_parent_arguments,
     merge_codec_kwargs,
@@ -40,7 +38,6 @@ from sb3_compressed.buffers.arguments import (
 )
 from sb3_compressed.buffers.array_attributes import ArrayAttribute, ArrayDict
 from sb3_compressed.buffers.compression_plan import placeholder_space, plan_arrays
-from sb3_compressed.buffers.pinned_memory import PinnedMemory
 from sb3_compressed.buffers.timing import MethodTimer
 from sb3_compressed.buffers.validation import (
     validate_counts,
@@ -244,11 +241,13 @@ class CompressedBuffer(_Base):
 
     @property
     def observations_nbytes(self) -> int:
-        """The memory of all observations in bytes, with Python's overhead; what is shared counts once."""
-        arrays = [array for _, array in self._arrays()]
-        compressed = [array.slots for array in arrays if isinstance(array, CompressedArray)]
-        plain: int = sum(array.nbytes for array in arrays if not isinstance(array, CompressedArray))
-        return slots_nbytes(*compressed) + plain
+        """The memory that all observations take, in bytes, Python's overhead included, what is shared once."""
+        arrays = self._arrays()
+        nbytes: int = sum(array.nbytes for _, array in arrays if not isinstance(array, CompressedArray))
+        for key in {key: None for key, array in arrays if isinstance(array, CompressedArray)}:
+            same = [array for other, array in arrays if other == key]  # which share payloads
+            nbytes += same[0].store.nbytes(*[array.slots for array in same])
+        return nbytes
 
     @property
     def raw_observations_nbytes(self) -> int:
@@ -323,31 +322,31 @@ class CompressedBuffer(_Base):
         :param array: array to convert
         :param copy: whether the tensor must have memory that is not the array's
         """
-        if not claim_owned(array):
+        if type(array) is not BatchArray or not array.is_owned:
             return super().to_torch(array, copy=copy)
+        array.is_owned = False  # the memory belongs to the tensor now
         tensor = th.from_numpy(array)
         device = self.device.type
         return tensor if device == "cpu" else tensor.to(self.device, non_blocking=device == "cuda")
 
     def _batch(self, make: Callable[[], Any], *, is_seen: bool) -> Any:
-        """Return the batch that SB3's code makes, with observations as the options ask for them.
+        """Return the batch that SB3's code creates, with observations in the requested output format.
 
-        As long as no other code sees the decoded arrays, tensors may keep their memory.
+        Tensors take over the memory of the decoded arrays, if no other code can refer to them.
 
-        :param make: makes the batch
-        :param is_seen: whether an environment gets to see the arrays; a user's subclass may as well
+        :param make: returns the batch
+        :param is_seen: whether an environment receives the arrays; a user's subclass may as well
         """
-        if not self._new_arrays:  # SB3's arrays only
-            return self._output(make())
-        if is_seen or not self._is_ours:
-            return self._output(make())
-        # Chosen here, since a buffer may be loaded where there is another device.
-        memory = PinnedMemory() if self.device.type == "cuda" else self._batch_pool
-        with Batch(memory):
-            return self._output(make())
-
-    def _output(self, samples: Any) -> Any:
-        """Return a batch with its observations as ``output_dtype`` and ``normalize_images`` ask for them."""
+        if is_seen or not self._is_ours or not self._new_arrays:
+            samples = make()
+        else:
+            outer = current.batch
+            # Chosen here, since a buffer may be loaded on a machine with another device.
+            current.batch = Batch(empty_pinned) if self.device.type == "cuda" else self._batch_pool.begin_batch()
+            try:
+                samples = make()
+            finally:
+                current.batch = outer
         if self.output_dtype == "raw" and not self.normalize_images:
             return samples
         names = [name for name in ("observations", "next_observations") if hasattr(samples, name)]

@@ -10,7 +10,7 @@ import numpy as np
 from stable_baselines3.common.buffers import BaseBuffer
 
 from sb3_compressed.arrays import CompressedArray
-from sb3_compressed.arrays.memory_estimate import MemoryEstimate, survey
+from sb3_compressed.arrays.memory_estimate import MemoryEstimate
 from sb3_compressed.buffers.base import CompressedBuffer
 from sb3_compressed.dtypes import Key
 
@@ -111,7 +111,7 @@ def _part(arrays: Sequence[Any], buffer: CompressedBuffer, filled: float, max_sl
     first = arrays[0]
     if isinstance(first, CompressedArray):
         begin, n_rows = _written(buffer)
-        return survey(arrays, begin, n_rows, max_slots)
+        return first.store.estimate([array.slots for array in arrays], begin, n_rows, max_slots)
     nbytes = filled * sum(array.nbytes for array in arrays)
     n_items = buffer.size() * buffer.n_envs * len(arrays)
     return MemoryEstimate(nbytes, nbytes, n_items, n_items)

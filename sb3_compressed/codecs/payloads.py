@@ -1,8 +1,9 @@
-"""``Payloads``: a batch of payloads, with the places in memory where a kernel finds their bytes, and who wrote each."""
+"""``Payloads``: the payloads of a batch, where their bytes are in memory, and which codec wrote each."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import ctypes
+from collections.abc import Iterator, Sequence
 from typing import overload
 
 import numpy as np
@@ -12,43 +13,37 @@ __all__ = ["Payloads"]
 
 
 class Payloads(Sequence[bytes]):
-    """Payloads and where they are. It reads as the sequence of them; a part of it is one as well.
+    """A sequence of payloads that kernels can read without Python objects.
 
-    :param places: for each payload the address of its first byte, how many bytes it has, and the index of the codec
-        that wrote it among codecs named elsewhere, ``(n, 3)``
-    :param get: returns the payload of an index
-    :param first: what is added to an index of this sequence before it goes to ``get``
+    :param places: for each payload the address of its first byte, its length in bytes, and the index of the codec that
+        wrote it in a separate list of codecs, ``(n, 3)``
+    :param owner: an object that keeps this memory alive and unchanged
+    :param objects: the payloads as Python objects, if they exist
     """
 
-    def __init__(self, places: NDArray[np.int64], get: Callable[[int], bytes], first: int = 0) -> None:
+    def __init__(self, places: NDArray[np.int64], owner: object, objects: Sequence[bytes] | None = None) -> None:
         self.places = places
-        self._get = get  # whatever this is bound to keeps the payloads where they are
-        self._first = first
+        self.owner = owner
+        self._objects = objects
 
     @classmethod
     def of(cls, payloads: Sequence[bytes], writers: int | NDArray[np.int64] = 0) -> Payloads:
-        """Return payloads with their places, those of one copy of them all.
+        """Return payloads in one contiguous copy.
 
-        :param writers: for each payload, the index of the codec that wrote it, ``(n,)``
+        :param writers: for each payload the index of the codec that wrote it, ``(n,)``
         """
         if isinstance(payloads, Payloads):
             return payloads
         places = np.empty((len(payloads), 3), dtype=np.int64)
         places[:, 1] = np.fromiter(map(len, payloads), dtype=np.int64, count=len(payloads))
         places[:, 2] = writers
-        ends = np.cumsum(places[:, 1])
         data = np.frombuffer(b"".join(payloads), dtype=np.uint8)
-        places[:, 0] = ends - places[:, 1] + data.ctypes.data
-
-        def get(index: int) -> bytes:
-            end = int(ends[index])
-            return data[end - int(places[index, 1]) : end].tobytes()
-
-        return cls(places, get)
+        places[:, 0] = data.ctypes.data + np.cumsum(places[:, 1]) - places[:, 1]
+        return cls(places, data)
 
     @property
     def writers(self) -> NDArray[np.int64]:
-        """For each payload, the index of the codec that wrote it, ``(n,)``."""
+        """For each payload the index of the codec that wrote it, ``(n,)``."""
         writers: NDArray[np.int64] = self.places[:, 2]
         return writers
 
@@ -62,12 +57,19 @@ class Payloads(Sequence[bytes]):
     def __getitem__(self, index: slice) -> Payloads: ...
 
     def __getitem__(self, index: int | slice) -> bytes | Payloads:
-        if not isinstance(index, slice):
-            return self._get(self._first + range(len(self))[index])
-        start, _, step = index.indices(len(self))
-        if step != 1:
-            raise ValueError(f"payloads can only be cut into consecutive parts, got {index}")
-        return Payloads(self.places[index], self._get, self._first + start)
+        if isinstance(index, slice):
+            if index.indices(len(self))[2] != 1:
+                raise ValueError(f"a slice of payloads must be contiguous, got {index}")
+            return Payloads(self.places[index], self.owner, None if self._objects is None else self._objects[index])
+        if self._objects is not None:
+            return self._objects[index]
+        address, length, _ = self.places[index].tolist()
+        return ctypes.string_at(address, length)
 
     def __iter__(self) -> Iterator[bytes]:
-        return map(self._get, range(self._first, self._first + len(self)))
+        if self._objects is not None:
+            yield from self._objects
+            return
+        for start in range(0, len(self), 1024):  # lists of integers take more memory than arrays
+            for address, length, _ in self.places[start : start + 1024].tolist():
+                yield ctypes.string_at(address, length)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -205,11 +204,7 @@ def _share_slots(buffer: ReplayBuffer, rows: NDArray[np.int64], env: int) -> NDA
     for ours, theirs in [(arrays[key], of_next[key]) for key in keys] if keys else [(arrays, of_next)]:
         if not (isinstance(ours, CompressedArray) and isinstance(theirs, CompressedArray)):
             return np.zeros_like(shared)
-        following, next_ones = ours.slots[rows[1:], env], theirs.slots[rows[:-1], env]
-        if following.dtype == object:
-            shared &= np.fromiter(map(operator.is_, following, next_ones), np.bool_, len(shared))
-        else:  # addresses
-            shared &= following == next_ones
+        shared &= ours.slots[rows[1:], env] == theirs.slots[rows[:-1], env]
     return shared
 
 

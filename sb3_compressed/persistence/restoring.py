@@ -11,6 +11,7 @@ import numpy as np
 
 from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.arrays.frame_layout import FrameLayout, layout_from_state
+from sb3_compressed.codecs import get_codec
 from sb3_compressed.errors import CorruptPayload, CorruptStorage, StorageError
 from sb3_compressed.persistence import buffer_state
 from sb3_compressed.persistence.buffer_state import EPISODE_BEGINS
@@ -36,7 +37,7 @@ def bind(buffer: Any, store: ArrayStore, *, writable: bool = True) -> None:
     """
     for name, array in buffer_state.named_arrays(buffer).items():
         if isinstance(array, CompressedArray):
-            array.keep_in(store.slots.of_codec(array.codec.name), store.arrays[name])
+            array.keep_in(store.slots.for_codec(array.codec), store.arrays[name])
         else:
             plain = store.arrays[name]
             if not writable:
@@ -63,11 +64,11 @@ def load_into(buffer: Any, store: ArrayStore) -> Checkpoint:
         rows = slice(first, min(first + n_rows, buffer.buffer_size))
         for key, names in streams.items():
             array = ours[names[0]]
-            codec = array.codec.name if isinstance(array, CompressedArray) else "none"
+            codec = array.codec if isinstance(array, CompressedArray) else get_codec("none")
             # Observations with their next observations, so that payloads that they share become one object again.
             addresses = np.stack([arrays[name][rows] for name in names], axis=1)  # [rows, arrays, envs]
             if addresses.any():
-                slots = store.slots.of_codec(codec).load(addresses.reshape(-1)).reshape(addresses.shape)
+                slots = store.slots.for_codec(codec).load(addresses.reshape(-1)).reshape(addresses.shape)
                 for index, name in enumerate(names):
                     if isinstance(array := ours[name], CompressedArray):
                         array.put_slots(rows, slots[:, index])

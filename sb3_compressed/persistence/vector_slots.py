@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sb3_compressed.arrays.decoding import decode
 from sb3_compressed.arrays.frame_layout import FrameLayout
-from sb3_compressed.arrays.slots import SlotCoder
+from sb3_compressed.arrays.memory_slot_store import MemorySlotStore
 from sb3_compressed.codecs import get_codec
 
 __all__ = ["VectorSlots", "is_stored_as_slots"]
@@ -54,5 +55,6 @@ class VectorSlots:
         """
         shape = self.array.shape[2:]
         items = np.empty((slots.size, *shape), dtype=self.array.dtype)
-        SlotCoder(shape, items.dtype, get_codec("none"), layout).decode_into(slots.reshape(-1), items)
+        n_frames = 1 if layout is None else layout.n_frames
+        decode(MemorySlotStore(get_codec("none")).gather(slots.reshape(-1), n_frames), layout, items)
         self.array[rows] = items.reshape(*slots.shape, *shape)

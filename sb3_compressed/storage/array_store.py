@@ -33,7 +33,7 @@ from sb3_compressed.storage.commit_format import (
 )
 from sb3_compressed.storage.lock import FolderLock
 from sb3_compressed.storage.log import SEALED, Log
-from sb3_compressed.storage.log_slot_store import StoredSlots
+from sb3_compressed.storage.log_slot_store import LogSlotStore
 from sb3_compressed.storage.metadata_schema import MANIFEST as MANIFEST_SCHEMA
 from sb3_compressed.storage.metadata_schema import check, check_arrays_nbytes, load_json
 from sb3_compressed.storage.segment import Segment
@@ -134,7 +134,7 @@ class ArrayStore:
         self.epoch = 0
         #: The address of each codec that is in use, by a name of its own.
         self.codecs: dict[str, int] = {}
-        self.slots = StoredSlots(log)
+        self.slots = LogSlotStore(log)
         #: The segment that was the last one when codecs were told, and these.
         self._placed: tuple[int, dict[str, Codec]] = (-1, {})
         self._set_plans(plans)

@@ -1,4 +1,4 @@
-"""Reading slots on disk without Python: where the payloads of many slots are, looked at whole, told in one go."""
+"""Kernels that locate and verify the payloads of slots in a log, and write their checksums."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from sb3_compressed.byte_kernels import INT, number_at
 from sb3_compressed.jit import BYTES, INT_ROWS, INTS, kernel, prefetch
 from sb3_compressed.storage.checksum import put_low_bytes, xxh64
 
-__all__ = ["CORRUPT", "OTHER", "PAYLOAD_HEADER", "SLOT_HEADER", "SLOT_SEED", "locate_stored", "put_checksums"]
+__all__ = ["CORRUPT", "PAYLOAD_HEADER", "SLOT_HEADER", "SLOT_SEED", "TOO_MANY_CODECS", "locate_stored", "put_checksums"]
 
 SLOT_HEADER = 8
-"""Bytes of a slot before the offsets of its payloads: a checksum and how many they are."""
+"""Bytes of a slot before the offsets of its payloads: a checksum and their number."""
 PAYLOAD_HEADER = 12
-"""Bytes before a payload: a checksum, how many bytes it has, and the offset of its codec."""
+"""Bytes before a payload: a checksum, its size in bytes, and the offset of its codec."""
 SLOT_SEED = 1 << 32
-"""What is added to the seed of a slot's checksum, so that no payload passes for a slot."""
-CORRUPT, OTHER = -1, 0
+"""Added to the seed of a slot's checksum, so that no payload is mistaken for a slot."""
+TOO_MANY_CODECS, CORRUPT = -1, -2
 OFFSET = np.int64(0xFFFFFFFF)
 
 
@@ -35,7 +35,7 @@ def uint32_at(address: int) -> int:
 
 @kernel(types.boolean, INT, INT, types.uint64)
 def is_whole(address: int, nbytes: int, seed: np.uint64) -> bool:
-    """Return whether the checksum at an address is that of the bytes behind it, ``nbytes`` with it."""
+    """Return whether the checksum at an address is that of the bytes after it, ``nbytes`` together."""
     return bool((xxh64(address + 4, nbytes - 4, seed) & np.uint64(OFFSET)) == np.uint64(uint32_at(address)))
 
 
@@ -43,11 +43,11 @@ def is_whole(address: int, nbytes: int, seed: np.uint64) -> bool:
 def put_checksums(
     data: NDArray[np.uint8], bounds: NDArray[np.int64], seeds: NDArray[np.int64], segment_id: np.uint64
 ) -> None:
-    """Write the checksum of each part of some bytes to its first 4.
+    """Write the checksum of each part of some bytes to its first 4 bytes.
 
     :param bounds: where each part begins, and where the last one ends
-    :param seeds: the seed of each checksum, but for where in these bytes the part begins
-    :param segment_id: the id of the segment that the bytes are for; every seed is XORed with it
+    :param seeds: the seed of each checksum, without the offset of the part in these bytes
+    :param segment_id: the id of the segment that the bytes are for, with which every seed is XORed
     """
     base = data.ctypes.data
     for k in range(bounds.size - 1):
@@ -56,56 +56,61 @@ def put_checksums(
         put_low_bytes(part, word, 4)
 
 
-@kernel(INT, INTS, INT, INT, INT_ROWS, INTS, INT_ROWS)
+@kernel(INT, INTS, INT, INT, INT_ROWS, INTS, INTS, INT_ROWS)
 def locate_stored(
     slots: NDArray[np.int64],
     n_frames: int,
     first_segment: int,
     segments: NDArray[np.int64],
     codecs: NDArray[np.int64],
+    offsets: NDArray[np.int64],
     places: NDArray[np.int64],
 ) -> int:
-    """Tell where the payloads of slots are, if each has ``n_frames``.
+    """Locate and verify the payloads of slots: of ``n_frames`` payloads each, of whole items, or not written yet.
 
     :param slots: addresses in the log, ``(n,)``
     :param first_segment: the number of the first segment in ``segments``
-    :param segments: where each segment is in memory, how many bytes it has, 0 where there is none, and the bits of its
+    :param segments: the address of each segment in memory, its size in bytes, 0 if it is missing, and the bits of its
         id, ``(m, 3)``
-    :param codecs: is given the address in the log of each different codec, ``(at most,)``
-    :param places: is given the address of each payload's bytes, how many they are, and the number of its codec,
+    :param codecs: receives the address in the log of each different codec, ``(at most,)``
+    :param offsets: receives the index of the first payload of each slot, and the number of payloads, ``(n + 1,)``
+    :param places: receives the address of each payload's bytes, their number, and the number of its codec,
         ``(n * n_frames, 3)``
-    :return: how many different codecs there are; :data:`OTHER` if a slot is empty or has another number of frames, or
-        there is no room for all codecs; ``CORRUPT - k`` if slot ``k`` or a payload of it is damaged
+    :return: the number of different codecs; :data:`TOO_MANY_CODECS` if ``codecs`` has no room for them;
+        ``CORRUPT - k`` if slot ``k`` or a payload of it is damaged, or it has another number of payloads
     """
     for k in range(slots.size):  # fetching all at once takes a fraction of waiting for one after the other
         segment = (slots[k] >> 32) - first_segment
         if 0 <= segment < len(segments):
             prefetch(segments[segment, 0] + (slots[k] & OFFSET))
+    n_payloads = 0
     for k in range(slots.size):
+        offsets[k] = n_payloads
         if slots[k] == 0:
-            return OTHER
+            continue
         segment, offset = (slots[k] >> 32) - first_segment, slots[k] & OFFSET
         if not 0 <= segment < len(segments) or offset + SLOT_HEADER > segments[segment, 1]:
             return CORRUPT - k
         slot = segments[segment, 0] + offset
         n = uint32_at(slot + 4)
-        if n != n_frames:
-            return OTHER
+        if n != n_frames and n != 1:
+            return CORRUPT - k
         if offset + SLOT_HEADER + 4 * n > segments[segment, 1] or not is_whole(
             slot, SLOT_HEADER + 4 * n, np.uint64(offset + SLOT_SEED) ^ np.uint64(segments[segment, 2])
         ):
             return CORRUPT - k
         for frame in range(n):
             begin = uint32_at(slot + SLOT_HEADER + 4 * frame)
-            place = places[k * n_frames + frame]
-            place[0] = begin
+            places[n_payloads, 0] = begin
             prefetch(segments[segment, 0] + begin)
+            n_payloads += 1
+    offsets[slots.size] = n_payloads
     n_codecs = 0
     for k in range(slots.size):
         segment = (slots[k] >> 32) - first_segment
-        base, size, segment_id = segments[segment, 0], segments[segment, 1], np.uint64(segments[segment, 2])
-        for frame in range(n_frames):
-            place = places[k * n_frames + frame]
+        for index in range(offsets[k], offsets[k + 1]):
+            base, size, segment_id = segments[segment, 0], segments[segment, 1], np.uint64(segments[segment, 2])
+            place = places[index]
             begin = place[0]
             payload = base + begin
             if begin + PAYLOAD_HEADER > size:
@@ -121,7 +126,7 @@ def locate_stored(
                 writer -= 1
             if writer < 0:
                 if n_codecs == codecs.size:
-                    return OTHER
+                    return TOO_MANY_CODECS
                 writer = n_codecs
                 codecs[writer] = codec
                 n_codecs += 1

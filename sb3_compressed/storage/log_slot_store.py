@@ -1,31 +1,32 @@
-"""Slots on disk: what an array keeps of an item, written to a log and read from it.
+"""``LogSlotStore``: slots in a log on disk.
 
-All that a slot needs is in the segment that it is in, so a segment can be deleted as soon as no table refers to one of
-its slots. Every part has a checksum of its own, the lower 32 bits of an XXH64 of what follows it; its seed is the
-part's own offset, and 2**32 more for a slot, XORed with the segment's id. Numbers are uint32, little-endian:
+All that a slot refers to is in the same segment, so a segment can be deleted as soon as no table refers to one of its
+slots. Every part has its own checksum, the lower 32 bits of an XXH64 of the bytes after it; its seed is the part's
+offset, plus 2**32 for a slot, XORed with the segment's id. Numbers are uint32, little-endian:
 
-- a *payload*: checksum, number of bytes, the offset of the codec that wrote it (0 where the array's codec does not
-  learn), the bytes;
+- a *payload*: checksum, number of bytes, the offset of the codec that wrote it (0 if the array's codec is not
+  trainable), the bytes;
 - a *slot*: checksum, number of payloads, the offset of each, the oldest frame first;
 - a *codec*: a record of its own, the JSON of its :meth:`~sb3_compressed.codecs.Codec.get_config`.
 
-A slot's address is its place in the log, ``segment << 32 | offset``; 0 stands for a slot that was never written.
+A slot's address is its position in the log, ``segment << 32 | offset``; 0 is a slot that was never written.
 """
 
 from __future__ import annotations
 
-import copy
 import json
 import struct
-from collections.abc import Collection, Sequence
-from functools import partial
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sb3_compressed.arrays.payload_batch import MAX_CODECS, PayloadBatch, unpack_slot
-from sb3_compressed.arrays.slots import Slot, pack_slot
+from sb3_compressed.arrays.memory_estimate import MemoryEstimate, estimate_memory, tables_nbytes
+from sb3_compressed.arrays.memory_slot_store import gather_in_python
+from sb3_compressed.arrays.payload_batch import MAX_CODECS, PayloadBatch
+from sb3_compressed.arrays.slot_store import Slot, pack_slot, reference_dtype, slot_n_frames
 from sb3_compressed.codecs import Codec, TrainableCodec
 from sb3_compressed.codecs.payloads import Payloads
 from sb3_compressed.codecs.registry import codec_class, codec_from_config
@@ -34,17 +35,19 @@ from sb3_compressed.storage.checksum import checksum
 from sb3_compressed.storage.log import Log
 from sb3_compressed.storage.log_slot_kernels import (
     CORRUPT,
-    OTHER,
     PAYLOAD_HEADER,
     SLOT_HEADER,
     SLOT_SEED,
+    TOO_MANY_CODECS,
     locate_stored,
     put_checksums,
 )
 from sb3_compressed.storage.metadata_schema import load_json
 from sb3_compressed.storage.segment import Segment
 
-__all__ = ["CODEC", "SLOTS", "SlotReader", "SlotWriter", "StoredSlots", "address_of"]
+__all__ = ["CODEC", "SLOTS", "LogSlotStore", "SlotReader", "SlotWriter", "address_of"]
+
+REFERENCE = reference_dtype(np.int64)
 
 #: Kinds of records.
 CODEC, SLOTS = 2, 3
@@ -53,7 +56,7 @@ NUMBERS = struct.Struct("<II")
 
 
 def address_of(segment: int, offset: int) -> int:
-    """Return the place of a byte in a log as one integer."""
+    """Return the position of a byte in a log as one integer."""
     return segment << 32 | offset
 
 
@@ -65,44 +68,44 @@ def short_checksum(data: bytes, seed: int) -> bytes:
 class SlotWriter:
     """Writes slots to a log, and each payload once, however many slots refer to it.
 
-    Payloads and slots are known again by being the same objects, as arrays share them. Only the latest are remembered,
-    in one segment: a frame that comes again later is written again, which costs bytes and nothing else.
+    Payloads and slots are identified by being the same objects, as arrays share them. Only the latest ones of a segment
+    are cached: a frame that is repeated later is written again, which costs bytes and nothing else.
 
-    :param log: where to write
+    :param log: the log to write to
     """
 
-    #: Rows of which slots and payloads are remembered: a stack refers to frames that are at most as old as it is long.
-    REMEMBERED_ROWS = 24
+    #: Rows of which slots and payloads are cached: a stack refers to frames that are at most as old as it is long.
+    CACHED_ROWS = 24
 
     def __init__(self, log: Log) -> None:
         self._log = log
         self._segment = -1
-        # Offsets by the id of a slot, or of a payload inverted, with the offset of the codec that wrote it; and the
-        # objects, so that no other one gets the id.
+        # By the id of a slot, or the inverted id of a payload: its offset, that of the codec that wrote it, and the
+        # object itself, so that no other one gets the id.
         self._recent: dict[int, tuple[int, int, Any]] = {}
         self._older: dict[int, tuple[int, int, Any]] = {}
         self._codecs: dict[int, tuple[int, Codec]] = {}
 
     def write(self, slots: Sequence[Slot]) -> NDArray[np.int64]:
-        """Write slots where they are not written yet, and return their addresses, ``(n,)``.
+        """Write slots that are not cached, and return their addresses, ``(n,)``.
 
-        :raises OSError: if the disk does not take them
+        :raises OSError: if they cannot be written
         """
         segment = self._follow_log()
         try:
             written = self._written(slots, segment)
             while not isinstance(written, list):
-                self._forget()  # what was to come where the codec is now
+                self._clear()  # these offsets are taken by the codec
                 self.place_of_codec(written)
                 written = self._written(slots, segment)
         except BaseException:
-            self._forget()  # what may not be there
+            self._clear()  # what may not be written
             raise
         base = self._segment << 32
-        return np.array([base | offset if offset else 0 for offset in written], dtype=np.int64)
+        return np.array([base | offset if offset else 0 for offset in written], dtype=REFERENCE)
 
     def place_of_codec(self, codec: Codec) -> int:
-        """Return the address of a codec in the last segment, where it is written if need be."""
+        """Return the address of a codec in the last segment, after writing it there if necessary."""
         segment = self._follow_log()
         if id(codec) not in self._codecs:
             offset = segment.append(CODEC, json.dumps(codec.get_config()).encode())
@@ -112,24 +115,24 @@ class SlotWriter:
     def _follow_log(self) -> Segment:
         segment = self._log.segment_to_write()
         if segment.number != self._segment:
-            self._forget()
+            self._clear()
             self._codecs.clear()
-            self._segment = segment.number  # only now: whatever interrupts this, no place in another one is known
+            self._segment = segment.number  # only now: whatever interrupts this, no offset of another one is cached
         return segment
 
     def reset(self) -> None:
-        """Forget all that was written, of which some is there no more."""
+        """Clear the cache after the log was truncated."""
         self._segment = -1
 
-    def _forget(self) -> None:
+    def _clear(self) -> None:
         self._recent, self._older = {}, {}
 
     def _written(self, slots: Sequence[Slot], segment: Segment) -> list[int] | Codec:
         """Write slots and return their offsets, 0 for unwritten ones; or return a codec to be written first."""
-        if len(self._recent) > self.REMEMBERED_ROWS * len(slots):
+        if len(self._recent) > self.CACHED_ROWS * len(slots):
             self._older, self._recent = self._recent, {}
         recent, older, codecs = self._recent, self._older, self._codecs
-        # Where the content of the record will be: nobody else writes to the log.
+        # The offset of the content of the record: nothing else writes to the log.
         start = next_offset = segment.next_offset
         pieces: list[bytes] = []
         bounds: list[int] = []
@@ -139,9 +142,9 @@ class SlotWriter:
             if slot is None:
                 offsets.append(0)
                 continue
-            found = recent.get(id(slot)) or older.get(id(slot))
-            if found:
-                offsets.append(found[0])
+            cached = recent.get(id(slot)) or older.get(id(slot))
+            if cached:
+                offsets.append(cached[0])
                 continue
             places: list[int] = []
             codec = 0
@@ -151,11 +154,11 @@ class SlotWriter:
                         return part  # type: ignore[no-any-return]
                     codec = codecs[id(part)][0]
                     continue
-                key = ~id(part)  # where a payload is a whole slot, that has its place, too
-                found = recent.get(key) or older.get(key)
-                # One object may be two codecs' payload, such as the only one that Python has of a single byte.
-                if found and found[1] == codec:
-                    places.append(found[0])
+                key = ~id(part)  # not that of a slot, which the payload may be as well
+                cached = recent.get(key) or older.get(key)
+                # Python may use one object for equal payloads of two codecs, as for all payloads of one byte.
+                if cached and cached[1] == codec:
+                    places.append(cached[0])
                     continue
                 places.append(next_offset)
                 recent[key] = (next_offset, codec, part)
@@ -176,7 +179,7 @@ class SlotWriter:
                 np.frombuffer(data, np.uint8), np.array([*bounds, len(data)], np.int64), seeds, np.uint64(segment.id)
             )
             if segment.append(SLOTS, data) != start:
-                raise StorageError(f"somebody else wrote to {self._log.folder}")
+                raise StorageError(f"another process wrote to {self._log.folder}")
         return offsets
 
 
@@ -184,7 +187,7 @@ NO_CHECKSUM = bytes(4)
 
 
 class _NumberLists(dict[int, struct.Struct]):
-    """How many numbers follow, and these, for each length that was met."""
+    """Structs of a number of integers and that many integers, by number."""
 
     def __missing__(self, length: int) -> struct.Struct:
         self[length] = struct.Struct(f"<{1 + length}I")
@@ -194,33 +197,55 @@ class _NumberLists(dict[int, struct.Struct]):
 NUMBER_LISTS = _NumberLists()
 
 
-class StoredSlots:
-    """The slots of a log, as arrays use them.
+class LogSlotStore:
+    """Slots in a log. A reference is an address, a table an array of int64.
 
-    :param log: where they are
-    :param codec: the name of the codec that wrote them, ``None`` for any
+    :param log: the log
+    :param codec: slots of codecs of other names are refused; ``None`` to read those of every trainable codec
     """
 
-    def __init__(self, log: Log, codec: str | None = None) -> None:
+    unwritten: NDArray[Any] = np.array(0, dtype=np.int64)
+
+    def __init__(self, log: Log, codec: Codec | None = None) -> None:
         self.writer, self.reader = SlotWriter(log), SlotReader(log)
-        self._set_up(codec)
-
-    def _set_up(self, codec: str | None) -> None:
+        self.codec = codec
         self.write = self.writer.write
-        self.gather = partial(self.reader.gather, codec=codec)
-        self.load = partial(self.reader.load, codec=codec)
 
-    def of_codec(self, codec: str) -> StoredSlots:
-        """Return the same for an array whose codec has this name, which refuses slots that another one wrote."""
-        other = copy.copy(self)
-        other._set_up(codec)
+    def for_codec(self, codec: Codec) -> LogSlotStore:
+        """Return this store for an array with a codec."""
+        other = LogSlotStore.__new__(LogSlotStore)
+        other.__dict__.update(self.__dict__, codec=codec)
         return other
+
+    def new_table(self, shape: tuple[int, ...]) -> NDArray[np.int64]:
+        """Return a table of unwritten slots."""
+        return np.zeros(shape, dtype=np.int64)
+
+    def gather(self, references: NDArray[np.int64], n_frames: int) -> PayloadBatch:
+        """Return the payloads of slots; see :meth:`SlotStore.gather`."""
+        return self.reader.gather(np.ascontiguousarray(references), n_frames, self.codec)
+
+    def load(self, references: NDArray[np.int64]) -> NDArray[Any]:
+        """Return slots as an object array ``(n,)``; see :meth:`SlotStore.load`."""
+        return self.reader.load(references, None if self.codec is None else self.codec.name)
+
+    def nbytes(self, *tables: NDArray[Any]) -> int:
+        """Return the memory that tables take, in bytes; the slots are on disk."""
+        return tables_nbytes(tables)
+
+    def codecs(self, *tables: NDArray[Any]) -> Iterable[TrainableCodec]:
+        """Return nothing: codecs are on disk as well."""
+        return ()
+
+    def estimate(self, tables: Sequence[NDArray[Any]], begin: int, n_rows: int, max_slots: int) -> MemoryEstimate:
+        """Estimate the sizes of slots; see :func:`~.memory_estimate.estimate_memory`. In memory are only the tables."""
+        return replace(estimate_memory(self.load, tables, begin, n_rows, max_slots), nbytes=tables_nbytes(tables))
 
 
 class SlotReader:
-    """Reads slots from a log, and looks at the checksum of all that it reads.
+    """Reads slots from a log, and verifies the checksum of all that it reads.
 
-    :param log: where they are
+    :param log: the log to read from
     """
 
     def __init__(self, log: Log) -> None:
@@ -229,11 +254,11 @@ class SlotReader:
         self._table: tuple[tuple[Any, ...], int, NDArray[np.int64]] = ((), 0, np.zeros((0, 3), np.int64))
 
     def codec(self, address: int) -> Codec:
-        """Return the codec at an address of the log, always the same object.
+        """Return the codec at an address of the log, each time the same object.
 
         :raises CorruptStorage: if there is none
         """
-        codec = self._codecs.get(address)  # once: another thread may forget codecs
+        codec = self._codecs.get(address)  # once: another thread may drop codecs
         if codec is None:
             number, offset = address >> 32, address & 0xFFFFFFFF
             segment = self._log.segment(number)
@@ -246,64 +271,67 @@ class SlotReader:
         return codec
 
     def forget_others(self, segments: Collection[int]) -> None:
-        """Let go of the codecs that are not in some segments."""
+        """Drop the codecs that are not in these segments."""
         self._codecs = {address: codec for address, codec in self._codecs.items() if address >> 32 in segments}
 
-    def gather(self, addresses: NDArray[np.int64], n_frames: int, codec: str | None = None) -> PayloadBatch | None:
-        """Return what is in slots of as many frames that learned codecs wrote, ``None`` if there are others too.
+    def gather(self, addresses: NDArray[np.int64], n_frames: int, codec: Codec | None = None) -> PayloadBatch:
+        """Return the payloads of slots; see :meth:`SlotStore.gather`.
 
         :param addresses: contiguous, ``(n,)``
-        :param codec: the name that all codecs must have
-        :raises CorruptPayload: if a slot or one of its payloads is damaged, or of another codec; its ``index`` says
-            which
+        :param codec: as :attr:`LogSlotStore.codec`
         """
+        name = None if codec is None else codec.name
         try:
-            mapped, first, table = self._mapped_segments(addresses)
+            segments, first, table = self._mapped_segments(addresses)
         except CorruptStorage:
-            self.load(addresses, codec)  # which says of which slot
+            self.load(addresses, name)  # which names the slot
             raise
         if table is None:
-            return None
+            return gather_in_python(self.load(addresses, name), codec, n_frames)
         places = np.empty((len(addresses) * n_frames, 3), dtype=np.int64)
-        known = np.empty(min(len(addresses) * n_frames, MAX_CODECS), dtype=np.int64)
-        n_codecs = locate_stored(addresses, n_frames, first, table, known, places)
+        offsets = np.empty(len(addresses) + 1, dtype=np.int64)
+        found = np.empty(min(len(addresses) * n_frames, MAX_CODECS), dtype=np.int64)
+        n_codecs = locate_stored(addresses, n_frames, first, table, found, offsets, places)
         if n_codecs <= CORRUPT:
             index = CORRUPT - n_codecs
-            raise CorruptPayload(self._what_is_wrong(int(addresses[index])), index)
-        codecs = known[:n_codecs].tolist()
-        if n_codecs == OTHER or any(not address & 0xFFFFFFFF for address in codecs):
-            return None
+            raise CorruptPayload(self._what_is_wrong(int(addresses[index]), name, n_frames), index)
+        if n_codecs == TOO_MANY_CODECS:
+            return gather_in_python(self.load(addresses, name), codec, n_frames)
+        is_trainable = codec is None or isinstance(codec, TrainableCodec)
+        codecs: list[Codec] = [] if is_trainable or codec is None else [codec] * n_codecs
+        for address in found[:n_codecs].tolist():
+            if bool(address & 0xFFFFFFFF) != is_trainable:
+                return gather_in_python(self.load(addresses, name), codec, n_frames)  # which names the slot
+            if is_trainable:
+                codecs.append(self._trained(address))
+        if name is not None and any(each.name != name for each in codecs):
+            self.load(addresses, name)  # which names the slot
+        return PayloadBatch(codecs, Payloads(places[: offsets[-1]], segments), n_frames, offsets)
 
-        def get(index: int, mapped: Any = mapped) -> bytes:  # which stays as long as somebody refers to the payloads
-            return unpack_slot(self.load(addresses[index // n_frames : index // n_frames + 1])[0])[1][index % n_frames]
-
-        found = [self._learned(address) for address in codecs]
-        if codec is not None and any(each.name != codec for each in found):
-            self.load(addresses, codec)  # which says of which slot
-        return PayloadBatch(found, Payloads(places, get), n_frames)
-
-    def _learned(self, address: int) -> TrainableCodec:
+    def _trained(self, address: int) -> TrainableCodec:
         codec = self.codec(address)
         if not isinstance(codec, TrainableCodec):
-            raise CorruptStorage(f"{self._log.folder}: the codec at {address:#x} is {codec!r}, which does not learn")
+            raise CorruptStorage(f"{self._log.folder}: the codec at {address:#x} is {codec!r}, which is not trainable")
         return codec
 
     def _mapped_segments(self, addresses: NDArray[np.int64]) -> tuple[Any, int, NDArray[np.int64] | None]:
-        """Return where the segments of some slots are in memory, as :func:`locate_stored` wants to know it.
+        """Return the memory of the segments of some slots, its owners, and the number of the first segment.
 
-        There is no table, but ``None``, where the numbers of segments are further apart than a ring's can be.
+        There is no table, but ``None``, if the numbers of segments are further apart than those of a ring.
         """
-        mapped, first, table = self._table
+        owners, first, table = self._table
         numbers = addresses >> 32
+        if not addresses.all():  # unwritten slots are in no segment
+            numbers = numbers[addresses != 0]
         low, high = (int(numbers.min()), int(numbers.max())) if len(numbers) else (0, -1)
         last = self._log.last
-        is_there = mapped and mapped[-1] is last.bytes and first <= low and high < first + len(table)
+        is_there = owners and owners[-1] is last.bytes and first <= low and high < first + len(table)
         if is_there and table[low - first : high + 1 - first, 1].all():
             return self._table
-        # One consistent look: another thread may begin segments and give others up.
+        # One consistent copy: another thread may begin segments and drop others.
         open_ones = {**self._log.segments}
-        for number in np.unique(numbers[addresses != 0]).tolist():
-            if number <= last.number:  # others are told of by their slots
+        for number in np.unique(numbers).tolist():
+            if number <= last.number:  # the slots of others are reported as damaged
                 open_ones[number] = self._log.segment(number)
         segments = [open_ones[number] for number in sorted(open_ones)]
         first = segments[0].number
@@ -316,48 +344,49 @@ class SlotReader:
         self._table = (tuple(segment.bytes for segment in segments), first, table)
         return self._table
 
-    def _what_is_wrong(self, address: int) -> str:
+    def _what_is_wrong(self, address: int, codec: str | None, n_frames: int) -> str:
         try:
-            self.load(np.array([address]))
+            [slot] = self.load(np.array([address]), codec)
+            n_payloads = slot_n_frames(slot)
         except CorruptPayload as error:
             return error.reason
-        return f"slot {address:#x} of {self._log.folder} cannot be read"
+        return f"it has {n_payloads} payloads, and items have {n_frames} frames"
 
     def load(self, addresses: NDArray[np.int64], codec: str | None = None) -> NDArray[Any]:
-        """Return slots as arrays in memory keep them, those that share payloads sharing them again.
+        """Return slots as objects in memory; payloads that they share are the same objects.
 
         :param addresses: ``(n,)``
         :param codec: the name of the codec that must have written them
         :return: object array ``(n,)``
         :raises CorruptPayload: if one is damaged or of another codec; the message names the file and the byte
         """
-        learns = None if codec is None else issubclass(codec_class(codec), TrainableCodec)
+        is_trainable = codec is not None and issubclass(codec_class(codec), TrainableCodec)
         slots = np.empty(len(addresses), dtype=object)
-        known, older = _Loaded({}, {}), _Loaded({}, {})
+        recent, older = _Loaded({}, {}), _Loaded({}, {})
         for index, address in enumerate(addresses.tolist()):
-            slot = known.slots.get(address) or older.slots.get(address)
+            slot = recent.slots.get(address) or older.slots.get(address)
             if slot is None and address:
                 try:
-                    slot = self._parse(address, known, older)
+                    slot = self._parse(address, recent, older)
                     if codec is not None:
-                        self._check_codec(slot, address, codec, learns=bool(learns))
-                    known.slots[address] = slot
+                        self._check_codec(slot, address, codec, is_trainable=is_trainable)
+                    recent.slots[address] = slot
                 except CorruptStorage as error:
                     raise CorruptPayload(str(error), index) from error
-                if len(known.slots) > MAX_LOADED:
-                    known, older = _Loaded({}, {}), known
+                if len(recent.slots) > MAX_LOADED:
+                    recent, older = _Loaded({}, {}), recent
             slots[index] = slot
         return slots
 
-    def _check_codec(self, slot: Any, address: int, codec: str, *, learns: bool) -> None:
-        """Raise if a slot is not one that a codec of some name can have written."""
+    def _check_codec(self, slot: Any, address: int, codec: str, *, is_trainable: bool) -> None:
+        """Raise if a codec of that name cannot have written a slot."""
         names = {part.name for part in slot if type(part) is not bytes} if type(slot) is tuple else set()
-        if names != ({codec} if learns else set()):
+        if names != ({codec} if is_trainable else set()):
             segment, offset = self._log.segment(address >> 32), address & 0xFFFFFFFF
-            written = ", ".join(sorted(names)) or "no codec that learns"
+            written = ", ".join(sorted(names)) or "no trainable codec"
             raise CorruptStorage(f"{segment.path}, the slot at byte {offset}, is by {written}, not by {codec}")
 
-    def _parse(self, address: int, known: _Loaded, older: _Loaded) -> Slot:
+    def _parse(self, address: int, recent: _Loaded, older: _Loaded) -> Slot:
         number, offset = address >> 32, address & 0xFFFFFFFF
         segment = self._log.segment(number)
         data = segment.bytes
@@ -370,45 +399,45 @@ class SlotReader:
         for place in places:
             name = f"{segment.path}, the payload at byte {place}"
             key = address_of(number, place)
-            found = known.payloads.get(key) or older.payloads.get(key)
+            found = recent.payloads.get(key) or older.payloads.get(key)
             if found is None:
                 nbytes = _number(data, place + 4, name)
                 whole = _part(data, place, PAYLOAD_HEADER + nbytes, name, place ^ segment.id)
                 codec = NUMBER.unpack_from(whole, 8)[0]
                 found = (codec and address_of(number, codec), whole[PAYLOAD_HEADER:])
-                known.payloads[key] = found
-            codecs.append(found[0] and self._learned(found[0]))
+                recent.payloads[key] = found
+            codecs.append(found[0] and self._trained(found[0]))
             payloads.append(found[1])
         if not payloads or (any(codecs) and not all(codecs)):
-            raise CorruptStorage(f"{segment.path}, the slot at byte {offset}, makes no sense")
+            raise CorruptStorage(f"{segment.path}, the slot at byte {offset}, is invalid")
         if any(codecs):
             return pack_slot(codecs, payloads)
         return tuple(payloads) if len(payloads) > 1 else payloads[0]
 
 
 class _Loaded(NamedTuple):
-    """What was loaded, by addresses: slots, and payloads with the addresses of their codecs."""
+    """Loaded objects by their addresses: slots, and payloads with the addresses of their codecs."""
 
     slots: dict[int, Any]
     payloads: dict[int, tuple[int, bytes]]
 
 
-#: How far the numbers of segments may be apart for which there is one table.
+#: The largest difference of numbers of segments in one table.
 MAX_SPAN = 1 << 20
-#: Slots that are looked for among those loaded before.
+#: Loaded slots in the cache of :meth:`SlotReader.load`.
 MAX_LOADED = 1 << 16
 
 
 def _number(data: NDArray[np.uint8], offset: int, name: str) -> int:
     if offset + 4 > len(data):
-        raise CorruptStorage(f"{name}, is behind the end of the file")
+        raise CorruptStorage(f"{name}, is beyond the end of the file")
     return int(NUMBER.unpack(data[offset : offset + 4].tobytes())[0])
 
 
 def _part(data: NDArray[np.uint8], offset: int, nbytes: int, name: str, seed: int) -> bytes:
     """Return ``nbytes`` from an offset on, of which the first 4 are the checksum of the others."""
     if nbytes > len(data) - offset:
-        raise CorruptStorage(f"{name}, is behind the end of the file")
+        raise CorruptStorage(f"{name}, is beyond the end of the file")
     part = data[offset : offset + nbytes].tobytes()
     if short_checksum(part[4:], seed) != part[:4]:
         raise CorruptStorage(f"{name}, is damaged")

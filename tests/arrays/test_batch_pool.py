@@ -1,4 +1,4 @@
-"""Memory of batches is used again when nobody refers to it any more, and never before."""
+"""The memory of batches is reused when nothing refers to it any more, and never before; only its owner may be moved."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import gc
 import pickle
 import sys
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -15,16 +16,17 @@ import torch as th
 from numpy.typing import NDArray
 from programs import run
 
-from sb3_compressed.arrays.batch_pool import REFERENCES_ARE_COUNTED, BatchPool
+from sb3_compressed import CompressedArray
+from sb3_compressed.arrays.batch_pool import REFERENCES_ARE_COUNTED, Batch, BatchArray, BatchPool, current
 
 SHAPE = (64, 84, 84)
 BYTE = np.dtype(np.uint8)
 
-needs_counts = pytest.mark.skipif(not REFERENCES_ARE_COUNTED, reason="no memory is used again: the probe failed")
+needs_counts = pytest.mark.skipif(not REFERENCES_ARE_COUNTED, reason="no memory is reused: the probe failed")
 
 
 @needs_counts
-def test_memory_comes_back_with_the_last_tensor_on_it() -> None:
+def test_memory_is_reused_after_the_last_tensor_on_it() -> None:
     memory = BatchPool()
     tensor = th.as_tensor(memory.empty(SHAPE, BYTE))
     place = tensor.data_ptr()
@@ -42,7 +44,7 @@ def test_memory_comes_back_with_the_last_tensor_on_it() -> None:
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32, np.float64, np.bool_])
 @pytest.mark.parametrize("shape", [(0,), (3,), (40, 84, 84), (2, 300, 301)])
-def test_arrays_are_as_those_of_numpy(shape: tuple[int, ...], dtype: type) -> None:
+def test_arrays_equal_those_of_numpy(shape: tuple[int, ...], dtype: type) -> None:
     array = BatchPool().empty(shape, np.dtype(dtype))
     usual: NDArray[Any] = np.empty(shape, dtype)
     assert (array.shape, array.dtype, array.strides) == (usual.shape, usual.dtype, usual.strides)
@@ -53,7 +55,7 @@ def test_arrays_are_as_those_of_numpy(shape: tuple[int, ...], dtype: type) -> No
 
 
 @needs_counts
-def test_what_two_batches_did_not_use_is_not_kept() -> None:
+def test_memory_that_two_batches_did_not_use_is_freed() -> None:
     memory = BatchPool()
     for n_arrays in (2, 5, 2, 2, 2):
         memory.begin_batch()
@@ -61,11 +63,11 @@ def test_what_two_batches_did_not_use_is_not_kept() -> None:
         del arrays
     assert memory.nbytes == 2 * np.prod(SHAPE)
     small = memory.empty((2, 300, 300), BYTE)
-    assert memory.nbytes == 2 * np.prod(SHAPE) + small.nbytes, "it does not hold the memory of a large one"
+    assert memory.nbytes == 2 * np.prod(SHAPE) + small.nbytes, "small arrays do not take large blocks"
 
 
 @needs_counts
-def test_two_batches_take_turns_where_the_one_before_still_has_a_name() -> None:
+def test_two_batches_alternate_while_the_previous_one_has_a_name() -> None:
     memory = BatchPool()
     places = set()
     batch = None
@@ -78,7 +80,7 @@ def test_two_batches_take_turns_where_the_one_before_still_has_a_name() -> None:
 
 
 @needs_counts
-def test_copies_and_pickles_have_memory_of_their_own() -> None:
+def test_copies_and_pickles_have_their_own_memory() -> None:
     memory = BatchPool()
     place = memory.empty(SHAPE, BYTE).ctypes.data
     for other in (pickle.loads(pickle.dumps(memory)), copy.deepcopy(memory)):
@@ -105,7 +107,7 @@ def test_threads_never_get_the_same_memory() -> None:
 
 
 @needs_counts
-def test_no_more_is_kept_than_the_bound() -> None:
+def test_kept_memory_is_bounded() -> None:
     memory = BatchPool()
     memory.MAX_NBYTES = 10 * int(np.prod(SHAPE))
     arrays: list[NDArray[Any]] = []
@@ -119,13 +121,13 @@ def test_no_more_is_kept_than_the_bound() -> None:
     before = memory.nbytes
     del arrays, large
     place = memory.empty(SHAPE, BYTE).ctypes.data
-    assert memory.nbytes == before, "what is kept is still used again"
+    assert memory.nbytes == before, "kept memory is still reused"
     assert memory.empty(SHAPE, BYTE).ctypes.data == place
 
 
 def test_the_memory_of_a_large_batch_is_freed_with_it() -> None:
     if not sys.platform.startswith("linux"):
-        pytest.skip("only Linux tells the memory of a process in /proc")
+        pytest.skip("only Linux reports the memory of a process in /proc")
     code = """
 from memory import memory_of_process, with_one_episode
 from sb3_compressed import buffer_statistics
@@ -150,3 +152,61 @@ del batch
 assert memory_of_process("VmRSS") - before < 30e6
 """
     run(code)
+
+
+# -- ownership -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def batch() -> Iterator[Batch]:
+    """Sample a batch in this thread."""
+    current.batch = BatchPool().begin_batch()
+    yield current.batch
+    current.batch = None
+
+
+def test_reads_within_a_batch_own_their_memory_and_their_views_do_not(batch: Batch) -> None:
+    array = filled_array()
+    rows = np.array([1, 2])
+    read = array[rows, rows - rows]
+    assert isinstance(read, BatchArray)
+    assert read.is_owned
+    for other in (read[:], read[0:1], read.reshape(-1), read.T, read.view(), read.copy(), read + 0, read[[0, 1]]):
+        assert not getattr(other, "is_owned", False)
+    assert read.is_owned
+    for other in (array[rows, rows - rows, :2], array[0], array[:2, 0]):
+        assert not getattr(other, "is_owned", False)
+
+
+def test_reads_outside_of_a_batch_are_plain_writable_copies() -> None:
+    array = filled_array()
+    before = np.array(array)
+    read = array[np.array([1, 2]), np.array([0, 0])]
+    assert type(read) is np.ndarray
+    read[...] = 99
+    np.testing.assert_array_equal(array, before)
+
+
+def test_batches_of_other_threads_are_separate(batch: Batch) -> None:
+    found: list[Any] = []
+
+    def read() -> None:
+        found.append((current.batch, type(filled_array()[np.array([0]), np.array([0])])))
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    thread.join()
+    assert found == [(None, np.ndarray)]
+
+
+def test_pickles_of_batch_arrays_are_plain_copies(batch: Batch) -> None:
+    read = filled_array()[np.array([1, 2]), np.array([0, 0])]
+    for other in (pickle.loads(pickle.dumps(read)), copy.deepcopy(read)):
+        assert not other.is_owned
+        np.testing.assert_array_equal(other, read)
+
+
+def filled_array() -> CompressedArray:
+    array = CompressedArray((4, 1, 4, 40, 40), np.uint8, frame_stack=4)
+    array[...] = np.random.default_rng(0).integers(0, 256, array.shape, np.uint8)
+    return array

@@ -32,7 +32,7 @@ def test_values_of_the_dtype_are_not_copied(dtype: str) -> None:
         (np.array([-1, 7], "i1"), "i8"),
     ],
 )
-def test_values_that_the_dtype_holds_are_cast(values: Any, dtype: str) -> None:
+def test_values_that_the_dtype_can_represent_are_cast(values: Any, dtype: str) -> None:
     cast = cast_values(values, np.dtype(dtype))
     assert cast.dtype == np.dtype(dtype)
     np.testing.assert_array_equal(cast, values)
@@ -58,13 +58,13 @@ def test_floats_round() -> None:
         (np.array([0.5]), "?", "0.5 would become True"),
     ],
 )
-def test_values_that_the_dtype_does_not_hold_are_refused(values: Any, dtype: str, message: str) -> None:
+def test_values_that_the_dtype_cannot_represent_raise(values: Any, dtype: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         cast_values(values, np.dtype(dtype))
 
 
 @pytest.mark.parametrize("values", [["a"], [None], [b"a"], [1j], [2**70], np.array(["2000"], "M8[Y]")])
-def test_what_is_no_number_is_refused(values: Any) -> None:
+def test_values_that_are_not_numeric_raise(values: Any) -> None:
     with pytest.raises(TypeError, match="cannot store values of dtype"):
         cast_values(np.asarray(values), np.dtype("f4"))
 
@@ -91,6 +91,6 @@ def test_what_is_no_number_is_refused(values: Any) -> None:
         ),
     ],
 )
-def test_a_narrower_dtype_clips_and_cuts_off(values: Any, dtype: str, clipped: list[Any]) -> None:
+def test_a_narrower_dtype_clips_and_truncates(values: Any, dtype: str, clipped: list[Any]) -> None:
     narrow = clip_values(values, np.dtype(dtype))
     assert (narrow.dtype, narrow.tolist()) == (np.dtype(dtype), clipped)

@@ -1,4 +1,4 @@
-"""Learning: a codec gets better by the frames that pass, what it wrote before stays readable, state is freed."""
+"""Training makes payloads smaller, older payloads stay readable, and unused codecs are freed."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_what_was_learned_travels_with_copies(way: Any) -> None:
     assert twin.nbytes < 1.1 * array.nbytes
 
 
-def test_what_nothing_refers_to_is_freed() -> None:
+def test_a_codec_is_freed_with_its_last_payload() -> None:
     array = CompressedArray((50, 1, 4, 24, 24), codec="zstd-dict", frame_stack=4)
     stacks = scenes(2000, n_envs=1)
     known: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -89,47 +89,47 @@ def test_what_nothing_refers_to_is_freed() -> None:
     assert len(known) <= 2
 
 
-def test_lessons_come_at_growing_intervals_and_never_end() -> None:
-    teacher = CodecTrainer()
+def test_samples_are_taken_at_growing_intervals_without_end() -> None:
+    trainer = CodecTrainer()
     frame = np.zeros((1, 4), np.uint8)
-    lessons = []
-    for n_seen in range(1, 60_000):
-        lesson = teacher.see(frame + n_seen // 1000)
-        if lesson is not None:
-            lessons.append((n_seen, len(lesson)))
-    times = [n_seen for n_seen, _ in lessons]
+    samples = []
+    for n_frames in range(1, 60_000):
+        sample = trainer.collect(frame + n_frames // 1000)
+        if sample is not None:
+            samples.append((n_frames, len(sample)))
+    times = [n_frames for n_frames, _ in samples]
     assert times[:5] == [64, 64 + 256, 64 + 256 + 1024, 64 + 256 + 1024 + 4096, 64 + 256 + 1024 + 4096 + 16384]
     assert times[5] - times[4] == 16_384
-    assert all(64 <= size <= CodecTrainer.MAX_FRAMES for _, size in lessons)
+    assert all(64 <= size <= CodecTrainer.MAX_FRAMES for _, size in samples)
 
 
-def test_once_lessons_are_rare_only_other_frames_change_a_codec() -> None:
-    teacher, codec = CodecTrainer(), get_codec("delta")
+def test_late_trainings_change_a_codec_only_if_frames_have_changed() -> None:
+    trainer, codec = CodecTrainer(), get_codec("delta")
     assert isinstance(codec, TrainableCodec)
 
-    def see(frames: NDArray[np.uint8], codec: TrainableCodec) -> list[TrainableCodec]:
-        taught = [codec]
+    def observe(frames: NDArray[np.uint8], codec: TrainableCodec) -> list[TrainableCodec]:
+        codecs = [codec]
         for start in range(0, len(frames), 64):
-            taught.append(teacher.teach(taught[-1], frames[start : start + 64]))
-        return [after for before, after in pairwise(taught) if after is not before]
+            codecs.append(trainer.observe(codecs[-1], frames[start : start + 64]))
+        return [after for before, after in pairwise(codecs) if after is not before]
 
     first, second = (scenes(12_000, seed=seed)[:, :, -1].reshape(-1, 24, 24) for seed in (0, 1))
-    young = see(first[:22_000], codec)
+    young = observe(first[:22_000], codec)
     assert len(young) == 4
     rng = np.random.default_rng(0)
-    assert see(rng.permutation(first), young[-1]) == see(rng.permutation(first), young[-1]) == []
-    *_, adapted = see(rng.permutation(np.concatenate([second, second])), young[-1])
+    assert observe(rng.permutation(first), young[-1]) == observe(rng.permutation(first), young[-1]) == []
+    *_, adapted = observe(rng.permutation(np.concatenate([second, second])), young[-1])
     frames = second[::500]
     assert sum(map(len, adapted.encode(frames))) < 0.7 * sum(map(len, young[-1].encode(frames)))
 
 
-def test_huge_frames_are_no_lesson() -> None:
-    teacher = CodecTrainer()
-    assert all(teacher.see(np.zeros((1, 1_000_000), np.uint8)) is None for _ in range(100))
+def test_huge_frames_are_not_sampled() -> None:
+    trainer = CodecTrainer()
+    assert all(trainer.collect(np.zeros((1, 1_000_000), np.uint8)) is None for _ in range(100))
 
 
 @pytest.mark.parametrize("value", [0, 7])
-def test_frames_without_anything_to_learn_are_no_trouble(value: int) -> None:
+def test_constant_frames_do_not_break_training(value: int) -> None:
     array = CompressedArray((400, 1, 4, 8, 8), codec="zstd-dict", frame_stack=4)
     for row in range(400):
         array[row] = np.full((4, 8, 8), value, np.uint8)
@@ -142,7 +142,7 @@ def test_frames_without_anything_to_learn_are_no_trouble(value: int) -> None:
 @pytest.mark.parametrize(
     "item_shape", [(), (1,), (2,), (3,), (4,), (7,), (8,), (15,), (16,), (17,), (0,), (4, 1), (4, 3)]
 )
-def test_items_of_any_size_survive_learning(codec: str, item_shape: tuple[int, ...]) -> None:
+def test_items_of_any_size_survive_training(codec: str, item_shape: tuple[int, ...]) -> None:
     rng = np.random.default_rng(0)
     values = rng.integers(0, 3, (400, 2, *item_shape), np.uint8)
     array = CompressedArray(values.shape, codec=codec)
@@ -152,8 +152,8 @@ def test_items_of_any_size_survive_learning(codec: str, item_shape: tuple[int, .
 
 
 @pytest.mark.parametrize("first_shift", range(18, 32))
-def test_a_layout_found_just_before_a_lesson_is_no_trouble(first_shift: int) -> None:
-    # Then few frames of the new size have been seen, of which zstd's trainer cannot take some numbers.
+def test_a_layout_found_just_before_a_training_does_not_break_it(first_shift: int) -> None:
+    # Then few frames of the new size were collected, of which zstd's trainer cannot take some numbers.
     rng = np.random.default_rng(0)
     array = CompressedArray((200, 1, 4))
     stack = np.zeros((1, 4), np.uint8)
@@ -168,7 +168,7 @@ def test_a_layout_found_just_before_a_lesson_is_no_trouble(first_shift: int) -> 
     np.testing.assert_array_equal(np.asarray(array), expected)
 
 
-def test_a_lesson_keeps_to_its_bounds_when_thousands_of_frames_come_at_once() -> None:
-    lesson = CodecTrainer().see(np.zeros((4096, 20, 20), np.uint8))
-    assert lesson is not None
-    assert CodecTrainer.MIN_FRAMES <= len(lesson) <= CodecTrainer.MAX_FRAMES
+def test_a_sample_of_thousands_of_frames_in_one_call_is_bounded() -> None:
+    sample = CodecTrainer().collect(np.zeros((4096, 20, 20), np.uint8))
+    assert sample is not None
+    assert CodecTrainer.MIN_FRAMES <= len(sample) <= CodecTrainer.MAX_FRAMES

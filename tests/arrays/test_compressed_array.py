@@ -112,7 +112,7 @@ def all_indices(shape: tuple[int, ...]) -> st.SearchStrategy[Any]:
 
 @RELAXED
 @given(data=st.data())
-def test_any_writes_and_reads_are_those_of_an_ndarray(data: st.DataObject) -> None:
+def test_writes_and_reads_equal_those_of_an_ndarray(data: st.DataObject) -> None:
     item_shape, stated = data.draw(st.sampled_from(ITEMS))
     frame_stack: FrameStack = data.draw(st.sampled_from([stated, "auto", None]))
     dtype = data.draw(st.sampled_from(DTYPES))
@@ -156,7 +156,7 @@ def test_it_is_indexed_as_sb3_indexes_observations() -> None:
 
 
 @pytest.mark.parametrize("index", [(0, 0), (-1, 2), (0, 0, 0), (1, 2, -1, 1), (1, 2, 3, 1, 2)])
-def test_integers_take_out_items_and_elements(index: tuple[int, ...]) -> None:
+def test_integer_indices_select_items_and_elements(index: tuple[int, ...]) -> None:
     array, plain = filled_pair()
     assert_same(array[index], plain[index])
     assert isinstance(array[index], type(plain[index]))
@@ -166,7 +166,7 @@ def test_integers_take_out_items_and_elements(index: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize(("item_shape", "frame_stack"), ITEMS)
-def test_its_attributes_are_those_of_an_ndarray(item_shape: tuple[int, ...], frame_stack: FrameStack) -> None:
+def test_attributes_equal_those_of_an_ndarray(item_shape: tuple[int, ...], frame_stack: FrameStack) -> None:
     array, plain = filled_pair(item_shape, frame_stack, dtype=">f4")
     for attribute in ("shape", "ndim", "dtype", "size", "itemsize"):
         assert getattr(array, attribute) == getattr(plain, attribute)
@@ -174,7 +174,7 @@ def test_its_attributes_are_those_of_an_ndarray(item_shape: tuple[int, ...], fra
     assert (np.shape(array), np.ndim(array), np.size(array)) == (plain.shape, plain.ndim, plain.size)
 
 
-def test_it_says_what_it_is() -> None:
+def test_repr_describes_the_array() -> None:
     array = CompressedArray((5, 2, 8), "f4", "zstd7", frame_stack=4)
     assert repr(array) == "CompressedArray(shape=(5, 2, 8), dtype=float32, codec=Zstd(compresslevel=7))"
     assert (array.codec, array.n_frames, array.elem_type) == (get_codec("zstd7"), 4, np.dtype("f4"))
@@ -188,7 +188,7 @@ def test_it_is_iterated_by_rows() -> None:
         assert_same(row, expected)
 
 
-def test_it_becomes_an_ndarray_only_by_copying() -> None:
+def test_conversion_to_an_ndarray_copies() -> None:
     array, plain = filled_pair()
     assert_same(np.asarray(array), plain)
     assert_same(np.array(array, dtype=np.float32), plain.astype(np.float32))
@@ -227,7 +227,7 @@ def test_unwritten_reads_as_zeros(item_shape: tuple[int, ...], frame_stack: Fram
         assert_same(array[index], plain[index])
 
 
-def test_nothing_the_caller_does_to_a_source_changes_it() -> None:
+def test_later_changes_of_a_written_value_do_not_change_the_array() -> None:
     array, plain = filled_pair()
     for index in (0, slice(1, 3), (2, 1), [0, 4]):
         source = plain[index].copy()
@@ -243,7 +243,7 @@ def test_nothing_the_caller_does_to_a_source_changes_it() -> None:
 
 
 @pytest.mark.parametrize("index", [0, (0, 1), ..., slice(1, 3), [0, 4], (0, 1, 2), 3, (..., slice(1))])
-def test_what_the_caller_does_to_a_result_changes_it_where_it_would_be_a_view(index: Any) -> None:
+def test_writes_to_a_result_change_the_array_where_numpy_returns_a_view(index: Any) -> None:
     array, plain = filled_pair()
     for each in (array, plain):
         result = each[index]
@@ -270,7 +270,7 @@ def test_what_the_caller_does_to_a_result_changes_it_where_it_would_be_a_view(in
 )
 @pytest.mark.parametrize("index", [0, (0, 1), slice(None), [1, 3]], ids=str)
 @pytest.mark.parametrize("written", [False, True])
-def test_bad_input_is_refused_and_changes_nothing(
+def test_invalid_input_raises_and_changes_nothing(
     value: Any, error: type[Exception], message: str, index: Any, written: bool
 ) -> None:
     array, plain = filled_pair()
@@ -312,14 +312,14 @@ def test_a_row_can_be_encoded_before_it_is_written() -> None:
         (np.ones((ENVS, 4, 2, 4)), "cannot write values of shape"),
     ],
 )
-def test_what_is_wrong_with_a_row_is_said_before_it_is_written(row: NDArray[Any], message: str) -> None:
+def test_invalid_rows_raise_before_they_are_encoded(row: NDArray[Any], message: str) -> None:
     array, plain = filled_pair()
     with pytest.raises(ValueError, match=message):
         array.checked_row(row)
     assert_same(array, plain)
 
 
-def test_objects_are_no_encoded_row() -> None:
+def test_object_arrays_are_not_taken_for_encoded_rows() -> None:
     array, plain = filled_pair()
     with pytest.raises(TypeError, match="cannot store values of dtype object"):
         array[0] = array.slots[1].copy()
@@ -384,7 +384,7 @@ def test_duplicates_are_equal_and_independent(
 
 
 @pytest.mark.parametrize("shape", [(0, ENVS, 4), (ROWS, 0, 4)])
-def test_an_array_without_slots_can_be_read_written_and_duplicated(shape: tuple[int, ...]) -> None:
+def test_an_array_without_slots_can_be_read_written_and_copied(shape: tuple[int, ...]) -> None:
     array, plain = CompressedArray(shape), np.zeros(shape, np.uint8)
     array[:] = 3
     assert_same(array, plain)
@@ -392,7 +392,7 @@ def test_an_array_without_slots_can_be_read_written_and_duplicated(shape: tuple[
         assert other.size == 0
 
 
-def test_an_unwritten_array_takes_next_to_nothing() -> None:
+def test_an_unwritten_array_takes_hardly_any_memory() -> None:
     tracemalloc.start()
     array = CompressedArray((10**7, 4, 4, 84, 84))
     array[5, 2], array[:3, 1]
@@ -442,7 +442,7 @@ def test_the_pickle_of_a_barely_filled_array_is_small() -> None:
         (lambda array: array.__setitem__(5, 1), IndexError, "out of bounds"),
     ],
 )
-def test_what_it_cannot_do_it_says_with_what_to_do(
+def test_unsupported_operations_raise_with_advice(
     ask: Callable[[CompressedArray], Any], error: type[Exception], answer: str
 ) -> None:
     array, plain = filled_pair()
@@ -468,18 +468,18 @@ def test_what_it_cannot_do_it_says_with_what_to_do(
         ({"codec": "zstd23"}, CodecError, r"1\.\.22, got 23"),
     ],
 )
-def test_bad_arguments_are_refused(arguments: dict[str, Any], error: type[Exception], answer: str) -> None:
+def test_invalid_arguments_raise(arguments: dict[str, Any], error: type[Exception], answer: str) -> None:
     with pytest.raises(error, match=answer):
         CompressedArray(**{"shape": (3, 2, 4, 8), **arguments})
 
 
-def test_a_boolean_scalar_is_an_index_but_no_row() -> None:
+def test_a_boolean_scalar_is_an_index_but_not_a_row() -> None:
     array, plain = filled_pair()
     array[True] = plain[True] = 1
     assert_same(array, plain)
 
 
-def test_the_size_along_an_axis_is_not_the_size() -> None:
+def test_the_size_along_an_axis_is_its_length() -> None:
     array, plain = filled_pair()
     assert np.size(array, 0) == np.size(plain, 0)
 

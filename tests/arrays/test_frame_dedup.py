@@ -1,4 +1,4 @@
-"""Frame sharing, measured in payloads: what a transition adds to a pair of arrays filled as SB3 fills them."""
+"""Frame deduplication: the payloads that a transition adds to a pair of arrays filled as SB3 fills them."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from sb3_compressed import CompressedArray
+from sb3_compressed.arrays.encoding import FrameEncoder
 from sb3_compressed.arrays.frame_dedup import FrameDeduplicator
-from sb3_compressed.arrays.frame_layout import FrameStack, FrameStackDetector
-from sb3_compressed.arrays.slots import SlotCoder
+from sb3_compressed.arrays.frame_layout import FrameLayout, FrameStack, FrameStackDetector
 from sb3_compressed.codecs import get_codec
 from sb3_compressed.codecs.raw import Raw
 
@@ -119,7 +119,7 @@ class Pair:
         return added
 
     def assert_equal(self) -> None:
-        """Hold that all that was written reads as it does from the plain arrays."""
+        """Assert that both arrays equal the plain arrays."""
         for array, plain in zip((self.obs, self.next_obs), self.plain, strict=True):
             assert np.asarray(array).tobytes() == plain.tobytes()
 
@@ -150,7 +150,7 @@ def test_a_transition_of_a_running_episode_adds_one_payload(
 
 @stackings
 @pytest.mark.parametrize("n_envs", [1, 5])
-def test_without_frames_next_obs_is_shared_still(stacking: Stacking, n_envs: int) -> None:
+def test_next_obs_is_shared_without_frames(stacking: Stacking, n_envs: int) -> None:
     envs = StackedEnvs(stacking, n_envs)
     pair = Pair(envs, None)
     for obs, next_obs, began in envs.transitions(50):
@@ -160,7 +160,7 @@ def test_without_frames_next_obs_is_shared_still(stacking: Stacking, n_envs: int
 
 
 @pytest.mark.parametrize("frame_shape", [(3,), (8,), (6, 6), (4, 6, 6), (6, 6, 4)])
-def test_auto_takes_single_observations_for_no_stacks_and_shares_next_obs(frame_shape: tuple[int, ...]) -> None:
+def test_auto_does_not_take_single_observations_for_stacks(frame_shape: tuple[int, ...]) -> None:
     envs = StackedEnvs(Stacking(frame_shape, 1, lambda frames: frames[-1]), n_envs=2)
     pair = Pair(envs, "auto")
     for obs, next_obs, began in envs.transitions(FrameStackDetector.PATIENCE):  # two pairs of observations a step
@@ -173,7 +173,7 @@ def test_auto_takes_single_observations_for_no_stacks_and_shares_next_obs(frame_
     ("item", "wrong"),
     [("channel-first", 2), ("RGB channel-first", 6), ("RGB channel-last", 3), ("2 frames", 5), ("vectors, joined", 14)],
 )
-def test_a_wrong_number_of_frames_costs_bytes_and_no_bits(item: str, wrong: int) -> None:
+def test_a_wrong_number_of_frames_costs_bytes_but_is_lossless(item: str, wrong: int) -> None:
     stacking = STACKINGS[item]
     envs = StackedEnvs(stacking)
     right_pair, wrong_pair = Pair(envs, stacking.n_frames), Pair(envs, wrong)
@@ -185,14 +185,14 @@ def test_a_wrong_number_of_frames_costs_bytes_and_no_bits(item: str, wrong: int)
     assert sum(map(len, wrong_pair.seen.values())) > sum(map(len, right_pair.seen.values()))
 
 
-def test_an_observation_that_does_not_change_adds_nothing() -> None:
+def test_an_unchanged_observation_adds_no_payload() -> None:
     array = CompressedArray((5, 2, 4, 3), frame_stack=4)
     for row in range(5):
         array[row] = np.arange(12).reshape(4, 3)
     assert [array.slots[row, env] is array.slots[0, env] for row in range(5) for env in range(2)] == [True] * 10
 
 
-def test_steps_that_skip_frames_share_what_is_left() -> None:
+def test_steps_that_skip_frames_share_the_remaining_ones() -> None:
     frames = np.arange(20, dtype=np.uint8).repeat(3).reshape(20, 3)
     array = CompressedArray((4, 1, 4, 3), codec="zstd", frame_stack=4)
     for row, first in enumerate([0, 2, 5, 9]):
@@ -209,7 +209,7 @@ def test_steps_that_skip_frames_share_what_is_left() -> None:
     frame_stack=st.sampled_from([3, "auto", None]),
     kind=st.sampled_from(["first", "last"]),
 )
-def test_sharing_is_never_wrong_whatever_the_order_of_frames(
+def test_sharing_is_lossless_for_any_order_of_frames(
     moves: list[list[int]], frame_stack: FrameStack, kind: str
 ) -> None:
     """Each environment goes through a film of few different frames, forwards, backwards, or stands still."""
@@ -231,7 +231,7 @@ FLOATS = np.array([0x00000000, 0x80000000, 0x7FC00000, 0x7FC00001, 0xFFC00000, 0
 
 @pytest.mark.parametrize("frame_stack", [2, None])
 @pytest.mark.parametrize("first", FLOATS)
-def test_frames_are_the_same_only_bit_by_bit(frame_stack: FrameStack, first: np.uint32) -> None:
+def test_only_bit_identical_frames_are_shared(frame_stack: FrameStack, first: np.uint32) -> None:
     """NaN equals itself, and neither NaN with other bits nor -0.0 and 0.0 are one."""
     for then in FLOATS:
         array = CompressedArray((2, 1, 2), "<f4", "none", frame_stack)
@@ -252,7 +252,7 @@ def test_frames_of_any_dtype_are_shared(dtype: str, item: str) -> None:
     pair.assert_equal()
 
 
-def test_observations_seen_through_a_transposed_view_are_shared() -> None:
+def test_transposed_views_of_observations_are_shared() -> None:
     """As they come from VecFrameStack and VecTransposeImage: channel-first, channel-last in memory."""
     envs = StackedEnvs(STACKINGS["RGB channel-first"])
     pair = Pair(envs, 4)
@@ -268,7 +268,7 @@ def test_observations_seen_through_a_transposed_view_are_shared() -> None:
 )
 @pytest.mark.parametrize("frame_stack", [4, "auto"])
 @pytest.mark.parametrize("n_before", [0, 1, 2, 9, 30])
-def test_a_duplicated_pair_goes_on_sharing_by_itself(
+def test_a_copied_pair_continues_to_share_independently(
     duplicate: Callable[[Pair], Pair], frame_stack: FrameStack, n_before: int
 ) -> None:
     envs = StackedEnvs(STACKINGS["channel-first"])
@@ -293,7 +293,7 @@ def test_a_duplicated_pair_goes_on_sharing_by_itself(
     pair.assert_equal()
 
 
-def test_rows_that_are_written_to_a_view_leave_the_stream_alone() -> None:
+def test_rows_written_to_a_view_do_not_affect_the_stream() -> None:
     envs = StackedEnvs(STACKINGS["channel-first"])
     pair = Pair(envs, 4)
     for obs, next_obs, began in envs.transitions(20):
@@ -303,7 +303,7 @@ def test_rows_that_are_written_to_a_view_leave_the_stream_alone() -> None:
     pair.assert_equal()
 
 
-def test_one_array_that_receives_both_observations_shares_them_as_a_pair_does() -> None:
+def test_one_array_of_both_observations_shares_as_a_pair_does() -> None:
     """As with SB3's ``optimize_memory_usage``: what comes next is written to the next row, and again as what is."""
     envs = StackedEnvs(STACKINGS["channel-first"])
     pair = Pair(envs, 4)
@@ -315,7 +315,7 @@ def test_one_array_that_receives_both_observations_shares_them_as_a_pair_does() 
         assert added == [5 if new else 1 for new in began]
 
 
-def test_a_refused_row_leaves_the_stream_alone() -> None:
+def test_an_invalid_row_does_not_affect_the_stream() -> None:
     envs = StackedEnvs(STACKINGS["channel-first"])
     pair = Pair(envs, 4)
     for obs, next_obs, began in envs.transitions(20):
@@ -360,7 +360,7 @@ def test_the_layout_in_memory_may_change_from_row_to_row(data: st.DataObject) ->
 
 
 @pytest.mark.parametrize("memory", MEMORY)
-def test_frames_are_shared_whatever_their_layout_in_memory(memory: str) -> None:
+def test_frames_are_shared_in_any_memory_layout(memory: str) -> None:
     rng = np.random.default_rng(0)
     frames = rng.integers(0, 256, (30, 2, 8, 8), np.uint8)
     array = CompressedArray((27, 2, 4, 8, 8), codec="zstd", frame_stack=4)
@@ -385,7 +385,7 @@ class Sparse(Raw):
 
 
 @pytest.mark.parametrize("frame_stack", [None, 4])
-def test_payloads_of_a_users_codec_may_be_empty(frame_stack: int | None) -> None:
+def test_payloads_of_a_custom_codec_may_be_empty(frame_stack: int | None) -> None:
     array = CompressedArray((9, 1, 4, 4), np.uint8, Sparse(), frame_stack)
     rows = np.zeros((9, 1, 4, 4), np.uint8)
     rows[3:, :, 3], rows[5:, :, :3] = 7, 8
@@ -396,10 +396,9 @@ def test_payloads_of_a_users_codec_may_be_empty(frame_stack: int | None) -> None
 
 @pytest.mark.parametrize("wrong", ["dtype", "next shape", "next dtype"])
 def test_rows_of_another_size_with_the_same_strides_are_errors(wrong: str) -> None:
-    coder = SlotCoder((4, 6), np.dtype(np.uint8), get_codec("none"), None)
-    sharing = FrameDeduplicator(coder, None)
+    deduplicator = FrameDeduplicator(FrameEncoder((4, 6), np.dtype(np.uint8), get_codec("none"), None), None)
     row = np.broadcast_to(np.uint8(1), (2, 4, 6))
-    sharing.encode_rows(row)
+    deduplicator.encode_rows(row)
     rows: dict[str, tuple[Any, Any]] = {
         "dtype": (np.broadcast_to(np.int64(1), (2, 4, 6)), None),
         "next shape": (row, np.broadcast_to(np.uint8(1), (2, 4, 3))),
@@ -407,6 +406,22 @@ def test_rows_of_another_size_with_the_same_strides_are_errors(wrong: str) -> No
     }
     first, second = rows[wrong]
     with pytest.raises(ValueError, match=r"rows must be of shape \(2, 4, 6\)"):
-        sharing.encode_rows(first, second)
-    [slots] = sharing.encode_rows(row)
+        deduplicator.encode_rows(first, second)
+    [slots] = deduplicator.encode_rows(row).slots
     assert slots == [b"\1" * 24] * 2
+
+
+@pytest.mark.parametrize("detector", [None, FrameStackDetector((4, 5, 5))])
+def test_new_payloads_are_those_that_no_earlier_row_has(detector: FrameStackDetector | None) -> None:
+    layout = FrameLayout((4, 5, 5), 0, 4) if detector is None else None
+    deduplicator = FrameDeduplicator(FrameEncoder((4, 5, 5), np.dtype(np.uint8), get_codec("none"), layout), detector)
+    frames = np.random.default_rng(0).integers(0, 256, (40, 2, 5, 5), np.uint8)
+    stacks = [frames[k : k + 4].swapaxes(0, 1) for k in range(36)]
+    known: dict[int, bytes] = {}
+    for obs, next_obs in pairwise(stacks):
+        slots, new_payloads = deduplicator.encode_rows(obs, next_obs)
+        parts = [part for row in slots for slot in row for part in (slot if type(slot) is tuple else (slot,))]
+        payloads = {id(part): part for part in parts if type(part) is bytes}
+        assert {id(payload) for payload in new_payloads} == payloads.keys() - known.keys()
+        known.update(payloads)
+    assert len(new_payloads) == 2, "one of each environment"

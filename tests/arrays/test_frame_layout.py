@@ -27,7 +27,7 @@ from sb3_compressed.arrays.frame_layout import FrameLayout, FrameStackDetector, 
         ((8, 6, 9), 3, -1, (8, 6, 3)),
     ],
 )
-def test_of_the_axes_that_fit_the_shorter_one_is_stacked(
+def test_the_shorter_of_the_fitting_axes_is_stacked(
     item_shape: tuple[int, ...], n_frames: int, axis: int, frame_shape: tuple[int, ...]
 ) -> None:
     layout = explicit_layout(item_shape, n_frames)
@@ -36,7 +36,7 @@ def test_of_the_axes_that_fit_the_shorter_one_is_stacked(
 
 
 @pytest.mark.parametrize("item_shape", [(4, 84, 84), (7,), ()])
-def test_one_frame_is_no_stack(item_shape: tuple[int, ...]) -> None:
+def test_one_frame_is_not_a_stack(item_shape: tuple[int, ...]) -> None:
     assert explicit_layout(item_shape, 1) is None
 
 
@@ -52,7 +52,7 @@ def test_one_frame_is_no_stack(item_shape: tuple[int, ...]) -> None:
         ((4,), "4", "positive int, got '4'"),
     ],
 )
-def test_a_number_of_frames_that_cannot_be_is_refused(item_shape: tuple[int, ...], n_frames: Any, message: str) -> None:
+def test_an_impossible_number_of_frames_raises(item_shape: tuple[int, ...], n_frames: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         explicit_layout(item_shape, n_frames)
 
@@ -65,7 +65,7 @@ def test_a_number_of_frames_that_cannot_be_is_refused(item_shape: tuple[int, ...
         (FrameLayout((12,), 0, 3), [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]),
     ],
 )
-def test_a_split_item_is_its_frames_in_order_seen_in_place(layout: FrameLayout, frames: list[Any]) -> None:
+def test_split_returns_a_view_of_the_frames_in_order(layout: FrameLayout, frames: list[Any]) -> None:
     items = np.arange(12).reshape(1, *layout.item_shape)
     split = layout.split(items)
     assert split.tolist() == [frames]
@@ -84,45 +84,45 @@ def film() -> NDArray[np.uint8]:
 
 
 @pytest.mark.parametrize("axis", [0, -1])
-def test_a_layout_is_found_when_it_is_ahead_by_the_evidence(film: NDArray[np.uint8], axis: Literal[0, -1]) -> None:
+def test_a_layout_is_detected_once_it_is_ahead_by_the_evidence(film: NDArray[np.uint8], axis: Literal[0, -1]) -> None:
     layout = FrameLayout(np.concatenate(list(film[:4]), axis).shape, axis, 4)
-    search = FrameStackDetector(layout.item_shape)
+    detector = FrameStackDetector(layout.item_shape)
     for start in range(FrameStackDetector.EVIDENCE - 1):
-        assert search.observe(stack(film, start, axis), stack(film, start + 1, axis)) is None
-    assert search.observe(stack(film, 50, axis), stack(film, 90, axis)) is None  # an episode's end: two behind now
-    assert search.observe(stack(film, 50, axis), stack(film, 51, axis)) is None
-    assert search.observe(stack(film, 51, axis), stack(film, 52, axis)) == layout
+        assert detector.observe(stack(film, start, axis), stack(film, start + 1, axis)) is None
+    assert detector.observe(stack(film, 50, axis), stack(film, 90, axis)) is None  # an episode's end: two behind now
+    assert detector.observe(stack(film, 50, axis), stack(film, 51, axis)) is None
+    assert detector.observe(stack(film, 51, axis), stack(film, 52, axis)) == layout
 
 
 def test_equal_observations_are_no_evidence(film: NDArray[np.uint8]) -> None:
-    search = FrameStackDetector((12, 10, 3))
+    detector = FrameStackDetector((12, 10, 3))
     black = np.zeros((5, 12, 10, 3, 1), np.uint8)
-    assert search.observe(black, black) is None
-    assert (search.n_steps, search.over) == (0, False)
+    assert detector.observe(black, black) is None
+    assert (detector.n_steps, detector.is_done) == (0, False)
 
 
-def test_one_pair_that_fits_every_layout_by_coincidence_does_not_mislead(film: NDArray[np.uint8]) -> None:
+def test_a_coincidence_that_fits_every_layout_is_outvoted(film: NDArray[np.uint8]) -> None:
     """A screen that is all black until its last pixel lights up."""
     film[:5] = 0
     film[4, -1, -1, -1] = 255
-    search = FrameStackDetector((12, 10, 3))
-    found = [search.observe(stack(film, start, 0), stack(film, start + 1, 0)) for start in range(3)]
+    detector = FrameStackDetector((12, 10, 3))
+    found = [detector.observe(stack(film, start, 0), stack(film, start + 1, 0)) for start in range(3)]
     assert found == [None, None, FrameLayout((12, 10, 3), 0, 4)]
 
 
-def test_the_search_ends_after_the_patience(film: NDArray[np.uint8]) -> None:
-    search = FrameStackDetector((12, 10, 3))
+def test_detection_ends_after_the_patience(film: NDArray[np.uint8]) -> None:
+    detector = FrameStackDetector((12, 10, 3))
     for start in range(FrameStackDetector.PATIENCE):
-        assert not search.over
-        assert search.observe(stack(film, start, 0), stack(film, start + 100, 0)) is None
-    assert search.over
+        assert not detector.is_done
+        assert detector.observe(stack(film, start, 0), stack(film, start + 100, 0)) is None
+    assert detector.is_done
     for start in range(FrameStackDetector.EVIDENCE):
-        assert search.observe(stack(film, start, 0), stack(film, start + 1, 0)) is None
+        assert detector.observe(stack(film, start, 0), stack(film, start + 1, 0)) is None
 
 
 @pytest.mark.parametrize("item_shape", [(), (1,), (0, 4), (7, 0), (17,), (1, 1), (23, 5, 19)])
-def test_where_no_layout_is_possible_there_is_nothing_to_search(item_shape: tuple[int, ...]) -> None:
-    assert FrameStackDetector(item_shape).over
+def test_detection_is_done_at_once_where_no_layout_is_possible(item_shape: tuple[int, ...]) -> None:
+    assert FrameStackDetector(item_shape).is_done
 
 
 def test_candidates_divide_an_outer_axis_into_not_too_many_frames() -> None:
@@ -138,9 +138,9 @@ def test_a_dark_screen_on_which_something_enters_is_no_evidence_for_strips(n_env
     frames = np.zeros((12, n_envs, 84, 84), np.uint8)
     frames[3:8, :, 40:44, 82:] = rng.integers(1, 256, (5, n_envs, 4, 2))
     frames[8:] = rng.integers(0, 256, (4, n_envs, 84, 84))
-    search = FrameStackDetector((4, 84, 84))
+    detector = FrameStackDetector((4, 84, 84))
     layout = None
     for step in range(8):
         before, after = (frames[i : i + 4].swapaxes(0, 1)[..., np.newaxis] for i in (step, step + 1))
-        layout = layout or search.observe(before, after)
+        layout = layout or detector.observe(before, after)
     assert layout == FrameLayout((4, 84, 84), 0, 4)

@@ -44,12 +44,12 @@ ROW_MASK = np.array([True, False, True])
         (True, (True,), ()),
     ],
 )
-def test_an_index_is_split_behind_the_leading_axes(index: Any, lead: tuple[Any, ...], inside: tuple[Any, ...]) -> None:
+def test_an_index_is_split_after_the_leading_axes(index: Any, lead: tuple[Any, ...], inside: tuple[Any, ...]) -> None:
     found = split_index(index, n_lead=2, n_axes=5)
     assert str(found) == str((lead, inside))  # arrays are not compared with ==
 
 
-def test_a_mask_of_both_axes_uses_both_up() -> None:
+def test_a_mask_of_both_axes_consumes_both() -> None:
     mask = np.ones((3, 2), bool)
     lead, inside = split_index((mask, SOME), n_lead=2, n_axes=5)
     assert len(lead) == 1
@@ -58,29 +58,29 @@ def test_a_mask_of_both_axes_uses_both_up() -> None:
 
 
 @pytest.mark.parametrize("index", [(0, 0, 0, 0, 0, 0), (NUMBERS, 0, 0, 0, 0, 0), (..., 0, 0, 0, 0, 0, 0)])
-def test_too_many_indices_are_counted(index: Any) -> None:
+def test_too_many_indices_raise(index: Any) -> None:
     with pytest.raises(IndexError, match="too many indices: the array has 5 axes, 6 were indexed"):
         split_index(index, n_lead=2, n_axes=5)
 
 
 @pytest.mark.parametrize("inside", [NUMBERS, [0, 1], np.ones((4, 4), bool), True, 1.5])
-def test_arrays_inside_the_items_are_refused(inside: Any) -> None:
+def test_arrays_inside_the_items_raise(inside: Any) -> None:
     with pytest.raises(IndexError, match="cannot index the inside of observations"):
         split_index((0, 0, inside), n_lead=2, n_axes=5)
 
 
-def test_an_integer_inside_is_refused_behind_arrays() -> None:
+def test_an_integer_inside_the_items_raises_after_arrays() -> None:
     """NumPy takes integers for arrays there, and may put the axes of the result in another order."""
     with pytest.raises(IndexError, match="cannot index the inside of observations"):
         split_index((NUMBERS, ALL, 0), n_lead=2, n_axes=5)
 
 
-def test_a_mask_of_slots_and_items_is_refused() -> None:
-    with pytest.raises(IndexError, match="boolean mask cannot reach"):
+def test_a_mask_of_slots_and_items_raises() -> None:
+    with pytest.raises(IndexError, match="boolean mask cannot extend"):
         split_index((0, np.ones((2, 4), bool)), n_lead=2, n_axes=5)
 
 
-def test_two_ellipses_are_refused() -> None:
+def test_two_ellipses_raise() -> None:
     with pytest.raises(IndexError, match="single ellipsis"):
         split_index((..., 0, ...), n_lead=2, n_axes=5)
 
@@ -90,7 +90,7 @@ def test_two_ellipses_are_refused() -> None:
     index=npst.basic_indices((3, 2, 4, 5), allow_newaxis=True, allow_ellipsis=True, max_dims=8),
     n_lead=st.integers(1, 4),
 )
-def test_one_part_after_the_other_selects_what_the_whole_selects(index: Any, n_lead: int) -> None:
+def test_both_parts_together_select_what_the_index_selects(index: Any, n_lead: int) -> None:
     array = np.arange(120).reshape(3, 2, 4, 5)
     lead, inside = split_index(index, n_lead=n_lead, n_axes=4)
     n_result = array[(*lead, ...)].ndim - (4 - n_lead)

@@ -1,4 +1,4 @@
-"""What slots take, counted in runs of rows: exact for few, near the exact numbers for many, and never slow."""
+"""Memory estimates are exact for few slots, close for many, and their cost is bounded."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 from support import Transition
 
 from sb3_compressed import CompressedArray
-from sb3_compressed.arrays.memory import slots_nbytes
-from sb3_compressed.arrays.memory_estimate import survey
+from sb3_compressed.arrays.memory_estimate import MemoryEstimate
+from sb3_compressed.arrays.memory_slot_store import MemorySlotStore
 
 ROWS = 300
 
@@ -25,6 +25,10 @@ def filled(transitions: list[Transition], codec: str, rows: int = ROWS) -> list[
         for array, row in zip(arrays, rows_of_slots, strict=True):
             array[step % rows] = row
     return arrays
+
+
+def estimate(arrays: list[CompressedArray], begin: int, n_rows: int, max_slots: int = 8192) -> MemoryEstimate:
+    return arrays[0].store.estimate([array.slots for array in arrays], begin, n_rows, max_slots)
 
 
 def exact_payloads(arrays: list[CompressedArray]) -> tuple[int, int, int]:
@@ -42,39 +46,39 @@ def test_few_slots_are_counted_exactly(stream: Any, codec: str, rows: int) -> No
     transitions = stream[3]
     arrays = filled(transitions, codec, rows)
     begin = len(transitions) % rows if len(transitions) > rows else 0
-    found = survey(arrays, begin, min(len(transitions), rows), max_slots=10**9)
-    assert found.nbytes == slots_nbytes(*[array.slots for array in arrays])
+    found = estimate(arrays, begin, min(len(transitions), rows), max_slots=10**9)
+    assert found.nbytes == arrays[0].store.nbytes(*[array.slots for array in arrays])
     assert (found.payload_nbytes, found.n_payloads, found.n_frames) == exact_payloads(arrays)
     assert found.n_payloads < 0.2 * found.n_frames, "stacks and next observations are shared"
 
 
 @pytest.mark.parametrize("codec", ["auto", "zstd3"])
-def test_some_stand_for_all(stream: Any, codec: str) -> None:
+def test_an_estimate_of_some_slots_is_close_to_all(stream: Any, codec: str) -> None:
     arrays = filled(stream[3], codec)
-    found = survey(arrays, len(stream[3]) % ROWS, ROWS, max_slots=ROWS * 2)  # a quarter of them
+    found = estimate(arrays, len(stream[3]) % ROWS, ROWS, max_slots=ROWS * 2)  # a quarter of them
     payload_nbytes, n_payloads, n_frames = exact_payloads(arrays)
-    assert found.nbytes == pytest.approx(slots_nbytes(*[array.slots for array in arrays]), rel=0.2)
+    assert found.nbytes == pytest.approx(arrays[0].store.nbytes(*[array.slots for array in arrays]), rel=0.2)
     assert found.payload_nbytes == pytest.approx(payload_nbytes, rel=0.2)
     assert found.n_payloads / found.n_frames == pytest.approx(n_payloads / n_frames, rel=0.2)
 
 
 def test_the_cost_does_not_grow_with_the_array(stream: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     arrays = filled(stream[3], "zstd3")
-    looked_at: list[int] = []
-    load_slots = CompressedArray.load_slots
+    loaded: list[int] = []
+    load = MemorySlotStore.load
 
-    def counted(array: CompressedArray, slots: Any) -> Any:
-        looked_at.append(slots.size)
-        return load_slots(array, slots)
+    def counted(store: MemorySlotStore, references: Any) -> Any:
+        loaded.append(references.size)
+        return load(store, references)
 
-    monkeypatch.setattr(CompressedArray, "load_slots", counted)
+    monkeypatch.setattr(MemorySlotStore, "load", counted)
     for rows in (100, 200, 300):
-        looked_at.clear()
-        survey(arrays, 0, rows, max_slots=256)
-        assert sum(looked_at) <= 2 * 256
+        loaded.clear()
+        estimate(arrays, 0, rows, max_slots=256)
+        assert sum(loaded) <= 2 * 256
 
 
 def test_nothing_written_takes_nothing() -> None:
     arrays = [CompressedArray((10, 2, 4, 84, 84), np.uint8)]
-    found = survey(arrays, 0, 0)
+    found = estimate(arrays, 0, 0)
     assert (found.nbytes, found.payload_nbytes, found.n_frames, found.n_payloads) == (0, 0, 0, 0)

@@ -1,4 +1,4 @@
-"""Slots are read by a kernel as they are read by Python, whatever is in them."""
+"""The kernel locates the payloads that Python finds, in slots of all kinds."""
 
 from __future__ import annotations
 
@@ -8,21 +8,37 @@ import numpy as np
 import pytest
 from programs import run
 
-from sb3_compressed.arrays import payload_batch, payload_kernels
-from sb3_compressed.arrays.payload_batch import gather, gather_in_python
+from sb3_compressed.arrays import memory_slot_store, payload_kernels
+from sb3_compressed.arrays.memory_slot_store import MemorySlotStore, gather_in_python
+from sb3_compressed.arrays.payload_batch import PayloadBatch
+from sb3_compressed.codecs import get_codec
 from sb3_compressed.codecs.delta import Delta
+from sb3_compressed.errors import CorruptPayload
 from sb3_compressed.probes import FORCE_FALLBACKS
+
+
+def gathered_by_kernel(slots: np.ndarray[Any, Any], codec: Any, n_frames: int) -> PayloadBatch:
+    """Return a batch, or raise ``AssertionError`` if Python has to gather it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(memory_slot_store, "gather_in_python", gather_in_python_is_called)
+        return MemorySlotStore(codec).gather(slots, n_frames)
+
+
+def gather_in_python_is_called(*_: Any) -> None:
+    raise AssertionError("Python has to gather these slots")
 
 
 def object_array(values: list[Any]) -> np.ndarray[Any, Any]:
     return np.fromiter(values, dtype=object, count=len(values))
 
 
+CODEC = Delta()
+
 needs_layout = pytest.mark.skipif(not payload_kernels.LAYOUT_IS_KNOWN, reason="Python reads slots: the probe failed")
 
 
 @pytest.mark.skipif(FORCE_FALLBACKS, reason="all probes are forced to fail")
-def test_this_interpreter_is_known() -> None:
+def test_the_probe_succeeds_in_this_interpreter() -> None:
     assert payload_kernels.LAYOUT_IS_KNOWN, "CPython lays tuples and bytes out as expected; else reading is slow"
 
 
@@ -31,7 +47,7 @@ def test_this_interpreter_is_known() -> None:
 def test_kernel_and_python_find_the_same(n_frames: int) -> None:
     rng = np.random.default_rng(n_frames)
     codecs = [Delta(level) for level in range(1, 20)]
-    made = []
+    made: list[Any] = []
     for _ in range(300):
         parts: list[Any] = [codecs[rng.integers(len(codecs))]]
         for _ in range(n_frames):
@@ -39,11 +55,13 @@ def test_kernel_and_python_find_the_same(n_frames: int) -> None:
                 parts.append(codecs[rng.integers(len(codecs))])
             parts.append(rng.bytes(int(rng.integers(0, 300))))
         made.append(tuple(parts))
+        if rng.random() < 0.1:
+            made += [None, (codecs[0], b"whole")]
     array = object_array(made)
-    found = gather(array, n_frames)
-    assert found is not None
+    found = gathered_by_kernel(array, codecs[0], n_frames)
     expected = gather_in_python(array, codecs[0], n_frames)
     assert list(found.payloads) == list(expected.payloads)
+    assert found.offsets.tolist() == expected.offsets.tolist()
     assert [found.codecs[i] for i in found.payloads.writers] == [expected.codecs[i] for i in expected.payloads.writers]
     assert [found.payloads[i] for i in (0, -1)] == [expected.payloads[i] for i in (0, -1)]
     assert list(found.payloads[5:9]) == list(expected.payloads[5:9])
@@ -53,38 +71,56 @@ CODEC = Delta()
 
 
 @needs_layout
-@pytest.mark.parametrize(
-    "slot",
-    [
-        None,
-        b"whole",
-        (),
-        (CODEC,),
-        (CODEC, b"1"),
-        (CODEC, b"1", b"2", b"3"),
-        (b"1", CODEC, b"2"),
-        (b"1", b"2"),
-        (CODEC, CODEC, b"1"),
-        [CODEC, b"1", b"2"],
-    ],
-)
-def test_other_slots_are_left_to_python(slot: Any) -> None:
-    good = (CODEC, b"1", b"2")
-    assert gather(object_array([good, good]), 2) is not None
-    for many in ([slot, good], [good, slot]):
-        assert gather(object_array(many), 2) is None
+@pytest.mark.parametrize("n_frames", [1, 4])
+def test_slots_without_codecs_are_located(n_frames: int) -> None:
+    slots = object_array([b"whole", None, tuple(b"%d" % k for k in range(n_frames)), b""])
+    codec = get_codec("none")
+    found, expected = gathered_by_kernel(slots, codec, n_frames), gather_in_python(slots, codec, n_frames)
+    assert list(found.payloads) == list(expected.payloads)
+    assert found.offsets.tolist() == expected.offsets.tolist() == [0, 1, 1, 1 + n_frames, 2 + n_frames]
+    assert found.codecs == expected.codecs == [codec]
 
 
 @needs_layout
-def test_more_codecs_than_there_is_room_for_are_left_to_python(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whole_items_may_be_bytes_or_tuples_of_one_payload() -> None:
+    for slots in ([b"1", (b"2",)], [(b"1",), b"2"], [(b"1",), (b"2",)]):
+        assert [*gathered_by_kernel(object_array(slots), get_codec("none"), 1).payloads] == [b"1", b"2"]
+
+
+@needs_layout
+@pytest.mark.parametrize(
+    "slot",
+    [
+        b"whole",
+        (),
+        (CODEC,),
+        (CODEC, b"1", b"2", b"3"),
+        (b"1", CODEC, b"2"),
+        (b"1", b"2"),
+        (CODEC, 7, b"2"),
+        [CODEC, b"1", b"2"],
+    ],
+)
+def test_invalid_slots_are_refused(slot: Any) -> None:
+    good = (CODEC, b"1", b"2")
+    assert list(gathered_by_kernel(object_array([good, good]), CODEC, 2).payloads) == [b"1", b"2"] * 2
+    for index, slots in enumerate(([slot, good], [good, slot])):
+        with pytest.raises(CorruptPayload) as caught:
+            MemorySlotStore(CODEC).gather(object_array(slots), 2)
+        assert caught.value.index == index
+
+
+@needs_layout
+def test_more_codecs_than_there_is_room_for_are_gathered_in_python(monkeypatch: pytest.MonkeyPatch) -> None:
     array = object_array([(Delta(1), b"1"), (Delta(2), b"2"), (Delta(1), b"3")])
-    monkeypatch.setattr(payload_batch, "MAX_CODECS", 3)
-    assert gather(array, 1) is not None
-    monkeypatch.setattr(payload_batch, "MAX_CODECS", 2)
-    assert gather(array, 1) is None
+    gathered_by_kernel(array, CODEC, 1)
+    monkeypatch.setattr(memory_slot_store, "MAX_CODECS", 2)
+    with pytest.raises(AssertionError):
+        gathered_by_kernel(array, CODEC, 1)
+    assert list(MemorySlotStore(CODEC).gather(array, 1).payloads) == [b"1", b"2", b"3"]
 
 
-def test_an_unknown_interpreter_reads_slots_in_python(tmp_path: Any) -> None:
+def test_slots_are_read_in_python_if_the_probe_fails(tmp_path: Any) -> None:
     code = """
 import numpy as np
 from sb3_compressed.arrays import payload_kernels

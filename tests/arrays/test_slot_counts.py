@@ -1,6 +1,6 @@
 """Slots with more or fewer payloads than their layout has frames are errors that name the slot, on every path.
 
-The checksums of a folder do not find them: whoever writes such a slot can write its checksum too.
+The checksums of a folder do not detect them: code that writes such a slot writes its checksum as well.
 """
 
 from __future__ import annotations
@@ -12,28 +12,35 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium import spaces
+from numpy.typing import NDArray
 
 from sb3_compressed import CompressedArray, CompressedReplayBuffer, CorruptPayload, get_codec, save_checkpoint
-from sb3_compressed.arrays.batch_pool import BatchPool
+from sb3_compressed.arrays.decoding import decode
+from sb3_compressed.arrays.encoding import FrameEncoder
 from sb3_compressed.arrays.frame_layout import FrameLayout
-from sb3_compressed.arrays.handover import Batch
-from sb3_compressed.arrays.payload_batch import PayloadBatch, gather
-from sb3_compressed.arrays.slots import SlotCoder
+from sb3_compressed.arrays.memory_slot_store import MemorySlotStore, gather_in_python
+from sb3_compressed.arrays.payload_batch import PayloadBatch
+from sb3_compressed.arrays.slot_store import Slot
 from sb3_compressed.codecs import TrainableCodec
 from sb3_compressed.codecs.delta import Delta
-from sb3_compressed.codecs.payloads import Payloads
 from sb3_compressed.codecs.zstd_dict import ZstdDict
 
 SHAPE = (4, 16, 16)
 LAYOUT = FrameLayout(SHAPE, 0, 4)
 ITEMS = np.random.default_rng(0).integers(0, 2, (8, *SHAPE)).astype(np.uint8)
-#: Codecs that learn and codecs that do not are read in different ways.
+#: Slots of trainable codecs contain the codecs.
 CODECS = ["delta", "zstd-dict", "zstd3", "none", "rle-jit"]
 N_ROWS = 40
 
 
-def coder_of(codec: str, layout: FrameLayout | None = LAYOUT) -> SlotCoder:
-    return SlotCoder(SHAPE, np.dtype(np.uint8), get_codec(codec), layout)
+def encoder_of(codec: str, layout: FrameLayout | None = LAYOUT) -> FrameEncoder:
+    return FrameEncoder(SHAPE, np.dtype(np.uint8), get_codec(codec), layout)
+
+
+def decoded(slots: list[Slot], encoder: FrameEncoder) -> NDArray[np.uint8]:
+    store, out = MemorySlotStore(encoder.codec), np.empty((len(slots), *SHAPE), np.uint8)
+    decode(store.gather(store.write(slots), encoder.n_frames), encoder.layout, out)
+    return out
 
 
 def changed(slot: Any, change: str) -> Any:
@@ -48,11 +55,11 @@ def changed(slot: Any, change: str) -> Any:
         "list": [*slot],
         "payload first": (payloads[0], *codecs, *payloads[1:]) if codecs else (*payloads, Delta()),
         "another codec": (ZstdDict() if isinstance(slot[0], Delta) else Delta(), *payloads),
-        "another kind": (CODEC_THAT_DOES_NOT_LEARN, *payloads),
+        "another kind": (OTHER_CODEC, *payloads),
     }[change]
 
 
-CODEC_THAT_DOES_NOT_LEARN = get_codec("zstd3")
+OTHER_CODEC = get_codec("zstd3")
 CHANGES = ["one fewer", "one more", "two", "none", "empty", "list", "payload first", "another codec", "another kind"]
 
 
@@ -60,9 +67,9 @@ CHANGES = ["one fewer", "one more", "two", "none", "empty", "list", "payload fir
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("many", [False, True])
 @pytest.mark.parametrize("place", ["alone", "last", "among unwritten ones"])
-def test_a_slot_that_does_not_fit_its_layout_is_corrupt(place: str, many: bool, codec: str, change: str) -> None:
-    coder = coder_of(codec)
-    good: list[Any] = [*coder.encode(ITEMS)]
+def test_a_slot_that_does_not_fit_the_layout_is_corrupt(place: str, many: bool, codec: str, change: str) -> None:
+    encoder = encoder_of(codec)
+    good: list[Any] = [*encoder.encode(ITEMS)]
     wrong = changed(good[0], change)
     slots, index = {
         "alone": ([wrong], 0),
@@ -71,51 +78,51 @@ def test_a_slot_that_does_not_fit_its_layout_is_corrupt(place: str, many: bool, 
     }[place]
     if many:  # as many as make the number of all payloads right
         slots += [(*good[0], good[0][-1])] * 3 if change == "one fewer" else [wrong] * 3
-    with Batch(BatchPool()):
-        coder.decode_into(good, np.empty((len(good), *SHAPE), np.uint8))
-        with pytest.raises(CorruptPayload) as caught:
-            coder.decode_into(slots, np.empty((len(slots), *SHAPE), np.uint8))
+    with pytest.raises(CorruptPayload) as caught:
+        decoded(slots, encoder)
+    assert caught.value.index == index
+    with pytest.raises(CorruptPayload) as caught:
+        gather_in_python(MemorySlotStore(encoder.codec).write(slots), encoder.codec, encoder.n_frames)
     assert caught.value.index == index
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_frames_where_items_are_not_cut_into_frames_are_corrupt(codec: str) -> None:
-    slots = coder_of(codec).encode(ITEMS)
-    with pytest.raises(CorruptPayload):
-        coder_of(codec, None).decode_into(slots, np.empty(ITEMS.shape, np.uint8))
+def test_frames_are_corrupt_where_items_are_not_divided(codec: str) -> None:
+    slots = encoder_of(codec).encode(ITEMS)
+    with pytest.raises(CorruptPayload, match="4 payloads, and items have 1 frames"):
+        decoded(slots, encoder_of(codec, None))
 
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_whole_items_stay_readable_among_frames(codec: str) -> None:
-    coder = coder_of(codec)
-    frames = coder.encode(ITEMS)
-    wholes = SlotCoder(SHAPE, coder.dtype, coder.codec, None).encode(ITEMS)
-    out = np.empty((16, *SHAPE), np.uint8)
-    coder.decode_into([*frames, *wholes], out)
-    np.testing.assert_array_equal(out, np.concatenate([ITEMS, ITEMS]))
+    encoder = encoder_of(codec)
+    frames = encoder.encode(ITEMS)
+    wholes = FrameEncoder(SHAPE, encoder.dtype, encoder.codec, None).encode(ITEMS)
+    np.testing.assert_array_equal(decoded([*frames, *wholes], encoder), np.concatenate([ITEMS, ITEMS]))
 
 
-def test_slots_need_not_lie_one_after_the_other() -> None:
-    coder = coder_of("delta")
-    slots = np.fromiter(coder.encode(ITEMS), dtype=object, count=len(ITEMS))
-    out = np.empty((4, *SHAPE), np.uint8)
-    coder.decode_into(slots[::2], out)
-    np.testing.assert_array_equal(out, ITEMS[::2])
-    coder.decode_into(slots[::-2], out)
-    np.testing.assert_array_equal(out, ITEMS[::-2])
+@pytest.mark.parametrize("codec", CODECS)
+def test_references_need_not_be_contiguous(codec: str) -> None:
+    encoder = encoder_of(codec)
+    store, out = MemorySlotStore(encoder.codec), np.empty((4, *SHAPE), np.uint8)
+    references = store.write(encoder.encode(ITEMS))
+    for step in (2, -2):
+        decode(store.gather(references[::step], 4), LAYOUT, out)
+        np.testing.assert_array_equal(out, ITEMS[::step])
 
 
-def test_memory_to_decode_into_has_room_for_all_that_is_gathered() -> None:
+def test_memory_to_decode_into_has_room_for_the_whole_batch() -> None:
     codec = Delta()
-    slots = np.fromiter([(codec, *codec.encode(ITEMS[0]))] * 2, dtype=object, count=2)
-    gathered = gather(slots, 4) or PayloadBatch([codec], Payloads.of([p for slot in slots for p in slot[1:]]), 4)
-    for n_frames in (7, 9):
-        with pytest.raises(ValueError, match=f"room for {n_frames} frames, got 8 payloads"):
-            gathered.decode(0, n_frames, np.empty((n_frames, 16, 16), np.uint8))
-    with pytest.raises(ValueError, match="8 payloads are no slots of 3"):
-        PayloadBatch([codec], gathered.payloads, 3)
-    with pytest.raises(ValueError, match="done must have one element for each of 8 payloads"):
-        Delta.decode_batch([codec], gathered.payloads, np.empty((8, 16, 16), np.uint8), np.zeros(7, np.uint8))
+    slots = [(codec, *codec.encode(ITEMS[0]))] * 2
+    store = MemorySlotStore(codec)
+    batch = store.gather(store.write(slots), 4)
+    for n_items in (1, 3):
+        with pytest.raises(ValueError, match=f"room for {n_items} items, got 2"):
+            decode(batch, LAYOUT, np.empty((n_items, *SHAPE), np.uint8))
+    with pytest.raises(ValueError, match="8 payloads are not items of 3"):
+        PayloadBatch([codec], batch.payloads, 3)
+    with pytest.raises(ValueError, match="8 payloads"):
+        Delta.decode_batch([codec], batch.payloads, np.empty((8, 16, 16), np.uint8), np.zeros(7, np.uint8))
 
 
 def filled(**options: Any) -> CompressedReplayBuffer:
@@ -147,8 +154,8 @@ def error_of_sample(buffer: CompressedReplayBuffer) -> CorruptPayload | None:
     return None
 
 
-def hold_that_it_is_noticed(buffer: CompressedReplayBuffer) -> None:
-    """Hold that a batch is either right or an error that names one of the damaged slots."""
+def assert_damage_is_reported(buffer: CompressedReplayBuffer) -> None:
+    """Assert that a batch is either right or an error that names one of the damaged slots."""
     errors = [error_of_sample(buffer) for _ in range(40)]
     found = [error for error in errors if error is not None]
     assert 0 < len(found) < len(errors)
@@ -165,8 +172,8 @@ def hold_that_it_is_noticed(buffer: CompressedReplayBuffer) -> None:
 def test_short_slots_in_memory_and_in_pickles(codec: str) -> None:
     buffer = filled(compression_method=codec, frame_stack=4)
     damage(buffer.observations)
-    hold_that_it_is_noticed(buffer)
-    hold_that_it_is_noticed(pickle.loads(pickle.dumps(buffer)))
+    assert_damage_is_reported(buffer)
+    assert_damage_is_reported(pickle.loads(pickle.dumps(buffer)))
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -174,12 +181,12 @@ def test_short_slots_in_a_folder_with_right_checksums(codec: str, tmp_path: Path
     buffer = filled(compression_method=codec, frame_stack=4, storage=tmp_path / "buffer")
     damage(buffer.observations)
     frames = np.zeros((2, *SHAPE), np.uint8)
-    buffer.add(frames, frames, np.zeros((2, 1)), np.zeros(2), np.zeros(2), [{}, {}])  # with it, all is committed
-    hold_that_it_is_noticed(buffer)
+    buffer.add(frames, frames, np.zeros((2, 1)), np.zeros(2), np.zeros(2), [{}, {}])  # which commits everything
+    assert_damage_is_reported(buffer)
     buffer.close()
     loaded = CompressedReplayBuffer.from_checkpoint(tmp_path / "buffer", device="cpu")
     assert isinstance(loaded.observations.codec, TrainableCodec) == (codec in ("delta", "zstd-dict"))
-    hold_that_it_is_noticed(loaded)
+    assert_damage_is_reported(loaded)
 
 
 @pytest.mark.parametrize("codec", ["delta", "zstd3"])
@@ -187,4 +194,4 @@ def test_short_slots_in_a_checkpoint(codec: str, tmp_path: Path) -> None:
     buffer = filled(compression_method=codec, frame_stack=4)
     damage(buffer.observations)
     save_checkpoint(buffer, tmp_path / "checkpoint")
-    hold_that_it_is_noticed(CompressedReplayBuffer.from_checkpoint(tmp_path / "checkpoint", device="cpu"))
+    assert_damage_is_reported(CompressedReplayBuffer.from_checkpoint(tmp_path / "checkpoint", device="cpu"))

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from stable_baselines3.common.buffers import ReplayBuffer
 
 from sb3_compressed import CompressedArray, CompressedReplayBuffer
+from sb3_compressed.arrays.encoding import FrameEncoder
 from sb3_compressed.arrays.frame_dedup import FrameDeduplicator, PreviousRow
-from sb3_compressed.arrays.slots import SlotCoder
 
 SPACE, BUTTONS = spaces.Box(0, 255, (4, 84, 84), np.uint8), spaces.Discrete(2)
 
@@ -40,7 +40,7 @@ def test_interrupted_add_can_be_repeated(when: str, monkeypatch: pytest.MonkeyPa
     buffer = CompressedReplayBuffer(10, SPACE, BUTTONS, "cpu", frame_stack=4)
     first, second, third = np.random.default_rng(0).integers(0, 9, (3, 1, 4, 84, 84), np.uint8)
     add(buffer, first, second)
-    owner: Any = PreviousRow if when == "take_new_frames" else SlotCoder
+    owner: Any = PreviousRow if when == "take_new_frames" else FrameEncoder
     real = getattr(owner, when)
 
     def interrupted(*args: Any) -> Any:
@@ -67,7 +67,7 @@ def test_interrupted_frame_stack_detection_leaves_correct_observations(n_lines: 
 
     def interrupt_after_lines(frame: FrameType, event: str, _: Any) -> Any:
         nonlocal n_lines
-        if frame.f_code is not FrameDeduplicator._find_layout.__code__:
+        if frame.f_code is not FrameDeduplicator._detect_layout.__code__:
             return None
         if "layout" in frame.f_locals and frame.f_locals["layout"] is not None and event == "line":
             n_lines -= 1

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sb3_compressed.arrays.slots import Slot
+from sb3_compressed.arrays.slot_store import Slot
 from sb3_compressed.codecs import TrainableCodec
 from sb3_compressed.codecs.delta import Delta
 from sb3_compressed.codecs.zstd_dict import ZstdDict
@@ -30,7 +30,7 @@ def new_log(folder: Path, room: int = 100_000) -> Log:
 
 
 def opened(folder: Path) -> Log:
-    """Open a log for reading, of which all segments belong to the state."""
+    """Open a log for reading, with all segments."""
     log = Log.open(folder)
     for segment in log.open_chain():
         assert [*segment.records()] or segment is log.last
@@ -42,7 +42,7 @@ def opened(folder: Path) -> Log:
 
 
 def keep(log: Log, numbers: list[int]) -> None:
-    """Delete all segments that there are but some."""
+    """Delete all segments but some."""
     log.write_snapshot([])
     log.keep(numbers)
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sb3_compressed.arrays.slots import Slot
+from sb3_compressed.arrays.slot_store import Slot
 from sb3_compressed.codecs import Codec
 from sb3_compressed.errors import StorageError
 from sb3_compressed.storage import array_store as store_module
@@ -148,7 +148,6 @@ class Model:
         stacks = [k for k, slot in enumerate(found) if slot is not None]
         if stacks:
             gathered = store.slots.gather(addresses[stacks], 2)
-            assert gathered is not None
             payloads = [part for k in stacks for part in found[k] if isinstance(part, bytes)]
             assert [*gathered.payloads] == payloads
         found_codecs = {name: store.slots.reader.codec(address) for name, address in store.codecs.items()}

@@ -17,13 +17,16 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from programs import run
 
-from sb3_compressed.arrays.payload_batch import PayloadBatch, gather_in_python
-from sb3_compressed.arrays.slots import Slot, slot_n_frames
-from sb3_compressed.codecs import TrainableCodec
+from sb3_compressed.arrays.decoding import decode
+from sb3_compressed.arrays.memory_slot_store import gather_in_python
+from sb3_compressed.arrays.payload_batch import PayloadBatch
+from sb3_compressed.arrays.slot_store import Slot, slot_n_frames
+from sb3_compressed.codecs import TrainableCodec, get_codec
 from sb3_compressed.codecs.delta import Delta
+from sb3_compressed.errors import CorruptPayload
 from sb3_compressed.storage import log_slot_store as slots_module
 from sb3_compressed.storage.log import Log
-from sb3_compressed.storage.log_slot_store import SlotReader, SlotWriter, StoredSlots
+from sb3_compressed.storage.log_slot_store import LogSlotStore, SlotReader, SlotWriter
 from storage.slot_logs import CODECS, assert_same_slots, keep, new_log, opened
 
 
@@ -40,10 +43,10 @@ RELAXED = settings(
 
 
 def assert_gathers_what_is_loaded(stored: Any, addresses: NDArray[np.int64], n_frames: int) -> PayloadBatch:
-    """Hold that slots are gathered whose payloads are where the kernel says they are."""
-    found: PayloadBatch | None = stored.gather(addresses, n_frames)
-    assert found is not None
-    expected = gather_in_python(stored.load(addresses), CODECS[0], n_frames)
+    """Assert that slots are gathered, and that the kernel locates the payloads that Python finds."""
+    found: PayloadBatch = stored.gather(addresses, n_frames)
+    expected = gather_in_python(stored.load(addresses), None, n_frames)
+    assert found.offsets.tolist() == expected.offsets.tolist()
     assert [*found.payloads] == [*expected.payloads]
     assert [ctypes.string_at(place, nbytes) for place, nbytes, _ in found.payloads.places.tolist()] == [*found.payloads]
     writers = zip(found.payloads.writers.tolist(), expected.payloads.writers.tolist(), strict=True)
@@ -52,7 +55,7 @@ def assert_gathers_what_is_loaded(stored: Any, addresses: NDArray[np.int64], n_f
     return found
 
 
-# -- there and back ------------------------------------------------------------------------------------------
+# -- round trip -----------------------------------------------------------------------------------------------
 
 
 SLOTS_OF_ALL_KINDS: list[Slot] = [
@@ -64,7 +67,7 @@ SLOTS_OF_ALL_KINDS: list[Slot] = [
     (b"first", b"second", b"third"),
     (b"", b""),
     (b"1", b"", b"1"),
-    (CODECS[0], b"whole, learned"),
+    (CODECS[0], b"whole, trained"),
     (CODECS[0], b""),
     (CODECS[1], b""),
     (CODECS[0], b"1"),
@@ -77,8 +80,8 @@ SLOTS_OF_ALL_KINDS: list[Slot] = [
 ]
 
 
-def test_slots_of_all_kinds_come_back(log: Log, tmp_path: Path) -> None:
-    stored = StoredSlots(log)
+def test_slots_of_all_kinds_are_read_back(log: Log, tmp_path: Path) -> None:
+    stored = LogSlotStore(log)
     addresses = stored.write(SLOTS_OF_ALL_KINDS)
     assert (addresses.dtype, addresses.shape) == (np.dtype(np.int64), (len(SLOTS_OF_ALL_KINDS),))
     assert [address == 0 for address in addresses] == [slot is None for slot in SLOTS_OF_ALL_KINDS]
@@ -90,12 +93,13 @@ def test_slots_of_all_kinds_come_back(log: Log, tmp_path: Path) -> None:
     reader.close()
 
 
-def test_there_is_nothing_to_do_for_no_slots(log: Log) -> None:
-    stored, end = StoredSlots(log), log.last.end
+def test_unwritten_slots_take_no_bytes(log: Log) -> None:
+    stored, end = LogSlotStore(log), log.last.end
     assert stored.write([]).tolist() == stored.load(np.zeros(0, np.int64)).tolist() == []
     assert stored.write([None] * 3).tolist() == [0, 0, 0]
     assert stored.load(np.zeros(3, np.int64)).tolist() == [None] * 3
-    assert stored.gather(np.zeros(0, np.int64), 1) is None
+    assert stored.gather(np.zeros(0, np.int64), 1).n_items == 0
+    assert stored.gather(np.zeros(3, np.int64), 1).offsets.tolist() == [0] * 4
     assert log.last.end == end
 
 
@@ -109,19 +113,19 @@ def any_slots(draw: st.DrawFn) -> list[list[Slot]]:
         return [draw(st.sampled_from(pools[pool])) for _ in range(n)]
 
     def slot() -> Slot:
-        kind = draw(st.sampled_from(["unwritten", "whole", "frames", "learned", "learned", "mixed"]))
+        kind = draw(st.sampled_from(["unwritten", "whole", "frames", "trained", "trained", "mixed"]))
         if kind == "unwritten":
             return None
         if kind == "whole":
             return draw(st.sampled_from(pools[4]))
         if kind == "frames":
             return tuple(frames(4, draw(st.integers(2, 5))))
-        n_codecs = 1 if kind == "learned" else draw(st.integers(2, 4))
+        n_codecs = 1 if kind == "trained" else draw(st.integers(2, 4))
         chosen = draw(st.permutations(range(4)))[:n_codecs]
         return tuple(part for index in chosen for part in (CODECS[index], *frames(index, draw(st.integers(1, 3)))))
 
-    known = [slot() for _ in range(draw(st.integers(1, 12)))]
-    return draw(st.lists(st.lists(st.sampled_from(known), max_size=10), min_size=1, max_size=4))
+    pool_of_slots = [slot() for _ in range(draw(st.integers(1, 12)))]
+    return draw(st.lists(st.lists(st.sampled_from(pool_of_slots), max_size=10), min_size=1, max_size=4))
 
 
 @pytest.fixture(scope="module")
@@ -133,8 +137,8 @@ def common_log(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Log]:
 
 @RELAXED
 @given(batches=any_slots())
-def test_any_slots_come_back_however_they_share(common_log: Log, batches: list[list[Slot]]) -> None:
-    stored = StoredSlots(common_log)
+def test_any_slots_are_read_back_however_they_share(common_log: Log, batches: list[list[Slot]]) -> None:
+    stored = LogSlotStore(common_log)
     written: list[NDArray[np.int64]] = []
     for batch in batches:
         written.append(stored.write(batch))
@@ -152,7 +156,7 @@ def test_any_slots_come_back_however_they_share(common_log: Log, batches: list[l
 def test_one_object_may_be_a_payload_of_several_codecs(payload: bytes, log: Log) -> None:
     slots: list[Slot] = [(codec, payload) for codec in CODECS[:3]]
     slots += [payload, (payload, b"other"), (CODECS[0], payload, CODECS[1], payload)]
-    stored = StoredSlots(log)
+    stored = LogSlotStore(log)
     for _ in range(2):
         assert_same_slots(stored.load(stored.write(slots)), slots)
 
@@ -169,18 +173,18 @@ def stacks(n_slots: int, nbytes: int, codec: TrainableCodec | None = None) -> li
 
 @pytest.mark.parametrize("codec", [None, CODECS[0]])
 @pytest.mark.parametrize("at_once", [1, 7, 1000])
-def test_what_slots_share_is_written_once(at_once: int, codec: TrainableCodec | None, log: Log) -> None:
+def test_shared_payloads_are_written_once(at_once: int, codec: TrainableCodec | None, log: Log) -> None:
     slots = stacks(1000, 500, codec)
-    stored, start = StoredSlots(log), log.last.end
+    stored, start = LogSlotStore(log), log.last.end
     batches = [slots[k : k + at_once] for k in range(0, len(slots), at_once)]
     addresses = np.concatenate([stored.write(batch) for batch in batches])
-    expected = 1003 * (12 + 500) + 1000 * (8 + 4 * 4) + len(batches) * 17  # headers as they are documented
+    expected = 1003 * (12 + 500) + 1000 * (8 + 4 * 4) + len(batches) * 17  # documented headers
     assert expected <= log.last.end - start <= expected + 200
     assert_same_slots(stored.load(addresses), slots)
 
 
 def test_a_slot_that_was_just_written_is_not_written_again(log: Log) -> None:
-    stored = StoredSlots(log)
+    stored = LogSlotStore(log)
     slots = [*stacks(20, 500, CODECS[0]), b"whole item"]
     addresses = stored.write(slots)
     end = log.last.end
@@ -191,7 +195,7 @@ def test_a_slot_that_was_just_written_is_not_written_again(log: Log) -> None:
 
 def test_a_codec_is_written_once(log: Log) -> None:
     codec = Delta(5, dictionary=bytes(5000))
-    stored = StoredSlots(log)
+    stored = LogSlotStore(log)
     place = stored.writer.place_of_codec(codec)
     end = log.last.end
     addresses = stored.write([(codec, b"%d" % k) for k in range(20)])
@@ -203,7 +207,7 @@ def test_a_codec_is_written_once(log: Log) -> None:
 
 
 def test_loaded_slots_share_what_they_shared(log: Log) -> None:
-    stored = StoredSlots(log)
+    stored = LogSlotStore(log)
     slots = stacks(30, 100, CODECS[0])
     loaded = stored.load(stored.write([*slots, *slots]))
     for before, after in pairwise(loaded[:30]):
@@ -212,9 +216,9 @@ def test_loaded_slots_share_what_they_shared(log: Log) -> None:
     assert all(ours is theirs for ours, theirs in zip(loaded[:30], loaded[30:], strict=True))
 
 
-def test_sharing_goes_on_when_more_is_loaded_than_is_remembered(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loaded_slots_share_beyond_the_size_of_the_cache(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slots_module, "MAX_LOADED", 10)
-    stored = StoredSlots(log)
+    stored = LogSlotStore(log)
     slots = stacks(100, 20, CODECS[0])
     loaded = stored.load(stored.write(slots))
     assert_same_slots(loaded, slots)
@@ -225,8 +229,8 @@ def test_sharing_goes_on_when_more_is_loaded_than_is_remembered(log: Log, monkey
 # -- segments ------------------------------------------------------------------------------------------------
 
 
-def test_all_that_a_slot_needs_is_in_its_segment(log: Log, tmp_path: Path) -> None:
-    stored = StoredSlots(log)
+def test_everything_a_slot_refers_to_is_in_its_segment(log: Log, tmp_path: Path) -> None:
+    stored = LogSlotStore(log)
     slots = stacks(30, 200, CODECS[0])
     first = stored.write(slots[:10])
     log.begin_segment(100_000)
@@ -251,12 +255,12 @@ FULL_DISK = """
 import resource, signal, sys
 from pathlib import Path
 from sb3_compressed.codecs.delta import Delta
-from sb3_compressed.storage.log_slot_store import StoredSlots
+from sb3_compressed.storage.log_slot_store import LogSlotStore
 from storage.slot_logs import new_log, opened
 
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 log = new_log(Path(sys.argv[1]), 1_000_000)
-stored = StoredSlots(log)
+stored = LogSlotStore(log)
 old, new = Delta(1), Delta(2)
 frames = [bytes([k]) * 300 for k in range(20)]
 slots = [(old, *frames[k : k + 4]) for k in range(10)]
@@ -276,12 +280,12 @@ for free in (10, 100, 2000):
 print(stored.load(stored.write(more)).tolist() == more)
 log.close()
 log = opened(Path(sys.argv[1]))
-print(StoredSlots(log).load(addresses).tolist() == slots)
+print(LogSlotStore(log).load(addresses).tolist() == slots)
 """
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the size of files cannot be limited there")
-def test_what_a_full_disk_did_not_take_is_not_referred_to(tmp_path: Path) -> None:
+def test_slots_that_a_full_disk_refused_are_not_referred_to(tmp_path: Path) -> None:
     assert run(FULL_DISK, tmp_path).splitlines() == ["refused", "True", "True"] * 3 + ["True", "True"]
 
 
@@ -289,9 +293,9 @@ def test_what_a_full_disk_did_not_take_is_not_referred_to(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("n_frames", [1, 2, 4])
-def test_what_learned_codecs_wrote_is_gathered(n_frames: int, log: Log, tmp_path: Path) -> None:
+def test_payloads_of_several_codecs_and_segments_are_gathered(n_frames: int, log: Log, tmp_path: Path) -> None:
     rng = np.random.default_rng(n_frames)
-    stored, written = StoredSlots(log), []
+    stored, written = LogSlotStore(log), []
     for number in range(3):
         if number:
             log.begin_segment(100_000)
@@ -308,17 +312,16 @@ def test_what_learned_codecs_wrote_is_gathered(n_frames: int, log: Log, tmp_path
     reader = opened(tmp_path)
     for each in (stored.reader, SlotReader(reader)):
         found = assert_gathers_what_is_loaded(each, addresses, n_frames)
-        assert len(found.codecs) == 9, "each of three in each of three segments"
+        assert len(found.codecs) == 9, "three in each of three segments"
         assert_gathers_what_is_loaded(each, addresses[:1], n_frames)
         assert [found.payloads[i] for i in (0, -1)] == [[*found.payloads][i] for i in (0, -1)]
     reader.close()
 
 
-def test_gathered_payloads_stay_where_they_are(log: Log) -> None:
-    stored = StoredSlots(log)
+def test_gathered_payloads_outlive_their_segments(log: Log) -> None:
+    stored = LogSlotStore(log)
     slots = stacks(10, 300, CODECS[0])
     found = stored.gather(stored.write(slots), 4)
-    assert found is not None
     expected = [*found.payloads]
     log.last.make_room(50_000_000)
     keep(log, [])
@@ -328,39 +331,59 @@ def test_gathered_payloads_stay_where_they_are(log: Log) -> None:
     assert [ctypes.string_at(place, nbytes) for place, nbytes, _ in found.payloads.places.tolist()] == expected
 
 
+def test_unwritten_and_whole_items_are_gathered_among_frames(log: Log) -> None:
+    stored, frames, whole = LogSlotStore(log), (CODECS[0], b"first", b"second"), (CODECS[1], b"whole")
+    for slots in ([None, frames], [frames, None, whole, frames], [None, None], [whole], [frames, frames]):
+        found = assert_gathers_what_is_loaded(stored, stored.write(slots), 2)
+        assert np.diff(found.offsets).tolist() == [*map(slot_n_frames, slots)]
+
+
 @pytest.mark.parametrize(
     "slot",
-    [
-        None,
-        b"whole",
-        (b"1", b"2"),
-        (CODECS[0], b"1"),
-        (CODECS[0], b"1", b"2", b"3"),
-        (CODECS[0], b"1", CODECS[1], b"2", b"3"),
-    ],
+    [b"whole", (b"1", b"2"), (CODECS[0], b"1", b"2", b"3"), (CODECS[0], b"1", CODECS[1], b"2", b"3")],
 )
-def test_other_slots_are_not_gathered(slot: Slot, log: Log) -> None:
-    stored = StoredSlots(log)
+def test_slots_of_other_codecs_or_numbers_of_frames_are_refused(slot: Slot, log: Log) -> None:
+    stored = LogSlotStore(log)
     good = (CODECS[0], b"first", b"second")
-    assert stored.gather(stored.write([good, good]), 2) is not None
-    for slots in ([slot, good], [good, slot], [slot]):
+    assert list(stored.gather(stored.write([good, good]), 2).payloads) == [b"first", b"second"] * 2
+    for index, slots in enumerate(([slot, good], [good, slot])):
         addresses = stored.write(slots)
-        assert stored.gather(addresses, 2) is None
+        with pytest.raises(CorruptPayload) as caught:
+            stored.gather(addresses, 2)
+        assert caught.value.index == index
         assert_same_slots(stored.load(addresses), slots)
 
 
-def test_more_codecs_than_there_is_room_for_are_not_gathered(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    stored = StoredSlots(log)
+@pytest.mark.parametrize("name", ["zstd3", "none"])
+def test_slots_without_trained_codecs_are_gathered_for_their_codec(name: str, log: Log) -> None:
+    codec = get_codec(name)
+    stored = LogSlotStore(log).for_codec(codec)
+    slots: list[Slot] = [(b"1", b"", b"3"), None, b"whole", (b"4", b"5", b"6")]
+    found = stored.gather(stored.write(slots), 3)
+    assert [*found.payloads] == [b"1", b"", b"3", b"whole", b"4", b"5", b"6"]
+    assert (found.offsets.tolist(), {*found.codecs}) == ([0, 3, 3, 4, 7], {codec})
+    with pytest.raises(CorruptPayload, match=f"is by delta, not by {codec.name}") as caught:
+        stored.gather(stored.write([slots[0], (CODECS[0], b"1", b"2", b"3")]), 3)
+    assert caught.value.index == 1
+    with pytest.raises(CorruptPayload, match="is by no trainable codec, not by delta") as caught:
+        stored.for_codec(CODECS[0]).gather(stored.write([(CODECS[0], b"1", b"2", b"3"), slots[0]]), 3)
+    assert caught.value.index == 1
+
+
+def test_more_codecs_than_there_is_room_for_are_gathered_in_python(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    stored = LogSlotStore(log)
     addresses = stored.write([(CODECS[0], b"1"), (CODECS[1], b"2"), (CODECS[0], b"3")])
     monkeypatch.setattr(slots_module, "MAX_CODECS", 2)
     assert_gathers_what_is_loaded(stored, addresses, 1)
     monkeypatch.setattr(slots_module, "MAX_CODECS", 1)
-    assert stored.gather(addresses, 1) is None
     assert_gathers_what_is_loaded(stored, addresses[::2].copy(), 1)
+    found = stored.gather(addresses, 1)
+    assert [*found.payloads] == [b"1", b"2", b"3"]
+    assert [found.codecs[writer] for writer in found.payloads.writers] == [CODECS[0], CODECS[1], CODECS[0]]
 
 
-def test_what_codecs_learned_decodes_what_they_wrote(log: Log, tmp_path: Path) -> None:
-    """Of several, each with its own references and dictionary."""
+def test_payloads_of_trained_codecs_are_decoded(log: Log, tmp_path: Path) -> None:
+    """Of several codecs, each with its own references and dictionary."""
     rng = np.random.default_rng(0)
     scenes = np.repeat(rng.integers(0, 256, (3, 1, 20, 10), np.uint8), 2, axis=3)
     frames = np.repeat(scenes, 100, axis=1)  # [scenes, steps, height, width]
@@ -369,11 +392,11 @@ def test_what_codecs_learned_decodes_what_they_wrote(log: Log, tmp_path: Path) -
     for scene in frames:
         codec = Delta().train(scene)
         slots += [(codec, payload) for payload in codec.encode(scene)]
-    addresses = StoredSlots(log).write(slots)
+    addresses = LogSlotStore(log).write(slots)
     reader = opened(tmp_path)
     found = assert_gathers_what_is_loaded(SlotReader(reader), addresses, 1)
     out = np.empty((300, 20, 20), np.uint8)
-    found.decode(0, 300, out)
+    decode(found, None, out)
     np.testing.assert_array_equal(out.reshape(frames.shape), frames)
     reader.close()
 
@@ -381,8 +404,8 @@ def test_what_codecs_learned_decodes_what_they_wrote(log: Log, tmp_path: Path) -
 # -- what is forgotten ---------------------------------------------------------------------------------------
 
 
-def test_what_was_taken_back_is_written_again(log: Log) -> None:
-    stored = StoredSlots(log)
+def test_slots_are_written_again_after_a_truncation(log: Log) -> None:
+    stored = LogSlotStore(log)
     before = stored.write([(CODECS[0], b"before")])
     end = log.last.end
     slots: list[Slot] = [(CODECS[0], b"before"), (CODECS[1], b"first", b"second"), (CODECS[1], b"second", b"third")]
@@ -394,8 +417,8 @@ def test_what_was_taken_back_is_written_again(log: Log) -> None:
     assert_same_slots(stored.load(before), slots[:1])
 
 
-def test_codecs_are_forgotten_with_their_segments(log: Log) -> None:
-    stored = StoredSlots(log)
+def test_codecs_are_dropped_with_their_segments(log: Log) -> None:
+    stored = LogSlotStore(log)
     places = [stored.writer.place_of_codec(CODECS[0])]
     log.begin_segment(1000)
     places.append(stored.writer.place_of_codec(CODECS[0]))
@@ -406,7 +429,7 @@ def test_codecs_are_forgotten_with_their_segments(log: Log) -> None:
     assert [ours is theirs for ours, theirs in zip(again, codecs, strict=True)] == [False, True]
 
 
-def test_a_writer_does_not_keep_all_it_ever_wrote(log: Log) -> None:
+def test_the_cache_of_a_writer_is_bounded(log: Log) -> None:
     writer = SlotWriter(log)
     payloads = [os.urandom(10) for _ in range(20_000)]
     before = [sys.getrefcount(payload) for payload in payloads]

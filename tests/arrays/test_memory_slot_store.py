@@ -1,4 +1,4 @@
-"""``nbytes``: what slots really take, as the operating system sees it."""
+"""``nbytes`` is the memory that slots really take, as the operating system reports it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import pytest
 from programs import run
 
 from sb3_compressed import CompressedArray
-from sb3_compressed.arrays.memory import codec_state_nbytes, slots_nbytes
 
 FILL = """
 import sys, numpy as np, psutil
@@ -27,7 +26,7 @@ def filled(rows):
 warm_up = filled(1000)
 before = psutil.Process().memory_info().rss
 array = filled(15_000 // n_frames)
-grown = psutil.Process().memory_info().rss - before  # before nbytes, which takes memory to find out
+grown = psutil.Process().memory_info().rss - before  # before nbytes, which itself takes memory
 print(array.nbytes / grown)
 """
 
@@ -35,13 +34,13 @@ print(array.nbytes / grown)
 @pytest.mark.skipif(sys.platform != "linux", reason="what resident memory means depends on the allocator")
 @pytest.mark.parametrize("item_nbytes", [40, 300, 700, 3000])
 @pytest.mark.parametrize("n_frames", [1, 4])
-def test_nbytes_is_what_the_process_grows_by(item_nbytes: int, n_frames: int) -> None:
+def test_nbytes_is_the_growth_of_the_process(item_nbytes: int, n_frames: int) -> None:
     assert 0.8 < float(run(FILL, item_nbytes, n_frames)) < 1.25
 
 
-def test_what_was_never_written_takes_nothing() -> None:
+def test_an_unwritten_array_takes_no_memory() -> None:
     array = CompressedArray((10, 2, 4))
-    assert array.nbytes == slots_nbytes(array.slots, array.empty_like().slots) == slots_nbytes() == 0
+    assert array.nbytes == array.store.nbytes(array.slots, array.empty_like().slots) == array.store.nbytes() == 0
 
 
 def test_shared_payloads_count_once() -> None:
@@ -63,23 +62,23 @@ def test_arrays_that_share_are_counted_together() -> None:
     other = array.empty_like()
     array[0] = other[0] = 1
     assert array.nbytes == other.nbytes > 3000
-    assert slots_nbytes(array.slots, other.slots) == array.nbytes + other.slots.nbytes
+    assert array.store.nbytes(array.slots, other.slots) == array.nbytes + other.slots.nbytes
 
 
-def test_what_was_learned_does_not_grow_with_the_slots() -> None:
+def test_codec_state_does_not_grow_with_the_number_of_slots() -> None:
     frames = np.random.default_rng(0).integers(0, 3, (400, 1, 1000), dtype=np.uint8)
     frames[:, :, 10:] = frames[0, :, 10:]
     sizes = []
     for codec in ("delta", "zstd3"):
         array = CompressedArray(frames.shape, np.uint8, codec=codec)
-        assert codec_state_nbytes(array.slots) == 0
+        assert [*array.store.codecs(array.slots)] == []
         for row, frame in enumerate(frames):
             array[row] = frame
-        sizes.append(codec_state_nbytes(array.slots, array.slots))
+        sizes.append(sum(codec.nbytes for codec in array.store.codecs(array.slots, array.slots)))
         assert sizes[-1] < array.nbytes
-    learned, nothing = sizes
-    assert nothing == 0
-    assert learned > 1000, "a reference frame at least"
+    trained, untrained = sizes
+    assert untrained == 0
+    assert trained > 1000, "a reference frame at least"
 
 
 def test_raw_nbytes_is_that_of_an_ndarray() -> None:

@@ -1,0 +1,123 @@
+"""Decoding: from the payloads of a batch to items, in threads."""
+
+from __future__ import annotations
+
+from itertools import repeat
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sb3_compressed.arrays.frame_layout import FrameLayout
+from sb3_compressed.arrays.payload_batch import PayloadBatch, kernels
+from sb3_compressed.codecs import Codec, TrainableCodec
+from sb3_compressed.codecs.base import frame_bytes
+from sb3_compressed.codecs.payloads import Payloads
+from sb3_compressed.errors import CorruptPayload
+from sb3_compressed.threads import in_chunks
+
+__all__ = ["DecodedBatch", "decode"]
+
+#: Bytes that a thread has to write to be worth waking up, about 0.1 ms of work.
+MIN_CHUNK_NBYTES = 1 << 20
+
+DecodedBatch = tuple[PayloadBatch, NDArray[Any]]
+"""A batch with the frames of all of its payloads, ``(n, *frame_shape)``."""
+
+
+def decode(
+    batch: PayloadBatch,
+    layout: FrameLayout | None,
+    out: NDArray[Any],
+    num_threads: int = 1,
+    decoded: DecodedBatch | None = None,
+) -> DecodedBatch | None:
+    """Decode a batch into memory that the caller owns.
+
+    :param batch: the payloads of ``n`` items
+    :param layout: how items are divided into frames, ``None`` if they are not
+    :param out: C-contiguous array ``(n, *item_shape)`` of the dtype that frames were encoded in
+    :param num_threads: the number of threads that may decode
+    :param decoded: another batch, which is still as this function returned it: an observation and the next one have all
+        but one frame in common, and copying these from the cache takes less time than decoding them
+    :return: the batch with its frames; ``None`` if it is not uniform
+    :raises CorruptPayload: if a payload is damaged; ``index`` is the position of its item
+    :raises ValueError: if ``out`` is not C-contiguous or not of length ``n``
+    """
+    if len(out) != batch.n_items:
+        raise ValueError(f"out has room for {len(out)} items, got {batch.n_items}")
+    if not batch.is_uniform:
+        _decode_mixed(batch, layout, out, num_threads)
+        return None
+    if not out.flags.c_contiguous:
+        raise ValueError("out must be C-contiguous, so that payloads can be decoded in place")
+    payloads, codecs, n_frames, frames = batch.payloads, batch.codecs, batch.n_frames, out
+    n_payloads = len(payloads.places)
+    if layout is not None and n_frames > 1:
+        # Frames along the first axis of an item are contiguous.
+        shape = (n_payloads, *layout.frame_shape)
+        frames = out.reshape(shape) if layout.axis == 0 else np.empty(shape, out.dtype)
+    elif n_frames > 1:
+        raise ValueError(f"items that are not divided into frames cannot have {n_frames}")
+    if not n_payloads:
+        return batch, frames
+    same = None
+    if decoded is not None and decoded[1].shape == frames.shape and decoded[0].n_frames == n_frames:
+        numbers = dict(zip(map(id, decoded[0].codecs), range(len(decoded[0].codecs)), strict=True))
+        same = np.fromiter(map(numbers.get, map(id, codecs), repeat(-1)), np.int64, len(codecs))
+
+    def decode_part(start: int, end: int) -> None:
+        done = None
+        if same is not None and decoded is not None:
+            done = np.zeros(end - start, dtype=np.uint8)
+            places, decoded_places = payloads.places, decoded[0].payloads.places
+            rows, decoded_rows = frame_bytes(frames), frame_bytes(decoded[1])
+            kernels().copy_decoded(start, n_frames, places, same, decoded_places, decoded_rows, rows, done)
+        try:
+            if isinstance(codecs[0], TrainableCodec):
+                part = payloads if end - start == n_payloads else payloads[start:end]
+                type(codecs[0]).decode_batch(codecs, part, frames[start:end], done)  # type: ignore[arg-type]
+            else:
+                _decode_rest(codecs[0], payloads[start:end], frames[start:end], done)
+        except CorruptPayload as error:
+            raise CorruptPayload(error.reason, (start + error.index) // n_frames) from error
+
+    n_chunks = min(num_threads, out.nbytes // MIN_CHUNK_NBYTES)
+    if n_chunks > 1 and codecs[0].is_parallel:
+        in_chunks(decode_part, n_payloads, n_chunks)
+    else:
+        decode_part(0, n_payloads)
+    if layout is not None and n_frames > 1 and layout.axis != 0:
+        stacks = layout.split(out)  # a view: [n, n_frames, *frame_shape]
+        stacks[...] = frames.reshape(stacks.shape)
+    return batch, frames
+
+
+def _decode_mixed(batch: PayloadBatch, layout: FrameLayout | None, out: NDArray[Any], num_threads: int) -> None:
+    """Decode items of different numbers of payloads, see :class:`PayloadBatch`."""
+    counts = np.diff(batch.offsets)
+    for count in np.unique(counts).tolist():
+        items = np.flatnonzero(counts == count)
+        if count == 0:
+            out[items] = 0  # as in SB3, what was never written reads as zeros
+            continue
+        part = np.empty((len(items), *out.shape[1:]), dtype=out.dtype)
+        try:
+            decode(batch.take(items, count), layout if count > 1 else None, part, num_threads)
+        except CorruptPayload as error:
+            raise CorruptPayload(error.reason, int(items[error.index])) from error
+        out[items] = part
+
+
+def _decode_rest(codec: Codec, payloads: Payloads, frames: NDArray[Any], done: NDArray[np.uint8] | None) -> None:
+    """Decode the payloads that are not done by a codec that cannot skip any."""
+    if done is None or not done.any():
+        codec.decode_into([*payloads], frames)  # a list, since its items are read one by one
+        return
+    rest = np.flatnonzero(done == 0).tolist()
+    part = np.empty((len(rest), *frames.shape[1:]), dtype=frames.dtype)
+    try:
+        codec.decode_into([payloads[index] for index in rest], part)
+    except CorruptPayload as error:
+        raise CorruptPayload(error.reason, rest[error.index]) from error
+    frames[rest] = part

@@ -1,0 +1,95 @@
+"""``FrameEncoder``: from items to slots."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sb3_compressed.arrays.frame_layout import FrameLayout
+from sb3_compressed.arrays.slot_store import Slot, pack_slot, unpack_slot
+from sb3_compressed.codecs import Codec, TrainableCodec
+
+__all__ = ["FrameEncoder"]
+
+
+class FrameEncoder:
+    """Encodes items of one shape and dtype.
+
+    Each slot contains how it is to be decoded, so slots stay readable when the layout is found or the codec is trained
+    after they were written.
+
+    :param item_shape: shape of one item
+    :param dtype: dtype that items are stored in
+    :param codec: encodes frames and whole items
+    :param layout: how items are divided into frames; ``None`` if they are not
+    """
+
+    def __init__(
+        self, item_shape: tuple[int, ...], dtype: np.dtype[Any], codec: Codec, layout: FrameLayout | None
+    ) -> None:
+        self.item_shape = item_shape
+        self.dtype = dtype
+        self.codec = codec
+        self.layout = layout
+        self.is_trainable = isinstance(codec, TrainableCodec)  # and so are the codecs trained from it
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        # Pickles of version 0.1 have other attributes.
+        FrameEncoder.__init__(self, state["item_shape"], state["dtype"], state["codec"], state["layout"])
+
+    @property
+    def n_frames(self) -> int:
+        """The number of frames of an item."""
+        return 1 if self.layout is None else self.layout.n_frames
+
+    def split(self, items: NDArray[Any]) -> NDArray[Any]:
+        """Return items ``(n, *item_shape)`` as a C-contiguous copy of their frames ``(n, n_frames, *frame_shape)``."""
+        frames = items[:, np.newaxis] if self.layout is None else self.layout.split(items)
+        return np.array(frames, order="C", copy=True)
+
+    def encode_frames(self, frames: NDArray[Any]) -> list[bytes]:
+        """Return the payloads of frames ``(n, *frame_shape)``.
+
+        :raises TypeError: if the codec breaks its contract, instead of storing payloads that cannot be decoded
+        """
+        payloads = self.codec.encode(frames) if len(frames) else []
+        if len(payloads) != len(frames) or [*map(type, payloads)].count(bytes) < len(payloads):
+            kinds = sorted({type(payload).__name__ for payload in payloads})
+            raise TypeError(
+                f"{self.codec!r} must encode {len(frames)} frames to as many bytes objects, "
+                f"got {len(payloads)} of {' and '.join(kinds)}"
+            )
+        return payloads
+
+    def join(self, new: Sequence[bytes], previous: Slot = None) -> Slot:
+        """Return the slot of an item of which some frames were just encoded.
+
+        :param new: payloads of its newest frames
+        :param previous: the slot of the previous item, whose newest frames are the oldest of this one; ignored if all
+            frames are new
+        """
+        codec, n_frames = self.codec, self.n_frames
+        n_new = len(new)
+        if not self.is_trainable:
+            if self.layout is None:
+                return new[0]
+            return (*previous[n_new:], *new) if n_new < n_frames else tuple(new)  # type: ignore[index]
+        if n_new == n_frames:
+            return (codec, *new)
+        if previous[0] is codec and len(previous) == 1 + n_frames:  # type: ignore[index, arg-type]
+            return (codec, *previous[1 + n_new :], *new)  # type: ignore[index]
+        codecs, payloads = unpack_slot(previous)
+        return pack_slot([*codecs[n_new:], *[codec] * n_new], [*payloads[n_new:], *new])  # type: ignore[list-item]
+
+    def encode(self, items: NDArray[Any]) -> list[Slot]:
+        """Encode items ``(n, *item_shape)`` independently of each other.
+
+        :class:`~sb3_compressed.arrays.frame_dedup.FrameDeduplicator` encodes items that share frames.
+        """
+        frames = self.split(items)
+        n_items, n_frames, *frame_shape = frames.shape
+        payloads = self.encode_frames(frames.reshape(n_items * n_frames, *frame_shape))
+        return [self.join(payloads[start : start + n_frames]) for start in range(0, len(payloads), n_frames)]
