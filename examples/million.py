@@ -14,7 +14,9 @@ from common import SUFFIX, Game, Method, NEnvs, Seed, memory_table, resident_nby
 from rich.console import Console
 from stable_baselines3.common.vec_env import SubprocVecEnv
 
-from sb3_compressed import CompressedReplayBuffer, make_env, warm_up
+from sb3_compressed import CompressedReplayBuffer
+from sb3_compressed.envs import make_env
+from sb3_compressed.warmup import warm_up
 
 BATCHES = 100
 

@@ -28,7 +28,10 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.logger import configure
 from stable_baselines3.common.utils import polyak_update
 
-from sb3_compressed import CompressedReplayBuffer, evaluate, export_minari, import_minari, warm_up
+from sb3_compressed import CompressedReplayBuffer
+from sb3_compressed.datasets import export_minari, import_minari
+from sb3_compressed.evaluation import evaluate
+from sb3_compressed.warmup import warm_up
 
 DATASET = "catch/random-v0"
 TARGET_INTERVAL = 100  # gradient steps between two updates of the target network

@@ -7,7 +7,8 @@ from typing import Any
 from conftest import Stream
 from gymnasium import spaces
 
-from sb3_compressed import CompressedDictReplayBuffer, CompressedReplayBuffer, trajectories
+from sb3_compressed import CompressedDictReplayBuffer, CompressedReplayBuffer
+from sb3_compressed.datasets import trajectories
 
 
 def filled(stream: Stream, n_steps: int = 60, n_rows: int = 100, cls: Any = None, **options: Any) -> Any:

@@ -53,7 +53,8 @@ def write_video(
     >>> import tempfile
     >>> import numpy as np
     >>> from gymnasium import spaces
-    >>> from sb3_compressed import CompressedReplayBuffer, trajectories, write_video
+    >>> from sb3_compressed import CompressedReplayBuffer
+    >>> from sb3_compressed.datasets import trajectories, write_video
     >>> buffer = CompressedReplayBuffer(100, spaces.Box(0, 255, (4, 84, 84), np.uint8), spaces.Discrete(2))
     >>> frames = np.zeros((1, 4, 84, 84), np.uint8)
     >>> for step in range(5):
@@ -62,7 +63,7 @@ def write_video(
     ...     write_video(trajectories(buffer), f"{folder}/episodes.gif")
     6
 
-    :param episodes: one or more episodes of one buffer, from :func:`~sb3_compressed.trajectories`
+    :param episodes: one or more episodes of one buffer, from :func:`~sb3_compressed.datasets.trajectories`
     :param path: path that ends with ``.mp4`` or ``.gif``; an existing file is replaced
     :param fps: frames per second; 15 is the original speed of an Atari game with a frame skip of 4
     :param scale: factor by which frames are enlarged; ``None`` for at least 240 pixels in both directions

@@ -43,7 +43,8 @@ def record_episodes(
     episodes are not overrepresented.
 
     >>> from stable_baselines3 import PPO
-    >>> from sb3_compressed import record_episodes, trajectories
+    >>> from sb3_compressed.datasets import trajectories
+    >>> from sb3_compressed.recording import record_episodes
     >>> model = PPO("MlpPolicy", "CartPole-v1", n_steps=64, seed=0)
     >>> recording = record_episodes(model, model.get_env(), n_episodes=3)
     >>> [episode.has_end for episode in trajectories(recording.buffer)]

@@ -58,7 +58,8 @@ class RecordBuffer:
     this to ``trajectories`` for the episodes, to ``export_minari`` for a dataset, or to ``save_checkpoint``.
 
     >>> from stable_baselines3 import PPO
-    >>> from sb3_compressed import RecordBuffer, trajectories
+    >>> from sb3_compressed.datasets import trajectories
+    >>> from sb3_compressed.recording import RecordBuffer
     >>> model = PPO("MlpPolicy", "CartPole-v1", n_steps=64, seed=0)
     >>> env = model.get_env()
     >>> recording = RecordBuffer(env.observation_space, env.action_space)
@@ -184,7 +185,7 @@ class RecordBuffer:
     def add_episode(self, episode: Trajectory) -> None:
         """Add an episode of another recording or of any replay buffer, for example the one of a training.
 
-        :param episode: an episode from :func:`~sb3_compressed.trajectories`
+        :param episode: an episode from :func:`~sb3_compressed.datasets.trajectories`
         :raises ValueError: if its spaces differ from those of :attr:`buffer`, or this recording has several
             environments
         """
@@ -277,7 +278,7 @@ class DummyRecordBuffer(FramelessRecordBuffer):
     """Accepts the same calls and records nothing: the buffer stays empty, and no folder is created.
 
     >>> from gymnasium import spaces
-    >>> from sb3_compressed import DummyRecordBuffer, RecordBuffer
+    >>> from sb3_compressed.recording import DummyRecordBuffer, RecordBuffer
     >>> is_enabled = False
     >>> recording = (RecordBuffer if is_enabled else DummyRecordBuffer)(spaces.Discrete(16), spaces.Discrete(4))
     >>> recording.record([0], [1], [4], [0.0], [False], [{}])

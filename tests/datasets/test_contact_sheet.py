@@ -12,7 +12,8 @@ from episodes import filled
 from PIL import Image
 from stable_baselines3.common.buffers import ReplayBuffer
 
-from sb3_compressed import CompressedReplayBuffer, trajectories, write_contact_sheet
+from sb3_compressed import CompressedReplayBuffer
+from sb3_compressed.datasets import trajectories, write_contact_sheet
 from sb3_compressed.datasets.contact_sheet import BACKGROUND, image_position
 
 

@@ -12,7 +12,7 @@ from episodes import assert_same_episode, filled
 from programs import run
 from stable_baselines3.common.buffers import ReplayBuffer
 
-from sb3_compressed import export_minari, import_minari, trajectories
+from sb3_compressed.datasets import export_minari, import_minari, trajectories
 
 minari = pytest.importorskip("minari", reason="a Minari that stores images without loss needs Python 3.11")
 
@@ -89,7 +89,7 @@ def test_progress_bars_are_shown_by_default(stream: Stream, capsys: pytest.Captu
 BOUNDED = """
 import sys
 from memory import memory_of_process, with_one_episode
-from sb3_compressed import export_minari
+from sb3_compressed.datasets import export_minari
 for size in map(int, sys.argv[1:]):
     export_minari(with_one_episode(size), f"test/bounded{size}-v0", progress_bar=False)
     print(memory_of_process("VmHWM"))

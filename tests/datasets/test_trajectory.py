@@ -12,7 +12,7 @@ from episodes import assert_same_episode, filled
 from gymnasium import spaces
 from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer
 
-from sb3_compressed import trajectories
+from sb3_compressed.datasets import trajectories
 from sb3_compressed.datasets.trajectory import transitions
 
 ROWS = 90

@@ -18,7 +18,8 @@ from PIL import Image, ImageSequence
 from programs import run
 from stable_baselines3.common.buffers import ReplayBuffer
 
-from sb3_compressed import CompressedReplayBuffer, trajectories, write_video
+from sb3_compressed import CompressedReplayBuffer
+from sb3_compressed.datasets import trajectories, write_video
 
 
 def with_observations(
@@ -203,7 +204,7 @@ def test_errors_of_ffmpeg_are_raised(stream: Stream, tmp_path: Path) -> None:
 BOUNDED = """
 import sys
 from memory import memory_of_process, with_one_episode
-from sb3_compressed import trajectories, write_video
+from sb3_compressed.datasets import trajectories, write_video
 for size in map(int, sys.argv[2:]):
     write_video(trajectories(with_one_episode(size)), sys.argv[1], scale=2)
     print(memory_of_process("VmHWM"))

@@ -14,7 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sb3_compressed import FramelessRecordBuffer, RecordBuffer, trajectories
+from sb3_compressed.datasets import trajectories
+from sb3_compressed.recording import FramelessRecordBuffer, RecordBuffer
 
 PICKLED = Path(__file__).parent / "fixtures" / "version-0.1.pkl.xz"
 

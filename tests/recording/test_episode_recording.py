@@ -20,15 +20,9 @@ from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
 from support import atari_env
 
-from sb3_compressed import (
-    DummyRecordBuffer,
-    FramelessRecordBuffer,
-    RecordBuffer,
-    load_checkpoint,
-    record_episodes,
-    trajectories,
-    write_video,
-)
+from sb3_compressed import load_checkpoint
+from sb3_compressed.datasets import trajectories, write_video
+from sb3_compressed.recording import DummyRecordBuffer, FramelessRecordBuffer, RecordBuffer, record_episodes
 
 
 def cart_env(n_envs: int = 3, **kwargs: Any) -> VecEnv:

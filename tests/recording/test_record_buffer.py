@@ -15,19 +15,10 @@ from numpy.typing import NDArray
 from stable_baselines3.common.env_util import make_vec_env
 from support import Transition, record
 
-from sb3_compressed import (
-    CompressedReplayBuffer,
-    DummyRecordBuffer,
-    FramelessRecordBuffer,
-    RecordBuffer,
-    StorageError,
-    export_minari,
-    import_minari,
-    load_checkpoint,
-    save_checkpoint,
-    trajectories,
-    verify,
-)
+from sb3_compressed import CompressedReplayBuffer, StorageError, load_checkpoint, save_checkpoint
+from sb3_compressed.datasets import export_minari, import_minari, trajectories
+from sb3_compressed.recording import DummyRecordBuffer, FramelessRecordBuffer, RecordBuffer
+from sb3_compressed.storage import verify
 
 N_STEPS = 120
 ALL_STREAMS = ["atari", "atari-single", "console", "pendulum", "cart", "discrete", "bits", "multi-discrete"]
