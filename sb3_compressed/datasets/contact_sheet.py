@@ -39,7 +39,7 @@ def write_contact_sheet(
 
     Pixels are exact. Below each image is the number of its step.
 
-    :param episode: an episode from :func:`~sb3_compressed.trajectories`
+    :param episode: an episode from :func:`~sb3_compressed.datasets.trajectories`
     :param path: path that ends with ``.png``; an existing file is replaced
     :param n_images: number of images, fewer if there are fewer observations
     :param scale: factor by which images are enlarged; ``None`` for at least 120 pixels in both directions

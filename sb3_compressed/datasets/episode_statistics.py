@@ -16,7 +16,7 @@ __all__ = ["best_episode", "episode_statistics"]
 def episode_statistics(episodes: Sequence[Trajectory]) -> dict[str, Any]:
     """Return the number of episodes, and lengths and returns of the complete ones, as JSON values.
 
-    :param episodes: the output of :func:`~sb3_compressed.trajectories`
+    :param episodes: the output of :func:`~sb3_compressed.datasets.trajectories`
     :return: ``episodes``; how many of them are ``whole``, ``without_begin`` or ``unfinished`` (or both); ``lengths``
         and ``returns`` of the whole ones, each as ``min``, ``median`` and ``max`` or ``None``; and the index of the
         ``best`` one, see :func:`best_episode`

@@ -34,7 +34,7 @@ def export_minari(
     """Write the episodes of a replay buffer to a new Minari dataset (HDF5), bit for bit and in bounded memory.
 
     Each trajectory becomes an episode with the metadata ``env``, ``has_begin`` and ``has_end`` of
-    :class:`~sb3_compressed.Trajectory`. ``minari.load_dataset(dataset_id)`` reads the dataset.
+    :class:`~sb3_compressed.datasets.Trajectory`. ``minari.load_dataset(dataset_id)`` reads the dataset.
 
     :param buffer: the buffer; SB3's own buffers work, too
     :param dataset_id: name of the dataset in Minari's format, for example ``"pong/dqn-v0"``

@@ -29,8 +29,8 @@ class Trajectory:
 
     :param env: index of the environment
     :param rows: rows of the buffer, ``(n_steps,)``, oldest first
-    :param has_begin: whether the first observation is the first one of the episode. It is not where the ring has
-        overwritten older transitions. (After a full ring was resized, the first trajectory counts as complete.)
+    :param has_begin: whether it starts with the first observation of the episode; false if the ring has overwritten the
+        beginning. (A full ring that was resized does not store this, and its first trajectory counts as complete.)
     :param has_end: whether the episode terminated or was truncated; the last one of each environment may not have ended
     """
 

@@ -63,7 +63,7 @@ def write_video(
     ...     write_video(trajectories(buffer), f"{folder}/episodes.gif")
     6
 
-    :param episodes: one or more episodes of one buffer, from :func:`~sb3_compressed.trajectories`
+    :param episodes: one or more episodes of one buffer, from :func:`~sb3_compressed.datasets.trajectories`
     :param path: path that ends with ``.mp4`` or ``.gif``; an existing file is replaced
     :param fps: frames per second; 15 is the original speed of an Atari game with a frame skip of 4
     :param scale: factor by which frames are enlarged; ``None`` for at least 240 pixels in both directions

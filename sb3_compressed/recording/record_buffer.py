@@ -185,7 +185,7 @@ class RecordBuffer:
     def add_episode(self, episode: Trajectory) -> None:
         """Add an episode of another recording or of any replay buffer, for example the one of a training.
 
-        :param episode: an episode from :func:`~sb3_compressed.trajectories`
+        :param episode: an episode from :func:`~sb3_compressed.datasets.trajectories`
         :raises ValueError: if its spaces differ from those of :attr:`buffer`, or this recording has several
             environments
         """
