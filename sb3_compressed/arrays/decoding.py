@@ -62,7 +62,7 @@ def decode(
     if not n_payloads:
         return batch, frames
     same = None
-    if decoded is not None and decoded[1].shape == frames.shape and decoded[0].n_frames == n_frames:
+    if n_frames > 1 and decoded is not None and decoded[1].shape == frames.shape and decoded[0].n_frames == n_frames:
         numbers = dict(zip(map(id, decoded[0].codecs), range(len(decoded[0].codecs)), strict=True))
         same = np.fromiter(map(numbers.get, map(id, codecs), repeat(-1)), np.int64, len(codecs))
 
@@ -73,12 +73,12 @@ def decode(
             places, decoded_places = payloads.places, decoded[0].payloads.places
             rows, decoded_rows = frame_bytes(frames), frame_bytes(decoded[1])
             kernels().copy_decoded(start, n_frames, places, same, decoded_places, decoded_rows, rows, done)
+        part = payloads if end - start == n_payloads else payloads[start:end]
         try:
             if isinstance(codecs[0], TrainableCodec):
-                part = payloads if end - start == n_payloads else payloads[start:end]
                 type(codecs[0]).decode_batch(codecs, part, frames[start:end], done)  # type: ignore[arg-type]
             else:
-                _decode_rest(codecs[0], payloads[start:end], frames[start:end], done)
+                _decode_rest(codecs[0], part, frames[start:end], done)
         except CorruptPayload as error:
             raise CorruptPayload(error.reason, (start + error.index) // n_frames) from error
 
@@ -112,7 +112,7 @@ def _decode_mixed(batch: PayloadBatch, layout: FrameLayout | None, out: NDArray[
 def _decode_rest(codec: Codec, payloads: Payloads, frames: NDArray[Any], done: NDArray[np.uint8] | None) -> None:
     """Decode the payloads that are not done by a codec that cannot skip any."""
     if done is None or not done.any():
-        codec.decode_into([*payloads], frames)  # a list, since its items are read one by one
+        codec.decode_into(payloads.tolist(), frames)
         return
     rest = np.flatnonzero(done == 0).tolist()
     part = np.empty((len(rest), *frames.shape[1:]), dtype=frames.dtype)

@@ -67,9 +67,8 @@ class Payloads(Sequence[bytes]):
         return ctypes.string_at(address, length)
 
     def __iter__(self) -> Iterator[bytes]:
-        if self._objects is not None:
-            yield from self._objects
-            return
-        for start in range(0, len(self), 1024):  # lists of integers take more memory than arrays
-            for address, length, _ in self.places[start : start + 1024].tolist():
-                yield ctypes.string_at(address, length)
+        return iter(self._objects if self._objects is not None else map(self.__getitem__, range(len(self.places))))
+
+    def tolist(self) -> Sequence[bytes]:
+        """Return the payloads as a sequence of objects, which is faster to iterate over than this."""
+        return [*self] if self._objects is None else self._objects
