@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from sb3_compressed.arrays.memory_estimate import MemoryEstimate, estimate_memory, slots_nbytes, tables_nbytes
 from sb3_compressed.arrays.payload_batch import MAX_CODECS, PayloadBatch, kernels
-from sb3_compressed.arrays.slot_store import Slot, reference_dtype
+from sb3_compressed.arrays.slot_store import AcceptedCodec, Slot, accepted_codec, reference_dtype
 from sb3_compressed.codecs import Codec, TrainableCodec
 from sb3_compressed.codecs.payloads import Payloads
 from sb3_compressed.errors import CorruptPayload
@@ -33,8 +33,7 @@ class MemorySlotStore:
     unwritten: NDArray[Any] = np.array(None, dtype=object)
 
     def __init__(self, codec: Codec) -> None:
-        self.codec = codec
-        self._is_trainable = isinstance(codec, TrainableCodec)
+        self.codec = accepted_codec(codec)
 
     def new_table(self, shape: tuple[int, ...]) -> NDArray[Any]:
         """Return a table of unwritten slots."""
@@ -56,7 +55,7 @@ class MemorySlotStore:
         places = np.empty((n_slots * n_frames, 3), dtype=np.int64)
         offsets = np.empty(n_slots + 1, dtype=np.int64)
         found = np.empty((min(n_slots * n_frames, MAX_CODECS), 3), dtype=np.int64)
-        address, n_codecs = references.__array_interface__["data"][0], 0 if self._is_trainable else 1
+        address, n_codecs = references.__array_interface__["data"][0], int(isinstance(self.codec, Codec))
         n_codecs = payload_kernels.locate_payloads(
             address, n_slots, n_frames, n_codecs, payload_kernels.OBJECT_TYPES, found, offsets, places
         )
@@ -64,7 +63,7 @@ class MemorySlotStore:
             return gather_in_python(references, self.codec, n_frames)  # which names what is wrong
         codecs: list[Codec] = []
         objects: list[bytes] | None = None
-        if not self._is_trainable:
+        if isinstance(self.codec, Codec):
             codecs = [self.codec]
             if offsets[-1] == n_slots * n_frames:  # such codecs decode objects, so they need no copies
                 slots = references.tolist()
@@ -75,7 +74,7 @@ class MemorySlotStore:
         else:
             for _, slot, position in found[:n_codecs].tolist():
                 codec = references[slot][position]
-                if type(codec) is not type(self.codec):
+                if type(codec) is not self.codec:
                     return gather_in_python(references, self.codec, n_frames)
                 codecs.append(codec)
         return PayloadBatch(codecs, Payloads(places[: offsets[-1]], references, objects), n_frames, offsets)
@@ -98,7 +97,7 @@ class MemorySlotStore:
         return estimate_memory(self.load, tables, begin, n_rows, max_slots)
 
 
-def gather_in_python(slots: NDArray[Any], codec: Codec | None, n_frames: int) -> PayloadBatch:
+def gather_in_python(slots: NDArray[Any], codec: AcceptedCodec | None, n_frames: int) -> PayloadBatch:
     """Return the payloads of slots in memory without the kernel.
 
     :param slots: object array ``(n,)``
@@ -106,7 +105,7 @@ def gather_in_python(slots: NDArray[Any], codec: Codec | None, n_frames: int) ->
     :param n_frames: the number of frames of an item
     :raises CorruptPayload: for an invalid slot; ``index`` is its position
     """
-    is_trainable = codec is None or isinstance(codec, TrainableCodec)
+    is_trainable = not isinstance(codec, Codec)
     codecs: list[Any] = [] if is_trainable else [codec]
     numbers: dict[int, int] = {}
     payloads: list[bytes] = []
@@ -123,8 +122,9 @@ def gather_in_python(slots: NDArray[Any], codec: Codec | None, n_frames: int) ->
                 payloads.append(part)
                 writers.append(writer)
                 continue
-            if not isinstance(part, TrainableCodec) or not (codec is None or type(part) is type(codec)):
-                raise CorruptPayload(f"{part!r} wrote it, and the codec of its array is {codec!r}", index)
+            if not isinstance(part, TrainableCodec) or not (codec is None or type(part) is codec):
+                name = codec.name if codec else "trainable"
+                raise CorruptPayload(f"{part!r} wrote it, and the codec of its array is {name}", index)
             writer = numbers.setdefault(id(part), len(codecs))
             codecs += [part] * (writer == len(codecs))
         n_payloads = len(payloads) - offsets[-1]

@@ -12,7 +12,17 @@ from sb3_compressed.arrays.memory_estimate import MemoryEstimate
 from sb3_compressed.arrays.payload_batch import PayloadBatch
 from sb3_compressed.codecs import Codec, TrainableCodec
 
-__all__ = ["METADATA", "Slot", "SlotStore", "pack_slot", "reference_dtype", "slot_n_frames", "unpack_slot"]
+__all__ = [
+    "METADATA",
+    "AcceptedCodec",
+    "Slot",
+    "SlotStore",
+    "accepted_codec",
+    "pack_slot",
+    "reference_dtype",
+    "slot_n_frames",
+    "unpack_slot",
+]
 
 Slot = bytes | tuple[Any, ...] | None
 """One encoded item.
@@ -23,6 +33,14 @@ Slot = bytes | tuple[Any, ...] | None
   payload are a whole item;
 - ``None``: not written yet.
 """
+
+AcceptedCodec = Codec | type[TrainableCodec]
+"""The codec that wrote the payloads of a store; if it is trainable, its class."""
+
+
+def accepted_codec(codec: Codec) -> AcceptedCodec:
+    """Return what a store refers to: not a trained codec itself, which is freed with the last of its payloads."""
+    return type(codec) if isinstance(codec, TrainableCodec) else codec
 
 
 class SlotStore(Protocol):
@@ -37,8 +55,8 @@ class SlotStore(Protocol):
     unwritten: NDArray[Any]
 
     @property
-    def codec(self) -> Codec | None:
-        """Payloads of other classes of codecs are refused; ``None`` to accept those of every trainable codec."""
+    def codec(self) -> AcceptedCodec | None:
+        """Payloads of other codecs are refused; ``None`` to accept those of every trainable codec."""
         ...
 
     def new_table(self, shape: tuple[int, ...]) -> NDArray[Any]:

@@ -26,7 +26,14 @@ from numpy.typing import NDArray
 from sb3_compressed.arrays.memory_estimate import MemoryEstimate, estimate_memory, tables_nbytes
 from sb3_compressed.arrays.memory_slot_store import gather_in_python
 from sb3_compressed.arrays.payload_batch import MAX_CODECS, PayloadBatch
-from sb3_compressed.arrays.slot_store import Slot, pack_slot, reference_dtype, slot_n_frames
+from sb3_compressed.arrays.slot_store import (
+    AcceptedCodec,
+    Slot,
+    accepted_codec,
+    pack_slot,
+    reference_dtype,
+    slot_n_frames,
+)
 from sb3_compressed.codecs import Codec, TrainableCodec
 from sb3_compressed.codecs.payloads import Payloads
 from sb3_compressed.codecs.registry import codec_class, codec_from_config
@@ -206,7 +213,7 @@ class LogSlotStore:
 
     unwritten: NDArray[Any] = np.array(0, dtype=np.int64)
 
-    def __init__(self, log: Log, codec: Codec | None = None) -> None:
+    def __init__(self, log: Log, codec: AcceptedCodec | None = None) -> None:
         self.writer, self.reader = SlotWriter(log), SlotReader(log)
         self.codec = codec
         self.write = self.writer.write
@@ -214,7 +221,7 @@ class LogSlotStore:
     def for_codec(self, codec: Codec) -> LogSlotStore:
         """Return this store for an array with a codec."""
         other = LogSlotStore.__new__(LogSlotStore)
-        other.__dict__.update(self.__dict__, codec=codec)
+        other.__dict__.update(self.__dict__, codec=accepted_codec(codec))
         return other
 
     def new_table(self, shape: tuple[int, ...]) -> NDArray[np.int64]:
@@ -274,7 +281,7 @@ class SlotReader:
         """Drop the codecs that are not in these segments."""
         self._codecs = {address: codec for address, codec in self._codecs.items() if address >> 32 in segments}
 
-    def gather(self, addresses: NDArray[np.int64], n_frames: int, codec: Codec | None = None) -> PayloadBatch:
+    def gather(self, addresses: NDArray[np.int64], n_frames: int, codec: AcceptedCodec | None = None) -> PayloadBatch:
         """Return the payloads of slots; see :meth:`SlotStore.gather`.
 
         :param addresses: contiguous, ``(n,)``
@@ -297,8 +304,8 @@ class SlotReader:
             raise CorruptPayload(self._what_is_wrong(int(addresses[index]), name, n_frames), index)
         if n_codecs == TOO_MANY_CODECS:
             return gather_in_python(self.load(addresses, name), codec, n_frames)
-        is_trainable = codec is None or isinstance(codec, TrainableCodec)
-        codecs: list[Codec] = [] if is_trainable or codec is None else [codec] * n_codecs
+        is_trainable = not isinstance(codec, Codec)
+        codecs: list[Codec] = [codec] * n_codecs if isinstance(codec, Codec) else []
         for address in found[:n_codecs].tolist():
             if bool(address & 0xFFFFFFFF) != is_trainable:
                 return gather_in_python(self.load(addresses, name), codec, n_frames)  # which names the slot

@@ -137,7 +137,7 @@ def test_asarray_is_read_only_and_array_a_copy(kind: str) -> None:
 
 @pytest.mark.parametrize("name", ["strides", "flags", "data", "ctypes", "base", "resize", "setflags"])
 def test_what_belongs_to_an_ndarrays_memory_is_refused(name: str) -> None:
-    with pytest.raises(AttributeError, match=rf"has no '{name}', since it does not have the memory .* np\.array\(array\)"):
+    with pytest.raises(AttributeError, match=rf"has no '{name}', since it does not have .* np\.array\(array\)"):
         getattr(pair_of("compressed")[0][0], name)
 
 

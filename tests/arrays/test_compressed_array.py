@@ -419,7 +419,11 @@ def test_the_pickle_of_a_barely_filled_array_is_small() -> None:
     ("ask", "error", "answer"),
     [
         (lambda array: array.average, AttributeError, "'CompressedArray' object has no attribute 'average'"),
-        (lambda array: array.strides, AttributeError, r"has no 'strides', since it does not have the memory .* np\.array\(array\)"),
+        (
+            lambda array: array.strides,
+            AttributeError,
+            r"has no 'strides', since it does not have .* np\.array\(array\)",
+        ),
         (lambda array: setattr(array, "flat", 1), AttributeError, r"cannot set 'flat' .*array\[\.\.\.\] = values"),
         (lambda array: setattr(array, "dtype", int), AttributeError, "cannot set 'dtype' of a CompressedArray"),
         (lambda array: array.swapaxes(0, 5), ValueError, "axis2: axis 5 is out of bounds"),
