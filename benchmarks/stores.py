@@ -38,8 +38,9 @@ from typing_extensions import override
 
 from sb3_compressed import get_codec
 from sb3_compressed.codecs.payloads import Payloads
-from sb3_compressed.storage.array_store import RING_ROWS, ArraySpec, ArrayStore
+from sb3_compressed.storage.array_store import RING_ROWS, ArrayStore
 from sb3_compressed.storage.checksum import checksum
+from sb3_compressed.storage.manifest import ArraySpec
 
 ROWS, N_ENVS, N_FRAMES = 5_000, 4, 4
 BATCH = 256

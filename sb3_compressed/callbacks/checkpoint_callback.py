@@ -275,7 +275,7 @@ class BufferCheckpointCallback(BaseCallback):
             self._lock = None
 
     def _holds_lock(self) -> bool:
-        return self._lock is not None and self._lock.is_ours
+        return self._lock is not None and self._lock.is_owned
 
     def _claim(self) -> None:
         """Lock the folder and make it that of this run.

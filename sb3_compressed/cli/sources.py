@@ -16,7 +16,7 @@ import typer
 
 from sb3_compressed.cli.output import note
 from sb3_compressed.errors import StorageError
-from sb3_compressed.storage.log import NAME, holds_log
+from sb3_compressed.storage.log import NAME, has_log
 
 if TYPE_CHECKING:
     from stable_baselines3.common.buffers import ReplayBuffer
@@ -65,9 +65,9 @@ def find(path: Path) -> Place:
     if not path.exists():
         others = sorted(other.name for other in path.parent.glob(f"{path.name}.*")) if path.parent.is_dir() else []
         raise StorageError(f"there is no {path}" + (f"; is it {path.parent / others[0]}?" if others else ""))
-    if holds_log(path):
+    if has_log(path):
         return Place(path)
-    if holds_log(path / "buffer"):
+    if has_log(path / "buffer"):
         return Place(path / "buffer", checkpoint=path)
     return _latest(path)
 
@@ -79,7 +79,7 @@ def _file(path: Path) -> Place:
         return Place(path, is_pickle=True)
     if NAME.fullmatch(path.name):
         raise StorageError(f"{path} is one file of a buffer; name its folder, {path.parent}")
-    if path.name == "model.zip" and holds_log(path.parent / "buffer"):
+    if path.name == "model.zip" and has_log(path.parent / "buffer"):
         raise StorageError(f"{path} is the model of a checkpoint; name its folder, {path.parent}")
     raise StorageError(f"{path} is neither a folder nor a pickle")
 
@@ -98,7 +98,7 @@ def _latest(path: Path) -> Place:
     newest = path / NEWEST
     raise StorageError(
         f"{path} holds no complete checkpoint, only {unfinished[0]} of a process that was ended"
-        + (f"; {newest} is what its buffer was then" if holds_log(newest) else "")
+        + (f"; {newest} is what its buffer was then" if has_log(newest) else "")
     )
 
 

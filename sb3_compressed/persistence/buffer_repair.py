@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from sb3_compressed.persistence.buffer_state import is_observation
 from sb3_compressed.persistence.ring_resize import EPISODE_BEGINS, rows_by_age
-from sb3_compressed.storage.array_store import ArraySpec
 from sb3_compressed.storage.chunks import row_chunks
 from sb3_compressed.storage.damaged_store import DamagedStore
+from sb3_compressed.storage.manifest import ArraySpec
 from sb3_compressed.storage.metadata_schema import check_values
 from sb3_compressed.storage.verification import damaged_slots
 from sb3_compressed.warning import warn_user
@@ -56,9 +56,9 @@ def repair_store(store: DamagedStore) -> RepairReport:
 
     :return: what was excluded
     """
-    if not store.damages and store.about:
-        check_values(store.values, store.n_ring_rows, f"{store.log.folder}: its values make no sense")
-        store.check_claims()
+    if not store.damages and store.metadata:
+        check_values(store.values, store.n_ring_rows, f"{store.log.folder}: invalid values")
+        store.check_item_counts()
     rewards, values = store.arrays.get("rewards"), store.values
     if rewards is None:  # no save was completed
         return RepairReport(np.zeros((0, 2), np.int64), 0, tuple(store.damages))
@@ -92,7 +92,7 @@ def _damaged_transitions(store: DamagedStore) -> NDArray[np.bool_]:
     """Return which transitions something is missing of, ``(n_rows, n_envs)``; slots that cannot be read are emptied."""
     arrays = store.arrays
     is_damaged = np.repeat(store.lost_rows[:, np.newaxis], arrays["rewards"].shape[1], axis=1)
-    for name, plan in store.plans.items():
+    for name, plan in store.specs.items():
         if plan.is_table:
             found = damaged_slots(store, name)
             store.damages += found.values()
@@ -115,11 +115,11 @@ def _add_next_observations(store: DamagedStore) -> None:
     plans: dict[str, ArraySpec] = {}
     arrays: dict[str, Any] = {}
     for name, array in store.arrays.items():
-        plans[name], arrays[name] = store.plans[name], array
+        plans[name], arrays[name] = store.specs[name], array
         if is_observation(name):
-            plans[f"next_{name}"], arrays[f"next_{name}"] = store.plans[name], np.roll(array, -1, axis=0)
-    arguments = {**store.about["arguments"], "optimize_memory_usage": False}
-    store.replace_arrays({**store.about, "arguments": arguments}, plans, arrays)
+            plans[f"next_{name}"], arrays[f"next_{name}"] = store.specs[name], np.roll(array, -1, axis=0)
+    arguments = {**store.metadata["arguments"], "optimize_memory_usage": False}
+    store.replace_arrays({**store.metadata, "arguments": arguments}, plans, arrays)
 
 
 def _split_episodes(arrays: dict[str, Any], is_damaged: NDArray[np.bool_], by_age: NDArray[np.int64], pos: int) -> None:

@@ -23,8 +23,9 @@ from sb3_compressed.storage.checksum import checksum
 from sb3_compressed.storage.chunks import copy_changed
 from sb3_compressed.storage.commit_format import rows_of_chunk
 from sb3_compressed.storage.damaged_store import DamagedStore, move_slots_from_damaged_files, open_damaged
-from sb3_compressed.storage.log import holds_log, place_in_log
-from sb3_compressed.storage.metadata_schema import ABOUT, check, check_values
+from sb3_compressed.storage.json_schema import check
+from sb3_compressed.storage.log import has_log, log_fingerprint
+from sb3_compressed.storage.metadata_schema import METADATA, check_values
 
 __all__ = [
     "Change",
@@ -81,8 +82,8 @@ class Checkpoint:
 
         :raises StorageError: if the folder holds another buffer, unless that may be overwritten, or something else
         """
-        store = _to_overwrite(folder) if holds_log(folder) else None
-        if store is not None and store.about and not overwrite:
+        store = _to_overwrite(folder) if has_log(folder) else None
+        if store is not None and store.metadata and not overwrite:
             store.close()
             store = None
         if store is None:
@@ -119,14 +120,16 @@ class Checkpoint:
             changes = self._save_slots(buffer, chunks)
             values, codecs = buffer_state.values(buffer), buffer_state.codecs(buffer)
             if self._is_new:
-                store.become(buffer_state.about(buffer), buffer_state.plans(buffer), self._stored(), values, codecs)
+                store.replace_content(
+                    buffer_state.about(buffer), buffer_state.plans(buffer), self._stored(), values, codecs
+                )
             else:
                 store.commit(changes, values, codecs)  # files that nothing refers to go when the next one begins
                 store.flush()
             self._checksums, self._is_new = checksums, False
         finally:
             store.release()
-            self.left_at = place_in_log(store.log.folder)
+            self.left_at = log_fingerprint(store.log.folder)
 
     def _save_slots(self, buffer: Any, chunks: list[Change]) -> list[Change]:
         """Write the slots that changed, and their addresses to the tables.
@@ -148,7 +151,7 @@ class Checkpoint:
         known: dict[bytes, bytes] = {}
         for start in range(0, len(rows), ROWS):
             some = rows[start : start + ROWS]
-            self.store.make_room()
+            self.store.begin_segment_if_full()
             if len(known) > MAX_KNOWN:
                 known = {}
             for names in self._streams.values():
@@ -227,9 +230,9 @@ def open_storage(
             move_slots_from_damaged_files(store)
         refuse_other(store, buffer)
         arrays, values = fitted(store, buffer)
-        if arrays is not store.arrays or store.is_of_version_1 or report is not None:
+        if arrays is not store.arrays or store.is_version_1 or report is not None:
             codecs = {name: store.slots.reader.codec(address) for name, address in store.codecs.items()}
-            store.become(buffer_state.about(buffer), buffer_state.plans(buffer), arrays, values, codecs)
+            store.replace_content(buffer_state.about(buffer), buffer_state.plans(buffer), arrays, values, codecs)
         bind(buffer, store)
         restore(buffer, store, values)
     except BaseException:
@@ -298,7 +301,7 @@ def load_into(buffer: Any, store: ArrayStore) -> Checkpoint:
         if name not in slotted:
             copy_changed(arrays[name], array)
     restore(buffer, store, values)
-    store.log.close_others([])
+    store.log.close_segments(keep=[])
     # Vectors do not remember a layout, without which nobody could read what is in the folder. What was repaired is
     # not in the folder yet.
     is_saved = arrays is store.arrays and not layouts and not isinstance(store, DamagedStore)
@@ -322,7 +325,7 @@ def _layouts_of_vectors(
             if told[key] and not isinstance(array, CompressedArray)
         }
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise CorruptStorage(f"{store.log.folder}: its values make no sense: {error!r}") from error
+        raise CorruptStorage(f"{store.log.folder}: invalid values: {error!r}") from error
 
 
 #: Rows that are loaded at a time, and the bytes of vectors that they may have.
@@ -335,11 +338,11 @@ def refuse_other(store: ArrayStore, buffer: Any) -> None:
 
     :raises StorageError: with both sides
     """
-    if not store.about:
+    if not store.metadata:
         raise StorageError(f"{store.log.folder} holds no buffer: the first save to it was not completed")
-    check(ABOUT, store.about, f"{store.log.folder}: what it says of its buffer makes no sense")
+    check(METADATA, store.metadata, f"{store.log.folder}: what it says of its buffer makes no sense")
     try:
-        buffer_state.refuse_other(store.about, store.plans, buffer)
+        buffer_state.refuse_other(store.metadata, store.specs, buffer)
     except StorageError as error:
         raise type(error)(f"{store.log.folder}: {error}") from error
 
@@ -349,14 +352,14 @@ def fitted(store: ArrayStore, buffer: Any) -> tuple[dict[str, Any], dict[str, An
     wanted, told, old = buffer_state.plans(buffer), store.values, len(store.arrays["actions"])
     plans = {
         name: dataclasses.replace(plan, shape=(buffer.buffer_size, *plan.shape[1:]))
-        for name, plan in store.plans.items()
+        for name, plan in store.specs.items()
         if name != EPISODE_BEGINS and plan.shape[0] == old
     }
-    plans = {**store.plans, **plans}
+    plans = {**store.specs, **plans}
     if plans != wanted:
-        raise StorageError(f"{store.log.folder} holds the arrays {store.plans}, here they are {wanted}")
+        raise StorageError(f"{store.log.folder} holds the arrays {store.specs}, here they are {wanted}")
     _check_values(store, told, store.arrays, old)
-    store.check_claims()
+    store.check_item_counts()
     if old == buffer.buffer_size:
         return store.arrays, told
     looks_ahead = bool(buffer.optimize_memory_usage)
@@ -371,7 +374,7 @@ def _check_values(store: ArrayStore, values: Mapping[str, Any], arrays: Mapping[
 
     :raises CorruptStorage: naming what is
     """
-    check_values(values, rows, f"{store.log.folder}: its values make no sense")
+    check_values(values, rows, f"{store.log.folder}: invalid values")
     check_episodes(arrays, rows, str(store.log.folder))
 
 
@@ -390,4 +393,4 @@ def restore(buffer: Any, store: ArrayStore, values: dict[str, Any]) -> None:
     except (KeyError, TypeError, ValueError) as error:
         if isinstance(error, StorageError | CorruptPayload):
             raise
-        raise CorruptStorage(f"{store.log.folder}: its values make no sense: {error!r}") from error
+        raise CorruptStorage(f"{store.log.folder}: invalid values: {error!r}") from error

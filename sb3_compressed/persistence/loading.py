@@ -79,8 +79,8 @@ def _class_in(store: ArrayStore) -> type[CompressedReplay]:
 
     :raises StorageError: if it is not of this package; the store is closed then
     """
-    name = store.about.get("class")
-    if store.about and name not in replay.__all__:
+    name = store.metadata.get("class")
+    if store.metadata and name not in replay.__all__:
         store.close()
         raise StorageError(
             f"{store.log.folder} holds a {name}, which is not of this package; use {name}.from_checkpoint"

@@ -33,7 +33,7 @@ from sb3_compressed.persistence.checkpoint import (
 from sb3_compressed.persistence.ring_resize import EPISODE_BEGINS
 from sb3_compressed.storage.array_store import RING_ROWS, ArrayStore
 from sb3_compressed.storage.damaged_store import DamagedStore
-from sb3_compressed.storage.log import place_in_log
+from sb3_compressed.storage.log import log_fingerprint
 from sb3_compressed.storage.metadata_schema import check_buffer
 
 if TYPE_CHECKING:
@@ -106,8 +106,8 @@ class Persistent(_Base):
 
     def _use(self, store: ArrayStore) -> None:
         self._store, self._uncommitted, self._n_new_rows = store, [], 0
-        self._plain_names = [name for name, plan in store.plans.items() if not plan.is_table and "/" not in name]
-        self._row_names = [name for name in store.plans if name != EPISODE_BEGINS]
+        self._plain_names = [name for name, plan in store.specs.items() if not plan.is_table and "/" not in name]
+        self._row_names = [name for name in store.specs if name != EPISODE_BEGINS]
         self._last_arrays = buffer_state.last_of_streams(self)
         arrays = buffer_state.named_arrays(self).items()
         # Where a class of a user's own comes before SB3's, every row is written directly: flush() stores the others.
@@ -286,7 +286,7 @@ class Persistent(_Base):
                 if not overwrite:
                     raise
         place = path.resolve()
-        is_as_left = place in self._saved and place_in_log(path) == self._saved[place]
+        is_as_left = place in self._saved and log_fingerprint(path) == self._saved[place]
         self._save(Checkpoint.new(self, path, overwrite=overwrite or is_as_left))
 
     def _save(self, checkpoint: Checkpoint) -> None:
@@ -371,7 +371,7 @@ class Persistent(_Base):
             if report is None:
                 buffer._checkpoint = checkpoint
             else:  # the next save there is of the whole buffer
-                buffer._saved = {store.log.folder.resolve(): place_in_log(store.log.folder) or ()}
+                buffer._saved = {store.log.folder.resolve(): log_fingerprint(store.log.folder) or ()}
         except BaseException:
             store.close()
             raise
@@ -384,11 +384,11 @@ class Persistent(_Base):
         :param given: names of those that take their places
         :raises StorageError: if the class has others
         """
-        if not store.about:
+        if not store.metadata:
             raise StorageError(f"{store.log.folder} holds no buffer: the first save to it was not completed")
-        check_buffer(store.about, {name: plan.shape for name, plan in store.plans.items()}, store.log.folder, given)
+        check_buffer(store.metadata, {name: plan.shape for name, plan in store.specs.items()}, store.log.folder, given)
         try:
-            told = buffer_state.arguments_of(store.about, given)
+            told = buffer_state.arguments_of(store.metadata, given)
         except CorruptStorage as error:
             raise CorruptStorage(f"{store.log.folder}: what it says of its buffer makes no sense: {error}") from error
         # A constructor that passes **kwargs on takes the arguments of its parent, too.
@@ -414,7 +414,7 @@ class Persistent(_Base):
         wrong = [name for name in others if not is_default.get(name)] or sorted(NOT_TOLD & set(told))
         if wrong:
             raise StorageError(
-                f"{store.log.folder} was saved by {store.about.get('class')} with the arguments "
+                f"{store.log.folder} was saved by {store.metadata.get('class')} with the arguments "
                 f"{', '.join(sorted(told))}; {cls.__name__} does not take {', '.join(wrong)}"
             )
         return {name: value for name, value in told.items() if name in taken}

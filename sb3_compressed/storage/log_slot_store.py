@@ -32,6 +32,7 @@ from sb3_compressed.codecs.payloads import Payloads
 from sb3_compressed.codecs.registry import codec_class
 from sb3_compressed.errors import CorruptPayload, CorruptStorage, StorageError
 from sb3_compressed.storage.checksum import checksum
+from sb3_compressed.storage.json_schema import load_json
 from sb3_compressed.storage.log import Log
 from sb3_compressed.storage.log_slot_kernels import (
     CORRUPT,
@@ -42,7 +43,6 @@ from sb3_compressed.storage.log_slot_kernels import (
     locate_stored,
     put_checksums,
 )
-from sb3_compressed.storage.metadata_schema import load_json
 from sb3_compressed.storage.segment import Segment
 
 __all__ = ["CODEC", "SLOTS", "SlotReader", "SlotWriter", "StoredSlots", "address_of"]

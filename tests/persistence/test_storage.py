@@ -370,7 +370,7 @@ def test_opening_a_folder_runs_no_code_of_its_writer(stream: Stream, tmp_path: P
     content = b"".join(path.read_bytes() for path in tmp_path.glob("*.log"))
     assert b"\x80\x04\x95" not in content, "no pickle"
     store = ArrayStore.open(tmp_path)
-    assert json.dumps(store.about), "what it says of itself is plain data"
+    assert json.dumps(store.metadata), "what it says of itself is plain data"
     store.close()
 
 

@@ -94,8 +94,8 @@ def test_a_stranger_cannot_name_other_folders(stream: Stream, tmp_path: Path) ->
     victim.close()
     new(stream, storage=tmp_path / "bait").close()
     store = ArrayStore.open(tmp_path / "bait", writable=True)
-    arguments = {**store.about["arguments"], "storage": str(tmp_path / "victim"), "overwrite": True}
-    store.become({**store.about, "arguments": arguments}, store.plans, store.arrays, store.values)
+    arguments = {**store.metadata["arguments"], "storage": str(tmp_path / "victim"), "overwrite": True}
+    store.replace_content({**store.metadata, "arguments": arguments}, store.specs, store.arrays, store.values)
     store.close()
     with pytest.raises(StorageError, match="does not take overwrite, storage"):
         load_checkpoint(tmp_path / "bait")
@@ -107,8 +107,8 @@ def test_a_stranger_cannot_name_other_folders(stream: Stream, tmp_path: Path) ->
 def test_arguments_that_make_no_sense(name: str, value: Any, stream: Stream, tmp_path: Path) -> None:
     new(stream, storage=tmp_path).close()
     store = ArrayStore.open(tmp_path, writable=True)
-    about = {**store.about, "arguments": {**store.about["arguments"], name: value}}
-    store.become(about, store.plans, store.arrays, store.values)
+    about = {**store.metadata, "arguments": {**store.metadata["arguments"], name: value}}
+    store.replace_content(about, store.specs, store.arrays, store.values)
     store.close()
     with pytest.raises(StorageError, match=str(tmp_path)):
         load_checkpoint(tmp_path)

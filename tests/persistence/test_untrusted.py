@@ -25,7 +25,7 @@ from sb3_compressed import (
 )
 from sb3_compressed.codecs.zstd_dict import ZstdDict
 from sb3_compressed.storage.array_store import ArrayStore
-from sb3_compressed.storage.spaces import data_of_space
+from sb3_compressed.storage.spaces import space_to_data
 
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="memory is measured as on Linux")
 
@@ -38,7 +38,7 @@ def images(tmp_path: Path) -> Path:
 
 def constant_box(n: int) -> dict[str, Any]:
     """Return what tells of a Box of many elements, in few bytes."""
-    told = data_of_space(spaces.Box(0, 255, (2,), np.uint8))
+    told = space_to_data(spaces.Box(0, 255, (2,), np.uint8))
     for bound in ("low", "high"):
         told[bound]["shape"] = [n]
     return told
@@ -375,7 +375,7 @@ def test_every_new_folder_above_a_buffer_outlives_a_power_cut(tmp_path: Path, mo
 def test_segments_may_have_any_numbers(images: Path, opener: crafted.Opener) -> None:
     """A table of all numbers between the first and the last one would take gigabytes."""
     store = ArrayStore.open(images, writable=True)
-    store.log._next = 99_999_990
+    store.log._next_number = 99_999_990
     store.write_snapshot()
     store.close()
     buffer = crafted.new_buffer("images", storage=images, resume=True)

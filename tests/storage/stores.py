@@ -11,12 +11,13 @@ from numpy.typing import NDArray
 
 from sb3_compressed.codecs.delta import Delta
 from sb3_compressed.storage import segment as segment_module
-from sb3_compressed.storage.array_store import RING_ROWS, ArraySpec, ArrayStore
+from sb3_compressed.storage.array_store import RING_ROWS, ArrayStore
+from sb3_compressed.storage.manifest import ArraySpec
 from sb3_compressed.storage.verification import damaged_slots
 from storage.folders import newest_segment
 
 N_ROWS = 20
-ABOUT = {"class": "Example", "number": 5, "list": [1, None, {"a": 0.5}]}
+METADATA = {"class": "Example", "number": 5, "list": [1, None, {"a": 0.5}]}
 PLANS = {
     "numbers": ArraySpec((N_ROWS, 3), "<f4", is_ring=True),
     "flags": ArraySpec((N_ROWS,), "|b1"),
@@ -51,7 +52,7 @@ def set_segment_nbytes(nbytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def create(folder: Path, **options: Any) -> ArrayStore:
-    return ArrayStore.create(folder, ABOUT, PLANS, {"pos": 0}, **options)
+    return ArrayStore.create(folder, METADATA, PLANS, {"pos": 0}, **options)
 
 
 def crash(store: ArrayStore) -> None:
@@ -92,7 +93,7 @@ def hold_that_it_is_whole(store: ArrayStore, nbytes: int = 300) -> int:
         assert store.slots.gather(store.arrays["table"][row], 1) is not None
     assert store.arrays["flags"].all() == store.arrays["flags"].any() == (number % 2 == 1)
     assert store.values["pos"] == number % N_ROWS
-    assert store.about == ABOUT
+    assert store.metadata == METADATA
     if number:
         assert store.slots.reader.codec(store.codecs[""]) == CODECS[0]
     return number
@@ -101,7 +102,7 @@ def hold_that_it_is_whole(store: ArrayStore, nbytes: int = 300) -> int:
 def resized(store: ArrayStore) -> tuple[dict[str, ArraySpec], dict[str, Any]]:
     """Return plans and arrays of half the rows, in another order."""
     arrays = {name: array[:10].copy() for name, array in reversed(store.arrays.items()) if name != "empty"}
-    return {name: ArraySpec.of(array, is_table=name == "table") for name, array in arrays.items()}, arrays
+    return {name: ArraySpec.from_array(array, is_table=name == "table") for name, array in arrays.items()}, arrays
 
 
 def commit_tiny(store: ArrayStore, number: int) -> None:

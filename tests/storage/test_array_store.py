@@ -14,13 +14,14 @@ from sb3_compressed.codecs import Codec
 from sb3_compressed.errors import StorageError
 from sb3_compressed.storage import array_store as store_module
 from sb3_compressed.storage import segment as segment_module
-from sb3_compressed.storage.array_store import RING_ROWS, ArraySpec, ArrayStore, Change
+from sb3_compressed.storage.array_store import RING_ROWS, ArrayStore, Change
 from sb3_compressed.storage.commit_format import SECTION, section_record
 from sb3_compressed.storage.damaged_store import open_damaged
+from sb3_compressed.storage.manifest import ArraySpec
 from storage.folders import contents, names
 from storage.stores import (
-    ABOUT,
     CODECS,
+    METADATA,
     N_ROWS,
     PLANS,
     commit_number,
@@ -137,7 +138,7 @@ class Model:
         self.store.log.begin_segment()
 
     def check(self, store: ArrayStore) -> ArrayStore:
-        assert (store.about, store.plans, store.values) == (ABOUT, PLANS, self.values)
+        assert (store.metadata, store.specs, store.values) == (METADATA, PLANS, self.values)
         for name, array in self.arrays.items():
             if name != "table":
                 assert store.arrays[name].tobytes() == array.tobytes()
@@ -200,7 +201,7 @@ def test_it_holds_what_a_model_holds(
 def test_a_new_store_is_of_zeros(tmp_path: Path) -> None:
     store = create(tmp_path / "new" / "folder")
     for each in (store, ArrayStore.open(tmp_path / "new" / "folder")):
-        assert (each.about, each.plans, each.values, each.codecs) == (ABOUT, PLANS, {"pos": 0}, {})
+        assert (each.metadata, each.specs, each.values, each.codecs) == (METADATA, PLANS, {"pos": 0}, {})
         for name, plan in PLANS.items():
             assert (each.arrays[name].shape, each.arrays[name].dtype.str) == (plan.shape, plan.dtype)
             assert not each.arrays[name].any()
@@ -210,7 +211,7 @@ def test_a_new_store_is_of_zeros(tmp_path: Path) -> None:
 def test_a_store_may_be_of_nothing(tmp_path: Path) -> None:
     ArrayStore.create(tmp_path, {}, {}, {}).close()
     store = ArrayStore.open(tmp_path, writable=True)
-    assert (store.about, store.plans, store.values, store.live_segments()) == ({}, {}, {}, set())
+    assert (store.metadata, store.specs, store.values, store.live_segments()) == ({}, {}, {}, set())
     store.commit([], {"value": 1}, {})
     store.close()
     assert read_values(tmp_path) == {"value": 1}
@@ -266,7 +267,7 @@ def test_one_may_write_and_any_number_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize("dtype", ["?", "u1", "<i8", ">f4", "f2"])
 def test_plans_are_those_of_arrays(dtype: str) -> None:
     array = np.ones((3, 0, 2), dtype)
-    plan = ArraySpec.of(array, is_table=True)
+    plan = ArraySpec.from_array(array, is_table=True)
     assert (plan.zeros().shape, plan.zeros().dtype, plan.is_table) == (array.shape, array.dtype, True)
 
 
@@ -533,7 +534,7 @@ def test_a_change_may_be_larger_than_a_segment(tmp_path: Path, monkeypatch: pyte
     commit_number(store, 1)
     slots = [(CODECS[0], np.random.default_rng(k).bytes(1500)) for k in range(2 * N_ROWS)]
     for row in range(N_ROWS):
-        store.make_room()
+        store.begin_segment_if_full()
         store.arrays["table"][row] = store.slots.write(slots[2 * row : 2 * row + 2])
         for writable_copy in (False, True)[: row % 4]:
             shutil.copytree(tmp_path, tmp_path.with_name("copy"))
@@ -562,11 +563,11 @@ def test_a_store_becomes_another_at_once(tmp_path: Path) -> None:
         commit_number(store, number)
     expected = store.slots.load(store.arrays["table"][:10].reshape(-1)).tolist()
     plans, arrays = resized(store)
-    store.become({"class": "Other"}, plans, arrays, {"other": 1})
+    store.replace_content({"class": "Other"}, plans, arrays, {"other": 1})
     assert store.arrays["numbers"] is arrays["numbers"]
     for codec in (CODECS[0], CODECS[1]):
         reader = ArrayStore.open(tmp_path)
-        assert (reader.about, reader.plans) == ({"class": "Other"}, plans)
+        assert (reader.about, reader.specs) == ({"class": "Other"}, plans)
         for name in plans:
             assert reader.arrays[name].tobytes() == arrays[name].tobytes()
         assert reader.slots.load(reader.arrays["table"].reshape(-1)).tolist() == expected
@@ -581,7 +582,7 @@ def test_a_store_becomes_another_at_once(tmp_path: Path) -> None:
 def test_a_store_becomes_another_with_its_codecs(tmp_path: Path) -> None:
     store = create(tmp_path)
     commit_number(store, 1)
-    store.become(ABOUT, PLANS, store.arrays, {"pos": 1, "number": 1}, {"": CODECS[0], "other": CODECS[3]})
+    store.replace_content(METADATA, PLANS, store.arrays, {"pos": 1, "number": 1}, {"": CODECS[0], "other": CODECS[3]})
     store.close()
     for writable in (False, True):
         store = ArrayStore.open(tmp_path, writable=writable)

@@ -20,7 +20,7 @@ from sb3_compressed.errors import CorruptStorage
 from sb3_compressed.storage import commit_format
 from sb3_compressed.storage.commit_format import (
     RING,
-    Replay,
+    PatchApplier,
     commit_record,
     pack_patch,
     pack_ring_row,
@@ -52,7 +52,7 @@ def any_bits(shape: tuple[int, ...], dtype: str, seed: int = 0) -> NDArray[Any]:
 
 
 def apply_patches(data: NDArray[np.uint8], arrays: list[NDArray[Any]], ring: Sequence[int] = ()) -> None:
-    replay = Replay(arrays, ring)
+    replay = PatchApplier(arrays, ring)
     replay.apply(data)
     replay.finish()
 
@@ -136,7 +136,7 @@ def test_a_snapshot_tells_every_row_once(
         found, counts = any_bits(shape, dtype, seed=2), np.zeros(len(array), int)
         for patch in snapshot_patches(0, array):
             covered = [np.zeros(len(array), np.bool_)]
-            replay = Replay([found], (), covered)
+            replay = PatchApplier([found], (), covered)
             assert replay.apply(content(patch)) is None
             counts += covered[0]
         assert found.tobytes() == array.tobytes()
@@ -173,7 +173,7 @@ RING_NUMBERS = [0, 2, 3]
 def test_a_row_of_the_ring_is_one_patch() -> None:
     source, target = ring_arrays(), ring_arrays(seed=10)
     expected = [array.copy() for array in target]
-    replay = Replay(target, RING_NUMBERS)
+    replay = PatchApplier(target, RING_NUMBERS)
     for step in (4, 5, 6):
         row = step % 6
         patch = pack_ring_row([source[number] for number in RING_NUMBERS], row, step)
@@ -188,7 +188,7 @@ def test_a_row_of_the_ring_is_one_patch() -> None:
 def test_the_last_step_that_wrote_to_a_ring_is_returned() -> None:
     source = ring_arrays()
     ring = [source[number] for number in RING_NUMBERS]
-    replay = Replay(source, RING_NUMBERS)
+    replay = PatchApplier(source, RING_NUMBERS)
     assert replay.apply(content()) is None
     assert replay.apply(content(pack_patch(0, source[0], 0, 3))) is None
     assert replay.apply(content(*(pack_ring_row(ring, row, 6 + row) for row in (1, 2, 3)))) == 9
@@ -201,7 +201,7 @@ def test_the_last_step_that_wrote_to_a_ring_is_returned() -> None:
 def test_rows_of_the_ring_and_patches_count_in_the_order_in_which_they_came(data: st.DataObject) -> None:
     expected, found = ring_arrays(), ring_arrays()
     covered, is_covered = ([np.zeros(len(array), np.bool_) for array in expected] for _ in range(2))
-    replay = Replay(found, RING_NUMBERS, is_covered)
+    replay = PatchApplier(found, RING_NUMBERS, is_covered)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(commit_format, "MAX_COLLECTED", data.draw(st.sampled_from([1, 3, 1000])))
         for step in range(data.draw(st.integers(0, 12))):

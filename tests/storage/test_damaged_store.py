@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 
 from sb3_compressed.errors import CorruptPayload, CorruptStorage, StorageError
-from sb3_compressed.storage.array_store import MANIFEST, RING_ROWS, ArrayStore
+from sb3_compressed.storage.array_store import RING_ROWS, ArrayStore
 from sb3_compressed.storage.damaged_store import DamagedStore, open_damaged
 from sb3_compressed.storage.log import Log
+from sb3_compressed.storage.manifest import MANIFEST
 from sb3_compressed.storage.segment import Segment, record_nbytes
 from sb3_compressed.storage.verification import damaged_slots
 from storage.folders import contents, damage, names, newest_segment
@@ -76,7 +77,7 @@ def test_repairing_a_copy_leaves_the_original_alone(tmp_path: Path) -> None:
 
 def whole_state(store: ArrayStore) -> Any:
     """Return all that a store holds, wherever its slots are."""
-    tables = {name for name, plan in store.plans.items() if plan.is_table}
+    tables = {name for name, plan in store.specs.items() if plan.is_table}
     arrays = {name: array.tobytes() for name, array in store.arrays.items() if name not in tables}
     slots = {name: store.slots.load(store.arrays[name].reshape(-1)).tolist() for name in tables}
     return store.values, arrays, slots

@@ -12,7 +12,7 @@ from sb3_compressed.storage.array_store import ArrayStore
 from sb3_compressed.storage.damaged_store import open_damaged
 from storage.folders import damage, newest_segment
 from storage.stores import (
-    ABOUT,
+    METADATA,
     commit_number,
     crash,
     create,
@@ -41,7 +41,7 @@ def test_who_follows_is_told_that_it_is_another(tmp_path: Path) -> None:
     commit_number(store, 1)
     reader = ArrayStore.open(tmp_path)
     plans, arrays = resized(store)
-    store.become(ABOUT, plans, arrays, {"other": 1})
+    store.replace_content(METADATA, plans, arrays, {"other": 1})
     for number in range(3):
         with pytest.raises(StorageError, match="holds another buffer by now; open it anew"):
             reader.refresh()

@@ -14,7 +14,7 @@ import pytest
 import writer
 
 from sb3_compressed import load_checkpoint, verify
-from sb3_compressed.storage.segment import FORMAT_VERSION
+from sb3_compressed.storage.segment_header import FORMAT_VERSION
 
 GOLDEN = sorted((Path(__file__).parent / "golden").glob("version-*"))
 

@@ -35,7 +35,7 @@ from sb3_compressed.errors import StorageError
 from sb3_compressed.storage.lock import FolderLock
 
 folder = Path(sys.argv[1])
-print(FolderLock.is_held(folder))
+print(FolderLock.is_locked(folder))
 try:
     FolderLock(folder)
     print("held")
@@ -63,23 +63,23 @@ def try_elsewhere(folder: Path) -> list[str]:
 
 def test_another_process_is_refused_and_told_whose_it_is(tmp_path: Path) -> None:
     lock = FolderLock(tmp_path)
-    assert lock.is_ours
+    assert lock.is_owned
     [is_held, message] = try_elsewhere(tmp_path)
     assert is_held == "True"
     assert message.startswith(f"{tmp_path} is written to by the process {os.getpid()};")
     lock.release()
-    assert not lock.is_ours
+    assert not lock.is_owned
     assert try_elsewhere(tmp_path) == ["False", "held"]
 
 
 def test_this_process_is_refused_where_another_one_writes(tmp_path: Path) -> None:
     with holder(tmp_path) as process:
         for _ in range(3):  # having tried changes nothing
-            assert FolderLock.is_held(tmp_path)
+            assert FolderLock.is_locked(tmp_path)
             with pytest.raises(StorageError, match=f"is written to by the process {process.pid};"):
                 FolderLock(tmp_path)
         process.communicate()
-    assert not FolderLock.is_held(tmp_path)
+    assert not FolderLock.is_locked(tmp_path)
     FolderLock(tmp_path).release()
 
 
@@ -87,9 +87,9 @@ def test_a_killed_process_blocks_nobody(tmp_path: Path) -> None:
     with holder(tmp_path) as process:
         process.kill()
         process.wait()
-        assert not FolderLock.is_held(tmp_path)
+        assert not FolderLock.is_locked(tmp_path)
         lock = FolderLock(tmp_path)
-        assert lock.is_ours
+        assert lock.is_owned
         lock.release()
 
 
@@ -101,14 +101,14 @@ def test_one_process_cannot_have_it_twice(name: str, tmp_path: Path, monkeypatch
     monkeypatch.chdir(folder)
     same = Path(".") if name == "." else tmp_path / name
     lock = FolderLock(folder)
-    assert FolderLock.is_held(same)
+    assert FolderLock.is_locked(same)
     with pytest.raises(StorageError, match=rf"^{re.escape(str(same))} is written to by another buffer of this process"):
         FolderLock(same)
-    assert lock.is_ours
+    assert lock.is_owned
     assert name != "link" or try_elsewhere(same)[0] == "True", "having tried did not let go of it"
     lock.release()
     again = FolderLock(same)
-    assert not lock.is_ours
+    assert not lock.is_owned
     again.release()
 
 
@@ -118,8 +118,8 @@ def test_one_process_can_have_several_folders(tmp_path: Path) -> None:
         folder.mkdir()
     locks = [FolderLock(folder) for folder in folders]
     locks[1].release()
-    assert [FolderLock.is_held(folder) for folder in folders] == [True, False, True]
-    assert [lock.is_ours for lock in locks] == [True, False, True]
+    assert [FolderLock.is_locked(folder) for folder in folders] == [True, False, True]
+    assert [lock.is_owned for lock in locks] == [True, False, True]
     for lock in locks:
         lock.release()
 
@@ -129,8 +129,8 @@ def test_releasing_twice_is_releasing_once(tmp_path: Path) -> None:
     lock.release()
     again = FolderLock(tmp_path)
     lock.release()
-    assert again.is_ours
-    assert FolderLock.is_held(tmp_path)
+    assert again.is_owned
+    assert FolderLock.is_locked(tmp_path)
     again.release()
 
 
@@ -145,16 +145,16 @@ def test_it_is_free_when_nobody_refers_to_it(tmp_path: Path) -> None:
 def test_what_is_left_of_others_does_no_harm(tmp_path: Path) -> None:
     for content in (b"", b"999999", b"\xff" * 100):
         (tmp_path / "lock").write_bytes(content)
-        assert not FolderLock.is_held(tmp_path)
+        assert not FolderLock.is_locked(tmp_path)
         lock = FolderLock(tmp_path)
-        assert FolderLock.is_held(tmp_path)
+        assert FolderLock.is_locked(tmp_path)
         lock.release()
         assert int((tmp_path / "lock").read_text()) == os.getpid()
 
 
 def test_looking_leaves_nothing_behind(tmp_path: Path) -> None:
-    assert not FolderLock.is_held(tmp_path)
-    assert not FolderLock.is_held(tmp_path / "missing")
+    assert not FolderLock.is_locked(tmp_path)
+    assert not FolderLock.is_locked(tmp_path / "missing")
     assert not [*tmp_path.iterdir()]
 
 
@@ -166,7 +166,7 @@ from sb3_compressed.storage.lock import FolderLock
 threading.Thread(target=sys.stdin.read, daemon=True).start()
 print("held", flush=True)
 while threading.active_count() > 1:
-    FolderLock.is_held(Path(sys.argv[1]))
+    FolderLock.is_locked(Path(sys.argv[1]))
 """
 
 
@@ -187,12 +187,12 @@ folder = Path(sys.argv[1])
 resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
 try:
     lock = FolderLock(folder)
-    print(FolderLock.is_held(folder))
+    print(FolderLock.is_locked(folder))
     lock.release()
 except OSError:
-    print(not FolderLock.is_held(folder))
+    print(not FolderLock.is_locked(folder))
 resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-print(FolderLock(folder).is_ours)
+print(FolderLock(folder).is_owned)
 """
 
 
@@ -212,7 +212,7 @@ lock = FolderLock(folder)
 ready, tell_ready = os.pipe()
 child = os.fork()
 if not child:
-    print("child", lock.is_ours, FolderLock.is_held(folder))
+    print("child", lock.is_owned, FolderLock.is_locked(folder))
     try:
         FolderLock(folder)
     except StorageError as error:
@@ -220,7 +220,7 @@ if not child:
     lock.release()
     sys.exit()
 os.waitpid(child, 0)
-print("parent", lock.is_ours, FolderLock.is_held(folder))
+print("parent", lock.is_owned, FolderLock.is_locked(folder))
 sys.stdout.flush()
 os.system(f"{sys.executable} -c '{sys.argv[2]}' {folder}")
 lock.release()
@@ -247,7 +247,7 @@ if child:
 else:
     print("held", flush=True)
     sys.stdin.read()  # until the test is over
-    print(lock.is_ours, FolderLock.is_held(Path(sys.argv[1])), flush=True)
+    print(lock.is_owned, FolderLock.is_locked(Path(sys.argv[1])), flush=True)
 """
 
 
@@ -261,7 +261,7 @@ def test_a_forked_process_that_lives_on_holds_nobody_back(tmp_path: Path) -> Non
         assert process.stdout is not None
         process.stdin.close()
         assert process.stdout.readline() == "False True\n"
-        assert lock.is_ours
+        assert lock.is_owned
         [is_held, _] = try_elsewhere(tmp_path)
         assert is_held == "True"
         lock.release()
@@ -274,7 +274,7 @@ def test_a_forked_process_that_lives_on_holds_nobody_back(tmp_path: Path) -> Non
 def test_a_linked_lock_file_is_refused_and_its_target_stays(tmp_path: Path) -> None:
     (tmp_path / "target").write_text("content")
     (tmp_path / "lock").symlink_to("target")
-    for attempt in (FolderLock, FolderLock.is_held):
+    for attempt in (FolderLock, FolderLock.is_locked):
         with pytest.raises(StorageError, match=f"^{re.escape(str(tmp_path / 'lock'))} is a symbolic link"):
             attempt(tmp_path)
     assert (tmp_path / "target").read_text() == "content"
@@ -291,7 +291,7 @@ def test_no_file_is_created_through_a_dangling_lock_file(tmp_path: Path) -> None
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no FIFOs")
 def test_a_fifo_in_the_place_of_the_lock_file_is_refused_at_once(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "lock")
-    for attempt in (FolderLock, FolderLock.is_held):
+    for attempt in (FolderLock, FolderLock.is_locked):
         with pytest.raises(StorageError, match="is a FIFO"):
             attempt(tmp_path)
 
@@ -300,7 +300,7 @@ def test_a_lock_file_with_another_name_is_not_written_to(tmp_path: Path) -> None
     (tmp_path / "precious").write_text("content")
     os.link(tmp_path / "precious", tmp_path / "lock")
     lock = FolderLock(tmp_path)
-    assert FolderLock.is_held(tmp_path)
+    assert FolderLock.is_locked(tmp_path)
     assert (tmp_path / "precious").read_text() == "content"
     lock.release()
 
@@ -311,12 +311,9 @@ def test_a_lock_file_with_another_name_is_not_written_to(tmp_path: Path) -> None
 def test_a_deleted_lock_file_is_noticed_and_made_again(tmp_path: Path) -> None:
     lock = FolderLock(tmp_path)
     lock.check()
-    assert lock.is_still_held
     (tmp_path / "lock").unlink()
-    assert not lock.is_still_held
-    assert lock.is_ours
+    assert lock.is_owned
     lock.check()
-    assert lock.is_still_held
     assert try_elsewhere(tmp_path)[0] == "True"
     assert int((tmp_path / "lock").read_text()) == os.getpid()
     lock.release()
@@ -327,11 +324,10 @@ def test_a_holder_notices_that_another_process_took_the_folder(tmp_path: Path) -
     lock = FolderLock(tmp_path)
     (tmp_path / "lock").unlink()
     with holder(tmp_path):
-        assert not lock.is_still_held
         with pytest.raises(StorageError, match="was deleted or replaced while this process was writing"):
             lock.check()
-        assert not lock.is_ours
-        assert FolderLock.is_held(tmp_path), "the other one's is untouched"
+        assert not lock.is_owned
+        assert FolderLock.is_locked(tmp_path), "the other one's is untouched"
 
 
 def test_a_holder_notices_another_one_that_is_gone_already(tmp_path: Path) -> None:
@@ -347,7 +343,7 @@ def test_a_released_lock_does_not_pass_the_check(tmp_path: Path) -> None:
     lock.release()
     with pytest.raises(StorageError, match="is not locked by this process"):
         lock.check()
-    assert not lock.is_still_held
+    assert not lock.is_owned
 
 
 DELETE = """
@@ -392,7 +388,7 @@ def test_a_file_system_without_locks_is_named(code: int, tmp_path: Path, monkeyp
         StorageError, match=rf"the file system of {re.escape(str(tmp_path))} has no file locks .* local"
     ):
         FolderLock(tmp_path)
-    assert not FolderLock.is_held(tmp_path), "what nobody can write to can be read"
+    assert not FolderLock.is_locked(tmp_path), "what nobody can write to can be read"
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="locks of Windows are others")

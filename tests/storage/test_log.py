@@ -13,7 +13,7 @@ from programs import outcome
 
 from sb3_compressed.errors import CorruptStorage, StorageError
 from sb3_compressed.storage import segment as segment_module
-from sb3_compressed.storage.log import SEALED, Log, holds_log, place_in_log
+from sb3_compressed.storage.log import SEALED, Log, has_log, log_fingerprint
 from storage.folders import contents, names
 from storage.logs import (
     append,
@@ -43,13 +43,13 @@ def modest_files(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_log_is_there_with_its_first_snapshot(tmp_path: Path) -> None:
     folder = tmp_path / "new" / "folder"
-    assert not holds_log(folder)
+    assert not has_log(folder)
     log = Log.create(folder)
     log.describe = describe
     assert log.is_writable
-    assert not holds_log(folder)
+    assert not has_log(folder)
     log.write_snapshot([(1, b"snapshot"), (2, b"")])
-    assert holds_log(folder)
+    assert has_log(folder)
     assert names(folder) == ["00000000.log"]
     offset = log.segment_to_write().append(3, b"more")
     assert log.last.record_at(offset, 3).tobytes() == b"more"
@@ -119,12 +119,12 @@ def test_missing_folders_and_folders_without_a_log_are_told_apart(writable: bool
         Log.open(tmp_path / "missing", writable=writable)
     assert not (tmp_path / "missing").exists()
     (tmp_path / "file").write_bytes(b"")
-    assert not holds_log(tmp_path / "file")
+    assert not has_log(tmp_path / "file")
     with pytest.raises(StorageError, match="there is no folder"):
         Log.open(tmp_path / "file", writable=writable)
     for name in ("1.log", "00000000.log.bak", "00000000.unfinished", "000000000.log"):
         (tmp_path / name).write_bytes(b"")
-    assert not holds_log(tmp_path)
+    assert not has_log(tmp_path)
     with pytest.raises(StorageError, match=f"{tmp_path} holds no buffer"):
         Log.open(tmp_path, writable=writable)
     assert len([*tmp_path.iterdir()]) == 5, "nothing was made, nothing taken away"
@@ -233,21 +233,21 @@ def test_what_is_left_unfinished_is_cleaned_up(tmp_path: Path) -> None:
 
 def test_the_place_in_a_log_tells_whether_it_was_written_to(tmp_path: Path) -> None:
     folder = tmp_path / "folder"
-    assert place_in_log(folder) is None
+    assert log_fingerprint(folder) is None
     folder.mkdir()
-    assert place_in_log(folder) is None
+    assert log_fingerprint(folder) is None
     new_log(folder).close()
-    places = [place_in_log(folder)]
+    places = [log_fingerprint(folder)]
     opened(folder).close()
     opened(folder, writable=True).close()
-    assert place_in_log(folder) == places[0] is not None
+    assert log_fingerprint(folder) == places[0] is not None
     for change in (append, write_snapshot, replace):
         change(folder)
-        places.append(place_in_log(folder))
+        places.append(log_fingerprint(folder))
     assert len({*places}) == 4
     newest = max(folder.glob("*.log"))
     newest.write_bytes(b"damaged")
-    assert place_in_log(folder) is None
+    assert log_fingerprint(folder) is None
 
 
 # -- keeping -------------------------------------------------------------------------------------------------
@@ -257,7 +257,7 @@ def test_the_place_in_a_log_tells_whether_it_was_written_to(tmp_path: Path) -> N
 def test_what_is_not_kept_is_deleted_and_the_state_never(kept: set[int], tmp_path: Path) -> None:
     log = new_log(tmp_path, 3)
     log.begin_segment()
-    log.keep(kept)
+    log.drop_segments(kept)
     left = [number for number in range(7) if number in {*kept, 4, 5, 6}]
     assert names(tmp_path) == [f"{number:08}.log" for number in left]
     assert [told_in(tmp_path, n) for n in left[:-1]] == [told_of(n) for n in left[:-1]]
@@ -274,7 +274,7 @@ def test_what_is_not_kept_is_deleted_and_the_state_never(kept: set[int], tmp_pat
 
 def test_numbers_in_the_folder_are_those_of_the_log(tmp_path: Path) -> None:
     log = new_log(tmp_path, 6)
-    log.keep([3, 7])
+    log.drop_segments([3, 7])
     assert sorted(log.segments) == [3, 7, 10, 11]
     assert log.numbers() == [3, 7, 10, 11]
     assert os.listdir(tmp_path).count("lock") == 1
@@ -291,7 +291,7 @@ def assert_nothing_can_be_written(log: Log, folder: Path, message: str) -> None:
         lambda: log.segment_to_write().append(3, b"more"),
         lambda: log.write_snapshot([(1, b"next")]),
         log.begin_segment,
-        lambda: log.keep([]),
+        lambda: log.drop_segments([]),
         log.clean_up,
         log.flush,
     ):
@@ -334,7 +334,7 @@ if not os.fork():
     ways = [
         lambda: log.segment_to_write().append(3, b"more"),
         lambda: log.write_snapshot([]),
-        lambda: log.keep([]),
+        lambda: log.drop_segments([]),
         log.flush,
     ]
     for write in ways:

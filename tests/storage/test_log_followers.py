@@ -43,13 +43,13 @@ def test_who_reads_deleted_segments_can_go_on(tmp_path: Path) -> None:
     reader = opened(tmp_path)
     reader.ids = {**log.ids}
     views = [reader.segment(number).bytes for number in (0, 3)]
-    log.keep([])
+    log.drop_segments([])
     for number in (0, 3):
         assert told_by(reader.segment(number)) == told_of(number)
     with pytest.raises(CorruptStorage, match=r"00000001\.log is missing"):
         reader.segment(1)
     log.write_snapshot([(1, b"next")])
-    log.keep([])
+    log.drop_segments([])
     assert names(tmp_path) == ["00000006.log"]
     assert told_by(reader.segment(3)) == told_of(3)
     assert read_chain(reader) == [(6, [(1, b"next")])]
@@ -65,7 +65,7 @@ def test_who_reads_lets_go_of_what_it_needs_no_more(tmp_path: Path) -> None:
     reader.ids = {**log.ids}
     for number in range(6):
         reader.segment(number)
-    reader.close_others([2, 3])
+    reader.close_segments(keep=[2, 3])
     assert sorted(reader.segments) == [2, 3, 5]
     assert told_by(reader.segment(2)) == told_of(2)
     reader.close()
@@ -75,20 +75,20 @@ def test_who_reads_lets_go_of_what_it_needs_no_more(tmp_path: Path) -> None:
 def test_who_follows_goes_from_segment_to_segment(tmp_path: Path) -> None:
     log = new_log(tmp_path)
     reader = opened(tmp_path)
-    assert reader.following() is None
+    assert reader.successor() is None
     for index in range(4):
         last = log.last
         if index % 2:
             log.write_snapshot([(1, b"snapshot")])
         else:
             log.begin_segment()
-        following = reader.following()
+        following = reader.successor()
         assert following is not None
         assert (following.number, following.is_snapshot) == (2 + index, index % 2 == 1)
         assert (following.previous_id, following.previous_end) == (last.id, last.end - record_nbytes(0))
         reader.advance(following)
         assert reader.last is reader.segment(following.number) is following
-        assert reader.following() is None
+        assert reader.successor() is None
     reader.close()
     log.close()
 
@@ -100,12 +100,12 @@ def test_who_follows_is_told_of_a_segment_that_does_not_follow(tmp_path: Path) -
     for name in "ab":
         append(tmp_path / name)
         append(tmp_path / name)
-    following = reader.following()
+    following = reader.successor()
     assert following is not None
     reader.advance(following)
     (tmp_path / "b" / "00000003.log").rename(tmp_path / "a" / "00000003.log")
     with pytest.raises(CorruptStorage, match=r"00000003\.log does not follow .*00000002\.log"):
-        reader.following()
+        reader.successor()
     assert reader.last is following
     reader.close()
 
@@ -119,7 +119,7 @@ def test_a_folder_that_is_written_to_is_not_replaced(change: Any, tmp_path: Path
     assert not reader.is_replaced()
     log = opened(tmp_path, writable=True)
     log.write_snapshot([(1, b"snapshot")])
-    log.keep([])
+    log.drop_segments([])
     log.close()
     assert not reader.is_replaced(), "though what it reads was deleted"
     reader.close()
@@ -140,11 +140,11 @@ def test_who_adopts_another_log_keeps_open_what_both_have(tmp_path: Path) -> Non
     ours.ids = {**log.ids}
     kept, given_up = ours.segment(1), ours.segment(0)
     log.write_snapshot([(1, b"next")])
-    log.keep([1])
+    log.drop_segments([1])
     log.segment_to_write().append(3, b"more")
     theirs = opened(tmp_path)
     theirs.ids[1] = log.ids[1]
-    ours.adopt(theirs)
+    ours.switch_to(theirs)
     assert ours.segment(1) is kept
     assert given_up not in ours.segments.values()
     assert ours.last is theirs.last
@@ -165,7 +165,7 @@ log.describe = describe
 for number in range(int(sys.argv[2])):
     log.write_snapshot([(1, b"snapshot %d" % number)])
     log.segment_to_write().append(2, b"content %d" % number)
-    log.keep([])
+    log.drop_segments([])
     if not number:
         print("ready", flush=True)
 log.close()

@@ -12,20 +12,19 @@ import pytest
 
 from sb3_compressed.errors import CorruptStorage
 from sb3_compressed.persistence import buffer_state
+from sb3_compressed.storage.json_schema import check, load_json
 from sb3_compressed.storage.metadata_schema import (
-    ABOUT,
     COMMIT,
     MANIFEST,
     MAX_ARRAYS_NBYTES,
     MAX_SPACE_NBYTES,
-    check,
+    METADATA,
     check_arrays_nbytes,
     check_space_nbytes,
     check_values,
-    load_json,
     space_nbytes,
 )
-from sb3_compressed.storage.spaces import data_of_space, space_from_data
+from sb3_compressed.storage.spaces import space_from_data, space_to_data
 
 NUMBERS: list[Any] = [None, True, "5", -1, 0.5, 2**63, 10**400, [], {}, [5]]
 
@@ -33,7 +32,7 @@ NUMBERS: list[Any] = [None, True, "5", -1, 0.5, 2**63, 10**400, [], {}, [5]]
 @pytest.mark.parametrize("kind", crafted.KINDS)
 def test_what_buffers_say_of_themselves_fits(kind: str) -> None:
     buffer = crafted.new_buffer(kind)
-    check(ABOUT, json.loads(json.dumps(buffer_state.about(buffer))), "about")
+    check(METADATA, json.loads(json.dumps(buffer_state.about(buffer))), "about")
     check_values(json.loads(json.dumps(buffer_state.values(buffer))), buffer.buffer_size, "values")
 
 
@@ -194,7 +193,7 @@ def test_long_values_are_cut_in_messages() -> None:
 @pytest.mark.parametrize("kind", crafted.KINDS)
 def test_the_size_of_a_space_is_known_before_it_is_made(kind: str) -> None:
     space = crafted.KINDS[kind][1]["observation_space"]
-    told = data_of_space(space)
+    told = space_to_data(space)
     parts = space.spaces.values() if hasattr(space, "spaces") else [space]
     assert space_nbytes(told) == sum(np.asarray(part.sample()).nbytes for part in parts)
     assert space_from_data(told) == space

@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 
 from sb3_compressed.errors import CorruptStorage
 from sb3_compressed.storage.checksum import checksum
-from sb3_compressed.storage.segment import FORMAT_VERSION, Record, Segment, find_record, record_nbytes
+from sb3_compressed.storage.record_kernels import find_record
+from sb3_compressed.storage.segment import Record, Segment, record_nbytes
+from sb3_compressed.storage.segment_header import FORMAT_VERSION
 from storage.segments import (
     COPY_NBYTES,
     HEADER_NBYTES,

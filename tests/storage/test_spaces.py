@@ -16,7 +16,7 @@ from stable_baselines3.her.goal_selection_strategy import GoalSelectionStrategy
 
 from sb3_compressed import available_codecs, get_codec
 from sb3_compressed.errors import CorruptStorage, StorageError
-from sb3_compressed.storage.spaces import argument_from_data, data_of_argument, data_of_space, space_from_data
+from sb3_compressed.storage.spaces import argument_from_data, argument_to_data, space_from_data, space_to_data
 
 RELAXED = settings(deadline=None, max_examples=200, suppress_health_check=[HealthCheck.too_slow])
 
@@ -59,7 +59,7 @@ SPACES: dict[str, spaces.Space[Any]] = {
 
 
 def there_and_back(space: spaces.Space[Any]) -> spaces.Space[Any]:
-    return space_from_data(json.loads(json.dumps(data_of_space(space))))
+    return space_from_data(json.loads(json.dumps(space_to_data(space))))
 
 
 def assert_same_space(ours: spaces.Space[Any], theirs: spaces.Space[Any]) -> None:
@@ -92,7 +92,7 @@ def test_spaces_that_came_back_are_spaces_of_their_own(name: str) -> None:
     assert_same_space(there_and_back(ours), SPACES[name])
     if isinstance(ours, spaces.Box) and ours.low.size:
         assert ours.low.flags.writeable
-        assert data_of_space(ours) == data_of_space(SPACES[name])
+        assert space_to_data(ours) == space_to_data(SPACES[name])
 
 
 def test_a_multi_discrete_keeps_its_start() -> None:
@@ -109,7 +109,7 @@ def test_a_dict_keeps_its_order() -> None:
 
 
 def test_bounds_that_are_the_same_everywhere_are_told_once() -> None:
-    assert len(json.dumps(data_of_space(spaces.Box(0, 255, (4, 210, 160), np.uint8)))) < 300
+    assert len(json.dumps(space_to_data(spaces.Box(0, 255, (4, 210, 160), np.uint8)))) < 300
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_bounds_that_are_the_same_everywhere_are_told_once() -> None:
 )
 def test_spaces_that_buffers_do_not_take_are_refused(space: spaces.Space[Any]) -> None:
     with pytest.raises(StorageError, match="it is no Box, Discrete, MultiDiscrete, MultiBinary or Dict"):
-        data_of_space(space)
+        space_to_data(space)
 
 
 # -- what makes no sense -------------------------------------------------------------------------------------
@@ -216,7 +216,7 @@ json_data = st.recursive(
 @RELAXED
 @given(data=st.data(), name=st.sampled_from(sorted(SPACES)), replacement=json_data)
 def test_any_part_may_be_anything(data: st.DataObject, name: str, replacement: Any) -> None:
-    told: Any = json.loads(json.dumps(data_of_space(SPACES[name])))
+    told: Any = json.loads(json.dumps(space_to_data(SPACES[name])))
     part = told
     while True:
         key = data.draw(st.sampled_from(sorted(part)) if isinstance(part, dict) else st.integers(0, len(part) - 1))
@@ -256,14 +256,14 @@ ARGUMENTS: list[Any] = [
 
 @pytest.mark.parametrize("value", ARGUMENTS, ids=repr)
 def test_arguments_come_back(value: Any) -> None:
-    found = argument_from_data(json.loads(json.dumps(data_of_argument(value))))
+    found = argument_from_data(json.loads(json.dumps(argument_to_data(value))))
     assert found == value
     assert type(found) is type(value)
 
 
 @pytest.mark.parametrize("name", available_codecs())
 def test_codecs_come_back_as_arguments(name: str) -> None:
-    assert argument_from_data(json.loads(json.dumps(data_of_argument(get_codec(name))))) == get_codec(name)
+    assert argument_from_data(json.loads(json.dumps(argument_to_data(get_codec(name))))) == get_codec(name)
 
 
 @pytest.mark.parametrize(
@@ -277,7 +277,7 @@ def test_codecs_come_back_as_arguments(name: str) -> None:
     ],
 )
 def test_arguments_come_back_as_what_is_taken_for_them(value: Any, expected: Any) -> None:
-    found = argument_from_data(json.loads(json.dumps(data_of_argument(value))))
+    found = argument_from_data(json.loads(json.dumps(argument_to_data(value))))
     assert found == expected
     assert type(found) is type(expected)
 
@@ -287,7 +287,7 @@ def test_arguments_come_back_as_what_is_taken_for_them(value: Any, expected: Any
 )
 def test_numbers_of_numpy_come_back_as_numbers(value: Any) -> None:
     """As those of a computed size or number of environments."""
-    found = argument_from_data(json.loads(json.dumps(data_of_argument(value))))
+    found = argument_from_data(json.loads(json.dumps(argument_to_data(value))))
     assert found == value
     assert isinstance(found, bool | int | float)
 
@@ -312,7 +312,7 @@ class OwnKind(Enum):
 )
 def test_arguments_that_cannot_be_stored_are_refused(value: Any) -> None:
     with pytest.raises(StorageError, match="cannot store the argument"):
-        data_of_argument(value)
+        argument_to_data(value)
 
 
 @pytest.mark.parametrize(
@@ -344,4 +344,4 @@ def test_data_of_no_argument_is_refused(data: Any) -> None:
 
 
 def test_an_enum_is_told_by_its_name() -> None:
-    assert data_of_argument(OwnKind.FIRST) == "first"
+    assert argument_to_data(OwnKind.FIRST) == "first"
