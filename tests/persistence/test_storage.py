@@ -269,9 +269,9 @@ def test_what_cannot_be_stored_or_opened_says_why(stream: Stream, tmp_path: Path
     with pytest.raises(StorageError, match="there is no folder"):
         new(stream, storage=tmp_path / "missing", resume=True)
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(StorageError, match=r"holds other files, as notes\.txt"):
+    with pytest.raises(StorageError, match=r"contains other files, such as notes\.txt"):
         new(stream, storage=tmp_path)
-    with pytest.raises(StorageError, match="holds no buffer"):
+    with pytest.raises(StorageError, match="contains no buffer"):
         CompressedReplayBuffer.from_checkpoint(tmp_path)
     with pytest.raises(StorageError, match="for storage=<folder>"):
         new(stream, resume=True)

@@ -148,7 +148,7 @@ def test_rows_that_are_said_to_be_written_are_looked_for(images: Path, opener: c
     )
     outcomes, nbytes = opened(opener, images)
     for way in ("load", "follow", "inspect"):
-        assert "10000000 rows of observations are said to be written" in outcomes[way]
+        assert "10000000 rows of observations should be written" in outcomes[way]
     assert nbytes < 16 << 20
 
 

@@ -1,4 +1,4 @@
-"""Stores for the tests of storage: small ones, and commits that can be recognised when they are read."""
+"""Helpers for stores: small stores with numbered commits."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def limit_file_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     set_segment_nbytes(100_000, monkeypatch)
 
 
-def leave_five_commits(folder: Path) -> tuple[Path, list[int]]:
-    """Return a folder as a crash leaves it, and the offsets in its last file: of the first commit, and of each end."""
+def crash_after_five_commits(folder: Path) -> tuple[Path, list[int]]:
+    """Return a folder after a crash, and where the first commit begins and each commit ends in its last file."""
     store = create(folder)
     ends = [store.log.segment_to_write().end]
     for number in range(1, 6):
@@ -56,7 +56,7 @@ def create(folder: Path, **options: Any) -> ArrayStore:
 
 
 def crash(store: ArrayStore) -> None:
-    """Leave what a process leaves that ends without closing the store."""
+    """Close the files without a final snapshot, as a crash does."""
     store.log.close()
 
 
@@ -69,7 +69,7 @@ def read_values(folder: Path, **options: Any) -> dict[str, Any]:
 
 
 def commit_number(store: ArrayStore, number: int, nbytes: int = 300) -> None:
-    """Commit a state of which all parts tell the same number; the first one is 1."""
+    """Commit a state whose parts all contain the same number; the first one is 1."""
     row = (number - 1) % N_ROWS
     store.arrays["numbers"][row] = number
     store.arrays["flags"][...] = number % 2 == 1
@@ -82,8 +82,8 @@ def values_of(number: int) -> dict[str, Any]:
     return {"pos": number % N_ROWS, "number": number}
 
 
-def hold_that_it_is_whole(store: ArrayStore, nbytes: int = 300) -> int:
-    """Hold that all parts tell the same number, and return it."""
+def assert_consistent(store: ArrayStore, nbytes: int = 300) -> int:
+    """Assert that all parts contain the same number, and return it."""
     number = int(store.values.get("number", 0))
     for old in range(max(number - N_ROWS + 1, 1), number + 1):
         row = (old - 1) % N_ROWS
@@ -100,7 +100,7 @@ def hold_that_it_is_whole(store: ArrayStore, nbytes: int = 300) -> int:
 
 
 def resized(store: ArrayStore) -> tuple[dict[str, ArraySpec], dict[str, Any]]:
-    """Return plans and arrays of half the rows, in another order."""
+    """Return specs and arrays with half the rows, in another order."""
     arrays = {name: array[:10].copy() for name, array in reversed(store.arrays.items()) if name != "empty"}
     return {name: ArraySpec.from_array(array, is_table=name == "table") for name, array in arrays.items()}, arrays
 
@@ -127,5 +127,5 @@ def tiny_store(folder: Path, n_commits: int, n_a_snapshot: int = 5, n_rows: int 
 
 
 def damaged_rows(store: ArrayStore) -> NDArray[np.bool_]:
-    """Return which rows of the table have a slot that cannot be read, ``(rows,)``."""
+    """Return which rows of the table have a damaged slot, ``(rows,)``."""
     return np.isin(store.arrays["table"][:, 0], [*damaged_slots(store, "table")])

@@ -1,4 +1,4 @@
-"""One process at a time may write to a folder: not two, no forked one, not one twice; a dead one blocks nobody."""
+"""FolderLock: one owner at a time, no forked processes, and no stale locks of dead processes."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ except StorageError as error:
 
 @contextmanager
 def holder(folder: Path, code: str = HOLD) -> Iterator[subprocess.Popen[str]]:
-    """Start a process that holds the lock until its standard input is closed."""
+    """Start a process that has the lock until its standard input is closed."""
     with start(code, folder) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "held\n"
@@ -56,25 +56,25 @@ def holder(folder: Path, code: str = HOLD) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-def try_elsewhere(folder: Path) -> list[str]:
-    """Return whether a process finds the folder written to, and what it is told when it wants to."""
+def try_in_other_process(folder: Path) -> list[str]:
+    """Return whether another process finds the folder locked, and the result of its attempt to lock it."""
     return run(TRY, folder).splitlines()
 
 
-def test_another_process_is_refused_and_told_whose_it_is(tmp_path: Path) -> None:
+def test_other_process_cannot_lock_and_learns_the_owner(tmp_path: Path) -> None:
     lock = FolderLock(tmp_path)
     assert lock.is_owned
-    [is_held, message] = try_elsewhere(tmp_path)
+    [is_held, message] = try_in_other_process(tmp_path)
     assert is_held == "True"
     assert message.startswith(f"{tmp_path} is written to by the process {os.getpid()};")
     lock.release()
     assert not lock.is_owned
-    assert try_elsewhere(tmp_path) == ["False", "held"]
+    assert try_in_other_process(tmp_path) == ["False", "held"]
 
 
-def test_this_process_is_refused_where_another_one_writes(tmp_path: Path) -> None:
+def test_lock_of_another_process_is_respected(tmp_path: Path) -> None:
     with holder(tmp_path) as process:
-        for _ in range(3):  # having tried changes nothing
+        for _ in range(3):  # failed attempts change nothing
             assert FolderLock.is_locked(tmp_path)
             with pytest.raises(StorageError, match=f"is written to by the process {process.pid};"):
                 FolderLock(tmp_path)
@@ -83,7 +83,7 @@ def test_this_process_is_refused_where_another_one_writes(tmp_path: Path) -> Non
     FolderLock(tmp_path).release()
 
 
-def test_a_killed_process_blocks_nobody(tmp_path: Path) -> None:
+def test_lock_of_a_killed_process_is_released(tmp_path: Path) -> None:
     with holder(tmp_path) as process:
         process.kill()
         process.wait()
@@ -94,7 +94,7 @@ def test_a_killed_process_blocks_nobody(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["folder", "folder/../folder", "link", "."])
-def test_one_process_cannot_have_it_twice(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_process_cannot_lock_a_folder_twice(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "folder"
     folder.mkdir()
     (tmp_path / "link").symlink_to(folder)
@@ -105,14 +105,14 @@ def test_one_process_cannot_have_it_twice(name: str, tmp_path: Path, monkeypatch
     with pytest.raises(StorageError, match=rf"^{re.escape(str(same))} is written to by another buffer of this process"):
         FolderLock(same)
     assert lock.is_owned
-    assert name != "link" or try_elsewhere(same)[0] == "True", "having tried did not let go of it"
+    assert name != "link" or try_in_other_process(same)[0] == "True", "the failed attempt did not release it"
     lock.release()
     again = FolderLock(same)
     assert not lock.is_owned
     again.release()
 
 
-def test_one_process_can_have_several_folders(tmp_path: Path) -> None:
+def test_one_process_can_lock_several_folders(tmp_path: Path) -> None:
     folders = [tmp_path / name for name in "abc"]
     for folder in folders:
         folder.mkdir()
@@ -124,7 +124,7 @@ def test_one_process_can_have_several_folders(tmp_path: Path) -> None:
         lock.release()
 
 
-def test_releasing_twice_is_releasing_once(tmp_path: Path) -> None:
+def test_release_is_idempotent(tmp_path: Path) -> None:
     lock = FolderLock(tmp_path)
     lock.release()
     again = FolderLock(tmp_path)
@@ -134,7 +134,7 @@ def test_releasing_twice_is_releasing_once(tmp_path: Path) -> None:
     again.release()
 
 
-def test_it_is_free_when_nobody_refers_to_it(tmp_path: Path) -> None:
+def test_lock_is_released_when_garbage_collected(tmp_path: Path) -> None:
     lock: FolderLock | None = FolderLock(tmp_path)
     assert lock is not None
     del lock
@@ -142,7 +142,7 @@ def test_it_is_free_when_nobody_refers_to_it(tmp_path: Path) -> None:
     FolderLock(tmp_path).release()
 
 
-def test_what_is_left_of_others_does_no_harm(tmp_path: Path) -> None:
+def test_existing_lock_files_are_harmless(tmp_path: Path) -> None:
     for content in (b"", b"999999", b"\xff" * 100):
         (tmp_path / "lock").write_bytes(content)
         assert not FolderLock.is_locked(tmp_path)
@@ -152,7 +152,7 @@ def test_what_is_left_of_others_does_no_harm(tmp_path: Path) -> None:
         assert int((tmp_path / "lock").read_text()) == os.getpid()
 
 
-def test_looking_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_is_locked_creates_no_files(tmp_path: Path) -> None:
     assert not FolderLock.is_locked(tmp_path)
     assert not FolderLock.is_locked(tmp_path / "missing")
     assert not [*tmp_path.iterdir()]
@@ -170,7 +170,7 @@ while threading.active_count() > 1:
 """
 
 
-def test_looking_holds_nobody_back(tmp_path: Path) -> None:
+def test_is_locked_does_not_block_writers(tmp_path: Path) -> None:
     with holder(tmp_path, LOOK) as process:
         for _ in range(1000):
             FolderLock(tmp_path).release()
@@ -197,7 +197,7 @@ print(FolderLock(folder).is_owned)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the size of files cannot be limited there")
-def test_a_full_disk_holds_nothing_back(tmp_path: Path) -> None:
+def test_full_disk_does_not_prevent_locking(tmp_path: Path) -> None:
     assert run(FULL_DISK, tmp_path).split() == ["True", "True"]
 
 
@@ -228,7 +228,7 @@ lock.release()
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no process is forked there")
-def test_a_forked_process_has_it_not_and_does_not_let_go_of_it(tmp_path: Path) -> None:
+def test_forked_process_neither_owns_nor_releases_the_lock(tmp_path: Path) -> None:
     printed = run(FORK, tmp_path, TRY).splitlines()
     assert printed[:4] == ["child False True", "True", "parent True True", "True"]
     assert "is written to by the process" in printed[4]
@@ -252,7 +252,7 @@ else:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no process is forked there")
-def test_a_forked_process_that_lives_on_holds_nobody_back(tmp_path: Path) -> None:
+def test_surviving_forked_process_does_not_keep_the_lock(tmp_path: Path) -> None:
     with holder(tmp_path, FORK_AND_DIE) as process:
         process.kill()
         process.wait()
@@ -262,7 +262,7 @@ def test_a_forked_process_that_lives_on_holds_nobody_back(tmp_path: Path) -> Non
         process.stdin.close()
         assert process.stdout.readline() == "False True\n"
         assert lock.is_owned
-        [is_held, _] = try_elsewhere(tmp_path)
+        [is_held, _] = try_in_other_process(tmp_path)
         assert is_held == "True"
         lock.release()
 
@@ -271,7 +271,7 @@ def test_a_forked_process_that_lives_on_holds_nobody_back(tmp_path: Path) -> Non
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="links need privileges there")
-def test_a_linked_lock_file_is_refused_and_its_target_stays(tmp_path: Path) -> None:
+def test_linked_lock_file_is_rejected_and_its_target_unchanged(tmp_path: Path) -> None:
     (tmp_path / "target").write_text("content")
     (tmp_path / "lock").symlink_to("target")
     for attempt in (FolderLock, FolderLock.is_locked):
@@ -281,7 +281,7 @@ def test_a_linked_lock_file_is_refused_and_its_target_stays(tmp_path: Path) -> N
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="links need privileges there")
-def test_no_file_is_created_through_a_dangling_lock_file(tmp_path: Path) -> None:
+def test_dangling_lock_link_creates_no_file(tmp_path: Path) -> None:
     (tmp_path / "lock").symlink_to("target")
     with pytest.raises(StorageError, match="is a symbolic link"):
         FolderLock(tmp_path)
@@ -289,14 +289,14 @@ def test_no_file_is_created_through_a_dangling_lock_file(tmp_path: Path) -> None
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no FIFOs")
-def test_a_fifo_in_the_place_of_the_lock_file_is_refused_at_once(tmp_path: Path) -> None:
+def test_fifo_as_lock_file_is_rejected_without_blocking(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "lock")
     for attempt in (FolderLock, FolderLock.is_locked):
         with pytest.raises(StorageError, match="is a FIFO"):
             attempt(tmp_path)
 
 
-def test_a_lock_file_with_another_name_is_not_written_to(tmp_path: Path) -> None:
+def test_hard_linked_lock_file_is_not_written_to(tmp_path: Path) -> None:
     (tmp_path / "precious").write_text("content")
     os.link(tmp_path / "precious", tmp_path / "lock")
     lock = FolderLock(tmp_path)
@@ -308,29 +308,29 @@ def test_a_lock_file_with_another_name_is_not_written_to(tmp_path: Path) -> None
 # -- a lock file that is deleted -------------------------------------------------------------------------------------
 
 
-def test_a_deleted_lock_file_is_noticed_and_made_again(tmp_path: Path) -> None:
+def test_deleted_lock_file_is_recreated(tmp_path: Path) -> None:
     lock = FolderLock(tmp_path)
     lock.check()
     (tmp_path / "lock").unlink()
     assert lock.is_owned
     lock.check()
-    assert try_elsewhere(tmp_path)[0] == "True"
+    assert try_in_other_process(tmp_path)[0] == "True"
     assert int((tmp_path / "lock").read_text()) == os.getpid()
     lock.release()
-    assert try_elsewhere(tmp_path) == ["False", "held"]
+    assert try_in_other_process(tmp_path) == ["False", "held"]
 
 
-def test_a_holder_notices_that_another_process_took_the_folder(tmp_path: Path) -> None:
+def test_check_raises_while_another_process_has_the_lock(tmp_path: Path) -> None:
     lock = FolderLock(tmp_path)
     (tmp_path / "lock").unlink()
     with holder(tmp_path):
         with pytest.raises(StorageError, match="was deleted or replaced while this process was writing"):
             lock.check()
         assert not lock.is_owned
-        assert FolderLock.is_locked(tmp_path), "the other one's is untouched"
+        assert FolderLock.is_locked(tmp_path), "the lock of the other process is unchanged"
 
 
-def test_a_holder_notices_another_one_that_is_gone_already(tmp_path: Path) -> None:
+def test_check_raises_after_another_process_had_the_lock(tmp_path: Path) -> None:
     lock = FolderLock(tmp_path)
     (tmp_path / "lock").unlink()
     FolderLock(tmp_path).release()
@@ -338,7 +338,7 @@ def test_a_holder_notices_another_one_that_is_gone_already(tmp_path: Path) -> No
         lock.check()
 
 
-def test_a_released_lock_does_not_pass_the_check(tmp_path: Path) -> None:
+def test_check_of_a_released_lock_raises(tmp_path: Path) -> None:
     lock = FolderLock(tmp_path)
     lock.release()
     with pytest.raises(StorageError, match="is not locked by this process"):
@@ -358,14 +358,14 @@ while threading.active_count() > 1:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="open files cannot be deleted there")
-def test_a_lock_file_that_is_deleted_meanwhile_is_no_lock(tmp_path: Path) -> None:
+def test_lock_file_deleted_during_locking_is_not_a_lock(tmp_path: Path) -> None:
     with holder(tmp_path, DELETE) as process:
         n_held = 0
         while n_held < 200:
             try:
                 lock = FolderLock(tmp_path)
-            except StorageError as error:  # it may be deleted each time
-                assert "again and again" in str(error)  # noqa: PT017
+            except StorageError as error:  # it may be deleted in every attempt
+                assert "repeatedly deleted or replaced" in str(error)  # noqa: PT017
                 continue
             n_held += 1
             lock.release()
@@ -377,8 +377,8 @@ def test_a_lock_file_that_is_deleted_meanwhile_is_no_lock(tmp_path: Path) -> Non
 
 @pytest.mark.skipif(sys.platform == "win32", reason="locks of Windows are others")
 @pytest.mark.parametrize("code", [errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS])
-def test_a_file_system_without_locks_is_named(code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It cannot be had here, so the system call is replaced."""
+def test_file_system_without_locks_is_reported(code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such a file system is not available in tests, so the system call is replaced."""
 
     def flock(file: object, operation: int) -> None:
         raise OSError(code, os.strerror(code))
@@ -388,11 +388,11 @@ def test_a_file_system_without_locks_is_named(code: int, tmp_path: Path, monkeyp
         StorageError, match=rf"the file system of {re.escape(str(tmp_path))} has no file locks .* local"
     ):
         FolderLock(tmp_path)
-    assert not FolderLock.is_locked(tmp_path), "what nobody can write to can be read"
+    assert not FolderLock.is_locked(tmp_path), "without locks, reading is allowed"
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="locks of Windows are others")
-def test_other_errors_are_not_taken_for_another_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_locking_errors_are_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def flock(file: object, operation: int) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 

@@ -1,4 +1,4 @@
-"""Readers of a log that another process writes: they go from segment to segment, and can read what was deleted."""
+"""Readers of a log with a writer: they advance from segment to segment and can read deleted ones."""
 
 from __future__ import annotations
 
@@ -19,39 +19,39 @@ from storage.logs import (
     append,
     delete,
     describe,
-    go_back,
+    expected_records,
     new_log,
     opened,
     read_chain,
     read_state,
-    replace_the_files,
+    records_of,
+    replace_files,
+    restore_older_files,
     state_of,
-    told_by,
-    told_of,
     write_snapshot,
 )
 
 
 @pytest.fixture(autouse=True)
-def modest_files(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep files short, so that tests read them quickly."""
     monkeypatch.setattr(segment_module, "MIN_GROWTH", 10_000)
 
 
-def test_who_reads_deleted_segments_can_go_on(tmp_path: Path) -> None:
+def test_reader_of_deleted_segments_can_continue(tmp_path: Path) -> None:
     log = new_log(tmp_path, 3)
     reader = opened(tmp_path)
     reader.ids = {**log.ids}
     views = [reader.segment(number).bytes for number in (0, 3)]
     log.drop_segments([])
     for number in (0, 3):
-        assert told_by(reader.segment(number)) == told_of(number)
+        assert records_of(reader.segment(number)) == expected_records(number)
     with pytest.raises(CorruptStorage, match=r"00000001\.log is missing"):
         reader.segment(1)
     log.write_snapshot([(1, b"next")])
     log.drop_segments([])
     assert names(tmp_path) == ["00000006.log"]
-    assert told_by(reader.segment(3)) == told_of(3)
+    assert records_of(reader.segment(3)) == expected_records(3)
     assert read_chain(reader) == [(6, [(1, b"next")])]
     assert reader.last.number == 6
     reader.close()
@@ -59,7 +59,7 @@ def test_who_reads_deleted_segments_can_go_on(tmp_path: Path) -> None:
     assert [b"snapshot 0" in views[0].tobytes(), b"content 1" in views[1].tobytes()] == [True, True]
 
 
-def test_who_reads_lets_go_of_what_it_needs_no_more(tmp_path: Path) -> None:
+def test_reader_closes_segments_it_no_longer_needs(tmp_path: Path) -> None:
     log = new_log(tmp_path, 3)
     reader = opened(tmp_path)
     reader.ids = {**log.ids}
@@ -67,12 +67,12 @@ def test_who_reads_lets_go_of_what_it_needs_no_more(tmp_path: Path) -> None:
         reader.segment(number)
     reader.close_segments(keep=[2, 3])
     assert sorted(reader.segments) == [2, 3, 5]
-    assert told_by(reader.segment(2)) == told_of(2)
+    assert records_of(reader.segment(2)) == expected_records(2)
     reader.close()
     log.close()
 
 
-def test_who_follows_goes_from_segment_to_segment(tmp_path: Path) -> None:
+def test_follower_advances_from_segment_to_segment(tmp_path: Path) -> None:
     log = new_log(tmp_path)
     reader = opened(tmp_path)
     assert reader.successor() is None
@@ -93,7 +93,7 @@ def test_who_follows_goes_from_segment_to_segment(tmp_path: Path) -> None:
     log.close()
 
 
-def test_who_follows_is_told_of_a_segment_that_does_not_follow(tmp_path: Path) -> None:
+def test_follower_rejects_a_segment_of_another_copy(tmp_path: Path) -> None:
     new_log(tmp_path / "a").close()
     shutil.copytree(tmp_path / "a", tmp_path / "b")
     reader = opened(tmp_path / "a")
@@ -111,7 +111,7 @@ def test_who_follows_is_told_of_a_segment_that_does_not_follow(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("change", [append, write_snapshot])
-def test_a_folder_that_is_written_to_is_not_replaced(change: Any, tmp_path: Path) -> None:
+def test_growing_log_is_not_reported_as_replaced(change: Any, tmp_path: Path) -> None:
     new_log(tmp_path).close()
     reader = opened(tmp_path)
     assert not reader.is_replaced()
@@ -121,12 +121,12 @@ def test_a_folder_that_is_written_to_is_not_replaced(change: Any, tmp_path: Path
     log.write_snapshot([(1, b"snapshot")])
     log.drop_segments([])
     log.close()
-    assert not reader.is_replaced(), "though what it reads was deleted"
+    assert not reader.is_replaced(), "deleted segments do not count as replaced"
     reader.close()
 
 
-@pytest.mark.parametrize("change", [replace_the_files, go_back, delete])
-def test_who_follows_notices_that_the_files_are_others(change: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("change", [replace_files, restore_older_files, delete])
+def test_replaced_files_are_detected(change: Any, tmp_path: Path) -> None:
     new_log(tmp_path).close()
     reader = opened(tmp_path)
     change(tmp_path)
@@ -134,7 +134,7 @@ def test_who_follows_notices_that_the_files_are_others(change: Any, tmp_path: Pa
     reader.close()
 
 
-def test_who_adopts_another_log_keeps_open_what_both_have(tmp_path: Path) -> None:
+def test_switch_to_keeps_common_segments_open(tmp_path: Path) -> None:
     log = new_log(tmp_path, 2)
     ours = opened(tmp_path)
     ours.ids = {**log.ids}
@@ -149,7 +149,7 @@ def test_who_adopts_another_log_keeps_open_what_both_have(tmp_path: Path) -> Non
     assert given_up not in ours.segments.values()
     assert ours.last is theirs.last
     assert sorted(ours.segments) == [1, 4, 5]
-    assert told_by(ours.last) == [describe(), (3, b"more")]
+    assert records_of(ours.last) == [describe(), (3, b"more")]
     ours.close()
     log.close()
 
@@ -172,7 +172,7 @@ log.close()
 """
 
 
-def test_there_is_a_log_to_read_at_any_moment(tmp_path: Path) -> None:
+def test_log_is_readable_at_any_time(tmp_path: Path) -> None:
     with start(WRITE_SEGMENTS, tmp_path, 300) as writer:
         assert writer.stdout is not None
         assert writer.stdout.readline() == "ready\n"
@@ -181,17 +181,17 @@ def test_there_is_a_log_to_read_at_any_moment(tmp_path: Path) -> None:
             before = log.numbers()
             try:
                 chain = log.open_chain()
-                told = [
+                found = [
                     (record.kind, record.content.tobytes())
                     for segment in chain
                     for record in segment.records(is_growing=True)
                     if record.kind not in (SEALED, DESCRIPTION)
                 ]
             except CorruptStorage:
-                assert log.numbers() != before, "what was deleted meanwhile may be missing, nothing else"
+                assert log.numbers() != before, "only segments that were deleted meanwhile may be missing"
                 continue
-            number = int(told[0][1].split()[1])
-            assert told == state_of(number)[: len(told)] != []
+            number = int(found[0][1].split()[1])
+            assert found == state_of(number)[: len(found)] != []
             found.append(number)
     assert writer.returncode == 0
     assert read_state(tmp_path) == state_of(299)
