@@ -122,7 +122,7 @@ def forge(
             offset = store.log.segment_to_write().append(CODEC, codec)
             codecs[name] = store.log.last.number << 32 | offset
             live.add(store.log.last.number)
-        for kind, content in store._snapshot(live):
+        for kind, content in store._snapshot_records(live):
             data: Any = content
             if kind == MANIFEST:
                 data = to_json(change_manifest(json.loads(content)))
