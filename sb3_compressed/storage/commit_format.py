@@ -86,6 +86,11 @@ def pack_ring_row(arrays: Iterable[Any], row: int, step: int) -> bytes:
     return PATCH.pack(RING, STORED, len(data), step) + data
 
 
+def pack_zeros(number: int, first: int, last: int) -> bytes:
+    """Return a patch that sets the rows ``first:last`` of an array to zero."""
+    return PATCH.pack(number, ZEROS, COUNT.size, first) + COUNT.pack(last - first)
+
+
 def snapshot_patches(number: int, array: Any) -> Iterator[bytes]:
     """Yield patches that together contain every row of an array once."""
     rows = rows_of_chunk(array)
@@ -95,11 +100,11 @@ def snapshot_patches(number: int, array: Any) -> Iterator[bytes]:
         if is_zero(array[first:last]):
             continue
         if zeros < first:
-            yield PATCH.pack(number, ZEROS, COUNT.size, zeros) + COUNT.pack(first - zeros)
+            yield pack_zeros(number, zeros, first)
         yield pack_patch(number, array, first, last)
         zeros = last
     if zeros < len(array):
-        yield PATCH.pack(number, ZEROS, COUNT.size, zeros) + COUNT.pack(len(array) - zeros)
+        yield pack_zeros(number, zeros, len(array))
 
 
 def is_zero(array: Any) -> bool:

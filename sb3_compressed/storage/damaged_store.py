@@ -56,7 +56,7 @@ def open_damaged(folder: Path, *, writable: bool, rows: int = 0) -> DamagedStore
         segments = _readable_segments(log, damages)
         store = DamagedStoreReader(log, segments, damages, rows).read()
         if writable:
-            log.skip_to(max(log.numbers()) + 1)
+            log.next_number = max(log.numbers()) + 1
     except BaseException:
         log.close()
         raise

@@ -14,28 +14,7 @@ from typing import Any
 from sb3_compressed.codecs.dtype_names import dtype_from_text
 from sb3_compressed.errors import CorruptStorage
 
-__all__ = [
-    "Schema",
-    "SchemaError",
-    "anything",
-    "boolean",
-    "brief",
-    "check",
-    "dtype",
-    "either",
-    "integer",
-    "list_of",
-    "load_json",
-    "mapping_of",
-    "mismatch",
-    "name_of",
-    "null",
-    "number",
-    "one_of",
-    "record",
-    "text",
-    "tuple_of",
-]
+__all__ = ["Schema", "SchemaError", "brief", "check", "load_json"]
 
 Schema = Callable[[Any, str], None]
 """Raises :class:`SchemaError` if a value does not match; the second argument is its path in the document."""
@@ -144,26 +123,24 @@ def number(value: Any, path: str) -> None:
         raise mismatch(value, path, "a finite number")
 
 
-def boolean(value: Any, path: str) -> None:
-    """Accept true and false."""
-    if type(value) is not bool:
-        raise mismatch(value, path, "true or false")
+def of_type(kind: type, expected: str) -> Schema:
+    """Accept values of a type, not of a subclass."""
+
+    def validate(value: Any, path: str) -> None:
+        if type(value) is not kind:
+            raise mismatch(value, path, expected)
+
+    return validate
 
 
-def text(value: Any, path: str) -> None:
-    """Accept strings."""
-    if type(value) is not str:
-        raise mismatch(value, path, "text")
+boolean = of_type(bool, "true or false")
+text = of_type(str, "text")
+null = of_type(type(None), "null")
+json_object = of_type(dict, "an object")
 
 
 def anything(value: Any, path: str) -> None:
     """Accept every JSON value."""
-
-
-def null(value: Any, path: str) -> None:
-    """Accept null."""
-    if value is not None:
-        raise mismatch(value, path, "null")
 
 
 def one_of(*values: Any) -> Schema:
@@ -212,8 +189,7 @@ def mapping_of(item: Schema) -> Schema:
     """Accept objects with any keys whose values match a schema."""
 
     def validate(value: Any, path: str) -> None:
-        if type(value) is not dict:
-            raise mismatch(value, path, "an object")
+        json_object(value, path)
         for key, each in value.items():
             item(each, f"{path}.{brief(key)[1:-1]}")
 
@@ -224,8 +200,7 @@ def record(required: Mapping[str, Schema], optional: Mapping[str, Schema] | None
     """Accept objects with a matching value for each required key, and for each optional key that is present."""
 
     def validate(value: Any, path: str) -> None:
-        if type(value) is not dict:
-            raise mismatch(value, path, "an object")
+        json_object(value, path)
         for name, schema in required.items():
             if name not in value:
                 raise SchemaError(f"{name_of(path)} has no {name!r}")

@@ -74,9 +74,11 @@ class Log:
         self._unsynced: set[int] = set()
         #: Numbers of the segments that the first snapshot replaces.
         self._overwritten: Collection[int] = ()
-        self._next_number = 0
+        #: The number of the next segment.
+        self.next_number = 0
         self._lock = lock
-        self._identity = secrets.randbits(64)
+        #: A random number that all segments of a log, and of its copies, have in common.
+        self.identity = secrets.randbits(64)
         self._pid = os.getpid()
 
     # -- opening ---------------------------------------------------------------------------------------------
@@ -100,7 +102,7 @@ class Log:
         if existing and not overwrite:
             log.close()
             raise StorageError(f"{folder} already contains a buffer; {advice}")
-        log._next_number, log._overwritten = max(existing, default=-1) + 1, existing
+        log.next_number, log._overwritten = max(existing, default=-1) + 1, existing
         return log
 
     @classmethod
@@ -114,7 +116,7 @@ class Log:
         if not segment_numbers(folder):
             raise StorageError(f"{folder} contains no buffer")
         log = cls(folder, FolderLock(folder) if writable else None)
-        log._next_number = max(segment_numbers(folder)) + 1
+        log.next_number = max(segment_numbers(folder)) + 1
         return log
 
     def open_chain(self) -> list[Segment]:
@@ -146,7 +148,7 @@ class Log:
 
     def set_chain(self, chain: list[Segment]) -> None:
         """Use a snapshot and the segments that follow it as the state."""
-        self._identity = chain[0].identity
+        self.identity = chain[0].identity
         self.segments = {segment.number: segment for segment in chain}
         self.ids.update({segment.number: segment.id for segment in chain})
         self._snapshot, self._last = chain[0].number, chain[-1]
@@ -176,11 +178,7 @@ class Log:
         for number in segment_numbers(self.folder):
             if number > self.last.number:
                 self._path(number).unlink()
-        self._next_number = self.last.number + 1
-
-    def skip_to(self, number: int) -> None:
-        """Set the number of the next segment."""
-        self._next_number = number
+        self.next_number = self.last.number + 1
 
     # -- segments --------------------------------------------------------------------------------------------
 
@@ -197,11 +195,6 @@ class Log:
         return total
 
     @property
-    def identity(self) -> int:
-        """A random number that all segments of a log, and of its copies, have in common."""
-        return self._identity
-
-    @property
     def last(self) -> Segment:
         """The last segment, for reading."""
         assert self._last is not None
@@ -216,7 +209,7 @@ class Log:
         if segment is None:
             segment = self.open_segment(number)
             segment.close()  # it does not grow, so its mapping is enough
-            if segment.identity != self._identity:
+            if segment.identity != self.identity:
                 raise CorruptStorage(f"{segment.path} belongs to another buffer")
             if segment.id != self.ids.get(number, 0):
                 raise CorruptStorage(f"{segment.path} belongs to a copy of this buffer that was written to as well")
@@ -345,12 +338,12 @@ class Log:
         self._check_writable()
         self.check_lock()
         self._register_pending()
-        path = self._path(self._next_number)
+        path = self._path(self.next_number)
         unfinished = path.with_suffix(f".{UNFINISHED}")
         unfinished.unlink(missing_ok=True)
         before = self._last
         segment = Segment.create(
-            unfinished, self._next_number, self._identity, previous=before or previous, is_snapshot=is_snapshot
+            unfinished, self.next_number, self.identity, previous=before or previous, is_snapshot=is_snapshot
         )
         try:
             segment.append_many(records)
@@ -380,7 +373,7 @@ class Log:
         path = self._path(segment.number)
         if path.exists():
             segment.path = path
-            self._next_number = segment.number + 1
+            self.next_number = segment.number + 1
             self.ids[segment.number] = segment.id
             self.segments[segment.number] = self._last = segment
             if segment.is_snapshot:
@@ -441,7 +434,7 @@ class Log:
                     except OSError:  # another disk, or a file system without links
                         with create_regular_file(target) as duplicate:
                             copy_bytes(original, duplicate, os.fstat(original.fileno()).st_size)
-            copy._next_number, copy._identity = self._next_number, self._identity
+            copy.next_number, copy.identity = self.next_number, self.identity
             # The snapshot stores where the last segment, which may be shared, ends for the copy.
             copy.write_snapshot(snapshot, previous=self.last)
         except BaseException:
@@ -532,7 +525,7 @@ class Log:
         if is_own:
             self._own = segment
             segment.truncate_tail()  # a process that was killed may have left a partial record
-        self._next_number = last.number + 1
+        self.next_number = last.number + 1
 
     def close(self) -> None:
         """Release write access and close the files. Segments that were open can still be read."""

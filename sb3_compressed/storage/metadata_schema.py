@@ -18,28 +18,9 @@ from typing import Any
 
 from sb3_compressed.codecs.dtype_names import dtype_from_text
 from sb3_compressed.errors import CorruptStorage
+from sb3_compressed.storage import json_schema as js
 from sb3_compressed.storage.files import nbytes_on_disk
-from sb3_compressed.storage.json_schema import (
-    Schema,
-    SchemaError,
-    anything,
-    boolean,
-    brief,
-    check,
-    dtype,
-    either,
-    integer,
-    list_of,
-    mapping_of,
-    mismatch,
-    name_of,
-    null,
-    number,
-    one_of,
-    record,
-    text,
-    tuple_of,
-)
+from sb3_compressed.storage.json_schema import Schema, SchemaError, brief, check
 
 __all__ = [
     "ARGUMENT",
@@ -62,43 +43,43 @@ __all__ = [
 
 def array(value: Any, path: str) -> None:
     """Accept an array in base64, or a single element that fills the array."""
-    record({"shape": list_of(integer(0), high=32), "dtype": dtype, "content": text})(value, path)
+    js.record({"shape": js.list_of(js.integer(0), high=32), "dtype": js.dtype, "content": js.text})(value, path)
     try:
         nbytes = len(base64.b64decode(value["content"], validate=True))
     except (binascii.Error, ValueError) as error:
-        raise mismatch(value["content"], f"{path}.content", "base64") from error
+        raise js.mismatch(value["content"], f"{path}.content", "base64") from error
     itemsize = dtype_from_text(value["dtype"]).itemsize
     if nbytes not in (itemsize, math.prod(value["shape"]) * itemsize):
-        raise SchemaError(f"{name_of(path)}.content has {nbytes} bytes, which do not fit the shape {value['shape']}")
+        raise SchemaError(f"{js.name_of(path)}.content has {nbytes} bytes, which do not fit the shape {value['shape']}")
 
 
 def box(value: Any, path: str) -> None:
     """Accept the bounds of a Box, both of the same shape and dtype."""
-    record({"low": array, "high": array})(value, path)
+    js.record({"low": array, "high": array})(value, path)
     kinds = [(value[bound]["shape"], value[bound]["dtype"]) for bound in ("low", "high")]
     if kinds[0] != kinds[1]:
-        raise SchemaError(f"{name_of(path)} has bounds of different shapes or dtypes: {brief(kinds)}")
+        raise SchemaError(f"{js.name_of(path)} has bounds of different shapes or dtypes: {brief(kinds)}")
 
 
 def dict_space(value: Any, path: str) -> None:
     """Accept the subspaces of a Dict space, each with a distinct key."""
-    record({"spaces": list_of(tuple_of(text, space))})(value, path)
+    js.record({"spaces": js.list_of(js.tuple_of(js.text, space))})(value, path)
     keys = [key for key, _ in value["spaces"]]
     if len({*keys}) < len(keys):
-        raise SchemaError(f"{name_of(path)} has a duplicate key: {brief(keys)}")
+        raise SchemaError(f"{js.name_of(path)} has a duplicate key: {brief(keys)}")
 
 
 def space(value: Any, path: str) -> None:
     """Accept a space as :func:`sb3_compressed.storage.spaces.space_to_data` writes it."""
-    record({"space": one_of(*SPACES)})(value, path)
+    js.record({"space": js.one_of(*SPACES)})(value, path)
     SPACES[value["space"]](value, path)
 
 
 SPACES: dict[str, Schema] = {
     "Box": box,
-    "Discrete": record({"n": integer(1), "start": integer(), "dtype": dtype}),
-    "MultiDiscrete": record({"nvec": array, "start": array, "dtype": dtype}),
-    "MultiBinary": record({"n": either(list_of(integer(1), 1, 32), integer(1))}),
+    "Discrete": js.record({"n": js.integer(1), "start": js.integer(), "dtype": js.dtype}),
+    "MultiDiscrete": js.record({"nvec": array, "start": array, "dtype": js.dtype}),
+    "MultiBinary": js.record({"n": js.either(js.list_of(js.integer(1), 1, 32), js.integer(1))}),
     "Dict": dict_space,
 }
 SPACE: Schema = space
@@ -120,78 +101,78 @@ def space_nbytes(value: Any) -> int:
 # -- arguments and metadata of a buffer -------------------------------------------------------------------------------
 
 #: A codec; its fields are validated against those of its class (:mod:`sb3_compressed.codecs.config`).
-CODEC = record({"name": text, "fields": mapping_of(anything)})
+CODEC = js.record({"name": js.text, "fields": js.mapping_of(js.anything)})
 
 
 def argument(value: Any, path: str) -> None:
     """Accept an argument as :func:`sb3_compressed.storage.spaces.argument_to_data` writes it."""
     if type(value) is not dict:
         if value is not None and type(value) not in (bool, int, str):
-            number(value, path)
+            js.number(value, path)
         return
     if len(value) != 1 or next(iter(value)) not in ARGUMENTS:
-        raise mismatch(value, path, f"an object with one of the keys {', '.join(ARGUMENTS)}")
+        raise js.mismatch(value, path, f"an object with one of the keys {', '.join(ARGUMENTS)}")
     [(kind, content)] = value.items()
     ARGUMENTS[kind](content, f"{path}.{kind}")
 
 
 ARGUMENTS: dict[str, Schema] = {
     "codec": CODEC,
-    "mapping": mapping_of(argument),
-    "dtype": dtype,
-    "float": one_of("inf", "-inf", "nan"),
+    "mapping": js.mapping_of(argument),
+    "dtype": js.dtype,
+    "float": js.one_of("inf", "-inf", "nan"),
 }
 ARGUMENT: Schema = argument
 
 #: An address in a log: the number of a segment, at most eight digits, and an offset of 32 bits.
-ADDRESS = integer(1, (10**8 << 32) - 1)
+ADDRESS = js.integer(1, (10**8 << 32) - 1)
 #: Shape, dtype, whether its elements are addresses and, since version 2, whether it has a row for each step.
-ARRAY_SPEC = (list_of(integer(0), 1, 32), dtype, boolean)
+ARRAY_SPEC = (js.list_of(js.integer(0), 1, 32), js.dtype, js.boolean)
 
 
 def array_spec(value: Any, path: str) -> None:
     """Accept the specification of an array of either version."""
     is_version_2 = type(value) is list and len(value) == len(ARRAY_SPEC) + 1
-    tuple_of(*ARRAY_SPEC, *[boolean] * is_version_2)(value, path)
+    js.tuple_of(*ARRAY_SPEC, *[js.boolean] * is_version_2)(value, path)
 
 
 def segment_ids(value: Any, path: str) -> None:
     """Accept an object that maps numbers of segments to their ids, 16 hexadecimal digits."""
-    mapping_of(text)(value, path)
+    js.mapping_of(js.text)(value, path)
     for key, each in value.items():
         if not re.fullmatch(r"[0-9]{1,8}", key) or not re.fullmatch(r"[0-9a-f]{16}", each):
-            raise mismatch({key: each}, path, "the number of a segment and 16 hexadecimal digits")
+            raise js.mismatch({key: each}, path, "the number of a segment and 16 hexadecimal digits")
 
 
 #: The first record of a segment. The content of "about" is validated separately (:data:`METADATA`).
-MANIFEST = record(
-    {"about": mapping_of(anything), "arrays": mapping_of(array_spec)},
+MANIFEST = js.record(
+    {"about": js.mapping_of(js.anything), "arrays": js.mapping_of(array_spec)},
     {
         "segments": segment_ids,
-        "values": mapping_of(anything),
-        "codecs": mapping_of(ADDRESS),
-        "step": integer(-1, (1 << 63) - 1),
-        "epoch": integer(0, (1 << 63) - 1),
+        "values": js.mapping_of(js.anything),
+        "codecs": js.mapping_of(ADDRESS),
+        "step": js.integer(-1, (1 << 63) - 1),
+        "epoch": js.integer(0, (1 << 63) - 1),
     },
 )
-COMMIT = record({}, {"values": mapping_of(anything), "codecs": mapping_of(ADDRESS)})
+COMMIT = js.record({}, {"values": js.mapping_of(js.anything), "codecs": js.mapping_of(ADDRESS)})
 
-METADATA = record(
+METADATA = js.record(
     {
-        "class": text,
-        "streams": mapping_of(record({"codec": text, "stored as": dtype})),
+        "class": js.text,
+        "streams": js.mapping_of(js.record({"codec": js.text, "stored as": js.dtype})),
         "observation_space": SPACE,
         "action_space": SPACE,
-        "arguments": mapping_of(ARGUMENT),
+        "arguments": js.mapping_of(ARGUMENT),
     }
 )
 
-STREAM = record(
+STREAM = js.record(
     {},
     {
-        "layout": either(null, tuple_of(one_of(0, -1), integer(2, 2**31))),
-        "searches": boolean,
-        "lessons": record({"interval": integer(0), "learned_nbytes": number}),
+        "layout": js.either(js.null, js.tuple_of(js.one_of(0, -1), js.integer(2, 2**31))),
+        "searches": js.boolean,
+        "lessons": js.record({"interval": js.integer(0), "learned_nbytes": js.number}),
     },
 )
 
@@ -203,7 +184,7 @@ def check_values(values: Any, rows: int, what: str) -> None:
     :param what: as for :func:`~sb3_compressed.storage.json_schema.check`
     :raises CorruptStorage: with the field
     """
-    schema = record({"pos": integer(0, max(rows, 1) - 1), "full": boolean}, {"streams": mapping_of(STREAM)})
+    schema = js.record({"pos": js.integer(0, max(rows, 1) - 1), "full": js.boolean}, {"streams": js.mapping_of(STREAM)})
     check(schema, values, what)
 
 

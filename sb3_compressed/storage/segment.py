@@ -42,7 +42,7 @@ from sb3_compressed.storage.record_kernels import (
 )
 from sb3_compressed.storage.segment_header import new_header, read_header
 
-__all__ = ["Record", "Segment", "record_nbytes"]
+__all__ = ["Record", "Segment"]
 
 NO_HEADER = bytes(HEADER_NBYTES)
 #: Offsets have 32 bits.
@@ -70,11 +70,6 @@ class Record(NamedTuple):
     def end(self) -> int:
         """Where the next record begins."""
         return self.offset + len(self.content) + len(LAST)
-
-
-def record_nbytes(content_nbytes: int) -> int:
-    """Return the size of a record with a content of some bytes."""
-    return HEADER_NBYTES + content_nbytes + len(LAST)
 
 
 class Segment:

@@ -59,55 +59,26 @@ def space_from_data(data: Any) -> spaces.Space[Any]:
 
 
 def _space(data: Any) -> spaces.Space[Any]:
-    return SPACES[data["space"]](data)
-
-
-def _box(data: Any) -> spaces.Space[Any]:
-    low, high = _array_from_data(data["low"]), _array_from_data(data["high"])
-    return spaces.Box(low, high, dtype=low.dtype.type)
-
-
-def _discrete(data: Any) -> spaces.Space[Any]:
-    dtype = dtype_from_text(data["dtype"])
-    # Older versions of Gymnasium support int64 only, without this argument.
-    kind: dict[str, Any] = {} if dtype == np.int64 else {"dtype": dtype.type}
-    return spaces.Discrete(data["n"], start=data["start"], **kind)
-
-
-def _multi_discrete(data: Any) -> spaces.Space[Any]:
+    kind = data["space"]
+    if kind == "Box":
+        low, high = _array_from_data(data["low"]), _array_from_data(data["high"])
+        return spaces.Box(low, high, dtype=low.dtype.type)
+    if kind == "MultiBinary":
+        return spaces.MultiBinary(data["n"])
+    if kind == "Dict":  # Gymnasium keeps the order of an OrderedDict, and sorts a dict
+        return spaces.Dict(OrderedDict((key, _space(part)) for key, part in data["spaces"]))
     dtype = dtype_from_text(data["dtype"]).type
-    nvec, start = (np.array(_array_from_data(data[name])) for name in ("nvec", "start"))
-    return spaces.MultiDiscrete(nvec, dtype=dtype, start=start)
-
-
-def _multi_binary(data: Any) -> spaces.Space[Any]:
-    return spaces.MultiBinary(data["n"])
-
-
-def _dict(data: Any) -> spaces.Space[Any]:
-    # Gymnasium keeps the order of an OrderedDict, and sorts a dict.
-    return spaces.Dict(OrderedDict((key, _space(part)) for key, part in data["spaces"]))
+    if kind == "MultiDiscrete":
+        nvec, start = (np.array(_array_from_data(data[name])) for name in ("nvec", "start"))
+        return spaces.MultiDiscrete(nvec, dtype=dtype, start=start)
+    # Older versions of Gymnasium support int64 only, without this argument.
+    kwargs: dict[str, Any] = {} if dtype == np.int64 else {"dtype": dtype}
+    return spaces.Discrete(data["n"], start=data["start"], **kwargs)
 
 
 #: Errors that constructors of spaces and codecs raise for invalid arguments.
-INVALID_DATA_ERRORS = (
-    LookupError,
-    TypeError,
-    ValueError,
-    AssertionError,
-    AttributeError,
-    ArithmeticError,
-    MemoryError,
-    RecursionError,
-)
-
-SPACES: dict[str, Callable[[Any], spaces.Space[Any]]] = {
-    "Box": _box,
-    "Discrete": _discrete,
-    "MultiDiscrete": _multi_discrete,
-    "MultiBinary": _multi_binary,
-    "Dict": _dict,
-}
+INVALID_DATA_ERRORS = (LookupError, TypeError, ValueError, AssertionError, AttributeError, ArithmeticError)
+INVALID_DATA_ERRORS += (MemoryError, RecursionError)
 
 
 def _array_to_data(array: NDArray[Any]) -> dict[str, Any]:

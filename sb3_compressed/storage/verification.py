@@ -134,17 +134,15 @@ def _invalid_metadata(store: ArrayStore) -> Iterator[str]:
     """Yield what is invalid in the metadata and values of a store; before the first complete save there are none."""
     if not store.metadata:
         return
-    folder = store.log.folder
-    shapes = {name: spec.shape for name, spec in store.specs.items()}
-    rows = shapes.get("actions", (0,))[0]
-    try:
-        check_buffer(store.metadata, shapes, folder)
-    except CorruptStorage as error:
-        yield str(error)
-    try:
-        check_values(store.values, rows, f"{folder}: invalid values")
-    except CorruptStorage as error:
-        yield str(error)
+    folder, shapes = store.log.folder, {name: spec.shape for name, spec in store.specs.items()}
+    for check in (
+        lambda: check_buffer(store.metadata, shapes, folder),
+        lambda: check_values(store.values, shapes.get("actions", (0,))[0], f"{folder}: invalid values"),
+    ):
+        try:
+            check()
+        except CorruptStorage as error:  # noqa: PERF203  # there are two
+            yield str(error)
 
 
 def _codec_of(store: ArrayStore, table: str) -> str | None:

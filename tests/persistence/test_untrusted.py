@@ -375,7 +375,7 @@ def test_every_new_folder_above_a_buffer_outlives_a_power_cut(tmp_path: Path, mo
 def test_segments_may_have_any_numbers(images: Path, opener: crafted.Opener) -> None:
     """A table of all numbers between the first and the last one would take gigabytes."""
     store = ArrayStore.open(images, writable=True)
-    store.log._next_number = 99_999_990
+    store.log.next_number = 99_999_990
     store.write_snapshot()
     store.close()
     buffer = crafted.new_buffer("images", storage=images, resume=True)

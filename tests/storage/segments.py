@@ -19,6 +19,11 @@ CONTENTS = [b"", b"a", bytes(12), b"\xff" * 5, bytes(range(200)), b"", bytes([1,
 Records = list[tuple[int, bytes]]
 
 
+def record_nbytes(content_nbytes: int) -> int:
+    """Return the size of a record: header, content and the byte 255."""
+    return 16 + content_nbytes + 1
+
+
 def kind_of(index: int) -> int:
     return 1 + index % 255
 

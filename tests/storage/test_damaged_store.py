@@ -17,10 +17,10 @@ from sb3_compressed.storage.array_store import RING_ROWS, ArrayStore
 from sb3_compressed.storage.damaged_store import DamagedStore, open_damaged
 from sb3_compressed.storage.log import Log
 from sb3_compressed.storage.manifest import MANIFEST
-from sb3_compressed.storage.segment import Segment, record_nbytes
+from sb3_compressed.storage.segment import Segment
 from sb3_compressed.storage.verification import damaged_slots
 from storage.folders import contents, damage, names, newest_segment
-from storage.segments import HEADER_NBYTES
+from storage.segments import HEADER_NBYTES, record_nbytes
 from storage.stores import (
     CODECS,
     N_ROWS,

@@ -12,7 +12,6 @@ from programs import start
 from sb3_compressed.errors import CorruptStorage
 from sb3_compressed.storage import segment as segment_module
 from sb3_compressed.storage.log import SEALED, Log
-from sb3_compressed.storage.segment import record_nbytes
 from storage.folders import names
 from storage.logs import (
     DESCRIPTION,
@@ -30,6 +29,7 @@ from storage.logs import (
     state_of,
     write_snapshot,
 )
+from storage.segments import record_nbytes
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,7 @@ from lines import interrupts
 from sb3_compressed.errors import CorruptStorage, StorageError
 from sb3_compressed.storage import segment as segment_module
 from sb3_compressed.storage.checksum import checksum
-from sb3_compressed.storage.segment import Record, Segment, record_nbytes
+from sb3_compressed.storage.segment import Record, Segment
 from storage.segments import (
     CONTENTS,
     COPY_NBYTES,
@@ -26,6 +26,7 @@ from storage.segments import (
     kind_of,
     put,
     read_segment,
+    record_nbytes,
     records_of,
     version_1_segment,
     write_segment,

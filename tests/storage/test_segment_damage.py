@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sb3_compressed.errors import CorruptStorage
 from sb3_compressed.storage.checksum import checksum
 from sb3_compressed.storage.record_kernels import find_record
-from sb3_compressed.storage.segment import Record, Segment, record_nbytes
+from sb3_compressed.storage.segment import Record, Segment
 from sb3_compressed.storage.segment_header import FORMAT_VERSION
 from storage.segments import (
     COPY_NBYTES,
@@ -21,6 +21,7 @@ from storage.segments import (
     kind_of,
     put,
     read_segment,
+    record_nbytes,
     records_of,
     version_1_record,
     version_1_segment,
