@@ -77,8 +77,8 @@ def _space(data: Any) -> spaces.Space[Any]:
 
 
 #: Errors that constructors of spaces and codecs raise for invalid arguments.
-INVALID_DATA_ERRORS = (LookupError, TypeError, ValueError, AssertionError, AttributeError, ArithmeticError)
-INVALID_DATA_ERRORS += (MemoryError, RecursionError)
+INVALID_DATA_ERRORS: tuple[type[Exception], ...] = (LookupError, TypeError, ValueError, AssertionError, AttributeError)
+INVALID_DATA_ERRORS += (ArithmeticError, MemoryError, RecursionError)
 
 
 def _array_to_data(array: NDArray[Any]) -> dict[str, Any]:

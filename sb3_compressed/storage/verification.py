@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from os import PathLike
 from pathlib import Path
 
@@ -136,8 +137,8 @@ def _invalid_metadata(store: ArrayStore) -> Iterator[str]:
         return
     folder, shapes = store.log.folder, {name: spec.shape for name, spec in store.specs.items()}
     for check in (
-        lambda: check_buffer(store.metadata, shapes, folder),
-        lambda: check_values(store.values, shapes.get("actions", (0,))[0], f"{folder}: invalid values"),
+        partial(check_buffer, store.metadata, shapes, folder),
+        partial(check_values, store.values, shapes.get("actions", (0,))[0], f"{folder}: invalid values"),
     ):
         try:
             check()

@@ -311,18 +311,19 @@ def test_episodes_of_hindsight_are_within_the_ring(tmp_path: Path) -> None:
 @on_linux
 def test_a_record_that_claims_to_be_long_takes_no_memory(images: Path, opener: crafted.Opener) -> None:
     """A payload of 4 GB that is not there, in a file with a hole."""
-    from sb3_compressed.storage import segment as module
     from sb3_compressed.storage.checksum import checksum
+    from sb3_compressed.storage.record_kernels import CHECKED_NBYTES, HEADER
+    from sb3_compressed.storage.segment import Segment
 
     path = max(images.glob("*.log"))
-    segment = module.Segment(path)
+    segment = Segment(path)
     end = [record.offset + len(record.content) + 1 for record in segment.records()][-1]
     segment.close()
-    checked = module.RECORD.pack(0, 2**32 - 2, 3, b"   ")[: module.RECORD_CHECKED]
+    checked = HEADER.pack(0, 2**32 - 2, 3, b"   ")[:CHECKED_NBYTES]
     with open(path, "r+b") as file:
         file.truncate(end)
         file.seek(end)
-        file.write(checked + checksum(checked, module.RECORD_CHECKED ^ segment.id).to_bytes(8, "little")[:3])
+        file.write(checked + checksum(checked, CHECKED_NBYTES ^ segment.id).to_bytes(8, "little")[:3])
     outcomes, nbytes = opened(opener, images)
     assert nbytes < 16 << 20
     assert {*outcomes.values()} == {"fine"}, "it was cut short"

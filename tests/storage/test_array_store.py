@@ -17,6 +17,7 @@ from sb3_compressed.storage import segment as segment_module
 from sb3_compressed.storage.array_store import RING_ROWS, ArrayStore, Change
 from sb3_compressed.storage.commit_format import SECTION, section_record
 from sb3_compressed.storage.damaged_store import open_damaged
+from sb3_compressed.storage.files import read_at
 from sb3_compressed.storage.manifest import ArraySpec
 from storage.folders import contents, names
 from storage.stores import (
@@ -466,11 +467,11 @@ def disk_nbytes(folder: Path) -> int:
     return sum(path.stat().st_blocks * 512 for path in folder.iterdir())
 
 
-class ReadMeter:
+class ReadCounter:
     """Count the bytes that are read from files."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.nbytes, read_at = 0, segment_module.read_at
+        self.nbytes = 0
 
         def counted(*arguments: Any) -> bytes:
             data = read_at(*arguments)
@@ -489,7 +490,7 @@ def test_bytes_read_on_open_are_bounded_after_many_laps(
     store = create(tmp_path)
     for number in range(1, n_laps * N_ROWS + 1):
         commit_number(store, number)
-    meter = ReadMeter(monkeypatch)
+    meter = ReadCounter(monkeypatch)
     if ending == "crashed":
         crash(store)
     else:

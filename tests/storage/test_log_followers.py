@@ -176,12 +176,12 @@ def test_log_is_readable_at_any_time(tmp_path: Path) -> None:
     with start(WRITE_SEGMENTS, tmp_path, 300) as writer:
         assert writer.stdout is not None
         assert writer.stdout.readline() == "ready\n"
-        log, found = Log.open(tmp_path), []
+        log, found = Log.open(tmp_path), list[int]()
         while writer.poll() is None:
             before = log.numbers()
             try:
                 chain = log.open_chain()
-                found = [
+                records = [
                     (record.kind, record.content.tobytes())
                     for segment in chain
                     for record in segment.records(is_growing=True)
@@ -190,8 +190,8 @@ def test_log_is_readable_at_any_time(tmp_path: Path) -> None:
             except CorruptStorage:
                 assert log.numbers() != before, "only segments that were deleted meanwhile may be missing"
                 continue
-            number = int(found[0][1].split()[1])
-            assert found == state_of(number)[: len(found)] != []
+            number = int(records[0][1].split()[1])
+            assert records == state_of(number)[: len(records)] != []
             found.append(number)
     assert writer.returncode == 0
     assert read_state(tmp_path) == state_of(299)

@@ -13,6 +13,7 @@ import pytest
 from lines import interrupts
 
 from sb3_compressed.errors import CorruptStorage, StorageError
+from sb3_compressed.storage import files as files_module
 from sb3_compressed.storage import segment as segment_module
 from sb3_compressed.storage.checksum import checksum
 from sb3_compressed.storage.segment import Record, Segment
@@ -465,7 +466,7 @@ def test_full_disk_loses_only_the_new_record(tmp_path: Path) -> None:
 
 
 def test_interrupt_leaves_the_complete_record_or_none(tmp_path: Path) -> None:
-    for interrupt in interrupts(segment_module):
+    for interrupt in interrupts(segment_module, files_module):
         path = tmp_path / f"{interrupt.n_lines}"
         segment = Segment.create(path, NUMBER, IDENTITY)
         segment.append(1, b"first")

@@ -218,8 +218,8 @@ json_data = st.recursive(
 def test_arbitrary_changes_of_space_data_are_rejected_or_valid(
     data: st.DataObject, name: str, replacement: Any
 ) -> None:
-    data: Any = json.loads(json.dumps(space_to_data(SPACES[name])))
-    part = data
+    stored: Any = json.loads(json.dumps(space_to_data(SPACES[name])))
+    part = stored
     while True:
         key = data.draw(st.sampled_from(sorted(part)) if isinstance(part, dict) else st.integers(0, len(part) - 1))
         if not isinstance(part[key], dict | list) or not part[key] or data.draw(st.booleans()):
@@ -227,7 +227,7 @@ def test_arbitrary_changes_of_space_data_are_rejected_or_valid(
         part = part[key]
     part[key] = replacement
     try:
-        space = space_from_data(data)
+        space = space_from_data(stored)
     except CorruptStorage:
         return
     assert isinstance(space, spaces.Space)
