@@ -490,15 +490,15 @@ def test_bytes_read_on_open_are_bounded_after_many_laps(
     store = create(tmp_path)
     for number in range(1, n_laps * N_ROWS + 1):
         commit_number(store, number)
-    meter = ReadCounter(monkeypatch)
+    counter = ReadCounter(monkeypatch)
     if ending == "crashed":
         crash(store)
     else:
         store.close()
     for writable in (False, True):
-        meter.nbytes = 0
+        counter.nbytes = 0
         opened = ArrayStore.open(tmp_path, writable=writable)
-        assert 0 < meter.nbytes < (50_000 if ending == "crashed" else 20_000)
+        assert 0 < counter.nbytes < (50_000 if ending == "crashed" else 20_000)
         assert assert_consistent(opened) == n_laps * N_ROWS
         crash(opened)
 

@@ -255,7 +255,7 @@ def test_commit_round_trips(committed: dict[str, Any], n_patches: int) -> None:
     assert rebuilt([rest.tobytes()], array)[: 2 * n_patches].tobytes() == array[: 2 * n_patches].tobytes()
 
 
-# -- what makes no sense -------------------------------------------------------------------------------------
+# -- invalid data -------------------------------------------------------------------------------------
 
 
 def arrays_to_patch() -> list[NDArray[Any]]:
@@ -380,7 +380,7 @@ def test_ring_rows_are_rejected_without_a_ring() -> None:
     "packed",
     {
         "larger than the array": zstandard.ZstdCompressor().compress(bytes(244)),
-        "not whole rows": zstandard.ZstdCompressor().compress(bytes(13)),
+        "partial rows": zstandard.ZstdCompressor().compress(bytes(13)),
         "a bomb": zstandard.ZstdCompressor().compress(bytes(50_000_000)),
         "of unknown size": zstandard.ZstdCompressor(write_content_size=False).compress(bytes(12)),
         "of a size that is not so": b"\x28\xb5\x2f\xfd\x20\x0c" + zstandard.ZstdCompressor().compress(bytes(24))[6:],

@@ -160,9 +160,9 @@ def test_every_damaged_byte_is_reported_and_left_unchanged(
 ) -> None:
     folder, ends = five_commits
     path = folder / f"{number:08}.log"
-    whole = path.read_bytes()
-    end = len(whole) - record_nbytes(0) if number == 0 else ends[-1]  # the last record only marks the end
-    for position in range(len(whole)):
+    intact = path.read_bytes()
+    end = len(intact) - record_nbytes(0) if number == 0 else ends[-1]  # the last record only marks the end
+    for position in range(len(intact)):
         damage(path, position, 1 << position % 8)
         if HEADER_NBYTES <= position < end:
             with pytest.raises(CorruptStorage, match=rf"{re.escape(str(path))}.*repair=True"):
@@ -171,9 +171,9 @@ def test_every_damaged_byte_is_reported_and_left_unchanged(
             store = ArrayStore.open(folder, writable=writable)
             assert assert_consistent(store) == 5
             store.close()
-        assert path.stat().st_size == len(whole), "damaged data is not removed without repair=True"
+        assert path.stat().st_size == len(intact), "damaged data is not removed without repair=True"
         damage(path, position, 1 << position % 8)
-    assert path.read_bytes() == whole
+    assert path.read_bytes() == intact
 
 
 def test_missing_segment_is_reported(tmp_path: Path) -> None:
@@ -317,9 +317,9 @@ def test_damage_never_yields_wrong_rows(seed: int, tmp_path: Path) -> None:
 def test_truncated_snapshot_is_rebuilt_from_other_files(n_commits: int, n_zeros: int, tmp_path: Path) -> None:
     tiny_store(tmp_path, n_commits).close()
     path = newest_segment(tmp_path)
-    whole = path.read_bytes()
-    for cut in range(HEADER_NBYTES, len(whole), 7):
-        path.write_bytes(whole[:cut] + bytes(n_zeros))
+    intact = path.read_bytes()
+    for cut in range(HEADER_NBYTES, len(intact), 7):
+        path.write_bytes(intact[:cut] + bytes(n_zeros))
         damaged = open_damaged(tmp_path, writable=False)
         assert any(str(path) in line for line in damaged.damages)
         assert lost_numbers(damaged, n_commits) == []

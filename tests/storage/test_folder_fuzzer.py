@@ -1,7 +1,7 @@
-"""Whatever a folder holds, opening it ends with an error that says so, or well: in bounded memory, and it ends.
+"""Arbitrary folders either open or raise an error that names the problem, in bounded memory and time.
 
-The folders are valid ones in which metadata, arrays, bytes or files were changed. They are opened in another process
-with limited memory, so that neither a crash nor a bomb can take this one with it.
+The folders are valid ones with random changes of metadata, arrays, bytes or files. They are opened in another process
+with limited memory, which contains crashes and memory bombs.
 """
 
 from __future__ import annotations
@@ -198,4 +198,4 @@ def test_arbitrary_folders_are_rejected_or_opened(
     assert victim.read_text() == "content"
     for outcome in answer["outcomes"]:
         is_named = str(folder) in outcome or "corrupt payload in slot" in outcome
-        assert outcome.endswith("fine") or is_named, f"it does not say where: {outcome}"
+        assert outcome.endswith("fine") or is_named, f"the error names no file: {outcome}"

@@ -18,13 +18,13 @@ from programs import run, start
 from sb3_compressed.errors import StorageError
 from sb3_compressed.storage.lock import FolderLock
 
-HOLD = """
+LOCK = """
 import sys
 from pathlib import Path
 from sb3_compressed.storage.lock import FolderLock
 
 lock = FolderLock(Path(sys.argv[1]))
-print("held", flush=True)
+print("locked", flush=True)
 sys.stdin.read()
 """
 
@@ -38,18 +38,18 @@ folder = Path(sys.argv[1])
 print(FolderLock.is_locked(folder))
 try:
     FolderLock(folder)
-    print("held")
+    print("locked")
 except StorageError as error:
     print(error)
 """
 
 
 @contextmanager
-def holder(folder: Path, code: str = HOLD) -> Iterator[subprocess.Popen[str]]:
+def lock_in_other_process(folder: Path, code: str = LOCK) -> Iterator[subprocess.Popen[str]]:
     """Start a process that has the lock until its standard input is closed."""
     with start(code, folder) as process:
         assert process.stdout is not None
-        assert process.stdout.readline() == "held\n"
+        assert process.stdout.readline() == "locked\n"
         try:
             yield process
         finally:
@@ -69,11 +69,11 @@ def test_other_process_cannot_lock_and_learns_the_owner(tmp_path: Path) -> None:
     assert message.startswith(f"{tmp_path} is written to by the process {os.getpid()};")
     lock.release()
     assert not lock.is_owned
-    assert try_in_other_process(tmp_path) == ["False", "held"]
+    assert try_in_other_process(tmp_path) == ["False", "locked"]
 
 
 def test_lock_of_another_process_is_respected(tmp_path: Path) -> None:
-    with holder(tmp_path) as process:
+    with lock_in_other_process(tmp_path) as process:
         for _ in range(3):  # failed attempts change nothing
             assert FolderLock.is_locked(tmp_path)
             with pytest.raises(StorageError, match=f"is written to by the process {process.pid};"):
@@ -84,7 +84,7 @@ def test_lock_of_another_process_is_respected(tmp_path: Path) -> None:
 
 
 def test_lock_of_a_killed_process_is_released(tmp_path: Path) -> None:
-    with holder(tmp_path) as process:
+    with lock_in_other_process(tmp_path) as process:
         process.kill()
         process.wait()
         assert not FolderLock.is_locked(tmp_path)
@@ -164,14 +164,14 @@ from pathlib import Path
 from sb3_compressed.storage.lock import FolderLock
 
 threading.Thread(target=sys.stdin.read, daemon=True).start()
-print("held", flush=True)
+print("locked", flush=True)
 while threading.active_count() > 1:
     FolderLock.is_locked(Path(sys.argv[1]))
 """
 
 
 def test_is_locked_does_not_block_writers(tmp_path: Path) -> None:
-    with holder(tmp_path, LOOK) as process:
+    with lock_in_other_process(tmp_path, LOOK) as process:
         for _ in range(1000):
             FolderLock(tmp_path).release()
         process.communicate()
@@ -245,7 +245,7 @@ child = os.fork()
 if child:
     os.waitpid(child, 0)
 else:
-    print("held", flush=True)
+    print("locked", flush=True)
     sys.stdin.read()  # until the test is over
     print(lock.is_owned, FolderLock.is_locked(Path(sys.argv[1])), flush=True)
 """
@@ -253,7 +253,7 @@ else:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no process is forked there")
 def test_surviving_forked_process_does_not_keep_the_lock(tmp_path: Path) -> None:
-    with holder(tmp_path, FORK_AND_DIE) as process:
+    with lock_in_other_process(tmp_path, FORK_AND_DIE) as process:
         process.kill()
         process.wait()
         lock = FolderLock(tmp_path)
@@ -317,13 +317,13 @@ def test_deleted_lock_file_is_recreated(tmp_path: Path) -> None:
     assert try_in_other_process(tmp_path)[0] == "True"
     assert int((tmp_path / "lock").read_text()) == os.getpid()
     lock.release()
-    assert try_in_other_process(tmp_path) == ["False", "held"]
+    assert try_in_other_process(tmp_path) == ["False", "locked"]
 
 
 def test_check_raises_while_another_process_has_the_lock(tmp_path: Path) -> None:
     lock = FolderLock(tmp_path)
     (tmp_path / "lock").unlink()
-    with holder(tmp_path):
+    with lock_in_other_process(tmp_path):
         with pytest.raises(StorageError, match="was deleted or replaced while this process was writing"):
             lock.check()
         assert not lock.is_owned
@@ -351,7 +351,7 @@ import sys, threading
 from pathlib import Path
 
 threading.Thread(target=sys.stdin.read, daemon=True).start()
-print("held", flush=True)
+print("locked", flush=True)
 while threading.active_count() > 1:
     (Path(sys.argv[1]) / "lock").unlink(missing_ok=True)
 """
@@ -359,7 +359,7 @@ while threading.active_count() > 1:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="open files cannot be deleted there")
 def test_lock_file_deleted_during_locking_is_not_a_lock(tmp_path: Path) -> None:
-    with holder(tmp_path, DELETE) as process:
+    with lock_in_other_process(tmp_path, DELETE) as process:
         n_held = 0
         while n_held < 200:
             try:

@@ -283,7 +283,7 @@ def test_numbers_match_the_files_in_the_folder(tmp_path: Path) -> None:
     log.close()
 
 
-# -- who may write -------------------------------------------------------------------------------------------
+# -- write access -------------------------------------------------------------------------------------------
 
 
 def assert_nothing_can_be_written(log: Log, folder: Path, message: str) -> None:

@@ -165,14 +165,14 @@ def test_full_disk_leaves_the_previous_segments(tmp_path: Path) -> None:
     assert printed == [*[line for k, word in enumerate(outcomes) for line in (word, f"found {4 + k}")], "[]"]
 
 
-CUT_SHORT = """
+TRUNCATED = """
 import os, sys
 from pathlib import Path
 from storage.logs import new_log
 
 log = new_log(Path(sys.argv[1]))
 log.segment_to_write().append(3, b"more")
-log.segment_to_write().append(3, b"cut short")
+log.segment_to_write().append(3, b"truncated")
 os.kill(os.getpid(), 9)
 """
 
@@ -180,7 +180,7 @@ os.kill(os.getpid(), 9)
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGKILL")
 @pytest.mark.parametrize("n_lost", [1, 10, 20])
 def test_log_continues_after_a_killed_process(n_lost: int, tmp_path: Path) -> None:
-    outcome(CUT_SHORT, tmp_path)
+    outcome(TRUNCATED, tmp_path)
     path = tmp_path / "00000001.log"
     os.truncate(path, len(path.read_bytes().rstrip(b"\0")) - n_lost)
     assert read_state(tmp_path) == [*state_of(0), (3, b"more")]

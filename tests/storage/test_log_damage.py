@@ -34,16 +34,16 @@ def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_damaged_header_is_rejected_and_the_folder_released(writable: bool, number: int, tmp_path: Path) -> None:
     new_log(tmp_path, 2).close()
     path = tmp_path / f"{number:08}.log"
-    whole = path.read_bytes()
+    original = path.read_bytes()
     for position in range(0, 56, 3):
-        damaged = bytearray(whole)
+        damaged = bytearray(original)
         damaged[position] ^= 4
         damaged[56 + position] ^= 4
         path.write_bytes(damaged)
         with pytest.raises(CorruptStorage, match=path.name):
             opened(tmp_path, writable=writable)
         assert path.read_bytes() == damaged
-    path.write_bytes(whole)
+    path.write_bytes(original)
     opened(tmp_path, writable=True).close()
 
 
@@ -52,9 +52,9 @@ def test_damaged_header_is_rejected_and_the_folder_released(writable: bool, numb
 def test_one_damaged_copy_of_a_header_is_harmless(copy: int, number: int, tmp_path: Path) -> None:
     new_log(tmp_path, 2).close()
     path = tmp_path / f"{number:08}.log"
-    whole = bytearray(path.read_bytes())
-    whole[56 * copy : 56 * copy + 56] = os.urandom(56)
-    path.write_bytes(whole)
+    original = bytearray(path.read_bytes())
+    original[56 * copy : 56 * copy + 56] = os.urandom(56)
+    path.write_bytes(original)
     assert read_state(tmp_path) == state_of(1)
     append(tmp_path)
     assert read_state(tmp_path) == [*state_of(1), *APPENDED]

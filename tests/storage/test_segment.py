@@ -233,7 +233,7 @@ def test_one_thread_reads_while_another_appends(tmp_path: Path) -> None:
     assert read_segment(path) == written
 
 
-# -- cut short -----------------------------------------------------------------------------------------------
+# -- truncated records -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("n_zeros", [0, 1, 17, 5000])
@@ -243,10 +243,10 @@ def test_one_thread_reads_while_another_appends(tmp_path: Path) -> None:
 def test_truncated_last_record_is_the_end(last: bytes, n_zeros: int, tmp_path: Path) -> None:
     path = tmp_path / "segment"
     written = write_segment(path, [*CONTENTS, last])
-    whole = path.read_bytes()
-    start = len(whole) - record_nbytes(len(last))
-    for cut in range(start, len(whole)):
-        put(path, whole[:cut] + bytes(n_zeros))
+    original = path.read_bytes()
+    start = len(original) - record_nbytes(len(last))
+    for cut in range(start, len(original)):
+        put(path, original[:cut] + bytes(n_zeros))
         assert read_segment(path) == written[:-1], f"cut after {cut - start} bytes"
         segment = Segment(path, writable=True)
         assert records_of(segment) == written[:-1]
@@ -261,12 +261,12 @@ def test_truncated_last_record_is_the_end(last: bytes, n_zeros: int, tmp_path: P
 def test_reader_retries_a_record_that_is_being_written(n_bytes: int, tmp_path: Path) -> None:
     path = tmp_path / "segment"
     written = write_segment(path, [b"first", bytes(range(1, 200))])
-    whole = path.read_bytes()
-    cut = len(whole) - record_nbytes(199) + n_bytes
-    put(path, whole[:cut] + bytes(1000))
+    original = path.read_bytes()
+    cut = len(original) - record_nbytes(199) + n_bytes
+    put(path, original[:cut] + bytes(1000))
     reader = Segment(path)
     assert records_of(reader, is_growing=True) == written[:1]
-    put(path, whole)
+    put(path, original)
     assert records_of(reader, start=reader.end, is_growing=True) == written[1:]
     reader.close()
 

@@ -35,9 +35,9 @@ from storage.segments import (
 def test_every_flipped_bit_is_detected(n_zeros: int, tmp_path: Path) -> None:
     path = tmp_path / "segment"
     written = write_segment(path, [b"", b"a", bytes(12), bytes(range(30)), b"\xff"])
-    whole = path.read_bytes()
-    for bit in range(8 * len(whole)):
-        damaged = bytearray(whole + bytes(n_zeros))
+    original = path.read_bytes()
+    for bit in range(8 * len(original)):
+        damaged = bytearray(original + bytes(n_zeros))
         damaged[bit // 8] ^= 1 << bit % 8
         put(path, damaged)
         if bit // 8 < HEADER_NBYTES:
@@ -52,10 +52,10 @@ def test_every_flipped_bit_is_detected(n_zeros: int, tmp_path: Path) -> None:
 def test_damage_of_a_growing_segment_is_detected(tmp_path: Path) -> None:
     path = tmp_path / "segment"
     write_segment(path, [b"first", b"second", b"third"])
-    whole = path.read_bytes()
+    original = path.read_bytes()
     second = HEADER_NBYTES + record_nbytes(5)
     for position in range(second, second + record_nbytes(6)):
-        damaged = bytearray(whole + bytes(100))
+        damaged = bytearray(original + bytes(100))
         damaged[position] ^= 16
         put(path, damaged)
         reader = Segment(path)
@@ -70,10 +70,10 @@ def test_zeroed_bytes_are_detected(nbytes: int, tmp_path: Path) -> None:
     """As after the loss of a page on the disk."""
     path = tmp_path / "segment"
     written = write_segment(path, [bytes(range(200))] * 5)
-    whole = path.read_bytes()
-    for start in range(len(whole) - nbytes):
-        damaged = whole[:start] + bytes(nbytes) + whole[start + nbytes :]
-        if damaged != whole:
+    original = path.read_bytes()
+    for start in range(len(original) - nbytes):
+        damaged = original[:start] + bytes(nbytes) + original[start + nbytes :]
+        if damaged != original:
             put(path, damaged)
             # One copy of the header may be lost.
             is_harmless = start + nbytes <= HEADER_NBYTES and not start < COPY_NBYTES < start + nbytes
@@ -103,10 +103,10 @@ def test_unknown_version_is_rejected(copies: set[int], version: int, tmp_path: P
     """The other copy of the header may be damaged."""
     path = tmp_path / "segment"
     write_segment(path, [b"content"])
-    whole = path.read_bytes()
-    fields = whole[:8] + version.to_bytes(4, "little") + whole[12 : COPY_NBYTES - 8]
+    original = path.read_bytes()
+    fields = original[:8] + version.to_bytes(4, "little") + original[12 : COPY_NBYTES - 8]
     header = fields + checksum(fields).to_bytes(8, "little")
-    put(path, b"".join(header if k in copies else bytes(COPY_NBYTES) for k in range(2)) + whole[HEADER_NBYTES:])
+    put(path, b"".join(header if k in copies else bytes(COPY_NBYTES) for k in range(2)) + original[HEADER_NBYTES:])
     expected = f"{path} has version {version} of the format; supported are 1 and {FORMAT_VERSION}"
     with pytest.raises(CorruptStorage, match=expected):
         Segment(path)
@@ -115,12 +115,12 @@ def test_unknown_version_is_rejected(copies: set[int], version: int, tmp_path: P
 def test_header_with_two_damaged_copies_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "segment"
     write_segment(path, [b"content"])
-    whole = path.read_bytes()
+    original = path.read_bytes()
     for position in range(COPY_NBYTES):
-        damaged = bytearray(whole)
+        damaged = bytearray(original)
         damaged[position] ^= 4
         damaged[COPY_NBYTES + (position * 5 + 3) % COPY_NBYTES] ^= 1
-        for content in (damaged, whole[: COPY_NBYTES - 1], whole[:position]):
+        for content in (damaged, original[: COPY_NBYTES - 1], original[:position]):
             put(path, content)
             with pytest.raises(CorruptStorage, match=str(path)):
                 Segment(path)
@@ -153,10 +153,10 @@ def test_record_of_another_segment_is_rejected(tmp_path: Path) -> None:
 
 def test_every_flipped_bit_of_version_1_is_detected(tmp_path: Path) -> None:
     path = tmp_path / "segment"
-    whole = version_1_segment([(1, b""), (2, b"content"), (3, bytes(5))])
-    path.write_bytes(whole)
-    for bit in range(8 * len(whole)):
-        damaged = bytearray(whole)
+    original = version_1_segment([(1, b""), (2, b"content"), (3, bytes(5))])
+    path.write_bytes(original)
+    for bit in range(8 * len(original)):
+        damaged = bytearray(original)
         damaged[bit // 8] ^= 1 << bit % 8
         put(path, damaged)
         with pytest.raises(CorruptStorage, match=str(path)):
@@ -170,11 +170,11 @@ def test_every_flipped_bit_of_version_1_is_detected(tmp_path: Path) -> None:
 def test_every_flipped_bit_loses_one_record(n_zeros: int, tmp_path: Path) -> None:
     path = tmp_path / "segment"
     written = write_segment(path, [b"", b"a", bytes(12), bytes(range(30)), b"\xff", b"\xff" * 20])
-    whole = path.read_bytes()
+    original = path.read_bytes()
     position = HEADER_NBYTES
     for lost, (_, content) in enumerate(written):
         for bit in range(8 * record_nbytes(len(content))):
-            damaged = bytearray(whole + bytes(n_zeros))
+            damaged = bytearray(original + bytes(n_zeros))
             damaged[position + bit // 8] ^= 1 << bit % 8
             put(path, damaged)
             segment = Segment(path)
@@ -191,9 +191,9 @@ def test_every_flipped_bit_loses_one_record(n_zeros: int, tmp_path: Path) -> Non
 def test_truncated_records_are_not_damage(tmp_path: Path) -> None:
     path = tmp_path / "segment"
     written = write_segment(path, [b"first", bytes(range(1, 100))])
-    whole = path.read_bytes()
+    original = path.read_bytes()
     for n_zeros in (0, 100):
-        put(path, whole[:-7] + bytes(n_zeros))
+        put(path, original[:-7] + bytes(n_zeros))
         segment = Segment(path)
         assert [
             (part.kind, part.content.tobytes()) for part in segment.undamaged_records() if isinstance(part, Record)

@@ -126,7 +126,7 @@ def test_unsupported_spaces_are_rejected(space: spaces.Space[Any]) -> None:
         space_to_data(space)
 
 
-# -- what makes no sense -------------------------------------------------------------------------------------
+# -- invalid data -------------------------------------------------------------------------------------
 
 
 def array(shape: Any = (1,), dtype: Any = "|u1", content: Any = "AA==") -> dict[str, Any]:
@@ -159,7 +159,7 @@ MALFORMED: dict[str, Any] = {
     },
     "an unknown dtype": box(dtype="u3"),
     "a dtype of no bytes": box(dtype="V0", content=""),
-    "a dtype of parts that make no sense": box(dtype="u1,("),
+    "an invalid structured dtype": box(dtype="u1,("),
     "a dtype that is a list": box(dtype=["u1"]),
     "no base64": box(content="A"),
     "foreign letters": box(content="ä"),

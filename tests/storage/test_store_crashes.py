@@ -200,11 +200,11 @@ def test_truncation_at_any_byte_leaves_the_previous_commit(five_commits: tuple[P
     """A killed process leaves a shorter file, or one with zeros at the end."""
     folder, ends = five_commits
     path = newest_segment(folder)
-    whole, before = path.read_bytes(), names(folder)
+    original, before = path.read_bytes(), names(folder)
     for cut in range(ends[0], ends[-1], 23):
         for n_zeros in (0, 3000):
             with open(path, "r+b") as file:
-                file.write(whole[:cut] + bytes(n_zeros))
+                file.write(original[:cut] + bytes(n_zeros))
                 file.truncate()
             expected = max(k for k, end in enumerate(ends) if end <= cut)
             store = ArrayStore.open(folder)
