@@ -168,10 +168,10 @@ class Model:
 @pytest.mark.parametrize("segment_nbytes", [0, 4096, 20_000])
 @pytest.mark.parametrize("seed", range(3))
 def test_store_matches_an_in_memory_model(
-    seed: int, segment_nbytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    seed: int, segment_nbytes: int, fast_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     set_segment_nbytes(segment_nbytes, monkeypatch)
-    model = Model(tmp_path, seed)
+    model = Model(fast_path, seed)
     actions = [model.forget, model.reopen, model.run_interleaved, model.flush, model.crash]
     actions += [model.write_snapshot, model.begin_segment]
     for step in range(200):
@@ -185,14 +185,14 @@ def test_store_matches_an_in_memory_model(
             assert not model.follower.refresh()
         if step % 20 == 0:
             model.check(model.store)
-            model.check(ArrayStore.open(tmp_path)).close()
+            model.check(ArrayStore.open(fast_path)).close()
             model.check_files()
     model.store.close()
-    model.store = model.check(ArrayStore.open(tmp_path, writable=True))
+    model.store = model.check(ArrayStore.open(fast_path, writable=True))
     model.follower.refresh()
     model.check(model.follower).close()
     assert model.store.log.last.number >= (3 if segment_nbytes > 4096 else 10)
-    assert len(names(tmp_path)) < 25
+    assert len(names(fast_path)) < 25
     model.close()
 
 

@@ -8,7 +8,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -56,12 +56,32 @@ def lock_in_other_process(folder: Path, code: str = LOCK) -> Iterator[subprocess
             process.kill()
 
 
-def try_in_other_process(folder: Path) -> list[str]:
-    """Return whether another process finds the folder locked, and the result of its attempt to lock it."""
-    return run(TRY, folder).splitlines()
+TRY_EACH_LINE = f"""
+import sys
+for line in sys.stdin:
+    sys.argv[1:] = [line[:-1]]
+    exec({TRY!r}, {{}})
+    sys.stdout.flush()
+"""
+
+TryLock = Callable[[Path], list[str]]
 
 
-def test_other_process_cannot_lock_and_learns_the_owner(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def try_in_other_process() -> Iterator[TryLock]:
+    """Return whether another process finds a folder locked, and the result of its attempt to lock it."""
+    with start(TRY_EACH_LINE) as process:
+
+        def try_lock(folder: Path) -> list[str]:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            print(folder, file=process.stdin, flush=True)
+            return [process.stdout.readline().rstrip("\n") for _ in range(2)]
+
+        yield try_lock
+
+
+def test_other_process_cannot_lock_and_learns_the_owner(tmp_path: Path, try_in_other_process: TryLock) -> None:
     lock = FolderLock(tmp_path)
     assert lock.is_owned
     [is_held, message] = try_in_other_process(tmp_path)
@@ -94,7 +114,9 @@ def test_lock_of_a_killed_process_is_released(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["folder", "folder/../folder", "link", "."])
-def test_one_process_cannot_lock_a_folder_twice(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_process_cannot_lock_a_folder_twice(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, try_in_other_process: TryLock
+) -> None:
     folder = tmp_path / "folder"
     folder.mkdir()
     (tmp_path / "link").symlink_to(folder)
@@ -252,7 +274,7 @@ else:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no process is forked there")
-def test_surviving_forked_process_does_not_keep_the_lock(tmp_path: Path) -> None:
+def test_surviving_forked_process_does_not_keep_the_lock(tmp_path: Path, try_in_other_process: TryLock) -> None:
     with lock_in_other_process(tmp_path, FORK_AND_DIE) as process:
         process.kill()
         process.wait()
@@ -308,7 +330,7 @@ def test_hard_linked_lock_file_is_not_written_to(tmp_path: Path) -> None:
 # -- a lock file that is deleted -------------------------------------------------------------------------------------
 
 
-def test_deleted_lock_file_is_recreated(tmp_path: Path) -> None:
+def test_deleted_lock_file_is_recreated(tmp_path: Path, try_in_other_process: TryLock) -> None:
     lock = FolderLock(tmp_path)
     lock.check()
     (tmp_path / "lock").unlink()

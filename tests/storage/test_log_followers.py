@@ -172,11 +172,11 @@ log.close()
 """
 
 
-def test_log_is_readable_at_any_time(tmp_path: Path) -> None:
-    with start(WRITE_SEGMENTS, tmp_path, 300) as writer:
+def test_log_is_readable_at_any_time(fast_path: Path) -> None:
+    with start(WRITE_SEGMENTS, fast_path, 300) as writer:
         assert writer.stdout is not None
         assert writer.stdout.readline() == "ready\n"
-        log, found = Log.open(tmp_path), list[int]()
+        log, found = Log.open(fast_path), list[int]()
         while writer.poll() is None:
             before = log.numbers()
             try:
@@ -194,7 +194,7 @@ def test_log_is_readable_at_any_time(tmp_path: Path) -> None:
             assert records == state_of(number)[: len(records)] != []
             found.append(number)
     assert writer.returncode == 0
-    assert read_state(tmp_path) == state_of(299)
+    assert read_state(fast_path) == state_of(299)
     log.close()
     assert found == sorted(found)
     assert len({*found}) > 2

@@ -43,8 +43,8 @@ def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def five_commits(tmp_path: Path) -> tuple[Path, list[int]]:
-    return crash_after_five_commits(tmp_path / "store")
+def five_commits(fast_path: Path) -> tuple[Path, list[int]]:
+    return crash_after_five_commits(fast_path / "store")
 
 
 KILLED = """
@@ -192,8 +192,8 @@ print(refused > 10, store.log.last.number > 2)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the size of files cannot be limited there")
-def test_commit_on_a_full_disk_fails_and_can_be_repeated(tmp_path: Path) -> None:
-    assert run(FULL_DISK, tmp_path / "store") == "True True\n"
+def test_commit_on_a_full_disk_fails_and_can_be_repeated(fast_path: Path) -> None:
+    assert run(FULL_DISK, fast_path / "store") == "True True\n"
 
 
 def test_truncation_at_any_byte_leaves_the_previous_commit(five_commits: tuple[Path, list[int]]) -> None:
