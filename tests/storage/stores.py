@@ -18,7 +18,7 @@ from storage.folders import newest_segment
 
 N_ROWS = 20
 METADATA = {"class": "Example", "number": 5, "list": [1, None, {"a": 0.5}]}
-PLANS = {
+SPECS = {
     "numbers": ArraySpec((N_ROWS, 3), "<f4", is_ring=True),
     "flags": ArraySpec((N_ROWS,), "|b1"),
     "table": ArraySpec((N_ROWS, 2), "<i8", is_table=True, is_ring=True),
@@ -52,7 +52,7 @@ def set_segment_nbytes(nbytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def create(folder: Path, **options: Any) -> ArrayStore:
-    return ArrayStore.create(folder, METADATA, PLANS, {"pos": 0}, **options)
+    return ArrayStore.create(folder, METADATA, SPECS, {"pos": 0}, **options)
 
 
 def crash(store: ArrayStore) -> None:
@@ -114,11 +114,11 @@ def commit_tiny(store: ArrayStore, number: int) -> None:
 
 
 def tiny_store(folder: Path, n_commits: int, n_a_snapshot: int = 5, n_rows: int = 4) -> ArrayStore:
-    plans = {
+    specs = {
         "numbers": ArraySpec((n_rows,), "<i4", is_ring=True),
         "table": ArraySpec((n_rows, 1), "<i8", is_table=True, is_ring=True),
     }
-    store = ArrayStore.create(folder, {}, plans, {"pos": 0, "number": 0})
+    store = ArrayStore.create(folder, {}, specs, {"pos": 0, "number": 0})
     for number in range(1, n_commits + 1):
         commit_tiny(store, number)
         if number % n_a_snapshot == 0:

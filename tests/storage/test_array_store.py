@@ -24,7 +24,7 @@ from storage.stores import (
     CODECS,
     METADATA,
     N_ROWS,
-    PLANS,
+    SPECS,
     assert_consistent,
     commit_number,
     crash,
@@ -58,7 +58,7 @@ class Model:
         self.folder, self.rng = folder, np.random.default_rng(seed)
         self.store = create(folder)
         self.follower = ArrayStore.open(folder)
-        self.arrays = {name: plan.zeros() for name, plan in PLANS.items()}
+        self.arrays = {name: spec.zeros() for name, spec in SPECS.items()}
         self.slots = np.full((N_ROWS, 2), None, dtype=object)
         self.values: dict[str, Any] = {"pos": 0}
         self.codecs: dict[str, Codec] = {}
@@ -139,7 +139,7 @@ class Model:
         self.store.log.begin_segment()
 
     def check(self, store: ArrayStore) -> ArrayStore:
-        assert (store.metadata, store.specs, store.values) == (METADATA, PLANS, self.values)
+        assert (store.metadata, store.specs, store.values) == (METADATA, SPECS, self.values)
         for name, array in self.arrays.items():
             if name != "table":
                 assert store.arrays[name].tobytes() == array.tobytes()
@@ -202,9 +202,9 @@ def test_store_matches_an_in_memory_model(
 def test_new_store_contains_zeros(tmp_path: Path) -> None:
     store = create(tmp_path / "new" / "folder")
     for each in (store, ArrayStore.open(tmp_path / "new" / "folder")):
-        assert (each.metadata, each.specs, each.values, each.codecs) == (METADATA, PLANS, {"pos": 0}, {})
-        for name, plan in PLANS.items():
-            assert (each.arrays[name].shape, each.arrays[name].dtype.str) == (plan.shape, plan.dtype)
+        assert (each.metadata, each.specs, each.values, each.codecs) == (METADATA, SPECS, {"pos": 0}, {})
+        for name, spec in SPECS.items():
+            assert (each.arrays[name].shape, each.arrays[name].dtype.str) == (spec.shape, spec.dtype)
             assert not each.arrays[name].any()
         each.close()
 
@@ -268,14 +268,14 @@ def test_one_writer_and_any_number_of_readers_can_open_a_store(tmp_path: Path) -
 @pytest.mark.parametrize("dtype", ["?", "u1", "<i8", ">f4", "f2"])
 def test_spec_matches_its_array(dtype: str) -> None:
     array = np.ones((3, 0, 2), dtype)
-    plan = ArraySpec.from_array(array, is_table=True)
-    assert (plan.zeros().shape, plan.zeros().dtype, plan.is_table) == (array.shape, array.dtype, True)
+    spec = ArraySpec.from_array(array, is_table=True)
+    assert (spec.zeros().shape, spec.zeros().dtype, spec.is_table) == (array.shape, array.dtype, True)
 
 
-@pytest.mark.parametrize("plan", [ArraySpec((1,), "O"), ArraySpec((1,), "M8[s]"), ArraySpec((1,), "V4")])
-def test_specs_of_non_numeric_dtypes_are_rejected(plan: ArraySpec) -> None:
+@pytest.mark.parametrize("spec", [ArraySpec((1,), "O"), ArraySpec((1,), "M8[s]"), ArraySpec((1,), "V4")])
+def test_specs_of_non_numeric_dtypes_are_rejected(spec: ArraySpec) -> None:
     with pytest.raises(ValueError, match="stored arrays must be numeric"):
-        plan.zeros()
+        spec.zeros()
 
 
 # -- committing ----------------------------------------------------------------------------------------------
@@ -354,7 +354,7 @@ def test_codecs_are_read_at_their_stored_addresses(tmp_path: Path) -> None:
     for codecs in ({"": CODECS[0]}, {"": CODECS[1], "other": CODECS[0]}, {"": CODECS[1], "other": CODECS[2]}):
         store.commit([], {}, codecs)
         reader = ArrayStore.open(tmp_path)
-        assert {name: reader.slots.reader.codec(place) for name, place in reader.codecs.items()} == codecs
+        assert {name: reader.slots.reader.codec(address) for name, address in reader.codecs.items()} == codecs
         reader.close()
     store.close()
 
@@ -511,11 +511,11 @@ def test_size_on_disk_is_bounded_after_many_laps(
 ) -> None:
     """The bound is three times the live data plus 1 MB."""
     monkeypatch.undo()  # default file sizes
-    plans = {
+    specs = {
         "rewards": ArraySpec((n_rows, 1), "<f4", is_ring=True),
         "table": ArraySpec((n_rows, 1), "<i8", is_table=True, is_ring=True),
     }
-    store, rng, most = ArrayStore.create(tmp_path, {}, plans, {"pos": 0}), np.random.default_rng(0), 0
+    store, rng, most = ArrayStore.create(tmp_path, {}, specs, {"pos": 0}), np.random.default_rng(0), 0
     n_commits = max(4 * n_rows, 20_000 if nbytes < 100 else 0)
     for number in range(n_commits):
         row = number % n_rows
@@ -563,13 +563,13 @@ def test_replacing_the_content_is_atomic(tmp_path: Path) -> None:
     for number in range(1, 10):
         commit_number(store, number)
     expected = store.slots.load(store.arrays["table"][:10].reshape(-1)).tolist()
-    plans, arrays = resized(store)
-    store.replace_content({"class": "Other"}, plans, arrays, {"other": 1})
+    specs, arrays = resized(store)
+    store.replace_content({"class": "Other"}, specs, arrays, {"other": 1})
     assert store.arrays["numbers"] is arrays["numbers"]
     for codec in (CODECS[0], CODECS[1]):
         reader = ArrayStore.open(tmp_path)
-        assert (reader.metadata, reader.specs) == ({"class": "Other"}, plans)
-        for name in plans:
+        assert (reader.metadata, reader.specs) == ({"class": "Other"}, specs)
+        for name in specs:
             assert reader.arrays[name].tobytes() == arrays[name].tobytes()
         assert reader.slots.load(reader.arrays["table"].reshape(-1)).tolist() == expected
         assert reader.slots.reader.codec(reader.codecs[""]) == codec
@@ -583,7 +583,7 @@ def test_replacing_the_content_is_atomic(tmp_path: Path) -> None:
 def test_replacing_the_content_stores_its_codecs(tmp_path: Path) -> None:
     store = create(tmp_path)
     commit_number(store, 1)
-    store.replace_content(METADATA, PLANS, store.arrays, {"pos": 1, "number": 1}, {"": CODECS[0], "other": CODECS[3]})
+    store.replace_content(METADATA, SPECS, store.arrays, {"pos": 1, "number": 1}, {"": CODECS[0], "other": CODECS[3]})
     store.close()
     for writable in (False, True):
         store = ArrayStore.open(tmp_path, writable=writable)

@@ -163,8 +163,8 @@ def test_zero_rows_take_few_bytes_in_a_snapshot(monkeypatch: pytest.MonkeyPatch)
 
 def ring_arrays(seed: int = 0) -> list[NDArray[Any]]:
     """Return arrays; 0, 2 and 3 have a row for each step."""
-    plans = [((6, 2), "<f4"), ((9,), "u1"), ((6,), "?"), ((6, 2, 1), ">i8"), ((6, 0), "<f8")]
-    return [any_bits(shape, dtype, seed + k) for k, (shape, dtype) in enumerate(plans)]
+    specs = [((6, 2), "<f4"), ((9,), "u1"), ((6,), "?"), ((6, 2, 1), ">i8"), ((6, 0), "<f8")]
+    return [any_bits(shape, dtype, seed + k) for k, (shape, dtype) in enumerate(specs)]
 
 
 RING_NUMBERS = [0, 2, 3]
@@ -267,13 +267,13 @@ def arrays_to_patch() -> list[NDArray[Any]]:
 def apply_or_refuse(data: bytes) -> bool:
     """Apply patches that may be invalid; return whether they were rejected."""
     arrays = arrays_to_patch()
-    plans = [(array.shape, array.dtype) for array in arrays]
+    specs = [(array.shape, array.dtype) for array in arrays]
     try:
         apply_patches(content(data), arrays, ring=[0, 1])
     except CorruptStorage:
         return True
     finally:
-        assert [(array.shape, array.dtype) for array in arrays] == plans
+        assert [(array.shape, array.dtype) for array in arrays] == specs
     return False
 
 

@@ -77,7 +77,7 @@ def test_repair_of_a_copy_leaves_the_original_unchanged(tmp_path: Path) -> None:
 
 def whole_state(store: ArrayStore) -> Any:
     """Return the content of a store, independent of the addresses of its slots."""
-    tables = {name for name, plan in store.specs.items() if plan.is_table}
+    tables = {name for name, spec in store.specs.items() if spec.is_table}
     arrays = {name: array.tobytes() for name, array in store.arrays.items() if name not in tables}
     slots = {name: store.slots.load(store.arrays[name].reshape(-1)).tolist() for name in tables}
     return store.values, arrays, slots
@@ -488,9 +488,9 @@ def test_damaged_codecs_are_dropped(tmp_path: Path) -> None:
     store = create(tmp_path)
     commit_number(store, 1)
     store.commit([], values_of(1), {"": CODECS[0], "other": CODECS[2]})
-    place = store.codecs[""]
+    address = store.codecs[""]
     crash(store)
-    damage(tmp_path / "00000001.log", (place & 0xFFFFFFFF) + 9)
+    damage(tmp_path / "00000001.log", (address & 0xFFFFFFFF) + 9)
     damaged = open_damaged(tmp_path, writable=True)
     assert damaged.codecs.keys() == {"other"}
     assert damaged_rows(damaged)[0]

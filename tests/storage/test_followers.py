@@ -40,8 +40,8 @@ def test_refresh_raises_if_the_folder_contains_another_buffer(tmp_path: Path) ->
     store = create(tmp_path)
     commit_number(store, 1)
     reader = ArrayStore.open(tmp_path)
-    plans, arrays = resized(store)
-    store.replace_content(METADATA, plans, arrays, {"other": 1})
+    specs, arrays = resized(store)
+    store.replace_content(METADATA, specs, arrays, {"other": 1})
     for number in range(3):
         with pytest.raises(StorageError, match="contains another buffer now; open it again"):
             reader.refresh()

@@ -412,13 +412,13 @@ def truncate_end(folder: Path) -> None:
     os.truncate(folder / "00000001.log", (folder / "00000001.log").stat().st_size - 5)
 
 
-@pytest.mark.parametrize("is_begun", [False, True], ids=["opened", "written to"])
+@pytest.mark.parametrize("has_own_segment", [False, True], ids=["opened", "written to"])
 @pytest.mark.parametrize(
     "change", [append, write_snapshot, replace, replace_files, restore_older_files, delete, truncate_end]
 )
-def test_acquire_fails_after_others_changed_the_log(change: Any, is_begun: bool, tmp_path: Path) -> None:
+def test_acquire_fails_after_others_changed_the_log(change: Any, has_own_segment: bool, tmp_path: Path) -> None:
     log = new_log(tmp_path)
-    if not is_begun:
+    if not has_own_segment:
         log.close()
         log = opened(tmp_path, writable=True)
     log.release()
@@ -431,6 +431,19 @@ def test_acquire_fails_after_others_changed_the_log(change: Any, is_begun: bool,
     assert contents(tmp_path) == before
     if before:
         opened(tmp_path, writable=True).close()  # it is not locked
+    log.close()
+
+
+def test_acquire_fails_after_a_backup_of_the_growing_segment_was_restored(tmp_path: Path) -> None:
+    """The backup is as long as the segment, because it has room, but lacks its last record."""
+    log, path = new_log(tmp_path), tmp_path / "00000001.log"
+    backup = path.read_bytes()
+    log.segment_to_write().append(3, b"more")
+    log.release()
+    assert len(backup) > path.stat().st_size
+    path.write_bytes(backup)
+    with pytest.raises(StorageError, match="was written to by another buffer meanwhile"):
+        log.acquire(3)
     log.close()
 
 
