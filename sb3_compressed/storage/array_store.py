@@ -408,7 +408,7 @@ class ArrayStore:
             commit = {"values": {**before, **values}, "codecs": {**self.codecs, **addresses}}
         segment.append(COMMIT, commit_record(commit, patches))
         # Copies, since the caller may modify lists and dicts in place.
-        self.values = {**before, **copy.deepcopy(changed)}
+        self.values = {**before, **copy.deepcopy(changed)} if changed else before
         self.step = step
         self._advance_step()
         self.codecs.update(addresses)
