@@ -37,8 +37,9 @@ from typing_extensions import override
 
 from sb3_compressed import get_codec
 from sb3_compressed.codecs.payloads import Payloads
-from sb3_compressed.storage.array_store import RING_ROWS, ArraySpec, ArrayStore
+from sb3_compressed.storage.array_store import RING_ROWS, ArrayStore
 from sb3_compressed.storage.checksum import checksum
+from sb3_compressed.storage.manifest import ArraySpec
 
 ROWS, N_ENVS, N_FRAMES = 5_000, 4, 4
 BATCH = 256
@@ -96,9 +97,7 @@ class OwnLog(Engine):
 
     @override
     def locate(self, steps: Sequence[int], envs: Sequence[int]) -> Payloads:
-        gathered = self.store.slots.gather(self.table[np.array(steps) % ROWS, np.array(envs)], N_FRAMES)
-        assert gathered is not None
-        return gathered.payloads
+        return self.store.slots.gather(self.table[np.array(steps) % ROWS, np.array(envs)], N_FRAMES).payloads
 
     @override
     def last(self) -> int:

@@ -29,9 +29,10 @@ from sb3_compressed import (
     load_checkpoint,
 )
 from sb3_compressed.storage import verify
-from sb3_compressed.storage.array_store import MANIFEST, ArrayStore
+from sb3_compressed.storage.array_store import ArrayStore
 from sb3_compressed.storage.commit_format import COMMIT, commit_record, split_commit
 from sb3_compressed.storage.log_slot_store import CODEC
+from sb3_compressed.storage.manifest import MANIFEST
 
 N_ROWS, N_STEPS = 40, 90
 IMAGES = spaces.Box(0, 255, (4, 12, 12), np.uint8)
@@ -121,7 +122,7 @@ def forge(
             offset = store.log.segment_to_write().append(CODEC, codec)
             codecs[name] = store.log.last.number << 32 | offset
             live.add(store.log.last.number)
-        for kind, content in store._snapshot(live):
+        for kind, content in store._snapshot_records(live):
             data: Any = content
             if kind == MANIFEST:
                 data = to_json(change_manifest(json.loads(content)))

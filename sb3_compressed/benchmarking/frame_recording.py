@@ -23,7 +23,7 @@ from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, VecFrameStac
 from sb3_compressed.benchmarking.benchmark_envs import random_actions
 from sb3_compressed.benchmarking.tree_map import Observations, part, tree_map
 from sb3_compressed.dtypes import space_parts
-from sb3_compressed.storage.spaces import data_of_space, space_from_data
+from sb3_compressed.storage.spaces import space_from_data, space_to_data
 
 __all__ = [
     "Playback",
@@ -103,7 +103,7 @@ def write_recording(
     policy = policy or random_policy(env)
     metadata = {
         **{"n_envs": env.num_envs, "n_stack": n_stack},
-        **{"frames": data_of_space(env.observation_space), "actions": data_of_space(env.action_space)},
+        **{"frames": space_to_data(env.observation_space), "actions": space_to_data(env.action_space)},
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_suffix(f".{os.getpid()}")

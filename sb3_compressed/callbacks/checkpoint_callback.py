@@ -277,7 +277,7 @@ class BufferCheckpointCallback(BaseCallback):
             self._lock = None
 
     def _has_lock(self) -> bool:
-        return self._lock is not None and self._lock.is_ours
+        return self._lock is not None and self._lock.is_owned
 
     def _acquire(self) -> None:
         """Lock the folder for this run.

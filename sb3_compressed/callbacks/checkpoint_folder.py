@@ -24,7 +24,7 @@ from typing import Any, Literal, overload
 from sb3_compressed.errors import CheckpointNotFound, CorruptStorage
 from sb3_compressed.storage.checksum import checksum
 from sb3_compressed.storage.files import flush_path, open_regular_file
-from sb3_compressed.storage.metadata_schema import check, either, integer, load_json, null, record, text
+from sb3_compressed.storage.json_schema import check, either, integer, load_json, null, record, text
 from sb3_compressed.warning import warn_user
 
 __all__ = [

@@ -67,7 +67,7 @@ def _health(folder: Path, damage: str | None) -> dict[str, Any]:
     return {
         "opens": damage is None,
         "damage": damage,
-        "is_written_to": FolderLock.is_held(folder),
+        "is_written_to": FolderLock.is_locked(folder),
         "unfinished": sorted(file.name for file in folder.glob("*.unfinished")),
     }
 

@@ -16,7 +16,7 @@ import typer
 
 from sb3_compressed.cli.output import note
 from sb3_compressed.errors import StorageError
-from sb3_compressed.storage.log import NAME, holds_log
+from sb3_compressed.storage.log import NAME, has_log
 
 if TYPE_CHECKING:
     from stable_baselines3.common.buffers import ReplayBuffer
@@ -63,9 +63,9 @@ def find_source(path: Path) -> BufferSource:
     if not path.exists():
         others = sorted(other.name for other in path.parent.glob(f"{path.name}.*")) if path.parent.is_dir() else []
         raise StorageError(f"{path} does not exist" + (f"; did you mean {path.parent / others[0]}?" if others else ""))
-    if holds_log(path):
+    if has_log(path):
         return BufferSource(path)
-    if holds_log(path / "buffer"):
+    if has_log(path / "buffer"):
         return BufferSource(path / "buffer", checkpoint=path)
     return _find_latest(path)
 
@@ -77,7 +77,7 @@ def _find_file(path: Path) -> BufferSource:
         return BufferSource(path, is_pickle=True)
     if NAME.fullmatch(path.name):
         raise StorageError(f"{path} is one file of a buffer; pass its folder, {path.parent}")
-    if path.name == "model.zip" and holds_log(path.parent / "buffer"):
+    if path.name == "model.zip" and has_log(path.parent / "buffer"):
         raise StorageError(f"{path} is the model of a checkpoint; pass its folder, {path.parent}")
     raise StorageError(f"{path} is neither a folder nor a pickle")
 
@@ -96,7 +96,7 @@ def _find_latest(path: Path) -> BufferSource:
     newest = path / NEWEST
     raise StorageError(
         f"{path} contains no complete checkpoint, only {unfinished[0]} of an interrupted save"
-        + (f"; its buffer at that time is {newest}" if holds_log(newest) else "")
+        + (f"; its buffer at that time is {newest}" if has_log(newest) else "")
     )
 
 

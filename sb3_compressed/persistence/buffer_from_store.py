@@ -15,7 +15,7 @@ from sb3_compressed.persistence.checkpoint import CheckpointHistory
 from sb3_compressed.persistence.restoring import load_into
 from sb3_compressed.storage.array_store import ArrayStore
 from sb3_compressed.storage.damaged_store import DamagedStore, open_damaged
-from sb3_compressed.storage.log import place_in_log
+from sb3_compressed.storage.log import log_fingerprint
 from sb3_compressed.storage.metadata_schema import check_buffer
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def buffer_from_store(
         if report is None:
             buffer._checkpoints.latest = checkpoint
         else:  # the next save to the folder writes the whole buffer
-            buffer._checkpoints.record_end(store.log.folder, place_in_log(store.log.folder) or ())
+            buffer._checkpoints.record_end(store.log.folder, log_fingerprint(store.log.folder) or ())
     except BaseException:
         store.close()
         raise
@@ -93,11 +93,11 @@ def _stored_arguments(cls: type[CompressedReplay], store: ArrayStore, given: Col
     :raises StorageError: if the class does not take them
     """
     folder = store.log.folder
-    if not store.about:
+    if not store.metadata:
         raise StorageError(f"{folder} holds no buffer: the first save to it was not completed")
-    check_buffer(store.about, {name: spec.shape for name, spec in store.plans.items()}, folder, given)
+    check_buffer(store.metadata, {name: spec.shape for name, spec in store.specs.items()}, folder, given)
     try:
-        stored = buffer_state.constructor_arguments(store.about, given)
+        stored = buffer_state.constructor_arguments(store.metadata, given)
     except CorruptStorage as error:
         raise CorruptStorage(f"{folder}: its metadata is invalid: {error}") from error
     # A constructor that passes **kwargs on takes the arguments of its parent, too.
@@ -110,7 +110,7 @@ def _stored_arguments(cls: type[CompressedReplay], store: ArrayStore, given: Col
     not_taken = {name for name in set(stored) - taken if not _is_default(cls, name, stored[name])}
     if wrong := sorted(not_taken | (NOT_FROM_FOLDERS & set(stored))):
         raise StorageError(
-            f"{folder} was saved by {store.about.get('class')} with the arguments {', '.join(sorted(stored))}; "
+            f"{folder} was saved by {store.metadata.get('class')} with the arguments {', '.join(sorted(stored))}; "
             f"{cls.__name__} does not take {', '.join(wrong)}"
         )
     return {name: value for name, value in stored.items() if name in taken}

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from sb3_compressed.persistence.buffer_state import EPISODE_BEGINS, is_observation
 from sb3_compressed.persistence.ring_resize import rows_by_age
-from sb3_compressed.storage.array_store import ArraySpec
 from sb3_compressed.storage.chunks import row_chunks
 from sb3_compressed.storage.damaged_store import DamagedStore
+from sb3_compressed.storage.manifest import ArraySpec
 from sb3_compressed.storage.metadata_schema import check_values
 from sb3_compressed.storage.verification import damaged_slots
 from sb3_compressed.warning import warn_user
@@ -53,9 +53,9 @@ class RepairReport:
 
 def repair_store(store: DamagedStore) -> RepairReport:
     """Exclude the damaged transitions of a buffer from its arrays, in memory; warn if there are any."""
-    if not store.damages and store.about:
+    if not store.damages and store.metadata:
         check_values(store.values, store.n_ring_rows, f"{store.log.folder}: its values are invalid")
-        store.check_claims()
+        store.check_item_counts()
     rewards, values = store.arrays.get("rewards"), store.values
     if rewards is None:  # no save was completed
         return RepairReport(np.zeros((0, 2), np.int64), 0, tuple(store.damages))
@@ -89,7 +89,7 @@ def _damaged_transitions(store: DamagedStore) -> NDArray[np.bool_]:
     """Return which transitions are damaged, ``(n_rows, n_envs)``; clear the slots that cannot be read."""
     arrays = store.arrays
     is_damaged = np.repeat(store.lost_rows[:, np.newaxis], arrays["rewards"].shape[1], axis=1)
-    for name, spec in store.plans.items():
+    for name, spec in store.specs.items():
         if spec.is_table:
             damages = damaged_slots(store, name)
             store.damages += damages.values()
@@ -112,11 +112,11 @@ def _add_next_observations(store: DamagedStore) -> None:
     specs: dict[str, ArraySpec] = {}
     arrays: dict[str, Any] = {}
     for name, array in store.arrays.items():
-        specs[name], arrays[name] = store.plans[name], array
+        specs[name], arrays[name] = store.specs[name], array
         if is_observation(name):
-            specs[f"next_{name}"], arrays[f"next_{name}"] = store.plans[name], np.roll(array, -1, axis=0)
-    arguments = {**store.about["arguments"], "optimize_memory_usage": False}
-    store.replace_arrays({**store.about, "arguments": arguments}, specs, arrays)
+            specs[f"next_{name}"], arrays[f"next_{name}"] = store.specs[name], np.roll(array, -1, axis=0)
+    arguments = {**store.metadata["arguments"], "optimize_memory_usage": False}
+    store.replace_arrays({**store.metadata, "arguments": arguments}, specs, arrays)
 
 
 def _split_episodes(arrays: dict[str, Any], is_damaged: NDArray[np.bool_], by_age: NDArray[np.int64], pos: int) -> None:

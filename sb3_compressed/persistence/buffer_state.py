@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.errors import CorruptStorage, StorageError
 from sb3_compressed.persistence.vector_slots import is_stored_as_slots
-from sb3_compressed.storage.array_store import ArraySpec
-from sb3_compressed.storage.metadata_schema import MAX_SPACE_NBYTES, brief, space_nbytes
-from sb3_compressed.storage.spaces import argument_from_data, data_of_argument, data_of_space, space_from_data
+from sb3_compressed.storage.json_schema import brief
+from sb3_compressed.storage.manifest import ArraySpec
+from sb3_compressed.storage.metadata_schema import MAX_SPACE_NBYTES, space_nbytes
+from sb3_compressed.storage.spaces import argument_from_data, argument_to_data, space_from_data, space_to_data
 
 __all__ = [
     "EPISODE_BEGINS",
@@ -91,9 +92,9 @@ def metadata(buffer: Any) -> dict[str, Any]:
     return {
         "class": type(buffer).__name__,
         "streams": {key: _item_format(arrays[names[-1]]) for key, names in streams(buffer).items()},
-        "observation_space": data_of_space(buffer.observation_space),
-        "action_space": data_of_space(buffer.action_space),
-        "arguments": {name: data_of_argument(value) for name, value in buffer.given_arguments.items()},
+        "observation_space": space_to_data(buffer.observation_space),
+        "action_space": space_to_data(buffer.action_space),
+        "arguments": {name: argument_to_data(value) for name, value in buffer.given_arguments.items()},
     }
 
 

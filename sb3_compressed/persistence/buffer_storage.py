@@ -53,8 +53,8 @@ class BufferStorage:
         # What the last add changed, as it was before: rows, pos, full, and the two above.
         self._before: tuple[list[tuple[NDArray[Any], int, NDArray[Any]]], int, bool, int, int] = [], 0, False, 0, 0
         # These do not change, and looking them up takes time at each add.
-        self._plain_names = [name for name, spec in store.plans.items() if not spec.is_table and "/" not in name]
-        self._row_names = [name for name in store.plans if name != EPISODE_BEGINS]
+        self._plain_names = [name for name, spec in store.specs.items() if not spec.is_table and "/" not in name]
+        self._row_names = [name for name in store.specs if name != EPISODE_BEGINS]
         self._last_arrays = buffer_state.last_arrays(buffer)
         # Where a user's class comes before SB3's, every row is written directly, and flush() stores what others did.
         arrays = buffer_state.named_arrays(buffer) if buffer._passes_encoded_rows else {}
@@ -91,9 +91,11 @@ class BufferStorage:
                 move_slots_from_damaged_files(store)
             require_same_kind(store, buffer)
             arrays, values = fit_arrays(store, buffer)
-            if arrays is not store.arrays or store.is_of_version_1 or report is not None:
+            if arrays is not store.arrays or store.is_version_1 or report is not None:
                 codecs = {name: store.slots.reader.codec(address) for name, address in store.codecs.items()}
-                store.become(buffer_state.metadata(buffer), buffer_state.array_specs(buffer), arrays, values, codecs)
+                store.replace_content(
+                    buffer_state.metadata(buffer), buffer_state.array_specs(buffer), arrays, values, codecs
+                )
             bind(buffer, store)
             restore_values(buffer, store, values)
             return cls(buffer, store), report

@@ -17,7 +17,7 @@ from sb3_compressed.persistence.vector_slots import VectorSlots
 from sb3_compressed.storage.array_store import ArrayStore, Change
 from sb3_compressed.storage.checksum import checksum
 from sb3_compressed.storage.commit_format import rows_of_chunk
-from sb3_compressed.storage.log import holds_log, place_in_log
+from sb3_compressed.storage.log import has_log, log_fingerprint
 
 __all__ = ["Checkpoint", "CheckpointHistory", "changed_chunks", "checksums_of"]
 
@@ -57,7 +57,7 @@ class CheckpointHistory:
                 if not overwrite:
                     raise
         path = folder.resolve()
-        is_unchanged = path in self._ends and place_in_log(folder) == self._ends[path]
+        is_unchanged = path in self._ends and log_fingerprint(folder) == self._ends[path]
         self._save(Checkpoint.new(buffer, folder, overwrite=overwrite or is_unchanged), buffer)
 
     def _save(self, checkpoint: Checkpoint, buffer: Any) -> None:
@@ -103,8 +103,8 @@ class Checkpoint:
 
         :raises StorageError: if the folder contains other files, or another buffer that may not be overwritten
         """
-        store = _open_to_overwrite(folder) if holds_log(folder) else None
-        if store is not None and store.about and not overwrite:
+        store = _open_to_overwrite(folder) if has_log(folder) else None
+        if store is not None and store.metadata and not overwrite:
             store.close()
             store = None
         if store is None:
@@ -142,14 +142,14 @@ class Checkpoint:
             values, codecs = buffer_state.values(buffer), buffer_state.codecs(buffer)
             if self._is_new:
                 specs = buffer_state.array_specs(buffer)
-                store.become(buffer_state.metadata(buffer), specs, self._stored_arrays(), values, codecs)
+                store.replace_content(buffer_state.metadata(buffer), specs, self._stored_arrays(), values, codecs)
             else:
                 store.commit(changes, values, codecs)  # unused files are deleted when a file begins
                 store.flush()
             self._checksums, self._is_new = checksums, False
         finally:
             store.release()
-            self.end = place_in_log(store.log.folder)
+            self.end = log_fingerprint(store.log.folder)
 
     def _save_slots(self, buffer: Any, chunks: list[Change]) -> list[Change]:
         """Write the slots that changed, and their addresses to the tables.
@@ -171,7 +171,7 @@ class Checkpoint:
         known: dict[bytes, bytes] = {}
         for start in range(0, len(rows), ROWS):
             part = rows[start : start + ROWS]
-            self.store.make_room()
+            self.store.begin_segment_if_full()
             if len(known) > MAX_KNOWN:
                 known = {}
             for names in self._streams.values():

@@ -81,8 +81,8 @@ def _stored_class(store: ArrayStore) -> type[CompressedReplay]:
 
     :raises StorageError: if it is not from this package; the store is then closed
     """
-    name = store.about.get("class")
-    if store.about and name not in replay.__all__:
+    name = store.metadata.get("class")
+    if store.metadata and name not in replay.__all__:
         store.close()
         raise StorageError(
             f"{store.log.folder} holds a {name}, which is not of this package; use {name}.from_checkpoint"

@@ -21,7 +21,8 @@ from sb3_compressed.persistence.vector_slots import VectorSlots
 from sb3_compressed.storage.array_store import ArrayStore
 from sb3_compressed.storage.chunks import copy_changed
 from sb3_compressed.storage.damaged_store import DamagedStore
-from sb3_compressed.storage.metadata_schema import ABOUT, check, check_values
+from sb3_compressed.storage.json_schema import check
+from sb3_compressed.storage.metadata_schema import METADATA, check_values
 
 __all__ = ["bind", "fit_arrays", "load_into", "require_same_kind", "restore_values"]
 
@@ -79,7 +80,7 @@ def load_into(buffer: Any, store: ArrayStore) -> Checkpoint:
         if name not in slotted:
             copy_changed(arrays[name], array)
     restore_values(buffer, store, values)
-    store.log.close_others([])
+    store.log.close_segments(keep=[])
     # Plain arrays do not store a layout, without which the slots in the folder could not be read later. What was
     # repaired is not in the folder yet.
     is_saved = arrays is store.arrays and not layouts and not isinstance(store, DamagedStore)
@@ -111,11 +112,11 @@ def require_same_kind(store: ArrayStore, buffer: Any) -> None:
 
     :raises StorageError: with both values
     """
-    if not store.about:
+    if not store.metadata:
         raise StorageError(f"{store.log.folder} holds no buffer: the first save to it was not completed")
-    check(ABOUT, store.about, f"{store.log.folder}: its metadata is invalid")
+    check(METADATA, store.metadata, f"{store.log.folder}: its metadata is invalid")
     try:
-        buffer_state.require_same_kind(store.about, store.plans, buffer)
+        buffer_state.require_same_kind(store.metadata, store.specs, buffer)
     except StorageError as error:
         raise type(error)(f"{store.log.folder}: {error}") from error
 
@@ -128,14 +129,14 @@ def fit_arrays(store: ArrayStore, buffer: Any) -> tuple[dict[str, Any], dict[str
     expected, values, old = buffer_state.array_specs(buffer), store.values, len(store.arrays["actions"])
     resized = {
         name: dataclasses.replace(spec, shape=(buffer.buffer_size, *spec.shape[1:]))
-        for name, spec in store.plans.items()
+        for name, spec in store.specs.items()
         if name != EPISODE_BEGINS and spec.shape[0] == old
     }
-    specs = {**store.plans, **resized}
+    specs = {**store.specs, **resized}
     if specs != expected:
-        raise StorageError(f"{store.log.folder} contains the arrays {store.plans}, here they are {expected}")
+        raise StorageError(f"{store.log.folder} contains the arrays {store.specs}, here they are {expected}")
     _check_values(store, values, store.arrays, old)
-    store.check_claims()
+    store.check_item_counts()
     if old == buffer.buffer_size:
         return store.arrays, values
     looks_ahead = bool(buffer.optimize_memory_usage)

@@ -1,4 +1,4 @@
-"""Buffers on disk: an append-only log of checked records in a folder."""
+"""Buffers on disk: an append-only log of checksummed records in a folder."""
 
 from sb3_compressed.storage.verification import verify
 

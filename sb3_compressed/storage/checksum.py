@@ -1,8 +1,7 @@
 """The checksum of everything on disk: XXH64, compiled.
 
-Yann Collet's xxHash (https://github.com/Cyan4973/xxHash, doc/xxhash_spec.md). It is no protection against an adversary,
-and as good as any 64 bits against a flipped one. It reads memory about as fast as it comes, so every payload can be
-looked at each time it is read.
+Yann Collet's xxHash (https://github.com/Cyan4973/xxHash, doc/xxhash_spec.md). It detects accidental damage, not
+tampering. It runs at about memory bandwidth, so every payload is verified each time it is read.
 """
 
 from __future__ import annotations
@@ -32,19 +31,19 @@ def rotated(word: np.uint64, n_bits: int) -> np.uint64:
 
 @kernel(U64, U64, U64)
 def mixed(lane: np.uint64, word: np.uint64) -> np.uint64:
-    """Take one word into a lane (the specification's ``round``)."""
+    """Mix one word into a lane (``round`` in the specification)."""
     return rotated(lane + word * P2, 31) * P1
 
 
 @kernel(U64, U64, U64)
 def merged(total: np.uint64, lane: np.uint64) -> np.uint64:
-    """Take a lane into the total."""
+    """Merge a lane into the total (``mergeAccumulator``)."""
     return (total ^ mixed(np.uint64(0), lane)) * P1 + P4
 
 
 @kernel(U64, INT, INT, U64)
 def xxh64(address: int, nbytes: int, seed: np.uint64) -> np.uint64:
-    """Return the checksum of ``nbytes`` bytes at an address, which the caller has looked at."""
+    """Return the checksum of ``nbytes`` bytes at an address; the caller guarantees that they are readable."""
     end = address + nbytes
     if nbytes >= 4 * WORD:
         a, b, c, d = seed + P1 + P2, seed + P2, seed, seed - P1
@@ -78,24 +77,24 @@ def xxh64(address: int, nbytes: int, seed: np.uint64) -> np.uint64:
 
 @kernel(types.void, INT, U64, INT)
 def put_low_bytes(address: int, word: np.uint64, nbytes: int) -> None:
-    """Write the lowest bytes of a word to an address, the lowest one first."""
+    """Write the lowest bytes of a word to an address, in little-endian order."""
     for k in range(nbytes):
         put_byte(address + k, (word >> np.uint64(8 * k)) & np.uint64(255))  # type: ignore[arg-type]
 
 
 @kernel(U64, READ_BYTES, U64)
 def xxh64_of(data: NDArray[np.uint8], seed: np.uint64) -> np.uint64:
-    """Return the checksum of a vector of bytes."""
+    """Return the checksum of a byte array."""
     return xxh64(data.ctypes.data, data.size, seed)
 
 
 def checksum(data: bytes | bytearray | memoryview | NDArray[np.uint8], seed: int = 0) -> int:
-    """Return the XXH64 of some bytes, an integer of 64 bits.
+    """Return the XXH64 of some bytes as a 64-bit integer.
 
     >>> hex(checksum(b"a", 0))
     '0xd24ec4f1a98c6e5b'
 
-    :param seed: tells checksums of equal bytes apart
+    :param seed: equal bytes have different checksums for different seeds
     """
     rows = data if isinstance(data, np.ndarray) else np.frombuffer(data, dtype=np.uint8)
     return int(xxh64_of(rows, np.uint64(seed)))

@@ -1,17 +1,16 @@
-"""The state of a buffer as a set of named arrays and some values, and as records of what changed in it.
+"""The records of a commit: patches of named arrays, and some values.
 
-A *patch* is the new content of some rows of an array: the array's number (uint16), how its bytes are stored (uint16: 0
-for as they are, 1 for compressed by Zstandard, 2 for all zero), how many bytes follow (uint32), the first row (uint64),
-and the bytes of the rows, or the number of rows of zeros (uint64). The number 65535 stands for one row of each array of
-the ring, one after the other. It has the number of a step in the place of the first row: higher than that of any step
-before, with the row as its remainder by the number of rows. The value ``pos`` is then the row behind it. A ``PATCHES``
-record is patches one after the other. A ``COMMIT`` record is the number of bytes of the values (uint32), the values as
-a JSON object (nothing where none changed), and patches; with it, it and all patches before it count. Its values are
-those that changed.
+A *patch* is the new content of some rows of an array: the array's number (uint16), the encoding of its bytes (uint16: 0
+as they are, 1 compressed by Zstandard, 2 all zero), the number of bytes that follow (uint32), the first row (uint64),
+and the bytes of the rows, or the number of zero rows (uint64). The number 65535 stands for one row of every array of
+the ring, in order. Instead of the first row, such a patch has the number of a step: higher than that of any earlier
+step, and congruent to the row modulo the number of rows. The value ``pos`` is then the following row. A ``PATCHES``
+record is a sequence of patches. A ``COMMIT`` record is the number of bytes of the values (uint32), the changed values
+as a JSON object (empty if none changed), and patches; it commits itself and all patches before it.
 
-A ``SECTION`` record is the length of a name (uint16), the name and content of its own format: how later versions add to
-the state. A reader that does not know a section skips it if its name begins with a lower-case letter, and refuses the
-folder if it begins with a capital one.
+A ``SECTION`` record is the length of a name (uint16), the name, and content in its own format, so that later versions
+can add to the state. A reader skips unknown sections whose name begins with a lower-case letter, and refuses the folder
+if it begins with a capital letter.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ import zstandard
 from numpy.typing import NDArray
 
 from sb3_compressed.errors import CorruptStorage
+from sb3_compressed.storage.json_schema import check, load_json
 from sb3_compressed.storage.metadata_schema import COMMIT as COMMIT_SCHEMA
-from sb3_compressed.storage.metadata_schema import check, load_json
 
 __all__ = [
     "COMMIT",
     "PATCHES",
     "SECTION",
-    "Replay",
+    "PatchApplier",
     "commit_record",
     "pack_patch",
     "pack_ring_row",
@@ -47,28 +46,28 @@ __all__ = [
 
 #: Kinds of records.
 PATCHES, COMMIT, SECTION = 4, 5, 7
-#: In the place of an array's number: one row of each array of the ring.
+#: The array number of a patch of one row of every array of the ring.
 RING = 0xFFFF
-#: How the bytes of a patch are stored.
+#: Encodings of the bytes of a patch.
 STORED, COMPRESSED, ZEROS = 0, 1, 2
 PATCH = struct.Struct("<HHIQ")
 SIZE = struct.Struct("<I")
 COUNT = struct.Struct("<Q")
 NAME_SIZE = struct.Struct("<H")
-#: Patches of more bytes than this are compressed, if it helps.
+#: Patches of more bytes than this are compressed, if that makes them smaller.
 MIN_COMPRESSED_NBYTES = 1024
-#: Bytes of one patch when a whole array is written; damage to one costs that many.
+#: Bytes of a patch in a snapshot; damage to a patch affects that many.
 CHUNK_NBYTES = 1 << 13
-#: Patches that a whole array has at least, if it has as many rows.
+#: Minimum number of patches of an array in a snapshot, if it has as many rows.
 MIN_CHUNKS = 32
-#: Steps are counted up to here.
+#: The highest number of a step.
 MAX_STEP = (1 << 63) - 1
-#: Rows of the ring that are collected before they are written to the arrays.
+#: Rows of the ring that are collected before they are written to the arrays at once.
 MAX_COLLECTED = 1 << 12
 
 
 def pack_patch(number: int, array: Any, first: int, last: int) -> bytes:
-    """Return a patch of the rows from ``first`` up to ``last`` of an array."""
+    """Return a patch of the rows ``first:last`` of an array."""
     data: bytes = array[first:last].tobytes()
     is_compressed = len(data) > MIN_COMPRESSED_NBYTES
     if is_compressed:
@@ -79,7 +78,7 @@ def pack_patch(number: int, array: Any, first: int, last: int) -> bytes:
 
 
 def pack_ring_row(arrays: Iterable[Any], row: int, step: int) -> bytes:
-    """Return a patch of one row of all arrays of the ring.
+    """Return a patch of one row of every array of the ring.
 
     :param step: the number of the step that wrote it
     """
@@ -87,29 +86,34 @@ def pack_ring_row(arrays: Iterable[Any], row: int, step: int) -> bytes:
     return PATCH.pack(RING, STORED, len(data), step) + data
 
 
+def pack_zeros(number: int, first: int, last: int) -> bytes:
+    """Return a patch that sets the rows ``first:last`` of an array to zero."""
+    return PATCH.pack(number, ZEROS, COUNT.size, first) + COUNT.pack(last - first)
+
+
 def snapshot_patches(number: int, array: Any) -> Iterator[bytes]:
-    """Yield patches that together hold every row of an array once."""
+    """Yield patches that together contain every row of an array once."""
     rows = rows_of_chunk(array)
-    zeros = 0  # where the zeros began that were not written yet
+    zeros = 0  # start of the zero rows that are not in a patch yet
     for first in range(0, len(array), rows):
         last = min(first + rows, len(array))
         if is_zero(array[first:last]):
             continue
         if zeros < first:
-            yield PATCH.pack(number, ZEROS, COUNT.size, zeros) + COUNT.pack(first - zeros)
+            yield pack_zeros(number, zeros, first)
         yield pack_patch(number, array, first, last)
         zeros = last
     if zeros < len(array):
-        yield PATCH.pack(number, ZEROS, COUNT.size, zeros) + COUNT.pack(len(array) - zeros)
+        yield pack_zeros(number, zeros, len(array))
 
 
 def is_zero(array: Any) -> bool:
-    """Return whether all bytes of a contiguous array are zero, which those of -0.0 are not."""
+    """Return whether all bytes of an array are zero; those of -0.0 are not."""
     return not np.ascontiguousarray(array).reshape(-1).view(np.uint8).any()
 
 
 def rows_of_chunk(array: Any) -> int:
-    """Return how many rows are written at once, and lost at once if they are damaged: few of a small array, too."""
+    """Return the number of rows in a patch of a snapshot, which are lost together if it is damaged."""
     row_nbytes: int = math.prod(array.shape[1:]) * array.dtype.itemsize
     return max(1, min(CHUNK_NBYTES // max(1, row_nbytes), -(-len(array) // MIN_CHUNKS)))
 
@@ -123,16 +127,16 @@ def commit_record(values: Mapping[str, Any], patches: Iterable[bytes] = ()) -> b
 def split_commit(content: NDArray[np.uint8]) -> tuple[dict[str, Any], NDArray[np.uint8]]:
     """Return the values of a ``COMMIT`` record and its patches.
 
-    :raises CorruptStorage: if it is none
+    :raises CorruptStorage: if it is invalid
     """
     try:
         (nbytes,) = SIZE.unpack(content[: SIZE.size].tobytes())
         if SIZE.size + nbytes > len(content):
-            raise ValueError("it is cut short")
+            raise ValueError("it is truncated")
         values = load_json(content[SIZE.size : SIZE.size + nbytes].tobytes()) if nbytes else {}
     except (struct.error, ValueError) as error:
-        raise CorruptStorage(f"a commit makes no sense: {error}") from error
-    check(COMMIT_SCHEMA, values, "a commit makes no sense")
+        raise CorruptStorage(f"invalid commit: {error}") from error
+    check(COMMIT_SCHEMA, values, "invalid commit")
     return values, content[SIZE.size + nbytes :]
 
 
@@ -144,7 +148,7 @@ def section_record(name: str, content: bytes) -> bytes:
 def section_name(content: NDArray[np.uint8]) -> str:
     """Return the name of a ``SECTION`` record.
 
-    :raises CorruptStorage: if it has none
+    :raises CorruptStorage: if it is missing or truncated
     """
     data = content[: NAME_SIZE.size + 0xFFFF].tobytes()
     length = NAME_SIZE.unpack_from(data)[0] if len(data) >= NAME_SIZE.size else 0
@@ -154,12 +158,12 @@ def section_name(content: NDArray[np.uint8]) -> str:
     return name.decode("utf-8", "replace")
 
 
-class Replay:
+class PatchApplier:
     """Applies patches to arrays, in the order in which they were committed.
 
     :param arrays: the arrays, by number
-    :param ring: the numbers of those that have a row for each step
-    :param covered: for each array, is set where rows are written; ``None`` if nobody wants to know
+    :param ring: the numbers of the arrays that have a row for each step
+    :param covered: a mask of rows for each array, set where rows are written; ``None`` if it is not needed
     """
 
     def __init__(
@@ -172,36 +176,36 @@ class Replay:
         self._n_rows = min((len(array) for array in self._ring), default=0)
         #: The first step that wrote a row of the ring.
         self.first_step: int | None = None
-        # Rows of the ring that are not written yet: one after the other, they would take most of the time.
+        # Collected rows of the ring: writing them one by one would take most of the time.
         self._rows: list[int] = []
         self._data: list[bytes] = []
 
     def apply(self, content: NDArray[np.uint8]) -> int | None:
         """Apply patches; those of single rows of the ring are collected until :meth:`finish`.
 
-        :return: the last step among them, if there is any
-        :raises CorruptStorage: if a patch does not fit
+        :return: the last step among them, ``None`` if there is none
+        :raises CorruptStorage: if a patch is invalid
         """
         position, step = 0, None
         data = content.tobytes()
         while position < len(data):
             if position + PATCH.size > len(data):
-                raise CorruptStorage("a patch is cut short")
-            number, how, nbytes, first = PATCH.unpack_from(data, position)
+                raise CorruptStorage("a patch is truncated")
+            number, encoding, nbytes, first = PATCH.unpack_from(data, position)
             position += PATCH.size
             part = data[position : position + nbytes]
             position += nbytes
-            if len(part) < nbytes or how > ZEROS:
-                raise CorruptStorage(f"a patch of {nbytes} bytes from row {first} of array {number} on makes no sense")
+            if len(part) < nbytes or encoding > ZEROS:
+                raise _invalid(nbytes, number, first)
             if number == RING:
-                step = self._collect(first, part, how)
+                step = self._collect(first, part, encoding)
             else:
-                self._write(number, how, first, part)
+                self._write(number, encoding, first, part)
         return step
 
-    def _collect(self, step: int, data: bytes, how: int) -> int:
-        if not self._n_rows or step > MAX_STEP or len(data) != self._row_nbytes or how != STORED:
-            raise CorruptStorage(f"a patch of {len(data)} bytes of step {step} does not fit")
+    def _collect(self, step: int, data: bytes, encoding: int) -> int:
+        if not self._n_rows or step > MAX_STEP or len(data) != self._row_nbytes or encoding != STORED:
+            raise CorruptStorage(f"invalid patch of {len(data)} bytes for step {step}")
         self.first_step = step if self.first_step is None else self.first_step
         self._rows.append(step % self._n_rows)
         self._data.append(data)
@@ -210,10 +214,10 @@ class Replay:
         return step
 
     def finish(self) -> None:
-        """Write what was collected."""
+        """Write the collected rows to the arrays."""
         if not self._rows:
             return
-        # Of rows that were written more than once, the last time counts.
+        # The last patch of a row counts.
         rows, newest = np.unique(np.array(self._rows[::-1]), return_index=True)
         content = np.frombuffer(b"".join(self._data[::-1]), np.uint8).reshape(len(self._rows), -1)[newest]
         begin = 0
@@ -223,38 +227,41 @@ class Replay:
             if nbytes:
                 array[rows] = part.reshape(-1).view(array.dtype).reshape(len(rows), *array.shape[1:])
             begin += nbytes
-            self._cover(number, rows)
+            self._mark_covered(number, rows)
         self._rows, self._data = [], []
 
-    def _write(self, number: int, how: int, first: int, data: bytes) -> None:
+    def _write(self, number: int, encoding: int, first: int, data: bytes) -> None:
         self.finish()
         if number >= len(self._arrays) or first > len(self._arrays[number]):
-            raise CorruptStorage(f"a patch of {len(data)} bytes from row {first} of array {number} on makes no sense")
+            raise _invalid(len(data), number, first)
         array = self._arrays[number]
         target = array[first:]
-        if how == ZEROS:
+        if encoding == ZEROS:
             n_rows = COUNT.unpack(data)[0] if len(data) == COUNT.size else len(array) + 1
             if n_rows > len(target):
-                raise CorruptStorage(f"a patch of zeros from row {first} of array {number} on does not fit")
-            if not is_zero(target[:n_rows]):  # memory that nobody wrote to is not there yet
+                raise _invalid(len(data), number, first)
+            if not is_zero(target[:n_rows]):  # writing zeros would allocate untouched pages
                 target[:n_rows] = 0
-            self._cover(number, slice(first, first + n_rows))
+            self._mark_covered(number, slice(first, first + n_rows))
             return
-        if how == COMPRESSED:
+        if encoding == COMPRESSED:
             try:
                 if not 0 <= zstandard.frame_content_size(data) <= target.nbytes:
                     raise zstandard.ZstdError("it is larger than the array")
                 data = zstandard.ZstdDecompressor().decompress(data, max_output_size=target.nbytes)
             except zstandard.ZstdError as error:
-                raise CorruptStorage(f"a patch from row {first} of array {number} on: {error}") from error
-        row_nbytes = array[:1].nbytes
-        if len(data) > target.nbytes or len(data) % max(row_nbytes, 1):
-            raise CorruptStorage(f"a patch of {len(data)} bytes from row {first} of array {number} on does not fit")
+                raise CorruptStorage(f"a patch of array {number} from row {first} on: {error}") from error
+        if len(data) > target.nbytes or len(data) % max(array[:1].nbytes, 1):
+            raise _invalid(len(data), number, first)
         if data:
             rows = np.frombuffer(data, array.dtype).reshape(-1, *array.shape[1:])
             target[: len(rows)] = rows
-            self._cover(number, slice(first, first + len(rows)))
+            self._mark_covered(number, slice(first, first + len(rows)))
 
-    def _cover(self, number: int, rows: Any) -> None:
+    def _mark_covered(self, number: int, rows: Any) -> None:
         if self._covered is not None:
             self._covered[number][rows] = True
+
+
+def _invalid(nbytes: int, number: int, first: int) -> CorruptStorage:
+    return CorruptStorage(f"invalid patch of {nbytes} bytes for array {number} from row {first} on")

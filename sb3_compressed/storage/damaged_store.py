@@ -1,4 +1,4 @@
-"""Opening a damaged folder: what is whole is read, and what is not is named."""
+"""``DamagedStore``: open a damaged folder, read what is intact and report what is not."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sb3_compressed.errors import CorruptStorage, StorageError
-from sb3_compressed.storage.array_store import MANIFEST, ArraySpec, ArrayStore, Manifest
+from sb3_compressed.storage.array_store import ArrayStore
 from sb3_compressed.storage.chunks import addresses_in, row_chunks
-from sb3_compressed.storage.commit_format import COMMIT, PATCHES, SECTION, Replay, split_commit
+from sb3_compressed.storage.commit_format import COMMIT, PATCHES, SECTION, PatchApplier, split_commit
 from sb3_compressed.storage.lock import FolderLock
 from sb3_compressed.storage.log import SEALED, Log, segment_path
+from sb3_compressed.storage.manifest import MANIFEST, ArraySpec, Manifest
 from sb3_compressed.storage.segment import Record, Segment
 from sb3_compressed.storage.verification import damaged_codecs, damaged_records
 
@@ -27,10 +28,10 @@ SLOTS_AT_ONCE = 1 << 14
 
 
 class DamagedStore(ArrayStore):
-    """A store of which parts may be lost.
+    """A store that may have lost some of its content.
 
-    :ivar damages: a line for each damaged part that was found
-    :ivar lost_rows: the rows of the ring of which something could not be read, a mask ``(n_rows,)``
+    :ivar damages: a description of each damaged part
+    :ivar lost_rows: the rows of the ring that could not be read completely, a mask ``(n_rows,)``
     """
 
     damages: list[str]
@@ -38,24 +39,24 @@ class DamagedStore(ArrayStore):
 
 
 def open_damaged(folder: Path, *, writable: bool, rows: int = 0) -> DamagedStore:
-    """Open a store of which files may be damaged or missing, with all commits that can be read.
+    """Open a store whose files may be damaged or missing, with all commits that can be read.
 
-    Where the newest snapshot is damaged, its state is put together from the commits in all files that there are.
+    If the newest snapshot is damaged, the state is rebuilt from the commits in all files.
 
     :param writable: whether to write to it; nothing is changed before :meth:`ArrayStore.write_snapshot` is called
     :param rows: as for :meth:`ArrayStore.open`
     :raises StorageError: if there is none, or a process writes to it
-    :raises CorruptStorage: if nothing of it can be read
+    :raises CorruptStorage: if nothing can be read
     """
     log = Log.open(folder, writable=writable)
     try:
-        if not writable and FolderLock.is_held(folder):
+        if not writable and FolderLock.is_locked(folder):
             raise StorageError(f"{folder} is being written to; close the buffer that writes to it before repairing")
         damages: list[str] = []
         segments = _readable_segments(log, damages)
-        store = _Reader(log, segments, damages, rows).read()
+        store = DamagedStoreReader(log, segments, damages, rows).read()
         if writable:
-            log.skip_to(max(log.numbers()) + 1)
+            log.next_number = max(log.numbers()) + 1
     except BaseException:
         log.close()
         raise
@@ -63,7 +64,7 @@ def open_damaged(folder: Path, *, writable: bool, rows: int = 0) -> DamagedStore
 
 
 def _readable_segments(log: Log, damages: list[str]) -> list[Segment]:
-    """Return the segments of one buffer that can be opened, sorted; those of the newest if there are several.
+    """Return the segments that can be opened, sorted; those of the newest buffer if there are several.
 
     :raises CorruptStorage: if there is none
     """
@@ -76,37 +77,36 @@ def _readable_segments(log: Log, damages: list[str]) -> list[Segment]:
     if not found:
         raise CorruptStorage(f"{log.folder} has no file that can be read: {'; '.join(damages)}")
     newest = next((segment for segment in reversed(found) if segment.is_snapshot), found[-1])
-    damages += [f"{each.path} is of another buffer" for each in found if each.identity != newest.identity]
+    damages += [f"{each.path} belongs to another buffer" for each in found if each.identity != newest.identity]
     return [segment for segment in found if segment.identity == newest.identity]
 
 
 def move_slots_from_damaged_files(store: ArrayStore) -> None:
-    """Write the slots that are in damaged files anew, so that nothing refers to these any more.
+    """Copy the slots in damaged files to a new segment, so that nothing refers to these files any more.
 
-    All slots that tables refer to have to be whole.
+    All slots that tables refer to must be intact.
     """
-    paths = {number: segment_path(store.log.folder, number) for number in sorted(store.live_segments())}
-    numbers = [number for number, path in paths.items() if any(damaged_records(path))]
-    tables = [store.arrays[name] for name, plan in store.plans.items() if plan.is_table]
-    for number in numbers:
-        addresses = np.unique(np.concatenate([addresses_in(table) for table in tables]))
-        addresses = addresses[addresses >> 32 == number]
-        moved = np.zeros_like(addresses)
-        for start in range(0, len(addresses), SLOTS_AT_ONCE):
-            store.make_room()
-            slots = store.slots.load(addresses[start : start + SLOTS_AT_ONCE])
-            moved[start : start + SLOTS_AT_ONCE] = store.slots.write([*slots])
-        for table in tables:
-            for rows in row_chunks(table):
-                is_there = np.isin(table[rows], addresses)
-                table[rows][is_there] = moved[np.searchsorted(addresses, table[rows][is_there])]
+    paths = {number: segment_path(store.log.folder, number) for number in store.live_segments()}
+    damaged = [number for number, path in paths.items() if any(damaged_records(path))]
+    tables = [store.arrays[name] for name, spec in store.specs.items() if spec.is_table]
+    addresses = addresses_in(*tables)
+    addresses = addresses[np.isin(addresses >> 32, damaged)]
+    moved = np.zeros_like(addresses)
+    for start in range(0, len(addresses), SLOTS_AT_ONCE):
+        store.begin_segment_if_full()
+        slots = store.slots.load(addresses[start : start + SLOTS_AT_ONCE])
+        moved[start : start + SLOTS_AT_ONCE] = store.slots.write([*slots])
+    for table in tables if len(addresses) else ():
+        for rows in row_chunks(table):
+            is_moved = np.isin(table[rows], addresses)
+            table[rows][is_moved] = moved[np.searchsorted(addresses, table[rows][is_moved])]
 
 
-class _Reader:
-    """Reads what can be read of some segments.
+class DamagedStoreReader:
+    """Reads the intact records of some segments.
 
     :param segments: sorted; some may be missing in between
-    :param damages: is given a line for each damaged part
+    :param damages: receives a description of each damaged part
     :param rows: as for :meth:`ArrayStore.open`
     """
 
@@ -116,208 +116,190 @@ class _Reader:
     def read(self) -> DamagedStore:
         """Return the store.
 
-        :raises CorruptStorage: if no segment tells what it is of
+        :raises CorruptStorage: if no segment has readable metadata
         """
         snapshots = [index for index, segment in enumerate(self.segments) if segment.is_snapshot]
         start = snapshots[-1] if snapshots else 0
         if not snapshots:
-            self.damages.append(f"{self.log.folder} has no snapshot that can be read")
+            self.damages.append(f"{self.log.folder} has no readable snapshot")
         chain = self._chain(start)
-        # The snapshot is all that is needed, unless it is damaged.
+        # An intact snapshot replaces all segments before it.
         damage = _snapshot_damage(chain[0], _limit(chain, 0)) if snapshots else None
-        is_whole = bool(snapshots) and damage is None
-        used = chain if is_whole else [*self._before(chain[0]), *chain]
+        is_intact = bool(snapshots) and damage is None
+        used = chain if is_intact else [*self._segments_before(chain[0]), *chain]
         self.store = self._empty_store(used)
-        self.replay = self._replay(None)
-        self.is_covered: list[NDArray[np.bool_]] | None = None
-        if not is_whole:
-            self._track_coverage(is_covered=False)
+        self.applier = self._new_applier(None)
+        #: Which rows of each array were read; ``None`` while nothing is damaged.
+        self.covered: list[NDArray[np.bool_]] | None = None
+        if not is_intact:
+            self._track_coverage(initial=False)
+        #: Whether commits may be missing before the next one.
         self.is_behind_damage = False
         self.damages += [] if damage is None else [damage]
         for index, segment in enumerate(used):
             if index and segment.number != used[index - 1].number + 1:
                 self.is_behind_damage = True
-            if segment in chain or self._is_of_same_content(segment):
+            if segment in chain or self._has_current_epoch(segment):
                 self._read(segment, _limit(used, index), is_last=segment is used[-1])
         self._finish(used)
         return self.store
 
     def _chain(self, start: int) -> list[Segment]:
-        """Return a snapshot and what follows it, as far as that is of the same copy of the buffer."""
+        """Return a snapshot and the segments that follow it in the same copy of the buffer."""
         chain = [self.segments[start]]
         for segment in self.segments[start + 1 :]:
-            if segment.number != chain[-1].number + 1:
+            if segment.number == chain[-1].number + 1:
+                follows = segment.previous_id == chain[-1].id
+            else:
                 self.damages.append(
                     f"{self.log.folder}: files between {chain[-1].number} and {segment.number} are missing"
                 )
                 manifest = _manifest_of(segment)
-                told = {} if manifest is None else manifest.segments
-                known = [(told[each.number], each.id) for each in chain if each.number in told]
-                follows = bool(known) and all(listed == found for listed, found in known)
-            else:
-                follows = segment.previous_id == chain[-1].id
+                listed = {} if manifest is None else manifest.segments
+                common = [each for each in chain if each.number in listed]
+                follows = bool(common) and all(listed[each.number] == each.id for each in common)
             if not follows:
-                self.damages.append(
-                    f"{segment.path} does not follow {chain[-1].path}; it and what follows it is given up"
-                )
+                self.damages.append(f"{segment.path} does not follow {chain[-1].path}; it and later files are not used")
                 break
             chain.append(segment)
         return chain
 
-    def _is_of_same_content(self, segment: Segment) -> bool:
-        """Return whether commits in a segment are of the content that the store has, not of one before a resize."""
+    def _has_current_epoch(self, segment: Segment) -> bool:
+        """Return whether the commits in a segment belong to the current content, not to one before a resize."""
         manifest = _manifest_of(segment)
-        return segment.id == 0 or (manifest is not None and manifest.epoch == self.store.epoch)
+        return segment.is_version_1 or (manifest is not None and manifest.epoch == self.store.epoch)
 
-    def _before(self, snapshot: Segment) -> list[Segment]:
+    def _segments_before(self, snapshot: Segment) -> list[Segment]:
         """Return the segments before a snapshot that it refers to, not those of another copy of the buffer."""
         older = [segment for segment in self.segments if segment.number < snapshot.number]
-        first = next((part for part in snapshot.undamaged_records() if isinstance(part, Record)), None)
-        if snapshot.id == 0:
+        if snapshot.is_version_1:
             return older
         ids = {snapshot.number - 1: snapshot.previous_id}
-        is_told = first is not None and first.kind == MANIFEST
-        if first is not None and is_told:
-            ids |= Manifest.parse(first.content.tobytes(), str(snapshot.path)).segments
+        first = next((part for part in snapshot.undamaged_records() if isinstance(part, Record)), None)
+        has_manifest = first is not None and first.kind == MANIFEST
+        if first is not None and has_manifest:
+            ids |= Manifest.from_json(first.content, snapshot).segments
         self.damages += [
-            f"{segment.path} is of a copy of this buffer that was written to as well"
+            f"{segment.path} belongs to a copy of this buffer that was written to as well"
             for segment in older
             if ids.get(segment.number, segment.id) != segment.id
         ]
-        return [each for each in older if ids.get(each.number, 0 if is_told else each.id) == each.id]
+        return [each for each in older if ids.get(each.number, 0 if has_manifest else each.id) == each.id]
 
     def _empty_store(self, used: list[Segment]) -> DamagedStore:
         for segment in reversed(used):
             for part in segment.undamaged_records():
                 if isinstance(part, Record) and part.kind == MANIFEST:
-                    manifest = Manifest.parse(part.content.tobytes(), str(segment.path))
-                    plans = manifest.plans if segment.id else _with_ring(manifest.plans)
-                    store = DamagedStore(self.log, manifest.about, plans, {}, {})
-                    store.set_zeros(segment.path, self.rows)
+                    manifest = Manifest.from_json(part.content, segment)
+                    specs = _with_ring(manifest.specs) if segment.is_version_1 else manifest.specs
+                    store = DamagedStore(self.log, manifest.metadata, specs, {}, {})
+                    store.allocate_arrays(segment.path, self.rows)
                     store.epoch = manifest.epoch
                     store.damages = self.damages
                     store.lost_rows = np.zeros(store.n_ring_rows, np.bool_)
                     return store
-        raise CorruptStorage(f"{self.log.folder}: no file has metadata that can be read: {'; '.join(self.damages)}")
+        raise CorruptStorage(f"{self.log.folder}: no file has readable metadata: {'; '.join(self.damages)}")
 
     def _read(self, segment: Segment, limit: int | None, *, is_last: bool) -> None:
-        is_snapshot = segment.is_snapshot and segment.id != 0
+        is_snapshot = segment.is_snapshot and not segment.is_version_1
         if is_snapshot:
-            self._take_snapshot_values(segment, limit)
-        # Version 1 begins each segment with a snapshot that does not tell rows of zeros.
-        may_be_snapshot = segment.id == 0
+            self._read_snapshot_values(segment, limit)
+        # The first commit of a segment of version 1 is a snapshot, which omits zero rows.
+        is_version_1_snapshot = segment.is_version_1
         pending: list[NDArray[np.uint8]] = []
         for part in segment.undamaged_records(limit):
             if isinstance(part, CorruptStorage):
                 self.damages.append(str(part))
                 self.is_behind_damage |= not is_snapshot
-                may_be_snapshot = False
+                is_version_1_snapshot = False
                 continue
             try:
                 if part.kind == PATCHES and is_snapshot:
-                    self.replay.apply(part.content)  # whatever becomes of the others
+                    self.applier.apply(part.content)  # even if others are damaged
                 elif part.kind == PATCHES:
                     pending.append(part.content)
                 elif part.kind == COMMIT and not is_snapshot:
-                    if may_be_snapshot:
-                        self._begin_with_zeros()
-                    self._take_commit(part, pending)
-                    pending, may_be_snapshot = [], False
+                    if is_version_1_snapshot:
+                        self._reset_to_zeros()
+                    self._apply_commit(part, pending)
+                    pending, is_version_1_snapshot = [], False
                 elif part.kind == MANIFEST and not is_snapshot:
-                    self._take_manifest(Manifest.parse(part.content.tobytes(), str(segment.path)), segment)
+                    self._apply_manifest(Manifest.from_json(part.content, segment), segment)
                 elif part.kind == SECTION:
-                    self.store.take_section(part.content)
+                    self.store.check_section(part.content)
                 elif part.kind == SEALED and is_last:
                     self.damages.append(f"the segment after {segment.path} is missing")
             except CorruptStorage as error:
                 self.damages.append(f"{segment.path}: {error}")
                 self.is_behind_damage, pending = not is_snapshot or self.is_behind_damage, []
-        self.replay.finish()
+        self.applier.finish()
         self.end = segment.end
 
-    def _take_snapshot_values(self, segment: Segment, limit: int | None) -> None:
-        """Take in what the first or the last record of a snapshot tells, before its patches: they are newer."""
+    def _read_snapshot_values(self, segment: Segment, limit: int | None) -> None:
+        """Use the values of a snapshot, from its first or last record, before its patches are applied."""
         found: tuple[dict[str, Any], dict[str, int], int] | None = None
         for part in segment.undamaged_records(limit):
             if isinstance(part, CorruptStorage) or part.kind not in (MANIFEST, COMMIT):
-                continue  # which is reported with the patches
+                continue  # damage is reported with the patches
             try:
                 if part.kind == MANIFEST:
-                    manifest = Manifest.parse(part.content.tobytes(), str(segment.path))
+                    manifest = Manifest.from_json(part.content, segment)
                     self.log.ids.update(manifest.segments)
                     found = manifest.values, manifest.codecs, manifest.step
                 else:
-                    told, _ = split_commit(part.content)
+                    commit, _ = split_commit(part.content)
                     step = self.store.step if found is None else found[2]
-                    found = told.get("values", {}), told.get("codecs", {}), step
+                    found = commit.get("values", {}), commit.get("codecs", {}), step
             except CorruptStorage as error:
                 self.damages.append(f"{segment.path}: {error}")
         if found is None:
             self.is_behind_damage = True
         else:
-            if self.is_covered is not None:  # else nothing was read before it
-                self._lose_rows_up_to(found[2] + 1, found[0].get("pos"))
-            self.store.values, self.store.codecs, self.store.step = found
-            self.is_behind_damage = False
+            self._set_values(*found, is_first=self.covered is None)
 
-    def _track_coverage(self, *, is_covered: bool) -> list[NDArray[np.bool_]]:
-        """Keep of each array which rows were read, from now on.
-
-        :param is_covered: whether all were until now
-        """
-        if self.is_covered is None:
-            self.replay.finish()
-            self.is_covered = [np.full(len(array), is_covered) for array in self.store.arrays.values()]
-            self.replay = self._replay(self.is_covered)
-        return self.is_covered
-
-    def _begin_with_zeros(self) -> None:
-        for array, covered in zip(self.store.arrays.values(), self._track_coverage(is_covered=True), strict=True):
-            array[...], covered[...] = 0, True
-        self.is_behind_damage = False
-
-    def _replay(self, is_covered: list[NDArray[np.bool_]] | None) -> Replay:
-        store = self.store
-        return Replay([*store.arrays.values()], store.ring_numbers, is_covered)
-
-    def _take_manifest(self, manifest: Manifest, segment: Segment) -> None:
+    def _apply_manifest(self, manifest: Manifest, segment: Segment) -> None:
         self.log.ids.update(manifest.segments)
-        if segment.id == 0:  # version 1 has the values in a commit
-            return
-        self._lose_rows_up_to(manifest.step + 1, manifest.values.get("pos"))
-        self.store.values, self.store.codecs, self.store.step = manifest.values, manifest.codecs, manifest.step
+        if not segment.is_version_1:  # which has the values in a commit
+            self._set_values(manifest.values, manifest.codecs, manifest.step)
+
+    def _set_values(self, values: dict[str, Any], codecs: dict[str, int], step: int, *, is_first: bool = False) -> None:
+        """Use the values at the beginning of a segment; earlier steps that were not read are lost.
+
+        :param is_first: whether nothing was read before
+        """
+        if not is_first:
+            self._lose_steps(self._position(), (step + 1, values.get("pos")))
+        self.store.values, self.store.codecs, self.store.step = values, codecs, step
         self.is_behind_damage = False
 
-    def _take_commit(self, record: Record, pending: list[NDArray[np.uint8]]) -> None:
+    def _apply_commit(self, record: Record, pending: list[NDArray[np.uint8]]) -> None:
         store = self.store
-        told, patches = split_commit(record.content)
+        commit, patches = split_commit(record.content)
         if not self.is_behind_damage:
-            store.apply_commit(told, [*pending, patches], self.replay)
+            store.apply_commit(commit, [*pending, patches], self.applier)
             return
-        is_covered = self._track_coverage(is_covered=True)
-        self.replay.finish()
-        step, pos = store.step, store.values.get("pos")
-        is_written = [np.zeros(len(array), np.bool_) for array in store.arrays.values()]
-        own = self._replay(is_written)
-        store.apply_commit(told, [*pending, patches], own)
-        own.finish()
-        self._lose_rows_between((step, pos), (own.first_step, store.values.get("pos")))
-        for covered, written in zip(is_covered, is_written, strict=True):
-            covered |= written
+        covered = self._track_coverage(initial=True)
+        self.applier.finish()
+        before = self._position()
+        written = [np.zeros(len(array), np.bool_) for array in store.arrays.values()]
+        applier = self._new_applier(written)
+        store.apply_commit(commit, [*pending, patches], applier)
+        applier.finish()
+        self._lose_steps(before, (applier.first_step, store.values.get("pos")))
+        for of_array, rows in zip(covered, written, strict=True):
+            of_array |= rows
         self.is_behind_damage = False
 
-    def _lose_rows_up_to(self, step: int, pos: Any) -> None:
-        """Lose the rows between the last commit that is known and a step, before which ``pos`` is the next row."""
-        self._lose_rows_between((self.store.step, self.store.values.get("pos")), (step, pos))
+    def _position(self) -> tuple[int, Any]:
+        """Return the last step that was read, and the row that is written next."""
+        return self.store.step, self.store.values.get("pos")
 
-    def _lose_rows_between(self, before: tuple[int, Any], after: tuple[int | None, Any]) -> None:
-        """Note that the rows of steps in between were written by commits that are damaged.
-
-        They are lost unless a later commit writes them again.
+    def _lose_steps(self, before: tuple[int, Any], after: tuple[int | None, Any]) -> None:
+        """Mark the rows of steps in damaged commits as lost, unless later commits write them again.
 
         :param before: the last step before the damage, and the row that was written next
-        :param after: the first step behind it, ``None`` or 0 where rows are written without counting steps, and the row
-            that was written next, by which they are found there
+        :param after: the first step after it, ``None`` or 0 where rows are written without counting steps, and the row
+            that was written next, which is used then
         """
         store, n_rows = self.store, self.store.n_ring_rows
         (last_step, pos), (next_step, next_pos) = before, after
@@ -329,55 +311,71 @@ class _Reader:
             return
         if n_rows and n_lost > 0:
             if (first + n_lost) // n_rows > first // n_rows and "full" in store.values:
-                store.values["full"] = True  # which a commit that is damaged said
+                store.values["full"] = True  # a damaged commit set it
             rows = (first + np.arange(min(n_lost, n_rows))) % n_rows
             for number in store.ring_numbers:
-                self._track_coverage(is_covered=True)[number][rows] = False
+                self._track_coverage(initial=True)[number][rows] = False
+
+    def _track_coverage(self, *, initial: bool) -> list[NDArray[np.bool_]]:
+        """Record which rows of each array are read from now on.
+
+        :param initial: whether all rows were read so far
+        """
+        if self.covered is None:
+            self.applier.finish()
+            self.covered = [np.full(len(array), initial) for array in self.store.arrays.values()]
+            self.applier = self._new_applier(self.covered)
+        return self.covered
+
+    def _new_applier(self, covered: list[NDArray[np.bool_]] | None) -> PatchApplier:
+        return PatchApplier([*self.store.arrays.values()], self.store.ring_numbers, covered)
+
+    def _reset_to_zeros(self) -> None:
+        for array, covered in zip(self.store.arrays.values(), self._track_coverage(initial=True), strict=True):
+            array[...], covered[...] = 0, True
+        self.is_behind_damage = False
 
     def _finish(self, used: list[Segment]) -> None:
         store = self.store
         store.damages = [*dict.fromkeys(self.damages)]
-        if self.is_covered is not None:
+        if self.covered is not None:
             for number in store.ring_numbers:
-                store.lost_rows |= ~self.is_covered[number]
-        self.log.start_from(used)
+                store.lost_rows |= ~self.covered[number]
+        self.log.set_chain(used)
         last = used[-1]
         if not last.is_writable:
             last.end = self.end
-        for name, damage in damaged_codecs(store).items():  # whoever writes begins with new ones
+        for name, damage in damaged_codecs(store).items():  # a writer creates new ones
             store.damages.append(damage)
             del store.codecs[name]
 
 
 def _manifest_of(segment: Segment) -> Manifest | None:
-    """Return what the first record of a segment tells, ``None`` if it is damaged."""
+    """Return the manifest of a segment, ``None`` if it is damaged."""
     try:
-        return Manifest.of(segment)
+        return Manifest.of_segment(segment)
     except CorruptStorage:
         return None
 
 
 def _snapshot_damage(segment: Segment, limit: int | None) -> str | None:
-    """Return the first thing that is wrong with a snapshot, which may lack its end."""
+    """Return the first damage of a snapshot, which may be incomplete; ``None`` if it is intact."""
     has_commit = False
     for part in segment.undamaged_records(limit):
         if isinstance(part, CorruptStorage):
             return str(part)
         has_commit |= part.kind == COMMIT
-    return None if has_commit else f"{segment.path} is damaged: it has no whole snapshot"
+    return None if has_commit else f"{segment.path} is damaged: its snapshot is incomplete"
 
 
-def _with_ring(plans: Mapping[str, ArraySpec]) -> dict[str, ArraySpec]:
-    """Return plans of version 1, which does not tell which arrays are of the ring: those of as many rows as most."""
-    lengths = Counter(plan.shape[:1] for plan in plans.values())
-    return {
-        name: dataclasses.replace(plan, is_ring=plan.shape[:1] == lengths.most_common(1)[0][0])
-        for name, plan in plans.items()
-    }
+def _with_ring(specs: Mapping[str, ArraySpec]) -> dict[str, ArraySpec]:
+    """Return specs of version 1, which does not store which arrays form the ring: those of the most common length."""
+    [(length, _)] = Counter(spec.shape[:1] for spec in specs.values()).most_common(1) or [((), 0)]
+    return {name: dataclasses.replace(spec, is_ring=spec.shape[:1] == length) for name, spec in specs.items()}
 
 
 def _limit(segments: list[Segment], index: int) -> int | None:
-    """Return where a segment ends, if the one that follows it says so."""
-    after = segments[index + 1] if index + 1 < len(segments) else None
-    is_told = after is not None and after.previous_id == segments[index].id != 0
-    return after.previous_end if after is not None and is_told else None
+    """Return where a segment ends, if the one that follows it stores that."""
+    segment, after = segments[index], segments[index + 1] if index + 1 < len(segments) else None
+    is_stored = after is not None and not segment.is_version_1 and after.previous_id == segment.id
+    return after.previous_end if after is not None and is_stored else None

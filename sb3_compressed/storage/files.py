@@ -1,8 +1,8 @@
-"""Opening, creating and making durable the files of a folder that may come from a stranger.
+"""Open, create and sync the files of a folder that may be untrusted.
 
-Inside the folder no symbolic link is followed, and nothing but a regular file is opened: not a FIFO, which would block,
-nor a device. The path of the folder itself may be, or go through, symbolic links, as is common on clusters. Windows
-cannot open without following links, so there the path is checked first.
+Inside the folder, symbolic links are not followed and only regular files are opened: a FIFO would block, and so might a
+device. The path of the folder itself may contain symbolic links, as is common on clusters. Windows has no flag to open
+without following links, so the path is checked first there.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import contextlib
 import errno
 import os
 import stat
+import threading
 from io import FileIO
 from pathlib import Path
 from typing import Literal
@@ -23,43 +24,45 @@ __all__ = [
     "make_folder_durably",
     "nbytes_on_disk",
     "open_regular_file",
+    "read_at",
     "write_all",
+    "write_at",
 ]
 
-#: Flags that not every operating system has.
+#: Flags that some operating systems lack.
 BINARY: int = getattr(os, "O_BINARY", 0)
 NO_FOLLOW: int = getattr(os, "O_NOFOLLOW", 0)
-#: So that opening a FIFO returns; it changes nothing about regular files.
+#: Opening a FIFO returns at once; regular files are not affected.
 NO_BLOCK: int = getattr(os, "O_NONBLOCK", 0)
 FLAGS = {"rb": os.O_RDONLY, "r+b": os.O_RDWR, "a+b": os.O_RDWR | os.O_APPEND | os.O_CREAT}
 
-#: What ``open`` raises for a symbolic link (BSD raises EMLINK), a socket, a FIFO nobody reads, or a folder.
+#: Errors of ``open`` for a symbolic link (EMLINK on BSD), a socket, a FIFO without a reader, or a folder.
 NOT_REGULAR = {errno.ELOOP, errno.EMLINK, errno.ENXIO, errno.EISDIR, errno.ENODEV, errno.EOPNOTSUPP}
 
 
 def open_regular_file(path: Path, mode: Literal["rb", "r+b", "a+b"] = "rb") -> FileIO:
-    """Open a regular file unbuffered, never a link to one.
+    """Open a regular file, unbuffered, without following symbolic links.
 
-    :param mode: as for :func:`open`: read, read and write, or that, appending, and create it if it is missing
+    :param mode: as for :func:`open`; ``"a+b"`` creates the file if it is missing
     :raises CorruptStorage: if the path is a symbolic link, folder, FIFO, socket or device
-    :raises OSError: if it cannot be opened for another reason, as ``FileNotFoundError``
+    :raises OSError: if it cannot be opened for another reason, such as ``FileNotFoundError``
     """
-    return _opened(path, FLAGS[mode], mode)
+    return _open(path, FLAGS[mode], mode)
 
 
 def create_regular_file(path: Path) -> FileIO:
-    """Create a file and open it unbuffered for reading and writing, in the place of what was there.
+    """Create a file and open it, unbuffered, for reading and writing.
 
-    A file or link of that name is removed, not written to.
+    An existing file or link of that name is removed first, not written to.
 
     :raises OSError: if it cannot be created
     """
     with contextlib.suppress(FileNotFoundError):
         path.unlink()
-    return _opened(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, "r+b")
+    return _open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, "r+b")
 
 
-def _opened(path: Path, flags: int, mode: str) -> FileIO:
+def _open(path: Path, flags: int, mode: str) -> FileIO:
     if not NO_FOLLOW:  # Windows
         with contextlib.suppress(FileNotFoundError):
             _check_regular(path, os.lstat(path))
@@ -77,18 +80,18 @@ def _opened(path: Path, flags: int, mode: str) -> FileIO:
         raise
 
 
-def _check_regular(path: Path, found: os.stat_result) -> None:
-    if not stat.S_ISREG(found.st_mode):
+def _check_regular(path: Path, status: os.stat_result) -> None:
+    if not stat.S_ISREG(status.st_mode):
         raise _not_regular(path)
 
 
 def _not_regular(path: Path) -> CorruptStorage:
-    kind = "no regular file"
+    kind = "not a regular file"
     with contextlib.suppress(OSError):
         mode = os.lstat(path).st_mode
         kind = next((name for is_kind, name in KINDS.items() if is_kind(mode)), kind)
     return CorruptStorage(
-        f"{path} is {kind}, and only regular files are opened inside the folder of a buffer; replace it by the file "
+        f"{path} is {kind}, but only regular files are opened inside the folder of a buffer; replace it with the file "
         "itself, or delete it"
     )
 
@@ -103,34 +106,62 @@ KINDS = {
 }
 
 
-def write_all(file: FileIO, data: bytes) -> None:
-    """Write bytes where a file is at: a nearly full disk takes some of them before it raises.
+def write_all(file: FileIO, data: bytes | memoryview) -> None:
+    """Write all bytes at the current position; a nearly full disk may accept only some per call.
 
-    :raises OSError: if the disk does not take all of them
+    :raises OSError: if the disk is full
     """
     rest = memoryview(data)
     while len(rest):
         rest = rest[file.write(rest) :]
 
 
-def make_folder_durably(folder: Path) -> None:
-    """Create a folder and its missing parents, each of which outlives a power cut.
+if hasattr(os, "pread"):
 
-    :raises OSError: if it cannot be created, as ``FileExistsError`` if the path is a file
+    def read_at(file: FileIO, nbytes: int, offset: int) -> bytes:
+        """Read up to ``nbytes`` bytes from an offset on; safe with other threads reading the same file."""
+        return os.pread(file.fileno(), nbytes, offset)
+
+    def write_at(file: FileIO, data: memoryview, offset: int) -> None:
+        """Write all bytes from an offset on; a nearly full disk may accept only some per call."""
+        written = 0
+        while written < len(data):
+            written += os.pwrite(file.fileno(), data[written:], offset + written)
+
+else:  # Windows
+    _seek_lock = threading.Lock()
+
+    def read_at(file: FileIO, nbytes: int, offset: int) -> bytes:
+        """Read up to ``nbytes`` bytes from an offset on; safe with other threads reading the same file."""
+        with _seek_lock:
+            file.seek(offset)
+            return file.read(nbytes)
+
+    def write_at(file: FileIO, data: memoryview, offset: int) -> None:
+        """Write all bytes from an offset on; a nearly full disk may accept only some per call."""
+        with _seek_lock:
+            file.seek(offset)
+            write_all(file, data)
+
+
+def make_folder_durably(folder: Path) -> None:
+    """Create a folder and its missing parents, and sync each.
+
+    :raises OSError: if it cannot be created, such as ``FileExistsError`` if the path is a file
     """
     missing = []
     level = folder.absolute()
-    while not level.is_dir() and level != level.parent:  # there may be no drive of that name
+    while not level.is_dir() and level != level.parent:  # on Windows the drive may not exist
         missing.append(level)
         level = level.parent
     for each in reversed(missing):
         each.mkdir(exist_ok=True)
-        with contextlib.suppress(OSError):  # a parent that may not be read
+        with contextlib.suppress(OSError):  # no permission to read the parent
             flush_path(each.parent)
 
 
 def flush_path(path: Path) -> None:
-    """Return when a file, or the names in a folder, outlive a power cut, where the system can flush folders."""
+    """Sync a file, or the names in a folder where the operating system supports that, to the disk."""
     if path.is_dir() and not hasattr(os, "O_DIRECTORY"):
         return
     descriptor = os.open(path, os.O_RDONLY)
@@ -141,12 +172,12 @@ def flush_path(path: Path) -> None:
 
 
 def nbytes_on_disk(folder: Path) -> int:
-    """Return the bytes that the regular files in a folder take on the disk, where a hole in a file takes none."""
-    found = 0
+    """Return the bytes that the regular files in a folder occupy on the disk; holes in sparse files count as none."""
+    total = 0
     with os.scandir(folder) as entries:
         for entry in entries:
-            with contextlib.suppress(FileNotFoundError):  # deleted by the process that writes
+            with contextlib.suppress(FileNotFoundError):  # deleted by the writing process
                 status = entry.stat(follow_symlinks=False)
                 if stat.S_ISREG(status.st_mode):
-                    found += min(status.st_size, getattr(status, "st_blocks", status.st_size) * 512)
-    return found
+                    total += min(status.st_size, getattr(status, "st_blocks", status.st_size) * 512)
+    return total

@@ -39,6 +39,7 @@ from sb3_compressed.codecs.payloads import Payloads
 from sb3_compressed.codecs.registry import codec_class, codec_from_config
 from sb3_compressed.errors import CorruptPayload, CorruptStorage, StorageError
 from sb3_compressed.storage.checksum import checksum
+from sb3_compressed.storage.json_schema import load_json
 from sb3_compressed.storage.log import Log
 from sb3_compressed.storage.log_slot_kernels import (
     CORRUPT,
@@ -49,7 +50,6 @@ from sb3_compressed.storage.log_slot_kernels import (
     locate_stored,
     put_checksums,
 )
-from sb3_compressed.storage.metadata_schema import load_json
 from sb3_compressed.storage.segment import Segment
 
 __all__ = ["CODEC", "SLOTS", "LogSlotStore", "SlotReader", "SlotWriter", "address_of"]
@@ -277,7 +277,7 @@ class SlotReader:
                 raise CorruptStorage(f"{segment.path}, the codec at byte {offset}: {error}") from error
         return codec
 
-    def forget_others(self, segments: Collection[int]) -> None:
+    def drop_codecs_outside(self, segments: Collection[int]) -> None:
         """Drop the codecs that are not in these segments."""
         self._codecs = {address: codec for address, codec in self._codecs.items() if address >> 32 in segments}
 

@@ -1,8 +1,9 @@
-""":func:`verify`: check every byte of a folder, and list all damage."""
+""":func:`verify`: check every byte of a folder and list all damage."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from os import PathLike
 from pathlib import Path
 
@@ -11,17 +12,22 @@ from sb3_compressed.errors import CorruptPayload, CorruptStorage, StorageError
 from sb3_compressed.storage.array_store import ArrayStore
 from sb3_compressed.storage.chunks import addresses_in
 from sb3_compressed.storage.lock import FolderLock
-from sb3_compressed.storage.log import segment_numbers, segment_path
+from sb3_compressed.storage.log import has_log, segment_numbers, segment_path
 from sb3_compressed.storage.metadata_schema import check_buffer, check_values
 from sb3_compressed.storage.segment import Segment
 
 __all__ = ["damaged_codecs", "damaged_records", "damaged_slots", "verify"]
 
+#: The share of the progress that stands for records; slots and payloads are the rest.
+RECORDS_SHARE = 0.5
+#: Slots that are read at once.
+SLOTS_AT_ONCE = 1 << 14
+
 
 def verify(folder: str | PathLike[str], *, progress: Callable[[float], object] | None = None) -> list[str]:
-    """Return a line for each damaged place in the folder of a buffer, nothing if all of it is as it was written.
+    """Return a description of each damaged part in the folder of a buffer; an empty list if there is none.
 
-    Every record of every file, every slot and payload that the buffer refers to, and every codec is looked at. Nothing
+    This reads every record of every file, every slot and payload that the buffer refers to, and every codec. Nothing
     is changed.
 
     >>> import tempfile
@@ -36,31 +42,31 @@ def verify(folder: str | PathLike[str], *, progress: Callable[[float], object] |
     []
 
     :param progress: called with the share of the work that is done, from 0 to 1
-    :raises StorageError: if it is no folder of a buffer
+    :raises StorageError: if the folder contains no buffer
     """
     report = progress or (lambda share: None)
     path = Path(folder)
-    if not path.is_dir() or not segment_numbers(path):
-        raise StorageError(f"{path} holds no buffer")
+    if not has_log(path):
+        raise StorageError(f"{path} contains no buffer")
     found: list[str] = []
     try:
-        is_growing = FolderLock.is_held(path)
-    except StorageError as error:  # a link, a FIFO
+        is_growing = FolderLock.is_locked(path)
+    except StorageError as error:  # the lock file is not a regular file
         found.append(str(error))
         is_growing = False
     *others, last = segment_numbers(path)
     for index, number in enumerate(others):
         found += damaged_records(segment_path(path, number), is_growing=is_growing)
         report(RECORDS_SHARE * (index + 1) / (len(others) + 1))
-    if not is_growing:  # else it is read below, as whoever follows reads it
+    if not is_growing:  # otherwise only its committed part is read, below
         found += damaged_records(segment_path(path, last))
     try:
         store = ArrayStore.open(path)
     except (StorageError, OSError) as error:
         return [*dict.fromkeys([*found, str(error)])]
     try:
-        found += _nonsense(store)
-        tables = [name for name, plan in store.plans.items() if plan.is_table]
+        found += _invalid_metadata(store)
+        tables = [name for name, spec in store.specs.items() if spec.is_table]
         for index, table in enumerate(tables):
 
             def report_share(share: float, index: int = index) -> None:
@@ -75,9 +81,9 @@ def verify(folder: str | PathLike[str], *, progress: Callable[[float], object] |
 
 
 def damaged_records(path: Path, *, is_growing: bool = False) -> Iterator[str]:
-    """Yield what is wrong with the records of a file.
+    """Yield a description of each damaged part of a file.
 
-    :param is_growing: whether there is a process that writes, which may have deleted it
+    :param is_growing: whether another process writes to the folder, which may have deleted the file
     """
     try:
         segment = Segment(path)
@@ -94,9 +100,9 @@ def damaged_records(path: Path, *, is_growing: bool = False) -> Iterator[str]:
 def damaged_slots(
     store: ArrayStore, table: str, report: Callable[[float], object] = lambda share: None
 ) -> dict[int, str]:
-    """Return what is wrong with each slot of a table that cannot be read, by its address.
+    """Return a description of the damage of each slot of a table that cannot be read, by its address.
 
-    All bytes of the slots, their payloads and codecs are checked, some at a time.
+    All bytes of the slots, their payloads and codecs are checked, in bounded memory.
 
     :param report: called with the share of the work that is done, from 0 to 1
     """
@@ -104,19 +110,19 @@ def damaged_slots(
     found: dict[int, str] = {}
     start = 0
     while start < len(addresses):
-        some = addresses[start : start + AT_ONCE]
+        chunk = addresses[start : start + SLOTS_AT_ONCE]
         try:
-            store.slots.reader.load(some, codec)
-            start += len(some)
+            store.slots.reader.load(chunk, codec)
+            start += len(chunk)
         except CorruptPayload as error:
-            found[int(some[error.index])] = error.reason
+            found[int(chunk[error.index])] = error.reason
             start += error.index + 1
         report(start / len(addresses))
     return found
 
 
 def damaged_codecs(store: ArrayStore) -> dict[str, str]:
-    """Return what is wrong with each codec in use that cannot be read, by its name."""
+    """Return a description of the damage of each codec in use that cannot be read, by its name."""
     found: dict[str, str] = {}
     for name, address in store.codecs.items():
         try:
@@ -126,32 +132,24 @@ def damaged_codecs(store: ArrayStore) -> dict[str, str]:
     return found
 
 
-def _nonsense(store: ArrayStore) -> Iterator[str]:
-    """Yield what makes no sense of what a store says of its buffer; one that no save to was completed says nothing."""
-    if not store.about:
+def _invalid_metadata(store: ArrayStore) -> Iterator[str]:
+    """Yield what is invalid in the metadata and values of a store; before the first complete save there are none."""
+    if not store.metadata:
         return
-    folder = store.log.folder
-    shapes = {name: plan.shape for name, plan in store.plans.items()}
-    rows = shapes.get("actions", (0,))[0]
-    try:
-        check_buffer(store.about, shapes, folder)
-    except CorruptStorage as error:
-        yield str(error)
-    try:
-        check_values(store.values, rows, f"{folder}: its values make no sense")
-    except CorruptStorage as error:
-        yield str(error)
+    folder, shapes = store.log.folder, {name: spec.shape for name, spec in store.specs.items()}
+    for check in (
+        partial(check_buffer, store.metadata, shapes, folder),
+        partial(check_values, store.values, shapes.get("actions", (0,))[0], f"{folder}: invalid values"),
+    ):
+        try:
+            check()
+        except CorruptStorage as error:  # noqa: PERF203  # there are two
+            yield str(error)
 
 
 def _codec_of(store: ArrayStore, table: str) -> str | None:
-    """Return the name of the codec that wrote the slots of a table, ``None`` if the store does not say a known one."""
-    streams = store.about.get("streams")
+    """Return the name of the codec that wrote the slots of a table, ``None`` if it is missing or unknown."""
+    streams = store.metadata.get("streams")
     stream = streams.get(table.partition("/")[2]) if isinstance(streams, dict) else None
     name = stream.get("codec") if isinstance(stream, dict) else None
     return name if isinstance(name, str) and name in available_codecs() else None
-
-
-#: The share of the work that records are; slots and payloads are the rest.
-RECORDS_SHARE = 0.5
-#: Slots that are looked at at once.
-AT_ONCE = 1 << 14

@@ -141,16 +141,16 @@ def test_folder_with_another_buffer_is_not_overwritten(stream: Stream, tmp_path:
             stream[-1][90].add_to(buffer)
             save_checkpoint(buffer, folder)
             hold_equal(load_checkpoint(folder, device="cpu"), buffer)
-    with pytest.raises(StorageError, match="holds a buffer already; pass overwrite=True"):
+    with pytest.raises(StorageError, match="already contains a buffer; pass overwrite=True"):
         save_checkpoint(other, mine)
     save_checkpoint(other, mine, overwrite=True)
     hold_equal(load_checkpoint(mine, device="cpu"), other)
-    with pytest.raises(StorageError, match="holds a buffer already; pass overwrite=True"):
+    with pytest.raises(StorageError, match="already contains a buffer; pass overwrite=True"):
         save_checkpoint(buffer, mine)
     save_checkpoint(buffer, yours)
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "notes.txt").write_text("mine")
-    with pytest.raises(StorageError, match=r"holds other files, as notes\.txt"):
+    with pytest.raises(StorageError, match=r"contains other files, such as notes\.txt"):
         save_checkpoint(buffer, tmp_path / "notes")
     with pytest.raises(StorageError, match="there is no folder"):
         load_checkpoint(tmp_path / "missing")

@@ -130,5 +130,5 @@ def test_verify_reports_exactly_the_damage(folder: Path) -> None:
         assert any(path.name in line for line in found), path
     assert not any(paths[-1].name in line for line in found)
     (folder / "notes").mkdir()
-    with pytest.raises(StorageError, match="holds no buffer"):
+    with pytest.raises(StorageError, match="contains no buffer"):
         verify(folder / "notes")

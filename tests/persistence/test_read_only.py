@@ -110,7 +110,7 @@ def write_on(folder: Path) -> None:
         add_steps(buffer, number, number)
         number += 1
     folder.chmod(0o555)
-    with pytest.warns(UserWarning, match="cannot begin another file"):
+    with pytest.warns(UserWarning, match="cannot begin a new segment"):
         add_steps(buffer, number, 3 * N_STEPS)
     assert writer.hold_that_it_is_whole(buffer) == 3 * N_STEPS
 

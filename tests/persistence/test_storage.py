@@ -269,9 +269,9 @@ def test_buffers_that_cannot_be_stored_or_opened_raise_with_the_reason(stream: S
     with pytest.raises(StorageError, match="there is no folder"):
         new(stream, storage=tmp_path / "missing", resume=True)
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(StorageError, match=r"holds other files, as notes\.txt"):
+    with pytest.raises(StorageError, match=r"contains other files, such as notes\.txt"):
         new(stream, storage=tmp_path)
-    with pytest.raises(StorageError, match="holds no buffer"):
+    with pytest.raises(StorageError, match="contains no buffer"):
         CompressedReplayBuffer.from_checkpoint(tmp_path)
     with pytest.raises(StorageError, match="for storage=<folder>"):
         new(stream, resume=True)
@@ -370,7 +370,7 @@ def test_opening_a_folder_runs_no_stored_code(stream: Stream, tmp_path: Path) ->
     content = b"".join(path.read_bytes() for path in tmp_path.glob("*.log"))
     assert b"\x80\x04\x95" not in content, "no pickle"
     store = ArrayStore.open(tmp_path)
-    assert json.dumps(store.about), "metadata is plain data"
+    assert json.dumps(store.metadata), "metadata is plain data"
     store.close()
 
 

@@ -95,8 +95,8 @@ def test_stored_arguments_cannot_name_other_folders(stream: Stream, tmp_path: Pa
     victim.close()
     new(stream, storage=tmp_path / "bait").close()
     store = ArrayStore.open(tmp_path / "bait", writable=True)
-    arguments = {**store.about["arguments"], "storage": str(tmp_path / "victim"), "overwrite": True}
-    store.become({**store.about, "arguments": arguments}, store.plans, store.arrays, store.values)
+    arguments = {**store.metadata["arguments"], "storage": str(tmp_path / "victim"), "overwrite": True}
+    store.replace_content({**store.metadata, "arguments": arguments}, store.specs, store.arrays, store.values)
     store.close()
     with pytest.raises(StorageError, match="does not take overwrite, storage"):
         load_checkpoint(tmp_path / "bait")
@@ -108,8 +108,8 @@ def test_stored_arguments_cannot_name_other_folders(stream: Stream, tmp_path: Pa
 def test_invalid_stored_arguments_raise(name: str, value: Any, stream: Stream, tmp_path: Path) -> None:
     new(stream, storage=tmp_path).close()
     store = ArrayStore.open(tmp_path, writable=True)
-    about = {**store.about, "arguments": {**store.about["arguments"], name: value}}
-    store.become(about, store.plans, store.arrays, store.values)
+    about = {**store.metadata, "arguments": {**store.metadata["arguments"], name: value}}
+    store.replace_content(about, store.specs, store.arrays, store.values)
     store.close()
     with pytest.raises(StorageError, match=str(tmp_path)):
         load_checkpoint(tmp_path)
@@ -312,7 +312,7 @@ def test_damaged_checkpoint_can_be_overwritten(stream: Stream, tmp_path: Path) -
     save_checkpoint(buffer, folder)
     for path in folder.glob("*.log"):
         path.write_bytes(path.read_bytes()[:50])
-    with pytest.raises(StorageError, match="holds a buffer already"):
+    with pytest.raises(StorageError, match="already contains a buffer"):
         save_checkpoint(new(stream), folder)
     save_checkpoint(buffer, folder, overwrite=True)
     hold_equal(load_checkpoint(folder, device="cpu"), buffer)
@@ -323,7 +323,7 @@ def test_deleted_folder_raises(stream: Stream, tmp_path: Path) -> None:
     stream[-1][0].add_to(buffer)
     save_checkpoint(buffer, tmp_path / "a")
     shutil.rmtree(tmp_path / "a")
-    with pytest.raises(StorageError, match="is gone"):
+    with pytest.raises(StorageError, match="was deleted; overwrite=True"):
         save_checkpoint(buffer, tmp_path / "a")
     save_checkpoint(buffer, tmp_path / "a")
     hold_equal(load_checkpoint(tmp_path / "a", device="cpu"), buffer)

@@ -25,7 +25,7 @@ from sb3_compressed import (
 from sb3_compressed.codecs.zstd_dict import ZstdDict
 from sb3_compressed.storage import verify
 from sb3_compressed.storage.array_store import ArrayStore
-from sb3_compressed.storage.spaces import data_of_space
+from sb3_compressed.storage.spaces import space_to_data
 
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="memory is measured as on Linux")
 
@@ -38,7 +38,7 @@ def images(tmp_path: Path) -> Path:
 
 def constant_box(n: int) -> dict[str, Any]:
     """Return metadata of a Box of many elements, in few bytes."""
-    told = data_of_space(spaces.Box(0, 255, (2,), np.uint8))
+    told = space_to_data(spaces.Box(0, 255, (2,), np.uint8))
     for bound in ("low", "high"):
         told[bound]["shape"] = [n]
     return told
@@ -146,7 +146,7 @@ def test_missing_rows_that_are_declared_written_raise(images: Path, opener: craf
     )
     outcomes, nbytes = opened(opener, images)
     for way in ("load", "follow", "inspect"):
-        assert "10000000 rows of observations are said to be written" in outcomes[way]
+        assert "10000000 rows of observations should be written" in outcomes[way]
     assert nbytes < 16 << 20
 
 
@@ -309,18 +309,19 @@ def test_hindsight_episodes_outside_the_ring_raise(tmp_path: Path) -> None:
 @on_linux
 def test_declared_length_of_a_record_takes_no_memory(images: Path, opener: crafted.Opener) -> None:
     """A missing payload of 4 GB, in a sparse file."""
-    from sb3_compressed.storage import segment as module
     from sb3_compressed.storage.checksum import checksum
+    from sb3_compressed.storage.record_kernels import CHECKED_NBYTES, HEADER
+    from sb3_compressed.storage.segment import Segment
 
     path = max(images.glob("*.log"))
-    segment = module.Segment(path)
+    segment = Segment(path)
     end = [record.offset + len(record.content) + 1 for record in segment.records()][-1]
     segment.close()
-    checked = module.RECORD.pack(0, 2**32 - 2, 3, b"   ")[: module.RECORD_CHECKED]
+    checked = HEADER.pack(0, 2**32 - 2, 3, b"   ")[:CHECKED_NBYTES]
     with open(path, "r+b") as file:
         file.truncate(end)
         file.seek(end)
-        file.write(checked + checksum(checked, module.RECORD_CHECKED ^ segment.id).to_bytes(8, "little")[:3])
+        file.write(checked + checksum(checked, CHECKED_NBYTES ^ segment.id).to_bytes(8, "little")[:3])
     outcomes, nbytes = opened(opener, images)
     assert nbytes < 16 << 20
     assert {*outcomes.values()} == {"fine"}, "an incomplete record is ignored"
@@ -373,7 +374,7 @@ def test_new_parent_folders_are_flushed_to_disk(tmp_path: Path, monkeypatch: pyt
 def test_segments_can_have_any_numbers(images: Path, opener: crafted.Opener) -> None:
     """A table of all numbers from the first to the last would take gigabytes."""
     store = ArrayStore.open(images, writable=True)
-    store.log._next = 99_999_990
+    store.log.next_number = 99_999_990
     store.write_snapshot()
     store.close()
     buffer = crafted.new_buffer("images", storage=images, resume=True)

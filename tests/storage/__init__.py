@@ -1,1 +1,1 @@
-"""Tests of the storage; a package, since mypy wants two files of one name in two of them."""
+"""Tests of the storage; a package, because mypy requires one for files of the same name in two folders."""

@@ -1,4 +1,4 @@
-"""Files of a folder, for the tests of storage: their names and contents, and damage to them."""
+"""Helpers for the files of a folder: names, contents and damage."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def names(folder: Path) -> list[str]:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """Return the contents of the files by their names, without trailing zeros."""
+    """Return the contents of the files by name, without trailing zeros."""
     return {name: (folder / name).read_bytes().rstrip(b"\0") for name in names(folder)}
 
 

@@ -1,4 +1,4 @@
-"""Logs for the tests of storage: small ones, the records in them, and what other processes do to a folder."""
+"""Helpers for logs: small logs, their records, and changes by other processes."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from pathlib import Path
 from sb3_compressed.storage.log import SEALED, Log
 from sb3_compressed.storage.segment import Segment
 
-Told = list[tuple[int, bytes]]
+Records = list[tuple[int, bytes]]
 
-#: The kind of records that a segment which is no snapshot begins with.
+#: The kind of the first record of a segment that is not a snapshot.
 DESCRIPTION = 9
 
 
-def told_by(segment: Segment) -> Told:
+def records_of(segment: Segment) -> Records:
     return [(record.kind, record.content.tobytes()) for record in segment.records()]
 
 
-def read_chain(log: Log) -> list[tuple[int, Told]]:
-    """Open a log by its newest snapshot and read what follows; return the number and the records of each segment."""
-    chain, told = log.open_chain(), []
+def read_chain(log: Log) -> list[tuple[int, Records]]:
+    """Read the newest snapshot and the segments after it; return the number and the records of each."""
+    chain, result = log.open_chain(), []
     for segment, after in zip_longest(chain, chain[1:]):
         limit = None if after is None else after.previous_end
         records = [(record.kind, record.content.tobytes()) for record in segment.records(limit=limit)]
-        told.append((segment.number, records))
-    return told
+        result.append((segment.number, records))
+    return result
 
 
 def opened(folder: Path, *, writable: bool = False) -> Log:
-    """Open a log; all that its state is made of is read, so that it can be written behind."""
+    """Open a log and read its state, so that it can be appended to."""
     log = Log.open(folder, writable=writable)
     log.describe = describe
     try:
@@ -44,26 +44,26 @@ def describe() -> tuple[int, bytes]:
     return DESCRIPTION, b"description"
 
 
-def read_state(folder: Path) -> Told:
-    """Return the records of a snapshot and all that follows, but for descriptions."""
+def read_state(folder: Path) -> Records:
+    """Return the records of the newest snapshot and the segments after it, without descriptions."""
     log = Log.open(folder)
     try:
-        return [record for _, told in read_chain(log) for record in told if record[0] != DESCRIPTION]
+        return [record for _, records in read_chain(log) for record in records if record[0] != DESCRIPTION]
     finally:
         log.close()
 
 
-def told_in(folder: Path, number: int) -> Told:
+def records_in(folder: Path, number: int) -> Records:
     """Return the records of a segment, read from its file."""
     segment = Segment(folder / f"{number:08}.log")
     try:
-        return told_by(segment)
+        return records_of(segment)
     finally:
         segment.close()
 
 
 def new_log(folder: Path, n_snapshots: int = 1) -> Log:
-    """Return a log of snapshots, with a segment of one record behind each."""
+    """Return a log of snapshots, each followed by a segment with one record."""
     log = Log.create(folder)
     log.describe = describe
     for number in range(n_snapshots):
@@ -72,18 +72,18 @@ def new_log(folder: Path, n_snapshots: int = 1) -> Log:
     return log
 
 
-def state_of(number: int) -> Told:
+def state_of(number: int) -> Records:
     return [(1, b"snapshot %d" % number), (2, b"content %d" % number)]
 
 
-def told_of(number: int, *, is_last: bool = False) -> Told:
-    """Return the records of a segment of such a log."""
+def expected_records(number: int, *, is_last: bool = False) -> Records:
+    """Return the records of a segment of :func:`new_log`."""
     snapshot, content = state_of(number // 2)
-    told = [describe(), content] if number % 2 else [snapshot]
-    return told if is_last else [*told, (SEALED, b"")]
+    records = [describe(), content] if number % 2 else [snapshot]
+    return records if is_last else [*records, (SEALED, b"")]
 
 
-APPENDED: Told = [(2, b"of another"), (3, b"of another")]
+APPENDED: Records = [(2, b"of another"), (3, b"of another")]
 
 
 def append(folder: Path) -> None:
@@ -99,14 +99,14 @@ def write_snapshot(folder: Path) -> None:
     log.close()
 
 
-def replace_the_files(folder: Path) -> None:
+def replace_files(folder: Path) -> None:
     for path in folder.glob("*.log"):
         path.unlink()
     new_log(folder).close()
 
 
-def go_back(folder: Path) -> None:
-    """As who copies a backup over it."""
+def restore_older_files(folder: Path) -> None:
+    """As a backup that is copied over the folder."""
     (folder / "00000001.log").unlink()
 
 

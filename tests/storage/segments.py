@@ -1,4 +1,4 @@
-"""Segments for the tests of storage: files of a few records, of this version of the format and of the first one."""
+"""Helpers for segments: small files in the current and the first version of the format."""
 
 from __future__ import annotations
 
@@ -13,41 +13,46 @@ COPY_NBYTES = 56
 HEADER_NBYTES = 2 * COPY_NBYTES
 NUMBER, IDENTITY = 7, 2**63 + 5
 
-# What could be taken for something else: nothing, zeros, the byte that ends records, and a record in a record.
+# Ambiguous contents: nothing, zeros, the last byte of records, and a record in a record.
 CONTENTS = [b"", b"a", bytes(12), b"\xff" * 5, bytes(range(200)), b"", bytes([1, 0, 0, 0]), b"\xff", b"\0"]
 
-Told = list[tuple[int, bytes]]
+Records = list[tuple[int, bytes]]
+
+
+def record_nbytes(content_nbytes: int) -> int:
+    """Return the size of a record: header, content and the byte 255."""
+    return 16 + content_nbytes + 1
 
 
 def kind_of(index: int) -> int:
     return 1 + index % 255
 
 
-def write_segment(path: Path, contents: list[bytes]) -> Told:
-    """Write records to a file that is then as long as they are; return their kinds and contents."""
+def write_segment(path: Path, contents: list[bytes]) -> Records:
+    """Write records to a file without room behind them; return their kinds and contents."""
     segment = Segment.create(path, NUMBER, IDENTITY)
-    told = [(kind_of(index), content) for index, content in enumerate(contents)]
-    for kind, content in told:
+    records = [(kind_of(index), content) for index, content in enumerate(contents)]
+    for kind, content in records:
         segment.append(kind, content)
     segment.seal()
-    return told
+    return records
 
 
-def told_by(segment: Segment, **options: Any) -> Told:
+def records_of(segment: Segment, **options: Any) -> Records:
     return [(record.kind, record.content.tobytes()) for record in segment.records(**options)]
 
 
 def put(path: Path, content: bytes | bytearray) -> None:
-    """Make a file what it is to be, in place: ext4 takes its time for those that were emptied before."""
+    """Replace the content of a file in place, because ext4 syncs files that are truncated to zero first."""
     with open(path, "r+b") as file:
         file.write(content)
         file.truncate()
 
 
-def read_segment(path: Path) -> Told:
+def read_segment(path: Path) -> Records:
     segment = Segment(path)
     try:
-        return told_by(segment)
+        return records_of(segment)
     finally:
         segment.close()
 
@@ -61,12 +66,12 @@ def damages_of(path: Path) -> list[str]:
 
 
 def version_1_record(kind: int, content: bytes) -> bytes:
-    """Return a record as version 1 of the format has it."""
+    """Return a record in version 1 of the format."""
     fields = struct.pack("<QIB", checksum(content, kind << 32 | len(content)), len(content), kind)
     return fields + checksum(fields, len(fields)).to_bytes(8, "little")[:3] + content + b"\xff"
 
 
-def version_1_segment(told: Told) -> bytes:
-    """Return a file as version 1 of the format has it."""
+def version_1_segment(records: Records) -> bytes:
+    """Return a file in version 1 of the format."""
     fields = struct.pack("<8sIIQ", b"SB3CMPR\n", 1, NUMBER, IDENTITY)
-    return fields + checksum(fields).to_bytes(8, "little") + b"".join(version_1_record(*record) for record in told)
+    return fields + checksum(fields).to_bytes(8, "little") + b"".join(version_1_record(*record) for record in records)

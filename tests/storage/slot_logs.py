@@ -44,7 +44,7 @@ def opened(folder: Path) -> Log:
 def keep(log: Log, numbers: list[int]) -> None:
     """Delete all segments but some."""
     log.write_snapshot([])
-    log.keep(numbers)
+    log.drop_segments(numbers)
 
 
 def assert_same_slots(found: Any, expected: list[Slot]) -> None:

@@ -1,4 +1,4 @@
-"""Stores for the tests of storage: small ones, and commits that can be recognised when they are read."""
+"""Helpers for stores: small stores with numbered commits."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from numpy.typing import NDArray
 
 from sb3_compressed.codecs.delta import Delta
 from sb3_compressed.storage import segment as segment_module
-from sb3_compressed.storage.array_store import RING_ROWS, ArraySpec, ArrayStore
+from sb3_compressed.storage.array_store import RING_ROWS, ArrayStore
+from sb3_compressed.storage.manifest import ArraySpec
 from sb3_compressed.storage.verification import damaged_slots
 from storage.folders import newest_segment
 
 N_ROWS = 20
-ABOUT = {"class": "Example", "number": 5, "list": [1, None, {"a": 0.5}]}
-PLANS = {
+METADATA = {"class": "Example", "number": 5, "list": [1, None, {"a": 0.5}]}
+SPECS = {
     "numbers": ArraySpec((N_ROWS, 3), "<f4", is_ring=True),
     "flags": ArraySpec((N_ROWS,), "|b1"),
     "table": ArraySpec((N_ROWS, 2), "<i8", is_table=True, is_ring=True),
@@ -33,8 +34,8 @@ def limit_file_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     set_segment_nbytes(100_000, monkeypatch)
 
 
-def leave_five_commits(folder: Path) -> tuple[Path, list[int]]:
-    """Return a folder as a crash leaves it, and the offsets in its last file: of the first commit, and of each end."""
+def crash_after_five_commits(folder: Path) -> tuple[Path, list[int]]:
+    """Return a folder after a crash, and where the first commit begins and each commit ends in its last file."""
     store = create(folder)
     ends = [store.log.segment_to_write().end]
     for number in range(1, 6):
@@ -51,11 +52,11 @@ def set_segment_nbytes(nbytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def create(folder: Path, **options: Any) -> ArrayStore:
-    return ArrayStore.create(folder, ABOUT, PLANS, {"pos": 0}, **options)
+    return ArrayStore.create(folder, METADATA, SPECS, {"pos": 0}, **options)
 
 
 def crash(store: ArrayStore) -> None:
-    """Leave what a process leaves that ends without closing the store."""
+    """Close the files without a final snapshot, as a crash does."""
     store.log.close()
 
 
@@ -68,7 +69,7 @@ def read_values(folder: Path, **options: Any) -> dict[str, Any]:
 
 
 def commit_number(store: ArrayStore, number: int, nbytes: int = 300) -> None:
-    """Commit a state of which all parts tell the same number; the first one is 1."""
+    """Commit a state whose parts all contain the same number; the first one is 1."""
     row = (number - 1) % N_ROWS
     store.arrays["numbers"][row] = number
     store.arrays["flags"][...] = number % 2 == 1
@@ -81,8 +82,8 @@ def values_of(number: int) -> dict[str, Any]:
     return {"pos": number % N_ROWS, "number": number}
 
 
-def hold_that_it_is_whole(store: ArrayStore, nbytes: int = 300) -> int:
-    """Hold that all parts tell the same number, and return it."""
+def assert_consistent(store: ArrayStore, nbytes: int = 300) -> int:
+    """Assert that all parts contain the same number, and return it."""
     number = int(store.values.get("number", 0))
     for old in range(max(number - N_ROWS + 1, 1), number + 1):
         row = (old - 1) % N_ROWS
@@ -92,16 +93,16 @@ def hold_that_it_is_whole(store: ArrayStore, nbytes: int = 300) -> int:
         store.slots.gather(store.arrays["table"][row], 1)
     assert store.arrays["flags"].all() == store.arrays["flags"].any() == (number % 2 == 1)
     assert store.values["pos"] == number % N_ROWS
-    assert store.about == ABOUT
+    assert store.metadata == METADATA
     if number:
         assert store.slots.reader.codec(store.codecs[""]) == CODECS[0]
     return number
 
 
 def resized(store: ArrayStore) -> tuple[dict[str, ArraySpec], dict[str, Any]]:
-    """Return plans and arrays of half the rows, in another order."""
+    """Return specs and arrays with half the rows, in another order."""
     arrays = {name: array[:10].copy() for name, array in reversed(store.arrays.items()) if name != "empty"}
-    return {name: ArraySpec.of(array, is_table=name == "table") for name, array in arrays.items()}, arrays
+    return {name: ArraySpec.from_array(array, is_table=name == "table") for name, array in arrays.items()}, arrays
 
 
 def commit_tiny(store: ArrayStore, number: int) -> None:
@@ -113,11 +114,11 @@ def commit_tiny(store: ArrayStore, number: int) -> None:
 
 
 def tiny_store(folder: Path, n_commits: int, n_a_snapshot: int = 5, n_rows: int = 4) -> ArrayStore:
-    plans = {
+    specs = {
         "numbers": ArraySpec((n_rows,), "<i4", is_ring=True),
         "table": ArraySpec((n_rows, 1), "<i8", is_table=True, is_ring=True),
     }
-    store = ArrayStore.create(folder, {}, plans, {"pos": 0, "number": 0})
+    store = ArrayStore.create(folder, {}, specs, {"pos": 0, "number": 0})
     for number in range(1, n_commits + 1):
         commit_tiny(store, number)
         if number % n_a_snapshot == 0:
@@ -126,5 +127,5 @@ def tiny_store(folder: Path, n_commits: int, n_a_snapshot: int = 5, n_rows: int 
 
 
 def damaged_rows(store: ArrayStore) -> NDArray[np.bool_]:
-    """Return which rows of the table have a slot that cannot be read, ``(rows,)``."""
+    """Return which rows of the table have a damaged slot, ``(rows,)``."""
     return np.isin(store.arrays["table"][:, 0], [*damaged_slots(store, "table")])

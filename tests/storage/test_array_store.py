@@ -1,4 +1,4 @@
-"""Stores: commits, snapshots, segments and growth; whoever opens a store finds what was committed and nothing else."""
+"""ArrayStore: commits, snapshots, segments and sizes; a store is opened in the state of its last commit."""
 
 from __future__ import annotations
 
@@ -14,19 +14,21 @@ from sb3_compressed.codecs import Codec
 from sb3_compressed.errors import StorageError
 from sb3_compressed.storage import array_store as store_module
 from sb3_compressed.storage import segment as segment_module
-from sb3_compressed.storage.array_store import RING_ROWS, ArraySpec, ArrayStore, Change
+from sb3_compressed.storage.array_store import RING_ROWS, ArrayStore, Change
 from sb3_compressed.storage.commit_format import SECTION, section_record
 from sb3_compressed.storage.damaged_store import open_damaged
+from sb3_compressed.storage.files import read_at
+from sb3_compressed.storage.manifest import ArraySpec
 from storage.folders import contents, names
 from storage.stores import (
-    ABOUT,
     CODECS,
+    METADATA,
     N_ROWS,
-    PLANS,
+    SPECS,
+    assert_consistent,
     commit_number,
     crash,
     create,
-    hold_that_it_is_whole,
     limit_file_sizes,
     read_values,
     resized,
@@ -35,7 +37,7 @@ from storage.stores import (
 
 
 @pytest.fixture(autouse=True)
-def modest_files(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep files short, so that tests read them quickly."""
     limit_file_sizes(monkeypatch)
 
@@ -50,13 +52,13 @@ def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Model:
-    """A store, and in memory what should be in it."""
+    """A store, and its expected content in memory."""
 
     def __init__(self, folder: Path, seed: int) -> None:
         self.folder, self.rng = folder, np.random.default_rng(seed)
         self.store = create(folder)
         self.follower = ArrayStore.open(folder)
-        self.arrays = {name: plan.zeros() for name, plan in PLANS.items()}
+        self.arrays = {name: spec.zeros() for name, spec in SPECS.items()}
         self.slots = np.full((N_ROWS, 2), None, dtype=object)
         self.values: dict[str, Any] = {"pos": 0}
         self.codecs: dict[str, Codec] = {}
@@ -67,7 +69,7 @@ class Model:
         self.follower.close()
 
     def random_slot(self) -> Slot:
-        """Return a slot that shares a payload with the one before."""
+        """Return a slot that shares a payload with the previous one."""
         if self.rng.random() < 0.1:
             return None
         codec = CODECS[self.rng.integers(2)]
@@ -77,7 +79,7 @@ class Model:
         return (CODECS[3], *self.payloads)
 
     def change_arrays(self) -> list[Change]:
-        """Change rows of the store's arrays at random, and those of the model."""
+        """Change random rows of the arrays of the store and of the model."""
         changes: list[Change] = []
         for name, array in self.store.arrays.items():
             first, last = sorted(self.rng.integers(0, len(array) + 1, 2).tolist())
@@ -105,7 +107,7 @@ class Model:
         self.store.commit(changes, self.values, self.codecs)
 
     def forget(self) -> None:
-        """Change arrays and write slots, and end before that is committed."""
+        """Change arrays and write slots, and crash before they are committed."""
         arrays, slots = {name: array.copy() for name, array in self.arrays.items()}, self.slots.copy()
         self.change_arrays()
         self.arrays, self.slots = arrays, slots
@@ -116,7 +118,7 @@ class Model:
         self.store = ArrayStore.open(self.folder, writable=True)
 
     def run_interleaved(self) -> None:
-        """Let go of the folder, and take it again."""
+        """Release the folder and acquire it again."""
         self.store.release()
         self.check(ArrayStore.open(self.folder)).close()
         self.store.acquire()
@@ -125,7 +127,7 @@ class Model:
         self.store.flush()
 
     def crash(self) -> None:
-        """End without what closing does."""
+        """End without a final snapshot."""
         self.store.log.close()
         self.store = ArrayStore.open(self.folder, writable=True)
 
@@ -137,7 +139,7 @@ class Model:
         self.store.log.begin_segment()
 
     def check(self, store: ArrayStore) -> ArrayStore:
-        assert (store.about, store.plans, store.values) == (ABOUT, PLANS, self.values)
+        assert (store.metadata, store.specs, store.values) == (METADATA, SPECS, self.values)
         for name, array in self.arrays.items():
             if name != "table":
                 assert store.arrays[name].tobytes() == array.tobytes()
@@ -155,7 +157,7 @@ class Model:
         return store
 
     def check_files(self) -> None:
-        """Hold that there are all files that are referred to, and no more."""
+        """Assert that all referenced files exist, and no newer ones."""
         numbers = {int(name[:8]) for name in names(self.folder)}
         last = self.store.log.last.number
         assert self.store.live_segments() <= numbers
@@ -164,11 +166,11 @@ class Model:
 
 @pytest.mark.parametrize("segment_nbytes", [0, 4096, 20_000])
 @pytest.mark.parametrize("seed", range(3))
-def test_it_holds_what_a_model_holds(
-    seed: int, segment_nbytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_store_matches_an_in_memory_model(
+    seed: int, segment_nbytes: int, fast_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     set_segment_nbytes(segment_nbytes, monkeypatch)
-    model = Model(tmp_path, seed)
+    model = Model(fast_path, seed)
     actions = [model.forget, model.reopen, model.run_interleaved, model.flush, model.crash]
     actions += [model.write_snapshot, model.begin_segment]
     for step in range(200):
@@ -182,49 +184,49 @@ def test_it_holds_what_a_model_holds(
             assert not model.follower.refresh()
         if step % 20 == 0:
             model.check(model.store)
-            model.check(ArrayStore.open(tmp_path)).close()
+            model.check(ArrayStore.open(fast_path)).close()
             model.check_files()
     model.store.close()
-    model.store = model.check(ArrayStore.open(tmp_path, writable=True))
+    model.store = model.check(ArrayStore.open(fast_path, writable=True))
     model.follower.refresh()
     model.check(model.follower).close()
     assert model.store.log.last.number >= (3 if segment_nbytes > 4096 else 10)
-    assert len(names(tmp_path)) < 25
+    assert len(names(fast_path)) < 25
     model.close()
 
 
 # -- making and opening --------------------------------------------------------------------------------------
 
 
-def test_a_new_store_is_of_zeros(tmp_path: Path) -> None:
+def test_new_store_contains_zeros(tmp_path: Path) -> None:
     store = create(tmp_path / "new" / "folder")
     for each in (store, ArrayStore.open(tmp_path / "new" / "folder")):
-        assert (each.about, each.plans, each.values, each.codecs) == (ABOUT, PLANS, {"pos": 0}, {})
-        for name, plan in PLANS.items():
-            assert (each.arrays[name].shape, each.arrays[name].dtype.str) == (plan.shape, plan.dtype)
+        assert (each.metadata, each.specs, each.values, each.codecs) == (METADATA, SPECS, {"pos": 0}, {})
+        for name, spec in SPECS.items():
+            assert (each.arrays[name].shape, each.arrays[name].dtype.str) == (spec.shape, spec.dtype)
             assert not each.arrays[name].any()
         each.close()
 
 
-def test_a_store_may_be_of_nothing(tmp_path: Path) -> None:
+def test_store_without_arrays_and_values_works(tmp_path: Path) -> None:
     ArrayStore.create(tmp_path, {}, {}, {}).close()
     store = ArrayStore.open(tmp_path, writable=True)
-    assert (store.about, store.plans, store.values, store.live_segments()) == ({}, {}, {}, set())
+    assert (store.metadata, store.specs, store.values, store.live_segments()) == ({}, {}, {}, set())
     store.commit([], {"value": 1}, {})
     store.close()
     assert read_values(tmp_path) == {"value": 1}
 
 
-def test_a_store_is_replaced_only_when_asked(tmp_path: Path) -> None:
+def test_create_replaces_a_store_only_with_overwrite(tmp_path: Path) -> None:
     store = create(tmp_path)
     store.commit([], {"pos": 7}, {})
     store.close()
-    with pytest.raises(StorageError, match="holds a buffer already; pass overwrite=True to begin anew"):
+    with pytest.raises(StorageError, match="already contains a buffer; pass overwrite=True to replace it"):
         create(tmp_path)
-    with pytest.raises(StorageError, match="holds a buffer already; some advice"):
+    with pytest.raises(StorageError, match="already contains a buffer; some advice"):
         create(tmp_path, advice="some advice")
     assert read_values(tmp_path) == {"pos": 7}
-    with pytest.raises(ValueError, match="arrays are of numbers"):
+    with pytest.raises(ValueError, match="stored arrays must be numeric"):
         ArrayStore.create(tmp_path, {}, {"bad": ArraySpec((1,), "O")}, {}, overwrite=True)
     assert read_values(tmp_path) == {"pos": 7}
     ArrayStore.create(tmp_path, {}, {}, {"other": 1}, overwrite=True).close()
@@ -232,15 +234,15 @@ def test_a_store_is_replaced_only_when_asked(tmp_path: Path) -> None:
     assert len(names(tmp_path)) == 1
 
 
-def test_missing_stores_are_not_made(tmp_path: Path) -> None:
+def test_open_does_not_create_missing_stores(tmp_path: Path) -> None:
     for folder in (tmp_path / "missing", tmp_path):
         for writable in (False, True):
-            with pytest.raises(StorageError, match=r"there is no folder|holds no buffer"):
+            with pytest.raises(StorageError, match=r"there is no folder|contains no buffer"):
                 ArrayStore.open(folder, writable=writable)
     assert not [*tmp_path.iterdir()]
 
 
-def test_one_may_write_and_any_number_read(tmp_path: Path) -> None:
+def test_one_writer_and_any_number_of_readers_can_open_a_store(tmp_path: Path) -> None:
     store = create(tmp_path)
     with pytest.raises(StorageError, match="is written to"):
         ArrayStore.open(tmp_path, writable=True)
@@ -248,7 +250,7 @@ def test_one_may_write_and_any_number_read(tmp_path: Path) -> None:
     commit_number(store, 1)
     for reader in readers:
         assert reader.refresh()
-        assert hold_that_it_is_whole(reader) == 1
+        assert assert_consistent(reader) == 1
         for write in (
             lambda reader=reader: reader.commit([], {"pos": 1}, {}),
             lambda reader=reader: reader.slots.write([b"slot"]),
@@ -263,22 +265,22 @@ def test_one_may_write_and_any_number_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["?", "u1", "<i8", ">f4", "f2"])
-def test_plans_are_those_of_arrays(dtype: str) -> None:
+def test_spec_matches_its_array(dtype: str) -> None:
     array = np.ones((3, 0, 2), dtype)
-    plan = ArraySpec.of(array, is_table=True)
-    assert (plan.zeros().shape, plan.zeros().dtype, plan.is_table) == (array.shape, array.dtype, True)
+    spec = ArraySpec.from_array(array, is_table=True)
+    assert (spec.zeros().shape, spec.zeros().dtype, spec.is_table) == (array.shape, array.dtype, True)
 
 
-@pytest.mark.parametrize("plan", [ArraySpec((1,), "O"), ArraySpec((1,), "M8[s]"), ArraySpec((1,), "V4")])
-def test_plans_are_of_numbers(plan: ArraySpec) -> None:
-    with pytest.raises(ValueError, match="arrays are of numbers"):
-        plan.zeros()
+@pytest.mark.parametrize("spec", [ArraySpec((1,), "O"), ArraySpec((1,), "M8[s]"), ArraySpec((1,), "V4")])
+def test_specs_of_non_numeric_dtypes_are_rejected(spec: ArraySpec) -> None:
+    with pytest.raises(ValueError, match="stored arrays must be numeric"):
+        spec.zeros()
 
 
 # -- committing ----------------------------------------------------------------------------------------------
 
 
-def test_what_was_not_committed_is_not_there(tmp_path: Path) -> None:
+def test_uncommitted_changes_are_discarded_on_open(tmp_path: Path) -> None:
     store = create(tmp_path)
     commit_number(store, 1)
     store.arrays["numbers"][...] = 9
@@ -287,13 +289,13 @@ def test_what_was_not_committed_is_not_there(tmp_path: Path) -> None:
     crash(store)
     for writable in (False, True):
         store = ArrayStore.open(tmp_path, writable=writable)
-        assert hold_that_it_is_whole(store) == 1
+        assert assert_consistent(store) == 1
         assert np.unique(store.arrays["numbers"]).tolist() == [0, 1]
         assert not store.arrays["table"][3].any()
         store.close()
 
 
-def test_of_arrays_only_the_rows_named_are_committed(tmp_path: Path) -> None:
+def test_commit_stores_only_the_named_rows(tmp_path: Path) -> None:
     store = create(tmp_path)
     store.arrays["numbers"][...] = 1
     store.commit([("numbers", 3, 5), ("numbers", 19, 20), ("flags", 4, 4)], {}, {})
@@ -315,7 +317,7 @@ def test_of_arrays_only_the_rows_named_are_committed(tmp_path: Path) -> None:
         ({"value": 1, "other": 2}, {"value": 3}),
     ],
 )
-def test_values_are_those_committed_last(before: dict[str, Any], after: dict[str, Any], tmp_path: Path) -> None:
+def test_last_committed_values_are_read(before: dict[str, Any], after: dict[str, Any], tmp_path: Path) -> None:
     store = ArrayStore.create(tmp_path, {}, {}, {})
     store.commit([], before, {})
     store.commit([], after, {})
@@ -323,7 +325,7 @@ def test_values_are_those_committed_last(before: dict[str, Any], after: dict[str
     assert read_values(tmp_path) == {**before, **after}
 
 
-def test_a_value_may_be_changed_in_place(tmp_path: Path) -> None:
+def test_values_modified_in_place_are_committed(tmp_path: Path) -> None:
     store = ArrayStore.create(tmp_path, {}, {}, {})
     values: dict[str, Any] = {"list": [1], "dict": {"a": {"b": 1}}}
     store.commit([], values, {})
@@ -334,7 +336,7 @@ def test_a_value_may_be_changed_in_place(tmp_path: Path) -> None:
     assert read_values(tmp_path) == {"list": [1, 2], "dict": {"a": {"b": 2}}}
 
 
-def test_what_did_not_change_is_not_told_again(tmp_path: Path) -> None:
+def test_unchanged_values_are_not_written_again(tmp_path: Path) -> None:
     store = create(tmp_path)
     values = {"pos": 1, "text": "x" * 1000}
     store.commit([], values, {"": CODECS[0]})
@@ -346,12 +348,12 @@ def test_what_did_not_change_is_not_told_again(tmp_path: Path) -> None:
     assert read_values(tmp_path) == {**values, "pos": 4}
 
 
-def test_codecs_are_where_the_store_says(tmp_path: Path) -> None:
+def test_codecs_are_read_at_their_stored_addresses(tmp_path: Path) -> None:
     store = create(tmp_path)
     for codecs in ({"": CODECS[0]}, {"": CODECS[1], "other": CODECS[0]}, {"": CODECS[1], "other": CODECS[2]}):
         store.commit([], {}, codecs)
         reader = ArrayStore.open(tmp_path)
-        assert {name: reader.slots.reader.codec(place) for name, place in reader.codecs.items()} == codecs
+        assert {name: reader.slots.reader.codec(address) for name, address in reader.codecs.items()} == codecs
         reader.close()
     store.close()
 
@@ -359,7 +361,7 @@ def test_codecs_are_where_the_store_says(tmp_path: Path) -> None:
 # -- sections ------------------------------------------------------------------------------------------------
 
 
-def test_sections_that_are_not_known_are_skipped(tmp_path: Path) -> None:
+def test_unknown_optional_sections_are_skipped(tmp_path: Path) -> None:
     store = create(tmp_path)
     for number in range(1, 4):
         commit_number(store, number)
@@ -368,22 +370,22 @@ def test_sections_that_are_not_known_are_skipped(tmp_path: Path) -> None:
     commit_number(store, 4)
     follower.refresh()
     for each in (follower, ArrayStore.open(tmp_path)):
-        assert hold_that_it_is_whole(each) == 4
+        assert assert_consistent(each) == 4
         each.close()
     crash(store)
     damaged = open_damaged(tmp_path, writable=False)
-    assert (hold_that_it_is_whole(damaged), damaged.damages) == (4, [])
+    assert (assert_consistent(damaged), damaged.damages) == (4, [])
     damaged.close()
 
 
-def test_sections_that_have_to_be_known_are_refused(tmp_path: Path) -> None:
+def test_unknown_required_sections_are_rejected(tmp_path: Path) -> None:
     store = create(tmp_path)
     commit_number(store, 1)
     follower = ArrayStore.open(tmp_path)
     store.log.segment_to_write().append(SECTION, section_record("Priorities", b"content"))
     commit_number(store, 2)
     crash(store)
-    expected = "has the section 'Priorities', which needs a newer version to be read"
+    expected = "has the section 'Priorities', which requires a newer version to be read"
     with pytest.raises(StorageError, match=expected):
         follower.refresh()
     follower.close()
@@ -397,22 +399,22 @@ def test_sections_that_have_to_be_known_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("small_segments")
-def test_segments_come_and_go(tmp_path: Path) -> None:
+def test_unused_segments_are_deleted(tmp_path: Path) -> None:
     store = create(tmp_path)
     seen: set[str] = set()
     for number in range(1, 300):
         commit_number(store, number)
         seen.update(names(tmp_path))
-    assert hold_that_it_is_whole(store) == 299
+    assert assert_consistent(store) == 299
     assert len(seen) > 20
     assert len(names(tmp_path)) < 8
     store.close()
     store = ArrayStore.open(tmp_path, writable=True)
-    assert hold_that_it_is_whole(store) == 299
+    assert assert_consistent(store) == 299
     store.close()
 
 
-def test_segments_that_a_table_refers_to_are_kept(tmp_path: Path) -> None:
+def test_segments_referenced_by_a_table_are_kept(tmp_path: Path) -> None:
     store = create(tmp_path)
     store.arrays["table"][0, 0] = store.slots.write([b"the first"])[0]
     store.commit([("table", 0, 1)], {}, {})
@@ -431,7 +433,7 @@ def test_segments_that_a_table_refers_to_are_kept(tmp_path: Path) -> None:
     store.close()
 
 
-def test_segments_that_codecs_in_use_are_in_are_kept(tmp_path: Path) -> None:
+def test_segments_of_codecs_in_use_are_kept(tmp_path: Path) -> None:
     store = create(tmp_path)
     store.commit([], {}, {"a": CODECS[0], "b": CODECS[1]})
     store.write_snapshot()
@@ -439,14 +441,14 @@ def test_segments_that_codecs_in_use_are_in_are_kept(tmp_path: Path) -> None:
     assert names(tmp_path) == ["00000001.log", "00000002.log"]
     store.commit([], {}, {"a": CODECS[0], "b": CODECS[1]})
     store.write_snapshot()
-    assert names(tmp_path) == ["00000003.log", "00000004.log"], "they were written to the new one"
+    assert names(tmp_path) == ["00000003.log", "00000004.log"], "codecs are written again in the new segment"
     store.close()
     reader = ArrayStore.open(tmp_path)
     assert {name: reader.slots.reader.codec(reader.codecs[name]) for name in "ab"} == {"a": CODECS[0], "b": CODECS[1]}
     reader.close()
 
 
-def test_a_closed_store_is_a_snapshot_and_what_it_refers_to(tmp_path: Path) -> None:
+def test_closed_store_is_a_snapshot_and_the_segments_it_references(tmp_path: Path) -> None:
     store = create(tmp_path)
     for number in range(1, 50):
         commit_number(store, number)
@@ -464,11 +466,11 @@ def disk_nbytes(folder: Path) -> int:
     return sum(path.stat().st_blocks * 512 for path in folder.iterdir())
 
 
-class ReadMeter:
-    """Counts the bytes that are read from files."""
+class ReadCounter:
+    """Count the bytes that are read from files."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.nbytes, read_at = 0, segment_module.read_at
+        self.nbytes = 0
 
         def counted(*arguments: Any) -> bytes:
             data = read_at(*arguments)
@@ -480,39 +482,39 @@ class ReadMeter:
 
 @pytest.mark.parametrize("n_laps", [2, 200])
 @pytest.mark.parametrize("ending", ["closed", "crashed"])
-def test_opening_reads_no_more_after_many_laps(
+def test_bytes_read_on_open_are_bounded_after_many_laps(
     ending: str, n_laps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ArrayStore, "MIN_SEGMENT_NBYTES", 20_000)
     store = create(tmp_path)
     for number in range(1, n_laps * N_ROWS + 1):
         commit_number(store, number)
-    meter = ReadMeter(monkeypatch)
+    counter = ReadCounter(monkeypatch)
     if ending == "crashed":
         crash(store)
     else:
         store.close()
     for writable in (False, True):
-        meter.nbytes = 0
+        counter.nbytes = 0
         opened = ArrayStore.open(tmp_path, writable=writable)
-        assert 0 < meter.nbytes < (50_000 if ending == "crashed" else 20_000)
-        assert hold_that_it_is_whole(opened) == n_laps * N_ROWS
+        assert 0 < counter.nbytes < (50_000 if ending == "crashed" else 20_000)
+        assert assert_consistent(opened) == n_laps * N_ROWS
         crash(opened)
 
 
 @pytest.mark.parametrize(
     ("n_rows", "nbytes"), [(100, 30), (100, 5000), (2000, 3000)], ids=["vectors", "few images", "many images"]
 )
-def test_the_disk_is_bounded_after_any_number_of_laps(
+def test_size_on_disk_is_bounded_after_many_laps(
     n_rows: int, nbytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By three times what is live and 1 MB."""
-    monkeypatch.undo()  # files as they are
-    plans = {
+    """The bound is three times the live data plus 1 MB."""
+    monkeypatch.undo()  # default file sizes
+    specs = {
         "rewards": ArraySpec((n_rows, 1), "<f4", is_ring=True),
         "table": ArraySpec((n_rows, 1), "<i8", is_table=True, is_ring=True),
     }
-    store, rng, most = ArrayStore.create(tmp_path, {}, plans, {"pos": 0}), np.random.default_rng(0), 0
+    store, rng, most = ArrayStore.create(tmp_path, {}, specs, {"pos": 0}), np.random.default_rng(0), 0
     n_commits = max(4 * n_rows, 20_000 if nbytes < 100 else 0)
     for number in range(n_commits):
         row = number % n_rows
@@ -526,18 +528,18 @@ def test_the_disk_is_bounded_after_any_number_of_laps(
 
 
 @pytest.mark.usefixtures("small_segments")
-def test_a_change_may_be_larger_than_a_segment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_change_may_be_larger_than_a_segment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_module, "MAX_SEGMENT_NBYTES", 20_000)
     store = create(tmp_path)
     commit_number(store, 1)
     slots = [(CODECS[0], np.random.default_rng(k).bytes(1500)) for k in range(2 * N_ROWS)]
     for row in range(N_ROWS):
-        store.make_room()
+        store.begin_segment_if_full()
         store.arrays["table"][row] = store.slots.write(slots[2 * row : 2 * row + 2])
         for writable_copy in (False, True)[: row % 4]:
             shutil.copytree(tmp_path, tmp_path.with_name("copy"))
             copy = ArrayStore.open(tmp_path.with_name("copy"), writable=writable_copy)
-            assert hold_that_it_is_whole(copy) == 1, "the change is not committed yet"
+            assert assert_consistent(copy) == 1, "the change is not committed yet"
             copy.close()
             shutil.rmtree(tmp_path.with_name("copy"))
     assert len(names(tmp_path)) >= 3
@@ -555,18 +557,18 @@ def test_a_change_may_be_larger_than_a_segment(tmp_path: Path, monkeypatch: pyte
 # -- becoming another ----------------------------------------------------------------------------------------
 
 
-def test_a_store_becomes_another_at_once(tmp_path: Path) -> None:
+def test_replacing_the_content_is_atomic(tmp_path: Path) -> None:
     store = create(tmp_path)
     for number in range(1, 10):
         commit_number(store, number)
     expected = store.slots.load(store.arrays["table"][:10].reshape(-1)).tolist()
-    plans, arrays = resized(store)
-    store.become({"class": "Other"}, plans, arrays, {"other": 1})
+    specs, arrays = resized(store)
+    store.replace_content({"class": "Other"}, specs, arrays, {"other": 1})
     assert store.arrays["numbers"] is arrays["numbers"]
     for codec in (CODECS[0], CODECS[1]):
         reader = ArrayStore.open(tmp_path)
-        assert (reader.about, reader.plans) == ({"class": "Other"}, plans)
-        for name in plans:
+        assert (reader.metadata, reader.specs) == ({"class": "Other"}, specs)
+        for name in specs:
             assert reader.arrays[name].tobytes() == arrays[name].tobytes()
         assert reader.slots.load(reader.arrays["table"].reshape(-1)).tolist() == expected
         assert reader.slots.reader.codec(reader.codecs[""]) == codec
@@ -577,14 +579,14 @@ def test_a_store_becomes_another_at_once(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_store_becomes_another_with_its_codecs(tmp_path: Path) -> None:
+def test_replacing_the_content_stores_its_codecs(tmp_path: Path) -> None:
     store = create(tmp_path)
     commit_number(store, 1)
-    store.become(ABOUT, PLANS, store.arrays, {"pos": 1, "number": 1}, {"": CODECS[0], "other": CODECS[3]})
+    store.replace_content(METADATA, SPECS, store.arrays, {"pos": 1, "number": 1}, {"": CODECS[0], "other": CODECS[3]})
     store.close()
     for writable in (False, True):
         store = ArrayStore.open(tmp_path, writable=writable)
-        assert hold_that_it_is_whole(store) == 1
+        assert assert_consistent(store) == 1
         assert store.slots.reader.codec(store.codecs["other"]) == CODECS[3]
         store.close()
 
@@ -592,13 +594,13 @@ def test_a_store_becomes_another_with_its_codecs(tmp_path: Path) -> None:
 # -- taking turns --------------------------------------------------------------------------------------------
 
 
-def test_stores_take_turns_only_if_nothing_changed(tmp_path: Path) -> None:
+def test_acquire_fails_after_another_store_committed(tmp_path: Path) -> None:
     store = create(tmp_path)
     commit_number(store, 1)
     store.release()
-    assert hold_that_it_is_whole(store) == 1
+    assert assert_consistent(store) == 1
     other = ArrayStore.open(tmp_path, writable=True)
-    assert hold_that_it_is_whole(other) == 1
+    assert assert_consistent(other) == 1
     with pytest.raises(StorageError, match="is written to by another buffer of this process"):
         store.acquire()
     other.close()
@@ -614,22 +616,22 @@ def test_stores_take_turns_only_if_nothing_changed(tmp_path: Path) -> None:
     assert read_values(tmp_path)["number"] == 3
 
 
-def test_a_closed_store_can_be_read(tmp_path: Path) -> None:
+def test_closed_store_can_be_read(tmp_path: Path) -> None:
     store = create(tmp_path)
     for number in range(1, 5):
         commit_number(store, number)
         store.write_snapshot()
     store.close()
-    assert hold_that_it_is_whole(store) == 4
+    assert assert_consistent(store) == 4
     with pytest.raises(StorageError):
         commit_number(store, 5)
-    assert hold_that_it_is_whole(ArrayStore.open(tmp_path)) == 4
+    assert assert_consistent(ArrayStore.open(tmp_path)) == 4
 
 
 # -- copies --------------------------------------------------------------------------------------------------
 
 
-def test_a_copy_holds_the_same_and_goes_its_own_way(tmp_path: Path) -> None:
+def test_copy_is_equal_and_independent(tmp_path: Path) -> None:
     store = create(tmp_path / "store")
     for number in range(1, 15):
         commit_number(store, number)
@@ -637,7 +639,7 @@ def test_a_copy_holds_the_same_and_goes_its_own_way(tmp_path: Path) -> None:
             store.write_snapshot()
     store.copy_to(tmp_path / "copy")
     copy = ArrayStore.open(tmp_path / "copy", writable=True)
-    assert hold_that_it_is_whole(copy) == hold_that_it_is_whole(store) == 14
+    assert assert_consistent(copy) == assert_consistent(store) == 14
     for number in range(15, 40):
         commit_number(store, number, 400 if number > 30 else 300)
         if number < 25:
@@ -650,5 +652,5 @@ def test_a_copy_holds_the_same_and_goes_its_own_way(tmp_path: Path) -> None:
         assert each.values["number"] == expected
         assert each.slots.load(each.arrays["table"].reshape(-1)).all()
         each.close()
-    with pytest.raises(StorageError, match="holds a buffer already"):
+    with pytest.raises(StorageError, match="already contains a buffer"):
         ArrayStore.open(tmp_path / "store").copy_to(tmp_path / "copy")

@@ -1,4 +1,4 @@
-"""The checksum of everything on disk is XXH64, of every kind of bytes, wherever they lie."""
+"""The checksum is XXH64, for every bytes-like type and alignment."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sb3_compressed.storage.checksum import checksum
 
 DATA = bytes(range(256)) * 40
 
-# Number of bytes of DATA, seed, and what xxHash's own library says of them.
+# Number of bytes of DATA, seed, and the checksum by xxHash's own library.
 REFERENCE = [
     (0, 0, 0xEF46DB3751D8E999),
     (1, 1, 0x771917C7F6EE2451),
@@ -73,18 +73,18 @@ KINDS: dict[str, Callable[[bytes], Any]] = {
 
 
 @pytest.mark.parametrize(("nbytes", "seed", "expected"), REFERENCE)
-def test_it_is_the_one_of_the_reference(nbytes: int, seed: int, expected: int) -> None:
+def test_checksum_matches_the_reference_implementation(nbytes: int, seed: int, expected: int) -> None:
     assert checksum(DATA[:nbytes], seed) == expected
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("nbytes", "seed", "expected"), REFERENCE[::9])
-def test_bytes_of_any_kind_are_taken(kind: str, nbytes: int, seed: int, expected: int) -> None:
+def test_checksum_accepts_all_bytes_like_types(kind: str, nbytes: int, seed: int, expected: int) -> None:
     assert checksum(KINDS[kind](DATA[:nbytes]), seed) == expected
 
 
 @pytest.mark.parametrize("shift", range(9))
-def test_it_does_not_matter_where_bytes_lie_and_what_is_around_them(shift: int) -> None:
+def test_checksum_is_independent_of_alignment_and_surrounding_bytes(shift: int) -> None:
     for nbytes, seed, expected in REFERENCE:
         around = np.full(len(DATA) + 16, 0xA5, np.uint8)
         around[shift : shift + nbytes] = np.frombuffer(DATA, np.uint8)[:nbytes]
@@ -92,7 +92,7 @@ def test_it_does_not_matter_where_bytes_lie_and_what_is_around_them(shift: int) 
 
 
 @pytest.mark.parametrize("nbytes", [1, 3, 4, 7, 8, 31, 32, 45])
-def test_every_bit_counts(nbytes: int) -> None:
+def test_checksum_depends_on_every_bit(nbytes: int) -> None:
     flipped = []
     for bit in range(8 * nbytes):
         data = bytearray(DATA[:nbytes])
@@ -101,6 +101,6 @@ def test_every_bit_counts(nbytes: int) -> None:
     assert len({checksum(DATA[:nbytes]), *flipped}) == 1 + 8 * nbytes
 
 
-def test_the_seed_and_the_number_of_zeros_count() -> None:
+def test_checksum_depends_on_seed_and_length() -> None:
     values = {checksum(bytes(nbytes), seed) for nbytes in range(70) for seed in (0, 1, 2**63, 2**64 - 1)}
     assert len(values) == 70 * 4

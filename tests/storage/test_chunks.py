@@ -1,4 +1,4 @@
-"""Chunks of large arrays: each row is visited once, and memory that was never written to takes none."""
+"""Chunks of large arrays: each row is visited once, and pages that were never written stay unallocated."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def table_of(addresses: list[int]) -> np.ndarray[tuple[int, int], np.dtype[np.in
         ((5, 0), 2, [2, 2, 1]),  # rows of no bytes
     ],
 )
-def test_chunks_cover_each_row_once_and_in_order(shape: tuple[int, ...], nbytes: int, expected: list[int]) -> None:
+def test_row_chunks_cover_each_row_once_in_order(shape: tuple[int, ...], nbytes: int, expected: list[int]) -> None:
     array = np.zeros(shape, np.uint8)
     chunks = [np.arange(len(array))[rows] for rows in row_chunks(array, nbytes)]
     assert [len(rows) for rows in chunks] == expected
     assert [row for rows in chunks for row in rows] == [*range(len(array))]
 
 
-def test_arrays_are_equal_after_copying_bit_for_bit() -> None:
+def test_copy_changed_copies_bit_for_bit() -> None:
     source = np.zeros(CHUNK_NBYTES, np.float32)  # of four chunks
     target = source.copy()
     source[-1] = -0.0
@@ -48,7 +48,7 @@ def test_arrays_are_equal_after_copying_bit_for_bit() -> None:
     assert target.tobytes() == source.tobytes()
 
 
-def test_copying_writes_only_chunks_that_differ(tmp_path: Path) -> None:
+def test_copy_changed_writes_only_chunks_that_differ(tmp_path: Path) -> None:
     shape = (16, CHUNK_NBYTES)
     target = np.memmap(tmp_path / "sparse", np.uint8, "w+", shape=shape)
     source = np.zeros(shape, np.uint8)
@@ -59,18 +59,18 @@ def test_copying_writes_only_chunks_that_differ(tmp_path: Path) -> None:
     assert (tmp_path / "sparse").stat().st_blocks * 512 < 2 * CHUNK_NBYTES, "one chunk of 16 was written"
 
 
-def test_addresses_of_a_table_are_sorted_and_listed_once() -> None:
+def test_addresses_in_tables_are_sorted_and_unique() -> None:
     addresses = [5 << 32 | 7, 9, 0, 9, 1 << 32, 5 << 32 | 7, 9]
     assert addresses_in(table_of(addresses)).tolist() == [9, 1 << 32, 5 << 32 | 7]
-    assert addresses_in(table_of([3, -4, 3])).tolist() == [-4, 3], "as damage may leave them"
+    assert addresses_in(table_of([3, -4, 3])).tolist() == [-4, 3], "damaged tables may contain negative addresses"
 
 
-def test_segments_of_a_table_are_those_of_its_addresses() -> None:
+def test_segments_of_a_table_match_its_addresses() -> None:
     assert segments_of(table_of([5 << 32 | 7, 0, 1 << 32 | 9, 5 << 32 | 8])) == {1, 5}
 
 
 @pytest.mark.parametrize("n_rows", [0, N_ROWS])
-def test_an_unwritten_table_has_no_addresses(n_rows: int) -> None:
+def test_unwritten_table_has_no_addresses(n_rows: int) -> None:
     table = np.zeros((n_rows, 2), np.int64)
     assert addresses_in(table).tolist() == []
     assert segments_of(table) == set()

@@ -1,4 +1,4 @@
-"""Arrays as patches: rows come back in every dtype and shape, and no malformed patch does anything but raise."""
+"""Patches of arrays: rows of every dtype and shape round-trip, and malformed patches raise."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sb3_compressed.errors import CorruptStorage
 from sb3_compressed.storage import commit_format
 from sb3_compressed.storage.commit_format import (
     RING,
-    Replay,
+    PatchApplier,
     commit_record,
     pack_patch,
     pack_ring_row,
@@ -44,15 +44,15 @@ def content(*patches: bytes) -> NDArray[np.uint8]:
 
 
 def any_bits(shape: tuple[int, ...], dtype: str, seed: int = 0) -> NDArray[Any]:
-    """Return an array of which elements are NaN, -0.0 and whatever else bits may mean."""
+    """Return an array of arbitrary bits, including NaN and -0.0."""
     nbytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
     data = np.random.default_rng(seed).integers(0, 2 if dtype == "?" else 256, nbytes, np.uint8)
-    data[: nbytes // 2] = 1  # of which some is compressed
+    data[: nbytes // 2] = 1  # partly compressible
     return data.view(dtype).reshape(shape)
 
 
 def apply_patches(data: NDArray[np.uint8], arrays: list[NDArray[Any]], ring: Sequence[int] = ()) -> None:
-    replay = Replay(arrays, ring)
+    replay = PatchApplier(arrays, ring)
     replay.apply(data)
     replay.finish()
 
@@ -68,7 +68,7 @@ def rebuilt(patches: list[bytes], like: NDArray[Any]) -> NDArray[Any]:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_rows_come_back_and_others_stay(dtype: str, shape: tuple[int, ...]) -> None:
+def test_patch_restores_its_rows_and_no_others(dtype: str, shape: tuple[int, ...]) -> None:
     array, before = any_bits(shape, dtype), any_bits(shape, dtype, seed=1)
     n = len(array)
     for first, last in [(0, n), (0, 0), (0, 1), (n // 2, n), (max(n - 1, 0), n), (n, n)]:
@@ -81,7 +81,7 @@ def test_rows_come_back_and_others_stay(dtype: str, shape: tuple[int, ...]) -> N
 
 @RELAXED
 @given(data=st.data())
-def test_any_rows_of_any_arrays_come_back(data: st.DataObject) -> None:
+def test_patches_of_any_rows_round_trip(data: st.DataObject) -> None:
     drawn = st.sampled_from(DTYPES).flatmap(
         lambda dtype: npst.arrays(dtype, npst.array_shapes(max_dims=3, max_side=40, min_side=0))
     )
@@ -98,14 +98,14 @@ def test_any_rows_of_any_arrays_come_back(data: st.DataObject) -> None:
     assert [array.tobytes() for array in found] == [array.tobytes() for array in targets]
 
 
-def test_later_patches_come_after_earlier_ones() -> None:
+def test_patches_apply_in_order() -> None:
     arrays = [np.full(5, k, np.int32) for k in range(3)]
     patches = [pack_patch(0, array, k, k + 2) for k, array in enumerate(arrays)]
     assert rebuilt(patches, arrays[0]).tolist() == [0, 1, 2, 2, 0]
 
 
 @pytest.mark.parametrize("layout", [lambda array: array.T, lambda array: array[:, ::2], lambda array: array[::-1]])
-def test_arrays_of_any_memory_layout_are_packed(layout: Any) -> None:
+def test_arrays_of_any_memory_layout_round_trip(layout: Any) -> None:
     array = layout(any_bits((6, 8), "<f4"))
     assert rebuilt([pack_patch(0, array, 0, len(array))], array).tobytes() == array.tobytes()
 
@@ -118,7 +118,7 @@ def test_large_patches_are_compressed(nbytes: int, is_smaller: bool) -> None:
     assert rebuilt([patch], array).tobytes() == array.tobytes()
 
 
-def test_what_does_not_get_smaller_is_not_compressed() -> None:
+def test_incompressible_patches_are_stored_raw() -> None:
     array = np.random.default_rng(0).integers(0, 256, 10_000, np.uint8)
     patch = pack_patch(0, array, 0, 10_000)
     assert patch[16:] == array.tobytes()
@@ -128,7 +128,7 @@ def test_what_does_not_get_smaller_is_not_compressed() -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("chunk_nbytes", [1, 50, 1 << 20])
-def test_a_snapshot_tells_every_row_once(
+def test_snapshot_contains_every_row_once(
     chunk_nbytes: int, shape: tuple[int, ...], dtype: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(commit_format, "CHUNK_NBYTES", chunk_nbytes)
@@ -136,7 +136,7 @@ def test_a_snapshot_tells_every_row_once(
         found, counts = any_bits(shape, dtype, seed=2), np.zeros(len(array), int)
         for patch in snapshot_patches(0, array):
             covered = [np.zeros(len(array), np.bool_)]
-            replay = Replay([found], (), covered)
+            replay = PatchApplier([found], (), covered)
             assert replay.apply(content(patch)) is None
             counts += covered[0]
         assert found.tobytes() == array.tobytes()
@@ -144,7 +144,7 @@ def test_a_snapshot_tells_every_row_once(
             assert (counts == 1).all()
 
 
-def test_rows_of_zeros_take_hardly_any_bytes_in_a_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_zero_rows_take_few_bytes_in_a_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commit_format, "CHUNK_NBYTES", 80)
     array = np.zeros((100, 5), np.float64)
     assert rows_of_chunk(array) == 2
@@ -162,18 +162,18 @@ def test_rows_of_zeros_take_hardly_any_bytes_in_a_snapshot(monkeypatch: pytest.M
 
 
 def ring_arrays(seed: int = 0) -> list[NDArray[Any]]:
-    """Return arrays of which 0, 2 and 3 have a row for each step."""
-    plans = [((6, 2), "<f4"), ((9,), "u1"), ((6,), "?"), ((6, 2, 1), ">i8"), ((6, 0), "<f8")]
-    return [any_bits(shape, dtype, seed + k) for k, (shape, dtype) in enumerate(plans)]
+    """Return arrays; 0, 2 and 3 have a row for each step."""
+    specs = [((6, 2), "<f4"), ((9,), "u1"), ((6,), "?"), ((6, 2, 1), ">i8"), ((6, 0), "<f8")]
+    return [any_bits(shape, dtype, seed + k) for k, (shape, dtype) in enumerate(specs)]
 
 
 RING_NUMBERS = [0, 2, 3]
 
 
-def test_a_row_of_the_ring_is_one_patch() -> None:
+def test_ring_row_is_a_single_patch() -> None:
     source, target = ring_arrays(), ring_arrays(seed=10)
     expected = [array.copy() for array in target]
-    replay = Replay(target, RING_NUMBERS)
+    replay = PatchApplier(target, RING_NUMBERS)
     for step in (4, 5, 6):
         row = step % 6
         patch = pack_ring_row([source[number] for number in RING_NUMBERS], row, step)
@@ -185,10 +185,10 @@ def test_a_row_of_the_ring_is_one_patch() -> None:
     assert [array.tobytes() for array in target] == [array.tobytes() for array in expected]
 
 
-def test_the_last_step_that_wrote_to_a_ring_is_returned() -> None:
+def test_apply_returns_the_last_step_of_the_ring() -> None:
     source = ring_arrays()
     ring = [source[number] for number in RING_NUMBERS]
-    replay = Replay(source, RING_NUMBERS)
+    replay = PatchApplier(source, RING_NUMBERS)
     assert replay.apply(content()) is None
     assert replay.apply(content(pack_patch(0, source[0], 0, 3))) is None
     assert replay.apply(content(*(pack_ring_row(ring, row, 6 + row) for row in (1, 2, 3)))) == 9
@@ -198,10 +198,10 @@ def test_the_last_step_that_wrote_to_a_ring_is_returned() -> None:
 
 @RELAXED
 @given(data=st.data())
-def test_rows_of_the_ring_and_patches_count_in_the_order_in_which_they_came(data: st.DataObject) -> None:
+def test_ring_rows_and_patches_apply_in_order(data: st.DataObject) -> None:
     expected, found = ring_arrays(), ring_arrays()
     covered, is_covered = ([np.zeros(len(array), np.bool_) for array in expected] for _ in range(2))
-    replay = Replay(found, RING_NUMBERS, is_covered)
+    replay = PatchApplier(found, RING_NUMBERS, is_covered)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(commit_format, "MAX_COLLECTED", data.draw(st.sampled_from([1, 3, 1000])))
         for step in range(data.draw(st.integers(0, 12))):
@@ -234,7 +234,7 @@ def test_rows_of_the_ring_and_patches_count_in_the_order_in_which_they_came(data
 
 
 @pytest.mark.parametrize("shape", [*SHAPES, (4, 3_000_000)])
-def test_a_chunk_has_a_row_at_least(shape: tuple[int, ...]) -> None:
+def test_chunk_has_at_least_one_row(shape: tuple[int, ...]) -> None:
     assert rows_of_chunk(np.zeros(shape, np.uint8)) >= 1
 
 
@@ -244,18 +244,18 @@ VALUES: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("told", [{}, {"values": {}}, VALUES])
+@pytest.mark.parametrize("committed", [{}, {"values": {}}, VALUES])
 @pytest.mark.parametrize("n_patches", [0, 1, 3])
-def test_a_commit_comes_back(told: dict[str, Any], n_patches: int) -> None:
+def test_commit_round_trips(committed: dict[str, Any], n_patches: int) -> None:
     array = any_bits((6, 2), "<f8")
     patches = [pack_patch(0, array, 2 * k, 2 * k + 2) for k in range(n_patches)]
-    values, rest = split_commit(content(commit_record(told, patches)))
-    assert values == told
+    values, rest = split_commit(content(commit_record(committed, patches)))
+    assert values == committed
     assert rest.tobytes() == b"".join(patches)
     assert rebuilt([rest.tobytes()], array)[: 2 * n_patches].tobytes() == array[: 2 * n_patches].tobytes()
 
 
-# -- what makes no sense -------------------------------------------------------------------------------------
+# -- invalid data -------------------------------------------------------------------------------------
 
 
 def arrays_to_patch() -> list[NDArray[Any]]:
@@ -265,20 +265,20 @@ def arrays_to_patch() -> list[NDArray[Any]]:
 
 
 def apply_or_refuse(data: bytes) -> bool:
-    """Apply patches that may make no sense; return whether they were refused."""
+    """Apply patches that may be invalid; return whether they were rejected."""
     arrays = arrays_to_patch()
-    plans = [(array.shape, array.dtype) for array in arrays]
+    specs = [(array.shape, array.dtype) for array in arrays]
     try:
         apply_patches(content(data), arrays, ring=[0, 1])
     except CorruptStorage:
         return True
     finally:
-        assert [(array.shape, array.dtype) for array in arrays] == plans
+        assert [(array.shape, array.dtype) for array in arrays] == specs
     return False
 
 
 def good_patches() -> list[bytes]:
-    """Return patches of all kinds: short ones, a compressed one, empty ones, of zeros, of a row of the ring."""
+    """Return patches of all kinds: short, compressed, empty, zero, and a row of the ring."""
     arrays: list[Any] = [
         np.ones((20, 3), np.float32),
         np.arange(700).astype(np.uint8),
@@ -296,7 +296,7 @@ def good_patches() -> list[bytes]:
     ]
 
 
-def test_patches_that_make_sense_are_not_refused() -> None:
+def test_valid_patches_are_accepted() -> None:
     for patch in good_patches():
         assert not apply_or_refuse(patch)
     assert not apply_or_refuse(b"".join(good_patches()))
@@ -304,7 +304,7 @@ def test_patches_that_make_sense_are_not_refused() -> None:
 
 
 @pytest.mark.parametrize("index", range(8))
-def test_a_patch_cut_short_is_refused(index: int) -> None:
+def test_truncated_patch_is_rejected(index: int) -> None:
     before, patch = b"".join(good_patches()), good_patches()[index]
     for cut in range(1, len(patch)):
         assert apply_or_refuse(patch[:cut])
@@ -313,7 +313,7 @@ def test_a_patch_cut_short_is_refused(index: int) -> None:
 
 
 @pytest.mark.parametrize("index", range(8))
-def test_a_flipped_bit_is_refused_or_a_number(index: int) -> None:
+def test_flipped_bit_in_a_patch_is_rejected_or_changes_a_number(index: int) -> None:
     patch = good_patches()[index]
     for bit in range(8 * len(patch)):
         flipped = bytearray(patch)
@@ -354,7 +354,7 @@ def test_a_flipped_bit_is_refused_or_a_number(index: int) -> None:
         (RING, 0, 0, 0),
     ],
 )
-def test_patches_that_do_not_fit_are_refused(number: int, flag: int, nbytes: int, first: int) -> None:
+def test_patches_outside_an_array_are_rejected(number: int, flag: int, nbytes: int, first: int) -> None:
     patch = struct.pack("<HHIQ", number, flag, nbytes, first) + bytes(min(nbytes, 1000))
     assert apply_or_refuse(patch)
 
@@ -363,14 +363,14 @@ def test_patches_that_do_not_fit_are_refused(number: int, flag: int, nbytes: int
     ("number", "first", "n_rows"),
     [(0, 0, 21), (0, 20, 1), (0, 21, 0), (0, 5, 16), (0, 0, 2**64 - 1), (0, 2**63, 1), (2, 0, 1), (4, 0, 1)],
 )
-def test_zeros_that_do_not_fit_are_refused(number: int, first: int, n_rows: int) -> None:
+def test_zero_patches_outside_an_array_are_rejected(number: int, first: int, n_rows: int) -> None:
     patch = struct.pack("<HHIQQ", number, 2, 8, first, n_rows)
     assert apply_or_refuse(patch)
     for data in (patch[:-1], struct.pack("<HHIQ", 0, 2, 9, 0) + bytes(9), struct.pack("<HHIQ", 0, 2, 0, 0)):
         assert apply_or_refuse(data)
 
 
-def test_rows_of_a_ring_are_refused_where_there_is_none() -> None:
+def test_ring_rows_are_rejected_without_a_ring() -> None:
     arrays = arrays_to_patch()
     with pytest.raises(CorruptStorage):
         apply_patches(content(pack_ring_row(arrays[:2], 0, 0)), arrays)
@@ -380,7 +380,7 @@ def test_rows_of_a_ring_are_refused_where_there_is_none() -> None:
     "packed",
     {
         "larger than the array": zstandard.ZstdCompressor().compress(bytes(244)),
-        "not whole rows": zstandard.ZstdCompressor().compress(bytes(13)),
+        "partial rows": zstandard.ZstdCompressor().compress(bytes(13)),
         "a bomb": zstandard.ZstdCompressor().compress(bytes(50_000_000)),
         "of unknown size": zstandard.ZstdCompressor(write_content_size=False).compress(bytes(12)),
         "of a size that is not so": b"\x28\xb5\x2f\xfd\x20\x0c" + zstandard.ZstdCompressor().compress(bytes(24))[6:],
@@ -390,13 +390,13 @@ def test_rows_of_a_ring_are_refused_where_there_is_none() -> None:
     }.items(),
     ids=lambda item: item[0],
 )
-def test_compressed_patches_that_do_not_fit_are_refused(packed: tuple[str, bytes]) -> None:
+def test_compressed_patches_outside_an_array_are_rejected(packed: tuple[str, bytes]) -> None:
     assert apply_or_refuse(struct.pack("<HHIQ", 0, 1, len(packed[1]), 0) + packed[1])
 
 
 @RELAXED
 @given(data=st.binary(max_size=100))
-def test_arbitrary_bytes_are_refused_or_harmless(data: bytes) -> None:
+def test_arbitrary_bytes_as_patches_are_rejected_or_harmless(data: bytes) -> None:
     apply_or_refuse(data)
     apply_or_refuse(struct.pack("<HHIQ", 0, 1, len(data), 0) + data)
     apply_or_refuse(struct.pack("<HHIQ", 0, 1, len(data) + 5, 0) + b"\x28\xb5\x2f\xfd\x20" + data)
@@ -415,25 +415,25 @@ def test_arbitrary_bytes_are_refused_or_harmless(data: bytes) -> None:
         max_size=4,
     )
 )
-def test_arbitrary_patches_are_refused_or_harmless(patches: list[tuple[int, int, int, int, bytes]]) -> None:
+def test_arbitrary_patches_are_rejected_or_harmless(patches: list[tuple[int, int, int, int, bytes]]) -> None:
     apply_or_refuse(b"".join(struct.pack("<HHIQ", *header) + data for *header, data in patches))
 
 
 @pytest.mark.parametrize("name", ["statistics", "Ä", "A" * 65535])
 @pytest.mark.parametrize("section", [b"", bytes(70_000)])
-def test_a_section_has_a_name(name: str, section: bytes) -> None:
+def test_section_name_is_read(name: str, section: bytes) -> None:
     assert section_name(content(section_record(name, section))) == name
 
 
 @pytest.mark.parametrize("record", [b"", b"\1", b"\0\0", b"\0\0name", b"\5\0name", b"\xff\xffname"])
-def test_sections_without_a_name_are_refused(record: bytes) -> None:
+def test_sections_without_a_name_are_rejected(record: bytes) -> None:
     with pytest.raises(CorruptStorage, match="a section has no name"):
         section_name(content(record))
 
 
 @RELAXED
 @given(record=st.binary(max_size=30))
-def test_arbitrary_records_are_refused_or_sections(record: bytes) -> None:
+def test_arbitrary_records_are_rejected_or_sections(record: bytes) -> None:
     with contextlib.suppress(CorruptStorage):
         assert isinstance(section_name(content(record)), str)
 
@@ -455,14 +455,14 @@ def test_arbitrary_records_are_refused_or_sections(record: bytes) -> None:
         ),
     ],
 )
-def test_records_that_are_no_commits_are_refused(record: bytes) -> None:
-    with pytest.raises(CorruptStorage, match="a commit makes no sense"):
+def test_invalid_commits_are_rejected(record: bytes) -> None:
+    with pytest.raises(CorruptStorage, match="invalid commit"):
         split_commit(content(record))
 
 
 @RELAXED
 @given(record=st.binary(max_size=60), cut=st.integers(0, 100))
-def test_arbitrary_records_are_refused_or_commits(record: bytes, cut: int) -> None:
+def test_arbitrary_records_are_rejected_or_commits(record: bytes, cut: int) -> None:
     whole = commit_record(VALUES, [b"patches"])
     for data in (record, struct.pack("<I", len(record)) + record, whole[:cut] + record, whole[:cut] + whole[cut + 1 :]):
         try:

@@ -1,4 +1,4 @@
-"""Damaged stores are refused, and repairing one keeps all that is whole: no row of it is ever wrong."""
+"""Damaged stores are rejected; opening them for repair keeps all intact rows and never returns wrong ones."""
 
 from __future__ import annotations
 
@@ -13,23 +13,24 @@ import numpy as np
 import pytest
 
 from sb3_compressed.errors import CorruptPayload, CorruptStorage, StorageError
-from sb3_compressed.storage.array_store import MANIFEST, RING_ROWS, ArrayStore
+from sb3_compressed.storage.array_store import RING_ROWS, ArrayStore
 from sb3_compressed.storage.damaged_store import DamagedStore, open_damaged
 from sb3_compressed.storage.log import Log
-from sb3_compressed.storage.segment import Segment, record_nbytes
+from sb3_compressed.storage.manifest import MANIFEST
+from sb3_compressed.storage.segment import Segment
 from sb3_compressed.storage.verification import damaged_slots
 from storage.folders import contents, damage, names, newest_segment
-from storage.segments import HEADER_NBYTES
+from storage.segments import HEADER_NBYTES, record_nbytes
 from storage.stores import (
     CODECS,
     N_ROWS,
+    assert_consistent,
     commit_number,
     commit_tiny,
     crash,
+    crash_after_five_commits,
     create,
     damaged_rows,
-    hold_that_it_is_whole,
-    leave_five_commits,
     limit_file_sizes,
     tiny_store,
     values_of,
@@ -37,21 +38,21 @@ from storage.stores import (
 
 
 @pytest.fixture(autouse=True)
-def modest_files(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep files short, so that tests read them quickly."""
     limit_file_sizes(monkeypatch)
 
 
 @pytest.fixture
 def five_commits(tmp_path: Path) -> tuple[Path, list[int]]:
-    return leave_five_commits(tmp_path / "store")
+    return crash_after_five_commits(tmp_path / "store")
 
 
 # -- copies --------------------------------------------------------------------------------------------------
 
 
-def test_repairing_a_copy_leaves_the_original_alone(tmp_path: Path) -> None:
-    """Though they share files."""
+def test_repair_of_a_copy_leaves_the_original_unchanged(tmp_path: Path) -> None:
+    """The copies share files."""
     store = create(tmp_path / "store")
     commit_number(store, 1)
     store.copy_to(tmp_path / "copy")
@@ -61,7 +62,7 @@ def test_repairing_a_copy_leaves_the_original_alone(tmp_path: Path) -> None:
     before = contents(tmp_path / "store")
     copy = open_damaged(tmp_path / "copy", writable=True)
     assert len(copy.damages) == 1
-    assert not copy.arrays["numbers"][1:].any(), "what came to the shared file later is none of its"
+    assert not copy.arrays["numbers"][1:].any(), "later records of the shared file are ignored"
     assert copy.values["number"] == copy.arrays["numbers"][0, 0] == 1
     copy.write_snapshot()
     commit_number(copy, 2)
@@ -70,20 +71,20 @@ def test_repairing_a_copy_leaves_the_original_alone(tmp_path: Path) -> None:
     commit_number(store, 5)
     store.close()
     store = ArrayStore.open(tmp_path / "store")
-    assert hold_that_it_is_whole(store) == 5
+    assert assert_consistent(store) == 5
     store.close()
 
 
 def whole_state(store: ArrayStore) -> Any:
-    """Return all that a store holds, wherever its slots are."""
-    tables = {name for name, plan in store.plans.items() if plan.is_table}
+    """Return the content of a store, independent of the addresses of its slots."""
+    tables = {name for name, spec in store.specs.items() if spec.is_table}
     arrays = {name: array.tobytes() for name, array in store.arrays.items() if name not in tables}
     slots = {name: store.slots.load(store.arrays[name].reshape(-1)).tolist() for name in tables}
     return store.values, arrays, slots
 
 
 def commit_constant_size(store: ArrayStore, number: int, letter: bytes) -> None:
-    """Commit a row that takes as many bytes as any other."""
+    """Commit a row that takes as many bytes as every other."""
     row = (number - 1) % N_ROWS
     store.arrays["numbers"][row] = [number, letter[0], 0]
     store.arrays["table"][row] = store.slots.write([letter * 10 + b"%03d%d" % (number, k) for k in range(2)])
@@ -92,10 +93,10 @@ def commit_constant_size(store: ArrayStore, number: int, letter: bytes) -> None:
 
 @pytest.mark.parametrize("is_original_open", [False, True], ids=["a closed one", "one that is written to"])
 @pytest.mark.parametrize("ending", ["closed", "crashed"])
-def test_mixed_files_of_copies_are_one_of_the_two_or_refused(
+def test_mixed_files_of_two_copies_are_read_as_one_or_rejected(
     ending: str, is_original_open: bool, tmp_path: Path
 ) -> None:
-    """Of ``cp -r``, where both were written to, as much and in the same places."""
+    """Copies by ``cp -r``; the same amount was written to both, at the same offsets."""
     folders = [tmp_path / name for name in "ab"]
     store = create(folders[0])
     for number in range(1, 9):
@@ -154,28 +155,28 @@ def test_mixed_files_of_copies_are_one_of_the_two_or_refused(
 
 @pytest.mark.parametrize("number", [0, 1])
 @pytest.mark.parametrize("writable", [False, True])
-def test_every_damaged_byte_is_told_and_left_alone(
+def test_every_damaged_byte_is_reported_and_left_unchanged(
     writable: bool, number: int, five_commits: tuple[Path, list[int]]
 ) -> None:
     folder, ends = five_commits
     path = folder / f"{number:08}.log"
-    whole = path.read_bytes()
-    end = len(whole) - record_nbytes(0) if number == 0 else ends[-1]  # what comes behind only says that it ends
-    for position in range(len(whole)):
+    intact = path.read_bytes()
+    end = len(intact) - record_nbytes(0) if number == 0 else ends[-1]  # the last record only marks the end
+    for position in range(len(intact)):
         damage(path, position, 1 << position % 8)
         if HEADER_NBYTES <= position < end:
             with pytest.raises(CorruptStorage, match=rf"{re.escape(str(path))}.*repair=True"):
                 ArrayStore.open(folder, writable=writable)
         else:
             store = ArrayStore.open(folder, writable=writable)
-            assert hold_that_it_is_whole(store) == 5
+            assert assert_consistent(store) == 5
             store.close()
-        assert path.stat().st_size == len(whole), "what is damaged is not given up unasked"
+        assert path.stat().st_size == len(intact), "damaged data is not removed without repair=True"
         damage(path, position, 1 << position % 8)
-    assert path.read_bytes() == whole
+    assert path.read_bytes() == intact
 
 
-def test_a_segment_that_is_missing_is_told(tmp_path: Path) -> None:
+def test_missing_segment_is_reported(tmp_path: Path) -> None:
     store = create(tmp_path / "store")
     for step in range(1, 9):
         commit_number(store, step)
@@ -190,13 +191,13 @@ def test_a_segment_that_is_missing_is_told(tmp_path: Path) -> None:
         (tmp_path / "copy" / name).unlink()
         before = name.replace("6", "5")
         with pytest.raises((CorruptStorage, CorruptPayload), match=rf"{name} is missing|after .*{before} is missing"):
-            hold_that_it_is_whole(ArrayStore.open(tmp_path / "copy", writable=True))
+            assert_consistent(ArrayStore.open(tmp_path / "copy", writable=True))
         shutil.rmtree(tmp_path / "copy")
 
 
 @pytest.mark.parametrize("ending", ["closed", "crashed"])
-def test_files_that_are_older_than_others_are_told(ending: str, tmp_path: Path) -> None:
-    """As of a backup that was copied over a folder, or the other way round."""
+def test_outdated_files_are_reported(ending: str, tmp_path: Path) -> None:
+    """As when a backup is copied over a folder, or the other way round."""
     store = create(tmp_path / "store")
     for number in range(1, 5):
         commit_number(store, number)
@@ -212,7 +213,7 @@ def test_files_that_are_older_than_others_are_told(ending: str, tmp_path: Path) 
             shutil.copytree(tmp_path / "store", tmp_path / "mixed")
             shutil.copy(tmp_path / "backup" / name, tmp_path / "mixed")
             try:
-                assert hold_that_it_is_whole(ArrayStore.open(tmp_path / "mixed")) == 8
+                assert assert_consistent(ArrayStore.open(tmp_path / "mixed")) == 8
             except (CorruptStorage, CorruptPayload) as error:
                 assert name in str(error)  # noqa: PT017  # if there is one
             shutil.rmtree(tmp_path / "mixed")
@@ -222,7 +223,7 @@ def test_files_that_are_older_than_others_are_told(ending: str, tmp_path: Path) 
 
 
 def lost_numbers(store: DamagedStore, n_commits: int) -> list[int]:
-    """Return which of the commits that should be there are lost, and hold that all others are right."""
+    """Return the numbers of the lost commits, and assert that all others are correct."""
     is_damaged = damaged_rows(store) | store.lost_rows
     last, n_rows = store.values["number"], store.n_ring_rows
     assert store.values["pos"] == last % n_rows
@@ -239,7 +240,7 @@ def lost_numbers(store: DamagedStore, n_commits: int) -> list[int]:
 
 @pytest.mark.parametrize("writable", [False, True])
 @pytest.mark.parametrize("ending", ["closed", "crashed"])
-def test_nothing_is_lost_where_nothing_is_damaged(ending: str, writable: bool, tmp_path: Path) -> None:
+def test_intact_store_loses_nothing(ending: str, writable: bool, tmp_path: Path) -> None:
     store = tiny_store(tmp_path, 13)
     end = crash if ending == "crashed" else ArrayStore.close
     end(store)
@@ -253,7 +254,7 @@ def test_nothing_is_lost_where_nothing_is_damaged(ending: str, writable: bool, t
 
 @pytest.mark.parametrize("ending", ["closed", "crashed"])
 @pytest.mark.parametrize("n_commits", [3, 7, 13])
-def test_every_damaged_byte_costs_what_is_in_its_record(n_commits: int, ending: str, tmp_path: Path) -> None:
+def test_every_damaged_byte_loses_only_its_record(n_commits: int, ending: str, tmp_path: Path) -> None:
     store = tiny_store(tmp_path / "store", n_commits)
     end = crash if ending == "crashed" else ArrayStore.close
     end(store)
@@ -273,7 +274,7 @@ def test_every_damaged_byte_costs_what_is_in_its_record(n_commits: int, ending: 
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_whatever_is_damaged_no_row_is_wrong(seed: int, tmp_path: Path) -> None:
+def test_damage_never_yields_wrong_rows(seed: int, tmp_path: Path) -> None:
     rng = np.random.default_rng(seed)
     n_commits, n_rows = int(rng.integers(3, 60)), int(rng.integers(2, 24))
     store = tiny_store(tmp_path, 0, n_rows=n_rows)
@@ -295,14 +296,14 @@ def test_whatever_is_damaged_no_row_is_wrong(seed: int, tmp_path: Path) -> None:
         if rng.random() < 0.5:
             content[start] ^= 1 << int(rng.integers(8))
         else:
-            # To its very end would be what a killed process leaves.
+            # Zeros up to the end would be a truncated record, as a killed process leaves it.
             nbytes = min(int(rng.integers(1, 1000)), len(content) - 1 - start)
             content[start : start + nbytes] = bytes(nbytes)
         path.write_bytes(content)
     try:
         damaged = open_damaged(tmp_path, writable=True)
     except CorruptStorage:
-        return  # nothing of it can be read
+        return  # nothing can be read
     lost = lost_numbers(damaged, n_commits)
     assert damaged.damages or damaged_slots(damaged, "table") or not lost
     damaged.arrays["table"][damaged_rows(damaged)] = 0
@@ -313,21 +314,19 @@ def test_whatever_is_damaged_no_row_is_wrong(seed: int, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("n_zeros", [0, 3000])
 @pytest.mark.parametrize("n_commits", [3, 13])
-def test_a_snapshot_that_is_cut_short_is_put_together_from_other_files(
-    n_commits: int, n_zeros: int, tmp_path: Path
-) -> None:
+def test_truncated_snapshot_is_rebuilt_from_other_files(n_commits: int, n_zeros: int, tmp_path: Path) -> None:
     tiny_store(tmp_path, n_commits).close()
     path = newest_segment(tmp_path)
-    whole = path.read_bytes()
-    for cut in range(HEADER_NBYTES, len(whole), 7):
-        path.write_bytes(whole[:cut] + bytes(n_zeros))
+    intact = path.read_bytes()
+    for cut in range(HEADER_NBYTES, len(intact), 7):
+        path.write_bytes(intact[:cut] + bytes(n_zeros))
         damaged = open_damaged(tmp_path, writable=False)
         assert any(str(path) in line for line in damaged.damages)
         assert lost_numbers(damaged, n_commits) == []
         damaged.close()
 
 
-def test_a_repaired_store_is_gone_on_with(tmp_path: Path) -> None:
+def test_repaired_store_accepts_further_commits(tmp_path: Path) -> None:
     crash(tiny_store(tmp_path, 8))
     path = tmp_path / "00000001.log"
     damage(path, path.read_bytes().index(b"555") + 1)
@@ -352,7 +351,7 @@ def test_a_repaired_store_is_gone_on_with(tmp_path: Path) -> None:
     assert open_damaged(tmp_path, writable=False).damages == []
 
 
-def test_a_damaged_snapshot_and_a_missing_file_cost_what_was_in_both(tmp_path: Path) -> None:
+def test_damaged_snapshot_and_missing_file_lose_only_their_content(tmp_path: Path) -> None:
     store = tiny_store(tmp_path / "store", 8, n_a_snapshot=100)
     store.log.begin_segment()
     commit_tiny(store, 9)
@@ -368,15 +367,13 @@ def test_a_damaged_snapshot_and_a_missing_file_cost_what_was_in_both(tmp_path: P
         damaged = open_damaged(tmp_path / "store", writable=False)
         assert (bool(damaged.lost_rows.any()), damaged.values["number"]) == (False, 10)
         assert damaged.arrays["numbers"].tolist() == [9, 10, 7, 8]
-        assert lost_numbers(damaged, 10) == [9], "of which the slot was there"
+        assert lost_numbers(damaged, 10) == [9], "its slot is intact, but its row is lost"
         damaged.close()
 
 
 @pytest.mark.parametrize("n_missing", range(1, 14))
-def test_rows_that_were_written_over_in_a_missing_file_are_not_taken_for_new_ones(
-    n_missing: int, tmp_path: Path
-) -> None:
-    """Though it may be more than a lap of the ring."""
+def test_rows_overwritten_in_a_missing_file_are_lost(n_missing: int, tmp_path: Path) -> None:
+    """The file may contain more than a lap of the ring."""
     store = tiny_store(tmp_path, 6, n_a_snapshot=100)
     for numbers in (range(7, 7 + n_missing), range(7 + n_missing, 9 + n_missing)):
         store.log.begin_segment()
@@ -391,9 +388,7 @@ def test_rows_that_were_written_over_in_a_missing_file_are_not_taken_for_new_one
 
 
 @pytest.mark.parametrize("n_zeroed", range(1, 14))
-def test_rows_that_were_written_over_in_a_damaged_part_are_not_taken_for_new_ones(
-    n_zeroed: int, tmp_path: Path
-) -> None:
+def test_rows_overwritten_in_a_damaged_part_are_lost(n_zeroed: int, tmp_path: Path) -> None:
     store = tiny_store(tmp_path, 6, n_a_snapshot=100)
     start = store.log.last.end
     for number in range(7, 9 + n_zeroed):
@@ -409,7 +404,7 @@ def test_rows_that_were_written_over_in_a_damaged_part_are_not_taken_for_new_one
     damaged.close()
 
 
-def test_a_missing_file_costs_what_was_in_it(tmp_path: Path) -> None:
+def test_missing_file_loses_only_its_content(tmp_path: Path) -> None:
     store = tiny_store(tmp_path / "store", 7, n_a_snapshot=100, n_rows=20)
     for number in (8, 9, 10):
         store.log.begin_segment()
@@ -425,18 +420,18 @@ def test_a_missing_file_costs_what_was_in_it(tmp_path: Path) -> None:
         shutil.rmtree(tmp_path / "copy")
 
 
-def test_files_of_another_buffer_are_not_taken_for_its_own(tmp_path: Path) -> None:
+def test_files_of_another_buffer_are_ignored(tmp_path: Path) -> None:
     crash(tiny_store(tmp_path / "a", 8))
     crash(tiny_store(tmp_path / "b", 8))
     shutil.copy(tmp_path / "b" / "00000001.log", tmp_path / "a" / "00000001.log")
     damaged = open_damaged(tmp_path / "a", writable=False)
-    assert any("is of another buffer" in line for line in damaged.damages)
+    assert any("belongs to another buffer" in line for line in damaged.damages)
     assert lost_numbers(damaged, 8) == [5]
     damaged.close()
 
 
-def test_files_of_another_copy_are_not_taken_for_its_own(tmp_path: Path) -> None:
-    """Though they have the same number and offsets."""
+def test_files_of_another_copy_are_ignored(tmp_path: Path) -> None:
+    """They have the same numbers and offsets."""
     crash(tiny_store(tmp_path / "a", 3))
     shutil.copytree(tmp_path / "a", tmp_path / "b")
     for name, first in (("a", 4), ("b", 8)):
@@ -451,7 +446,7 @@ def test_files_of_another_copy_are_not_taken_for_its_own(tmp_path: Path) -> None
         damage(snapshot, position)
         damaged = open_damaged(tmp_path / "a", writable=False)
         assert any(
-            "is of a copy of this buffer" in line
+            "belongs to a copy of this buffer" in line
             for line in (*damaged.damages, *damaged_slots(damaged, "table").values())
         )
         is_lost = damaged_rows(damaged) | damaged.lost_rows
@@ -460,7 +455,7 @@ def test_files_of_another_copy_are_not_taken_for_its_own(tmp_path: Path) -> None
         damage(snapshot, position)
 
 
-def test_what_is_written_to_is_not_repaired(tmp_path: Path) -> None:
+def test_store_with_a_writer_is_not_repaired(tmp_path: Path) -> None:
     store = create(tmp_path)
     for writable in (False, True):
         with pytest.raises(StorageError, match=r"is being written to|is written to by"):
@@ -469,17 +464,17 @@ def test_what_is_written_to_is_not_repaired(tmp_path: Path) -> None:
     open_damaged(tmp_path, writable=True).close()
 
 
-def test_where_no_file_tells_what_it_is_of_nothing_is_repaired(five_commits: tuple[Path, list[int]]) -> None:
+def test_store_without_readable_metadata_is_rejected(five_commits: tuple[Path, list[int]]) -> None:
     folder, _ = five_commits
     for path in folder.glob("*.log"):
         segment = Segment(path)
         offsets = [record.offset for record in segment.records() if record.kind == MANIFEST]
         segment.close()
-        assert len(offsets) == (2 if segment.is_snapshot else 1), "what a snapshot is of stands in it twice"
+        assert len(offsets) == (2 if segment.is_snapshot else 1), "a snapshot contains its manifest twice"
         for offset in offsets:
             damage(path, offset + 20)
     for writable in (False, True):
-        with pytest.raises(CorruptStorage, match=f"{folder}: no file has metadata that can be read"):
+        with pytest.raises(CorruptStorage, match=f"{folder}: no file has readable metadata"):
             open_damaged(folder, writable=writable)
     for path in folder.glob("*.log"):
         path.write_bytes(b"nothing")
@@ -489,13 +484,13 @@ def test_where_no_file_tells_what_it_is_of_nothing_is_repaired(five_commits: tup
     assert len(names(folder)) == 2
 
 
-def test_codecs_that_are_damaged_are_given_up(tmp_path: Path) -> None:
+def test_damaged_codecs_are_dropped(tmp_path: Path) -> None:
     store = create(tmp_path)
     commit_number(store, 1)
     store.commit([], values_of(1), {"": CODECS[0], "other": CODECS[2]})
-    place = store.codecs[""]
+    address = store.codecs[""]
     crash(store)
-    damage(tmp_path / "00000001.log", (place & 0xFFFFFFFF) + 9)
+    damage(tmp_path / "00000001.log", (address & 0xFFFFFFFF) + 9)
     damaged = open_damaged(tmp_path, writable=True)
     assert damaged.codecs.keys() == {"other"}
     assert damaged_rows(damaged)[0]
@@ -503,7 +498,7 @@ def test_codecs_that_are_damaged_are_given_up(tmp_path: Path) -> None:
     commit_number(damaged, 1)
     damaged.close()
     store = ArrayStore.open(tmp_path)
-    assert hold_that_it_is_whole(store) == 1
+    assert assert_consistent(store) == 1
     store.close()
 
 
@@ -536,7 +531,7 @@ MANIFESTS: list[bytes] = [
 
 
 @pytest.mark.parametrize("manifest", MANIFESTS, ids=lambda manifest: manifest.decode(errors="replace")[-40:])
-def test_a_segment_that_says_nonsense_of_itself_is_refused(manifest: bytes, tmp_path: Path) -> None:
+def test_invalid_manifest_is_rejected(manifest: bytes, tmp_path: Path) -> None:
     log = Log.create(tmp_path)
     log.write_snapshot([(MANIFEST, manifest), (5, b"\2\0\0\0{}")])
     log.close()
@@ -557,7 +552,7 @@ def test_a_segment_that_says_nonsense_of_itself_is_refused(manifest: bytes, tmp_
         [(MANIFEST, b'{"about": {}, "arrays": {}}'), (4, b"patch"), (5, b"\2\0\0\0{}")],
     ],
 )
-def test_a_segment_without_a_whole_snapshot_is_refused(records: list[tuple[int, bytes]], tmp_path: Path) -> None:
+def test_incomplete_snapshot_is_rejected(records: list[tuple[int, bytes]], tmp_path: Path) -> None:
     log = Log.create(tmp_path)
     log.write_snapshot(records)
     log.close()

@@ -1,4 +1,4 @@
-"""Files of a folder are opened without following links, and never anything but regular files."""
+"""Files are opened without following links, and only if they are regular files."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there are no FI
 
 
 def make_irregular(path: Path, kind: str) -> None:
-    """Make something that is no regular file."""
+    """Create something other than a regular file."""
     if kind == "a folder":
         path.mkdir()
     elif kind == "a FIFO":
         os.mkfifo(path)
     elif kind == "a socket":
         with socket.socket(socket.AF_UNIX) as server:
-            server.bind(os.path.relpath(path))  # the path of a socket is short
+            server.bind(os.path.relpath(path))  # the length of socket paths is limited
     else:
         target = {"a symbolic link": "target", "a link to a device": "/dev/zero", "a dangling link": "missing"}[kind]
         path.symlink_to(target)
@@ -51,7 +51,7 @@ def test_only_regular_files_are_opened(kind: str, mode: str, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("kind", ["a FIFO", "a socket", "a symbolic link", "a link to a device", "a dangling link"])
-def test_creating_replaces_what_is_there(kind: str, tmp_path: Path) -> None:
+def test_creating_a_file_replaces_links_and_files(kind: str, tmp_path: Path) -> None:
     (tmp_path / "target").write_text("content")
     make_irregular(tmp_path / "file", kind)
     with create_regular_file(tmp_path / "file") as file:
@@ -62,7 +62,7 @@ def test_creating_replaces_what_is_there(kind: str, tmp_path: Path) -> None:
     assert not (tmp_path / "missing").exists()
 
 
-def test_regular_files_are_opened_through_a_link_to_their_folder(tmp_path: Path) -> None:
+def test_files_are_opened_through_a_link_to_their_folder(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "file").write_bytes(b"content")
     os.link(tmp_path / "folder" / "file", tmp_path / "folder" / "other name")
@@ -97,8 +97,8 @@ print(*flushed, sep="\\n")
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="the names of open folders are told there only")
-def test_every_new_level_of_folders_is_flushed(tmp_path: Path) -> None:
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has /proc/self/fd")
+def test_every_created_folder_is_synced(tmp_path: Path) -> None:
     assert run(FSYNCED, tmp_path / "a" / "b" / "c").split() == [
         str(tmp_path),
         str(tmp_path / "a"),
@@ -108,13 +108,13 @@ def test_every_new_level_of_folders_is_flushed(tmp_path: Path) -> None:
     assert run(FSYNCED, tmp_path / "a").split() == []
 
 
-def test_a_folder_is_not_made_behind_a_file(tmp_path: Path) -> None:
+def test_folder_below_a_file_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(OSError, match="file"):
         make_folder_durably(tmp_path / "file" / "folder")
 
 
-def test_holes_and_links_take_no_room_on_the_disk(tmp_path: Path) -> None:
+def test_holes_and_links_do_not_count_as_bytes_on_disk(tmp_path: Path) -> None:
     with open(tmp_path / "sparse", "wb") as file:
         file.truncate(1 << 40)
     (tmp_path / "link").symlink_to(__file__)

@@ -1,7 +1,7 @@
-"""Whatever a folder holds, opening it ends with an error that says so, or well: in bounded memory, and it ends.
+"""Arbitrary folders either open or raise an error that names the problem, in bounded memory and time.
 
-The folders are valid ones in which metadata, arrays, bytes or files were changed. They are opened in another process
-with limited memory, so that neither a crash nor a bomb can take this one with it.
+The folders are valid ones with random changes of metadata, arrays, bytes or files. They are opened in another process
+with limited memory, which contains crashes and memory bombs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memory is limited and measured as on Linux")
 
 N_FOLDERS = int(os.environ.get("SB3_COMPRESSED_FOLDERS", "100"))
-#: What memory may be touched for a folder of some kilobytes.
+#: Memory that may be allocated for a folder of some kilobytes.
 MOST_NBYTES = 64 << 20
 
 
@@ -56,7 +56,7 @@ VALUES: list[Any] = [
 
 
 def changed_json(value: Any, random: random.Random) -> Any:
-    """Return JSON in which something is different."""
+    """Return JSON with a random change."""
     parts: list[tuple[Any, Any]] = []
 
     def visit(part: Any) -> None:
@@ -179,7 +179,7 @@ CHANGES: list[Callable[[Path, random.Random], None]] = [
     change=st.sampled_from(CHANGES),
     random=st.randoms(use_true_random=False),
 )
-def test_any_folder_is_refused_or_opened(
+def test_arbitrary_folders_are_rejected_or_opened(
     kind: str,
     change: Callable[[Path, random.Random], None],
     random: random.Random,
@@ -198,4 +198,4 @@ def test_any_folder_is_refused_or_opened(
     assert victim.read_text() == "content"
     for outcome in answer["outcomes"]:
         is_named = str(folder) in outcome or "corrupt payload in slot" in outcome
-        assert outcome.endswith("fine") or is_named, f"it does not say where: {outcome}"
+        assert outcome.endswith("fine") or is_named, f"the error names no file: {outcome}"

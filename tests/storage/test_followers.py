@@ -1,4 +1,4 @@
-"""Stores that follow another process: they see each commit whole, whatever files come and go meanwhile."""
+"""Stores that follow a writer: they read complete commits while files are created and deleted."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from sb3_compressed.storage.array_store import ArrayStore
 from sb3_compressed.storage.damaged_store import open_damaged
 from storage.folders import damage, newest_segment
 from storage.stores import (
-    ABOUT,
+    METADATA,
+    assert_consistent,
     commit_number,
     crash,
     create,
     damaged_rows,
-    hold_that_it_is_whole,
     limit_file_sizes,
     resized,
     set_segment_nbytes,
@@ -25,7 +25,7 @@ from storage.stores import (
 
 
 @pytest.fixture(autouse=True)
-def modest_files(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep files short, so that tests read them quickly."""
     limit_file_sizes(monkeypatch)
 
@@ -36,23 +36,23 @@ def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
     set_segment_nbytes(4096, monkeypatch)
 
 
-def test_who_follows_is_told_that_it_is_another(tmp_path: Path) -> None:
+def test_refresh_raises_if_the_folder_contains_another_buffer(tmp_path: Path) -> None:
     store = create(tmp_path)
     commit_number(store, 1)
     reader = ArrayStore.open(tmp_path)
-    plans, arrays = resized(store)
-    store.become(ABOUT, plans, arrays, {"other": 1})
+    specs, arrays = resized(store)
+    store.replace_content(METADATA, specs, arrays, {"other": 1})
     for number in range(3):
-        with pytest.raises(StorageError, match="holds another buffer by now; open it anew"):
+        with pytest.raises(StorageError, match="contains another buffer now; open it again"):
             reader.refresh()
-        assert hold_that_it_is_whole(reader) == 1
+        assert assert_consistent(reader) == 1
         store.arrays["numbers"][2] = number
         store.commit([("numbers", 2, 3)], {"other": number}, {})
     reader.close()
     store.close()
 
 
-def test_who_follows_is_told_that_it_was_replaced(tmp_path: Path) -> None:
+def test_refresh_raises_if_the_store_was_replaced(tmp_path: Path) -> None:
     store = create(tmp_path)
     commit_number(store, 1)
     reader = ArrayStore.open(tmp_path)
@@ -61,12 +61,12 @@ def test_who_follows_is_told_that_it_was_replaced(tmp_path: Path) -> None:
     for _ in range(2):
         with pytest.raises(StorageError):
             reader.refresh()
-        assert hold_that_it_is_whole(reader) == 1
+        assert assert_consistent(reader) == 1
     reader.close()
 
 
 @pytest.mark.usefixtures("small_segments")
-def test_who_follows_sees_each_commit(tmp_path: Path) -> None:
+def test_follower_sees_each_commit(tmp_path: Path) -> None:
     store = create(tmp_path)
     readers = [ArrayStore.open(tmp_path) for _ in range(3)]
     assert not any(reader.refresh() for reader in readers)
@@ -74,22 +74,22 @@ def test_who_follows_sees_each_commit(tmp_path: Path) -> None:
         commit_number(store, number)
         for often, reader in zip((1, 4, 50), readers, strict=True):
             if number % often == 0:
-                assert hold_that_it_is_whole(reader) == number - often, "though some of it was deleted"
+                assert assert_consistent(reader) == number - often, "some of its files were deleted"
                 assert reader.refresh()
-                assert hold_that_it_is_whole(reader) == number
+                assert assert_consistent(reader) == number
                 assert not reader.refresh()
     assert store.log.last.number > 5
     store.close()
     for reader in readers:
         reader.refresh()
-        assert hold_that_it_is_whole(reader) == 119
-        assert len(reader.log.segments) < 10, "those that were deleted are let go of"
+        assert assert_consistent(reader) == 119
+        assert len(reader.log.segments) < 10, "deleted segments are closed"
         reader.close()
 
 
 @pytest.mark.parametrize("way", ["segment", "snapshot", "both"])
 @pytest.mark.parametrize("often", [1, 3])
-def test_who_follows_goes_on_behind_each_new_segment(often: int, way: str, tmp_path: Path) -> None:
+def test_follower_continues_in_each_new_segment(often: int, way: str, tmp_path: Path) -> None:
     store = create(tmp_path)
     reader = ArrayStore.open(tmp_path)
     for number in range(1, 13):
@@ -103,14 +103,14 @@ def test_who_follows_goes_on_behind_each_new_segment(often: int, way: str, tmp_p
             store = ArrayStore.open(tmp_path, writable=True)
         if number % often == 0:
             assert reader.refresh()
-            assert hold_that_it_is_whole(reader) == number
+            assert assert_consistent(reader) == number
             assert not reader.refresh()
             assert reader.log.last.number == store.log.last.number
     reader.close()
     store.close()
 
 
-def test_who_follows_has_arrays_that_stay_the_same_objects(tmp_path: Path) -> None:
+def test_refresh_updates_arrays_in_place(tmp_path: Path) -> None:
     store = create(tmp_path)
     reader = ArrayStore.open(tmp_path)
     arrays = dict(reader.arrays)
@@ -119,22 +119,22 @@ def test_who_follows_has_arrays_that_stay_the_same_objects(tmp_path: Path) -> No
         store.write_snapshot()
         reader.refresh()
         assert all(reader.arrays[name] is array for name, array in arrays.items())
-    assert hold_that_it_is_whole(reader) == 3
+    assert assert_consistent(reader) == 3
     reader.close()
     store.close()
 
 
 @pytest.mark.parametrize("nbytes", [300, 5_000_000], ids=["small slots", "slots larger than there was room for"])
-def test_who_looks_rarely_sees_all_that_was_written_to_the_segment_before(nbytes: int, tmp_path: Path) -> None:
+def test_rare_refresh_reads_the_rest_of_the_previous_segment(nbytes: int, tmp_path: Path) -> None:
     store = create(tmp_path)
-    store.close()  # which makes the file as short as can be
+    store.close()  # truncates the file
     reader = ArrayStore.open(tmp_path)
     store = ArrayStore.open(tmp_path, writable=True)
     for number in range(1, 6):
         commit_number(store, number, nbytes)
     store.write_snapshot()
     reader.refresh()
-    assert hold_that_it_is_whole(reader, nbytes) == 5
+    assert assert_consistent(reader, nbytes) == 5
     reader.close()
     store.close()
 
@@ -153,29 +153,29 @@ store.close()
 """
 
 
-def test_who_follows_another_process_sees_whole_states(tmp_path: Path) -> None:
-    """And who opens the folder while segments come and go."""
-    folder, n_commits = tmp_path / "store", 600
+def test_follower_of_another_process_sees_complete_states(fast_path: Path) -> None:
+    """So do readers that open the folder while segments are created and deleted."""
+    folder, n_commits = fast_path / "store", 600
     create(folder).close()
     follower, found = ArrayStore.open(folder), [0]
     with start(FOLLOWED, folder, n_commits) as process:
         while process.poll() is None:
             if follower.refresh():
-                found.append(hold_that_it_is_whole(follower))
+                found.append(assert_consistent(follower))
             store = ArrayStore.open(folder)
-            found.append(hold_that_it_is_whole(store))
+            found.append(assert_consistent(store))
             store.close()
     assert process.returncode == 0
     follower.refresh()
-    assert hold_that_it_is_whole(follower) == n_commits
+    assert assert_consistent(follower) == n_commits
     assert follower.log.last.number > 20
     follower.close()
     assert found == sorted(found)
     assert len({*found}) > 5
 
 
-def test_who_follows_sees_what_was_repaired(tmp_path: Path) -> None:
-    """And can read until then what it had."""
+def test_follower_sees_repairs(tmp_path: Path) -> None:
+    """It can still read its previous state."""
     store = create(tmp_path)
     for number in range(1, 4):
         commit_number(store, number)
@@ -187,13 +187,13 @@ def test_who_follows_sees_what_was_repaired(tmp_path: Path) -> None:
     crash(store)
     damage(newest_segment(tmp_path), end + 4)
     repaired = open_damaged(tmp_path, writable=True)
-    assert hold_that_it_is_whole(follower) == 3
+    assert assert_consistent(follower) == 3
     assert repaired.lost_rows[3] or damaged_rows(repaired)[3]
     repaired.write_snapshot()
     commit_number(repaired, 4)
     commit_number(repaired, 5)
     assert follower.refresh()
-    assert hold_that_it_is_whole(follower) == 5
+    assert assert_consistent(follower) == 5
     assert not follower.refresh()
     repaired.close()
     follower.close()

@@ -1,4 +1,4 @@
-"""Logs: a folder has one whole state at any moment, one process writes it, and foreign files are left alone."""
+"""Log: a folder always contains a complete state, has one writer, and foreign files are never touched."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from programs import outcome
 
 from sb3_compressed.errors import CorruptStorage, StorageError
 from sb3_compressed.storage import segment as segment_module
-from sb3_compressed.storage.log import SEALED, Log, holds_log, place_in_log
+from sb3_compressed.storage.log import SEALED, Log, has_log, log_fingerprint
 from storage.folders import contents, names
 from storage.logs import (
     append,
     delete,
     describe,
-    go_back,
+    expected_records,
     new_log,
     opened,
     read_chain,
     read_state,
-    replace_the_files,
+    records_in,
+    replace_files,
+    restore_older_files,
     state_of,
-    told_in,
-    told_of,
     write_snapshot,
 )
 
 
 @pytest.fixture(autouse=True)
-def modest_files(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep files short, so that tests read them quickly."""
     monkeypatch.setattr(segment_module, "MIN_GROWTH", 10_000)
 
@@ -41,15 +41,15 @@ def modest_files(monkeypatch: pytest.MonkeyPatch) -> None:
 # -- making and opening --------------------------------------------------------------------------------------
 
 
-def test_a_log_is_there_with_its_first_snapshot(tmp_path: Path) -> None:
+def test_log_exists_from_its_first_snapshot_on(tmp_path: Path) -> None:
     folder = tmp_path / "new" / "folder"
-    assert not holds_log(folder)
+    assert not has_log(folder)
     log = Log.create(folder)
     log.describe = describe
     assert log.is_writable
-    assert not holds_log(folder)
+    assert not has_log(folder)
     log.write_snapshot([(1, b"snapshot"), (2, b"")])
-    assert holds_log(folder)
+    assert has_log(folder)
     assert names(folder) == ["00000000.log"]
     offset = log.segment_to_write().append(3, b"more")
     assert log.last.record_at(offset, 3).tobytes() == b"more"
@@ -58,16 +58,16 @@ def test_a_log_is_there_with_its_first_snapshot(tmp_path: Path) -> None:
     assert read_state(folder) == [(1, b"snapshot"), (2, b""), (3, b"more")]
 
 
-def test_segments_have_the_room_that_is_asked_for(tmp_path: Path) -> None:
+def test_new_segments_reserve_the_requested_room(tmp_path: Path) -> None:
     log = new_log(tmp_path)
     log.begin_segment(100_000)
     assert log.last.room >= 100_000
     log.write_snapshot([(1, b"snapshot")])
-    assert log.segment_to_write().room >= 100_000, "and those that come later"
+    assert log.segment_to_write().room >= 100_000, "later segments reserve as much"
     log.close()
 
 
-def test_a_log_is_opened_by_its_newest_snapshot_and_what_follows(tmp_path: Path) -> None:
+def test_open_reads_newest_snapshot_and_following_segments(tmp_path: Path) -> None:
     log = new_log(tmp_path, 3)
     for number in range(2):
         log.begin_segment()
@@ -77,8 +77,8 @@ def test_a_log_is_opened_by_its_newest_snapshot_and_what_follows(tmp_path: Path)
     assert not log.is_writable
     assert log.numbers() == [*range(8)]
     assert read_chain(log) == [
-        (4, told_of(4, is_last=True)),
-        (5, told_of(5, is_last=True)),
+        (4, expected_records(4, is_last=True)),
+        (5, expected_records(5, is_last=True)),
         (6, [describe(), (3, b"more 0")]),
         (7, [describe(), (3, b"more 1")]),
     ]
@@ -86,10 +86,10 @@ def test_a_log_is_opened_by_its_newest_snapshot_and_what_follows(tmp_path: Path)
     assert log.last is log.segment(7)
     assert log.segment(5) is log.segment(5)
     log.close()
-    assert [told_in(tmp_path, n) for n in range(6)] == [told_of(n) for n in range(6)]
+    assert [records_in(tmp_path, n) for n in range(6)] == [expected_records(n) for n in range(6)]
 
 
-def test_who_opens_it_for_writing_begins_a_segment_and_changes_no_other(tmp_path: Path) -> None:
+def test_new_writer_begins_a_segment_and_changes_no_other(tmp_path: Path) -> None:
     new_log(tmp_path, 2).close()
     for index in range(3):
         before = contents(tmp_path)
@@ -104,7 +104,7 @@ def test_who_opens_it_for_writing_begins_a_segment_and_changes_no_other(tmp_path
         sealed = f"{3 + index:08}.log"
         assert {name: content for name, content in before.items() if name != sealed}.items() <= after.items()
         assert after[sealed].startswith(before[sealed])
-        assert told_in(tmp_path, 3 + index)[-1] == (SEALED, b"")
+        assert records_in(tmp_path, 3 + index)[-1] == (SEALED, b"")
     more = [(3, content) for index in range(3) for content in (b"more %d" % index, b"again")]
     assert read_state(tmp_path) == [*state_of(1), *more]
     log = opened(tmp_path)
@@ -114,45 +114,47 @@ def test_who_opens_it_for_writing_begins_a_segment_and_changes_no_other(tmp_path
 
 
 @pytest.mark.parametrize("writable", [False, True])
-def test_missing_folders_and_folders_without_a_log_are_told_apart(writable: bool, tmp_path: Path) -> None:
+def test_missing_folder_and_missing_log_have_different_errors(writable: bool, tmp_path: Path) -> None:
     with pytest.raises(StorageError, match=f"there is no folder {tmp_path / 'missing'}"):
         Log.open(tmp_path / "missing", writable=writable)
     assert not (tmp_path / "missing").exists()
     (tmp_path / "file").write_bytes(b"")
-    assert not holds_log(tmp_path / "file")
+    assert not has_log(tmp_path / "file")
     with pytest.raises(StorageError, match="there is no folder"):
         Log.open(tmp_path / "file", writable=writable)
     for name in ("1.log", "00000000.log.bak", "00000000.unfinished", "000000000.log"):
         (tmp_path / name).write_bytes(b"")
-    assert not holds_log(tmp_path)
-    with pytest.raises(StorageError, match=f"{tmp_path} holds no buffer"):
+    assert not has_log(tmp_path)
+    with pytest.raises(StorageError, match=f"{tmp_path} contains no buffer"):
         Log.open(tmp_path, writable=writable)
-    assert len([*tmp_path.iterdir()]) == 5, "nothing was made, nothing taken away"
+    assert len([*tmp_path.iterdir()]) == 5, "no file was created or deleted"
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
 @pytest.mark.parametrize("name", ["notes.txt", ".hidden", "00000000.log.bak", "1.log", "lock2", "folder/"])
-def test_folders_with_other_files_are_refused_and_left_alone(name: str, overwrite: bool, tmp_path: Path) -> None:
+def test_folders_with_other_files_are_rejected_unchanged(name: str, overwrite: bool, tmp_path: Path) -> None:
     path = tmp_path / name
     if name.endswith("/"):
         path.mkdir()
     else:
         path.write_text("content")
-    with pytest.raises(StorageError, match=rf"holds other files, as {re.escape(path.name)}; name an empty or a new"):
+    with pytest.raises(
+        StorageError, match=rf"contains other files, such as {re.escape(path.name)}; pass an empty or a new"
+    ):
         Log.create(tmp_path, overwrite=overwrite)
     assert [*tmp_path.iterdir()] == [path]
 
 
-def test_a_log_that_is_there_is_not_replaced_unasked(tmp_path: Path) -> None:
+def test_create_rejects_an_existing_log_without_overwrite(tmp_path: Path) -> None:
     new_log(tmp_path, 2).close()
     before = contents(tmp_path)
-    with pytest.raises(StorageError, match=f"{tmp_path} holds a buffer already; do something else"):
+    with pytest.raises(StorageError, match=f"{tmp_path} already contains a buffer; do something else"):
         Log.create(tmp_path, advice="do something else")
     assert contents(tmp_path) == before
 
 
 @pytest.mark.parametrize("ending", ["closed", "killed"])
-def test_a_log_is_there_until_the_one_that_replaces_it_is(ending: str, tmp_path: Path) -> None:
+def test_replaced_log_stays_until_the_new_one_is_complete(ending: str, tmp_path: Path) -> None:
     new_log(tmp_path, 3).close()
     before = contents(tmp_path)
     if ending == "killed":
@@ -177,19 +179,19 @@ def test_two_logs_have_different_identities(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
-def test_a_log_that_is_written_to_is_read_and_not_written_by_others(overwrite: bool, tmp_path: Path) -> None:
+def test_log_with_a_writer_can_only_be_read(overwrite: bool, tmp_path: Path) -> None:
     log = new_log(tmp_path)
     assert read_state(tmp_path) == state_of(0)
     with pytest.raises(StorageError, match="written to by another buffer of this process"):
         Log.open(tmp_path, writable=True)
-    with pytest.raises(StorageError, match=r"written to by another|holds a buffer already"):
+    with pytest.raises(StorageError, match=r"written to by another|already contains a buffer"):
         Log.create(tmp_path, overwrite=overwrite)
     log.segment_to_write().append(3, b"more")
     log.close()
     assert read_state(tmp_path) == [*state_of(0), (3, b"more")]
 
 
-def test_a_log_that_was_opened_and_not_written_to_is_as_it_was(tmp_path: Path) -> None:
+def test_opening_for_writing_changes_nothing(tmp_path: Path) -> None:
     new_log(tmp_path, 2).close()
     before = contents(tmp_path)
     Log.open(tmp_path, writable=True).close()
@@ -200,13 +202,13 @@ def test_a_log_that_was_opened_and_not_written_to_is_as_it_was(tmp_path: Path) -
     for n_records in range(3):
         log = Log.open(tmp_path, writable=True)
         for segment in log.open_chain():
-            for _ in zip(range(n_records), segment.records()):  # of the longer one, some
+            for _ in zip(range(n_records), segment.records()):  # only some of the longer one
                 pass
         log.close()
         assert contents(tmp_path) == before, f"after {n_records} records were read"
 
 
-def test_a_flush_begins_no_segment(tmp_path: Path) -> None:
+def test_flush_begins_no_segment(tmp_path: Path) -> None:
     log = new_log(tmp_path)
     log.flush()
     log.write_snapshot([(1, b"snapshot")])
@@ -220,7 +222,7 @@ def test_a_flush_begins_no_segment(tmp_path: Path) -> None:
     assert names(tmp_path) == ["00000000.log", "00000001.log", "00000002.log"]
 
 
-def test_what_is_left_unfinished_is_cleaned_up(tmp_path: Path) -> None:
+def test_unfinished_segments_are_cleaned_up(tmp_path: Path) -> None:
     new_log(tmp_path, 2).close()
     (tmp_path / "00000009.unfinished").write_bytes(b"left by a crash")
     before = names(tmp_path)
@@ -231,36 +233,36 @@ def test_what_is_left_unfinished_is_cleaned_up(tmp_path: Path) -> None:
     log.close()
 
 
-def test_the_place_in_a_log_tells_whether_it_was_written_to(tmp_path: Path) -> None:
+def test_fingerprint_changes_when_the_log_is_written_to(tmp_path: Path) -> None:
     folder = tmp_path / "folder"
-    assert place_in_log(folder) is None
+    assert log_fingerprint(folder) is None
     folder.mkdir()
-    assert place_in_log(folder) is None
+    assert log_fingerprint(folder) is None
     new_log(folder).close()
-    places = [place_in_log(folder)]
+    places = [log_fingerprint(folder)]
     opened(folder).close()
     opened(folder, writable=True).close()
-    assert place_in_log(folder) == places[0] is not None
+    assert log_fingerprint(folder) == places[0] is not None
     for change in (append, write_snapshot, replace):
         change(folder)
-        places.append(place_in_log(folder))
+        places.append(log_fingerprint(folder))
     assert len({*places}) == 4
     newest = max(folder.glob("*.log"))
     newest.write_bytes(b"damaged")
-    assert place_in_log(folder) is None
+    assert log_fingerprint(folder) is None
 
 
 # -- keeping -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kept", [set(), {0}, {1, 3}, {4}, {0, 1, 2, 3}, {99}])
-def test_what_is_not_kept_is_deleted_and_the_state_never(kept: set[int], tmp_path: Path) -> None:
+def test_drop_segments_keeps_the_state_and_the_named_segments(kept: set[int], tmp_path: Path) -> None:
     log = new_log(tmp_path, 3)
     log.begin_segment()
-    log.keep(kept)
+    log.drop_segments(kept)
     left = [number for number in range(7) if number in {*kept, 4, 5, 6}]
     assert names(tmp_path) == [f"{number:08}.log" for number in left]
-    assert [told_in(tmp_path, n) for n in left[:-1]] == [told_of(n) for n in left[:-1]]
+    assert [records_in(tmp_path, n) for n in left[:-1]] == [expected_records(n) for n in left[:-1]]
     assert sorted(log.ids) == left
     reader = opened(tmp_path)
     for number in {*range(4)} - kept:
@@ -272,16 +274,16 @@ def test_what_is_not_kept_is_deleted_and_the_state_never(kept: set[int], tmp_pat
     assert read_state(tmp_path) == [*state_of(2), (3, b"more")]
 
 
-def test_numbers_in_the_folder_are_those_of_the_log(tmp_path: Path) -> None:
+def test_numbers_match_the_files_in_the_folder(tmp_path: Path) -> None:
     log = new_log(tmp_path, 6)
-    log.keep([3, 7])
+    log.drop_segments([3, 7])
     assert sorted(log.segments) == [3, 7, 10, 11]
     assert log.numbers() == [3, 7, 10, 11]
     assert os.listdir(tmp_path).count("lock") == 1
     log.close()
 
 
-# -- who may write -------------------------------------------------------------------------------------------
+# -- write access -------------------------------------------------------------------------------------------
 
 
 def assert_nothing_can_be_written(log: Log, folder: Path, message: str) -> None:
@@ -291,7 +293,7 @@ def assert_nothing_can_be_written(log: Log, folder: Path, message: str) -> None:
         lambda: log.segment_to_write().append(3, b"more"),
         lambda: log.write_snapshot([(1, b"next")]),
         log.begin_segment,
-        lambda: log.keep([]),
+        lambda: log.drop_segments([]),
         log.clean_up,
         log.flush,
     ):
@@ -300,15 +302,15 @@ def assert_nothing_can_be_written(log: Log, folder: Path, message: str) -> None:
     assert contents(folder) == before
 
 
-def test_who_reads_cannot_write(tmp_path: Path) -> None:
+def test_log_opened_for_reading_cannot_write(tmp_path: Path) -> None:
     new_log(tmp_path, 2).close()
     log = opened(tmp_path)
     assert_nothing_can_be_written(log, tmp_path, "is open for reading only")
-    log.release()  # which there is nothing of
+    log.release()  # does nothing
     log.close()
 
 
-def test_what_is_closed_can_be_read_and_not_written(tmp_path: Path) -> None:
+def test_closed_log_can_be_read_but_not_written(tmp_path: Path) -> None:
     log = new_log(tmp_path, 2)
     offset = log.segment_to_write().append(3, b"more")
     view = log.last.bytes[offset : offset + 4]
@@ -334,7 +336,7 @@ if not os.fork():
     ways = [
         lambda: log.segment_to_write().append(3, b"more"),
         lambda: log.write_snapshot([]),
-        lambda: log.keep([]),
+        lambda: log.drop_segments([]),
         log.flush,
     ]
     for write in ways:
@@ -353,11 +355,9 @@ os.kill(os.getpid(), 9)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no process is forked there")
-def test_a_forked_process_can_read_and_not_write(tmp_path: Path) -> None:
+def test_forked_process_can_read_but_not_write(tmp_path: Path) -> None:
     printed = outcome(FORK, tmp_path).stdout.splitlines()
-    assert [line for line in printed if "was opened by the process that this one was forked from" in line] == printed[
-        :4
-    ]
+    assert [line for line in printed if "was opened before this process was forked" in line] == printed[:4]
     assert printed[4:] == ["[b'content']", "True"]
     assert read_state(tmp_path) == [(1, b"snapshot"), (2, b"content"), (3, b"more")]
 
@@ -365,7 +365,7 @@ def test_a_forked_process_can_read_and_not_write(tmp_path: Path) -> None:
 # -- releasing -----------------------------------------------------------------------------------------------
 
 
-def test_what_is_released_can_be_read_and_taken_again(tmp_path: Path) -> None:
+def test_released_log_can_be_read_and_acquired_again(tmp_path: Path) -> None:
     log = new_log(tmp_path, 2)
     for index in range(3):
         log.release()
@@ -377,7 +377,7 @@ def test_what_is_released_can_be_read_and_taken_again(tmp_path: Path) -> None:
         log.acquire(3)
         assert log.is_writable
         log.segment_to_write().append(3, b"%d" % index)
-    assert len(names(tmp_path)) == 4, "it goes on with the segment that it began"
+    assert len(names(tmp_path)) == 4, "it continues its own segment"
     log.write_snapshot([(1, b"next")])
     log.release()
     log.acquire(3)
@@ -386,7 +386,7 @@ def test_what_is_released_can_be_read_and_taken_again(tmp_path: Path) -> None:
     assert read_state(tmp_path) == [(1, b"next"), (3, b"more")]
 
 
-def test_what_others_only_looked_at_can_be_taken_again(tmp_path: Path) -> None:
+def test_acquire_succeeds_after_others_only_opened_the_log(tmp_path: Path) -> None:
     log = new_log(tmp_path)
     for index in range(2):
         log.release()
@@ -408,31 +408,46 @@ def replace(folder: Path) -> None:
     log.close()
 
 
-def lose_the_end(folder: Path) -> None:
+def truncate_end(folder: Path) -> None:
     os.truncate(folder / "00000001.log", (folder / "00000001.log").stat().st_size - 5)
 
 
-@pytest.mark.parametrize("is_begun", [False, True], ids=["opened", "written to"])
-@pytest.mark.parametrize("change", [append, write_snapshot, replace, replace_the_files, go_back, delete, lose_the_end])
-def test_what_others_changed_cannot_be_taken_again(change: Any, is_begun: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("has_own_segment", [False, True], ids=["opened", "written to"])
+@pytest.mark.parametrize(
+    "change", [append, write_snapshot, replace, replace_files, restore_older_files, delete, truncate_end]
+)
+def test_acquire_fails_after_others_changed_the_log(change: Any, has_own_segment: bool, tmp_path: Path) -> None:
     log = new_log(tmp_path)
-    if not is_begun:
+    if not has_own_segment:
         log.close()
         log = opened(tmp_path, writable=True)
     log.release()
     change(tmp_path)
     before = contents(tmp_path)
     for _ in range(2):
-        with pytest.raises(StorageError, match=rf"{tmp_path} (was written to by another buffer meanwhile|is gone)"):
+        with pytest.raises(StorageError, match=rf"{tmp_path} (was written to by another buffer meanwhile|was deleted)"):
             log.acquire(3)
         assert not log.is_writable
     assert contents(tmp_path) == before
     if before:
-        opened(tmp_path, writable=True).close()  # nobody holds it
+        opened(tmp_path, writable=True).close()  # it is not locked
     log.close()
 
 
-def test_what_others_write_to_cannot_be_taken(tmp_path: Path) -> None:
+def test_acquire_fails_after_a_backup_of_the_growing_segment_was_restored(tmp_path: Path) -> None:
+    """The backup is as long as the segment, because it has room, but lacks its last record."""
+    log, path = new_log(tmp_path), tmp_path / "00000001.log"
+    backup = path.read_bytes()
+    log.segment_to_write().append(3, b"more")
+    log.release()
+    assert len(backup) > path.stat().st_size
+    path.write_bytes(backup)
+    with pytest.raises(StorageError, match="was written to by another buffer meanwhile"):
+        log.acquire(3)
+    log.close()
+
+
+def test_acquire_fails_while_another_log_writes(tmp_path: Path) -> None:
     log = new_log(tmp_path)
     log.release()
     other = opened(tmp_path, writable=True)

@@ -1,4 +1,4 @@
-"""New segments of a log are atomic: an exception, a kill, an interrupt or a full disk leaves the ones before."""
+"""New segments of a log are atomic: an exception, a kill, an interrupt or a full disk leaves the previous ones."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from sb3_compressed.storage import log as log_module
 from sb3_compressed.storage import segment as segment_module
 from sb3_compressed.storage.log import SEALED
 from storage.folders import names
-from storage.logs import APPENDED, Told, append, describe, new_log, opened, read_state, state_of, told_in
+from storage.logs import APPENDED, Records, append, describe, new_log, opened, read_state, records_in, state_of
 
 
 @pytest.fixture(autouse=True)
-def modest_files(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep files short, so that tests read them quickly."""
     monkeypatch.setattr(segment_module, "MIN_GROWTH", 10_000)
 
 
-def test_a_snapshot_that_fails_leaves_the_segments_before(tmp_path: Path) -> None:
+def test_failed_snapshot_leaves_the_previous_segments(tmp_path: Path) -> None:
     log = new_log(tmp_path)
 
     def snapshot() -> Iterator[tuple[int, bytes]]:
@@ -60,13 +60,13 @@ log.write_snapshot(snapshot())
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGKILL")
-def test_a_process_killed_in_a_snapshot_leaves_the_segments_before(tmp_path: Path) -> None:
+def test_kill_during_a_snapshot_leaves_the_previous_segments(tmp_path: Path) -> None:
     new_log(tmp_path, 2).close()
     assert outcome(KILL_IN_A_SNAPSHOT, tmp_path).returncode == -9
     before = names(tmp_path)
     assert before[-2:] == ["00000004.log", "00000005.unfinished"]
     assert read_state(tmp_path) == [*state_of(1), (3, b"more")]
-    assert names(tmp_path) == before, "a reader takes nothing away"
+    assert names(tmp_path) == before, "readers delete nothing"
     log = opened(tmp_path, writable=True)
     log.clean_up()
     assert names(tmp_path) == before[:-1]
@@ -75,7 +75,7 @@ def test_a_process_killed_in_a_snapshot_leaves_the_segments_before(tmp_path: Pat
     assert read_state(tmp_path) == [(1, b"snapshot 2")]
 
 
-def test_what_is_left_of_another_does_not_get_into_a_new_segment(tmp_path: Path) -> None:
+def test_leftover_unfinished_files_do_not_affect_new_segments(tmp_path: Path) -> None:
     for number in range(2):
         (tmp_path / f"{number:08}.unfinished").write_bytes(bytes(range(256)) * 100)
     new_log(tmp_path).close()
@@ -84,11 +84,11 @@ def test_what_is_left_of_another_does_not_get_into_a_new_segment(tmp_path: Path)
 
 
 @pytest.mark.parametrize("kind", ["snapshot", "segment"])
-def test_an_interrupt_leaves_the_segments_before_or_the_new_one(kind: str, tmp_path: Path) -> None:
-    """And what is written next is in the one that the folder is opened by."""
-    states: list[Told] = []
+def test_interrupt_leaves_the_previous_or_the_new_segment(kind: str, fast_path: Path) -> None:
+    """Later records are in a segment that is read on open."""
+    states: list[Records] = []
     for interrupt in interrupts(log_module):
-        folder = tmp_path / f"{interrupt.n_lines}"
+        folder = fast_path / f"{interrupt.n_lines}"
         log = new_log(folder)
         with interrupt:
             if kind == "snapshot":
@@ -96,12 +96,12 @@ def test_an_interrupt_leaves_the_segments_before_or_the_new_one(kind: str, tmp_p
             else:
                 log.begin_segment(1000)
         log.segment_to_write().append(3, b"more")
-        told = read_state(folder)
+        found = read_state(folder)
         expected = [[*state_of(0), (3, b"more")]]
         if kind == "snapshot":
             expected.append([(1, b"snapshot 1"), (3, b"more")])
-        assert told in expected, f"interrupted after {interrupt.n_lines} lines"
-        states += [told] if told not in states else []
+        assert found in expected, f"interrupted after {interrupt.n_lines} lines"
+        states += [found] if found not in states else []
         log.write_snapshot([(1, b"next")])
         log.close()
         assert read_state(folder) == [(1, b"next")]
@@ -109,11 +109,11 @@ def test_an_interrupt_leaves_the_segments_before_or_the_new_one(kind: str, tmp_p
     assert states == expected
 
 
-def test_who_reads_in_the_middle_leaves_a_beginning_segment_alone(tmp_path: Path) -> None:
+def test_concurrent_reads_do_not_disturb_a_new_segment(tmp_path: Path) -> None:
     log = new_log(tmp_path)
 
     def read() -> None:
-        """As another thread might."""
+        """Read as another thread might."""
         assert next(iter(log.segment(0).records())).content.tobytes() == b"snapshot 0"
         assert log.last.number in (1, 2, 3)
 
@@ -139,7 +139,7 @@ for limit in (10, 2000, 20_000_000):
     for begin in (
         lambda: log.write_snapshot([(1, bytes(range(256)))] * (10 if limit < 10_000 else 1_000_000)),
         lambda: log.begin_segment(30_000_000),
-        lambda: log.begin_segment(0),  # for which there is room at last, but none to end the one before
+        lambda: log.begin_segment(0),  # there is room for it, but not to seal the segment before
     ):
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, UNLIMITED))
         try:
@@ -157,34 +157,34 @@ print([path.name for path in folder.glob("*.unfinished")])
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the size of files cannot be limited there")
-def test_a_full_disk_leaves_the_segments_before(tmp_path: Path) -> None:
-    """And what is written next is in the one that the folder is opened by."""
+def test_full_disk_leaves_the_previous_segments(tmp_path: Path) -> None:
+    """Later records are in a segment that is read on open."""
     new_log(tmp_path).close()
     printed = run(FULL_DISK, tmp_path).splitlines()
     outcomes = ["refused"] * 5 + ["begun"] + ["refused"] * 2 + ["begun"]
     assert printed == [*[line for k, word in enumerate(outcomes) for line in (word, f"found {4 + k}")], "[]"]
 
 
-CUT_SHORT = """
+TRUNCATED = """
 import os, sys
 from pathlib import Path
 from storage.logs import new_log
 
 log = new_log(Path(sys.argv[1]))
 log.segment_to_write().append(3, b"more")
-log.segment_to_write().append(3, b"cut short")
+log.segment_to_write().append(3, b"truncated")
 os.kill(os.getpid(), 9)
 """
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGKILL")
 @pytest.mark.parametrize("n_lost", [1, 10, 20])
-def test_what_a_killed_process_left_is_gone_on_behind(n_lost: int, tmp_path: Path) -> None:
-    outcome(CUT_SHORT, tmp_path)
+def test_log_continues_after_a_killed_process(n_lost: int, tmp_path: Path) -> None:
+    outcome(TRUNCATED, tmp_path)
     path = tmp_path / "00000001.log"
     os.truncate(path, len(path.read_bytes().rstrip(b"\0")) - n_lost)
     assert read_state(tmp_path) == [*state_of(0), (3, b"more")]
     for _ in range(2):
         append(tmp_path)
-    assert told_in(tmp_path, 1) == [describe(), (2, b"content 0"), (3, b"more"), (SEALED, b"")]
+    assert records_in(tmp_path, 1) == [describe(), (2, b"content 0"), (3, b"more"), (SEALED, b"")]
     assert read_state(tmp_path) == [*state_of(0), (3, b"more"), *APPENDED, *APPENDED]

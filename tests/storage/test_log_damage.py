@@ -1,4 +1,4 @@
-"""Logs with damaged, missing or foreign segments are refused and left alone."""
+"""Logs with damaged, missing or foreign segments are rejected and left unchanged."""
 
 from __future__ import annotations
 
@@ -10,30 +10,40 @@ import pytest
 
 from sb3_compressed.errors import CorruptStorage
 from sb3_compressed.storage import segment as segment_module
-from storage.logs import APPENDED, append, new_log, opened, read_state, state_of, told_by, told_of, write_snapshot
+from storage.logs import (
+    APPENDED,
+    append,
+    expected_records,
+    new_log,
+    opened,
+    read_state,
+    records_of,
+    state_of,
+    write_snapshot,
+)
 
 
 @pytest.fixture(autouse=True)
-def modest_files(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep files short, so that tests read them quickly."""
     monkeypatch.setattr(segment_module, "MIN_GROWTH", 10_000)
 
 
 @pytest.mark.parametrize("number", [2, 3])
 @pytest.mark.parametrize("writable", [False, True])
-def test_a_damaged_header_is_refused_and_the_folder_let_go_of(writable: bool, number: int, tmp_path: Path) -> None:
+def test_damaged_header_is_rejected_and_the_folder_released(writable: bool, number: int, tmp_path: Path) -> None:
     new_log(tmp_path, 2).close()
     path = tmp_path / f"{number:08}.log"
-    whole = path.read_bytes()
+    original = path.read_bytes()
     for position in range(0, 56, 3):
-        damaged = bytearray(whole)
+        damaged = bytearray(original)
         damaged[position] ^= 4
         damaged[56 + position] ^= 4
         path.write_bytes(damaged)
         with pytest.raises(CorruptStorage, match=path.name):
             opened(tmp_path, writable=writable)
         assert path.read_bytes() == damaged
-    path.write_bytes(whole)
+    path.write_bytes(original)
     opened(tmp_path, writable=True).close()
 
 
@@ -42,35 +52,35 @@ def test_a_damaged_header_is_refused_and_the_folder_let_go_of(writable: bool, nu
 def test_one_damaged_copy_of_a_header_is_harmless(copy: int, number: int, tmp_path: Path) -> None:
     new_log(tmp_path, 2).close()
     path = tmp_path / f"{number:08}.log"
-    whole = bytearray(path.read_bytes())
-    whole[56 * copy : 56 * copy + 56] = os.urandom(56)
-    path.write_bytes(whole)
+    original = bytearray(path.read_bytes())
+    original[56 * copy : 56 * copy + 56] = os.urandom(56)
+    path.write_bytes(original)
     assert read_state(tmp_path) == state_of(1)
     append(tmp_path)
     assert read_state(tmp_path) == [*state_of(1), *APPENDED]
 
 
-def test_segments_of_other_places_are_refused(tmp_path: Path) -> None:
+def test_misplaced_segments_are_rejected(tmp_path: Path) -> None:
     for name in "abc":
         new_log(tmp_path / name, 2).close()
     (tmp_path / "a" / "00000003.log").rename(tmp_path / "a" / "00000004.log")
     for writable in (False, True):
-        with pytest.raises(CorruptStorage, match=r"00000004\.log does not belong here, it is number 3 of its buffer"):
+        with pytest.raises(CorruptStorage, match=r"00000004\.log has the wrong name: it is segment 3 of its buffer"):
             opened(tmp_path / "a", writable=writable)
     (tmp_path / "a" / "00000001.log").rename(tmp_path / "b" / "00000001.log")
     log = opened(tmp_path / "b")
     log.ids[0] = log.open_segment(0).id
-    with pytest.raises(CorruptStorage, match=r"00000001\.log does not belong here, it is of another buffer"):
+    with pytest.raises(CorruptStorage, match=r"00000001\.log belongs to another buffer"):
         log.segment(1)
-    assert told_by(log.segment(0)) == told_of(0)
+    assert records_of(log.segment(0)) == expected_records(0)
     log.close()
     (tmp_path / "c" / "00000003.log").rename(tmp_path / "b" / "00000003.log")
     for writable in (False, True):
-        with pytest.raises(CorruptStorage, match=r"00000003\.log does not belong here, it is of another buffer"):
+        with pytest.raises(CorruptStorage, match=r"00000003\.log belongs to another buffer"):
             opened(tmp_path / "b", writable=writable)
 
 
-def test_segments_of_a_copy_that_went_its_own_way_are_refused(tmp_path: Path) -> None:
+def test_segments_of_a_diverged_copy_are_rejected(tmp_path: Path) -> None:
     new_log(tmp_path / "a", 2).close()
     shutil.copytree(tmp_path / "a", tmp_path / "b")
     for name in "ab":
@@ -78,14 +88,14 @@ def test_segments_of_a_copy_that_went_its_own_way_are_refused(tmp_path: Path) ->
             append(tmp_path / name)
     (tmp_path / "a" / "00000005.log").rename(tmp_path / "b" / "00000005.log")
     for writable in (False, True):
-        expected = r"00000005\.log does not follow .*00000004\.log: they are of two copies of one buffer"
+        expected = r"00000005\.log does not follow .*00000004\.log: they belong to two copies of a buffer"
         with pytest.raises(CorruptStorage, match=expected):
             opened(tmp_path / "b", writable=writable)
     (tmp_path / "a" / "00000004.log").rename(tmp_path / "b" / "00000004.log")
-    assert read_state(tmp_path / "b") == [*state_of(1), *APPENDED, *APPENDED], "all of the other copy"
+    assert read_state(tmp_path / "b") == [*state_of(1), *APPENDED, *APPENDED], "now all files are of the other copy"
 
 
-def test_a_segment_that_a_state_refers_to_is_that_of_the_same_copy(tmp_path: Path) -> None:
+def test_referenced_segment_of_another_copy_is_rejected(tmp_path: Path) -> None:
     new_log(tmp_path / "a").close()
     shutil.copytree(tmp_path / "a", tmp_path / "b")
     for name in "ab":
@@ -94,18 +104,18 @@ def test_a_segment_that_a_state_refers_to_is_that_of_the_same_copy(tmp_path: Pat
     log = opened(tmp_path / "a")
     log.ids[2] = log.open_segment(2).id  # as a snapshot lists it
     (tmp_path / "b" / "00000002.log").rename(tmp_path / "a" / "00000002.log")
-    with pytest.raises(CorruptStorage, match=r"00000002\.log does not belong here, it is of a copy of this buffer"):
+    with pytest.raises(CorruptStorage, match=r"00000002\.log belongs to a copy of this buffer"):
         log.segment(2)
     log.close()
 
 
 @pytest.mark.parametrize("number", [4, 3, 2**31, -1])
-def test_a_segment_that_is_not_there_is_missing(number: int, tmp_path: Path) -> None:
+def test_missing_segment_is_reported(number: int, tmp_path: Path) -> None:
     new_log(tmp_path, 3).close()
     (tmp_path / "00000003.log").unlink()
     log = opened(tmp_path)
     if number == 4:
-        assert told_by(log.segment(4))[:1] == [(1, b"snapshot 2")]
+        assert records_of(log.segment(4))[:1] == [(1, b"snapshot 2")]
     else:
         with pytest.raises(CorruptStorage, match=r"\.log is missing"):
             log.segment(number)
@@ -114,7 +124,7 @@ def test_a_segment_that_is_not_there_is_missing(number: int, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("writable", [False, True])
-def test_a_chain_with_a_hole_is_refused(writable: bool, tmp_path: Path) -> None:
+def test_chain_with_a_missing_segment_is_rejected(writable: bool, tmp_path: Path) -> None:
     log = new_log(tmp_path)
     for _ in range(3):
         log.begin_segment()

@@ -1,4 +1,4 @@
-"""Readers of a log that another process writes: they go from segment to segment, and can read what was deleted."""
+"""Readers of a log with a writer: they advance from segment to segment and can read deleted ones."""
 
 from __future__ import annotations
 
@@ -12,46 +12,46 @@ from programs import start
 from sb3_compressed.errors import CorruptStorage
 from sb3_compressed.storage import segment as segment_module
 from sb3_compressed.storage.log import SEALED, Log
-from sb3_compressed.storage.segment import record_nbytes
 from storage.folders import names
 from storage.logs import (
     DESCRIPTION,
     append,
     delete,
     describe,
-    go_back,
+    expected_records,
     new_log,
     opened,
     read_chain,
     read_state,
-    replace_the_files,
+    records_of,
+    replace_files,
+    restore_older_files,
     state_of,
-    told_by,
-    told_of,
     write_snapshot,
 )
+from storage.segments import record_nbytes
 
 
 @pytest.fixture(autouse=True)
-def modest_files(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep files short, so that tests read them quickly."""
     monkeypatch.setattr(segment_module, "MIN_GROWTH", 10_000)
 
 
-def test_who_reads_deleted_segments_can_go_on(tmp_path: Path) -> None:
+def test_reader_of_deleted_segments_can_continue(tmp_path: Path) -> None:
     log = new_log(tmp_path, 3)
     reader = opened(tmp_path)
     reader.ids = {**log.ids}
     views = [reader.segment(number).bytes for number in (0, 3)]
-    log.keep([])
+    log.drop_segments([])
     for number in (0, 3):
-        assert told_by(reader.segment(number)) == told_of(number)
+        assert records_of(reader.segment(number)) == expected_records(number)
     with pytest.raises(CorruptStorage, match=r"00000001\.log is missing"):
         reader.segment(1)
     log.write_snapshot([(1, b"next")])
-    log.keep([])
+    log.drop_segments([])
     assert names(tmp_path) == ["00000006.log"]
-    assert told_by(reader.segment(3)) == told_of(3)
+    assert records_of(reader.segment(3)) == expected_records(3)
     assert read_chain(reader) == [(6, [(1, b"next")])]
     assert reader.last.number == 6
     reader.close()
@@ -59,59 +59,59 @@ def test_who_reads_deleted_segments_can_go_on(tmp_path: Path) -> None:
     assert [b"snapshot 0" in views[0].tobytes(), b"content 1" in views[1].tobytes()] == [True, True]
 
 
-def test_who_reads_lets_go_of_what_it_needs_no_more(tmp_path: Path) -> None:
+def test_reader_closes_segments_it_no_longer_needs(tmp_path: Path) -> None:
     log = new_log(tmp_path, 3)
     reader = opened(tmp_path)
     reader.ids = {**log.ids}
     for number in range(6):
         reader.segment(number)
-    reader.close_others([2, 3])
+    reader.close_segments(keep=[2, 3])
     assert sorted(reader.segments) == [2, 3, 5]
-    assert told_by(reader.segment(2)) == told_of(2)
+    assert records_of(reader.segment(2)) == expected_records(2)
     reader.close()
     log.close()
 
 
-def test_who_follows_goes_from_segment_to_segment(tmp_path: Path) -> None:
+def test_follower_advances_from_segment_to_segment(tmp_path: Path) -> None:
     log = new_log(tmp_path)
     reader = opened(tmp_path)
-    assert reader.following() is None
+    assert reader.successor() is None
     for index in range(4):
         last = log.last
         if index % 2:
             log.write_snapshot([(1, b"snapshot")])
         else:
             log.begin_segment()
-        following = reader.following()
+        following = reader.successor()
         assert following is not None
         assert (following.number, following.is_snapshot) == (2 + index, index % 2 == 1)
         assert (following.previous_id, following.previous_end) == (last.id, last.end - record_nbytes(0))
         reader.advance(following)
         assert reader.last is reader.segment(following.number) is following
-        assert reader.following() is None
+        assert reader.successor() is None
     reader.close()
     log.close()
 
 
-def test_who_follows_is_told_of_a_segment_that_does_not_follow(tmp_path: Path) -> None:
+def test_follower_rejects_a_segment_of_another_copy(tmp_path: Path) -> None:
     new_log(tmp_path / "a").close()
     shutil.copytree(tmp_path / "a", tmp_path / "b")
     reader = opened(tmp_path / "a")
     for name in "ab":
         append(tmp_path / name)
         append(tmp_path / name)
-    following = reader.following()
+    following = reader.successor()
     assert following is not None
     reader.advance(following)
     (tmp_path / "b" / "00000003.log").rename(tmp_path / "a" / "00000003.log")
     with pytest.raises(CorruptStorage, match=r"00000003\.log does not follow .*00000002\.log"):
-        reader.following()
+        reader.successor()
     assert reader.last is following
     reader.close()
 
 
 @pytest.mark.parametrize("change", [append, write_snapshot])
-def test_a_folder_that_is_written_to_is_not_replaced(change: Any, tmp_path: Path) -> None:
+def test_growing_log_is_not_reported_as_replaced(change: Any, tmp_path: Path) -> None:
     new_log(tmp_path).close()
     reader = opened(tmp_path)
     assert not reader.is_replaced()
@@ -119,14 +119,14 @@ def test_a_folder_that_is_written_to_is_not_replaced(change: Any, tmp_path: Path
     assert not reader.is_replaced()
     log = opened(tmp_path, writable=True)
     log.write_snapshot([(1, b"snapshot")])
-    log.keep([])
+    log.drop_segments([])
     log.close()
-    assert not reader.is_replaced(), "though what it reads was deleted"
+    assert not reader.is_replaced(), "deleted segments do not count as replaced"
     reader.close()
 
 
-@pytest.mark.parametrize("change", [replace_the_files, go_back, delete])
-def test_who_follows_notices_that_the_files_are_others(change: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("change", [replace_files, restore_older_files, delete])
+def test_replaced_files_are_detected(change: Any, tmp_path: Path) -> None:
     new_log(tmp_path).close()
     reader = opened(tmp_path)
     change(tmp_path)
@@ -134,22 +134,22 @@ def test_who_follows_notices_that_the_files_are_others(change: Any, tmp_path: Pa
     reader.close()
 
 
-def test_who_adopts_another_log_keeps_open_what_both_have(tmp_path: Path) -> None:
+def test_switch_to_keeps_common_segments_open(tmp_path: Path) -> None:
     log = new_log(tmp_path, 2)
     ours = opened(tmp_path)
     ours.ids = {**log.ids}
     kept, given_up = ours.segment(1), ours.segment(0)
     log.write_snapshot([(1, b"next")])
-    log.keep([1])
+    log.drop_segments([1])
     log.segment_to_write().append(3, b"more")
     theirs = opened(tmp_path)
     theirs.ids[1] = log.ids[1]
-    ours.adopt(theirs)
+    ours.switch_to(theirs)
     assert ours.segment(1) is kept
     assert given_up not in ours.segments.values()
     assert ours.last is theirs.last
     assert sorted(ours.segments) == [1, 4, 5]
-    assert told_by(ours.last) == [describe(), (3, b"more")]
+    assert records_of(ours.last) == [describe(), (3, b"more")]
     ours.close()
     log.close()
 
@@ -165,36 +165,36 @@ log.describe = describe
 for number in range(int(sys.argv[2])):
     log.write_snapshot([(1, b"snapshot %d" % number)])
     log.segment_to_write().append(2, b"content %d" % number)
-    log.keep([])
+    log.drop_segments([])
     if not number:
         print("ready", flush=True)
 log.close()
 """
 
 
-def test_there_is_a_log_to_read_at_any_moment(tmp_path: Path) -> None:
-    with start(WRITE_SEGMENTS, tmp_path, 300) as writer:
+def test_log_is_readable_at_any_time(fast_path: Path) -> None:
+    with start(WRITE_SEGMENTS, fast_path, 300) as writer:
         assert writer.stdout is not None
         assert writer.stdout.readline() == "ready\n"
-        log, found = Log.open(tmp_path), []
+        log, found = Log.open(fast_path), list[int]()
         while writer.poll() is None:
             before = log.numbers()
             try:
                 chain = log.open_chain()
-                told = [
+                records = [
                     (record.kind, record.content.tobytes())
                     for segment in chain
                     for record in segment.records(is_growing=True)
                     if record.kind not in (SEALED, DESCRIPTION)
                 ]
             except CorruptStorage:
-                assert log.numbers() != before, "what was deleted meanwhile may be missing, nothing else"
+                assert log.numbers() != before, "only segments that were deleted meanwhile may be missing"
                 continue
-            number = int(told[0][1].split()[1])
-            assert told == state_of(number)[: len(told)] != []
+            number = int(records[0][1].split()[1])
+            assert records == state_of(number)[: len(records)] != []
             found.append(number)
     assert writer.returncode == 0
-    assert read_state(tmp_path) == state_of(299)
+    assert read_state(fast_path) == state_of(299)
     log.close()
     assert found == sorted(found)
     assert len({*found}) > 2

@@ -423,7 +423,7 @@ def test_codecs_are_dropped_with_their_segments(log: Log) -> None:
     log.begin_segment(1000)
     places.append(stored.writer.place_of_codec(CODECS[0]))
     codecs = [stored.reader.codec(place) for place in places]
-    stored.reader.forget_others([2])
+    stored.reader.drop_codecs_outside([2])
     again = [stored.reader.codec(place) for place in places]
     assert again == codecs == [CODECS[0]] * 2
     assert [ours is theirs for ours, theirs in zip(again, codecs, strict=True)] == [False, True]

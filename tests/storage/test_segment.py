@@ -1,4 +1,4 @@
-"""Segments: what is appended is read back, a record that was cut short is the end, a full disk costs one record."""
+"""Segment: records round-trip, a truncated record is the end, and a full disk loses one record."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ import pytest
 from lines import interrupts
 
 from sb3_compressed.errors import CorruptStorage, StorageError
+from sb3_compressed.storage import files as files_module
 from sb3_compressed.storage import segment as segment_module
 from sb3_compressed.storage.checksum import checksum
-from sb3_compressed.storage.segment import Segment, record_nbytes
+from sb3_compressed.storage.segment import Record, Segment
 from storage.segments import (
     CONTENTS,
     COPY_NBYTES,
@@ -26,14 +27,15 @@ from storage.segments import (
     kind_of,
     put,
     read_segment,
-    told_by,
+    record_nbytes,
+    records_of,
     version_1_segment,
     write_segment,
 )
 
 
 def set_id(path: Path, own_id: int) -> None:
-    """Give an empty segment a certain id."""
+    """Set the id of an empty segment."""
     fields = path.read_bytes()[: COPY_NBYTES - 8]
     fields = fields[:24] + own_id.to_bytes(8, "little") + fields[32:]
     put(path, 2 * (fields + checksum(fields).to_bytes(8, "little")))
@@ -42,21 +44,21 @@ def set_id(path: Path, own_id: int) -> None:
 # -- reading back --------------------------------------------------------------------------------------------
 
 
-def test_what_is_appended_is_read_back(tmp_path: Path) -> None:
-    told = write_segment(tmp_path / "segment", CONTENTS)
+def test_appended_records_are_read_back(tmp_path: Path) -> None:
+    written = write_segment(tmp_path / "segment", CONTENTS)
     segment = Segment(tmp_path / "segment")
     assert (segment.number, segment.identity) == (NUMBER, IDENTITY)
-    assert told_by(segment) == told
+    assert records_of(segment) == written
     assert (
         segment.end
         == (tmp_path / "segment").stat().st_size
         == HEADER_NBYTES + sum(record_nbytes(len(content)) for content in CONTENTS)
     )
-    assert told_by(segment) == told, "and again"
+    assert records_of(segment) == written, "twice"
     segment.close()
 
 
-def test_a_segment_without_records_is_one(tmp_path: Path) -> None:
+def test_segment_without_records_is_valid(tmp_path: Path) -> None:
     assert write_segment(tmp_path / "segment", []) == read_segment(tmp_path / "segment") == []
     assert (tmp_path / "segment").stat().st_size == HEADER_NBYTES
 
@@ -71,7 +73,7 @@ def test_contents_are_read_only(tmp_path: Path) -> None:
     segment.close()
 
 
-def test_one_knows_before_where_a_record_will_be(tmp_path: Path) -> None:
+def test_next_offset_predicts_the_offset_of_a_record(tmp_path: Path) -> None:
     segment = Segment.create(tmp_path / "segment", NUMBER, IDENTITY)
     for index, content in enumerate(CONTENTS):
         expected = segment.next_offset
@@ -82,12 +84,12 @@ def test_one_knows_before_where_a_record_will_be(tmp_path: Path) -> None:
     segment.close()
 
 
-def test_there_is_a_record_only_where_one_begins(tmp_path: Path) -> None:
+def test_record_at_requires_the_start_of_a_record(tmp_path: Path) -> None:
     path = tmp_path / "segment"
-    told = write_segment(path, CONTENTS)
+    written = write_segment(path, CONTENTS)
     segment = Segment(path)
     offsets = {record.offset: (record.kind, record.content.tobytes()) for record in segment.records()}
-    assert [*offsets.values()] == told
+    assert [*offsets.values()] == written
     for offset in range(segment.end + 20):
         for kind in range(1, len(CONTENTS) + 2):
             if offset in offsets and offsets[offset][0] == kind:
@@ -98,19 +100,19 @@ def test_there_is_a_record_only_where_one_begins(tmp_path: Path) -> None:
     segment.close()
 
 
-def test_a_segment_can_be_gone_on_with(tmp_path: Path) -> None:
-    told = write_segment(tmp_path / "segment", CONTENTS)
+def test_reopened_segment_can_be_appended_to(tmp_path: Path) -> None:
+    written = write_segment(tmp_path / "segment", CONTENTS)
     for kind in range(1, 4):
         segment = Segment(tmp_path / "segment", writable=True)
-        assert told_by(segment) == told
+        assert records_of(segment) == written
         content = b"more" * kind
         segment.append(kind, content)
-        segment.close()  # not as short as it could be
-        told.append((kind, content))
-    assert read_segment(tmp_path / "segment") == told
+        segment.close()  # without removing reserved room
+        written.append((kind, content))
+    assert read_segment(tmp_path / "segment") == written
 
 
-def test_making_room_keeps_what_was_read(tmp_path: Path) -> None:
+def test_making_room_keeps_earlier_contents_valid(tmp_path: Path) -> None:
     segment = Segment.create(tmp_path / "segment", NUMBER, IDENTITY)
     offset = segment.append(1, bytes(range(200)))
     views = [segment.bytes[offset : offset + 200], segment.record_at(offset, 1)]
@@ -118,7 +120,7 @@ def test_making_room_keeps_what_was_read(tmp_path: Path) -> None:
     segment.make_room(size)
     assert segment.room >= size
     segment.make_room(10)
-    assert segment.room >= size, "no room is given up"
+    assert segment.room >= size, "room never shrinks"
     segment.append(2, b"\xff" * size)
     segment.seal()
     views += [segment.bytes[offset : offset + 200]]
@@ -126,7 +128,7 @@ def test_making_room_keeps_what_was_read(tmp_path: Path) -> None:
         assert view.tobytes() == bytes(range(200))
 
 
-def test_a_segment_is_as_short_as_its_records_when_room_is_given_back(tmp_path: Path) -> None:
+def test_shrink_to_fit_truncates_to_the_records(tmp_path: Path) -> None:
     path = tmp_path / "segment"
     segment = Segment.create(path, NUMBER, IDENTITY)
     segment.make_room(1_000_000)
@@ -140,7 +142,7 @@ def test_a_segment_is_as_short_as_its_records_when_room_is_given_back(tmp_path: 
     assert read_segment(path) == [(1, b"content"), (2, b"more")]
 
 
-def test_offsets_have_32_bits(tmp_path: Path) -> None:
+def test_segment_size_is_limited_to_32_bits(tmp_path: Path) -> None:
     segment = Segment.create(tmp_path / "segment", NUMBER, IDENTITY)
     segment.append(1, b"content")
     with pytest.raises(StorageError, match=r"cannot have more than 4294967295 bytes"):
@@ -153,20 +155,20 @@ def test_offsets_have_32_bits(tmp_path: Path) -> None:
 # -- growing -------------------------------------------------------------------------------------------------
 
 
-def test_another_reads_it_while_it_grows(tmp_path: Path) -> None:
+def test_reader_follows_a_growing_segment(tmp_path: Path) -> None:
     path = tmp_path / "segment"
     writer = Segment.create(path, NUMBER, IDENTITY)
     reader = Segment(path)
-    assert told_by(reader, is_growing=True) == []
+    assert records_of(reader, is_growing=True) == []
     for index in range(100):
         content = bytes([index]) * (1 if index % 7 else 300_000)
         offset = writer.append(kind_of(index), content)
-        assert told_by(reader, start=reader.end, is_growing=True) == [(kind_of(index), content)]
+        assert records_of(reader, start=reader.end, is_growing=True) == [(kind_of(index), content)]
         assert reader.bytes[offset : offset + len(content)].tobytes() == content
-    assert len(told_by(reader, is_growing=True)) == 100
+    assert len(records_of(reader, is_growing=True)) == 100
     writer.seal()
-    assert told_by(reader, start=reader.end, is_growing=True) == []
-    assert len(told_by(reader)) == 100
+    assert records_of(reader, start=reader.end, is_growing=True) == []
+    assert len(records_of(reader)) == 100
     reader.close()
 
 
@@ -184,7 +186,7 @@ segment.seal()
 """
 
 
-def test_another_process_reads_it_while_it_grows(tmp_path: Path) -> None:
+def test_other_process_reads_a_growing_segment(tmp_path: Path) -> None:
     path, n_records = tmp_path / "segment", 6000
     Segment.create(path, NUMBER, IDENTITY).close()
     reader, count, end = Segment(path), 0, HEADER_NBYTES
@@ -201,11 +203,11 @@ def test_another_process_reads_it_while_it_grows(tmp_path: Path) -> None:
     reader.close()
 
 
-def test_one_thread_may_read_while_another_appends(tmp_path: Path) -> None:
+def test_one_thread_reads_while_another_appends(tmp_path: Path) -> None:
     path = tmp_path / "segment"
     segment = Segment.create(path, NUMBER, IDENTITY)
     first = segment.append(1, b"the first")
-    told, read, stop = [(1, b"the first")], set(), threading.Event()
+    written, read, stop = [(1, b"the first")], set(), threading.Event()
 
     def keep_reading() -> None:
         try:
@@ -220,59 +222,59 @@ def test_one_thread_may_read_while_another_appends(tmp_path: Path) -> None:
     thread.start()
     try:
         for index in range(3000):
-            told.append((kind_of(index), b"%d" % index))
-            segment.append(*told[-1])
+            written.append((kind_of(index), b"%d" % index))
+            segment.append(*written[-1])
     finally:
         stop.set()
         thread.join()
         sys.setswitchinterval(interval)
     segment.seal()
     assert read == {b"the first"}
-    assert read_segment(path) == told
+    assert read_segment(path) == written
 
 
-# -- cut short -----------------------------------------------------------------------------------------------
+# -- truncated records -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("n_zeros", [0, 1, 17, 5000])
 @pytest.mark.parametrize(
     "last", [*dict.fromkeys(CONTENTS), bytes(range(256)) + bytes(50)], ids=lambda last: f"{len(last)} bytes"
 )
-def test_a_last_record_that_was_cut_short_is_the_end(last: bytes, n_zeros: int, tmp_path: Path) -> None:
+def test_truncated_last_record_is_the_end(last: bytes, n_zeros: int, tmp_path: Path) -> None:
     path = tmp_path / "segment"
-    told = write_segment(path, [*CONTENTS, last])
-    whole = path.read_bytes()
-    start = len(whole) - record_nbytes(len(last))
-    for cut in range(start, len(whole)):
-        put(path, whole[:cut] + bytes(n_zeros))
-        assert read_segment(path) == told[:-1], f"cut after {cut - start} bytes"
+    written = write_segment(path, [*CONTENTS, last])
+    original = path.read_bytes()
+    start = len(original) - record_nbytes(len(last))
+    for cut in range(start, len(original)):
+        put(path, original[:cut] + bytes(n_zeros))
+        assert read_segment(path) == written[:-1], f"cut after {cut - start} bytes"
         segment = Segment(path, writable=True)
-        assert told_by(segment) == told[:-1]
+        assert records_of(segment) == written[:-1]
         assert segment.end == start
         segment.truncate_tail()
         segment.append(9, b"!")
         segment.seal()
-        assert read_segment(path) == [*told[:-1], (9, b"!")]
+        assert read_segment(path) == [*written[:-1], (9, b"!")]
 
 
 @pytest.mark.parametrize("n_bytes", [0, 3, 15, 16, 20, 215])
-def test_a_reader_waits_for_what_is_being_written(n_bytes: int, tmp_path: Path) -> None:
+def test_reader_retries_a_record_that_is_being_written(n_bytes: int, tmp_path: Path) -> None:
     path = tmp_path / "segment"
-    told = write_segment(path, [b"first", bytes(range(1, 200))])
-    whole = path.read_bytes()
-    cut = len(whole) - record_nbytes(199) + n_bytes
-    put(path, whole[:cut] + bytes(1000))
+    written = write_segment(path, [b"first", bytes(range(1, 200))])
+    original = path.read_bytes()
+    cut = len(original) - record_nbytes(199) + n_bytes
+    put(path, original[:cut] + bytes(1000))
     reader = Segment(path)
-    assert told_by(reader, is_growing=True) == told[:1]
-    put(path, whole)
-    assert told_by(reader, start=reader.end, is_growing=True) == told[1:]
+    assert records_of(reader, is_growing=True) == written[:1]
+    put(path, original)
+    assert records_of(reader, start=reader.end, is_growing=True) == written[1:]
     reader.close()
 
 
 # -- segments that are alike ---------------------------------------------------------------------------------
 
 
-def test_each_segment_has_an_id_of_its_own_and_knows_the_one_before(tmp_path: Path) -> None:
+def test_segments_have_unique_ids_and_store_their_predecessor(tmp_path: Path) -> None:
     first = Segment.create(tmp_path / "first", 3, IDENTITY, is_snapshot=True)
     first.append(1, b"content")
     second = Segment.create(tmp_path / "second", 4, IDENTITY, previous=first)
@@ -290,7 +292,7 @@ def test_each_segment_has_an_id_of_its_own_and_knows_the_one_before(tmp_path: Pa
         segment.close()
 
 
-def test_ids_are_in_the_checksums_of_headers_and_contents(tmp_path: Path) -> None:
+def test_checksums_depend_on_the_segment_id(tmp_path: Path) -> None:
     path = tmp_path / "segment"
     for own_id in (1, 2**64 - 1, 0x123456789ABCDEF0):
         path.unlink(missing_ok=True)
@@ -307,17 +309,17 @@ def test_ids_are_in_the_checksums_of_headers_and_contents(tmp_path: Path) -> Non
 # -- version 1 -----------------------------------------------------------------------------------------------
 
 
-def test_a_segment_of_version_1_is_read_and_gone_on_with(tmp_path: Path) -> None:
+def test_segment_of_version_1_is_read_and_appended_to(tmp_path: Path) -> None:
     path = tmp_path / "segment"
-    told = [(kind_of(index), content) for index, content in enumerate(CONTENTS)]
-    path.write_bytes(version_1_segment(told))
+    written = [(kind_of(index), content) for index, content in enumerate(CONTENTS)]
+    path.write_bytes(version_1_segment(written))
     segment = Segment(path, writable=True)
     assert (segment.number, segment.identity, segment.id) == (NUMBER, IDENTITY, 0)
-    assert segment.is_snapshot, "each of its segments begins with one"
-    assert told_by(segment) == told
+    assert segment.is_snapshot, "all segments of version 1 are"
+    assert records_of(segment) == written
     segment.append(6, b"sealed")
     segment.seal()
-    assert path.read_bytes() == version_1_segment([*told, (6, b"sealed")])
+    assert path.read_bytes() == version_1_segment([*written, (6, b"sealed")])
     assert damages_of(path) == []
 
 
@@ -325,44 +327,44 @@ def test_a_segment_of_version_1_is_read_and_gone_on_with(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(("min_chunk", "chunk"), [(1, 4), (4, 16), (5, 300), (64, 1 << 20)])
-def test_it_does_not_matter_in_what_pieces_a_file_is_read(
+def test_chunk_sizes_do_not_affect_reading(
     min_chunk: int, chunk: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(segment_module, "MIN_CHUNK", min_chunk)
     monkeypatch.setattr(segment_module, "CHUNK", chunk)
     path = tmp_path / "segment"
-    told = write_segment(path, [*CONTENTS * 3, bytes(range(256)) * 20, *CONTENTS * 20])
-    assert read_segment(path) == told
+    written = write_segment(path, [*CONTENTS * 3, bytes(range(256)) * 20, *CONTENTS * 20])
+    assert read_segment(path) == written
     segment = Segment(path)
     ends = [record.end for record in segment.records()]
     for index in (0, 1, 30, len(ends) - 1):
-        assert told_by(segment, limit=ends[index]) == told[: index + 1]
+        assert records_of(segment, limit=ends[index]) == written[: index + 1]
         assert segment.end == ends[index]
-        assert told_by(segment, start=ends[index]) == told[index + 1 :]
+        assert records_of(segment, start=ends[index]) == written[index + 1 :]
     segment.close()
 
 
-def test_where_the_last_record_ends_can_be_stated(tmp_path: Path) -> None:
-    """What is behind that is of no concern, and may be damaged."""
+def test_limit_ends_the_records(tmp_path: Path) -> None:
+    """What follows the limit is ignored, and may be damaged."""
     path = tmp_path / "segment"
-    told = write_segment(path, [bytes([k]) * k for k in range(10)])
+    written = write_segment(path, [bytes([k]) * k for k in range(10)])
     segment = Segment(path)
     ends = [segment.start, *(record.end for record in segment.records())]
     for n_records, end in enumerate(ends):
-        assert told_by(segment, limit=end) == told[:n_records]
+        assert records_of(segment, limit=end) == written[:n_records]
     for limit in {*range(segment.start, ends[-1] + 50)} - {*ends}:
         with pytest.raises(CorruptStorage, match=str(path)):
-            told_by(segment, limit=limit)
+            records_of(segment, limit=limit)
     segment.close()
     put(path, path.read_bytes()[: ends[4]] + b"damaged" * 9)
     segment = Segment(path)
-    assert told_by(segment, limit=ends[4]) == told[:4]
-    assert [*segment.damages(ends[4])] == []
+    assert records_of(segment, limit=ends[4]) == written[:4]
+    assert all(isinstance(part, Record) for part in segment.undamaged_records(ends[4]))
     assert len([*segment.damages()]) == 1
     segment.close()
 
 
-def test_records_can_be_taken_back(tmp_path: Path) -> None:
+def test_truncate_removes_records(tmp_path: Path) -> None:
     path = tmp_path / "segment"
     segment = Segment.create(path, NUMBER, IDENTITY)
     segment.append(1, b"first")
@@ -377,7 +379,7 @@ def test_records_can_be_taken_back(tmp_path: Path) -> None:
     assert read_segment(path) == [(1, b"first"), (3, b"other")]
 
 
-LOOK_BEHIND_THE_END = """
+READ_BEHIND_THE_END = """
 import sys
 from pathlib import Path
 from sb3_compressed.errors import CorruptStorage
@@ -404,9 +406,9 @@ print(segment.record_at(offset, 1).tobytes())
 
 
 @pytest.mark.parametrize("state", ["sealed", "given back", "of another"])
-def test_looking_behind_the_end_is_no_crash(state: str, tmp_path: Path) -> None:
-    """A file that is shorter than what was mapped of it ends a process that looks there."""
-    printed = programs.run(LOOK_BEHIND_THE_END, tmp_path / "segment", state).splitlines()
+def test_reading_behind_the_end_does_not_crash(state: str, tmp_path: Path) -> None:
+    """Reading mapped memory behind the end of a truncated file would crash the process."""
+    printed = programs.run(READ_BEHIND_THE_END, tmp_path / "segment", state).splitlines()
     assert {*printed[:-1]} == {"refused"}
     assert printed[-1] == "b'content'"
 
@@ -424,10 +426,10 @@ signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 UNLIMITED = resource.RLIM_INFINITY
 before, after = [(1, b"first"), (2, b"second" * 100)], [(4, b"!"), (5, b"later" * 7), (6, bytes(100))]
 
-def tells(path, told):
+def contains(path, written):
     reader = Segment(path)
     try:
-        return told == [(record.kind, record.content.tobytes()) for record in reader.records()]
+        return written == [(record.kind, record.content.tobytes()) for record in reader.records()]
     except CorruptStorage as error:
         return error
 
@@ -435,7 +437,7 @@ for free in map(int, sys.argv[2:]):
     path = Path(sys.argv[1]) / str(free)
     segment = Segment.create(path, 0, 1)
     if free:
-        segment.make_room(1_000_000)  # of which the disk holds nothing yet
+        segment.make_room(1_000_000)  # sparse: nothing is allocated yet
     for record in before:
         segment.append(*record)
     resource.setrlimit(resource.RLIMIT_FSIZE, (segment.end + free, UNLIMITED))
@@ -446,25 +448,25 @@ for free in map(int, sys.argv[2:]):
         except OSError as error:
             print(free, "refused")
     resource.setrlimit(resource.RLIMIT_FSIZE, (UNLIMITED, UNLIMITED))
-    print(free, tells(path, before))
+    print(free, contains(path, before))
     for index, record in enumerate(after):
         segment.append(*record)
-        print(free, tells(path, before + after[: index + 1]))
+        print(free, contains(path, before + after[: index + 1]))
     segment.seal()
-    print(free, tells(path, before + after))
+    print(free, contains(path, before + after))
 """
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the size of files cannot be limited there")
-def test_a_full_disk_costs_nothing_but_the_record(tmp_path: Path) -> None:
-    """With no room at all, or with some so that a part of the record is written."""
+def test_full_disk_loses_only_the_new_record(tmp_path: Path) -> None:
+    """There is no room at all, or room for a part of the record."""
     room = [0, 1, 15, 16, 100, 5000, 100_000]
     expected = [f"{free} {what}" for free in room for what in ["refused"] * 2 + ["True"] * 5]
     assert programs.run(FULL_DISK, tmp_path, *room).splitlines() == expected
 
 
-def test_an_interrupt_leaves_the_record_or_none(tmp_path: Path) -> None:
-    for interrupt in interrupts(segment_module):
+def test_interrupt_leaves_the_complete_record_or_none(tmp_path: Path) -> None:
+    for interrupt in interrupts(segment_module, files_module):
         path = tmp_path / f"{interrupt.n_lines}"
         segment = Segment.create(path, NUMBER, IDENTITY)
         segment.append(1, b"first")
@@ -474,15 +476,15 @@ def test_an_interrupt_leaves_the_record_or_none(tmp_path: Path) -> None:
         followed = [(record.kind, record.content.tobytes()) for record in follower.records(is_growing=True)]
         follower.close()
         segment.append(3, b"!")
-        segment.close()  # with whatever is behind
-        told = read_segment(path)
-        assert told == [*followed, (3, b"!")], "what others have read stays"
-        assert [record for record in told if record != (2, bytes(range(100)))] == [(1, b"first"), (3, b"!")]
+        segment.close()  # without truncating the tail
+        written = read_segment(path)
+        assert written == [*followed, (3, b"!")], "records that others have read are kept"
+        assert [record for record in written if record != (2, bytes(range(100)))] == [(1, b"first"), (3, b"!")]
     assert interrupt.n_lines > 5
 
 
-def test_nobody_needs_to_close_it(tmp_path: Path) -> None:
-    """A warning of a file that was left open would fail this test."""
+def test_unclosed_segment_is_closed_on_deletion(tmp_path: Path) -> None:
+    """A ResourceWarning would fail this test."""
     content = bytes(range(100))
     write_segment(tmp_path / "segment", [content])
     segment = Segment(tmp_path / "segment")

@@ -1,4 +1,4 @@
-"""Damaged segments: every flipped bit is seen and costs one record, and other files are refused and left alone."""
+"""Damaged segments: every flipped bit is detected and loses one record; other files are rejected unchanged."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 
 from sb3_compressed.errors import CorruptStorage
 from sb3_compressed.storage.checksum import checksum
-from sb3_compressed.storage.segment import FORMAT_VERSION, Record, Segment, find_record, record_nbytes
+from sb3_compressed.storage.record_kernels import find_record
+from sb3_compressed.storage.segment import Record, Segment
+from sb3_compressed.storage.segment_header import FORMAT_VERSION
 from storage.segments import (
     COPY_NBYTES,
     HEADER_NBYTES,
@@ -19,7 +21,8 @@ from storage.segments import (
     kind_of,
     put,
     read_segment,
-    told_by,
+    record_nbytes,
+    records_of,
     version_1_record,
     version_1_segment,
     write_segment,
@@ -29,16 +32,16 @@ from storage.segments import (
 
 
 @pytest.mark.parametrize("n_zeros", [0, 100], ids=["as short as can be", "with room"])
-def test_every_flipped_bit_is_seen(n_zeros: int, tmp_path: Path) -> None:
+def test_every_flipped_bit_is_detected(n_zeros: int, tmp_path: Path) -> None:
     path = tmp_path / "segment"
-    told = write_segment(path, [b"", b"a", bytes(12), bytes(range(30)), b"\xff"])
-    whole = path.read_bytes()
-    for bit in range(8 * len(whole)):
-        damaged = bytearray(whole + bytes(n_zeros))
+    written = write_segment(path, [b"", b"a", bytes(12), bytes(range(30)), b"\xff"])
+    original = path.read_bytes()
+    for bit in range(8 * len(original)):
+        damaged = bytearray(original + bytes(n_zeros))
         damaged[bit // 8] ^= 1 << bit % 8
         put(path, damaged)
         if bit // 8 < HEADER_NBYTES:
-            assert read_segment(path) == told, "the other copy of the header is whole"
+            assert read_segment(path) == written, "the other copy of the header is intact"
             assert damages_of(path) == [f"{path} is damaged in one of the two copies of its header"]
         else:
             with pytest.raises(CorruptStorage, match=str(path)):
@@ -46,36 +49,36 @@ def test_every_flipped_bit_is_seen(n_zeros: int, tmp_path: Path) -> None:
             assert len(damages_of(path)) == 1
 
 
-def test_damage_is_seen_while_it_grows_too(tmp_path: Path) -> None:
+def test_damage_of_a_growing_segment_is_detected(tmp_path: Path) -> None:
     path = tmp_path / "segment"
     write_segment(path, [b"first", b"second", b"third"])
-    whole = path.read_bytes()
+    original = path.read_bytes()
     second = HEADER_NBYTES + record_nbytes(5)
     for position in range(second, second + record_nbytes(6)):
-        damaged = bytearray(whole + bytes(100))
+        damaged = bytearray(original + bytes(100))
         damaged[position] ^= 16
         put(path, damaged)
         reader = Segment(path)
         with pytest.raises(CorruptStorage, match=str(path)):
-            told_by(reader, is_growing=True)
+            records_of(reader, is_growing=True)
         assert reader.end == second
         reader.close()
 
 
 @pytest.mark.parametrize("nbytes", [1, 8, 300])
-def test_zeros_in_the_middle_are_seen(nbytes: int, tmp_path: Path) -> None:
-    """As a disk leaves them that lost a page."""
+def test_zeroed_bytes_are_detected(nbytes: int, tmp_path: Path) -> None:
+    """As after the loss of a page on the disk."""
     path = tmp_path / "segment"
-    told = write_segment(path, [bytes(range(200))] * 5)
-    whole = path.read_bytes()
-    for start in range(len(whole) - nbytes):
-        damaged = whole[:start] + bytes(nbytes) + whole[start + nbytes :]
-        if damaged != whole:
+    written = write_segment(path, [bytes(range(200))] * 5)
+    original = path.read_bytes()
+    for start in range(len(original) - nbytes):
+        damaged = original[:start] + bytes(nbytes) + original[start + nbytes :]
+        if damaged != original:
             put(path, damaged)
-            # Of a header, one copy may be lost.
+            # One copy of the header may be lost.
             is_harmless = start + nbytes <= HEADER_NBYTES and not start < COPY_NBYTES < start + nbytes
             if is_harmless:
-                assert read_segment(path) == told
+                assert read_segment(path) == written
                 assert len(damages_of(path)) == 1
             else:
                 with pytest.raises(CorruptStorage, match=str(path)):
@@ -86,38 +89,38 @@ def test_zeros_in_the_middle_are_seen(nbytes: int, tmp_path: Path) -> None:
     "content", [b"", b"SB3CMPR\n", b"SB3CMPR\n" + bytes(23), bytes(100), b"PK\3\4" + bytes(100), b"\n" * 32]
 )
 @pytest.mark.parametrize("writable", [False, True])
-def test_other_files_are_refused_and_left_alone(content: bytes, writable: bool, tmp_path: Path) -> None:
+def test_other_files_are_rejected_unchanged(content: bytes, writable: bool, tmp_path: Path) -> None:
     path = tmp_path / "segment"
     path.write_bytes(content)
-    with pytest.raises(CorruptStorage, match=f"{path} does not begin as a file of this package"):
+    with pytest.raises(CorruptStorage, match=f"{path} is not a file of this package"):
         Segment(path, writable=writable)
     assert path.read_bytes() == content
 
 
 @pytest.mark.parametrize("version", [0, FORMAT_VERSION + 1, 2**32 - 1])
 @pytest.mark.parametrize("copies", [{0, 1}, {0}, {1}])
-def test_another_version_is_refused_by_its_number(copies: set[int], version: int, tmp_path: Path) -> None:
-    """Where one copy of the header is damaged, by the other one."""
+def test_unknown_version_is_rejected(copies: set[int], version: int, tmp_path: Path) -> None:
+    """The other copy of the header may be damaged."""
     path = tmp_path / "segment"
     write_segment(path, [b"content"])
-    whole = path.read_bytes()
-    fields = whole[:8] + version.to_bytes(4, "little") + whole[12 : COPY_NBYTES - 8]
+    original = path.read_bytes()
+    fields = original[:8] + version.to_bytes(4, "little") + original[12 : COPY_NBYTES - 8]
     header = fields + checksum(fields).to_bytes(8, "little")
-    put(path, b"".join(header if k in copies else bytes(COPY_NBYTES) for k in range(2)) + whole[HEADER_NBYTES:])
-    expected = f"{path} has version {version} of the format, known here are 1 and {FORMAT_VERSION}"
+    put(path, b"".join(header if k in copies else bytes(COPY_NBYTES) for k in range(2)) + original[HEADER_NBYTES:])
+    expected = f"{path} has version {version} of the format; supported are 1 and {FORMAT_VERSION}"
     with pytest.raises(CorruptStorage, match=expected):
         Segment(path)
 
 
-def test_a_header_of_which_both_copies_are_damaged_is_refused(tmp_path: Path) -> None:
+def test_header_with_two_damaged_copies_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "segment"
     write_segment(path, [b"content"])
-    whole = path.read_bytes()
+    original = path.read_bytes()
     for position in range(COPY_NBYTES):
-        damaged = bytearray(whole)
+        damaged = bytearray(original)
         damaged[position] ^= 4
         damaged[COPY_NBYTES + (position * 5 + 3) % COPY_NBYTES] ^= 1
-        for content in (damaged, whole[: COPY_NBYTES - 1], whole[:position]):
+        for content in (damaged, original[: COPY_NBYTES - 1], original[:position]):
             put(path, content)
             with pytest.raises(CorruptStorage, match=str(path)):
                 Segment(path)
@@ -126,8 +129,8 @@ def test_a_header_of_which_both_copies_are_damaged_is_refused(tmp_path: Path) ->
 # -- segments that are alike ---------------------------------------------------------------------------------
 
 
-def test_a_record_of_one_segment_does_not_pass_for_one_of_another(tmp_path: Path) -> None:
-    """Though number, identity, offsets and content are the same."""
+def test_record_of_another_segment_is_rejected(tmp_path: Path) -> None:
+    """Number, identity, offsets and content are the same."""
     paths = [tmp_path / name for name in "ab"]
     for path in paths:
         write_segment(path, [b"first", b"second", b"third"])
@@ -148,12 +151,12 @@ def test_a_record_of_one_segment_does_not_pass_for_one_of_another(tmp_path: Path
 # -- version 1 -----------------------------------------------------------------------------------------------
 
 
-def test_every_flipped_bit_of_version_1_is_seen(tmp_path: Path) -> None:
+def test_every_flipped_bit_of_version_1_is_detected(tmp_path: Path) -> None:
     path = tmp_path / "segment"
-    whole = version_1_segment([(1, b""), (2, b"content"), (3, bytes(5))])
-    path.write_bytes(whole)
-    for bit in range(8 * len(whole)):
-        damaged = bytearray(whole)
+    original = version_1_segment([(1, b""), (2, b"content"), (3, bytes(5))])
+    path.write_bytes(original)
+    for bit in range(8 * len(original)):
+        damaged = bytearray(original)
         damaged[bit // 8] ^= 1 << bit % 8
         put(path, damaged)
         with pytest.raises(CorruptStorage, match=str(path)):
@@ -164,44 +167,44 @@ def test_every_flipped_bit_of_version_1_is_seen(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("n_zeros", [0, 100], ids=["as short as can be", "with room"])
-def test_every_flipped_bit_costs_one_record(n_zeros: int, tmp_path: Path) -> None:
+def test_every_flipped_bit_loses_one_record(n_zeros: int, tmp_path: Path) -> None:
     path = tmp_path / "segment"
-    told = write_segment(path, [b"", b"a", bytes(12), bytes(range(30)), b"\xff", b"\xff" * 20])
-    whole = path.read_bytes()
+    written = write_segment(path, [b"", b"a", bytes(12), bytes(range(30)), b"\xff", b"\xff" * 20])
+    original = path.read_bytes()
     position = HEADER_NBYTES
-    for lost, (_, content) in enumerate(told):
+    for lost, (_, content) in enumerate(written):
         for bit in range(8 * record_nbytes(len(content))):
-            damaged = bytearray(whole + bytes(n_zeros))
+            damaged = bytearray(original + bytes(n_zeros))
             damaged[position + bit // 8] ^= 1 << bit % 8
             put(path, damaged)
             segment = Segment(path)
             parts = [*segment.undamaged_records()]
             segment.close()
             found = [(part.kind, part.content.tobytes()) for part in parts if isinstance(part, Record)]
-            assert found == [record for k, record in enumerate(told) if k != lost]
+            assert found == [record for k, record in enumerate(written) if k != lost]
             [error] = [part for part in parts if isinstance(part, CorruptStorage)]
             assert parts.index(error) == lost
             assert str(path) in str(error)
         position += record_nbytes(len(content))
 
 
-def test_what_was_cut_short_is_no_damage(tmp_path: Path) -> None:
+def test_truncated_records_are_not_damage(tmp_path: Path) -> None:
     path = tmp_path / "segment"
-    told = write_segment(path, [b"first", bytes(range(1, 100))])
-    whole = path.read_bytes()
+    written = write_segment(path, [b"first", bytes(range(1, 100))])
+    original = path.read_bytes()
     for n_zeros in (0, 100):
-        put(path, whole[:-7] + bytes(n_zeros))
+        put(path, original[:-7] + bytes(n_zeros))
         segment = Segment(path)
         assert [
             (part.kind, part.content.tobytes()) for part in segment.undamaged_records() if isinstance(part, Record)
-        ] == told[:1]
+        ] == written[:1]
         segment.close()
         assert damages_of(path) == []
 
 
-def test_several_damaged_parts_are_all_told(tmp_path: Path) -> None:
+def test_all_damaged_parts_are_reported(tmp_path: Path) -> None:
     path = tmp_path / "segment"
-    told = write_segment(path, [bytes([k]) * 50 for k in range(20)])
+    written = write_segment(path, [bytes([k]) * 50 for k in range(20)])
     damaged = bytearray(path.read_bytes())
     for k in (0, 5, 6, 19):
         damaged[HEADER_NBYTES + k * record_nbytes(50) + 30] ^= 1
@@ -209,14 +212,14 @@ def test_several_damaged_parts_are_all_told(tmp_path: Path) -> None:
     segment = Segment(path)
     parts = [*segment.undamaged_records()]
     found = [(part.kind, part.content.tobytes()) for part in parts if isinstance(part, Record)]
-    assert found == [record for k, record in enumerate(told) if k not in (0, 5, 6, 19)]
-    assert len(parts) - len(found) >= 3, "two that are side by side may be one"
+    assert found == [record for k, record in enumerate(written) if k not in (0, 5, 6, 19)]
+    assert len(parts) - len(found) >= 3, "adjacent ones may be reported as one"
     segment.close()
 
 
 @settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(before=st.binary(max_size=80), content=st.binary(max_size=60), behind=st.binary(max_size=40))
-def test_a_record_is_found_behind_anything(before: bytes, content: bytes, behind: bytes) -> None:
+def test_record_is_found_behind_arbitrary_bytes(before: bytes, content: bytes, behind: bytes) -> None:
     data = np.frombuffer(before + version_1_record(5, content) + behind, np.uint8)
     assert find_record(data, np.uint64(0)) == len(before)
     assert find_record(data, np.uint64(1)) == -1, "of another segment"

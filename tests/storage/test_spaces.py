@@ -1,4 +1,4 @@
-"""Spaces and arguments as plain data: what JSON gives back is equal, and what makes no sense is refused."""
+"""Spaces and arguments as plain data: they round-trip through JSON, and invalid data is rejected."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stable_baselines3.her.goal_selection_strategy import GoalSelectionStrategy
 
 from sb3_compressed import available_codecs, get_codec
 from sb3_compressed.errors import CorruptStorage, StorageError
-from sb3_compressed.storage.spaces import argument_from_data, data_of_argument, data_of_space, space_from_data
+from sb3_compressed.storage.spaces import argument_from_data, argument_to_data, space_from_data, space_to_data
 
 RELAXED = settings(deadline=None, max_examples=200, suppress_health_check=[HealthCheck.too_slow])
 
@@ -59,7 +59,7 @@ SPACES: dict[str, spaces.Space[Any]] = {
 
 
 def there_and_back(space: spaces.Space[Any]) -> spaces.Space[Any]:
-    return space_from_data(json.loads(json.dumps(data_of_space(space))))
+    return space_from_data(json.loads(json.dumps(space_to_data(space))))
 
 
 def assert_same_space(ours: spaces.Space[Any], theirs: spaces.Space[Any]) -> None:
@@ -82,34 +82,34 @@ def assert_same_space(ours: spaces.Space[Any], theirs: spaces.Space[Any]) -> Non
 
 
 @pytest.mark.parametrize("name", SPACES)
-def test_spaces_come_back(name: str) -> None:
+def test_spaces_round_trip(name: str) -> None:
     assert_same_space(there_and_back(SPACES[name]), SPACES[name])
 
 
 @pytest.mark.parametrize("name", SPACES)
-def test_spaces_that_came_back_are_spaces_of_their_own(name: str) -> None:
+def test_restored_spaces_are_independent(name: str) -> None:
     ours = there_and_back(SPACES[name])
     assert_same_space(there_and_back(ours), SPACES[name])
     if isinstance(ours, spaces.Box) and ours.low.size:
         assert ours.low.flags.writeable
-        assert data_of_space(ours) == data_of_space(SPACES[name])
+        assert space_to_data(ours) == space_to_data(SPACES[name])
 
 
-def test_a_multi_discrete_keeps_its_start() -> None:
+def test_multi_discrete_keeps_its_start() -> None:
     space = spaces.MultiDiscrete([3, 4], start=[1, -2])
     assert_same_space(there_and_back(space), space)
 
 
-def test_a_dict_keeps_its_order() -> None:
-    """Which is that of the parts of an observation, where it is not that of the alphabet."""
+def test_dict_space_keeps_its_order() -> None:
+    """The order of the parts of an observation need not be alphabetical."""
     space = spaces.Dict([("b", spaces.Discrete(2)), ("a", spaces.Discrete(3)), ("c", spaces.Discrete(4))])
     ours = there_and_back(space)
     assert isinstance(ours, spaces.Dict)
     assert [*ours.spaces] == [*space.spaces] == ["b", "a", "c"]
 
 
-def test_bounds_that_are_the_same_everywhere_are_told_once() -> None:
-    assert len(json.dumps(data_of_space(spaces.Box(0, 255, (4, 210, 160), np.uint8)))) < 300
+def test_constant_bounds_are_stored_as_one_element() -> None:
+    assert len(json.dumps(space_to_data(spaces.Box(0, 255, (4, 210, 160), np.uint8)))) < 300
 
 
 @pytest.mark.parametrize(
@@ -121,12 +121,12 @@ def test_bounds_that_are_the_same_everywhere_are_told_once() -> None:
         spaces.Dict({"good": spaces.Discrete(2), "bad": spaces.Text(5)}),
     ],
 )
-def test_spaces_that_buffers_do_not_take_are_refused(space: spaces.Space[Any]) -> None:
-    with pytest.raises(StorageError, match="it is no Box, Discrete, MultiDiscrete, MultiBinary or Dict"):
-        data_of_space(space)
+def test_unsupported_spaces_are_rejected(space: spaces.Space[Any]) -> None:
+    with pytest.raises(StorageError, match="it must be a Box, Discrete, MultiDiscrete, MultiBinary or Dict"):
+        space_to_data(space)
 
 
-# -- what makes no sense -------------------------------------------------------------------------------------
+# -- invalid data -------------------------------------------------------------------------------------
 
 
 def array(shape: Any = (1,), dtype: Any = "|u1", content: Any = "AA==") -> dict[str, Any]:
@@ -159,7 +159,7 @@ MALFORMED: dict[str, Any] = {
     },
     "an unknown dtype": box(dtype="u3"),
     "a dtype of no bytes": box(dtype="V0", content=""),
-    "a dtype of parts that make no sense": box(dtype="u1,("),
+    "an invalid structured dtype": box(dtype="u1,("),
     "a dtype that is a list": box(dtype=["u1"]),
     "no base64": box(content="A"),
     "foreign letters": box(content="ä"),
@@ -201,8 +201,8 @@ MALFORMED: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("kind", MALFORMED)
-def test_data_that_makes_no_sense_is_refused(kind: str) -> None:
-    with pytest.raises(CorruptStorage, match="is no space"):
+def test_invalid_space_data_is_rejected(kind: str) -> None:
+    with pytest.raises(CorruptStorage, match="is not a valid space"):
         space_from_data(MALFORMED[kind])
 
 
@@ -215,9 +215,11 @@ json_data = st.recursive(
 
 @RELAXED
 @given(data=st.data(), name=st.sampled_from(sorted(SPACES)), replacement=json_data)
-def test_any_part_may_be_anything(data: st.DataObject, name: str, replacement: Any) -> None:
-    told: Any = json.loads(json.dumps(data_of_space(SPACES[name])))
-    part = told
+def test_arbitrary_changes_of_space_data_are_rejected_or_valid(
+    data: st.DataObject, name: str, replacement: Any
+) -> None:
+    stored: Any = json.loads(json.dumps(space_to_data(SPACES[name])))
+    part = stored
     while True:
         key = data.draw(st.sampled_from(sorted(part)) if isinstance(part, dict) else st.integers(0, len(part) - 1))
         if not isinstance(part[key], dict | list) or not part[key] or data.draw(st.booleans()):
@@ -225,7 +227,7 @@ def test_any_part_may_be_anything(data: st.DataObject, name: str, replacement: A
         part = part[key]
     part[key] = replacement
     try:
-        space = space_from_data(told)
+        space = space_from_data(stored)
     except CorruptStorage:
         return
     assert isinstance(space, spaces.Space)
@@ -255,15 +257,15 @@ ARGUMENTS: list[Any] = [
 
 
 @pytest.mark.parametrize("value", ARGUMENTS, ids=repr)
-def test_arguments_come_back(value: Any) -> None:
-    found = argument_from_data(json.loads(json.dumps(data_of_argument(value))))
+def test_arguments_round_trip(value: Any) -> None:
+    found = argument_from_data(json.loads(json.dumps(argument_to_data(value))))
     assert found == value
     assert type(found) is type(value)
 
 
 @pytest.mark.parametrize("name", available_codecs())
-def test_codecs_come_back_as_arguments(name: str) -> None:
-    assert argument_from_data(json.loads(json.dumps(data_of_argument(get_codec(name))))) == get_codec(name)
+def test_codecs_round_trip_as_arguments(name: str) -> None:
+    assert argument_from_data(json.loads(json.dumps(argument_to_data(get_codec(name))))) == get_codec(name)
 
 
 @pytest.mark.parametrize(
@@ -276,8 +278,8 @@ def test_codecs_come_back_as_arguments(name: str) -> None:
         ({1: "x"}, {"1": "x"}),
     ],
 )
-def test_arguments_come_back_as_what_is_taken_for_them(value: Any, expected: Any) -> None:
-    found = argument_from_data(json.loads(json.dumps(data_of_argument(value))))
+def test_arguments_are_restored_in_their_canonical_form(value: Any, expected: Any) -> None:
+    found = argument_from_data(json.loads(json.dumps(argument_to_data(value))))
     assert found == expected
     assert type(found) is type(expected)
 
@@ -285,19 +287,19 @@ def test_arguments_come_back_as_what_is_taken_for_them(value: Any, expected: Any
 @pytest.mark.parametrize(
     "value", [np.int64(5), np.int32(-1), np.uint8(200), np.float32(0.5), np.bool_(True), np.bool_(False)]
 )
-def test_numbers_of_numpy_come_back_as_numbers(value: Any) -> None:
-    """As those of a computed size or number of environments."""
-    found = argument_from_data(json.loads(json.dumps(data_of_argument(value))))
+def test_numpy_scalars_are_restored_as_python_numbers(value: Any) -> None:
+    """Such as a computed size or number of environments."""
+    found = argument_from_data(json.loads(json.dumps(argument_to_data(value))))
     assert found == value
     assert isinstance(found, bool | int | float)
 
 
 class Own:
-    """What a user may have thought of as an argument."""
+    """An argument of an unsupported type."""
 
 
 class OwnKind(Enum):
-    """One of the kinds of arguments of a user."""
+    """An enum as an argument."""
 
     FIRST = 1
 
@@ -310,9 +312,9 @@ class OwnKind(Enum):
     ],
     ids=lambda value: str(value)[:20],
 )
-def test_arguments_that_cannot_be_stored_are_refused(value: Any) -> None:
+def test_unsupported_arguments_are_rejected(value: Any) -> None:
     with pytest.raises(StorageError, match="cannot store the argument"):
-        data_of_argument(value)
+        argument_to_data(value)
 
 
 @pytest.mark.parametrize(
@@ -338,10 +340,10 @@ def test_arguments_that_cannot_be_stored_are_refused(value: Any) -> None:
     ],
     ids=repr,
 )
-def test_data_of_no_argument_is_refused(data: Any) -> None:
-    with pytest.raises(CorruptStorage, match="is no argument"):
+def test_invalid_argument_data_is_rejected(data: Any) -> None:
+    with pytest.raises(CorruptStorage, match="is not a valid argument"):
         argument_from_data(data)
 
 
-def test_an_enum_is_told_by_its_name() -> None:
-    assert data_of_argument(OwnKind.FIRST) == "first"
+def test_enum_is_stored_by_name() -> None:
+    assert argument_to_data(OwnKind.FIRST) == "first"

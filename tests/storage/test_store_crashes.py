@@ -19,11 +19,11 @@ from storage.folders import names, newest_segment
 from storage.stores import (
     CODECS,
     N_ROWS,
+    assert_consistent,
     commit_number,
     crash,
+    crash_after_five_commits,
     create,
-    hold_that_it_is_whole,
-    leave_five_commits,
     limit_file_sizes,
     set_segment_nbytes,
     values_of,
@@ -31,7 +31,7 @@ from storage.stores import (
 
 
 @pytest.fixture(autouse=True)
-def modest_files(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep files short, so that tests read them quickly."""
     limit_file_sizes(monkeypatch)
 
@@ -43,19 +43,19 @@ def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def five_commits(tmp_path: Path) -> tuple[Path, list[int]]:
-    return leave_five_commits(tmp_path / "store")
+def five_commits(fast_path: Path) -> tuple[Path, list[int]]:
+    return crash_after_five_commits(fast_path / "store")
 
 
 KILLED = """
 import os, sys
 from pathlib import Path
 from sb3_compressed.storage.array_store import ArrayStore
-from storage.stores import commit_number, hold_that_it_is_whole
+from storage.stores import commit_number, assert_consistent
 
 ArrayStore.SEGMENT_NBYTES = ArrayStore.MIN_SEGMENT_NBYTES = 4096
 store = ArrayStore.open(Path(sys.argv[1]), writable=True)
-number = hold_that_it_is_whole(store)
+number = assert_consistent(store)
 while True:
     number += 1
     commit_number(store, number)
@@ -64,7 +64,7 @@ while True:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGKILL")
-def test_a_killed_process_leaves_what_it_committed(tmp_path: Path) -> None:
+def test_commits_survive_a_kill(tmp_path: Path) -> None:
     folder = tmp_path / "store"
     create(folder).close()
     number = 0
@@ -73,35 +73,35 @@ def test_a_killed_process_leaves_what_it_committed(tmp_path: Path) -> None:
             assert process.stdout is not None
             lines = [process.stdout.readline() for _ in range(n_commits)]
             process.send_signal(signal.SIGKILL)
-            told = int([*lines, *process.stdout.readlines()][-1])
+            reported = int([*lines, *process.stdout.readlines()][-1])
         for writable in (False, True):
             store = ArrayStore.open(folder, writable=writable)
-            number = hold_that_it_is_whole(store)
-            assert number in (told, told + 1), "perhaps it was committed and could not be told any more"
+            number = assert_consistent(store)
+            assert number in (reported, reported + 1), "perhaps it was committed and could not be reported any more"
             store.close()
 
 
-def test_what_was_committed_is_there_without_closing(tmp_path: Path, small_segments: None) -> None:
+def test_commits_are_readable_without_close(tmp_path: Path, small_segments: None) -> None:
     store = create(tmp_path / "store")
     for number in range(1, 60):
         commit_number(store, number)
         if number % 7 == 0:
-            shutil.copytree(tmp_path / "store", tmp_path / "copy")  # what a crash now would leave
+            shutil.copytree(tmp_path / "store", tmp_path / "copy")  # the state after a crash at this moment
             for writable in (False, True):
                 copy = ArrayStore.open(tmp_path / "copy", writable=writable)
-                assert hold_that_it_is_whole(copy) == number
+                assert assert_consistent(copy) == number
                 copy.close()
             shutil.rmtree(tmp_path / "copy")
     store.close()
 
 
 @pytest.mark.parametrize("what", ["a commit", "a commit of several records", "a new segment"])
-def test_after_an_interrupt_what_is_committed_counts(
-    what: str, tmp_path: Path, small_segments: None, monkeypatch: pytest.MonkeyPatch
+def test_interrupted_commit_is_complete_or_repeatable(
+    what: str, fast_path: Path, small_segments: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if what == "a commit of several records":
         monkeypatch.setattr(store_module, "MAX_COMMIT_NBYTES", 0)
-    store, number = create(tmp_path / "store"), 0
+    store, number = create(fast_path / "store"), 0
     while store.log.last.number <= 1:
         number += 1
         commit_number(store, number)
@@ -109,7 +109,7 @@ def test_after_an_interrupt_what_is_committed_counts(
     if what != "a new segment":
         number = 2
     for interrupt in interrupts(store_module, log_module, slots_module):
-        folder = tmp_path / f"{interrupt.n_lines}"
+        folder = fast_path / f"{interrupt.n_lines}"
         store = create(folder)
         for before in range(1, number):
             commit_number(store, before)
@@ -119,17 +119,15 @@ def test_after_an_interrupt_what_is_committed_counts(
         commit_number(store, number)
         commit_number(store, number + 1)
         reader = ArrayStore.open(folder)
-        assert hold_that_it_is_whole(reader) == number + 1, f"interrupted after {interrupt.n_lines} lines"
+        assert assert_consistent(reader) == number + 1, f"interrupted after {interrupt.n_lines} lines"
         reader.close()
         store.close()
     assert interrupt.n_lines > 20
 
 
 @pytest.mark.parametrize("n_bytes", [0, 100, 1 << 16])
-def test_a_commit_that_raises_leaves_nothing_behind(
-    n_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Though parts of it were written before."""
+def test_failed_commit_leaves_nothing_behind(n_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts of it may have been written."""
     monkeypatch.setattr(store_module, "MAX_COMMIT_NBYTES", n_bytes)
     store = create(tmp_path)
     for number in range(1, 4):
@@ -146,7 +144,7 @@ def test_a_commit_that_raises_leaves_nothing_behind(
     commit_number(store, 4)
     store.commit([], values_of(4), {"": CODECS[0], "other": CODECS[2]})
     for each in (store, ArrayStore.open(tmp_path)):
-        assert hold_that_it_is_whole(each) == 4
+        assert assert_consistent(each) == 4
         assert not each.arrays["wide"].any()
         assert not each.arrays["numbers"][4:].any()
         assert each.slots.reader.codec(each.codecs["other"]) == CODECS[2]
@@ -157,7 +155,7 @@ FULL_DISK = """
 import resource, signal, sys
 from pathlib import Path
 from sb3_compressed.storage.array_store import ArrayStore
-from storage.stores import commit_number, create, hold_that_it_is_whole
+from storage.stores import commit_number, create, assert_consistent
 
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 UNLIMITED = resource.RLIM_INFINITY
@@ -169,7 +167,7 @@ number = refused = 0
 
 def check():
     reader = ArrayStore.open(folder)
-    found = hold_that_it_is_whole(reader)
+    found = assert_consistent(reader)
     reader.close()
     return found
 
@@ -194,30 +192,30 @@ print(refused > 10, store.log.last.number > 2)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the size of files cannot be limited there")
-def test_what_a_full_disk_refuses_is_not_committed_and_can_be_later(tmp_path: Path) -> None:
-    assert run(FULL_DISK, tmp_path / "store") == "True True\n"
+def test_commit_on_a_full_disk_fails_and_can_be_repeated(fast_path: Path) -> None:
+    assert run(FULL_DISK, fast_path / "store") == "True True\n"
 
 
-def test_a_cut_at_any_byte_leaves_the_commit_before(five_commits: tuple[Path, list[int]]) -> None:
-    """As a process does that is killed; a shorter file, or one with zeros behind."""
+def test_truncation_at_any_byte_leaves_the_previous_commit(five_commits: tuple[Path, list[int]]) -> None:
+    """A killed process leaves a shorter file, or one with zeros at the end."""
     folder, ends = five_commits
     path = newest_segment(folder)
-    whole, before = path.read_bytes(), names(folder)
+    original, before = path.read_bytes(), names(folder)
     for cut in range(ends[0], ends[-1], 23):
         for n_zeros in (0, 3000):
             with open(path, "r+b") as file:
-                file.write(whole[:cut] + bytes(n_zeros))
+                file.write(original[:cut] + bytes(n_zeros))
                 file.truncate()
             expected = max(k for k, end in enumerate(ends) if end <= cut)
             store = ArrayStore.open(folder)
-            assert hold_that_it_is_whole(store) == expected
+            assert assert_consistent(store) == expected
             store.close()
             store = ArrayStore.open(folder, writable=True)
-            assert hold_that_it_is_whole(store) == expected
+            assert assert_consistent(store) == expected
             commit_number(store, expected + 1)
             crash(store)
             store = ArrayStore.open(folder)
-            assert hold_that_it_is_whole(store) == expected + 1
+            assert assert_consistent(store) == expected + 1
             store.close()
             for name in {*names(folder)} - {*before}:
                 (folder / name).unlink()

@@ -1,0 +1,136 @@
+"""``Manifest``: the first record of each segment, with the metadata of a store; ``ArraySpec``: one of its arrays."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sb3_compressed.codecs.config import dtype_from_text
+from sb3_compressed.errors import CorruptStorage, StorageError
+from sb3_compressed.storage.json_schema import check, load_json
+from sb3_compressed.storage.metadata_schema import MANIFEST as SCHEMA
+from sb3_compressed.storage.segment import Segment
+
+__all__ = ["MANIFEST", "ArraySpec", "Manifest"]
+
+#: The kind of record of a manifest.
+MANIFEST = 1
+
+
+@dataclass(frozen=True)
+class ArraySpec:
+    """The specification of an array of a store.
+
+    :param shape: its shape
+    :param dtype: its dtype, as NumPy's ``dtype.str``
+    :param is_table: whether its elements are addresses of slots
+    :param is_ring: whether it has a row for each step; a step writes the same row of all such arrays
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    is_table: bool = False
+    is_ring: bool = dataclasses.field(default=False, compare=False)
+
+    @classmethod
+    def from_array(cls, array: NDArray[Any], *, is_table: bool = False, is_ring: bool = False) -> ArraySpec:
+        """Return the specification of an existing array."""
+        return cls(array.shape, array.dtype.str, is_table, is_ring)
+
+    def zeros(self) -> NDArray[Any]:
+        """Return an array of zeros of this shape and dtype.
+
+        :raises ValueError: if it has no rows, or its dtype is not numeric
+        :raises StorageError: if there is not enough memory
+        """
+        if not self.shape:
+            raise ValueError(f"stored arrays must have at least one dimension, got {self}")
+        try:
+            return np.zeros(self.shape, dtype_from_text(self.dtype))
+        except MemoryError as error:
+            raise StorageError(f"not enough memory for {self}") from error
+        except ValueError as error:
+            raise ValueError(f"stored arrays must be numeric, got {self}: {error}") from error
+
+    @property
+    def row_nbytes(self) -> int:
+        """The bytes of one row."""
+        return math.prod(self.shape[1:]) * dtype_from_text(self.dtype).itemsize
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The content of the first record of a segment.
+
+    :param metadata: what is needed to create the buffer, for JSON
+    :param specs: the arrays, by name
+    :param segments: the ids of the segments that the state refers to, by number
+    :param values: some numbers and texts, as of the beginning of the segment
+    :param codecs: the addresses of the codecs in use, likewise
+    :param step: the last step that wrote a row of the ring, likewise
+    :param epoch: how often the content of the store was replaced
+    """
+
+    metadata: dict[str, Any]
+    specs: dict[str, ArraySpec]
+    segments: dict[int, int]
+    values: dict[str, Any]
+    codecs: dict[str, int]
+    step: int
+    epoch: int
+
+    @classmethod
+    def of_segment(cls, segment: Segment, *, is_growing: bool = False) -> Manifest:
+        """Return the manifest of a segment.
+
+        :param is_growing: as for :meth:`Segment.records`
+        :raises CorruptStorage: if it is missing or invalid
+        """
+        record = next(segment.records(is_growing=is_growing), None)
+        if record is None or record.kind != MANIFEST:
+            raise CorruptStorage(f"{segment.path} has no metadata")
+        return cls.from_json(record.content, segment)
+
+    @classmethod
+    def from_json(cls, content: NDArray[np.uint8], segment: Segment) -> Manifest:
+        """Return the manifest in a record.
+
+        :param content: the content of the record
+        :param segment: the segment that contains it
+        :raises CorruptStorage: if it is invalid
+        """
+        try:
+            data = load_json(content.tobytes())
+            check(SCHEMA, data, "it does not match the schema")
+            specs = {name: ArraySpec(tuple(spec[0]), *spec[1:]) for name, spec in data["arrays"].items()}
+            for name, spec in specs.items():
+                if spec.is_table and (spec.dtype != "<i8" or len(spec.shape) != 2):
+                    raise ValueError(f"{name} must be a matrix of 64-bit addresses, got {spec}")
+            segments = {int(number): int(segment_id, 16) for number, segment_id in data.get("segments", {}).items()}
+        except ValueError as error:
+            raise CorruptStorage(f"{segment.path}: invalid metadata: {error}") from error
+        values, codecs, step, epoch = (
+            data.get(key, default) for key, default in (("values", {}), ("codecs", {}), ("step", -1), ("epoch", 0))
+        )
+        return cls(data["about"], specs, segments, values, codecs, step, epoch)
+
+    def to_json(self) -> bytes:
+        """Return the content of the record."""
+        data = {
+            "about": self.metadata,
+            "arrays": {
+                name: [list(spec.shape), spec.dtype, spec.is_table, spec.is_ring] for name, spec in self.specs.items()
+            },
+            "segments": {str(number): f"{self.segments[number]:016x}" for number in sorted(self.segments)},
+            "values": self.values,
+            "codecs": self.codecs,
+            "step": self.step,
+            "epoch": self.epoch,
+        }
+        return json.dumps(data).encode()
