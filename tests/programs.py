@@ -1,13 +1,22 @@
-"""Programs in processes of their own: what they print is what is tested."""
+"""Programs in processes of their own: what they print is what is tested.
+
+Where it can, a program is forked from a process that has imported the libraries already; see ``fork_server.py``.
+"""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryFile
+from typing import Any
+
+from fork_server import ForkedProcess, fork_server
 
 TESTS = Path(__file__).parent
+Process = subprocess.Popen[str] | ForkedProcess
 TIMEOUT_S = 300  # far from what any takes: only to end one that hangs
 
 
@@ -21,24 +30,69 @@ def environment_with(**changes: str) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": python_path(TESTS), **changes}
 
 
-def outcome(code: str, *arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
+def run_python(
+    arguments: Sequence[object], environment: Mapping[str, str], *, timeout: float | None = TIMEOUT_S, fresh: bool = False
+) -> subprocess.CompletedProcess[str]:
+    """Run a Python program until it ends.
+
+    :param arguments: those of Python: ``-c CODE ...``, ``-m MODULE ...`` or ``FILE ...``
+    :param environment: its whole environment
+    :param timeout: seconds after which it is killed
+    :param fresh: whether it needs an interpreter that has imported nothing
+    """
+    arguments = [*map(str, arguments)]
+    server = None if fresh else fork_server()
+    if server is None or not server.accepts(environment):
+        command: list[Any] = [sys.executable, *arguments]
+        return subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            encoding="utf-8",
+            env=environment,
+            timeout=timeout,
+            check=False,
+        )
+    with open(os.devnull) as nothing, TemporaryFile("w+", encoding="utf-8") as out, TemporaryFile("w+") as err:
+        streams = [each.fileno() for each in (nothing, out, err)]
+        with ForkedProcess(*server.start(arguments, environment, streams), None, None) as process:
+            try:
+                process.wait(timeout)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise
+        for file in (out, err):
+            file.seek(0)
+        return subprocess.CompletedProcess(arguments, process.wait(), out.read(), err.read())
+
+
+def outcome(code: str, *arguments: object, fresh: bool = False, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run a program until it ends, well or not, and return how it ended and all that it said."""
-    command = [sys.executable, "-c", code, *map(str, arguments)]
-    return subprocess.run(
-        command, capture_output=True, encoding="utf-8", env=environment_with(**environment), timeout=TIMEOUT_S
-    )
+    return run_python(["-c", code, *arguments], environment_with(**environment), fresh=fresh)
 
 
-def run(code: str, *arguments: object, **environment: str) -> str:
+def run(code: str, *arguments: object, fresh: bool = False, **environment: str) -> str:
     """Run a program until it ends well and return what it printed."""
-    done = outcome(code, *arguments, **environment)
+    done = outcome(code, *arguments, fresh=fresh, **environment)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
-def start(code: str, *arguments: object) -> subprocess.Popen[str]:
+def start(code: str, *arguments: object) -> Process:
     """Start a program of which the lines are read while it runs, or which is killed."""
-    command = [sys.executable, "-c", code, *map(str, arguments)]
-    return subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, encoding="utf-8", env=environment_with()
+    server, environment = fork_server(), environment_with()
+    arguments = ("-c", code, *map(str, arguments))
+    if server is None or not server.accepts(environment):
+        command: list[Any] = [sys.executable, *arguments]
+        return subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, encoding="utf-8", env=environment
+        )
+    (their_input, our_input), (our_output, their_output) = os.pipe(), os.pipe()
+    process = ForkedProcess(
+        *server.start([*map(str, arguments)], environment, [their_input, their_output, sys.__stderr__.fileno()]),
+        open(our_input, "w", encoding="utf-8"),
+        open(our_output, encoding="utf-8"),
     )
+    for descriptor in (their_input, their_output):
+        os.close(descriptor)
+    return process

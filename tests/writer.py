@@ -11,7 +11,6 @@ and, mixed, in its pixels, so that whoever reads the folder can tell what it sho
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -87,7 +86,7 @@ def hold_that_it_is_whole(buffer: Any) -> int:
     return last
 
 
-def start(way: str, folder: Path) -> subprocess.Popen[str]:
+def start(way: str, folder: Path) -> programs.Process:
     """Start such a process."""
     code = "import pathlib, sys, writer; writer.main(sys.argv[1], pathlib.Path(sys.argv[2]))"
     return programs.start(code, way, folder)

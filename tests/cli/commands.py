@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from importlib.metadata import requires
 from pathlib import Path
 from typing import Any
 
 import pytest
-from programs import python_path
+from programs import python_path, run_python
 
 #: No colours, no moving bars, no wrapped lines: the same output wherever the tests run.
 ENVIRONMENT = {**os.environ, "NO_COLOR": "1", "COLUMNS": "200", "TERM": "dumb"}
@@ -18,15 +17,7 @@ ENVIRONMENT = {**os.environ, "NO_COLOR": "1", "COLUMNS": "200", "TERM": "dumb"}
 
 def run(*arguments: Any, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run ``sb3-compressed`` and return what it printed, and its exit code."""
-    command = [sys.executable, "-m", "sb3_compressed", *map(str, arguments)]
-    return subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**ENVIRONMENT, **environment},
-        stdin=subprocess.DEVNULL,
-    )
+    return run_python(["-m", "sb3_compressed", *arguments], {**ENVIRONMENT, **environment}, timeout=None)
 
 
 def without(module: str, folder: Path) -> dict[str, str]:

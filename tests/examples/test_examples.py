@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from programs import run_python
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SCRIPTS = sorted(path.name for path in EXAMPLES.glob("*.py") if "__main__" in path.read_text(encoding="utf-8"))
@@ -38,9 +39,7 @@ TIMEOUT_S = 120  # far from what a run takes: only to end one that hangs
 
 
 def run(script: str, options: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(EXAMPLES / script), *options.split()]
-    environment = {**os.environ, "PYTHONIOENCODING": "utf-8"}
-    return subprocess.run(command, capture_output=True, encoding="utf-8", timeout=TIMEOUT_S, env=environment)
+    return run_python([EXAMPLES / script, *options.split()], os.environ, timeout=TIMEOUT_S)
 
 
 def words(text: str) -> str:
