@@ -35,6 +35,12 @@ PRELOADED = ["sb3_contrib", "stable_baselines3", "sb3_compressed.contrib"]
 #: Beginnings of the names of variables that are read when a process starts or a module is imported.
 READ_AT_START = ("COVERAGE", "LD_", "MALLOC", "MKL", "NUMBA", "OMP", "OPENBLAS", "PYTHON", "SB3_COMPRESSED", "TORCH")
 
+#: Modules that the server has imported, or that Python imports first: of another folder, they would be missed.
+SHADOWED = ("sb3_compressed", "sitecustomize.py", "usercustomize.py")
+ROOT = Path(__file__).parent.parent
+#: Taken when the tests are collected, before any of them changes it.
+ENVIRONMENT = dict(os.environ)
+
 N_STREAMS = 3  # stdin, stdout, stderr
 SIZE_NBYTES = 4
 
@@ -101,12 +107,13 @@ class ForkServer:
     """The client's end: starts the server and requests programs from it."""
 
     def __init__(self) -> None:
-        self._environment = dict(os.environ)
         self._connection, theirs = socket.socketpair()
         code = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import fork_server; fork_server.main()"
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", f"descriptor = {theirs.fileno()}; {code}"],
+                cwd=ROOT,
+                env=ENVIRONMENT,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
@@ -120,10 +127,11 @@ class ForkServer:
 
     def accepts(self, environment: Mapping[str, str]) -> bool:
         """Return whether a program would find everything as if it had been started with this environment."""
-        names = {name for name in {*environment, *self._environment} if name.startswith(READ_AT_START)}
-        folders = environment.get("PYTHONPATH", "").split(os.pathsep)
-        return not any(Path(folder, "sitecustomize.py").exists() for folder in folders if folder) and all(
-            environment.get(name) == self._environment.get(name) for name in names - {"PYTHONPATH"}
+        names = {name for name in {*environment, *ENVIRONMENT} if name.startswith(READ_AT_START)} - {"PYTHONPATH"}
+        paths = (each.get("PYTHONPATH", "").split(os.pathsep) for each in (environment, ENVIRONMENT))
+        folders = {Path(folder) for folder in set.difference(*map(set, paths)) if folder} - {ROOT}
+        return all(environment.get(name) == ENVIRONMENT.get(name) for name in names) and not any(
+            (folder / name).exists() for folder in folders for name in SHADOWED
         )
 
     def start(
@@ -180,6 +188,7 @@ def main() -> None:
         importlib.import_module(name)
     for name in sys.modules["sb3_compressed"].__all__:
         getattr(sys.modules["sb3_compressed"], name)
+    sys.modules["torch"].set_num_threads(1)  # as in conftest.py
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
     gc.collect()

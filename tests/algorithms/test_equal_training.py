@@ -136,7 +136,7 @@ TRAININGS = {
     "TQC": off_policy(TQC),
     "CrossQ": off_policy(CrossQ),
     "PPO": Training(
-        PPO, "CnnPolicy", lambda: atari_env("Pong", 4), 2048,
+        PPO, "CnnPolicy", lambda: atari_env("Pong", 4), 1024,
         {"rollout_buffer_class": CompressedRolloutBuffer}, {"n_steps": 128, "batch_size": 128, "n_epochs": 2},
     ),
     "PPO-dict": Training(
@@ -160,8 +160,13 @@ TRAININGS = {
     ),
 }  # fmt: skip
 
+#: Long ones, and those of which another is much alike.
+SLOW = {"DQN", "DQN-optimize-memory", "QRDQN", "SAC-her", "TQC", "CrossQ"}
 
-@pytest.mark.parametrize("name", TRAININGS)
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in TRAININGS]
+)
 def test_final_weights_are_bit_identical(name: str) -> None:
     training = TRAININGS[name]
     untrained = training.model(compressed=False).get_parameters()

@@ -50,6 +50,7 @@ def test_replay(folder: Path) -> None:
     assert len(list(folder.glob("sb3-compressed/Pong-*.zst"))) == 1, "frames are recorded once"
 
 
+@pytest.mark.slow
 def test_rollout(folder: Path) -> None:
     printed, results = run("rollout", folder, "--sources", "Pong", "--contenders", "auto")
     assert "| sb3-compressed `auto` |" in printed
@@ -58,6 +59,7 @@ def test_rollout(folder: Path) -> None:
         assert measured.keys() == {"rss", "add", "get"}
 
 
+@pytest.mark.slow
 def test_published(folder: Path) -> None:
     printed, results = run("published", folder, "--codecs", "zstd-5")
     assert "| `zstd-5` |" in printed
@@ -69,12 +71,14 @@ def test_published(folder: Path) -> None:
             assert measured.keys() == {"rss", "counted", "latency"}
 
 
+@pytest.mark.slow
 def test_scale(folder: Path) -> None:
     printed, results = run("scale", folder, "--contenders", "auto")
     assert "| sb3-compressed `auto` | 800 |" in printed
     assert [set(of_size) for of_size in results.values()] == [{"SB3", "auto"}] * 2
 
 
+@pytest.mark.slow
 def test_persistence(folder: Path) -> None:
     printed, results = run("persistence", folder, "--source", "Pong")
     assert "| 800 | sb3-compressed, checkpoint |" in printed
@@ -82,6 +86,7 @@ def test_persistence(folder: Path) -> None:
     assert not any("error" in measured for measured in results["800"].values())
 
 
+@pytest.mark.slow
 def test_opening(folder: Path) -> None:
     printed, results = run("opening", folder, "--vectors", "Pendulum-v1", "--images", "Pong")
     assert "| Pendulum-v1 | 100 | 450 |" in printed
@@ -98,12 +103,14 @@ def test_opening(folder: Path) -> None:
     assert checkpoints["model"] > 20_000_000, "a model after its first update has the moments of Adam"
 
 
+@pytest.mark.slow
 def test_stores(folder: Path) -> None:
     printed, results = run("stores", folder)
     assert "| log of this package |" in printed
     assert results["log"]["kills"] == {"right": 1}
 
 
+@pytest.mark.slow
 def test_training(folder: Path) -> None:
     printed, results = run("training", folder)
     assert printed.count("| yes |") == 2, "DQN and PPO end with SB3's weights"

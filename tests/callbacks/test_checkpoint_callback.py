@@ -36,7 +36,7 @@ def hold_equal(ours: Any, theirs: Any) -> None:
     assert_same_batch(*same_draws(lambda: ours.sample(200), lambda: theirs.sample(200), seed=3))
 
 
-@pytest.mark.parametrize("storage", ["memory", "folder"])
+@pytest.mark.parametrize("storage", ["memory", pytest.param("folder", marks=pytest.mark.slow)])
 def test_model_and_buffer_are_of_one_step_and_old_ones_go(storage: str, tmp_path: Path) -> None:
     model = dqn(storage=tmp_path / "storage" if storage == "folder" else "memory")
     checkpoints = tmp_path / "checkpoints"
@@ -96,6 +96,7 @@ def test_relative_paths_stay_where_they_were(tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="processes cannot be forked there")
+@pytest.mark.slow
 def test_a_kill_while_a_checkpoint_is_replaced_leaves_one(tmp_path: Path) -> None:
     """Of a step that was saved before, as by a run that went on from an earlier one."""
     model = dqn(1, compression_method="zstd")

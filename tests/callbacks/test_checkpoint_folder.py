@@ -501,6 +501,7 @@ def test_a_reader_sees_complete_checkpoints_while_a_run_saves_and_deletes(tmp_pa
         assert process.wait(60) == 0
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_a_run_of_another_process_can_be_continued(tmp_path: Path) -> None:
     code = TRAINING.replace("sys.stdin.readline()", "None")
     assert outcome(code, tmp_path).returncode == 0

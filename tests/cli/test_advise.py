@@ -84,6 +84,7 @@ def test_an_environment_of_ones_own(tmp_path: Path) -> None:
     assert ours["ratio"] > 0.3
 
 
+@pytest.mark.slow
 def test_dict_observations(tmp_path: Path) -> None:
     """Its lines make a model of a game with them, too."""
     module = "import gymnasium as gym\nfrom support import console_game\ngym.register('Console-v0', console_game)\n"

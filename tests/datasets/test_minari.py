@@ -124,6 +124,7 @@ print(memory_of_process("VmHWM"))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux tells the peak of a process's memory")
+@pytest.mark.slow
 def test_exporting_takes_bounded_memory() -> None:
     sizes = 1024, 8192  # one episode of 29 or 231 MB
     peaks = [int(run(BOUNDED, size).split()[-1]) for size in sizes]

@@ -218,6 +218,7 @@ print(memory_of_process("VmHWM"))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux tells the peak of a process's memory")
+@pytest.mark.slow
 def test_it_takes_bounded_memory(tmp_path: Path) -> None:
     sizes = 500, 5_000  # frames of 14 or 141 MB
     peaks = [int(run(BOUNDED, size, tmp_path / "episode.gif")) for size in sizes]

@@ -27,7 +27,11 @@ SHORT = {
     "offline.py": ["--experience 400 --gradient-steps 200 --episodes 4 --folder {folder}"],
     "recurrent_ppo_atari.py": ["--steps 256 --n-steps 128 --n-envs 2 --lstm-size 8"],
 }
-RUNS = [(script, options) for script in SCRIPTS for options in SHORT.get(script, ["missing"])]
+RUNS = [
+    pytest.param(script, options, marks=[pytest.mark.slow] if number else [])
+    for script in SCRIPTS
+    for number, options in enumerate(SHORT.get(script, ["missing"]))
+]
 
 # What is printed besides the table of memory.
 SUMMARY = {
@@ -66,6 +70,7 @@ def test_runs_and_prints_its_summary(script: str, options: str, tmp_path: Path) 
     assert "Warning" not in result.stderr, result.stderr
 
 
+@pytest.mark.slow
 def test_a_training_that_crashed_goes_on(tmp_path: Path) -> None:
     options = f"--steps 900 --n-envs 2 --save-freq 100 --folder {tmp_path}"
     crashed = run("resume_dqn.py", f"{options} --crash-at 650")
@@ -99,6 +104,7 @@ def test_wrong_input_is_explained(options: str, said: list[str]) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal, where progress is seen as it happens")
+@pytest.mark.slow
 def test_ctrl_c_ends_the_training_with_the_summary() -> None:
     ours, theirs = os.openpty()
     command = [sys.executable, str(EXAMPLES / "dqn_atari.py"), "--steps", "10_000_000"]

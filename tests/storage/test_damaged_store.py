@@ -154,6 +154,7 @@ def test_mixed_files_of_copies_are_one_of_the_two_or_refused(
 
 @pytest.mark.parametrize("number", [0, 1])
 @pytest.mark.parametrize("writable", [False, True])
+@pytest.mark.slow
 def test_every_damaged_byte_is_told_and_left_alone(
     writable: bool, number: int, five_commits: tuple[Path, list[int]]
 ) -> None:
@@ -253,6 +254,7 @@ def test_nothing_is_lost_where_nothing_is_damaged(ending: str, writable: bool, t
 
 @pytest.mark.parametrize("ending", ["closed", "crashed"])
 @pytest.mark.parametrize("n_commits", [3, 7, 13])
+@pytest.mark.slow
 def test_every_damaged_byte_costs_what_is_in_its_record(n_commits: int, ending: str, tmp_path: Path) -> None:
     store = tiny_store(tmp_path / "store", n_commits)
     end = crash if ending == "crashed" else ArrayStore.close

@@ -96,6 +96,7 @@ def test_what_was_committed_is_there_without_closing(tmp_path: Path, small_segme
 
 
 @pytest.mark.parametrize("what", ["a commit", "a commit of several records", "a new segment"])
+@pytest.mark.slow
 def test_after_an_interrupt_what_is_committed_counts(
     what: str, tmp_path: Path, small_segments: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
