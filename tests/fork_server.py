@@ -86,11 +86,11 @@ class ForkedProcess:
 
     def communicate(self) -> tuple[str | None, None]:
         """Close its input, read the rest of its output and wait for its end."""
-        if self.stdin is not None:
-            self.stdin.close()
-        printed = self.stdout.read() if self.stdout is not None else None
-        self.wait()
-        return printed, None
+        with self:
+            if self.stdin is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    self.stdin.close()
+            return self.stdout.read() if self.stdout is not None else None, None
 
     def __enter__(self) -> ForkedProcess:
         return self

@@ -5,12 +5,14 @@ Where it can, a program is forked from a process that has imported the libraries
 
 from __future__ import annotations
 
+import contextlib
 import os
+import selectors
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import Any
 
 from fork_server import ForkedProcess, fork_server
@@ -53,17 +55,39 @@ def run_python(
             timeout=timeout,
             check=False,
         )
-    with open(os.devnull) as nothing, TemporaryFile("w+", encoding="utf-8") as out, TemporaryFile("w+") as err:
-        streams = [each.fileno() for each in (nothing, out, err)]
-        with ForkedProcess(*server.start(arguments, environment, streams), None, None) as process:
-            try:
-                process.wait(timeout)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                raise
-        for file in (out, err):
-            file.seek(0)
-        return subprocess.CompletedProcess(arguments, process.wait(), out.read(), err.read())
+    (out, their_out), (err, their_err) = os.pipe(), os.pipe()
+    with open(os.devnull) as nothing:
+        started = server.start(arguments, environment, [nothing.fileno(), their_out, their_err])
+    for descriptor in (their_out, their_err):
+        os.close(descriptor)
+    with ForkedProcess(*started, None, None) as process:
+        try:
+            printed = _read_all([out, err], timeout)
+            code = process.wait(timeout)
+        except BaseException:
+            process.kill()
+            raise
+    return subprocess.CompletedProcess(arguments, code, *printed)
+
+
+def _read_all(descriptors: list[int], timeout: float | None) -> list[str]:
+    """Read several pipes until each is closed, and close them."""
+    content = {descriptor: b"" for descriptor in descriptors}
+    end = None if timeout is None else time.monotonic() + timeout
+    with selectors.DefaultSelector() as selector, contextlib.ExitStack() as opened:
+        for descriptor in descriptors:
+            selector.register(descriptor, selectors.EVENT_READ)
+            opened.callback(os.close, descriptor)
+        while selector.get_map():
+            left = None if end is None else end - time.monotonic()
+            if left is not None and left <= 0:
+                raise subprocess.TimeoutExpired("a forked program", timeout or 0)
+            for key, _ in selector.select(left):
+                part = os.read(key.fd, 1 << 16)
+                content[key.fd] += part
+                if not part:
+                    selector.unregister(key.fd)
+    return [content[descriptor].decode().replace("\r\n", "\n") for descriptor in descriptors]
 
 
 def outcome(code: str, *arguments: object, fresh: bool = False, **environment: str) -> subprocess.CompletedProcess[str]:
