@@ -13,12 +13,12 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from fork_server import ForkedProcess, fork_server
 
 TESTS = Path(__file__).parent
 Process = subprocess.Popen[str] | ForkedProcess
+STDERR = 2
 TIMEOUT_S = 300  # far from what any takes: only to end one that hangs
 
 
@@ -33,7 +33,11 @@ def environment_with(**changes: str) -> dict[str, str]:
 
 
 def run_python(
-    arguments: Sequence[object], environment: Mapping[str, str], *, timeout: float | None = TIMEOUT_S, fresh: bool = False
+    arguments: Sequence[object],
+    environment: Mapping[str, str],
+    *,
+    timeout: float | None = TIMEOUT_S,
+    fresh: bool = False,
 ) -> subprocess.CompletedProcess[str]:
     """Run a Python program until it ends.
 
@@ -42,10 +46,9 @@ def run_python(
     :param timeout: seconds after which it is killed
     :param fresh: whether it needs an interpreter that has imported nothing
     """
-    arguments = [*map(str, arguments)]
+    command = [sys.executable, *map(str, arguments)]
     server = None if fresh else fork_server()
     if server is None or not server.accepts(environment):
-        command: list[Any] = [sys.executable, *arguments]
         return subprocess.run(
             command,
             stdin=subprocess.DEVNULL,
@@ -57,7 +60,7 @@ def run_python(
         )
     (out, their_out), (err, their_err) = os.pipe(), os.pipe()
     with open(os.devnull) as nothing:
-        started = server.start(arguments, environment, [nothing.fileno(), their_out, their_err])
+        started = server.start(command[1:], environment, [nothing.fileno(), their_out, their_err])
     for descriptor in (their_out, their_err):
         os.close(descriptor)
     with ForkedProcess(*started, None, None) as process:
@@ -67,12 +70,12 @@ def run_python(
         except BaseException:
             process.kill()
             raise
-    return subprocess.CompletedProcess(arguments, code, *printed)
+    return subprocess.CompletedProcess(command, code, *printed)
 
 
 def _read_all(descriptors: list[int], timeout: float | None) -> list[str]:
     """Read several pipes until each is closed, and close them."""
-    content = {descriptor: b"" for descriptor in descriptors}
+    content = dict.fromkeys(descriptors, b"")
     end = None if timeout is None else time.monotonic() + timeout
     with selectors.DefaultSelector() as selector, contextlib.ExitStack() as opened:
         for descriptor in descriptors:
@@ -90,14 +93,19 @@ def _read_all(descriptors: list[int], timeout: float | None) -> list[str]:
     return [content[descriptor].decode().replace("\r\n", "\n") for descriptor in descriptors]
 
 
-def outcome(code: str, *arguments: object, fresh: bool = False, **environment: str) -> subprocess.CompletedProcess[str]:
+def outcome(code: str, *arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run a program until it ends, well or not, and return how it ended and all that it said."""
-    return run_python(["-c", code, *arguments], environment_with(**environment), fresh=fresh)
+    return run_python(["-c", code, *arguments], environment_with(**environment))
 
 
-def run(code: str, *arguments: object, fresh: bool = False, **environment: str) -> str:
+def fresh_outcome(code: str, *arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a program as ``outcome`` does, in an interpreter that has imported nothing yet."""
+    return run_python(["-c", code, *arguments], environment_with(**environment), fresh=True)
+
+
+def run(code: str, *arguments: object, **environment: str) -> str:
     """Run a program until it ends well and return what it printed."""
-    done = outcome(code, *arguments, fresh=fresh, **environment)
+    done = outcome(code, *arguments, **environment)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -105,17 +113,16 @@ def run(code: str, *arguments: object, fresh: bool = False, **environment: str) 
 def start(code: str, *arguments: object) -> Process:
     """Start a program of which the lines are read while it runs, or which is killed."""
     server, environment = fork_server(), environment_with()
-    arguments = ("-c", code, *map(str, arguments))
+    command = [sys.executable, "-c", code, *map(str, arguments)]
     if server is None or not server.accepts(environment):
-        command: list[Any] = [sys.executable, *arguments]
         return subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, encoding="utf-8", env=environment
         )
     (their_input, our_input), (our_output, their_output) = os.pipe(), os.pipe()
     process = ForkedProcess(
-        *server.start([*map(str, arguments)], environment, [their_input, their_output, sys.__stderr__.fileno()]),
-        open(our_input, "w", encoding="utf-8"),
-        open(our_output, encoding="utf-8"),
+        *server.start(command[1:], environment, [their_input, their_output, STDERR]),
+        open(our_input, "w", encoding="utf-8"),  # noqa: SIM115  # closed with the process
+        open(our_output, encoding="utf-8"),  # noqa: SIM115
     )
     for descriptor in (their_input, their_output):
         os.close(descriptor)
