@@ -13,7 +13,7 @@ RIVALS := extra:zstd-3 torchrl:zlib-3 cpprb
 CODECS := auto delta zstd-dict zstd3 zstd-5 lz4-frame/0 igzip/1 gzip/6 rle-jit none cpprb torchrl:zlib-3 torchrl:zstd-3 \
 	extra:zstd3 extra:zstd-3 extra:zstd-5 extra:lz4-frame/0 extra:igzip1 extra:gzip6 extra:rle-jit extra:none
 
-.PHONY: demo test test-all bounds fallbacks upstream bench peers report docs pictures lint format clean
+.PHONY: demo test test-all coverage bounds fallbacks upstream bench peers report docs pictures lint format clean
 
 demo: $(VENV)/.installed  ## train DQN on Pong with a compressed replay buffer and compare the memory
 	$(BIN)/python examples/dqn_atari.py
@@ -23,6 +23,9 @@ test: $(VENV)/.installed  ## run the tests, but the slow ones
 
 test-all: $(VENV)/.installed  ## run all tests
 	$(PYTEST)
+
+coverage: $(VENV)/.installed  ## run all tests and list the lines and branches that none of them runs
+	$(PYTEST) --cov --cov-report=term-missing
 
 bounds: $(VENV)/.installed  ## run all tests, the fuzzers longer, with bounds checking in the kernels
 	NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$(abspath $(VENV))/bounds SB3_COMPRESSED_DAMAGES=1000 SB3_COMPRESSED_FOLDERS=1000 $(PYTEST)

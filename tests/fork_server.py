@@ -13,6 +13,7 @@ import gc
 import importlib
 import json
 import os
+import pkgutil
 import runpy
 import select
 import signal
@@ -28,10 +29,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, NoReturn
 
-__all__ = ["ForkServer", "ForkedProcess", "fork_server"]
+__all__ = ["ForkServer", "ForkedProcess", "fork_server", "import_package"]
 
-#: Of these, ``sb3_compressed`` imports the rest of this package when a name is looked up.
-PRELOADED = ["sb3_contrib", "stable_baselines3", "sb3_compressed.contrib"]
 #: Beginnings of the names of variables that are read when a process starts or a module is imported.
 READ_AT_START = ("COVERAGE", "LD_", "MALLOC", "MKL", "NUMBA", "OMP", "OPENBLAS", "PYTHON", "SB3_COMPRESSED", "TORCH")
 
@@ -176,6 +175,14 @@ def _receive(connection: socket.socket, nbytes: int) -> bytes:
     return content
 
 
+def import_package() -> None:
+    """Import every module of this package, which compiles all kernels or reads them from their cache."""
+    package = importlib.import_module("sb3_compressed")
+    for module in pkgutil.walk_packages(package.__path__, "sb3_compressed."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+
+
 # -- the server's end ----------------------------------------------------------------------------------------
 
 
@@ -184,10 +191,7 @@ def main() -> None:
     import __main__
 
     connection = socket.socket(fileno=__main__.descriptor)
-    for name in PRELOADED:
-        importlib.import_module(name)
-    for name in sys.modules["sb3_compressed"].__all__:
-        getattr(sys.modules["sb3_compressed"], name)
+    import_package()
     sys.modules["torch"].set_num_threads(1)  # as in conftest.py
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
