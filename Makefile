@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
+PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
+
 PEERS := .venv-peers
 
 BENCH := $(BIN)/python benchmarks
@@ -11,20 +13,25 @@ PEER_BUFFERS := extra:zstd-3 torchrl:zlib-3 cpprb
 CODECS := auto delta zstd-dict zstd3 zstd-5 lz4-frame/0 igzip/1 gzip/6 rle-jit none cpprb torchrl:zlib-3 torchrl:zstd-3 \
 	extra:zstd3 extra:zstd-3 extra:zstd-5 extra:lz4-frame/0 extra:igzip1 extra:gzip6 extra:rle-jit extra:none
 
-.PHONY: demo test bounds fallbacks upstream bench peers report docs pictures lint format clean
+.PHONY: demo test test-all coverage bounds fallbacks upstream bench peers report docs pictures lint format clean
 
 demo: $(VENV)/.installed  ## train DQN on Pong with a compressed replay buffer and compare the memory
 	$(BIN)/python examples/dqn_atari.py
 
-test: $(VENV)/.installed  ## run all tests
-	$(BIN)/python -m pytest -n auto --dist worksteal
+test: $(VENV)/.installed  ## run the tests, but the slow ones
+	$(PYTEST) -m "not slow"
+
+test-all: $(VENV)/.installed  ## run all tests
+	$(PYTEST)
+
+coverage: $(VENV)/.installed  ## run all tests and list the lines and branches that none of them runs
+	$(PYTEST) --cov --cov-report=term-missing
 
 bounds: $(VENV)/.installed  ## run all tests, the fuzzers longer, with bounds checking in the kernels
-	NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$(abspath $(VENV))/bounds SB3_COMPRESSED_DAMAGES=1000 SB3_COMPRESSED_FOLDERS=1000 \
-		$(BIN)/python -m pytest -n auto --dist worksteal
+	NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$(abspath $(VENV))/bounds SB3_COMPRESSED_DAMAGES=1000 SB3_COMPRESSED_FOLDERS=1000 $(PYTEST)
 
 fallbacks: $(VENV)/.installed  ## run all tests without the mechanisms that depend on CPython's details
-	SB3_COMPRESSED_FORCE_FALLBACKS=1 $(BIN)/python -m pytest -n auto --dist worksteal
+	SB3_COMPRESSED_FORCE_FALLBACKS=1 $(PYTEST)
 
 upstream: $(VENV)/.installed  ## run the buffer tests of SB3 and sb3-contrib against the compressed buffers
 	$(BIN)/python tests/upstream/run.py

@@ -9,11 +9,14 @@ from typing import Any
 
 import pytest
 import torch as th
+from fork_server import import_package
 from gymnasium import spaces
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.envs import BitFlippingEnv, IdentityEnvMultiBinary, IdentityEnvMultiDiscrete
 from stable_baselines3.common.vec_env import VecEnv
 from support import Transition, atari_env, console_env, record
+
+import_package()  # pytest-xdist imports this file before it starts processes: kernels are compiled once
 
 th.set_num_threads(1)  # the tests run in as many processes as there are cores
 

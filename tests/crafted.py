@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import select
-import subprocess
 import sys
 import tempfile
 import warnings
@@ -18,7 +17,7 @@ from typing import Any
 
 import numpy as np
 from gymnasium import spaces
-from programs import start
+from programs import Process, start
 
 from sb3_compressed import (
     CompressedDictReplayBuffer,
@@ -246,7 +245,7 @@ class Opener:
     """A process that opens folders, restarted when it died."""
 
     def __init__(self) -> None:
-        self._process: subprocess.Popen[str] | None = None
+        self._process: Process | None = None
 
     def open(self, kind: str, folder: Path) -> dict[str, Any]:
         """Return the outcome of opening a folder."""

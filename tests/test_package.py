@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import metadata
 
 import pytest
-from programs import outcome
+from programs import fresh_outcome
 
 import sb3_compressed
 import sb3_compressed.contrib
@@ -14,13 +14,13 @@ import sb3_compressed.contrib
 def test_import_is_silent_and_imports_nothing_heavy_or_optional() -> None:
     heavy = ["torch", "stable_baselines3", "numba", "sb3_contrib", "ale_py", "cv2", "lz4", "zstandard", "isal"]
     code = f"import sys, sb3_compressed; print([name for name in {heavy} if name in sys.modules])"
-    done = outcome(code, PYTHONWARNINGS="error")
+    done = fresh_outcome(code, PYTHONWARNINGS="error")
     assert (done.returncode, done.stdout, done.stderr) == (0, "[]\n", "")
 
 
 def test_using_every_name_imports_nothing_optional() -> None:
     optional = ["sb3_contrib", "ale_py", "typer", "cv2", "rich", "tqdm", "psutil"]
-    done = outcome(f"""
+    done = fresh_outcome(f"""
 import sys, stable_baselines3.common.buffers  # which imports some of them where it finds them
 already = set(sys.modules)
 import sb3_compressed
@@ -32,7 +32,7 @@ print([name for name in {optional} if name in set(sys.modules) - already])
 
 
 def test_arrays_and_codecs_work_without_torch() -> None:
-    done = outcome("""
+    done = fresh_outcome("""
 import sys
 sys.modules["torch"] = None  # as if it were not installed
 import numpy as np, sb3_compressed
@@ -44,7 +44,7 @@ print(array[1].sum())
 
 
 def test_contrib_says_what_to_install() -> None:
-    done = outcome("import sys; sys.modules['sb3_contrib'] = None; import sb3_compressed.contrib")
+    done = fresh_outcome("import sys; sys.modules['sb3_contrib'] = None; import sb3_compressed.contrib")
     assert done.returncode != 0
     assert "pip install 'sb3-compressed[contrib]'" in done.stderr
 

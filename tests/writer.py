@@ -11,7 +11,6 @@ determines its pixels, so that a reader of the folder can derive its expected co
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -87,7 +86,7 @@ def hold_that_it_is_whole(buffer: Any) -> int:
     return last
 
 
-def start(way: str, folder: Path) -> subprocess.Popen[str]:
+def start(way: str, folder: Path) -> programs.Process:
     """Start the process."""
     code = "import pathlib, sys, writer; writer.main(sys.argv[1], pathlib.Path(sys.argv[2]))"
     return programs.start(code, way, folder)

@@ -165,8 +165,13 @@ TRAININGS = {
     ),
 }  # fmt: skip
 
+#: Long ones, and those of which another is much alike.
+SLOW = {"DQN", "DQN-optimize-memory", "QRDQN", "SAC-her", "TQC", "CrossQ"}
 
-@pytest.mark.parametrize("name", TRAININGS)
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in TRAININGS]
+)
 def test_final_weights_are_bit_identical(name: str) -> None:
     training = TRAININGS[name]
     theirs = training.model(compressed=False)

@@ -50,6 +50,7 @@ def test_replay_script(folder: Path) -> None:
     assert len(list(folder.glob("sb3-compressed/Pong-*.zst"))) == 1, "recorded once"
 
 
+@pytest.mark.slow
 def test_rollout_script(folder: Path) -> None:
     printed, results = run("rollout", folder, "--sources", "Pong", "--buffers", "auto")
     assert "| sb3-compressed `auto` |" in printed
@@ -58,6 +59,7 @@ def test_rollout_script(folder: Path) -> None:
         assert measured.keys() == {"rss", "add", "get"}
 
 
+@pytest.mark.slow
 def test_published_script(folder: Path) -> None:
     printed, results = run("published", folder, "--codecs", "zstd-5")
     assert "| `zstd-5` |" in printed
@@ -75,6 +77,7 @@ def test_scale_script(folder: Path) -> None:
     assert results["400"].keys() == {"SB3", "auto"}
 
 
+@pytest.mark.slow
 def test_persistence_script(folder: Path) -> None:
     printed, results = run("persistence", folder, "--source", "Pong")
     assert "| 800 | sb3-compressed, checkpoint |" in printed
@@ -82,6 +85,7 @@ def test_persistence_script(folder: Path) -> None:
     assert not any("error" in measured for measured in results["800"].values())
 
 
+@pytest.mark.slow
 def test_opening_script(folder: Path) -> None:
     printed, results = run("opening", folder, "--vectors", "Pendulum-v1", "--images", "Pong")
     assert "| Pendulum-v1 | 100 | 450 |" in printed
@@ -98,12 +102,14 @@ def test_opening_script(folder: Path) -> None:
     assert checkpoints["model"] > 20_000_000, "a model after its first update has the moments of Adam"
 
 
+@pytest.mark.slow
 def test_stores_script(folder: Path) -> None:
     printed, results = run("stores", folder)
     assert "| log of this package |" in printed
     assert results["log"]["kills"] == {"right": 1}
 
 
+@pytest.mark.slow
 def test_training_script(folder: Path) -> None:
     printed, results = run("training", folder)
     assert printed.count("| yes |") == 2, "DQN and PPO have SB3's weights"

@@ -93,6 +93,7 @@ def test_relative_paths_are_resolved_on_construction(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+@pytest.mark.slow
 def test_a_kill_while_a_checkpoint_is_replaced_leaves_a_complete_one(tmp_path: Path) -> None:
     """A run that resumed from an earlier checkpoint saves a step again."""
     model = dqn(1, compression_method="zstd")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from programs import TIMEOUT_S, python_path
+from programs import python_path, run_python
 
 from sb3_compressed.cli import main
 
@@ -37,15 +37,7 @@ def run(*arguments: object, **environment: str) -> subprocess.CompletedProcess[s
 
 def run_process(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run ``python -m sb3_compressed`` in a new process and return its output and exit code."""
-    return subprocess.run(
-        [*COMMAND, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, **ENVIRONMENT, **environment},
-        stdin=subprocess.DEVNULL,
-        timeout=TIMEOUT_S,
-    )
+    return run_python(["-m", "sb3_compressed", *arguments], {**os.environ, **ENVIRONMENT, **environment})
 
 
 def without(folder: Path, *modules: str) -> dict[str, str]:

@@ -71,6 +71,7 @@ def test_plot_is_an_image(pong: dict[str, Any]) -> None:
     assert height > 100 < width
 
 
+@pytest.mark.slow
 def test_own_environment_with_dict_observations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = "import gymnasium as gym\nfrom support import console_game\ngym.register('Console-v0', console_game)\n"
     (tmp_path / "consoles.py").write_text(module)

@@ -97,6 +97,7 @@ for size in map(int, sys.argv[1:]):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the peak of the memory from /proc")
+@pytest.mark.slow
 def test_export_uses_bounded_memory() -> None:
     sizes = 1024, 4096  # one episode of 29 or 116 MB
     peaks = [int(line) for line in run(BOUNDED, *sizes).splitlines() if line.isdigit()]

@@ -212,6 +212,7 @@ for size in map(int, sys.argv[2:]):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the peak of the memory from /proc")
+@pytest.mark.slow
 def test_write_video_uses_bounded_memory(tmp_path: Path) -> None:
     sizes = 500, 2_500  # observations of 14 or 71 MB
     peaks = [int(line) for line in run(BOUNDED, tmp_path / "episode.gif", *sizes).splitlines()]

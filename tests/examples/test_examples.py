@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from programs import run_python
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SCRIPTS = sorted(path.name for path in EXAMPLES.glob("*.py") if "__main__" in path.read_text(encoding="utf-8"))
@@ -26,7 +27,11 @@ SHORT = {
     "offline.py": ["--experience 400 --gradient-steps 200 --episodes 4 --folder {folder}"],
     "recurrent_ppo_atari.py": ["--steps 256 --n-steps 128 --n-envs 2 --lstm-size 8"],
 }
-RUNS = [(script, options) for script in SCRIPTS for options in SHORT.get(script, ["missing"])]
+RUNS = [
+    pytest.param(script, options, marks=[pytest.mark.slow] if number else [])
+    for script in SCRIPTS
+    for number, options in enumerate(SHORT.get(script, ["missing"]))
+]
 
 # The output after the table of memory, by default the results of the last episodes.
 SUMMARY = {
@@ -38,9 +43,7 @@ TIMEOUT_S = 120  # a multiple of any run, to end one that hangs
 
 
 def run(script: str, options: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(EXAMPLES / script), *options.split()]
-    environment = {**os.environ, "PYTHONIOENCODING": "utf-8"}
-    return subprocess.run(command, capture_output=True, encoding="utf-8", timeout=TIMEOUT_S, env=environment)
+    return run_python([EXAMPLES / script, *options.split()], os.environ, timeout=TIMEOUT_S)
 
 
 def words(text: str) -> str:
@@ -71,6 +74,7 @@ def test_an_example_runs_and_prints_its_summary(script: str, options: str, tmp_p
     assert_summary(result, *filter(None, [SUMMARY.get(script)]))
 
 
+@pytest.mark.slow
 def test_a_killed_training_is_resumed(tmp_path: Path) -> None:
     options = f"--steps 900 --n-envs 2 --save-freq 100 --folder {tmp_path}"
     crashed = run("resume_dqn.py", f"{options} --crash-at 650")
@@ -103,6 +107,7 @@ def test_invalid_options_are_explained(options: str, hints: list[str]) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal to see progress")
+@pytest.mark.slow
 def test_ctrl_c_ends_the_training_with_the_summary() -> None:
     ours, theirs = os.openpty()
     command = [sys.executable, str(EXAMPLES / "dqn_atari.py"), "--steps", "10_000_000"]

@@ -433,6 +433,7 @@ print(memory_of_process("RssAnon") - before, 2 * size * 4 * 84 * 84)
 """
 
 
+@pytest.mark.slow
 def test_buffer_in_a_folder_can_be_larger_than_the_memory(tmp_path: Path) -> None:
     if not Path("/proc/self/status").exists():
         pytest.skip("there is no /proc that tells the memory of a process")

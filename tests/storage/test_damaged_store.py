@@ -155,6 +155,7 @@ def test_mixed_files_of_two_copies_are_read_as_one_or_rejected(
 
 @pytest.mark.parametrize("number", [0, 1])
 @pytest.mark.parametrize("writable", [False, True])
+@pytest.mark.slow
 def test_every_damaged_byte_is_reported_and_left_unchanged(
     writable: bool, number: int, five_commits: tuple[Path, list[int]]
 ) -> None:
@@ -254,6 +255,7 @@ def test_intact_store_loses_nothing(ending: str, writable: bool, tmp_path: Path)
 
 @pytest.mark.parametrize("ending", ["closed", "crashed"])
 @pytest.mark.parametrize("n_commits", [3, 7, 13])
+@pytest.mark.slow
 def test_every_damaged_byte_loses_only_its_record(n_commits: int, ending: str, tmp_path: Path) -> None:
     store = tiny_store(tmp_path / "store", n_commits)
     end = crash if ending == "crashed" else ArrayStore.close

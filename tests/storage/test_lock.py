@@ -6,14 +6,13 @@ import errno
 import gc
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from programs import run, start
+from programs import Process, run, start
 
 from sb3_compressed.errors import StorageError
 from sb3_compressed.storage.lock import FolderLock
@@ -45,7 +44,7 @@ except StorageError as error:
 
 
 @contextmanager
-def lock_in_other_process(folder: Path, code: str = LOCK) -> Iterator[subprocess.Popen[str]]:
+def lock_in_other_process(folder: Path, code: str = LOCK) -> Iterator[Process]:
     """Start a process that has the lock until its standard input is closed."""
     with start(code, folder) as process:
         assert process.stdout is not None

@@ -136,7 +136,7 @@ def test_all_sums_are_looked_at_before_a_slot_is_used(tmp_path: Path) -> None:
         commit_number(store, number)
     addresses: NDArray[np.int64] = store.arrays["table"][3]
     damage(tmp_path / "00000001.log", int(addresses[1] & 0xFFFFFFFF) + 8)
-    reads: list[Callable[[], Any]] = [lambda: store.slots.load(addresses), lambda: store.slots.gather(addresses, 1)]
+    reads: list[Callable[[], object]] = [lambda: store.slots.load(addresses), lambda: store.slots.gather(addresses, 1)]
     for read in reads:
         with pytest.raises(CorruptPayload, match=r"00000001\.log, the slot at byte \d+, is damaged") as caught:
             read()

@@ -96,6 +96,7 @@ def test_commits_are_readable_without_close(tmp_path: Path, small_segments: None
 
 
 @pytest.mark.parametrize("what", ["a commit", "a commit of several records", "a new segment"])
+@pytest.mark.slow
 def test_interrupted_commit_is_complete_or_repeatable(
     what: str, fast_path: Path, small_segments: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
