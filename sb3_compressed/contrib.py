@@ -1,7 +1,7 @@
 """Compressed versions of sb3-contrib's buffers (``pip install 'sb3-compressed[contrib]'``)."""
 
 try:
-    from sb3_compressed.buffers.contrib import (
+    from sb3_compressed.buffers.contrib_rollout import (
         CompressedMaskableDictRolloutBuffer,
         CompressedMaskableRolloutBuffer,
         CompressedRecurrentDictRolloutBuffer,

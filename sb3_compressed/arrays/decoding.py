@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from sb3_compressed.arrays.frame_layout import FrameLayout
 from sb3_compressed.arrays.payload_batch import PayloadBatch, kernels
 from sb3_compressed.codecs import Codec, TrainableCodec
-from sb3_compressed.codecs.base import frame_bytes
+from sb3_compressed.codecs.codec import frame_bytes
 from sb3_compressed.codecs.payloads import Payloads
 from sb3_compressed.errors import CorruptPayload
 from sb3_compressed.threads import in_chunks

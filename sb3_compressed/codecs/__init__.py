@@ -1,6 +1,6 @@
 """Codecs, which encode frames as payloads and decode them. They depend on neither arrays, buffers nor SB3."""
 
-from sb3_compressed.codecs.base import BytesCodec, Codec, Levels, TrainableCodec, decompress_bounded
+from sb3_compressed.codecs.codec import BytesCodec, Codec, Levels, TrainableCodec, decompress_bounded
 from sb3_compressed.codecs.registry import available_codecs, codec_from_config, get_codec, register_codec
 
 __all__ = [

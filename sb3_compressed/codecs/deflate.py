@@ -10,7 +10,7 @@ import numpy as np
 from isal import isal_zlib
 from numpy.typing import NDArray
 
-from sb3_compressed.codecs.base import BytesCodec, Levels, decompress_bounded
+from sb3_compressed.codecs.codec import BytesCodec, Levels, decompress_bounded
 
 __all__ = ["Gzip", "Igzip"]
 

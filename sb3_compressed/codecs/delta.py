@@ -33,7 +33,7 @@ from typing import Any, ClassVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from sb3_compressed.codecs.base import Levels, TrainableCodec, decode_selected, frame_bytes, output_bytes
+from sb3_compressed.codecs.codec import Levels, TrainableCodec, decode_selected, frame_bytes, output_bytes
 from sb3_compressed.codecs.payloads import Payloads
 from sb3_compressed.codecs.zstd_dict import ZstdDict
 from sb3_compressed.errors import CodecError, CorruptPayload

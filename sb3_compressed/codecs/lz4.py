@@ -10,7 +10,7 @@ import lz4.frame
 import numpy as np
 from numpy.typing import NDArray
 
-from sb3_compressed.codecs.base import BytesCodec, Levels, decompress_bounded
+from sb3_compressed.codecs.codec import BytesCodec, Levels, decompress_bounded
 
 __all__ = ["Lz4Block", "Lz4Frame"]
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from sb3_compressed.codecs.base import BytesCodec
+from sb3_compressed.codecs.codec import BytesCodec
 
 __all__ = ["Raw"]
 

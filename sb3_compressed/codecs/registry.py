@@ -7,7 +7,7 @@ import inspect
 import re
 from typing import Any
 
-from sb3_compressed.codecs.base import Codec
+from sb3_compressed.codecs.codec import Codec
 from sb3_compressed.codecs.config import abbreviate
 from sb3_compressed.errors import CodecError, InvalidShorthand, UnknownCodec
 

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from sb3_compressed.codecs.base import Codec, frame_bytes, output_bytes
+from sb3_compressed.codecs.codec import Codec, frame_bytes, output_bytes
 from sb3_compressed.errors import CodecError, CorruptPayload
 
 __all__ = ["Rle", "RleJit", "smallest_runs_type"]

@@ -10,7 +10,7 @@ import numpy as np
 import zstandard
 from numpy.typing import NDArray
 
-from sb3_compressed.codecs.base import BytesCodec, Levels
+from sb3_compressed.codecs.codec import BytesCodec, Levels
 from sb3_compressed.errors import CorruptPayload
 
 __all__ = ["Zstd"]

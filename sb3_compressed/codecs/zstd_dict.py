@@ -16,7 +16,7 @@ import numpy as np
 import zstandard
 from numpy.typing import NDArray
 
-from sb3_compressed.codecs.base import (
+from sb3_compressed.codecs.codec import (
     BytesCodec,
     Levels,
     TrainableCodec,

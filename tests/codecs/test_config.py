@@ -22,7 +22,7 @@ from sb3_compressed.codecs import (
     get_codec,
     registry,
 )
-from sb3_compressed.codecs.base import Levels
+from sb3_compressed.codecs.codec import Levels
 from sb3_compressed.codecs.delta import Delta, ReferenceFrames
 from sb3_compressed.codecs.rle import Rle, RleJit
 from sb3_compressed.codecs.zstd_dict import ZstdDict

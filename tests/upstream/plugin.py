@@ -41,7 +41,7 @@ def replacements() -> dict[type[BaseBuffer], type[Any]]:
         )
     }  # fmt: skip
     try:
-        from sb3_compressed.buffers.contrib import COMPRESSED
+        from sb3_compressed.buffers.contrib_rollout import COMPRESSED
     except ModuleNotFoundError:
         return classes
     return {**classes, **COMPRESSED}

@@ -1,9 +1,9 @@
 """The numba kernels of ``delta``; :mod:`sb3_compressed.codecs.delta` documents the wire format."""
 
+from sb3_compressed.codecs.delta_kernels.copy_sources import FIRST_REFERENCE
 from sb3_compressed.codecs.delta_kernels.decoder import DONE, NOT_A_DELTA, decode_deltas
 from sb3_compressed.codecs.delta_kernels.encoder import TABLE_BITS, encode_deltas, index_words
 from sb3_compressed.codecs.delta_kernels.references import word_differences
-from sb3_compressed.codecs.delta_kernels.sources import FIRST_REFERENCE
 
 __all__ = [
     "DONE",

@@ -7,7 +7,7 @@ from numba import types
 from numpy.typing import NDArray
 
 from sb3_compressed.byte_kernels import INT, copy_bytes, number_at
-from sb3_compressed.codecs.delta_kernels.sources import (
+from sb3_compressed.codecs.delta_kernels.copy_sources import (
     FIRST_REFERENCE,
     LONG,
     N_RECENT,

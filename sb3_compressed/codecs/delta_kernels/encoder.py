@@ -7,8 +7,7 @@ from numba import types
 from numpy.typing import NDArray
 
 from sb3_compressed.byte_kernels import INT, WORD, common_length, copy_bytes
-from sb3_compressed.codecs.delta_kernels.references import nearest_reference
-from sb3_compressed.codecs.delta_kernels.sources import (
+from sb3_compressed.codecs.delta_kernels.copy_sources import (
     FIRST_REFERENCE,
     LONG,
     N_RECENT,
@@ -17,6 +16,7 @@ from sb3_compressed.codecs.delta_kernels.sources import (
     n_readable,
     push_offset,
 )
+from sb3_compressed.codecs.delta_kernels.references import nearest_reference
 from sb3_compressed.jit import (
     BYTES,
     INTS,
