@@ -30,7 +30,7 @@ def give_up_privileges() -> None:
 
 def run(function: str, *arguments: Path) -> None:
     """Call a function of this file in a process of its own, without privileges."""
-    code = "import pathlib, sys; from buffers import test_read_only as here; here.give_up_privileges(); "
+    code = "import pathlib, sys; from persistence import test_read_only as here; here.give_up_privileges(); "
     code += f"here.{function}(*map(pathlib.Path, sys.argv[1:]))"
     programs.run(code, *arguments)
 
