@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import math
 from dataclasses import fields, is_dataclass
+from functools import cache
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
@@ -80,11 +81,16 @@ def arguments_from_json(cls: Any, data: Any) -> dict[str, Any]:
     """
     if not isinstance(data, dict):
         raise CodecError(f"the arguments of {cls.__name__} must be a dict, got {abbreviate(data)}")
-    types = get_type_hints(cls)
+    types = _field_types(cls)
     allowed = {field.name for field in fields(cls) if field.init}
     if not set(data) <= allowed:
         raise CodecError(f"{cls.__name__} takes the arguments {sorted(allowed)}, got {sorted(data)}")
     return {name: _from_json(types[name], value, f"{cls.__name__}.{name}") for name, value in data.items()}
+
+
+@cache  # evaluating annotations takes longer than all the rest, and folders contain many configs
+def _field_types(cls: Any) -> dict[str, Any]:
+    return get_type_hints(cls)
 
 
 def _from_json(kind: Any, value: Any, name: str) -> Any:
