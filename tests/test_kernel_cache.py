@@ -200,6 +200,7 @@ def test_a_cache_folder_that_cannot_be_made(place: str, package: Path, tmp_path:
     assert n_compiled(package) == 0
 
 
+@pytest.mark.slow
 def test_processes_that_compile_at_once_do_not_get_in_each_others_way(package: Path) -> None:
     command = [sys.executable, "-c", PROGRAM, str(package)]
     started = [
