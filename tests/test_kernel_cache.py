@@ -200,6 +200,7 @@ def test_uncreatable_cache_folder_falls_back_to_the_package(blocker: str, packag
     assert n_compiled(package) == 0
 
 
+@pytest.mark.slow
 def test_processes_can_compile_concurrently(package: Path) -> None:
     command = [sys.executable, "-c", PROGRAM, str(package)]
     started = [

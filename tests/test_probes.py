@@ -130,6 +130,7 @@ print(digest.hexdigest())
 """
 
 
+@pytest.mark.slow
 def test_batches_are_the_same_with_and_without_fallbacks(tmp_path: Any) -> None:
     expected = run(SAMPLES, "plain", "nowhere")
     assert run(SAMPLES, "compressed", tmp_path / "a", SB3_COMPRESSED_FORCE_FALLBACKS="0") == expected

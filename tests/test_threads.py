@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from programs import outcome, run
+from programs import fresh_outcome, outcome, run
 
 from sb3_compressed import threads
 from sb3_compressed.threads import default_num_threads, in_chunks, validate_num_threads
@@ -203,7 +203,7 @@ def go_on():
     print("sampled")
 threading.Thread(target=go_on).start()
 """
-    assert run(BUFFER + code) == "sampled\n"
+    assert fresh_outcome(BUFFER + code).stdout == "sampled\n"
 
 
 @pytest.mark.parametrize("is_used_before", [True, False])
@@ -220,7 +220,7 @@ if not {is_used_before}:
     from sb3_compressed import threads
     threads._discard_pool()
 """
-    assert run(BUFFER + code) == "sampled\n"
+    assert fresh_outcome(BUFFER + code).stdout == "sampled\n"
 
 
 #: Another user without processes, since process limits do not apply to root.
@@ -228,6 +228,7 @@ UNUSED_UID = 60_000 + os.getpid() % 5_000
 
 
 @pytest.mark.parametrize("n_threads", [0, 1], ids=["no thread", "one of two threads"])
+@pytest.mark.slow
 def test_sampling_works_at_the_process_limit(n_threads: int, tmp_path: Path) -> None:
     if not sys.platform.startswith("linux"):
         pytest.skip("only Linux counts threads as processes")
