@@ -47,7 +47,6 @@ NAMES = {
     "FrameSharing": "FrameDeduplicator",
     "KnownRow": "PreviousRow",
     "LayoutSearch": "FrameStackDetector",
-    "LearningCodec": "TrainableCodec",
     "NamedParts": "NamedSpaces",
     "Meter": "MethodTimer",
     "SlotCoder": "FrameEncoder",

@@ -5,12 +5,13 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.codecs import BytesCodec, Levels
 from sb3_compressed.errors import CorruptPayload, LevelOutOfRange
 
@@ -98,3 +99,40 @@ def test_corrupt_payload_error_names_its_slot_even_after_pickling(
     error = duplicate(CorruptPayload("it is odd", 3, (8, 1)))
     assert (error.reason, error.index, error.slot) == ("it is odd", 3, (8, 1))
     assert str(error) == "corrupt payload in slot (8, 1): it is odd"
+
+
+def test_trainable_codecs_of_version_0_1_are_trained_by_their_former_methods() -> None:
+    with pytest.warns(DeprecationWarning, match="rename learn to train and retire to release_encoder"):
+        from sb3_compressed.codecs import LearningCodec
+
+    class Counting(LearningCodec):  # type: ignore[misc]  # a module attribute
+        """Counts the calls of its methods."""
+
+        name: ClassVar[str] = "counting"
+        n_trainings = n_releases = nbytes = 0
+
+        def learn(self, frames: NDArray[Any]) -> Counting:
+            trained = Counting()
+            trained.n_trainings = self.n_trainings + len(frames)
+            return trained
+
+        def retire(self) -> None:
+            self.n_releases += 1
+
+        def encode(self, frames: NDArray[Any]) -> list[bytes]:
+            return [frame.tobytes() for frame in frames]
+
+        @classmethod
+        def decode_batch(cls, codecs: Any, payloads: Any, out: NDArray[Any], done: Any = None) -> None:
+            for row, payload in zip(out, payloads, strict=True):
+                row[...] = np.frombuffer(payload, row.dtype).reshape(row.shape)
+
+    codec = Counting()
+    array = CompressedArray((200, 1, 3, 5), codec=codec)
+    frames = np.arange(200 * 15, dtype=np.uint8).reshape(200, 1, 3, 5)
+    for row in range(200):
+        array[row] = frames[row]
+    assert codec.n_releases == 1
+    assert isinstance(array.codec, Counting)
+    assert array.codec.n_trainings > 0
+    np.testing.assert_array_equal(array[np.arange(200)], frames)
