@@ -155,7 +155,7 @@ def read_through(buffer: Any) -> None:
 def open_in_every_way(kind: str, folder: Path) -> list[str]:
     """Open a folder in every way and return the outcome of each; ways that write come last.
 
-    :raises Exception: if it is none that says that the folder is at fault
+    :raises Exception: if it is not an error that reports a damaged or unsuitable folder
     """
     from sb3_compressed.buffers.description import describe
     from sb3_compressed.cli.sources import find_source

@@ -94,7 +94,7 @@ def _read_all(descriptors: list[int], timeout: float | None) -> list[str]:
 
 
 def outcome(code: str, *arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run a program until it ends, well or not, and return how it ended and all that it said."""
+    """Run a program and return its exit code and output."""
     return run_python(["-c", code, *arguments], environment_with(**environment))
 
 

@@ -4,7 +4,7 @@ It stores each ``TensorDict`` as a list entry: one separately compressed byte te
 and dtypes. A sampled batch is a lazy stack, whose fields are decoded when read, so the adapter reads all of them, as a
 training step would.
 
-``zlib`` is the storage's own compression before Python 3.14 (its documentation says zstd, which it uses from Python
+``zlib`` is the storage's own compression before Python 3.14 (documented as zstd, which it uses from Python
 3.14 on); ``zstd`` passes functions for Zstandard, as the documentation suggests.
 """
 

@@ -136,7 +136,7 @@ def test_asarray_is_read_only_and_array_a_copy(kind: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["strides", "flags", "data", "ctypes", "base", "resize", "setflags"])
-def test_what_belongs_to_an_ndarrays_memory_is_refused(name: str) -> None:
+def test_attributes_of_ndarray_memory_raise(name: str) -> None:
     with pytest.raises(AttributeError, match=rf"has no '{name}', since it does not have .* np\.array\(array\)"):
         getattr(pair_of("compressed")[0][0], name)
 
@@ -159,7 +159,7 @@ HUGE = (10**7, 4, 4, 84, 84)
         lambda array: array.T,
     ],
 )
-def test_what_does_not_fit_into_memory_says_what_to_do(use: Change, tmp_path: Path, monkeypatch: Any) -> None:
+def test_decoding_more_than_the_memory_raises_with_advice(use: Change, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
     array = CompressedArray(HUGE)
     with pytest.raises(MemoryError, match=r"observations takes .* GB .* as in array\[start : start \+ 1000\]"):

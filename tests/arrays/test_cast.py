@@ -1,4 +1,4 @@
-"""Casting to an array's dtype: values survive, or somebody is told."""
+"""Casting to an array's dtype: values are preserved, or an error or a warning is issued."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def test_learning_costs_no_payload_and_no_frame() -> None:
 
 
 @pytest.mark.parametrize("way", [copy.deepcopy, lambda array: pickle.loads(pickle.dumps(array))])
-def test_what_was_learned_travels_with_copies(way: Any) -> None:
+def test_copies_include_the_trained_codec(way: Any) -> None:
     stacks = scenes(200)
     array = CompressedArray(stacks.shape, codec="zstd-dict", frame_stack=4)
     for row, stack in enumerate(stacks[:150]):

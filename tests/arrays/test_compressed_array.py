@@ -1,4 +1,4 @@
-"""``CompressedArray`` beside a plain ndarray: what it does is the same, and what it cannot do it says."""
+"""``CompressedArray`` compared with a plain ndarray: the same results, or an error with advice."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_every_dtype_works_with_every_codec(codec: str, dtype: str) -> None:
         assert_same(array[[4, 0, 3], [1, 1, 2]], plain[[4, 0, 3], [1, 1, 2]])
 
 
-def test_it_is_indexed_as_sb3_indexes_observations() -> None:
+def test_indexing_of_sb3_matches_an_ndarray() -> None:
     array, plain = filled_pair()
     batch, envs = np.array([4, 0, 0, 3]), np.array([2, 0, 1, 1])
     indices: list[Any] = [(batch, envs, slice(None)), (batch, envs), (batch, 0, slice(None)), slice(3), batch, 2]
@@ -180,7 +180,7 @@ def test_repr_describes_the_array() -> None:
     assert (array.codec, array.n_frames, array.elem_type) == (get_codec("zstd7"), 4, np.dtype("f4"))
 
 
-def test_it_is_iterated_by_rows() -> None:
+def test_iteration_yields_rows() -> None:
     array, plain = filled_pair()
     rows = list(array)
     assert len(rows) == ROWS

@@ -88,7 +88,7 @@ def test_frames_of_another_batch_are_copied_where_payloads_are_the_same(axis: An
     store = MemorySlotStore(get_codec(codec))
     before = decode(store.gather(store.write(slots), 2), layout, np.empty((3, 4, 6), np.int16))
     assert before is not None
-    before[1][:2] = 7  # what is copied can be told from what is decoded
+    before[1][:2] = 7  # so copied frames differ from decoded ones
     out = np.empty((3, 4, 6), np.int16)
     decode(store.gather(store.write(slots_of_next), 2), layout, out, decoded=before)
     if codec == "none":  # of other codecs, a payload of one byte is one object, whatever frames it is of

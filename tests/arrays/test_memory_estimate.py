@@ -78,7 +78,7 @@ def test_the_cost_does_not_grow_with_the_array(stream: Any, monkeypatch: pytest.
         assert sum(loaded) <= 2 * 256
 
 
-def test_nothing_written_takes_nothing() -> None:
+def test_unwritten_array_takes_no_memory() -> None:
     arrays = [CompressedArray((10, 2, 4, 84, 84), np.uint8)]
     found = estimate(arrays, 0, 0)
     assert (found.nbytes, found.payload_nbytes, found.n_frames, found.n_payloads) == (0, 0, 0, 0)

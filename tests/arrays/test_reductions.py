@@ -53,7 +53,7 @@ def test_large_arrays_are_reduced_in_parts(
         (lambda a: a.mean(axis=5), ValueError, "axis 5 is out of bounds for array of dimension 5"),
     ],
 )
-def test_what_cannot_be_done_in_parts_is_refused(
+def test_reductions_that_cannot_be_computed_in_parts_raise(
     use: Change, error: type[Exception], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reductions, "WHOLE_NBYTES", 0)

@@ -266,7 +266,7 @@ def test_a_view_of_a_narrower_elem_type_shows_what_was_stored() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", ["sort", "np.put", "np.place", "take", "byteswap", "concatenate out", "partition"])
-def test_what_cannot_be_written_through_says_what_to_do(kind: str, name: str) -> None:
+def test_read_only_results_explain_how_to_write(kind: str, name: str) -> None:
     ours, plain = pair_of(kind)
     for array in (ours[0][2], ours[0]):
         with pytest.raises(ValueError, match=r"read-only: this array is a decoded copy .* array.copy\(\) first"):
@@ -419,7 +419,7 @@ def test_items_without_axes_write_through(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("read", [np.asarray, lambda a: a[...], lambda a: a[2], lambda a: a[1:, 0], lambda a: a.T])
-def test_what_was_read_does_not_change_with_the_array(read: Callable[[Any], Any], kind: str) -> None:
+def test_decoded_arrays_do_not_change_with_the_array(read: Callable[[Any], Any], kind: str) -> None:
     (array, *_), _ = pair_of(kind)
     part = read(array)
     before = part.copy()

@@ -141,7 +141,7 @@ def pack(folder: Path, path: Path) -> None:
 
 
 def without_owner(info: tarfile.TarInfo) -> tarfile.TarInfo:
-    """Return what an archive says of a file without what depends on who packed it."""
+    """Return the metadata of a file in an archive, without the fields that depend on the machine."""
     info.uid = info.gid = 0
     info.uname = info.gname = ""
     info.mtime = 0

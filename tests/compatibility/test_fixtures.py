@@ -1,6 +1,6 @@
 """Files that released versions wrote: they load, contain what they contained, and the work goes on with them.
 
-``record.py`` wrote them, ``compatibility_cases.py`` says what is in them. ``names.txt`` of each release lists what its
+``record.py`` wrote them, ``compatibility_cases.py`` defines their content. ``names.txt`` of each release lists what its
 pickles import, which must stay importable under these names, whatever the modules are called today.
 """
 

@@ -436,7 +436,7 @@ print(memory_of_process("RssAnon") - before, 2 * size * 4 * 84 * 84)
 @pytest.mark.slow
 def test_buffer_in_a_folder_can_be_larger_than_the_memory(tmp_path: Path) -> None:
     if not Path("/proc/self/status").exists():
-        pytest.skip("there is no /proc that tells the memory of a process")
+        pytest.skip("the memory of a process is read from /proc, as on Linux")
     taken, raw = map(int, run(BOUNDED, tmp_path / "b").split())
     assert taken < raw / 5
     assert resource.getrlimit(resource.RLIMIT_DATA)[0] == resource.RLIM_INFINITY, (

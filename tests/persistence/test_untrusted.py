@@ -38,10 +38,10 @@ def images(tmp_path: Path) -> Path:
 
 def constant_box(n: int) -> dict[str, Any]:
     """Return metadata of a Box of many elements, in few bytes."""
-    told = space_to_data(spaces.Box(0, 255, (2,), np.uint8))
+    data = space_to_data(spaces.Box(0, 255, (2,), np.uint8))
     for bound in ("low", "high"):
-        told[bound]["shape"] = [n]
-    return told
+        data[bound]["shape"] = [n]
+    return data
 
 
 def huge_space(manifest: Any) -> Any:
