@@ -93,6 +93,8 @@ def test_an_interrupt_while_the_layout_is_found_leaves_nothing_wrong(n_lines: in
 
 
 def test_interrupts_at_any_time_leave_nothing_wrong() -> None:
+    if sys.gettrace() is not None:
+        pytest.skip("an interrupt in a tracer, such as that of coverage, may leave its lock taken")
     frames = numbered_frames()
     buffer = CompressedReplayBuffer(64, SPACE, BUTTONS, "cpu", n_envs=2, frame_stack=4)
     stacks = [np.stack([frames[(np.arange(4) + step + 9 * env) % 256] for env in range(2)]) for step in range(300)]
