@@ -60,6 +60,7 @@ def test_recorded_frames(frames: Path) -> None:
     assert of_each["none"]["wrong"] == ""
 
 
+@pytest.mark.slow
 def test_rollouts_of_recorded_frames(frames: Path) -> None:
     found = results("--frames", frames, "--n-envs", 2, "--rollout", "--n-steps", 16)
     assert found["arguments"] == {"n_envs": 2, "rounds": 1, "n_steps": 16, "rollouts": 7}
