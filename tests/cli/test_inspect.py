@@ -217,6 +217,7 @@ print(memory_of_process("VmHWM"))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux tells the peak of a process's memory")
+@pytest.mark.slow
 def test_it_takes_bounded_memory(tmp_path: Path) -> None:
     peaks = []
     for size in (10_000, 30_000):  # 71 and 212 MB of payloads, in more than one file each

@@ -33,6 +33,7 @@ def test_a_folder_of_each_version_is_read_and_gone_on_with(golden: Path, tmp_pat
 
 
 @pytest.mark.parametrize("golden", GOLDEN, ids=lambda golden: golden.name)
+@pytest.mark.slow
 def test_of_a_damaged_folder_of_each_version_a_repair_keeps_what_is_whole(golden: Path, tmp_path: Path) -> None:
     n_dropped = set()
     for path in sorted(golden.glob("*.log")):
