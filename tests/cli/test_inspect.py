@@ -206,6 +206,7 @@ print(memory_of_process("VmHWM"))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="peak memory is read from /proc")
+@pytest.mark.slow
 def test_memory_is_independent_of_the_size_of_the_buffer(tmp_path: Path) -> None:
     peaks = []
     for size in (10_000, 30_000):  # 71 and 212 MB of payloads, in more than one file each

@@ -148,6 +148,7 @@ def test_ppo_saves_and_loads_with_its_buffer_class(tmp_path: Path) -> None:
     loaded.learn(64)
 
 
+@pytest.mark.slow
 def test_loading_a_model_allocates_almost_nothing_for_its_buffer(tmp_path: Path) -> None:
     # A million transitions, of which SB3's buffer takes 56 GB: this machine could not even load it.
     DQN(

@@ -388,6 +388,7 @@ assert seen == sorted(seen)
 """
 
 
+@pytest.mark.slow
 def test_followers_read_complete_states_while_another_process_writes(tmp_path: Path) -> None:
     folder = tmp_path / "buffer"
     with writer.start("storage", folder) as process:

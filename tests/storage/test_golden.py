@@ -34,6 +34,7 @@ def test_golden_folder_of_each_version_is_read_and_continued(golden: Path, tmp_p
 
 
 @pytest.mark.parametrize("golden", GOLDEN, ids=lambda golden: golden.name)
+@pytest.mark.slow
 def test_repair_of_each_version_keeps_intact_transitions(golden: Path, fast_path: Path) -> None:
     n_dropped = set()
     for path in sorted(golden.glob("*.log")):
