@@ -140,7 +140,8 @@ def codec_class(name: str, shorthand: str | None = None) -> type[Codec]:
     except KeyError:
         similar = [available for available in available_codecs() if available.startswith(shorthand)]
         hint = f"; did you mean {' or '.join(map(repr, similar))}?" if similar else ""
-        raise UnknownCodec(f"unknown codec {name!r} in {shorthand!r}{hint}; {_list_available()}") from None
+        where = "" if shorthand == name else f" in {shorthand!r}"
+        raise UnknownCodec(f"unknown codec {name!r}{where}{hint}; {_list_available()}") from None
     if isinstance(entry, str):
         module, _, attribute = entry.partition(":")
         entry = _registry[name] = getattr(importlib.import_module(module), attribute)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -153,8 +154,11 @@ def test_ctrl_c_exits_with_130_and_removes_temporary_files(tmp_path: Path) -> No
     while not list(tmp_path.glob("sb3-compressed-*/*")):  # until it records
         assert process.poll() is None
         time.sleep(0.1)
-    os.killpg(process.pid, signal.SIGINT)
+    while process.poll() is None:  # Python ignores an interrupt that arrives in a destructor
+        os.killpg(process.pid, signal.SIGINT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(10)
     stdout, stderr = process.communicate()
-    assert process.returncode == 130
+    assert process.returncode == 130, stderr
     assert (stdout, "Traceback" in stderr) == ("", False)
     assert not list(tmp_path.glob("sb3-compressed-*"))

@@ -95,7 +95,7 @@ def test_short_lists_only_existing_scripts() -> None:
     ("options", "hints"),
     [
         ("--game pomg", ["no game 'pomg'", "Pong"]),
-        ("--method zip", ["no codec 'zip'", "zstd", "lz4-block", "auto"]),
+        ("--method zip", ["unknown codec 'zip'", "zstd", "lz4-block", "auto"]),
     ],
 )
 def test_invalid_options_are_explained(options: str, hints: list[str]) -> None:
