@@ -26,7 +26,7 @@ BLOCKS = {
 
 @pytest.mark.filterwarnings("ignore::UserWarning:minari")  # of metadata that is not given
 @pytest.mark.parametrize("block", BLOCKS.values(), ids=BLOCKS)
-def test_block_runs(
+def test_code_block_of_the_documentation_runs(
     block: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if "minari" in block:
@@ -47,7 +47,7 @@ def test_block_runs(
     assert "print" not in block or capsys.readouterr().out
 
 
-def test_there_are_blocks() -> None:
+def test_code_blocks_are_found_in_the_documentation() -> None:
     assert len(BLOCKS) >= 20
 
 

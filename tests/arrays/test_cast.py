@@ -38,7 +38,7 @@ def test_values_that_the_dtype_can_represent_are_cast(values: Any, dtype: str) -
     np.testing.assert_array_equal(cast, values)
 
 
-def test_floats_round() -> None:
+def test_values_are_rounded_to_a_narrower_float_dtype() -> None:
     assert cast_values(np.array([0.1, 1 / 3]), np.dtype("f2")).tolist() == [np.float16(0.1), np.float16(1 / 3)]
     assert cast_values(np.array([2**60 + 1]), np.dtype("f4")).tolist() == [float(2**60)]
 

@@ -51,7 +51,7 @@ def test_payloads_get_smaller_and_all_of_them_stay_readable(frame_stack: Any) ->
     assert newest < 0.5 * oldest
 
 
-def test_learning_costs_no_payload_and_no_frame() -> None:
+def test_training_keeps_payloads_and_frame_sharing() -> None:
     stacks = scenes(300, n_envs=1)
     array = CompressedArray(stacks.shape, codec="zstd-dict", frame_stack=4)
     for row, stack in enumerate(stacks):

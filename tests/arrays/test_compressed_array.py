@@ -197,7 +197,7 @@ def test_conversion_to_an_ndarray_copies() -> None:
         array.__array__(copy=False)
 
 
-def test_numpys_comparisons_decode_it() -> None:
+def test_numpys_comparisons_accept_a_compressed_array() -> None:
     array, plain = filled_pair()
     other = plain.copy()
     other[1, 1, 1, 1, 1] += 1
@@ -488,7 +488,7 @@ def test_the_size_along_an_axis_is_its_length() -> None:
     assert np.size(array, 0) == np.size(plain, 0)
 
 
-def test_numpys_functions_take_it_as_a_keyword_argument() -> None:
+def test_numpy_functions_accept_a_compressed_array_as_keyword() -> None:
     array, plain = filled_pair()
     assert np.shape(a=array) == plain.shape
     assert np.array_equal(a1=array, a2=plain)

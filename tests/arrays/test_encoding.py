@@ -51,7 +51,7 @@ def test_without_a_layout_a_slot_is_the_items_payload() -> None:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_splitting_copies(layout: FrameLayout | None) -> None:
+def test_split_returns_a_contiguous_copy(layout: FrameLayout | None) -> None:
     frames = encoder(layout).split(ITEMS)
     assert frames.flags.c_contiguous
     assert not np.shares_memory(frames, ITEMS)

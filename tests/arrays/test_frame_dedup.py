@@ -303,7 +303,7 @@ def test_rows_written_to_a_view_do_not_affect_the_stream() -> None:
     pair.assert_equal()
 
 
-def test_one_array_of_both_observations_shares_as_a_pair_does() -> None:
+def test_one_array_with_next_observations_shares_frames_like_two_arrays() -> None:
     """As with SB3's ``optimize_memory_usage``: what comes next is written to the next row, and again as what is."""
     envs = StackedEnvs(STACKINGS["channel-first"])
     pair = Pair(envs, 4)

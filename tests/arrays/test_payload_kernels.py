@@ -45,7 +45,7 @@ def test_the_probe_succeeds_in_this_interpreter() -> None:
 
 @needs_layout
 @pytest.mark.parametrize("n_frames", [1, 2, 4])
-def test_kernel_and_python_find_the_same(n_frames: int) -> None:
+def test_kernel_and_python_gather_the_same_payloads(n_frames: int) -> None:
     rng = np.random.default_rng(n_frames)
     codecs = [Delta(level) for level in range(1, 20)]
     made: list[Any] = []

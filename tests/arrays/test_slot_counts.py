@@ -169,7 +169,7 @@ def assert_damage_is_reported(buffer: CompressedReplayBuffer) -> None:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_short_slots_in_memory_and_in_pickles(codec: str) -> None:
+def test_slots_with_missing_payloads_are_reported_in_memory_and_in_pickles(codec: str) -> None:
     buffer = filled(compression_method=codec, frame_stack=4)
     damage(buffer.observations)
     assert_damage_is_reported(buffer)
@@ -177,7 +177,7 @@ def test_short_slots_in_memory_and_in_pickles(codec: str) -> None:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_short_slots_in_a_folder_with_right_checksums(codec: str, tmp_path: Path) -> None:
+def test_slots_with_missing_payloads_are_reported_despite_right_checksums(codec: str, tmp_path: Path) -> None:
     buffer = filled(compression_method=codec, frame_stack=4, storage=tmp_path / "buffer")
     damage(buffer.observations)
     frames = np.zeros((2, *SHAPE), np.uint8)
@@ -190,7 +190,7 @@ def test_short_slots_in_a_folder_with_right_checksums(codec: str, tmp_path: Path
 
 
 @pytest.mark.parametrize("codec", ["delta", "zstd3"])
-def test_short_slots_in_a_checkpoint(codec: str, tmp_path: Path) -> None:
+def test_slots_with_missing_payloads_are_reported_in_a_checkpoint(codec: str, tmp_path: Path) -> None:
     buffer = filled(compression_method=codec, frame_stack=4)
     damage(buffer.observations)
     save_checkpoint(buffer, tmp_path / "checkpoint")

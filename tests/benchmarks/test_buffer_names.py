@@ -10,7 +10,7 @@ import adapters.buffer_names
 from adapters.buffer_names import split_name
 
 
-def test_docstring_examples() -> None:
+def test_docstring_examples_of_buffer_names_are_correct() -> None:
     assert doctest.testmod(adapters.buffer_names).failed == 0
 
 

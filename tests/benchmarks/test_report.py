@@ -87,7 +87,7 @@ def test_readme_without_marks_raises_and_is_unchanged(tmp_path: Path) -> None:
     assert readme.read_text() == "nothing"
 
 
-def test_project_readme_has_marks() -> None:
+def test_readme_has_the_marks_that_make_report_needs() -> None:
     text = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
     assert report.BEGIN in text.partition(report.END)[0]
 

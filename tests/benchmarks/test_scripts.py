@@ -39,7 +39,7 @@ def run(script: str, folder: Path, *flags: str, peers: Path = Path("none")) -> t
     return done.stdout, written["results"]
 
 
-def test_replay_script(folder: Path) -> None:
+def test_replay_benchmark_writes_its_results(folder: Path) -> None:
     printed, results = run("replay", folder, "--sources", "Pong", "--buffers", "auto", "extra:zstd3")
     assert "| sb3-compressed `auto` |" in printed
     assert results["Pong"].keys() == {"SB3", "auto"}, "missing peers are skipped"
@@ -51,7 +51,7 @@ def test_replay_script(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_rollout_script(folder: Path) -> None:
+def test_rollout_benchmark_writes_its_results(folder: Path) -> None:
     printed, results = run("rollout", folder, "--sources", "Pong", "--buffers", "auto")
     assert "| sb3-compressed `auto` |" in printed
     for measured in results["Pong"].values():
@@ -60,7 +60,7 @@ def test_rollout_script(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_published_script(folder: Path) -> None:
+def test_published_benchmark_writes_its_results(folder: Path) -> None:
     printed, results = run("published", folder, "--codecs", "zstd-5")
     assert "| `zstd-5` |" in printed
     assert results.keys() == {"save", "load"}
@@ -71,14 +71,14 @@ def test_published_script(folder: Path) -> None:
             assert measured.keys() == {"rss", "counted", "latency"}
 
 
-def test_scale_script(folder: Path) -> None:
+def test_scale_benchmark_writes_its_results(folder: Path) -> None:
     printed, results = run("scale", folder, "--buffers", "auto")
     assert "| sb3-compressed `auto` | 400 | 1.00x |" in printed
     assert results["400"].keys() == {"SB3", "auto"}
 
 
 @pytest.mark.slow
-def test_persistence_script(folder: Path) -> None:
+def test_persistence_benchmark_writes_its_results(folder: Path) -> None:
     printed, results = run("persistence", folder, "--source", "Pong")
     assert "| 800 | sb3-compressed, checkpoint |" in printed
     assert results["800"].keys() == {"SB3", "checkpoint", "storage"}
@@ -86,7 +86,7 @@ def test_persistence_script(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_opening_script(folder: Path) -> None:
+def test_opening_benchmark_writes_its_results(folder: Path) -> None:
     printed, results = run("opening", folder, "--vectors", "Pendulum-v1", "--images", "Pong")
     assert "| Pendulum-v1 | 100 | 450 |" in printed
     assert "| Pong | 400 | 900 |" in printed
@@ -103,14 +103,14 @@ def test_opening_script(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_stores_script(folder: Path) -> None:
+def test_stores_benchmark_writes_its_results(folder: Path) -> None:
     printed, results = run("stores", folder)
     assert "| log of this package |" in printed
     assert results["log"]["kills"] == {"right": 1}
 
 
 @pytest.mark.slow
-def test_training_script(folder: Path) -> None:
+def test_training_benchmark_writes_its_results(folder: Path) -> None:
     printed, results = run("training", folder)
     assert printed.count("| yes |") == 2, "DQN and PPO have SB3's weights"
     assert results.keys() == {"DQN, seed 0", "PPO, seed 0"}
@@ -120,6 +120,6 @@ PEER_BUFFERS = ["extra:zstd-3", "extra:rle-jit", "torchrl:zlib-3", "torchrl:zstd
 
 
 @pytest.mark.skipif(not PEERS.exists(), reason=f"the peers are not installed in {PEERS}: make peers")
-def test_peers_return_what_was_added(folder: Path) -> None:
+def test_buffers_of_other_libraries_return_what_was_added(folder: Path) -> None:
     _, results = run("roundtrip", folder, "--buffers", *PEER_BUFFERS, peers=PEERS)
     assert results["Breakout"] == {name: {"wrong": ""} for name in ["SB3", *PEER_BUFFERS]}

@@ -344,7 +344,7 @@ def test_elem_type_of_sufficient_width_does_not_warn() -> None:
 
 
 @pytest.mark.parametrize("name", ["replay", "rollout"])
-def test_output_dtype_and_normalize_images(name: str, stream: Stream) -> None:
+def test_output_dtype_and_normalize_images_change_only_the_format_of_batches(name: str, stream: Stream) -> None:
     space, action_space, n_envs, transitions = stream
 
     def batch(**options: Any) -> Any:

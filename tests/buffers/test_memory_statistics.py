@@ -35,7 +35,7 @@ def others_nbytes(buffer: Any) -> int:
 
 @pytest.mark.parametrize("n_steps", [100, 340])
 @pytest.mark.parametrize("options", [{}, {"optimize_memory_usage": True, "handle_timeout_termination": False}])
-def test_statistics_of_images_in_memory(stream: Stream, n_steps: int, options: dict[str, Any]) -> None:
+def test_statistics_of_images_in_memory_are_correct(stream: Stream, n_steps: int, options: dict[str, Any]) -> None:
     buffer = replay(stream, n_steps, **options)
     rows = min(n_steps, SIZE)
     found = buffer_statistics(buffer)
@@ -50,7 +50,9 @@ def test_statistics_of_images_in_memory(stream: Stream, n_steps: int, options: d
     assert found.shared_frames == pytest.approx(3 / 4 if options else 7 / 8, abs=0.05)
 
 
-def test_statistics_of_images_on_disk(stream: Stream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_statistics_of_images_on_disk_are_correct(
+    stream: Stream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(
         ArrayStore, "MIN_SEGMENT_NBYTES", ArrayStore.SEGMENT_NBYTES
     )  # each segment has payloads of its own
@@ -81,7 +83,7 @@ def test_statistics_of_dicts_are_sums_over_keys(stream: Stream) -> None:
     assert 0 < found.shared_frames < 0.6
 
 
-def test_statistics_of_rollouts(stream: Stream) -> None:
+def test_statistics_of_rollouts_are_correct(stream: Stream) -> None:
     observation_space, action_space, n_envs, transitions = stream
     buffer = CompressedRolloutBuffer(64, observation_space, action_space, "cpu", n_envs=n_envs)
     rng = np.random.default_rng(0)

@@ -97,7 +97,7 @@ def test_sizes_that_sb3_accepts_are_accepted() -> None:
     assert new(CompressedReplayBuffer, np.int64(8)).buffer_size == 8
 
 
-def test_other_counts_are_validated() -> None:
+def test_n_steps_and_n_sampled_goal_below_their_minimum_raise() -> None:
     with pytest.raises(ValueError, match="n_steps must be at least 1, got 0"):
         new(CompressedNStepReplayBuffer, n_steps=0)
     with pytest.raises(ValueError, match="n_sampled_goal must be at least 0, got -1"):

@@ -73,7 +73,9 @@ def test_plot_is_an_image(pong: dict[str, Any]) -> None:
 
 
 @pytest.mark.slow
-def test_own_environment_with_dict_observations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_advise_accepts_a_users_environment_with_dict_observations(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     module = "import gymnasium as gym\nfrom support import console_game\ngym.register('Console-v0', console_game)\n"
     (tmp_path / "consoles.py").write_text(module)
     monkeypatch.syspath_prepend(tmp_path)
@@ -89,7 +91,7 @@ def test_own_environment_with_dict_observations(tmp_path: Path, monkeypatch: pyt
     assert type(model_of(result["lines"]).replay_buffer) is CompressedDictReplayBuffer
 
 
-def test_rollout_buffers() -> None:
+def test_advise_measures_rollout_buffers_with_n_steps() -> None:
     done = run("advise", PONG, "--n-steps", 64, "--n-envs", 2, "--steps", 100, "--codec", "auto", "--json")
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)

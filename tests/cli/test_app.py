@@ -42,7 +42,7 @@ def test_error_messages_are_printed_verbatim() -> None:
     assert error_of("advise", "a:b:c").startswith("a:b:c not found"), "no emoji"
 
 
-def test_version() -> None:
+def test_version_option_prints_the_version() -> None:
     assert run("--version").stdout == f"sb3-compressed {__version__}\n"
 
 

@@ -40,7 +40,7 @@ def test_nan_return_is_null_in_json_and_never_the_best(stream: Stream, tmp_path:
     assert json.loads(done.stdout, parse_constant=pytest.fail)["return"] is None
 
 
-def test_best_episode_as_gif_and_contact_sheet(stream: Stream, tmp_path: Path) -> None:
+def test_play_writes_the_best_episode_as_gif_and_contact_sheet(stream: Stream, tmp_path: Path) -> None:
     buffer = saved(stream, tmp_path / "buffer")
     gif, sheet = tmp_path / "episode.gif", tmp_path / "sheet.png"
     done = run("play", tmp_path / "buffer", "--out", gif, "--sheet", sheet, "--pictures", 6, "--scale", 1, "--json")

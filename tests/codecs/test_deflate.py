@@ -14,7 +14,7 @@ NAMES = ("gzip", "igzip")
 
 @pytest.mark.parametrize(("writer", "reader"), [NAMES, NAMES[::-1]])
 @pytest.mark.parametrize("level", range(4))
-def test_each_decodes_payloads_of_the_other(writer: str, reader: str, level: int) -> None:
+def test_gzip_and_igzip_decode_each_others_payloads(writer: str, reader: str, level: int) -> None:
     frames = np.arange(900, dtype=np.int32).reshape(3, 300) // 7
     out = np.empty_like(frames)
     get_codec(reader).decode_into(get_codec(f"{writer}/{level}").encode(frames), out)

@@ -119,7 +119,7 @@ def assert_goes_on(buffer: Any, case: cases.ReplayCase, expected: cases.Arrays) 
         assert_same(cases.sample(buffer), cases.sample(theirs))
 
 
-def test_all_cases_are_recorded() -> None:
+def test_every_compatibility_case_has_a_fixture() -> None:
     assert RELEASES, f"there are no fixtures in {FIXTURES}"
     for pattern, names in KINDS.items():
         found = {name_of(path) for release in RELEASES for path in release.glob(pattern)}
@@ -143,7 +143,7 @@ def loaded_by_sb3(path: Path, case: cases.ReplayCase) -> tuple[Any, Any]:
 
 
 @fixtures("replay/*.pkl.xz")
-def test_pickled_replay_buffers(path: Path, tmp_path: Path) -> None:
+def test_replay_buffers_pickled_by_earlier_versions_load(path: Path, tmp_path: Path) -> None:
     require_versions(path)
     case, expected = cases.REPLAY[name_of(path)], contents_of(name_of(path), path)
     (tmp_path / "buffer.pkl").write_bytes(lzma.decompress(path.read_bytes()))
@@ -158,7 +158,7 @@ def test_pickled_replay_buffers(path: Path, tmp_path: Path) -> None:
 
 
 @fixtures("checkpoints/*.tar.xz")
-def test_checkpoints(path: Path, tmp_path: Path) -> None:
+def test_checkpoints_of_earlier_versions_load(path: Path, tmp_path: Path) -> None:
     case, expected = cases.REPLAY[name_of(path)], contents_of(name_of(path), path)
     folder, arguments = unpacked(path, tmp_path / "checkpoint"), {"device": "cpu"} | env_of(case)
     buffer = load_checkpoint(folder, **arguments)
@@ -175,7 +175,7 @@ def env_of(case: cases.ReplayCase) -> dict[str, Any]:
 
 
 @fixtures("storage/*.tar.xz", "killed/*.tar.xz")
-def test_storage_folders(path: Path, tmp_path: Path) -> None:
+def test_storage_folders_of_earlier_versions_are_resumed(path: Path, tmp_path: Path) -> None:
     case, expected = cases.REPLAY[name_of(path)], contents_of(name_of(path), path)
     folder = unpacked(path, tmp_path / "storage")
     assert_contains(load_checkpoint(folder, device="cpu", **env_of(case)), expected)
@@ -190,7 +190,7 @@ def test_storage_folders(path: Path, tmp_path: Path) -> None:
 
 
 @fixtures("rollout/*.pkl.xz")
-def test_pickled_rollout_buffers(path: Path) -> None:
+def test_rollout_buffers_pickled_by_earlier_versions_load(path: Path) -> None:
     require_versions(path)
     case, expected = cases.ROLLOUT[name_of(path)], recorded_arrays(path.with_name(f"{name_of(path)}.npz"))
     buffer = pickle.loads(lzma.decompress(path.read_bytes()))
@@ -207,7 +207,7 @@ def test_pickled_rollout_buffers(path: Path) -> None:
 
 
 @fixtures("objects/array-*.pkl.xz")
-def test_pickled_arrays(path: Path) -> None:
+def test_arrays_pickled_by_earlier_versions_load(path: Path) -> None:
     require_versions(path)
     expected = recorded_arrays(path.with_name(f"{name_of(path)}.npz"))["content"]
     array = pickle.loads(lzma.decompress(path.read_bytes()))
@@ -220,7 +220,7 @@ def test_pickled_arrays(path: Path) -> None:
 
 
 @fixtures("objects/codec-*.pkl.xz")
-def test_pickled_codecs(path: Path) -> None:
+def test_codecs_pickled_by_earlier_versions_load(path: Path) -> None:
     require_versions(path)
     recorded = recorded_arrays(path.with_name(f"{name_of(path)}.npz"))
     frames = recorded["content"]
@@ -237,7 +237,7 @@ def test_pickled_codecs(path: Path) -> None:
 
 
 @fixtures("objects/*-report.pkl.xz")
-def test_pickled_reports(path: Path) -> None:
+def test_reports_pickled_by_earlier_versions_load(path: Path) -> None:
     require_versions(path)
     report, expected = pickle.loads(lzma.decompress(path.read_bytes())), cases.REPORTS[name_of(path)]
     assert type(report) is type(expected)
@@ -247,7 +247,7 @@ def test_pickled_reports(path: Path) -> None:
 
 
 @fixtures("models/*.zip")
-def test_models(path: Path, tmp_path: Path) -> None:
+def test_models_of_earlier_versions_load(path: Path, tmp_path: Path) -> None:
     require_versions(path)
     case = cases.MODELS[name_of(path)]
     model: Any = case.algorithm.load(path, env=case.env(), device="cpu")
@@ -268,7 +268,7 @@ def test_models(path: Path, tmp_path: Path) -> None:
 
 
 @fixtures("callback/*.tar.xz")
-def test_checkpoints_of_the_callback(path: Path, tmp_path: Path) -> None:
+def test_callback_resumes_checkpoints_of_earlier_versions(path: Path, tmp_path: Path) -> None:
     require_versions(path)
     folder = unpacked(path, tmp_path / "run")
     checkpoints = sorted(folder.glob("step_*"))

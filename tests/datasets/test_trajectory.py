@@ -102,7 +102,7 @@ def test_transitions_of_episodes_can_be_added_to_another_buffer(stream: Stream) 
 
 @pytest.mark.parametrize("n_steps", [1, 7, 1000])
 @pytest.mark.parametrize("stream", ["atari-single", "console"], indirect=True)
-def test_parts_cover_a_trajectory(stream: Stream, n_steps: int) -> None:
+def test_parts_contain_each_step_of_a_trajectory_once(stream: Stream, n_steps: int) -> None:
     episode = max(trajectories(filled(stream)), key=len)
     parts = [*episode.parts(n_steps)]
     assert [is_last for _, is_last in parts] == [False] * (len(parts) - 1) + [True]

@@ -50,7 +50,7 @@ def frames_of_mp4(path: Path) -> tuple[float, NDArray[np.uint8]]:
 
 
 @pytest.mark.parametrize("stream", ["atari", "atari-channel-last"], indirect=True)
-def test_a_gif_is_exact(stream: Stream, tmp_path: Path) -> None:
+def test_gif_frames_equal_the_observations(stream: Stream, tmp_path: Path) -> None:
     buffer = filled(stream)
     episodes = [*trajectories(buffer)][:2]
     counted: list[int] = []
@@ -64,7 +64,7 @@ def test_a_gif_is_exact(stream: Stream, tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["episodes.gif"]
 
 
-def test_an_mp4_is_close(stream: Stream, tmp_path: Path) -> None:
+def test_mp4_frames_differ_little_from_the_observations(stream: Stream, tmp_path: Path) -> None:
     episode = next(trajectories(filled(stream)))
     write_video(episode, tmp_path / "episode.mp4", fps=30)
     fps, frames = frames_of_mp4(tmp_path / "episode.mp4")

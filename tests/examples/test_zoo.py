@@ -41,7 +41,7 @@ def for_sb3(hyperparameters: dict[str, Any], **short: Any) -> dict[str, Any]:
     return {**arguments, "policy_kwargs": {"net_arch": [8]}, "device": "cpu", **short}
 
 
-def test_every_file_has_a_short_run() -> None:
+def test_every_zoo_file_has_a_short_run() -> None:
     assert {path.name for path in ZOO.iterdir() if path.is_file()} == set(SHORT)
 
 

@@ -68,7 +68,7 @@ def test_loaded_checkpoint_equals_the_saved_buffer_and_can_be_continued(
 
 
 @pytest.mark.parametrize("codec", available_codecs())
-def test_every_codec(codec: str, stream: Stream, tmp_path: Path) -> None:
+def test_checkpoints_store_every_codec(codec: str, stream: Stream, tmp_path: Path) -> None:
     buffer = new(stream, compression_method=codec)
     for transition in stream[-1][:130]:
         transition.add_to(buffer)

@@ -76,7 +76,7 @@ def test_pickle_is_about_as_large_as_the_compressed_data(method: str, stream: St
     assert len(pickle.dumps(buffer)) < 1.05 * buffer.observations_nbytes + plain + space
 
 
-def test_save_and_load_replay_buffer(tmp_path: Path, stream: Stream) -> None:
+def test_save_replay_buffer_can_be_loaded_by_sb3(tmp_path: Path, stream: Stream) -> None:
     model = DQN(
         "CnnPolicy", atari_env(n_envs=2), buffer_size=300, learning_starts=10_000, seed=0, device="cpu",
         replay_buffer_class=CompressedReplayBuffer, replay_buffer_kwargs={"compression_method": "zstd-5"},

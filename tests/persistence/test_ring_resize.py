@@ -74,7 +74,7 @@ def test_resized_full_ring_begins_with_its_oldest_row(stream: Stream) -> None:
 
 
 @pytest.mark.parametrize("stream", KINDS, indirect=True)
-def test_resize_in_a_folder(stream: Stream, tmp_path: Path) -> None:
+def test_buffer_grown_in_a_folder_equals_one_of_that_size(stream: Stream, tmp_path: Path) -> None:
     grown, roomy = new_buffer(stream, 30, storage=tmp_path / "grown"), new_buffer(stream, ROWS)
     add(grown, stream, 0, 30)
     resize(grown, ROWS * stream[2])

@@ -77,7 +77,7 @@ def test_buffer_in_a_folder_equals_one_in_memory_and_can_be_resumed(stream: Stre
 
 
 @pytest.mark.parametrize("codec", available_codecs())
-def test_every_codec(codec: str, stream: Stream, tmp_path: Path) -> None:
+def test_folders_store_every_codec(codec: str, stream: Stream, tmp_path: Path) -> None:
     stored = new(stream, compression_method=codec, storage=tmp_path)
     held = new(stream, compression_method=codec)
     for transition in stream[-1][:200]:

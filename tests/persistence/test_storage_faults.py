@@ -223,7 +223,7 @@ def test_follower_keeps_its_state_after_reading_damage(
     hold_equal(follower, stored)
 
 
-def test_hindsight_with_environments_that_cannot_be_pickled() -> None:
+def test_her_buffer_is_pickled_without_an_environment_that_cannot_be() -> None:
     env = make_vec_env(BitFlippingEnv, 2, vec_env_cls=SubprocVecEnv)
     try:
         buffer = CompressedHerReplayBuffer(100, env.observation_space, env.action_space, env, device="cpu", n_envs=2)

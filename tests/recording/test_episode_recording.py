@@ -130,7 +130,7 @@ def test_features_are_those_of_each_observation() -> None:
         assert not observations["features"][-1].any()
 
 
-def test_dict_features_of_an_environment_that_is_not_vectorized() -> None:
+def test_dict_features_are_recorded_without_a_vectorized_environment() -> None:
     def features(obs: NDArray[Any]) -> dict[str, NDArray[Any]]:
         return {"side": obs[:, 0] > 0, "cell": (obs * 100).astype(np.int16)}
 

@@ -432,7 +432,7 @@ def test_invalid_arguments_of_the_constructor_raise(options: Any, message: str) 
         RecordBuffer(space, spaces.Discrete(2), **options)
 
 
-def test_repr_and_class_of_the_buffer(stream: Stream) -> None:
+def test_recording_has_a_repr_and_a_compressed_buffer(stream: Stream) -> None:
     recording = recorded(stream)
     assert repr(recording) == f"RecordBuffer({N_STEPS * 4} transitions of 4 environments)"
     assert isinstance(recording.buffer, CompressedReplayBuffer)

@@ -89,7 +89,7 @@ def test_open_reads_newest_snapshot_and_following_segments(tmp_path: Path) -> No
     assert [records_in(tmp_path, n) for n in range(6)] == [expected_records(n) for n in range(6)]
 
 
-def test_new_writer_begins_a_segment_and_changes_no_other(tmp_path: Path) -> None:
+def test_new_writer_begins_a_segment_and_only_seals_the_previous_one(tmp_path: Path) -> None:
     new_log(tmp_path, 2).close()
     for index in range(3):
         before = contents(tmp_path)

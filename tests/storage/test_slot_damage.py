@@ -130,7 +130,7 @@ def test_the_error_names_the_damaged_slot(log: Log, tmp_path: Path) -> None:
             assert order[caught.value.index] == 6
 
 
-def test_all_sums_are_looked_at_before_a_slot_is_used(tmp_path: Path) -> None:
+def test_a_damaged_slot_among_several_is_reported_with_its_index(tmp_path: Path) -> None:
     store = create(tmp_path)
     for number in range(1, 6):
         commit_number(store, number)
@@ -177,7 +177,7 @@ def codec_record(log: Log, codec: Codec | None) -> int:
     return log.segment_to_write().append(CODEC, b"[1]" if codec is None else json.dumps(codec.get_config()).encode())
 
 
-def test_parts_have_the_documented_format(log: Log) -> None:
+def test_slots_and_payloads_on_disk_have_the_documented_format(log: Log) -> None:
     codec = codec_record(log, CODECS[0])
     first = append_part(log, lambda at: payload_at(at, b"abc", codec))
     second = append_part(log, lambda at: payload_at(at, b"", codec))

@@ -257,7 +257,7 @@ ARGUMENTS: list[Any] = [
 
 
 @pytest.mark.parametrize("value", ARGUMENTS, ids=repr)
-def test_arguments_round_trip(value: Any) -> None:
+def test_stored_arguments_are_read_back_unchanged(value: Any) -> None:
     found = argument_from_data(json.loads(json.dumps(argument_to_data(value))))
     assert found == value
     assert type(found) is type(value)

@@ -20,20 +20,20 @@ from stable_baselines3.common import buffers
 from stable_baselines3.common.buffers import DictReplayBuffer, NStepReplayBuffer, ReplayBuffer, RolloutBuffer
 from stable_baselines3.common.envs import FakeImageEnv
 
-def test_names():
+def test_plugin_replaces_sb3s_classes():
     for cls in (DictReplayBuffer, NStepReplayBuffer, ReplayBuffer, RolloutBuffer, HerReplayBuffer):
         assert cls.__module__.startswith("sb3_compressed"), cls
     assert buffers.ReplayBuffer is ReplayBuffer
     assert issubclass(DictReplayBuffer, ReplayBuffer) and issubclass(HerReplayBuffer, DictReplayBuffer)
 
 @pytest.mark.parametrize("n_steps", [1, 3])
-def test_defaults(n_steps):
+def test_models_use_compressed_buffers_by_default_under_the_plugin(n_steps):
     model = DQN("MlpPolicy", "CartPole-v1", buffer_size=100, n_steps=n_steps, device="cpu")
     assert type(model.replay_buffer) is (NStepReplayBuffer if n_steps == 3 else ReplayBuffer)
     model.learn(60)
     assert type(A2C("MlpPolicy", "CartPole-v1", device="cpu").rollout_buffer) is RolloutBuffer
 
-def test_subclass():
+def test_subclasses_of_replaced_classes_are_compressed():
     class Own(ReplayBuffer):
         pass
     assert "Compressed" in Own.__mro__[1].__name__
