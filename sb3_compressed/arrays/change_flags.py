@@ -14,9 +14,9 @@ __all__ = ["ChangeFlags"]
 class ChangeFlags:
     """Records which slots of an array were written, directly or through views.
 
-    It distinguishes two kinds of changes. :attr:`flags` are set by all writes except of encoded rows, which
-    :meth:`.CompressedArray.encode_rows` returned; :attr:`added` are set by these. After :meth:`track`, both are the
-    same flags; after :meth:`track_direct_writes`, writes of encoded rows are not recorded.
+    Writes of encoded rows, which :meth:`.CompressedArray.encode_rows` returned, set :attr:`added`; all others are direct
+    writes and set :attr:`flags`. After :meth:`track`, both are the same array; after :meth:`track_direct_writes`, writes
+    of encoded rows are not recorded.
 
     :param viewed: the flags of the array that this array is a view of
     :param change: turns an array ``(rows, n_envs)`` of the viewed array into a view of the shape of this array
@@ -49,17 +49,17 @@ class ChangeFlags:
         added = self._viewed.added
         return None if added is None else self._change(added)
 
-    def mark(self, lead: Any, index: Any = ...) -> None:
+    def mark(self, slot_index: Any, index: Any = ...) -> None:
         """Set the flags of slots, before they are written, so that no interrupt loses a change.
 
-        :param index: which of the slots at ``lead``
+        :param index: which of the slots at ``slot_index``
         """
         if (flags := self.flags) is None:
             return
         if index is ...:
-            flags[lead] = True
+            flags[slot_index] = True
         else:
-            flags[lead][index] = True
+            flags[slot_index][index] = True
 
     def track(self, shape: tuple[int, ...]) -> NDArray[np.bool_]:
         """Return new flags of a shape that all writes set from now on."""

@@ -192,9 +192,8 @@ class CompressedArray(ArrayLike):
             self._require_memory(references.size)
         shape, batch = leading_shape + self.item_shape, sampling.batch
         out = np.empty(shape, self.dtype) if batch is None else batch.empty(shape, self.dtype)
-        self._decode(
-            references, out if len(leading_shape) == 1 else out.reshape(len(references), *self.item_shape), slot_index
-        )
+        items = out if len(leading_shape) == 1 else out.reshape(len(references), *self.item_shape)
+        self._decode(references, items, slot_index)
         if item_index:
             out = out[(slice(None),) * len(leading_shape) + item_index]
         elif batch is not None:
@@ -347,8 +346,8 @@ class CompressedArray(ArrayLike):
 
         :param first: observations ``(n_envs, *item_shape)`` as :meth:`validated_row` returns them
         :param second: the next observations; one call for both takes less time
-        :return: references to slots for each of them, ``(n_envs,)``, for this array or one that :meth:`new_sharing_frames`
-            returned
+        :return: references to slots for each of them, ``(n_envs,)``, for this array or one that
+            :meth:`new_sharing_frames` returned
         """
         if self._deduplicator is not None:
             rows = self._deduplicator.encode_rows(first, second).slots

@@ -38,8 +38,8 @@ def decode(
     :param layout: how items are divided into frames, ``None`` if they are not
     :param out: C-contiguous array ``(n, *item_shape)`` of the dtype that frames were encoded in
     :param num_threads: the number of threads that may decode
-    :param decoded: the unmodified result for another batch, such as the observations when decoding the next observations:
-        frames that both contain are copied, which is faster than decoding them
+    :param decoded: the unmodified result for another batch, such as the observations when decoding the next
+        observations: frames that both contain are copied, which is faster than decoding them
     :return: the batch with its frames; ``None`` if items have different numbers of payloads
     :raises CorruptPayload: if a payload is damaged; ``index`` is the position of its item
     :raises ValueError: if ``out`` is not C-contiguous or not of length ``n``
@@ -69,9 +69,8 @@ def decode(
     def decode_part(start: int, end: int) -> None:
         done = None
         if same is not None and decoded is not None:
-            from sb3_compressed.arrays.payload_kernels import (
-                copy_decoded,  # on first use, since importing numba takes long
-            )
+            # On first use, since importing numba takes long.
+            from sb3_compressed.arrays.payload_kernels import copy_decoded
 
             done = np.zeros(end - start, dtype=np.uint8)
             places, decoded_places = payloads.places, decoded[0].payloads.places

@@ -20,7 +20,7 @@ def split_index(index: Any, n_slot_axes: int, n_axes: int) -> tuple[tuple[Any, .
     >>> split_index((5, ..., slice(0, 2)), n_slot_axes=2, n_axes=4)
     ((5, slice(None, None, None)), (slice(None, None, None), slice(0, 2, None)))
 
-    :return: the index of the slots, and the index into each item, empty for whole items
+    :return: the index of the slots, and the index into each of their items, which is empty for whole items
     :raises IndexError: if the part inside the items contains arrays, or integers if the part before it contains
         arrays: NumPy's rules for these depend on both parts at once
     """
@@ -53,13 +53,12 @@ def split_index(index: Any, n_slot_axes: int, n_axes: int) -> tuple[tuple[Any, .
         )
     if all(is_whole(part) for part in item_index):
         return tuple(slot_index), ()
-    allowed = (
-        (slice, type(None)) if any(_is_array(part) for part in slot_index) else (slice, type(None), int, np.integer)
-    )
+    has_arrays = any(_is_array(part) for part in slot_index)
+    allowed = (slice, type(None)) if has_arrays else (slice, type(None), int, np.integer)
     if not all(isinstance(part, allowed) and not isinstance(part, bool) for part in item_index):
         raise IndexError(
-            f"cannot index the inside of observations with {item_index} here; index rows and environments first, then the "
-            "result: array[rows, envs][..., i]"
+            f"cannot index the inside of observations with {item_index} here; index rows and environments first, then "
+            "the result: array[rows, envs][..., i]"
         )
     return tuple(slot_index), item_index
 

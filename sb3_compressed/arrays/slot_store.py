@@ -39,7 +39,7 @@ AcceptedCodec = Codec | type[TrainableCodec]
 
 
 def accepted_codec(codec: Codec) -> AcceptedCodec:
-    """Return what a store keeps: the class of a trainable codec, so that a trained one is freed with its last payload."""
+    """Return what a store keeps: of a trainable codec its class, so that the codec is freed with its last payload."""
     return type(codec) if isinstance(codec, TrainableCodec) else codec
 
 

@@ -67,13 +67,13 @@ def test_too_many_indices_raise(index: Any) -> None:
 
 @pytest.mark.parametrize("item_index", [NUMBERS, [0, 1], np.ones((4, 4), bool), True, 1.5])
 def test_arrays_inside_the_items_raise(item_index: Any) -> None:
-    with pytest.raises(IndexError, match="cannot index the item_index of observations"):
+    with pytest.raises(IndexError, match="cannot index the inside of observations"):
         split_index((0, 0, item_index), n_slot_axes=2, n_axes=5)
 
 
 def test_an_integer_inside_the_items_raises_after_arrays() -> None:
     """NumPy takes integers for arrays there, and may put the axes of the result in another order."""
-    with pytest.raises(IndexError, match="cannot index the item_index of observations"):
+    with pytest.raises(IndexError, match="cannot index the inside of observations"):
         split_index((NUMBERS, ALL, 0), n_slot_axes=2, n_axes=5)
 
 

@@ -40,9 +40,8 @@ def test_nbytes_is_the_growth_of_the_process(item_nbytes: int, n_frames: int) ->
 
 def test_an_unwritten_array_takes_no_memory() -> None:
     array = CompressedArray((10, 2, 4))
-    assert (
-        array.nbytes == array.store.nbytes(array.slots, array.new_sharing_frames().slots) == array.store.nbytes() == 0
-    )
+    other = array.new_sharing_frames()
+    assert array.nbytes == array.store.nbytes(array.slots, other.slots) == array.store.nbytes() == 0
 
 
 def test_shared_payloads_count_once() -> None:
