@@ -14,9 +14,9 @@ __all__ = ["ChangeFlags"]
 class ChangeFlags:
     """Records which slots of an array were written, directly or through views.
 
-    Writes of encoded rows, which :meth:`.CompressedArray.encode_rows` returned, set :attr:`added`; all others are direct
-    writes and set :attr:`flags`. After :meth:`track`, both are the same array; after :meth:`track_direct_writes`, writes
-    of encoded rows are not recorded.
+    Writes of encoded rows, which :meth:`.CompressedArray.encode_rows` returned, set :attr:`added`; all others are
+    direct writes and set :attr:`flags`. After :meth:`track`, both are the same array; after
+    :meth:`track_direct_writes`, writes of encoded rows are not recorded.
 
     :param viewed: the flags of the array that this array is a view of
     :param change: turns an array ``(rows, n_envs)`` of the viewed array into a view of the shape of this array
