@@ -68,7 +68,7 @@ def evaluate(
     True
 
     :param model: a model, or any object with a compatible ``predict``
-    :param env: the environment; episodes are divided evenly between those of a vectorised one
+    :param env: the environment; episodes are divided evenly between those of a vectorized one
     :param n_eval_episodes: number of episodes
     :param options: further arguments of ``evaluate_policy``, e.g. ``deterministic=False`` or ``callback``
     :raises ValueError: if ``n_eval_episodes`` is not positive

@@ -23,12 +23,10 @@ __all__ = [
     "SHORT_INTS",
     "byte_at",
     "first_byte_of",
-    "int32_at",
     "kernel",
     "last_byte_of",
     "prefetch",
     "put_byte",
-    "put_int32",
     "put_word",
     "word_at",
 ]
@@ -117,22 +115,6 @@ def _put_word(typingctx: Any, address: Any, word: Any) -> Any:
 
 
 @intrinsic
-def _int32_at(typingctx: Any, address: Any) -> Any:
-    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.sext(builder.load(_pointer(builder, arguments[0], 32)), ir.IntType(64))
-
-    return types.int64(types.int64), codegen
-
-
-@intrinsic
-def _put_int32(typingctx: Any, address: Any, number: Any) -> Any:
-    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        builder.store(builder.trunc(arguments[1], ir.IntType(32)), _pointer(builder, arguments[0], 32))
-
-    return types.void(types.int64, types.int64), codegen
-
-
-@intrinsic
 def _prefetch(typingctx: Any, address: Any) -> Any:
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         pointer = _pointer(builder, arguments[0], 8)
@@ -172,10 +154,6 @@ put_byte = cast("Callable[[int, int], None]", _put_byte)
 """Write a byte to an address."""
 put_word = cast("Callable[[int, np.uint64], None]", _put_word)
 """Write a uint64 to the 8 bytes at an address; it need not be aligned."""
-int32_at = cast("Callable[[int], int]", _int32_at)
-"""Read the 32-bit integer at an aligned address."""
-put_int32 = cast("Callable[[int, int], None]", _put_int32)
-"""Write a 32-bit integer to an aligned address."""
 prefetch = cast("Callable[[int], None]", _prefetch)
 """Prefetch the cache line of an address. It is a hint, harmless for invalid addresses."""
 first_byte_of = cast("Callable[[np.uint64], int]", _first_byte_of)

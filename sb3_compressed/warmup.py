@@ -31,7 +31,7 @@ def warm_up(
 
     Transitions are stored as SB3's off-policy algorithms store them: the next observation at the end of an episode is
     its last one rather than the first of the next episode, time limits are recorded, actions of a Box space are scaled
-    to -1..1, and observations and rewards are not normalised by a ``VecNormalize``. Episodes that are unfinished at
+    to -1..1, and observations and rewards are not normalized by a ``VecNormalize``. Episodes that are unfinished at
     the end are marked as truncated by a time limit, since training begins with a reset.
 
     >>> from stable_baselines3 import DQN

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from sb3_compressed.probes import holds, references_are_counted
 
-__all__ = ["Batch", "BatchArray", "BatchPool", "current", "empty_pinned"]
+__all__ = ["Batch", "BatchArray", "BatchPool", "sampling"]
 
 
 class BatchArray(np.ndarray[Any, Any]):
@@ -34,7 +34,7 @@ class BatchArray(np.ndarray[Any, Any]):
 class Batch:
     """A batch that a thread is sampling.
 
-    :param empty: returns uninitialised arrays for it, as :func:`numpy.empty` does
+    :param empty: returns uninitialized arrays for it, as :func:`numpy.empty` does
     :param decoded: what was decoded for it so far, by the encoder of the array; it is valid until the batch is complete
     """
 
@@ -49,17 +49,17 @@ class Batch:
         return owner
 
 
-class _Current(threading.local):
+class _Sampling(threading.local):
     """The batch that each thread is sampling."""
 
     batch: Batch | None = None
 
 
-current = _Current()
+sampling = _Sampling()
 
 
 class BatchPool:
-    """Returns uninitialised arrays and reuses their memory when the last array or tensor on it is gone.
+    """Returns uninitialized arrays and reuses their memory when the last array or tensor on it is gone.
 
     >>> pool = BatchPool()
     >>> first = pool.empty((20, 84, 84), np.dtype(np.uint8))
@@ -128,26 +128,6 @@ class BatchPool:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return BatchPool, ()  # pickles and copies have no memory
-
-
-#: Larger arrays are not pinned, since PyTorch never frees pinned memory: it is enough for 2048 observations of four
-#: frames of 84 by 84 pixels.
-MAX_PINNED_NBYTES = 64 * 1024 * 1024
-
-
-def empty_pinned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return an uninitialised array in pinned memory, from which CUDA devices copy in the background.
-
-    PyTorch's allocator reuses such memory once nothing refers to it and all copies from it are complete
-    (https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-memory-pinning).
-    """
-    import torch as th
-
-    nbytes = math.prod(shape) * dtype.itemsize
-    if not 0 < nbytes <= MAX_PINNED_NBYTES:
-        return np.empty(shape, dtype=dtype)
-    pinned: NDArray[np.uint8] = th.empty(nbytes, dtype=th.uint8, pin_memory=True).numpy()
-    return pinned.view(dtype).reshape(shape)
 
 
 def _count_of_unshared() -> int:

@@ -17,9 +17,9 @@ class CodecTrainer:
     """Collects training samples from the frames that are encoded, and trains the codec from time to time.
 
     The first training is early, so that few frames of a run are compressed badly; each later one after four times as
-    many frames, up to :data:`LONGEST`. From then on the codec is only replaced if payloads have grown: policies drift,
-    and codecs age. A codec that has not aged is better kept, since it stays in the cache. A sample is spread evenly
-    over the frames since the last training.
+    many frames, up to :data:`LONGEST`. From then on the codec is only replaced if payloads have grown: the policy
+    changes what the frames show, and an old codec may fit them worse. One that still fits is kept, since its references
+    stay in the CPU's cache. A sample is spread evenly over the frames since the last training.
     """
 
     #: New frames before the first training, and the most between two.
@@ -44,11 +44,11 @@ class CodecTrainer:
         if self._n_frames + len(frames) <= self._next_sample:  # as nearly always
             self._n_frames += len(frames)
             return codec
-        is_young = self._interval < self.LONGEST
+        is_early = self._interval < self.LONGEST
         sample = self.collect(frames)
         if sample is None:
             return codec
-        if not is_young and _payload_nbytes(codec, sample) <= self.DRIFT * self._trained_nbytes:
+        if not is_early and _payload_nbytes(codec, sample) <= self.DRIFT * self._trained_nbytes:
             return codec
         trained = codec.train(sample)
         self._trained_nbytes = _payload_nbytes(trained, sample)
@@ -92,6 +92,7 @@ class CodecTrainer:
 
     def to_data(self) -> dict[str, Any]:
         """Return its state for JSON, without the sample."""
+        # "learned" is the name of version 0.1, kept for stored buffers.
         return {"interval": self._interval, "learned_nbytes": self._trained_nbytes}
 
     def restore(self, data: Mapping[str, Any]) -> None:

@@ -13,8 +13,9 @@ import psutil
 from numpy.typing import DTypeLike, NDArray
 
 from sb3_compressed.arrays.array_like import ArrayLike
-from sb3_compressed.arrays.batch_pool import current
+from sb3_compressed.arrays.batch_pool import sampling
 from sb3_compressed.arrays.cast import cast_values, clip_values
+from sb3_compressed.arrays.change_flags import ChangeFlags
 from sb3_compressed.arrays.decoding import decode
 from sb3_compressed.arrays.encoding import FrameEncoder
 from sb3_compressed.arrays.frame_dedup import FrameDeduplicator
@@ -30,13 +31,16 @@ from sb3_compressed.warning import warn_user
 
 __all__ = ["CompressedArray"]
 
+#: Smaller reads do not check the available memory.
+MIN_CHECKED_READ_NBYTES = 1 << 28
+
 
 class CompressedArray(ArrayLike):
     """A compressed array of observations, of shape ``(rows, n_envs, *item_shape)``.
 
-    It is indexed as an ndarray: reading decodes into a new array, writing copies and encodes, unwritten items read as
-    zeros. Where NumPy returns a view, assignments to the result are written back. Of items that are written row by row,
-    as by a vectorised environment, frames that an observation has in common with the one before it are stored once.
+    It is indexed like an ndarray. Reading decodes into a new array, writing encodes a copy, and unwritten items read as
+    zeros. Where NumPy returns a view, assignments to the result are written back. When rows are written one after the
+    other, frames that an observation shares with the previous one are stored once.
 
     >>> import numpy as np
     >>> from sb3_compressed import CompressedArray
@@ -52,7 +56,7 @@ class CompressedArray(ArrayLike):
     True
 
     Reading and writing work for any index into the first two axes (integers, slices, integer and boolean arrays,
-    negative ones, ``...``), with whole items or basic indices after it. ``swapaxes`` and ``reshape`` of the leading
+    negative indices, ``...``), with whole items or basic indices after it. ``swapaxes`` and ``reshape`` of the leading
     axes return views on the same slots. NumPy's functions, operators and methods decode the whole array, or raise
     ``MemoryError`` where that does not fit into memory.
 
@@ -93,17 +97,17 @@ class CompressedArray(ArrayLike):
                 LossyDtypeWarning,
             )
         rows, n_envs, *item_shape = (int(length) for length in shape)
-        searched = isinstance(frame_stack, str) and frame_stack == "auto"
-        layout = None if searched or frame_stack is None else explicit_layout(tuple(item_shape), frame_stack)  # type: ignore[arg-type]
+        is_detected = isinstance(frame_stack, str) and frame_stack == "auto"
+        layout = None if is_detected or frame_stack is None else explicit_layout(tuple(item_shape), frame_stack)  # type: ignore[arg-type]
         self._encoder = FrameEncoder(tuple(item_shape), stored, get_codec(codec), layout)
         self._deduplicator: FrameDeduplicator | None = FrameDeduplicator(
-            self._encoder, FrameStackDetector(tuple(item_shape)) if searched else None
+            self._encoder, FrameStackDetector(tuple(item_shape)) if is_detected else None
         )
         self._changes = ChangeFlags()
         self._set_table(MemorySlotStore(self._encoder.codec), None, (rows, n_envs))
 
     def _set_table(self, store: SlotStore, table: NDArray[Any] | None, shape: tuple[int, ...] = ()) -> None:
-        """Use a table of a store.
+        """Set the store and the table of references.
 
         :param table: ``None`` for an unwritten one, which takes no memory before the first write
         :param shape: its shape
@@ -174,77 +178,78 @@ class CompressedArray(ArrayLike):
         :raises CorruptPayload: if a payload is damaged; the error names its slot
         :raises MemoryError: if there is not enough memory
         """
-        lead, inside = split_index(index, self._table.ndim, self.ndim)
-        if not (lead and type(lead[0]) is np.ndarray) and (basic_lead := basic_index(lead)) is not None:
-            return self._read_view(basic_lead, inside, is_array=has_ellipsis(index))
-        references = self._table[lead]
-        lead_shape = references.shape if isinstance(references, np.ndarray) else ()
-        if not lead_shape:
-            references = self._table[(*lead, None)]
+        slot_index, item_index = split_index(index, self._table.ndim, self.ndim)
+        if not (slot_index and type(slot_index[0]) is np.ndarray) and (basic := basic_index(slot_index)) is not None:
+            return self._read_view(basic, item_index, is_array=has_ellipsis(index))
+        references = self._table[slot_index]
+        leading_shape = references.shape if isinstance(references, np.ndarray) else ()
+        if not leading_shape:
+            references = self._table[(*slot_index, None)]
         # A copy, not a view: other threads may write to the table while kernels read the references.
         if references.ndim != 1 or not references.flags.owndata:
             references = references.flatten()
-        if references.size * self._item_nbytes > CHECKED_NBYTES:
+        if references.size * self._item_nbytes > MIN_CHECKED_READ_NBYTES:
             self._require_memory(references.size)
-        shape, batch = lead_shape + self.item_shape, current.batch
+        shape, batch = leading_shape + self.item_shape, sampling.batch
         out = np.empty(shape, self.dtype) if batch is None else batch.empty(shape, self.dtype)
-        self._decode(references, out if len(lead_shape) == 1 else out.reshape(len(references), *self.item_shape), lead)
-        if inside:
-            out = out[(slice(None),) * len(lead_shape) + inside]
+        items = out if len(leading_shape) == 1 else out.reshape(len(references), *self.item_shape)
+        self._decode(references, items, slot_index)
+        if item_index:
+            out = out[(slice(None),) * len(leading_shape) + item_index]
         elif batch is not None:
             out = batch.own(out)
         return out if out.ndim else out[()]  # NumPy returns scalars
 
-    def _read_view(self, lead: tuple[Any, ...], inside: tuple[Any, ...], *, is_array: bool) -> Any:
+    def _read_view(self, slot_index: tuple[Any, ...], item_index: tuple[Any, ...], *, is_array: bool) -> Any:
         """Return the items at a basic index.
 
         :param is_array: whether the result is an array even if it has no axes
         """
-        references = self._table[(*lead, ..., None)]  # an array, even of a single slot
-        lead_shape = references.shape[:-1]
+        references = self._table[(*slot_index, ..., None)]  # an array, even of a single slot
+        leading_shape = references.shape[:-1]
         references = references.flatten()
         self._require_memory(len(references))
         block = np.empty((len(references), *self.item_shape), self.dtype)
-        self._decode(references, block, lead)
-        out = WriteThroughArray.of(SlotSource(self, lead, block), lead_shape + self.item_shape)
-        if inside:
-            out = out[(slice(None),) * len(lead_shape) + (*inside, ...)]
+        self._decode(references, block, slot_index)
+        out = WriteThroughArray.of(SlotSource(self, slot_index, block), leading_shape + self.item_shape)
+        if item_index:
+            out = out[(slice(None),) * len(leading_shape) + (*item_index, ...)]
         return out if is_array or out.ndim else out[()]  # NumPy returns scalars
 
     def _decode(
-        self, references: NDArray[Any], out: NDArray[Any], lead: tuple[Any, ...], positions: Items | None = None
+        self, references: NDArray[Any], out: NDArray[Any], slot_index: tuple[Any, ...], positions: Items | None = None
     ) -> None:
         """Decode slots into ``out``.
 
         :param references: references to the slots, ``(n,)``
         :param out: C-contiguous array ``(n, *item_shape)``
-        :param lead: the index that selected them
+        :param slot_index: the index that selected them
         :param positions: their numbers among those selected, if they are not all of them
         """
         encoder = self._encoder
         layout = encoder.layout  # once: another thread may find it meanwhile
         stored = out if out.dtype == encoder.dtype else np.empty(out.shape, encoder.dtype)
-        decoded = current.batch.decoded if current.batch is not None else {}
+        decoded = sampling.batch.decoded if sampling.batch is not None else {}
         try:
             batch = self._store.gather(references, 1 if layout is None else layout.n_frames)
             decoded[encoder] = decode(batch, layout, stored, self.num_threads, decoded.get(encoder))
         except CorruptPayload as error:
             position = error.index if positions is None else int(positions[error.index])
-            raise CorruptPayload(error.reason, error.index, self._place(lead, position)) from error
+            raise CorruptPayload(error.reason, error.index, self._index_of_slot(slot_index, position)) from error
         if stored is not out:
             out[...] = stored
 
-    def _is_contiguous(self, lead: tuple[Any, ...]) -> bool:
+    def _is_contiguous(self, slot_index: tuple[Any, ...]) -> bool:
         """Return whether the items at a basic index are contiguous in an ndarray."""
         table = self._table
         if 0 in table.strides:  # a placeholder
             table = np.lib.stride_tricks.as_strided(np.empty(1), table.shape, _c_strides(table.shape))
-        return table[(*lead, None)].flags.c_contiguous
+        return table[(*slot_index, None)].flags.c_contiguous
 
     def _require_memory(self, n_items: int) -> None:
         """Raise if so many decoded items do not fit into memory, before the system kills the process."""
         nbytes = n_items * self._item_nbytes
-        if nbytes > CHECKED_NBYTES and nbytes > (available := psutil.virtual_memory().available):
+        if nbytes > MIN_CHECKED_READ_NBYTES and nbytes > (available := psutil.virtual_memory().available):
             raise MemoryError(
                 f"decoding {n_items} observations takes {nbytes / 1e9:.1f} GB and {available / 1e9:.1f} GB of memory "
                 "are available; decode parts, as in array[start : start + 1000]"
@@ -263,10 +268,10 @@ class CompressedArray(ArrayLike):
             return decoded.astype(self.dtype if dtype is None else dtype)
         return decoded
 
-    def _place(self, lead: tuple[Any, ...], position: int) -> tuple[int, ...]:
-        """Return the index of the slot at ``position`` among those that ``lead`` selects."""
+    def _index_of_slot(self, slot_index: tuple[Any, ...], position: int) -> tuple[int, ...]:
+        """Return the index of the slot at ``position`` among those that ``slot_index`` selects."""
         numbers = np.arange(self._table.size).reshape(self._table.shape)
-        number = np.atleast_1d(numbers[lead]).ravel()[position]
+        number = np.atleast_1d(numbers[slot_index]).ravel()[position]
         return tuple(int(i) for i in np.unravel_index(number, self._table.shape))
 
     def prepare(self) -> None:
@@ -280,9 +285,8 @@ class CompressedArray(ArrayLike):
     def __setitem__(self, index: Any, value: Any) -> None:
         """Encode ``value`` into the slots at ``index``; it may broadcast as in NumPy. No reference to it is kept.
 
-        Writing whole rows one at a time is the fast way, in which frames are shared with the row written before.
-
-        With an index that goes inside the items, these are decoded, changed and encoded again.
+        Writing whole rows one at a time is fastest, and shares frames with the previously written row. If the index
+        selects parts of items, these are decoded, changed and encoded again.
 
         :raises ValueError: if the shape or a value does not fit; nothing is changed then
         :raises TypeError: if ``value`` is not numeric
@@ -294,19 +298,19 @@ class CompressedArray(ArrayLike):
                 flags[index] = True
             self._table[index] = value.reshape(self._table.shape[1:])
             return
-        lead, inside = split_index(index, self._table.ndim, self.ndim)
-        if inside:
-            items = self[lead]
-            n_lead = items.ndim - len(self.item_shape)
-            items[(slice(None),) * n_lead + inside] = cast_values(np.asarray(value), self.dtype)
-            if basic_index(lead) is None:
-                self[lead] = items
+        slot_index, item_index = split_index(index, self._table.ndim, self.ndim)
+        if item_index:
+            items = self[slot_index]
+            n_leading = items.ndim - len(self.item_shape)
+            items[(slice(None),) * n_leading + item_index] = cast_values(np.asarray(value), self.dtype)
+            if basic_index(slot_index) is None:
+                self[slot_index] = items
             return
-        selected = self._table[lead]
+        selected = self._table[slot_index]
         shape = selected.shape if isinstance(selected, np.ndarray) else ()
         values = self._stored_values(value)
         slots: list[Slot]
-        if self._deduplicator is not None and _is_row(lead):
+        if self._deduplicator is not None and _is_row(slot_index):
             [slots] = self._deduplicator.encode_rows(self._broadcast(values, shape)).slots
         elif values.ndim <= len(self.item_shape):  # one item for all of them
             slots = self._encoder.encode(self._broadcast(values, (1,))) * math.prod(shape)
@@ -315,10 +319,10 @@ class CompressedArray(ArrayLike):
             slots = self._encoder.encode(items.reshape(math.prod(shape), *self.item_shape))
         references = self._store.write(slots).reshape(shape)
         self._allocate()
-        self._changes.mark(lead)
-        self._table[lead] = references if shape else references[()]
+        self._changes.mark(slot_index)
+        self._table[slot_index] = references if shape else references[()]
 
-    def checked_row(self, value: Any) -> NDArray[Any]:
+    def validated_row(self, value: Any) -> NDArray[Any]:
         """Return observations of all environments in the shape and dtype that they are stored in.
 
         :param value: observations ``(n_envs, *item_shape)``, or an array that broadcasts to this shape
@@ -340,10 +344,10 @@ class CompressedArray(ArrayLike):
         The results represent the observations until they are written, as in
         ``array[row], next_array[row] = array.encode_rows(obs, next_obs)``; code in between may copy them.
 
-        :param first: observations ``(n_envs, *item_shape)`` as :meth:`checked_row` returns them
+        :param first: observations ``(n_envs, *item_shape)`` as :meth:`validated_row` returns them
         :param second: the next observations; one call for both takes less time
-        :return: references to slots for each of them, ``(n_envs,)``, for this array or one that :meth:`empty_like`
-            returned
+        :return: references to slots for each of them, ``(n_envs,)``, for this array or one that
+            :meth:`new_sharing_frames` returned
         """
         if self._deduplicator is not None:
             rows = self._deduplicator.encode_rows(first, second).slots
@@ -351,26 +355,26 @@ class CompressedArray(ArrayLike):
             rows = [self._encoder.encode(row) for row in (first, second) if row is not None]
         return [*self._store.write([*chain.from_iterable(rows)]).reshape(len(rows), -1)]
 
-    def _write_slots(self, lead: tuple[Any, ...], positions: Items, values: NDArray[Any]) -> None:
+    def _write_slots(self, slot_index: tuple[Any, ...], positions: Items, values: NDArray[Any]) -> None:
         """Encode items into some of the slots that a basic index selects.
 
-        :param lead: the index
+        :param slot_index: the index
         :param positions: numbers of the slots among them
         :param values: items ``(len(positions), *item_shape)``
         """
         references = self._store.write(self._encoder.encode(self._stored_values(values)))
         self._allocate()
-        selected = self._table[lead]
+        selected = self._table[slot_index]
         index = np.unravel_index(positions, selected.shape)
-        self._changes.mark(lead, index)
+        self._changes.mark(slot_index, index)
         selected[index] = references
 
     def _stored_values(self, value: Any) -> NDArray[Any]:
         values = cast_values(np.asarray(value), self.dtype)
         return values if self.elem_type == self.dtype else clip_values(values, self.elem_type)
 
-    def _broadcast(self, values: NDArray[Any], lead_shape: tuple[int, ...]) -> NDArray[Any]:
-        shape = lead_shape + self.item_shape
+    def _broadcast(self, values: NDArray[Any], leading_shape: tuple[int, ...]) -> NDArray[Any]:
+        shape = leading_shape + self.item_shape
         while values.ndim > len(shape) and values.shape[0] == 1:  # NumPy drops leading ones
             values = values[0]
         if values.shape == shape:
@@ -397,10 +401,10 @@ class CompressedArray(ArrayLike):
         :param options: those of :meth:`numpy.ndarray.reshape`
         """
         new = tuple(shape[0]) if len(shape) == 1 and not isinstance(shape[0], int | np.integer) else shape
-        n_lead = len(new) - len(self.item_shape)
-        if options or n_lead < 1 or new[n_lead:] != self.item_shape:
+        n_leading = len(new) - len(self.item_shape)
+        if options or n_leading < 1 or new[n_leading:] != self.item_shape:
             return self._call("reshape", *shape, **options)
-        return self._view(lambda table: table.reshape(new[:n_lead]))
+        return self._view(lambda table: table.reshape(new[:n_leading]))
 
     def copy(self, order: str = "C") -> CompressedArray:
         """Return an independent array with the same content. Payloads are immutable, so they are shared.
@@ -409,11 +413,11 @@ class CompressedArray(ArrayLike):
         """
         return copy.deepcopy(self)
 
-    def empty_like(self) -> CompressedArray:
-        """Return an unwritten array of this shape that shares frames with this one, for the same observations.
+    def new_sharing_frames(self) -> CompressedArray:
+        """Return an unwritten array of the same shape that shares frames with this one.
 
-        For arrays of the same stream of observations: ``observations`` and ``next_observations``, or the next
-        rollout's. Codec and frame layout are the same objects.
+        For arrays of the same stream of observations, such as ``observations`` and ``next_observations``, or
+        consecutive rollouts. They use the same codec and frame layout objects.
         """
         return self._with_table(None)
 
@@ -429,8 +433,8 @@ class CompressedArray(ArrayLike):
 
     # -- for persistence -------------------------------------------------------------------------------------
 
-    def keep_in(self, store: SlotStore, table: NDArray[Any]) -> None:
-        """Use another store and its content from now on. All arrays that share frames have to.
+    def move_to(self, store: SlotStore, table: NDArray[Any]) -> None:
+        """Use another store and its content from now on. All arrays that share frames must be moved together.
 
         :param table: references to slots in the store, ``(rows, n_envs)``
         """
@@ -470,7 +474,10 @@ class CompressedArray(ArrayLike):
         return self._changes.track(self._table.shape)
 
     def take_direct_writes(self) -> NDArray[np.int64]:
-        """Return the rows that were written other than by adding since the last call, after :meth:`keep_in`."""
+        """Return the rows written since the last call other than through :meth:`encode_rows`.
+
+        They are tracked after :meth:`move_to`.
+        """
         return self._changes.take_rows()
 
     @property
@@ -510,7 +517,7 @@ class CompressedArray(ArrayLike):
         return other
 
     def __getstate__(self) -> dict[str, Any]:
-        # Rows behind the last written one would make the pickle of a young buffer larger than its content.
+        # Without the rows after the last written one: in a barely filled buffer they would outweigh the content.
         is_written = (self._table != self._store.unwritten).any(axis=tuple(range(1, self._table.ndim)))
         n_written = int(np.flatnonzero(is_written)[-1]) + 1 if is_written.any() else 0
         table = self._table.shape, self.slots_at(slice(n_written))
@@ -528,92 +535,29 @@ class CompressedArray(ArrayLike):
             self._table[: len(written)] = written
 
 
-class ChangeFlags:
-    """Where slots of an array were written, also through views of the array.
-
-    :param viewed: the flags of the array that this array is a view of
-    :param change: turns an array ``(rows, n_envs)`` of the viewed array into a view of the shape of this array
-    """
-
-    def __init__(
-        self, viewed: ChangeFlags | None = None, change: Callable[[NDArray[Any]], NDArray[Any]] | None = None
-    ) -> None:
-        self._added: NDArray[np.bool_] | None = None
-        self._own: NDArray[np.bool_] | None = None
-        self._lazy_shape: tuple[int, ...] | None = None
-        self._viewed, self._change = viewed, change
-
-    @property
-    def flags(self) -> NDArray[np.bool_] | None:
-        """The flags, ``(rows, n_envs)``; ``None`` if changes are not tracked."""
-        if self._viewed is None or self._change is None:
-            if self._own is None and self._lazy_shape is not None:
-                self._own = np.zeros(self._lazy_shape, dtype=np.bool_)
-            return self._own
-        # At each use: the viewed array may have begun to track changes after this view was created.
-        flags = self._viewed.flags
-        return None if flags is None else self._change(flags)
-
-    @property
-    def added(self) -> NDArray[np.bool_] | None:
-        """The flags to set where encoded rows are added; ``None`` if these changes are not tracked."""
-        if self._viewed is None or self._change is None:
-            return self._added
-        added = self._viewed.added
-        return None if added is None else self._change(added)
-
-    def mark(self, lead: Any, index: Any = ...) -> None:
-        """Set the flags of slots, before they are written, so that no interrupt loses a change.
-
-        :param index: which of the slots at ``lead``
-        """
-        if (flags := self.flags) is None:
-            return
-        if index is ...:
-            flags[lead] = True
-        else:
-            flags[lead][index] = True
-
-    def track(self, shape: tuple[int, ...]) -> NDArray[np.bool_]:
-        """Return new flags of a shape that are set from now on."""
-        if self._viewed is not None:
-            raise ValueError("changes of a view cannot be tracked, only those of the array itself")
-        self._own = self._added = np.zeros(shape, dtype=np.bool_)
-        return self._own
-
-    def track_direct_writes(self, shape: tuple[int, ...]) -> None:
-        """Track changes other than by adding, in flags that take no memory before the first one."""
-        self._own, self._added, self._lazy_shape = None, None, shape
-
-    def take_rows(self) -> NDArray[np.int64]:
-        """Return the rows that are set, and reset the flags."""
-        flags, self._own = self._own, None
-        return np.zeros(0, np.int64) if flags is None else np.flatnonzero(flags.any(axis=1))
-
-
 class SlotSource(Source):
     """Where items were read from a :class:`CompressedArray`.
 
     :param array: the array
-    :param lead: the basic index of the slots
+    :param slot_index: the basic index of the slots
     :param block: the decoded items, ``(n, *item_shape)``
     """
 
-    def __init__(self, array: CompressedArray, lead: tuple[Any, ...], block: NDArray[Any]) -> None:
-        super().__init__(block, is_contiguous=array._is_contiguous(lead))
+    def __init__(self, array: CompressedArray, slot_index: tuple[Any, ...], block: NDArray[Any]) -> None:
+        super().__init__(block, is_contiguous=array._is_contiguous(slot_index))
         self._array = array
-        self._lead = (*lead, None)  # so that it selects an array even of a single slot
+        self._slot_index = (*slot_index, None)  # so that it selects an array even of a single slot
 
     def prepare(self, items: Items) -> None:
         """Decode items again, since they may have changed."""
-        selected = self._array._table[self._lead]
+        selected = self._array._table[self._slot_index]
         items_now = np.empty((len(items), *self.block.shape[1:]), self.block.dtype)
-        self._array._decode(selected[np.unravel_index(items, selected.shape)], items_now, self._lead, items)
+        self._array._decode(selected[np.unravel_index(items, selected.shape)], items_now, self._slot_index, items)
         self.block[items] = items_now
 
     def write(self, items: Items) -> None:
         """Encode items into the slots that they were read from."""
-        self._array._write_slots(self._lead, items, self.block[items])
+        self._array._write_slots(self._slot_index, items, self.block[items])
         if self._array.elem_type != self._array.dtype:
             self.prepare(items)  # as they are stored, with less precision
 
@@ -623,16 +567,12 @@ def _holds_every_value(narrow: np.dtype[Any], wide: np.dtype[Any]) -> bool:
     return np.can_cast(wide, narrow, "safe") and not (wide.kind in "iu" and wide.itemsize == 8 and narrow.kind == "f")
 
 
-def _is_row(lead: tuple[Any, ...]) -> bool:
+def _is_row(slot_index: tuple[Any, ...]) -> bool:
     """Return whether an index selects one whole row: ``array[3]``, ``array[3, :]``."""
-    row, *rest = lead or (None,)
+    row, *rest = slot_index or (None,)
     return isinstance(row, int | np.integer) and not isinstance(row, bool) and all(map(is_whole, rest))
 
 
 def _c_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Return the strides of a contiguous array of 64-bit floats."""
     return tuple(8 * math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
-
-
-#: Reads of less than this do not check the available memory.
-CHECKED_NBYTES = 1 << 28

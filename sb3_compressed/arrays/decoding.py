@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sb3_compressed.arrays.frame_layout import FrameLayout
-from sb3_compressed.arrays.payload_batch import PayloadBatch, kernels
+from sb3_compressed.arrays.payload_batch import PayloadBatch
 from sb3_compressed.codecs import Codec, TrainableCodec
 from sb3_compressed.codecs.codec import frame_bytes
 from sb3_compressed.codecs.payloads import Payloads
@@ -38,9 +38,9 @@ def decode(
     :param layout: how items are divided into frames, ``None`` if they are not
     :param out: C-contiguous array ``(n, *item_shape)`` of the dtype that frames were encoded in
     :param num_threads: the number of threads that may decode
-    :param decoded: another batch, which is still as this function returned it: an observation and the next one have all
-        but one frame in common, and copying these from the cache takes less time than decoding them
-    :return: the batch with its frames; ``None`` if it is not uniform
+    :param decoded: the unmodified result for another batch, such as the observations when decoding the next
+        observations: frames that both contain are copied, which is faster than decoding them
+    :return: the batch with its frames; ``None`` if items have different numbers of payloads
     :raises CorruptPayload: if a payload is damaged; ``index`` is the position of its item
     :raises ValueError: if ``out`` is not C-contiguous or not of length ``n``
     """
@@ -69,16 +69,19 @@ def decode(
     def decode_part(start: int, end: int) -> None:
         done = None
         if same is not None and decoded is not None:
+            # On first use, since importing numba takes long.
+            from sb3_compressed.arrays.payload_kernels import copy_decoded
+
             done = np.zeros(end - start, dtype=np.uint8)
             places, decoded_places = payloads.places, decoded[0].payloads.places
             rows, decoded_rows = frame_bytes(frames), frame_bytes(decoded[1])
-            kernels().copy_decoded(start, n_frames, places, same, decoded_places, decoded_rows, rows, done)
+            copy_decoded(start, n_frames, places, same, decoded_places, decoded_rows, rows, done)
         part = payloads if end - start == n_payloads else payloads[start:end]
         try:
             if isinstance(codecs[0], TrainableCodec):
                 type(codecs[0]).decode_batch(codecs, part, frames[start:end], done)  # type: ignore[arg-type]
             else:
-                _decode_rest(codecs[0], part, frames[start:end], done)
+                _decode_remaining(codecs[0], part, frames[start:end], done)
         except CorruptPayload as error:
             raise CorruptPayload(error.reason, (start + error.index) // n_frames) from error
 
@@ -109,15 +112,15 @@ def _decode_mixed(batch: PayloadBatch, layout: FrameLayout | None, out: NDArray[
         out[items] = part
 
 
-def _decode_rest(codec: Codec, payloads: Payloads, frames: NDArray[Any], done: NDArray[np.uint8] | None) -> None:
-    """Decode the payloads that are not done by a codec that cannot skip any."""
+def _decode_remaining(codec: Codec, payloads: Payloads, frames: NDArray[Any], done: NDArray[np.uint8] | None) -> None:
+    """Decode the payloads that are not done yet, with a codec that cannot skip payloads itself."""
     if done is None or not done.any():
         codec.decode_into(payloads.tolist(), frames)
         return
-    rest = np.flatnonzero(done == 0).tolist()
-    part = np.empty((len(rest), *frames.shape[1:]), dtype=frames.dtype)
+    remaining = np.flatnonzero(done == 0).tolist()
+    part = np.empty((len(remaining), *frames.shape[1:]), dtype=frames.dtype)
     try:
-        codec.decode_into([payloads[index] for index in rest], part)
+        codec.decode_into([payloads[index] for index in remaining], part)
     except CorruptPayload as error:
-        raise CorruptPayload(error.reason, rest[error.index]) from error
-    frames[rest] = part
+        raise CorruptPayload(error.reason, remaining[error.index]) from error
+    frames[remaining] = part

@@ -155,6 +155,7 @@ class FrameDeduplicator:
     def to_data(self) -> dict[str, Any]:
         """Return its state for JSON, without the codec."""
         layout = self.encoder.layout
+        # "searches" and "lessons" are names of version 0.1, kept for stored buffers.
         return {
             "layout": None if layout is None else [layout.axis, layout.n_frames],
             "searches": self._detector is not None,
@@ -258,5 +259,5 @@ class PreviousRow:
 
 
 def _empty_in_order(shape: tuple[int, ...], dtype: np.dtype[Any], axes: tuple[int, ...]) -> NDArray[Any]:
-    """Return an uninitialised array whose axes lie in memory in the order of ``axes``."""
+    """Return an uninitialized array whose axes lie in memory in the order of ``axes``."""
     return np.empty([shape[axis] for axis in axes], dtype=dtype).transpose(np.argsort(axes))

@@ -12,54 +12,55 @@ __all__ = ["basic_index", "has_ellipsis", "is_whole", "split_index"]
 WHOLE = slice(None)
 
 
-def split_index(index: Any, n_lead: int, n_axes: int) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """Split an index of an array whose first ``n_lead`` of ``n_axes`` axes are those of its slots.
+def split_index(index: Any, n_slot_axes: int, n_axes: int) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """Split an index of an array whose first ``n_slot_axes`` of ``n_axes`` axes are those of its slots.
 
-    >>> split_index((3, 0, slice(None)), n_lead=2, n_axes=5)
+    >>> split_index((3, 0, slice(None)), n_slot_axes=2, n_axes=5)
     ((3, 0), ())
-    >>> split_index((5, ..., slice(0, 2)), n_lead=2, n_axes=4)
+    >>> split_index((5, ..., slice(0, 2)), n_slot_axes=2, n_axes=4)
     ((5, slice(None, None, None)), (slice(None, None, None), slice(0, 2, None)))
 
-    :return: the index of the slots, and the index into each item, empty for whole items
+    :return: the index of the slots, and the index into each of their items, which is empty for whole items
     :raises IndexError: if the part inside the items contains arrays, or integers if the part before it contains
         arrays: NumPy's rules for these depend on both parts at once
     """
-    if type(index) is int and n_lead > 0:  # a shortcut for SB3's writes of rows
+    if type(index) is int and n_slot_axes > 0:  # a shortcut for SB3's writes of rows
         return (index,), ()
     parts = index if isinstance(index, tuple) else (index,)
-    if n_lead <= len(parts) <= n_axes:  # a shortcut for SB3's sampling
-        for part in parts[:n_lead]:
+    if n_slot_axes <= len(parts) <= n_axes:  # a shortcut for SB3's sampling
+        for part in parts[:n_slot_axes]:
             if type(part) is not np.ndarray or part.dtype.kind not in "iu":
                 break
         else:
-            rest = parts[n_lead:]
+            rest = parts[n_slot_axes:]
             if not rest or (len(rest) == 1 and type(rest[0]) is slice and rest[0] == WHOLE):
-                return parts[:n_lead], ()
+                return parts[:n_slot_axes], ()
     parts = _expand_ellipsis(parts, n_axes)
     consumed = 0
-    lead: list[Any] = []
+    slot_index: list[Any] = []
     for position, part in enumerate(parts):
-        if consumed >= n_lead:
-            inside = parts[position:]
+        if consumed >= n_slot_axes:
+            item_index = parts[position:]
             break
-        lead.append(part)
+        slot_index.append(part)
         consumed += _n_axes_of(part)
     else:
-        inside = ()
-    if consumed > n_lead:
+        item_index = ()
+    if consumed > n_slot_axes:
         raise IndexError(
             "a boolean mask cannot extend from rows and environments into the observations. For a mask of the shape of "
             "the array, read with np.asarray(array)[mask] and write with np.copyto(array, value, where=mask)"
         )
-    if all(is_whole(part) for part in inside):
-        return tuple(lead), ()
-    allowed = (slice, type(None)) if any(_is_array(part) for part in lead) else (slice, type(None), int, np.integer)
-    if not all(isinstance(part, allowed) and not isinstance(part, bool) for part in inside):
+    if all(is_whole(part) for part in item_index):
+        return tuple(slot_index), ()
+    has_arrays = any(_is_array(part) for part in slot_index)
+    allowed = (slice, type(None)) if has_arrays else (slice, type(None), int, np.integer)
+    if not all(isinstance(part, allowed) and not isinstance(part, bool) for part in item_index):
         raise IndexError(
-            f"cannot index the inside of observations with {inside} here; index rows and environments first, then the "
-            "result: array[rows, envs][..., i]"
+            f"cannot index the inside of observations with {item_index} here; index rows and environments first, then "
+            "the result: array[rows, envs][..., i]"
         )
-    return tuple(lead), inside
+    return tuple(slot_index), item_index
 
 
 def basic_index(parts: tuple[Any, ...]) -> tuple[Any, ...] | None:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sb3_compressed.arrays.memory_estimate import MemoryEstimate, estimate_memory, slots_nbytes, tables_nbytes
-from sb3_compressed.arrays.payload_batch import MAX_CODECS, PayloadBatch, kernels
+from sb3_compressed.arrays.payload_batch import MAX_CODECS, PayloadBatch
 from sb3_compressed.arrays.slot_store import AcceptedCodec, Slot, accepted_codec, reference_dtype
 from sb3_compressed.codecs import Codec, TrainableCodec
 from sb3_compressed.codecs.payloads import Payloads
@@ -46,7 +46,8 @@ class MemorySlotStore:
 
     def gather(self, references: NDArray[Any], n_frames: int) -> PayloadBatch:
         """Return the payloads of slots; see :meth:`SlotStore.gather`."""
-        payload_kernels = kernels()
+        from sb3_compressed.arrays import payload_kernels  # on first use, since importing numba takes long
+
         if not payload_kernels.LAYOUT_IS_KNOWN:
             return gather_in_python(references, self.codec, n_frames)
         if not references.flags.c_contiguous:

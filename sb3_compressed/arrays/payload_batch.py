@@ -20,8 +20,6 @@ import hashlib
 import json
 import struct
 from collections.abc import Mapping, Sequence
-from functools import cache
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -31,7 +29,7 @@ from sb3_compressed.codecs import Codec
 from sb3_compressed.codecs.payloads import Payloads
 from sb3_compressed.errors import CorruptPayload, MissingCodec
 
-__all__ = ["MAX_CODECS", "PayloadBatch", "codec_digest", "kernels", "pack_sections", "unpack_sections"]
+__all__ = ["MAX_CODECS", "PayloadBatch", "codec_digest", "pack_sections", "unpack_sections"]
 
 #: Codecs of one batch that kernels have room for.
 MAX_CODECS = 256
@@ -44,14 +42,6 @@ ALIGNMENT = 8
 DIGEST_NBYTES = 16
 REQUIRED = ("Codecs", "Items", "Lengths", "Writers", "Payloads")
 MAX_UINT32 = (1 << 32) - 1
-
-
-@cache
-def kernels() -> ModuleType:
-    """Import the kernels on first use, since importing numba takes long."""
-    from sb3_compressed.arrays import payload_kernels
-
-    return payload_kernels
 
 
 class PayloadBatch:

@@ -1,4 +1,4 @@
-"""``SlotStore``: the seam between encoding and decoding, and the slots that cross it."""
+"""``SlotStore``: the interface between encoding and decoding, and the format of slots."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ Slot = bytes | tuple[Any, ...] | None
 
 - ``bytes``: the payload of a whole item;
 - a tuple: the payloads of its frames, the oldest first. With a trainable codec, each codec precedes the payloads that
-  it wrote: ``(codec, p0, p1, p2, p3)``, or ``(older, p0, p1, newer, p2, p3)`` just after a training. A codec and one
-  payload are a whole item;
+  it wrote: ``(codec, p0, p1, p2, p3)``, or ``(older, p0, p1, newer, p2, p3)`` just after the codec was trained. A
+  codec and one payload encode a whole item;
 - ``None``: not written yet.
 """
 
@@ -39,7 +39,7 @@ AcceptedCodec = Codec | type[TrainableCodec]
 
 
 def accepted_codec(codec: Codec) -> AcceptedCodec:
-    """Return what a store refers to: not a trained codec itself, which is freed with the last of its payloads."""
+    """Return what a store keeps: of a trainable codec its class, so that the codec is freed with its last payload."""
     return type(codec) if isinstance(codec, TrainableCodec) else codec
 
 
@@ -56,7 +56,7 @@ class SlotStore(Protocol):
 
     @property
     def codec(self) -> AcceptedCodec | None:
-        """Payloads of other codecs are refused; ``None`` to accept those of every trainable codec."""
+        """The codec, or class of codecs, whose payloads are accepted; ``None`` for every trainable codec."""
         ...
 
     def new_table(self, shape: tuple[int, ...]) -> NDArray[Any]:

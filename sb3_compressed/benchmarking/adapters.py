@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from sb3_compressed.benchmarking.frame_recording import Recording, Step
-    from sb3_compressed.benchmarking.tree_map import Observations
+    from sb3_compressed.benchmarking.observations import Observations
 
 
 @dataclass(frozen=True)

@@ -21,9 +21,10 @@ from stable_baselines3.common.preprocessing import is_image_space, is_image_spac
 from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, VecFrameStack, VecTransposeImage
 
 from sb3_compressed.benchmarking.benchmark_envs import random_actions
-from sb3_compressed.benchmarking.tree_map import Observations, part, tree_map
+from sb3_compressed.benchmarking.observations import Observations, part
 from sb3_compressed.dtypes import space_parts
 from sb3_compressed.storage.spaces import space_from_data, space_to_data
+from sb3_compressed.tree_map import tree_map
 
 __all__ = [
     "Playback",

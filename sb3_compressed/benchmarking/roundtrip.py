@@ -11,7 +11,7 @@ import numpy as np
 
 from sb3_compressed.benchmarking.adapters import Batch, ReplayAdapter, RolloutAdapter
 from sb3_compressed.benchmarking.frame_recording import Step
-from sb3_compressed.benchmarking.tree_map import tree_map
+from sb3_compressed.tree_map import tree_map
 
 __all__ = ["check_replay", "check_rollout"]
 

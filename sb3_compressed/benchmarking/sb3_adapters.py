@@ -20,7 +20,7 @@ from stable_baselines3.common import buffers
 import sb3_compressed
 from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.benchmarking.adapters import Adapter, Batch, ReplayAdapter, RolloutAdapter, Setup
-from sb3_compressed.benchmarking.tree_map import tree_map
+from sb3_compressed.tree_map import tree_map
 
 if TYPE_CHECKING:
     from sb3_compressed.benchmarking.frame_recording import Step

@@ -27,8 +27,9 @@ from stable_baselines3.common.preprocessing import get_obs_shape, is_image_space
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from sb3_compressed.arrays import CompressedArray
-from sb3_compressed.arrays.batch_pool import Batch, BatchArray, BatchPool, current, empty_pinned
+from sb3_compressed.arrays.batch_pool import Batch, BatchArray, BatchPool, sampling
 from sb3_compressed.arrays.frame_layout import FrameStack
+from sb3_compressed.arrays.pinned_memory import empty_pinned
 from sb3_compressed.buffers.arguments import (
     bind_parent_arguments,
     merge_codec_kwargs,
@@ -229,7 +230,7 @@ class CompressedBuffer(_Base):
         (rows, n_envs), dtype = placeholders[0].shape[:2], placeholders[0].dtype
         if key not in self._new_arrays:
             self._new_arrays[key] = self._plans[key].new_array(rows, n_envs, dtype, num_threads=self.num_threads)
-        return [self._new_arrays[key].empty_like() for _ in placeholders]
+        return [self._new_arrays[key].new_sharing_frames() for _ in placeholders]
 
     def _arrays(self) -> list[tuple[Key, Any]]:
         """Return the arrays of observations and next observations with their keys, compressed and plain ones."""
@@ -340,13 +341,13 @@ class CompressedBuffer(_Base):
         if is_seen or not self._is_ours or not self._new_arrays:
             samples = make()
         else:
-            outer = current.batch
+            outer = sampling.batch
             # Chosen here, since a buffer may be loaded on a machine with another device.
-            current.batch = Batch(empty_pinned) if self.device.type == "cuda" else self._batch_pool.begin_batch()
+            sampling.batch = Batch(empty_pinned) if self.device.type == "cuda" else self._batch_pool.begin_batch()
             try:
                 samples = make()
             finally:
-                current.batch = outer
+                sampling.batch = outer
         if self.output_dtype == "raw" and not self.normalize_images:
             return samples
         names = [name for name in ("observations", "next_observations") if hasattr(samples, name)]

@@ -91,7 +91,7 @@ def validate_observation(
     try:
         row = values.reshape(n_envs, 1) if is_number else values
         if isinstance(array, CompressedArray):
-            return array.checked_row(row)
+            return array.validated_row(row)
         while row.ndim >= array.ndim and row.shape[0] == 1:  # NumPy ignores leading axes of length 1
             values = row = row[0]
         _check_row(row, array)

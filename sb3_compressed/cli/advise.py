@@ -204,7 +204,7 @@ def _is_wrapped(env_id: str, wrapper: Wrapper | None) -> bool:
 
 def _table(costs: Sequence[Cost], env_id: str, space: spaces.Space[Any], read: str) -> Table:
     from sb3_compressed.benchmarking.metrics import format_nbytes
-    from sb3_compressed.benchmarking.tree_map import describe_space
+    from sb3_compressed.benchmarking.observations import describe_space
 
     title = escape(f"{env_id}: observations {describe_space(space)}")
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)

@@ -1,4 +1,4 @@
-"""``Codec``: the contract of every codec."""
+"""``Codec``: the base classes and contract of all codecs."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ class Codec(ABC):
     - ``decode_into(encode(frames), out)`` leaves exactly the bits of ``frames`` in ``out``, for every dtype without
       Python objects, every shape (zero-size ones too) and every memory layout of ``frames``.
     - A payload is self-contained given its codec's state, and is an exact-size :class:`bytes`. Compressors
-      allocate an upper bound and shrink it in place; kept in slots, such objects leave holes that are never reused
-      and cost three times their length in RSS. :meth:`encode` therefore returns fresh copies.
+      return objects that were shrunk in place, whose unused memory is not returned: stored payloads would take about
+      three times their length. :meth:`encode` therefore returns copies.
     - A payload that :meth:`encode` cannot have written for such a frame (truncated, too long, malformed, of
       another size) raises :class:`~sb3_compressed.CorruptPayload`, and no payload makes the decoder read or write
       outside its buffers. The content of ``out`` is undefined after an error.
@@ -61,8 +61,8 @@ class Codec(ABC):
     :cvar name: the name in the registry, without a level
     :cvar levels: the supported levels; ``None`` if it has none and no field ``compresslevel``
     :cvar typical_ratio: the typical size of a payload of game frames relative to the raw frame, for memory estimates
-    :cvar is_parallel: whether several threads decode parts of a batch faster than one: true if decoding is a few long
-        calls without the GIL
+    :cvar is_parallel: whether several threads decode parts of a batch faster than one: true if decoding consists of few
+        long calls that release the GIL
     """
 
     name: ClassVar[str]
@@ -80,7 +80,7 @@ class Codec(ABC):
 
     @abstractmethod
     def decode_into(self, payloads: Sequence[bytes], out: NDArray[Any]) -> None:
-        """Decompress a batch into memory of the caller.
+        """Decompress a batch into the caller's memory.
 
         :param payloads: ``n`` payloads
         :param out: C-contiguous array of shape ``(n, *frame_shape)`` with the dtype of the frames
@@ -167,7 +167,10 @@ class TrainableCodec(Codec):
         """The memory that the trained state takes, in bytes."""
 
     def release_encoder(self) -> None:
-        """Free what only encoding needs, once another codec has replaced this one. It can still encode."""
+        """Free what only encoding needs; called once another codec has replaced this one.
+
+        Encoding still works, and allocates it again.
+        """
 
     @classmethod
     @abstractmethod
@@ -192,8 +195,8 @@ class TrainableCodec(Codec):
         self.decode_batch([self], Payloads.of(payloads), out)
 
 
-def _rebuild(cls: type[Codec], config: dict[str, Any]) -> Codec:  # pickles contain this name
-    return cls(**config)
+def _rebuild(cls: type[Codec], arguments: dict[str, Any]) -> Codec:  # pickles contain this name
+    return cls(**arguments)
 
 
 def frame_bytes(frames: NDArray[Any]) -> NDArray[np.uint8]:

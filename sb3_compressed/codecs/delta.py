@@ -2,7 +2,7 @@
 
 Most of a game's frame is background. Training selects a few reference frames; a payload has only the runs of bytes
 that differ from the nearest of them. In a scrolling game nothing stays in its place, so equal bytes may also be copied
-from anywhere in the references, from the line above in the frame itself, or from another colour plane, as in LZ77 (Ziv
+from anywhere in the references, from the line above in the frame itself, or from another color plane, as in LZ77 (Ziv
 and Lempel 1977). Decoding is copying, which is faster than any general-purpose codec.
 
 A payload begins with one byte ``h``:
@@ -220,9 +220,9 @@ class Delta(TrainableCodec):
 
 
 def _line_and_plane_nbytes(frames: NDArray[Any]) -> tuple[int, int]:
-    """Return the bytes of a line of pixels and of a colour plane in frames ``(n, *frame_shape)``.
+    """Return the bytes of a line of pixels and of a color plane in frames ``(n, *frame_shape)``.
 
-    :return: the latter is 0 for frames of one colour, and for channel-last ones
+    :return: the latter is 0 for frames of one color, and for channel-last ones
     """
     line: int = frames.shape[-1] * frames.itemsize
     if frames.ndim <= 3:
@@ -235,7 +235,7 @@ def _line_and_plane_nbytes(frames: NDArray[Any]) -> tuple[int, int]:
 def select_medoids(rows: NDArray[np.uint8], n_medoids: int) -> NDArray[np.intp]:
     """Return the indices of the frames that represent all of them best.
 
-    Greedily, each next frame is the one that minimises the sum of differences to the nearest selected frame (the
+    Greedily, each next frame is the one that minimizes the sum of differences to the nearest selected frame (the
     seeding of k-medoids, Kaufman and Rousseeuw, Finding Groups in Data, 1990, chapter 2).
 
     :param rows: bytes of frames, ``(n, frame_nbytes)``

@@ -1,4 +1,4 @@
-"""``rle`` and ``rle-jit``: run-length encoding with one wire format, in vectorised NumPy and in numba.
+"""``rle`` and ``rle-jit``: run-length encoding with one wire format, in vectorized NumPy and in numba.
 
 A payload is one header byte ``r``, followed by
 
@@ -34,7 +34,7 @@ def smallest_runs_type(n_elems: int) -> np.dtype[Any]:
 
 @dataclass(frozen=True)
 class Rle(Codec):
-    """Run-length encoding in vectorised NumPy.
+    """Run-length encoding in vectorized NumPy.
 
     :param runs_type: unsigned dtype of the run lengths; by default the smallest that fits a run of a whole frame
     """

@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sb3_compressed.datasets.image_layout import enlarge, find_image_layout, pick_scale
-from sb3_compressed.datasets.trajectory import Trajectory, map_observations
+from sb3_compressed.datasets.trajectory import Trajectory
 from sb3_compressed.datasets.video import import_video_library
+from sb3_compressed.tree_map import tree_map
 from sb3_compressed.warning import warn_user
 
 __all__ = ["write_contact_sheet"]
@@ -81,7 +82,7 @@ def _observation_after(episode: Trajectory, step: int) -> Any:
     """Return the observation after ``step`` steps, ``(1, *obs_shape)`` or a dict of such arrays."""
     first = min(step, len(episode) - 1)
     observations = episode.part(first, first + 1).observations
-    return map_observations(lambda values: values[step - first :], observations)
+    return tree_map(lambda values: values[step - first :], observations)
 
 
 def n_columns(n_images: int) -> int:

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from stable_baselines3.common.buffers import ReplayBuffer
 
 from sb3_compressed.buffers.replay import CompressedDictReplayBuffer, CompressedReplayBuffer
-from sb3_compressed.datasets.trajectory import Trajectory, map_observations, trajectories, transitions
+from sb3_compressed.datasets.trajectory import Trajectory, trajectories, transitions
 from sb3_compressed.progress import progress_bar as shown_progress
+from sb3_compressed.tree_map import tree_map
 
 if TYPE_CHECKING:
     from minari import MinariDataset
@@ -63,7 +64,7 @@ def export_minari(
                     stop = None if is_last else -1
                     yield minari.data_collector.EpisodeBuffer(
                         id=number,
-                        observations=map_observations(lambda values, stop=stop: values[:stop], part.observations),
+                        observations=tree_map(lambda values, stop=stop: values[:stop], part.observations),
                         actions=_unscale(part.actions, buffer.action_space) if unscale_actions else part.actions,
                         rewards=part.rewards,
                         terminations=part.terminations,

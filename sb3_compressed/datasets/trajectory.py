@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -14,8 +14,9 @@ from stable_baselines3.common.buffers import ReplayBuffer
 
 from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.persistence.ring_resize import rows_by_age
+from sb3_compressed.tree_map import tree_map
 
-__all__ = ["Trajectory", "TrajectoryPart", "map_observations", "trajectories", "transitions"]
+__all__ = ["Trajectory", "TrajectoryPart", "trajectories", "transitions"]
 
 #: Observations that are decoded at a time to find where episodes end without ``done``.
 CHUNK_SIZE = 256
@@ -107,7 +108,7 @@ class Trajectory:
         rows = self.rows[first:last]
         end = _next_observation(self._buffer, rows[-1:], self.env)
         return TrajectoryPart(
-            map_observations(lambda *both: np.concatenate(both), _observation(self._buffer, rows, self.env), end),
+            tree_map(lambda *both: np.concatenate(both), _observation(self._buffer, rows, self.env), end),
             self.actions[first:last],
             self.rewards[first:last],
             self.terminations[first:last],
@@ -231,14 +232,6 @@ def _shaped(values: NDArray[Any], space: spaces.Space[Any]) -> NDArray[Any]:
     return values.reshape(len(values), *(space.shape or ()))
 
 
-def map_observations(function: Callable[..., Any], *observations: Any) -> Any:
-    """Apply a function to observations, for a Dict space key by key."""
-    first = observations[0]
-    if isinstance(first, dict):
-        return {key: function(*(each[key] for each in observations)) for key in first}
-    return function(*observations)
-
-
 def transitions(episode: Any) -> Iterator[tuple[Any, ...]]:
     """Yield each step of a decoded episode as the arguments of ``ReplayBuffer.add``, for one environment.
 
@@ -248,8 +241,8 @@ def transitions(episode: Any) -> Iterator[tuple[Any, ...]]:
     for step in range(len(episode.rewards)):
         terminated, truncated = bool(episode.terminations[step]), bool(episode.truncations[step])
         yield (
-            map_observations(lambda values, at=step: values[at : at + 1], episode.observations),
-            map_observations(lambda values, at=step: values[at + 1 : at + 2], episode.observations),
+            tree_map(lambda values, at=step: values[at : at + 1], episode.observations),
+            tree_map(lambda values, at=step: values[at + 1 : at + 2], episode.observations),
             np.asarray(episode.actions[step])[np.newaxis],
             episode.rewards[step : step + 1],
             np.array([terminated or truncated]),

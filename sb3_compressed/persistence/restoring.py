@@ -38,7 +38,7 @@ def bind(buffer: Any, store: ArrayStore, *, writable: bool = True) -> None:
     """
     for name, array in buffer_state.named_arrays(buffer).items():
         if isinstance(array, CompressedArray):
-            array.keep_in(store.slots.for_codec(array.codec), store.arrays[name])
+            array.move_to(store.slots.for_codec(array.codec), store.arrays[name])
         else:
             plain = store.arrays[name]
             if not writable:

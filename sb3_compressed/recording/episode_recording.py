@@ -11,9 +11,10 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
-from sb3_compressed.datasets.trajectory import map_observations, trajectories
+from sb3_compressed.datasets.trajectory import trajectories
 from sb3_compressed.progress import progress_bar as shown_progress
 from sb3_compressed.recording.record_buffer import RecordBuffer
+from sb3_compressed.tree_map import tree_map
 
 if TYPE_CHECKING:
     from stable_baselines3.common.type_aliases import PolicyPredictor
@@ -135,4 +136,4 @@ def _space_of(values: Any) -> spaces.Space[Any]:
 
 def _of_env(values: Any, index: int) -> Any:
     """Return the values of one environment, ``None`` for ``None``."""
-    return None if values is None else map_observations(lambda array: array[index], values)
+    return None if values is None else tree_map(lambda array: array[index], values)

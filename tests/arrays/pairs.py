@@ -19,7 +19,7 @@ def pair_of(kind: str, item_shape: tuple[int, ...] = (4, 2, 3), dtype: str = "u1
     """Return arrays of ours and the ndarrays they stand for, the one of ``kind`` first; row 3 was never written."""
     shape = (ROWS, ENVS, *item_shape)
     ours: list[Any] = [CompressedArray(shape, dtype, "none" if kind == "raw" else "auto")]
-    ours.append(ours[0].empty_like())
+    ours.append(ours[0].new_sharing_frames())
     plain = [np.zeros(shape, dtype) for _ in ours]
     rng = np.random.default_rng(0)
     obs = rng.integers(0, 9, shape[1:]).astype(dtype)

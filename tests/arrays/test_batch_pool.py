@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from programs import run
 
 from sb3_compressed import CompressedArray
-from sb3_compressed.arrays.batch_pool import REFERENCES_ARE_COUNTED, Batch, BatchArray, BatchPool, current
+from sb3_compressed.arrays.batch_pool import REFERENCES_ARE_COUNTED, Batch, BatchArray, BatchPool, sampling
 
 SHAPE = (64, 84, 84)
 BYTE = np.dtype(np.uint8)
@@ -160,9 +160,9 @@ assert memory_of_process("VmRSS") - before < 30e6
 @pytest.fixture
 def batch() -> Iterator[Batch]:
     """Sample a batch in this thread."""
-    current.batch = BatchPool().begin_batch()
-    yield current.batch
-    current.batch = None
+    sampling.batch = BatchPool().begin_batch()
+    yield sampling.batch
+    sampling.batch = None
 
 
 def test_reads_within_a_batch_own_their_memory_and_their_views_do_not(batch: Batch) -> None:
@@ -191,7 +191,7 @@ def test_batches_of_other_threads_are_separate(batch: Batch) -> None:
     found: list[Any] = []
 
     def read() -> None:
-        found.append((current.batch, type(filled_array()[np.array([0]), np.array([0])])))
+        found.append((sampling.batch, type(filled_array()[np.array([0]), np.array([0])])))
 
     thread = threading.Thread(target=read)
     thread.start()

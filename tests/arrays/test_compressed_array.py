@@ -275,7 +275,7 @@ def test_invalid_input_raises_and_changes_nothing(
 ) -> None:
     array, plain = filled_pair()
     if not written:
-        array, plain = array.empty_like(), np.zeros_like(plain)
+        array, plain = array.new_sharing_frames(), np.zeros_like(plain)
     if isinstance(value, np.ndarray) and value.shape == (ENVS + 1, 4, 2, 3):
         index = 0
     before, nbytes = array.slots.copy(), array.nbytes
@@ -297,7 +297,7 @@ def test_values_that_fit_are_cast_and_broadcast(value: Any) -> None:
 def test_a_row_can_be_encoded_before_it_is_written() -> None:
     array, plain = filled_pair()
     row = np.arange(ENVS * 24).reshape(ENVS, 4, 2, 3)
-    [encoded] = array.encode_rows(array.checked_row(row))
+    [encoded] = array.encode_rows(array.validated_row(row))
     assert_same(array, plain)
     array[3] = np.array(encoded)  # what SB3 hands on is a copy
     array[4] = encoded.reshape(ENVS, 1)
@@ -315,7 +315,7 @@ def test_a_row_can_be_encoded_before_it_is_written() -> None:
 def test_invalid_rows_raise_before_they_are_encoded(row: NDArray[Any], message: str) -> None:
     array, plain = filled_pair()
     with pytest.raises(ValueError, match=message):
-        array.checked_row(row)
+        array.validated_row(row)
     assert_same(array, plain)
 
 
@@ -388,7 +388,7 @@ def test_an_array_without_slots_can_be_read_written_and_copied(shape: tuple[int,
     array, plain = CompressedArray(shape), np.zeros(shape, np.uint8)
     array[:] = 3
     assert_same(array, plain)
-    for other in (pickle.loads(pickle.dumps(array)), array.copy(), array.empty_like(), array.swapaxes(0, 1)):
+    for other in (pickle.loads(pickle.dumps(array)), array.copy(), array.new_sharing_frames(), array.swapaxes(0, 1)):
         assert other.size == 0
 
 

@@ -102,7 +102,7 @@ class Pair:
     def __init__(self, envs: StackedEnvs, frame_stack: FrameStack, rows: int = 11) -> None:
         items = envs._join([envs._reset()] * envs.n_envs)
         self.obs = CompressedArray((rows, *items.shape), envs.dtype, "rle", frame_stack)
-        self.next_obs = self.obs.empty_like()
+        self.next_obs = self.obs.new_sharing_frames()
         self.plain = np.zeros((2, *self.obs.shape), envs.dtype)
         self.pos = 0
         self.seen: dict[int, bytes] = {}  # kept, so that no other object gets one of these ids

@@ -19,7 +19,7 @@ ROW_MASK = np.array([True, False, True])
 
 
 @pytest.mark.parametrize(
-    ("index", "lead", "inside"),
+    ("index", "slot_index", "item_index"),
     [
         (3, (3,), ()),
         ((3,), (3,), ()),
@@ -44,54 +44,56 @@ ROW_MASK = np.array([True, False, True])
         (True, (True,), ()),
     ],
 )
-def test_an_index_is_split_after_the_leading_axes(index: Any, lead: tuple[Any, ...], inside: tuple[Any, ...]) -> None:
-    found = split_index(index, n_lead=2, n_axes=5)
-    assert str(found) == str((lead, inside))  # arrays are not compared with ==
+def test_an_index_is_split_after_the_leading_axes(
+    index: Any, slot_index: tuple[Any, ...], item_index: tuple[Any, ...]
+) -> None:
+    found = split_index(index, n_slot_axes=2, n_axes=5)
+    assert str(found) == str((slot_index, item_index))  # arrays are not compared with ==
 
 
 def test_a_mask_of_both_axes_consumes_both() -> None:
     mask = np.ones((3, 2), bool)
-    lead, inside = split_index((mask, SOME), n_lead=2, n_axes=5)
-    assert len(lead) == 1
-    assert lead[0] is mask
-    assert inside == (SOME,)
+    slot_index, item_index = split_index((mask, SOME), n_slot_axes=2, n_axes=5)
+    assert len(slot_index) == 1
+    assert slot_index[0] is mask
+    assert item_index == (SOME,)
 
 
 @pytest.mark.parametrize("index", [(0, 0, 0, 0, 0, 0), (NUMBERS, 0, 0, 0, 0, 0), (..., 0, 0, 0, 0, 0, 0)])
 def test_too_many_indices_raise(index: Any) -> None:
     with pytest.raises(IndexError, match="too many indices: the array has 5 axes, 6 were indexed"):
-        split_index(index, n_lead=2, n_axes=5)
+        split_index(index, n_slot_axes=2, n_axes=5)
 
 
-@pytest.mark.parametrize("inside", [NUMBERS, [0, 1], np.ones((4, 4), bool), True, 1.5])
-def test_arrays_inside_the_items_raise(inside: Any) -> None:
+@pytest.mark.parametrize("item_index", [NUMBERS, [0, 1], np.ones((4, 4), bool), True, 1.5])
+def test_arrays_inside_the_items_raise(item_index: Any) -> None:
     with pytest.raises(IndexError, match="cannot index the inside of observations"):
-        split_index((0, 0, inside), n_lead=2, n_axes=5)
+        split_index((0, 0, item_index), n_slot_axes=2, n_axes=5)
 
 
 def test_an_integer_inside_the_items_raises_after_arrays() -> None:
     """NumPy takes integers for arrays there, and may put the axes of the result in another order."""
     with pytest.raises(IndexError, match="cannot index the inside of observations"):
-        split_index((NUMBERS, ALL, 0), n_lead=2, n_axes=5)
+        split_index((NUMBERS, ALL, 0), n_slot_axes=2, n_axes=5)
 
 
 def test_a_mask_of_slots_and_items_raises() -> None:
     with pytest.raises(IndexError, match="boolean mask cannot extend"):
-        split_index((0, np.ones((2, 4), bool)), n_lead=2, n_axes=5)
+        split_index((0, np.ones((2, 4), bool)), n_slot_axes=2, n_axes=5)
 
 
 def test_two_ellipses_raise() -> None:
     with pytest.raises(IndexError, match="single ellipsis"):
-        split_index((..., 0, ...), n_lead=2, n_axes=5)
+        split_index((..., 0, ...), n_slot_axes=2, n_axes=5)
 
 
 @settings(deadline=None, max_examples=300)
 @given(
     index=npst.basic_indices((3, 2, 4, 5), allow_newaxis=True, allow_ellipsis=True, max_dims=8),
-    n_lead=st.integers(1, 4),
+    n_slot_axes=st.integers(1, 4),
 )
-def test_both_parts_together_select_what_the_index_selects(index: Any, n_lead: int) -> None:
+def test_both_parts_together_select_what_the_index_selects(index: Any, n_slot_axes: int) -> None:
     array = np.arange(120).reshape(3, 2, 4, 5)
-    lead, inside = split_index(index, n_lead=n_lead, n_axes=4)
-    n_result = array[(*lead, ...)].ndim - (4 - n_lead)
-    np.testing.assert_array_equal(array[(*lead, ...)][(ALL,) * n_result + inside], array[index])
+    slot_index, item_index = split_index(index, n_slot_axes=n_slot_axes, n_axes=4)
+    n_result = array[(*slot_index, ...)].ndim - (4 - n_slot_axes)
+    np.testing.assert_array_equal(array[(*slot_index, ...)][(ALL,) * n_result + item_index], array[index])

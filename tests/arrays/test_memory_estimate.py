@@ -19,7 +19,7 @@ def filled(transitions: list[Transition], codec: str, rows: int = ROWS) -> list[
     """Return arrays of observations and next ones with all transitions written around the ring."""
     first = transitions[0].obs
     observations = CompressedArray((rows, *first.shape), first.dtype, codec)
-    arrays = [observations, observations.empty_like()]
+    arrays = [observations, observations.new_sharing_frames()]
     for step, transition in enumerate(transitions):
         rows_of_slots = observations.encode_rows(transition.obs, transition.next_obs)
         for array, row in zip(arrays, rows_of_slots, strict=True):

@@ -99,19 +99,19 @@ def test_more_literals_than_a_number_encodes_are_compressed_with_zstd() -> None:
     assert [payload[0] < 2 for payload in payloads] == [False, True]
 
 
-def colour_screens(n: int, seed: int = 0) -> NDArray[np.uint8]:
-    """Return frames ``(n, 3, 40, 40)`` of grey noise, with four pixels of another colour."""
+def color_screens(n: int, seed: int = 0) -> NDArray[np.uint8]:
+    """Return frames ``(n, 3, 40, 40)`` of gray noise, with four pixels of another color."""
     rng = np.random.default_rng(seed)
     frames = np.repeat(rng.integers(0, 256, (n, 1, 40, 40), np.uint8), 3, axis=1)
     frames[:, 1, 10, 5:9] = 0
     return frames
 
 
-def test_bytes_that_colour_planes_share_are_encoded_once() -> None:
+def test_bytes_that_color_planes_share_are_encoded_once() -> None:
     codec = Delta(references=ReferenceFrames(bytes(3 * 40 * 40), 3 * 40 * 40))
-    [channel_first] = codec.encode(colour_screens(1))
+    [channel_first] = codec.encode(color_screens(1))
     assert channel_first[0] < 2, "a plane of noise does not fit: a delta has at most a quarter of a frame"
-    frames = colour_screens(1)
+    frames = color_screens(1)
     frames[:, :, 20:] = 0
     payloads = codec.encode(frames)
     assert payloads[0][0] >= 2

@@ -130,7 +130,7 @@ def better_source(
 ) -> tuple[int, int]:
     """Find a source that matches ``frame[i:]`` so much better than the current one that changing it pays.
 
-    It tries the recent offsets, the line above, other colour planes, and a position of the same word in the references.
+    It tries the recent offsets, the line above, other color planes, and a position of the same word in the references.
 
     :return: its offset, which is ``offset`` if none is better, and its index among the recent ones, :data:`N_RECENT` if
         it is none of them
@@ -191,7 +191,7 @@ def encode_delta(
     :param table: the hash table that :func:`index_words` filled
     :param reference: index of the first source
     :param line: bytes of a line of pixels: a pixel often equals the one above
-    :param plane: bytes of a colour plane, as planes often have equal bytes; 0 if there is only one
+    :param plane: bytes of a color plane, as planes often have equal bytes; 0 if there is only one
     :param recent: scratch memory for the recent offsets, ``(N_RECENT,)``
     :param payload: output
     """
@@ -285,7 +285,7 @@ def encode_deltas(
     :param references: bytes of all references, ``(n_references * frame_nbytes,)``
     :param table: the hash table that :func:`index_words` filled
     :param line: bytes of a line of pixels
-    :param plane: bytes of a colour plane, 0 if there is only one
+    :param plane: bytes of a color plane, 0 if there is only one
     :param payloads: output, the payloads one after the other, ``(n * room,)``; each has at most ``room`` bytes
     :param ends: output, the end of each payload, ``(n,)``; a payload that does not fit has no bytes
     :return: the bytes of all payloads

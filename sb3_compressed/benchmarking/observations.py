@@ -1,15 +1,14 @@
-"""Functions for observations that are an array or a dict of arrays."""
+"""Observations that are an array or a dict of arrays, and the description of their spaces."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from gymnasium import spaces
 
 from sb3_compressed.dtypes import Key, space_parts
 
-__all__ = ["Observations", "describe_space", "part", "tree_map"]
+__all__ = ["Observations", "describe_space", "part"]
 
 Observations = Any
 """An array ``(n, *obs_shape)`` or a dict of such arrays; a union would require a cast at each use."""
@@ -18,20 +17,6 @@ Observations = Any
 def part(observations: Any, key: Key) -> Any:
     """Return the array of one key; ``None`` is the key of plain observations."""
     return observations if key is None else observations[key]
-
-
-def tree_map(function: Callable[..., Any], *observations: Any) -> Any:
-    """Apply a function to arrays, or to dicts key by key.
-
-    >>> tree_map(lambda a, b: a + b, {"x": 1, "y": 2}, {"x": 10, "y": 20})
-    {'x': 11, 'y': 22}
-    >>> tree_map(lambda a, b: a + b, 1, 10)
-    11
-    """
-    first = observations[0]
-    if isinstance(first, dict):
-        return {key: function(*(each[key] for each in observations)) for key in first}
-    return function(*observations)
 
 
 def describe_space(space: spaces.Space[Any]) -> str:

@@ -1,0 +1,78 @@
+"""``ChangeFlags``: which slots of an array were written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["ChangeFlags"]
+
+
+class ChangeFlags:
+    """Records which slots of an array were written, directly or through views.
+
+    Writes of encoded rows, which :meth:`.CompressedArray.encode_rows` returned, set :attr:`added`; all others are
+    direct writes and set :attr:`flags`. After :meth:`track`, both are the same array; after
+    :meth:`track_direct_writes`, writes of encoded rows are not recorded.
+
+    :param viewed: the flags of the array that this array is a view of
+    :param change: turns an array ``(rows, n_envs)`` of the viewed array into a view of the shape of this array
+    """
+
+    def __init__(
+        self, viewed: ChangeFlags | None = None, change: Callable[[NDArray[Any]], NDArray[Any]] | None = None
+    ) -> None:
+        self._added: NDArray[np.bool_] | None = None
+        self._own: NDArray[np.bool_] | None = None
+        self._lazy_shape: tuple[int, ...] | None = None
+        self._viewed, self._change = viewed, change
+
+    @property
+    def flags(self) -> NDArray[np.bool_] | None:
+        """The flags to set for direct writes, ``(rows, n_envs)``; ``None`` if changes are not tracked."""
+        if self._viewed is None or self._change is None:
+            if self._own is None and self._lazy_shape is not None:
+                self._own = np.zeros(self._lazy_shape, dtype=np.bool_)
+            return self._own
+        # At each use: the viewed array may have begun to track changes after this view was created.
+        flags = self._viewed.flags
+        return None if flags is None else self._change(flags)
+
+    @property
+    def added(self) -> NDArray[np.bool_] | None:
+        """The flags to set for encoded rows, ``(rows, n_envs)``; ``None`` if these changes are not tracked."""
+        if self._viewed is None or self._change is None:
+            return self._added
+        added = self._viewed.added
+        return None if added is None else self._change(added)
+
+    def mark(self, slot_index: Any, index: Any = ...) -> None:
+        """Set the flags of slots, before they are written, so that no interrupt loses a change.
+
+        :param index: which of the slots at ``slot_index``
+        """
+        if (flags := self.flags) is None:
+            return
+        if index is ...:
+            flags[slot_index] = True
+        else:
+            flags[slot_index][index] = True
+
+    def track(self, shape: tuple[int, ...]) -> NDArray[np.bool_]:
+        """Return new flags of a shape that all writes set from now on."""
+        if self._viewed is not None:
+            raise ValueError("changes of a view cannot be tracked, only those of the array itself")
+        self._own = self._added = np.zeros(shape, dtype=np.bool_)
+        return self._own
+
+    def track_direct_writes(self, shape: tuple[int, ...]) -> None:
+        """Track direct writes only, in flags that take no memory before the first one."""
+        self._own, self._added, self._lazy_shape = None, None, shape
+
+    def take_rows(self) -> NDArray[np.int64]:
+        """Return the rows that are set, and reset the flags."""
+        flags, self._own = self._own, None
+        return np.zeros(0, np.int64) if flags is None else np.flatnonzero(flags.any(axis=1))
