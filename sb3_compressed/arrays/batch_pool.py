@@ -35,11 +35,12 @@ class Batch:
     """A batch that a thread is sampling.
 
     :param empty: returns uninitialized arrays for it, as :func:`numpy.empty` does
-    :param decoded: what was decoded for it so far, by the encoder of the array; it is valid until the batch is complete
+    :param decoded: by the encoder of an array, the index of environments of the last read and what it decoded; it is
+        valid until the batch is complete
     """
 
     empty: Callable[[tuple[int, ...], np.dtype[Any]], NDArray[Any]]
-    decoded: dict[object, Any] = field(default_factory=dict)
+    decoded: dict[object, tuple[Any, Any]] = field(default_factory=dict)
 
     @staticmethod
     def own(array: NDArray[Any]) -> BatchArray:

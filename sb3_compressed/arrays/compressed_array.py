@@ -229,10 +229,17 @@ class CompressedArray(ArrayLike):
         encoder = self._encoder
         layout = encoder.layout  # once: another thread may find it meanwhile
         stored = out if out.dtype == encoder.dtype else np.empty(out.shape, encoder.dtype)
-        decoded = sampling.batch.decoded if sampling.batch is not None else {}
+        # SB3 reads observations and next observations with one array of environments. Whatever else reads in between,
+        # such as a signal handler, has another index, and may overwrite what it reads.
+        sampled, envs = sampling.batch, slot_index[-1] if slot_index else None
+        cached_envs, cached = (None, None) if sampled is None else sampled.decoded.get(encoder, (None, None))
+        if cached_envs is not envs or type(envs) is not np.ndarray:
+            cached = None
         try:
             batch = self._store.gather(references, 1 if layout is None else layout.n_frames)
-            decoded[encoder] = decode(batch, layout, stored, self.num_threads, decoded.get(encoder))
+            decoded = decode(batch, layout, stored, self.num_threads, cached)
+            if sampled is not None:
+                sampled.decoded[encoder] = envs, decoded
         except CorruptPayload as error:
             position = error.index if positions is None else int(positions[error.index])
             raise CorruptPayload(error.reason, error.index, self._index_of_slot(slot_index, position)) from error
