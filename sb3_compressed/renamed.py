@@ -29,7 +29,6 @@ MODULES = {
     "buffers.mixin": "buffers.base",
     "buffers.plan": "buffers.compression_plan",
     "buffers.repair": "persistence.buffer_repair",
-    "buffers.loading": "persistence.loading",
     "buffers.persistent": "persistence.buffer_storage",
     "buffers.statistics": "buffers.memory_statistics",
     "callbacks.checkpoint": "callbacks.checkpoint_callback",
