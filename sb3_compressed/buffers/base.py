@@ -66,7 +66,7 @@ from sb3_compressed.storage.array_store import ArrayStore
 from sb3_compressed.threads import validate_num_threads
 from sb3_compressed.warning import warn_user
 
-if TYPE_CHECKING:  # the mixins come before a buffer of SB3 in the bases of a class; they use BaseBuffer's interface
+if TYPE_CHECKING:  # the mixins precede a buffer of SB3 in the bases of a class; they use BaseBuffer's interface
     from stable_baselines3.common.buffers import BaseBuffer as _Base
     from typing_extensions import Self
 else:
@@ -203,7 +203,7 @@ class CompressedBuffer(_Base):
         return arguments
 
     def _open_storage(self, storage: Any, mode: StorageMode) -> None:
-        """Store compressed observations where the options say.
+        """Store compressed observations as the options select: in memory or in a folder.
 
         :raises StorageError: if that is not possible
         """

@@ -25,7 +25,7 @@ __all__ = ["buffer_from_store", "open_to_load"]
 
 _Buffer = TypeVar("_Buffer", bound="CompressedReplay")
 
-#: Arguments that a folder must not choose: with a stranger's, the buffer would write to other folders.
+#: Arguments that a folder must not contain: those of an untrusted one could make the buffer write to other folders.
 NOT_FROM_FOLDERS = STORAGE_ARGUMENTS | {"device", "env", "num_threads"}
 
 

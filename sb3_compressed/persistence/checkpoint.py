@@ -168,15 +168,15 @@ class BufferCheckpoint:
         unused = np.setdiff1d(np.arange(buffer.buffer_size), by_age)  # a user may have written to them
         rows = np.concatenate([unused, by_age])
         rows = rows[changed[rows]] if self._tables else rows[:0]
-        known: dict[bytes, bytes] = {}
+        items: dict[bytes, bytes] = {}
         for start in range(0, len(rows), ROWS_PER_WRITE):
             part = rows[start : start + ROWS_PER_WRITE]
             self.store.begin_segment_if_full()
-            if len(known) > MAX_DISTINCT_VECTORS:
-                known = {}
+            if len(items) > MAX_DISTINCT_VECTORS:
+                items = {}
             for names in self._streams.values():
                 # Observations with their next observations, so that payloads that they share are written once.
-                slots = np.stack([self._slots(name, part, known) for name in names], axis=1)  # [rows, arrays, envs]
+                slots = np.stack([self._slots(name, part, items) for name in names], axis=1)  # [rows, arrays, envs]
                 addresses = self.store.slots.write([*slots.reshape(-1)]).reshape(slots.shape)
                 for index, name in enumerate(names):
                     self._tables[name][part] = addresses[:, index]
@@ -185,9 +185,9 @@ class BufferCheckpoint:
         written = [(name, int(span[0]), int(span[-1]) + 1) for name in self._tables for span in spans]
         return written + [chunk for chunk in chunks if chunk[0] not in self._tables]
 
-    def _slots(self, name: str, rows: NDArray[np.int64], known: dict[bytes, bytes]) -> NDArray[Any]:
+    def _slots(self, name: str, rows: NDArray[np.int64], items: dict[bytes, bytes]) -> NDArray[Any]:
         array = self._arrays[name]
-        return array.slots_at(rows) if isinstance(array, CompressedArray) else VectorSlots(array).slots_at(rows, known)
+        return array.slots_at(rows) if isinstance(array, CompressedArray) else VectorSlots(array).slots_at(rows, items)
 
 
 def _open_to_overwrite(folder: Path) -> ArrayStore | None:

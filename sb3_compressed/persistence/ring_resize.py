@@ -21,7 +21,7 @@ __all__ = ["RingResize", "check_episodes", "resize", "rows_by_age"]
 
 
 def resize(buffer: CompressedReplay, buffer_size: int) -> None:
-    """Give a replay buffer room for more transitions, in memory or in its folder; its content stays.
+    """Increase the size of a replay buffer, in memory or in its folder; its content stays.
 
     Nothing is decoded. In memory, slots are copied as references; in a folder, the buffer is resumed with the new size.
 

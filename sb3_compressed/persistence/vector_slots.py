@@ -38,15 +38,15 @@ class VectorSlots:
         self.array = array
         self._item = np.dtype((np.void, math.prod(array.shape[2:]) * array.dtype.itemsize))
 
-    def slots_at(self, rows: NDArray[np.int64], known: dict[bytes, bytes]) -> NDArray[Any]:
+    def slots_at(self, rows: NDArray[np.int64], earlier: dict[bytes, bytes]) -> NDArray[Any]:
         """Return slots ``(len(rows), n_envs)``.
 
-        :param known: earlier items, each mapped to itself; equal items become the same object
+        :param earlier: earlier items, each mapped to itself; equal items become the same object
         """
         values = np.ascontiguousarray(self.array[rows])
         items: Any = values.reshape(-1).view(self._item).tolist()
         slots = np.empty(len(items), dtype=object)
-        slots[:] = [known.setdefault(item, item) for item in items]
+        slots[:] = [earlier.setdefault(item, item) for item in items]
         return slots.reshape(values.shape[:2])
 
     def put_slots(self, rows: Any, slots: NDArray[Any], layout: FrameLayout | None) -> None:
