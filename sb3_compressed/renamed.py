@@ -29,7 +29,6 @@ MODULES = {
     "buffers.mixin": "buffers.base",
     "buffers.plan": "buffers.compression_plan",
     "buffers.repair": "persistence.buffer_repair",
-    "buffers.loading": "persistence.loading",
     "buffers.persistent": "persistence.buffer_storage",
     "buffers.statistics": "buffers.memory_statistics",
     "callbacks.checkpoint": "callbacks.checkpoint_callback",
@@ -54,7 +53,12 @@ NAMES = {
 }
 
 #: New names of attributes in pickles of buffers, ``None`` for those that no longer exist.
-ATTRIBUTES = {"_batch_memory": "_batch_pool", "_hollow_shape": "_placeholder_shape", "_successor_keys": None}
+ATTRIBUTES = {
+    "_batch_memory": "_batch_pool",
+    "_hollow_shape": "_placeholder_shape",
+    "_passed": "_validated_kinds",
+    "_successor_keys": None,
+}
 
 
 def buffer_attributes(pickled: Mapping[str, Any]) -> dict[str, Any]:

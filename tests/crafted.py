@@ -158,10 +158,10 @@ def open_in_every_way(kind: str, folder: Path) -> list[str]:
     :raises Exception: if it is not an error that reports a damaged or unsuitable folder
     """
     from sb3_compressed.buffers.description import describe
+    from sb3_compressed.buffers.loading import open_to_read
     from sb3_compressed.cli.sources import find_source
     from sb3_compressed.datasets import trajectories
     from sb3_compressed.datasets.episode_statistics import episode_statistics
-    from sb3_compressed.persistence.loading import open_to_read
 
     env: dict[str, Any] = {"env": None} if kind == "hindsight" else {}
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from importlib import metadata
+from pathlib import Path
 
 import pytest
-from programs import fresh_outcome
+from programs import fresh_outcome, run
 
 import sb3_compressed
 import sb3_compressed.contrib
@@ -19,7 +20,7 @@ def test_import_is_silent_and_imports_nothing_heavy_or_optional() -> None:
 
 
 def test_using_every_name_imports_nothing_optional() -> None:
-    optional = ["sb3_contrib", "ale_py", "typer", "cv2", "rich", "tqdm", "psutil"]
+    optional = ["sb3_contrib", "ale_py", "typer", "cv2", "rich", "tqdm"]
     done = fresh_outcome(f"""
 import sys, stable_baselines3.common.buffers  # which imports some of them where it finds them
 already = set(sys.modules)
@@ -29,6 +30,31 @@ for name in sb3_compressed.__all__:
 print([name for name in {optional} if name in set(sys.modules) - already])
 """)
     assert (done.returncode, done.stdout, done.stderr) == (0, "[]\n", "")
+
+
+def test_every_module_can_be_imported_first(tmp_path: Path) -> None:
+    # Libraries and kernels, which import nothing else of this package, stay imported between modules.
+    printed = run(
+        """
+import importlib, pkgutil, sys, traceback
+import sb3_compressed
+sys.pycache_prefix, sys.dont_write_bytecode = sys.argv[1], False  # compile each module once
+names = [module.name for module in pkgutil.walk_packages(sb3_compressed.__path__, "sb3_compressed.")]
+for name in names:
+    if name.endswith("__main__"):  # which runs the command line
+        continue
+    for other in [*sys.modules]:
+        if other.startswith("sb3_compressed") and not other.endswith(("kernels", "jit", "kernel_cache")):
+            del sys.modules[other]
+    try:
+        importlib.import_module(name)
+    except Exception:
+        print(name, traceback.format_exc())
+print(len(names) > 100)
+""",
+        tmp_path,
+    )
+    assert printed == "True\n"
 
 
 def test_arrays_and_codecs_work_without_torch() -> None:

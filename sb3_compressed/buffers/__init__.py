@@ -1,5 +1,6 @@
 """Compressed counterparts of SB3's replay and rollout buffers; those of sb3-contrib's are in ``contrib``."""
 
+from sb3_compressed.buffers.loading import load_checkpoint, save_checkpoint
 from sb3_compressed.buffers.memory_statistics import BufferStatistics, buffer_statistics
 from sb3_compressed.buffers.replay import (
     CompressedDictReplayBuffer,
@@ -8,7 +9,6 @@ from sb3_compressed.buffers.replay import (
     CompressedReplayBuffer,
 )
 from sb3_compressed.buffers.rollout import CompressedDictRolloutBuffer, CompressedRolloutBuffer
-from sb3_compressed.persistence.loading import load_checkpoint, save_checkpoint
 
 __all__ = [
     "BufferStatistics",

@@ -60,8 +60,8 @@ def _classes_hint(argument: str, cls: type, mixin: type) -> str:
     while subclasses:
         subclass = subclasses.pop()
         subclasses += subclass.__subclasses__()
-        is_ours = subclass.__module__.rpartition(".")[0] == package
-        if is_ours and argument in parent_signature(subclass, mixin).parameters:
+        is_from_this_package = subclass.__module__.rpartition(".")[0] == package
+        if is_from_this_package and argument in parent_signature(subclass, mixin).parameters:
             takers.add(subclass)
     if not takers:
         return ""

@@ -1,13 +1,17 @@
-"""The mixins that turn SB3's buffers into compressed ones: the only file that depends on SB3's internals.
+"""The mixins that turn SB3's buffers into compressed ones.
 
-SB3's buffers index ``observations`` and ``next_observations`` as arrays and nothing else. So a compressed buffer is its
+SB3's buffers use ``observations`` and ``next_observations`` only by indexing them. A compressed buffer is therefore its
 SB3 counterpart with a :class:`~sb3_compressed.arrays.CompressedArray` for each: adding, sampling, random numbers,
 normalization and types are SB3's own code. What remains to be done here:
 
 - construct the buffer without SB3's allocation: the parent gets a placeholder observation space, whose parts have no
   elements, and the real space and arrays are set afterwards;
 - validate all arguments of ``add`` before SB3 writes the first of them, so that bad input changes nothing;
+- pass encoded observations through SB3's ``add``;
+- create tensors on the memory of decoded observations, without a copy;
 - apply the two options for what is returned, ``output_dtype`` and ``normalize_images``.
+
+Nearly all dependencies on SB3's internals are here; those on the episodes of hindsight replay are in ``persistence``.
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 import numpy as np
+import psutil
 import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.preprocessing import get_obs_shape, is_image_space
@@ -54,7 +59,7 @@ from sb3_compressed.dtypes import Key
 from sb3_compressed.errors import BufferNotReady, ObservationSpaceError, StorageError
 from sb3_compressed.persistence.buffer_from_store import buffer_from_store, open_to_load
 from sb3_compressed.persistence.buffer_repair import RepairReport
-from sb3_compressed.persistence.buffer_storage import BufferStorage, Storage, StorageMode
+from sb3_compressed.persistence.buffer_storage import BufferStorage, StorageLocation, StorageMode
 from sb3_compressed.persistence.checkpoint import CheckpointHistory
 from sb3_compressed.probes import holds, metadata_is_handed_on
 from sb3_compressed.renamed import buffer_attributes
@@ -62,36 +67,33 @@ from sb3_compressed.storage.array_store import ArrayStore
 from sb3_compressed.threads import validate_num_threads
 from sb3_compressed.warning import warn_user
 
-if TYPE_CHECKING:  # the mixins come before a buffer of SB3 in the bases of a class; they use BaseBuffer's interface
+if TYPE_CHECKING:  # the mixins precede a buffer of SB3 in the bases of a class; they use BaseBuffer's interface
     from stable_baselines3.common.buffers import BaseBuffer as _Base
     from typing_extensions import Self
 else:
     _Base = object
 
-try:
-    import psutil
-except ImportError:  # as in SB3, the available memory is then not checked
-    psutil = None
-
 __all__ = ["CompressedBuffer", "CompressedReplay", "CompressedRollout"]
 
 OutputDtype = Literal["raw", "float"]
 
-#: Arguments of SB3's constructors that do not describe the content, or are stored otherwise.
-NOT_GIVEN = {"observation_space", "action_space", "device", "env"}
+#: Arguments of SB3's constructors that do not describe the content, or are stored elsewhere.
+NOT_STORED_ARGUMENTS = {"observation_space", "action_space", "device", "env"}
 #: Whether arrays of slots that NumPy copies can still be recognized as slots.
 METADATA_IS_HANDED_ON = holds(metadata_is_handed_on)
+#: Packages whose ``add`` only copies observations.
 KNOWN_PACKAGES = {"stable_baselines3", "sb3_contrib", "abc", "builtins"}
 
 
 class CompressedBuffer(_Base):
-    """The constructor of all compressed buffers, and compressed arrays instead of SB3's.
+    """Base class of all compressed buffers: their constructor, and compressed arrays in place of SB3's.
 
     Takes all arguments of the parent class, by position or name, and:
 
     :param compression_method: shorthand of a codec, e.g. ``"zstd-5"`` for zstd with level -5 and ``"zstd5"`` for
-        level 5, or a codec. ``"auto"`` chooses one, and leaves observations as they are that are too small or too
-        random to gain anything. For a Dict space also a mapping from its keys
+        level 5, or a codec. ``"auto"`` chooses one, and does not compress observations of less than 1 kB, or float
+        observations of one or two dimensions unless ``dtypes`` or ``frame_stack`` is passed. For a Dict space also a
+        mapping from its keys
     :param compression_kwargs: keyword arguments of the codec, e.g. ``dict(compresslevel=5)``
     :param dtypes: the result of :func:`~sb3_compressed.find_buffer_dtypes`, or a dtype to store elements in. One that
         cannot represent every value of the space's dtype is the only lossy option, and warns
@@ -103,7 +105,7 @@ class CompressedBuffer(_Base):
     :param num_threads: number of threads that decode large batches, the calling one included; ``None`` for the number
         of cores that the process may use, up to four
     :param storage: for replay buffers, a folder to store compressed observations in instead of memory. Each ``add`` is
-        one transaction, so a process that is killed leaves a folder with everything added before
+        one transaction: if the process is killed, the folder contains every ``add`` that was completed
     :param storage_mode: what to do if the folder contains a buffer: ``"create"`` raises, ``"resume"`` continues with
         the newest transitions that fit, ``"overwrite"`` replaces it, and ``"repair"`` resumes without damaged
         transitions, with a warning; ``repair_report`` lists them. ``resume=True``, ``overwrite=True`` and
@@ -117,17 +119,18 @@ class CompressedBuffer(_Base):
     observations: Any = ArrayAttribute()
     next_observations: Any = ArrayAttribute()
 
-    #: Whether all following classes are SB3's, which only copy observations, so that ``add`` may pass them encoded.
-    _passes_encoded_rows: ClassVar[bool] = False
-    #: Whether the class is from this package, so that no other code comes before it.
-    _is_ours: ClassVar[bool] = False
+    #: Whether all later classes in the MRO are SB3's or sb3-contrib's, which only copy observations, so that ``add``
+    #: may pass them encoded.
+    passes_encoded_rows: ClassVar[bool] = False
+    #: Whether the class is from this package, so that no other code precedes it.
+    _is_from_this_package: ClassVar[bool] = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        cls._is_ours = cls.__module__.startswith(f"{__package__}.")
+        cls._is_from_this_package = cls.__module__.startswith(f"{__package__}.")
         parents = cls.__mro__[cls.__mro__.index(CompressedBuffer) + 1 :]
         are_known = all(base.__module__.partition(".")[0] in KNOWN_PACKAGES for base in parents)
-        cls._passes_encoded_rows = are_known and METADATA_IS_HANDED_ON
+        cls.passes_encoded_rows = are_known and METADATA_IS_HANDED_ON
         own = list(inspect.signature(cls.__init__).parameters.values())[1:]
         if "__init__" not in vars(cls):
             # What help() and editors show: the parent's arguments, then the options.
@@ -145,7 +148,7 @@ class CompressedBuffer(_Base):
         output_dtype: OutputDtype = "raw",
         normalize_images: bool = False,
         num_threads: int | None = None,
-        storage: Storage = "memory",
+        storage: StorageLocation = "memory",
         storage_mode: StorageMode = "create",
         **kwargs: Any,
     ) -> None:
@@ -164,7 +167,8 @@ class CompressedBuffer(_Base):
         }  # fmt: skip
         arguments = bind_parent_arguments(type(self), CompressedBuffer, args, kwargs)
         #: Arguments that describe the buffer, by their names; the others may be large, or of this process.
-        self.given_arguments = {**{name: arguments[name] for name in arguments if name not in NOT_GIVEN}, **options}
+        stored_names = [name for name in arguments if name not in NOT_STORED_ARGUMENTS]
+        self.given_arguments = {**{name: arguments[name] for name in stored_names}, **options}
         validate_counts(arguments)
         space = arguments["observation_space"]
         get_obs_shape(space)  # raises NotImplementedError where SB3 does
@@ -173,21 +177,22 @@ class CompressedBuffer(_Base):
             # It begins as SB3's message, which users may match.
             rule = "must be used with Dict obs space only" if needs_dict else "does not support Dict obs spaces"
             raise ObservationSpaceError(
-                f"{type(self).__name__} {rule}, got {space}; there are classes with and without 'Dict' in their names, "
-                "HER's is for Dict spaces"
+                f"{type(self).__name__} {rule}, got {space}; for Dict spaces use a class with 'Dict' in its name or "
+                "CompressedHerReplayBuffer, for others one without"
             )
         on_disk = storage != "memory"
         self._plans = plan_arrays(
             space, compression_method, compression_kwargs or {}, dtypes, frame_stack, on_disk=on_disk
         )
-        self._new_arrays: dict[Key, CompressedArray] = {}  # one unwritten array of each key, to make others like it
+        #: An unwritten array of each key, from which the arrays are created.
+        self._new_arrays: dict[Key, CompressedArray] = {}
         arguments = self._adapt_arguments(arguments)
         super().__init__(**{**arguments, "observation_space": placeholder_space(space, self._plans)})
         self._placeholder_shape = self.obs_shape
         self.observation_space = space
         self.obs_shape = get_obs_shape(space)
         self._batch_pool = BatchPool()
-        self._put_arrays()
+        self._install_arrays()
         for array in self._new_arrays.values():
             array.prepare()  # rather than at the first step of the training
         self._open_storage(storage, storage_mode)
@@ -199,18 +204,16 @@ class CompressedBuffer(_Base):
         return arguments
 
     def _open_storage(self, storage: Any, mode: StorageMode) -> None:
-        """Store compressed observations where the options say.
+        """Store compressed observations as the options select: in memory or in a folder.
 
         :raises StorageError: if that is not possible
         """
         if storage != "memory" or mode != "create":
-            raise StorageError(
-                f"storage is for replay buffers; a {type(self).__name__} is filled anew with each rollout"
-            )
+            raise StorageError(f"storage is for replay buffers; a {type(self).__name__} is refilled at each rollout")
 
     # -- arrays ----------------------------------------------------------------------------------------------
 
-    def _put_arrays(self) -> None:
+    def _install_arrays(self) -> None:
         """Replace the arrays that the parent created for the placeholder space."""
         names = [name for name in ("observations", "next_observations") if self.__dict__.get(name) is not None]
         placeholders = [self.__dict__[name] for name in names]
@@ -242,7 +245,7 @@ class CompressedBuffer(_Base):
 
     @property
     def observations_nbytes(self) -> int:
-        """The memory that all observations take, in bytes, Python's overhead included, what is shared once."""
+        """The memory of all observations in bytes, with Python's overhead; shared payloads count once."""
         arrays = self._arrays()
         nbytes: int = sum(array.nbytes for _, array in arrays if not isinstance(array, CompressedArray))
         for key in {key: None for key, array in arrays if isinstance(array, CompressedArray)}:
@@ -258,7 +261,7 @@ class CompressedBuffer(_Base):
 
     def _warn_of_memory(self) -> None:
         """Warn as SB3 does if the buffer may not fit into the available memory."""
-        if psutil is None or not self._new_arrays:  # SB3 has checked buffers with plain arrays only
+        if not self._new_arrays:  # SB3 has checked buffers with plain arrays only
             return
         expected = sum(
             self._plans[key].estimated_nbytes(array.shape[0], array.shape[1], array.dtype)
@@ -275,11 +278,11 @@ class CompressedBuffer(_Base):
 
     # -- timing ----------------------------------------------------------------------------------------------
 
-    #: The method that makes a batch.
+    #: The method that creates a batch.
     _sampling_method: ClassVar[str]
 
     def start_timers(self) -> tuple[MethodTimer, MethodTimer]:
-        """Return timers of the methods that add a step and make a batch, which run until they are removed."""
+        """Return timers of the methods that add a step and create a batch, which run until they are removed."""
         return MethodTimer(self, "add"), MethodTimer(self, self._sampling_method)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -300,10 +303,10 @@ class CompressedBuffer(_Base):
     def _encode(self, *observations: Any) -> Any:
         """Return validated observations as SB3 is to copy them: references to payloads instead of images.
 
-        :param observations: one of all environments, or one and the next one
+        :param observations: the observations of all environments, alone or followed by the next observations
         """
         arrays = self.observations
-        if not self._passes_encoded_rows:  # a user's class sees them as they were
+        if not self.passes_encoded_rows:  # a user's class receives them unencoded
             return observations
         if not isinstance(arrays, dict):
             return arrays.encode_rows(*observations) if isinstance(arrays, CompressedArray) else observations
@@ -330,15 +333,16 @@ class CompressedBuffer(_Base):
         device = self.device.type
         return tensor if device == "cpu" else tensor.to(self.device, non_blocking=device == "cuda")
 
-    def _batch(self, make: Callable[[], Any], *, is_seen: bool) -> Any:
+    def _batch(self, make: Callable[[], Any], *, may_be_referenced: bool) -> Any:
         """Return the batch that SB3's code creates, with observations in the requested output format.
 
         Tensors take over the memory of the decoded arrays, if no other code can refer to them.
 
         :param make: returns the batch
-        :param is_seen: whether an environment receives the arrays; a user's subclass may as well
+        :param may_be_referenced: whether an environment receives the arrays and may keep references to them; a user's
+            subclass may as well
         """
-        if is_seen or not self._is_ours or not self._new_arrays:
+        if may_be_referenced or not self._is_from_this_package or not self._new_arrays:
             samples = make()
         else:
             outer = sampling.batch
@@ -366,7 +370,7 @@ class CompressedBuffer(_Base):
 
 
 class CompressedReplay(CompressedBuffer):
-    """A compressed replay buffer, in front of one of SB3's.
+    """Mixin of compressed replay buffers; it precedes SB3's class in the bases.
 
     ``optimize_memory_usage=True`` works for every class and with ``handle_timeout_termination=True``, which SB3
     rejects: next observations share their payloads with observations, so both are stored at no extra cost (vectors,
@@ -386,8 +390,9 @@ class CompressedReplay(CompressedBuffer):
     #: Whether the parent implements ``optimize_memory_usage`` (without ``handle_timeout_termination``).
     _parent_optimizes: ClassVar[bool] = False
 
-    #: Types, dtypes and shapes of arguments of ``add`` that need no further validation, as nearly all steps have them.
-    _passed: tuple[Any, ...] | None = None
+    #: Types, dtypes and shapes of the arguments of ``add`` that were valid at the last validation; steps with the same
+    #: ones are not validated again.
+    _validated_kinds: tuple[Any, ...] | None = None
 
     optimize_memory_usage: bool
     handle_timeout_termination: bool
@@ -411,18 +416,18 @@ class CompressedReplay(CompressedBuffer):
         """Add a transition of every environment, as SB3's buffer does.
 
         :param obs: observations ``(n_envs, *obs_shape)``, or a dict of them
-        :param next_obs: the next observations, at an episode's end its last ones
+        :param next_obs: the next observations; at the end of an episode, its terminal observations
         :param action: actions ``(n_envs, action_dim)``
         :param reward: rewards ``(n_envs,)``
         :param done: whether an episode ended, ``(n_envs,)``
         :param infos: one info dict for each environment; ignored with ``handle_timeout_termination=False``, unless
             ``copy_info_dict=True``
         :raises ValueError: if an argument does not fit; the buffer is then as it was
-        :raises TypeError: if an argument is not numeric; the same
+        :raises TypeError: if an argument is not numeric; likewise
         """
         storage = self._storage
         if storage is not None:
-            storage.require_writable()
+            storage.require_writable("added")
         if self.handle_timeout_termination or self.copy_info_dict:  # SB3 does not read them otherwise
             validate_infos(infos, self.n_envs)
         try:
@@ -433,16 +438,17 @@ class CompressedReplay(CompressedBuffer):
             )  # fmt: skip
         except AttributeError:  # dicts, lists
             kinds = None
-        if kinds is None or kinds != self._passed:
+        if kinds is None or kinds != self._validated_kinds:
             obs, next_obs, action, reward, done = self._validate_step(kinds, obs, next_obs, action, reward, done)
-        if self._new_arrays and self._passes_encoded_rows:
+        if self._new_arrays and self.passes_encoded_rows:
             observations = self.__dict__["observations"]
             encode = observations.encode_rows if type(observations) is CompressedArray else self._encode
             obs, next_obs = encode(obs, next_obs)
         if storage is None:
             super().add(obs, next_obs, action, reward, done, infos)
             return
-        storage.begin_row(self, done)  # before, so that an interrupted step is committed or undone
+        # Before add, so that an interrupted step is committed with the next one, and a failed one is undone.
+        storage.begin_row(self, done)
         super().add(obs, next_obs, action, reward, done, infos)
         storage.commit_row(self)
 
@@ -461,14 +467,14 @@ class CompressedReplay(CompressedBuffer):
         if kinds and all(map(operator.is_, given, validated)):
             # Any values of the array's own dtype can be written; of another dtype, some may not fit.
             is_of_one_dtype = obs.dtype == next_obs.dtype == self.observations.dtype
-            self._passed = kinds if is_of_one_dtype else None
+            self._validated_kinds = kinds if is_of_one_dtype else None
         return validated
 
     def sample(self, batch_size: int, env: Any = None) -> Any:
-        """Sample a batch, as SB3's buffer does, with observations in the configured output dtype.
+        """Sample a batch, as SB3's buffer does, in the format that ``output_dtype`` and ``normalize_images`` select.
 
         :param batch_size: number of transitions to sample, 0 for an empty batch
-        :param env: a ``VecNormalize`` to normalise observations and rewards with
+        :param env: a ``VecNormalize`` to normalize observations and rewards with
         :raises BufferNotReady: if nothing was added yet
         :raises ValueError: if ``batch_size`` is negative
         :raises TypeError: if it is not an integer
@@ -476,8 +482,8 @@ class CompressedReplay(CompressedBuffer):
         """
         if type(batch_size) is not int or batch_size < 1 or self.pos == 0 or self.buffer_size == 1:
             self._validate_sampling(batch_size)
-        is_seen = env is not None or isinstance(self, HerReplayBuffer)  # whose environment computes rewards
-        return self._batch(partial(super().sample, batch_size, env=env), is_seen=is_seen)
+        may_be_referenced = env is not None or isinstance(self, HerReplayBuffer)  # whose environment computes rewards
+        return self._batch(partial(super().sample, batch_size, env=env), may_be_referenced=may_be_referenced)
 
     def _validate_sampling(self, batch_size: Any) -> None:
         """Raise if no batch of that size can be sampled."""
@@ -488,7 +494,7 @@ class CompressedReplay(CompressedBuffer):
             raise BufferNotReady("cannot sample from an empty buffer: add transitions first")
         if self.full and self.buffer_size == 1 and self.optimize_memory_usage:
             raise BufferNotReady(
-                "cannot sample from a buffer of one row with optimize_memory_usage=True, which keeps one row back; "
+                "cannot sample from a buffer of one row with optimize_memory_usage=True, which reserves one row; "
                 "increase buffer_size"
             )
 
@@ -505,10 +511,10 @@ class CompressedReplay(CompressedBuffer):
         return None if self._storage is None else self._storage.folder
 
     def flush(self) -> None:
-        """Write everything to the disk, so that it survives a power cut, also what was written to arrays directly.
+        """Write everything to the disk, including direct writes to arrays, so that it survives a power cut.
 
-        :raises StorageError: if the buffer is in memory, see :meth:`save_checkpoint`, or its folder is closed or only
-            read
+        :raises StorageError: if the buffer is in memory, see :meth:`save_checkpoint`, or its folder is closed or open
+            for reading only
         """
         if self._storage is None:
             raise StorageError("flush() is for buffers with storage=<folder>; this one is in memory")
@@ -520,11 +526,11 @@ class CompressedReplay(CompressedBuffer):
             self._storage.close(self)
 
     def refresh(self) -> bool:
-        """Read what another process has written to the folder since; return whether it wrote anything.
+        """Read what another process has written to the folder since the last call; return whether it wrote anything.
 
         :raises StorageError: if the buffer does not follow a folder
         """
-        if self._storage is None:
+        if self._storage is None or not self._storage.is_follower:
             raise StorageError("only a buffer that follows a folder can be refreshed; see from_checkpoint")
         return self._storage.refresh(self)
 
@@ -536,7 +542,7 @@ class CompressedReplay(CompressedBuffer):
         :param folder: a new or empty folder, or one that this buffer was saved to or loaded from
         :param overwrite: whether to replace another buffer in the folder
         :raises StorageError: if the folder contains another buffer or other files
-        :raises OSError: if the disk rejects it; the folder is as it was
+        :raises OSError: if it cannot be written; the folder is as it was
         """
         path = Path(folder).absolute()
         if self._storage is not None and self._storage.folder.resolve() == path.resolve():
@@ -550,7 +556,7 @@ class CompressedReplay(CompressedBuffer):
         """Copy the last save or flush to a new folder, as hard links to the same files where possible.
 
         :raises StorageError: if nothing was saved yet, or the folder is not empty
-        :raises OSError: if the disk rejects it
+        :raises OSError: if it cannot be written
         """
         latest: Any = self._storage or (self._checkpoints and self._checkpoints.latest)
         if not latest:
@@ -599,7 +605,7 @@ class CompressedReplay(CompressedBuffer):
 
 
 class CompressedRollout(CompressedBuffer):
-    """A compressed rollout buffer, in front of one of SB3's or sb3-contrib's."""
+    """Mixin of compressed rollout buffers; it precedes SB3's or sb3-contrib's class in the bases."""
 
     _sampling_method = "_get_samples"  # get() is a generator, and training runs between its batches
 
@@ -614,7 +620,7 @@ class CompressedRollout(CompressedBuffer):
             super().reset()
         finally:
             self.obs_shape = shape
-        self._put_arrays()
+        self._install_arrays()
 
     def add(
         self, obs: Any, action: Any, reward: Any, episode_start: Any, value: Any, log_prob: Any, **kwargs: Any
@@ -627,9 +633,10 @@ class CompressedRollout(CompressedBuffer):
         :param episode_start: whether an episode starts with this step, ``(n_envs,)``
         :param value: estimated values of the observations, a tensor of ``n_envs`` elements
         :param log_prob: log probabilities of the actions, a tensor of ``n_envs`` elements
-        :param kwargs: further arguments of the parent, such as ``action_masks`` or ``lstm_states``, which it validates
+        :param kwargs: further arguments of the parent, such as ``action_masks`` or ``lstm_states``, which are passed on
+            without validation
         :raises ValueError: if an argument does not fit; the step then does not count
-        :raises TypeError: if an argument is not numeric; the same
+        :raises TypeError: if an argument is not numeric; likewise
         :raises IndexError: if the buffer is full; call :meth:`reset`
         """
         if self.full:
@@ -647,7 +654,7 @@ class CompressedRollout(CompressedBuffer):
 
         :param batch_size: number of steps in a batch, ``None`` for all in one
         :raises BufferNotReady: if the buffer is not full
-        :raises ValueError: if ``batch_size`` is not positive; SB3 yields batches for ever then
+        :raises ValueError: if ``batch_size`` is not positive, with which SB3 would yield batches forever
         :raises TypeError: if it is not an integer
         """
         if not self.full:
@@ -660,4 +667,4 @@ class CompressedRollout(CompressedBuffer):
 
     def _get_samples(self, *args: Any, **kwargs: Any) -> Any:
         make = partial(super()._get_samples, *args, **kwargs)  # type: ignore[safe-super]
-        return self._batch(make, is_seen=False)
+        return self._batch(make, may_be_referenced=False)

@@ -16,7 +16,7 @@ from sb3_compressed.arrays.frame_layout import FrameStack, explicit_layout, vali
 from sb3_compressed.codecs import Codec, get_codec
 from sb3_compressed.codecs.registry import AUTO
 from sb3_compressed.dtypes import Key, space_dtype, space_parts, space_shape
-from sb3_compressed.persistence.vector_slots import MIN_STORED_NBYTES
+from sb3_compressed.persistence.vector_slots import is_stored_as_slots
 
 __all__ = ["CompressionPlan", "placeholder_space", "plan_arrays"]
 
@@ -127,7 +127,7 @@ def _plan_array(
         if method != AUTO or _is_large(space):  # a small part of a Dict need not be a stack
             explicit_layout(shape, frame_stack)  # type: ignore[arg-type]
     if method == AUTO and not (_is_large(space) and (is_explicit or elem_type is not None or _may_compress(space))):
-        if not on_disk or _item_nbytes(space) < MIN_STORED_NBYTES:
+        if not (on_disk and is_stored_as_slots(shape, space_dtype(space))):
             return None
         codec = get_codec("none")
     return CompressionPlan(shape, codec, frame_stack, elem_type)

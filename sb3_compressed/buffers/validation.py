@@ -98,7 +98,7 @@ def validate_observation(
     except (TypeError, ValueError) as error:
         hint = ""
         if values.dtype.kind == "f" and array.dtype.kind in "biu":
-            hint = "; observations that are normalised or scaled need a space of floats (or norm_obs=False)"
+            hint = "; observations that are normalized or scaled need a space of floats (or norm_obs=False)"
         raise type(error)(f"{name}: {error}{hint}") from None
     return values
 

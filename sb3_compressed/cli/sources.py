@@ -115,7 +115,7 @@ def open_source(source: BufferSource, *, unpickle: bool) -> Iterator[ReplayBuffe
             )
         yield load_pickled_buffer(source.path)
         return
-    from sb3_compressed.persistence.loading import open_to_read
+    from sb3_compressed.buffers.loading import open_to_read
 
     buffer = open_to_read(source.path)
     try:

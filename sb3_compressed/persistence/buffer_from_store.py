@@ -12,7 +12,7 @@ from sb3_compressed.persistence import buffer_state
 from sb3_compressed.persistence.buffer_repair import repair_store
 from sb3_compressed.persistence.buffer_storage import STORAGE_ARGUMENTS
 from sb3_compressed.persistence.checkpoint import CheckpointHistory
-from sb3_compressed.persistence.restoring import load_into
+from sb3_compressed.persistence.restoring import load_into, require_buffer
 from sb3_compressed.storage.array_store import ArrayStore
 from sb3_compressed.storage.damaged_store import DamagedStore, open_damaged
 from sb3_compressed.storage.log import log_fingerprint
@@ -25,7 +25,7 @@ __all__ = ["buffer_from_store", "open_to_load"]
 
 _Buffer = TypeVar("_Buffer", bound="CompressedReplay")
 
-#: Arguments that a folder must not choose: with a stranger's, the buffer would write to other folders.
+#: Arguments that a folder must not contain: those of an untrusted one could make the buffer write to other folders.
 NOT_FROM_FOLDERS = STORAGE_ARGUMENTS | {"device", "env", "num_threads"}
 
 
@@ -93,8 +93,7 @@ def _stored_arguments(cls: type[CompressedReplay], store: ArrayStore, given: Col
     :raises StorageError: if the class does not take them
     """
     folder = store.log.folder
-    if not store.metadata:
-        raise StorageError(f"{folder} holds no buffer: the first save to it was not completed")
+    require_buffer(store)
     check_buffer(store.metadata, {name: spec.shape for name, spec in store.specs.items()}, folder, given)
     try:
         stored = buffer_state.constructor_arguments(store.metadata, given)

@@ -6,15 +6,12 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
-from gymnasium import spaces
 from numpy.typing import NDArray
 
 from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.errors import CorruptStorage, StorageError
 from sb3_compressed.persistence.vector_slots import is_stored_as_slots
-from sb3_compressed.storage.json_schema import brief
 from sb3_compressed.storage.manifest import ArraySpec
-from sb3_compressed.storage.metadata_schema import MAX_SPACE_NBYTES, space_nbytes
 from sb3_compressed.storage.spaces import argument_from_data, argument_to_data, space_from_data, space_to_data
 
 __all__ = [
@@ -24,13 +21,11 @@ __all__ = [
     "constructor_arguments",
     "is_observation",
     "last_arrays",
-    "merge_codec_kwargs",
     "metadata",
     "named_arrays",
     "put_array",
-    "require_same_kind",
-    "restore_values",
     "streams",
+    "upgrade_arguments",
     "values",
 ]
 
@@ -106,11 +101,11 @@ def constructor_arguments(metadata: Mapping[str, Any], given: Collection[str] = 
     """
     arguments = {name: argument_from_data(value) for name, value in metadata["arguments"].items()}
     missing = {"observation_space", "action_space"}.difference(given)
-    return {**{name: space_from_data(metadata[name]) for name in missing}, **merge_codec_kwargs(arguments)}
+    return {**{name: space_from_data(metadata[name]) for name in missing}, **upgrade_arguments(arguments)}
 
 
-def merge_codec_kwargs(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return constructor arguments of an earlier version with ``decompression_kwargs`` in ``compression_kwargs``.
+def upgrade_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return stored constructor arguments, with ``decompression_kwargs`` of earlier versions in ``compression_kwargs``.
 
     :raises CorruptStorage: if these are not mappings
     """
@@ -130,53 +125,13 @@ def _item_format(array: Any) -> dict[str, str]:
     return {"codec": "none", "stored as": array.dtype.str}
 
 
-def require_same_kind(stored: Mapping[str, Any], array_names: Collection[str], buffer: Any) -> None:
-    """Raise if stored data cannot be the state of such a buffer; the size may differ.
-
-    :param stored: what :func:`metadata` returned for the stored buffer
-    :param array_names: the names of the stored arrays
-    :raises StorageError: with both values
-    """
-    here = metadata(buffer)
-    for name in ("observation_space", "action_space"):
-        ours = getattr(buffer, name)
-        if stored[name] == here[name]:
-            continue
-        theirs = _different_space(stored[name], ours, space_nbytes(here[name]))
-        if theirs is not None:
-            raise StorageError(f"{name} is {theirs} in the folder and {ours} here")
-    our_envs, their_envs = (each["arguments"].get("n_envs", 1) for each in (here, stored))
-    if our_envs != their_envs:
-        raise StorageError(f"n_envs is {their_envs} in the folder and {our_envs} here")
-    if here["streams"] != stored["streams"]:
-        raise StorageError(
-            f"observations are stored as {stored['streams']} in the folder and would be as {here['streams']} here; "
-            "pass the compression_method and dtypes of the folder"
-        )
-    specs = array_specs(buffer)
-    if set(specs) != set(array_names):
-        raise StorageError(
-            f"the folder contains {', '.join(array_names)}, and a {type(buffer).__name__} has {', '.join(specs)}"
-        )
-
-
-def _different_space(stored: Any, ours: spaces.Space[Any], our_nbytes: int) -> Any:
-    """Return the stored space if it differs from ours, ``None`` if the two are equal.
-
-    A space much larger than ours is returned as stored: its bounds would take memory.
-    """
-    if space_nbytes(stored) > max(our_nbytes, MAX_SPACE_NBYTES):
-        return brief(stored)
-    theirs = space_from_data(stored)
-    return None if theirs == ours else theirs
-
-
 def streams(buffer: Any) -> dict[str, list[str]]:
     """Return the names of the arrays of slots that share frames, by key, ``""`` where there is no Dict."""
     names_by_key: dict[str, list[str]] = {}
     for name, array in named_arrays(buffer).items():
         attribute, _, key = name.partition("/")
-        if isinstance(array, CompressedArray) or (attribute in OBSERVATIONS and is_stored_as_slots(array)):
+        is_vector = attribute in OBSERVATIONS and not isinstance(array, CompressedArray)
+        if isinstance(array, CompressedArray) or (is_vector and is_stored_as_slots(array.shape[2:], array.dtype)):
             names_by_key.setdefault(key, []).append(name)
     return names_by_key
 
@@ -205,19 +160,3 @@ def codecs(buffer: Any, last: Mapping[str, CompressedArray] | None = None) -> di
     :param last: what :func:`last_arrays` returns, if that is already known
     """
     return {key: array.codec for key, array in (last_arrays(buffer) if last is None else last).items()}
-
-
-def restore_values(buffer: Any, values: Mapping[str, Any], codecs: Mapping[str, Any]) -> None:
-    """Restore the state that is not in arrays, after the arrays.
-
-    :param values: what :func:`values` returned
-    :raises ValueError: if it does not fit
-    """
-    buffer.pos, buffer.full = int(values["pos"]), bool(values["full"])
-    if not 0 <= buffer.pos < max(buffer.buffer_size, 1):
-        raise ValueError(f"pos must be a row of {buffer.buffer_size}, got {buffer.pos}")
-    for key, array in last_arrays(buffer).items():
-        newest = array.slots_at((buffer.pos - 1) % buffer.buffer_size)
-        slots = [*newest] if all(slot is not None for slot in newest) else []
-        if key in values["streams"]:  # not for vectors of a buffer that was in memory
-            array.restore_stream(values["streams"][key], codecs[key], slots)

@@ -19,9 +19,9 @@ from sb3_compressed.persistence.restoring import bind, fit_arrays, require_same_
 from sb3_compressed.storage.array_store import RING_ROWS, ArrayStore, Change
 from sb3_compressed.storage.damaged_store import DamagedStore, move_slots_from_damaged_files, open_damaged
 
-__all__ = ["STORAGE_ARGUMENTS", "BufferStorage", "Storage", "StorageMode"]
+__all__ = ["STORAGE_ARGUMENTS", "BufferStorage", "StorageLocation", "StorageMode"]
 
-Storage = str | PathLike[str]
+StorageLocation = str | PathLike[str]
 """Where slots are stored: ``"memory"``, or a folder."""
 
 StorageMode = Literal["create", "resume", "overwrite", "repair"]
@@ -32,11 +32,11 @@ STORAGE_ARGUMENTS = frozenset({"storage", "storage_mode", "resume", "overwrite",
 
 
 class BufferStorage:
-    """The folder that contains the arrays of a replay buffer, and which changes are not committed to it yet.
+    """The folder that contains the arrays of a replay buffer, and the changes that are not committed to it yet.
 
-    Each ``add`` is one transaction, between :meth:`begin_row` and :meth:`commit_row`: a process that is killed leaves
-    a folder with everything added before. The buffer is an argument of each method, since a reference to it would be a
-    cycle, and a buffer that is deleted should release its folder at once.
+    Each ``add`` is one transaction, between :meth:`begin_row` and :meth:`commit_row`: if the process is
+    killed, the folder contains every ``add`` that was completed. The buffer is an argument of each method, since a
+    reference to it would be a cycle and delay the release of a deleted buffer's folder.
 
     :param buffer: the buffer, whose arrays are those of the store
     :param store: the open folder
@@ -50,14 +50,15 @@ class BufferStorage:
         self._uncommitted: list[Change] = []
         #: How many rows were added since the last flush.
         self._n_new_rows = 0
-        # What the last add changed, as it was before: rows, pos, full, and the two above.
+        # The state before the last add: the rows it changed, pos, full, and the lengths of the two above.
         self._before: tuple[list[tuple[NDArray[Any], int, NDArray[Any]]], int, bool, int, int] = [], 0, False, 0, 0
-        # These do not change, and looking them up takes time at each add.
+        # Looked up once, since that takes time and they do not change.
         self._plain_names = [name for name, spec in store.specs.items() if not spec.is_table and "/" not in name]
         self._row_names = [name for name in store.specs if name != EPISODE_BEGINS]
         self._last_arrays = buffer_state.last_arrays(buffer)
-        # Where a user's class comes before SB3's, every row is written directly, and flush() stores what others did.
-        arrays = buffer_state.named_arrays(buffer) if buffer._passes_encoded_rows else {}
+        # If a user's class precedes SB3's, add itself counts as a direct write, so only flush() stores the direct
+        # writes of other code.
+        arrays = buffer_state.named_arrays(buffer) if buffer.passes_encoded_rows else {}
         self._compressed = [(name, array) for name, array in arrays.items() if isinstance(array, CompressedArray)]
         self._checksums = {} if self.is_follower else checksums_of(store.arrays)
 
@@ -66,7 +67,7 @@ class BufferStorage:
         """Open a folder for a new buffer, and load into the buffer what the folder contains.
 
         :return: the storage, and with ``"repair"`` what was excluded
-        :raises StorageError: if the folder contains a buffer and the mode is ``"create"``, or one of another kind
+        :raises StorageError: if the folder contains a buffer and the mode is ``"create"``, or a buffer of another kind
         :raises CorruptStorage: if the folder is damaged
         """
         if mode not in get_args(StorageMode):
@@ -108,7 +109,7 @@ class BufferStorage:
         """Read a folder in place, to which another process may be writing.
 
         :param store: the folder, open for reading
-        :raises StorageError: if it does not contain such a buffer of that size
+        :raises StorageError: if it contains no buffer, or a buffer of another kind or size
         """
         require_same_kind(store, buffer)
         arrays, values = fit_arrays(store, buffer)
@@ -123,13 +124,16 @@ class BufferStorage:
         """The folder."""
         return self.store.log.folder
 
-    def require_writable(self) -> None:
-        """Raise if nothing can be added, since the folder is closed or only read."""
+    def require_writable(self, participle: str) -> None:
+        """Raise if the folder is closed or open for reading only.
+
+        :param participle: what was not done, for the message, such as ``"added"``
+        """
         if not self.store.log.is_writable:
-            raise StorageError(f"{self.folder} is not open for writing here; nothing was added")
+            raise StorageError(f"{self.folder} is closed or open for reading only; nothing was {participle}")
 
     def begin_row(self, buffer: Any, done: Any) -> None:
-        """Record what the next ``add`` changes, before it does, so that an interrupted one is committed or undone.
+        """Record what the next ``add`` changes, before it does: an interrupted one is committed, a failed one undone.
 
         :param done: whether episodes end with it, ``(n_envs,)``
         """
@@ -167,12 +171,12 @@ class BufferStorage:
     def commit_row(self, buffer: Any) -> None:
         """Commit everything that is not committed yet.
 
-        :raises OSError: if the disk rejects it; the buffer is then as it was before the last ``add``
+        :raises OSError: if it cannot be written; the buffer is then as it was before the last ``add``
         """
         arrays = self._last_arrays
         self._take_replaced_arrays(buffer)
         try:
-            # An interrupted add leaves duplicates.
+            # After an interrupted add, changes may be listed twice.
             self.store.commit(
                 dict.fromkeys(self._uncommitted),
                 buffer_state.values(buffer, arrays),
@@ -204,12 +208,11 @@ class BufferStorage:
         return changes
 
     def flush(self, buffer: Any) -> None:
-        """Write everything to the disk, also what was written to arrays directly.
+        """Write everything to the disk, including direct writes to arrays.
 
-        :raises StorageError: if the folder is closed or only read
+        :raises StorageError: if the folder is closed or open for reading only
         """
-        if not self.store.log.is_writable:
-            raise StorageError(f"{self.folder} is not open for writing here; nothing was flushed")
+        self.require_writable("flushed")
         self._take_replaced_arrays(buffer)
         checksums = checksums_of(self.store.arrays)
         direct_writes = changed_chunks(self.store.arrays, self._checksums, checksums)
@@ -225,16 +228,11 @@ class BufferStorage:
         self.store.close()
 
     def refresh(self, buffer: Any) -> bool:
-        """Read what another process has written since the last time; return whether it wrote anything.
-
-        :raises StorageError: if this buffer does not follow the folder
-        """
-        if not self.is_follower:
-            raise StorageError("only a buffer that follows a folder can be refreshed; see from_checkpoint")
+        """Read what another process has written since the last call; return whether it wrote anything."""
         is_new = True
         try:
             is_new = self.store.refresh()
-        finally:  # after an error, what was read before it is consistent, too
+        finally:  # what was read before an error is consistent
             if is_new:
                 restore_values(buffer, self.store, self.store.values)
         return is_new

@@ -1,4 +1,4 @@
-"""``Checkpoint``: a folder with the state of a replay buffer in memory; each save writes what changed."""
+"""``BufferCheckpoint``: a folder with the state of a replay buffer in memory; each save writes what changed."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from sb3_compressed.storage.checksum import checksum
 from sb3_compressed.storage.commit_format import rows_of_chunk
 from sb3_compressed.storage.log import has_log, log_fingerprint
 
-__all__ = ["Checkpoint", "CheckpointHistory", "changed_chunks", "checksums_of"]
+__all__ = ["BufferCheckpoint", "CheckpointHistory", "changed_chunks", "checksums_of"]
 
 #: Rows that are written at a time.
-ROWS = 64
-#: Vectors that are compared with new ones to store equal ones once.
-MAX_KNOWN = 1 << 16
+ROWS_PER_WRITE = 64
+#: Distinct vectors that are kept while a checkpoint is written, so that equal ones are stored once.
+MAX_DISTINCT_VECTORS = 1 << 16
 
 
 class CheckpointHistory:
@@ -32,7 +32,7 @@ class CheckpointHistory:
 
     def __init__(self) -> None:
         #: The latest checkpoint, ``None`` before the first save and after one that failed.
-        self.latest: Checkpoint | None = None
+        self.latest: BufferCheckpoint | None = None
         #: The end of the log in each folder after the last save.
         self._ends: Mapping[Path, tuple[int, ...]] = {}
 
@@ -46,9 +46,9 @@ class CheckpointHistory:
         :param folder: an absolute path
         :param overwrite: whether to replace another buffer in the folder
         :raises StorageError: if the folder contains another buffer or other files
-        :raises OSError: if the disk rejects it; the folder is as it was
+        :raises OSError: if it cannot be written; the folder is as it was
         """
-        checkpoint, self.latest = self.latest, None  # unless it succeeds
+        checkpoint, self.latest = self.latest, None  # restored if the save succeeds
         if checkpoint is not None and checkpoint.belongs_to(buffer, folder):
             try:
                 self._save(checkpoint, buffer)
@@ -58,9 +58,9 @@ class CheckpointHistory:
                     raise
         path = folder.resolve()
         is_unchanged = path in self._ends and log_fingerprint(folder) == self._ends[path]
-        self._save(Checkpoint.new(buffer, folder, overwrite=overwrite or is_unchanged), buffer)
+        self._save(BufferCheckpoint.new(buffer, folder, overwrite=overwrite or is_unchanged), buffer)
 
-    def _save(self, checkpoint: Checkpoint, buffer: Any) -> None:
+    def _save(self, checkpoint: BufferCheckpoint, buffer: Any) -> None:
         try:
             checkpoint.save(buffer)
             self.latest = checkpoint
@@ -69,8 +69,8 @@ class CheckpointHistory:
                 self.record_end(checkpoint.store.log.folder, checkpoint.end)
 
 
-class Checkpoint:
-    """A folder that a buffer in memory is saved to, and what of the buffer it contains already.
+class BufferCheckpoint:
+    """A folder that a buffer in memory is saved to, and which parts of the buffer it contains already.
 
     :param buffer: the buffer
     :param store: the folder, whose lock is released between saves
@@ -98,7 +98,7 @@ class Checkpoint:
             store.arrays = self._stored_arrays()
 
     @classmethod
-    def new(cls, buffer: Any, folder: Path, *, overwrite: bool) -> Checkpoint:
+    def new(cls, buffer: Any, folder: Path, *, overwrite: bool) -> BufferCheckpoint:
         """Return a checkpoint of a buffer in a folder that it was not saved to yet.
 
         :raises StorageError: if the folder contains other files, or another buffer that may not be overwritten
@@ -130,7 +130,7 @@ class Checkpoint:
     def save(self, buffer: Any) -> None:
         """Write what changed since the last save.
 
-        :raises OSError: if the disk rejects it; the folder is then as it was, and this checkpoint cannot be used again
+        :raises OSError: if it cannot be written; the folder is then as it was, and this checkpoint cannot be used again
         :raises StorageError: if another process writes or wrote to the folder
         """
         store = self.store
@@ -144,7 +144,7 @@ class Checkpoint:
                 specs = buffer_state.array_specs(buffer)
                 store.replace_content(buffer_state.metadata(buffer), specs, self._stored_arrays(), values, codecs)
             else:
-                store.commit(changes, values, codecs)  # unused files are deleted when a file begins
+                store.commit(changes, values, codecs)  # segments without live slots are deleted with the next snapshot
                 store.flush()
             self._checksums, self._is_new = checksums, False
         finally:
@@ -154,7 +154,7 @@ class Checkpoint:
     def _save_slots(self, buffer: Any, chunks: list[Change]) -> list[Change]:
         """Write the slots that changed, and their addresses to the tables.
 
-        :param chunks: rows of plain arrays of which some changed
+        :param chunks: chunks of rows of plain arrays that contain changes
         :return: what changed in the arrays of the store
         """
         changed = np.full(buffer.buffer_size, self._is_new)
@@ -168,15 +168,15 @@ class Checkpoint:
         unused = np.setdiff1d(np.arange(buffer.buffer_size), by_age)  # a user may have written to them
         rows = np.concatenate([unused, by_age])
         rows = rows[changed[rows]] if self._tables else rows[:0]
-        known: dict[bytes, bytes] = {}
-        for start in range(0, len(rows), ROWS):
-            part = rows[start : start + ROWS]
+        items: dict[bytes, bytes] = {}
+        for start in range(0, len(rows), ROWS_PER_WRITE):
+            part = rows[start : start + ROWS_PER_WRITE]
             self.store.begin_segment_if_full()
-            if len(known) > MAX_KNOWN:
-                known = {}
+            if len(items) > MAX_DISTINCT_VECTORS:
+                items = {}
             for names in self._streams.values():
                 # Observations with their next observations, so that payloads that they share are written once.
-                slots = np.stack([self._slots(name, part, known) for name in names], axis=1)  # [rows, arrays, envs]
+                slots = np.stack([self._slots(name, part, items) for name in names], axis=1)  # [rows, arrays, envs]
                 addresses = self.store.slots.write([*slots.reshape(-1)]).reshape(slots.shape)
                 for index, name in enumerate(names):
                     self._tables[name][part] = addresses[:, index]
@@ -185,9 +185,9 @@ class Checkpoint:
         written = [(name, int(span[0]), int(span[-1]) + 1) for name in self._tables for span in spans]
         return written + [chunk for chunk in chunks if chunk[0] not in self._tables]
 
-    def _slots(self, name: str, rows: NDArray[np.int64], known: dict[bytes, bytes]) -> NDArray[Any]:
+    def _slots(self, name: str, rows: NDArray[np.int64], items: dict[bytes, bytes]) -> NDArray[Any]:
         array = self._arrays[name]
-        return array.slots_at(rows) if isinstance(array, CompressedArray) else VectorSlots(array).slots_at(rows, known)
+        return array.slots_at(rows) if isinstance(array, CompressedArray) else VectorSlots(array).slots_at(rows, items)
 
 
 def _open_to_overwrite(folder: Path) -> ArrayStore | None:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from gymnasium import spaces
 
 from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.arrays.frame_layout import FrameLayout, layout_from_state
@@ -15,16 +16,17 @@ from sb3_compressed.codecs import get_codec
 from sb3_compressed.errors import CorruptPayload, CorruptStorage, StorageError
 from sb3_compressed.persistence import buffer_state
 from sb3_compressed.persistence.buffer_state import EPISODE_BEGINS
-from sb3_compressed.persistence.checkpoint import Checkpoint
+from sb3_compressed.persistence.checkpoint import BufferCheckpoint
 from sb3_compressed.persistence.ring_resize import RingResize, check_episodes
 from sb3_compressed.persistence.vector_slots import VectorSlots
 from sb3_compressed.storage.array_store import ArrayStore
 from sb3_compressed.storage.chunks import copy_changed
 from sb3_compressed.storage.damaged_store import DamagedStore
-from sb3_compressed.storage.json_schema import check
-from sb3_compressed.storage.metadata_schema import METADATA, check_values
+from sb3_compressed.storage.json_schema import brief, check
+from sb3_compressed.storage.metadata_schema import MAX_SPACE_NBYTES, METADATA, check_values, space_nbytes
+from sb3_compressed.storage.spaces import space_from_data
 
-__all__ = ["bind", "fit_arrays", "load_into", "require_same_kind", "restore_values"]
+__all__ = ["bind", "fit_arrays", "load_into", "require_buffer", "require_same_kind", "restore_values"]
 
 #: Rows that are loaded at a time, and how many bytes of vectors these may have.
 LOADED_ROWS = 4096
@@ -47,7 +49,7 @@ def bind(buffer: Any, store: ArrayStore, *, writable: bool = True) -> None:
             buffer_state.put_array(buffer, name, plain)
 
 
-def load_into(buffer: Any, store: ArrayStore) -> Checkpoint:
+def load_into(buffer: Any, store: ArrayStore) -> BufferCheckpoint:
     """Load the newest transitions of a store that fit into a buffer in memory; return the store as its checkpoint.
 
     :raises StorageError: if the store does not contain such a buffer
@@ -84,7 +86,7 @@ def load_into(buffer: Any, store: ArrayStore) -> Checkpoint:
     # Plain arrays do not store a layout, without which the slots in the folder could not be read later. What was
     # repaired is not in the folder yet.
     is_saved = arrays is store.arrays and not layouts and not isinstance(store, DamagedStore)
-    return Checkpoint(buffer, store, is_saved=is_saved)
+    return BufferCheckpoint(buffer, store, is_saved=is_saved)
 
 
 def _layouts_of_vectors(
@@ -104,21 +106,65 @@ def _layouts_of_vectors(
             if states[key] and not isinstance(array, CompressedArray)
         }
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise CorruptStorage(f"{store.log.folder}: its values are invalid: {error!r}") from error
+        raise CorruptStorage(f"{_invalid_values(store)}: {error!r}") from error
+
+
+def require_buffer(store: ArrayStore) -> None:
+    """Raise if a store contains no buffer.
+
+    :raises StorageError: naming the folder
+    """
+    if not store.metadata:
+        raise StorageError(f"{store.log.folder} contains no buffer: the first save to it was not completed")
 
 
 def require_same_kind(store: ArrayStore, buffer: Any) -> None:
-    """Raise if the content of a store cannot be the state of such a buffer.
+    """Raise if the content of a store cannot be the state of such a buffer; the size may differ.
 
     :raises StorageError: with both values
     """
-    if not store.metadata:
-        raise StorageError(f"{store.log.folder} holds no buffer: the first save to it was not completed")
+    require_buffer(store)
     check(METADATA, store.metadata, f"{store.log.folder}: its metadata is invalid")
     try:
-        buffer_state.require_same_kind(store.metadata, store.specs, buffer)
+        _require_same_metadata(store, buffer)
     except StorageError as error:
         raise type(error)(f"{store.log.folder}: {error}") from error
+
+
+def _require_same_metadata(store: ArrayStore, buffer: Any) -> None:
+    stored = store.metadata
+    here = buffer_state.metadata(buffer)
+    for name in ("observation_space", "action_space"):
+        ours = getattr(buffer, name)
+        if stored[name] == here[name]:
+            continue
+        theirs = _different_space(stored[name], ours, space_nbytes(here[name]))
+        if theirs is not None:
+            raise StorageError(f"{name} is {theirs} in the folder and {ours} here")
+    our_envs, their_envs = (each["arguments"].get("n_envs", 1) for each in (here, stored))
+    if our_envs != their_envs:
+        raise StorageError(f"n_envs is {their_envs} in the folder and {our_envs} here")
+    if here["streams"] != stored["streams"]:
+        raise StorageError(
+            f"observations are stored as {stored['streams']} in the folder and would be as {here['streams']} here; "
+            "pass the compression_method and dtypes of the folder"
+        )
+    specs = buffer_state.array_specs(buffer)
+    if set(specs) != set(store.specs):
+        raise StorageError(
+            f"the folder contains {', '.join(store.specs)}, and a {type(buffer).__name__} has {', '.join(specs)}"
+        )
+
+
+def _different_space(stored: Any, ours: spaces.Space[Any], our_nbytes: int) -> Any:
+    """Return the stored space if it differs from ours, ``None`` if the two are equal.
+
+    A space much larger than ours is returned as stored: its bounds would take memory.
+    """
+    if space_nbytes(stored) > max(our_nbytes, MAX_SPACE_NBYTES):
+        return brief(stored)
+    theirs = space_from_data(stored)
+    return None if theirs == ours else theirs
 
 
 def fit_arrays(store: ArrayStore, buffer: Any) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -151,7 +197,7 @@ def _check_values(store: ArrayStore, values: Mapping[str, Any], arrays: Mapping[
 
     :raises CorruptStorage: naming the value
     """
-    check_values(values, rows, f"{store.log.folder}: its values are invalid")
+    check_values(values, rows, _invalid_values(store))
     check_episodes(arrays, rows, str(store.log.folder))
 
 
@@ -162,12 +208,24 @@ def restore_values(buffer: Any, store: ArrayStore, values: dict[str, Any]) -> No
     """
     _check_values(store, values, buffer_state.named_arrays(buffer), buffer.buffer_size)
     try:
-        codecs = {name: store.slots.reader.codec(address) for name, address in store.codecs.items()}
-        for key, array in buffer_state.last_arrays(buffer).items():
-            if key in codecs and codecs[key].name != array.codec.name:
-                raise ValueError(f"the codec of {key!r} is {codecs[key].name}, and its slots are by {array.codec.name}")
-        buffer_state.restore_values(buffer, values, {**buffer_state.codecs(buffer), **codecs})
+        stored_codecs = {name: store.slots.reader.codec(address) for name, address in store.codecs.items()}
+        arrays = buffer_state.last_arrays(buffer)
+        codecs = {key: stored_codecs.get(key, array.codec) for key, array in arrays.items()}
+        for key, array in arrays.items():
+            if (name := codecs[key].name) != array.codec.name:
+                raise ValueError(f"the codec of {key!r} is {name}, and its slots are by {array.codec.name}")
+        buffer.pos, buffer.full = int(values["pos"]), bool(values["full"])
+        for key, array in arrays.items():
+            newest = array.slots_at((buffer.pos - 1) % buffer.buffer_size)
+            slots = [*newest] if all(slot is not None for slot in newest) else []
+            if key in values["streams"]:  # not for vectors of a buffer that was in memory
+                array.restore_stream(values["streams"][key], codecs[key], slots)
     except (KeyError, TypeError, ValueError) as error:
         if isinstance(error, StorageError | CorruptPayload):
             raise
-        raise CorruptStorage(f"{store.log.folder}: its values are invalid: {error!r}") from error
+        raise CorruptStorage(f"{_invalid_values(store)}: {error!r}") from error
+
+
+def _invalid_values(store: ArrayStore) -> str:
+    """Return how messages about invalid values of a store begin."""
+    return f"{store.log.folder}: its values are invalid"

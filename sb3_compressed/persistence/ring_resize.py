@@ -21,14 +21,14 @@ __all__ = ["RingResize", "check_episodes", "resize", "rows_by_age"]
 
 
 def resize(buffer: CompressedReplay, buffer_size: int) -> None:
-    """Give a replay buffer room for more transitions, in memory or in its folder; its content stays.
+    """Increase the size of a replay buffer, in memory or in its folder; its content stays.
 
     Nothing is decoded. In memory, slots are copied as references; in a folder, the buffer is resumed with the new size.
 
     :param buffer: a buffer with next observations: not one with SB3's own ``optimize_memory_usage``, nor hindsight's
     :param buffer_size: the new number of transitions, not smaller than the present one
     :raises StorageError: if the folder is not open for writing
-    :raises OSError: if the disk rejects it
+    :raises OSError: if it cannot be written
     """
     storage: dict[str, Any] = {}
     if buffer.folder is not None:
@@ -39,7 +39,7 @@ def resize(buffer: CompressedReplay, buffer_size: int) -> None:
         action_space=buffer.action_space,
         device=buffer.device,
         num_threads=buffer.num_threads,
-        **{**buffer_state.merge_codec_kwargs(buffer.given_arguments), **storage, "buffer_size": buffer_size},
+        **{**buffer_state.upgrade_arguments(buffer.given_arguments), **storage, "buffer_size": buffer_size},
     )
     if buffer.is_in_memory:
         _copy(buffer, resized)

@@ -1,4 +1,8 @@
-"""``VectorSlots``: plain arrays of observations as slots. On disk, vectors are uncompressed payloads."""
+"""``VectorSlots``: plain arrays of observations as slots.
+
+In this package, vectors are all observations that are in plain arrays in memory, of any shape. On disk, they are
+uncompressed payloads.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +23,9 @@ __all__ = ["VectorSlots", "is_stored_as_slots"]
 MIN_STORED_NBYTES = 32
 
 
-def is_stored_as_slots(array: Any) -> bool:
-    """Return whether a plain array of observations ``(rows, n_envs, *item_shape)`` is stored as slots."""
-    nbytes: int = math.prod(array.shape[2:]) * array.dtype.itemsize
-    return nbytes >= MIN_STORED_NBYTES
+def is_stored_as_slots(item_shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
+    """Return whether vectors of this shape and dtype are stored as slots."""
+    return math.prod(item_shape) * dtype.itemsize >= MIN_STORED_NBYTES
 
 
 class VectorSlots:
@@ -35,15 +38,15 @@ class VectorSlots:
         self.array = array
         self._item = np.dtype((np.void, math.prod(array.shape[2:]) * array.dtype.itemsize))
 
-    def slots_at(self, rows: NDArray[np.int64], known: dict[bytes, bytes]) -> NDArray[Any]:
+    def slots_at(self, rows: NDArray[np.int64], earlier: dict[bytes, bytes]) -> NDArray[Any]:
         """Return slots ``(len(rows), n_envs)``.
 
-        :param known: earlier items, each mapped to itself; equal items become the same object
+        :param earlier: earlier items, each mapped to itself; equal items become the same object
         """
         values = np.ascontiguousarray(self.array[rows])
         items: Any = values.reshape(-1).view(self._item).tolist()
         slots = np.empty(len(items), dtype=object)
-        slots[:] = [known.setdefault(item, item) for item in items]
+        slots[:] = [earlier.setdefault(item, item) for item in items]
         return slots.reshape(values.shape[:2])
 
     def put_slots(self, rows: Any, slots: NDArray[Any], layout: FrameLayout | None) -> None:

@@ -10,10 +10,10 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from sb3_compressed.buffers.loading import load_checkpoint
 from sb3_compressed.buffers.replay import CompressedDictReplayBuffer, CompressedReplayBuffer
 from sb3_compressed.buffers.validation import validate_infos, validate_per_env
 from sb3_compressed.datasets.trajectory import Trajectory, transitions
-from sb3_compressed.persistence.loading import load_checkpoint
 from sb3_compressed.persistence.ring_resize import resize
 from sb3_compressed.recording.named_spaces import (
     Arrays,

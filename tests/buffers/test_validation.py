@@ -300,7 +300,7 @@ def test_added_dicts_do_not_change(stream: Stream) -> None:
 
 def test_normalised_observations_in_an_integer_space_raise_with_the_reason(stream: Stream) -> None:
     buffer = filled(CompressedReplayBuffer, stream, 0)
-    with pytest.raises(ValueError, match=r"normalised or scaled need a space of floats \(or norm_obs=False\)"):
+    with pytest.raises(ValueError, match=r"normalized or scaled need a space of floats \(or norm_obs=False\)"):
         with_change(stream[-1][0], obs=stream[-1][0].obs / 255).add_to(buffer)
 
 

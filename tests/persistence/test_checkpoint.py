@@ -188,7 +188,7 @@ def test_class_and_arguments_are_restored(stream: Stream, tmp_path: Path) -> Non
     for transition in transitions[:70]:
         transition.add_to(buffer)
     save_checkpoint(buffer, tmp_path)
-    with pytest.raises(StorageError, match=r"holds a Mine, .* use Mine\.from_checkpoint"):
+    with pytest.raises(StorageError, match=r"contains a Mine, .* use Mine\.from_checkpoint"):
         load_checkpoint(tmp_path)
     loaded = Mine.from_checkpoint(tmp_path, device="cpu")
     assert loaded.given_arguments == buffer.given_arguments

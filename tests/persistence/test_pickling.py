@@ -177,3 +177,17 @@ def test_reset_empties_a_replay_buffer_as_sb3s(stream: Stream) -> None:
     for transition in stream[-1][:20]:
         transition.add_to(buffer)
     np.testing.assert_array_equal(buffer.observations[:20], np.stack([t.obs for t in stream[-1][:20]]))
+
+
+@pytest.mark.parametrize("stream", ["atari"], indirect=True)
+def test_attributes_of_pickles_of_earlier_versions_get_their_present_names(stream: Stream) -> None:
+    buffer = filled(stream)
+    attributes = vars(buffer).copy()
+    state = buffer.__getstate__()
+    state["_passed"], state["_hollow_shape"] = state.pop("_validated_kinds"), state.pop("_placeholder_shape")
+    state["_successor_keys"] = set()
+    loaded = CompressedReplayBuffer.__new__(CompressedReplayBuffer)
+    loaded.__setstate__(state)
+    assert vars(loaded).keys() == attributes.keys()
+    assert loaded._validated_kinds == attributes["_validated_kinds"] is not None
+    assert_same_buffer(loaded, buffer)

@@ -67,7 +67,7 @@ def test_buffer_in_a_folder_equals_one_in_memory_and_can_be_resumed(stream: Stre
         if number in (0, 20, ROWS - 1, ROWS, 150, 260):
             hold_equal(stored, held)
             stored.close()
-            with pytest.raises(StorageError, match="not open for writing"):
+            with pytest.raises(StorageError, match="closed or open for reading only"):
                 transition.add_to(stored)
             hold_equal(stored, held)
             stored = new(stream, storage=tmp_path, resume=True)
@@ -275,7 +275,7 @@ def test_buffers_that_cannot_be_stored_or_opened_raise_with_the_reason(stream: S
         CompressedReplayBuffer.from_checkpoint(tmp_path)
     with pytest.raises(StorageError, match="for storage=<folder>"):
         new(stream, resume=True)
-    with pytest.raises(StorageError, match="filled anew with each rollout"):
+    with pytest.raises(StorageError, match="refilled at each rollout"):
         CompressedRolloutBuffer(8, space, action_space, "cpu", n_envs=n_envs, storage=tmp_path)
     with pytest.raises(StorageError, match="in memory"):
         new(stream).flush()

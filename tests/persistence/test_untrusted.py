@@ -337,7 +337,7 @@ def test_writer_that_lost_its_folder_raises(images: Path) -> None:
     with pytest.raises(StorageError, match="lock was deleted or replaced while this process was writing"):
         buffer.flush()
     step = np.ones((1, 4, 12, 12), np.uint8)
-    with pytest.raises(StorageError, match="is not open for writing here; nothing was added"):
+    with pytest.raises(StorageError, match="is closed or open for reading only; nothing was added"):
         buffer.add(step, step, np.zeros(1), np.ones(1), np.zeros(1), [{}])
     buffer.close()
     other.add(step, step, np.zeros(1), np.ones(1), np.zeros(1), [{}])

@@ -22,7 +22,7 @@ def save_checkpoint(buffer: CompressedReplay, folder: str | PathLike[str], *, ov
     See :meth:`~sb3_compressed.buffers.base.CompressedReplay.save_checkpoint`.
 
     :raises StorageError: if the buffer is of another kind, or the folder contains another buffer or other files
-    :raises OSError: if the disk rejects it; the folder is as it was
+    :raises OSError: if it cannot be written; the folder is as it was
     """
     if not isinstance(buffer, CompressedReplay):
         raise StorageError(f"only compressed replay buffers can be saved to a folder, got a {type(buffer).__name__}")
@@ -85,7 +85,7 @@ def _stored_class(store: ArrayStore) -> type[CompressedReplay]:
     if store.metadata and name not in replay.__all__:
         store.close()
         raise StorageError(
-            f"{store.log.folder} holds a {name}, which is not of this package; use {name}.from_checkpoint"
+            f"{store.log.folder} contains a {name}, which is not from this package; use {name}.from_checkpoint"
         )
     cls: type[CompressedReplay] = getattr(replay, name or "CompressedReplayBuffer")
     return cls
