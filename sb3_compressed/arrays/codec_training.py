@@ -51,6 +51,8 @@ class CodecTrainer:
         if not is_early and _payload_nbytes(codec, sample) <= self.DRIFT * self._trained_nbytes:
             return codec
         trained = codec.train(sample)
+        if type(trained) is not type(codec):  # else its payloads could not be decoded with those of the others
+            raise TypeError(f"{type(codec).__name__}.train must return a codec of the same class, got {trained!r}")
         self._trained_nbytes = _payload_nbytes(trained, sample)
         if trained is not codec:
             codec.release_encoder()

@@ -80,14 +80,15 @@ def storage_mode_of(storage_mode: StorageMode, kwargs: dict[str, Any]) -> Storag
     :raises StorageError: if they contradict each other
     """
     resume, overwrite, repair = (bool(kwargs.pop(name, False)) for name in ("resume", "overwrite", "repair"))
-    if repair and not resume:
+    if repair and not resume and storage_mode != "repair":
         raise StorageError("repair=True is for resume=True: it repairs the buffer that a folder contains")
     if resume and overwrite:
         raise StorageError("resume=True continues the buffer in a folder, overwrite=True replaces it: pass one of them")
     shorthand: StorageMode = "repair" if repair else "resume" if resume else "overwrite" if overwrite else "create"
-    if "create" not in (shorthand, storage_mode) and shorthand != storage_mode:
+    is_part = storage_mode == "repair" and shorthand == "resume"
+    if "create" not in (shorthand, storage_mode) and shorthand != storage_mode and not is_part:
         raise StorageError(f"storage_mode={storage_mode!r} contradicts {shorthand}=True; pass one of them")
-    return storage_mode if shorthand == "create" else shorthand
+    return storage_mode if shorthand == "create" or is_part else shorthand
 
 
 def merge_codec_kwargs(compression_kwargs: Mapping[str, Any] | None, kwargs: dict[str, Any]) -> dict[str, Any] | None:

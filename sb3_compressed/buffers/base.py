@@ -28,6 +28,7 @@ import numpy as np
 import psutil
 import torch as th
 from gymnasium import spaces
+from stable_baselines3.common.buffers import BaseBuffer
 from stable_baselines3.common.preprocessing import get_obs_shape, is_image_space
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
@@ -68,8 +69,9 @@ from sb3_compressed.threads import validate_num_threads
 from sb3_compressed.warning import warn_user
 
 if TYPE_CHECKING:  # the mixins precede a buffer of SB3 in the bases of a class; they use BaseBuffer's interface
-    from stable_baselines3.common.buffers import BaseBuffer as _Base
     from typing_extensions import Self
+
+    _Base = BaseBuffer
 else:
     _Base = object
 
@@ -81,6 +83,8 @@ OutputDtype = Literal["raw", "float"]
 NOT_STORED_ARGUMENTS = {"observation_space", "action_space", "device", "env"}
 #: Whether arrays of slots that NumPy copies can still be recognized as slots.
 METADATA_IS_HANDED_ON = holds(metadata_is_handed_on)
+#: SB3's method that receives the arrays of a batch. One that replaces it may change or keep them.
+NORMALIZE_OBS = BaseBuffer._normalize_obs
 #: Packages whose ``add`` only copies observations.
 KNOWN_PACKAGES = {"stable_baselines3", "sb3_contrib", "abc", "builtins"}
 
@@ -342,7 +346,13 @@ class CompressedBuffer(_Base):
         :param may_be_referenced: whether an environment receives the arrays and may keep references to them; a user's
             subclass may as well
         """
-        if may_be_referenced or not self._is_from_this_package or not self._new_arrays:
+        is_private = (
+            self._is_from_this_package
+            and self._normalize_obs is NORMALIZE_OBS
+            and "to_torch" not in self.__dict__
+            and isinstance(self.__dict__.get("_get_samples"), MethodTimer | None)
+        )
+        if may_be_referenced or not is_private or not self._new_arrays:
             samples = make()
         else:
             outer = sampling.batch
@@ -409,6 +419,8 @@ class CompressedReplay(CompressedBuffer):
             self._storage = BufferStorage.follow(self, storage)
         elif storage != "memory":
             self._storage, self.repair_report = BufferStorage.open(self, Path(storage), mode)
+        elif mode not in get_args(StorageMode):
+            raise StorageError(f"storage_mode must be one of {get_args(StorageMode)}, got {mode!r}")
         elif mode != "create":
             raise StorageError("resume, overwrite and repair are for storage=<folder>, got storage='memory'")
 
@@ -594,9 +606,10 @@ class CompressedReplay(CompressedBuffer):
 
     def take_over(self, other: CompressedReplay) -> None:
         """Take over another buffer's content and folder; the other buffer must not be used afterwards."""
-        if self._checkpoints is not None:
-            self._checkpoints.latest = None  # its arrays are replaced; where each folder's log ends is still valid
-        vars(self).update({**vars(other), "_checkpoints": self._checkpoints})
+        checkpoints = CheckpointHistory.merged(other._checkpoints, self._checkpoints)
+        for name in ("_storage", "repair_report", "_validated_kinds"):  # which the other buffer may not have
+            vars(self).pop(name, None)
+        vars(self).update({**vars(other), "_checkpoints": checkpoints})
 
     def __getstate__(self) -> dict[str, Any]:
         # Copies and pickles are in memory, and do not write to the folders.

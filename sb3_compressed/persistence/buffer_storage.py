@@ -138,6 +138,7 @@ class BufferStorage:
         :param done: whether episodes end with it, ``(n_envs,)``
         """
         row = buffer.pos
+        self._take_replaced_arrays(buffer)
         for name, array in self._compressed:
             if len(rows := array.take_direct_writes()):
                 self._uncommitted += [(name, int(each), int(each) + 1) for each in rows]

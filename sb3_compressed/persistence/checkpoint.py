@@ -36,6 +36,15 @@ class CheckpointHistory:
         #: The end of the log in each folder after the last save.
         self._ends: Mapping[Path, tuple[int, ...]] = {}
 
+    @classmethod
+    def merged(cls, history: CheckpointHistory | None, other: CheckpointHistory | None) -> CheckpointHistory | None:
+        """Return a history that includes the folders of another one, whose buffer has the content of this one now."""
+        if other is None:
+            return history
+        merged = history or cls()
+        merged._ends = {**other._ends, **merged._ends}
+        return merged
+
     def record_end(self, folder: Path, end: tuple[int, ...]) -> None:
         """Record where the log in a folder ends, so that the buffer may overwrite it as long as it ends there."""
         self._ends = {**self._ends, folder.resolve(): end}

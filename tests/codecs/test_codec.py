@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 
 from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.codecs import BytesCodec, Levels
+from sb3_compressed.codecs.zstd_dict import ZstdDict
 from sb3_compressed.errors import CorruptPayload, LevelOutOfRange
 
 LEVELS = Levels(((-7, -1), (2, 5)), default=3)
@@ -136,3 +138,26 @@ def test_trainable_codecs_of_version_0_1_are_trained_by_their_former_methods() -
     assert isinstance(array.codec, Counting)
     assert array.codec.n_trainings > 0
     np.testing.assert_array_equal(array[np.arange(200)], frames)
+
+
+def test_pickled_subclasses_of_version_0_1_find_their_base_class() -> None:
+    """Cloudpickle stores such a class by value, and its base class by this module and name."""
+    from sb3_compressed.codecs.deprecated import LearningCodec
+
+    assert import_module("sb3_compressed.codecs.base").LearningCodec is LearningCodec
+
+
+def test_training_that_returns_another_class_raises() -> None:
+    class Other(ZstdDict):
+        pass
+
+    class Changing(ZstdDict):
+        """Returns a codec whose payloads could not be decoded with its own."""
+
+        def train(self, frames: NDArray[Any]) -> ZstdDict:
+            return Other(self.compresslevel)
+
+    array = CompressedArray((200, 1, 3, 5), codec=Changing())
+    with pytest.raises(TypeError, match=r"Changing.train must return a codec of the same class, got Other"):
+        for row in range(200):
+            array[row] = np.full((1, 3, 5), row, np.uint8)
