@@ -60,7 +60,7 @@ def read_segment(path: Path) -> Records:
 def damages_of(path: Path) -> list[str]:
     segment = Segment(path)
     try:
-        return [*segment.damages()]
+        return [*segment.problems()]
     finally:
         segment.close()
 
