@@ -62,7 +62,8 @@ class BufferCheckpointCallback(BaseCallback):
 
     A folder belongs to one run, which has a random id, and is locked while the run trains. A callback that is passed to
     ``learn`` again continues its run; a new callback does so with ``resume=True``. Only checkpoints of its own run are
-    deleted. Damaged checkpoints and unrelated folders are skipped with a warning, and renamed if a checkpoint needs their name.
+    deleted. Damaged checkpoints and unrelated folders are skipped with a warning, and renamed if a checkpoint needs
+    their name.
 
     Pass the callback to ``learn`` alone or in a list. Callbacks that trigger other callbacks, such as
     ``EveryNTimesteps`` and ``EvalCallback``, do not notify them of rollouts.

@@ -189,7 +189,7 @@ def flush_path(path: Path) -> None:
 
 
 def nbytes_on_disk(path: Path) -> int:
-    """Return the bytes that a file, or the regular files in a folder, occupy on the disk; holes in them do not count."""
+    """Return the bytes that a file, or the regular files in a folder, occupy on the disk; holes do not count."""
     if path.is_file():
         return _allocated_nbytes(path.stat())
     total = 0

@@ -407,7 +407,7 @@ print(segment.record_at(offset, 1).tobytes())
 
 @pytest.mark.parametrize("state", ["sealed", "given back", "of another"])
 def test_reading_behind_the_end_does_not_crash(state: str, tmp_path: Path) -> None:
-    """Reading mapped memory behind the end of a truncated file would crash the process."""
+    """Reading mapped memory beyond the end of a truncated file would crash the process."""
     printed = programs.run(READ_BEHIND_THE_END, tmp_path / "segment", state).splitlines()
     assert {*printed[:-1]} == {"refused"}
     assert printed[-1] == "b'content'"

@@ -157,7 +157,7 @@ class At(NamedTuple):
 
 
 def part(data: bytes, at: At, seed: int = 0) -> bytes:
-    """Return bytes behind their checksum, as they are at an offset."""
+    """Return bytes after their checksum, as they are at an offset."""
     return (checksum(data, (at.offset + seed) ^ at.segment_id) & 0xFFFFFFFF).to_bytes(4, "little") + data
 
 
@@ -208,13 +208,13 @@ def test_a_payload_is_not_mistaken_for_a_slot(way: str, log: Log) -> None:
         "more payloads than bytes",
         "2**32 - 1 payloads",
         "payload in the header",
-        "payload behind the end",
+        "payload beyond the end",
         "payload at 2**32 - 1",
         "slot as payload",
         "payload of too many bytes",
         "payload of 2**32 - 1 bytes",
         "codec that is none",
-        "codec behind the end",
+        "codec beyond the end",
         "codec in the header",
         "slots as codec",
         "codec that is not trainable",
@@ -225,7 +225,7 @@ def test_invalid_parts_with_right_checksums_are_refused(way: str, kind: str, log
     good = codec_record(log, CODECS[0])
     codecs: dict[str, Callable[[], int]] = {
         "codec that is none": lambda: codec_record(log, None),
-        "codec behind the end": lambda: 2_000_000_000,
+        "codec beyond the end": lambda: 2_000_000_000,
         "codec in the header": lambda: 1,
         "slots as codec": lambda: append_part(log, lambda at: payload_at(at, b"abc", good)),
         "codec that is not trainable": lambda: codec_record(log, get_codec("zstd")),
@@ -235,7 +235,7 @@ def test_invalid_parts_with_right_checksums_are_refused(way: str, kind: str, log
     first = append_part(log, lambda at: payload_at(at, b"abc", codec, nbytes=nbytes))
     second = append_part(log, lambda at: payload_at(at, b"def", 0 if kind == "codec of one payload only" else codec))
     n = {"no payloads": 0, "more payloads than bytes": 200_000, "2**32 - 1 payloads": 2**32 - 1}.get(kind)
-    place = {"payload in the header": 3, "payload behind the end": 2_000_000_000, "payload at 2**32 - 1": 2**32 - 1}
+    place = {"payload in the header": 3, "payload beyond the end": 2_000_000_000, "payload at 2**32 - 1": 2**32 - 1}
     as_slot = log.last.next_offset
     places = [] if n == 0 else [place.get(kind, as_slot if kind == "slot as payload" else first), second]
     slot = append_part(log, lambda at: slot_at(at, places, n=n))
