@@ -12,12 +12,12 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from session import available, parser, run_interleaved, save, serve
+from session import EXTRAPOLATION_KEYS, available, parser, run_interleaved, save, serve
 from sources import record
 from tables import ratio_table
 
 from adapters import make_replay
-from sb3_compressed.benchmarking.replay_benchmark import EXTRAPOLATION_KEYS, TIMED_STEPS, measure_replay
+from sb3_compressed.benchmarking.replay_benchmark import TIMED_STEPS, measure_replay
 from sb3_compressed.benchmarking.runner import Job, Measurement
 
 GAMES = ["MsPacman", "Pong", "Breakout", "Seaquest", "Qbert", "Riverraid"]

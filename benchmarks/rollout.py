@@ -11,12 +11,11 @@ from __future__ import annotations
 
 from functools import partial
 
-from session import available, parser, run_interleaved, save, serve
+from session import EXTRAPOLATION_KEYS, available, parser, run_interleaved, save, serve
 from sources import record
 from tables import ratio_table
 
 from adapters import make_rollout
-from sb3_compressed.benchmarking.replay_benchmark import EXTRAPOLATION_KEYS
 from sb3_compressed.benchmarking.rollout_benchmark import measure_rollout
 from sb3_compressed.benchmarking.runner import Job, Measurement
 

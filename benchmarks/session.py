@@ -28,6 +28,8 @@ ROOT = Path(__file__).parents[1]
 PEERS = Path(os.environ.get("SB3_COMPRESSED_PEERS", ROOT / ".venv-peers" / "bin" / "python"))
 RESULTS = ROOT / "benchmarks" / "results"
 CONSOLE = Console(stderr=True)
+#: Measured only to extrapolate to larger buffers, which scripts do not.
+EXTRAPOLATION_KEYS = frozenset({"growth", "counted"})
 
 
 def parser(doc: str | None, *, buffers: Sequence[str] = (), rounds: int = 3) -> argparse.ArgumentParser:

@@ -29,9 +29,8 @@ from sb3_compressed import (
 )
 from sb3_compressed.storage import verify
 from sb3_compressed.storage.array_store import ArrayStore
-from sb3_compressed.storage.commit_format import COMMIT, commit_record, split_commit
-from sb3_compressed.storage.log_slot_store import CODEC
-from sb3_compressed.storage.manifest import MANIFEST
+from sb3_compressed.storage.commit_format import commit_record, split_commit
+from sb3_compressed.storage.record_kinds import CODEC, COMMIT, MANIFEST
 
 N_ROWS, N_STEPS = 40, 90
 IMAGES = spaces.Box(0, 255, (4, 12, 12), np.uint8)

@@ -11,14 +11,12 @@ from sb3_compressed.benchmarking.frame_recording import Recording, play
 from sb3_compressed.benchmarking.metrics import median_us, one_thread, resident_nbytes, timed
 from sb3_compressed.benchmarking.roundtrip import check_replay
 
-__all__ = ["BATCH_SIZES", "EXTRAPOLATION_KEYS", "TIMED_STEPS", "measure_replay"]
+__all__ = ["BATCH_SIZES", "TIMED_STEPS", "measure_replay"]
 
 BATCH_SIZES = (32, 256, 1024)
 WARM_STEPS = 300  # enough to compile, train and allocate everything once
 TIMED_STEPS = 500  # calls of add, on the second lap over the ring
 CHECKED_STEPS = 500
-#: Results that serve to extrapolate to larger buffers.
-EXTRAPOLATION_KEYS = frozenset({"growth", "counted"})
 
 
 def measure_replay(

@@ -1,4 +1,4 @@
-"""``BufferCheckpointCallback``: save model and replay buffer during training."""
+"""``BufferCheckpointCallback``: saves the model and its replay buffer during training."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from sb3_compressed.buffers.validation import validate_integer
 from sb3_compressed.callbacks.checkpoint_folder import (
     NEWEST,
     REPLACED,
-    UNFINISHED,
     UNFINISHED_NAME,
     SavedCheckpoint,
     latest_checkpoint,
@@ -32,7 +31,7 @@ from sb3_compressed.callbacks.checkpoint_folder import (
 from sb3_compressed.errors import StorageError
 from sb3_compressed.persistence.buffer_storage import STORAGE_ARGUMENTS
 from sb3_compressed.probes import frames_are_visible, holds
-from sb3_compressed.storage.files import flush_path
+from sb3_compressed.storage.files import UNFINISHED, flush_path
 from sb3_compressed.storage.lock import FolderInUse, FolderLock
 from sb3_compressed.warning import warn_user
 
@@ -63,7 +62,8 @@ class BufferCheckpointCallback(BaseCallback):
 
     A folder belongs to one run, which has a random id, and is locked while the run trains. A callback that is passed to
     ``learn`` again continues its run; a new callback does so with ``resume=True``. Only checkpoints of its own run are
-    deleted. Damaged checkpoints and unrelated folders are skipped with a warning, and renamed if their name is needed.
+    deleted. Damaged checkpoints and unrelated folders are skipped with a warning, and renamed if a checkpoint needs
+    their name.
 
     Pass the callback to ``learn`` alone or in a list. Callbacks that trigger other callbacks, such as
     ``EveryNTimesteps`` and ``EvalCallback``, do not notify them of rollouts.
@@ -111,7 +111,7 @@ class BufferCheckpointCallback(BaseCallback):
         self._lock: FolderLock | None = None
 
     def _init_callback(self) -> None:
-        self._check_is_not_triggered()
+        self._check_has_no_parent()
         self._buffer()  # raises before training
         had_lock = self._has_lock()
         self._acquire()
@@ -125,12 +125,12 @@ class BufferCheckpointCallback(BaseCallback):
         _delete_unfinished(self.path)
 
     def _on_training_start(self) -> None:
-        self._check_is_not_triggered()
+        self._check_has_no_parent()
         self._last_save = self.num_timesteps
 
     def _on_step(self) -> bool:
         if self.parent is not None:
-            self._check_is_not_triggered()
+            self._check_has_no_parent()
         return True
 
     def _on_rollout_end(self) -> None:
@@ -151,7 +151,7 @@ class BufferCheckpointCallback(BaseCallback):
         :raises StorageError: if another run has taken over the folder, or before the first training
         """
         if not hasattr(self, "model"):
-            raise StorageError("save() has no model to save yet; pass the callback to learn() first")
+            raise StorageError("there is no model to save yet; pass the callback to learn() first")
         had_lock = self._has_lock()
         self._acquire()
         try:
@@ -184,9 +184,9 @@ class BufferCheckpointCallback(BaseCallback):
         buffer.copy_checkpoint(unfinished / "buffer")
         flush_path(unfinished)
         replaced = folder.with_suffix(REPLACED)
-        is_replaced = self._has_own(folder, before)
+        is_replaced = self._make_way_for_checkpoint(folder, before)
         if is_replaced:  # the run was resumed from an earlier step
-            if self._has_own(replaced, before):
+            if self._make_way_for_checkpoint(replaced, before):
                 _delete(replaced)
             folder.rename(replaced)
         unfinished.rename(folder)
@@ -201,8 +201,8 @@ class BufferCheckpointCallback(BaseCallback):
             print(f"{folder}: {buffer.size() * buffer.n_envs:,} transitions and the model in {seconds:.2f} s")
         return folder
 
-    def _has_own(self, folder: Path, checkpoints: list[SavedCheckpoint]) -> bool:
-        """Return whether a folder exists and may be deleted; one that may not be is renamed."""
+    def _make_way_for_checkpoint(self, folder: Path, checkpoints: list[SavedCheckpoint]) -> bool:
+        """Rename a folder that is not a checkpoint of this run; return whether one of this run exists."""
         if not os.path.lexists(folder):
             return False
         if any(each.folder == folder and (self.overwrite or self._is_own(each)) for each in checkpoints):
@@ -227,7 +227,7 @@ class BufferCheckpointCallback(BaseCallback):
 
     # -- validation --------------------------------------------------------------------------------------------
 
-    def _check_is_not_triggered(self) -> None:
+    def _check_has_no_parent(self) -> None:
         """Raise if another callback triggers this one.
 
         ``CallbackList`` sets the parent only after ``init_callback``, so this is checked again during training.
@@ -386,10 +386,10 @@ def _is_learning(model: Any) -> bool:
 
 def _delete(folder: Path) -> None:
     """Delete a checkpoint after renaming it, so that a partly deleted one is never read."""
-    doomed = folder.with_name(f"{folder.name.partition('.')[0]}.deleted.{UNFINISHED}")
-    _remove(doomed)
-    folder.rename(doomed)
-    _remove(doomed)
+    deleted = folder.with_name(f"{folder.name.partition('.')[0]}.deleted.{UNFINISHED}")
+    _remove(deleted)
+    folder.rename(deleted)
+    _remove(deleted)
 
 
 def _delete_unfinished(path: Path) -> None:

@@ -23,15 +23,14 @@ from typing import Any, Literal, overload
 
 from sb3_compressed.errors import CheckpointNotFound, CorruptStorage
 from sb3_compressed.storage.checksum import checksum
-from sb3_compressed.storage.files import flush_path, open_regular_file
+from sb3_compressed.storage.files import UNFINISHED, flush_path, open_regular_file
 from sb3_compressed.storage.json_schema import check, either, integer, load_json, null, record, text
 from sb3_compressed.warning import warn_user
 
 __all__ = [
-    "MANIFEST",
+    "MANIFEST_NAME",
     "NEWEST",
     "REPLACED",
-    "UNFINISHED",
     "UNFINISHED_NAME",
     "SavedCheckpoint",
     "latest_checkpoint",
@@ -43,13 +42,12 @@ __all__ = [
 
 #: Suffix of a checkpoint that is being replaced, which is valid until its replacement is complete.
 REPLACED = ".replaced"
-NAME = re.compile(r"step_([0-9]{10,})(\.replaced)?")
-UNFINISHED = "unfinished"
+CHECKPOINT_NAME = re.compile(r"step_([0-9]{10,})(\.replaced)?")
 UNFINISHED_NAME = re.compile(rf"step_[0-9]{{10,}}(\.deleted)?\.{UNFINISHED}")
 #: The latest state of a buffer in memory, which every save updates incrementally.
 NEWEST = "newest-buffer"
 #: Metadata of a checkpoint.
-MANIFEST = "checkpoint.json"
+MANIFEST_NAME = "checkpoint.json"
 MANIFEST_SCHEMA = record({"number": integer(1), "num_timesteps": integer(0), "run": either(null, text)})
 #: Metadata of the folder.
 RUN = "run.json"
@@ -123,7 +121,9 @@ def list_checkpoints(path: Path) -> tuple[list[SavedCheckpoint], list[Path]]:
     Each damaged one, which may also be an unrelated folder of the same name, is a warning.
     """
     for _ in range(MAX_TRIES):
-        found = {folder: _try_read(folder) for folder in sorted(path.iterdir()) if NAME.fullmatch(folder.name)}
+        found = {
+            folder: _try_read(folder) for folder in sorted(path.iterdir()) if CHECKPOINT_NAME.fullmatch(folder.name)
+        }
         if None not in found.values():
             break
     checkpoints = [each for each in found.values() if isinstance(each, SavedCheckpoint)]
@@ -142,17 +142,17 @@ def _try_read(folder: Path) -> SavedCheckpoint | Exception | None:
 
 
 def _read_checkpoint(folder: Path) -> SavedCheckpoint:
-    name = NAME.fullmatch(folder.name)
+    name = CHECKPOINT_NAME.fullmatch(folder.name)
     assert name is not None
-    values = _read(folder / MANIFEST)
+    values = _read(folder / MANIFEST_NAME)
     if set(values) == {"number", "num_timesteps"}:  # version 0.1 wrote neither run nor checksum
         values["run"] = None
     else:
-        _verify_checksum(values, folder / MANIFEST)
-    check(MANIFEST_SCHEMA, values, str(folder / MANIFEST))
+        _verify_checksum(values, folder / MANIFEST_NAME)
+    check(MANIFEST_SCHEMA, values, str(folder / MANIFEST_NAME))
     number, num_timesteps, run = (values[key] for key in ("number", "num_timesteps", "run"))
     if num_timesteps != int(name[1]):
-        raise CorruptStorage(f"{folder / MANIFEST} belongs to step {num_timesteps}")
+        raise CorruptStorage(f"{folder / MANIFEST_NAME} belongs to step {num_timesteps}")
     if not (folder / "model.zip").is_file() or not (folder / "buffer").is_dir():
         raise CorruptStorage(f"{folder} lacks model.zip or buffer")
     return SavedCheckpoint(folder, number, num_timesteps, run)
@@ -160,7 +160,7 @@ def _read_checkpoint(folder: Path) -> SavedCheckpoint:
 
 def write_manifest(folder: Path, number: int, num_timesteps: int, run: str) -> None:
     """Write the metadata of a checkpoint to its folder."""
-    _write(folder / MANIFEST, {"number": number, "num_timesteps": num_timesteps, "run": run})
+    _write(folder / MANIFEST_NAME, {"number": number, "num_timesteps": num_timesteps, "run": run})
 
 
 def read_run(path: Path) -> str | None:

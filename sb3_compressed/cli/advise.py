@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["advise"]
 
 CODECS = ("auto", "zstd3", "lz4-frame", "none")
-#: By about this much, the memory of a process changes for no visible reason.
+#: The memory of a process fluctuates by about this much.
 NOISE_NBYTES = 1_000_000
 
 
@@ -56,8 +56,10 @@ def advise(
             min=2, help="Advise on rollout buffers (PPO, A2C) with this n_steps instead.", show_default="replay buffers"
         ),
     ] = None,
-    steps: Annotated[int, typer.Option(min=100, help="Transitions to record and measure with.")] = 10_000,
-    rounds: Annotated[int, typer.Option(min=1, help="Measurements of each buffer; medians are reported.")] = 1,
+    steps: Annotated[int, typer.Option(min=100, help="Number of transitions to record for the measurements.")] = 10_000,
+    rounds: Annotated[
+        int, typer.Option(min=1, help="How often each buffer is measured; the medians are reported.")
+    ] = 1,
     codec: Annotated[
         list[str] | None,
         typer.Option("--codec", help="Codec to try, e.g. zstd-5; may be repeated.", show_default=" ".join(CODECS)),
@@ -78,10 +80,10 @@ def advise(
     from sb3_compressed.benchmarking.sb3_adapters import SB3
     from sb3_compressed.benchmarking.snippet import snippet
 
-    names = [SB3, *_checked(codec or CODECS)]
+    names = [SB3, *_validated_codecs(codec or CODECS)]
     if plot:
         check_plottable(plot)
-    atari = _is_wrapped(env_id, wrapper)
+    atari = _use_atari_wrappers(env_id, wrapper)
     env = make_env(env_id, n_envs, atari=atari)
     benchmark = _rollout_benchmark(n_steps, n_envs, steps) if n_steps else _replay_benchmark(env, steps)
     n_stack = frame_stack or (4 if atari else 1)
@@ -123,12 +125,21 @@ def advise(
         }
         plot_ratios(plot, f"{env_id}, relative to SB3's buffer", [cost.contender for cost in compared], panels)
     result = {
-        **{"env_id": env_id, "n_envs": n_envs, "frame_stack": n_stack, "atari": atari, "kind": benchmark.kind},
-        **{"observation_space": str(space), "buffer_size": capacity, "transitions": transitions},
-        **{"algorithm": benchmark.algorithm, "batch_size": benchmark.batch_size},
+        "env_id": env_id,
+        "n_envs": n_envs,
+        "frame_stack": n_stack,
+        "atari": atari,
+        "kind": benchmark.kind,
+        "observation_space": str(space),
+        "buffer_size": capacity,
+        "transitions": transitions,
+        "algorithm": benchmark.algorithm,
+        "batch_size": benchmark.batch_size,
         "buffers": [asdict(cost) for cost in compared],
         "failed": {name: one["error"] for name, one in measured.items() if "error" in one},
-        **{"recommended": recommended, "reason": reason, "lines": lines},
+        "recommended": recommended,
+        "reason": reason,
+        "lines": lines,
     }
     parts: list[RenderableType] = [_table(compared, env_id, space, benchmark.read), _explanation(benchmark, capacity)]
     if lines:
@@ -140,12 +151,15 @@ def advise(
 
 @dataclass(frozen=True)
 class Benchmark:
-    """What is measured.
+    """The benchmark to run.
 
-    :param read: the result that is the time of reading
-    :param rows: steps that a buffer holds
+    :param kind: the kind of the buffers
+    :param algorithm: the name of SB3's algorithm to recommend
+    :param batch_size: transitions of each batch
+    :param read: the key of the time that reading takes
+    :param rows: rows of a buffer
     :param n_steps: steps to record
-    :param arguments: of the worker
+    :param arguments: arguments of the worker
     """
 
     kind: Literal["replay", "rollout"]
@@ -175,7 +189,7 @@ def _rollout_benchmark(n_steps: int, n_envs: int, steps: int) -> Benchmark:
     return Benchmark("rollout", "PPO", BATCH_SIZE, "get", n_steps, n_steps * rollouts, arguments)
 
 
-def _checked(codecs: Sequence[str]) -> list[str]:
+def _validated_codecs(codecs: Sequence[str]) -> list[str]:
     """Return the distinct names of codecs.
 
     :raises ValueError: if one is unknown; the message lists the known ones
@@ -188,7 +202,7 @@ def _checked(codecs: Sequence[str]) -> list[str]:
     return names
 
 
-def _is_wrapped(env_id: str, wrapper: Wrapper | None) -> bool:
+def _use_atari_wrappers(env_id: str, wrapper: Wrapper | None) -> bool:
     """Return whether to use SB3's Atari wrappers, and print it if that was not requested.
 
     :raises ValueError: if the environment does not exist

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import typer
@@ -13,6 +12,9 @@ from sb3_compressed.benchmarking.metrics import format_nbytes
 from sb3_compressed.cli.output import Json, print_result
 from sb3_compressed.cli.sources import BufferSource, SourcePath, Unpickle, find_source, open_source
 from sb3_compressed.errors import CorruptPayload, CorruptStorage
+from sb3_compressed.storage.files import nbytes_on_disk
+from sb3_compressed.storage.lock import FolderLock
+from sb3_compressed.storage.log import unfinished_segments
 
 __all__ = ["inspect"]
 
@@ -35,9 +37,14 @@ def inspect(path: SourcePath, unpickle: Unpickle = False, as_json: Json = False)
         result |= _description(source) if is_opened else {}
     except (CorruptStorage, CorruptPayload) as error:
         damage = str(error)
-    result["disk_bytes"] = _disk_nbytes(source.path)
+    result["disk_bytes"] = nbytes_on_disk(source.path)
     if not source.is_pickle:
-        result["health"] = _health(source.path, damage)
+        result["health"] = {
+            "opens": damage is None,
+            "damage": damage,
+            "is_written_to": FolderLock.is_locked(source.path),
+            "unfinished": unfinished_segments(source.path),
+        }
     texts = [Text.assemble((f"{name:<{NAME_WIDTH}}", "bold"), text) for name, text in _lines(result)]
     hint = [] if is_opened else ["Unpickling can run any code. If you trust the file, --unpickle shows its content."]
     print_result(result, *texts, *hint, as_json=as_json)
@@ -52,24 +59,6 @@ def _description(source: BufferSource) -> dict[str, Any]:
 
     with open_source(source, unpickle=True) as buffer:
         return {**describe(buffer), "episodes": episode_statistics([*trajectories(buffer)])}
-
-
-def _disk_nbytes(path: Path) -> int:
-    """Return the bytes allocated for a file, or for the files in a folder, whose logs may end with a hole."""
-    files = [path] if path.is_file() else [file for file in path.iterdir() if file.is_file()]
-    stats = [file.stat() for file in files]
-    return sum(min(stat.st_size, getattr(stat, "st_blocks", stat.st_size) * 512) for stat in stats)
-
-
-def _health(folder: Path, damage: str | None) -> dict[str, Any]:
-    from sb3_compressed.storage.lock import FolderLock
-
-    return {
-        "opens": damage is None,
-        "damage": damage,
-        "is_written_to": FolderLock.is_locked(folder),
-        "unfinished": sorted(file.name for file in folder.glob("*.unfinished")),
-    }
 
 
 def _lines(result: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

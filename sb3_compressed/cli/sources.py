@@ -16,7 +16,8 @@ import typer
 
 from sb3_compressed.cli.output import note
 from sb3_compressed.errors import StorageError
-from sb3_compressed.storage.log import NAME, has_log
+from sb3_compressed.storage.files import UNFINISHED
+from sb3_compressed.storage.log import has_log, is_segment_name
 
 if TYPE_CHECKING:
     from stable_baselines3.common.buffers import ReplayBuffer
@@ -75,7 +76,7 @@ def _find_file(path: Path) -> BufferSource:
 
     if is_pickle(path):
         return BufferSource(path, is_pickle=True)
-    if NAME.fullmatch(path.name):
+    if is_segment_name(path.name):
         raise StorageError(f"{path} is one file of a buffer; pass its folder, {path.parent}")
     if path.name == "model.zip" and has_log(path.parent / "buffer"):
         raise StorageError(f"{path} is the model of a checkpoint; pass its folder, {path.parent}")
@@ -83,7 +84,7 @@ def _find_file(path: Path) -> BufferSource:
 
 
 def _find_latest(path: Path) -> BufferSource:
-    from sb3_compressed.callbacks.checkpoint_folder import NEWEST, UNFINISHED, latest_checkpoint
+    from sb3_compressed.callbacks.checkpoint_folder import NEWEST, latest_checkpoint
 
     latest = latest_checkpoint(path, missing_ok=True)
     if latest is not None:

@@ -30,21 +30,21 @@ def verify(
         raise StorageError(f"{source.path} is a pickle, which has no checksums to verify")
     with progress_bar() as bar:
         task = bar.add_task("verifying", total=100)
-        damages = find_damage(source.path, progress=lambda share: bar.update(task, completed=100 * share))
-    lines = damages if verbose else summary(damages)
+        problems = find_damage(source.path, progress=lambda share: bar.update(task, completed=100 * share))
+    lines = problems if verbose else summary(problems)
     lines = lines or [f"{source.path}: no damage found"]
-    print_result({"path": source.path, "damages": damages}, *lines, as_json=as_json)
-    if damages:
+    print_result({"path": source.path, "damages": problems}, *lines, as_json=as_json)
+    if problems:
         raise typer.Exit(1)
 
 
-def summary(damages: list[str]) -> list[str]:
+def summary(problems: list[str]) -> list[str]:
     """Return a few lines on the extent of the damage."""
-    if len(damages) <= MAX_LISTED:
-        return damages
-    files = sorted({path for line in damages for path in re.findall(r"\S+\.log", line)})
+    if len(problems) <= MAX_LISTED:
+        return problems
+    files = sorted({path for line in problems for path in re.findall(r"\S+\.log", line)})
     return [
-        f"{len(damages):,} damaged parts in {len(files):,} file{'s' if len(files) > 1 else ''}, including:",
-        *damages[:MAX_LISTED],
+        f"{len(problems):,} damaged parts in {len(files):,} file{'s' if len(files) > 1 else ''}, including:",
+        *problems[:MAX_LISTED],
         "--verbose lists all of them. load_checkpoint(..., repair=True) recovers the undamaged parts.",
     ]

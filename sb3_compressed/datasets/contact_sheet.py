@@ -22,7 +22,7 @@ __all__ = ["write_contact_sheet"]
 MIN_IMAGE_SIZE = 120
 #: Pixels between images, and the height of the label below each.
 MARGIN, LABEL_HEIGHT = 6, 16
-#: Dark grey, which differs from the black background of many games.
+#: Dark gray, which differs from the black background of many games.
 BACKGROUND = 48
 
 
@@ -45,7 +45,7 @@ def write_contact_sheet(
     :param n_images: number of images, fewer if there are fewer observations
     :param scale: factor by which images are enlarged; ``None`` for at least 120 pixels in both directions
     :param key: key of the images in a Dict space, needed if there are several
-    :param channels: 1 for grey images, 3 for RGB, to override the detected number
+    :param channels: 1 for gray images, 3 for RGB, to override the detected number
     :param n_pictures: deprecated name of ``n_images``
     :return: the steps shown; step ``n`` is the observation after ``n`` steps
     :raises ValueError: if observations are not images, or an argument is invalid

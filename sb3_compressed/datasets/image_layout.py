@@ -1,4 +1,4 @@
-"""``ImageLayout``: where the newest image is in an observation, and its conversion to 8-bit grey or RGB."""
+"""``ImageLayout``: where the newest image is in an observation, and its conversion to 8-bit gray or RGB."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class ImageLayout:
         """Return the newest image of each observation.
 
         :param observations: ``(n, *obs_shape)``, or a dict of such arrays
-        :return: ``(n, height, width)`` for grey images, ``(n, height, width, 3)`` for RGB
+        :return: ``(n, height, width)`` for gray images, ``(n, height, width, 3)`` for RGB
         """
         images: NDArray[Any] = observations if self.key is None else observations[self.key]
         if self.axis == 0:
@@ -67,7 +67,7 @@ def find_image_layout(buffer: ReplayBuffer, key: str | None = None, channels: in
     SB3's own buffers, a multiple of 3 channels is taken for RGB.
 
     :param key: key of the images in a Dict space; optional if only one part of the space can be shown
-    :param channels: 1 for grey images, 3 for RGB, ``None`` to detect it
+    :param channels: 1 for gray images, 3 for RGB, ``None`` to detect it
     :raises ValueError: if there are no images, or several to choose from; the message gives advice
     """
     key, space = _image_part(buffer.observation_space, key)

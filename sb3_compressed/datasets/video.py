@@ -24,9 +24,9 @@ __all__ = ["import_video_library", "write_video"]
 #: Length of the shorter side of a frame, in pixels, if no scale is passed.
 MIN_FRAME_SIZE = 240
 #: Colours in the palette of a GIF frame.
-N_COLOURS = 256
+N_COLORS = 256
 
-# Players support yuv420p best, which stores the colour of 2x2 pixels together and so needs even sides.
+# Players support yuv420p best, which stores the color of 2x2 pixels together and so needs even sides.
 MP4 = [
     "-c:v", "libx264", "-crf", "18", "-pix_fmt", "yuv420p", "-vf", "pad=ceil(iw/2)*2:ceil(ih/2)*2",
     "-movflags", "+faststart",
@@ -47,7 +47,7 @@ def write_video(
     """Write episodes, one after the other, to an MP4 (H.264) or a GIF, depending on the suffix of the path.
 
     The video shows the newest frame of every observation. Memory is bounded, whatever the length of the episodes. The
-    pixels of a GIF are exact unless a frame has more than 256 colours; an MP4 is lossy. The file is written under a
+    pixels of a GIF are exact unless a frame has more than 256 colors; an MP4 is lossy. The file is written under a
     temporary name and renamed when it is complete.
 
     >>> import tempfile
@@ -68,7 +68,7 @@ def write_video(
     :param fps: frames per second; 15 is the original speed of an Atari game with a frame skip of 4
     :param scale: factor by which frames are enlarged; ``None`` for at least 240 pixels in both directions
     :param key: key of the images in a Dict space, needed if there are several
-    :param channels: 1 for grey images, 3 for RGB, to override the detected number
+    :param channels: 1 for gray images, 3 for RGB, to override the detected number
     :param progress: called with the number of frames written since the last call
     :return: the number of frames
     :raises ValueError: if observations are not images, there are no episodes, or an argument is invalid
@@ -133,8 +133,8 @@ class FFmpegWriter:
         self._unfinished = path.with_name(f"{path.stem}.unfinished{path.suffix}")
         self._unfinished.touch()  # raises the OSErrors of open()
         self._is_gif = path.suffix.lower() == ".gif"
-        self._has_colours = len(shape) == 3
-        pixels = "gray" if not self._has_colours else "pal8" if self._is_gif else "rgb24"
+        self._has_colors = len(shape) == 3
+        pixels = "gray" if not self._has_colors else "pal8" if self._is_gif else "rgb24"
         height, width = shape[:2]
         source = ["-f", "rawvideo", "-pix_fmt", pixels, "-s", f"{width}x{height}", "-r", str(fps), "-i", "-"]
         target = [*(GIF if self._is_gif else MP4), f"file:{self._unfinished.absolute()}"]
@@ -150,7 +150,7 @@ class FFmpegWriter:
         """
         assert self._process.stdin is not None
         try:
-            if self._is_gif and self._has_colours:
+            if self._is_gif and self._has_colors:
                 indices, palette = to_palette(image)
                 self._process.stdin.write(enlarge(indices, scale).tobytes() + palette.tobytes())
             else:
@@ -191,18 +191,18 @@ class FFmpegWriter:
 def to_palette(image: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArray[np.uint32]]:
     """Convert an RGB image to palette indices and a palette.
 
-    Screens of games have few colours, so this is exact; of more than 256 colours, Pillow chooses 256.
+    Screens of games have few colors, so this is exact; of more than 256 colors, Pillow chooses 256.
 
     :param image: ``(height, width, 3)``
     :return: indices ``(height, width)`` and the palette ``(256,)`` in FFmpeg's format ``0xAARRGGBB``
     """
     packed = image.astype(np.uint32) @ np.array([1 << 16, 1 << 8, 1], np.uint32)
-    colours, indices = np.unique(packed, return_inverse=True)
-    if len(colours) > N_COLOURS:
-        quantized: Any = import_video_library("PIL.Image").fromarray(image).quantize(N_COLOURS)
+    colors, indices = np.unique(packed, return_inverse=True)
+    if len(colors) > N_COLORS:
+        quantized: Any = import_video_library("PIL.Image").fromarray(image).quantize(N_COLORS)
         rgb = np.frombuffer(bytes(quantized.getpalette("RGB")), np.uint8).reshape(-1, 3)
-        colours = rgb.astype(np.uint32) @ np.array([1 << 16, 1 << 8, 1], np.uint32)
+        colors = rgb.astype(np.uint32) @ np.array([1 << 16, 1 << 8, 1], np.uint32)
         indices = np.asarray(quantized)
-    palette = np.full(N_COLOURS, 0xFF000000, "<u4")
-    palette[: len(colours)] |= colours
+    palette = np.full(N_COLORS, 0xFF000000, "<u4")
+    palette[: len(colors)] |= colors
     return indices.reshape(image.shape[:2]).astype(np.uint8), palette

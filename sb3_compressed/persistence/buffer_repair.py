@@ -35,30 +35,36 @@ class RepairReport:
 
     :param dropped: row and environment of each damaged transition, ``(n, 2)``, the oldest first
     :param n_transitions: number of transitions in the buffer, damaged ones included
-    :param damages: one line for each damaged part, with file and byte
+    :param problems: one line for each damaged part, with file and byte
     """
 
     dropped: NDArray[np.int64]
     n_transitions: int
-    damages: tuple[str, ...]
+    problems: tuple[str, ...]
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        if "damages" in state:  # the name of version 0.1
+            state = {**state, "problems": state["damages"]}
+            del state["damages"]
+        self.__dict__.update(state)
 
     def __str__(self) -> str:
         n_kept = self.n_transitions - len(self.dropped)
-        more = f" and {len(self.damages) - 3:,} more" if self.damages[3:] else ""
+        more = f" and {len(self.problems) - 3:,} more" if self.problems[3:] else ""
         return (
             f"{len(self.dropped):,} of {self.n_transitions:,} transitions are damaged and excluded, {n_kept:,} are "
-            f"kept; damaged: {'; '.join(self.damages[:3])}{more}"
+            f"kept; damaged: {'; '.join(self.problems[:3])}{more}"
         )
 
 
 def repair_store(store: DamagedStore) -> RepairReport:
     """Exclude the damaged transitions of a buffer from its arrays, in memory; warn if there are any."""
-    if not store.damages and store.metadata:
+    if not store.problems and store.metadata:
         check_values(store.values, store.n_ring_rows, f"{store.log.folder}: its values are invalid")
         store.check_item_counts()
     rewards, values = store.arrays.get("rewards"), store.values
     if rewards is None:  # no save was completed
-        return RepairReport(np.zeros((0, 2), np.int64), 0, tuple(store.damages))
+        return RepairReport(np.zeros((0, 2), np.int64), 0, tuple(store.problems))
     is_damaged = _damaged_transitions(store)
     by_age = rows_by_age(int(values.get("pos", 0)), len(rewards), full=bool(values.get("full", False)))
     n_none = 0
@@ -68,7 +74,7 @@ def repair_store(store: DamagedStore) -> RepairReport:
     report = RepairReport(
         dropped=np.stack([by_age[ages], envs], axis=1).astype(np.int64),
         n_transitions=is_damaged[by_age].size,
-        damages=tuple(dict.fromkeys(store.damages)),
+        problems=tuple(dict.fromkeys(store.problems)),
     )
     if len(report.dropped):
         if n_none:
@@ -80,7 +86,7 @@ def repair_store(store: DamagedStore) -> RepairReport:
             _split_episodes(store.arrays, is_damaged, by_age, int(values["pos"]))
         else:
             _replace(store.arrays, is_damaged, by_age, values)
-    if report.damages:
+    if report.problems:
         warn_user(f"{store.log.folder}: {report}")
     return report
 
@@ -91,10 +97,10 @@ def _damaged_transitions(store: DamagedStore) -> NDArray[np.bool_]:
     is_damaged = np.repeat(store.lost_rows[:, np.newaxis], arrays["rewards"].shape[1], axis=1)
     for name, spec in store.specs.items():
         if spec.is_table:
-            damages = damaged_slots(store, name)
-            store.damages += damages.values()
-            for rows in row_chunks(arrays[name]) if damages else ():
-                is_lost = np.isin(arrays[name][rows], list(damages))
+            damage = damaged_slots(store, name)
+            store.problems += damage.values()
+            for rows in row_chunks(arrays[name]) if damage else ():
+                is_lost = np.isin(arrays[name][rows], list(damage))
                 arrays[name][rows][is_lost] = 0
                 is_damaged[rows] |= is_lost
         if not _has_next(store) and is_observation(name):  # and, of the row before, next observations

@@ -220,9 +220,8 @@ class RecordBuffer:
         n_envs = self.n_envs
         if n_envs == 1 and isinstance(infos, Mapping):
             infos = [infos]
-        if not isinstance(infos, Sequence) or len(infos) != n_envs:
-            raise ValueError(f"infos must be {n_envs} dicts, one for each environment, got {infos!r}")
         validate_infos(infos, n_envs)
+        infos = [*infos]
         if (features is None) != (self.feature_space is None):
             given = "no features were passed" if features is None else "features were passed"
             raise ValueError(f"{given}, but the feature_space of the recording is {self.feature_space}")

@@ -15,9 +15,6 @@ from sb3_compressed.codecs import Codec
 from sb3_compressed.errors import CorruptStorage, StorageError
 from sb3_compressed.storage.chunks import copy_changed, row_chunks, segments_of
 from sb3_compressed.storage.commit_format import (
-    COMMIT,
-    PATCHES,
-    SECTION,
     PatchApplier,
     commit_record,
     pack_patch,
@@ -27,26 +24,27 @@ from sb3_compressed.storage.commit_format import (
     split_commit,
 )
 from sb3_compressed.storage.lock import FolderLock
-from sb3_compressed.storage.log import SEALED, Log
+from sb3_compressed.storage.log import Log
 from sb3_compressed.storage.log_slot_store import LogSlotStore
-from sb3_compressed.storage.manifest import MANIFEST, ArraySpec, Manifest
+from sb3_compressed.storage.manifest import ArraySpec, Manifest
 from sb3_compressed.storage.metadata_schema import check_arrays_nbytes
+from sb3_compressed.storage.record_kinds import COMMIT, MANIFEST, PATCHES, SEALED, SECTION
 from sb3_compressed.storage.segment import Segment
 from sb3_compressed.warning import warn_user
 
 __all__ = ["RING_ROWS", "ArrayStore", "Change"]
 
 REPAIR_ADVICE = "; repair=True keeps what is not damaged"
-#: Size after which a segment is replaced in the middle of a change. Offsets in it have 32 bits.
+#: Size beyond which a new segment begins even within a change, since offsets have 32 bits.
 MAX_SEGMENT_NBYTES = 2 << 30
 #: Patches of a commit are written as records of their own beyond this size, so that damage to one affects no others.
 MAX_COMMIT_NBYTES = 1 << 16
-#: Every so many commits, the lock is checked and all values are written.
-COMMITS_A_CHECK = 64
-#: Items that may be missing although ``pos`` and ``full`` imply them: users' code may have set these.
+#: Commits between two checks of the lock; all values are written then.
+COMMITS_PER_CHECK = 64
+#: Items that may be missing although ``pos`` and ``full`` imply them: user code may have set these two.
 MAX_MISSING = 1 << 20
 
-#: Changed rows: the name of an array, the first row, and the one behind the last.
+#: Changed rows: the name of an array, the first row, and the one after the last.
 Change = tuple[str, int, int]
 #: Stands for all arrays of the ring in a :data:`Change`.
 RING_ROWS = ""
@@ -59,14 +57,14 @@ class ArrayStore:
     :meth:`flush`, they survive a power cut. Use :meth:`create` or :meth:`open`.
 
     :param log: the log that contains everything
-    :param metadata: what is needed to create the buffer, for JSON
+    :param metadata: JSON-serializable data that is needed to create the buffer
     :param specs: the specifications of the arrays, by name
     :param arrays: the arrays, by name
-    :param values: a few numbers and texts, for JSON
+    :param values: a few numbers and texts, JSON-serializable
     """
 
-    #: Maximum and minimum size at which a segment is full. In between, it is a share of the live data, as are then the
-    #: bytes that nothing refers to and the commits to read when the folder is opened.
+    #: Maximum and minimum size at which a segment is full. In between, it is proportional to the live data, which also
+    #: bounds unused bytes and the time to open the folder.
     SEGMENT_NBYTES, MIN_SEGMENT_NBYTES = 64 << 20, 384 << 10
     SEGMENT_SHARE = 8
 
@@ -89,13 +87,15 @@ class ArrayStore:
         self.slots = LogSlotStore(log)
         #: The segment of the last commit, and the codecs that it was made with.
         self._committed_codecs: tuple[int, dict[str, Codec]] = (-1, {})
+        #: The size of all live segments, at the last snapshot.
+        self._live_nbytes = 0
         #: Size at which the segment that is written to is full; 0 if not known yet.
-        self._live_nbytes = self._full_at = 0
+        self._full_at = 0
         self._n_commits = 0
         #: Whether this object committed anything since the last snapshot.
         self._has_commits = False
         self.replace_arrays(metadata, specs, arrays)
-        log.describe = self._manifest_record
+        log.first_record = self._manifest_record
 
     def replace_arrays(
         self, metadata: Mapping[str, Any], specs: Mapping[str, ArraySpec], arrays: Mapping[str, Any]
@@ -129,7 +129,7 @@ class ArrayStore:
         """Create a store whose arrays are zero.
 
         :param overwrite: whether it may replace an existing store, which stays until this one is complete
-        :param advice: for the message if there is one: what a user can do
+        :param advice: what the user can do, for the error message if there is an existing store
         :raises StorageError: if the folder contains a store that may not be replaced, or other files
         """
         log = Log.create(folder, overwrite=overwrite, advice=advice)
@@ -345,7 +345,7 @@ class ArrayStore:
 
     @property
     def is_version_1(self) -> bool:
-        """Whether the newest segment has version 1 of the format, which does not store which arrays form the ring."""
+        """Whether the newest segment is in version 1 of the format, which does not store which arrays form the ring."""
         return self.log.last.is_version_1
 
     def commit(self, changes: Iterable[Change], values: Mapping[str, Any], codecs: Mapping[str, Codec]) -> None:
@@ -358,7 +358,7 @@ class ArrayStore:
         arrays, patches, nbytes, step = self.arrays, [], 0, self.step
         segment = self.log.segment_to_write()
         self._n_commits += 1
-        if self._n_commits % COMMITS_A_CHECK == 0:
+        if self._n_commits % COMMITS_PER_CHECK == 0:
             self.log.check_lock()
         start, has_patches = segment.end, False
         try:
@@ -404,7 +404,7 @@ class ArrayStore:
         addresses = self._write_changed_codecs(codecs, segment.number)
         if addresses:
             commit["codecs"] = addresses
-        if self._n_commits % COMMITS_A_CHECK == 0:  # limits the effect of a damaged commit on rarely changed values
+        if self._n_commits % COMMITS_PER_CHECK == 0:  # limits the effect of a damaged commit on rarely changed values
             commit = {"values": {**before, **values}, "codecs": {**self.codecs, **addresses}}
         segment.append(COMMIT, commit_record(commit, patches))
         # Copies, since the caller may modify lists and dicts in place.
@@ -435,7 +435,7 @@ class ArrayStore:
         values: Mapping[str, Any],
         codecs: Mapping[str, Codec] | None = None,
     ) -> None:
-        """Replace the content by other arrays atomically; the slots that they refer to are written already.
+        """Replace the content by other arrays atomically; the slots that they refer to must be written already.
 
         :param codecs: as for :meth:`commit`; ``None`` to keep the codecs
         :raises OSError: if the disk is full; the folder is unchanged, and must be opened again
@@ -449,7 +449,7 @@ class ArrayStore:
         self.write_snapshot()
 
     def begin_segment_if_full(self) -> None:
-        """Begin another segment in the middle of a change if the last one is too large; none is deleted."""
+        """Begin another segment within a change if the last one is too large; old segments are kept."""
         if self.log.last.end > MAX_SEGMENT_NBYTES:
             self.log.begin_segment()
 
@@ -468,7 +468,7 @@ class ArrayStore:
     def _plan_next_segment(self, live: Collection[int]) -> None:
         """Choose the size of the next segment, given the numbers of all live ones."""
         self._live_nbytes = self.log.nbytes(live)
-        self.log.room = self._full_at = self._segment_capacity()
+        self.log.reserved_nbytes = self._full_at = self._segment_capacity()
 
     def _segment_capacity(self) -> int:
         state = sum(spec.shape[0] * spec.row_nbytes for spec in self.specs.values())
@@ -493,9 +493,9 @@ class ArrayStore:
         yield COMMIT, commit_record({"values": self.values, "codecs": self.codecs})
 
     def check_item_counts(self) -> None:
-        """Raise if far fewer items are stored than ``pos`` and ``full`` imply, since readers visit all of these.
+        """Verify that not far fewer items are stored than ``pos`` and ``full`` imply, since readers visit all of these.
 
-        :raises CorruptStorage: with both numbers
+        :raises CorruptStorage: if there are fewer; the message contains both numbers
         """
         for name, spec in self.specs.items():
             n_rows = spec.shape[0] if self.values["full"] else self.values["pos"]

@@ -27,25 +27,19 @@ from numpy.typing import NDArray
 
 from sb3_compressed.errors import CorruptStorage
 from sb3_compressed.storage.json_schema import check, load_json
-from sb3_compressed.storage.metadata_schema import COMMIT as COMMIT_SCHEMA
+from sb3_compressed.storage.metadata_schema import COMMIT_SCHEMA
 
 __all__ = [
-    "COMMIT",
-    "PATCHES",
-    "SECTION",
     "PatchApplier",
     "commit_record",
     "pack_patch",
     "pack_ring_row",
     "rows_of_chunk",
     "section_name",
-    "section_record",
     "snapshot_patches",
     "split_commit",
 ]
 
-#: Kinds of records.
-PATCHES, COMMIT, SECTION = 4, 5, 7
 #: The array number of a patch of one row of every array of the ring.
 RING = 0xFFFF
 #: Encodings of the bytes of a patch.
@@ -55,7 +49,7 @@ SIZE = struct.Struct("<I")
 COUNT = struct.Struct("<Q")
 NAME_SIZE = struct.Struct("<H")
 #: Patches of more bytes than this are compressed, if that makes them smaller.
-MIN_COMPRESSED_NBYTES = 1024
+MIN_COMPRESSED_PATCH_NBYTES = 1024
 #: Bytes of a patch in a snapshot; damage to a patch affects that many.
 CHUNK_NBYTES = 1 << 13
 #: Minimum number of patches of an array in a snapshot, if it has as many rows.
@@ -69,7 +63,7 @@ MAX_COLLECTED = 1 << 12
 def pack_patch(number: int, array: Any, first: int, last: int) -> bytes:
     """Return a patch of the rows ``first:last`` of an array."""
     data: bytes = array[first:last].tobytes()
-    is_compressed = len(data) > MIN_COMPRESSED_NBYTES
+    is_compressed = len(data) > MIN_COMPRESSED_PATCH_NBYTES
     if is_compressed:
         smaller = zstandard.ZstdCompressor(level=1).compress(data)
         is_compressed = len(smaller) < len(data)
@@ -138,11 +132,6 @@ def split_commit(content: NDArray[np.uint8]) -> tuple[dict[str, Any], NDArray[np
         raise CorruptStorage(f"invalid commit: {error}") from error
     check(COMMIT_SCHEMA, values, "invalid commit")
     return values, content[SIZE.size + nbytes :]
-
-
-def section_record(name: str, content: bytes) -> bytes:
-    """Return the content of a ``SECTION`` record."""
-    return NAME_SIZE.pack(len(name.encode())) + name.encode() + content
 
 
 def section_name(content: NDArray[np.uint8]) -> str:

@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 from sb3_compressed.errors import CorruptStorage, StorageError
 from sb3_compressed.storage.array_store import ArrayStore
 from sb3_compressed.storage.chunks import addresses_in, row_chunks
-from sb3_compressed.storage.commit_format import COMMIT, PATCHES, SECTION, PatchApplier, split_commit
+from sb3_compressed.storage.commit_format import PatchApplier, split_commit
 from sb3_compressed.storage.lock import FolderLock
-from sb3_compressed.storage.log import SEALED, Log, segment_path
-from sb3_compressed.storage.manifest import MANIFEST, ArraySpec, Manifest
+from sb3_compressed.storage.log import Log, segment_path
+from sb3_compressed.storage.manifest import ArraySpec, Manifest
+from sb3_compressed.storage.record_kinds import COMMIT, MANIFEST, PATCHES, SEALED, SECTION
 from sb3_compressed.storage.segment import Record, Segment
 from sb3_compressed.storage.verification import damaged_codecs, damaged_records
 
@@ -30,11 +31,11 @@ SLOTS_AT_ONCE = 1 << 14
 class DamagedStore(ArrayStore):
     """A store that may have lost some of its content.
 
-    :ivar damages: a description of each damaged part
+    :ivar problems: a description of each damaged part
     :ivar lost_rows: the rows of the ring that could not be read completely, a mask ``(n_rows,)``
     """
 
-    damages: list[str]
+    problems: list[str]
     lost_rows: NDArray[np.bool_]
 
 
@@ -52,9 +53,9 @@ def open_damaged(folder: Path, *, writable: bool, rows: int = 0) -> DamagedStore
     try:
         if not writable and FolderLock.is_locked(folder):
             raise StorageError(f"{folder} is being written to; close the buffer that writes to it before repairing")
-        damages: list[str] = []
-        segments = _readable_segments(log, damages)
-        store = DamagedStoreReader(log, segments, damages, rows).read()
+        problems: list[str] = []
+        segments = _readable_segments(log, problems)
+        store = DamagedStoreReader(log, segments, problems, rows).read()
         if writable:
             log.next_number = max(log.numbers()) + 1
     except BaseException:
@@ -63,7 +64,7 @@ def open_damaged(folder: Path, *, writable: bool, rows: int = 0) -> DamagedStore
     return store
 
 
-def _readable_segments(log: Log, damages: list[str]) -> list[Segment]:
+def _readable_segments(log: Log, problems: list[str]) -> list[Segment]:
     """Return the segments that can be opened, sorted; those of the newest buffer if there are several.
 
     :raises CorruptStorage: if there is none
@@ -73,11 +74,11 @@ def _readable_segments(log: Log, damages: list[str]) -> list[Segment]:
         try:
             found.append(log.open_segment(number))
         except (CorruptStorage, OSError) as error:  # noqa: PERF203  # rare
-            damages.append(str(error))
+            problems.append(str(error))
     if not found:
-        raise CorruptStorage(f"{log.folder} has no file that can be read: {'; '.join(damages)}")
+        raise CorruptStorage(f"{log.folder} has no file that can be read: {'; '.join(problems)}")
     newest = next((segment for segment in reversed(found) if segment.is_snapshot), found[-1])
-    damages += [f"{each.path} belongs to another buffer" for each in found if each.identity != newest.identity]
+    problems += [f"{each.path} belongs to another buffer" for each in found if each.identity != newest.identity]
     return [segment for segment in found if segment.identity == newest.identity]
 
 
@@ -106,42 +107,44 @@ class DamagedStoreReader:
     """Reads the intact records of some segments.
 
     :param segments: sorted; some may be missing in between
-    :param damages: receives a description of each damaged part
+    :param problems: receives a description of each damaged part
     :param rows: as for :meth:`ArrayStore.open`
+    :raises CorruptStorage: if no segment has readable metadata
     """
 
-    def __init__(self, log: Log, segments: list[Segment], damages: list[str], rows: int) -> None:
-        self.log, self.segments, self.damages, self.rows = log, segments, damages, rows
-
-    def read(self) -> DamagedStore:
-        """Return the store.
-
-        :raises CorruptStorage: if no segment has readable metadata
-        """
+    def __init__(self, log: Log, segments: list[Segment], problems: list[str], rows: int) -> None:
+        self.log, self.segments, self.problems, self.rows = log, segments, problems, rows
         snapshots = [index for index, segment in enumerate(self.segments) if segment.is_snapshot]
         start = snapshots[-1] if snapshots else 0
         if not snapshots:
-            self.damages.append(f"{self.log.folder} has no readable snapshot")
-        chain = self._chain(start)
+            self.problems.append(f"{self.log.folder} has no readable snapshot")
+        #: The newest readable snapshot and the segments that follow it.
+        self.chain = self._chain(start)
         # An intact snapshot replaces all segments before it.
-        damage = _snapshot_damage(chain[0], _limit(chain, 0)) if snapshots else None
+        damage = _snapshot_damage(self.chain[0], _limit(self.chain, 0)) if snapshots else None
         is_intact = bool(snapshots) and damage is None
-        used = chain if is_intact else [*self._segments_before(chain[0]), *chain]
-        self.store = self._empty_store(used)
+        #: The segments to read.
+        self.used = self.chain if is_intact else [*self._segments_before(self.chain[0]), *self.chain]
+        self.store = self._empty_store()
         self.applier = self._new_applier(None)
         #: Which rows of each array were read; ``None`` while nothing is damaged.
         self.covered: list[NDArray[np.bool_]] | None = None
+        #: Whether commits may be missing before the next one.
+        self.is_after_damage = False
+        #: Where the last segment that was read ends.
+        self.end = 0
         if not is_intact:
             self._track_coverage(initial=False)
-        #: Whether commits may be missing before the next one.
-        self.is_behind_damage = False
-        self.damages += [] if damage is None else [damage]
-        for index, segment in enumerate(used):
-            if index and segment.number != used[index - 1].number + 1:
-                self.is_behind_damage = True
-            if segment in chain or self._has_current_epoch(segment):
-                self._read(segment, _limit(used, index), is_last=segment is used[-1])
-        self._finish(used)
+        self.problems += [] if damage is None else [damage]
+
+    def read(self) -> DamagedStore:
+        """Return the store."""
+        for index, segment in enumerate(self.used):
+            if index and segment.number != self.used[index - 1].number + 1:
+                self.is_after_damage = True
+            if segment in self.chain or self._has_current_epoch(segment):
+                self._read(segment, _limit(self.used, index), is_last=segment is self.used[-1])
+        self._finish()
         return self.store
 
     def _chain(self, start: int) -> list[Segment]:
@@ -151,7 +154,7 @@ class DamagedStoreReader:
             if segment.number == chain[-1].number + 1:
                 follows = segment.previous_id == chain[-1].id
             else:
-                self.damages.append(
+                self.problems.append(
                     f"{self.log.folder}: files between {chain[-1].number} and {segment.number} are missing"
                 )
                 manifest = _manifest_of(segment)
@@ -159,13 +162,15 @@ class DamagedStoreReader:
                 common = [each for each in chain if each.number in listed]
                 follows = bool(common) and all(listed[each.number] == each.id for each in common)
             if not follows:
-                self.damages.append(f"{segment.path} does not follow {chain[-1].path}; it and later files are not used")
+                self.problems.append(
+                    f"{segment.path} does not follow {chain[-1].path}; it and later files are not used"
+                )
                 break
             chain.append(segment)
         return chain
 
     def _has_current_epoch(self, segment: Segment) -> bool:
-        """Return whether the commits in a segment belong to the current content, not to one before a resize."""
+        """Return whether the commits in a segment belong to the current content, not to the content before a resize."""
         manifest = _manifest_of(segment)
         return segment.is_version_1 or (manifest is not None and manifest.epoch == self.store.epoch)
 
@@ -179,15 +184,15 @@ class DamagedStoreReader:
         has_manifest = first is not None and first.kind == MANIFEST
         if first is not None and has_manifest:
             ids |= Manifest.from_json(first.content, snapshot).segments
-        self.damages += [
-            f"{segment.path} belongs to a copy of this buffer that was written to as well"
+        self.problems += [
+            f"{segment.path} belongs to a copy of this buffer that was changed independently"
             for segment in older
             if ids.get(segment.number, segment.id) != segment.id
         ]
         return [each for each in older if ids.get(each.number, 0 if has_manifest else each.id) == each.id]
 
-    def _empty_store(self, used: list[Segment]) -> DamagedStore:
-        for segment in reversed(used):
+    def _empty_store(self) -> DamagedStore:
+        for segment in reversed(self.used):
             for part in segment.undamaged_records():
                 if isinstance(part, Record) and part.kind == MANIFEST:
                     manifest = Manifest.from_json(part.content, segment)
@@ -195,10 +200,10 @@ class DamagedStoreReader:
                     store = DamagedStore(self.log, manifest.metadata, specs, {}, {})
                     store.allocate_arrays(segment.path, self.rows)
                     store.epoch = manifest.epoch
-                    store.damages = self.damages
+                    store.problems = self.problems
                     store.lost_rows = np.zeros(store.n_ring_rows, np.bool_)
                     return store
-        raise CorruptStorage(f"{self.log.folder}: no file has readable metadata: {'; '.join(self.damages)}")
+        raise CorruptStorage(f"{self.log.folder}: no file has readable metadata: {'; '.join(self.problems)}")
 
     def _read(self, segment: Segment, limit: int | None, *, is_last: bool) -> None:
         is_snapshot = segment.is_snapshot and not segment.is_version_1
@@ -209,8 +214,8 @@ class DamagedStoreReader:
         pending: list[NDArray[np.uint8]] = []
         for part in segment.undamaged_records(limit):
             if isinstance(part, CorruptStorage):
-                self.damages.append(str(part))
-                self.is_behind_damage |= not is_snapshot
+                self.problems.append(str(part))
+                self.is_after_damage |= not is_snapshot
                 is_version_1_snapshot = False
                 continue
             try:
@@ -228,10 +233,10 @@ class DamagedStoreReader:
                 elif part.kind == SECTION:
                     self.store.check_section(part.content)
                 elif part.kind == SEALED and is_last:
-                    self.damages.append(f"the segment after {segment.path} is missing")
+                    self.problems.append(f"the segment after {segment.path} is missing")
             except CorruptStorage as error:
-                self.damages.append(f"{segment.path}: {error}")
-                self.is_behind_damage, pending = not is_snapshot or self.is_behind_damage, []
+                self.problems.append(f"{segment.path}: {error}")
+                self.is_after_damage, pending = not is_snapshot or self.is_after_damage, []
         self.applier.finish()
         self.end = segment.end
 
@@ -251,9 +256,9 @@ class DamagedStoreReader:
                     step = self.store.step if found is None else found[2]
                     found = commit.get("values", {}), commit.get("codecs", {}), step
             except CorruptStorage as error:
-                self.damages.append(f"{segment.path}: {error}")
+                self.problems.append(f"{segment.path}: {error}")
         if found is None:
-            self.is_behind_damage = True
+            self.is_after_damage = True
         else:
             self._set_values(*found, is_first=self.covered is None)
 
@@ -270,12 +275,12 @@ class DamagedStoreReader:
         if not is_first:
             self._lose_steps(self._position(), (step + 1, values.get("pos")))
         self.store.values, self.store.codecs, self.store.step = values, codecs, step
-        self.is_behind_damage = False
+        self.is_after_damage = False
 
     def _apply_commit(self, record: Record, pending: list[NDArray[np.uint8]]) -> None:
         store = self.store
         commit, patches = split_commit(record.content)
-        if not self.is_behind_damage:
+        if not self.is_after_damage:
             store.apply_commit(commit, [*pending, patches], self.applier)
             return
         covered = self._track_coverage(initial=True)
@@ -288,7 +293,7 @@ class DamagedStoreReader:
         self._lose_steps(before, (applier.first_step, store.values.get("pos")))
         for of_array, rows in zip(covered, written, strict=True):
             of_array |= rows
-        self.is_behind_damage = False
+        self.is_after_damage = False
 
     def _position(self) -> tuple[int, Any]:
         """Return the last step that was read, and the row that is written next."""
@@ -299,7 +304,7 @@ class DamagedStoreReader:
 
         :param before: the last step before the damage, and the row that was written next
         :param after: the first step after it, ``None`` or 0 where rows are written without counting steps, and the row
-            that was written next, which is used then
+            written next, which decides in that case
         """
         store, n_rows = self.store, self.store.n_ring_rows
         (last_step, pos), (next_step, next_pos) = before, after
@@ -333,20 +338,20 @@ class DamagedStoreReader:
     def _reset_to_zeros(self) -> None:
         for array, covered in zip(self.store.arrays.values(), self._track_coverage(initial=True), strict=True):
             array[...], covered[...] = 0, True
-        self.is_behind_damage = False
+        self.is_after_damage = False
 
-    def _finish(self, used: list[Segment]) -> None:
+    def _finish(self) -> None:
         store = self.store
-        store.damages = [*dict.fromkeys(self.damages)]
+        store.problems = [*dict.fromkeys(self.problems)]
         if self.covered is not None:
             for number in store.ring_numbers:
                 store.lost_rows |= ~self.covered[number]
-        self.log.set_chain(used)
-        last = used[-1]
+        self.log.set_chain(self.used)
+        last = self.used[-1]
         if not last.is_writable:
             last.end = self.end
         for name, damage in damaged_codecs(store).items():  # a writer creates new ones
-            store.damages.append(damage)
+            store.problems.append(damage)
             del store.codecs[name]
 
 

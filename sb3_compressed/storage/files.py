@@ -19,6 +19,8 @@ from typing import Literal
 from sb3_compressed.errors import CorruptStorage
 
 __all__ = [
+    "UNFINISHED",
+    "copy_bytes",
     "create_regular_file",
     "flush_path",
     "make_folder_durably",
@@ -28,6 +30,10 @@ __all__ = [
     "write_all",
     "write_at",
 ]
+
+#: Suffix of files and folders that are renamed when they are complete.
+UNFINISHED = "unfinished"
+COPIED_NBYTES = 1 << 20  # bytes that are copied at a time
 
 #: Flags that some operating systems lack.
 BINARY: int = getattr(os, "O_BINARY", 0)
@@ -116,6 +122,17 @@ def write_all(file: FileIO, data: bytes | memoryview) -> None:
         rest = rest[file.write(rest) :]
 
 
+def copy_bytes(source: FileIO, target: FileIO, nbytes: int) -> None:
+    """Copy the first bytes of a file and sync the copy.
+
+    :raises OSError: if the disk is full
+    """
+    while nbytes > 0 and (data := source.read(min(nbytes, COPIED_NBYTES))):
+        write_all(target, data)
+        nbytes -= len(data)
+    os.fsync(target.fileno())
+
+
 if hasattr(os, "pread"):
 
     def read_at(file: FileIO, nbytes: int, offset: int) -> bytes:
@@ -171,13 +188,19 @@ def flush_path(path: Path) -> None:
         os.close(descriptor)
 
 
-def nbytes_on_disk(folder: Path) -> int:
-    """Return the bytes that the regular files in a folder occupy on the disk; holes in sparse files count as none."""
+def nbytes_on_disk(path: Path) -> int:
+    """Return the bytes that a file, or the regular files in a folder, occupy on the disk; holes do not count."""
+    if path.is_file():
+        return _allocated_nbytes(path.stat())
     total = 0
-    with os.scandir(folder) as entries:
+    with os.scandir(path) as entries:
         for entry in entries:
             with contextlib.suppress(FileNotFoundError):  # deleted by the writing process
                 status = entry.stat(follow_symlinks=False)
                 if stat.S_ISREG(status.st_mode):
-                    total += min(status.st_size, getattr(status, "st_blocks", status.st_size) * 512)
+                    total += _allocated_nbytes(status)
     return total
+
+
+def _allocated_nbytes(status: os.stat_result) -> int:
+    return min(status.st_size, getattr(status, "st_blocks", status.st_size) * 512)

@@ -23,7 +23,7 @@ except ImportError:  # Windows
 
 __all__ = ["FolderInUse", "FolderLock", "NoLocksError"]
 
-NAME = "lock"
+LOCK_NAME = "lock"
 #: :meth:`FolderLock.is_locked` takes a shared lock for a moment, so a failed attempt is repeated.
 TRIES, PAUSE = 25, 0.004  # seconds
 #: Errors of file systems without locks, such as NFS without its lock daemon or Lustre mounted without ``flock``.
@@ -49,7 +49,7 @@ class FolderLock:
 
     def __init__(self, folder: Path) -> None:
         self._pid = os.getpid()
-        self._path = folder.absolute() / NAME  # the working directory may change
+        self._path = folder.absolute() / LOCK_NAME  # the working directory may change
         # One file, in a list because the finalizer must not refer to this object and `check` may replace the file.
         self._files: list[FileIO] = []
         self.release = weakref.finalize(self, _close_all, self._files)
@@ -129,7 +129,7 @@ class FolderLock:
         :raises CorruptStorage: if ``lock`` is not a regular file
         """
         try:
-            with open_regular_file(folder / NAME) as file:
+            with open_regular_file(folder / LOCK_NAME) as file:
                 return not _try_lock(file, folder, shared=True)
         except (FileNotFoundError, NoLocksError):
             return False

@@ -6,9 +6,10 @@ are kept while the state refers to them. A snapshot gets its final name when it 
 contains a complete state.
 
 Each segment stores the id of the one before it and where that ended, and snapshots list the ids of the segments that
-their state refers to. A process that opens a log for writing begins a segment of its own and changes no other. So a
-copy of a folder (``cp -r``, hard links) can be written to independently, and files of two such copies that are mixed up
-later are detected.
+their state refers to. A process that opens a log for writing begins a segment of its own. The only other segment that
+it changes is the last one: unless a copy of the folder shares the file, it removes a partial record there and appends a
+record that marks that another segment follows. So a copy of a folder (``cp -r``, hard links) can be written to
+independently, and files of two such copies that are mixed up later are detected.
 """
 
 from __future__ import annotations
@@ -18,28 +19,33 @@ import os
 import re
 import secrets
 from collections.abc import Callable, Collection, Iterable
-from io import FileIO
 from itertools import pairwise
 from pathlib import Path
 
 from sb3_compressed.errors import CorruptStorage, StorageError
 from sb3_compressed.storage.files import (
+    UNFINISHED,
+    copy_bytes,
     create_regular_file,
     flush_path,
     make_folder_durably,
     open_regular_file,
-    write_all,
 )
 from sb3_compressed.storage.lock import FolderLock
+from sb3_compressed.storage.record_kinds import SEALED
 from sb3_compressed.storage.segment import Record, Segment
 
-__all__ = ["SEALED", "Log", "has_log", "log_fingerprint", "segment_numbers", "segment_path"]
+__all__ = [
+    "Log",
+    "has_log",
+    "is_segment_name",
+    "log_fingerprint",
+    "segment_numbers",
+    "segment_path",
+    "unfinished_segments",
+]
 
-#: The kind of the last record of a segment that another one follows.
-SEALED = 6
-NAME = re.compile(r"([0-9]{8})\.log")
-UNFINISHED = "unfinished"
-CHUNK = 1 << 20  # bytes that are copied at a time
+SEGMENT_NAME = re.compile(r"([0-9]{8})\.log")
 
 
 class Log:
@@ -58,9 +64,9 @@ class Log:
         #: The ids of the segments that the state refers to or that follow its snapshot, by number.
         self.ids: dict[int, int] = {}
         #: Returns the first record of a segment that is not a snapshot, with the metadata to read it.
-        self.describe: Callable[[], tuple[int, bytes]] | None = None
+        self.first_record: Callable[[], tuple[int, bytes]] | None = None
         #: Bytes that are reserved for a new segment.
-        self.room = 0
+        self.reserved_nbytes = 0
         self._last: Segment | None = None
         #: The segment that this log began and may append to.
         self._own: Segment | None = None
@@ -88,7 +94,7 @@ class Log:
         """Return a log without segments; its first :meth:`write_snapshot` replaces an existing log.
 
         :param overwrite: whether there may be an existing log
-        :param advice: for the message if there is one: what a user can do
+        :param advice: what the user can do, for the error message if there is an existing log
         :raises StorageError: if the folder contains a log already, or other files
         """
         make_folder_durably(folder)
@@ -166,12 +172,12 @@ class Log:
             raise CorruptStorage(f"{after.path} belongs to another buffer")
         if after.previous_id != before.id:
             raise CorruptStorage(
-                f"{after.path} does not follow {before.path}: they belong to two copies of a buffer that were both "
-                "written to"
+                f"{after.path} does not follow {before.path}: they belong to two copies of a buffer that were "
+                "changed independently"
             )
 
     def clean_up(self) -> None:
-        """Delete unfinished segments of a crash, and those after the last segment."""
+        """Delete unfinished segments that a crash left, and files after the last segment."""
         self._check_writable()
         for path in self.folder.glob(f"*.{UNFINISHED}"):
             path.unlink()
@@ -212,7 +218,7 @@ class Log:
             if segment.identity != self.identity:
                 raise CorruptStorage(f"{segment.path} belongs to another buffer")
             if segment.id != self.ids.get(number, 0):
-                raise CorruptStorage(f"{segment.path} belongs to a copy of this buffer that was written to as well")
+                raise CorruptStorage(f"{segment.path} belongs to a copy of this buffer that was changed independently")
             self.segments[number] = segment
         return segment
 
@@ -241,7 +247,7 @@ class Log:
     def successor(self) -> Segment | None:
         """Return the segment after the last one, ``None`` if there is none.
 
-        The writer begins it when the last one is complete, so that must be read to its end first.
+        The writer begins it when the last one is complete: read that to its end first.
 
         :raises CorruptStorage: if it is damaged, or deleted because there is a newer snapshot
         """
@@ -269,7 +275,7 @@ class Log:
 
     def switch_to(self, other: Log) -> None:
         """Take over the state and segments of another log of the same folder, which must not be used any more."""
-        last = self.last  # may not be read to its end
+        last = self.last  # not kept: it may not have been read to its end
         kept = {
             number: segment
             for number, segment in self.segments.items()
@@ -303,16 +309,14 @@ class Log:
         own.recover()
         return own
 
-    def begin_segment(self, room: int | None = None) -> None:
-        """Begin a segment to append to.
+    def begin_segment(self) -> None:
+        """Begin a segment to append to, with :attr:`reserved_nbytes`.
 
-        :param room: bytes to reserve for it and for later ones; ``None`` for as many as before
         :raises StorageError: as :meth:`segment_to_write`
         :raises OSError: if the disk is full; the log continues with the segment before
         """
-        self.room = self.room if room is None else room
-        description = () if self.describe is None else (self.describe(),)
-        self._begin(description, is_snapshot=False, room=self.room)
+        records = () if self.first_record is None else (self.first_record(),)
+        self._begin(records, is_snapshot=False, reserved_nbytes=self.reserved_nbytes)
 
     def write_snapshot(self, snapshot: Iterable[tuple[int, bytes]], *, previous: Segment | None = None) -> None:
         """Write a segment that contains the complete state.
@@ -332,7 +336,7 @@ class Log:
         records: Iterable[tuple[int, bytes]],
         *,
         is_snapshot: bool,
-        room: int = 0,
+        reserved_nbytes: int = 0,
         previous: Segment | None = None,
     ) -> None:
         self._check_writable()
@@ -347,8 +351,8 @@ class Log:
         )
         try:
             segment.append_many(records)
-            if room:
-                segment.make_room(room)
+            if reserved_nbytes:
+                segment.make_room(reserved_nbytes)
             if is_snapshot:  # the segments that it replaces are deleted
                 self._sync()
                 segment.flush()
@@ -366,7 +370,7 @@ class Log:
                 self._seal(before)
 
     def _register_pending(self) -> None:
-        """Make a new segment the last one if it was renamed before an interrupt, otherwise delete it."""
+        """Make a new segment the last one if it has its final name, otherwise delete it."""
         segment = self._pending
         if segment is None:
             return
@@ -387,7 +391,7 @@ class Log:
         self._pending = None
 
     def _seal(self, segment: Segment) -> None:
-        """Append a record to a segment which shows that another one follows, so that its loss is detected."""
+        """Append a record that marks that another segment follows, so that its loss is detected."""
         if not segment.is_writable:
             writable = Segment(segment.path, writable=True)
             writable.end = segment.end
@@ -463,7 +467,7 @@ class Log:
                 segment.flush()
             finally:
                 segment.close()
-        with contextlib.suppress(OSError):  # where folders cannot be opened
+        with contextlib.suppress(OSError):  # some systems cannot open folders
             flush_path(self.folder)
         own = self._own
         self._unsynced = set() if own is None or own is not self._last else {own.number}
@@ -507,7 +511,7 @@ class Log:
         :raises StorageError: if it is not the last one any more, or has other commits
         """
         last = self.last
-        changed = StorageError(f"{self.folder} was written to by another buffer meanwhile; overwrite=True replaces it")
+        changed = StorageError(f"{self.folder} was written to by another buffer since; overwrite=True replaces it")
         if segment_numbers(self.folder)[-1:] != [last.number]:
             raise changed
         if os.getpid() != self._pid:  # the parent process may continue its own segment
@@ -548,14 +552,6 @@ class Log:
         return segment_path(self.folder, number)
 
 
-def copy_bytes(source: FileIO, target: FileIO, nbytes: int) -> None:
-    """Copy the first bytes of a file and sync the copy."""
-    while nbytes > 0 and (chunk := source.read(min(nbytes, CHUNK))):
-        write_all(target, chunk)
-        nbytes -= len(chunk)
-    os.fsync(target.fileno())
-
-
 def has_log(folder: Path) -> bool:
     """Return whether a folder contains a log."""
     return folder.is_dir() and bool(segment_numbers(folder))
@@ -584,4 +580,14 @@ def segment_path(folder: Path, number: int) -> Path:
 
 def segment_numbers(folder: Path) -> list[int]:
     """Return the numbers of the segments in a folder, sorted."""
-    return sorted(int(match[1]) for match in map(NAME.fullmatch, os.listdir(folder)) if match)
+    return sorted(int(match[1]) for match in map(SEGMENT_NAME.fullmatch, os.listdir(folder)) if match)
+
+
+def is_segment_name(name: str) -> bool:
+    """Return whether a segment can have this file name."""
+    return SEGMENT_NAME.fullmatch(name) is not None
+
+
+def unfinished_segments(folder: Path) -> list[str]:
+    """Return the names of the segments that an interrupted process left, or that a process is writing now, sorted."""
+    return sorted(path.name for path in folder.glob(f"*.{UNFINISHED}"))

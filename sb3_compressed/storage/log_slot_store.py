@@ -50,14 +50,13 @@ from sb3_compressed.storage.log_slot_kernels import (
     locate_stored,
     put_checksums,
 )
+from sb3_compressed.storage.record_kinds import CODEC, SLOTS
 from sb3_compressed.storage.segment import Segment
 
-__all__ = ["CODEC", "SLOTS", "LogSlotStore", "SlotReader", "SlotWriter", "address_of"]
+__all__ = ["LogSlotStore", "SlotReader", "SlotWriter", "address_of"]
 
 REFERENCE = reference_dtype(np.int64)
 
-#: Kinds of records.
-CODEC, SLOTS = 2, 3
 NUMBER = struct.Struct("<I")
 NUMBERS = struct.Struct("<II")
 

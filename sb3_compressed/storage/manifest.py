@@ -14,13 +14,11 @@ from numpy.typing import NDArray
 from sb3_compressed.codecs.config import dtype_from_text
 from sb3_compressed.errors import CorruptStorage, StorageError
 from sb3_compressed.storage.json_schema import check, load_json
-from sb3_compressed.storage.metadata_schema import MANIFEST as SCHEMA
+from sb3_compressed.storage.metadata_schema import MANIFEST_SCHEMA
+from sb3_compressed.storage.record_kinds import MANIFEST
 from sb3_compressed.storage.segment import Segment
 
-__all__ = ["MANIFEST", "ArraySpec", "Manifest"]
-
-#: The kind of record of a manifest.
-MANIFEST = 1
+__all__ = ["ArraySpec", "Manifest"]
 
 
 @dataclass(frozen=True)
@@ -37,11 +35,6 @@ class ArraySpec:
     dtype: str
     is_table: bool = False
     is_ring: bool = dataclasses.field(default=False, compare=False)
-
-    @classmethod
-    def from_array(cls, array: NDArray[Any], *, is_table: bool = False, is_ring: bool = False) -> ArraySpec:
-        """Return the specification of an existing array."""
-        return cls(array.shape, array.dtype.str, is_table, is_ring)
 
     def zeros(self) -> NDArray[Any]:
         """Return an array of zeros of this shape and dtype.
@@ -68,7 +61,7 @@ class ArraySpec:
 class Manifest:
     """The content of the first record of a segment.
 
-    :param metadata: what is needed to create the buffer, for JSON
+    :param metadata: JSON-serializable data that is needed to create the buffer
     :param specs: the arrays, by name
     :param segments: the ids of the segments that the state refers to, by number
     :param values: some numbers and texts, as of the beginning of the segment
@@ -107,7 +100,7 @@ class Manifest:
         """
         try:
             data = load_json(content.tobytes())
-            check(SCHEMA, data, "it does not match the schema")
+            check(MANIFEST_SCHEMA, data, "it does not match the schema")
             specs = {name: ArraySpec(tuple(spec[0]), *spec[1:]) for name, spec in data["arrays"].items()}
             for name, spec in specs.items():
                 if spec.is_table and (spec.dtype != "<i8" or len(spec.shape) != 2):

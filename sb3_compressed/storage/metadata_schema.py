@@ -24,8 +24,8 @@ from sb3_compressed.storage.json_schema import Schema, SchemaError, brief, check
 
 __all__ = [
     "ARGUMENT",
-    "COMMIT",
-    "MANIFEST",
+    "COMMIT_SCHEMA",
+    "MANIFEST_SCHEMA",
     "MAX_ARRAYS_NBYTES",
     "MAX_SPACE_NBYTES",
     "METADATA",
@@ -145,7 +145,7 @@ def segment_ids(value: Any, path: str) -> None:
 
 
 #: The first record of a segment. The content of "about" is validated separately (:data:`METADATA`).
-MANIFEST = js.record(
+MANIFEST_SCHEMA = js.record(
     {"about": js.mapping_of(js.anything), "arrays": js.mapping_of(array_spec)},
     {
         "segments": segment_ids,
@@ -155,7 +155,7 @@ MANIFEST = js.record(
         "epoch": js.integer(0, (1 << 63) - 1),
     },
 )
-COMMIT = js.record({}, {"values": js.mapping_of(js.anything), "codecs": js.mapping_of(ADDRESS)})
+COMMIT_SCHEMA = js.record({}, {"values": js.mapping_of(js.anything), "codecs": js.mapping_of(ADDRESS)})
 
 METADATA = js.record(
     {

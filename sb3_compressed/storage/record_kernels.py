@@ -12,13 +12,21 @@ from sb3_compressed.byte_kernels import INT, WORD
 from sb3_compressed.jit import BYTES, INT_ROWS, READ_BYTES, byte_at, kernel, word_at
 from sb3_compressed.storage.checksum import put_low_bytes, xxh64
 
-__all__ = ["CHECKED_NBYTES", "HEADER", "HEADER_NBYTES", "LAST", "find_record", "find_records", "put_header"]
+__all__ = [
+    "HEADER_CHECKED_NBYTES",
+    "HEADER_NBYTES",
+    "LAST",
+    "RECORD_HEADER",
+    "find_record",
+    "find_records",
+    "put_header",
+]
 
 #: The header of a record: checksum of the content, its number of bytes, kind, checksum of these.
-HEADER = struct.Struct("<QIB3s")
-HEADER_NBYTES = HEADER.size
+RECORD_HEADER = struct.Struct("<QIB3s")
+HEADER_NBYTES = RECORD_HEADER.size
 #: The bytes of the header that its own checksum covers.
-CHECKED_NBYTES = HEADER_NBYTES - 3
+HEADER_CHECKED_NBYTES = HEADER_NBYTES - 3
 #: The last byte of every record.
 LAST = b"\xff"
 
@@ -31,14 +39,14 @@ def put_header(record: NDArray[np.uint8], kind: int, segment_id: np.uint64) -> N
     put_low_bytes(start, xxh64(start + HEADER_NBYTES, nbytes, np.uint64(kind << 32 | nbytes) ^ segment_id), 8)
     put_low_bytes(start + 8, np.uint64(nbytes), 4)
     put_low_bytes(start + 12, np.uint64(kind), 1)
-    put_low_bytes(start + 13, xxh64(start, CHECKED_NBYTES, np.uint64(CHECKED_NBYTES) ^ segment_id), 3)
+    put_low_bytes(start + 13, xxh64(start, HEADER_CHECKED_NBYTES, np.uint64(HEADER_CHECKED_NBYTES) ^ segment_id), 3)
 
 
 @kernel(INT, INT, types.uint64)
 def content_nbytes(record: int, segment_id: np.uint64) -> int:
     """Return the number of bytes of a record's content, -1 if the 16 bytes at its address are not a valid header."""
     fields = word_at(record + WORD)
-    check = xxh64(record, CHECKED_NBYTES, np.uint64(CHECKED_NBYTES) ^ segment_id) & np.uint64(0xFFFFFF)
+    check = xxh64(record, HEADER_CHECKED_NBYTES, np.uint64(HEADER_CHECKED_NBYTES) ^ segment_id) & np.uint64(0xFFFFFF)
     return np.int64(fields & np.uint64(0xFFFFFFFF)) if fields >> np.uint64(40) == check else -1  # type: ignore[return-value]
 
 

@@ -9,7 +9,8 @@ A segment begins with a header (``segment_header.py``). Records follow, each of
 
 Numbers are little-endian. Every seed is XORed with the segment's id, so a record of one segment is never valid in
 another: the files of two copies of a folder that were both written to cannot be mixed up. Only the log object that
-began a segment appends to it, so of two files with the same id, one is a prefix of the other.
+began a segment appends records to it; the log that begins the next segment adds one last record, SEALED, unless a copy
+of the folder shares the file. So of two files with the same id, the commits in one are the first commits in the other.
 
 The file may be longer than its records, and is zero there. This distinguishes a crash of the writing process from
 damage: a truncated record has only zeros from some byte on and so lacks its last byte; a record with a flipped bit does
@@ -32,10 +33,10 @@ from sb3_compressed.errors import CorruptStorage, StorageError
 from sb3_compressed.storage.checksum import checksum
 from sb3_compressed.storage.files import create_regular_file, open_regular_file, read_at, write_all, write_at
 from sb3_compressed.storage.record_kernels import (
-    CHECKED_NBYTES,
-    HEADER,
+    HEADER_CHECKED_NBYTES,
     HEADER_NBYTES,
     LAST,
+    RECORD_HEADER,
     find_record,
     find_records,
     put_header,
@@ -48,8 +49,8 @@ NO_HEADER = bytes(HEADER_NBYTES)
 #: Offsets have 32 bits.
 MAX_NBYTES = (1 << 32) - 1
 MIN_GROWTH = 1 << 20
-CHUNK = 1 << 20  # bytes that are read or written at a time
-MIN_CHUNK = 1 << 12  # bytes of the first read, since there is often little
+BLOCK_NBYTES = 1 << 20  # bytes that are read or written at a time
+MIN_BLOCK_NBYTES = 1 << 12  # bytes of the first read, since there is often little
 #: How often a record that another process may be writing is read before it counts as damaged.
 TRIES = 1000
 
@@ -92,7 +93,7 @@ class Segment:
             self.close()
             raise
         self.number, self.identity, self.id, self.previous_id, self.previous_end, self.is_snapshot, self.start = header
-        #: Whether an interrupt may have left a partial record behind the end.
+        #: Whether an interrupt may have left a partial record after the end.
         self._is_dirty = False
         #: Whether the file is longer than its records.
         self._has_room = False
@@ -121,7 +122,7 @@ class Segment:
             raise CorruptStorage(f"{self.path} has {nbytes} bytes, more than the maximum of {MAX_NBYTES}")
         mapped = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
         self._mapped: NDArray[np.uint8] = np.frombuffer(mapped, dtype=np.uint8)
-        #: The bytes of the file, read-only. They end where a writer may truncate it: reading mapped memory behind the
+        #: The bytes of the file, read-only. They end where a writer may truncate it: reading mapped memory beyond the
         #: end of the file crashes the process.
         self.bytes = self._mapped
 
@@ -177,7 +178,7 @@ class Segment:
         data = bytearray()
         for kind, content in records:
             data += self._packed(kind, content)
-            if len(data) > CHUNK:
+            if len(data) > BLOCK_NBYTES:
                 self._append(data)
                 data = bytearray()
         if data:
@@ -273,7 +274,7 @@ class Segment:
     def records(
         self, start: int | None = None, *, is_growing: bool = False, limit: int | None = None
     ) -> Iterator[Record]:
-        """Yield the records from an offset on, and set :attr:`end` behind each.
+        """Yield the records from an offset on, and set :attr:`end` after each.
 
         :param start: where to begin; ``None`` for the first record
         :param is_growing: whether another process may be writing the next record
@@ -281,11 +282,11 @@ class Segment:
         :raises CorruptStorage: at a damaged record, or if no record ends at the limit
         """
         self.end = self.start if start is None else start
-        chunk_nbytes = MIN_CHUNK
+        block_nbytes = MIN_BLOCK_NBYTES
         while limit is None or self.end < limit:
-            chunk_nbytes = min(4 * chunk_nbytes, CHUNK)
-            for record in self._records_of_chunk(
-                chunk_nbytes if limit is None else min(chunk_nbytes, limit - self.end)
+            block_nbytes = min(4 * block_nbytes, BLOCK_NBYTES)
+            for record in self._records_of_block(
+                block_nbytes if limit is None else min(block_nbytes, limit - self.end)
             ):
                 self.end = record.end
                 yield record
@@ -304,7 +305,7 @@ class Segment:
                 self._map()
             self.bytes = self._mapped[: self.end]  # a writer truncates the file here when it ends
 
-    def _records_of_chunk(self, nbytes: int) -> Iterator[Record]:
+    def _records_of_block(self, nbytes: int) -> Iterator[Record]:
         """Yield the complete records among the next bytes, much faster than one by one."""
         start = self.end
         data = np.frombuffer(self._read(start, nbytes), np.uint8)
@@ -313,7 +314,7 @@ class Segment:
         for kind, offset, content_nbytes in found[:n_found].tolist():
             yield Record(kind, start + offset, data[offset : offset + content_nbytes])
 
-    def damages(self) -> Iterator[str]:
+    def problems(self) -> Iterator[str]:
         """Yield a description of each damaged part, and set :attr:`end`."""
         if self.has_damaged_header:
             yield f"{self.path} is damaged in one of the two copies of its header"
@@ -342,7 +343,7 @@ class Segment:
             self.end = resumed
 
     def _find_record(self, start: int, limit: int | None) -> int | None:
-        """Return the offset of the first complete record from a byte on, behind damage."""
+        """Return the offset of the first complete record from a byte on, after damage."""
         size = min(len(self._mapped), os.fstat(self._file.fileno()).st_size)
         data = self._mapped[start : size if limit is None else min(size, limit)]
         at = find_record(data, np.uint64(self.id))
@@ -362,7 +363,7 @@ class Segment:
         """Return the record that begins at an offset, ``None`` if there is none or it is truncated.
 
         This reads the file, not the mapped memory: the writer truncates the file when it ends, and reading mapped
-        memory behind the end of the file crashes the process.
+        memory beyond the end of the file crashes the process.
         """
         offset = start + HEADER_NBYTES
         header = self._read(start, HEADER_NBYTES)
@@ -370,7 +371,7 @@ class Segment:
             if any(header) if is_growing else self._has_data_from(offset):
                 raise CorruptStorage(f"{self.path} is damaged at byte {start}")
             return None
-        expected, nbytes, kind, _ = HEADER.unpack(header)
+        expected, nbytes, kind, _ = RECORD_HEADER.unpack(header)
         last = self._read(offset + nbytes, 1)  # first: a forged size may exceed the file and the memory
         content = self._read(offset, nbytes) if last else b""
         if not any(last):
@@ -382,8 +383,8 @@ class Segment:
         return Record(kind, offset, np.frombuffer(content, dtype=np.uint8))
 
     def _is_header(self, header: bytes) -> bool:
-        check = checksum(header[:CHECKED_NBYTES], CHECKED_NBYTES ^ self.id)
-        return check.to_bytes(8, "little")[:3] == header[CHECKED_NBYTES:]
+        check = checksum(header[:HEADER_CHECKED_NBYTES], HEADER_CHECKED_NBYTES ^ self.id)
+        return check.to_bytes(8, "little")[:3] == header[HEADER_CHECKED_NBYTES:]
 
     def _read(self, offset: int, nbytes: int) -> bytes:
         if self._file.closed:
@@ -392,8 +393,8 @@ class Segment:
 
     def _has_data_from(self, offset: int) -> bool:
         """Return whether any byte from an offset on is not zero."""
-        while chunk := self._read(offset, CHUNK):
-            if chunk.strip(b"\0"):
+        while block := self._read(offset, BLOCK_NBYTES):
+            if block.strip(b"\0"):
                 return True
-            offset += len(chunk)
+            offset += len(block)
         return False

@@ -24,8 +24,8 @@ __all__ = ["FORMAT_VERSION", "Header", "new_header", "read_header"]
 
 MAGIC = b"SB3CMPR\n"
 FORMAT_VERSION = 2
-HEADER = struct.Struct("<8sIIQQQIIQ")
-HEADER_V1 = struct.Struct("<8sIIQQ")
+SEGMENT_HEADER = struct.Struct("<8sIIQQQIIQ")
+SEGMENT_HEADER_V1 = struct.Struct("<8sIIQQ")
 IS_SNAPSHOT = 1
 
 
@@ -54,7 +54,9 @@ def new_header(number: int, identity: int, previous_id: int, previous_end: int, 
     """Return both copies of the header of a new segment, with a random id other than 0."""
     own_id = secrets.randbelow((1 << 64) - 1) + 1
     flags = IS_SNAPSHOT if is_snapshot else 0
-    fields = HEADER.pack(MAGIC, FORMAT_VERSION, number, identity, own_id, previous_id, previous_end, flags, 0)[:-8]
+    fields = SEGMENT_HEADER.pack(MAGIC, FORMAT_VERSION, number, identity, own_id, previous_id, previous_end, flags, 0)[
+        :-8
+    ]
     return 2 * (fields + checksum(fields).to_bytes(8, "little"))
 
 
@@ -63,25 +65,25 @@ def read_header(file: FileIO, path: Path) -> tuple[Header, bool]:
 
     :raises CorruptStorage: if both are, or the file is not a segment of a known version
     """
-    data = file.read(2 * HEADER.size)
-    copies = [data[: HEADER.size], data[HEADER.size :]]
-    intact = [copy for copy in copies if len(copy) == HEADER.size and _is_intact(copy)]
+    data = file.read(2 * SEGMENT_HEADER.size)
+    copies = [data[: SEGMENT_HEADER.size], data[SEGMENT_HEADER.size :]]
+    intact = [copy for copy in copies if len(copy) == SEGMENT_HEADER.size and _is_intact(copy)]
     if not intact:
-        return _read_header_v1(data[: HEADER_V1.size], path), False
-    _, version, number, identity, own_id, previous_id, previous_end, flags, _ = HEADER.unpack(intact[0])
+        return _read_header_v1(data[: SEGMENT_HEADER_V1.size], path), False
+    _, version, number, identity, own_id, previous_id, previous_end, flags, _ = SEGMENT_HEADER.unpack(intact[0])
     if version != FORMAT_VERSION:
         raise _unknown_version(path, version)
     is_snapshot = bool(flags & IS_SNAPSHOT)
-    header = Header(number, identity, own_id, previous_id, previous_end, is_snapshot, 2 * HEADER.size)
+    header = Header(number, identity, own_id, previous_id, previous_end, is_snapshot, 2 * SEGMENT_HEADER.size)
     return header, intact != copies
 
 
 def _read_header_v1(data: bytes, path: Path) -> Header:
-    if len(data) < HEADER_V1.size or not data.startswith(MAGIC):
+    if len(data) < SEGMENT_HEADER_V1.size or not data.startswith(MAGIC):
         raise CorruptStorage(f"{path} is not a file of this package")
-    _, version, number, identity, _ = HEADER_V1.unpack(data)
+    _, version, number, identity, _ = SEGMENT_HEADER_V1.unpack(data)
     if version == 1 and _is_intact(data):
-        return Header(number, identity, 0, 0, 0, True, HEADER_V1.size)
+        return Header(number, identity, 0, 0, 0, True, SEGMENT_HEADER_V1.size)
     if version > FORMAT_VERSION:
         raise _unknown_version(path, version)
     raise CorruptStorage(f"{path} is damaged at byte 0, in its header")

@@ -92,7 +92,7 @@ def damaged_records(path: Path, *, is_growing: bool = False) -> Iterator[str]:
             yield str(error)
         return
     try:
-        yield from segment.damages()
+        yield from segment.problems()
     finally:
         segment.close()
 

@@ -242,7 +242,7 @@ def test_reports_pickled_by_earlier_versions_load(path: Path) -> None:
     report, expected = pickle.loads(lzma.decompress(path.read_bytes())), cases.REPORTS[name_of(path)]
     assert type(report) is type(expected)
     assert_same({"dropped": report.dropped}, {"dropped": expected.dropped})
-    assert (report.n_transitions, report.damages) == (expected.n_transitions, expected.damages)
+    assert (report.n_transitions, report.problems) == (expected.n_transitions, expected.problems)
     assert str(report) == str(expected)
 
 

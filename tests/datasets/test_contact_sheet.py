@@ -29,7 +29,7 @@ def test_images_are_evenly_spaced_and_exact(n_images: int, cls: Any, stream: Str
     assert n < 3 or np.ptp(np.diff(steps)) <= 1
     with Image.open(tmp_path / "sheet.png") as image:
         sheet = np.array(image)
-    assert sheet.ndim == 2, "grey images make a grey sheet"
+    assert sheet.ndim == 2, "gray images make a gray sheet"
     observations = episode.observations
     for index, step in enumerate(steps):
         top, left = image_position(index, n, 168, 168)

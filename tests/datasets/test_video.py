@@ -102,20 +102,20 @@ def test_rgb_images_of_every_layout_are_exact(layout: str, cls: Any, tmp_path: P
     np.testing.assert_array_equal(frames_of_gif(tmp_path / "episode.gif", "RGB"), shown)
 
 
-def test_a_stack_of_three_grey_frames_is_not_taken_for_rgb(tmp_path: Path) -> None:
-    grey = screens(20).mean(axis=-1).astype(np.uint8)
-    stacks = np.stack([grey[age : 18 + age] for age in range(3)], axis=1)
+def test_a_stack_of_three_gray_frames_is_not_taken_for_rgb(tmp_path: Path) -> None:
+    gray = screens(20).mean(axis=-1).astype(np.uint8)
+    stacks = np.stack([gray[age : 18 + age] for age in range(3)], axis=1)
     [detected] = trajectories(with_observations(stacks))
     observations: Any = detected.buffer.observations
     assert observations.n_frames == 3
     write_video(detected, tmp_path / "detected.gif", scale=1)
-    np.testing.assert_array_equal(frames_of_gif(tmp_path / "detected.gif", "L"), grey[2:])
+    np.testing.assert_array_equal(frames_of_gif(tmp_path / "detected.gif", "L"), gray[2:])
     [unknown] = trajectories(with_observations(stacks, ReplayBuffer))
     write_video(unknown, tmp_path / "passed.gif", scale=1, channels=1)
-    np.testing.assert_array_equal(frames_of_gif(tmp_path / "passed.gif", "L"), grey[2:])
+    np.testing.assert_array_equal(frames_of_gif(tmp_path / "passed.gif", "L"), gray[2:])
 
 
-def test_many_colours_and_odd_sides_are_approximated(tmp_path: Path) -> None:
+def test_many_colors_and_odd_sides_are_approximated(tmp_path: Path) -> None:
     down, right = np.mgrid[:31, :45]
     images = np.stack([np.stack([down * 8, right * 5, down + right + n], axis=-1) for n in range(4)]).astype(np.uint8)
     [episode] = trajectories(with_observations(images))

@@ -140,7 +140,7 @@ def test_repair_drops_exactly_the_transitions_with_damaged_payloads(way: str, n_
         with pytest.warns(UserWarning, match=f"{len(expected)} of 120 transitions are damaged and excluded"):
             repaired = WAYS[way](damaged)
         assert hold_that_others_are_kept(repaired, before) == expected
-        assert all(str(damaged) in line for line in repaired.repair_report.damages)
+        assert all(str(damaged) in line for line in repaired.repair_report.problems)
         if way == "resume":
             assert verify(damaged) == [], "the damage is repaired"
             for number in range(100, 130):

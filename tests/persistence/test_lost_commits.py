@@ -16,7 +16,7 @@ from gymnasium import spaces
 
 from sb3_compressed import CompressedHerReplayBuffer, CompressedReplayBuffer, StorageError, load_checkpoint
 from sb3_compressed.storage import verify
-from sb3_compressed.storage.commit_format import COMMIT, PATCHES
+from sb3_compressed.storage.record_kinds import COMMIT, PATCHES
 from sb3_compressed.storage.segment import Record, Segment
 
 SMALL = spaces.Box(-np.inf, np.inf, (4,), np.float32)  # plain arrays
@@ -229,7 +229,7 @@ def test_loaded_buffer_does_not_overwrite_newer_saves(tmp_path: Path) -> None:
         add(one, number)
     one.save_checkpoint(tmp_path / "a")
     add(other, 3)
-    with pytest.raises(StorageError, match="was written to by another buffer meanwhile"):
+    with pytest.raises(StorageError, match="was written to by another buffer since"):
         other.save_checkpoint(tmp_path / "a")
     assert load_checkpoint(tmp_path / "a").size() == 30
 
@@ -243,7 +243,7 @@ def test_loaded_buffer_does_not_overwrite_steps_of_a_killed_process(tmp_path: Pa
         add(writing, number)
     crash(writing)
     add(loaded, 11)
-    with pytest.raises(StorageError, match="was written to by another buffer meanwhile"):
+    with pytest.raises(StorageError, match="was written to by another buffer since"):
         loaded.save_checkpoint(tmp_path / "a")
     assert load_checkpoint(tmp_path / "a").size() == 50
 
@@ -261,7 +261,7 @@ def test_parent_does_not_overwrite_saves_of_a_forked_child(tmp_path: Path) -> No
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     add(buffer, 2)
-    with pytest.raises(StorageError, match="was written to by another buffer meanwhile"):
+    with pytest.raises(StorageError, match="was written to by another buffer since"):
         buffer.save_checkpoint(tmp_path / "a")
     assert load_checkpoint(tmp_path / "a").size() == 19
 

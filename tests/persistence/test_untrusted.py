@@ -310,18 +310,18 @@ def test_hindsight_episodes_outside_the_ring_raise(tmp_path: Path) -> None:
 def test_declared_length_of_a_record_takes_no_memory(images: Path, opener: crafted.Opener) -> None:
     """A missing payload of 4 GB, in a sparse file."""
     from sb3_compressed.storage.checksum import checksum
-    from sb3_compressed.storage.record_kernels import CHECKED_NBYTES, HEADER
+    from sb3_compressed.storage.record_kernels import HEADER_CHECKED_NBYTES, RECORD_HEADER
     from sb3_compressed.storage.segment import Segment
 
     path = max(images.glob("*.log"))
     segment = Segment(path)
     end = [record.offset + len(record.content) + 1 for record in segment.records()][-1]
     segment.close()
-    checked = HEADER.pack(0, 2**32 - 2, 3, b"   ")[:CHECKED_NBYTES]
+    checked = RECORD_HEADER.pack(0, 2**32 - 2, 3, b"   ")[:HEADER_CHECKED_NBYTES]
     with open(path, "r+b") as file:
         file.truncate(end)
         file.seek(end)
-        file.write(checked + checksum(checked, CHECKED_NBYTES ^ segment.id).to_bytes(8, "little")[:3])
+        file.write(checked + checksum(checked, HEADER_CHECKED_NBYTES ^ segment.id).to_bytes(8, "little")[:3])
     outcomes, nbytes = opened(opener, images)
     assert nbytes < 16 << 20
     assert {*outcomes.values()} == {"fine"}, "an incomplete record is ignored"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from itertools import zip_longest
 from pathlib import Path
 
-from sb3_compressed.storage.log import SEALED, Log
+from sb3_compressed.storage.log import Log
+from sb3_compressed.storage.record_kinds import SEALED
 from sb3_compressed.storage.segment import Segment
 
 Records = list[tuple[int, bytes]]
@@ -31,13 +32,18 @@ def read_chain(log: Log) -> list[tuple[int, Records]]:
 def opened(folder: Path, *, writable: bool = False) -> Log:
     """Open a log and read its state, so that it can be appended to."""
     log = Log.open(folder, writable=writable)
-    log.describe = describe
+    log.first_record = describe
     try:
         read_chain(log)
     except BaseException:
         log.close()
         raise
     return log
+
+
+def begin_segment(log: Log, reserved_nbytes: int) -> None:
+    log.reserved_nbytes = reserved_nbytes
+    log.begin_segment()
 
 
 def describe() -> tuple[int, bytes]:
@@ -65,7 +71,7 @@ def records_in(folder: Path, number: int) -> Records:
 def new_log(folder: Path, n_snapshots: int = 1) -> Log:
     """Return a log of snapshots, each followed by a segment with one record."""
     log = Log.create(folder)
-    log.describe = describe
+    log.first_record = describe
     for number in range(n_snapshots):
         log.write_snapshot([(1, b"snapshot %d" % number)])
         log.segment_to_write().append(2, b"content %d" % number)

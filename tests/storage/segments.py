@@ -29,7 +29,7 @@ def kind_of(index: int) -> int:
 
 
 def write_segment(path: Path, contents: list[bytes]) -> Records:
-    """Write records to a file without room behind them; return their kinds and contents."""
+    """Write records to a file without room after them; return their kinds and contents."""
     segment = Segment.create(path, NUMBER, IDENTITY)
     records = [(kind_of(index), content) for index, content in enumerate(contents)]
     for kind, content in records:
@@ -60,7 +60,7 @@ def read_segment(path: Path) -> Records:
 def damages_of(path: Path) -> list[str]:
     segment = Segment(path)
     try:
-        return [*segment.damages()]
+        return [*segment.problems()]
     finally:
         segment.close()
 

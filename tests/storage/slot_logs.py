@@ -15,6 +15,7 @@ from sb3_compressed.codecs.delta import Delta
 from sb3_compressed.codecs.zstd_dict import ZstdDict
 from sb3_compressed.storage.log import Log
 from sb3_compressed.storage.log_slot_store import SlotReader
+from storage.logs import begin_segment
 
 CODECS: list[TrainableCodec] = [Delta(1), Delta(2), ZstdDict(3), Delta(1)]  # two of them equal, and still not one
 
@@ -25,7 +26,7 @@ FIRST = 1
 def new_log(folder: Path, room: int = 100_000) -> Log:
     log = Log.create(folder)
     log.write_snapshot([])
-    log.begin_segment(room)
+    begin_segment(log, room)
     return log
 
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from sb3_compressed.codecs.delta import Delta
 from sb3_compressed.storage import segment as segment_module
 from sb3_compressed.storage.array_store import RING_ROWS, ArrayStore
+from sb3_compressed.storage.commit_format import NAME_SIZE
 from sb3_compressed.storage.manifest import ArraySpec
 from sb3_compressed.storage.verification import damaged_slots
 from storage.folders import newest_segment
@@ -99,10 +100,19 @@ def assert_consistent(store: ArrayStore, nbytes: int = 300) -> int:
     return number
 
 
+def spec_of(array: NDArray[Any], *, is_table: bool = False) -> ArraySpec:
+    return ArraySpec(array.shape, array.dtype.str, is_table)
+
+
+def section_record(name: str, content: bytes) -> bytes:
+    """Return the content of a ``SECTION`` record, which only later versions write."""
+    return NAME_SIZE.pack(len(name.encode())) + name.encode() + content
+
+
 def resized(store: ArrayStore) -> tuple[dict[str, ArraySpec], dict[str, Any]]:
     """Return specs and arrays with half the rows, in another order."""
     arrays = {name: array[:10].copy() for name, array in reversed(store.arrays.items()) if name != "empty"}
-    return {name: ArraySpec.from_array(array, is_table=name == "table") for name, array in arrays.items()}, arrays
+    return {name: spec_of(array, is_table=name == "table") for name, array in arrays.items()}, arrays
 
 
 def commit_tiny(store: ArrayStore, number: int) -> None:

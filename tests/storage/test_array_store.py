@@ -15,10 +15,10 @@ from sb3_compressed.errors import StorageError
 from sb3_compressed.storage import array_store as store_module
 from sb3_compressed.storage import segment as segment_module
 from sb3_compressed.storage.array_store import RING_ROWS, ArrayStore, Change
-from sb3_compressed.storage.commit_format import SECTION, section_record
 from sb3_compressed.storage.damaged_store import open_damaged
 from sb3_compressed.storage.files import read_at
 from sb3_compressed.storage.manifest import ArraySpec
+from sb3_compressed.storage.record_kinds import SECTION
 from storage.folders import contents, names
 from storage.stores import (
     CODECS,
@@ -32,7 +32,9 @@ from storage.stores import (
     limit_file_sizes,
     read_values,
     resized,
+    section_record,
     set_segment_nbytes,
+    spec_of,
 )
 
 
@@ -267,7 +269,7 @@ def test_one_writer_and_any_number_of_readers_can_open_a_store(tmp_path: Path) -
 @pytest.mark.parametrize("dtype", ["?", "u1", "<i8", ">f4", "f2"])
 def test_spec_matches_its_array(dtype: str) -> None:
     array = np.ones((3, 0, 2), dtype)
-    spec = ArraySpec.from_array(array, is_table=True)
+    spec = spec_of(array, is_table=True)
     assert (spec.zeros().shape, spec.zeros().dtype, spec.is_table) == (array.shape, array.dtype, True)
 
 
@@ -374,7 +376,7 @@ def test_unknown_optional_sections_are_skipped(tmp_path: Path) -> None:
         each.close()
     crash(store)
     damaged = open_damaged(tmp_path, writable=False)
-    assert (assert_consistent(damaged), damaged.damages) == (4, [])
+    assert (assert_consistent(damaged), damaged.problems) == (4, [])
     damaged.close()
 
 
@@ -610,7 +612,7 @@ def test_acquire_fails_after_another_store_committed(tmp_path: Path) -> None:
     other = ArrayStore.open(tmp_path, writable=True)
     commit_number(other, 3)
     other.close()
-    with pytest.raises(StorageError, match="was written to by another buffer meanwhile"):
+    with pytest.raises(StorageError, match="was written to by another buffer since"):
         store.acquire()
     store.close()
     assert read_values(tmp_path)["number"] == 3

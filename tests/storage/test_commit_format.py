@@ -26,10 +26,10 @@ from sb3_compressed.storage.commit_format import (
     pack_ring_row,
     rows_of_chunk,
     section_name,
-    section_record,
     snapshot_patches,
     split_commit,
 )
+from storage.stores import section_record
 
 RELAXED = settings(
     deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]

@@ -16,7 +16,7 @@ from sb3_compressed.errors import CorruptPayload, CorruptStorage, StorageError
 from sb3_compressed.storage.array_store import RING_ROWS, ArrayStore
 from sb3_compressed.storage.damaged_store import DamagedStore, open_damaged
 from sb3_compressed.storage.log import Log
-from sb3_compressed.storage.manifest import MANIFEST
+from sb3_compressed.storage.record_kinds import MANIFEST
 from sb3_compressed.storage.segment import Segment
 from sb3_compressed.storage.verification import damaged_slots
 from storage.folders import contents, damage, names, newest_segment
@@ -61,7 +61,7 @@ def test_repair_of_a_copy_leaves_the_original_unchanged(tmp_path: Path) -> None:
     damage(newest_segment(tmp_path / "copy"), 120)
     before = contents(tmp_path / "store")
     copy = open_damaged(tmp_path / "copy", writable=True)
-    assert len(copy.damages) == 1
+    assert len(copy.problems) == 1
     assert not copy.arrays["numbers"][1:].any(), "later records of the shared file are ignored"
     assert copy.values["number"] == copy.arrays["numbers"][0, 0] == 1
     copy.write_snapshot()
@@ -247,7 +247,7 @@ def test_intact_store_loses_nothing(ending: str, writable: bool, tmp_path: Path)
     end(store)
     before = contents(tmp_path)
     damaged = open_damaged(tmp_path, writable=writable)
-    assert (damaged.damages, bool(damaged.lost_rows.any())) == ([], False)
+    assert (damaged.problems, bool(damaged.lost_rows.any())) == ([], False)
     assert lost_numbers(damaged, 13) == []
     damaged.close()
     assert contents(tmp_path) == before
@@ -265,9 +265,9 @@ def test_every_damaged_byte_loses_only_its_record(n_commits: int, ending: str, t
         for position in range(path.stat().st_size):
             damage(path, position, 1 << position % 8)
             damaged = open_damaged(tmp_path / "store", writable=False)
-            is_told = bool(damaged.damages) or bool(damaged_slots(damaged, "table"))
+            is_reported = bool(damaged.problems) or bool(damaged_slots(damaged, "table"))
             lost = lost_numbers(damaged, n_commits)
-            assert is_told or not lost, (path.name, position, lost)
+            assert is_reported or not lost, (path.name, position, lost)
             assert len(lost) <= 1, (path.name, position, lost)
             most_lost = max(most_lost, len(lost))
             damaged.log.close()
@@ -307,7 +307,7 @@ def test_damage_never_yields_wrong_rows(seed: int, tmp_path: Path) -> None:
     except CorruptStorage:
         return  # nothing can be read
     lost = lost_numbers(damaged, n_commits)
-    assert damaged.damages or damaged_slots(damaged, "table") or not lost
+    assert damaged.problems or damaged_slots(damaged, "table") or not lost
     damaged.arrays["table"][damaged_rows(damaged)] = 0
     damaged.write_snapshot()
     damaged.close()
@@ -323,7 +323,7 @@ def test_truncated_snapshot_is_rebuilt_from_other_files(n_commits: int, n_zeros:
     for cut in range(HEADER_NBYTES, len(intact), 7):
         path.write_bytes(intact[:cut] + bytes(n_zeros))
         damaged = open_damaged(tmp_path, writable=False)
-        assert any(str(path) in line for line in damaged.damages)
+        assert any(str(path) in line for line in damaged.problems)
         assert lost_numbers(damaged, n_commits) == []
         damaged.close()
 
@@ -339,7 +339,7 @@ def test_repaired_store_accepts_further_commits(tmp_path: Path) -> None:
     before = contents(tmp_path)
     damaged = open_damaged(tmp_path, writable=True)
     assert contents(tmp_path) == before, "nothing is changed yet"
-    assert len(damaged.damages) >= 1
+    assert len(damaged.problems) >= 1
     assert lost_numbers(damaged, 8) == [5]
     damaged.arrays["table"][0] = 0
     damaged.write_snapshot()
@@ -350,7 +350,7 @@ def test_repaired_store_accepts_further_commits(tmp_path: Path) -> None:
     assert store.arrays["numbers"].tolist() == [9, 10, 11, 12]
     assert store.slots.load(store.arrays["table"][:, 0]).tolist() == [b"%d" % k * 3 for k in range(9, 13)]
     store.close()
-    assert open_damaged(tmp_path, writable=False).damages == []
+    assert open_damaged(tmp_path, writable=False).problems == []
 
 
 def test_damaged_snapshot_and_missing_file_lose_only_their_content(tmp_path: Path) -> None:
@@ -417,7 +417,7 @@ def test_missing_file_loses_only_its_content(tmp_path: Path) -> None:
         (tmp_path / "copy" / f"0000000{name}.log").unlink()
         damaged = open_damaged(tmp_path / "copy", writable=False)
         assert lost_numbers(damaged, 10) == expected
-        assert damaged.damages
+        assert damaged.problems
         damaged.close()
         shutil.rmtree(tmp_path / "copy")
 
@@ -427,7 +427,7 @@ def test_files_of_another_buffer_are_ignored(tmp_path: Path) -> None:
     crash(tiny_store(tmp_path / "b", 8))
     shutil.copy(tmp_path / "b" / "00000001.log", tmp_path / "a" / "00000001.log")
     damaged = open_damaged(tmp_path / "a", writable=False)
-    assert any("belongs to another buffer" in line for line in damaged.damages)
+    assert any("belongs to another buffer" in line for line in damaged.problems)
     assert lost_numbers(damaged, 8) == [5]
     damaged.close()
 
@@ -449,7 +449,7 @@ def test_files_of_another_copy_are_ignored(tmp_path: Path) -> None:
         damaged = open_damaged(tmp_path / "a", writable=False)
         assert any(
             "belongs to a copy of this buffer" in line
-            for line in (*damaged.damages, *damaged_slots(damaged, "table").values())
+            for line in (*damaged.problems, *damaged_slots(damaged, "table").values())
         )
         is_lost = damaged_rows(damaged) | damaged.lost_rows
         assert {3, 0} <= {*np.flatnonzero(is_lost).tolist()}, position

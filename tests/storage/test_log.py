@@ -13,10 +13,12 @@ from programs import outcome
 
 from sb3_compressed.errors import CorruptStorage, StorageError
 from sb3_compressed.storage import segment as segment_module
-from sb3_compressed.storage.log import SEALED, Log, has_log, log_fingerprint
+from sb3_compressed.storage.log import Log, has_log, log_fingerprint
+from sb3_compressed.storage.record_kinds import SEALED
 from storage.folders import contents, names
 from storage.logs import (
     append,
+    begin_segment,
     delete,
     describe,
     expected_records,
@@ -45,7 +47,7 @@ def test_log_exists_from_its_first_snapshot_on(tmp_path: Path) -> None:
     folder = tmp_path / "new" / "folder"
     assert not has_log(folder)
     log = Log.create(folder)
-    log.describe = describe
+    log.first_record = describe
     assert log.is_writable
     assert not has_log(folder)
     log.write_snapshot([(1, b"snapshot"), (2, b"")])
@@ -60,7 +62,7 @@ def test_log_exists_from_its_first_snapshot_on(tmp_path: Path) -> None:
 
 def test_new_segments_reserve_the_requested_room(tmp_path: Path) -> None:
     log = new_log(tmp_path)
-    log.begin_segment(100_000)
+    begin_segment(log, 100_000)
     assert log.last.room >= 100_000
     log.write_snapshot([(1, b"snapshot")])
     assert log.segment_to_write().room >= 100_000, "later segments reserve as much"
@@ -425,7 +427,7 @@ def test_acquire_fails_after_others_changed_the_log(change: Any, has_own_segment
     change(tmp_path)
     before = contents(tmp_path)
     for _ in range(2):
-        with pytest.raises(StorageError, match=rf"{tmp_path} (was written to by another buffer meanwhile|was deleted)"):
+        with pytest.raises(StorageError, match=rf"{tmp_path} (was written to by another buffer since|was deleted)"):
             log.acquire(3)
         assert not log.is_writable
     assert contents(tmp_path) == before
@@ -442,7 +444,7 @@ def test_acquire_fails_after_a_backup_of_the_growing_segment_was_restored(tmp_pa
     log.release()
     assert len(backup) > path.stat().st_size
     path.write_bytes(backup)
-    with pytest.raises(StorageError, match="was written to by another buffer meanwhile"):
+    with pytest.raises(StorageError, match="was written to by another buffer since"):
         log.acquire(3)
     log.close()
 

@@ -13,9 +13,20 @@ from programs import outcome, run
 
 from sb3_compressed.storage import log as log_module
 from sb3_compressed.storage import segment as segment_module
-from sb3_compressed.storage.log import SEALED
+from sb3_compressed.storage.record_kinds import SEALED
 from storage.folders import names
-from storage.logs import APPENDED, Records, append, describe, new_log, opened, read_state, records_in, state_of
+from storage.logs import (
+    APPENDED,
+    Records,
+    append,
+    begin_segment,
+    describe,
+    new_log,
+    opened,
+    read_state,
+    records_in,
+    state_of,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -94,7 +105,7 @@ def test_interrupt_leaves_the_previous_or_the_new_segment(kind: str, fast_path: 
             if kind == "snapshot":
                 log.write_snapshot([(1, b"snapshot 1")])
             else:
-                log.begin_segment(1000)
+                begin_segment(log, 1000)
         log.segment_to_write().append(3, b"more")
         found = read_state(folder)
         expected = [[*state_of(0), (3, b"more")]]
@@ -118,7 +129,7 @@ def test_concurrent_reads_do_not_disturb_a_new_segment(tmp_path: Path) -> None:
         assert log.last.number in (1, 2, 3)
 
     with before_lines(range(sys.maxsize), read, log_module):
-        log.begin_segment(1000)
+        begin_segment(log, 1000)
         log.write_snapshot([(1, b"snapshot 1")])
     assert log.segment_to_write().append(3, b"more")
     log.close()
@@ -128,7 +139,7 @@ def test_concurrent_reads_do_not_disturb_a_new_segment(tmp_path: Path) -> None:
 FULL_DISK = """
 import resource, signal, sys
 from pathlib import Path
-from storage.logs import opened, read_state
+from storage.logs import begin_segment, opened, read_state
 
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 folder = Path(sys.argv[1])
@@ -138,8 +149,8 @@ UNLIMITED = resource.RLIM_INFINITY
 for limit in (10, 2000, 20_000_000):
     for begin in (
         lambda: log.write_snapshot([(1, bytes(range(256)))] * (10 if limit < 10_000 else 1_000_000)),
-        lambda: log.begin_segment(30_000_000),
-        lambda: log.begin_segment(0),  # there is room for it, but not to seal the segment before
+        lambda: begin_segment(log, 30_000_000),
+        lambda: begin_segment(log, 0),  # there is room for it, but not to seal the segment before
     ):
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, UNLIMITED))
         try:

@@ -11,7 +11,8 @@ from programs import start
 
 from sb3_compressed.errors import CorruptStorage
 from sb3_compressed.storage import segment as segment_module
-from sb3_compressed.storage.log import SEALED, Log
+from sb3_compressed.storage.log import Log
+from sb3_compressed.storage.record_kinds import SEALED
 from storage.folders import names
 from storage.logs import (
     DESCRIPTION,
@@ -161,7 +162,7 @@ from storage.logs import describe
 from sb3_compressed.storage.log import Log
 
 log = Log.create(Path(sys.argv[1]))
-log.describe = describe
+log.first_record = describe
 for number in range(int(sys.argv[2])):
     log.write_snapshot([(1, b"snapshot %d" % number)])
     log.segment_to_write().append(2, b"content %d" % number)

@@ -27,6 +27,7 @@ from sb3_compressed.errors import CorruptPayload
 from sb3_compressed.storage import log_slot_store as slots_module
 from sb3_compressed.storage.log import Log
 from sb3_compressed.storage.log_slot_store import LogSlotStore, SlotReader, SlotWriter
+from storage.logs import begin_segment
 from storage.slot_logs import CODECS, assert_same_slots, keep, new_log, opened
 
 
@@ -233,9 +234,9 @@ def test_everything_a_slot_refers_to_is_in_its_segment(log: Log, tmp_path: Path)
     stored = LogSlotStore(log)
     slots = stacks(30, 200, CODECS[0])
     first = stored.write(slots[:10])
-    log.begin_segment(100_000)
+    begin_segment(log, 100_000)
     second = stored.write(slots[5:20])
-    log.begin_segment(100_000)
+    begin_segment(log, 100_000)
     third = stored.write(slots[15:])
     assert {*(np.concatenate([first, second, third]) >> 32).tolist()} == {1, 2, 3}
     everything = np.concatenate([first, second, third])
@@ -298,7 +299,7 @@ def test_payloads_of_several_codecs_and_segments_are_gathered(n_frames: int, log
     stored, written = LogSlotStore(log), []
     for number in range(3):
         if number:
-            log.begin_segment(100_000)
+            begin_segment(log, 100_000)
         slots: list[Slot] = []
         for _ in range(100):
             parts: list[Any] = [CODECS[rng.integers(3)]]
@@ -325,7 +326,7 @@ def test_gathered_payloads_outlive_their_segments(log: Log) -> None:
     expected = [*found.payloads]
     log.last.make_room(50_000_000)
     keep(log, [])
-    log.begin_segment(1000)
+    begin_segment(log, 1000)
     keep(log, [])
     log.close()
     assert [ctypes.string_at(place, nbytes) for place, nbytes, _ in found.payloads.places.tolist()] == expected
@@ -420,7 +421,7 @@ def test_slots_are_written_again_after_a_truncation(log: Log) -> None:
 def test_codecs_are_dropped_with_their_segments(log: Log) -> None:
     stored = LogSlotStore(log)
     places = [stored.writer.place_of_codec(CODECS[0])]
-    log.begin_segment(1000)
+    begin_segment(log, 1000)
     places.append(stored.writer.place_of_codec(CODECS[0]))
     codecs = [stored.reader.codec(place) for place in places]
     stored.reader.drop_codecs_outside([2])

@@ -14,8 +14,8 @@ from sb3_compressed.errors import CorruptStorage
 from sb3_compressed.persistence import buffer_state
 from sb3_compressed.storage.json_schema import check
 from sb3_compressed.storage.metadata_schema import (
-    COMMIT,
-    MANIFEST,
+    COMMIT_SCHEMA,
+    MANIFEST_SCHEMA,
     MAX_ARRAYS_NBYTES,
     MAX_SPACE_NBYTES,
     METADATA,
@@ -37,8 +37,8 @@ def test_metadata_of_all_buffers_matches_the_schema(kind: str) -> None:
 
 
 def test_unknown_keys_are_ignored() -> None:
-    check(MANIFEST, {"about": {}, "arrays": {"a": [[5], "<f4", False]}, "later": [1]}, "it")
-    check(COMMIT, {"later": {}}, "it")
+    check(MANIFEST_SCHEMA, {"about": {}, "arrays": {"a": [[5], "<f4", False]}, "later": [1]}, "it")
+    check(COMMIT_SCHEMA, {"later": {}}, "it")
     check_values({"pos": 0, "full": False, "streams": {"": {"later": 1}}, "later": 5}, 10, "it")
 
 
@@ -100,8 +100,8 @@ def test_invalid_streams_are_reported_by_field(stream: Any, field: str) -> None:
 @pytest.mark.parametrize("address", [*NUMBERS, 0, -(2**63), 10**8 << 32])
 def test_addresses_of_codecs_must_be_valid(address: Any) -> None:
     with pytest.raises(CorruptStorage, match=r"^it: codecs.screen must be an integer from 1 to "):
-        check(COMMIT, {"codecs": {"screen": address}}, "it")
-    check(COMMIT, {"codecs": {"screen": 5 << 32 | 40}}, "it")
+        check(COMMIT_SCHEMA, {"codecs": {"screen": address}}, "it")
+    check(COMMIT_SCHEMA, {"codecs": {"screen": 5 << 32 | 40}}, "it")
 
 
 INVALID_DTYPES: list[Any] = [
@@ -139,7 +139,7 @@ INVALID_DTYPES: list[Any] = [
 )
 def test_invalid_arrays_are_reported_by_field(arrays: Any, field: str) -> None:
     with pytest.raises(CorruptStorage, match=f"^it: {field}"):
-        check(MANIFEST, {"about": {}, "arrays": arrays}, "it")
+        check(MANIFEST_SCHEMA, {"about": {}, "arrays": arrays}, "it")
 
 
 def test_long_values_are_truncated_in_messages() -> None:

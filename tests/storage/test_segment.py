@@ -330,8 +330,8 @@ def test_segment_of_version_1_is_read_and_appended_to(tmp_path: Path) -> None:
 def test_chunk_sizes_do_not_affect_reading(
     min_chunk: int, chunk: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(segment_module, "MIN_CHUNK", min_chunk)
-    monkeypatch.setattr(segment_module, "CHUNK", chunk)
+    monkeypatch.setattr(segment_module, "MIN_BLOCK_NBYTES", min_chunk)
+    monkeypatch.setattr(segment_module, "BLOCK_NBYTES", chunk)
     path = tmp_path / "segment"
     written = write_segment(path, [*CONTENTS * 3, bytes(range(256)) * 20, *CONTENTS * 20])
     assert read_segment(path) == written
@@ -360,7 +360,7 @@ def test_limit_ends_the_records(tmp_path: Path) -> None:
     segment = Segment(path)
     assert records_of(segment, limit=ends[4]) == written[:4]
     assert all(isinstance(part, Record) for part in segment.undamaged_records(ends[4]))
-    assert len([*segment.damages()]) == 1
+    assert len([*segment.problems()]) == 1
     segment.close()
 
 
@@ -407,7 +407,7 @@ print(segment.record_at(offset, 1).tobytes())
 
 @pytest.mark.parametrize("state", ["sealed", "given back", "of another"])
 def test_reading_behind_the_end_does_not_crash(state: str, tmp_path: Path) -> None:
-    """Reading mapped memory behind the end of a truncated file would crash the process."""
+    """Reading mapped memory beyond the end of a truncated file would crash the process."""
     printed = programs.run(READ_BEHIND_THE_END, tmp_path / "segment", state).splitlines()
     assert {*printed[:-1]} == {"refused"}
     assert printed[-1] == "b'content'"

@@ -163,7 +163,7 @@ def test_every_flipped_bit_of_version_1_is_detected(tmp_path: Path) -> None:
             read_segment(path)
 
 
-# -- behind damage -------------------------------------------------------------------------------------------
+# -- after damage --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("n_zeros", [0, 100], ids=["as short as can be", "with room"])

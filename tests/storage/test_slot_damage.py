@@ -20,8 +20,10 @@ from sb3_compressed.errors import CorruptPayload, CorruptStorage
 from sb3_compressed.storage.checksum import checksum
 from sb3_compressed.storage.log import Log
 from sb3_compressed.storage.log_slot_kernels import SLOT_SEED
-from sb3_compressed.storage.log_slot_store import CODEC, SLOTS, LogSlotStore, SlotReader, address_of
+from sb3_compressed.storage.log_slot_store import LogSlotStore, SlotReader, address_of
+from sb3_compressed.storage.record_kinds import CODEC, SLOTS
 from storage.folders import damage
+from storage.logs import begin_segment
 from storage.slot_logs import CODECS, FIRST, READERS, assert_same_slots, keep, new_log, opened
 from storage.stores import commit_number, create
 
@@ -41,7 +43,7 @@ def test_a_slot_of_a_segment_that_is_missing_is_named(way: str, log: Log, tmp_pa
     stored, written = LogSlotStore(log), []
     for _ in range(3):
         written.append(stored.write([(CODECS[0], b"first", b"second")]))
-        log.begin_segment(1000)
+        begin_segment(log, 1000)
     keep(log, [1])
     reader = opened(tmp_path)
     with pytest.raises(CorruptPayload, match=r"00000002\.log is missing") as caught:
@@ -155,7 +157,7 @@ class At(NamedTuple):
 
 
 def part(data: bytes, at: At, seed: int = 0) -> bytes:
-    """Return bytes behind their checksum, as they are at an offset."""
+    """Return bytes after their checksum, as they are at an offset."""
     return (checksum(data, (at.offset + seed) ^ at.segment_id) & 0xFFFFFFFF).to_bytes(4, "little") + data
 
 
@@ -206,13 +208,13 @@ def test_a_payload_is_not_mistaken_for_a_slot(way: str, log: Log) -> None:
         "more payloads than bytes",
         "2**32 - 1 payloads",
         "payload in the header",
-        "payload behind the end",
+        "payload beyond the end",
         "payload at 2**32 - 1",
         "slot as payload",
         "payload of too many bytes",
         "payload of 2**32 - 1 bytes",
         "codec that is none",
-        "codec behind the end",
+        "codec beyond the end",
         "codec in the header",
         "slots as codec",
         "codec that is not trainable",
@@ -223,7 +225,7 @@ def test_invalid_parts_with_right_checksums_are_refused(way: str, kind: str, log
     good = codec_record(log, CODECS[0])
     codecs: dict[str, Callable[[], int]] = {
         "codec that is none": lambda: codec_record(log, None),
-        "codec behind the end": lambda: 2_000_000_000,
+        "codec beyond the end": lambda: 2_000_000_000,
         "codec in the header": lambda: 1,
         "slots as codec": lambda: append_part(log, lambda at: payload_at(at, b"abc", good)),
         "codec that is not trainable": lambda: codec_record(log, get_codec("zstd")),
@@ -233,7 +235,7 @@ def test_invalid_parts_with_right_checksums_are_refused(way: str, kind: str, log
     first = append_part(log, lambda at: payload_at(at, b"abc", codec, nbytes=nbytes))
     second = append_part(log, lambda at: payload_at(at, b"def", 0 if kind == "codec of one payload only" else codec))
     n = {"no payloads": 0, "more payloads than bytes": 200_000, "2**32 - 1 payloads": 2**32 - 1}.get(kind)
-    place = {"payload in the header": 3, "payload behind the end": 2_000_000_000, "payload at 2**32 - 1": 2**32 - 1}
+    place = {"payload in the header": 3, "payload beyond the end": 2_000_000_000, "payload at 2**32 - 1": 2**32 - 1}
     as_slot = log.last.next_offset
     places = [] if n == 0 else [place.get(kind, as_slot if kind == "slot as payload" else first), second]
     slot = append_part(log, lambda at: slot_at(at, places, n=n))
@@ -252,6 +254,7 @@ import numpy as np
 from sb3_compressed.codecs.delta import Delta
 from sb3_compressed.errors import CorruptPayload, CorruptStorage
 from sb3_compressed.storage.log_slot_store import LogSlotStore, SlotReader
+from storage.logs import begin_segment
 from storage.slot_logs import keep, new_log, opened
 
 folder, state = Path(sys.argv[1]), sys.argv[2]
@@ -260,7 +263,7 @@ codec = Delta(1)
 written = []
 for number in range(4):
     if number:
-        log.begin_segment(5_000_000)
+        begin_segment(log, 5_000_000)
     stored = LogSlotStore(log)
     written += stored.write([(codec, bytes([k]) * 50, bytes([k + 1]) * 50) for k in range(50)]).tolist()
 keep(log, [1, 3, 4])
@@ -268,7 +271,7 @@ reader = stored.reader
 if state == "reader":
     reader = SlotReader(opened(folder))
     reader.load(np.array(written[:3] + written[-3:]))
-    log.begin_segment(1000)
+    begin_segment(log, 1000)
     log.close()
 elif state == "closed":
     reader.load(np.array(written[:3] + written[-3:]))
@@ -322,7 +325,7 @@ def test_an_address_is_not_taken_for_that_of_a_payload(log: Log) -> None:
 
 @pytest.mark.parametrize("way", READERS)
 def test_slots_of_a_segment_of_another_log_are_refused(way: str, log: Log, tmp_path: Path) -> None:
-    """Though number, offsets and lengths are the same, as in a copy of the folder that was written to as well."""
+    """Though number, offsets and lengths are the same, as in a copy of the folder that was changed independently."""
     other = new_log(tmp_path / "other")
     addresses = []
     for each, content in ((log, b"ours"), (other, b"else")):

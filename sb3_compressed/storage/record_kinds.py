@@ -1,0 +1,14 @@
+"""The kinds of records in a segment, numbers that are stored in each record."""
+
+from __future__ import annotations
+
+__all__ = ["CODEC", "COMMIT", "MANIFEST", "PATCHES", "SEALED", "SECTION", "SLOTS"]
+
+#: The metadata of a store, the first record of each segment; see ``manifest.py``.
+MANIFEST = 1
+#: A codec, and slots with their payloads; see ``log_slot_store.py``.
+CODEC, SLOTS = 2, 3
+#: Parts of a commit; see ``commit_format.py``.
+PATCHES, COMMIT, SECTION = 4, 5, 7
+#: The last record of a segment that another one follows.
+SEALED = 6
