@@ -298,7 +298,7 @@ def test_added_dicts_do_not_change(stream: Stream) -> None:
     assert buffer.observations["lives"][0, :, 0].tolist() == obs["lives"]
 
 
-def test_normalised_observations_in_an_integer_space_raise_with_the_reason(stream: Stream) -> None:
+def test_normalized_observations_in_an_integer_space_raise_with_the_reason(stream: Stream) -> None:
     buffer = filled(CompressedReplayBuffer, stream, 0)
     with pytest.raises(ValueError, match=r"normalized or scaled need a space of floats \(or norm_obs=False\)"):
         with_change(stream[-1][0], obs=stream[-1][0].obs / 255).add_to(buffer)
@@ -322,7 +322,7 @@ def test_only_batches_own_decoded_memory(stream: Stream) -> None:
         assert not (buffer.sample(8).observations == 77).all()
 
 
-def test_environment_that_stores_normalised_observations_cannot_change_a_batch(stream: Stream) -> None:
+def test_environment_that_stores_normalized_observations_cannot_change_a_batch(stream: Stream) -> None:
     class Keeper(VecNormalize):
         """A user's VecNormalize that returns and stores unchanged observations."""
 

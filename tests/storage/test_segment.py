@@ -406,7 +406,7 @@ print(segment.record_at(offset, 1).tobytes())
 
 
 @pytest.mark.parametrize("state", ["sealed", "given back", "of another"])
-def test_reading_behind_the_end_does_not_crash(state: str, tmp_path: Path) -> None:
+def test_reading_beyond_the_end_does_not_crash(state: str, tmp_path: Path) -> None:
     """Reading mapped memory beyond the end of a truncated file would crash the process."""
     printed = programs.run(READ_BEHIND_THE_END, tmp_path / "segment", state).splitlines()
     assert {*printed[:-1]} == {"refused"}

@@ -219,7 +219,7 @@ def test_all_damaged_parts_are_reported(tmp_path: Path) -> None:
 
 @settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(before=st.binary(max_size=80), content=st.binary(max_size=60), behind=st.binary(max_size=40))
-def test_record_is_found_behind_arbitrary_bytes(before: bytes, content: bytes, behind: bytes) -> None:
+def test_record_is_found_after_arbitrary_bytes(before: bytes, content: bytes, behind: bytes) -> None:
     data = np.frombuffer(before + version_1_record(5, content) + behind, np.uint8)
     assert find_record(data, np.uint64(0)) == len(before)
     assert find_record(data, np.uint64(1)) == -1, "of another segment"
