@@ -127,7 +127,7 @@ def test_interrupted_commit_is_complete_or_repeatable(
 
 
 @pytest.mark.parametrize("n_bytes", [0, 100, 1 << 16])
-def test_failed_commit_leaves_no_bytes_in_the_log(n_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_commit_leaves_no_bytes(n_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts of it may have been written."""
     monkeypatch.setattr(store_module, "MAX_COMMIT_NBYTES", n_bytes)
     store = create(tmp_path)
