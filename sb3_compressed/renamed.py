@@ -29,7 +29,6 @@ MODULES = {
     "buffers.mixin": "buffers.base",
     "buffers.plan": "buffers.compression_plan",
     "buffers.repair": "persistence.buffer_repair",
-    "buffers.persistent": "persistence.buffer_storage",
     "buffers.statistics": "buffers.memory_statistics",
     "callbacks.checkpoint": "callbacks.checkpoint_callback",
     "callbacks.stats": "callbacks.stats_callback",
@@ -47,7 +46,6 @@ NAMES = {
     "KnownRow": "PreviousRow",
     "LayoutSearch": "FrameStackDetector",
     "NamedParts": "NamedSpaces",
-    "Meter": "MethodTimer",
     "SlotCoder": "FrameEncoder",
     "Teacher": "CodecTrainer",
 }

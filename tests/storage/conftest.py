@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from storage.stores import limit_file_sizes, set_segment_nbytes
+
 TMPFS = Path("/dev/shm")
 
 
@@ -22,3 +24,15 @@ def fast_path(tmp_path: Path) -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix="sb3-compressed-", dir=TMPFS))
     yield folder
     shutil.rmtree(folder)
+
+
+@pytest.fixture
+def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the files of stores short, so that tests read them quickly."""
+    limit_file_sizes(monkeypatch)
+
+
+@pytest.fixture
+def small_segments(small_files: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fill segments after a few commits, which overrides the sizes of ``small_files``."""
+    set_segment_nbytes(4096, monkeypatch)

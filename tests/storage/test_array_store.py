@@ -29,7 +29,6 @@ from storage.stores import (
     commit_number,
     crash,
     create,
-    limit_file_sizes,
     read_values,
     resized,
     section_record,
@@ -37,17 +36,7 @@ from storage.stores import (
     spec_of,
 )
 
-
-@pytest.fixture(autouse=True)
-def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep files short, so that tests read them quickly."""
-    limit_file_sizes(monkeypatch)
-
-
-@pytest.fixture
-def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fill segments after a few commits."""
-    set_segment_nbytes(4096, monkeypatch)
+pytestmark = pytest.mark.usefixtures("small_files")
 
 
 # -- a model -------------------------------------------------------------------------------------------------

@@ -31,16 +31,11 @@ from storage.stores import (
     crash_after_five_commits,
     create,
     damaged_rows,
-    limit_file_sizes,
     tiny_store,
     values_of,
 )
 
-
-@pytest.fixture(autouse=True)
-def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep files short, so that tests read them quickly."""
-    limit_file_sizes(monkeypatch)
+pytestmark = pytest.mark.usefixtures("small_files")
 
 
 @pytest.fixture

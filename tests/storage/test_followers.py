@@ -18,22 +18,10 @@ from storage.stores import (
     crash,
     create,
     damaged_rows,
-    limit_file_sizes,
     resized,
-    set_segment_nbytes,
 )
 
-
-@pytest.fixture(autouse=True)
-def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep files short, so that tests read them quickly."""
-    limit_file_sizes(monkeypatch)
-
-
-@pytest.fixture
-def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fill segments after a few commits."""
-    set_segment_nbytes(4096, monkeypatch)
+pytestmark = pytest.mark.usefixtures("small_files")
 
 
 def test_refresh_raises_if_the_folder_contains_another_buffer(tmp_path: Path) -> None:

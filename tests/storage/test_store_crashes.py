@@ -24,22 +24,10 @@ from storage.stores import (
     crash,
     crash_after_five_commits,
     create,
-    limit_file_sizes,
-    set_segment_nbytes,
     values_of,
 )
 
-
-@pytest.fixture(autouse=True)
-def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep files short, so that tests read them quickly."""
-    limit_file_sizes(monkeypatch)
-
-
-@pytest.fixture
-def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fill segments after a few commits."""
-    set_segment_nbytes(4096, monkeypatch)
+pytestmark = pytest.mark.usefixtures("small_files")
 
 
 @pytest.fixture

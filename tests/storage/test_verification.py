@@ -12,13 +12,9 @@ from sb3_compressed.storage import verification
 from sb3_compressed.storage.array_store import ArrayStore
 from sb3_compressed.storage.verification import damaged_codecs, damaged_records, damaged_slots, verify
 from storage.folders import contents, damage, newest_segment
-from storage.stores import CODECS, commit_number, crash, create, limit_file_sizes, tiny_store, values_of
+from storage.stores import CODECS, commit_number, crash, create, tiny_store, values_of
 
-
-@pytest.fixture(autouse=True)
-def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep files short, so that tests read them quickly."""
-    limit_file_sizes(monkeypatch)
+pytestmark = pytest.mark.usefixtures("small_files")
 
 
 @pytest.mark.parametrize("ending", ["closed", "crashed", "open"])
