@@ -9,6 +9,7 @@ import numba
 import numpy as np
 from llvmlite import ir
 from numba import types
+from numba.core import cgutils
 from numba.extending import intrinsic
 
 from sb3_compressed.kernel_cache import new_kernel_cache
@@ -22,6 +23,7 @@ __all__ = [
     "READ_BYTE_ROWS",
     "SHORT_INTS",
     "byte_at",
+    "c_function",
     "first_byte_of",
     "kernel",
     "last_byte_of",
@@ -144,6 +146,30 @@ def _last_byte_of(typingctx: Any, word: Any) -> Any:
         return builder.sub(ir.Constant(ir.IntType(64), 7), n_zero_bytes)
 
     return types.int64(types.uint64), codegen
+
+
+def c_function(arguments: str) -> Callable[[int, tuple[int, ...]], int]:
+    """Return a function for kernels that calls a C function at an address, which takes integers and returns an ``int``.
+
+    :param arguments: for each argument ``"p"`` for a pointer or ``"i"`` for an ``int``
+    """
+    c_types = [ir.IntType(64 if kind == "p" else 32) for kind in arguments]
+
+    @intrinsic
+    def call(typingctx: Any, address: Any, values: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+            unpacked = cgutils.unpack_tuple(builder, given[1], len(c_types))  # type: ignore[no-untyped-call]
+            passed = [
+                value if c_type.width == 64 else builder.trunc(value, c_type)
+                for value, c_type in zip(unpacked, c_types, strict=True)
+            ]
+            function_type = ir.FunctionType(ir.IntType(32), c_types)
+            result = builder.call(builder.inttoptr(given[0], function_type.as_pointer()), passed)
+            return builder.sext(result, ir.IntType(64))
+
+        return types.int64(types.int64, types.UniTuple(types.int64, len(c_types))), codegen  # type: ignore[no-untyped-call]
+
+    return cast("Callable[[int, tuple[int, ...]], int]", call)
 
 
 byte_at = cast("Callable[[int], int]", _byte_at)

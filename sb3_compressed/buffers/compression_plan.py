@@ -14,7 +14,7 @@ from numpy.typing import DTypeLike
 from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.arrays.frame_layout import FrameStack, explicit_layout, validate_n_frames
 from sb3_compressed.codecs import Codec, get_codec
-from sb3_compressed.codecs.registry import AUTO
+from sb3_compressed.codecs.registry import AUTO, is_auto
 from sb3_compressed.dtypes import Key, space_dtype, space_parts, space_shape
 from sb3_compressed.persistence.vector_slots import is_stored_as_slots
 
@@ -124,9 +124,9 @@ def _plan_array(
     is_explicit = frame_stack is not None and frame_stack != AUTO
     if is_explicit:
         validate_n_frames(frame_stack)
-        if method != AUTO or _is_large(space):  # a small part of a Dict need not be a stack
+        if not is_auto(method) or _is_large(space):  # a small part of a Dict need not be a stack
             explicit_layout(shape, frame_stack)  # type: ignore[arg-type]
-    if method == AUTO and not (_is_large(space) and (is_explicit or elem_type is not None or _may_compress(space))):
+    if is_auto(method) and not (_is_large(space) and (is_explicit or elem_type is not None or _may_compress(space))):
         if not (on_disk and is_stored_as_slots(shape, space_dtype(space))):
             return None
         codec = get_codec("none")

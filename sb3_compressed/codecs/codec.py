@@ -7,7 +7,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -273,8 +273,26 @@ class BytesCodec(Codec):
         decode_selected([self] * n, payloads, output_bytes(out, n), range(n))
 
 
+class FrameCoder(Protocol):
+    """Decodes single frames, as :class:`BytesCodec` does."""
+
+    @property
+    def name(self) -> str:
+        """Its name, for error messages."""
+        ...
+
+    @property
+    def library_errors(self) -> tuple[type[Exception], ...]:
+        """What its library raises on malformed input."""
+        ...
+
+    def decompress_frame(self, payload: bytes, nbytes: int) -> bytes:
+        """Decompress one payload; see :meth:`BytesCodec.decompress_frame`."""
+        ...
+
+
 def decode_selected(
-    codecs: Sequence[BytesCodec], payloads: Sequence[bytes], rows: NDArray[np.uint8], indices: Sequence[int]
+    codecs: Sequence[FrameCoder], payloads: Sequence[bytes], rows: NDArray[np.uint8], indices: Sequence[int]
 ) -> None:
     """Decode the payloads at the given indices into the rows at the same indices.
 

@@ -1,4 +1,4 @@
-"""``delta``: frames as differences from reference frames, or by ``zstd-dict`` where that is much smaller.
+"""``delta``: frames as differences from reference frames, or by another coder where that is much smaller or faster.
 
 Most of a game's frame is background. Training selects a few reference frames; a payload has only the runs of bytes
 that differ from the nearest of them. In a scrolling game nothing stays in its place, so equal bytes may also be copied
@@ -8,6 +8,7 @@ and Lempel 1977). Decoding is copying, which is faster than any general-purpose 
 A payload begins with one byte ``h``:
 
 - ``h`` < 2: the rest is a payload of ``zstd-dict``, with its header byte ``h``;
+- 254: the rest is a block of LZ4 with the dictionary of ``zstd-dict``; 255: the rest is the frame, uncompressed;
 - otherwise: a sequence of pieces. The *source* starts at the first byte of reference ``h - 2`` and advances with the
   frame. A piece is a number, how many bytes to copy from the source, and a second number:
 
@@ -33,8 +34,11 @@ from typing import Any, ClassVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from sb3_compressed.codecs.codec import Levels, TrainableCodec, decode_selected, frame_bytes, output_bytes
+from sb3_compressed.codecs.codec import FrameCoder, Levels, TrainableCodec, decode_selected, frame_bytes, output_bytes
+from sb3_compressed.codecs.coder_choice import OBJECTIVES, Variant, best_variant
+from sb3_compressed.codecs.lz4_library import lz4_functions
 from sb3_compressed.codecs.payloads import Payloads
+from sb3_compressed.codecs.whole_frames import HEADER_LZ4, Lz4Blocks, raw_payloads
 from sb3_compressed.codecs.zstd_dict import ZstdDict
 from sb3_compressed.errors import CodecError, CorruptPayload
 
@@ -44,7 +48,12 @@ __all__ = ["Delta", "ReferenceFrames"]
 #: and a training sample has too few frames to choose from.
 MIN_FRAME_NBYTES, MAX_FRAME_NBYTES = 16, 1 << 20
 #: The number of header bytes that are left for references.
-MAX_REFERENCES = 254
+MAX_REFERENCES = 252
+
+
+CODERS = "zstd", "lz4", "raw"
+#: Training frames on which coders are compared.
+N_COMPARED = 24
 
 
 @cache
@@ -80,13 +89,17 @@ References = ReferenceFrames  # pickles of earlier versions contain this name
 
 @dataclass(frozen=True)
 class Delta(TrainableCodec):
-    """Differences from trained reference frames, or ``zstd-dict``, whichever suits a frame better.
+    """Differences from trained reference frames, or another coder, whichever suits a frame better.
 
     :param compresslevel: level of Zstandard for frames that it encodes: 1 (fast) to 22 (smallest), or -1 (faster) to
         -100 (fastest)
     :param dictionary: the trained dictionary for those frames
     :param references: the trained reference frames
-    :param tries_zstd: whether frames with a large delta are also compressed with zstd, to store the better of both
+    :param tries_zstd: whether frames with a large delta are also compressed with the other coder, to store the better
+        of both
+    :param objective: what training chooses the coder for, see :data:`~.coder_choice.OBJECTIVES`; empty for zstd
+    :param coder: how frames without a small delta are encoded: ``"zstd"``, ``"lz4"`` or ``"raw"``
+    :param tries_delta: whether deltas are tried at all
     """
 
     name: ClassVar[str] = "delta"
@@ -108,7 +121,11 @@ class Delta(TrainableCodec):
     dictionary: bytes = field(default=b"", repr=False)
     references: ReferenceFrames = field(default=ReferenceFrames(), repr=False)
     tries_zstd: bool = field(default=True, repr=False)
+    objective: str = ""
+    coder: str = field(default="zstd", repr=False)
+    tries_delta: bool = field(default=True, repr=False)
 
+    _lz4: Lz4Blocks = field(init=False, repr=False, compare=False)
     _zstd: ZstdDict = field(init=False, repr=False, compare=False)
     _encoder: list[tuple[Callable[..., int], NDArray[np.uint8], NDArray[np.int32]]] = field(
         default_factory=list, init=False, repr=False, compare=False
@@ -126,10 +143,17 @@ class Delta(TrainableCodec):
                 f"references must be at most {MAX_REFERENCES} whole frames of at most {MAX_FRAME_NBYTES} bytes, "
                 f"got {len(references.content)} bytes for frames of {references.frame_nbytes}"
             )
+        if self.objective not in ("", *OBJECTIVES):
+            raise CodecError(f"objective must be one of {', '.join(OBJECTIVES)}, got {self.objective!r}")
+        if self.coder not in CODERS:
+            raise CodecError(f"coder must be one of {', '.join(CODERS)}, got {self.coder!r}")
         object.__setattr__(self, "_zstd", ZstdDict(self.compresslevel, self.dictionary))
+        object.__setattr__(self, "_lz4", Lz4Blocks(self.dictionary))
         # Kernels read the references by address; the codec, which every slot refers to, keeps them alive.
-        location = [[references.rows.ctypes.data, len(references.content), references.frame_nbytes]]
-        object.__setattr__(self, "_location", np.array(location, dtype=np.int64))
+        dictionary = np.frombuffer(self._lz4.dictionary, dtype=np.uint8)
+        location = references.rows.ctypes.data, len(references.content), references.frame_nbytes
+        location = np.array([[*location, dictionary.ctypes.data, dictionary.size]], dtype=np.int64)
+        object.__setattr__(self, "_location", location)
 
     def prepare(self) -> None:
         """Import and compile now; see :meth:`Codec.prepare`."""
@@ -145,10 +169,23 @@ class Delta(TrainableCodec):
             references = ReferenceFrames(medoids.tobytes(), rows.shape[1])
         dictionary = self._zstd.train(frames).dictionary
         trained = replace(self, dictionary=dictionary, references=references, tries_zstd=True)
+        if self.objective:
+            return trained._with_best_coder(frames)
         if references is not self.references:
             n_zstd = sum(payload[0] < delta_kernels().FIRST_REFERENCE for payload in trained.encode(frames))
             trained = replace(trained, tries_zstd=n_zstd >= self.MIN_ZSTD_SHARE * len(rows))
         return self if trained == self else trained
+
+    def _with_best_coder(self, frames: NDArray[Any]) -> Delta:
+        """Return this codec with the coders that suit a training sample best."""
+        some = frames[:: -(-len(frames) // N_COMPARED)]
+        variants = [
+            replace(self, coder=coder, tries_delta=tries_delta, tries_zstd=tries_delta)
+            for coder in CODERS
+            for tries_delta in ((True, False) if self.references.content else (False,))
+        ]
+        encoded = [Variant(variant.encode(some), variant.tries_delta) for variant in variants]
+        return variants[best_variant(self.objective, encoded, some.nbytes // max(len(some), 1))]
 
     @property
     def nbytes(self) -> int:
@@ -162,9 +199,12 @@ class Delta(TrainableCodec):
 
     def encode(self, frames: NDArray[Any]) -> list[bytes]:
         """Compress a batch; see :meth:`Codec.encode`."""
+        has_references = self.tries_delta and len(self.references) > 0
+        if self.coder == "raw" and not has_references and not frames.dtype.hasobject:
+            return raw_payloads(frames)
         rows = frame_bytes(frames)
-        if not (len(rows) and self.references.content) or rows.shape[1] != self.references.frame_nbytes:
-            return self._zstd.encode(frames)
+        if not (len(rows) and has_references) or rows.shape[1] != self.references.frame_nbytes:
+            return self._encode_whole(rows)
         cached = self._encoder[:1]  # atomic: another thread may clear the list
         encode_deltas, references, table = cached[0] if cached else self._new_encoder()
         deltas = np.empty(len(rows) * (rows.shape[1] // 4), dtype=np.uint8)
@@ -172,16 +212,29 @@ class Delta(TrainableCodec):
         n_bytes = encode_deltas(rows, references, table, *_line_and_plane_nbytes(frames), deltas, ends)
         data = deltas[:n_bytes].tobytes()
         small = self.SMALL_DELTA * rows.shape[1]
+        most = self.MAX_ZSTD_RATIO if self.coder == "zstd" else 1.0
         start = 0
         payloads: list[bytes] = []
         for index, end in enumerate(ends.tolist()):
             payload = data[start:end]
             if not payload or (self.tries_zstd and len(payload) > small):
-                [by_zstd] = self._zstd.encode(rows[index : index + 1])
-                if not payload or len(by_zstd) < self.MAX_ZSTD_RATIO * len(payload):
-                    payload = by_zstd
+                [other] = self._encode_whole(rows[index : index + 1])
+                if not payload or len(other) < most * len(payload):
+                    payload = other
             payloads.append(payload)
             start = end
+        return payloads
+
+    def _encode_whole(self, rows: NDArray[np.uint8]) -> list[bytes]:
+        """Return the payloads of frames ``(n, frame_nbytes)`` without references."""
+        if self.coder == "zstd":
+            return self._zstd.encode(rows)
+        if self.coder == "raw":
+            return raw_payloads(rows)
+        payloads = self._lz4.encode(rows, delta_kernels()) if rows.size else [b""] * len(rows)
+        for index, payload in enumerate(payloads):
+            if not payload:
+                payloads[index : index + 1] = raw_payloads(rows[index : index + 1])
         return payloads
 
     def _new_encoder(self) -> tuple[Callable[..., int], NDArray[np.uint8], NDArray[np.int32]]:
@@ -209,14 +262,20 @@ class Delta(TrainableCodec):
         status = np.zeros(len(rows), dtype=np.uint8) if done is None else done
         if len(status) != len(rows):  # the kernel reads it for every row
             raise ValueError(f"done must have one element for each of {len(rows)} payloads, got {len(status)}")
-        if not kernels.decode_deltas(payloads.places, locations, rows, status):
+        functions = lz4_functions()
+        decompress = 0 if functions is None else functions.decompress_safe_using_dict
+        if not kernels.decode_deltas(payloads.places, locations, decompress, rows, status):
             return
         left = np.flatnonzero(status != kernels.DONE).tolist()
         corrupt = [index for index in left if status[index] != kernels.NOT_A_DELTA]
         if corrupt:
             raise CorruptPayload("it is not a valid delta for the references of its codec", corrupt[0])
         writers = payloads.writers
-        decode_selected([codecs[writers[index]]._zstd for index in left], payloads, rows, left)
+        decode_selected([codecs[writers[index]]._coder_of(payloads[index]) for index in left], payloads, rows, left)
+
+    def _coder_of(self, payload: bytes) -> FrameCoder:
+        """Return the coder that decodes a payload that is not a delta."""
+        return self._lz4 if payload[:1] == HEADER_LZ4 else self._zstd
 
 
 def _line_and_plane_nbytes(frames: NDArray[Any]) -> tuple[int, int]:

@@ -11,12 +11,13 @@ from sb3_compressed.codecs.codec import Codec
 from sb3_compressed.codecs.config import abbreviate
 from sb3_compressed.errors import CodecError, InvalidShorthand, UnknownCodec
 
-__all__ = ["AUTO", "available_codecs", "codec_from_config", "get_codec", "register_codec"]
+__all__ = ["AUTO", "available_codecs", "codec_from_config", "get_codec", "is_auto", "register_codec"]
 
-#: The shorthand that leaves the choice to this package, and its choice: the codec with by far the smallest payloads on
-#: game frames, and one of the fastest.
+#: The shorthand that leaves the choice to this package.
 AUTO = "auto"
-AUTO_CHOICE = "delta/3"
+#: What ``"auto"`` and its variants choose a coder for, see :mod:`.coder_choice`.
+AUTO_OBJECTIVES = {AUTO: "balanced", f"{AUTO}/small": "small", f"{AUTO}/fast": "fast"}
+AUTO_CODEC = "delta"
 
 #: Name, then level. A name with other characters than letters needs a slash before the level.
 SHORTHAND = re.compile(r"((?:[A-Za-z]+)|(?:[\w\-]+/))(\-?[0-9]+)")
@@ -34,6 +35,11 @@ _registry: dict[str, str | type[Codec]] = {
     "lz4-frame": "sb3_compressed.codecs.lz4:Lz4Frame",
     "lz4-block": "sb3_compressed.codecs.lz4:Lz4Block",
 }
+
+
+def is_auto(method: object) -> bool:
+    """Return whether a compression method leaves the choice to this package: ``"auto"`` or a variant of it."""
+    return isinstance(method, str) and method in AUTO_OBJECTIVES
 
 
 def available_codecs() -> tuple[str, ...]:
@@ -85,15 +91,17 @@ def get_codec(shorthand: str | Codec, **kwargs: Any) -> Codec:
     True
 
     :param shorthand: a name with or without a level, as in ``"igzip3"``, ``"igzip/3"``, ``"zstd-5"``,
-        ``"lz4-frame/5"``; or ``"auto"``. A codec is returned unchanged
+        ``"lz4-frame/5"``; or ``"auto"``, ``"auto/small"``, ``"auto/fast"``. A codec is returned unchanged
     :param kwargs: the codec's keyword arguments, e.g. ``compresslevel``
     :raises ValueError: if the shorthand is malformed, the codec or an argument unknown, the level out of range, or
         given twice; the message lists what is allowed
     """
-    if kwargs and (isinstance(shorthand, Codec) or shorthand == AUTO):
+    if kwargs and (isinstance(shorthand, Codec) or is_auto(shorthand)):
         raise CodecError(f"{shorthand!r} takes no arguments, got {kwargs}; pass the name of a codec to set them")
     if isinstance(shorthand, Codec):
         return shorthand
+    if is_auto(shorthand):
+        return codec_class(AUTO_CODEC)(objective=AUTO_OBJECTIVES[shorthand])  # type: ignore[call-arg]
     name, level = parse_shorthand(shorthand)
     codec = codec_class(name, shorthand)
     if level is not None:
@@ -115,8 +123,6 @@ def parse_shorthand(shorthand: str) -> tuple[str, int | None]:
     """
     if not isinstance(shorthand, str):
         raise InvalidShorthand(f"a codec must be a shorthand or a Codec, got {shorthand!r}; {_list_available()}")
-    if shorthand == AUTO:
-        shorthand = AUTO_CHOICE
     if shorthand in _registry:
         return shorthand, None
     if match := SHORTHAND.fullmatch(shorthand):
@@ -167,4 +173,4 @@ def _with_slash(shorthand: str) -> str | None:
 
 
 def _list_available() -> str:
-    return f"available codecs: {', '.join(available_codecs())}, and {AUTO!r}"
+    return f"available codecs: {', '.join(available_codecs())}, and {', '.join(map(repr, AUTO_OBJECTIVES))}"

@@ -16,10 +16,12 @@ from sb3_compressed.codecs.delta_kernels.copy_sources import (
     n_readable,
     push_offset,
 )
+from sb3_compressed.codecs.delta_kernels.whole_frames import LZ4_BLOCK, RAW, decompress_safe_using_dict
 from sb3_compressed.jit import BYTE_ROWS, BYTES, INT_ROWS, INTS, byte_at, kernel
 
 __all__ = ["DONE", "NOT_A_DELTA", "decode_deltas"]
 
+MAX_BLOCK = 0x7E000000  # LZ4_MAX_INPUT_SIZE
 TO_DO, DONE, NOT_A_DELTA, CORRUPT = 0, 1, 2, 3
 """The status of a payload in :func:`decode_deltas`."""
 
@@ -109,15 +111,39 @@ def decode_delta(
         offset = next_offset
 
 
-@kernel(INT, INT_ROWS, INT_ROWS, BYTE_ROWS, BYTES)
-def decode_deltas(
-    places: NDArray[np.int64], locations: NDArray[np.int64], frames: NDArray[np.uint8], status: NDArray[np.uint8]
+@kernel(types.uint8, INT, INT, INT, INT, INT, INT, INT)
+def decode_whole_frame(
+    payload: int, payload_size: int, dictionary: int, dictionary_size: int, decompress: int, frame: int, size: int
 ) -> int:
-    """Decode the payloads that are deltas.
+    """Decode the payload of a frame without references: raw, or a block of LZ4.
+
+    :param decompress: the address of ``LZ4_decompress_safe_usingDict``, 0 if there is none
+    """
+    if byte_at(payload) == RAW:
+        if payload_size != 1 + size:
+            return CORRUPT
+        copy_bytes(payload + 1, frame, size, size)
+        return DONE
+    if not decompress or payload_size > MAX_BLOCK or size > MAX_BLOCK:
+        return NOT_A_DELTA
+    arguments = (payload + 1, frame, payload_size - 1, size, dictionary, dictionary_size)
+    return DONE if decompress_safe_using_dict(decompress, arguments) == size else CORRUPT
+
+
+@kernel(INT, INT_ROWS, INT_ROWS, INT, BYTE_ROWS, BYTES)
+def decode_deltas(
+    places: NDArray[np.int64],
+    locations: NDArray[np.int64],
+    decompress: int,
+    frames: NDArray[np.uint8],
+    status: NDArray[np.uint8],
+) -> int:
+    """Decode the payloads that need no zstd.
 
     :param places: for each payload its address, its size in bytes, and the index of its codec, ``(n, 3)``
-    :param locations: for each codec the address of its references, their size in bytes, and the size of one of them,
-        ``(n_codecs, 3)``
+    :param locations: for each codec the address of its references, their size in bytes, the size of one of them, the
+        address of its dictionary for LZ4 and its size, ``(n_codecs, 5)``
+    :param decompress: the address of ``LZ4_decompress_safe_usingDict``, 0 if there is none
     :param frames: output, ``(n, frame_nbytes)``
     :param status: for each payload :data:`TO_DO`, or :data:`DONE` if its frame is in ``frames`` already, ``(n,)``;
         overwritten with :data:`DONE`, :data:`NOT_A_DELTA` or :data:`CORRUPT`
@@ -133,8 +159,14 @@ def decode_deltas(
         codec = places[k, 2]
         if not 0 <= codec < len(locations):
             raise IndexError("the codec index of a payload is out of range")
-        references_size = locations[codec, 1] if locations[codec, 2] == size else 0
+        payload, payload_size = places[k, 0], places[k, 1]
         frame = frames.ctypes.data + k * size
-        status[k] = decode_delta(places[k, 0], places[k, 1], locations[codec, 0], references_size, recent, frame, size)
+        if payload_size > 1 and size and byte_at(payload) >= LZ4_BLOCK:
+            status[k] = decode_whole_frame(
+                payload, payload_size, locations[codec, 3], locations[codec, 4], decompress, frame, size
+            )
+        else:
+            references_size = locations[codec, 1] if locations[codec, 2] == size else 0
+            status[k] = decode_delta(payload, payload_size, locations[codec, 0], references_size, recent, frame, size)
         n_left += status[k] != DONE
     return n_left

@@ -1,0 +1,79 @@
+"""Payloads of frames that are stored without references: raw, or as blocks of LZ4 with a dictionary.
+
+A payload is one header byte and the bytes of the frame in C order, or a block in LZ4's format
+(https://github.com/lz4/lz4/blob/dev/doc/lz4_Block_format.md). Both are decoded at about the speed of copying.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from types import ModuleType
+from typing import Any, ClassVar
+
+import lz4.block
+import numpy as np
+from numpy.typing import NDArray
+
+from sb3_compressed.codecs.lz4_library import MAX_DICTIONARY_NBYTES, loaded_stream, lz4_functions
+
+__all__ = ["HEADER_LZ4", "HEADER_RAW", "Lz4Blocks", "raw_payloads"]
+
+HEADER_LZ4, HEADER_RAW = b"\xfe", b"\xff"
+
+
+def raw_payloads(frames: NDArray[Any]) -> list[bytes]:
+    """Return the payloads of frames ``(n, *frame_shape)`` without compression."""
+    n, *frame_shape = frames.shape
+    nbytes = frames.nbytes // max(n, 1)
+    if not nbytes:
+        return [b""] * n
+    rows = np.empty((n, 1 + nbytes), dtype=np.uint8)
+    rows[:, 0] = HEADER_RAW[0]
+    # One copy, whatever order the axes of the frames have in memory.
+    rows[:, 1:].view(frames.dtype).reshape(n, *frame_shape)[...] = frames
+    return [row.tobytes() for row in rows]
+
+
+class Lz4Blocks:
+    """LZ4 with a dictionary; immutable.
+
+    :param dictionary: bytes that frames have in common
+    :param acceleration: 1 for the smallest payloads; larger numbers are faster
+    """
+
+    name: ClassVar[str] = "lz4"
+    library_errors: ClassVar[tuple[type[Exception], ...]] = (lz4.block.LZ4BlockError, ValueError)
+
+    def __init__(self, dictionary: bytes, acceleration: int = 1) -> None:
+        self.dictionary = dictionary[-MAX_DICTIONARY_NBYTES:]
+        self.acceleration = acceleration
+        self._streams: list[NDArray[np.uint8]] = []  # an empty one, and one that has loaded the dictionary
+
+    def encode(self, rows: NDArray[np.uint8], kernels: ModuleType) -> list[bytes]:
+        """Compress frames ``(n, frame_nbytes)``; the payload of one that does not become smaller is empty."""
+        functions = lz4_functions()
+        if functions is None or not rows.size:
+            return [self._compress(row) for row in rows]
+        empty, loaded = self._streams or self._new_streams()
+        stream, payloads, ends = empty.copy(), np.empty(rows.size, np.uint8), np.empty(len(rows), np.int64)
+        addresses = np.array(functions, dtype=np.int64)
+        n_bytes = kernels.encode_blocks(
+            rows, addresses, loaded.ctypes.data, stream.ctypes.data, self.acceleration, payloads, ends
+        )
+        data = payloads[:n_bytes].tobytes()
+        bounds = [0, *ends.tolist()]
+        return [data[start:end] for start, end in pairwise(bounds)]
+
+    def _new_streams(self) -> list[NDArray[np.uint8]]:
+        self._streams = [loaded_stream(b""), loaded_stream(self.dictionary)]
+        return self._streams
+
+    def _compress(self, row: NDArray[np.uint8]) -> bytes:
+        mode = {"mode": "fast", "acceleration": self.acceleration} if self.acceleration > 1 else {}
+        block: bytes = lz4.block.compress(row, store_size=False, dict=self.dictionary, **mode)
+        return HEADER_LZ4 + block if 1 + len(block) < row.size else b""
+
+    def decompress_frame(self, payload: bytes, nbytes: int) -> bytes:
+        """Decompress one payload of ``nbytes`` bytes."""
+        raw: bytes = lz4.block.decompress(payload[1:], uncompressed_size=nbytes, dict=self.dictionary)
+        return raw
