@@ -27,6 +27,7 @@ __all__ = [
     "first_byte_of",
     "kernel",
     "last_byte_of",
+    "pointer_to",
     "prefetch",
     "put_byte",
     "put_word",
@@ -172,6 +173,16 @@ def c_function(arguments: str) -> Callable[[int, tuple[int, ...]], int]:
     return cast("Callable[[int, tuple[int, ...]], int]", call)
 
 
+@intrinsic
+def _pointer_to(typingctx: Any, address: Any) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return _pointer(builder, arguments[0], 8)
+
+    return types.CPointer(types.uint8)(types.int64), codegen  # type: ignore[no-untyped-call]
+
+
+pointer_to = cast("Callable[[int], Any]", _pointer_to)
+"""Return an address as a pointer to bytes, for :func:`numba.carray`: loops over arrays compile to SIMD instructions."""
 byte_at = cast("Callable[[int], int]", _byte_at)
 """Read the byte at an address."""
 word_at = cast("Callable[[int], np.uint64]", _word_at)

@@ -69,7 +69,7 @@ class CodecTrainer:
         room = min(self.MAX_FRAMES, self.MAX_NBYTES // frame_nbytes)
         stride = -(-max(self._interval, len(frames)) // room)
         first = -self._n_frames % stride
-        self._sample += [frame.copy() for frame in frames[first::stride]]
+        self._sample += [frame.copy(order="K") for frame in frames[first::stride]]
         self._n_frames += len(frames)
         # The next frame to copy, or the last one of the interval.
         self._next_sample = min(self._n_frames + -self._n_frames % stride, self._interval - 1)
@@ -77,7 +77,7 @@ class CodecTrainer:
             return None
         # One call may have brought far more frames than an interval has.
         kept = self._sample[:: -(-len(self._sample) // room)] if self._sample else []
-        sample = np.stack(kept) if kept else None
+        sample = _stack(kept) if kept else None
         self._interval = min(4 * self._interval, self.LONGEST)
         self._n_frames = self._next_sample = 0
         self._sample = []
@@ -101,6 +101,13 @@ class CodecTrainer:
         """Restore the state that :meth:`to_data` returned."""
         self._interval = min(max(int(data["interval"]), self.FIRST), self.LONGEST)
         self._trained_nbytes = float(data["learned_nbytes"])
+
+
+def _stack(frames: list[NDArray[Any]]) -> NDArray[Any]:
+    """Return frames as one array, with their axes in the order that those of the first have in memory."""
+    axes = sorted(range(frames[0].ndim), key=lambda axis: -frames[0].strides[axis])
+    stacked = np.stack([frame.transpose(axes) for frame in frames])
+    return stacked.transpose(0, *(1 + axes.index(axis) for axis in range(len(axes))))
 
 
 def _payload_nbytes(codec: TrainableCodec, frames: NDArray[Any]) -> float:

@@ -208,10 +208,11 @@ class PreviousRow:
             by_stride = (0, *sorted(range(1, items.ndim), key=lambda axis: -items.strides[axis]))
             if items.transpose(by_stride).flags.c_contiguous:
                 self._axes = frame_axes = by_stride
-        elif layout.axis == 0 and layout.channels == 1:
+        elif layout.axis == 0:
             last = (0, *range(2, items.ndim), 1)
             if items.transpose(last).flags.c_contiguous and not items.flags.c_contiguous:
-                self._piece, self._axes = items.itemsize, last
+                self._piece, self._axes = layout.channels * items.itemsize, last
+                frame_axes = self._axes if layout.channels > 1 else frame_axes
         elif layout.axis == -1:
             self._piece = layout.channels * items.itemsize
         self.items = _empty_in_order(items.shape, items.dtype, self._axes)

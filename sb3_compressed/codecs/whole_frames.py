@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 from types import ModuleType
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import lz4.block
 import numpy as np
@@ -21,17 +21,11 @@ __all__ = ["HEADER_LZ4", "HEADER_RAW", "Lz4Blocks", "raw_payloads"]
 HEADER_LZ4, HEADER_RAW = b"\xfe", b"\xff"
 
 
-def raw_payloads(frames: NDArray[Any]) -> list[bytes]:
-    """Return the payloads of frames ``(n, *frame_shape)`` without compression."""
-    n, *frame_shape = frames.shape
-    nbytes = frames.nbytes // max(n, 1)
-    if not nbytes:
-        return [b""] * n
-    rows = np.empty((n, 1 + nbytes), dtype=np.uint8)
-    rows[:, 0] = HEADER_RAW[0]
-    # One copy, whatever order the axes of the frames have in memory.
-    rows[:, 1:].view(frames.dtype).reshape(n, *frame_shape)[...] = frames
-    return [row.tobytes() for row in rows]
+def raw_payloads(rows: NDArray[np.uint8]) -> list[bytes]:
+    """Return the payloads of frames ``(n, frame_nbytes)`` without compression."""
+    if not rows.size:
+        return [b""] * len(rows)
+    return [b"".join((HEADER_RAW, row.data)) for row in rows]
 
 
 class Lz4Blocks:

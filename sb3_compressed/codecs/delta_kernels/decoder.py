@@ -16,7 +16,12 @@ from sb3_compressed.codecs.delta_kernels.copy_sources import (
     n_readable,
     push_offset,
 )
-from sb3_compressed.codecs.delta_kernels.whole_frames import LZ4_BLOCK, RAW, decompress_safe_using_dict
+from sb3_compressed.codecs.delta_kernels.whole_frames import (
+    LZ4_BLOCK,
+    RAW,
+    decompress_safe_using_dict,
+    separate_channels,
+)
 from sb3_compressed.jit import BYTE_ROWS, BYTES, INT_ROWS, INTS, byte_at, kernel
 
 __all__ = ["DONE", "NOT_A_DELTA", "decode_deltas"]
@@ -112,18 +117,13 @@ def decode_delta(
 
 
 @kernel(types.uint8, INT, INT, INT, INT, INT, INT, INT)
-def decode_whole_frame(
+def decode_block(
     payload: int, payload_size: int, dictionary: int, dictionary_size: int, decompress: int, frame: int, size: int
 ) -> int:
-    """Decode the payload of a frame without references: raw, or a block of LZ4.
+    """Decode a payload that is a block of LZ4.
 
     :param decompress: the address of ``LZ4_decompress_safe_usingDict``, 0 if there is none
     """
-    if byte_at(payload) == RAW:
-        if payload_size != 1 + size:
-            return CORRUPT
-        copy_bytes(payload + 1, frame, size, size)
-        return DONE
     if not decompress or payload_size > MAX_BLOCK or size > MAX_BLOCK:
         return NOT_A_DELTA
     arguments = (payload + 1, frame, payload_size - 1, size, dictionary, dictionary_size)
@@ -142,7 +142,8 @@ def decode_deltas(
 
     :param places: for each payload its address, its size in bytes, and the index of its codec, ``(n, 3)``
     :param locations: for each codec the address of its references, their size in bytes, the size of one of them, the
-        address of its dictionary for LZ4 and its size, ``(n_codecs, 5)``
+        address of its dictionary for LZ4 and its size, and the size and the number of channels of frames that it stores
+        in channel-last order, ``(n_codecs, 7)``
     :param decompress: the address of ``LZ4_decompress_safe_usingDict``, 0 if there is none
     :param frames: output, ``(n, frame_nbytes)``
     :param status: for each payload :data:`TO_DO`, or :data:`DONE` if its frame is in ``frames`` already, ``(n,)``;
@@ -153,6 +154,7 @@ def decode_deltas(
     n_left = 0
     n_frames, size = frames.shape
     recent = np.empty(N_RECENT, dtype=np.int64)
+    channel_last = np.empty(size, dtype=np.uint8)
     for k in range(n_frames):
         if status[k] == DONE:
             continue
@@ -160,13 +162,23 @@ def decode_deltas(
         if not 0 <= codec < len(locations):
             raise IndexError("the codec index of a payload is out of range")
         payload, payload_size = places[k, 0], places[k, 1]
+        references, references_size, reference_size, dictionary, dictionary_size, of_size, channels = locations[codec]
         frame = frames.ctypes.data + k * size
-        if payload_size > 1 and size and byte_at(payload) >= LZ4_BLOCK:
-            status[k] = decode_whole_frame(
-                payload, payload_size, locations[codec, 3], locations[codec, 4], decompress, frame, size
-            )
+        is_channel_last = of_size == size
+        target = channel_last.ctypes.data if is_channel_last else frame
+        header = number_at(payload) if payload_size > 0 and size > 0 else 0
+        if header == RAW:
+            status[k] = DONE if payload_size == 1 + size else CORRUPT
+            if status[k] == DONE and is_channel_last:
+                target = payload + 1
+            elif status[k] == DONE:
+                copy_bytes(payload + 1, frame, size, size)
+        elif header == LZ4_BLOCK:
+            status[k] = decode_block(payload, payload_size, dictionary, dictionary_size, decompress, target, size)
         else:
-            references_size = locations[codec, 1] if locations[codec, 2] == size else 0
-            status[k] = decode_delta(payload, payload_size, locations[codec, 0], references_size, recent, frame, size)
+            usable = references_size if reference_size == size else 0
+            status[k] = decode_delta(payload, payload_size, references, usable, recent, target, size)
+        if is_channel_last and status[k] == DONE:
+            separate_channels(target, frame, size // channels, channels)
         n_left += status[k] != DONE
     return n_left
