@@ -24,7 +24,7 @@ from typing import Any, Literal, overload
 from sb3_compressed.errors import CheckpointNotFound, CorruptStorage
 from sb3_compressed.storage.checksum import checksum
 from sb3_compressed.storage.files import UNFINISHED, flush_path, open_regular_file
-from sb3_compressed.storage.json_schema import check, either, integer, load_json, null, record, text
+from sb3_compressed.storage.json_schema import check, load_json, optional
 from sb3_compressed.warning import warn_user
 
 __all__ = [
@@ -48,10 +48,10 @@ UNFINISHED_NAME = re.compile(rf"step_[0-9]{{10,}}(\.deleted)?\.{UNFINISHED}")
 NEWEST = "newest-buffer"
 #: Metadata of a checkpoint.
 MANIFEST_NAME = "checkpoint.json"
-MANIFEST_SCHEMA = record({"number": integer(1), "num_timesteps": integer(0), "run": either(null, text)})
+MANIFEST_SCHEMA = {"number": range(1, 1 << 63), "num_timesteps": range(1 << 63), "run": optional(str)}
 #: Metadata of the folder.
 RUN = "run.json"
-RUN_SCHEMA = record({"run": text})
+RUN_SCHEMA = {"run": str}
 
 #: Size limit of both files.
 MAX_NBYTES = 4096

@@ -13,6 +13,7 @@ from gymnasium import spaces
 from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.arrays.frame_layout import FrameLayout, layout_from_state
 from sb3_compressed.codecs import get_codec
+from sb3_compressed.codecs.config import abbreviate
 from sb3_compressed.errors import CorruptPayload, CorruptStorage, StorageError
 from sb3_compressed.persistence import buffer_state
 from sb3_compressed.persistence.buffer_state import EPISODE_BEGINS
@@ -22,9 +23,9 @@ from sb3_compressed.persistence.vector_slots import VectorSlots
 from sb3_compressed.storage.array_store import ArrayStore
 from sb3_compressed.storage.chunks import copy_changed
 from sb3_compressed.storage.damaged_store import DamagedStore
-from sb3_compressed.storage.json_schema import brief, check
-from sb3_compressed.storage.metadata_schema import MAX_SPACE_NBYTES, METADATA, check_values, space_nbytes
-from sb3_compressed.storage.spaces import space_from_data
+from sb3_compressed.storage.json_schema import check
+from sb3_compressed.storage.metadata_schema import MAX_SPACE_NBYTES, METADATA, check_values
+from sb3_compressed.storage.spaces import space_from_data, space_nbytes
 
 __all__ = ["bind", "fit_arrays", "load_into", "require_buffer", "require_same_kind", "restore_values"]
 
@@ -162,7 +163,7 @@ def _different_space(stored: Any, ours: spaces.Space[Any], our_nbytes: int) -> A
     A space much larger than ours is returned as stored: its bounds would take memory.
     """
     if space_nbytes(stored) > max(our_nbytes, MAX_SPACE_NBYTES):
-        return brief(stored)
+        return abbreviate(stored)
     theirs = space_from_data(stored)
     return None if theirs == ours else theirs
 

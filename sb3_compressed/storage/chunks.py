@@ -34,7 +34,7 @@ def copy_changed(source: NDArray[Any], target: Any) -> None:
 
 def addresses_in(*tables: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the distinct addresses in some tables, sorted, without 0, which marks unwritten slots."""
-    found = [np.unique(table[rows]) for table in tables for rows in row_chunks(table) if table[rows].any()]
+    found = [np.unique(part) for table in tables for part in _written(table)]
     addresses = np.unique(np.concatenate([np.zeros(1, np.int64), *found]))
     written: NDArray[np.int64] = addresses[addresses != 0]
     return written
@@ -42,9 +42,9 @@ def addresses_in(*tables: NDArray[np.int64]) -> NDArray[np.int64]:
 
 def segments_of(table: NDArray[np.int64]) -> set[int]:
     """Return the numbers of the segments that the addresses in a table point to."""
-    found: set[int] = set()
-    for rows in row_chunks(table):
-        part = table[rows]
-        if part.any():
-            found.update(np.unique(part[part != 0] >> 32).tolist())
-    return found
+    return {number for part in _written(table) for number in np.unique(part[part != 0] >> 32).tolist()}
+
+
+def _written(table: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
+    """Yield the chunks of a table that contain addresses."""
+    return (part for rows in row_chunks(table) if (part := table[rows]).any())

@@ -26,7 +26,7 @@ import zstandard
 from numpy.typing import NDArray
 
 from sb3_compressed.errors import CorruptStorage
-from sb3_compressed.storage.json_schema import check, load_json
+from sb3_compressed.storage.json_schema import load_json, parse
 from sb3_compressed.storage.metadata_schema import COMMIT_SCHEMA
 
 __all__ = [
@@ -127,10 +127,10 @@ def split_commit(content: NDArray[np.uint8]) -> tuple[dict[str, Any], NDArray[np
         (nbytes,) = SIZE.unpack(content[: SIZE.size].tobytes())
         if SIZE.size + nbytes > len(content):
             raise ValueError("it is truncated")
-        values = load_json(content[SIZE.size : SIZE.size + nbytes].tobytes()) if nbytes else {}
+        data = content[SIZE.size : SIZE.size + nbytes].tobytes()
+        values = parse(COMMIT_SCHEMA, load_json(data)) if data else {}
     except (struct.error, ValueError) as error:
         raise CorruptStorage(f"invalid commit: {error}") from error
-    check(COMMIT_SCHEMA, values, "invalid commit")
     return values, content[SIZE.size + nbytes :]
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 
 from sb3_compressed.codecs.config import dtype_from_text
 from sb3_compressed.errors import CorruptStorage, StorageError
-from sb3_compressed.storage.json_schema import check, load_json
+from sb3_compressed.storage.json_schema import load_json, parse
 from sb3_compressed.storage.metadata_schema import MANIFEST_SCHEMA
 from sb3_compressed.storage.record_kinds import MANIFEST
 from sb3_compressed.storage.segment import Segment
@@ -34,7 +33,7 @@ class ArraySpec:
     shape: tuple[int, ...]
     dtype: str
     is_table: bool = False
-    is_ring: bool = dataclasses.field(default=False, compare=False)
+    is_ring: bool = field(default=False, compare=False)
 
     def zeros(self) -> NDArray[Any]:
         """Return an array of zeros of this shape and dtype.
@@ -72,11 +71,11 @@ class Manifest:
 
     metadata: dict[str, Any]
     specs: dict[str, ArraySpec]
-    segments: dict[int, int]
-    values: dict[str, Any]
-    codecs: dict[str, int]
-    step: int
-    epoch: int
+    segments: dict[int, int] = field(default_factory=dict)
+    values: dict[str, Any] = field(default_factory=dict)
+    codecs: dict[str, int] = field(default_factory=dict)
+    step: int = -1
+    epoch: int = 0
 
     @classmethod
     def of_segment(cls, segment: Segment, *, is_growing: bool = False) -> Manifest:
@@ -99,19 +98,15 @@ class Manifest:
         :raises CorruptStorage: if it is invalid
         """
         try:
-            data = load_json(content.tobytes())
-            check(MANIFEST_SCHEMA, data, "it does not match the schema")
-            specs = {name: ArraySpec(tuple(spec[0]), *spec[1:]) for name, spec in data["arrays"].items()}
+            data = parse(MANIFEST_SCHEMA, load_json(content.tobytes()))
+            arrays = data.pop("arrays")
+            specs = {name: ArraySpec(tuple(shape), dtype.str, *more) for name, (shape, dtype, *more) in arrays.items()}
             for name, spec in specs.items():
                 if spec.is_table and (spec.dtype != "<i8" or len(spec.shape) != 2):
                     raise ValueError(f"{name} must be a matrix of 64-bit addresses, got {spec}")
-            segments = {int(number): int(segment_id, 16) for number, segment_id in data.get("segments", {}).items()}
         except ValueError as error:
             raise CorruptStorage(f"{segment.path}: invalid metadata: {error}") from error
-        values, codecs, step, epoch = (
-            data.get(key, default) for key, default in (("values", {}), ("codecs", {}), ("step", -1), ("epoch", 0))
-        )
-        return cls(data["about"], specs, segments, values, codecs, step, epoch)
+        return cls(metadata=data.pop("about"), specs=specs, **data)
 
     def to_json(self) -> bytes:
         """Return the content of the record."""

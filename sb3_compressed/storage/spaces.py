@@ -7,19 +7,33 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from enum import Enum
+from functools import partial
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from sb3_compressed.codecs import Codec, codec_from_config
-from sb3_compressed.codecs.config import dtype_from_text
+from sb3_compressed.codecs import Codec, codec_from_config, config
+from sb3_compressed.codecs.config import abbreviate, dtype_from_text
 from sb3_compressed.errors import CorruptStorage, StorageError
-from sb3_compressed.storage.json_schema import brief, check
-from sb3_compressed.storage.metadata_schema import ARGUMENT, SPACE
+from sb3_compressed.storage.json_schema import parse
 
-__all__ = ["argument_from_data", "argument_to_data", "space_from_data", "space_to_data"]
+__all__ = [
+    "SIZE",
+    "argument_from_data",
+    "argument_to_data",
+    "parse_argument",
+    "parse_space",
+    "space_from_data",
+    "space_nbytes",
+    "space_to_data",
+]
+
+SIZE = range(1 << 63)
+COUNT = range(1, 1 << 63)
+
+# -- spaces -----------------------------------------------------------------------------------------------------------
 
 
 def space_to_data(space: spaces.Space[Any]) -> dict[str, Any]:
@@ -49,35 +63,82 @@ def space_from_data(data: Any) -> spaces.Space[Any]:
 
     :raises CorruptStorage: if the data is invalid
     """
-    what = f"{brief(data)} is not a valid space"
-    check(SPACE, data, what)
-    try:
-        return _space(data)
-    except INVALID_DATA_ERRORS as error:
-        raise CorruptStorage(f"{what}: {error}") from error
+    space: spaces.Space[Any] = _convert(data, lambda data: _space(parse_space(data)), "space")
+    return space
 
 
-def _space(data: Any) -> spaces.Space[Any]:
-    kind = data["space"]
+def parse_space(data: object) -> dict[str, Any]:
+    """Return the fields of a space with its arrays and dtypes; they take little memory, however large it is.
+
+    :raises ValueError: if it is not data that :func:`space_to_data` returns
+    """
+    kind = parse({"space": str}, data)["space"]
+    if kind not in SPACES:
+        raise ValueError(f"space must be one of {', '.join(SPACES)}, got {abbreviate(kind)}")
+    fields: dict[str, Any] = parse({"space": str, **SPACES[kind]}, data)
     if kind == "Box":
-        low, high = _array_from_data(data["low"]), _array_from_data(data["high"])
-        return spaces.Box(low, high, dtype=low.dtype.type)
+        kinds = [(fields[bound].shape, fields[bound].dtype.str) for bound in ("low", "high")]
+        if kinds[0] != kinds[1]:
+            raise ValueError(f"the bounds have different shapes or dtypes: {abbreviate(kinds)}")
+    if kind == "Dict":
+        keys = [key for key, _ in fields["spaces"]]
+        if len({*keys}) < len(keys):
+            raise ValueError(f"there is a duplicate key: {abbreviate(keys)}")
+    return fields
+
+
+def parse_array(data: object) -> NDArray[Any]:
+    """Return a read-only array; a constant one takes the memory of a single element.
+
+    :raises ValueError: if it is not data that :func:`_array_to_data` returns
+    """
+    fields = parse({"shape": [SIZE, range(33)], "dtype": dtype_from_text, "content": config.bytes_from_text}, data)
+    content = np.frombuffer(fields["content"], fields["dtype"])
+    return np.broadcast_to(content[0], fields["shape"]) if content.size == 1 else content.reshape(fields["shape"])
+
+
+def parse_axes(data: object) -> Any:
+    """Return the shape of a MultiBinary, a list or a number."""
+    return parse([COUNT, range(1, 33)] if isinstance(data, list) else COUNT, data)
+
+
+#: The fields of each kind of space.
+SPACES: dict[str, dict[str, Any]] = {
+    "Box": {"low": parse_array, "high": parse_array},
+    "Discrete": {"n": COUNT, "start": range(-1 << 63, 1 << 63), "dtype": dtype_from_text},
+    "MultiDiscrete": {"nvec": parse_array, "start": parse_array, "dtype": dtype_from_text},
+    "MultiBinary": {"n": parse_axes},
+    "Dict": {"spaces": [(str, parse_space), SIZE]},
+}
+
+
+def _space(fields: dict[str, Any]) -> spaces.Space[Any]:
+    kind = fields["space"]
+    if kind == "Box":
+        return spaces.Box(fields["low"], fields["high"], dtype=fields["low"].dtype.type)
     if kind == "MultiBinary":
-        return spaces.MultiBinary(data["n"])
+        return spaces.MultiBinary(fields["n"])
     if kind == "Dict":  # Gymnasium keeps the order of an OrderedDict, and sorts a dict
-        return spaces.Dict(OrderedDict((key, _space(part)) for key, part in data["spaces"]))
-    dtype = dtype_from_text(data["dtype"]).type
+        return spaces.Dict(OrderedDict((key, _space(part)) for key, part in fields["spaces"]))
+    dtype = fields["dtype"].type
     if kind == "MultiDiscrete":
-        nvec, start = (np.array(_array_from_data(data[name])) for name in ("nvec", "start"))
-        return spaces.MultiDiscrete(nvec, dtype=dtype, start=start)
+        return spaces.MultiDiscrete(np.array(fields["nvec"]), dtype=dtype, start=np.array(fields["start"]))
     # Older versions of Gymnasium support int64 only, without this argument.
     kwargs: dict[str, Any] = {} if dtype == np.int64 else {"dtype": dtype}
-    return spaces.Discrete(data["n"], start=data["start"], **kwargs)
+    return spaces.Discrete(fields["n"], start=fields["start"], **kwargs)
 
 
-#: Errors that constructors of spaces and codecs raise for invalid arguments.
-INVALID_DATA_ERRORS: tuple[type[Exception], ...] = (LookupError, TypeError, ValueError, AssertionError, AttributeError)
-INVALID_DATA_ERRORS += (ArithmeticError, MemoryError, RecursionError)
+def space_nbytes(data: Any) -> int:
+    """Return the bytes of one item of a valid space; its bounds take at least as many."""
+    kind = data["space"]
+    if kind == "Dict":
+        return sum(space_nbytes(part) for _, part in data["spaces"])
+    if kind == "Discrete":
+        return 8
+    if kind == "MultiBinary":
+        return math.prod(data["n"]) if isinstance(data["n"], list) else int(data["n"])
+    bounds = data["low" if kind == "Box" else "nvec"]
+    return int(math.prod(bounds["shape"])) * dtype_from_text(bounds["dtype"]).itemsize
 
 
 def _array_to_data(array: NDArray[Any]) -> dict[str, Any]:
@@ -89,10 +150,7 @@ def _array_to_data(array: NDArray[Any]) -> dict[str, Any]:
     return {"shape": list(array.shape), "dtype": array.dtype.str, "content": text}
 
 
-def _array_from_data(data: Any) -> NDArray[Any]:
-    """Return a read-only array; a constant one takes the memory of a single element."""
-    content = np.frombuffer(base64.b64decode(data["content"], validate=True), dtype_from_text(data["dtype"]))
-    return np.broadcast_to(content[0], data["shape"]) if content.size == 1 else content.reshape(data["shape"])
+# -- arguments --------------------------------------------------------------------------------------------------------
 
 
 def argument_to_data(value: Any) -> Any:
@@ -102,18 +160,16 @@ def argument_to_data(value: Any) -> Any:
     """
     if isinstance(value, np.generic):
         value = value.item()
-    if isinstance(value, float) and not math.isfinite(value):
-        return {"float": repr(float(value))}  # JSON has no infinities and NaN
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
+    if isinstance(value, type) and issubclass(value, np.generic | bool | int | float):
+        value = np.dtype(value)
+    if isinstance(value, config.SCALARS):
+        return config.to_json(value)
     if isinstance(value, Codec):
         return {"codec": value.get_config()}
     if isinstance(value, Enum):
         return value.name.lower()
     if isinstance(value, Mapping):
         return {"mapping": {str(key): argument_to_data(part) for key, part in value.items()}}
-    if isinstance(value, np.dtype) or (isinstance(value, type) and issubclass(value, np.generic | bool | int | float)):
-        return {"dtype": np.dtype(value).str}
     raise StorageError(f"cannot store the argument {value!r}")
 
 
@@ -122,19 +178,34 @@ def argument_from_data(data: Any) -> Any:
 
     :raises CorruptStorage: if the data is invalid
     """
-    what = f"{brief(data)} is not a valid argument"
-    check(ARGUMENT, data, what)
+    return _convert(data, partial(parse_argument, make_codec=codec_from_config), "argument")
+
+
+def parse_argument(data: object, make_codec: Callable[[dict[str, Any]], Any] = dict) -> Any:
+    """Return the argument for a result of :func:`argument_to_data`.
+
+    :param make_codec: returns a codec for its config; by default none is created, since its class may be unknown
+    :raises ValueError: if the data is invalid
+    """
+    if isinstance(data, dict) and len(data) == 1:
+        if "codec" in data:
+            return make_codec(parse({"codec": {"name": str, "fields": dict}}, data)["codec"])
+        if "mapping" in data:
+            return parse({"mapping": {str: partial(parse_argument, make_codec=make_codec)}}, data)["mapping"]
+    return config.argument_from_json(bool | int | float | str | None, data, "it")
+
+
+#: Errors that constructors of spaces and codecs raise for invalid arguments.
+INVALID_DATA_ERRORS: tuple[type[Exception], ...] = (LookupError, TypeError, ValueError, AssertionError, AttributeError)
+INVALID_DATA_ERRORS += (ArithmeticError, MemoryError, RecursionError)
+
+
+def _convert(data: Any, function: Callable[[Any], Any], what: str) -> Any:
+    """Return the result of a function for data from a file.
+
+    :raises CorruptStorage: if the data is invalid
+    """
     try:
-        return _argument(data)
+        return function(data)
     except INVALID_DATA_ERRORS as error:
-        raise CorruptStorage(f"{what}: {error}") from error
-
-
-def _argument(data: Any) -> Any:
-    if not isinstance(data, dict):
-        return data
-    [(kind, content)] = data.items()
-    if kind == "mapping":
-        return {key: _argument(part) for key, part in content.items()}
-    makers: dict[str, Callable[[Any], Any]] = {"codec": codec_from_config, "dtype": dtype_from_text, "float": float}
-    return makers[kind](content)
+        raise CorruptStorage(f"{abbreviate(data)} is not a valid {what}: {error}") from error

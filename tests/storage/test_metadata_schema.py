@@ -22,9 +22,8 @@ from sb3_compressed.storage.metadata_schema import (
     check_arrays_nbytes,
     check_space_nbytes,
     check_values,
-    space_nbytes,
 )
-from sb3_compressed.storage.spaces import space_from_data, space_to_data
+from sb3_compressed.storage.spaces import space_from_data, space_nbytes, space_to_data
 
 NUMBERS: list[Any] = [None, True, "5", -1, 0.5, 2**63, 10**400, [], {}, [5]]
 
@@ -59,7 +58,7 @@ def test_full_must_be_a_boolean(full: Any) -> None:
 
 @pytest.mark.parametrize("values", [None, [], 5, "x", {}, {"pos": 0}, {"full": True}])
 def test_values_must_contain_pos_and_full(values: Any) -> None:
-    with pytest.raises(CorruptStorage, match=r"^folder: the document (must be an object|has no)"):
+    with pytest.raises(CorruptStorage, match=r"^folder: it (must be an object|has no)"):
         check_values(values, 10, "folder")
 
 
@@ -67,13 +66,13 @@ def test_values_must_contain_pos_and_full(values: Any) -> None:
     ("stream", "field"),
     [
         ([], "streams.screen must be an object"),
-        ({"layout": 4}, "streams.screen.layout must be a list of 2 items"),
-        ({"layout": [0]}, "streams.screen.layout must be a list of 2 items"),
-        ({"layout": [1, 4]}, r"streams.screen.layout\[0\] must be one of 0, -1"),
-        ({"layout": [False, 4]}, r"streams.screen.layout\[0\] must be one of 0, -1"),
-        ({"layout": [0, 1]}, r"streams.screen.layout\[1\] must be an integer from 2"),
-        ({"layout": [0, 4.0]}, r"streams.screen.layout\[1\] must be an integer"),
-        ({"layout": [0, 2**62]}, r"streams.screen.layout\[1\] must be an integer"),
+        ({"layout": 4}, "streams.screen.layout: it must be a list of 2 items"),
+        ({"layout": [0]}, "streams.screen.layout: it must be a list of 2 items"),
+        ({"layout": [1, 4]}, r"streams.screen.layout: \[0\] must be an integer from -1 to 0"),
+        ({"layout": [False, 4]}, r"streams.screen.layout: \[0\] must be an integer from -1 to 0"),
+        ({"layout": [0, 1]}, r"streams.screen.layout: \[1\] must be an integer from 2"),
+        ({"layout": [0, 4.0]}, r"streams.screen.layout: \[1\] must be an integer"),
+        ({"layout": [0, 2**62]}, r"streams.screen.layout: \[1\] must be an integer"),
         ({"searches": 1}, "streams.screen.searches must be true or false"),
         ({"lessons": {}}, "streams.screen.lessons has no 'interval'"),
         ({"lessons": {"interval": -1, "learned_nbytes": 0}}, "streams.screen.lessons.interval must be an integer"),
@@ -126,14 +125,14 @@ INVALID_DTYPES: list[Any] = [
     ("arrays", "field"),
     [
         ([], "arrays must be an object"),
-        ({"a": {}}, "arrays.a must be a list of 3 items"),
-        ({"a": [[5], "<f4"]}, "arrays.a must be a list of 3 items"),
-        ({"a": [[], "<f4", False]}, r"arrays.a\[0\] must be a list of 1 to 32 items"),
-        ({"a": [[1] * 33, "<f4", False]}, r"arrays.a\[0\] must be a list of 1 to 32 items"),
-        ({"a": [[True], "<f4", False]}, r"arrays.a\[0\]\[0\] must be an integer from 0"),
-        ({"a": [[5, -1], "<f4", False]}, r"arrays.a\[0\]\[1\] must be an integer from 0"),
-        ({"a": [[5], "<f4", 0]}, r"arrays.a\[2\] must be true or false"),
-        *(({"a": [[5], dtype, False]}, r"arrays.a\[1\] must be a dtype of numbers") for dtype in INVALID_DTYPES),
+        ({"a": {}}, "arrays.a: it must be a list of 3 items"),
+        ({"a": [[5], "<f4"]}, "arrays.a: it must be a list of 3 items"),
+        ({"a": [[], "<f4", False]}, r"arrays.a: \[0\] must be a list of 1 to 32 items"),
+        ({"a": [[1] * 33, "<f4", False]}, r"arrays.a: \[0\] must be a list of 1 to 32 items"),
+        ({"a": [[True], "<f4", False]}, r"arrays.a: \[0\]\[0\] must be an integer from 0"),
+        ({"a": [[5, -1], "<f4", False]}, r"arrays.a: \[0\]\[1\] must be an integer from 0"),
+        ({"a": [[5], "<f4", 0]}, r"arrays.a: \[2\] must be true or false"),
+        *(({"a": [[5], dtype, False]}, r"arrays.a: \[1\]: .* is not a numeric dtype") for dtype in INVALID_DTYPES),
     ],
     ids=str,
 )

@@ -337,6 +337,13 @@ def test_unsupported_arguments_are_rejected(value: Any) -> None:
         {"mapping": [1]},
         {"mapping": {"key": {"unknown": 1}}},
         {"mapping": {"key": {"dtype": "f3"}}},
+        {"mapping": {"key": INF}},
+        {"float": "1"},
+        {"float": INF},
+        INF,
+        float("nan"),
+        [],
+        [1],
     ],
     ids=repr,
 )
