@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from sb3_compressed.persistence.buffer_state import EPISODE_BEGINS, is_observation
 from sb3_compressed.persistence.ring_resize import rows_by_age
+from sb3_compressed.renamed import buffer_attributes
 from sb3_compressed.storage.chunks import row_chunks
 from sb3_compressed.storage.damaged_store import DamagedStore
 from sb3_compressed.storage.manifest import ArraySpec
@@ -43,10 +44,7 @@ class RepairReport:
     problems: tuple[str, ...]
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        if "damages" in state:  # the name of version 0.1
-            state = {**state, "problems": state["damages"]}
-            del state["damages"]
-        self.__dict__.update(state)
+        self.__dict__.update(buffer_attributes(state))
 
     def __str__(self) -> str:
         n_kept = self.n_transitions - len(self.dropped)
