@@ -22,7 +22,6 @@ from sb3_compressed.buffers.validation import validate_integer
 from sb3_compressed.callbacks.checkpoint_folder import (
     NEWEST,
     REPLACED,
-    UNFINISHED_NAME,
     SavedCheckpoint,
     latest_checkpoint,
     list_checkpoints,
@@ -121,7 +120,8 @@ class BufferCheckpointCallback(BaseCallback):
             self.close()
             raise
         self._trained_model = self.model
-        _delete_unfinished(self.path)
+        for folder in self.path.glob(f"step_[0-9]*.{UNFINISHED}"):  # of killed processes
+            _remove(folder)
 
     def _on_training_start(self) -> None:
         self._check_has_no_parent()
@@ -374,13 +374,6 @@ def _delete(folder: Path) -> None:
     _remove(deleted)
     folder.rename(deleted)
     _remove(deleted)
-
-
-def _delete_unfinished(path: Path) -> None:
-    """Delete unfinished folders of killed processes."""
-    for folder in path.iterdir():
-        if UNFINISHED_NAME.fullmatch(folder.name):
-            _remove(folder)
 
 
 def _remove(folder: Path) -> None:

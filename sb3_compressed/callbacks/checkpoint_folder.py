@@ -31,7 +31,6 @@ __all__ = [
     "MANIFEST_NAME",
     "NEWEST",
     "REPLACED",
-    "UNFINISHED_NAME",
     "SavedCheckpoint",
     "latest_checkpoint",
     "list_checkpoints",
@@ -43,7 +42,6 @@ __all__ = [
 #: Suffix of a checkpoint that is being replaced, which is valid until its replacement is complete.
 REPLACED = ".replaced"
 CHECKPOINT_NAME = re.compile(r"step_([0-9]{10,})(\.replaced)?")
-UNFINISHED_NAME = re.compile(rf"step_[0-9]{{10,}}(\.deleted)?\.{UNFINISHED}")
 #: The latest state of a buffer in memory, which every save updates incrementally.
 NEWEST = "newest-buffer"
 #: Metadata of a checkpoint.
