@@ -120,7 +120,7 @@ class BufferCheckpointCallback(BaseCallback):
             self.close()
             raise
         self._trained_model = self.model
-        for folder in self.path.glob(f"step_[0-9]*.{UNFINISHED}"):  # of killed processes
+        for folder in [*self.path.glob(f"step_[0-9]*.{UNFINISHED}")]:  # of killed processes
             _remove(folder)
 
     def _on_training_start(self) -> None:

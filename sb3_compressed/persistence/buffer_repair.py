@@ -34,6 +34,8 @@ __all__ = ["RepairReport", "repair_store"]
 class RepairReport:
     """Which transitions a repair excluded.
 
+    Those of damaged commits at the very end are no longer in the buffer and not counted; ``problems`` lists the damage.
+
     :param dropped: row and environment of each damaged transition, ``(n, 2)``, the oldest first
     :param n_transitions: number of transitions in the buffer, damaged ones included
     :param problems: one line for each damaged part, with file and byte

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -105,7 +106,10 @@ class BufferCheckpoint:
 
         :raises StorageError: if the folder contains other files, or another buffer that may not be overwritten
         """
-        store = _open_to_overwrite(folder) if has_log(folder) else None
+        store = None
+        if has_log(folder):  # its content stays until the first save is complete
+            with contextlib.suppress(CorruptStorage):
+                store = ArrayStore.open(folder, writable=True)
         if store is not None and store.metadata and not overwrite:
             store.close()
             store = None
@@ -185,14 +189,6 @@ class BufferCheckpoint:
         spans = np.split(rows, np.flatnonzero(np.diff(rows) > 1) + 1) if len(rows) else []
         written = [(name, int(span[0]), int(span[-1]) + 1) for name in self._tables for span in spans]
         return written + [chunk for chunk in chunks if chunk[0] not in self._tables]
-
-
-def _open_to_overwrite(folder: Path) -> ArrayStore | None:
-    """Open a store, whose content stays until the first save is complete; ``None`` if it cannot be read."""
-    try:
-        return ArrayStore.open(folder, writable=True)
-    except CorruptStorage:
-        return None
 
 
 def checksums_of(arrays: Mapping[str, Any]) -> dict[str, list[int]]:
