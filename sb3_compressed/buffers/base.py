@@ -16,10 +16,11 @@ Nearly all dependencies on SB3's internals are here; those on the episodes of hi
 
 from __future__ import annotations
 
+import copy
 import inspect
 import operator
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import cached_property, partial
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
@@ -394,9 +395,6 @@ class CompressedReplay(CompressedBuffer):
     _sampling_method = "sample"
     #: The folder that observations are stored in, ``None`` for a buffer in memory.
     _storage: BufferStorage | None = None
-    #: The folders that it was saved to, ``None`` for a buffer that was neither saved nor loaded.
-    _checkpoints: CheckpointHistory | None = None
-
     #: Whether the parent implements ``optimize_memory_usage`` (without ``handle_timeout_termination``).
     _parent_optimizes: ClassVar[bool] = False
 
@@ -512,6 +510,11 @@ class CompressedReplay(CompressedBuffer):
 
     # -- folders ---------------------------------------------------------------------------------------------
 
+    @cached_property
+    def _checkpoints(self) -> CheckpointHistory:
+        """The folders that it was saved to or loaded from."""
+        return CheckpointHistory()
+
     @property
     def is_in_memory(self) -> bool:
         """Whether compressed observations are in memory, not in a folder."""
@@ -560,8 +563,6 @@ class CompressedReplay(CompressedBuffer):
         if self._storage is not None and self._storage.folder.resolve() == path.resolve():
             self.flush()
             return
-        if self._checkpoints is None:
-            self._checkpoints = CheckpointHistory()
         self._checkpoints.save(self, path, overwrite=overwrite)
 
     def copy_checkpoint(self, folder: str | PathLike[str]) -> None:
@@ -570,8 +571,8 @@ class CompressedReplay(CompressedBuffer):
         :raises StorageError: if nothing was saved yet, or the folder is not empty
         :raises OSError: if it cannot be written
         """
-        latest: Any = self._storage or (self._checkpoints and self._checkpoints.latest)
-        if not latest:
+        latest = self._storage or self._checkpoints.latest
+        if latest is None:
             raise StorageError("nothing was saved yet that could be copied; see save_checkpoint")
         latest.store.copy_to(Path(folder))
 
@@ -606,10 +607,18 @@ class CompressedReplay(CompressedBuffer):
 
     def take_over(self, other: CompressedReplay) -> None:
         """Take over another buffer's content and folder; the other buffer must not be used afterwards."""
-        checkpoints = CheckpointHistory.merged(other._checkpoints, self._checkpoints)
-        for name in ("_storage", "repair_report", "_validated_kinds"):  # which the other buffer may not have
-            vars(self).pop(name, None)
-        vars(self).update({**vars(other), "_checkpoints": checkpoints})
+        other._checkpoints.include(self._checkpoints)
+        for name in vars(self).keys() | vars(other).keys():  # of only this one: the other has the default of the class
+            is_timer = any(isinstance(vars(each).get(name), MethodTimer) for each in (self, other))
+            if hasattr(other, name) and not is_timer:
+                vars(self)[name] = getattr(other, name)
+
+    def __copy__(self) -> Self:
+        if self._storage is not None:  # a shallow copy would write to the arrays of the folder
+            return copy.deepcopy(self)
+        shallow = type(self).__new__(type(self))
+        shallow.__setstate__(self.__getstate__())
+        return shallow
 
     def __getstate__(self) -> dict[str, Any]:
         # Copies and pickles are in memory, and do not write to the folders.
