@@ -221,7 +221,7 @@ def _ours(recording: Recording, rows: int, **options: Any) -> Any:
 
 
 def _add(buffer: Any, step: Step) -> None:
-    buffer.add(step.obs, step.next_obs, step.action, step.reward, step.done, step.infos)
+    buffer.add(*step)
 
 
 def _sampling(buffer: Any) -> float:

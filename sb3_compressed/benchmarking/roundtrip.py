@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from sb3_compressed.benchmarking.adapters import Batch, ReplayAdapter, RolloutAdapter
 from sb3_compressed.benchmarking.frame_recording import Step
-from sb3_compressed.tree_map import tree_map
+from sb3_compressed.tree_map import leaves, tree_map
 
 __all__ = ["check_replay", "check_rollout"]
 
@@ -42,12 +41,12 @@ def check_rollout(rollout: RolloutAdapter, steps: Iterator[Step], rows: int) -> 
     """Fill and read a rollout buffer twice and return a description of wrong data, or an empty string."""
     for _ in range(2):
         added: deque[Step] = deque(maxlen=rows)
-        rollout.reset()
+        rollout.buffer.reset()
         for _ in range(rows):
             step = next(steps)
             rollout.add(step)
             added.append(_copied(step))
-        for batch in rollout.get(BATCH_SIZE):
+        for batch in rollout.buffer.get(BATCH_SIZE):
             if wrong := _compare(rollout.read(batch), added, has_next=False):
                 return wrong
     return ""
@@ -55,7 +54,7 @@ def check_rollout(rollout: RolloutAdapter, steps: Iterator[Step], rows: int) -> 
 
 def _copied(step: Step) -> Step:
     obs, next_obs = tree_map(np.copy, step.obs), tree_map(np.copy, step.next_obs)
-    return replace(step, obs=obs, next_obs=next_obs, done=step.done.copy())
+    return step._replace(obs=obs, next_obs=next_obs, done=step.done.copy())
 
 
 def _compare(batch: Batch, added: deque[Step], *, has_next: bool, has_ends: bool = True) -> str:
@@ -75,5 +74,8 @@ def _compare(batch: Batch, added: deque[Step], *, has_next: bool, has_ends: bool
 
 def _equal(returned: Any, i: int, added: Any, env: int) -> bool:
     """Compare observations; those of Discrete spaces gain an axis in the buffer."""
-    equal = tree_map(lambda ours, theirs: np.array_equal(np.ravel(ours[i]), np.ravel(theirs[env])), returned, added)
-    return all(equal.values()) if isinstance(equal, dict) else equal
+
+    def equal(ours: Any, theirs: Any) -> bool:
+        return np.array_equal(np.ravel(ours[i]), np.ravel(theirs[env]))
+
+    return all(leaves(tree_map(equal, returned, added)))

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+from sb3_compressed.benchmarking.adapters import make_replay, make_rollout
 from sb3_compressed.benchmarking.frame_recording import Recording
 from sb3_compressed.benchmarking.replay_benchmark import measure_replay
 from sb3_compressed.benchmarking.rollout_benchmark import measure_rollout
-from sb3_compressed.benchmarking.sb3_adapters import make_replay, make_rollout
 
 __all__ = ["command"]
 
@@ -22,12 +22,14 @@ def command(kind: Literal["replay", "rollout"]) -> list[str]:
     return [sys.executable, "-m", __spec__.name, kind]
 
 
-def _replay(name: str, recording: str, rows: int, batch_sizes: Sequence[int]) -> dict[str, Any]:
-    return measure_replay(partial(make_replay, name), Recording.open(Path(recording)), rows, batch_sizes)
+def _replay(name: str, recording: str, **arguments: Any) -> dict[str, Any]:
+    recorded = Recording.open(Path(recording))
+    return measure_replay(partial(make_replay, name, recorded), recorded, **arguments)
 
 
-def _rollout(name: str, recording: str, n_steps: int, rollouts: int) -> dict[str, Any]:
-    return measure_rollout(partial(make_rollout, name), Recording.open(Path(recording)), n_steps, rollouts)
+def _rollout(name: str, recording: str, **arguments: Any) -> dict[str, Any]:
+    recorded = Recording.open(Path(recording))
+    return measure_rollout(partial(make_rollout, name, recorded), recorded, **arguments)
 
 
 MEASURES: dict[str, Callable[..., dict[str, Any]]] = {"replay": _replay, "rollout": _rollout}

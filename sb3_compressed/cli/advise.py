@@ -72,12 +72,12 @@ def advise(
     Every buffer is measured in its own process and compared with SB3's buffer on this machine.
     """
     from sb3_compressed.benchmarking import worker
+    from sb3_compressed.benchmarking.adapters import SB3
     from sb3_compressed.benchmarking.advice import costs, recommend
     from sb3_compressed.benchmarking.benchmark_envs import make_env
     from sb3_compressed.benchmarking.frame_recording import check_memory, write_recording
     from sb3_compressed.benchmarking.plot import check_plottable, plot_ratios
     from sb3_compressed.benchmarking.runner import Job, run_interleaved
-    from sb3_compressed.benchmarking.sb3_adapters import SB3
     from sb3_compressed.benchmarking.snippet import snippet
 
     names = [SB3, *_validated_codecs(codec or CODECS)]
