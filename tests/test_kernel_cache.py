@@ -128,8 +128,8 @@ def test_changing_a_kernel_recompiles_its_callers(warm: Path) -> None:
     path = warm / "jit.py"
     source = path.read_text()
     changed = source.replace(
-        "return builder.load(_pointer(builder, arguments[0], 64), align=1)",
-        "return builder.not_(builder.load(_pointer(builder, arguments[0], 64), align=1))",
+        "return builder.load(_pointer(builder, address, 64), align=1)",
+        "return builder.not_(builder.load(_pointer(builder, address, 64), align=1))",
     )
     assert changed != source
     times = path.stat()
