@@ -22,10 +22,11 @@ from sources import record
 from tables import markdown
 
 from adapters import make_replay, make_rollout
-from sb3_compressed.benchmarking.frame_recording import Step, play
+from sb3_compressed.benchmarking.frame_recording import play
 from sb3_compressed.benchmarking.metrics import exhaust, one_thread, resident_nbytes, timed
 from sb3_compressed.benchmarking.roundtrip import check_replay, check_rollout
 from sb3_compressed.benchmarking.runner import Job, Measurement
+from sb3_compressed.step import Step
 
 CODECS = [
     *("auto", "none", "zstd-100", "zstd-50", "zstd-5", "lz4-frame/1", "zstd-20", "zstd-3", "zstd-1", "zstd1", "zstd3"),

@@ -219,7 +219,7 @@ def test_nothing_is_cached_without_sources(package: Path) -> None:
     code = """
 import sb3_compressed.kernel_cache as cache
 cache.IMPORT = b"in no file"
-(cache.files("sb3_compressed") / "jit.py").rename("jit.py.away")
+(cache.FOLDER / "jit.py").rename("jit.py.away")
 assert cache.source_digest() is None
 from sb3_compressed.kernel_cache import new_kernel_cache
 def function(): pass

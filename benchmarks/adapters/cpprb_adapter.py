@@ -16,7 +16,8 @@ import torch as th
 from cpprb import ReplayBuffer
 
 from sb3_compressed.benchmarking.adapters import Batch, ReplayAdapter
-from sb3_compressed.benchmarking.frame_recording import Recording, Step
+from sb3_compressed.benchmarking.frame_recording import Recording
+from sb3_compressed.step import Step
 
 
 class CpprbAdapter(ReplayAdapter):

@@ -19,7 +19,8 @@ from tensordict import TensorDict
 from torchrl.data import CompressedListStorage, ReplayBuffer
 
 from sb3_compressed.benchmarking.adapters import Batch, ReplayAdapter
-from sb3_compressed.benchmarking.frame_recording import Recording, Step
+from sb3_compressed.benchmarking.frame_recording import Recording
+from sb3_compressed.step import Step
 
 DEFAULT_LEVEL = 3
 

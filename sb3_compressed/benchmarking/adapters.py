@@ -21,8 +21,8 @@ from stable_baselines3.common import buffers
 
 import sb3_compressed
 from sb3_compressed.arrays import CompressedArray
-from sb3_compressed.benchmarking.frame_recording import Recording, Step
-from sb3_compressed.benchmarking.observations import Observations
+from sb3_compressed.benchmarking.frame_recording import Recording
+from sb3_compressed.step import Step
 from sb3_compressed.tree_map import leaves, tree_map
 
 __all__ = ["SB3", "Batch", "ReplayAdapter", "RolloutAdapter", "make_replay", "make_rollout", "sb3_class"]
@@ -58,8 +58,8 @@ def make_rollout(name: str, recording: Recording, rows: int) -> RolloutAdapter:
 class Batch(NamedTuple):
     """A sampled batch, as the round-trip check reads it."""
 
-    obs: Observations
-    next_obs: Observations
+    obs: Any
+    next_obs: Any
     serial: NDArray[Any]  # the rewards
 
 
@@ -102,7 +102,7 @@ class ReplayAdapter(Adapter):
 
     def add(self, step: Step) -> None:
         """Add one transition of every environment."""
-        self.buffer.add(*step)
+        step.add_to(self.buffer)
 
     def sample(self, batch_size: int) -> Any:
         """Return a batch of the library with all observations decoded."""

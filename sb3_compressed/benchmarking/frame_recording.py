@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import psutil
@@ -21,9 +21,8 @@ from numpy.typing import NDArray
 from stable_baselines3.common.preprocessing import is_image_space, is_image_space_channels_first
 from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, VecFrameStack, VecTransposeImage
 
-from sb3_compressed.benchmarking.observations import Observations, part
 from sb3_compressed.dtypes import space_parts
-from sb3_compressed.last_observations import with_last_observations
+from sb3_compressed.step import Step, with_last_observations
 from sb3_compressed.storage.spaces import space_from_data, space_to_data
 from sb3_compressed.tree_map import tree_map
 
@@ -31,7 +30,6 @@ __all__ = [
     "Playback",
     "Policy",
     "Recording",
-    "Step",
     "check_memory",
     "play",
     "random_policy",
@@ -43,17 +41,6 @@ MAX_MEMORY_RATIO = 0.8  # of the available memory, for one buffer
 
 Policy = Callable[[Any], Any]
 """Returns actions for observations."""
-
-
-class Step(NamedTuple):
-    """The arguments of one call of a replay buffer's ``add``."""
-
-    obs: Observations
-    next_obs: Observations
-    action: NDArray[Any]
-    reward: NDArray[np.float32]  # serial numbers, which identify transitions
-    done: NDArray[np.bool_]
-    infos: list[dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -166,7 +153,7 @@ class Recorder(VecEnvWrapper):
 
     def _write(self, frames: Any) -> None:
         for key, space in space_parts(self.observation_space).items():
-            self._file.write(np.asarray(part(frames, key), space.dtype).tobytes())
+            self._file.write(np.asarray(frames if key is None else frames[key], space.dtype).tobytes())
 
     def reset(self) -> Any:
         """Write the first frames."""
@@ -242,7 +229,10 @@ class Playback(VecEnv):
 
 
 def play(recording: Recording) -> Iterator[Step]:
-    """Yield the steps of a recording as SB3's off-policy algorithms add them: as views of channel-last memory."""
+    """Yield the steps of a recording as SB3's off-policy algorithms add them: as views of channel-last memory.
+
+    Rewards are serial numbers, which identify transitions.
+    """
     n_envs = recording.n_envs
     env = wrap_as_sb3(Playback(recording), recording.n_stack)
     policy = random_policy(recording.action_space, n_envs)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from sb3_compressed.benchmarking.adapters import Batch, ReplayAdapter, RolloutAdapter
-from sb3_compressed.benchmarking.frame_recording import Step
+from sb3_compressed.step import Step
 from sb3_compressed.tree_map import leaves, tree_map
 
 __all__ = ["check_replay", "check_rollout"]
@@ -54,7 +55,7 @@ def check_rollout(rollout: RolloutAdapter, steps: Iterator[Step], rows: int) -> 
 
 def _copied(step: Step) -> Step:
     obs, next_obs = tree_map(np.copy, step.obs), tree_map(np.copy, step.next_obs)
-    return step._replace(obs=obs, next_obs=next_obs, done=step.done.copy())
+    return replace(step, obs=obs, next_obs=next_obs, done=step.done.copy())
 
 
 def _compare(batch: Batch, added: deque[Step], *, has_next: bool, has_ends: bool = True) -> str:

@@ -218,9 +218,8 @@ def _use_atari_wrappers(env_id: str, wrapper: Wrapper | None) -> bool:
 
 def _table(costs: Sequence[Cost], env_id: str, space: spaces.Space[Any], read: str) -> Table:
     from sb3_compressed.benchmarking.metrics import format_nbytes
-    from sb3_compressed.benchmarking.observations import describe_space
 
-    title = escape(f"{env_id}: observations {describe_space(space)}")
+    title = escape(f"{env_id}: observations {_describe(space)}")
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
     table.add_column("buffer")
     for heading in ("per transition", "memory", "vs. SB3", "add", read):
@@ -251,3 +250,11 @@ def _explanation(benchmark: Benchmark, capacity: int) -> str:
         f"Measured with random actions; observations of a trained policy may differ. Memory is {memory}; {times}, "
         "relative to SB3's buffer."
     )
+
+
+def _describe(space: spaces.Space[Any]) -> str:
+    """Return shape and dtype of a space, of a Dict space those of each part."""
+    from sb3_compressed.dtypes import space_parts
+
+    parts = space_parts(space).items()
+    return ", ".join(f"{'' if key is None else f'{key} '}{part.shape} {part.dtype}" for key, part in parts)

@@ -12,8 +12,9 @@ import pytest
 from gymnasium import spaces
 
 from sb3_compressed.benchmarking.adapters import Batch, make_replay, make_rollout
-from sb3_compressed.benchmarking.frame_recording import Recording, Step
+from sb3_compressed.benchmarking.frame_recording import Recording
 from sb3_compressed.benchmarking.roundtrip import check_replay, check_rollout
+from sb3_compressed.step import Step
 
 N_ENVS, ROWS = 2, 40
 IMAGES = Recording(Path(), N_ENVS, 1, spaces.Box(0, 255, (2, 8, 8), np.uint8), spaces.Discrete(3))
@@ -35,7 +36,7 @@ DICTS = replace(IMAGES, frame_space=spaces.Dict({"a": IMAGES.frame_space, "b": s
 def dict_steps() -> Iterator[Step]:
     for step in steps():
         both = [{"a": obs, "b": obs[:, 0, 0, :3].astype(np.float32)} for obs in (step.obs, step.next_obs)]
-        yield step._replace(obs=both[0], next_obs=both[1])
+        yield replace(step, obs=both[0], next_obs=both[1])
 
 
 @pytest.mark.parametrize("name", ["SB3", "auto", "none"])
