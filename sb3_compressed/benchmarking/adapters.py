@@ -59,7 +59,7 @@ class Batch(NamedTuple):
     """A sampled batch, as the round-trip check reads it."""
 
     obs: Any
-    next_obs: Any
+    next_obs: Any  # None for rollouts
     serial: NDArray[Any]  # the rewards
 
 
@@ -130,5 +130,5 @@ class RolloutAdapter(Adapter):
         self._starts = step.done
 
     def read(self, batch: Any) -> Batch:
-        """Convert a batch; next observations are empty."""
-        return Batch(tree_map(th.Tensor.numpy, batch.observations), np.empty(0), batch.old_values.numpy().ravel())
+        """Convert a batch."""
+        return Batch(tree_map(th.Tensor.numpy, batch.observations), None, batch.old_values.numpy().ravel())

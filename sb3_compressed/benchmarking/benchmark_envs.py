@@ -14,19 +14,10 @@ from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_compressed.dtypes import space_parts
 
-__all__ = ["is_atari", "make_env", "register_atari"]
+__all__ = ["is_atari", "make_env"]
 
 ARRAY_SPACES = spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary
 INSTALL_ATARI = "pip install 'sb3-compressed[atari]'"
-
-
-def register_atari() -> None:
-    """Register the ALE games with gymnasium if they are installed."""
-    if find_spec("ale_py"):
-        import ale_py
-
-        gym.register_envs(ale_py)
-        ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)  # no banner per environment
 
 
 def is_atari(env_id: str) -> bool:
@@ -68,7 +59,11 @@ def make_env(env_id: str, n_envs: int, *, atari: bool) -> VecEnv:
 
 
 def _spec(env_id: str) -> Any:
-    register_atari()
+    if find_spec("ale_py"):
+        import ale_py
+
+        gym.register_envs(ale_py)
+        ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)  # no banner per environment
     module, _, name = env_id.rpartition(":")
     try:
         if module:

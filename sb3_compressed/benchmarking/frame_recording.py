@@ -90,8 +90,10 @@ def write_recording(
     """
     policy = policy or random_policy(env.action_space, env.num_envs)
     metadata = {
-        **{"n_envs": env.num_envs, "n_stack": n_stack},
-        **{"frames": space_to_data(env.observation_space), "actions": space_to_data(env.action_space)},
+        "n_envs": env.num_envs,
+        "n_stack": n_stack,
+        "frames": space_to_data(env.observation_space),
+        "actions": space_to_data(env.action_space),
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_suffix(f".{os.getpid()}")

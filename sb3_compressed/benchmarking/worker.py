@@ -22,17 +22,19 @@ def command(kind: Literal["replay", "rollout"]) -> list[str]:
     return [sys.executable, "-m", __spec__.name, kind]
 
 
-def _replay(name: str, recording: str, **arguments: Any) -> dict[str, Any]:
+#: By the kind of a buffer, the function that measures it and the one that creates it.
+MEASURES: dict[str, tuple[Callable[..., dict[str, Any]], Callable[..., Any]]] = {
+    "replay": (measure_replay, make_replay),
+    "rollout": (measure_rollout, make_rollout),
+}
+
+
+def measure(kind: str, name: str, recording: str, **arguments: Any) -> dict[str, Any]:
+    """Measure one buffer, see :func:`.measure_replay` and :func:`.measure_rollout`."""
+    function, make = MEASURES[kind]
     recorded = Recording.open(Path(recording))
-    return measure_replay(partial(make_replay, name, recorded), recorded, **arguments)
+    return function(partial(make, name, recorded), recorded, **arguments)
 
-
-def _rollout(name: str, recording: str, **arguments: Any) -> dict[str, Any]:
-    recorded = Recording.open(Path(recording))
-    return measure_rollout(partial(make_rollout, name, recorded), recorded, **arguments)
-
-
-MEASURES: dict[str, Callable[..., dict[str, Any]]] = {"replay": _replay, "rollout": _rollout}
 
 if __name__ == "__main__":
-    print(json.dumps(MEASURES[sys.argv[1]](**json.loads(sys.argv[2]))))
+    print(json.dumps(measure(sys.argv[1], **json.loads(sys.argv[2]))))

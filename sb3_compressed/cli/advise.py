@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich import box
-from rich.console import RenderableType
 from rich.markup import escape
 from rich.syntax import Syntax
 from rich.table import Table
@@ -71,6 +70,7 @@ def advise(
 
     Every buffer is measured in its own process and compared with SB3's buffer on this machine.
     """
+    from sb3_compressed import get_codec
     from sb3_compressed.benchmarking import worker
     from sb3_compressed.benchmarking.adapters import SB3
     from sb3_compressed.benchmarking.advice import costs, recommend
@@ -80,7 +80,9 @@ def advise(
     from sb3_compressed.benchmarking.runner import Job, run_interleaved
     from sb3_compressed.benchmarking.snippet import snippet
 
-    names = [SB3, *_validated_codecs(codec or CODECS)]
+    codecs = [*dict.fromkeys(codec or CODECS)]
+    for name in codecs:
+        get_codec(name)  # raises if it is unknown
     if plot:
         check_plottable(plot)
     atari = _use_atari_wrappers(env_id, wrapper)
@@ -97,26 +99,21 @@ def advise(
             n_stack=n_stack,
             on_step=lambda: progress.advance(task),
         )
-        jobs = [Job(env_id, name, {"recording": str(recording.path), **benchmark.arguments}) for name in names]
+        jobs = [Job(env_id, name, {"recording": str(recording.path), **benchmark.arguments}) for name in [SB3, *codecs]]
         results = run_interleaved(lambda job: worker.command(benchmark.kind), jobs, rounds, progress)
         space = recording.observation_space
     measured = results[env_id]
     transitions, capacity = benchmark.rows * n_envs, (n_steps * n_envs if n_steps else buffer_size)
     compared = costs(measured, transitions, capacity, benchmark.read)
     if (nbytes := measured[SB3]["rss"] * transitions) < NOISE_NBYTES:
-        advice = "" if n_steps else "; pass more --steps"
-        note(f"SB3's buffer takes only {nbytes / 1e6:.2f} MB, so memory is a rough estimate{advice}")
+        hint = "" if n_steps else "; pass more --steps"
+        note(f"SB3's buffer takes only {nbytes / 1e6:.2f} MB, so memory is a rough estimate{hint}")
     recommended, reason = recommend(compared, benchmark.read)
-    lines = ""
+    lines, advice = "", f"Keep SB3's buffer. {reason}"
     if recommended != SB3:
-        lines = snippet(
-            env_id,
-            recording,
-            benchmark.algorithm,
-            atari=atari,
-            buffer={"n_steps": n_steps} if n_steps else {"buffer_size": buffer_size},
-            method=recommended,
-        )
+        buffer = {"n_steps": n_steps} if n_steps else {"buffer_size": buffer_size}
+        advice = f"Use {recommended}: {reason}"
+        lines = snippet(env_id, recording, benchmark.algorithm, atari=atari, buffer=buffer, method=recommended)
     if plot:
         panels = {
             "memory": [cost.ratio for cost in compared],
@@ -141,12 +138,9 @@ def advise(
         "reason": reason,
         "lines": lines,
     }
-    parts: list[RenderableType] = [_table(compared, env_id, space, benchmark.read), _explanation(benchmark, capacity)]
-    if lines:
-        parts += ["", f"Use {recommended}: {reason}", Syntax(lines, "python", background_color="default")]
-    else:
-        parts += ["", f"Keep SB3's buffer. {reason}"]
-    print_result(result, *parts, as_json=as_json)
+    table, explanation = _table(compared, env_id, space, benchmark.read), _explanation(benchmark, capacity)
+    code = [Syntax(lines, "python", background_color="default")] if lines else []
+    print_result(result, table, explanation, "", advice, *code, as_json=as_json)
 
 
 @dataclass(frozen=True)
@@ -187,19 +181,6 @@ def _rollout_benchmark(n_steps: int, n_envs: int, steps: int) -> Benchmark:
     rollouts = max(steps // (n_steps * n_envs), 2)
     arguments = {"n_steps": n_steps, "rollouts": rollouts}
     return Benchmark("rollout", "PPO", BATCH_SIZE, "get", n_steps, n_steps * rollouts, arguments)
-
-
-def _validated_codecs(codecs: Sequence[str]) -> list[str]:
-    """Return the distinct names of codecs.
-
-    :raises ValueError: if one is unknown; the message lists the known ones
-    """
-    from sb3_compressed import get_codec
-
-    names = list(dict.fromkeys(codecs))
-    for name in names:
-        get_codec(name)
-    return names
 
 
 def _use_atari_wrappers(env_id: str, wrapper: Wrapper | None) -> bool:
