@@ -15,7 +15,7 @@ from numpy.typing import DTypeLike, NDArray
 from sb3_compressed.arrays.array_like import ArrayLike
 from sb3_compressed.arrays.batch_pool import sampling
 from sb3_compressed.arrays.cast import cast_values, clip_values
-from sb3_compressed.arrays.change_flags import ChangeFlags
+from sb3_compressed.arrays.change_flags import ChangeFlags, ViewChangeFlags
 from sb3_compressed.arrays.decoding import decode
 from sb3_compressed.arrays.encoding import FrameEncoder
 from sb3_compressed.arrays.frame_dedup import FrameDeduplicator
@@ -318,7 +318,7 @@ class CompressedArray(ArrayLike):
         values = self._stored_values(value)
         slots: list[Slot]
         if self._deduplicator is not None and _is_row(slot_index):
-            [slots] = self._deduplicator.encode_rows(self._broadcast(values, shape)).slots
+            [slots] = self._deduplicator.encode_rows(self._broadcast(values, shape))
         elif values.ndim <= len(self.item_shape):  # one item for all of them
             slots = self._encoder.encode(self._broadcast(values, (1,))) * math.prod(shape)
         else:
@@ -345,22 +345,22 @@ class CompressedArray(ArrayLike):
             return value
         return self._broadcast(self._stored_values(value), shape)
 
-    def encode_rows(self, first: NDArray[Any], second: NDArray[Any] | None = None) -> list[NDArray[Any]]:
-        """Encode observations of all environments, and the next ones, without writing them to rows.
+    def encode_rows(self, *rows: NDArray[Any]) -> list[NDArray[Any]]:
+        """Encode observations of all environments, alone or with the next ones, without writing them to rows.
 
         The results represent the observations until they are written, as in
         ``array[row], next_array[row] = array.encode_rows(obs, next_obs)``; code in between may copy them.
 
-        :param first: observations ``(n_envs, *item_shape)`` as :meth:`validated_row` returns them
-        :param second: the next observations; one call for both takes less time
-        :return: references to slots for each of them, ``(n_envs,)``, for this array or one that
+        :param rows: observations ``(n_envs, *item_shape)`` as :meth:`validated_row` returns them, one row or two; one
+            call for both takes less time
+        :return: references to slots for each row, ``(n_envs,)``, for this array or one that
             :meth:`new_sharing_frames` returned
         """
         if self._deduplicator is not None:
-            rows = self._deduplicator.encode_rows(first, second).slots
+            slots = self._deduplicator.encode_rows(*rows)
         else:
-            rows = [self._encoder.encode(row) for row in (first, second) if row is not None]
-        return [*self._store.write([*chain.from_iterable(rows)]).reshape(len(rows), -1)]
+            slots = [self._encoder.encode(row) for row in rows]
+        return [*self._store.write([*chain.from_iterable(slots)]).reshape(len(rows), -1)]
 
     def _write_slots(self, slot_index: tuple[Any, ...], positions: Items, values: NDArray[Any]) -> None:
         """Encode items into some of the slots that a basic index selects.
@@ -501,7 +501,7 @@ class CompressedArray(ArrayLike):
         self._allocate()
         view = self._with_table(change(self._table))
         view._deduplicator = None  # its rows need not be those of the stream of observations
-        view._changes = ChangeFlags(self._changes, change)
+        view._changes = ViewChangeFlags(self._changes, change)
         return view
 
     def _with_table(self, table: NDArray[Any] | None) -> CompressedArray:

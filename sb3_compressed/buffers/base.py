@@ -22,6 +22,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from os import PathLike
 from pathlib import Path
+from types import NoneType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 import numpy as np
@@ -350,7 +351,7 @@ class CompressedBuffer(_Base):
             self._is_from_this_package
             and self._normalize_obs is NORMALIZE_OBS
             and "to_torch" not in self.__dict__
-            and isinstance(self.__dict__.get("_get_samples"), MethodTimer | None)
+            and type(self.__dict__.get("_get_samples")) in (NoneType, MethodTimer)
         )
         if may_be_referenced or not is_private or not self._new_arrays:
             samples = make()
