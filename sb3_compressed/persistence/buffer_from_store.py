@@ -19,7 +19,7 @@ from sb3_compressed.storage.log import log_fingerprint
 from sb3_compressed.storage.metadata_schema import check_buffer
 
 if TYPE_CHECKING:
-    from sb3_compressed.buffers.base import CompressedReplay
+    from sb3_compressed.buffers.replay_mixin import CompressedReplay
 
 __all__ = ["buffer_from_store", "open_to_load"]
 
