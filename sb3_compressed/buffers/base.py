@@ -206,25 +206,22 @@ class CompressedBuffer(_Base):
 
     def _install_arrays(self) -> None:
         """Replace the arrays that the parent created for the placeholder space."""
-        names = [name for name in ("observations", "next_observations") if self.__dict__.get(name) is not None]
-        placeholders = [self.__dict__[name] for name in names]
-        if isinstance(placeholders[0], dict):
-            arrays = [
-                self._arrays_for(key, [placeholder[key] for placeholder in placeholders]) for key in placeholders[0]
-            ]
-            new: list[Any] = [ArrayDict(zip(placeholders[0], of_name)) for of_name in zip(*arrays)]
-        else:
-            new = self._arrays_for(None, placeholders)
-        self.__dict__.update(zip(names, new))
+        for name in ("observations", "next_observations"):
+            placeholder = self.__dict__.get(name)
+            if isinstance(placeholder, dict):
+                arrays = {key: self._array_for(key, part) for key, part in placeholder.items()}
+                self.__dict__[name] = ArrayDict(arrays)
+            elif placeholder is not None:
+                self.__dict__[name] = self._array_for(None, placeholder)
 
-    def _arrays_for(self, key: Key, placeholders: list[np.ndarray[Any, Any]]) -> list[Any]:
-        """Return the arrays of one key: observations and, if there are any, next observations."""
+    def _array_for(self, key: Key, placeholder: np.ndarray[Any, Any]) -> Any:
+        """Return the array of one key, which shares frames with all other ones of the key."""
         if key not in self._plans:
-            return placeholders
-        (rows, n_envs), dtype = placeholders[0].shape[:2], placeholders[0].dtype
+            return placeholder
         if key not in self._new_arrays:
+            (rows, n_envs), dtype = placeholder.shape[:2], placeholder.dtype
             self._new_arrays[key] = self._plans[key].new_array(rows, n_envs, dtype, num_threads=self.num_threads)
-        return [self._new_arrays[key].new_sharing_frames() for _ in placeholders]
+        return self._new_arrays[key].new_sharing_frames()
 
     def _arrays(self) -> list[tuple[Key, Any]]:
         """Return the arrays of observations and next observations with their keys, compressed and plain ones."""

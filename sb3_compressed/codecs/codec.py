@@ -70,6 +70,10 @@ class Codec(ABC):
     typical_ratio: ClassVar[float] = 0.1
     is_parallel: ClassVar[bool] = False
 
+    def __post_init__(self) -> None:  # of dataclasses
+        if self.levels is not None:
+            self._check_level(self.compresslevel)  # type: ignore[attr-defined]
+
     @abstractmethod
     def encode(self, frames: NDArray[Any]) -> list[bytes]:
         """Compress a batch.
