@@ -14,18 +14,6 @@ from sb3_compressed.jit import BYTES, READ_BYTES, kernel
 __all__ = ["decode_runs", "encode_runs"]
 
 
-@kernel(types.int64, READ_BYTES, types.int64, types.int64, types.int64)
-def end_of_run(frame: NDArray[np.uint8], start: int, elem_size: int, max_run: int) -> int:
-    """Return the index of the first element after the run of at most ``max_run`` elements that begins at ``start``."""
-    end = start + 1
-    while (end + 1) * elem_size <= frame.size and end - start < max_run:
-        for b in range(elem_size):
-            if frame[end * elem_size + b] != frame[start * elem_size + b]:
-                return end
-        end += 1
-    return end
-
-
 @kernel(types.int64, READ_BYTES, types.int64, types.int64, types.int64, BYTES)
 def encode_runs(
     frame: NDArray[np.uint8], elem_size: int, run_size: int, max_run: int, payload: NDArray[np.uint8]
@@ -40,10 +28,20 @@ def encode_runs(
     :return: bytes written, or -1 if the runs would not be smaller than the frame
     """
     n_elems = frame.size // elem_size
-    n_runs = start = 0
-    while start < n_elems:
-        start = end_of_run(frame, start, elem_size, max_run)
-        n_runs += 1
+    n_runs = 0
+    run = 0
+    for i in range(n_elems):
+        same = i > 0 and run < max_run
+        if same:
+            for b in range(elem_size):
+                if frame[i * elem_size + b] != frame[(i - 1) * elem_size + b]:
+                    same = False
+                    break
+        if same:
+            run += 1
+        else:
+            n_runs += 1
+            run = 1
     if n_runs * (run_size + elem_size) >= frame.size:
         return -1
 
@@ -52,7 +50,16 @@ def encode_runs(
     elems_at = 1 + n_runs * run_size
     start = 0
     while start < n_elems:
-        end = end_of_run(frame, start, elem_size, max_run)
+        end = start + 1
+        while end < n_elems and end - start < max_run:
+            same = True
+            for b in range(elem_size):
+                if frame[end * elem_size + b] != frame[start * elem_size + b]:
+                    same = False
+                    break
+            if not same:
+                break
+            end += 1
         length = end - start
         for b in range(run_size):
             payload[runs_at + b] = (length >> (8 * b)) & 0xFF
