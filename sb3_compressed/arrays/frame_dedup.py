@@ -179,9 +179,8 @@ class PreviousRow:
     """
 
     def __init__(self, items: NDArray[Any], layout: FrameLayout | None) -> None:
-        from sb3_compressed.arrays.frame_dedup_kernels import (
-            take_new_frames,  # on first use, since importing numba takes long
-        )
+        # On first use, since importing numba takes long.
+        from sb3_compressed.arrays.frame_dedup_kernels import take_new_frames
 
         self._take_new_frames = take_new_frames
         self.is_valid = False
