@@ -24,9 +24,10 @@ A payload begins with one byte ``h``:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from operator import attrgetter
 from types import ModuleType
 from typing import Any, ClassVar, cast
 
@@ -45,6 +46,8 @@ __all__ = ["Delta", "ReferenceFrames"]
 MIN_FRAME_NBYTES, MAX_FRAME_NBYTES = 16, 1 << 20
 #: The number of header bytes that are left for references.
 MAX_REFERENCES = 254
+
+LOCATION = attrgetter("_location")
 
 
 @cache
@@ -110,9 +113,7 @@ class Delta(TrainableCodec):
     tries_zstd: bool = field(default=True, repr=False)
 
     _zstd: ZstdDict = field(init=False, repr=False, compare=False)
-    _encoder: list[tuple[Callable[..., int], NDArray[np.uint8], NDArray[np.int32]]] = field(
-        default_factory=list, init=False, repr=False, compare=False
-    )
+    _encoder: list[tuple[Any, ...]] = field(default_factory=list, init=False, repr=False, compare=False)
     _location: NDArray[np.int64] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -166,10 +167,12 @@ class Delta(TrainableCodec):
         if not (len(rows) and self.references.content) or rows.shape[1] != self.references.frame_nbytes:
             return self._zstd.encode(frames)
         cached = self._encoder[:1]  # atomic: another thread may clear the list
-        encode_deltas, references, table = cached[0] if cached else self._new_encoder()
+        frame_shape, encode_deltas, *arguments = cached[0] if cached else self._new_encoder(frames)
+        if frame_shape != frames.shape[1:]:
+            _, encode_deltas, *arguments = self._new_encoder(frames)
         deltas = np.empty(len(rows) * (rows.shape[1] // 4), dtype=np.uint8)
         ends = np.empty(len(rows), dtype=np.int64)
-        n_bytes = encode_deltas(rows, references, table, *_line_and_plane_nbytes(frames), deltas, ends)
+        n_bytes = encode_deltas(rows, *arguments, deltas, ends)
         data = deltas[:n_bytes].tobytes()
         small = self.SMALL_DELTA * rows.shape[1]
         start = 0
@@ -184,12 +187,15 @@ class Delta(TrainableCodec):
             start = end
         return payloads
 
-    def _new_encoder(self) -> tuple[Callable[..., int], NDArray[np.uint8], NDArray[np.int32]]:
-        """Return the kernel, the references as one vector, and the hash table of the words in it."""
+    def _new_encoder(self, frames: NDArray[Any]) -> tuple[Any, ...]:
+        """Return the shape of a frame, the kernel for it, and the kernel's arguments between frames and results.
+
+        These are the references as one vector, the hash table of the words in it, and the bytes of a line and a plane.
+        """
         kernels = delta_kernels()
         references, table = self.references.rows.reshape(-1), np.empty(1 << kernels.TABLE_BITS, dtype=np.int32)
         kernels.index_words(references, table)
-        encoder = kernels.encode_deltas, references, table
+        encoder = frames.shape[1:], kernels.encode_deltas, references, table, *_line_and_plane_nbytes(frames)
         self._encoder[:] = [encoder]
         return encoder
 
@@ -204,8 +210,8 @@ class Delta(TrainableCodec):
         """Decode payloads with different references; see :meth:`TrainableCodec.decode_batch`."""
         kernels = delta_kernels()
         codecs = cast("Sequence[Delta]", codecs)
-        rows = output_bytes(out, len(payloads))
-        locations = codecs[0]._location if len(codecs) == 1 else np.concatenate([codec._location for codec in codecs])
+        rows = output_bytes(out, len(payloads.places))
+        locations = codecs[0]._location if len(codecs) == 1 else np.concatenate([*map(LOCATION, codecs)])
         status = np.zeros(len(rows), dtype=np.uint8) if done is None else done
         if len(status) != len(rows):  # the kernel reads it for every row
             raise ValueError(f"done must have one element for each of {len(rows)} payloads, got {len(status)}")

@@ -19,7 +19,7 @@ from sb3_compressed.storage.metadata_schema import check_buffer
 from sb3_compressed.storage.spaces import argument_from_data, space_from_data
 
 if TYPE_CHECKING:
-    from sb3_compressed.buffers.base import CompressedReplay
+    from sb3_compressed.buffers.replay_mixin import CompressedReplay
 
 __all__ = ["buffer_from_store", "open_to_load"]
 
