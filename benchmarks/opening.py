@@ -107,7 +107,7 @@ def _add_to_both(recording: Recording, size: int, adds: int, folder: Path) -> tu
         for name, each in both[:: -1 if first // BLOCK % 2 else 1]:  # the first one finds the observations in no cache
             begin = time.process_time()
             for step in block:
-                each.add(step.obs, step.next_obs, step.action, step.reward, step.done, step.infos)
+                step.add_to(each)
             seconds[name] += time.process_time() - begin
         most = max(most, _allocated_nbytes(folder))
     return {"adds": adds, **{name: each / adds * 1e6 for name, each in seconds.items()}, "disk": most}, buffer

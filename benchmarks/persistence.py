@@ -32,9 +32,10 @@ from session import available, parser, run_interleaved, save, serve
 from sources import record
 from tables import markdown
 
-from sb3_compressed.benchmarking.frame_recording import Recording, Step, play
+from sb3_compressed.benchmarking.frame_recording import Recording, play
 from sb3_compressed.benchmarking.metrics import median_us, one_thread, timed
 from sb3_compressed.benchmarking.runner import Job, Measurement
+from sb3_compressed.step import Step
 
 N_ENVS = 4
 INCREMENT = 10_000
@@ -221,7 +222,7 @@ def _ours(recording: Recording, rows: int, **options: Any) -> Any:
 
 
 def _add(buffer: Any, step: Step) -> None:
-    buffer.add(step.obs, step.next_obs, step.action, step.reward, step.done, step.infos)
+    step.add_to(buffer)
 
 
 def _sampling(buffer: Any) -> float:

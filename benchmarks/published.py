@@ -21,11 +21,12 @@ from session import available, parser, run_interleaved, save, serve
 from sources import record
 from tables import markdown
 
-from adapters import Setup, make_replay, make_rollout
-from sb3_compressed.benchmarking.frame_recording import Step, play
+from adapters import make_replay, make_rollout
+from sb3_compressed.benchmarking.frame_recording import play
 from sb3_compressed.benchmarking.metrics import exhaust, one_thread, resident_nbytes, timed
 from sb3_compressed.benchmarking.roundtrip import check_replay, check_rollout
 from sb3_compressed.benchmarking.runner import Job, Measurement
+from sb3_compressed.step import Step
 
 CODECS = [
     *("auto", "none", "zstd-100", "zstd-50", "zstd-5", "lz4-frame/1", "zstd-20", "zstd-3", "zstd-1", "zstd1", "zstd3"),
@@ -48,13 +49,15 @@ def measure(name: str, source: str, size: int, test: str) -> Measurement:
     recording = record(source, N_ENVS, max(rows, 2 * CHECKED_STEPS))
 
     def make(n_rows: int) -> Any:
-        setup = Setup.of(recording, n_rows, saves_next_obs=test == "save")
-        return (make_replay if test == "save" else make_rollout)(name, setup)
+        if test == "load":
+            return make_rollout(name, recording, n_rows)
+        options = {"optimize_memory_usage": True, "handle_timeout_termination": False}
+        return make_replay(name, recording, n_rows, **options)
 
     warm = make(WARM_STEPS)
     _add_all(warm, islice(play(recording), WARM_STEPS))
     if test == "load":
-        list(warm.get(BATCH_SIZE))
+        list(warm.buffer.get(BATCH_SIZE))
     steps = play(recording)
     first = next(steps)
     before = resident_nbytes()
@@ -62,7 +65,7 @@ def measure(name: str, source: str, size: int, test: str) -> Measurement:
     filled.add(first)
     seconds = _add_all(filled, islice(steps, rows - 1)) * rows / max(rows - 1, 1)
     result: Measurement = {"rss": resident_nbytes() - before, "counted": counted_nbytes(filled.buffer)}
-    result["latency"] = seconds if test == "save" else timed(exhaust, filled.get(BATCH_SIZE))
+    result["latency"] = seconds if test == "save" else timed(exhaust, filled.buffer.get(BATCH_SIZE))
     del warm
     checked, steps = make(CHECKED_STEPS), play(recording)
     if test == "load":

@@ -28,7 +28,8 @@ N_ENVS = 4
 def measure(name: str, source: str, size: int) -> Measurement:
     """Measure one buffer; see :func:`~sb3_compressed.benchmarking.replay_benchmark.measure_replay`."""
     rows = size // N_ENVS
-    measured = measure_replay(partial(make_replay, name), record(source, N_ENVS, rows + TIMED_STEPS), rows)
+    recording = record(source, N_ENVS, rows + TIMED_STEPS)
+    measured = measure_replay(partial(make_replay, name, recording), recording, rows)
     return {key: value for key, value in measured.items() if key not in EXTRAPOLATION_KEYS}
 
 

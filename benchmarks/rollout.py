@@ -27,7 +27,7 @@ N_ENVS = 8
 def measure(name: str, source: str, n_steps: int, rollouts: int) -> Measurement:
     """Measure one buffer; see :func:`~sb3_compressed.benchmarking.rollout_benchmark.measure_rollout`."""
     recording = record(source, N_ENVS, n_steps * rollouts)
-    measured = measure_rollout(partial(make_rollout, name), recording, n_steps, rollouts)
+    measured = measure_rollout(partial(make_rollout, name, recording), recording, n_steps, rollouts)
     return {key: value for key, value in measured.items() if key not in EXTRAPOLATION_KEYS}
 
 

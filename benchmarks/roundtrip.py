@@ -11,7 +11,7 @@ from session import available, parser, run_interleaved, save, serve
 from sources import record
 from tables import markdown
 
-from adapters import Setup, make_replay
+from adapters import make_replay
 from sb3_compressed.benchmarking.frame_recording import play
 from sb3_compressed.benchmarking.roundtrip import check_replay
 from sb3_compressed.benchmarking.runner import Job, Measurement
@@ -22,7 +22,7 @@ N_ENVS = 4
 def measure(name: str, source: str, rows: int) -> Measurement:
     """Return a description of wrong data in the batches of a replay buffer, if any."""
     recording = record(source, N_ENVS, 2 * rows)
-    replay = make_replay(name, Setup.of(recording, rows))
+    replay = make_replay(name, recording, rows)
     return {"wrong": check_replay(replay, play(recording), rows)}
 
 

@@ -81,72 +81,30 @@ def kernel(result: types.Type, *arguments: types.Type, nogil: bool = True) -> Ca
 # Single machine instructions that NumPy arrays cannot express. For kernels only, which must check the bounds.
 
 
-def _pointer(builder: Any, address: Any, n_bits: int) -> Any:
-    return builder.inttoptr(address, ir.IntType(n_bits).as_pointer())
+def _unary(result: types.Type, argument: types.Type, emit: Callable[..., Any]) -> Any:
+    """Return a function of one operand for kernels.
+
+    :param emit: ``emit(builder, operand)`` writes the instructions and returns their result
+    """
+
+    @intrinsic
+    def instruction(typingctx: Any, operand: Any) -> Any:
+        return result(argument), lambda context, builder, signature, operands: emit(builder, *operands)
+
+    return instruction
 
 
-@intrinsic
-def _byte_at(typingctx: Any, address: Any) -> Any:
-    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.load(_pointer(builder, arguments[0], 8))
+def _store(argument: types.Type, n_bits: int) -> Any:
+    """Return a function for kernels that stores a value of ``n_bits`` at an unaligned address."""
 
-    return types.uint8(types.int64), codegen
+    @intrinsic
+    def instruction(typingctx: Any, address: Any, value: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            builder.store(arguments[1], _pointer(builder, arguments[0], n_bits), align=1)
 
+        return types.void(types.int64, argument), codegen
 
-@intrinsic
-def _word_at(typingctx: Any, address: Any) -> Any:
-    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.load(_pointer(builder, arguments[0], 64), align=1)
-
-    return types.uint64(types.int64), codegen
-
-
-@intrinsic
-def _put_byte(typingctx: Any, address: Any, byte: Any) -> Any:
-    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        builder.store(arguments[1], _pointer(builder, arguments[0], 8))
-
-    return types.void(types.int64, types.uint8), codegen
-
-
-@intrinsic
-def _put_word(typingctx: Any, address: Any, word: Any) -> Any:
-    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        builder.store(arguments[1], _pointer(builder, arguments[0], 64), align=1)
-
-    return types.void(types.int64, types.uint64), codegen
-
-
-@intrinsic
-def _prefetch(typingctx: Any, address: Any) -> Any:
-    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        pointer = _pointer(builder, arguments[0], 8)
-        function = builder.module.declare_intrinsic(
-            "llvm.prefetch", [pointer.type], ir.FunctionType(ir.VoidType(), [pointer.type, *[ir.IntType(32)] * 3])
-        )
-        read, keep_in_all_caches, data = (ir.Constant(ir.IntType(32), value) for value in (0, 3, 1))
-        builder.call(function, [pointer, read, keep_in_all_caches, data])
-
-    return types.void(types.int64), codegen
-
-
-@intrinsic
-def _first_byte_of(typingctx: Any, word: Any) -> Any:
-    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        n_zero_bits = builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))
-        return builder.lshr(n_zero_bits, ir.Constant(ir.IntType(64), 3))
-
-    return types.int64(types.uint64), codegen
-
-
-@intrinsic
-def _last_byte_of(typingctx: Any, word: Any) -> Any:
-    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        n_zero_bits = builder.ctlz(arguments[0], ir.Constant(ir.IntType(1), 1))
-        n_zero_bytes = builder.lshr(n_zero_bits, ir.Constant(ir.IntType(64), 3))
-        return builder.sub(ir.Constant(ir.IntType(64), 7), n_zero_bytes)
-
-    return types.int64(types.uint64), codegen
+    return instruction
 
 
 def c_function(arguments: str) -> Callable[[int, tuple[int, ...]], int]:
@@ -173,27 +131,54 @@ def c_function(arguments: str) -> Callable[[int, tuple[int, ...]], int]:
     return cast("Callable[[int, tuple[int, ...]], int]", call)
 
 
-@intrinsic
-def _pointer_to(typingctx: Any, address: Any) -> Any:
-    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return _pointer(builder, arguments[0], 8)
-
-    return types.CPointer(types.uint8)(types.int64), codegen  # type: ignore[no-untyped-call]
+def _pointer(builder: Any, address: Any, n_bits: int) -> Any:
+    return builder.inttoptr(address, ir.IntType(n_bits).as_pointer())
 
 
-pointer_to = cast("Callable[[int], Any]", _pointer_to)
-"""Return an address as a pointer to bytes, for :func:`numba.carray`: loops over arrays compile to SIMD instructions."""
-byte_at = cast("Callable[[int], int]", _byte_at)
+def _load_byte(builder: Any, address: Any) -> Any:
+    return builder.load(_pointer(builder, address, 8))
+
+
+def _load_word(builder: Any, address: Any) -> Any:
+    return builder.load(_pointer(builder, address, 64), align=1)
+
+
+def _prefetch(builder: Any, address: Any) -> None:
+    pointer = _pointer(builder, address, 8)
+    function = builder.module.declare_intrinsic(
+        "llvm.prefetch", [pointer.type], ir.FunctionType(ir.VoidType(), [pointer.type, *[ir.IntType(32)] * 3])
+    )
+    read, keep_in_all_caches, data = (ir.Constant(ir.IntType(32), value) for value in (0, 3, 1))
+    builder.call(function, [pointer, read, keep_in_all_caches, data])
+
+
+def _first_byte(builder: Any, word: Any) -> Any:
+    n_zero_bits = builder.cttz(word, ir.Constant(ir.IntType(1), 1))
+    return builder.lshr(n_zero_bits, ir.Constant(ir.IntType(64), 3))
+
+
+def _last_byte(builder: Any, word: Any) -> Any:
+    n_zero_bits = builder.ctlz(word, ir.Constant(ir.IntType(1), 1))
+    return builder.sub(ir.Constant(ir.IntType(64), 7), builder.lshr(n_zero_bits, ir.Constant(ir.IntType(64), 3)))
+
+
+byte_at: Callable[[int], int] = _unary(types.uint8, types.int64, _load_byte)
 """Read the byte at an address."""
-word_at = cast("Callable[[int], np.uint64]", _word_at)
+word_at: Callable[[int], np.uint64] = _unary(types.uint64, types.int64, _load_word)
 """Read the 8 bytes at an address as a uint64; it need not be aligned."""
-put_byte = cast("Callable[[int, int], None]", _put_byte)
+pointer_to: Callable[[int], Any] = _unary(
+    types.CPointer(types.uint8),  # type: ignore[no-untyped-call]
+    types.int64,
+    lambda builder, address: _pointer(builder, address, 8),
+)
+"""Return an address as a pointer to bytes, for :func:`numba.carray`: loops over arrays compile to SIMD instructions."""
+put_byte: Callable[[int, int], None] = _store(types.uint8, 8)
 """Write a byte to an address."""
-put_word = cast("Callable[[int, np.uint64], None]", _put_word)
+put_word: Callable[[int, np.uint64], None] = _store(types.uint64, 64)
 """Write a uint64 to the 8 bytes at an address; it need not be aligned."""
-prefetch = cast("Callable[[int], None]", _prefetch)
+prefetch: Callable[[int], None] = _unary(types.void, types.int64, _prefetch)
 """Prefetch the cache line of an address. It is a hint, harmless for invalid addresses."""
-first_byte_of = cast("Callable[[np.uint64], int]", _first_byte_of)
+first_byte_of: Callable[[np.uint64], int] = _unary(types.int64, types.uint64, _first_byte)
 """Return the index in memory of the first nonzero byte of a word. All platforms of numba are little-endian."""
-last_byte_of = cast("Callable[[np.uint64], int]", _last_byte_of)
+last_byte_of: Callable[[np.uint64], int] = _unary(types.int64, types.uint64, _last_byte)
 """Return the index in memory of the last nonzero byte of a word."""

@@ -7,11 +7,10 @@ import logging
 import os
 import pickle
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import uuid4
 
 import llvmlite
@@ -20,12 +19,10 @@ from numba.core import config
 from numba.core.caching import FunctionCache
 from numba.core.serialize import dumps
 
-if TYPE_CHECKING:  # since Python 3.11
-    from importlib.resources.abc import Traversable
-
 __all__ = ["KernelCache", "new_kernel_cache", "source_digest"]
 
 PACKAGE = "sb3_compressed"
+FOLDER = Path(__file__).parent
 #: Text in the source of every module of kernels.
 IMPORT = f"{PACKAGE}.jit".encode()
 #: Settings of numba that change machine code. Numba's own key includes the model and features of the processor.
@@ -41,24 +38,14 @@ def source_digest() -> str | None:
     Kernels are inlined into kernels of other modules, so machine code is only valid for the sources of all.
     """
     digest = hashlib.sha256()
-    found = False
     try:
-        for path in _python_files(files(PACKAGE)):
-            source = path.read_bytes()
-            if IMPORT in source or path.name == "jit.py":
-                found = True
-                digest.update(f"{path.name} {len(source)}\n".encode() + source)
+        sources = [(path, path.read_bytes()) for path in sorted(FOLDER.rglob("*.py"))]
     except OSError:
         return None
-    return digest.hexdigest()[:16] if found else None
-
-
-def _python_files(folder: Traversable) -> Iterator[Traversable]:
-    for path in sorted(folder.iterdir(), key=lambda path: path.name):
-        if path.name.endswith(".py"):
-            yield path
-        elif "." not in path.name and path.name != "__pycache__" and path.is_dir():
-            yield from _python_files(path)
+    kernels = [(path, source) for path, source in sources if IMPORT in source or path.name == "jit.py"]
+    for path, source in kernels:
+        digest.update(f"{path.name} {len(source)}\n".encode() + source)
+    return digest.hexdigest()[:16] if kernels else None
 
 
 @cache

@@ -50,17 +50,18 @@ NAMES = {
     "Teacher": "CodecTrainer",
 }
 
-#: New names of attributes in pickles of buffers, ``None`` for those that no longer exist.
+#: New names of attributes in pickles of buffers and their reports, ``None`` for those that no longer exist.
 ATTRIBUTES = {
     "_batch_memory": "_batch_pool",
     "_hollow_shape": "_placeholder_shape",
     "_passed": "_validated_kinds",
     "_successor_keys": None,
+    "damages": "problems",
 }
 
 
 def buffer_attributes(pickled: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the attributes of a pickled buffer by their present names."""
+    """Return the attributes of a pickled buffer, or of its report, by their present names."""
     renamed = {ATTRIBUTES.get(name, name): value for name, value in pickled.items()}
     return {name: value for name, value in renamed.items() if name is not None}
 

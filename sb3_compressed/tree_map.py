@@ -1,11 +1,11 @@
-"""``tree_map``: applies a function to observations that are an array or a dict of arrays."""
+"""``tree_map`` and ``leaves`` for observations that are an array or a dict of arrays."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["tree_map"]
+__all__ = ["leaves", "tree_map"]
 
 
 def tree_map(function: Callable[..., Any], *observations: Any) -> Any:
@@ -20,3 +20,12 @@ def tree_map(function: Callable[..., Any], *observations: Any) -> Any:
     if isinstance(first, dict):
         return {key: function(*(each[key] for each in observations)) for key in first}
     return function(*observations)
+
+
+def leaves(observations: Any) -> list[Any]:
+    """Return the arrays of observations as a list.
+
+    >>> leaves({"x": 1, "y": 2}), leaves(1)
+    ([1, 2], [1])
+    """
+    return [*observations.values()] if isinstance(observations, dict) else [observations]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,9 +10,10 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.type_aliases import PolicyPredictor
-from stable_baselines3.common.vec_env import VecEnv, VecNormalize, unwrap_vec_normalize
+from stable_baselines3.common.vec_env import VecEnv, unwrap_vec_normalize
 
 from sb3_compressed.progress import progress_bar as shown_progress
+from sb3_compressed.step import with_last_observations
 
 __all__ = ["warm_up"]
 
@@ -68,7 +68,8 @@ def warm_up(
             if normalize is not None:
                 rewards = normalize.get_original_reward()
             new = obs if normalize is None else normalize.get_original_obs()
-            next_obs = _with_last_observations(new, dones, infos, normalize)
+            unnormalize = None if normalize is None else normalize.unnormalize_obs
+            next_obs = with_last_observations(new, dones, infos, unnormalize)
             if row == n_rows - 1:
                 infos = [info if done else {**info, "TimeLimit.truncated": True} for info, done in zip(infos, dones)]
                 dones = np.ones_like(dones)
@@ -120,25 +121,6 @@ class _Actor:
         size = space.high - space.low
         stored = 2.0 * ((actions - space.low) / size) - 1.0
         return space.low + (0.5 * (stored + 1.0) * size), stored
-
-
-def _with_last_observations(
-    new: Any, dones: NDArray[Any], infos: list[dict[str, Any]], normalize: VecNormalize | None
-) -> Any:
-    """Return the next observations, with the last one of its episode for each environment that was reset."""
-    next_obs = copy.deepcopy(new)
-    for env in np.flatnonzero(dones):
-        last = infos[env].get("terminal_observation")
-        if last is None:
-            continue
-        if normalize is not None:
-            last = normalize.unnormalize_obs(last)
-        if isinstance(next_obs, dict):
-            for key, values in next_obs.items():
-                values[env] = last[key]
-        else:
-            next_obs[env] = last
-    return next_obs
 
 
 def _shallow(obs: Any) -> Any:

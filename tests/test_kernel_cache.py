@@ -128,8 +128,8 @@ def test_changing_a_kernel_recompiles_its_callers(warm: Path) -> None:
     path = warm / "jit.py"
     source = path.read_text()
     changed = source.replace(
-        "return builder.load(_pointer(builder, arguments[0], 64), align=1)",
-        "return builder.not_(builder.load(_pointer(builder, arguments[0], 64), align=1))",
+        "return builder.load(_pointer(builder, address, 64), align=1)",
+        "return builder.not_(builder.load(_pointer(builder, address, 64), align=1))",
     )
     assert changed != source
     times = path.stat()
@@ -219,7 +219,7 @@ def test_nothing_is_cached_without_sources(package: Path) -> None:
     code = """
 import sb3_compressed.kernel_cache as cache
 cache.IMPORT = b"in no file"
-(cache.files("sb3_compressed") / "jit.py").rename("jit.py.away")
+(cache.FOLDER / "jit.py").rename("jit.py.away")
 assert cache.source_digest() is None
 from sb3_compressed.kernel_cache import new_kernel_cache
 def function(): pass

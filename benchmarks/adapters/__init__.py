@@ -19,11 +19,11 @@ from typing import Any, Literal
 from gymnasium import spaces
 
 from adapters.buffer_names import is_peer, split_name
-from sb3_compressed.benchmarking import sb3_adapters
-from sb3_compressed.benchmarking.adapters import ReplayAdapter, RolloutAdapter, Setup
-from sb3_compressed.benchmarking.sb3_adapters import SB3ReplayAdapter, SB3RolloutAdapter
+from sb3_compressed.benchmarking import adapters
+from sb3_compressed.benchmarking.adapters import ReplayAdapter, RolloutAdapter
+from sb3_compressed.benchmarking.frame_recording import Recording
 
-__all__ = ["Setup", "is_peer", "make_replay", "make_rollout", "sb3_class"]
+__all__ = ["is_peer", "make_replay", "make_rollout", "sb3_class"]
 
 NON_SB3_MODULES = {"torchrl": "torchrl_adapter", "cpprb": "cpprb_adapter"}
 
@@ -39,23 +39,28 @@ def sb3_class(name: str, kind: Literal["replay", "rollout"], space: spaces.Space
     if library == "extra":
         extra = import_module("adapters.extra_buffers")
         return extra.CLASSES[kind], extra.arguments(method, space)
-    return sb3_adapters.sb3_class(name, kind, space)
+    return adapters.sb3_class(name, kind, space)
 
 
-def make_replay(name: str, setup: Setup) -> ReplayAdapter:
-    """Return a replay buffer by name."""
+def make_replay(name: str, recording: Recording, rows: int, **options: Any) -> ReplayAdapter:
+    """Return a replay buffer by name, for that many steps of a recording.
+
+    :param options: further arguments of buffers with SB3's interface
+    """
     library, method, _ = split_name(name)
     if library in NON_SB3_MODULES:
-        replay: ReplayAdapter = import_module(f"adapters.{NON_SB3_MODULES[library]}").make_replay(method, setup)
+        replay: ReplayAdapter = import_module(f"adapters.{NON_SB3_MODULES[library]}").make_replay(
+            method, recording, rows
+        )
         return replay
-    cls, arguments = sb3_class(name, "replay", setup.observation_space)
-    return SB3ReplayAdapter(cls, setup, **arguments)
+    cls, arguments = sb3_class(name, "replay", recording.observation_space)
+    return ReplayAdapter(cls, recording, rows, **arguments, **options)
 
 
-def make_rollout(name: str, setup: Setup) -> RolloutAdapter:
-    """Return a rollout buffer by name.
+def make_rollout(name: str, recording: Recording, rows: int) -> RolloutAdapter:
+    """Return a rollout buffer by name, for that many steps of a recording.
 
     :raises ValueError: if the library has none
     """
-    cls, arguments = sb3_class(name, "rollout", setup.observation_space)
-    return SB3RolloutAdapter(cls, setup, **arguments)
+    cls, arguments = sb3_class(name, "rollout", recording.observation_space)
+    return RolloutAdapter(cls, recording, rows, **arguments)

@@ -9,30 +9,29 @@ last and are converted to tensors of SB3's layout.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch as th
 from cpprb import ReplayBuffer
 
-from sb3_compressed.benchmarking.adapters import Batch, ReplayAdapter, Setup
-
-if TYPE_CHECKING:
-    from sb3_compressed.benchmarking.frame_recording import Step
+from sb3_compressed.benchmarking.adapters import Batch, ReplayAdapter
+from sb3_compressed.benchmarking.frame_recording import Recording
+from sb3_compressed.step import Step
 
 
 class CpprbAdapter(ReplayAdapter):
     """One buffer per environment."""
 
-    def __init__(self, setup: Setup) -> None:
-        space = setup.observation_space
-        self._is_stacked = setup.n_stack > 1
+    def __init__(self, recording: Recording, rows: int) -> None:
+        space = recording.observation_space
+        self._is_stacked = recording.n_stack > 1
         self._rng = np.random.default_rng()
         shape = space.shape or ()
         if self._is_stacked:
             channels, *rest = shape
             shape = (*rest, channels)
-        actions = {"shape": setup.action_space.shape or 1, "dtype": setup.action_space.dtype}
+        actions = {"shape": recording.action_space.shape or 1, "dtype": recording.action_space.dtype}
         fields = {
             "obs": {"shape": shape, "dtype": space.dtype},
             "act": actions,
@@ -40,8 +39,7 @@ class CpprbAdapter(ReplayAdapter):
             "done": {"dtype": np.float32},
         }
         memory = {"next_of": "obs", **({"stack_compress": "obs"} if self._is_stacked else {})}
-        rows = setup.size // setup.n_envs
-        self._buffers = [ReplayBuffer(rows, fields, **memory) for _ in range(setup.n_envs)]
+        self._buffers = [ReplayBuffer(rows, fields, **memory) for _ in range(recording.n_envs)]
 
     def _frames_last(self, obs: Any) -> Any:
         return np.moveaxis(obs, 0, -1) if self._is_stacked else obs
@@ -65,6 +63,6 @@ class CpprbAdapter(ReplayAdapter):
         return Batch(batch["obs"].numpy(), batch["next_obs"].numpy(), batch["rew"].numpy().ravel())
 
 
-def make_replay(method: str, setup: Setup) -> CpprbAdapter:
+def make_replay(method: str, recording: Recording, rows: int) -> CpprbAdapter:
     """Return the adapter."""
-    return CpprbAdapter(setup)
+    return CpprbAdapter(recording, rows)

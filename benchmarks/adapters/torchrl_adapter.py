@@ -11,17 +11,16 @@ training step would.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch as th
 import zstandard
 from tensordict import TensorDict
 from torchrl.data import CompressedListStorage, ReplayBuffer
 
-from sb3_compressed.benchmarking.adapters import Batch, ReplayAdapter, Setup
-
-if TYPE_CHECKING:
-    from sb3_compressed.benchmarking.frame_recording import Step
+from sb3_compressed.benchmarking.adapters import Batch, ReplayAdapter
+from sb3_compressed.benchmarking.frame_recording import Recording
+from sb3_compressed.step import Step
 
 DEFAULT_LEVEL = 3
 
@@ -29,8 +28,8 @@ DEFAULT_LEVEL = 3
 class TorchRLAdapter(ReplayAdapter):
     """A buffer of compressed items with all fields of SB3's buffer."""
 
-    def __init__(self, setup: Setup, **storage: Any) -> None:
-        self._buffer = ReplayBuffer(storage=CompressedListStorage(setup.size, **storage))
+    def __init__(self, size: int, **storage: Any) -> None:
+        self._buffer = ReplayBuffer(storage=CompressedListStorage(size, **storage))
 
     def add(self, step: Step) -> None:
         """Add one item per environment with one call of ``extend``."""
@@ -56,14 +55,15 @@ class TorchRLAdapter(ReplayAdapter):
         return Batch(*(batch[name].numpy() for name in names))
 
 
-def make_replay(method: str, setup: Setup) -> TorchRLAdapter:
+def make_replay(method: str, recording: Recording, rows: int) -> TorchRLAdapter:
     """Return a buffer for a method such as ``zlib-3``, its own compression, or ``zstd-3``."""
     match = re.fullmatch(r"(zlib|zstd)(?:-?(\d+))?", method or "zlib")
     if match is None:
         raise ValueError(f"the methods of torchrl are zlib and zstd with a level, e.g. zstd-3, got {method!r}")
+    size = rows * recording.n_envs
     level = int(match[2] or DEFAULT_LEVEL)
     if match[1] == "zlib":
-        return TorchRLAdapter(setup, compression_level=level)
+        return TorchRLAdapter(size, compression_level=level)
     compressor, decompressor = zstandard.ZstdCompressor(level), zstandard.ZstdDecompressor()
 
     def compress(tensor: th.Tensor) -> th.Tensor:
@@ -73,4 +73,4 @@ def make_replay(method: str, setup: Setup) -> TorchRLAdapter:
         data = bytearray(decompressor.decompress(compressed.numpy().data))  # writable, as torch requires
         return th.frombuffer(data, dtype=metadata["dtype"]).reshape(metadata["shape"])
 
-    return TorchRLAdapter(setup, compression_fn=compress, decompression_fn=decompress)
+    return TorchRLAdapter(size, compression_fn=compress, decompression_fn=decompress)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
-from numpy.typing import NDArray
 
 from sb3_compressed.arrays.reductions import REDUCTIONS, reduce_in_parts
 from sb3_compressed.arrays.write_through import explained
@@ -122,18 +122,6 @@ def _decoded(value: Any) -> Any:
     return {key: _decoded(part) for key, part in value.items()} if type(value) is dict else value
 
 
-def _shape(a: Any) -> tuple[int, ...]:
-    return tuple(a.shape)
-
-
-def _ndim(a: Any) -> int:
-    return int(a.ndim)
-
-
-def _size(a: Any, axis: Any = None) -> int:
-    return int(a.size if axis is None else a.shape[axis])
-
-
 def _copyto(dst: Any, src: Any, casting: Any = "same_kind", where: Any = True) -> None:
     if not isinstance(dst, ArrayLike) or where is not True:
         explained(lambda: np.copyto(_decoded(dst), _decoded(src), casting=casting, where=_decoded(where)))
@@ -153,20 +141,20 @@ def _method(name: str) -> Callable[..., Any]:
     return call
 
 
-def _like(make: Callable[..., NDArray[Any]]) -> Callable[..., Any]:
+def _of_shape(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that applies another one, which reads no elements, to an array of the same shape and dtype."""
+
     def call(a: Any, *args: Any, **kwargs: Any) -> Any:
         stand_in = np.broadcast_to(np.zeros((), a.dtype), a.shape) if isinstance(a, ArrayLike) else a
-        kwargs = {"order": "C", **kwargs}
-        return make(stand_in, *args, **kwargs)
+        return function(stand_in, *args, **kwargs)
 
     return call
 
 
 #: Functions that need not decode the whole array.
 FUNCTIONS: dict[Any, Callable[..., Any]] = {
-    np.shape: _shape,
-    np.ndim: _ndim,
-    np.size: _size,
+    **{function: _of_shape(function) for function in (np.shape, np.ndim, np.size)},
+    **{make: _of_shape(partial(make, order="C")) for make in (np.empty_like, np.zeros_like, np.ones_like)},
     np.copyto: _copyto,
     np.reshape: _method("reshape"),
     np.swapaxes: _method("swapaxes"),
@@ -174,5 +162,3 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
     np.amax: _method("max"),
     **{getattr(np, name): _method(name) for name in REDUCTIONS},
 }
-for _make in (np.empty_like, np.zeros_like, np.ones_like):
-    FUNCTIONS[_make] = _like(_make)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["ChangeFlags"]
+__all__ = ["ChangeFlags", "ViewChangeFlags"]
 
 
 class ChangeFlags:
@@ -18,36 +18,20 @@ class ChangeFlags:
     direct writes and set :attr:`flags`. After :meth:`track`, both are the same array; after
     :meth:`track_direct_writes`, writes of encoded rows are not recorded.
 
-    :param viewed: the flags of the array that this array is a view of
-    :param change: turns an array ``(rows, n_envs)`` of the viewed array into a view of the shape of this array
+    :ivar added: the flags to set for encoded rows, ``(rows, n_envs)``; ``None`` if these changes are not tracked
     """
 
-    def __init__(
-        self, viewed: ChangeFlags | None = None, change: Callable[[NDArray[Any]], NDArray[Any]] | None = None
-    ) -> None:
-        self._added: NDArray[np.bool_] | None = None
+    def __init__(self) -> None:
+        self.added: NDArray[np.bool_] | None = None
         self._own: NDArray[np.bool_] | None = None
         self._lazy_shape: tuple[int, ...] | None = None
-        self._viewed, self._change = viewed, change
 
     @property
     def flags(self) -> NDArray[np.bool_] | None:
         """The flags to set for direct writes, ``(rows, n_envs)``; ``None`` if changes are not tracked."""
-        if self._viewed is None or self._change is None:
-            if self._own is None and self._lazy_shape is not None:
-                self._own = np.zeros(self._lazy_shape, dtype=np.bool_)
-            return self._own
-        # At each use: the viewed array may have begun to track changes after this view was created.
-        flags = self._viewed.flags
-        return None if flags is None else self._change(flags)
-
-    @property
-    def added(self) -> NDArray[np.bool_] | None:
-        """The flags to set for encoded rows, ``(rows, n_envs)``; ``None`` if these changes are not tracked."""
-        if self._viewed is None or self._change is None:
-            return self._added
-        added = self._viewed.added
-        return None if added is None else self._change(added)
+        if self._own is None and self._lazy_shape is not None:
+            self._own = np.zeros(self._lazy_shape, dtype=np.bool_)
+        return self._own
 
     def mark(self, slot_index: Any, index: Any = ...) -> None:
         """Set the flags of slots, before they are written, so that no interrupt loses a change.
@@ -63,16 +47,41 @@ class ChangeFlags:
 
     def track(self, shape: tuple[int, ...]) -> NDArray[np.bool_]:
         """Return new flags of a shape that all writes set from now on."""
-        if self._viewed is not None:
-            raise ValueError("changes of a view cannot be tracked, only those of the array itself")
-        self._own = self._added = np.zeros(shape, dtype=np.bool_)
+        self._own = self.added = np.zeros(shape, dtype=np.bool_)
         return self._own
 
     def track_direct_writes(self, shape: tuple[int, ...]) -> None:
         """Track direct writes only, in flags that take no memory before the first one."""
-        self._own, self._added, self._lazy_shape = None, None, shape
+        self._own, self.added, self._lazy_shape = None, None, shape
 
     def take_rows(self) -> NDArray[np.int64]:
         """Return the rows that are set, and reset the flags."""
         flags, self._own = self._own, None
         return np.zeros(0, np.int64) if flags is None else np.flatnonzero(flags.any(axis=1))
+
+
+class ViewChangeFlags(ChangeFlags):
+    """Records writes through a view in the flags of the array that it is a view of.
+
+    :param viewed: the flags of that array, which may begin to track changes after the view was created
+    :param change: turns an array ``(rows, n_envs)`` of the viewed array into a view of the shape of this array
+    """
+
+    def __init__(self, viewed: ChangeFlags, change: Callable[[NDArray[Any]], NDArray[Any]]) -> None:
+        self._viewed, self._change = viewed, change
+
+    @property
+    def flags(self) -> NDArray[np.bool_] | None:
+        """See :class:`ChangeFlags`."""
+        flags = self._viewed.flags
+        return None if flags is None else self._change(flags)
+
+    @property
+    def added(self) -> NDArray[np.bool_] | None:  # type: ignore[override]
+        """See :class:`ChangeFlags`."""
+        added = self._viewed.added
+        return None if added is None else self._change(added)
+
+    def track(self, shape: tuple[int, ...]) -> NDArray[np.bool_]:
+        """Raise."""
+        raise ValueError("changes of a view cannot be tracked, only those of the array itself")

@@ -15,15 +15,16 @@ from numpy.typing import DTypeLike, NDArray
 from sb3_compressed.arrays.array_like import ArrayLike
 from sb3_compressed.arrays.batch_pool import sampling
 from sb3_compressed.arrays.cast import cast_values, clip_values
-from sb3_compressed.arrays.change_flags import ChangeFlags
+from sb3_compressed.arrays.change_flags import ChangeFlags, ViewChangeFlags
 from sb3_compressed.arrays.decoding import decode
 from sb3_compressed.arrays.encoding import FrameEncoder
 from sb3_compressed.arrays.frame_dedup import FrameDeduplicator
 from sb3_compressed.arrays.frame_layout import FrameStack, FrameStackDetector, explicit_layout
 from sb3_compressed.arrays.indexing import basic_index, has_ellipsis, is_whole, split_index
 from sb3_compressed.arrays.memory_slot_store import MemorySlotStore
+from sb3_compressed.arrays.slot_source import SlotSource
 from sb3_compressed.arrays.slot_store import METADATA, Slot, SlotStore
-from sb3_compressed.arrays.write_through import Items, Source, WriteThroughArray
+from sb3_compressed.arrays.write_through import Items, WriteThroughArray
 from sb3_compressed.codecs import Codec, get_codec
 from sb3_compressed.errors import CorruptPayload, LossyDtypeWarning
 from sb3_compressed.threads import validate_num_threads
@@ -246,13 +247,6 @@ class CompressedArray(ArrayLike):
         if stored is not out:
             out[...] = stored
 
-    def _is_contiguous(self, slot_index: tuple[Any, ...]) -> bool:
-        """Return whether the items at a basic index are contiguous in an ndarray."""
-        table = self._table
-        if 0 in table.strides:  # a placeholder
-            table = np.lib.stride_tricks.as_strided(np.empty(1), table.shape, _c_strides(table.shape))
-        return table[(*slot_index, None)].flags.c_contiguous
-
     def _require_memory(self, n_items: int) -> None:
         """Raise if so many decoded items do not fit into memory, before the system kills the process."""
         nbytes = n_items * self._item_nbytes
@@ -318,7 +312,7 @@ class CompressedArray(ArrayLike):
         values = self._stored_values(value)
         slots: list[Slot]
         if self._deduplicator is not None and _is_row(slot_index):
-            [slots] = self._deduplicator.encode_rows(self._broadcast(values, shape)).slots
+            [slots] = self._deduplicator.encode_rows(self._broadcast(values, shape))
         elif values.ndim <= len(self.item_shape):  # one item for all of them
             slots = self._encoder.encode(self._broadcast(values, (1,))) * math.prod(shape)
         else:
@@ -345,22 +339,22 @@ class CompressedArray(ArrayLike):
             return value
         return self._broadcast(self._stored_values(value), shape)
 
-    def encode_rows(self, first: NDArray[Any], second: NDArray[Any] | None = None) -> list[NDArray[Any]]:
-        """Encode observations of all environments, and the next ones, without writing them to rows.
+    def encode_rows(self, *rows: NDArray[Any]) -> list[NDArray[Any]]:
+        """Encode observations of all environments, alone or with the next ones, without writing them to rows.
 
         The results represent the observations until they are written, as in
         ``array[row], next_array[row] = array.encode_rows(obs, next_obs)``; code in between may copy them.
 
-        :param first: observations ``(n_envs, *item_shape)`` as :meth:`validated_row` returns them
-        :param second: the next observations; one call for both takes less time
-        :return: references to slots for each of them, ``(n_envs,)``, for this array or one that
+        :param rows: observations ``(n_envs, *item_shape)`` as :meth:`validated_row` returns them, one row or two; one
+            call for both takes less time
+        :return: references to slots for each row, ``(n_envs,)``, for this array or one that
             :meth:`new_sharing_frames` returned
         """
         if self._deduplicator is not None:
-            rows = self._deduplicator.encode_rows(first, second).slots
+            slots = self._deduplicator.encode_rows(*rows)
         else:
-            rows = [self._encoder.encode(row) for row in (first, second) if row is not None]
-        return [*self._store.write([*chain.from_iterable(rows)]).reshape(len(rows), -1)]
+            slots = [self._encoder.encode(row) for row in rows]
+        return [*self._store.write([*chain.from_iterable(slots)]).reshape(len(rows), -1)]
 
     def _write_slots(self, slot_index: tuple[Any, ...], positions: Items, values: NDArray[Any]) -> None:
         """Encode items into some of the slots that a basic index selects.
@@ -501,7 +495,7 @@ class CompressedArray(ArrayLike):
         self._allocate()
         view = self._with_table(change(self._table))
         view._deduplicator = None  # its rows need not be those of the stream of observations
-        view._changes = ChangeFlags(self._changes, change)
+        view._changes = ViewChangeFlags(self._changes, change)
         return view
 
     def _with_table(self, table: NDArray[Any] | None) -> CompressedArray:
@@ -542,33 +536,6 @@ class CompressedArray(ArrayLike):
             self._table[: len(written)] = written
 
 
-class SlotSource(Source):
-    """Where items were read from a :class:`CompressedArray`.
-
-    :param array: the array
-    :param slot_index: the basic index of the slots
-    :param block: the decoded items, ``(n, *item_shape)``
-    """
-
-    def __init__(self, array: CompressedArray, slot_index: tuple[Any, ...], block: NDArray[Any]) -> None:
-        super().__init__(block, is_contiguous=array._is_contiguous(slot_index))
-        self._array = array
-        self._slot_index = (*slot_index, None)  # so that it selects an array even of a single slot
-
-    def prepare(self, items: Items) -> None:
-        """Decode items again, since they may have changed."""
-        selected = self._array._table[self._slot_index]
-        items_now = np.empty((len(items), *self.block.shape[1:]), self.block.dtype)
-        self._array._decode(selected[np.unravel_index(items, selected.shape)], items_now, self._slot_index, items)
-        self.block[items] = items_now
-
-    def write(self, items: Items) -> None:
-        """Encode items into the slots that they were read from."""
-        self._array._write_slots(self._slot_index, items, self.block[items])
-        if self._array.elem_type != self._array.dtype:
-            self.prepare(items)  # as they are stored, with less precision
-
-
 def _holds_every_value(narrow: np.dtype[Any], wide: np.dtype[Any]) -> bool:
     # NumPy calls it safe to store 64-bit integers as 64-bit floats, which lose the last bits.
     return np.can_cast(wide, narrow, "safe") and not (wide.kind in "iu" and wide.itemsize == 8 and narrow.kind == "f")
@@ -578,8 +545,3 @@ def _is_row(slot_index: tuple[Any, ...]) -> bool:
     """Return whether an index selects one whole row: ``array[3]``, ``array[3, :]``."""
     row, *rest = slot_index or (None,)
     return isinstance(row, int | np.integer) and not isinstance(row, bool) and all(map(is_whole, rest))
-
-
-def _c_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the strides of a contiguous array of 64-bit floats."""
-    return tuple(8 * math.prod(shape[axis + 1 :]) for axis in range(len(shape)))

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from sb3_compressed.arrays.frame_layout import FrameLayout
 from sb3_compressed.arrays.payload_batch import PayloadBatch
 from sb3_compressed.codecs import Codec, TrainableCodec
-from sb3_compressed.codecs.codec import frame_bytes
+from sb3_compressed.codecs.codec import output_bytes
 from sb3_compressed.codecs.payloads import Payloads
 from sb3_compressed.errors import CorruptPayload
 from sb3_compressed.threads import in_chunks
@@ -74,7 +74,7 @@ def decode(
 
             done = np.zeros(end - start, dtype=np.uint8)
             places, decoded_places = payloads.places, decoded[0].payloads.places
-            rows, decoded_rows = frame_bytes(frames), frame_bytes(decoded[1])
+            rows, decoded_rows = output_bytes(frames, n_payloads), output_bytes(decoded[1], n_payloads)
             copy_decoded(start, n_frames, places, same, decoded_places, decoded_rows, rows, done)
         part = payloads if end - start == n_payloads else payloads[start:end]
         try:

@@ -79,8 +79,6 @@ class FrameEncoder:
             return (*previous[n_new:], *new) if n_new < n_frames else tuple(new)  # type: ignore[index]
         if n_new == n_frames:
             return (codec, *new)
-        if previous[0] is codec and len(previous) == 1 + n_frames:  # type: ignore[index, arg-type]
-            return (codec, *previous[1 + n_new :], *new)  # type: ignore[index]
         codecs, payloads = unpack_slot(previous)
         return pack_slot([*codecs[n_new:], *[codec] * n_new], [*payloads[n_new:], *new])  # type: ignore[list-item]
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,18 +18,7 @@ from sb3_compressed.arrays.memory_slot_store import MemorySlotStore
 from sb3_compressed.arrays.slot_store import Slot, slot_n_frames
 from sb3_compressed.codecs import Codec, TrainableCodec
 
-__all__ = ["EncodedRows", "FrameDeduplicator"]
-
-
-class EncodedRows(NamedTuple):
-    """Encoded rows of observations.
-
-    :param slots: for each row the slots of its environments
-    :param new_payloads: the payloads among them that no earlier row has
-    """
-
-    slots: list[list[Slot]]
-    new_payloads: list[bytes]
+__all__ = ["FrameDeduplicator"]
 
 
 class FrameDeduplicator:
@@ -53,16 +43,15 @@ class FrameDeduplicator:
         self._last_slots: list[Slot] = []  # of the last row, one of each environment
         self._previous: PreviousRow | None = None  # its observations
 
-    def encode_rows(self, first: NDArray[Any], second: NDArray[Any] | None = None) -> EncodedRows:
+    def encode_rows(self, *rows: NDArray[Any]) -> list[list[Slot]]:
         """Encode the next observation of every environment, or the next two, such as ``obs`` and ``next_obs``.
 
-        :param first: array ``(n_envs, *item_shape)`` of the encoder's dtype; it is not kept
-        :param second: the row after it, of the same shape
+        :param rows: arrays ``(n_envs, *item_shape)`` of the encoder's dtype, one or two; they are not kept
+        :return: for each row the slots of its environments
         """
-        if second is not None and (self._detector is not None or second.strides != first.strides):
-            one, other = self.encode_rows(first), self.encode_rows(second)
-            return EncodedRows(one.slots + other.slots, one.new_payloads + other.new_payloads)
-        encoder = self.encoder
+        first, encoder = rows[0], self.encoder
+        if len(rows) > 1 and (self._detector is not None or rows[1].strides != first.strides):
+            return [slots for row in rows for slots in self.encode_rows(row)]
         if self._detector is not None:
             self._detect_layout(self._detector, first)
         previous = self._previous
@@ -73,17 +62,15 @@ class FrameDeduplicator:
             or encoder.layout is not previous.layout
         ):
             previous = self._new_previous_row(first)
-        n_new, frames = previous.take_new_frames(first, second)  # from here on there is no previous row
-        rows = [self._last_slots] * len(n_new)
-        payloads: list[bytes] = []
-        if len(frames):  # otherwise the row is the previous one
-            payloads = encoder.encode_frames(frames)
-            rows = self._join(n_new, payloads)
-            self._last_slots = rows[-1]
+        n_new, frames = previous.take_new_frames(rows)  # from here on there is no previous row
+        slots = [self._last_slots] * len(rows)
+        if len(frames):  # otherwise the rows are the previous one
+            slots = self._join(n_new, encoder.encode_frames(frames))
+            self._last_slots = slots[-1]
         previous.is_valid = True  # only now: whatever interrupts this, no row is valid without its payloads
-        if payloads and isinstance(encoder.codec, TrainableCodec):
+        if len(frames) and isinstance(encoder.codec, TrainableCodec):
             encoder.codec = self._trainer.observe(encoder.codec, frames)
-        return EncodedRows(rows, payloads)
+        return slots
 
     def _join(self, n_new: NDArray[np.int64], payloads: list[bytes]) -> list[list[Slot]]:
         """Return the slots of rows from the payloads of their new frames.
@@ -192,9 +179,8 @@ class PreviousRow:
     """
 
     def __init__(self, items: NDArray[Any], layout: FrameLayout | None) -> None:
-        from sb3_compressed.arrays.frame_dedup_kernels import (
-            take_new_frames,  # on first use, since importing numba takes long
-        )
+        # On first use, since importing numba takes long.
+        from sb3_compressed.arrays.frame_dedup_kernels import take_new_frames
 
         self._take_new_frames = take_new_frames
         self.is_valid = False
@@ -202,7 +188,7 @@ class PreviousRow:
         n_frames = 1 if layout is None else layout.n_frames
         item_nbytes = items.nbytes // max(len(items), 1)
         # Frames are contiguous, or interleaved pixel by pixel as ``VecFrameStack`` stacks them.
-        self._n_frames, self._piece, self._axes = n_frames, item_nbytes // n_frames, tuple(range(items.ndim))
+        self._n_frames, self._piece, self._axes = n_frames, max(item_nbytes // n_frames, 1), tuple(range(items.ndim))
         frame_axes = self._axes
         if layout is None:  # any order of axes that is contiguous
             by_stride = (0, *sorted(range(1, items.ndim), key=lambda axis: -items.strides[axis]))
@@ -216,47 +202,41 @@ class PreviousRow:
         elif layout.axis == -1:
             self._piece = layout.channels * items.itemsize
         self.items = _empty_in_order(items.shape, items.dtype, self._axes)
-        self._rows = self._bytes(self.items)
+        self._rows = _bytes(self.items, self._axes)
         self._n_new = np.empty((2, len(items)), dtype=np.int64)
         frame_shape = items.shape[1:] if layout is None else layout.frame_shape
         self._frames = _empty_in_order((2 * len(items) * n_frames, *frame_shape), items.dtype, frame_axes)
-        in_memory = self._frames.transpose(frame_axes)
-        self._frame_rows = in_memory.reshape(len(in_memory), -1).view(np.uint8) if items.size else None
+        self._frame_rows = _bytes(self._frames, frame_axes)
 
     def assign(self, items: NDArray[Any]) -> None:
         """Copy a row of any memory layout."""
         self.items[...] = items
         self.is_valid = True
 
-    def take_new_frames(
-        self, first: NDArray[Any], second: NDArray[Any] | None
-    ) -> tuple[NDArray[np.int64], NDArray[Any]]:
+    def take_new_frames(self, rows: Sequence[NDArray[Any]]) -> tuple[NDArray[np.int64], NDArray[Any]]:
         """Extract the new frames of one row or two, and copy the last row, which is not valid yet.
 
         :return: the number of new frames of each observation, ``(n_rows, n_envs)``, and these frames, those of an
             environment together, the oldest first, ``(n, *frame_shape)``; the memory of both is reused
         """
         was_valid, self.is_valid = self.is_valid, False
-        n_new = self._n_new if second is not None else self._n_new[:1]
-        if self._frame_rows is None:  # observations of no bytes
-            n_new[:] = 0
-            n_new[0] = 0 if was_valid else self._n_frames
-            return n_new, self._frames[: int(n_new.sum())]
-        rows = self._bytes(first)
-        next_rows = self._bytes(second) if second is not None else self._rows[:0]
+        first, second = _bytes(rows[0], self._axes), self._rows[:0]
+        if len(rows) > 1:
+            second = _bytes(rows[1], self._axes)
         # The kernel reads and writes at addresses, so rows of another dtype with equal strides must end here.
-        if rows.shape != self._rows.shape or (second is not None and next_rows.shape != self._rows.shape):
-            shapes = [items.shape for items in (first, second) if items is not None]
+        if first.shape != self._rows.shape or (len(rows) > 1 and second.shape != self._rows.shape):
+            shapes = [row.shape for row in rows]
             raise ValueError(f"rows must be of shape {self.items.shape} and dtype {self.items.dtype}, got {shapes}")
         n_frames = self._take_new_frames(
-            rows, next_rows, self._rows, self._n_frames, self._piece, was_valid, self._n_new, self._frame_rows
+            first, second, self._rows, self._n_frames, self._piece, was_valid, self._n_new, self._frame_rows
         )
-        return n_new, self._frames[:n_frames]
+        return self._n_new[: len(rows)], self._frames[:n_frames]
 
-    def _bytes(self, items: NDArray[Any]) -> NDArray[np.uint8]:
-        """Return a row as bytes ``(n_envs, item_nbytes)``, a view where memory allows it."""
-        rows = np.ascontiguousarray(items.transpose(self._axes)).reshape(len(items), -1) if items.size else items
-        return rows if rows.dtype == np.uint8 else rows.view(np.uint8)
+
+def _bytes(items: NDArray[Any], axes: tuple[int, ...]) -> NDArray[np.uint8]:
+    """Return items as bytes ``(n, item_nbytes)`` in the order of ``axes``, as a view where memory allows it."""
+    rows = np.ascontiguousarray(items.transpose(axes)).reshape(len(items), math.prod(items.shape[1:]))
+    return rows if rows.dtype == np.uint8 else rows.view(np.uint8)
 
 
 def _empty_in_order(shape: tuple[int, ...], dtype: np.dtype[Any], axes: tuple[int, ...]) -> NDArray[Any]:

@@ -170,14 +170,8 @@ class WriteThroughArray(np.ndarray[Any, Any]):
 
     def squeeze(self, axis: Any = None) -> Any:
         """Return the array without axes of length one, as :meth:`numpy.ndarray.squeeze` does."""
-        # As an index: NumPy's method passes the result of a subclass to __array_wrap__, which returns a plain array.
-        if axis is None:
-            dropped = {number for number, length in enumerate(self.shape) if length == 1}
-        else:
-            self.view(np.ndarray).squeeze(axis)  # raises for a wrong axis
-            axes = axis if isinstance(axis, tuple) else (axis,)
-            dropped = {number.__index__() % max(self.ndim, 1) for number in axes}
-        return self[(*(0 if number in dropped else slice(None) for number in range(self.ndim)), ...)]
+        # NumPy's method passes the result of a subclass to __array_wrap__, which returns a plain array.
+        return _without_source(super().reshape(self.view(np.ndarray).squeeze(axis).shape))
 
     def _reshaped(self, result: Any) -> Any:
         if self._source is not None and not self._source.is_contiguous:  # NumPy may return a view instead of a copy

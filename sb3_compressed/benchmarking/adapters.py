@@ -1,87 +1,134 @@
-"""The interface that benchmarks require of a buffer of any library."""
+"""The interface that benchmarks require of a buffer, here of buffers with SB3's interface.
+
+==========================  ==========================================================================
+``SB3``                     SB3's own buffer with default arguments
+``auto``, ``zstd-5``, ...   the buffer of this package with a compression method
+``auto@1``                  the same with ``num_threads=1``
+==========================  ==========================================================================
+"""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from types import SimpleNamespace
+from typing import Any, Literal, NamedTuple
 
+import numpy as np
+import torch as th
 from gymnasium import spaces
 from numpy.typing import NDArray
+from stable_baselines3.common import buffers
 
-if TYPE_CHECKING:
-    from sb3_compressed.benchmarking.frame_recording import Recording, Step
-    from sb3_compressed.benchmarking.observations import Observations
+import sb3_compressed
+from sb3_compressed.arrays import CompressedArray
+from sb3_compressed.benchmarking.frame_recording import Recording
+from sb3_compressed.step import Step
+from sb3_compressed.tree_map import leaves, tree_map
 
+__all__ = ["SB3", "Batch", "ReplayAdapter", "RolloutAdapter", "make_replay", "make_rollout", "sb3_class"]
 
-@dataclass(frozen=True)
-class Setup:
-    """Arguments for the construction of a buffer."""
-
-    size: int  # transitions of all environments
-    observation_space: spaces.Space[Any]
-    action_space: spaces.Space[Any]
-    n_envs: int
-    n_stack: int = 1  # frames per observation
-    saves_next_obs: bool = False  # SB3's optimize_memory_usage, used for the published table of sb3-extra-buffers
-
-    @classmethod
-    def of(cls, recording: Recording, rows: int, *, saves_next_obs: bool = False) -> Setup:
-        """Return the setup of a buffer for that many steps of a recording."""
-        spaces = recording.observation_space, recording.action_space
-        n_envs, n_stack = recording.n_envs, recording.n_stack
-        return cls(rows * n_envs, *spaces, n_envs, n_stack, saves_next_obs)
+SB3 = "SB3"
 
 
-@dataclass
-class Batch:
+def sb3_class(name: str, kind: Literal["replay", "rollout"], space: spaces.Space[Any]) -> tuple[Any, dict[str, Any]]:
+    """Return a buffer class for SB3's algorithms, and its additional arguments.
+
+    :param space: observation space
+    """
+    cls_name = f"{'Dict' if isinstance(space, spaces.Dict) else ''}{kind.capitalize()}Buffer"
+    if name == SB3:
+        return getattr(buffers, cls_name), {}
+    method, _, threads = name.partition("@")
+    cls = getattr(sb3_compressed, f"Compressed{cls_name}")
+    return cls, {"compression_method": method, **({"num_threads": int(threads)} if threads else {})}
+
+
+def make_replay(name: str, recording: Recording, rows: int) -> ReplayAdapter:
+    """Return a replay buffer by name, for that many steps of a recording."""
+    cls, arguments = sb3_class(name, "replay", recording.observation_space)
+    return ReplayAdapter(cls, recording, rows, **arguments)
+
+
+def make_rollout(name: str, recording: Recording, rows: int) -> RolloutAdapter:
+    """Return a rollout buffer by name, for that many steps of a recording."""
+    cls, arguments = sb3_class(name, "rollout", recording.observation_space)
+    return RolloutAdapter(cls, recording, rows, **arguments)
+
+
+class Batch(NamedTuple):
     """A sampled batch, as the round-trip check reads it."""
 
-    obs: Observations
-    next_obs: Observations
+    obs: Any
+    next_obs: Any  # None for rollouts
     serial: NDArray[Any]  # the rewards
 
 
-class Adapter(ABC):
+class Adapter:
     """A buffer, used as a user of its library would."""
 
-    @abstractmethod
-    def add(self, step: Step) -> None:
-        """Add one transition of every environment; rollouts use made-up values and log probabilities."""
-
-    @abstractmethod
-    def read(self, batch: Any) -> Batch:
-        """Convert a batch of the library; next observations are empty for rollouts."""
+    #: The buffer, whose memory is measured; buffers of other libraries have other interfaces.
+    buffer: Any = SimpleNamespace()
 
     def nbytes(self) -> int:
         """Return the size of its arrays and all they refer to, a lower bound of its memory; 0 if unknown."""
-        return 0
+        observations: int = getattr(self.buffer, "observations_nbytes", 0)
+        of_observations = {"observations", "next_observations"} if observations else set()
+        arrays = [array for name, array in self._parts() if name not in of_observations]
+        return observations + sum(array.nbytes for array in arrays if isinstance(array, np.ndarray))
 
     def codec_state_nbytes(self) -> int:
         """Return the size of the trained state of its codec, which does not grow with each transition."""
-        return 0
+        codecs = {id(codec): codec for array in self._compressed() for codec in array.store.codecs(array.slots)}
+        return sum(codec.nbytes for codec in codecs.values())
 
     def reserved_nbytes(self) -> int:
         """Return the bytes allocated for all transitions when the first is added."""
-        return 0
+        return sum(array.slots.nbytes for array in self._compressed())
+
+    def _compressed(self) -> list[CompressedArray]:
+        return [array for _, array in self._parts() if isinstance(array, CompressedArray)]
+
+    def _parts(self) -> Iterator[tuple[str, Any]]:
+        """Yield all attributes of the buffer by name, of Dict observations each part."""
+        return ((name, part) for name, value in vars(self.buffer).items() for part in leaves(value))
 
 
 class ReplayAdapter(Adapter):
-    """A replay buffer."""
+    """A replay buffer for the steps of a recording, created from its class and additional arguments."""
 
-    @abstractmethod
+    def __init__(self, cls: Any, recording: Recording, rows: int, **kwargs: Any) -> None:
+        n_envs, space = recording.n_envs, recording.observation_space
+        self.buffer = cls(rows * n_envs, space, recording.action_space, device="cpu", n_envs=n_envs, **kwargs)
+
+    def add(self, step: Step) -> None:
+        """Add one transition of every environment."""
+        step.add_to(self.buffer)
+
     def sample(self, batch_size: int) -> Any:
         """Return a batch of the library with all observations decoded."""
+        return self.buffer.sample(batch_size)
+
+    def read(self, batch: Any) -> Batch:
+        """Convert a batch of the library."""
+        obs, next_obs = (tree_map(th.Tensor.numpy, each) for each in (batch.observations, batch.next_observations))
+        return Batch(obs, next_obs, batch.rewards.numpy().ravel())
 
 
 class RolloutAdapter(Adapter):
-    """A rollout buffer."""
+    """A rollout buffer for the steps of a recording, created from its class and additional arguments."""
 
-    @abstractmethod
-    def reset(self) -> None:
-        """Empty the buffer."""
+    def __init__(self, cls: Any, recording: Recording, rows: int, **kwargs: Any) -> None:
+        n_envs, space = recording.n_envs, recording.observation_space
+        self.buffer = cls(rows, space, recording.action_space, device="cpu", n_envs=n_envs, **kwargs)
+        self._log_probs = th.zeros(n_envs)
+        self._starts = np.ones(n_envs, np.bool_)
 
-    @abstractmethod
-    def get(self, batch_size: int) -> Iterator[Any]:
-        """Iterate over all batches once."""
+    def add(self, step: Step) -> None:
+        """Add a step with its rewards as values, since batches of rollouts contain no rewards."""
+        values = th.as_tensor(step.reward)
+        self.buffer.add(step.obs, step.action, step.reward, self._starts, values, self._log_probs)
+        self._starts = step.done
+
+    def read(self, batch: Any) -> Batch:
+        """Convert a batch."""
+        return Batch(tree_map(th.Tensor.numpy, batch.observations), None, batch.old_values.numpy().ravel())

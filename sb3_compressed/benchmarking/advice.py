@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from sb3_compressed.benchmarking.adapters import SB3
 from sb3_compressed.benchmarking.metrics import format_nbytes
 from sb3_compressed.benchmarking.runner import Measurement
-from sb3_compressed.benchmarking.sb3_adapters import SB3
 
 __all__ = ["Cost", "costs", "recommend"]
 

@@ -1,4 +1,4 @@
-"""Create environments to record, and random actions for them."""
+"""Create environments to record."""
 
 from __future__ import annotations
 
@@ -8,26 +8,16 @@ from importlib.util import find_spec
 from typing import Any
 
 import gymnasium as gym
-import numpy as np
 from gymnasium import spaces
 from stable_baselines3.common.env_util import make_atari_env, make_vec_env
 from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_compressed.dtypes import space_parts
 
-__all__ = ["is_atari", "make_env", "random_actions", "register_atari"]
+__all__ = ["is_atari", "make_env"]
 
 ARRAY_SPACES = spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary
 INSTALL_ATARI = "pip install 'sb3-compressed[atari]'"
-
-
-def register_atari() -> None:
-    """Register the ALE games with gymnasium if they are installed."""
-    if find_spec("ale_py"):
-        import ale_py
-
-        gym.register_envs(ale_py)
-        ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)  # no banner per environment
 
 
 def is_atari(env_id: str) -> bool:
@@ -69,7 +59,11 @@ def make_env(env_id: str, n_envs: int, *, atari: bool) -> VecEnv:
 
 
 def _spec(env_id: str) -> Any:
-    register_atari()
+    if find_spec("ale_py"):
+        import ale_py
+
+        gym.register_envs(ale_py)
+        ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)  # no banner per environment
     module, _, name = env_id.rpartition(":")
     try:
         if module:
@@ -85,13 +79,3 @@ def _spec(env_id: str) -> Any:
         raise ValueError(
             f"unknown environment {env_id!r}; {advice}{missing} Use 'module:id' for an environment of your own"
         ) from error
-
-
-def random_actions(space: spaces.Space[Any], n_envs: int, rng: np.random.Generator) -> Any:
-    """Return a random action for each environment."""
-    if isinstance(space, spaces.Discrete):
-        return rng.integers(space.n, size=n_envs) + space.start
-    if isinstance(space, spaces.Box) and space.is_bounded():
-        return rng.uniform(space.low, space.high, (n_envs, *space.shape)).astype(space.dtype)
-    space.seed(int(rng.integers(2**31)))
-    return np.stack([space.sample() for _ in range(n_envs)])

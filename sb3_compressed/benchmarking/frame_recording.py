@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copy
+import itertools
 import json
 import math
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -20,9 +21,8 @@ from numpy.typing import NDArray
 from stable_baselines3.common.preprocessing import is_image_space, is_image_space_channels_first
 from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, VecFrameStack, VecTransposeImage
 
-from sb3_compressed.benchmarking.benchmark_envs import random_actions
-from sb3_compressed.benchmarking.observations import Observations, part
 from sb3_compressed.dtypes import space_parts
+from sb3_compressed.step import Step, with_last_observations
 from sb3_compressed.storage.spaces import space_from_data, space_to_data
 from sb3_compressed.tree_map import tree_map
 
@@ -30,7 +30,6 @@ __all__ = [
     "Playback",
     "Policy",
     "Recording",
-    "Step",
     "check_memory",
     "play",
     "random_policy",
@@ -42,18 +41,6 @@ MAX_MEMORY_RATIO = 0.8  # of the available memory, for one buffer
 
 Policy = Callable[[Any], Any]
 """Returns actions for observations."""
-
-
-@dataclass
-class Step:
-    """The arguments of one call of a replay buffer's ``add``."""
-
-    obs: Observations
-    next_obs: Observations
-    action: NDArray[Any]
-    reward: NDArray[np.float32]  # serial numbers, which identify transitions
-    done: NDArray[np.bool_]
-    infos: list[dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -101,10 +88,12 @@ def write_recording(
     :param policy: random by default
     :param on_step: called after each step
     """
-    policy = policy or random_policy(env)
+    policy = policy or random_policy(env.action_space, env.num_envs)
     metadata = {
-        **{"n_envs": env.num_envs, "n_stack": n_stack},
-        **{"frames": space_to_data(env.observation_space), "actions": space_to_data(env.action_space)},
+        "n_envs": env.num_envs,
+        "n_stack": n_stack,
+        "frames": space_to_data(env.observation_space),
+        "actions": space_to_data(env.action_space),
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_suffix(f".{os.getpid()}")
@@ -140,10 +129,11 @@ def check_memory(env: VecEnv, n_stack: int, n_steps: int) -> None:
         )
 
 
-def random_policy(env: VecEnv) -> Policy:
+def random_policy(space: spaces.Space[Any], n_envs: int) -> Policy:
     """Return a policy that draws the same random actions each time."""
-    rng = np.random.default_rng(0)
-    return lambda obs: random_actions(env.action_space, env.num_envs, rng)
+    space = copy.deepcopy(space)
+    space.seed(0)
+    return lambda obs: np.stack([space.sample() for _ in range(n_envs)])
 
 
 def wrap_as_sb3(env: VecEnv, n_stack: int) -> VecEnv:
@@ -163,22 +153,22 @@ class Recorder(VecEnvWrapper):
         super().__init__(env)
         self._file = file
 
+    def _write(self, frames: Any) -> None:
+        for key, space in space_parts(self.observation_space).items():
+            self._file.write(np.asarray(frames if key is None else frames[key], space.dtype).tobytes())
+
     def reset(self) -> Any:
         """Write the first frames."""
-        frames: Any = self.venv.reset()
-        for key, space in space_parts(self.observation_space).items():
-            self._file.write(np.asarray(part(frames, key), space.dtype).tobytes())
+        frames = self.venv.reset()
+        self._write(frames)
         return frames
 
     def step_wait(self) -> Any:
-        """Write the next frames, the terminal frames and the dones."""
+        """Write the next frames, the same with the terminal ones, and the dones."""
         step: Any = self.venv.step_wait()
         frames, _, dones, infos = step
-        for key, space in space_parts(self.observation_space).items():
-            both = np.stack([part(frames, key)] * 2).astype(space.dtype, copy=False)
-            for env in np.flatnonzero(dones):  # terminal observations may have another dtype than the space
-                both[1, env] = part(infos[env]["terminal_observation"], key)
-            self._file.write(both.tobytes())
+        self._write(frames)
+        self._write(with_last_observations(frames, dones, infos))
         self._file.write(np.asarray(dones, dtype=np.bool_).tobytes())
         return step
 
@@ -191,17 +181,14 @@ class Playback(VecEnv):
         self._path = recording.path
         self._file: Any = None
 
-    def _read_frames(self, *shape: int) -> Any:
-        """Read frames of all environments with these leading axes."""
-        space = self.observation_space
-        frames = {
-            key: self._read(*shape, self.num_envs, *(each.shape or ()), dtype=each.dtype)
-            for key, each in space_parts(space).items()
-        }
-        return frames if isinstance(space, spaces.Dict) else frames[None]
+    def _read_frames(self) -> Any:
+        parts = space_parts(self.observation_space)
+        frames = {key: self._read(space.shape or (), space.dtype) for key, space in parts.items()}
+        return frames if isinstance(self.observation_space, spaces.Dict) else frames[None]
 
-    def _read(self, *shape: int, dtype: Any) -> NDArray[Any]:
-        array = np.empty(shape, dtype=dtype)
+    def _read(self, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
+        """Read an array ``(n_envs, *shape)``."""
+        array = np.empty((self.num_envs, *shape), dtype=dtype)
         if array.nbytes and self._file.readinto(array.reshape(-1).view(np.uint8).data) != array.nbytes:
             raise EOFError("end of the recording")
         return array
@@ -218,9 +205,7 @@ class Playback(VecEnv):
 
     def step_wait(self) -> Any:
         """Return the next frames, with terminal frames in the infos."""
-        both = self._read_frames(2)
-        frames, last = tree_map(itemgetter(0), both), tree_map(itemgetter(1), both)
-        dones = self._read(self.num_envs, dtype=np.bool_)
+        frames, last, dones = self._read_frames(), self._read_frames(), self._read((), np.bool_)
         infos: list[dict[str, Any]] = [
             {"terminal_observation": tree_map(itemgetter(i), last), "TimeLimit.truncated": False} if done else {}
             for i, done in enumerate(dones)
@@ -246,36 +231,26 @@ class Playback(VecEnv):
 
 
 def play(recording: Recording) -> Iterator[Step]:
-    """Yield the steps of a recording as SB3's off-policy algorithms add them: as views of channel-last memory."""
+    """Yield the steps of a recording as SB3's off-policy algorithms add them: as views of channel-last memory.
+
+    Rewards are serial numbers, which identify transitions.
+    """
     n_envs = recording.n_envs
     env = wrap_as_sb3(Playback(recording), recording.n_stack)
-    rng = np.random.default_rng(0)
-    obs: Any = env.reset()
-    serial = np.arange(n_envs, dtype=np.float32)
+    policy = random_policy(recording.action_space, n_envs)
+    obs = env.reset()
     try:
-        while True:
-            actions = random_actions(recording.action_space, n_envs, rng)
+        for serial in itertools.count(step=n_envs):  # exact as float32 up to 2**24
+            actions = policy(obs)
             try:
-                step: Any = env.step(actions)
+                new_obs, _, dones, infos = env.step(actions)
             except EOFError:
                 return
-            new_obs, _, dones, infos = step
-            next_obs = tree_map(_copy, new_obs)
-            for i in np.flatnonzero(dones):
-                tree_map(partial(_set, i), next_obs, infos[i]["terminal_observation"])
-            yield Step(obs, next_obs, actions, serial, dones, infos)
-            obs = tree_map(_copy, new_obs)
-            serial = serial + n_envs  # exact up to 2**24
+            rewards = np.arange(serial, serial + n_envs, dtype=np.float32)
+            yield Step(obs, with_last_observations(new_obs, dones, infos), actions, rewards, dones, infos)
+            obs = copy.deepcopy(new_obs)
     finally:
         env.close()
-
-
-def _copy(array: NDArray[Any]) -> NDArray[Any]:
-    return array.copy(order="K")
-
-
-def _set(index: Any, array: NDArray[Any], value: Any) -> None:
-    array[index] = value
 
 
 def _reader(path: Path) -> zstandard.ZstdDecompressionReader:

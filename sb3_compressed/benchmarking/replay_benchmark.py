@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Any
 
-from sb3_compressed.benchmarking.adapters import ReplayAdapter, Setup
+from sb3_compressed.benchmarking.adapters import ReplayAdapter
 from sb3_compressed.benchmarking.frame_recording import Recording, play
 from sb3_compressed.benchmarking.metrics import median_us, one_thread, resident_nbytes, timed
 from sb3_compressed.benchmarking.roundtrip import check_replay
@@ -20,11 +20,11 @@ CHECKED_STEPS = 500
 
 
 def measure_replay(
-    make: Callable[[Setup], ReplayAdapter], recording: Recording, rows: int, batch_sizes: Sequence[int] = BATCH_SIZES
+    make: Callable[[int], ReplayAdapter], recording: Recording, rows: int, batch_sizes: Sequence[int] = BATCH_SIZES
 ) -> dict[str, Any]:
     """Fill and sample one buffer. Requires a new process, since freed memory would be reused.
 
-    :param make: creates the buffer
+    :param make: creates a buffer for a number of steps of the recording
     :param recording: has ``rows`` steps and :data:`TIMED_STEPS` more
     :param rows: steps of all environments in the buffer
     :return: bytes per transition: ``rss`` by which the process grew, ``growth`` with each further transition (without
@@ -36,7 +36,7 @@ def measure_replay(
     n_envs = recording.n_envs
     warm_rows = min(WARM_STEPS, rows)
     # A small buffer triggers everything that happens once in a process. It is kept so that its memory is not reused.
-    warm = make(Setup.of(recording, warm_rows))
+    warm = make(warm_rows)
     for step in islice(play(recording), warm_rows):
         warm.add(step)
     for batch_size in batch_sizes:
@@ -45,7 +45,7 @@ def measure_replay(
     steps = play(recording)
     first = next(steps)
     before = resident_nbytes()
-    buffer = make(Setup.of(recording, rows))
+    buffer = make(rows)
     buffer.add(first)
     marks, early_rows = [], max(rows // 4, 1)
     for n_more in (early_rows - 1, rows - early_rows):
@@ -65,5 +65,5 @@ def measure_replay(
         result[f"sample({batch_size})"] = median_us(timed(buffer.sample, batch_size) for _ in range(repeats))
     del warm
     checked_rows = min(CHECKED_STEPS, rows // 2)
-    wrong = check_replay(make(Setup.of(recording, checked_rows)), play(recording), checked_rows)
+    wrong = check_replay(make(checked_rows), play(recording), checked_rows)
     return {**result, "wrong": wrong}

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from itertools import islice
 from typing import Any
 
-from sb3_compressed.benchmarking.adapters import RolloutAdapter, Setup
+from sb3_compressed.benchmarking.adapters import RolloutAdapter
 from sb3_compressed.benchmarking.frame_recording import Recording, play
 from sb3_compressed.benchmarking.metrics import exhaust, median_us, one_thread, resident_nbytes, timed
 from sb3_compressed.benchmarking.roundtrip import check_rollout
@@ -18,11 +18,11 @@ N_EPOCHS = 4
 
 
 def measure_rollout(
-    make: Callable[[Setup], RolloutAdapter], recording: Recording, n_steps: int, rollouts: int
+    make: Callable[[int], RolloutAdapter], recording: Recording, n_steps: int, rollouts: int
 ) -> dict[str, Any]:
     """Fill and read one buffer several times. Requires a new process, since freed memory would be reused.
 
-    :param make: creates the buffer
+    :param make: creates a buffer for a number of steps of the recording
     :param recording: has at least ``n_steps * rollouts`` steps
     :param n_steps: steps of all environments per rollout
     :param rollouts: number of rollouts, at least two; the first one is not timed
@@ -32,28 +32,28 @@ def measure_rollout(
     """
     one_thread()
     # Triggers everything that happens once in a process, and is kept so that its memory is not reused.
-    warm = make(Setup.of(recording, n_steps))
+    warm = make(n_steps)
     for step in islice(play(recording), n_steps):
         warm.add(step)
-    list(warm.get(BATCH_SIZE))
+    list(warm.buffer.get(BATCH_SIZE))
 
     steps = play(recording)
     first = next(steps)
     before = resident_nbytes()
-    buffer = make(Setup.of(recording, n_steps))
-    buffer.add(first)
+    rollout = make(n_steps)
+    rollout.add(first)
     for step in islice(steps, n_steps - 1):
-        buffer.add(step)
+        rollout.add(step)
     transitions = n_steps * recording.n_envs
     result: dict[str, Any] = {"rss": (resident_nbytes() - before) / transitions}
-    result["counted"] = buffer.nbytes() / transitions
+    result["counted"] = rollout.nbytes() / transitions
     adds, epochs = [], []
     for _ in range(rollouts - 1):
-        buffer.reset()
-        adds += [timed(buffer.add, step) for step in islice(steps, n_steps)]
-        epochs += [timed(exhaust, buffer.get(BATCH_SIZE)) for _ in range(N_EPOCHS)]
+        rollout.buffer.reset()
+        adds += [timed(rollout.add, step) for step in islice(steps, n_steps)]
+        epochs += [timed(exhaust, rollout.buffer.get(BATCH_SIZE)) for _ in range(N_EPOCHS)]
     result["add"] = median_us(adds) / recording.n_envs
     result["get"] = median_us(epochs)
-    wrong = check_rollout(make(Setup.of(recording, n_steps)), play(recording), n_steps)
+    wrong = check_rollout(make(n_steps), play(recording), n_steps)
     del warm
     return {**result, "wrong": wrong}

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from sb3_compressed.benchmarking.adapters import Batch, ReplayAdapter, RolloutAdapter
-from sb3_compressed.benchmarking.frame_recording import Step
-from sb3_compressed.tree_map import tree_map
+from sb3_compressed.step import Step
+from sb3_compressed.tree_map import leaves, tree_map
 
 __all__ = ["check_replay", "check_rollout"]
 
@@ -30,9 +29,9 @@ def check_replay(replay: ReplayAdapter, steps: Iterator[Step], rows: int, *, has
     for i in range(2 * rows):
         step = next(steps)
         replay.add(step)
-        added.append(_copied(step))
+        added.append(step)
         if i > 8 and i % max(rows // 8, 1) == 0:
-            wrong = _compare(replay.read(replay.sample(BATCH_SIZE)), added, has_next=True, has_ends=has_ends)
+            wrong = _compare(replay.read(replay.sample(BATCH_SIZE)), added, has_ends=has_ends)
             if wrong:
                 return f"after {i + 1} steps: {wrong}"
     return ""
@@ -42,23 +41,18 @@ def check_rollout(rollout: RolloutAdapter, steps: Iterator[Step], rows: int) -> 
     """Fill and read a rollout buffer twice and return a description of wrong data, or an empty string."""
     for _ in range(2):
         added: deque[Step] = deque(maxlen=rows)
-        rollout.reset()
+        rollout.buffer.reset()
         for _ in range(rows):
             step = next(steps)
             rollout.add(step)
-            added.append(_copied(step))
-        for batch in rollout.get(BATCH_SIZE):
-            if wrong := _compare(rollout.read(batch), added, has_next=False):
+            added.append(step)
+        for batch in rollout.buffer.get(BATCH_SIZE):
+            if wrong := _compare(rollout.read(batch), added):
                 return wrong
     return ""
 
 
-def _copied(step: Step) -> Step:
-    obs, next_obs = tree_map(np.copy, step.obs), tree_map(np.copy, step.next_obs)
-    return replace(step, obs=obs, next_obs=next_obs, done=step.done.copy())
-
-
-def _compare(batch: Batch, added: deque[Step], *, has_next: bool, has_ends: bool = True) -> str:
+def _compare(batch: Batch, added: deque[Step], *, has_ends: bool = True) -> str:
     first, n_envs = int(added[0].reward[0]), len(added[0].reward)
     counts = dict.fromkeys(("observations", "next observations", "next observations at episode ends", "unknown"), 0)
     for i, serial in enumerate(batch.serial):
@@ -68,12 +62,16 @@ def _compare(batch: Batch, added: deque[Step], *, has_next: bool, has_ends: bool
             continue
         step = added[row]
         counts["observations"] += not _equal(batch.obs, i, step.obs, env)
-        if has_next and (has_ends or not step.done[env]) and not _equal(batch.next_obs, i, step.next_obs, env):
+        has_next = batch.next_obs is not None and (has_ends or not step.done[env])
+        if has_next and not _equal(batch.next_obs, i, step.next_obs, env):
             counts["next observations at episode ends" if step.done[env] else "next observations"] += 1
     return ", ".join(f"{n} {what} of {len(batch.serial)} wrong" for what, n in counts.items() if n)
 
 
 def _equal(returned: Any, i: int, added: Any, env: int) -> bool:
     """Compare observations; those of Discrete spaces gain an axis in the buffer."""
-    equal = tree_map(lambda ours, theirs: np.array_equal(np.ravel(ours[i]), np.ravel(theirs[env])), returned, added)
-    return all(equal.values()) if isinstance(equal, dict) else equal
+
+    def equal(ours: Any, theirs: Any) -> bool:
+        return np.array_equal(np.ravel(ours[i]), np.ravel(theirs[env]))
+
+    return all(leaves(tree_map(equal, returned, added)))

@@ -8,9 +8,9 @@ from typing import Any
 from gymnasium import spaces
 from stable_baselines3.common.preprocessing import is_image_space
 
+from sb3_compressed.benchmarking.adapters import sb3_class
 from sb3_compressed.benchmarking.benchmark_envs import is_atari
 from sb3_compressed.benchmarking.frame_recording import Recording
-from sb3_compressed.benchmarking.sb3_adapters import sb3_class
 from sb3_compressed.codecs.registry import AUTO
 
 __all__ = ["off_policy_algorithm", "snippet"]

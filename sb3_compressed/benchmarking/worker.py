@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+from sb3_compressed.benchmarking.adapters import make_replay, make_rollout
 from sb3_compressed.benchmarking.frame_recording import Recording
 from sb3_compressed.benchmarking.replay_benchmark import measure_replay
 from sb3_compressed.benchmarking.rollout_benchmark import measure_rollout
-from sb3_compressed.benchmarking.sb3_adapters import make_replay, make_rollout
 
 __all__ = ["command"]
 
@@ -22,15 +22,19 @@ def command(kind: Literal["replay", "rollout"]) -> list[str]:
     return [sys.executable, "-m", __spec__.name, kind]
 
 
-def _replay(name: str, recording: str, rows: int, batch_sizes: Sequence[int]) -> dict[str, Any]:
-    return measure_replay(partial(make_replay, name), Recording.open(Path(recording)), rows, batch_sizes)
+#: By the kind of a buffer, the function that measures it and the one that creates it.
+MEASURES: dict[str, tuple[Callable[..., dict[str, Any]], Callable[..., Any]]] = {
+    "replay": (measure_replay, make_replay),
+    "rollout": (measure_rollout, make_rollout),
+}
 
 
-def _rollout(name: str, recording: str, n_steps: int, rollouts: int) -> dict[str, Any]:
-    return measure_rollout(partial(make_rollout, name), Recording.open(Path(recording)), n_steps, rollouts)
+def measure(kind: str, name: str, recording: str, **arguments: Any) -> dict[str, Any]:
+    """Measure one buffer, see :func:`.measure_replay` and :func:`.measure_rollout`."""
+    function, make = MEASURES[kind]
+    recorded = Recording.open(Path(recording))
+    return function(partial(make, name, recorded), recorded, **arguments)
 
-
-MEASURES: dict[str, Callable[..., dict[str, Any]]] = {"replay": _replay, "rollout": _rollout}
 
 if __name__ == "__main__":
-    print(json.dumps(MEASURES[sys.argv[1]](**json.loads(sys.argv[2]))))
+    print(json.dumps(measure(sys.argv[1], **json.loads(sys.argv[2]))))

@@ -147,11 +147,7 @@ def _placeholder(space: spaces.Space[Any]) -> spaces.Box:
 
 
 def _is_large(space: spaces.Space[Any]) -> bool:
-    return _item_nbytes(space) >= MIN_COMPRESSED_NBYTES
-
-
-def _item_nbytes(space: spaces.Space[Any]) -> int:
-    return math.prod(space_shape(space)) * space_dtype(space).itemsize
+    return math.prod(space_shape(space)) * space_dtype(space).itemsize >= MIN_COMPRESSED_NBYTES
 
 
 def _may_compress(space: spaces.Space[Any]) -> bool:

@@ -10,8 +10,9 @@ from stable_baselines3.common.buffers import DictRolloutBuffer, RolloutBuffer
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 
 from sb3_compressed.buffers.arguments import parent_signature
-from sb3_compressed.buffers.base import CompressedBuffer, CompressedRollout
+from sb3_compressed.buffers.base import CompressedBuffer
 from sb3_compressed.buffers.rollout import CompressedDictRolloutBuffer, CompressedRolloutBuffer
+from sb3_compressed.buffers.rollout_mixin import CompressedRollout
 
 __all__ = [
     "CompressedMaskableDictRolloutBuffer",

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sb3_compressed.buffers import replay
-from sb3_compressed.buffers.base import CompressedReplay
+from sb3_compressed.buffers.replay_mixin import CompressedReplay
 from sb3_compressed.errors import StorageError
 from sb3_compressed.persistence.buffer_from_store import buffer_from_store, open_to_load
 from sb3_compressed.storage.array_store import ArrayStore
@@ -19,7 +19,7 @@ __all__ = ["load_checkpoint", "open_to_read", "save_checkpoint"]
 def save_checkpoint(buffer: CompressedReplay, folder: str | PathLike[str], *, overwrite: bool = False) -> None:
     """Save a replay buffer to a folder: all of it the first time, then what changed since.
 
-    See :meth:`~sb3_compressed.buffers.base.CompressedReplay.save_checkpoint`.
+    See :meth:`~sb3_compressed.buffers.replay_mixin.CompressedReplay.save_checkpoint`.
 
     :raises StorageError: if the buffer is of another kind, or the folder contains another buffer or other files
     :raises OSError: if it cannot be written; the folder is as it was
@@ -43,8 +43,8 @@ def load_checkpoint(folder: str | PathLike[str], *, follow: bool = False, repair
     ...     load_checkpoint(folder).buffer_size
     1000
 
-    The arguments are those of :meth:`~sb3_compressed.buffers.base.CompressedReplay.from_checkpoint`, which also loads
-    buffers of your own classes.
+    The arguments are those of :meth:`~sb3_compressed.buffers.replay_mixin.CompressedReplay.from_checkpoint`, which also
+    loads buffers of your own classes.
 
     :param follow: whether to read the folder in place, while another process may write to it
     :param repair: whether to exclude damaged transitions instead of raising, with a warning;

@@ -5,7 +5,7 @@ from __future__ import annotations
 from stable_baselines3.common.buffers import DictReplayBuffer, NStepReplayBuffer, ReplayBuffer
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
-from sb3_compressed.buffers.base import CompressedReplay
+from sb3_compressed.buffers.replay_mixin import CompressedReplay
 
 __all__ = [
     "CompressedDictReplayBuffer",

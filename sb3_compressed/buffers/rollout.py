@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stable_baselines3.common.buffers import DictRolloutBuffer, RolloutBuffer
 
-from sb3_compressed.buffers.base import CompressedRollout
+from sb3_compressed.buffers.rollout_mixin import CompressedRollout
 
 __all__ = ["CompressedDictRolloutBuffer", "CompressedRolloutBuffer"]
 

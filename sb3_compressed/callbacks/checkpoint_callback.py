@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import secrets
 import shutil
 import sys
 import time
+import traceback
 import weakref
+from collections.abc import Collection
 from os import PathLike
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from stable_baselines3.common.callbacks import BaseCallback
 
-from sb3_compressed.buffers.base import CompressedReplay
+from sb3_compressed.buffers.replay_mixin import CompressedReplay
 from sb3_compressed.buffers.validation import validate_integer
 from sb3_compressed.callbacks.checkpoint_folder import (
     NEWEST,
     REPLACED,
-    UNFINISHED_NAME,
     SavedCheckpoint,
     latest_checkpoint,
     list_checkpoints,
@@ -105,7 +106,6 @@ class BufferCheckpointCallback(BaseCallback):
         self.resume = resume
         self.overwrite = overwrite
         self._last_save = 0
-        self._last_number = 0
         self._run: str | None = None
         self._trained_model: Any = None
         self._lock: FolderLock | None = None
@@ -113,24 +113,22 @@ class BufferCheckpointCallback(BaseCallback):
     def _init_callback(self) -> None:
         self._check_has_no_parent()
         self._buffer()  # raises before training
-        had_lock = self._has_lock()
         self._acquire()
         try:
             self._check_model()
         except BaseException:
-            if not had_lock:
-                self.close()
+            self.close()
             raise
         self._trained_model = self.model
-        _delete_unfinished(self.path)
+        for folder in [*self.path.glob(f"step_[0-9]*.{UNFINISHED}")]:  # of killed processes
+            _remove(folder)
 
     def _on_training_start(self) -> None:
         self._check_has_no_parent()
         self._last_save = self.num_timesteps
 
     def _on_step(self) -> bool:
-        if self.parent is not None:
-            self._check_has_no_parent()
+        self._check_has_no_parent()
         return True
 
     def _on_rollout_end(self) -> None:
@@ -152,12 +150,11 @@ class BufferCheckpointCallback(BaseCallback):
         """
         if not hasattr(self, "model"):
             raise StorageError("there is no model to save yet; pass the callback to learn() first")
-        had_lock = self._has_lock()
-        self._acquire()
+        is_between_trainings = self._acquire()
         try:
             return self._save()
         finally:
-            if not had_lock:  # after training
+            if is_between_trainings:
                 self.close()
 
     def _save(self) -> Path:
@@ -171,7 +168,7 @@ class BufferCheckpointCallback(BaseCallback):
         if normalized is not None:
             normalized.save(str(unfinished / "vecnormalize.pkl"))
         before, _ = list_checkpoints(self.path)
-        number = max([self._last_number, *(each.number for each in before)]) + 1
+        number = before[-1].number + 1 if before else 1
         assert self._run is not None
         write_manifest(unfinished, number, self.num_timesteps, self._run)
         for file in unfinished.iterdir():
@@ -183,16 +180,18 @@ class BufferCheckpointCallback(BaseCallback):
             buffer.flush()
         buffer.copy_checkpoint(unfinished / "buffer")
         flush_path(unfinished)
+        own = {each.folder for each in before if self.overwrite or self._is_own(each)}
         replaced = folder.with_suffix(REPLACED)
-        is_replaced = self._make_way_for_checkpoint(folder, before)
-        if is_replaced:  # the run was resumed from an earlier step
-            if self._make_way_for_checkpoint(replaced, before):
+        _rename_other(folder, own)
+        if folder in own:  # the run was resumed from an earlier step
+            _rename_other(replaced, own)
+            if replaced in own:
                 _delete(replaced)
             folder.rename(replaced)
         unfinished.rename(folder)
         flush_path(self.path)
-        self._last_number, self._last_save = number, self.num_timesteps
-        if is_replaced:
+        self._last_save = self.num_timesteps
+        if folder in own:
             _delete(replaced)
         self._delete_old()
         seconds = time.perf_counter() - begin
@@ -200,18 +199,6 @@ class BufferCheckpointCallback(BaseCallback):
         if self.verbose >= 1:
             print(f"{folder}: {buffer.size() * buffer.n_envs:,} transitions and the model in {seconds:.2f} s")
         return folder
-
-    def _make_way_for_checkpoint(self, folder: Path, checkpoints: list[SavedCheckpoint]) -> bool:
-        """Rename a folder that is not a checkpoint of this run; return whether one of this run exists."""
-        if not os.path.lexists(folder):
-            return False
-        if any(each.folder == folder and (self.overwrite or self._is_own(each)) for each in checkpoints):
-            return True
-        names = (folder.with_name(f"{folder.name}.other-{number}") for number in range(1, sys.maxsize))
-        other = next(name for name in names if not os.path.lexists(name))
-        folder.rename(other)
-        warn_user(f"renamed {folder}, which is not a readable checkpoint of this run, to {other.name}")
-        return False
 
     def _delete_old(self) -> None:
         """Delete old checkpoints of this run, and all of a run that it overwrites."""
@@ -276,16 +263,13 @@ class BufferCheckpointCallback(BaseCallback):
             self._lock.release()
             self._lock = None
 
-    def _has_lock(self) -> bool:
-        return self._lock is not None and self._lock.is_owned
-
-    def _acquire(self) -> None:
-        """Lock the folder for this run.
+    def _acquire(self) -> bool:
+        """Lock the folder for this run; return whether it was not locked yet.
 
         :raises StorageError: if it is in use, or belongs to another run
         """
-        if self._has_lock():
-            return
+        if self._lock is not None and self._lock.is_owned:
+            return False
         self.path.mkdir(parents=True, exist_ok=True)
         resolved = self.path.resolve()
         owner = _lock_owners.get(resolved)
@@ -294,14 +278,11 @@ class BufferCheckpointCallback(BaseCallback):
         try:
             lock = FolderLock(self.path)
         except FolderInUse as error:
-            if error.owner == str(os.getpid()):
-                raise StorageError(
-                    f"{self.path} is locked by another training of this process; give each its own path. If that "
-                    "training ended with an exception, call callback.close() of its callback"
-                ) from None
+            is_here = error.owner == str(os.getpid())
+            owner_name = "another training of this process" if is_here else f"process {error.owner}"
             raise StorageError(
-                f"{self.path} is locked by process {error.owner}; give each training its own path. If its training "
-                "ended with an exception, call callback.close() there, or end that process"
+                f"{self.path} is locked by {owner_name}; give each training its own path. If that training ended with "
+                "an exception, call callback.close() of its callback, or end its process"
             ) from None
         try:
             self._run = self._choose_run()
@@ -310,35 +291,30 @@ class BufferCheckpointCallback(BaseCallback):
             raise
         self._lock = lock
         _lock_owners[resolved] = self
+        return True
 
     def _choose_run(self) -> str:
         """Return the id of the run that saves to the folder, and write it to ``run.json``.
 
         :raises StorageError: if the folder contains another run
         """
-        run = read_run(self.path)
-        if run is not None and run == self._run:  # an earlier training with this callback
-            return run
+        stored = read_run(self.path)
         checkpoints, damaged = list_checkpoints(self.path)
         runs = [each.run for each in checkpoints if each.run is not None]
-        is_own = self._run is not None and run is None and self._run in runs  # run.json was lost
-        newest = self.path / NEWEST
-        existing = [*(each.folder for each in checkpoints), *damaged, *([newest] if newest.exists() else [])]
-        if existing and not (is_own or self.resume or self.overwrite):
-            raise StorageError(
-                f"{self.path} contains {existing[0].name} of another run: pass resume=True to continue that run from "
-                "its latest_checkpoint, overwrite=True to replace it, or another path"
-            )
-        if is_own:
-            new = self._run
-        elif self.resume:
-            new = run or next(reversed(runs), None)
-        else:
-            new = None
-        new = new or secrets.token_hex(8)
-        if new != run:
-            write_run(self.path, new)
-        return new
+        run = self._run if stored is None and self._run in runs else stored  # run.json may be lost
+        if run is None or run != self._run:  # not an earlier training with this callback
+            newest = self.path / NEWEST
+            existing = [*(each.folder for each in checkpoints), *damaged, *([newest] if newest.exists() else [])]
+            if existing and not (self.resume or self.overwrite):
+                raise StorageError(
+                    f"{self.path} contains {existing[0].name} of another run: pass resume=True to continue that run "
+                    "from its latest_checkpoint, overwrite=True to replace it, or another path"
+                )
+            earlier = run or next(reversed(runs), None) if self.resume else None
+            run = earlier or secrets.token_hex(8)
+        if run != stored:
+            write_run(self.path, run)
+        return run
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_lock": None}
@@ -375,13 +351,21 @@ def _is_learning(model: Any) -> bool:
     """Return whether a thread of this process is in ``model.learn``; ``True`` if that cannot be determined."""
     if not FRAMES_ARE_VISIBLE:
         return True
-    for innermost in sys._current_frames().values():
-        frame: FrameType | None = innermost
-        while frame is not None:
-            if frame.f_code.co_name == "learn" and frame.f_locals.get("self") is model:
-                return True
-            frame = frame.f_back
-    return False
+    return any(
+        frame.f_code.co_name == "learn" and frame.f_locals.get("self") is model
+        for innermost in sys._current_frames().values()
+        for frame, _ in traceback.walk_stack(innermost)
+    )
+
+
+def _rename_other(folder: Path, own: Collection[Path]) -> None:
+    """Rename a folder that is not one of a run's own checkpoints."""
+    if folder in own or not os.path.lexists(folder):
+        return
+    names = (folder.with_name(f"{folder.name}.other-{number}") for number in itertools.count(1))
+    other = next(name for name in names if not os.path.lexists(name))
+    folder.rename(other)
+    warn_user(f"renamed {folder}, which is not a readable checkpoint of this run, to {other.name}")
 
 
 def _delete(folder: Path) -> None:
@@ -390,13 +374,6 @@ def _delete(folder: Path) -> None:
     _remove(deleted)
     folder.rename(deleted)
     _remove(deleted)
-
-
-def _delete_unfinished(path: Path) -> None:
-    """Delete unfinished folders of killed processes."""
-    for folder in path.iterdir():
-        if UNFINISHED_NAME.fullmatch(folder.name):
-            _remove(folder)
 
 
 def _remove(folder: Path) -> None:

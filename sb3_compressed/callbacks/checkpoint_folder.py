@@ -22,16 +22,15 @@ from pathlib import Path
 from typing import Any, Literal, overload
 
 from sb3_compressed.errors import CheckpointNotFound, CorruptStorage
+from sb3_compressed.storage import json_schema as js
 from sb3_compressed.storage.checksum import checksum
 from sb3_compressed.storage.files import UNFINISHED, flush_path, open_regular_file
-from sb3_compressed.storage.json_schema import check, load_json, optional
 from sb3_compressed.warning import warn_user
 
 __all__ = [
     "MANIFEST_NAME",
     "NEWEST",
     "REPLACED",
-    "UNFINISHED_NAME",
     "SavedCheckpoint",
     "latest_checkpoint",
     "list_checkpoints",
@@ -43,15 +42,16 @@ __all__ = [
 #: Suffix of a checkpoint that is being replaced, which is valid until its replacement is complete.
 REPLACED = ".replaced"
 CHECKPOINT_NAME = re.compile(r"step_([0-9]{10,})(\.replaced)?")
-UNFINISHED_NAME = re.compile(rf"step_[0-9]{{10,}}(\.deleted)?\.{UNFINISHED}")
 #: The latest state of a buffer in memory, which every save updates incrementally.
 NEWEST = "newest-buffer"
 #: Metadata of a checkpoint.
 MANIFEST_NAME = "checkpoint.json"
-MANIFEST_SCHEMA = {"number": range(1, 1 << 63), "num_timesteps": range(1 << 63), "run": optional(str)}
+MANIFEST_SCHEMA = {"number": range(1, 1 << 63), "num_timesteps": range(1 << 63), "run": js.optional(str)}
 #: Metadata of the folder.
 RUN = "run.json"
 RUN_SCHEMA = {"run": str}
+#: Version 0.1 wrote neither run nor checksum.
+VERSION_0_1_KEYS = {"number", "num_timesteps"}
 
 #: Size limit of both files.
 MAX_NBYTES = 4096
@@ -144,18 +144,12 @@ def _try_read(folder: Path) -> SavedCheckpoint | Exception | None:
 def _read_checkpoint(folder: Path) -> SavedCheckpoint:
     name = CHECKPOINT_NAME.fullmatch(folder.name)
     assert name is not None
-    values = _read(folder / MANIFEST_NAME)
-    if set(values) == {"number", "num_timesteps"}:  # version 0.1 wrote neither run nor checksum
-        values["run"] = None
-    else:
-        _verify_checksum(values, folder / MANIFEST_NAME)
-    check(MANIFEST_SCHEMA, values, str(folder / MANIFEST_NAME))
-    number, num_timesteps, run = (values[key] for key in ("number", "num_timesteps", "run"))
-    if num_timesteps != int(name[1]):
-        raise CorruptStorage(f"{folder / MANIFEST_NAME} belongs to step {num_timesteps}")
+    values = _read(folder / MANIFEST_NAME, MANIFEST_SCHEMA)
+    if values["num_timesteps"] != int(name[1]):
+        raise CorruptStorage(f"{folder / MANIFEST_NAME} belongs to step {values['num_timesteps']}")
     if not (folder / "model.zip").is_file() or not (folder / "buffer").is_dir():
         raise CorruptStorage(f"{folder} lacks model.zip or buffer")
-    return SavedCheckpoint(folder, number, num_timesteps, run)
+    return SavedCheckpoint(folder, values["number"], values["num_timesteps"], values["run"])
 
 
 def write_manifest(folder: Path, number: int, num_timesteps: int, run: str) -> None:
@@ -166,15 +160,12 @@ def write_manifest(folder: Path, number: int, num_timesteps: int, run: str) -> N
 def read_run(path: Path) -> str | None:
     """Return the id of the run that owns a folder, ``None`` if there is none or, with a warning, if it is damaged."""
     try:
-        values = _read(path / RUN)
-        _verify_checksum(values, path / RUN)
-        check(RUN_SCHEMA, values, str(path / RUN))
+        run: str = _read(path / RUN, RUN_SCHEMA)["run"]
     except FileNotFoundError:
         return None
     except (OSError, CorruptStorage) as error:
         warn_user(f"ignoring {path / RUN}, which is damaged: {error}")
         return None
-    run: str = values["run"]
     return run
 
 
@@ -192,32 +183,27 @@ def _write(path: Path, values: dict[str, Any]) -> None:
     path.write_text(json.dumps({**values, "checksum": _checksum(values)}) + "\n", encoding="ascii")
 
 
-def _read(path: Path) -> dict[str, Any]:
-    """Return the object in a JSON file.
+def _read(path: Path, schema: Any) -> dict[str, Any]:
+    """Return the object in a JSON file, ``run`` as ``None`` in those of version 0.1.
 
     :raises OSError: if it cannot be opened
-    :raises CorruptStorage: if it is not a regular file, too large, or not a JSON object
+    :raises CorruptStorage: if it is not a regular file, too large, damaged, or not as in the schema
     """
     with open_regular_file(path) as file:
         content = file.read(MAX_NBYTES + 1)
     if len(content) > MAX_NBYTES:
         raise CorruptStorage(f"{path} has more than {MAX_NBYTES} bytes")
     try:
-        values = load_json(content)
+        values = js.load_json(content)
     except ValueError as error:
         raise CorruptStorage(f"{path} is not JSON: {error}") from None
-    if not isinstance(values, dict):
-        raise CorruptStorage(f"{path} is not a JSON object")
-    return values
-
-
-def _verify_checksum(values: dict[str, Any], path: Path) -> None:
-    """Remove the checksum from the values of a file.
-
-    :raises CorruptStorage: if it is wrong
-    """
-    if values.pop("checksum", None) != _checksum(values):
+    js.check(dict, values, str(path))
+    if values.keys() == VERSION_0_1_KEYS:
+        values["run"] = None
+    elif values.pop("checksum", None) != _checksum(values):
         raise CorruptStorage(f"the checksum of {path} is wrong")
+    js.check(schema, values, str(path))
+    return dict(values)
 
 
 def _checksum(values: dict[str, Any]) -> str:

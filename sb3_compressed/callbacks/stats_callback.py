@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from stable_baselines3.common.callbacks import BaseCallback
 
-from sb3_compressed.buffers.base import CompressedBuffer, CompressedRollout
+from sb3_compressed.buffers.base import CompressedBuffer
 from sb3_compressed.buffers.memory_statistics import buffer_statistics
+from sb3_compressed.buffers.rollout_mixin import CompressedRollout
 from sb3_compressed.buffers.timing import MethodTimer
 
 __all__ = ["BufferStatsCallback"]

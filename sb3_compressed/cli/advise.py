@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich import box
-from rich.console import RenderableType
 from rich.markup import escape
 from rich.syntax import Syntax
 from rich.table import Table
@@ -71,16 +70,19 @@ def advise(
 
     Every buffer is measured in its own process and compared with SB3's buffer on this machine.
     """
+    from sb3_compressed import get_codec
     from sb3_compressed.benchmarking import worker
+    from sb3_compressed.benchmarking.adapters import SB3
     from sb3_compressed.benchmarking.advice import costs, recommend
     from sb3_compressed.benchmarking.benchmark_envs import make_env
     from sb3_compressed.benchmarking.frame_recording import check_memory, write_recording
     from sb3_compressed.benchmarking.plot import check_plottable, plot_ratios
     from sb3_compressed.benchmarking.runner import Job, run_interleaved
-    from sb3_compressed.benchmarking.sb3_adapters import SB3
     from sb3_compressed.benchmarking.snippet import snippet
 
-    names = [SB3, *_validated_codecs(codec or CODECS)]
+    codecs = [*dict.fromkeys(codec or CODECS)]
+    for name in codecs:
+        get_codec(name)  # raises if it is unknown
     if plot:
         check_plottable(plot)
     atari = _use_atari_wrappers(env_id, wrapper)
@@ -97,26 +99,21 @@ def advise(
             n_stack=n_stack,
             on_step=lambda: progress.advance(task),
         )
-        jobs = [Job(env_id, name, {"recording": str(recording.path), **benchmark.arguments}) for name in names]
+        jobs = [Job(env_id, name, {"recording": str(recording.path), **benchmark.arguments}) for name in [SB3, *codecs]]
         results = run_interleaved(lambda job: worker.command(benchmark.kind), jobs, rounds, progress)
         space = recording.observation_space
     measured = results[env_id]
     transitions, capacity = benchmark.rows * n_envs, (n_steps * n_envs if n_steps else buffer_size)
     compared = costs(measured, transitions, capacity, benchmark.read)
     if (nbytes := measured[SB3]["rss"] * transitions) < NOISE_NBYTES:
-        advice = "" if n_steps else "; pass more --steps"
-        note(f"SB3's buffer takes only {nbytes / 1e6:.2f} MB, so memory is a rough estimate{advice}")
+        hint = "" if n_steps else "; pass more --steps"
+        note(f"SB3's buffer takes only {nbytes / 1e6:.2f} MB, so memory is a rough estimate{hint}")
     recommended, reason = recommend(compared, benchmark.read)
-    lines = ""
+    lines, advice = "", f"Keep SB3's buffer. {reason}"
     if recommended != SB3:
-        lines = snippet(
-            env_id,
-            recording,
-            benchmark.algorithm,
-            atari=atari,
-            buffer={"n_steps": n_steps} if n_steps else {"buffer_size": buffer_size},
-            method=recommended,
-        )
+        buffer = {"n_steps": n_steps} if n_steps else {"buffer_size": buffer_size}
+        advice = f"Use {recommended}: {reason}"
+        lines = snippet(env_id, recording, benchmark.algorithm, atari=atari, buffer=buffer, method=recommended)
     if plot:
         panels = {
             "memory": [cost.ratio for cost in compared],
@@ -141,12 +138,9 @@ def advise(
         "reason": reason,
         "lines": lines,
     }
-    parts: list[RenderableType] = [_table(compared, env_id, space, benchmark.read), _explanation(benchmark, capacity)]
-    if lines:
-        parts += ["", f"Use {recommended}: {reason}", Syntax(lines, "python", background_color="default")]
-    else:
-        parts += ["", f"Keep SB3's buffer. {reason}"]
-    print_result(result, *parts, as_json=as_json)
+    table, explanation = _table(compared, env_id, space, benchmark.read), _explanation(benchmark, capacity)
+    code = [Syntax(lines, "python", background_color="default")] if lines else []
+    print_result(result, table, explanation, "", advice, *code, as_json=as_json)
 
 
 @dataclass(frozen=True)
@@ -189,19 +183,6 @@ def _rollout_benchmark(n_steps: int, n_envs: int, steps: int) -> Benchmark:
     return Benchmark("rollout", "PPO", BATCH_SIZE, "get", n_steps, n_steps * rollouts, arguments)
 
 
-def _validated_codecs(codecs: Sequence[str]) -> list[str]:
-    """Return the distinct names of codecs.
-
-    :raises ValueError: if one is unknown; the message lists the known ones
-    """
-    from sb3_compressed import get_codec
-
-    names = list(dict.fromkeys(codecs))
-    for name in names:
-        get_codec(name)
-    return names
-
-
 def _use_atari_wrappers(env_id: str, wrapper: Wrapper | None) -> bool:
     """Return whether to use SB3's Atari wrappers, and print it if that was not requested.
 
@@ -218,9 +199,8 @@ def _use_atari_wrappers(env_id: str, wrapper: Wrapper | None) -> bool:
 
 def _table(costs: Sequence[Cost], env_id: str, space: spaces.Space[Any], read: str) -> Table:
     from sb3_compressed.benchmarking.metrics import format_nbytes
-    from sb3_compressed.benchmarking.observations import describe_space
 
-    title = escape(f"{env_id}: observations {describe_space(space)}")
+    title = escape(f"{env_id}: observations {_describe(space)}")
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
     table.add_column("buffer")
     for heading in ("per transition", "memory", "vs. SB3", "add", read):
@@ -251,3 +231,11 @@ def _explanation(benchmark: Benchmark, capacity: int) -> str:
         f"Measured with random actions; observations of a trained policy may differ. Memory is {memory}; {times}, "
         "relative to SB3's buffer."
     )
+
+
+def _describe(space: spaces.Space[Any]) -> str:
+    """Return shape and dtype of a space, of a Dict space those of each part."""
+    from sb3_compressed.dtypes import space_parts
+
+    parts = space_parts(space).items()
+    return ", ".join(f"{'' if key is None else f'{key} '}{part.shape} {part.dtype}" for key, part in parts)

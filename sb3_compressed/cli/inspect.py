@@ -12,9 +12,6 @@ from sb3_compressed.benchmarking.metrics import format_nbytes
 from sb3_compressed.cli.output import Json, print_result
 from sb3_compressed.cli.sources import BufferSource, SourcePath, Unpickle, find_source, open_source
 from sb3_compressed.errors import CorruptPayload, CorruptStorage
-from sb3_compressed.storage.files import nbytes_on_disk
-from sb3_compressed.storage.lock import FolderLock
-from sb3_compressed.storage.log import unfinished_segments
 
 __all__ = ["inspect"]
 
@@ -27,6 +24,10 @@ def inspect(path: SourcePath, unpickle: Unpickle = False, as_json: Json = False)
 
     Takes about the same time for a buffer of any size. Of a pickle it shows only the size unless --unpickle is given.
     """
+    from sb3_compressed.storage.files import nbytes_on_disk
+    from sb3_compressed.storage.lock import FolderLock
+    from sb3_compressed.storage.log import unfinished_segments
+
     source = find_source(path)
     result: dict[str, Any] = {"path": source.path, "kind": "pickle" if source.is_pickle else "folder"}
     if source.checkpoint is not None:

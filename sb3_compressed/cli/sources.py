@@ -16,8 +16,6 @@ import typer
 
 from sb3_compressed.cli.output import note
 from sb3_compressed.errors import StorageError
-from sb3_compressed.storage.files import UNFINISHED
-from sb3_compressed.storage.log import has_log, is_segment_name
 
 if TYPE_CHECKING:
     from stable_baselines3.common.buffers import ReplayBuffer
@@ -59,6 +57,8 @@ def find_source(path: Path) -> BufferSource:
 
     :raises StorageError: if there is none; the message describes what is there instead
     """
+    from sb3_compressed.storage.log import has_log
+
     if path.is_file():
         return _find_file(path)
     if not path.exists():
@@ -73,6 +73,7 @@ def find_source(path: Path) -> BufferSource:
 
 def _find_file(path: Path) -> BufferSource:
     from sb3_compressed.persistence.pickled_buffers import is_pickle
+    from sb3_compressed.storage.log import has_log, is_segment_name
 
     if is_pickle(path):
         return BufferSource(path, is_pickle=True)
@@ -85,6 +86,8 @@ def _find_file(path: Path) -> BufferSource:
 
 def _find_latest(path: Path) -> BufferSource:
     from sb3_compressed.callbacks.checkpoint_folder import NEWEST, latest_checkpoint
+    from sb3_compressed.storage.files import UNFINISHED
+    from sb3_compressed.storage.log import has_log
 
     latest = latest_checkpoint(path, missing_ok=True)
     if latest is not None:

@@ -70,6 +70,10 @@ class Codec(ABC):
     typical_ratio: ClassVar[float] = 0.1
     is_parallel: ClassVar[bool] = False
 
+    def __post_init__(self) -> None:  # of dataclasses
+        if self.levels is not None:
+            self._check_level(self.compresslevel)  # type: ignore[attr-defined]
+
     @abstractmethod
     def encode(self, frames: NDArray[Any]) -> list[bytes]:
         """Compress a batch.
@@ -218,7 +222,9 @@ def output_bytes(out: NDArray[Any], n_payloads: int) -> NDArray[np.uint8]:
         raise ValueError("out must be C-contiguous, so that payloads can be decoded in place")
     if len(out) != n_payloads:
         raise ValueError(f"out has room for {len(out)} frames, got {n_payloads} payloads")
-    return frame_bytes(out)
+    if out.dtype.hasobject:
+        raise CodecError(f"cannot decode arrays of Python objects, got dtype {out.dtype}")
+    return out.reshape(n_payloads, math.prod(out.shape[1:])).view(np.uint8)
 
 
 def decompress_bounded(decompressor: Any, payload: bytes, nbytes: int) -> bytes:

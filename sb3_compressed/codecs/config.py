@@ -18,6 +18,7 @@ import numpy as np
 from sb3_compressed.errors import CodecError
 
 __all__ = [
+    "OMITTED_BY_DEFAULT",
     "SCALARS",
     "abbreviate",
     "argument_from_json",
@@ -36,6 +37,10 @@ DTYPES = frozenset(ONE_BYTE_DTYPES) | {order + name for order in "<>" for name i
 PLAIN = (bool, int, float, str, type(None))
 #: The types of arguments without parts.
 SCALARS = (*PLAIN, np.dtype)
+
+
+#: Metadata of fields that later versions added to a codec: configs without them can be read by earlier ones.
+OMITTED_BY_DEFAULT = {"omitted by default": True}
 
 
 def dtype_from_text(text: Any) -> np.dtype[Any]:
@@ -77,7 +82,9 @@ def to_json(value: Any) -> Any:
     :raises CodecError: if it is not a number, string, bytes, dtype, or dataclass of these
     """
     if is_dataclass(value):
-        return {field.name: to_json(getattr(value, field.name)) for field in fields(value) if field.init}
+        arguments = {field.name: getattr(value, field.name) for field in fields(value) if field.init}
+        added = {field.name: field.default for field in fields(value) if field.metadata == OMITTED_BY_DEFAULT}
+        return {name: to_json(each) for name, each in arguments.items() if name not in added or each != added[name]}
     if isinstance(value, bytes):
         return base64.b64encode(value).decode("ascii")
     if isinstance(value, float) and not math.isfinite(value):

@@ -30,9 +30,6 @@ class Gzip(BytesCodec):
 
     compresslevel: int = levels.default
 
-    def __post_init__(self) -> None:
-        self._check_level(self.compresslevel)
-
     def compress_frame(self, frame: NDArray[np.uint8]) -> bytes:
         """Compress one frame; see :class:`BytesCodec`."""
         compressor = zlib.compressobj(self.compresslevel, zlib.DEFLATED, GZIP_CONTAINER)
@@ -55,9 +52,6 @@ class Igzip(BytesCodec):
     library_errors: ClassVar[tuple[type[Exception], ...]] = (isal_zlib.error,)  # type: ignore[assignment]  # wrong in isal's stubs
 
     compresslevel: int = levels.default
-
-    def __post_init__(self) -> None:
-        self._check_level(self.compresslevel)
 
     def compress_frame(self, frame: NDArray[np.uint8]) -> bytes:
         """Compress one frame; see :class:`BytesCodec`."""

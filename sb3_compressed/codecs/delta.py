@@ -25,9 +25,10 @@ A payload begins with one byte ``h``:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from operator import attrgetter
 from types import ModuleType
 from typing import Any, ClassVar, cast
 
@@ -35,7 +36,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sb3_compressed.codecs.codec import FrameCoder, Levels, TrainableCodec, decode_selected, frame_bytes, output_bytes
-from sb3_compressed.codecs.coder_choice import OBJECTIVES, Variant, best_variant
+from sb3_compressed.codecs.coder_choice import OBJECTIVES, Variant, best_variant, coder_of
+from sb3_compressed.codecs.config import OMITTED_BY_DEFAULT
 from sb3_compressed.codecs.lz4_library import lz4_functions
 from sb3_compressed.codecs.payloads import Payloads
 from sb3_compressed.codecs.whole_frames import HEADER_LZ4, Lz4Blocks, raw_payloads
@@ -49,14 +51,15 @@ __all__ = ["Delta", "ReferenceFrames"]
 MIN_FRAME_NBYTES, MAX_FRAME_NBYTES = 16, 1 << 20
 #: The number of header bytes that are left for references.
 MAX_REFERENCES = 252
-
-
+#: Coders of frames without a small delta. Of equally good ones, training chooses the first: it is faster for frames
+#: unlike those of the sample.
 CODERS = "lz4", "zstd", "raw"
-#: Frames of more channels are not images.
-MAX_CHANNELS = 4
-#: Of equally good ones, the first is chosen: it is faster for frames unlike those of the training sample.
 #: Training frames on which coders are compared.
 N_COMPARED = 24
+#: Frames of more channels are not images.
+MAX_CHANNELS = 4
+
+LOCATION = attrgetter("_location")
 
 
 @cache
@@ -102,7 +105,6 @@ class Delta(TrainableCodec):
         of both
     :param objective: what training chooses the coder for, see :data:`~.coder_choice.OBJECTIVES`; empty for zstd
     :param coder: how frames without a small delta are encoded: ``"zstd"``, ``"lz4"`` or ``"raw"``
-    :param tries_delta: whether deltas are tried at all
     :param channels: the number of channels of frames that are stored in channel-last order
     :param channel_last_nbytes: the size of these frames in bytes; 0 if all frames are stored in C order
     """
@@ -126,17 +128,14 @@ class Delta(TrainableCodec):
     dictionary: bytes = field(default=b"", repr=False)
     references: ReferenceFrames = field(default=ReferenceFrames(), repr=False)
     tries_zstd: bool = field(default=True, repr=False)
-    objective: str = ""
-    coder: str = field(default="zstd", repr=False)
-    tries_delta: bool = field(default=True, repr=False)
-    channels: int = field(default=1, repr=False)
-    channel_last_nbytes: int = field(default=0, repr=False)
+    objective: str = field(default="", metadata=OMITTED_BY_DEFAULT)
+    coder: str = field(default="zstd", repr=False, metadata=OMITTED_BY_DEFAULT)
+    channels: int = field(default=1, repr=False, metadata=OMITTED_BY_DEFAULT)
+    channel_last_nbytes: int = field(default=0, repr=False, metadata=OMITTED_BY_DEFAULT)
 
     _lz4: Lz4Blocks = field(init=False, repr=False, compare=False)
     _zstd: ZstdDict = field(init=False, repr=False, compare=False)
-    _encoder: list[tuple[Callable[..., int], NDArray[np.uint8], NDArray[np.int32]]] = field(
-        default_factory=list, init=False, repr=False, compare=False
-    )
+    _encoder: list[tuple[Any, ...]] = field(default_factory=list, init=False, repr=False, compare=False)
     _location: NDArray[np.int64] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -213,15 +212,18 @@ class Delta(TrainableCodec):
         return self.channel_last_nbytes > 0 and frames.nbytes == self.channel_last_nbytes * len(frames)
 
     def _with_best_coder(self, frames: NDArray[Any]) -> Delta:
-        """Return this codec with the coders that suit a training sample best."""
-        some = frames[:: -(-len(frames) // N_COMPARED)]
+        """Return this codec with what suits a training sample best: references or none, and another coder."""
+        some = frames[:: -(-len(frames) // N_COMPARED)] if len(frames) else frames
+        without = replace(self, references=ReferenceFrames())
         variants = [
-            replace(self, coder=coder, tries_delta=tries_delta, tries_zstd=tries_delta)
+            replace(variant, coder=coder, dictionary=b"" if variant is without and coder == "raw" else self.dictionary)
+            for variant in ((self, without) if self.references.content else (without,))
             for coder in CODERS
-            for tries_delta in ((True, False) if self.references.content else (False,))
         ]
-        encoded = [Variant(variant.encode(some), variant.tries_delta) for variant in variants]
-        return variants[best_variant(self.objective, encoded, some.nbytes // max(len(some), 1))]
+        encoded = [Variant(variant.encode(some), tries_delta=bool(variant.references)) for variant in variants]
+        best = best_variant(self.objective, encoded, some.nbytes // max(len(some), 1))
+        n_other = sum(coder_of(payload) != "delta" for payload in encoded[best].payloads)
+        return replace(variants[best], tries_zstd=n_other >= self.MIN_ZSTD_SHARE * len(some))
 
     @property
     def nbytes(self) -> int:
@@ -235,15 +237,16 @@ class Delta(TrainableCodec):
 
     def encode(self, frames: NDArray[Any]) -> list[bytes]:
         """Compress a batch; see :meth:`Codec.encode`."""
-        has_references = self.tries_delta and len(self.references) > 0
         rows = self._rows(frames)
-        if not (len(rows) and has_references) or rows.shape[1] != self.references.frame_nbytes:
+        if not (len(rows) and self.references.content) or rows.shape[1] != self.references.frame_nbytes:
             return self._encode_whole(rows)
         cached = self._encoder[:1]  # atomic: another thread may clear the list
-        encode_deltas, references, table = cached[0] if cached else self._new_encoder()
+        frame_shape, encode_deltas, *arguments = cached[0] if cached else self._new_encoder(frames)
+        if frame_shape != frames.shape[1:]:
+            _, encode_deltas, *arguments = self._new_encoder(frames)
         deltas = np.empty(len(rows) * (rows.shape[1] // 4), dtype=np.uint8)
         ends = np.empty(len(rows), dtype=np.int64)
-        n_bytes = encode_deltas(rows, references, table, *self._line_and_plane_nbytes(frames), deltas, ends)
+        n_bytes = encode_deltas(rows, *arguments, deltas, ends)
         data = deltas[:n_bytes].tobytes()
         small = self.SMALL_DELTA * rows.shape[1]
         most = self.MAX_ZSTD_RATIO if self.coder == "zstd" else 1.0
@@ -277,12 +280,15 @@ class Delta(TrainableCodec):
                 payloads[index : index + 1] = raw_payloads(rows[index : index + 1])
         return payloads
 
-    def _new_encoder(self) -> tuple[Callable[..., int], NDArray[np.uint8], NDArray[np.int32]]:
-        """Return the kernel, the references as one vector, and the hash table of the words in it."""
+    def _new_encoder(self, frames: NDArray[Any]) -> tuple[Any, ...]:
+        """Return the shape of a frame, the kernel for it, and the kernel's arguments between frames and results.
+
+        These are the references as one vector, the hash table of the words in it, and the bytes of a line and a plane.
+        """
         kernels = delta_kernels()
         references, table = self.references.rows.reshape(-1), np.empty(1 << kernels.TABLE_BITS, dtype=np.int32)
         kernels.index_words(references, table)
-        encoder = kernels.encode_deltas, references, table
+        encoder = frames.shape[1:], kernels.encode_deltas, references, table, *self._line_and_plane_nbytes(frames)
         self._encoder[:] = [encoder]
         return encoder
 
@@ -297,8 +303,8 @@ class Delta(TrainableCodec):
         """Decode payloads with different references; see :meth:`TrainableCodec.decode_batch`."""
         kernels = delta_kernels()
         codecs = cast("Sequence[Delta]", codecs)
-        rows = output_bytes(out, len(payloads))
-        locations = codecs[0]._location if len(codecs) == 1 else np.concatenate([codec._location for codec in codecs])
+        rows = output_bytes(out, len(payloads.places))
+        locations = codecs[0]._location if len(codecs) == 1 else np.concatenate([*map(LOCATION, codecs)])
         status = np.zeros(len(rows), dtype=np.uint8) if done is None else done
         if len(status) != len(rows):  # the kernel reads it for every row
             raise ValueError(f"done must have one element for each of {len(rows)} payloads, got {len(status)}")

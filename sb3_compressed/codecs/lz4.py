@@ -31,9 +31,6 @@ class Lz4Frame(BytesCodec):
 
     compresslevel: int = levels.default
 
-    def __post_init__(self) -> None:
-        self._check_level(self.compresslevel)
-
     def compress_frame(self, frame: NDArray[np.uint8]) -> bytes:
         """Compress one frame; see :class:`BytesCodec`."""
         payload: bytes = lz4.frame.compress(frame, compression_level=self.compresslevel)
@@ -57,9 +54,6 @@ class Lz4Block(BytesCodec):
     library_errors: ClassVar[tuple[type[Exception], ...]] = (lz4.block.LZ4BlockError, ValueError)
 
     compresslevel: int = levels.default
-
-    def __post_init__(self) -> None:
-        self._check_level(self.compresslevel)
 
     def compress_frame(self, frame: NDArray[np.uint8]) -> bytes:
         """Compress one frame; see :class:`BytesCodec`."""

@@ -74,5 +74,5 @@ def _compresses() -> bool:
     decode = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_char_p] * 2, *[ctypes.c_int] * 2, ctypes.c_char_p, ctypes.c_int)
     payload = _block.compress(bytes(100), store_size=False)
     out = ctypes.create_string_buffer(b"\1" * 100)
-    n_bytes = decode(functions.decompress_safe_using_dict)(payload, out, len(payload), 100, None, 0)  # type: ignore[arg-type]
+    n_bytes = decode(functions.decompress_safe_using_dict)(payload, out, len(payload), 100, None, 0)
     return bool(stream.size) and all(functions) and n_bytes == 100 and out.raw[:100] == bytes(100)

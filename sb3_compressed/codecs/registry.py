@@ -101,7 +101,7 @@ def get_codec(shorthand: str | Codec, **kwargs: Any) -> Codec:
     if isinstance(shorthand, Codec):
         return shorthand
     if is_auto(shorthand):
-        return codec_class(AUTO_CODEC)(objective=AUTO_OBJECTIVES[shorthand])  # type: ignore[call-arg]
+        return codec_class(AUTO_CODEC)(objective=AUTO_OBJECTIVES[shorthand], coder="lz4")  # type: ignore[call-arg]
     name, level = parse_shorthand(shorthand)
     codec = codec_class(name, shorthand)
     if level is not None:

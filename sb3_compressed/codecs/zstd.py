@@ -32,9 +32,6 @@ class Zstd(BytesCodec):
     # Contexts are costly to create and not thread-safe, so each thread has its own.
     _contexts: threading.local = field(default_factory=threading.local, init=False, repr=False, compare=False)
 
-    def __post_init__(self) -> None:
-        self._check_level(self.compresslevel)
-
     def compress_frame(self, frame: NDArray[np.uint8]) -> bytes:
         """Compress one frame; see :class:`BytesCodec`."""
         try:

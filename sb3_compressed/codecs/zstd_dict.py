@@ -63,9 +63,6 @@ class ZstdDict(TrainableCodec, BytesCodec):
     # Contexts are costly to create and not thread-safe, so each thread has its own.
     _contexts: threading.local = field(default_factory=threading.local, init=False, repr=False, compare=False)
 
-    def __post_init__(self) -> None:
-        self._check_level(self.compresslevel)
-
     def train(self, frames: NDArray[Any]) -> ZstdDict:
         """Return a codec with a dictionary trained on these frames; see :meth:`TrainableCodec.train`."""
         samples = [row.tobytes() for row in frame_bytes(frames)]

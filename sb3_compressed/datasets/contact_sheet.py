@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from sb3_compressed.datasets.image_layout import enlarge, find_image_layout, pick_scale
+from sb3_compressed.datasets.image_layout import find_image_layout, pick_scale
 from sb3_compressed.datasets.trajectory import Trajectory
 from sb3_compressed.datasets.video import import_video_library
 from sb3_compressed.tree_map import tree_map
@@ -66,13 +65,16 @@ def write_contact_sheet(
         np.linspace(0, len(episode), min(n_images, len(episode) + 1)).round().astype(int)
     ).tolist()
     images = [layout.pixels(_observation_after(episode, step))[0] for step in steps]
-    scale = pick_scale(images[0], scale, MIN_IMAGE_SIZE)
-    images = [enlarge(image, scale) for image in images]
-    sheet = pil_image.fromarray(_grid(images))
+    height, width = (side * pick_scale(images[0], scale, MIN_IMAGE_SIZE) for side in images[0].shape[:2])
+    first, n = pil_image.fromarray(images[0]), len(images)
+    bottom, _ = image_position(n - 1, n, height, width)
+    _, right = image_position(n_columns(n) - 1, n, height, width)
+    size = right + width + MARGIN, bottom + height + LABEL_HEIGHT + MARGIN
+    sheet = pil_image.new(first.mode, size, BACKGROUND if first.mode == "L" else (BACKGROUND,) * 3)
     draw = pil_draw.Draw(sheet)
-    height, width = images[0].shape[:2]
-    for index, step in enumerate(steps):
-        top, left = image_position(index, len(steps), height, width)
+    for index, (step, image) in enumerate(zip(steps, images)):
+        top, left = image_position(index, n, height, width)
+        sheet.paste(pil_image.fromarray(image).resize((width, height), pil_image.NEAREST), (left, top))
         draw.text((left + 1, top + height + 2), f"step {step}", fill="white")
     sheet.save(path, "PNG")
     return steps
@@ -94,15 +96,3 @@ def image_position(index: int, n_images: int, height: int, width: int) -> tuple[
     """Return the upper left corner of an image in the sheet, ``(top, left)`` in pixels."""
     row, column = divmod(index, n_columns(n_images))
     return MARGIN + row * (height + LABEL_HEIGHT + MARGIN), MARGIN + column * (width + MARGIN)
-
-
-def _grid(images: list[NDArray[np.uint8]]) -> NDArray[np.uint8]:
-    height, width = images[0].shape[:2]
-    n = len(images)
-    columns, rows = n_columns(n), math.ceil(n / n_columns(n))
-    shape = rows * (height + LABEL_HEIGHT + MARGIN) + MARGIN, columns * (width + MARGIN) + MARGIN, *images[0].shape[2:]
-    grid = np.full(shape, BACKGROUND, np.uint8)
-    for index, image in enumerate(images):
-        top, left = image_position(index, n, height, width)
-        grid[top : top + height, left : left + width] = image
-    return grid

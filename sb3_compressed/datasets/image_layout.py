@@ -13,6 +13,7 @@ from stable_baselines3.common.buffers import ReplayBuffer
 
 from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.datasets.trajectory import Trajectory
+from sb3_compressed.dtypes import space_parts
 
 __all__ = ["ImageLayout", "enlarge", "find_image_layout", "newest_images", "pick_scale"]
 
@@ -88,20 +89,18 @@ def find_image_layout(buffer: ReplayBuffer, key: str | None = None, channels: in
 
 def _image_part(space: spaces.Space[Any], key: str | None) -> tuple[str | None, spaces.Box]:
     """Return the key and the space of the images in an observation space."""
+    images = {name: part for name, part in space_parts(space).items() if _is_image(part)}
+    if key is None and len(images) == 1:
+        [key] = images
+    if key in images:
+        return key, cast("spaces.Box", images[key])
     if not isinstance(space, spaces.Dict):
         if key is not None:
             raise ValueError(f"key must be None for observations of {space}, got {key!r}")
-        if not _is_image(space):
-            raise ValueError(f"observations of {space} are not images; {RENDER_ADVICE}")
-        return None, cast("spaces.Box", space)
-    keys = [name for name, part in space.spaces.items() if _is_image(part)]
-    if key is None and len(keys) == 1:
-        [key] = keys
-    if key is None or key not in keys:
-        problem = "none is an image" if not keys else f"{key!r} is not an image" if key else "several are images"
-        advice = f"pass one of {', '.join(keys)} as key" if keys else RENDER_ADVICE
-        raise ValueError(f"of the keys {', '.join(space.spaces)} of the observations, {problem}; {advice}")
-    return key, cast("spaces.Box", space.spaces[key])
+        raise ValueError(f"observations of {space} are not images; {RENDER_ADVICE}")
+    problem = "none is an image" if not images else f"{key!r} is not an image" if key else "several are images"
+    advice = f"pass one of {', '.join(map(str, images))} as key" if images else RENDER_ADVICE
+    raise ValueError(f"of the keys {', '.join(space.spaces)} of the observations, {problem}; {advice}")
 
 
 def _is_image(space: spaces.Space[Any]) -> bool:

@@ -14,7 +14,7 @@ from stable_baselines3.common.buffers import ReplayBuffer
 
 from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.persistence.ring_resize import rows_by_age
-from sb3_compressed.tree_map import tree_map
+from sb3_compressed.tree_map import leaves, tree_map
 
 __all__ = ["Trajectory", "TrajectoryPart", "trajectories", "transitions"]
 
@@ -33,13 +33,14 @@ class Trajectory:
     :param has_begin: whether it starts with the first observation of the episode; false if the ring has overwritten the
         beginning. (A full ring that was resized does not store this, and its first trajectory counts as complete.)
     :param has_end: whether the episode terminated or was truncated; the last one of each environment may not have ended
+    :param buffer: the buffer with the transitions
     """
 
     env: int
     rows: NDArray[np.int64]
     has_begin: bool
     has_end: bool
-    _buffer: ReplayBuffer = field(repr=False)
+    buffer: ReplayBuffer = field(repr=False)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -55,21 +56,21 @@ class Trajectory:
 
         SB3's off-policy algorithms store actions of Box spaces scaled to [-1, 1].
         """
-        space = self._buffer.action_space
-        actions = self._buffer.actions[self.rows, self.env]
+        space = self.buffer.action_space
+        actions = self.buffer.actions[self.rows, self.env]
         shaped: NDArray[Any] = actions.reshape(len(self), *(space.shape or ())).astype(space.dtype, copy=False)
         return shaped
 
     @property
     def rewards(self) -> NDArray[np.float32]:
         """Rewards ``(n_steps,)``."""
-        rewards: NDArray[np.float32] = self._buffer.rewards[self.rows, self.env]
+        rewards: NDArray[np.float32] = self.buffer.rewards[self.rows, self.env]
         return rewards
 
     @property
     def terminations(self) -> NDArray[np.bool_]:
         """Whether the episode terminated with each step, ``(n_steps,)``."""
-        return self._flags(self._buffer.dones) & ~self._flags(self._buffer.timeouts)
+        return self._flags(self.buffer.dones) & ~self._flags(self.buffer.timeouts)
 
     @property
     def truncations(self) -> NDArray[np.bool_]:
@@ -77,7 +78,7 @@ class Trajectory:
 
         Buffers with ``handle_timeout_termination=False`` do not store this: there, all ends are terminations.
         """
-        return self._flags(self._buffer.dones) & self._flags(self._buffer.timeouts)
+        return self._flags(self.buffer.dones) & self._flags(self.buffer.timeouts)
 
     def _flags(self, array: NDArray[Any]) -> NDArray[np.bool_]:
         flags: NDArray[np.bool_] = array[self.rows, self.env].astype(np.bool_)
@@ -86,12 +87,7 @@ class Trajectory:
     @property
     def observation_space(self) -> spaces.Space[Any]:
         """The observation space of the buffer."""
-        return self._buffer.observation_space
-
-    @property
-    def buffer(self) -> ReplayBuffer:
-        """The buffer with the transitions."""
-        return self._buffer
+        return self.buffer.observation_space
 
     @property
     def total_reward(self) -> float:
@@ -101,14 +97,14 @@ class Trajectory:
     @property
     def action_space(self) -> spaces.Space[Any]:
         """The action space of the buffer."""
-        return self._buffer.action_space
+        return self.buffer.action_space
 
     def part(self, first: int, last: int) -> TrajectoryPart:
         """Decode the steps from ``first`` up to, but not including, ``last``."""
         rows = self.rows[first:last]
-        end = _next_observation(self._buffer, rows[-1:], self.env)
+        end = _next_observation(self.buffer, rows[-1:], self.env)
         return TrajectoryPart(
-            tree_map(lambda *both: np.concatenate(both), _observation(self._buffer, rows, self.env), end),
+            tree_map(lambda *both: np.concatenate(both), _observation(self.buffer, rows, self.env), end),
             self.actions[first:last],
             self.rewards[first:last],
             self.terminations[first:last],
@@ -183,26 +179,20 @@ def _continues(buffer: ReplayBuffer, rows: NDArray[np.int64], env: int) -> NDArr
     unknown = np.flatnonzero(is_open)  # only these have to be decoded
     for first in range(0, len(unknown), CHUNK_SIZE):
         some = unknown[first : first + CHUNK_SIZE]
-        following = _observation(buffer, rows[some + 1], env)
-        next_ones = _next_observation(buffer, rows[some], env)
-        if not isinstance(following, dict):
-            following, next_ones = {"": following}, {"": next_ones}
-        for key, values in following.items():
-            n = len(values)
-            same = values.reshape(n, -1).view(np.uint8) == next_ones[key].reshape(n, -1).view(np.uint8)
+        both = _observation(buffer, rows[some + 1], env), _next_observation(buffer, rows[some], env)
+        for following, next_one in leaves(tree_map(lambda *arrays: arrays, *both)):
+            n = len(some)
+            same = following.reshape(n, -1).view(np.uint8) == next_one.reshape(n, -1).view(np.uint8)
             continues[some] &= same.all(axis=1)
     return continues
 
 
 def _share_slots(buffer: ReplayBuffer, rows: NDArray[np.int64], env: int) -> NDArray[np.bool_]:
     """Return for each row but the last whether its next observation shares its slot with the next row's observation."""
-    if buffer.optimize_memory_usage:  # next observations are not stored separately
-        return np.ones(max(len(rows) - 1, 0), np.bool_)
     shared = np.ones(max(len(rows) - 1, 0), np.bool_)
-    arrays: Any = buffer.observations
-    of_next: Any = buffer.next_observations
-    keys = arrays if isinstance(arrays, dict) else None
-    for ours, theirs in [(arrays[key], of_next[key]) for key in keys] if keys else [(arrays, of_next)]:
+    if buffer.optimize_memory_usage:  # next observations are not stored separately
+        return shared
+    for ours, theirs in leaves(tree_map(lambda *arrays: arrays, buffer.observations, buffer.next_observations)):
         if not (isinstance(ours, CompressedArray) and isinstance(theirs, CompressedArray)):
             return np.zeros_like(shared)
         shared &= ours.slots[rows[1:], env] == theirs.slots[rows[:-1], env]
@@ -222,14 +212,11 @@ def _next_observation(buffer: ReplayBuffer, rows: NDArray[np.int64], env: int) -
 def _read(buffer: ReplayBuffer, arrays: Any, rows: NDArray[np.int64], env: int) -> Any:
     """Decode observations, in the shape of their space."""
     envs = np.full(len(rows), env)
-    if not isinstance(arrays, dict):
-        return _shaped(np.ascontiguousarray(arrays[rows, envs]), buffer.observation_space)
-    parts = buffer.observation_space.spaces  # type: ignore[attr-defined]
-    return {key: _shaped(np.ascontiguousarray(array[rows, envs]), parts[key]) for key, array in arrays.items()}
 
+    def read(array: Any, space: spaces.Space[Any]) -> NDArray[Any]:
+        return np.ascontiguousarray(array[rows, envs]).reshape(len(rows), *(space.shape or ()))
 
-def _shaped(values: NDArray[Any], space: spaces.Space[Any]) -> NDArray[Any]:
-    return values.reshape(len(values), *(space.shape or ()))
+    return tree_map(read, arrays, buffer.observation_space)
 
 
 def transitions(episode: Any) -> Iterator[tuple[Any, ...]]:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import itertools
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from os import PathLike
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any
 
 import numpy as np
@@ -32,6 +31,7 @@ MP4 = [
     "-movflags", "+faststart",
 ]  # fmt: skip
 GIF = ["-c:v", "gif", "-loop", "0"]
+FORMATS = {".mp4": MP4, ".gif": GIF}
 
 
 def write_video(
@@ -76,7 +76,7 @@ def write_video(
     :raises OSError: if the file cannot be written
     """
     path = Path(path)
-    if path.suffix.lower() not in (".mp4", ".gif"):
+    if path.suffix.lower() not in FORMATS:
         raise ValueError(f"the path of a video must end with .mp4 or .gif, got {path.name!r}")
     if not 0 < fps <= 1000:
         raise ValueError(f"fps must be positive and at most 1000, got {fps}")
@@ -86,10 +86,13 @@ def write_video(
     if first is None:
         raise ValueError("episodes must contain at least one episode, got none")
     scale = pick_scale(first, scale, MIN_FRAME_SIZE)
+    has_palette = path.suffix.lower() == ".gif" and first.ndim == 3
+    pixels = "gray" if first.ndim == 2 else "pal8" if has_palette else "rgb24"
     n_frames = 0
-    with FFmpegWriter(ffmpeg, path, enlarge(first, scale).shape, fps) as writer:
+    with ffmpeg_writer(ffmpeg, path, pixels, enlarge(first, scale).shape, fps) as pipe:
         for image in itertools.chain([first], images):
-            writer.write(image, scale)
+            image, palette = to_palette(image) if has_palette else (image, None)
+            pipe.write(enlarge(image, scale).tobytes() + (b"" if palette is None else palette.tobytes()))
             n_frames += 1
             if progress is not None:
                 progress(1)
@@ -117,75 +120,42 @@ def _images(
         yield from newest_images(episode, find_image_layout(episode.buffer, key, channels))
 
 
-class FFmpegWriter:
-    """Writes a video frame by frame through a pipe to FFmpeg; the file is renamed to ``path`` on success.
+@contextmanager
+def ffmpeg_writer(ffmpeg: str, path: Path, pixels: str, shape: tuple[int, ...], fps: float) -> Iterator[IO[bytes]]:
+    """Yield a pipe to FFmpeg for raw frames; the file is renamed to ``path`` on success.
 
     imageio-ffmpeg installs FFmpeg. Its own ``write_frames`` does not report FFmpeg's errors.
 
     :param ffmpeg: path of the program
     :param path: the file, whose suffix selects the format
+    :param pixels: FFmpeg's name of the format of pixels
     :param shape: shape of all frames, ``(height, width)`` or ``(height, width, 3)``
     :param fps: frames per second
+    :raises OSError: if FFmpeg fails, with its error message
     """
-
-    def __init__(self, ffmpeg: str, path: Path, shape: tuple[int, ...], fps: float) -> None:
-        self.path = path
-        self._unfinished = path.with_name(f"{path.stem}.unfinished{path.suffix}")
-        self._unfinished.touch()  # raises the OSErrors of open()
-        self._is_gif = path.suffix.lower() == ".gif"
-        self._has_colors = len(shape) == 3
-        pixels = "gray" if not self._has_colors else "pal8" if self._is_gif else "rgb24"
-        height, width = shape[:2]
-        source = ["-f", "rawvideo", "-pix_fmt", pixels, "-s", f"{width}x{height}", "-r", str(fps), "-i", "-"]
-        target = [*(GIF if self._is_gif else MP4), f"file:{self._unfinished.absolute()}"]
-        self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # closed in __exit__
-        self._process = subprocess.Popen(
-            [ffmpeg, "-y", "-loglevel", "error", *source, *target], stdin=subprocess.PIPE, stderr=self._stderr
+    unfinished = path.with_name(f"{path.stem}.unfinished{path.suffix}")
+    unfinished.touch()  # raises the OSErrors of open()
+    height, width = shape[:2]
+    source = ["-f", "rawvideo", "-pix_fmt", pixels, "-s", f"{width}x{height}", "-r", str(fps), "-i", "-"]
+    target = [*FORMATS[path.suffix.lower()], f"file:{unfinished.absolute()}"]
+    with tempfile.TemporaryFile() as stderr:
+        process = subprocess.Popen(
+            [ffmpeg, "-y", "-loglevel", "error", *source, *target], stdin=subprocess.PIPE, stderr=stderr
         )
-
-    def write(self, image: NDArray[np.uint8], scale: int) -> None:
-        """Write a frame, enlarged by ``scale``.
-
-        :raises OSError: if FFmpeg has failed
-        """
-        assert self._process.stdin is not None
+        assert process.stdin is not None
         try:
-            if self._is_gif and self._has_colors:
-                indices, palette = to_palette(image)
-                self._process.stdin.write(enlarge(indices, scale).tobytes() + palette.tobytes())
-            else:
-                self._process.stdin.write(enlarge(image, scale).tobytes())
-        except BrokenPipeError:
-            self._finish()
-
-    def _finish(self) -> None:
-        """Wait until FFmpeg has written the file.
-
-        :raises OSError: if it fails, with its error message
-        """
-        with contextlib.suppress(BrokenPipeError):
-            self._process.communicate()
-        if self._process.returncode:
-            self._stderr.seek(0)
-            message = self._stderr.read().decode(errors="replace").strip() or f"exit code {self._process.returncode}"
-            raise OSError(f"FFmpeg cannot write {self.path}: {message}")
-
-    def __enter__(self) -> FFmpegWriter:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        try:
-            if kind is None:
-                self._finish()
-                self._unfinished.replace(self.path)
+            with suppress(BrokenPipeError):  # FFmpeg has failed, which is reported below
+                yield process.stdin
+            process.communicate()
+            if process.returncode:
+                stderr.seek(0)
+                message = stderr.read().decode(errors="replace").strip() or f"exit code {process.returncode}"
+                raise OSError(f"FFmpeg cannot write {path}: {message}")
+            unfinished.replace(path)
         finally:
-            if self._process.poll() is None:
-                self._process.kill()
-                self._process.communicate()
-            self._stderr.close()
-            self._unfinished.unlink(missing_ok=True)
+            process.kill()  # without effect unless an exception interrupted it
+            process.communicate()
+            unfinished.unlink(missing_ok=True)
 
 
 def to_palette(image: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArray[np.uint32]]:

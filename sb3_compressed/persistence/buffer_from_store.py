@@ -11,15 +11,15 @@ from sb3_compressed.errors import CorruptStorage, StorageError
 from sb3_compressed.persistence import buffer_state
 from sb3_compressed.persistence.buffer_repair import repair_store
 from sb3_compressed.persistence.buffer_storage import STORAGE_ARGUMENTS
-from sb3_compressed.persistence.checkpoint import CheckpointHistory
 from sb3_compressed.persistence.restoring import load_into, require_buffer
 from sb3_compressed.storage.array_store import ArrayStore
 from sb3_compressed.storage.damaged_store import DamagedStore, open_damaged
 from sb3_compressed.storage.log import log_fingerprint
 from sb3_compressed.storage.metadata_schema import check_buffer
+from sb3_compressed.storage.spaces import argument_from_data, space_from_data
 
 if TYPE_CHECKING:
-    from sb3_compressed.buffers.base import CompressedReplay
+    from sb3_compressed.buffers.replay_mixin import CompressedReplay
 
 __all__ = ["buffer_from_store", "open_to_load"]
 
@@ -73,7 +73,6 @@ def buffer_from_store(
         if follow:
             return _construct(cls, store, {**arguments, "storage": store})
         buffer = _construct(cls, store, arguments)
-        buffer._checkpoints = CheckpointHistory()
         checkpoint = load_into(buffer, store)
         buffer.repair_report = report
         if report is None:
@@ -95,18 +94,25 @@ def _stored_arguments(cls: type[CompressedReplay], store: ArrayStore, given: Col
     folder = store.log.folder
     require_buffer(store)
     check_buffer(store.metadata, {name: spec.shape for name, spec in store.specs.items()}, folder, given)
+    metadata = store.metadata
     try:
-        stored = buffer_state.constructor_arguments(store.metadata, given)
+        stored = {
+            name: space_from_data(metadata[name]) for name in ("observation_space", "action_space") if name not in given
+        }
+        arguments = {name: argument_from_data(value) for name, value in metadata["arguments"].items()}
+        stored |= buffer_state.upgrade_arguments(arguments)
     except CorruptStorage as error:
         raise CorruptStorage(f"{folder}: its metadata is invalid: {error}") from error
-    # A constructor that passes **kwargs on takes the arguments of its parent, too.
-    constructors = []
+    taken: set[str] = set()
+    defaults: dict[str, Any] = {}
+    passes_on = True
     for base in (base for base in cls.__mro__[:-1] if "__init__" in vars(base)):
-        constructors.append(inspect.signature(vars(base)["__init__"]))
-        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in constructors[-1].parameters.values()):
-            break
-    taken = {name for constructor in constructors for name in constructor.parameters}
-    not_taken = {name for name in set(stored) - taken if not _is_default(cls, name, stored[name])}
+        parameters = inspect.signature(vars(base)["__init__"]).parameters
+        if passes_on:  # a constructor that passes **kwargs on takes the arguments of its parent, too
+            taken |= parameters.keys()
+        passes_on &= any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+        defaults = {**{name: parameter.default for name, parameter in parameters.items()}, **defaults}
+    not_taken = {name for name in stored.keys() - taken if not _is_default(stored[name], defaults, name)}
     if wrong := sorted(not_taken | (NOT_FROM_FOLDERS & set(stored))):
         raise StorageError(
             f"{folder} was saved by {store.metadata.get('class')} with the arguments {', '.join(sorted(stored))}; "
@@ -115,14 +121,8 @@ def _stored_arguments(cls: type[CompressedReplay], store: ArrayStore, given: Col
     return {name: value for name, value in stored.items() if name in taken}
 
 
-def _is_default(cls: type[CompressedReplay], name: str, value: Any) -> bool:
-    """Return whether a value is the default of an argument in the first of all constructors that has it."""
-    for base in cls.__mro__[:-1]:
-        parameters = inspect.signature(vars(base)["__init__"]).parameters if "__init__" in vars(base) else {}
-        if name in parameters:
-            default = parameters[name].default
-            return type(value) is type(default) and bool(value == default)
-    return False
+def _is_default(value: Any, defaults: Mapping[str, Any], name: str) -> bool:
+    return name in defaults and type(value) is type(defaults[name]) and bool(value == defaults[name])
 
 
 def _construct(cls: type[_Buffer], store: ArrayStore, arguments: dict[str, Any]) -> _Buffer:

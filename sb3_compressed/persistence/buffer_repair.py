@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from sb3_compressed.persistence.buffer_state import EPISODE_BEGINS, is_observation
 from sb3_compressed.persistence.ring_resize import rows_by_age
+from sb3_compressed.renamed import buffer_attributes
 from sb3_compressed.storage.chunks import row_chunks
 from sb3_compressed.storage.damaged_store import DamagedStore
 from sb3_compressed.storage.manifest import ArraySpec
@@ -33,6 +34,8 @@ __all__ = ["RepairReport", "repair_store"]
 class RepairReport:
     """Which transitions a repair excluded.
 
+    Those of damaged commits at the very end are no longer in the buffer and not counted; ``problems`` lists the damage.
+
     :param dropped: row and environment of each damaged transition, ``(n, 2)``, the oldest first
     :param n_transitions: number of transitions in the buffer, damaged ones included
     :param problems: one line for each damaged part, with file and byte
@@ -43,10 +46,7 @@ class RepairReport:
     problems: tuple[str, ...]
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        if "damages" in state:  # the name of version 0.1
-            state = {**state, "problems": state["damages"]}
-            del state["damages"]
-        self.__dict__.update(state)
+        self.__dict__.update(buffer_attributes(state))
 
     def __str__(self) -> str:
         n_kept = self.n_transitions - len(self.dropped)

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sb3_compressed.arrays import CompressedArray
+from sb3_compressed.codecs import Codec
 from sb3_compressed.errors import CorruptStorage, StorageError
 from sb3_compressed.persistence.vector_slots import is_stored_as_slots
 from sb3_compressed.storage.manifest import ArraySpec
-from sb3_compressed.storage.spaces import argument_from_data, argument_to_data, space_from_data, space_to_data
+from sb3_compressed.storage.spaces import argument_to_data, space_to_data
 
 __all__ = [
     "EPISODE_BEGINS",
     "array_specs",
-    "codecs",
-    "constructor_arguments",
     "is_observation",
     "last_arrays",
     "metadata",
@@ -26,7 +25,7 @@ __all__ = [
     "put_array",
     "streams",
     "upgrade_arguments",
-    "values",
+    "values_and_codecs",
 ]
 
 OBSERVATIONS = ("observations", "next_observations")
@@ -93,17 +92,6 @@ def metadata(buffer: Any) -> dict[str, Any]:
     }
 
 
-def constructor_arguments(metadata: Mapping[str, Any], given: Collection[str] = ()) -> dict[str, Any]:
-    """Return the arguments for a buffer's constructor from what :func:`metadata` returned.
-
-    :param given: names of arguments that are not needed
-    :raises CorruptStorage: if they are invalid
-    """
-    arguments = {name: argument_from_data(value) for name, value in metadata["arguments"].items()}
-    missing = {"observation_space", "action_space"}.difference(given)
-    return {**{name: space_from_data(metadata[name]) for name in missing}, **upgrade_arguments(arguments)}
-
-
 def upgrade_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return stored constructor arguments, with ``decompression_kwargs`` of earlier versions in ``compression_kwargs``.
 
@@ -143,20 +131,15 @@ def last_arrays(buffer: Any) -> dict[str, CompressedArray]:
     return {key: array for key, array in last.items() if isinstance(array, CompressedArray)}
 
 
-def values(buffer: Any, last: Mapping[str, CompressedArray] | None = None) -> dict[str, Any]:
-    """Return the state that is not in arrays, for JSON.
+def values_and_codecs(
+    buffer: Any, last: Mapping[str, CompressedArray] | None = None
+) -> tuple[dict[str, Any], dict[str, Codec]]:
+    """Return the state that is not in arrays: for JSON, and the current codec of each stream.
 
     :param last: what :func:`last_arrays` returns, if that is already known
     """
     if last is None:
         last = last_arrays(buffer)
     streams = {key: array.stream_data() for key, array in last.items()}
-    return {"pos": int(buffer.pos), "full": bool(buffer.full), "streams": streams}
-
-
-def codecs(buffer: Any, last: Mapping[str, CompressedArray] | None = None) -> dict[str, Any]:
-    """Return the current codec of each stream.
-
-    :param last: what :func:`last_arrays` returns, if that is already known
-    """
-    return {key: array.codec for key, array in (last_arrays(buffer) if last is None else last).items()}
+    codecs = {key: array.codec for key, array in last.items()}
+    return {"pos": int(buffer.pos), "full": bool(buffer.full), "streams": streams}, codecs

@@ -15,7 +15,7 @@ from sb3_compressed.persistence import buffer_state
 from sb3_compressed.persistence.buffer_repair import RepairReport, repair_store
 from sb3_compressed.persistence.buffer_state import EPISODE_BEGINS
 from sb3_compressed.persistence.checkpoint import changed_chunks, checksums_of
-from sb3_compressed.persistence.restoring import bind, fit_arrays, require_same_kind, restore_values
+from sb3_compressed.persistence.restoring import bind, fit_arrays, restore_values
 from sb3_compressed.storage.array_store import RING_ROWS, ArrayStore, Change
 from sb3_compressed.storage.damaged_store import DamagedStore, move_slots_from_damaged_files, open_damaged
 
@@ -38,11 +38,14 @@ class BufferStorage:
     killed, the folder contains every ``add`` that was completed. The buffer is an argument of each method, since a
     reference to it would be a cycle and delay the release of a deleted buffer's folder.
 
-    :param buffer: the buffer, whose arrays are those of the store
+    :param buffer: the buffer, whose arrays become those of the store
     :param store: the open folder
+    :param values: its values
     """
 
-    def __init__(self, buffer: Any, store: ArrayStore) -> None:
+    def __init__(self, buffer: Any, store: ArrayStore, values: dict[str, Any]) -> None:
+        bind(buffer, store)
+        restore_values(buffer, store, values)
         self.store = store
         #: Whether another process may write to the folder, and this one only reads it.
         self.is_follower = not store.log.is_writable
@@ -73,16 +76,16 @@ class BufferStorage:
         if mode not in get_args(StorageMode):
             raise StorageError(f"storage_mode must be one of {get_args(StorageMode)}, got {mode!r}")
         if mode in ("create", "overwrite"):
+            values, _ = buffer_state.values_and_codecs(buffer)
             store = ArrayStore.create(
                 folder,
                 buffer_state.metadata(buffer),
                 buffer_state.array_specs(buffer),
-                buffer_state.values(buffer),
+                values,
                 overwrite=mode == "overwrite",
                 advice="pass resume=True to continue it, or overwrite=True to replace it",
             )
-            bind(buffer, store)
-            return cls(buffer, store), None
+            return cls(buffer, store, values), None
         report = None
         open_store = open_damaged if mode == "repair" else ArrayStore.open
         store = open_store(folder, writable=True, rows=buffer.buffer_size)
@@ -90,16 +93,13 @@ class BufferStorage:
             if isinstance(store, DamagedStore):
                 report = repair_store(store)
                 move_slots_from_damaged_files(store)
-            require_same_kind(store, buffer)
             arrays, values = fit_arrays(store, buffer)
             if arrays is not store.arrays or store.is_version_1 or report is not None:
                 codecs = {name: store.slots.reader.codec(address) for name, address in store.codecs.items()}
                 store.replace_content(
                     buffer_state.metadata(buffer), buffer_state.array_specs(buffer), arrays, values, codecs
                 )
-            bind(buffer, store)
-            restore_values(buffer, store, values)
-            return cls(buffer, store), report
+            return cls(buffer, store, values), report
         except BaseException:
             store.close()
             raise
@@ -111,13 +111,10 @@ class BufferStorage:
         :param store: the folder, open for reading
         :raises StorageError: if it contains no buffer, or a buffer of another kind or size
         """
-        require_same_kind(store, buffer)
         arrays, values = fit_arrays(store, buffer)
         if arrays is not store.arrays:
             raise StorageError(f"a buffer that follows {store.log.folder} must have its size")
-        bind(buffer, store, writable=False)
-        restore_values(buffer, store, values)
-        return cls(buffer, store)
+        return cls(buffer, store, values)
 
     @property
     def folder(self) -> Path:
@@ -174,15 +171,11 @@ class BufferStorage:
 
         :raises OSError: if it cannot be written; the buffer is then as it was before the last ``add``
         """
-        arrays = self._last_arrays
         self._take_replaced_arrays(buffer)
         try:
             # After an interrupted add, changes may be listed twice.
-            self.store.commit(
-                dict.fromkeys(self._uncommitted),
-                buffer_state.values(buffer, arrays),
-                buffer_state.codecs(buffer, arrays),
-            )
+            changes = dict.fromkeys(self._uncommitted)
+            self.store.commit(changes, *buffer_state.values_and_codecs(buffer, self._last_arrays))
         except Exception:
             self._undo_row(buffer)
             raise
@@ -218,7 +211,7 @@ class BufferStorage:
         checksums = checksums_of(self.store.arrays)
         direct_writes = changed_chunks(self.store.arrays, self._checksums, checksums)
         changes = [*self._uncommitted, *self._new_rows(buffer), *direct_writes]
-        self.store.commit(changes, buffer_state.values(buffer), buffer_state.codecs(buffer))
+        self.store.commit(changes, *buffer_state.values_and_codecs(buffer))
         self.store.flush()
         self._uncommitted, self._checksums, self._n_new_rows = [], checksums, 0
 

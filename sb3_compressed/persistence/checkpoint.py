@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.errors import CorruptStorage, StorageError
 from sb3_compressed.persistence import buffer_state
 from sb3_compressed.persistence.ring_resize import rows_by_age
-from sb3_compressed.persistence.vector_slots import VectorSlots
+from sb3_compressed.persistence.vector_slots import slots_of
 from sb3_compressed.storage.array_store import ArrayStore, Change
 from sb3_compressed.storage.checksum import checksum
 from sb3_compressed.storage.commit_format import rows_of_chunk
@@ -23,8 +24,6 @@ __all__ = ["BufferCheckpoint", "CheckpointHistory", "changed_chunks", "checksums
 
 #: Rows that are written at a time.
 ROWS_PER_WRITE = 64
-#: Distinct vectors that are kept while a checkpoint is written, so that equal ones are stored once.
-MAX_DISTINCT_VECTORS = 1 << 16
 
 
 class CheckpointHistory:
@@ -36,14 +35,9 @@ class CheckpointHistory:
         #: The end of the log in each folder after the last save.
         self._ends: Mapping[Path, tuple[int, ...]] = {}
 
-    @classmethod
-    def merged(cls, history: CheckpointHistory | None, other: CheckpointHistory | None) -> CheckpointHistory | None:
-        """Return a history that includes the folders of another one, whose buffer has the content of this one now."""
-        if other is None:
-            return history
-        merged = history or cls()
-        merged._ends = {**other._ends, **merged._ends}
-        return merged
+    def include(self, other: CheckpointHistory) -> None:
+        """Include the folders of another history, whose buffer has the content of this one now."""
+        self._ends = {**other._ends, **self._ends}
 
     def record_end(self, folder: Path, end: tuple[int, ...]) -> None:
         """Record where the log in a folder ends, so that the buffer may overwrite it as long as it ends there."""
@@ -112,7 +106,10 @@ class BufferCheckpoint:
 
         :raises StorageError: if the folder contains other files, or another buffer that may not be overwritten
         """
-        store = _open_to_overwrite(folder) if has_log(folder) else None
+        store = None
+        if has_log(folder):  # its content stays until the first save is complete
+            with contextlib.suppress(CorruptStorage):
+                store = ArrayStore.open(folder, writable=True)
         if store is not None and store.metadata and not overwrite:
             store.close()
             store = None
@@ -148,7 +145,7 @@ class BufferCheckpoint:
             checksums = self._new_checksums()
             chunks = [] if self._is_new else changed_chunks(self._arrays, self._checksums, checksums)
             changes = self._save_slots(buffer, chunks)
-            values, codecs = buffer_state.values(buffer), buffer_state.codecs(buffer)
+            values, codecs = buffer_state.values_and_codecs(buffer)
             if self._is_new:
                 specs = buffer_state.array_specs(buffer)
                 store.replace_content(buffer_state.metadata(buffer), specs, self._stored_arrays(), values, codecs)
@@ -177,15 +174,14 @@ class BufferCheckpoint:
         unused = np.setdiff1d(np.arange(buffer.buffer_size), by_age)  # a user may have written to them
         rows = np.concatenate([unused, by_age])
         rows = rows[changed[rows]] if self._tables else rows[:0]
-        items: dict[bytes, bytes] = {}
+        vectors: dict[bytes, bytes] = {}  # so that equal ones are stored once
+        arrays = {name: slots_of(self._arrays[name], earlier=vectors) for name in self._tables}
         for start in range(0, len(rows), ROWS_PER_WRITE):
             part = rows[start : start + ROWS_PER_WRITE]
             self.store.begin_segment_if_full()
-            if len(items) > MAX_DISTINCT_VECTORS:
-                items = {}
             for names in self._streams.values():
                 # Observations with their next observations, so that payloads that they share are written once.
-                slots = np.stack([self._slots(name, part, items) for name in names], axis=1)  # [rows, arrays, envs]
+                slots = np.stack([arrays[name].slots_at(part) for name in names], axis=1)  # [rows, arrays, envs]
                 addresses = self.store.slots.write([*slots.reshape(-1)]).reshape(slots.shape)
                 for index, name in enumerate(names):
                     self._tables[name][part] = addresses[:, index]
@@ -193,18 +189,6 @@ class BufferCheckpoint:
         spans = np.split(rows, np.flatnonzero(np.diff(rows) > 1) + 1) if len(rows) else []
         written = [(name, int(span[0]), int(span[-1]) + 1) for name in self._tables for span in spans]
         return written + [chunk for chunk in chunks if chunk[0] not in self._tables]
-
-    def _slots(self, name: str, rows: NDArray[np.int64], items: dict[bytes, bytes]) -> NDArray[Any]:
-        array = self._arrays[name]
-        return array.slots_at(rows) if isinstance(array, CompressedArray) else VectorSlots(array).slots_at(rows, items)
-
-
-def _open_to_overwrite(folder: Path) -> ArrayStore | None:
-    """Open a store, whose content stays until the first save is complete; ``None`` if it cannot be read."""
-    try:
-        return ArrayStore.open(folder, writable=True)
-    except CorruptStorage:
-        return None
 
 
 def checksums_of(arrays: Mapping[str, Any]) -> dict[str, list[int]]:

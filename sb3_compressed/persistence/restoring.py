@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from gymnasium import spaces
 
 from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.arrays.frame_layout import FrameLayout, layout_from_state
@@ -19,7 +18,7 @@ from sb3_compressed.persistence import buffer_state
 from sb3_compressed.persistence.buffer_state import EPISODE_BEGINS
 from sb3_compressed.persistence.checkpoint import BufferCheckpoint
 from sb3_compressed.persistence.ring_resize import RingResize, check_episodes
-from sb3_compressed.persistence.vector_slots import VectorSlots
+from sb3_compressed.persistence.vector_slots import slots_of
 from sb3_compressed.storage.array_store import ArrayStore
 from sb3_compressed.storage.chunks import copy_changed
 from sb3_compressed.storage.damaged_store import DamagedStore
@@ -27,24 +26,21 @@ from sb3_compressed.storage.json_schema import check
 from sb3_compressed.storage.metadata_schema import MAX_SPACE_NBYTES, METADATA, check_values
 from sb3_compressed.storage.spaces import space_from_data, space_nbytes
 
-__all__ = ["bind", "fit_arrays", "load_into", "require_buffer", "require_same_kind", "restore_values"]
+__all__ = ["bind", "fit_arrays", "load_into", "require_buffer", "restore_values"]
 
 #: Rows that are loaded at a time, and how many bytes of vectors these may have.
 LOADED_ROWS = 4096
 MAX_LOADED_NBYTES = 32 << 20
 
 
-def bind(buffer: Any, store: ArrayStore, *, writable: bool = True) -> None:
-    """Replace the arrays of a buffer by those of a store.
-
-    :param writable: whether plain arrays may be written to; if not, what is written to them would be lost
-    """
+def bind(buffer: Any, store: ArrayStore) -> None:
+    """Replace the arrays of a buffer by those of a store, plain ones read-only if the store is."""
     for name, array in buffer_state.named_arrays(buffer).items():
         if isinstance(array, CompressedArray):
             array.move_to(store.slots.for_codec(array.codec), store.arrays[name])
         else:
             plain = store.arrays[name]
-            if not writable:
+            if not store.log.is_writable:  # what is written to them would be lost
                 plain = plain.view()
                 plain.flags.writeable = False
             buffer_state.put_array(buffer, name, plain)
@@ -56,28 +52,24 @@ def load_into(buffer: Any, store: ArrayStore) -> BufferCheckpoint:
     :raises StorageError: if the store does not contain such a buffer
     :raises CorruptPayload: if a slot is damaged
     """
-    require_same_kind(store, buffer)
     arrays, values = fit_arrays(store, buffer)
     ours = buffer_state.named_arrays(buffer)
     streams = buffer_state.streams(buffer)
-    layouts = _layouts_of_vectors(store, values, {key: ours[names[0]] for key, names in streams.items()})
-    vectors = [ours[names[0]] for names in streams.values() if not isinstance(ours[names[0]], CompressedArray)]
-    row_nbytes = max((math.prod(array.shape[1:]) * array.dtype.itemsize for array in vectors), default=1)
+    first_arrays = {key: ours[names[0]] for key, names in streams.items()}
+    vectors = {key: array for key, array in first_arrays.items() if not isinstance(array, CompressedArray)}
+    layouts = _layouts_of_vectors(store, values, vectors)
+    row_nbytes = max((math.prod(array.shape[1:]) * array.dtype.itemsize for array in vectors.values()), default=1)
     n_rows = max(1, min(LOADED_ROWS, MAX_LOADED_NBYTES // max(row_nbytes, 1)))
     for first in range(0, buffer.buffer_size, n_rows):
         rows = slice(first, min(first + n_rows, buffer.buffer_size))
         for key, names in streams.items():
-            array = ours[names[0]]
-            codec = array.codec if isinstance(array, CompressedArray) else get_codec("none")
+            codec = get_codec("none") if key in vectors else first_arrays[key].codec
             # Observations with their next observations, so that payloads that they share become one object again.
             addresses = np.stack([arrays[name][rows] for name in names], axis=1)  # [rows, arrays, envs]
             if addresses.any():
                 slots = store.slots.for_codec(codec).load(addresses.reshape(-1)).reshape(addresses.shape)
                 for index, name in enumerate(names):
-                    if isinstance(array := ours[name], CompressedArray):
-                        array.put_slots(rows, slots[:, index])
-                    else:
-                        VectorSlots(array).put_slots(rows, slots[:, index], layouts.get(key))
+                    slots_of(ours[name], layout=layouts.get(key)).put_slots(rows, slots[:, index])
     slotted = {name for names in streams.values() for name in names}
     for name, array in ours.items():
         if name not in slotted:
@@ -96,16 +88,12 @@ def _layouts_of_vectors(
     """Return how a folder splits those observations into frames that are plain arrays in memory.
 
     :param values: the values of the store
-    :param arrays: the arrays of the buffer in memory, one of each stream
+    :param arrays: the plain arrays, one of each stream
     :raises CorruptStorage: if a layout is invalid
     """
     try:
         states = {key: values["streams"].get(key, {}).get("layout") for key in arrays}
-        return {
-            key: layout_from_state(array.shape[2:], *states[key])
-            for key, array in arrays.items()
-            if states[key] and not isinstance(array, CompressedArray)
-        }
+        return {key: layout_from_state(array.shape[2:], *states[key]) for key, array in arrays.items() if states[key]}
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise CorruptStorage(f"{_invalid_values(store)}: {error!r}") from error
 
@@ -119,28 +107,19 @@ def require_buffer(store: ArrayStore) -> None:
         raise StorageError(f"{store.log.folder} contains no buffer: the first save to it was not completed")
 
 
-def require_same_kind(store: ArrayStore, buffer: Any) -> None:
-    """Raise if the content of a store cannot be the state of such a buffer; the size may differ.
+def _require_same_kind(store: ArrayStore, buffer: Any) -> None:
+    """Raise if the metadata of a store is not that of such a buffer; the size may differ.
 
     :raises StorageError: with both values
     """
-    require_buffer(store)
-    check(METADATA, store.metadata, f"{store.log.folder}: its metadata is invalid")
-    try:
-        _require_same_metadata(store, buffer)
-    except StorageError as error:
-        raise type(error)(f"{store.log.folder}: {error}") from error
-
-
-def _require_same_metadata(store: ArrayStore, buffer: Any) -> None:
-    stored = store.metadata
-    here = buffer_state.metadata(buffer)
+    stored, here = store.metadata, buffer_state.metadata(buffer)
     for name in ("observation_space", "action_space"):
-        ours = getattr(buffer, name)
         if stored[name] == here[name]:
             continue
-        theirs = _different_space(stored[name], ours, space_nbytes(here[name]))
-        if theirs is not None:
+        # A space much larger than ours is not constructed: its bounds would take memory.
+        is_large = space_nbytes(stored[name]) > max(space_nbytes(here[name]), MAX_SPACE_NBYTES)
+        theirs, ours = abbreviate(stored[name]) if is_large else space_from_data(stored[name]), getattr(buffer, name)
+        if theirs != ours:
             raise StorageError(f"{name} is {theirs} in the folder and {ours} here")
     our_envs, their_envs = (each["arguments"].get("n_envs", 1) for each in (here, stored))
     if our_envs != their_envs:
@@ -150,30 +129,23 @@ def _require_same_metadata(store: ArrayStore, buffer: Any) -> None:
             f"observations are stored as {stored['streams']} in the folder and would be as {here['streams']} here; "
             "pass the compression_method and dtypes of the folder"
         )
-    specs = buffer_state.array_specs(buffer)
-    if set(specs) != set(store.specs):
-        raise StorageError(
-            f"the folder contains {', '.join(store.specs)}, and a {type(buffer).__name__} has {', '.join(specs)}"
-        )
-
-
-def _different_space(stored: Any, ours: spaces.Space[Any], our_nbytes: int) -> Any:
-    """Return the stored space if it differs from ours, ``None`` if the two are equal.
-
-    A space much larger than ours is returned as stored: its bounds would take memory.
-    """
-    if space_nbytes(stored) > max(our_nbytes, MAX_SPACE_NBYTES):
-        return abbreviate(stored)
-    theirs = space_from_data(stored)
-    return None if theirs == ours else theirs
 
 
 def fit_arrays(store: ArrayStore, buffer: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the arrays and values of a store for a buffer of any size: its newest rows that fit.
 
     The arrays are those of the store itself if the sizes are equal.
+
+    :raises StorageError: if the content of the store cannot be the state of such a buffer
+    :raises CorruptStorage: if it is invalid
     """
-    expected, values, old = buffer_state.array_specs(buffer), store.values, len(store.arrays["actions"])
+    require_buffer(store)
+    check(METADATA, store.metadata, f"{store.log.folder}: its metadata is invalid")
+    try:
+        _require_same_kind(store, buffer)
+    except StorageError as error:
+        raise type(error)(f"{store.log.folder}: {error}") from error
+    expected, values, old = buffer_state.array_specs(buffer), store.values, len(store.arrays.get("actions", ()))
     resized = {
         name: dataclasses.replace(spec, shape=(buffer.buffer_size, *spec.shape[1:]))
         for name, spec in store.specs.items()

@@ -15,7 +15,7 @@ from sb3_compressed.persistence.buffer_state import EPISODE_BEGINS
 from sb3_compressed.storage.chunks import row_chunks
 
 if TYPE_CHECKING:
-    from sb3_compressed.buffers.base import CompressedReplay
+    from sb3_compressed.buffers.replay_mixin import CompressedReplay
 
 __all__ = ["RingResize", "check_episodes", "resize", "rows_by_age"]
 

@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.arrays.decoding import decode
 from sb3_compressed.arrays.frame_layout import FrameLayout
 from sb3_compressed.arrays.memory_slot_store import MemorySlotStore
 from sb3_compressed.codecs import get_codec
 
-__all__ = ["VectorSlots", "is_stored_as_slots"]
+__all__ = ["VectorSlots", "is_stored_as_slots", "slots_of"]
 
 #: Smaller items take less space in an array than the address of a slot.
 MIN_STORED_NBYTES = 32
@@ -28,36 +29,47 @@ def is_stored_as_slots(item_shape: tuple[int, ...], dtype: np.dtype[Any]) -> boo
     return math.prod(item_shape) * dtype.itemsize >= MIN_STORED_NBYTES
 
 
+#: Distinct items that are kept, so that equal ones become the same object.
+MAX_DISTINCT_ITEMS = 1 << 16
+
+
 class VectorSlots:
     """The slots of a plain array, as a ``CompressedArray`` with the codec ``none`` would have them.
 
     :param array: observations ``(rows, n_envs, *item_shape)``
+    :param layout: how the buffer in a folder split items into frames
+    :param earlier: earlier items, each mapped to itself; equal items become the same object
     """
 
-    def __init__(self, array: NDArray[Any]) -> None:
-        self.array = array
+    def __init__(self, array: NDArray[Any], layout: FrameLayout | None, earlier: dict[bytes, bytes]) -> None:
+        self.array, self.layout, self.earlier = array, layout, earlier
         self._item = np.dtype((np.void, math.prod(array.shape[2:]) * array.dtype.itemsize))
 
-    def slots_at(self, rows: NDArray[np.int64], earlier: dict[bytes, bytes]) -> NDArray[Any]:
-        """Return slots ``(len(rows), n_envs)``.
-
-        :param earlier: earlier items, each mapped to itself; equal items become the same object
-        """
+    def slots_at(self, rows: NDArray[np.int64]) -> NDArray[Any]:
+        """Return slots ``(len(rows), n_envs)``."""
+        if len(self.earlier) > MAX_DISTINCT_ITEMS:
+            self.earlier.clear()
         values = np.ascontiguousarray(self.array[rows])
         items: Any = values.reshape(-1).view(self._item).tolist()
         slots = np.empty(len(items), dtype=object)
-        slots[:] = [earlier.setdefault(item, item) for item in items]
+        slots[:] = [self.earlier.setdefault(item, item) for item in items]
         return slots.reshape(values.shape[:2])
 
-    def put_slots(self, rows: Any, slots: NDArray[Any], layout: FrameLayout | None) -> None:
+    def put_slots(self, rows: Any, slots: NDArray[Any]) -> None:
         """Write slots from :meth:`slots_at`, or from a buffer with ``storage=<folder>``, which may share frames.
 
         :param slots: ``(n_rows, n_envs)``; unwritten ones become zeros
-        :param layout: how the buffer in the folder split items into frames
         :raises CorruptPayload: if a slot is damaged
         """
-        shape = self.array.shape[2:]
+        shape, layout = self.array.shape[2:], self.layout
         items = np.empty((slots.size, *shape), dtype=self.array.dtype)
         n_frames = 1 if layout is None else layout.n_frames
         decode(MemorySlotStore(get_codec("none")).gather(slots.reshape(-1), n_frames), layout, items)
         self.array[rows] = items.reshape(*slots.shape, *shape)
+
+
+def slots_of(array: Any, layout: FrameLayout | None = None, earlier: dict[bytes, bytes] | None = None) -> Any:
+    """Return what reads and writes the slots of an array: a ``CompressedArray`` itself, or a :class:`VectorSlots`."""
+    if isinstance(array, CompressedArray):
+        return array
+    return VectorSlots(array, layout, {} if earlier is None else earlier)

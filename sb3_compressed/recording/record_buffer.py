@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -23,6 +22,7 @@ from sb3_compressed.recording.named_spaces import (
     to_feature_space,
     validate_batch,
 )
+from sb3_compressed.step import Step
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -34,21 +34,7 @@ INITIAL_STEPS = 1024
 #: Steps of an episode that are decoded at a time.
 CHUNK_SIZE = 256
 
-
-@dataclass(frozen=True)
-class _Step:
-    """The validated arguments of :meth:`RecordBuffer.record`.
-
-    :param obs: observations and features
-    :param next_obs: next observations, with the last ones of the episodes that ended
-    """
-
-    obs: Arrays
-    next_obs: Arrays
-    action: NDArray[Any]
-    reward: NDArray[Any]
-    done: NDArray[np.bool_]
-    infos: list[dict[str, Any]]
+_Step = Step  # its name in pickles of version 0.1
 
 
 class RecordBuffer:
@@ -91,6 +77,8 @@ class RecordBuffer:
 
     #: Whether observations are recorded.
     keeps_observations: ClassVar[bool] = True
+    #: Whether anything is recorded.
+    keeps_steps: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -102,6 +90,8 @@ class RecordBuffer:
         feature_space: int | spaces.Space[Any] | None = None,
         **options: Any,
     ) -> None:
+        if not self.keeps_steps:
+            buffer_size, options = n_envs, {}
         if n_envs < 1 or (buffer_size is not None and buffer_size < n_envs):
             raise ValueError(f"n_envs must be positive, and buffer_size at least n_envs, got {buffer_size=}, {n_envs=}")
         self.observation_space = observation_space
@@ -118,7 +108,7 @@ class RecordBuffer:
         cls = CompressedDictReplayBuffer if isinstance(space, spaces.Dict) else CompressedReplayBuffer
         self._buffer = cls(buffer_size, space, action_space, n_envs=n_envs, handle_timeout_termination=True, **options)
         #: A step that is written when the features of the next observation are known.
-        self._waiting: _Step | None = None
+        self._waiting: Step | None = None
 
     @property
     def buffer(self) -> CompressedReplayBuffer | CompressedDictReplayBuffer:
@@ -213,9 +203,7 @@ class RecordBuffer:
 
     # -- writing to the buffer ---------------------------------------------------------------------------------------
 
-    def _validate(
-        self, obs: Any, action: Any, new_obs: Any, reward: Any, done: Any, infos: Any, features: Any
-    ) -> _Step:
+    def _validate(self, obs: Any, action: Any, new_obs: Any, reward: Any, done: Any, infos: Any, features: Any) -> Step:
         """Return copies of the arguments in the shapes and dtypes of their spaces, or raise."""
         n_envs = self.n_envs
         if n_envs == 1 and isinstance(infos, Mapping):
@@ -227,7 +215,7 @@ class RecordBuffer:
             raise ValueError(f"{given}, but the feature_space of the recording is {self.feature_space}")
         ends = validate_per_env("done", done, n_envs, may_broadcast=False).astype(np.bool_)
         next_obs = self._observations.validate("new_obs", new_obs, n_envs)
-        return _Step(
+        return Step(
             self._observations.validate("obs", obs, n_envs) | self._features.validate("features", features, n_envs),
             self._with_last_observations(next_obs, ends, infos),
             validate_batch("action", action, self.action_space, n_envs),
@@ -246,7 +234,7 @@ class RecordBuffer:
                     new_obs[name][env] = values[0]
         return new_obs
 
-    def _write(self, step: _Step, next_features: Arrays) -> None:
+    def _write(self, step: Step, next_features: Arrays) -> None:
         """Write a step with the features of its next observations, which are zeros where an episode ended."""
         next_features = {name: values.copy() for name, values in next_features.items()}
         for values in next_features.values():
@@ -287,17 +275,7 @@ class DummyRecordBuffer(FramelessRecordBuffer):
     The arguments are those of :class:`RecordBuffer`.
     """
 
-    def __init__(
-        self,
-        observation_space: spaces.Space[Any],
-        action_space: spaces.Space[Any],
-        buffer_size: int | None = None,
-        *,
-        n_envs: int = 1,
-        feature_space: int | spaces.Space[Any] | None = None,
-        **options: Any,
-    ) -> None:
-        super().__init__(observation_space, action_space, n_envs, n_envs=n_envs, feature_space=feature_space)
+    keeps_steps: ClassVar[bool] = False
 
     def record(self, *args: Any, **kwargs: Any) -> None:
         """Do nothing."""

@@ -12,7 +12,7 @@ from gymnasium import spaces
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecEnvWrapper, VecFrameStack, VecTransposeImage
 from support import console_env
 
-from sb3_compressed.benchmarking.benchmark_envs import make_env, random_actions
+from sb3_compressed.benchmarking.benchmark_envs import make_env
 from sb3_compressed.benchmarking.frame_recording import Recording, check_memory, play, random_policy, write_recording
 
 N_ENVS = 2
@@ -36,7 +36,7 @@ def test_recording_replays_observations(env_id: str, n_stack: int, atari: bool, 
     assert list(tmp_path.iterdir()) == [path]
 
     env: Any = make_env(env_id, N_ENVS, atari=atari)
-    policy = random_policy(env)  # the same actions
+    policy = random_policy(env.action_space, N_ENVS)  # the same actions
     env = VecFrameStack(env, n_stack) if n_stack > 1 else env
     env = VecTransposeImage(env) if atari else env
     assert recording.observation_space == env.observation_space
@@ -66,7 +66,7 @@ def test_recording_replays_dict_observations(n_stack: int, tmp_path: Path) -> No
     recording = Recording.open(tmp_path / "recording.zst")
     assert recording == written
     env = make()
-    policy = random_policy(env)
+    policy = random_policy(env.action_space, N_ENVS)
     env = VecTransposeImage(VecFrameStack(env, n_stack) if n_stack > 1 else env)
     assert recording.observation_space == env.observation_space
     obs: Any = env.reset()
@@ -188,7 +188,7 @@ def test_atari_wrapper_on_other_environment_raises() -> None:
     ids=str,
 )
 def test_random_actions_are_reproducible_and_in_the_space(space: spaces.Space[Any]) -> None:
-    draws = [random_actions(space, 50, np.random.default_rng(7)) for _ in range(2)]
+    draws = [random_policy(space, 50)(None) for _ in range(2)]
     np.testing.assert_array_equal(*draws)
     assert all(space.contains(action) for action in draws[0])
     assert len(np.unique(draws[0], axis=0)) > 1

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from gymnasium import spaces
 
-from sb3_compressed.benchmarking.adapters import Batch, Setup
-from sb3_compressed.benchmarking.frame_recording import Step
+from sb3_compressed.benchmarking.adapters import Batch, make_replay, make_rollout
+from sb3_compressed.benchmarking.frame_recording import Recording
 from sb3_compressed.benchmarking.roundtrip import check_replay, check_rollout
-from sb3_compressed.benchmarking.sb3_adapters import make_replay, make_rollout
+from sb3_compressed.step import Step
 
 N_ENVS, ROWS = 2, 40
-SETUP = Setup(ROWS * N_ENVS, spaces.Box(0, 255, (2, 8, 8), np.uint8), spaces.Discrete(3), N_ENVS)
+IMAGES = Recording(Path(), N_ENVS, 1, spaces.Box(0, 255, (2, 8, 8), np.uint8), spaces.Discrete(3))
 
 
 def steps() -> Iterator[Step]:
@@ -29,7 +30,7 @@ def steps() -> Iterator[Step]:
         obs = next_obs
 
 
-DICTS = replace(SETUP, observation_space=spaces.Dict({"a": SETUP.observation_space, "b": spaces.Box(0, 255, (3,))}))
+DICTS = replace(IMAGES, frame_space=spaces.Dict({"a": IMAGES.frame_space, "b": spaces.Box(0, 255, (3,))}))
 
 
 def dict_steps() -> Iterator[Step]:
@@ -40,7 +41,7 @@ def dict_steps() -> Iterator[Step]:
 
 @pytest.mark.parametrize("name", ["SB3", "auto", "none"])
 def test_dict_observations_of_correct_buffers_pass(name: str) -> None:
-    replay, rollout = make_replay(name, DICTS), make_rollout(name, DICTS)
+    replay, rollout = make_replay(name, DICTS, ROWS), make_rollout(name, DICTS, ROWS)
     assert check_replay(replay, dict_steps(), ROWS) == ""
     assert check_rollout(rollout, dict_steps(), ROWS) == ""
     sb3_nbytes = 2 * ROWS * N_ENVS * (2 * 8 * 8 + 3 * 4)
@@ -52,7 +53,7 @@ def test_dict_observations_of_correct_buffers_pass(name: str) -> None:
 
 
 def test_wrong_part_of_a_dict_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    replay = make_replay("SB3", DICTS)
+    replay = make_replay("SB3", DICTS, ROWS)
     read = replay.read
 
     def read_damaged(batch: Any) -> Batch:
@@ -77,8 +78,8 @@ def rename(batch: Batch) -> None:
 
 @pytest.mark.parametrize("name", ["SB3", "auto", "zstd3", "none"])
 def test_correct_buffers_pass(name: str) -> None:
-    assert check_replay(make_replay(name, SETUP), steps(), ROWS) == ""
-    assert check_rollout(make_rollout(name, SETUP), steps(), ROWS) == ""
+    assert check_replay(make_replay(name, IMAGES, ROWS), steps(), ROWS) == ""
+    assert check_rollout(make_rollout(name, IMAGES, ROWS), steps(), ROWS) == ""
 
 
 @pytest.mark.parametrize(
@@ -86,7 +87,7 @@ def test_correct_buffers_pass(name: str) -> None:
     [(flip("obs"), "1 observations of"), (flip("next_obs"), "1 next observations"), (rename, "1 unknown of")],
 )
 def test_wrong_data_is_reported(damage: Callable[[Batch], None], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    replay = make_replay("SB3", SETUP)
+    replay = make_replay("SB3", IMAGES, ROWS)
     read = replay.read
 
     def read_damaged(batch: Any) -> Batch:

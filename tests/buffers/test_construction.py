@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import warnings
 from itertools import pairwise
@@ -29,6 +30,7 @@ from sb3_compressed import (
     StorageError,
     get_codec,
 )
+from sb3_compressed.buffers.base import CompressedBuffer
 
 SCREEN = spaces.Box(0, 255, (4, 84, 84), np.uint8)
 VECTOR = spaces.Box(-1, 1, (17,), np.float32)
@@ -397,3 +399,11 @@ def test_noise_takes_half_of_sb3s_memory_in_replay_and_all_of_it_in_rollout_buff
         # The trained state of a codec is a constant.
         learned = buffer.observations.codec.nbytes * 2
         assert buffer.observations_nbytes < (share + 0.02) * buffer.raw_observations_nbytes + learned
+
+
+@pytest.mark.parametrize("name", ["CompressedReplay", "CompressedRollout"])
+@pytest.mark.parametrize("module", ["base", "mixin"])
+def test_mixins_are_still_found_in_their_former_modules(module: str, name: str) -> None:
+    former = getattr(importlib.import_module(f"sb3_compressed.buffers.{module}"), name)
+    assert issubclass(former, CompressedBuffer)
+    assert former.__name__ == name

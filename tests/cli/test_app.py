@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import writer
 from commands import COMMAND, ENVIRONMENT, error_of, run, run_process, without
-from programs import outcome
+from programs import fresh_outcome, outcome
 
 from sb3_compressed import __version__
 from sb3_compressed.cli.app import app
@@ -31,6 +31,18 @@ def test_help_lists_options_without_escape_codes(command: str) -> None:
     assert done.returncode == 0
     assert "--json" in done.stdout
     assert "\x1b" not in done.stdout
+
+
+def test_help_imports_neither_torch_nor_sb3_nor_numba() -> None:
+    done = fresh_outcome("""
+import sys
+from sb3_compressed.cli import main
+try:
+    main(["advise", "--help"])
+except SystemExit:
+    print([name for name in ("torch", "stable_baselines3", "numba") if name in sys.modules])
+""")
+    assert done.stdout.endswith("\n[]\n")
 
 
 def test_usage_errors_exit_with_2() -> None:

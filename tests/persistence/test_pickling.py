@@ -68,6 +68,21 @@ def test_copy_is_equal_and_independent_and_shares_frames(way: str, n_steps: int,
         assert twin.observations_nbytes <= 1.01 * buffer.observations_nbytes, "nothing is stored twice"
 
 
+@pytest.mark.parametrize("stream", ["atari"], indirect=True)
+def test_a_shallow_copy_of_a_buffer_in_a_folder_is_independent_and_in_memory(stream: Stream, tmp_path: Path) -> None:
+    buffer = filled(stream, 20, storage=tmp_path)
+    before = pickle.dumps(buffer)
+    twin = copy.copy(buffer)
+    assert twin.is_in_memory
+    assert_same_buffer(twin, buffer)
+    for transition in stream[-1][20:40]:
+        transition.add_to(twin)
+    assert pickle.dumps(buffer) == before
+    for transition in stream[-1][20:40]:
+        transition.add_to(buffer)
+    assert_same_buffer(twin, buffer)
+
+
 @pytest.mark.parametrize("method", ["auto", *available_codecs()])
 def test_pickle_is_about_as_large_as_the_compressed_data(method: str, stream: Stream) -> None:
     buffer = filled(stream, compression_method=method)

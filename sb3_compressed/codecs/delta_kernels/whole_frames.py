@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import carray, types
+from numba import carray, types  # type: ignore[attr-defined]
 from numpy.typing import NDArray
 
 from sb3_compressed.byte_kernels import INT

@@ -1,0 +1,280 @@
+"""``CompressedReplay``: the mixin that turns SB3's replay buffers into compressed ones."""
+
+from __future__ import annotations
+
+import copy
+import operator
+from functools import cached_property, partial
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, get_args
+
+from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
+
+from sb3_compressed.arrays import CompressedArray
+from sb3_compressed.buffers.base import CompressedBuffer
+from sb3_compressed.buffers.timing import MethodTimer
+from sb3_compressed.buffers.validation import (
+    validate_infos,
+    validate_integer,
+    validate_numbers,
+    validate_observations,
+    validate_per_env,
+)
+from sb3_compressed.errors import BufferNotReady, StorageError
+from sb3_compressed.persistence.buffer_from_store import buffer_from_store, open_to_load
+from sb3_compressed.persistence.buffer_repair import RepairReport
+from sb3_compressed.persistence.buffer_storage import BufferStorage, StorageMode
+from sb3_compressed.persistence.checkpoint import CheckpointHistory
+from sb3_compressed.storage.array_store import ArrayStore
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["CompressedReplay"]
+
+
+class CompressedReplay(CompressedBuffer):
+    """Mixin of compressed replay buffers; it precedes SB3's class in the bases.
+
+    ``optimize_memory_usage=True`` works for every class and with ``handle_timeout_termination=True``, which SB3
+    rejects: next observations share their payloads with observations, so both are stored at no extra cost (vectors,
+    which are plain arrays, take the memory of both). Where SB3's own class supports it, its variant of sampling is
+    used, with the same random numbers.
+    """
+
+    #: What was excluded when the buffer was loaded or resumed with a repair, ``None`` without one.
+    repair_report: RepairReport | None = None
+
+    _sampling_method = "sample"
+    #: The folder that observations are stored in, ``None`` for a buffer in memory.
+    _storage: BufferStorage | None = None
+    #: Whether the parent implements ``optimize_memory_usage`` (without ``handle_timeout_termination``).
+    _parent_optimizes: ClassVar[bool] = False
+
+    #: Types, dtypes and shapes of the arguments of ``add`` that were valid at the last validation; steps with the same
+    #: ones are not validated again.
+    _validated_kinds: tuple[Any, ...] | None = None
+
+    optimize_memory_usage: bool
+    handle_timeout_termination: bool
+    copy_info_dict: bool = False  # only SB3's hindsight buffer sets it
+
+    def _adapt_arguments(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        handles_timeouts = arguments.get("handle_timeout_termination", True)
+        if arguments.get("optimize_memory_usage") and (handles_timeouts or not self._parent_optimizes):
+            return {**arguments, "optimize_memory_usage": False}
+        return arguments
+
+    def _open_storage(self, storage: Any, mode: StorageMode) -> None:
+        if isinstance(storage, ArrayStore):  # from from_checkpoint(follow=True)
+            self._storage = BufferStorage.follow(self, storage)
+        elif storage != "memory":
+            self._storage, self.repair_report = BufferStorage.open(self, Path(storage), mode)
+        elif mode not in get_args(StorageMode):
+            raise StorageError(f"storage_mode must be one of {get_args(StorageMode)}, got {mode!r}")
+        elif mode != "create":
+            raise StorageError("resume, overwrite and repair are for storage=<folder>, got storage='memory'")
+
+    def add(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: Any) -> None:
+        """Add a transition of every environment, as SB3's buffer does.
+
+        :param obs: observations ``(n_envs, *obs_shape)``, or a dict of them
+        :param next_obs: the next observations; at the end of an episode, its terminal observations
+        :param action: actions ``(n_envs, action_dim)``
+        :param reward: rewards ``(n_envs,)``
+        :param done: whether an episode ended, ``(n_envs,)``
+        :param infos: one info dict for each environment; ignored with ``handle_timeout_termination=False``, unless
+            ``copy_info_dict=True``
+        :raises ValueError: if an argument does not fit; the buffer is then as it was
+        :raises TypeError: if an argument is not numeric; likewise
+        """
+        storage = self._storage
+        if storage is not None:
+            storage.require_writable("added")
+        if self.handle_timeout_termination or self.copy_info_dict:  # SB3 does not read them otherwise
+            validate_infos(infos, self.n_envs)
+        try:
+            kinds = (
+                type(obs), obs.dtype, obs.shape, type(next_obs), next_obs.dtype, next_obs.shape,
+                type(action), action.dtype, action.shape, type(reward), reward.dtype, reward.shape,
+                type(done), done.dtype, done.shape,
+            )  # fmt: skip
+        except AttributeError:  # dicts, lists
+            kinds = None
+        if kinds is None or kinds != self._validated_kinds:
+            obs, next_obs, action, reward, done = self._validate_step(kinds, obs, next_obs, action, reward, done)
+        if self._new_arrays and self.passes_encoded_rows:
+            observations = self.__dict__["observations"]
+            encode = observations.encode_rows if type(observations) is CompressedArray else self._encode
+            obs, next_obs = encode(obs, next_obs)
+        if storage is None:
+            super().add(obs, next_obs, action, reward, done, infos)
+            return
+        # Before add, so that an interrupted step is committed with the next one, and a failed one is undone.
+        storage.begin_row(self, done)
+        super().add(obs, next_obs, action, reward, done, infos)
+        storage.commit_row(self)
+
+    def _validate_step(self, kinds: Any, *given: Any) -> tuple[Any, ...]:
+        """Return the arguments of ``add`` as they can be written, or raise; record which need no validation next time.
+
+        :param kinds: their types, dtypes and shapes, ``None`` if they have none
+        """
+        obs, next_obs, action, reward, done = given
+        action = validate_numbers("action", action, self.n_envs * self.action_dim, self.n_envs)
+        reward = validate_per_env("reward", reward, self.n_envs)
+        done = validate_per_env("done", done, self.n_envs, may_broadcast=False)
+        obs = validate_observations("obs", obs, self.observations, self.observation_space, self.n_envs)
+        next_obs = validate_observations("next_obs", next_obs, self.observations, self.observation_space, self.n_envs)
+        validated = obs, next_obs, action, reward, done
+        if kinds and all(map(operator.is_, given, validated)):
+            # Any values of the array's own dtype can be written; of another dtype, some may not fit.
+            is_of_one_dtype = obs.dtype == next_obs.dtype == self.observations.dtype
+            self._validated_kinds = kinds if is_of_one_dtype else None
+        return validated
+
+    def sample(self, batch_size: int, env: Any = None) -> Any:
+        """Sample a batch, as SB3's buffer does, in the format that ``output_dtype`` and ``normalize_images`` select.
+
+        :param batch_size: number of transitions to sample, 0 for an empty batch
+        :param env: a ``VecNormalize`` to normalize observations and rewards with
+        :raises BufferNotReady: if nothing was added yet
+        :raises ValueError: if ``batch_size`` is negative
+        :raises TypeError: if it is not an integer
+        :raises CorruptPayload: if a payload is damaged; the error names its slot
+        """
+        if type(batch_size) is not int or batch_size < 1 or self.pos == 0 or self.buffer_size == 1:
+            self._validate_sampling(batch_size)
+        may_be_referenced = env is not None or isinstance(self, HerReplayBuffer)  # whose environment computes rewards
+        return self._batch(partial(super().sample, batch_size, env=env), may_be_referenced=may_be_referenced)
+
+    def _validate_sampling(self, batch_size: Any) -> None:
+        """Raise if no batch of that size can be sampled."""
+        validate_integer("batch_size", batch_size, 0)
+        if batch_size == 0 or isinstance(self, HerReplayBuffer):
+            return  # SB3's hindsight buffer raises a clear error itself, until its first episode is over
+        if self.size() == 0:
+            raise BufferNotReady("cannot sample from an empty buffer: add transitions first")
+        if self.full and self.buffer_size == 1 and self.optimize_memory_usage:
+            raise BufferNotReady(
+                "cannot sample from a buffer of one row with optimize_memory_usage=True, which reserves one row; "
+                "increase buffer_size"
+            )
+
+    # -- folders ---------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _checkpoints(self) -> CheckpointHistory:
+        """The folders that it was saved to or loaded from."""
+        return CheckpointHistory()
+
+    @property
+    def is_in_memory(self) -> bool:
+        """Whether compressed observations are in memory, not in a folder."""
+        return self._storage is None
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder with the compressed observations, ``None`` if they are in memory."""
+        return None if self._storage is None else self._storage.folder
+
+    def flush(self) -> None:
+        """Write everything to the disk, including direct writes to arrays, so that it survives a power cut.
+
+        :raises StorageError: if the buffer is in memory, see :meth:`save_checkpoint`, or its folder is closed or open
+            for reading only
+        """
+        if self._storage is None:
+            raise StorageError("flush() is for buffers with storage=<folder>; this one is in memory")
+        self._storage.flush(self)
+
+    def close(self) -> None:
+        """Flush and release the folder. The buffer can still be sampled, but not added to."""
+        if self._storage is not None:
+            self._storage.close(self)
+
+    def refresh(self) -> bool:
+        """Read what another process has written to the folder since the last call; return whether it wrote anything.
+
+        :raises StorageError: if the buffer does not follow a folder
+        """
+        if self._storage is None or not self._storage.is_follower:
+            raise StorageError("only a buffer that follows a folder can be refreshed; see from_checkpoint")
+        return self._storage.refresh(self)
+
+    def save_checkpoint(self, folder: str | PathLike[str], *, overwrite: bool = False) -> None:
+        """Save the buffer to a folder: all of it the first time, then what changed since.
+
+        Saves are atomic: a crash leaves the last complete one.
+
+        :param folder: a new or empty folder, or one that this buffer was saved to or loaded from
+        :param overwrite: whether to replace another buffer in the folder
+        :raises StorageError: if the folder contains another buffer or other files
+        :raises OSError: if it cannot be written; the folder is as it was
+        """
+        path = Path(folder).absolute()
+        if self._storage is not None and self._storage.folder.resolve() == path.resolve():
+            self.flush()
+            return
+        self._checkpoints.save(self, path, overwrite=overwrite)
+
+    def copy_checkpoint(self, folder: str | PathLike[str]) -> None:
+        """Copy the last save or flush to a new folder, as hard links to the same files where possible.
+
+        :raises StorageError: if nothing was saved yet, or the folder is not empty
+        :raises OSError: if it cannot be written
+        """
+        latest = self._storage or self._checkpoints.latest
+        if latest is None:
+            raise StorageError("nothing was saved yet that could be copied; see save_checkpoint")
+        latest.store.copy_to(Path(folder))
+
+    @classmethod
+    def from_checkpoint(
+        cls,
+        folder: str | PathLike[str],
+        *,
+        buffer_size: int | None = None,
+        follow: bool = False,
+        repair: bool = False,
+        **kwargs: Any,
+    ) -> Self:
+        """Load the buffer in a folder.
+
+        :param buffer_size: number of transitions of the new buffer, ``None`` for that of the saved one; if it is
+            smaller, the newest transitions are loaded
+        :param follow: whether to read the folder in place instead of loading it, while another process may write to
+            it; :meth:`refresh` reads what that has added
+        :param repair: whether to exclude damaged transitions instead of raising; :attr:`repair_report` lists them. The
+            folder does not change
+        :param kwargs: arguments of the constructor that override the stored ones, such as ``device``, or ``env`` for
+            hindsight replay
+        :raises StorageError: if the folder contains no buffer, or one of another kind
+        :raises CorruptStorage: if a file is damaged, or declares more than is plausible, as for
+            :func:`~sb3_compressed.load_checkpoint`
+        """
+        if buffer_size is not None:
+            kwargs["buffer_size"] = buffer_size
+        store = open_to_load(Path(folder), repair=repair, follow=follow, rows=buffer_size or 0)
+        return buffer_from_store(cls, store, kwargs, follow=follow)
+
+    def take_over(self, other: CompressedReplay) -> None:
+        """Take over another buffer's content and folder; the other buffer must not be used afterwards."""
+        other._checkpoints.include(self._checkpoints)
+        for name in vars(self).keys() | vars(other).keys():  # of only this one: the other has the default of the class
+            is_timer = any(isinstance(vars(each).get(name), MethodTimer) for each in (self, other))
+            if hasattr(other, name) and not is_timer:
+                vars(self)[name] = getattr(other, name)
+
+    def __copy__(self) -> Self:
+        if self._storage is not None:  # a shallow copy would write to the arrays of the folder
+            return copy.deepcopy(self)
+        shallow = type(self).__new__(type(self))
+        shallow.__setstate__(self.__getstate__())
+        return shallow
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Copies and pickles are in memory, and do not write to the folders.
+        attributes = super().__getstate__()
+        return {name: value for name, value in attributes.items() if name not in ("_storage", "_checkpoints")}
