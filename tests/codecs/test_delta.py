@@ -186,14 +186,14 @@ def test_kernels_are_compiled_for_one_signature() -> None:
 @pytest.mark.parametrize(
     "references",
     [
-        ReferenceFrames(bytes(255 * 20), 20),  # more than header bytes can encode
+        ReferenceFrames(bytes(253 * 20), 20),  # more than header bytes can encode
         ReferenceFrames(bytes(1_100_000), 1_100_000),  # too large
         ReferenceFrames(bytes(50), 20),  # not whole frames
         ReferenceFrames(bytes(50), 0),
     ],
 )
 def test_invalid_references_raise(references: ReferenceFrames) -> None:
-    with pytest.raises(CodecError, match="must be at most 254 whole frames of at most 1048576 bytes"):
+    with pytest.raises(CodecError, match="must be at most 252 whole frames of at most 1048576 bytes"):
         Delta(references=references)
 
 
@@ -241,10 +241,10 @@ def test_payloads_of_scrolling_frames_are_small(speed: int) -> None:
 
 def test_references_beyond_the_largest_position_are_not_used_as_sources() -> None:
     rng = np.random.default_rng(0)
-    references = rng.integers(0, 256, (254, 65_535), np.uint8)
+    references = rng.integers(0, 256, (252, 65_535), np.uint8)
     codec = Delta(references=ReferenceFrames(references.tobytes(), 65_535))
     frame = references[:1].copy()
-    frame[0, 1000:3000] = references[253, 60_000:62_000]  # beyond the largest position
+    frame[0, 1000:3000] = references[251, 60_000:62_000]  # beyond the largest position
     frame[0, 5000:7000] = references[100, 60_000:62_000]
     frame[0, 30_000:40_000] = frame[0, 10_000:20_000]
     out = np.empty_like(frame)
