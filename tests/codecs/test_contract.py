@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from programs import run
 
 from sb3_compressed.codecs import Codec, TrainableCodec, available_codecs, get_codec
+from sb3_compressed.codecs.delta import CODERS, Delta, ReferenceFrames
 from sb3_compressed.errors import CodecError, CorruptPayload
 
 RELAXED = settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
@@ -55,6 +56,8 @@ def shorthands() -> Iterator[str]:
 
 
 TRAINABLE = [name for name in available_codecs() if isinstance(get_codec(name), TrainableCodec)]
+#: What training may choose with ``"auto"``: whether there are references, and how other frames are encoded.
+AUTO = [f"auto, {references}, {coder}" for references in ("deltas", "no deltas") for coder in CODERS]
 
 
 def trained(name: str) -> Codec:
@@ -66,9 +69,19 @@ def trained(name: str) -> Codec:
     return codec.train(sample)
 
 
-@pytest.fixture(params=[*shorthands(), *(f"{name}, trained" for name in TRAINABLE)], scope="module")
+def trained_auto(references: str, coder: str) -> Codec:
+    """Return a codec of ``"auto"`` in one of the states that training may leave it in."""
+    codec = trained("delta")
+    assert isinstance(codec, Delta)
+    found = codec.references if references == "deltas" else ReferenceFrames()
+    return Delta(3, codec.dictionary, found, True, "balanced", coder)
+
+
+@pytest.fixture(params=[*shorthands(), *(f"{name}, trained" for name in TRAINABLE), *AUTO], scope="module")
 def codec(request: pytest.FixtureRequest) -> Codec:
-    name, _, state = request.param.partition(", ")
+    name, *state = request.param.split(", ")
+    if name == "auto":
+        return trained_auto(*state)
     return trained(name) if state else get_codec(name)
 
 
