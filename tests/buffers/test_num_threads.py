@@ -99,7 +99,7 @@ import torch as th
 from gymnasium import spaces
 from sb3_compressed import CompressedReplayBuffer
 space = spaces.Box(0, 255, (4, 84, 84), np.uint8)
-buffer = CompressedReplayBuffer(600, space, spaces.Discrete(2), "cpu", num_threads=2)
+buffer = CompressedReplayBuffer(600, space, spaces.Discrete(2), "cpu", compression_method="delta", num_threads=2)
 stack = np.zeros((1, 4, 84, 84), np.uint8)
 for step in range(600):
     before, stack = stack, np.roll(stack, -1, axis=1)
