@@ -307,17 +307,12 @@ class ArrayStore:
         while True:
             last, numbers = self.log.last, self.log.numbers()
             try:
-                successor = None if self.log.is_replaced() else self.log.successor()
-                if successor is not None and not successor.is_snapshot:
-                    self._read(last, is_growing=True, start=last.end, limit=successor.previous_end)
-                    self.log.advance(successor)
-                    self._read(successor, is_growing=True)
-                elif successor is None and numbers[-1:] == [last.number]:
-                    self._read(last, is_growing=True, start=last.end)
-                    if self.log.numbers() == numbers:
-                        return
-                else:
+                if numbers[-1:] != [last.number] or last.is_replaced():
                     self._reopen()
+                else:
+                    self._read(last, is_growing=True, start=last.end)
+                if self.log.numbers() == numbers:
+                    return
             except CorruptStorage:
                 if self.log.numbers() == numbers:
                     raise
