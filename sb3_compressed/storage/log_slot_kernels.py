@@ -68,11 +68,23 @@ def put_checksums(
         put_low_bytes(part, word, 4)
 
 
-@kernel(INT, INTS, INT, INT, INT_ROWS, INTS, INTS, INT_ROWS, INTS)
+@kernel(INT, INT_ROWS, INT)
+def row_of(segments: NDArray[np.int64], number: int) -> int:
+    """Return the row of a segment in a table that is sorted by the number, its last column; -1 if it is missing."""
+    low, high = 0, len(segments)
+    while low < high:
+        middle = (low + high) // 2
+        if segments[middle, 3] < number:
+            low = middle + 1
+        else:
+            high = middle
+    return low if low < len(segments) and segments[low, 3] == number else -1
+
+
+@kernel(INT, INTS, INT, INT_ROWS, INTS, INTS, INT_ROWS, INTS)
 def locate_stored(
     slots: NDArray[np.int64],
     n_frames: int,
-    first_segment: int,
     segments: NDArray[np.int64],
     codecs: NDArray[np.int64],
     offsets: NDArray[np.int64],
@@ -83,9 +95,8 @@ def locate_stored(
 
     :param slots: addresses in the log, ``(n,)``
     :param n_frames: the number of payloads of each slot, unless it has one; 0 for any number
-    :param first_segment: the number of the first segment in ``segments``
-    :param segments: the address of each segment in memory, its size in bytes, 0 if it is missing, and the bits of its
-        id, ``(m, 3)``
+    :param segments: the address of each segment in memory, its size in bytes, the bits of its id, and its number, by
+        which they are sorted, ``(m, 4)``
     :param codecs: receives the address in the log of each different codec, ``(number of rows of places,)``
     :param offsets: receives the index of the first payload of each slot, and the number of payloads, ``(n + 1,)``
     :param places: receives the address of each payload's bytes, their number, and the number of its codec,
@@ -95,17 +106,17 @@ def locate_stored(
         them, :data:`NO_SEGMENT`, :data:`INVALID_SLOT`, :data:`DAMAGED_SLOT` or :data:`DAMAGED_PAYLOAD`
     """
     for k in range(slots.size):  # fetching all at once takes a fraction of waiting for one after the other
-        segment = (slots[k] >> 32) - first_segment
-        if 0 <= segment < len(segments):
+        segment = row_of(segments, slots[k] >> 32)
+        if segment >= 0:
             prefetch(segments[segment, 0] + (slots[k] & OFFSET))
     n_payloads = 0
     for k in range(slots.size):
         offsets[k] = n_payloads
         if slots[k] == 0:
             continue
-        segment, offset = (slots[k] >> 32) - first_segment, slots[k] & OFFSET
+        segment, offset = row_of(segments, slots[k] >> 32), slots[k] & OFFSET
         problem[0], problem[1] = k, offset
-        if not 0 <= segment < len(segments) or not segments[segment, 1]:
+        if segment < 0:
             return NO_SEGMENT
         if offset + SLOT_HEADER > segments[segment, 1]:
             return DAMAGED_SLOT
@@ -127,7 +138,7 @@ def locate_stored(
     offsets[slots.size] = n_payloads
     n_codecs = 0
     for k in range(slots.size):
-        segment = (slots[k] >> 32) - first_segment
+        segment = row_of(segments, slots[k] >> 32)
         for index in range(offsets[k], offsets[k + 1]):
             base, size, segment_id = segments[segment, 0], segments[segment, 1], np.uint64(segments[segment, 2])
             place = places[index]
@@ -141,7 +152,7 @@ def locate_stored(
                 payload, PAYLOAD_HEADER + nbytes, np.uint64(begin) ^ segment_id
             ):
                 return DAMAGED_PAYLOAD
-            codec = (segment + first_segment) << 32 | uint32_at(payload + 8)
+            codec = segments[segment, 3] << 32 | uint32_at(payload + 8)
             writer = n_codecs - 1
             while writer >= 0 and codecs[writer] != codec:
                 writer -= 1

@@ -257,7 +257,7 @@ class SlotReader:
     def __init__(self, log: Log) -> None:
         self._log = log
         self._codecs: dict[int, Codec] = {}
-        self._table: tuple[tuple[Any, ...], int, NDArray[np.int64]] = ((), 0, np.zeros((0, 3), np.int64))
+        self._table: tuple[tuple[Any, ...], NDArray[np.int64]] = (), np.zeros((0, 4), np.int64)
 
     def codec(self, address: int) -> Codec:
         """Return the codec at an address of the log, each time the same object.
@@ -328,18 +328,18 @@ class SlotReader:
         :param kind: the class of the codecs that must have written them; ``None`` for any
         :raises CorruptPayload: if one is damaged or of another codec; the message names the file and the byte
         """
-        owner, first, table = self._table
+        owner, table = self._table
         if not owner or owner[-1] is not self._log.last.bytes:
-            owner, first, table = self._map_segments()
+            owner, table = self._map_segments()
         offsets, problem = np.empty(len(addresses) + 1, dtype=np.int64), np.empty(2, dtype=np.int64)
         n_places = len(addresses) * (n_frames or FEW_PAYLOADS)
         while True:
             places, found = np.empty((n_places, 3), dtype=np.int64), np.empty(n_places, dtype=np.int64)
-            result = locate_stored(addresses, n_frames, first, table, found, offsets, places, problem)
+            result = locate_stored(addresses, n_frames, table, found, offsets, places, problem)
             if result >= 0:
                 break
             if result == NO_SEGMENT:
-                owner, first, table = self._map_segments(addresses)
+                owner, table = self._map_segments(addresses)
             elif result == TOO_MANY_PAYLOADS:
                 n_places *= 2
             else:
@@ -371,8 +371,8 @@ class SlotReader:
             raise CorruptStorage(f"{self._log.folder}: the codec at {address:#x} is {codec!r}, which is not trainable")
         return codec
 
-    def _map_segments(self, addresses: NDArray[np.int64] = NO_ADDRESSES) -> tuple[Any, int, NDArray[np.int64]]:
-        """Return the memory of all open segments, the number of the first one, and the table for the kernel.
+    def _map_segments(self, addresses: NDArray[np.int64] = NO_ADDRESSES) -> tuple[tuple[Any, ...], NDArray[np.int64]]:
+        """Return the memory of all open segments, and the table for the kernel.
 
         :param addresses: slots whose segments are opened if necessary
         :raises CorruptPayload: if one cannot be opened
@@ -386,12 +386,11 @@ class SlotReader:
             except CorruptStorage as error:  # noqa: PERF203  # there are few
                 raise CorruptPayload(str(error), int(np.flatnonzero(addresses)[index])) from error
         segments = [open_ones[number] for number in sorted(open_ones)]
-        first = segments[0].number
-        table = np.zeros((segments[-1].number - first + 1, 3), dtype=np.int64)
-        for segment in segments:
+        table = np.empty((len(segments), 4), dtype=np.int64)
+        for row, segment in zip(table, segments, strict=True):
             segment_id = np.uint64(segment.id).view(np.int64)
-            table[segment.number - first] = segment.bytes.ctypes.data, len(segment.bytes), segment_id
-        self._table = (tuple(segment.bytes for segment in segments), first, table)
+            row[:] = segment.bytes.ctypes.data, len(segment.bytes), segment_id, segment.number
+        self._table = tuple(segment.bytes for segment in segments), table
         return self._table
 
     def _what_is_wrong(self, problem: int, number: int, offset: int, n_frames: int) -> str:
