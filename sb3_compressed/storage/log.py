@@ -407,7 +407,9 @@ class Log:
     def _sync(self) -> None:
         """Sync the segments after the newest snapshot, which this process or one that was killed wrote to."""
         for number in segment_numbers(self.folder):
-            if number > self._snapshot:
+            if self._last is not None and number == self._last.number:
+                self._last.flush()
+            elif number > self._snapshot:
                 flush_path(self._path(number))
         with contextlib.suppress(OSError):  # some systems cannot open folders
             flush_path(self.folder)
