@@ -87,8 +87,6 @@ class ArrayStore:
         self.slots = LogSlotStore(log)
         #: The segment of the last commit, and the codecs that it was made with.
         self._committed_codecs: tuple[int, dict[str, Codec]] = (-1, {})
-        #: The size of all live segments, at the last snapshot.
-        self._live_nbytes = 0
         #: Size at which the segment that is written to is full; 0 if not known yet.
         self._full_at = 0
         self._n_commits = 0
@@ -307,17 +305,12 @@ class ArrayStore:
         while True:
             last, numbers = self.log.last, self.log.numbers()
             try:
-                successor = None if self.log.is_replaced() else self.log.successor()
-                if successor is not None and not successor.is_snapshot:
-                    self._read(last, is_growing=True, start=last.end, limit=successor.previous_end)
-                    self.log.advance(successor)
-                    self._read(successor, is_growing=True)
-                elif successor is None and numbers[-1:] == [last.number]:
-                    self._read(last, is_growing=True, start=last.end)
-                    if self.log.numbers() == numbers:
-                        return
-                else:
+                if numbers[-1:] != [last.number] or last.is_replaced():
                     self._reopen()
+                else:
+                    self._read(last, is_growing=True, start=last.end)
+                if self.log.numbers() == numbers:
+                    return
             except CorruptStorage:
                 if self.log.numbers() == numbers:
                     raise
@@ -385,7 +378,7 @@ class ArrayStore:
             try:
                 self.write_snapshot()
             except (OSError, StorageError) as error:  # the commit is complete; a new segment can wait
-                self._full_at = segment.end + self._segment_capacity()
+                self._full_at = segment.end + self.log.reserved_nbytes
                 warn_user(f"{self.log.folder}: cannot begin a new segment, so the last one keeps growing: {error}")
 
     def _append_commit(
@@ -467,13 +460,10 @@ class ArrayStore:
 
     def _plan_next_segment(self, live: Collection[int]) -> None:
         """Choose the size of the next segment, given the numbers of all live ones."""
-        self._live_nbytes = self.log.nbytes(live)
-        self.log.reserved_nbytes = self._full_at = self._segment_capacity()
-
-    def _segment_capacity(self) -> int:
         state = sum(spec.shape[0] * spec.row_nbytes for spec in self.specs.values())
-        share = max(self._live_nbytes, state) // self.SEGMENT_SHARE
-        return min(max(self.MIN_SEGMENT_NBYTES, share), self.SEGMENT_NBYTES)
+        share = max(self.log.nbytes(live), state) // self.SEGMENT_SHARE
+        self._full_at = min(max(self.MIN_SEGMENT_NBYTES, share), self.SEGMENT_NBYTES)
+        self.log.reserved_nbytes = self._full_at
 
     def _manifest_record(self, live: Iterable[int] | None = None) -> tuple[int, bytes]:
         """Return the first record of a segment.

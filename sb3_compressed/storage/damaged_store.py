@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections import Counter
 from collections.abc import Mapping
@@ -126,15 +127,13 @@ class DamagedStoreReader:
         #: The segments to read.
         self.used = self.chain if is_intact else [*self._segments_before(self.chain[0]), *self.chain]
         self.store = self._empty_store()
-        self.applier = self._new_applier(None)
-        #: Which rows of each array were read; ``None`` while nothing is damaged.
-        self.covered: list[NDArray[np.bool_]] | None = None
+        #: Which rows of each array were read.
+        self.covered = self._no_rows()
+        self.applier = self._new_applier(self.covered)
         #: Whether commits may be missing before the next one.
         self.is_after_damage = False
         #: Where the last segment that was read ends.
         self.end = 0
-        if not is_intact:
-            self._track_coverage(initial=False)
         self.problems += [] if damage is None else [damage]
 
     def read(self) -> DamagedStore:
@@ -180,37 +179,34 @@ class DamagedStoreReader:
         if snapshot.is_version_1:
             return older
         ids = {snapshot.number - 1: snapshot.previous_id}
-        first = next((part for part in snapshot.undamaged_records() if isinstance(part, Record)), None)
-        has_manifest = first is not None and first.kind == MANIFEST
-        if first is not None and has_manifest:
-            ids |= Manifest.from_json(first.content, snapshot).segments
+        manifest = _manifest_of(snapshot)
+        if manifest is not None:
+            ids |= manifest.segments
         self.problems += [
             f"{segment.path} belongs to a copy of this buffer that was changed independently"
             for segment in older
             if ids.get(segment.number, segment.id) != segment.id
         ]
-        return [each for each in older if ids.get(each.number, 0 if has_manifest else each.id) == each.id]
+        return [each for each in older if ids.get(each.number, each.id if manifest is None else 0) == each.id]
 
     def _empty_store(self) -> DamagedStore:
         for segment in reversed(self.used):
-            for part in segment.undamaged_records():
-                if isinstance(part, Record) and part.kind == MANIFEST:
-                    manifest = Manifest.from_json(part.content, segment)
-                    specs = _with_ring(manifest.specs) if segment.is_version_1 else manifest.specs
-                    store = DamagedStore(self.log, manifest.metadata, specs, {}, {})
-                    store.allocate_arrays(segment.path, self.rows)
-                    store.epoch = manifest.epoch
-                    store.problems = self.problems
-                    store.lost_rows = np.zeros(store.n_ring_rows, np.bool_)
-                    return store
+            manifest = _manifest_of(segment)
+            if manifest is not None:
+                specs = _with_ring(manifest.specs) if segment.is_version_1 else manifest.specs
+                store = DamagedStore(self.log, manifest.metadata, specs, {}, {})
+                store.allocate_arrays(segment.path, self.rows)
+                store.epoch = manifest.epoch
+                store.problems = self.problems
+                store.lost_rows = np.zeros(store.n_ring_rows, np.bool_)
+                return store
         raise CorruptStorage(f"{self.log.folder}: no file has readable metadata: {'; '.join(self.problems)}")
 
     def _read(self, segment: Segment, limit: int | None, *, is_last: bool) -> None:
         is_snapshot = segment.is_snapshot and not segment.is_version_1
-        if is_snapshot:
-            self._read_snapshot_values(segment, limit)
         # The first commit of a segment of version 1 is a snapshot, which omits zero rows.
         is_version_1_snapshot = segment.is_version_1
+        self.is_after_damage |= is_snapshot  # until its values are read
         pending: list[NDArray[np.uint8]] = []
         for part in segment.undamaged_records(limit):
             if isinstance(part, CorruptStorage):
@@ -219,61 +215,42 @@ class DamagedStoreReader:
                 is_version_1_snapshot = False
                 continue
             try:
-                if part.kind == PATCHES and is_snapshot:
-                    self.applier.apply(part.content)  # even if others are damaged
-                elif part.kind == PATCHES:
+                if part.kind == PATCHES:
                     pending.append(part.content)
-                elif part.kind == COMMIT and not is_snapshot:
+                elif part.kind == MANIFEST:
+                    self._apply_manifest(Manifest.from_json(part.content, segment), segment)
+                elif part.kind == COMMIT and is_snapshot:
+                    commit, _ = split_commit(part.content)
+                    self._set_values(commit.get("values", {}), commit.get("codecs", {}), self.store.step)
+                elif part.kind == COMMIT:
                     if is_version_1_snapshot:
                         self._reset_to_zeros()
                     self._apply_commit(part, pending)
                     pending, is_version_1_snapshot = [], False
-                elif part.kind == MANIFEST and not is_snapshot:
-                    self._apply_manifest(Manifest.from_json(part.content, segment), segment)
                 elif part.kind == SECTION:
                     self.store.check_section(part.content)
                 elif part.kind == SEALED and is_last:
                     self.problems.append(f"the segment after {segment.path} is missing")
             except CorruptStorage as error:
                 self.problems.append(f"{segment.path}: {error}")
-                self.is_after_damage, pending = not is_snapshot or self.is_after_damage, []
+                if not is_snapshot:
+                    self.is_after_damage, pending = True, []
+        for patches in pending if is_snapshot else ():  # after its values, even if others are damaged
+            try:
+                self.applier.apply(patches)
+            except CorruptStorage as error:  # noqa: PERF203  # rare
+                self.problems.append(f"{segment.path}: {error}")
         self.applier.finish()
         self.end = segment.end
-
-    def _read_snapshot_values(self, segment: Segment, limit: int | None) -> None:
-        """Use the values of a snapshot, from its first or last record, before its patches are applied."""
-        found: tuple[dict[str, Any], dict[str, int], int] | None = None
-        for part in segment.undamaged_records(limit):
-            if isinstance(part, CorruptStorage) or part.kind not in (MANIFEST, COMMIT):
-                continue  # damage is reported with the patches
-            try:
-                if part.kind == MANIFEST:
-                    manifest = Manifest.from_json(part.content, segment)
-                    self.log.ids.update(manifest.segments)
-                    found = manifest.values, manifest.codecs, manifest.step
-                else:
-                    commit, _ = split_commit(part.content)
-                    step = self.store.step if found is None else found[2]
-                    found = commit.get("values", {}), commit.get("codecs", {}), step
-            except CorruptStorage as error:
-                self.problems.append(f"{segment.path}: {error}")
-        if found is None:
-            self.is_after_damage = True
-        else:
-            self._set_values(*found, is_first=self.covered is None)
 
     def _apply_manifest(self, manifest: Manifest, segment: Segment) -> None:
         self.log.ids.update(manifest.segments)
         if not segment.is_version_1:  # which has the values in a commit
             self._set_values(manifest.values, manifest.codecs, manifest.step)
 
-    def _set_values(self, values: dict[str, Any], codecs: dict[str, int], step: int, *, is_first: bool = False) -> None:
-        """Use the values at the beginning of a segment; earlier steps that were not read are lost.
-
-        :param is_first: whether nothing was read before
-        """
-        if not is_first:
-            self._lose_steps(self._position(), (step + 1, values.get("pos")))
+    def _set_values(self, values: dict[str, Any], codecs: dict[str, int], step: int) -> None:
+        """Use the values at the beginning of a segment; earlier steps that were not read are lost."""
+        self._lose_steps(self._position(), (step + 1, values.get("pos")))
         self.store.values, self.store.codecs, self.store.step = values, codecs, step
         self.is_after_damage = False
 
@@ -283,15 +260,13 @@ class DamagedStoreReader:
         if not self.is_after_damage:
             store.apply_commit(commit, [*pending, patches], self.applier)
             return
-        covered = self._track_coverage(initial=True)
         self.applier.finish()
-        before = self._position()
-        written = [np.zeros(len(array), np.bool_) for array in store.arrays.values()]
+        before, written = self._position(), self._no_rows()
         applier = self._new_applier(written)
         store.apply_commit(commit, [*pending, patches], applier)
         applier.finish()
         self._lose_steps(before, (applier.first_step, store.values.get("pos")))
-        for of_array, rows in zip(covered, written, strict=True):
+        for of_array, rows in zip(self.covered, written, strict=True):
             of_array |= rows
         self.is_after_damage = False
 
@@ -319,33 +294,26 @@ class DamagedStoreReader:
                 store.values["full"] = True  # a damaged commit set it
             rows = (first + np.arange(min(n_lost, n_rows))) % n_rows
             for number in store.ring_numbers:
-                self._track_coverage(initial=True)[number][rows] = False
+                self.covered[number][rows] = False
 
-    def _track_coverage(self, *, initial: bool) -> list[NDArray[np.bool_]]:
-        """Record which rows of each array are read from now on.
+    def _no_rows(self) -> list[NDArray[np.bool_]]:
+        """Return a mask of rows for each array, without any."""
+        return [np.zeros(len(array), np.bool_) for array in self.store.arrays.values()]
 
-        :param initial: whether all rows were read so far
-        """
-        if self.covered is None:
-            self.applier.finish()
-            self.covered = [np.full(len(array), initial) for array in self.store.arrays.values()]
-            self.applier = self._new_applier(self.covered)
-        return self.covered
-
-    def _new_applier(self, covered: list[NDArray[np.bool_]] | None) -> PatchApplier:
+    def _new_applier(self, covered: list[NDArray[np.bool_]]) -> PatchApplier:
         return PatchApplier([*self.store.arrays.values()], self.store.ring_numbers, covered)
 
     def _reset_to_zeros(self) -> None:
-        for array, covered in zip(self.store.arrays.values(), self._track_coverage(initial=True), strict=True):
+        self.applier.finish()
+        for array, covered in zip(self.store.arrays.values(), self.covered, strict=True):
             array[...], covered[...] = 0, True
         self.is_after_damage = False
 
     def _finish(self) -> None:
         store = self.store
         store.problems = [*dict.fromkeys(self.problems)]
-        if self.covered is not None:
-            for number in store.ring_numbers:
-                store.lost_rows |= ~self.covered[number]
+        for number in store.ring_numbers:
+            store.lost_rows |= ~self.covered[number]
         self.log.set_chain(self.used)
         last = self.used[-1]
         if not last.is_writable:
@@ -356,11 +324,12 @@ class DamagedStoreReader:
 
 
 def _manifest_of(segment: Segment) -> Manifest | None:
-    """Return the manifest of a segment, ``None`` if it is damaged."""
-    try:
-        return Manifest.of_segment(segment)
-    except CorruptStorage:
-        return None
+    """Return the first manifest in a segment that can be read, ``None`` if there is none."""
+    for part in segment.undamaged_records():
+        if isinstance(part, Record) and part.kind == MANIFEST:
+            with contextlib.suppress(CorruptStorage):
+                return Manifest.from_json(part.content, segment)
+    return None
 
 
 def _snapshot_damage(segment: Segment, limit: int | None) -> str | None:

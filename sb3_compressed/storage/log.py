@@ -68,18 +68,12 @@ class Log:
         #: Bytes that are reserved for a new segment.
         self.reserved_nbytes = 0
         self._last: Segment | None = None
-        #: The segment that this log began and may append to.
-        self._own: Segment | None = None
         #: A new segment until it is registered as the last one: an interrupt may come before or after its renaming.
         self._pending: Segment | None = None
         #: The number of the newest snapshot.
         self._snapshot = -1
         #: Deleted segments that other threads may still read.
         self._retired: dict[int, Segment] = {}
-        #: Numbers of segments that may not be synced to the disk.
-        self._unsynced: set[int] = set()
-        #: Numbers of the segments that the first snapshot replaces.
-        self._overwritten: Collection[int] = ()
         #: The number of the next segment.
         self.next_number = 0
         self._lock = lock
@@ -91,7 +85,7 @@ class Log:
 
     @classmethod
     def create(cls, folder: Path, *, overwrite: bool = False, advice: str = "") -> Log:
-        """Return a log without segments; its first :meth:`write_snapshot` replaces an existing log.
+        """Return a log without segments; its first :meth:`write_snapshot` replaces the state of an existing log.
 
         :param overwrite: whether there may be an existing log
         :param advice: what the user can do, for the error message if there is an existing log
@@ -108,7 +102,7 @@ class Log:
         if existing and not overwrite:
             log.close()
             raise StorageError(f"{folder} already contains a buffer; {advice}")
-        log.next_number, log._overwritten = max(existing, default=-1) + 1, existing
+        log.next_number = max(existing, default=-1) + 1
         return log
 
     @classmethod
@@ -132,7 +126,7 @@ class Log:
         """
         for number in [*self.segments]:
             self.segments.pop(number).close()
-        self._own, self.ids = None, {}
+        self.ids = {}
         chain: list[Segment] = []
         try:
             for number in segment_numbers(self.folder)[::-1]:
@@ -158,8 +152,6 @@ class Log:
         self.segments = {segment.number: segment for segment in chain}
         self.ids.update({segment.number: segment.id for segment in chain})
         self._snapshot, self._last = chain[0].number, chain[-1]
-        # A process that was killed may not have synced them.
-        self._unsynced = {segment.number for segment in chain if not segment.is_snapshot}
 
     def check_successor(self, before: Segment, after: Segment) -> None:
         """Raise if a segment was not begun after another.
@@ -237,54 +229,16 @@ class Log:
             raise CorruptStorage(f"{path} has the wrong name: it is segment {segment.number} of its buffer")
         return segment
 
+    def switch_to(self, other: Log) -> None:
+        """Take over the state and segments of another log of the same folder, which must not be used any more."""
+        for segment in self.segments.values():
+            segment.close()
+        self.segments, self.ids, self._snapshot, self._last = other.segments, other.ids, other._snapshot, other._last
+
     def close_segments(self, keep: Collection[int]) -> None:
         """Close all segments except some and the last one, so that the disk can free deleted ones."""
         for number in [number for number in self.segments if number not in keep and number != self.last.number]:
             self.segments.pop(number).close()
-
-    # -- following a writer ----------------------------------------------------------------------------------
-
-    def successor(self) -> Segment | None:
-        """Return the segment after the last one, ``None`` if there is none.
-
-        The writer begins it when the last one is complete: read that to its end first.
-
-        :raises CorruptStorage: if it is damaged, or deleted because there is a newer snapshot
-        """
-        number = self.last.number + 1
-        if not self._path(number).exists():
-            return None
-        segment = self.open_segment(number)
-        try:
-            self.check_successor(self.last, segment)
-        except BaseException:
-            segment.close()
-            raise
-        return segment
-
-    def advance(self, segment: Segment) -> None:
-        """Make the result of :meth:`successor` the last segment."""
-        before = self.last
-        self.ids[segment.number] = segment.id
-        self.segments[segment.number] = self._last = segment
-        before.close()
-
-    def is_replaced(self) -> bool:
-        """Return whether the folder contains other files now than those that are open."""
-        return self.last.is_replaced() or max(segment_numbers(self.folder), default=-1) < self.last.number
-
-    def switch_to(self, other: Log) -> None:
-        """Take over the state and segments of another log of the same folder, which must not be used any more."""
-        last = self.last  # not kept: it may not have been read to its end
-        kept = {
-            number: segment
-            for number, segment in self.segments.items()
-            if segment is not last and other.ids.get(number) == segment.id
-        }
-        for number in [number for number in self.segments if number not in kept]:
-            self.segments.pop(number).close()
-        self.segments = {**kept, **other.segments}
-        self.ids, self._snapshot, self._last = other.ids, other._snapshot, other._last
 
     # -- writing ---------------------------------------------------------------------------------------------
 
@@ -302,12 +256,15 @@ class Log:
         self._check_writable()
         if self._pending is not None:
             self._register_pending()
-        if self._own is None or self._own is not self._last:
+        if not self._owns_last:
             self.begin_segment()
-        own = self._own
-        assert own is not None
-        own.recover()
-        return own
+        self.last.recover()
+        return self.last
+
+    @property
+    def _owns_last(self) -> bool:
+        """Whether this log began the last segment to append to it."""
+        return self._last is not None and self._last.is_writable and not self._last.is_snapshot
 
     def begin_segment(self) -> None:
         """Begin a segment to append to, with :attr:`reserved_nbytes`.
@@ -327,9 +284,6 @@ class Log:
         :raises OSError: if the disk is full; the log continues with the segment before
         """
         self._begin(snapshot, is_snapshot=True, previous=previous)
-        for number in self._overwritten:
-            self._path(number).unlink(missing_ok=True)
-        self._overwritten = ()
 
     def _begin(
         self,
@@ -382,9 +336,6 @@ class Log:
             self.segments[segment.number] = self._last = segment
             if segment.is_snapshot:
                 self._snapshot = segment.number
-            else:
-                self._own = segment
-                self._unsynced.add(segment.number)
         else:
             segment.close()
             path.with_suffix(f".{UNFINISHED}").unlink(missing_ok=True)
@@ -400,9 +351,7 @@ class Log:
         if segment.n_links == 1:  # otherwise a copy of the folder shares the file
             segment.truncate_tail()  # a process that was killed may have left a partial record
             segment.append(SEALED, b"")
-        if segment.number in self._unsynced:
-            segment.flush()
-            self._unsynced.discard(segment.number)
+        segment.flush()
         segment.seal()
 
     def drop_segments(self, keep: Collection[int]) -> None:
@@ -414,7 +363,6 @@ class Log:
             for number in [*self.segments]
             if number not in keep and number < self._snapshot
         }
-        self._unsynced.difference_update(self._retired)
         for number in segment_numbers(self.folder):
             if number not in keep and number < self._snapshot:
                 self._path(number).unlink(missing_ok=True)
@@ -457,20 +405,14 @@ class Log:
         self.check_lock()
 
     def _sync(self) -> None:
-        """Sync all segments that this process or one that was killed wrote to."""
-        for number in sorted(self._unsynced):
-            if number in self.segments:
-                self.segments[number].flush()
-                continue
-            segment = self.open_segment(number)  # left by a process that was killed
-            try:
-                segment.flush()
-            finally:
-                segment.close()
+        """Sync the segments after the newest snapshot, which this process or one that was killed wrote to."""
+        for number in segment_numbers(self.folder):
+            if self._last is not None and number == self._last.number:
+                self._last.flush()
+            elif number > self._snapshot:
+                flush_path(self._path(number))
         with contextlib.suppress(OSError):  # some systems cannot open folders
             flush_path(self.folder)
-        own = self._own
-        self._unsynced = set() if own is None or own is not self._last else {own.number}
 
     # -- write access ----------------------------------------------------------------------------------------
 
@@ -514,9 +456,7 @@ class Log:
         changed = StorageError(f"{self.folder} was written to by another buffer since; overwrite=True replaces it")
         if segment_numbers(self.folder)[-1:] != [last.number]:
             raise changed
-        if os.getpid() != self._pid:  # the parent process may continue its own segment
-            self._own, self._pid = None, os.getpid()
-        is_own = last is self._own
+        is_own = self._owns_last and os.getpid() == self._pid  # the parent process may continue its own segment
         segment = Segment(self._path(last.number), writable=is_own)
         has_commit = any(
             isinstance(part, Record) and part.kind == commit_kind for part in segment.undamaged_records(start=last.end)
@@ -526,8 +466,8 @@ class Log:
             raise changed
         segment.end = last.end
         self.segments[last.number] = self._last = segment
+        self._pid = os.getpid()
         if is_own:
-            self._own = segment
             segment.truncate_tail()  # a process that was killed may have left a partial record
         self.next_number = last.number + 1
 

@@ -10,7 +10,18 @@ from sb3_compressed.byte_kernels import INT, number_at
 from sb3_compressed.jit import BYTES, INT_ROWS, INTS, kernel, prefetch
 from sb3_compressed.storage.checksum import put_low_bytes, xxh64
 
-__all__ = ["CORRUPT", "PAYLOAD_HEADER", "SLOT_HEADER", "SLOT_SEED", "TOO_MANY_CODECS", "locate_stored", "put_checksums"]
+__all__ = [
+    "DAMAGED_PAYLOAD",
+    "DAMAGED_SLOT",
+    "INVALID_SLOT",
+    "NO_SEGMENT",
+    "PAYLOAD_HEADER",
+    "SLOT_HEADER",
+    "SLOT_SEED",
+    "TOO_MANY_PAYLOADS",
+    "locate_stored",
+    "put_checksums",
+]
 
 SLOT_HEADER = 8
 """Bytes of a slot before the offsets of its payloads: a checksum and their number."""
@@ -18,7 +29,8 @@ PAYLOAD_HEADER = 12
 """Bytes before a payload: a checksum, its size in bytes, and the offset of its codec."""
 SLOT_SEED = 1 << 32
 """Added to the seed of a slot's checksum, so that no payload is mistaken for a slot."""
-TOO_MANY_CODECS, CORRUPT = -1, -2
+TOO_MANY_PAYLOADS, NO_SEGMENT, INVALID_SLOT, DAMAGED_SLOT, DAMAGED_PAYLOAD = -1, -2, -3, -4, -5
+"""What :func:`locate_stored` returns instead of a number of codecs."""
 OFFSET = np.int64(0xFFFFFFFF)
 
 
@@ -56,49 +68,68 @@ def put_checksums(
         put_low_bytes(part, word, 4)
 
 
-@kernel(INT, INTS, INT, INT, INT_ROWS, INTS, INTS, INT_ROWS)
+@kernel(INT, INT_ROWS, INT)
+def row_of(segments: NDArray[np.int64], number: int) -> int:
+    """Return the row of a segment in a table that is sorted by the number, its last column; -1 if it is missing."""
+    low, high = 0, len(segments)
+    while low < high:
+        middle = (low + high) // 2
+        if segments[middle, 3] < number:
+            low = middle + 1
+        else:
+            high = middle
+    return low if low < len(segments) and segments[low, 3] == number else -1
+
+
+@kernel(INT, INTS, INT, INT_ROWS, INTS, INTS, INT_ROWS, INTS)
 def locate_stored(
     slots: NDArray[np.int64],
     n_frames: int,
-    first_segment: int,
     segments: NDArray[np.int64],
     codecs: NDArray[np.int64],
     offsets: NDArray[np.int64],
     places: NDArray[np.int64],
+    problem: NDArray[np.int64],
 ) -> int:
-    """Locate and verify the payloads of slots: of ``n_frames`` payloads each, of whole items, or not written yet.
+    """Locate and verify the payloads of slots, some of which may not be written yet.
 
     :param slots: addresses in the log, ``(n,)``
-    :param first_segment: the number of the first segment in ``segments``
-    :param segments: the address of each segment in memory, its size in bytes, 0 if it is missing, and the bits of its
-        id, ``(m, 3)``
-    :param codecs: receives the address in the log of each different codec, ``(at most,)``
+    :param n_frames: the number of payloads of each slot, unless it has one; 0 for any number
+    :param segments: the address of each segment in memory, its size in bytes, the bits of its id, and its number, by
+        which they are sorted, ``(m, 4)``
+    :param codecs: receives the address in the log of each different codec, ``(number of rows of places,)``
     :param offsets: receives the index of the first payload of each slot, and the number of payloads, ``(n + 1,)``
     :param places: receives the address of each payload's bytes, their number, and the number of its codec,
-        ``(n * n_frames, 3)``
-    :return: the number of different codecs; :data:`TOO_MANY_CODECS` if ``codecs`` has no room for them;
-        ``CORRUPT - k`` if slot ``k`` or a payload of it is damaged, or it has another number of payloads
+        ``(at most, 3)``
+    :param problem: receives the index of a slot that cannot be read, and the offset of the damaged part, ``(2,)``
+    :return: the number of different codecs, or what is wrong: :data:`TOO_MANY_PAYLOADS` if ``places`` has no room for
+        them, :data:`NO_SEGMENT`, :data:`INVALID_SLOT`, :data:`DAMAGED_SLOT` or :data:`DAMAGED_PAYLOAD`
     """
     for k in range(slots.size):  # fetching all at once takes a fraction of waiting for one after the other
-        segment = (slots[k] >> 32) - first_segment
-        if 0 <= segment < len(segments):
+        segment = row_of(segments, slots[k] >> 32)
+        if segment >= 0:
             prefetch(segments[segment, 0] + (slots[k] & OFFSET))
     n_payloads = 0
     for k in range(slots.size):
         offsets[k] = n_payloads
         if slots[k] == 0:
             continue
-        segment, offset = (slots[k] >> 32) - first_segment, slots[k] & OFFSET
-        if not 0 <= segment < len(segments) or offset + SLOT_HEADER > segments[segment, 1]:
-            return CORRUPT - k
+        segment, offset = row_of(segments, slots[k] >> 32), slots[k] & OFFSET
+        problem[0], problem[1] = k, offset
+        if segment < 0:
+            return NO_SEGMENT
+        if offset + SLOT_HEADER > segments[segment, 1]:
+            return DAMAGED_SLOT
         slot = segments[segment, 0] + offset
         n = uint32_at(slot + 4)
-        if n != n_frames and n != 1:
-            return CORRUPT - k
         if offset + SLOT_HEADER + 4 * n > segments[segment, 1] or not is_whole(
             slot, SLOT_HEADER + 4 * n, np.uint64(offset + SLOT_SEED) ^ np.uint64(segments[segment, 2])
         ):
-            return CORRUPT - k
+            return DAMAGED_SLOT
+        if n < 1 or (n_frames and n != n_frames and n != 1):
+            return INVALID_SLOT
+        if n_payloads + n > len(places):
+            return TOO_MANY_PAYLOADS
         for frame in range(n):
             begin = uint32_at(slot + SLOT_HEADER + 4 * frame)
             places[n_payloads, 0] = begin
@@ -107,30 +138,33 @@ def locate_stored(
     offsets[slots.size] = n_payloads
     n_codecs = 0
     for k in range(slots.size):
-        segment = (slots[k] >> 32) - first_segment
+        segment = row_of(segments, slots[k] >> 32)
         for index in range(offsets[k], offsets[k + 1]):
             base, size, segment_id = segments[segment, 0], segments[segment, 1], np.uint64(segments[segment, 2])
             place = places[index]
             begin = place[0]
             payload = base + begin
+            problem[0], problem[1] = k, begin
             if begin + PAYLOAD_HEADER > size:
-                return CORRUPT - k
+                return DAMAGED_PAYLOAD
             nbytes = uint32_at(payload + 4)
             if begin + PAYLOAD_HEADER + nbytes > size or not is_whole(
                 payload, PAYLOAD_HEADER + nbytes, np.uint64(begin) ^ segment_id
             ):
-                return CORRUPT - k
-            codec = (segment + first_segment) << 32 | uint32_at(payload + 8)
+                return DAMAGED_PAYLOAD
+            codec = segments[segment, 3] << 32 | uint32_at(payload + 8)
             writer = n_codecs - 1
             while writer >= 0 and codecs[writer] != codec:
                 writer -= 1
             if writer < 0:
-                if n_codecs == codecs.size:
-                    return TOO_MANY_CODECS
                 writer = n_codecs
                 codecs[writer] = codec
                 n_codecs += 1
             place[0] = payload + PAYLOAD_HEADER
             place[1] = nbytes
             place[2] = writer
+            first = codecs[places[offsets[k], 2]]
+            if bool(codec & OFFSET) != bool(first & OFFSET):  # some of its payloads name a codec, and some do not
+                problem[1] = slots[k] & OFFSET
+                return INVALID_SLOT
     return n_codecs

@@ -18,35 +18,35 @@ import json
 import struct
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sb3_compressed.arrays.memory_estimate import MemoryEstimate, estimate_memory, tables_nbytes
-from sb3_compressed.arrays.memory_slot_store import gather_in_python
-from sb3_compressed.arrays.payload_batch import MAX_CODECS, PayloadBatch
+from sb3_compressed.arrays.payload_batch import PayloadBatch
 from sb3_compressed.arrays.slot_store import (
     AcceptedCodec,
     Slot,
     accepted_codec,
     pack_slot,
     reference_dtype,
-    slot_n_frames,
 )
 from sb3_compressed.codecs import Codec, TrainableCodec
 from sb3_compressed.codecs.payloads import Payloads
-from sb3_compressed.codecs.registry import codec_class, codec_from_config
+from sb3_compressed.codecs.registry import codec_from_config
 from sb3_compressed.errors import CorruptPayload, CorruptStorage, StorageError
-from sb3_compressed.storage.checksum import checksum
 from sb3_compressed.storage.json_schema import load_json
 from sb3_compressed.storage.log import Log
 from sb3_compressed.storage.log_slot_kernels import (
-    CORRUPT,
+    DAMAGED_PAYLOAD,
+    INVALID_SLOT,
+    NO_SEGMENT,
     PAYLOAD_HEADER,
     SLOT_HEADER,
     SLOT_SEED,
-    TOO_MANY_CODECS,
+    TOO_MANY_PAYLOADS,
     locate_stored,
     put_checksums,
 )
@@ -59,16 +59,16 @@ REFERENCE = reference_dtype(np.int64)
 
 NUMBER = struct.Struct("<I")
 NUMBERS = struct.Struct("<II")
+#: The lower bits of an address.
+OFFSET = 0xFFFFFFFF
+#: Payloads of a slot for which :meth:`SlotReader.load` has room at first.
+FEW_PAYLOADS = 4
+NO_ADDRESSES = np.zeros(0, np.int64)
 
 
 def address_of(segment: int, offset: int) -> int:
     """Return the position of a byte in a log as one integer."""
     return segment << 32 | offset
-
-
-def short_checksum(data: bytes, seed: int) -> bytes:
-    """Return the checksum of a part."""
-    return (checksum(data, seed) & 0xFFFFFFFF).to_bytes(4, "little")
 
 
 class SlotWriter:
@@ -233,7 +233,7 @@ class LogSlotStore:
 
     def load(self, references: NDArray[np.int64]) -> NDArray[Any]:
         """Return slots as an object array ``(n,)``; see :meth:`SlotStore.load`."""
-        return self.reader.load(references, None if self.codec is None else self.codec.name)
+        return self.reader.load(references, _class_of(self.codec))
 
     def nbytes(self, *tables: NDArray[Any]) -> int:
         """Return the memory that tables take, in bytes; the slots are on disk."""
@@ -257,7 +257,7 @@ class SlotReader:
     def __init__(self, log: Log) -> None:
         self._log = log
         self._codecs: dict[int, Codec] = {}
-        self._table: tuple[tuple[Any, ...], int, NDArray[np.int64]] = ((), 0, np.zeros((0, 3), np.int64))
+        self._table: tuple[tuple[Any, ...], NDArray[np.int64]] = (), np.zeros((0, 4), np.int64)
 
     def codec(self, address: int) -> Codec:
         """Return the codec at an address of the log, each time the same object.
@@ -286,33 +286,84 @@ class SlotReader:
         :param addresses: contiguous, ``(n,)``
         :param codec: as :attr:`LogSlotStore.codec`
         """
-        name = None if codec is None else codec.name
+        located = self.locate(addresses, n_frames, _class_of(codec))
+        if isinstance(codec, Codec):
+            codecs: Sequence[Codec] = [codec] * len(located.codecs)
+        else:
+            codecs = [each for each in located.codecs if each is not None]
+            if len(codecs) < len(located.codecs):
+                index = located.first_slot(located.codecs.index(None))
+                raise CorruptPayload("it does not name the codec that wrote its payloads", index)
+        return PayloadBatch(codecs, Payloads(located.places, located.owner), n_frames, located.offsets)
+
+    def load(self, addresses: NDArray[np.int64], kind: type[Codec] | None = None) -> NDArray[Any]:
+        """Return slots as objects in memory; payloads that they share are the same objects.
+
+        :param addresses: ``(n,)``
+        :param kind: as for :meth:`locate`
+        :return: object array ``(n,)``
+        :raises CorruptPayload: if one is damaged or of another codec; the message names the file and the byte
+        """
+        distinct, first, inverse = np.unique(addresses, return_index=True, return_inverse=True)
         try:
-            segments, first, table = self._mapped_segments(addresses)
-        except CorruptStorage:
-            self.load(addresses, name)  # which names the slot
-            raise
-        if table is None:
-            return gather_in_python(self.load(addresses, name), codec, n_frames)
-        places = np.empty((len(addresses) * n_frames, 3), dtype=np.int64)
-        offsets = np.empty(len(addresses) + 1, dtype=np.int64)
-        found = np.empty(min(len(addresses) * n_frames, MAX_CODECS), dtype=np.int64)
-        n_codecs = locate_stored(addresses, n_frames, first, table, found, offsets, places)
-        if n_codecs <= CORRUPT:
-            index = CORRUPT - n_codecs
-            raise CorruptPayload(self._what_is_wrong(int(addresses[index]), name, n_frames), index)
-        if n_codecs == TOO_MANY_CODECS:
-            return gather_in_python(self.load(addresses, name), codec, n_frames)
-        is_trainable = not isinstance(codec, Codec)
-        codecs: list[Codec] = [codec] * n_codecs if isinstance(codec, Codec) else []
-        for address in found[:n_codecs].tolist():
-            if bool(address & 0xFFFFFFFF) != is_trainable:
-                return gather_in_python(self.load(addresses, name), codec, n_frames)  # which names the slot
-            if is_trainable:
-                codecs.append(self._trained(address))
-        if name is not None and any(each.name != name for each in codecs):
-            self.load(addresses, name)  # which names the slot
-        return PayloadBatch(codecs, Payloads(places[: offsets[-1]], segments), n_frames, offsets)
+            located = self.locate(distinct, 0, kind)
+        except CorruptPayload as error:
+            raise CorruptPayload(error.reason, int(first[error.index])) from error
+        _, first, numbers = np.unique(located.places[:, 0], return_index=True, return_inverse=True)
+        objects = [*Payloads(located.places[first], located.owner)]
+        payloads = [objects[number] for number in numbers.tolist()]
+        codecs = [located.codecs[writer] for writer in located.places[:, 2].tolist()]
+        slots = np.empty(len(distinct), dtype=object)
+        for index, (begin, end) in enumerate(pairwise(located.offsets.tolist())):
+            if begin < end:
+                slots[index] = _slot(codecs[begin:end], payloads[begin:end])
+        loaded: NDArray[Any] = slots[inverse]
+        return loaded
+
+    def locate(self, addresses: NDArray[np.int64], n_frames: int, kind: type[Codec] | None = None) -> _Located:
+        """Verify slots and their payloads and return where these are.
+
+        :param addresses: contiguous, ``(n,)``
+        :param n_frames: the number of payloads of each slot, unless it has one; 0 for any number
+        :param kind: the class of the codecs that must have written them; ``None`` for any
+        :raises CorruptPayload: if one is damaged or of another codec; the message names the file and the byte
+        """
+        owner, table = self._table
+        if not owner or owner[-1] is not self._log.last.bytes:
+            owner, table = self._map_segments()
+        offsets, problem = np.empty(len(addresses) + 1, dtype=np.int64), np.empty(2, dtype=np.int64)
+        n_places = len(addresses) * (n_frames or FEW_PAYLOADS)
+        while True:
+            places, found = np.empty((n_places, 3), dtype=np.int64), np.empty(n_places, dtype=np.int64)
+            result = locate_stored(addresses, n_frames, table, found, offsets, places, problem)
+            if result >= 0:
+                break
+            if result == NO_SEGMENT:
+                owner, table = self._map_segments(addresses)
+            elif result == TOO_MANY_PAYLOADS:
+                n_places *= 2
+            else:
+                index, offset = problem.tolist()
+                raise CorruptPayload(self._what_is_wrong(result, int(addresses[index]) >> 32, offset, n_frames), index)
+        located = _Located(places[: offsets[-1]], offsets, [], owner)
+        for number, address in enumerate(found[:result].tolist()):
+            try:
+                located.codecs.append(self._trained(address) if address & OFFSET else None)
+            except CorruptStorage as error:
+                raise CorruptPayload(str(error), located.first_slot(number)) from error
+            if kind is not None:
+                self._check_codec(located, number, addresses, kind)
+        return located
+
+    def _check_codec(self, located: _Located, number: int, addresses: NDArray[np.int64], kind: type[Codec]) -> None:
+        """Raise if a codec that was found is of another class than it must be."""
+        written = located.codecs[number]
+        if type(written) is kind if issubclass(kind, TrainableCodec) else written is None:
+            return
+        index = located.first_slot(number)
+        path, offset = self._log.segment(int(addresses[index]) >> 32).path, int(addresses[index]) & OFFSET
+        name = "no trainable codec" if written is None else written.name
+        raise CorruptPayload(f"{path}, the slot at byte {offset}, is by {name}, not by {kind.name}", index)
 
     def _trained(self, address: int) -> TrainableCodec:
         codec = self.codec(address)
@@ -320,131 +371,71 @@ class SlotReader:
             raise CorruptStorage(f"{self._log.folder}: the codec at {address:#x} is {codec!r}, which is not trainable")
         return codec
 
-    def _mapped_segments(self, addresses: NDArray[np.int64]) -> tuple[Any, int, NDArray[np.int64] | None]:
-        """Return the memory of the segments of some slots, its owners, and the number of the first segment.
+    def _map_segments(self, addresses: NDArray[np.int64] = NO_ADDRESSES) -> tuple[tuple[Any, ...], NDArray[np.int64]]:
+        """Return the memory of all open segments, and the table for the kernel.
 
-        There is no table, but ``None``, if the numbers of segments are further apart than those of a ring.
+        :param addresses: slots whose segments are opened if necessary
+        :raises CorruptPayload: if one cannot be opened
         """
-        owners, first, table = self._table
-        numbers = addresses >> 32
-        if not addresses.all():  # unwritten slots are in no segment
-            numbers = numbers[addresses != 0]
-        low, high = (int(numbers.min()), int(numbers.max())) if len(numbers) else (0, -1)
-        last = self._log.last
-        is_there = owners and owners[-1] is last.bytes and first <= low and high < first + len(table)
-        if is_there and table[low - first : high + 1 - first, 1].all():
-            return self._table
         # One consistent copy: another thread may begin segments and drop others.
         open_ones = {**self._log.segments}
-        for number in np.unique(numbers).tolist():
-            if number <= last.number:  # the slots of others are reported as damaged
+        numbers, indices = np.unique(addresses[addresses != 0] >> 32, return_index=True)
+        for number, index in zip(numbers.tolist(), indices.tolist(), strict=True):
+            try:
                 open_ones[number] = self._log.segment(number)
+            except CorruptStorage as error:  # noqa: PERF203  # there are few
+                raise CorruptPayload(str(error), int(np.flatnonzero(addresses)[index])) from error
         segments = [open_ones[number] for number in sorted(open_ones)]
-        first = segments[0].number
-        if segments[-1].number - first > MAX_SPAN:
-            return (), first, None
-        table = np.zeros((segments[-1].number - first + 1, 3), dtype=np.int64)
-        for segment in segments:
+        table = np.empty((len(segments), 4), dtype=np.int64)
+        for row, segment in zip(table, segments, strict=True):
             segment_id = np.uint64(segment.id).view(np.int64)
-            table[segment.number - first] = segment.bytes.ctypes.data, len(segment.bytes), segment_id
-        self._table = (tuple(segment.bytes for segment in segments), first, table)
+            row[:] = segment.bytes.ctypes.data, len(segment.bytes), segment_id, segment.number
+        self._table = tuple(segment.bytes for segment in segments), table
         return self._table
 
-    def _what_is_wrong(self, address: int, codec: str | None, n_frames: int) -> str:
-        try:
-            [slot] = self.load(np.array([address]), codec)
-            n_payloads = slot_n_frames(slot)
-        except CorruptPayload as error:
-            return error.reason
-        return f"it has {n_payloads} payloads, and items have {n_frames} frames"
+    def _what_is_wrong(self, problem: int, number: int, offset: int, n_frames: int) -> str:
+        """Return a description of a problem that the kernel found.
 
-    def load(self, addresses: NDArray[np.int64], codec: str | None = None) -> NDArray[Any]:
-        """Return slots as objects in memory; payloads that they share are the same objects.
-
-        :param addresses: ``(n,)``
-        :param codec: the name of the codec that must have written them
-        :return: object array ``(n,)``
-        :raises CorruptPayload: if one is damaged or of another codec; the message names the file and the byte
+        :param number: the number of the segment
+        :param offset: where the slot or payload begins
         """
-        is_trainable = codec is not None and issubclass(codec_class(codec), TrainableCodec)
-        slots = np.empty(len(addresses), dtype=object)
-        recent, older = _Loaded({}, {}), _Loaded({}, {})
-        for index, address in enumerate(addresses.tolist()):
-            slot = recent.slots.get(address) or older.slots.get(address)
-            if slot is None and address:
-                try:
-                    slot = self._parse(address, recent, older)
-                    if codec is not None:
-                        self._check_codec(slot, address, codec, is_trainable=is_trainable)
-                    recent.slots[address] = slot
-                except CorruptStorage as error:
-                    raise CorruptPayload(str(error), index) from error
-                if len(recent.slots) > MAX_LOADED:
-                    recent, older = _Loaded({}, {}), recent
-            slots[index] = slot
-        return slots
-
-    def _check_codec(self, slot: Any, address: int, codec: str, *, is_trainable: bool) -> None:
-        """Raise if a codec of that name cannot have written a slot."""
-        names = {part.name for part in slot if type(part) is not bytes} if type(slot) is tuple else set()
-        if names != ({codec} if is_trainable else set()):
-            segment, offset = self._log.segment(address >> 32), address & 0xFFFFFFFF
-            written = ", ".join(sorted(names)) or "no trainable codec"
-            raise CorruptStorage(f"{segment.path}, the slot at byte {offset}, is by {written}, not by {codec}")
-
-    def _parse(self, address: int, recent: _Loaded, older: _Loaded) -> Slot:
-        number, offset = address >> 32, address & 0xFFFFFFFF
         segment = self._log.segment(number)
-        data = segment.bytes
-        name = f"{segment.path}, the slot at byte {offset}"
-        n = _number(data, offset + 4, name)
-        header = _part(data, offset, SLOT_HEADER + 4 * n, name, (offset + SLOT_SEED) ^ segment.id)
-        places = struct.unpack_from(f"<{n}I", header, SLOT_HEADER)
-        codecs: list[Any] = []
-        payloads: list[bytes] = []
-        for place in places:
-            name = f"{segment.path}, the payload at byte {place}"
-            key = address_of(number, place)
-            found = recent.payloads.get(key) or older.payloads.get(key)
-            if found is None:
-                nbytes = _number(data, place + 4, name)
-                whole = _part(data, place, PAYLOAD_HEADER + nbytes, name, place ^ segment.id)
-                codec = NUMBER.unpack_from(whole, 8)[0]
-                found = (codec and address_of(number, codec), whole[PAYLOAD_HEADER:])
-                recent.payloads[key] = found
-            codecs.append(found[0] and self._trained(found[0]))
-            payloads.append(found[1])
-        if not payloads or (any(codecs) and not all(codecs)):
-            raise CorruptStorage(f"{segment.path}, the slot at byte {offset}, is invalid")
-        if any(codecs):
-            return pack_slot(codecs, payloads)
-        return tuple(payloads) if len(payloads) > 1 else payloads[0]
+        part = f"{segment.path}, the {'payload' if problem == DAMAGED_PAYLOAD else 'slot'} at byte {offset}"
+        if problem != INVALID_SLOT:
+            return f"{part}, is {'damaged' if offset < len(segment.bytes) else 'beyond the end of the file'}"
+        n_payloads = int.from_bytes(segment.bytes[offset + 4 : offset + SLOT_HEADER].tobytes(), "little")
+        if n_frames and n_payloads not in (0, 1, n_frames):
+            return f"it has {n_payloads} payloads, and items have {n_frames} frames"
+        return f"{part}, is invalid"
 
 
-class _Loaded(NamedTuple):
-    """Loaded objects by their addresses: slots, and payloads with the addresses of their codecs."""
+class _Located(NamedTuple):
+    """Where the payloads of slots are.
 
-    slots: dict[int, Any]
-    payloads: dict[int, tuple[int, bytes]]
+    :ivar places: as for :class:`Payloads`
+    :ivar offsets: as for :class:`PayloadBatch`
+    :ivar codecs: the codecs; ``None`` stands for one that is not trainable
+    :ivar owner: what keeps the memory of the payloads alive
+    """
+
+    places: NDArray[np.int64]
+    offsets: NDArray[np.int64]
+    codecs: list[TrainableCodec | None]
+    owner: object
+
+    def first_slot(self, number: int) -> int:
+        """Return the index of the first slot with a payload by a codec."""
+        payload = int(np.argmax(self.places[:, 2] == number))
+        return int(np.searchsorted(self.offsets, payload, side="right")) - 1
 
 
-#: The largest difference of numbers of segments in one table.
-MAX_SPAN = 1 << 20
-#: Loaded slots in the cache of :meth:`SlotReader.load`.
-MAX_LOADED = 1 << 16
+def _class_of(codec: AcceptedCodec | None) -> type[Codec] | None:
+    return type(codec) if isinstance(codec, Codec) else codec
 
 
-def _number(data: NDArray[np.uint8], offset: int, name: str) -> int:
-    if offset + 4 > len(data):
-        raise CorruptStorage(f"{name}, is beyond the end of the file")
-    return int(NUMBER.unpack(data[offset : offset + 4].tobytes())[0])
-
-
-def _part(data: NDArray[np.uint8], offset: int, nbytes: int, name: str, seed: int) -> bytes:
-    """Return ``nbytes`` from an offset on, of which the first 4 are the checksum of the others."""
-    if nbytes > len(data) - offset:
-        raise CorruptStorage(f"{name}, is beyond the end of the file")
-    part = data[offset : offset + nbytes].tobytes()
-    if short_checksum(part[4:], seed) != part[:4]:
-        raise CorruptStorage(f"{name}, is damaged")
-    return part
+def _slot(codecs: Sequence[TrainableCodec | None], payloads: Sequence[bytes]) -> Slot:
+    """Return the slot that has these payloads; either all or none have a trainable codec."""
+    trained = [codec for codec in codecs if codec is not None]
+    if trained:
+        return pack_slot(trained, payloads)
+    return tuple(payloads) if len(payloads) > 1 else payloads[0]

@@ -7,7 +7,10 @@ from functools import partial
 from os import PathLike
 from pathlib import Path
 
-from sb3_compressed.codecs import available_codecs
+import numpy as np
+
+from sb3_compressed.codecs import Codec, available_codecs
+from sb3_compressed.codecs.registry import codec_class
 from sb3_compressed.errors import CorruptPayload, CorruptStorage, StorageError
 from sb3_compressed.storage.array_store import ArrayStore
 from sb3_compressed.storage.chunks import addresses_in
@@ -106,19 +109,25 @@ def damaged_slots(
 
     :param report: called with the share of the work that is done, from 0 to 1
     """
-    addresses, codec = addresses_in(store.arrays[table]), _codec_of(store, table)
+    addresses, kind = addresses_in(store.arrays[table]), _codec_of(store, table)
     found: dict[int, str] = {}
-    start = 0
-    while start < len(addresses):
+    for start in range(0, len(addresses), SLOTS_AT_ONCE):
         chunk = addresses[start : start + SLOTS_AT_ONCE]
         try:
-            store.slots.reader.load(chunk, codec)
-            start += len(chunk)
-        except CorruptPayload as error:
-            found[int(chunk[error.index])] = error.reason
-            start += error.index + 1
-        report(start / len(addresses))
+            store.slots.reader.locate(chunk, 0, kind)
+        except CorruptPayload:
+            found |= {int(each): reason for each in chunk if (reason := _damage(store, each, kind)) is not None}
+        report((start + len(chunk)) / len(addresses))
     return found
+
+
+def _damage(store: ArrayStore, address: np.int64, kind: type[Codec] | None) -> str | None:
+    """Return what is wrong with a slot, ``None`` if it can be read."""
+    try:
+        store.slots.reader.locate(np.array([address]), 0, kind)
+    except CorruptPayload as error:
+        return error.reason
+    return None
 
 
 def damaged_codecs(store: ArrayStore) -> dict[str, str]:
@@ -147,9 +156,9 @@ def _invalid_metadata(store: ArrayStore) -> Iterator[str]:
             yield str(error)
 
 
-def _codec_of(store: ArrayStore, table: str) -> str | None:
-    """Return the name of the codec that wrote the slots of a table, ``None`` if it is missing or unknown."""
+def _codec_of(store: ArrayStore, table: str) -> type[Codec] | None:
+    """Return the class of the codecs that wrote the slots of a table, ``None`` if its name is missing or unknown."""
     streams = store.metadata.get("streams")
     stream = streams.get(table.partition("/")[2]) if isinstance(streams, dict) else None
     name = stream.get("codec") if isinstance(stream, dict) else None
-    return name if isinstance(name, str) and name in available_codecs() else None
+    return codec_class(name) if isinstance(name, str) and name in available_codecs() else None

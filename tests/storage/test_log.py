@@ -168,6 +168,7 @@ def test_replaced_log_stays_until_the_new_one_is_complete(ending: str, tmp_path:
     log = Log.create(tmp_path, overwrite=True)
     assert read_state(tmp_path) == state_of(2)
     log.write_snapshot([(1, b"another")])
+    log.drop_segments([])
     assert names(tmp_path) == ["00000006.log"]
     assert read_state(tmp_path) == [(1, b"another")]
     log.close()

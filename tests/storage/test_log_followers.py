@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 from programs import start
@@ -16,8 +14,6 @@ from sb3_compressed.storage.record_kinds import SEALED
 from storage.folders import names
 from storage.logs import (
     DESCRIPTION,
-    append,
-    delete,
     describe,
     expected_records,
     new_log,
@@ -25,12 +21,8 @@ from storage.logs import (
     read_chain,
     read_state,
     records_of,
-    replace_files,
-    restore_older_files,
     state_of,
-    write_snapshot,
 )
-from storage.segments import record_nbytes
 
 
 @pytest.fixture(autouse=True)
@@ -73,83 +65,18 @@ def test_reader_closes_segments_it_no_longer_needs(tmp_path: Path) -> None:
     log.close()
 
 
-def test_follower_advances_from_segment_to_segment(tmp_path: Path) -> None:
-    log = new_log(tmp_path)
-    reader = opened(tmp_path)
-    assert reader.successor() is None
-    for index in range(4):
-        last = log.last
-        if index % 2:
-            log.write_snapshot([(1, b"snapshot")])
-        else:
-            log.begin_segment()
-        following = reader.successor()
-        assert following is not None
-        assert (following.number, following.is_snapshot) == (2 + index, index % 2 == 1)
-        assert (following.previous_id, following.previous_end) == (last.id, last.end - record_nbytes(0))
-        reader.advance(following)
-        assert reader.last is reader.segment(following.number) is following
-        assert reader.successor() is None
-    reader.close()
-    log.close()
-
-
-def test_follower_rejects_a_segment_of_another_copy(tmp_path: Path) -> None:
-    new_log(tmp_path / "a").close()
-    shutil.copytree(tmp_path / "a", tmp_path / "b")
-    reader = opened(tmp_path / "a")
-    for name in "ab":
-        append(tmp_path / name)
-        append(tmp_path / name)
-    following = reader.successor()
-    assert following is not None
-    reader.advance(following)
-    (tmp_path / "b" / "00000003.log").rename(tmp_path / "a" / "00000003.log")
-    with pytest.raises(CorruptStorage, match=r"00000003\.log does not follow .*00000002\.log"):
-        reader.successor()
-    assert reader.last is following
-    reader.close()
-
-
-@pytest.mark.parametrize("change", [append, write_snapshot])
-def test_growing_log_is_not_reported_as_replaced(change: Any, tmp_path: Path) -> None:
-    new_log(tmp_path).close()
-    reader = opened(tmp_path)
-    assert not reader.is_replaced()
-    change(tmp_path)
-    assert not reader.is_replaced()
-    log = opened(tmp_path, writable=True)
-    log.write_snapshot([(1, b"snapshot")])
-    log.drop_segments([])
-    log.close()
-    assert not reader.is_replaced(), "deleted segments do not count as replaced"
-    reader.close()
-
-
-@pytest.mark.parametrize("change", [replace_files, restore_older_files, delete])
-def test_replaced_files_are_detected(change: Any, tmp_path: Path) -> None:
-    new_log(tmp_path).close()
-    reader = opened(tmp_path)
-    change(tmp_path)
-    assert reader.is_replaced()
-    reader.close()
-
-
-def test_switch_to_keeps_common_segments_open(tmp_path: Path) -> None:
+def test_switch_to_uses_the_state_of_the_other_log(tmp_path: Path) -> None:
     log = new_log(tmp_path, 2)
     ours = opened(tmp_path)
-    ours.ids = {**log.ids}
-    kept, given_up = ours.segment(1), ours.segment(0)
+    before = [*ours.segments.values()]
     log.write_snapshot([(1, b"next")])
-    log.drop_segments([1])
+    log.drop_segments([])
     log.segment_to_write().append(3, b"more")
     theirs = opened(tmp_path)
-    theirs.ids[1] = log.ids[1]
     ours.switch_to(theirs)
-    assert ours.segment(1) is kept
-    assert given_up not in ours.segments.values()
-    assert ours.last is theirs.last
-    assert sorted(ours.segments) == [1, 4, 5]
+    assert (ours.last, ours.segments, ours.ids) == (theirs.last, theirs.segments, theirs.ids)
+    assert not {*map(id, before)} & {*map(id, ours.segments.values())}
+    assert sorted(ours.segments) == [4, 5]
     assert records_of(ours.last) == [describe(), (3, b"more")]
     ours.close()
     log.close()

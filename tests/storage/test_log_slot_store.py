@@ -24,7 +24,6 @@ from sb3_compressed.arrays.slot_store import Slot, slot_n_frames
 from sb3_compressed.codecs import TrainableCodec, get_codec
 from sb3_compressed.codecs.delta import Delta
 from sb3_compressed.errors import CorruptPayload
-from sb3_compressed.storage import log_slot_store as slots_module
 from sb3_compressed.storage.log import Log
 from sb3_compressed.storage.log_slot_store import LogSlotStore, SlotReader, SlotWriter
 from storage.logs import begin_segment
@@ -217,16 +216,6 @@ def test_loaded_slots_share_what_they_shared(log: Log) -> None:
     assert all(ours is theirs for ours, theirs in zip(loaded[:30], loaded[30:], strict=True))
 
 
-def test_loaded_slots_share_beyond_the_size_of_the_cache(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slots_module, "MAX_LOADED", 10)
-    stored = LogSlotStore(log)
-    slots = stacks(100, 20, CODECS[0])
-    loaded = stored.load(stored.write(slots))
-    assert_same_slots(loaded, slots)
-    for before, after in pairwise(loaded):
-        assert [id(payload) for payload in before[2:]] == [id(payload) for payload in after[1:-1]]
-
-
 # -- segments ------------------------------------------------------------------------------------------------
 
 
@@ -369,18 +358,6 @@ def test_slots_without_trained_codecs_are_gathered_for_their_codec(name: str, lo
     with pytest.raises(CorruptPayload, match="is by no trainable codec, not by delta") as caught:
         stored.for_codec(CODECS[0]).gather(stored.write([(CODECS[0], b"1", b"2", b"3"), slots[0]]), 3)
     assert caught.value.index == 1
-
-
-def test_more_codecs_than_there_is_room_for_are_gathered_in_python(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    stored = LogSlotStore(log)
-    addresses = stored.write([(CODECS[0], b"1"), (CODECS[1], b"2"), (CODECS[0], b"3")])
-    monkeypatch.setattr(slots_module, "MAX_CODECS", 2)
-    assert_gathers_what_is_loaded(stored, addresses, 1)
-    monkeypatch.setattr(slots_module, "MAX_CODECS", 1)
-    assert_gathers_what_is_loaded(stored, addresses[::2].copy(), 1)
-    found = stored.gather(addresses, 1)
-    assert [*found.payloads] == [b"1", b"2", b"3"]
-    assert [found.codecs[writer] for writer in found.payloads.writers] == [CODECS[0], CODECS[1], CODECS[0]]
 
 
 def test_payloads_of_trained_codecs_are_decoded(log: Log, tmp_path: Path) -> None:
