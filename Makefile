@@ -13,7 +13,7 @@ PEER_BUFFERS := extra:zstd-3 torchrl:zlib-3 cpprb
 CODECS := auto delta zstd-dict zstd3 zstd-5 lz4-frame/0 igzip/1 gzip/6 rle-jit none cpprb torchrl:zlib-3 torchrl:zstd-3 \
 	extra:zstd3 extra:zstd-3 extra:zstd-5 extra:lz4-frame/0 extra:igzip1 extra:gzip6 extra:rle-jit extra:none
 
-.PHONY: demo test test-all coverage bounds fallbacks upstream bench peers report docs pictures lint format clean
+.PHONY: demo test test-all coverage bounds fallbacks upstream soak bench peers report docs pictures lint format clean
 
 demo: $(VENV)/.installed  ## train DQN on Pong with a compressed replay buffer and compare the memory
 	$(BIN)/python examples/dqn_atari.py
@@ -35,6 +35,9 @@ fallbacks: $(VENV)/.installed  ## run all tests without the mechanisms that depe
 
 upstream: $(VENV)/.installed  ## run the buffer tests of SB3 and sb3-contrib against the compressed buffers
 	$(BIN)/python tests/upstream/run.py
+
+soak: $(VENV)/.installed  ## add 20 million transitions of drifting images, and check the memory and the content
+	$(BIN)/python benchmarks/soak.py
 
 bench: $(VENV)/.installed $(PEERS)/.installed  ## measure everything, some hours on two quiet cores
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[environments]'

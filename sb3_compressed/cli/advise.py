@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["advise"]
 
-CODECS = ("auto", "zstd3", "lz4-frame", "none")
+CODECS = ("auto", "auto/small", "auto/fast", "zstd3", "none")
 #: The memory of a process fluctuates by about this much.
 NOISE_NBYTES = 1_000_000
 
