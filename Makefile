@@ -10,10 +10,11 @@ PEERS := .venv-peers
 BENCH := $(BIN)/python benchmarks
 RESULTS := benchmarks/results
 PEER_BUFFERS := extra:zstd-3 torchrl:zlib-3 cpprb
+PEER_SOURCES := BeamRider Enduro MsPacman:trained Crafter-v0 CarRacing-v3 Doom84-v0
 CODECS := auto delta zstd-dict zstd3 zstd-5 lz4-frame/0 igzip/1 gzip/6 rle-jit none cpprb torchrl:zlib-3 torchrl:zstd-3 \
 	extra:zstd3 extra:zstd-3 extra:zstd-5 extra:lz4-frame/0 extra:igzip1 extra:gzip6 extra:rle-jit extra:none
 
-.PHONY: demo test test-all coverage bounds fallbacks upstream soak bench peers report docs pictures lint format clean
+.PHONY: demo test test-all coverage bounds fallbacks upstream soak bench bench-quick peers report docs pictures lint format clean
 
 demo: $(VENV)/.installed  ## train DQN on Pong with a compressed replay buffer and compare the memory
 	$(BIN)/python examples/dqn_atari.py
@@ -36,25 +37,23 @@ fallbacks: $(VENV)/.installed  ## run all tests without the mechanisms that depe
 upstream: $(VENV)/.installed  ## run the buffer tests of SB3 and sb3-contrib against the compressed buffers
 	$(BIN)/python tests/upstream/run.py
 
-soak: $(VENV)/.installed  ## add 20 million transitions of drifting images, and check the memory and the content
-	$(BIN)/python benchmarks/soak.py
-
-bench: $(VENV)/.installed $(PEERS)/.installed  ## measure everything, some hours on two quiet cores
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[environments]'
-	$(BENCH)/replay.py --buffers auto auto@1 zstd3 none $(PEER_BUFFERS) --out $(RESULTS)/replay.json
+bench: $(VENV)/.environments $(PEERS)/.installed  ## measure everything, about four hours on two quiet cores
+	$(BENCH)/images.py --out $(RESULTS)/images.json
+	$(BENCH)/images.py --sources $(PEER_SOURCES) --size 20000 --rounds 1 --buffers auto zstd3 $(PEER_BUFFERS) --out $(RESULTS)/peers.json
+	$(BENCH)/replay.py --buffers auto auto@1 zstd3 none $(PEER_BUFFERS) --rounds 1 --out $(RESULTS)/replay.json
 	$(BENCH)/replay.py --sources MsPacman --buffers $(CODECS) --rounds 1 --out $(RESULTS)/codecs.json
-	$(BENCH)/replay.py --sources BeamRider SpaceInvaders Enduro Asteroids --out $(RESULTS)/untuned.json
-	$(BENCH)/replay.py --sources MsPacman:trained Breakout:trained --buffers auto zstd3 $(PEER_BUFFERS) --out $(RESULTS)/trained.json
-	$(BENCH)/replay.py --sources CarRacing-v3 --size 20000 --buffers auto zstd3 $(PEER_BUFFERS) --out $(RESULTS)/colour.json
-	$(BENCH)/replay.py --sources HalfCheetah-v5 Ant-v5 --buffers auto zstd3 $(PEER_BUFFERS) --out $(RESULTS)/vectors.json
+	$(BENCH)/replay.py --sources HalfCheetah-v5 Ant-v5 --buffers auto zstd3 $(PEER_BUFFERS) --rounds 1 --out $(RESULTS)/vectors.json
 	$(BENCH)/rollout.py --buffers auto auto@1 zstd3 none extra:zstd-3 extra:rle-jit --out $(RESULTS)/rollout.json
-	$(BENCH)/scale.py --out $(RESULTS)/scale.json
-	$(BENCH)/training.py --buffers auto extra:zstd-3 --out $(RESULTS)/training.json
+	$(BENCH)/scale.py --rounds 1 --out $(RESULTS)/scale.json
+	$(BENCH)/training.py --buffers auto extra:zstd-3 --rounds 3 --out $(RESULTS)/training.json
 	$(BENCH)/published.py --out $(RESULTS)/published.json
 	$(BENCH)/persistence.py --buffers checkpoint storage torchrl:tensors torchrl:list torchrl:flat torchrl:nested torchrl:h5 --rounds 1 --out $(RESULTS)/persistence.json
 	$(BENCH)/opening.py --out $(RESULTS)/opening.json
 	$(BENCH)/stores.py --out $(RESULTS)/stores.json
 	$(BENCH)/report.py
+
+bench-quick: $(VENV)/.environments  ## measure eight image environments, about ten minutes on two quiet cores
+	$(BENCH)/images.py --quick
 
 report: $(VENV)/.installed  ## write the tables, the plots and the README's part of the results there are
 	$(BENCH)/report.py
@@ -85,6 +84,11 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "Python 3.10 or newer is needed: make PYTHON=...")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+$(VENV)/.environments: $(VENV)/.installed benchmarks/environments.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[environments]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r benchmarks/environments.txt
 	@touch $@
 
 $(PEERS)/.installed: $(VENV)/.installed benchmarks/peers.txt

@@ -199,3 +199,28 @@ def games(results: Results, path: Path) -> None:
         handles = _handles(axes[0])
         figure.legend(handles.values(), handles.keys(), frameon=False, loc="outside lower center", ncols=4, fontsize=8)
         _save(figure, path)
+
+
+def distribution(groups: dict[str, Results], path: Path) -> None:
+    """Plot, for each group of sources, the share of sources whose ratio to SB3's buffer is at most some value."""
+    styles = ["-", "--", ":", "-."]
+    names = buffer_names({label: found for of_group in groups.values() for label, found in of_group.items()})
+    colors = dict(zip(names, itertools.cycle(["#2a78d6", "#d95926", "#7a4fc4", "#1a9a6c"])))
+    with mpl.rc_context(STYLE):
+        figure, axes = plt.subplots(1, len(PANELS), figsize=(10, 3.2), sharey=True, layout="constrained")
+        for name, (style, (group, results)) in itertools.product(names, zip(itertools.cycle(styles), groups.items())):
+            for panel, key in zip(axes, PANELS):
+                values = sorted(value * (100 if key == "rss" else 1) for value in ratios(results, name, key))
+                shares = [100 * i / len(values) for i in range(len(values) + 1)] if values else []
+                values = values[:1] + values  # every curve begins at 0%
+                label = f"{title(name)}: {group}".replace("`", "")
+                panel.step(values, shares, style, where="post", color=colors[name], lw=1.2, label=label)
+        for panel, (key, heading) in zip(axes, PANELS.items()):
+            panel.set(xscale="log", title=heading)
+            _log(panel.xaxis, _percent if key == "rss" else _ratio)
+            panel.tick_params(axis="x", labelsize=7)
+            panel.axvline(100 if key == "rss" else 1, color="#8a8a84", lw=0.8, zorder=0)
+        axes[0].set_ylabel("% of the sources at most")
+        handles = _handles(axes[0])
+        figure.legend(handles.values(), handles.keys(), frameon=False, loc="outside lower center", ncols=2, fontsize=8)
+        _save(figure, path)

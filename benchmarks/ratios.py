@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-__all__ = ["Results", "buffer_names", "is_wrong", "mean", "ratios"]
+__all__ = ["Results", "buffer_names", "is_wrong", "mean", "paired_ratios", "ratios"]
 
 Results = dict[str, dict[str, dict[str, Any]]]
 """``{label: {buffer name: {key: number}}}``"""
@@ -21,6 +21,14 @@ def ratios(results: Results, name: str, key: str) -> list[float]:
     """Return a buffer's ratio to SB3's for every label where both were measured."""
     pairs = [(of_label.get(name, {}), of_label.get("SB3", {})) for of_label in results.values()]
     return [ours[key] / base[key] for ours, base in pairs if key in ours and base.get(key, 0) > 0]
+
+
+def paired_ratios(of_label: dict[str, dict[str, Any]], name: str, key: str) -> list[float]:
+    """Return a buffer's ratio to SB3's for each round; without rounds in the results, for their medians."""
+    runs = [of_label.get(each, {}).get("runs", {}).get(key) for each in (name, "SB3")]
+    if runs[0] is None or runs[1] is None:
+        return ratios({"": of_label}, name, key)
+    return [ours / base for ours, base in zip(*runs) if base > 0]
 
 
 def mean(values: Sequence[float]) -> float:

@@ -16,6 +16,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+import images
 import opening
 import persistence
 import plots
@@ -40,7 +41,7 @@ def page(name: str, written: dict[str, Any]) -> str:
     host, arguments, results = written["machine"], written["arguments"], written["results"]
     versions = {key: value for found in host["versions"] for key, value in found.items()}
     software = ", ".join(f"{key} {value}" for key, value in {"Python": host["python"], **versions}.items())
-    options = ", ".join(f"{key} {value}" for key, value in arguments.items())
+    options = ", ".join(f"{key} {value}" for key, value in arguments.items() if key != "groups")
     is_absolute = written["benchmark"] in ABSOLUTE
     unit = "Times of this machine." if is_absolute else "Ratios to SB3's buffer in the same run."
     return "\n\n".join(
@@ -48,13 +49,17 @@ def page(name: str, written: dict[str, Any]) -> str:
             f"# {name}",
             f"`benchmarks/{written['benchmark']}.py`, {options}; {written['date']}, {host['cores']} cores of "
             f"{host['cpu']}; {software}. {unit}",
-            *_tables(written["benchmark"], results),
+            *_tables(name, written),
             *(f"**Wrong**: {line}" for line in _wrong(results)),
         ]
     )
 
 
-def _tables(benchmark: str, results: Results) -> list[str]:
+def _tables(name: str, written: dict[str, Any]) -> list[str]:
+    benchmark, results = written["benchmark"], written["results"]
+    if benchmark == "images":
+        sections = images.sections(written["arguments"]["groups"], results)
+        return [f"![distribution of the results]({name}.svg)", *sections]
     if benchmark == "published":
         return [published.table(results)]
     if benchmark == "scale":
@@ -152,6 +157,10 @@ def main() -> None:
         plots.scale(found["scale"]["results"], folder / "scale.svg")
     if games := merged(found[name]["results"] for name in GAMES_OF if name in found):
         plots.games(games, folder / "games.svg")
+    for name, written in found.items():
+        if written["benchmark"] == "images":
+            shown_groups = images.plotted(written["arguments"]["groups"], written["results"])
+            plots.distribution(shown_groups, folder / f"{name}.svg")
     if "replay" in found:
         codecs = found.get("codecs", found["replay"])
         plot = folder / "codecs.svg"

@@ -12,7 +12,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from machine import machine
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from adapters.buffer_names import is_peer
+from adapters.buffer_names import is_peer, package_name
 from sb3_compressed.benchmarking import runner
 from sb3_compressed.benchmarking.runner import Job, Measurement
 
@@ -60,13 +60,25 @@ def available(names: Sequence[str], peers: Path) -> list[str]:
 
 
 def run_interleaved(
-    measure: Callable[..., Measurement], jobs: Sequence[Job], rounds: int, peers: Path
+    measure: Callable[..., Measurement],
+    jobs: Sequence[Job],
+    rounds: int,
+    peers: Path,
+    packages: Mapping[str, Path] | None = None,
 ) -> dict[str, dict[str, Measurement]]:
-    """Run every job once per round with the script of ``measure`` and return ``{label: {name: medians}}``."""
+    """Run every job once per round with the script of ``measure`` and return ``{label: {name: medians}}``.
+
+    :param packages: other versions of this package, for jobs that name them: a folder that contains the package, or
+        the Python interpreter of an environment in which it is installed
+    """
     script = inspect.getfile(measure)
 
     def command(job: Job) -> list[str]:
-        return [str(peers) if is_peer(job.name) else sys.executable, script, "--one"]
+        package = (packages or {}).get(package_name(job.name))
+        if package is None:
+            return [str(peers) if is_peer(job.name) else sys.executable, script, "--one"]
+        python, folder = (sys.executable, str(package)) if package.is_dir() else (str(package), "")
+        return [python, str(ROOT / "benchmarks" / "other_package.py"), folder, script, "--one"]
 
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     # This package is not installed in the environment of the peers.

@@ -1,8 +1,11 @@
 """Sources of observations: environments by name, recorded once and cached.
 
-``Pong``          an Atari game with SB3's preprocessing and four stacked frames, random actions
-``Pong:trained``  the same with a half-trained policy; ``Pong:trained1000`` with one of that many training steps
-``CarRacing-v3``  any other gymnasium environment by its full name, random actions, no stacking
+``Pong``               an Atari game with SB3's preprocessing and four stacked frames, random actions
+``Pong:trained``       the same with a half-trained policy; ``Pong:trained1000`` with one of that many training steps
+``CarRacing-v3``       any other gymnasium environment by its full name, random actions, no stacking
+``Crafter-v0:stack4``  the same with four stacked frames
+
+Image environments of other packages are in ``image_envs.py``.
 """
 
 from __future__ import annotations
@@ -11,20 +14,42 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import gymnasium as gym
+import image_envs
+from gymnasium import spaces
 from stable_baselines3.common.vec_env import VecEnv
 
-from sb3_compressed.benchmarking.benchmark_envs import make_env
-from sb3_compressed.benchmarking.frame_recording import Recording, write_recording
+from sb3_compressed.benchmarking.benchmark_envs import make_env, register_atari
+from sb3_compressed.benchmarking.frame_recording import Recording, wrap_as_sb3, write_recording
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "sb3-compressed"
 TRAINED = re.compile(r":trained(\d*)$")
+STACK = re.compile(r":stack(\d+)$")
 TRAINING_STEPS = 150_000  # about ten minutes on two cores
+#: Sources that the code was tuned on: codecs and parameters were chosen with frames of these.
+TUNED = frozenset(
+    {
+        *("MsPacman", "Pong", "Breakout", "Seaquest", "Qbert", "Riverraid", "SpaceInvaders", "Asterix"),
+        *("CarRacing-v3", "Crafter-v0", "ProcgenCoinrun-v0", "ProcgenStarpilot-v0", "ProcgenBigfish-v0"),
+        *("DoomHealth84-v0", "DoomHealth120x160-v0", "DoomHealth84Nearest-v0", "DoomHealth120x160Nearest-v0"),
+        *("DoomDeathmatch84-v0", "DoomDeathmatch120x160-v0"),
+        *("DoomDeathmatch84Nearest-v0", "DoomDeathmatch120x160Nearest-v0"),
+        *("MiniGridRooms-v0", "MiniGridWholeRooms-v0", "Camera256-v0", "Video128-v0", "Noise84-v0"),
+    }
+)
+
+
+def all_games() -> list[str]:
+    """Return the names of all ALE games with an image, about a hundred."""
+    register_atari()
+    return sorted(name[4:-3] for name in gym.registry if re.fullmatch(r"ALE/\w+-v5", name))
 
 
 @dataclass(frozen=True)
 class Source:
-    """An environment and its policy."""
+    """An environment, its policy, and the frames per observation."""
 
     name: str
 
@@ -41,19 +66,48 @@ class Source:
 
     @property
     def environment(self) -> str:
-        """The name without the policy."""
-        return TRAINED.sub("", self.name)
+        """The name without the policy and the number of frames."""
+        return STACK.sub("", TRAINED.sub("", self.name))
 
     @property
     def n_stack(self) -> int:
         """Frames per observation."""
-        return 4 if self.is_game else 1
+        match = STACK.search(TRAINED.sub("", self.name))
+        return int(match[1]) if match else 4 if self.is_game else 1
+
+    @property
+    def is_tuned(self) -> bool:
+        """Whether the code was tuned on this environment."""
+        return self.environment in TUNED
+
+    @property
+    def missing_module(self) -> str | None:
+        """The module that it requires and that is not installed, if any."""
+        return None if self.is_game else image_envs.missing_module(self.environment)
+
+    def space(self) -> spaces.Space[Any]:
+        """Return the space of the observations in buffers."""
+        env = self.make(1)
+        try:
+            return wrap_as_sb3(env, self.n_stack).observation_space
+        finally:
+            env.close()
 
     def make(self, n_envs: int) -> VecEnv:
         """Return the environments, not yet stacked or transposed."""
         if not self.is_game:
             return make_env(self.environment, n_envs, atari=False)
-        return make_env(f"{self.environment}NoFrameskip-v4", n_envs, atari=True)
+        return make_env(_without_frameskip(self.environment), n_envs, atari=True)
+
+
+def _without_frameskip(game: str) -> str:
+    """Return the environment of a game that SB3's preprocessing expects; ALE has it for the older games only."""
+    register_atari()
+    name, newest = f"{game}NoFrameskip-v4", gym.registry.get(f"ALE/{game}-v5")
+    if name not in gym.registry and newest is not None:
+        kwargs = {**newest.kwargs, "frameskip": 1, "repeat_action_probability": 0.0}
+        gym.register(name, entry_point=newest.entry_point, kwargs=kwargs)
+    return name
 
 
 def record(name: str, n_envs: int, n_steps: int) -> Recording:

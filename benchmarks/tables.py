@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterable, Sequence
+from typing import Any
 
-from ratios import Results, buffer_names, is_wrong, mean, ratios
+from ratios import Results, buffer_names, is_wrong, mean, paired_ratios, ratios
 
 from adapters.buffer_names import title
 
@@ -48,6 +50,74 @@ def game_table(results: Results) -> str:
             ]
             rows.append([label, title(name), *cells])
     return markdown(["observations", "buffer", "memory (RSS)", *(f"`{key}`" for key in keys if key != "rss")], rows)
+
+
+def summary_table(results: Results) -> str:
+    """Return a row per buffer: geometric means over the labels, with the worst case in parentheses."""
+    keys = _keys(results)
+    rows = []
+    for name in buffer_names(results):
+        cells = []
+        for key in keys:
+            found = [statistics.median(each) for of_label in results.values() if (each := _paired(of_label, name, key))]
+            cells.append(f"{_form(key, mean(found))} ({_form(key, max(found))})" if found else "failed")
+        wrong = " (**returns wrong data**)" if is_wrong(results, name) else ""
+        rows.append([title(name) + wrong, str(len(results)), *cells])
+    return markdown(["buffer", "sources", *map(_heading, keys)], rows)
+
+
+def ratio_range_table(results: Results) -> str:
+    """Return a row per label and buffer: medians over the rounds, their quartiles, and minor page faults."""
+    keys = _keys(results)
+    timed = [key for key in keys if key not in MEMORY]
+    rows = []
+    for label, of_label in results.items():
+        for name in buffer_names({label: of_label}):
+            cells = []
+            for key in keys:
+                found = _paired(of_label, name, key)
+                text = _form(key, statistics.median(found)) if found else "failed"
+                if len(found) > 2:
+                    first, _, third = statistics.quantiles(found, n=4, method="inclusive")
+                    text += f" ({_form(key, first)} to {_form(key, third)})"
+                cells.append(text)
+            faults = [[of_label.get(each, {}).get("faults", {}).get(key) for each in (name, "SB3")] for key in timed]
+            cells += ["" if None in pair else f"{pair[0]:.3g} / {pair[1]:.3g}" for pair in faults]
+            rows.append([label, title(name), *cells])
+    header = ["observations", "buffer", *map(_heading, keys), *(f"faults of `{key}`, and SB3's" for key in timed)]
+    return markdown(header, rows)
+
+
+def fixed_cost_table(results: Results) -> str:
+    """Return a row per buffer with the memory of empty ones in megabytes: the median over the labels, and the most."""
+    rows = []
+    for name in ["SB3", *buffer_names(results)]:
+        found = [of_label[name]["fixed"] / 1e6 for of_label in results.values() if "fixed" in of_label.get(name, {})]
+        cells = [f"{statistics.median(found):.1f} MB", f"{max(found):.1f} MB"] if found else ["failed", ""]
+        rows.append([title(name), *cells])
+    return markdown(["buffer", "fixed cost, median", "most"], rows)
+
+
+#: Keys of bytes; all other numbers are times.
+MEMORY = {"rss": "memory (RSS)", "growth": "growth"}
+
+
+def _keys(results: Results) -> list[str]:
+    """Return the keys of numbers, from any of SB3's results that succeeded."""
+    found = [of_label["SB3"] for of_label in results.values() if "error" not in of_label.get("SB3", {"error": ""})]
+    return [key for key, value in found[0].items() if isinstance(value, int | float)] if found else []
+
+
+def _paired(of_label: dict[str, dict[str, Any]], name: str, key: str) -> list[float]:
+    return [] if "error" in of_label.get(name, {"error": ""}) else paired_ratios(of_label, name, key)
+
+
+def _heading(key: str) -> str:
+    return MEMORY.get(key, f"`{key}`")
+
+
+def _form(key: str, ratio: float) -> str:
+    return f"{ratio:.2%}" if key in MEMORY else f"{ratio:.2f}x"
 
 
 def merged(several: Iterable[Results]) -> Results:

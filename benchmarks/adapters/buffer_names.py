@@ -1,4 +1,4 @@
-"""Names of measured buffers: ``[library:]method[@threads]``."""
+"""Names of measured buffers: ``[library:]method[@threads][#package]``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def split_name(name: str) -> tuple[str, str, int | None]:
     >>> split_name("extra:zstd-3"), split_name("auto@1"), split_name("SB3"), split_name("cpprb")
     (('extra', 'zstd-3', None), ('ours', 'auto', 1), ('sb3', '', None), ('cpprb', '', None))
     """
-    head, _, threads = name.partition("@")
+    head, _, threads = name.partition("#")[0].partition("@")
     n_threads = int(threads) if threads else None
     library, colon, method = head.partition(":")
     if colon or library in PEERS:
@@ -31,12 +31,23 @@ def split_name(name: str) -> tuple[str, str, int | None]:
 def title(name: str) -> str:
     """Return a name as shown in tables.
 
-    >>> title("auto@1"), title("torchrl:zlib-3"), title("cpprb")
-    ('sb3-compressed `auto`, 1 thread', 'TorchRL `zlib-3`', 'cpprb')
+    >>> title("auto@1"), title("torchrl:zlib-3"), title("cpprb"), title("auto#main")
+    ('sb3-compressed `auto`, 1 thread', 'TorchRL `zlib-3`', 'cpprb', 'sb3-compressed `auto` (main)')
     """
     library, method, threads = split_name(name)
     text = f"{TITLES[library]} `{method}`" if method else TITLES[library]
-    return text if threads is None else f"{text}, {threads} thread{'s' if threads > 1 else ''}"
+    if threads is not None:
+        text += f", {threads} thread{'s' if threads > 1 else ''}"
+    return f"{text} ({package})" if (package := package_name(name)) else text
+
+
+def package_name(name: str) -> str:
+    """Return which version of this package a buffer is of; empty for the version of the benchmarks.
+
+    >>> package_name("auto@1#main"), package_name("auto")
+    ('main', '')
+    """
+    return name.partition("#")[2]
 
 
 def is_peer(name: str) -> bool:

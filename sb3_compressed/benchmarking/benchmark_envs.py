@@ -14,7 +14,7 @@ from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_compressed.dtypes import space_parts
 
-__all__ = ["is_atari", "make_env"]
+__all__ = ["is_atari", "make_env", "register_atari"]
 
 ARRAY_SPACES = spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary
 INSTALL_ATARI = "pip install 'sb3-compressed[atari]'"
@@ -58,12 +58,17 @@ def make_env(env_id: str, n_envs: int, *, atari: bool) -> VecEnv:
     return env
 
 
-def _spec(env_id: str) -> Any:
+def register_atari() -> None:
+    """Register the ALE games with gymnasium if they are installed."""
     if find_spec("ale_py"):
         import ale_py
 
         gym.register_envs(ale_py)
         ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)  # no banner per environment
+
+
+def _spec(env_id: str) -> Any:
+    register_atari()
     module, _, name = env_id.rpartition(":")
     try:
         if module:

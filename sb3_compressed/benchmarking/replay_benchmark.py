@@ -8,7 +8,7 @@ from typing import Any
 
 from sb3_compressed.benchmarking.adapters import ReplayAdapter
 from sb3_compressed.benchmarking.frame_recording import Recording, play
-from sb3_compressed.benchmarking.metrics import median_us, one_thread, resident_nbytes, timed
+from sb3_compressed.benchmarking.metrics import CallTimer, one_thread, resident_nbytes
 from sb3_compressed.benchmarking.roundtrip import check_replay
 
 __all__ = ["BATCH_SIZES", "TIMED_STEPS", "measure_replay"]
@@ -30,7 +30,8 @@ def measure_replay(
     :return: bytes per transition: ``rss`` by which the process grew, ``growth`` with each further transition (without
         what counts once, such as the codec's trained state), ``counted`` as reported by the arrays (0 if unknown; a
         lower bound for small buffers, whose RSS is noise); microseconds: ``add`` per transition, ``sample(32)`` per
-        batch; and ``wrong``, a description of differences between added and returned data
+        batch, with the ``quartiles`` and minor page ``faults`` of each; and ``wrong``, a description of differences
+        between added and returned data
     """
     one_thread()
     n_envs = recording.n_envs
@@ -59,10 +60,16 @@ def measure_replay(
         "growth": growth / ((rows - early_rows) * n_envs) + buffer.reserved_nbytes() / (rows * n_envs),
         "counted": max(buffer.nbytes() - full_state, 0) / (rows * n_envs),
     }
-    result["add"] = median_us(timed(buffer.add, step) for step in islice(steps, TIMED_STEPS)) / n_envs
+    timer = CallTimer()
+    for step in islice(steps, TIMED_STEPS):
+        timer.call(buffer.add, step)
+    timer.add_to(result, "add", n_envs)
     for batch_size in batch_sizes:
         repeats = 6400 // batch_size + 20
-        result[f"sample({batch_size})"] = median_us(timed(buffer.sample, batch_size) for _ in range(repeats))
+        timer = CallTimer()
+        for _ in range(repeats):
+            timer.call(buffer.sample, batch_size)
+        timer.add_to(result, f"sample({batch_size})")
     del warm
     checked_rows = min(CHECKED_STEPS, rows // 2)
     wrong = check_replay(make(checked_rows), play(recording), checked_rows)

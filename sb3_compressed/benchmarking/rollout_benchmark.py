@@ -8,7 +8,7 @@ from typing import Any
 
 from sb3_compressed.benchmarking.adapters import RolloutAdapter
 from sb3_compressed.benchmarking.frame_recording import Recording, play
-from sb3_compressed.benchmarking.metrics import exhaust, median_us, one_thread, resident_nbytes, timed
+from sb3_compressed.benchmarking.metrics import CallTimer, exhaust, one_thread, resident_nbytes
 from sb3_compressed.benchmarking.roundtrip import check_rollout
 
 __all__ = ["BATCH_SIZE", "measure_rollout"]
@@ -27,8 +27,9 @@ def measure_rollout(
     :param n_steps: steps of all environments per rollout
     :param rollouts: number of rollouts, at least two; the first one is not timed
     :return: bytes per transition: ``rss`` by which the process grew, ``counted`` as reported by the arrays;
-        microseconds: ``add`` per transition, ``get`` per epoch, which is one pass over all batches; and ``wrong``, a
-        description of differences between added and returned data
+        microseconds: ``add`` per transition, ``get`` per epoch, which is one pass over all batches, with the
+        ``quartiles`` and minor page ``faults`` of each; and ``wrong``, a description of differences between added and
+        returned data
     """
     one_thread()
     # Triggers everything that happens once in a process, and is kept so that its memory is not reused.
@@ -47,13 +48,15 @@ def measure_rollout(
     transitions = n_steps * recording.n_envs
     result: dict[str, Any] = {"rss": (resident_nbytes() - before) / transitions}
     result["counted"] = rollout.nbytes() / transitions
-    adds, epochs = [], []
+    adds, epochs = CallTimer(), CallTimer()
     for _ in range(rollouts - 1):
         rollout.buffer.reset()
-        adds += [timed(rollout.add, step) for step in islice(steps, n_steps)]
-        epochs += [timed(exhaust, rollout.buffer.get(BATCH_SIZE)) for _ in range(N_EPOCHS)]
-    result["add"] = median_us(adds) / recording.n_envs
-    result["get"] = median_us(epochs)
+        for step in islice(steps, n_steps):
+            adds.call(rollout.add, step)
+        for _ in range(N_EPOCHS):
+            epochs.call(exhaust, rollout.buffer.get(BATCH_SIZE))
+    adds.add_to(result, "add", recording.n_envs)
+    epochs.add_to(result, "get")
     wrong = check_rollout(make(n_steps), play(recording), n_steps)
     del warm
     return {**result, "wrong": wrong}

@@ -70,10 +70,19 @@ def _run(command: list[str], job: Job, env: dict[str, str] | None) -> Measuremen
 
 
 def _medians(runs: list[Measurement]) -> Measurement:
-    """Return the medians of all numbers; other values are equal in all runs."""
+    """Return the medians of all numbers and, of several runs, each run's numbers under ``runs``."""
     if errors := [run for run in runs if "error" in run]:
         return errors[0]
-    return {
-        key: statistics.median(run[key] for run in runs) if isinstance(value, int | float) else value
-        for key, value in runs[0].items()
-    }
+    numbers = [key for key, value in runs[0].items() if isinstance(value, int | float)]
+    by_run = {"runs": {key: [run[key] for run in runs] for key in numbers}} if len(runs) > 1 else {}
+    return {**_median(runs), **by_run}
+
+
+def _median(values: Sequence[Any]) -> Any:
+    """Return the median of numbers, also within lists and dicts; other values are equal in all runs."""
+    first = values[0]
+    if isinstance(first, dict):
+        return {key: _median([value[key] for value in values]) for key in first}
+    if isinstance(first, list):
+        return [_median(each) for each in zip(*values)]
+    return statistics.median(values) if isinstance(first, int | float) else first

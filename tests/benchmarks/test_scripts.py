@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ from programs import python_path
 from session import PEERS
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+SAMPLES = {"sample(32)", "sample(256)", "sample(1024)"}
 
 
 @pytest.fixture(scope="session")
@@ -39,14 +41,24 @@ def run(script: str, folder: Path, *flags: str, peers: Path = Path("none")) -> t
     return done.stdout, written["results"]
 
 
+def assert_timed(measured: dict[str, Any], others: set[str], timed: set[str]) -> None:
+    """Assert that there are numbers, and for calls also quartiles and page faults."""
+    quartiles, faults = measured.pop("quartiles"), measured.pop("faults")
+    assert measured.keys() == {*others, *timed}
+    assert quartiles.keys() == faults.keys() == timed
+    for key in timed:
+        first, third = quartiles[key]
+        assert 0 < first <= measured[key] <= third
+        assert faults[key] >= 0
+
+
 def test_replay_benchmark_writes_its_results(folder: Path) -> None:
     printed, results = run("replay", folder, "--sources", "Pong", "--buffers", "auto", "extra:zstd3")
     assert "| sb3-compressed `auto` |" in printed
     assert results["Pong"].keys() == {"SB3", "auto"}, "missing peers are skipped"
     for measured in results["Pong"].values():
         assert measured.pop("wrong") == ""
-        assert measured.keys() == {"rss", "add", "sample(32)", "sample(256)", "sample(1024)"}
-        assert all(value > 0 for key, value in measured.items() if key != "rss")
+        assert_timed(measured, {"rss"}, {"add", *SAMPLES})
     assert len(list(folder.glob("sb3-compressed/Pong-*.zst"))) == 1, "recorded once"
 
 
@@ -56,7 +68,44 @@ def test_rollout_benchmark_writes_its_results(folder: Path) -> None:
     assert "| sb3-compressed `auto` |" in printed
     for measured in results["Pong"].values():
         assert measured.pop("wrong") == ""
-        assert measured.keys() == {"rss", "add", "get"}
+        assert_timed(measured, {"rss"}, {"add", "get"})
+
+
+@pytest.mark.slow
+def test_image_benchmark_measures_the_fixed_cost_and_another_version(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(BENCHMARKS.parent / "sb3_compressed", tmp_path / "sb3_compressed")
+    flags = ["--sources", "Noise84-v0", "Unknown-v9", "--package", f"copy={tmp_path}"]
+    printed, results = run("images", folder, *flags)
+    assert "| sb3-compressed `auto` (copy) |" in printed
+    assert results["Noise84-v0"].keys() == {"SB3", "auto#copy"}, "unknown environments are skipped"
+    for measured in results["Noise84-v0"].values():
+        assert measured.pop("wrong") == ""
+        assert_timed(measured, {"rss", "growth"}, {"add", *SAMPLES})
+    [fixed] = [of_label for label, of_label in results.items() if label != "Noise84-v0"]
+    assert fixed["auto#copy"]["fixed"] > fixed["SB3"]["fixed"]
+
+
+def test_other_package_is_imported_with_the_benchmarking_of_this_checkout(tmp_path: Path) -> None:
+    shutil.copytree(BENCHMARKS.parent / "sb3_compressed", tmp_path / "sb3_compressed")
+    with (tmp_path / "sb3_compressed" / "__init__.py").open("a") as file:
+        file.write('\n__version__ = "0.0.7"\n')
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import sb3_compressed; from sb3_compressed.benchmarking import metrics; from sb3_compressed import dtypes\n"
+        "print(sb3_compressed.__version__, metrics.__file__, dtypes.__file__, sep='\\n')"
+    )
+    command: list[str | Path] = [sys.executable, BENCHMARKS / "other_package.py", tmp_path, script]
+    environment = {**os.environ, "PYTHONPATH": python_path(BENCHMARKS.parent)}
+    printed = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+    theirs, ours = tmp_path / "sb3_compressed", BENCHMARKS.parent / "sb3_compressed"
+    assert printed.splitlines() == ["0.0.7", str(ours / "benchmarking" / "metrics.py"), str(theirs / "dtypes.py")]
+
+
+def test_folder_without_a_package_is_an_error(tmp_path: Path) -> None:
+    command: list[str | Path] = [sys.executable, BENCHMARKS / "other_package.py", tmp_path, "none.py"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode
+    assert "ImportError: expected sb3_compressed of" in done.stderr or "No module named" in done.stderr
 
 
 @pytest.mark.slow

@@ -216,7 +216,8 @@ def test_encoder_never_writes_outside_a_small_output() -> None:
     frames = np.random.default_rng(1).integers(0, 256, (3, 900), np.uint8)
     for room in (0, 1, 15, 16, 40, 300):
         guarded, ends = np.full(3 * room + 64, 99, np.uint8), np.empty(3, np.int64)
-        n_bytes = encode_deltas(frames, *codec._new_encoder(frames)[2:4], 30, 0, guarded[32 : 32 + 3 * room], ends)
+        references, table = codec._new_encoder(frames)[2:4]
+        n_bytes = encode_deltas(frames, references, table, 30, 0, guarded[32 : 32 + 3 * room], ends)
         assert n_bytes == ends[-1] == 0
         assert (guarded[:32] == 99).all()
         assert (guarded[-32:] == 99).all()
@@ -278,7 +279,8 @@ def test_roundtrip_of_frames_composed_of_references(data: st.DataObject) -> None
     shape = data.draw(st.sampled_from([(size,), (1, size), (size, 1), (size, 1, 1), (1, 1, size)]))
     payloads, ends = np.empty(2 * size + 64, np.uint8), np.empty(1, np.int64)
     line, plane = data.draw(st.integers(1, size)), data.draw(st.integers(0, size))
-    n_bytes = encode_deltas(frame, *codec._new_encoder(frame)[2:4], line, plane, payloads, ends)
+    references, table = codec._new_encoder(frame)[2:4]
+    n_bytes = encode_deltas(frame, references, table, line, plane, payloads, ends)
     out = np.empty_like(frame)
     codec.decode_into([payloads[:n_bytes].tobytes()], out)
     np.testing.assert_array_equal(out, frame)

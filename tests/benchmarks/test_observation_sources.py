@@ -1,0 +1,61 @@
+"""Sources are found by name."""
+
+from __future__ import annotations
+
+import images
+import numpy as np
+import pytest
+from sources import TUNED, Source, all_games
+
+
+def test_there_are_about_a_hundred_games() -> None:
+    games = all_games()
+    assert len(games) > 100
+    assert {game for game in TUNED if "-v" not in game} < set(games)
+
+
+def test_games_that_ale_added_later_are_preprocessed_as_the_others() -> None:
+    env = Source("DonkeyKong").make(1)
+    assert env.observation_space.shape == Source("Pong").make(1).observation_space.shape == (84, 84, 1)
+    env.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "environment", "n_stack", "steps", "is_tuned"),
+    [
+        ("Pong", "Pong", 4, 0, True),
+        ("BeamRider:trained100", "BeamRider", 4, 100, False),
+        ("CarRacing-v3", "CarRacing-v3", 1, 0, True),
+        ("Doom84-v0:stack4", "Doom84-v0", 4, 0, False),
+        ("Doom84-v0:stack2:trained100", "Doom84-v0", 2, 100, False),
+    ],
+)
+def test_names_contain_the_policy_and_the_frames(
+    name: str, environment: str, n_stack: int, steps: int, is_tuned: bool
+) -> None:
+    source = Source(name)
+    assert (source.environment, source.n_stack, source.training_steps) == (environment, n_stack, steps)
+    assert source.is_tuned == is_tuned
+
+
+def test_space_is_that_of_the_buffers() -> None:
+    assert Source("Noise84-v0:stack3").space().shape == (3, 84, 84)
+
+
+def test_all_cases_have_unique_labels_and_known_groups() -> None:
+    cases = images.all_cases()
+    labels = [case.label for case in cases]
+    assert len(set(labels)) == len(labels)
+    assert {case.group for case in cases} == set(images.GROUPS) - {images.FIXED}
+    assert sum(case.group in (images.UNTUNED_GAMES, images.TUNED_GAMES) for case in cases) == len(all_games())
+    assert sum(case.size == 100_000 for case in cases) == 12
+    assert {case.n_envs for case in cases} == {1, 4, 16}
+    assert "BeamRider, 1 environment" in labels
+
+
+def test_buffers_of_large_images_get_fewer_transitions() -> None:
+    case = images.Case(images.UNTUNED_ENVS, "Camera256-v0", n_envs=16)
+    size = images._size(case, (3, 256, 256))
+    assert size % 16 == 0
+    assert 0.9 * images.MAX_NBYTES < 2 * size * np.prod((3, 256, 256)) <= images.MAX_NBYTES
+    assert images._size(case, (4, 84, 84)) == case.size
