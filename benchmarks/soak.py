@@ -13,6 +13,7 @@ import argparse
 import sys
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import psutil
@@ -53,7 +54,7 @@ def _record(game: str, n_envs: int, n_steps: int) -> Iterator[NDArray[np.uint8]]
     env.action_space.seed(0)
     env.reset()
     for _ in range(n_steps):
-        obs, *_ = env.step(np.array([env.action_space.sample() for _ in range(n_envs)]))
+        obs: Any = env.step(np.array([env.action_space.sample() for _ in range(n_envs)]))[0]
         yield obs[..., 0]
     env.close()
 
