@@ -51,9 +51,9 @@ from sb3_compressed.buffers.validation import (
 from sb3_compressed.codecs import Codec
 from sb3_compressed.dtypes import Key
 from sb3_compressed.errors import ObservationSpaceError, StorageError
+from sb3_compressed.legacy_names import with_current_names
 from sb3_compressed.persistence.buffer_storage import StorageLocation, StorageMode
 from sb3_compressed.probes import holds, metadata_is_handed_on
-from sb3_compressed.renamed import buffer_attributes
 from sb3_compressed.threads import validate_num_threads
 from sb3_compressed.warning import warn_user
 
@@ -280,7 +280,7 @@ class CompressedBuffer(_Base):
         return {name: value for name, value in attributes.items() if not isinstance(value, MethodTimer)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        state = buffer_attributes(state)
+        state = with_current_names(state)
         if parent := getattr(super(), "__setstate__", None):  # HER's has one
             parent(state)
         else:

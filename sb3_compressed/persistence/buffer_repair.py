@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sb3_compressed.legacy_names import with_current_names
 from sb3_compressed.persistence.buffer_state import EPISODE_BEGINS, is_observation
 from sb3_compressed.persistence.ring_resize import rows_by_age
-from sb3_compressed.renamed import buffer_attributes
 from sb3_compressed.storage.chunks import row_chunks
 from sb3_compressed.storage.damaged_store import DamagedStore
 from sb3_compressed.storage.manifest import ArraySpec
@@ -46,7 +46,7 @@ class RepairReport:
     problems: tuple[str, ...]
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(buffer_attributes(state))
+        self.__dict__.update(with_current_names(state))
 
     def __str__(self) -> str:
         n_kept = self.n_transitions - len(self.dropped)

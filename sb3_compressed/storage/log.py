@@ -478,9 +478,9 @@ class Log:
             segment.close()
 
     def check_lock(self) -> None:
-        """Raise if the lock file was deleted and another process may write; see :meth:`FolderLock.check`."""
+        """Raise if the lock file was deleted and another process may write; see :meth:`FolderLock.ensure_held`."""
         if self._lock is not None:
-            self._lock.check()
+            self._lock.ensure_held()
 
     def _check_writable(self) -> None:
         if self._lock is None:
