@@ -1,12 +1,12 @@
 """Repairing a stored buffer: damaged transitions are excluded, all others stay.
 
-SB3 samples every row of a full ring, so a damaged transition must be replaced:
+Damaged transitions must not be sampled, but SB3 samples every row of a full ring. So:
 
 - Hindsight replay samples from complete episodes only. An episode with a damaged step is split into the parts before
   and after it; the step belongs to neither.
-- Elsewhere, the nearest undamaged transition of the same environment is copied over it. That one is sampled twice as
-  often; no undamaged transition is lost and no false one is made up. ``timeouts`` is set for the copy and the
-  transition before it, which ends n-step returns there and changes nothing else.
+- Elsewhere, the nearest undamaged transition of the same environment (of another one if none is left) is copied over
+  it. That one is sampled more often; no undamaged transition is lost and no false one is made up. ``timeouts`` is set
+  for the copy and the transition before it, which ends n-step returns there and changes nothing else.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class RepairReport:
 
     :param dropped: row and environment of each damaged transition, ``(n, 2)``, the oldest first
     :param n_transitions: number of transitions in the buffer, damaged ones included
-    :param problems: one line for each damaged part, with file and byte
+    :param problems: one line for each damaged part, with the file and, where it is known, the byte
     """
 
     dropped: NDArray[np.int64]
