@@ -6,7 +6,7 @@ import importlib
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from sb3_compressed import renamed
+from sb3_compressed import legacy_names
 
 if TYPE_CHECKING:
     from sb3_compressed.arrays import CompressedArray
@@ -89,7 +89,7 @@ _MOVED = {
     "warmup": ("warm_up",),
 }
 
-renamed.install()
+legacy_names.install()
 
 
 def __getattr__(name: str) -> Any:

@@ -94,7 +94,7 @@ class CheckpointNotFound(StorageError, FileNotFoundError):
 
 
 class CorruptStorage(StorageError):
-    """A file of a buffer's storage is damaged; the message names the file and the byte."""
+    """A file of a buffer's storage is damaged; the message names the file, and the byte where it is known."""
 
 
 class LossyDtypeWarning(UserWarning):

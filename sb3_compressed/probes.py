@@ -3,13 +3,13 @@
 ============================================  =======================================  ================================
 Assumption                                    Used by, to                              Fallback
 ============================================  =======================================  ================================
-:func:`references_are_counted`: an object     :mod:`.arrays.batch_pool`, to reuse      each batch has new memory
-has a count of the references to it           batch memory
+:func:`references_are_counted`: the           :mod:`.arrays.batch_pool`, to reuse      each batch has new memory
+interpreter counts references                 batch memory
 :func:`metadata_is_handed_on`: copies of an   :mod:`.buffers.base`, to pass slots      SB3's code copies observations
 array keep the metadata of its dtype          through SB3's code                       before they are encoded
 ``payload_kernels.LAYOUT_IS_KNOWN``: the      :mod:`.arrays.payload_batch`, to locate  Python locates the payloads
 memory layout of tuples and bytes             payloads in a kernel
-:func:`frames_are_visible`: the running       :mod:`.callbacks.checkpoint_callback`,   the folder stays locked until
+:func:`call_stack_is_visible`: the running    :mod:`.callbacks.checkpoint_callback`,   the folder stays locked until
 calls of each thread can be inspected         to detect failed trainings               ``callback.close()``
 ============================================  =======================================  ================================
 
@@ -28,7 +28,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-__all__ = ["FORCE_FALLBACKS", "frames_are_visible", "holds", "metadata_is_handed_on", "references_are_counted"]
+__all__ = ["FORCE_FALLBACKS", "call_stack_is_visible", "holds", "metadata_is_handed_on", "references_are_counted"]
 
 FORCE_FALLBACKS = os.environ.get("SB3_COMPRESSED_FORCE_FALLBACKS", "0") not in ("", "0")
 """Whether every probe should fail."""
@@ -76,8 +76,8 @@ def metadata_is_handed_on() -> bool:
     return True
 
 
-def frames_are_visible() -> bool:
-    """Return whether the frames of running threads, with their functions and local variables, can be inspected."""
+def call_stack_is_visible() -> bool:
+    """Return whether the call stacks of threads, with their functions and local variables, can be inspected."""
     local = object()
     frame = sys._current_frames()[threading.get_ident()]
-    return frame.f_code.co_name == "frames_are_visible" and frame.f_locals.get("local") is local
+    return frame.f_code.co_name == "call_stack_is_visible" and frame.f_locals.get("local") is local

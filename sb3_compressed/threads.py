@@ -1,4 +1,4 @@
-"""The thread pool for decoding: one small pool per process, for work that releases the GIL.
+"""The thread pool for decoding, for work that releases the GIL: one per process, with at most one thread per core.
 
 The pool is created when it is first needed, and again in a forked child, where the parent's threads do not exist. Any
 number of threads may use it concurrently. Its tasks never wait for each other, so it cannot deadlock.

@@ -18,13 +18,13 @@ PROBES = [
     probes.references_are_counted,
     probes.metadata_is_handed_on,
     payload_kernels._layout_is_known,
-    probes.frames_are_visible,
+    probes.call_stack_is_visible,
 ]
 FOUND = (
     batch_pool.REFERENCES_ARE_COUNTED,
     base.METADATA_IS_HANDED_ON,
     payload_kernels.LAYOUT_IS_KNOWN,
-    checkpoint_callback.FRAMES_ARE_VISIBLE,
+    checkpoint_callback.CALL_STACK_IS_VISIBLE,
 )
 
 
@@ -43,7 +43,7 @@ from sb3_compressed.buffers import base
 from sb3_compressed.callbacks import checkpoint_callback
 print(
     batch_pool.REFERENCES_ARE_COUNTED, base.METADATA_IS_HANDED_ON, payload_kernels.LAYOUT_IS_KNOWN,
-    checkpoint_callback.FRAMES_ARE_VISIBLE,
+    checkpoint_callback.CALL_STACK_IS_VISIBLE,
 )
 """
     assert run(code, SB3_COMPRESSED_FORCE_FALLBACKS="1") == "False False False False\n"

@@ -1,6 +1,6 @@
 """PPO on Atari games with a compressed rollout buffer, for rl-baselines3-zoo.
 
-pip install rl_zoo3 'sb3-compressed[atari]'
+pip install rl_zoo3 '.[atari]'
 python -m rl_zoo3.train --algo ppo --env PongNoFrameskip-v4 -conf examples/zoo/ppo.py -tb tensorboard
 
 This is Python rather than YAML because the zoo does not evaluate the class of a rollout buffer in YAML. All

@@ -35,8 +35,8 @@ class Batch:
     """A batch that a thread is sampling.
 
     :param empty: returns uninitialized arrays for it, as :func:`numpy.empty` does
-    :param decoded: by the encoder of an array, the index of environments of the last read and what it decoded; it is
-        valid until the batch is complete
+    :param decoded: for each encoder, the environment index of its last read and the frames decoded then; valid until
+        the batch is complete
     """
 
     empty: Callable[[tuple[int, ...], np.dtype[Any]], NDArray[Any]]
@@ -82,7 +82,7 @@ class BatchPool:
     At most :attr:`MAX_NBYTES` are kept; the memory of larger batches is freed with them.
     """
 
-    #: Smaller arrays are in memory that the allocator does not return.
+    #: The allocator keeps the memory of smaller arrays anyway.
     MIN_NBYTES = 128 * 1024
     #: Enough for batches of 1024 transitions of four frames of 84 by 84 pixels.
     MAX_NBYTES = 128 * 1024 * 1024

@@ -18,8 +18,8 @@ __all__ = ["FrameEncoder"]
 class FrameEncoder:
     """Encodes items of one shape and dtype.
 
-    Each slot contains how it is to be decoded, so slots stay readable when the layout is found or the codec is trained
-    after they were written.
+    A slot shows how many frames it has, and which trained codec wrote each, so slots stay readable when the layout is
+    found or the codec is trained after they were written.
 
     :param item_shape: shape of one item
     :param dtype: dtype that items are stored in

@@ -1,4 +1,4 @@
-"""``FrameDeduplicator``: encodes rows of observations, and frames that they repeat only once."""
+"""``FrameDeduplicator``: encodes rows of observations; each repeated frame is encoded only once."""
 
 from __future__ import annotations
 

@@ -166,6 +166,6 @@ def possible_layouts(
 
 def _follows(layout: FrameLayout, old: NDArray[np.uint8], new: NDArray[np.uint8]) -> bool:
     """Return whether ``new`` is ``old`` without its oldest frame and with one added, both with a byte axis."""
-    axis = 0 if layout.axis == 0 else -2  # the last axis are bytes
+    axis = 0 if layout.axis == 0 else -2  # the last axis holds the bytes
     old, new = np.moveaxis(old, axis, 0), np.moveaxis(new, axis, 0)
     return np.array_equal(old[layout.channels :], new[: -layout.channels])

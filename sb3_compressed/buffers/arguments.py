@@ -18,7 +18,7 @@ __all__ = ["bind_parent_arguments", "merge_codec_kwargs", "parent_signature", "s
 def parent_signature(cls: type, mixin: type) -> inspect.Signature:
     """Return the constructor arguments of the classes after ``mixin`` in the bases of ``cls``, without ``self``.
 
-    A class that passes ``*args, **kwargs`` on, such as ``NStepReplayBuffer``, has those of its own parent too.
+    A class that passes ``*args, **kwargs`` on, such as ``NStepReplayBuffer``, also takes its parent's arguments.
     """
     positional: list[inspect.Parameter] = []
     keyword_only: list[inspect.Parameter] = []

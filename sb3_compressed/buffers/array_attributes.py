@@ -1,4 +1,4 @@
-"""``ArrayAttribute`` and ``ArrayDict``: assigning a plain array writes to the present array of a buffer.
+"""``ArrayAttribute`` and ``ArrayDict``: assigning a plain array writes to the current array of a buffer.
 
 SB3's buffers have plain arrays, so ``buffer.observations = array`` is fine there. Here, a plain array that replaced a
 compressed one would take all the memory that the buffer saves, and would be missing from its folder.
@@ -16,7 +16,7 @@ __all__ = ["ArrayAttribute", "ArrayDict"]
 
 
 class ArrayAttribute:
-    """The observations of a buffer; assigning an ndarray copies it to the present array."""
+    """The observations of a buffer; assigning an ndarray copies it to the current array."""
 
     def __set_name__(self, owner: type[Any], name: str) -> None:
         self.name = name
@@ -38,7 +38,7 @@ class ArrayAttribute:
 
 
 class ArrayDict(dict[str, Any]):
-    """The observations of a buffer with a Dict space; assigning an ndarray to a key copies it to the present array."""
+    """The observations of a buffer with a Dict space; assigning an ndarray to a key copies it to the current array."""
 
     def __setitem__(self, key: str, value: Any) -> None:
         current = self.get(key)

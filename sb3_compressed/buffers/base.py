@@ -6,14 +6,14 @@ normalization and types are SB3's own code. What remains to be done here:
 
 - construct the buffer without SB3's allocation: the parent gets a placeholder observation space, whose parts have no
   elements, and the real space and arrays are set afterwards;
-- validate all arguments of ``add`` before SB3 writes the first of them, so that bad input changes nothing, see
+- validate the arguments of ``add`` before SB3 writes the first of them, so that bad input changes nothing, see
   :mod:`.replay_mixin` and :mod:`.rollout_mixin`;
 - pass encoded observations through SB3's ``add``;
 - create tensors on the memory of decoded observations, without a copy;
 - apply the two options for what is returned, ``output_dtype`` and ``normalize_images``.
 
-Nearly all dependencies on SB3's internals are in these three files; those on the episodes of hindsight replay are in
-``persistence``.
+Nearly all dependencies on SB3's internals are in this file, ``replay_mixin.py`` and ``rollout_mixin.py``; those on the
+episodes of hindsight replay are in ``persistence``.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ from sb3_compressed.buffers.validation import (
 from sb3_compressed.codecs import Codec
 from sb3_compressed.dtypes import Key
 from sb3_compressed.errors import ObservationSpaceError, StorageError
+from sb3_compressed.legacy_names import with_current_names
 from sb3_compressed.persistence.buffer_storage import StorageLocation, StorageMode
 from sb3_compressed.probes import holds, metadata_is_handed_on
-from sb3_compressed.renamed import buffer_attributes
 from sb3_compressed.threads import validate_num_threads
 from sb3_compressed.warning import warn_user
 
@@ -99,8 +99,8 @@ class CompressedBuffer(_Base):
         one transaction: if the process is killed, the folder contains every ``add`` that was completed
     :param storage_mode: what to do if the folder contains a buffer: ``"create"`` raises, ``"resume"`` continues with
         the newest transitions that fit, ``"overwrite"`` replaces it, and ``"repair"`` resumes without damaged
-        transitions, with a warning; ``repair_report`` lists them. ``resume=True``, ``overwrite=True`` and
-        ``resume=True, repair=True`` are shorthands
+        transitions, with a warning; ``repair_report`` lists them, except those of damaged commits at the very end.
+        ``resume=True``, ``overwrite=True`` and ``resume=True, repair=True`` are shorthands
     :raises ValueError: if an option is unknown or does not fit the space; the message lists the allowed values
     :raises TypeError: if an argument is unknown, or of the wrong type
     :raises ObservationSpaceError: if the class is for Dict spaces and the space is not one, or the other way round
@@ -249,7 +249,7 @@ class CompressedBuffer(_Base):
 
     def _warn_of_memory(self) -> None:
         """Warn as SB3 does if the buffer may not fit into the available memory."""
-        if not self._new_arrays:  # SB3 has checked buffers with plain arrays only
+        if not self._new_arrays:  # if all arrays are plain, SB3 has checked already
             return
         expected = sum(
             self._plans[key].estimated_nbytes(array.shape[0], array.shape[1], array.dtype)
@@ -280,7 +280,7 @@ class CompressedBuffer(_Base):
         return {name: value for name, value in attributes.items() if not isinstance(value, MethodTimer)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        state = buffer_attributes(state)
+        state = with_current_names(state)
         if parent := getattr(super(), "__setstate__", None):  # HER's has one
             parent(state)
         else:

@@ -60,7 +60,7 @@ class BufferStatistics:
 
 
 def buffer_statistics(buffer: BaseBuffer | None, max_slots: int = 8192) -> BufferStatistics:
-    """Return the present size of a compressed buffer.
+    """Return the current size of a compressed buffer.
 
     Sizes of arrays are exact. Sizes of payloads are exact for up to ``max_slots`` slots (observations and next
     observations have one each); for larger buffers they are estimated from runs of rows spread evenly over the ring, so

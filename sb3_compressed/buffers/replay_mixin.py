@@ -37,10 +37,10 @@ __all__ = ["CompressedReplay"]
 class CompressedReplay(CompressedBuffer):
     """Mixin of compressed replay buffers; it precedes SB3's class in the bases.
 
-    ``optimize_memory_usage=True`` works for every class and with ``handle_timeout_termination=True``, which SB3
-    rejects: next observations share their payloads with observations, so both are stored at no extra cost (vectors,
-    which are plain arrays, take the memory of both). Where SB3's own class supports it, its variant of sampling is
-    used, with the same random numbers.
+    Every class accepts ``optimize_memory_usage=True``, also with ``handle_timeout_termination=True``, which SB3
+    rejects. Images need no extra memory for next observations, which share their payloads with observations; vectors,
+    which are plain arrays, take the memory of both. SB3's own variant, with its random numbers, is used only with
+    ``handle_timeout_termination=False``, and only where SB3's class supports it.
     """
 
     #: What was excluded when the buffer was loaded or resumed with a repair, ``None`` without one.
@@ -206,7 +206,7 @@ class CompressedReplay(CompressedBuffer):
     def save_checkpoint(self, folder: str | PathLike[str], *, overwrite: bool = False) -> None:
         """Save the buffer to a folder: all of it the first time, then what changed since.
 
-        Saves are atomic: a crash leaves the last complete one.
+        Saves are atomic: after a crash, the last complete save is still there.
 
         :param folder: a new or empty folder, or one that this buffer was saved to or loaded from
         :param overwrite: whether to replace another buffer in the folder

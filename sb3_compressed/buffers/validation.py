@@ -1,4 +1,4 @@
-"""Validate all arguments of constructors and of ``add`` before writing the first of them."""
+"""Validation of counts that constructors receive, and of everything that ``add`` and ``sample`` receive."""
 
 from __future__ import annotations
 

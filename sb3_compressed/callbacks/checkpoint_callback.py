@@ -31,7 +31,7 @@ from sb3_compressed.callbacks.checkpoint_folder import (
 )
 from sb3_compressed.errors import StorageError
 from sb3_compressed.persistence.buffer_storage import STORAGE_ARGUMENTS
-from sb3_compressed.probes import frames_are_visible, holds
+from sb3_compressed.probes import call_stack_is_visible, holds
 from sb3_compressed.storage.files import UNFINISHED, flush_path
 from sb3_compressed.storage.lock import FolderInUse, FolderLock
 from sb3_compressed.warning import warn_user
@@ -340,8 +340,8 @@ class BufferCheckpointCallback(BaseCallback):
         return buffer
 
 
-FRAMES_ARE_VISIBLE = holds(frames_are_visible)
-"""Whether the frames of other threads can be inspected; if not, users must close the callback of a failed training."""
+CALL_STACK_IS_VISIBLE = holds(call_stack_is_visible)
+"""Whether the call stacks of threads can be inspected; if not, users must close the callback of a failed training."""
 
 #: The callback of this process that last locked each folder.
 _lock_owners: weakref.WeakValueDictionary[Path, BufferCheckpointCallback] = weakref.WeakValueDictionary()
@@ -349,7 +349,7 @@ _lock_owners: weakref.WeakValueDictionary[Path, BufferCheckpointCallback] = weak
 
 def _is_learning(model: Any) -> bool:
     """Return whether a thread of this process is in ``model.learn``; ``True`` if that cannot be determined."""
-    if not FRAMES_ARE_VISIBLE:
+    if not CALL_STACK_IS_VISIBLE:
         return True
     return any(
         frame.f_code.co_name == "learn" and frame.f_locals.get("self") is model

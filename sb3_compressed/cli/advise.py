@@ -20,7 +20,7 @@ from sb3_compressed.cli.output import Json, note, print_result, progress_bar
 if TYPE_CHECKING:
     from gymnasium import spaces
 
-    from sb3_compressed.benchmarking.advice import Cost
+    from sb3_compressed.benchmarking.recommendation import Cost
 
 __all__ = ["advise"]
 
@@ -73,10 +73,10 @@ def advise(
     from sb3_compressed import get_codec
     from sb3_compressed.benchmarking import worker
     from sb3_compressed.benchmarking.adapters import SB3
-    from sb3_compressed.benchmarking.advice import costs, recommend
     from sb3_compressed.benchmarking.benchmark_envs import make_env
     from sb3_compressed.benchmarking.frame_recording import check_memory, write_recording
     from sb3_compressed.benchmarking.plot import check_plottable, plot_ratios
+    from sb3_compressed.benchmarking.recommendation import costs, recommend
     from sb3_compressed.benchmarking.runner import Job, run_interleaved
     from sb3_compressed.benchmarking.snippet import snippet
 

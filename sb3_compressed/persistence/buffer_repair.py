@@ -1,12 +1,12 @@
 """Repairing a stored buffer: damaged transitions are excluded, all others stay.
 
-SB3 samples every row of a full ring, so a damaged transition must be replaced:
+Damaged transitions must not be sampled, but SB3 samples every row of a full ring. So:
 
 - Hindsight replay samples from complete episodes only. An episode with a damaged step is split into the parts before
   and after it; the step belongs to neither.
-- Elsewhere, the nearest undamaged transition of the same environment is copied over it. That one is sampled twice as
-  often; no undamaged transition is lost and no false one is made up. ``timeouts`` is set for the copy and the
-  transition before it, which ends n-step returns there and changes nothing else.
+- Elsewhere, the nearest undamaged transition of the same environment (of another one if none is left) is copied over
+  it. That one is sampled more often; no undamaged transition is lost and no false one is made up. ``timeouts`` is set
+  for the copy and the transition before it, which ends n-step returns there and changes nothing else.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sb3_compressed.legacy_names import with_current_names
 from sb3_compressed.persistence.buffer_state import EPISODE_BEGINS, is_observation
 from sb3_compressed.persistence.ring_resize import rows_by_age
-from sb3_compressed.renamed import buffer_attributes
 from sb3_compressed.storage.chunks import row_chunks
 from sb3_compressed.storage.damaged_store import DamagedStore
 from sb3_compressed.storage.manifest import ArraySpec
@@ -38,7 +38,7 @@ class RepairReport:
 
     :param dropped: row and environment of each damaged transition, ``(n, 2)``, the oldest first
     :param n_transitions: number of transitions in the buffer, damaged ones included
-    :param problems: one line for each damaged part, with file and byte
+    :param problems: one line for each damaged part, with the file and, where it is known, the byte
     """
 
     dropped: NDArray[np.int64]
@@ -46,7 +46,7 @@ class RepairReport:
     problems: tuple[str, ...]
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(buffer_attributes(state))
+        self.__dict__.update(with_current_names(state))
 
     def __str__(self) -> str:
         n_kept = self.n_transitions - len(self.dropped)

@@ -130,7 +130,9 @@ class BufferStorage:
             raise StorageError(f"{self.folder} is closed or open for reading only; nothing was {participle}")
 
     def begin_row(self, buffer: Any, done: Any) -> None:
-        """Record what the next ``add`` changes, before it does: an interrupted one is committed, a failed one undone.
+        """Record what the next ``add`` changes, before it does.
+
+        A row interrupted by Ctrl-C is committed with the next one; a failed one is undone.
 
         :param done: whether episodes end with it, ``(n_envs,)``
         """

@@ -77,7 +77,7 @@ class BufferCheckpoint:
 
     :param buffer: the buffer
     :param store: the folder, whose lock is released between saves
-    :param is_saved: whether it contains the present state of the buffer
+    :param is_saved: whether it contains the current state of the buffer
     """
 
     def __init__(self, buffer: Any, store: ArrayStore, *, is_saved: bool) -> None:
@@ -126,7 +126,7 @@ class BufferCheckpoint:
         return {**self._arrays, **self._tables}
 
     def belongs_to(self, buffer: Any, folder: Path) -> bool:
-        """Return whether this is a checkpoint of the present arrays of a buffer, in that folder."""
+        """Return whether this is a checkpoint of the current arrays of a buffer, in that folder."""
         arrays = buffer_state.named_arrays(buffer)
         same = self._arrays.keys() == arrays.keys() and all(self._arrays[name] is arrays[name] for name in arrays)
         # Another checkpoint may track changes by now, of a copy with the same arrays.

@@ -26,7 +26,7 @@ def resize(buffer: CompressedReplay, buffer_size: int) -> None:
     Nothing is decoded. In memory, slots are copied as references; in a folder, the buffer is resumed with the new size.
 
     :param buffer: a buffer with next observations: not one with SB3's own ``optimize_memory_usage``, nor hindsight's
-    :param buffer_size: the new number of transitions, not smaller than the present one
+    :param buffer_size: the new number of transitions, not smaller than the current one
     :raises StorageError: if the folder is not open for writing
     :raises OSError: if it cannot be written
     """

@@ -50,7 +50,7 @@ class FolderLock:
     def __init__(self, folder: Path) -> None:
         self._pid = os.getpid()
         self._path = folder.absolute() / LOCK_NAME  # the working directory may change
-        # One file, in a list because the finalizer must not refer to this object and `check` may replace the file.
+        # One file, in a list since the finalizer must not refer to this object and `ensure_held` may replace the file.
         self._files: list[FileIO] = []
         self.release = weakref.finalize(self, _close_all, self._files)
         try:
@@ -81,11 +81,11 @@ class FolderLock:
                 file.truncate(0)
                 file.write(str(self._pid).encode("ascii"))
 
-    def check(self) -> None:
+    def ensure_held(self) -> None:
         """Raise if the file ``lock`` was deleted or replaced, so that another process may write to the folder.
 
-        If it was only deleted, it is created and locked again. This takes a few microseconds, so call it when a
-        segment begins, not for each write.
+        If it was only deleted, it is created and locked again. This takes a few microseconds, so call it occasionally,
+        not for each write.
 
         :raises StorageError: if the lock is lost; it is released then
         """

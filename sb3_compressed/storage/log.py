@@ -1,9 +1,9 @@
 """``Log``: numbered segments in a folder, some of which are snapshots.
 
-A *snapshot* contains a complete state; the segments after it contain later changes. So a log is opened by reading the
-newest snapshot and the segments that follow, and a snapshot is deleted when the next one is complete. Other segments
-are kept while the state refers to them. A snapshot gets its final name when it is on the disk, so the folder always
-contains a complete state.
+A *snapshot* contains a complete state, except observations; the other segments contain observations and later changes
+of the state. So a log is opened by reading the newest snapshot and the segments that follow, and a snapshot is deleted
+when the next one is complete. Other segments are kept while the state refers to them. A snapshot gets its final name
+when it is on the disk, so the folder always contains a complete state.
 
 Each segment stores the id of the one before it and where that ended, and snapshots list the ids of the segments that
 their state refers to. A process that opens a log for writing begins a segment of its own. The only other segment that
@@ -478,9 +478,9 @@ class Log:
             segment.close()
 
     def check_lock(self) -> None:
-        """Raise if the lock file was deleted and another process may write; see :meth:`FolderLock.check`."""
+        """Raise if the lock file was deleted and another process may write; see :meth:`FolderLock.ensure_held`."""
         if self._lock is not None:
-            self._lock.check()
+            self._lock.ensure_held()
 
     def _check_writable(self) -> None:
         if self._lock is None:

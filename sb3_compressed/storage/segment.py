@@ -10,7 +10,7 @@ A segment begins with a header (``segment_header.py``). Records follow, each of
 Numbers are little-endian. Every seed is XORed with the segment's id, so a record of one segment is never valid in
 another: the files of two copies of a folder that were both written to cannot be mixed up. Only the log object that
 began a segment appends records to it; the log that begins the next segment adds one last record, SEALED, unless a copy
-of the folder shares the file. So of two files with the same id, the commits in one are the first commits in the other.
+of the folder shares the file. So of two files with the same id, the commits of one are a prefix of those of the other.
 
 The file may be longer than its records, and is zero there. This distinguishes a crash of the writing process from
 damage: a truncated record has only zeros from some byte on and so lacks its last byte; a record with a flipped bit does

@@ -1,4 +1,4 @@
-"""Plain arrays that a user assigns to a buffer are copied to the present ones, in memory and in folders."""
+"""Plain arrays that a user assigns to a buffer are copied to the current ones, in memory and in folders."""
 
 from __future__ import annotations
 

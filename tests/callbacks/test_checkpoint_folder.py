@@ -27,7 +27,7 @@ from sb3_compressed import (
     StorageError,
     latest_checkpoint,
 )
-from sb3_compressed.callbacks.checkpoint_callback import FRAMES_ARE_VISIBLE
+from sb3_compressed.callbacks.checkpoint_callback import CALL_STACK_IS_VISIBLE
 
 #: A warning.
 SKIPPED = "skipping .*, which is damaged or not a checkpoint"
@@ -215,7 +215,7 @@ class Failure(BaseCallback):
         return True
 
 
-@pytest.mark.skipif(not FRAMES_ARE_VISIBLE, reason="frames of other threads are not visible")
+@pytest.mark.skipif(not CALL_STACK_IS_VISIBLE, reason="call stacks of other threads are not visible")
 def test_a_failed_training_does_not_block_the_next_one_of_its_process(tmp_path: Path) -> None:
     model, callback = dqn(), BufferCheckpointCallback(4, tmp_path, keep=9)
     with pytest.raises(

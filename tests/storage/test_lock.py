@@ -331,10 +331,10 @@ def test_hard_linked_lock_file_is_not_written_to(tmp_path: Path) -> None:
 
 def test_deleted_lock_file_is_recreated(tmp_path: Path, try_in_other_process: TryLock) -> None:
     lock = FolderLock(tmp_path)
-    lock.check()
+    lock.ensure_held()
     (tmp_path / "lock").unlink()
     assert lock.is_owned
-    lock.check()
+    lock.ensure_held()
     assert try_in_other_process(tmp_path)[0] == "True"
     assert int((tmp_path / "lock").read_text()) == os.getpid()
     lock.release()
@@ -346,7 +346,7 @@ def test_check_raises_while_another_process_has_the_lock(tmp_path: Path) -> None
     (tmp_path / "lock").unlink()
     with lock_in_other_process(tmp_path):
         with pytest.raises(StorageError, match="was deleted or replaced while this process was writing"):
-            lock.check()
+            lock.ensure_held()
         assert not lock.is_owned
         assert FolderLock.is_locked(tmp_path), "the lock of the other process is unchanged"
 
@@ -356,14 +356,14 @@ def test_check_raises_after_another_process_had_the_lock(tmp_path: Path) -> None
     (tmp_path / "lock").unlink()
     FolderLock(tmp_path).release()
     with pytest.raises(StorageError, match="was deleted or replaced"):
-        lock.check()
+        lock.ensure_held()
 
 
 def test_check_of_a_released_lock_raises(tmp_path: Path) -> None:
     lock = FolderLock(tmp_path)
     lock.release()
     with pytest.raises(StorageError, match="is not locked by this process"):
-        lock.check()
+        lock.ensure_held()
     assert not lock.is_owned
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sb3_compressed.benchmarking.advice import costs, recommend
+from sb3_compressed.benchmarking.recommendation import costs, recommend
 
 
 def measured(rss: float, growth: float | None = None, add: float = 10.0, sample: float = 100.0, **more: Any) -> Any:

@@ -1,8 +1,8 @@
-"""Classes that pickles of earlier versions contain, and that now only rebuild plain arrays.
+"""Stand-ins for classes of earlier versions; they only rebuild plain arrays.
 
-Until version 0.1, replay buffers stored a next observation of a vector space only where it was not the observation in
+Up to version 0.1, replay buffers stored a next observation of a vector space only where it was not the observation in
 the following row. Pickled buffers of that time contain an ``ObservationArray`` and a ``SuccessorArray``, which share a
-``SuccessorStore``. ``renamed`` maps their former modules to this one.
+``SuccessorStore``. ``legacy_names`` maps their former modules to this one.
 """
 
 from __future__ import annotations

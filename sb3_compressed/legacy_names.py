@@ -14,17 +14,18 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-__all__ = ["buffer_attributes", "install"]
+__all__ = ["install", "with_current_names"]
 
 #: New names of modules, without the name of the package.
 MODULES = {
     "arrays.batch_memory": "arrays.batch_pool",
     "arrays.frames": "arrays.frame_layout",
     "arrays.sharing": "arrays.frame_dedup",
-    "arrays.successor_store": "persistence.legacy_pickles",
-    "arrays.successors": "persistence.legacy_pickles",
+    "arrays.successor_store": "persistence.legacy_vector_arrays",
+    "arrays.successors": "persistence.legacy_vector_arrays",
     "arrays.slots": "arrays.encoding",
     "arrays.teacher": "arrays.codec_training",
+    "benchmarking.advice": "benchmarking.recommendation",
     "buffers.contrib": "buffers.contrib_rollout",
     "buffers.mixin": "buffers.base",
     "buffers.plan": "buffers.compression_plan",
@@ -60,8 +61,8 @@ ATTRIBUTES = {
 }
 
 
-def buffer_attributes(pickled: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the attributes of a pickled buffer, or of its report, by their present names."""
+def with_current_names(pickled: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the attributes of a pickled buffer, or of its report, by their current names."""
     renamed = {ATTRIBUTES.get(name, name): value for name, value in pickled.items()}
     return {name: value for name, value in renamed.items() if name is not None}
 

@@ -73,7 +73,7 @@ def recommend(costs: Sequence[Cost], read: str) -> tuple[str, str]:
 
     It is the one with the lowest product of memory and time (adding a transition, then reading: a batch, or a rollout
     in PPO's default of ten epochs) among those with at most half of SB3's memory. So twice the memory must save half
-    the time; a fixed limit instead would trade gigabytes for a microsecond.
+    the time; the fastest of them could take gigabytes more to save a microsecond.
 
     :param costs: SB3's first
     :param read: heading of the time of reading
