@@ -114,6 +114,9 @@ def _decode_mixed(batch: PayloadBatch, layout: FrameLayout | None, out: NDArray[
 
 def _decode_remaining(codec: Codec, payloads: Payloads, frames: NDArray[Any], done: NDArray[np.uint8] | None) -> None:
     """Decode the payloads that are not done yet, with a codec that cannot skip payloads itself."""
+    if codec.skips_decoded:
+        codec.decode_into(payloads.skipping(done), frames)
+        return
     if done is None or not done.any():
         codec.decode_into(payloads.tolist(), frames)
         return
