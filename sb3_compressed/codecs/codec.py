@@ -63,6 +63,7 @@ class Codec(ABC):
     :cvar typical_ratio: the typical size of a payload of game frames relative to the raw frame, for memory estimates
     :cvar is_parallel: whether several threads decode parts of a batch faster than one: true if decoding consists of few
         long calls that release the GIL
+    :cvar chunk_nbytes: bytes of frames whose decoding takes about 0.1 ms: less is not worth waking up a thread
     :cvar skips_decoded: whether :meth:`decode_into` accepts :class:`.Payloads`, and skips those that are ``done``
     """
 
@@ -70,6 +71,7 @@ class Codec(ABC):
     levels: ClassVar[Levels | None] = None
     typical_ratio: ClassVar[float] = 0.1
     is_parallel: ClassVar[bool] = False
+    chunk_nbytes: ClassVar[int] = 1 << 20
     skips_decoded: ClassVar[bool] = False
 
     def __post_init__(self) -> None:  # of dataclasses

@@ -25,6 +25,7 @@ class _Deflate(BytesCodec):
     """The decoder of both."""
 
     is_parallel: ClassVar[bool] = True
+    chunk_nbytes: ClassVar[int] = 1 << 17
     library_errors: ClassVar[tuple[type[Exception], ...]] = (isal_zlib.error,)  # type: ignore[assignment]  # wrong in isal's stubs
 
     def decompress_frame(self, payload: bytes, nbytes: int) -> bytes:

@@ -29,6 +29,7 @@ class Lz4Frame(BytesCodec):
     name: ClassVar[str] = "lz4-frame"
     levels: ClassVar[Levels] = Levels(((-MAX_ACCELERATION, 16),), default=0)
     is_parallel: ClassVar[bool] = True
+    chunk_nbytes: ClassVar[int] = 1 << 19
     library_errors: ClassVar[tuple[type[Exception], ...]] = (RuntimeError, ValueError)
 
     compresslevel: int = levels.default
@@ -62,6 +63,7 @@ class Lz4Block(BytesCodec):
     name: ClassVar[str] = "lz4-block"
     levels: ClassVar[Levels] = Levels(((-MAX_ACCELERATION, 12),), default=0)
     is_parallel: ClassVar[bool] = True
+    chunk_nbytes: ClassVar[int] = 1 << 19
     library_errors: ClassVar[tuple[type[Exception], ...]] = (lz4.block.LZ4BlockError, ValueError)
 
     compresslevel: int = levels.default

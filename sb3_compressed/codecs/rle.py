@@ -134,6 +134,7 @@ class RleJit(Rle):
 
     name: ClassVar[str] = "rle-jit"
     is_parallel: ClassVar[bool] = True
+    chunk_nbytes: ClassVar[int] = 1 << 18
     skips_decoded: ClassVar[bool] = True
 
     def _encode_runs(self, row: NDArray[np.uint8], elem_size: int, runs_type: np.dtype[Any]) -> bytes | None:

@@ -27,6 +27,7 @@ class Zstd(BytesCodec):
     name: ClassVar[str] = "zstd"
     levels: ClassVar[Levels] = Levels(((-100, -1), (1, 22)), default=3)
     is_parallel: ClassVar[bool] = True
+    chunk_nbytes: ClassVar[int] = 1 << 18
     library_errors: ClassVar[tuple[type[Exception], ...]] = (zstandard.ZstdError,)
 
     compresslevel: int = levels.default

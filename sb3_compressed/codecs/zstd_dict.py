@@ -51,6 +51,7 @@ class ZstdDict(TrainableCodec, BytesCodec):
     levels: ClassVar[Levels] = Zstd.levels
     typical_ratio: ClassVar[float] = 0.04
     is_parallel: ClassVar[bool] = True
+    chunk_nbytes: ClassVar[int] = 1 << 19
     library_errors: ClassVar[tuple[type[Exception], ...]] = (zstandard.ZstdError,)
 
     #: The size of a dictionary in bytes. Larger ones age no slower and do not compress game frames better.

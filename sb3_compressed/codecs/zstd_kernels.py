@@ -17,6 +17,8 @@ __all__ = ["decode_frames", "decode_magicless_frames"]
 MAX_NBYTES = 0x7FFFFFFF  # the functions below return an ``int``
 PLAIN, WITH_DICTIONARY = 0, 1
 """The header bytes of the payloads of ``zstd-dict``."""
+MAX_WINDOW = (27 - 10) << 3
+"""The descriptor of the largest window that python-zstandard accepts, 2**27 bytes."""
 RLE_BLOCK = 1
 """The type of a block of one repeated byte."""
 
@@ -63,7 +65,7 @@ def decode_frames(
 @kernel(types.boolean, INT, INT)
 def is_one_frame(payload: int, nbytes: int) -> bool:
     """Return whether a payload of ``zstd-dict`` has a valid header, and ends with the last block of its frame."""
-    if nbytes < 3 or number_at(payload + 1) != 0:
+    if nbytes < 3 or number_at(payload + 1) != 0 or number_at(payload + 2) > MAX_WINDOW:
         return False
     at = 3
     while at + 3 <= nbytes:
