@@ -18,9 +18,6 @@ from sb3_compressed.threads import in_chunks
 
 __all__ = ["DecodedBatch", "decode"]
 
-#: Bytes that a thread has to write to be worth waking up, about 0.1 ms of work.
-MIN_CHUNK_NBYTES = 1 << 20
-
 DecodedBatch = tuple[PayloadBatch, NDArray[Any]]
 """A batch with the frames of all of its payloads, ``(n, *frame_shape)``."""
 
@@ -66,13 +63,15 @@ def decode(
         numbers = dict(zip(map(id, decoded[0].codecs), range(len(decoded[0].codecs)), strict=True))
         same = np.fromiter(map(numbers.get, map(id, codecs), repeat(-1)), np.int64, len(codecs))
 
+    first = _first_occurrences(batch) if codecs[0].skips_decoded else None
+
     def decode_part(start: int, end: int) -> None:
-        done = None
+        done = None if first is None else (first[start:end] != np.arange(start, end)).astype(np.uint8)
         if same is not None and decoded is not None:
             # On first use, since importing numba takes long.
             from sb3_compressed.arrays.payload_kernels import copy_decoded
 
-            done = np.zeros(end - start, dtype=np.uint8)
+            done = np.zeros(end - start, dtype=np.uint8) if done is None else done
             places, decoded_places = payloads.places, decoded[0].payloads.places
             rows, decoded_rows = output_bytes(frames, n_payloads), output_bytes(decoded[1], n_payloads)
             copy_decoded(start, n_frames, places, same, decoded_places, decoded_rows, rows, done)
@@ -85,15 +84,32 @@ def decode(
         except CorruptPayload as error:
             raise CorruptPayload(error.reason, (start + error.index) // n_frames) from error
 
-    n_chunks = min(num_threads, out.nbytes // MIN_CHUNK_NBYTES)
+    n_chunks = min(num_threads, out.nbytes // codecs[0].chunk_nbytes)
     if n_chunks > 1 and codecs[0].is_parallel:
         in_chunks(decode_part, n_payloads, n_chunks)
     else:
         decode_part(0, n_payloads)
+    if first is not None:
+        from sb3_compressed.arrays.payload_kernels import copy_repeated
+
+        copy_repeated(first, output_bytes(frames, n_payloads))
     if layout is not None and n_frames > 1 and layout.axis != 0:
         stacks = layout.split(out)  # a view: [n, n_frames, *frame_shape]
         stacks[...] = frames.reshape(stacks.shape)
     return batch, frames
+
+
+def _first_occurrences(batch: PayloadBatch) -> NDArray[np.int64] | None:
+    """Return for each payload the index of the first one that is the same, ``(n,)``; ``None`` if all are different."""
+    n_payloads = len(batch.payloads)
+    if batch.n_frames == 1:  # items repeat rarely, frames where stacks of a rollout overlap
+        return None
+    # On first use, since importing numba takes long.
+    from sb3_compressed.arrays.payload_kernels import find_repeated
+
+    first = np.empty(n_payloads, dtype=np.int64)
+    table = np.empty(1 << (2 * n_payloads).bit_length(), dtype=np.int64)
+    return first if find_repeated(batch.payloads.places, table, first) else None
 
 
 def _decode_mixed(batch: PayloadBatch, layout: FrameLayout | None, out: NDArray[Any], num_threads: int) -> None:
@@ -114,6 +130,9 @@ def _decode_mixed(batch: PayloadBatch, layout: FrameLayout | None, out: NDArray[
 
 def _decode_remaining(codec: Codec, payloads: Payloads, frames: NDArray[Any], done: NDArray[np.uint8] | None) -> None:
     """Decode the payloads that are not done yet, with a codec that cannot skip payloads itself."""
+    if codec.skips_decoded:
+        codec.decode_into(payloads.skipping(done), frames)
+        return
     if done is None or not done.any():
         codec.decode_into(payloads.tolist(), frames)
         return

@@ -18,13 +18,21 @@ from sb3_compressed.byte_kernels import INT, copy_bytes
 from sb3_compressed.jit import BYTE_ROWS, BYTES, INT_ROWS, INTS, kernel, prefetch, word_at
 from sb3_compressed.probes import holds
 
-__all__ = ["LAYOUT_IS_KNOWN", "OBJECT_TYPES", "copy_decoded", "locate_payloads"]
+__all__ = [
+    "LAYOUT_IS_KNOWN",
+    "OBJECT_TYPES",
+    "copy_decoded",
+    "copy_repeated",
+    "find_repeated",
+    "locate_payloads",
+]
 
 TYPE = object.__basicsize__ - 8  # the last field of the header of every object
 SIZE = object.__basicsize__  # of an object of variable size
 LINE = 64  # bytes of a cache line
 ITEMS = tuple.__basicsize__
 CONTENT = bytes.__basicsize__ - 1  # which includes the terminating zero
+HASH_FACTOR = 0x9E3779B1
 OBJECT_TYPES = np.array([id(type(None)), id(tuple), id(bytes)])
 
 
@@ -133,6 +141,45 @@ def copy_decoded(
                 copy_bytes(decoded_frames.ctypes.data + other * size, frames.ctypes.data + k * size, size, size)
                 done[index] = 1
                 break
+
+
+@kernel(INT, INT_ROWS, INTS, INTS)
+def find_repeated(places: NDArray[np.int64], table: NDArray[np.int64], first: NDArray[np.int64]) -> int:
+    """Find the payloads that occur several times in a batch.
+
+    :param places: as :func:`locate_payloads` returns them, ``(n, 3)``
+    :param table: scratch memory for a hash table; its length is a power of two above ``n``
+    :param first: receives for each payload the index of the first one at its address and of its codec, ``(n,)``
+    :return: the number of payloads that are not the first one
+    """
+    table[:] = -1
+    n_repeated = 0
+    for k in range(len(places)):
+        address = places[k, 0]
+        slot = (address >> 4) * HASH_FACTOR >> 16 & (table.size - 1)
+        while table[slot] >= 0 and places[table[slot], 0] != address:
+            slot = (slot + 1) & (table.size - 1)
+        if table[slot] < 0:
+            table[slot] = k
+        same = table[slot]
+        # Python may use one object for equal payloads of two codecs, and payloads without bytes have no address.
+        is_same = places[same, 1] == places[k, 1] and places[same, 2] == places[k, 2]
+        first[k] = same if is_same else k
+        n_repeated += first[k] != k
+    return n_repeated
+
+
+@kernel(types.void, INTS, BYTE_ROWS)
+def copy_repeated(first: NDArray[np.int64], frames: NDArray[np.uint8]) -> None:
+    """Copy the frames of payloads that occur several times.
+
+    :param first: as :func:`find_repeated` returns it
+    :param frames: the frames of payloads that are the first one; receives the others, ``(n, frame_nbytes)``
+    """
+    size = frames.shape[1]
+    for k in range(len(first)):
+        if first[k] != k:
+            copy_bytes(frames.ctypes.data + first[k] * size, frames.ctypes.data + k * size, size, size)
 
 
 PAYLOADS = [b"one", b"", b"three", b"4"]

@@ -63,12 +63,16 @@ class Codec(ABC):
     :cvar typical_ratio: the typical size of a payload of game frames relative to the raw frame, for memory estimates
     :cvar is_parallel: whether several threads decode parts of a batch faster than one: true if decoding consists of few
         long calls that release the GIL
+    :cvar chunk_nbytes: bytes of frames whose decoding takes about 0.1 ms: less is not worth waking up a thread
+    :cvar skips_decoded: whether :meth:`decode_into` accepts :class:`.Payloads`, and skips those that are ``done``
     """
 
     name: ClassVar[str]
     levels: ClassVar[Levels | None] = None
     typical_ratio: ClassVar[float] = 0.1
     is_parallel: ClassVar[bool] = False
+    chunk_nbytes: ClassVar[int] = 1 << 20
+    skips_decoded: ClassVar[bool] = False
 
     def __post_init__(self) -> None:  # of dataclasses
         if self.levels is not None:
@@ -245,12 +249,19 @@ class BytesCodec(Codec):
     """A codec that compresses the bytes of each frame with a compression library.
 
     A subclass compresses and decompresses one frame; this class adds batches, copies and size checks. The payload of a
-    frame of zero bytes is empty and never reaches the library.
+    frame of zero bytes is empty and never reaches the library. A subclass may also decode many payloads at once with a
+    kernel, see :meth:`decode_rows`.
 
     :cvar library_errors: what the library raises on malformed input
     """
 
+    skips_decoded: ClassVar[bool] = True
     library_errors: ClassVar[tuple[type[Exception], ...]] = ()
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "decompress_frame" in vars(cls) and "decode_rows" not in vars(cls):
+            cls.decode_rows = BytesCodec.decode_rows  # type: ignore[method-assign]  # its parent has another format
 
     @abstractmethod
     def compress_frame(self, frame: NDArray[np.uint8]) -> bytes:
@@ -275,8 +286,36 @@ class BytesCodec(Codec):
 
     def decode_into(self, payloads: Sequence[bytes], out: NDArray[Any]) -> None:
         """Decompress a batch; see :meth:`Codec.decode_into`."""
-        n = len(payloads)
-        decode_selected([self] * n, payloads, output_bytes(out, n), range(n))
+        payloads = Payloads.of(payloads)
+        rows = output_bytes(out, len(payloads))
+        done = new_status(payloads.done, len(rows))
+        if rows.size:
+            self.decode_rows(payloads.places, rows, done)
+        left = np.flatnonzero(done == 0).tolist()
+        decode_selected([self] * len(left), payloads, rows, left)
+
+    def decode_rows(self, places: NDArray[np.int64], rows: NDArray[np.uint8], done: NDArray[np.uint8]) -> None:
+        """Decode what a kernel can decode; :meth:`decompress_frame` decodes the rest, and finds errors.
+
+        A subclass that overrides only :meth:`decompress_frame` does not inherit this method from its parent.
+
+        :param places: for each payload its address, its size in bytes, and a number that is not used, ``(n, 3)``
+        :param rows: output, bytes of frames that are not empty, ``(n, frame_nbytes)``
+        :param done: for each payload 1 if its frame is in ``rows`` already, else 0, ``(n,)``; set to 1 for each that
+            this method decodes
+        """
+
+
+def new_status(done: NDArray[np.uint8] | None, n_payloads: int) -> NDArray[np.uint8]:
+    """Return ``done``, or zeros for ``None``.
+
+    :raises ValueError: if it is not of that length: kernels read it for every payload
+    """
+    if done is None:
+        return np.zeros(n_payloads, dtype=np.uint8)
+    if len(done) != n_payloads:
+        raise ValueError(f"done must have one element for each of {n_payloads} payloads, got {len(done)}")
+    return done
 
 
 class FrameCoder(Protocol):

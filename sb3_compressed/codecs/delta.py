@@ -35,7 +35,15 @@ from typing import Any, ClassVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from sb3_compressed.codecs.codec import FrameCoder, Levels, TrainableCodec, decode_selected, frame_bytes, output_bytes
+from sb3_compressed.codecs.codec import (
+    FrameCoder,
+    Levels,
+    TrainableCodec,
+    decode_selected,
+    frame_bytes,
+    new_status,
+    output_bytes,
+)
 from sb3_compressed.codecs.coder_choice import OBJECTIVES, Variant, best_variant, coder_of
 from sb3_compressed.codecs.config import OMITTED_BY_DEFAULT
 from sb3_compressed.codecs.lz4_library import lz4_functions
@@ -305,9 +313,7 @@ class Delta(TrainableCodec):
         codecs = cast("Sequence[Delta]", codecs)
         rows = output_bytes(out, len(payloads.places))
         locations = codecs[0]._location if len(codecs) == 1 else np.concatenate([*map(LOCATION, codecs)])
-        status = np.zeros(len(rows), dtype=np.uint8) if done is None else done
-        if len(status) != len(rows):  # the kernel reads it for every row
-            raise ValueError(f"done must have one element for each of {len(rows)} payloads, got {len(status)}")
+        status = new_status(done, len(rows))
         functions = lz4_functions()
         decompress = 0 if functions is None else functions.decompress_safe_using_dict
         if not kernels.decode_deltas(payloads.places, locations, decompress, rows, status):

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sb3_compressed.codecs.codec import BytesCodec, Levels, decompress_bounded
+from sb3_compressed.codecs.lz4_library import lz4_functions, xxh32_function
 
 __all__ = ["Lz4Block", "Lz4Frame"]
 
@@ -27,6 +28,8 @@ class Lz4Frame(BytesCodec):
 
     name: ClassVar[str] = "lz4-frame"
     levels: ClassVar[Levels] = Levels(((-MAX_ACCELERATION, 16),), default=0)
+    is_parallel: ClassVar[bool] = True
+    chunk_nbytes: ClassVar[int] = 1 << 19
     library_errors: ClassVar[tuple[type[Exception], ...]] = (RuntimeError, ValueError)
 
     compresslevel: int = levels.default
@@ -40,6 +43,14 @@ class Lz4Frame(BytesCodec):
         """Decompress one payload; see :class:`BytesCodec`."""
         return decompress_bounded(lz4.frame.LZ4FrameDecompressor(), payload, nbytes)
 
+    def decode_rows(self, places: NDArray[np.int64], rows: NDArray[np.uint8], done: NDArray[np.uint8]) -> None:
+        """Decode what a kernel can decode; see :meth:`BytesCodec.decode_rows`."""
+        functions, checksum = lz4_functions(), xxh32_function()
+        if functions is not None and checksum is not None:
+            from sb3_compressed.codecs.lz4_kernels import decode_frames  # on first use: importing numba takes long
+
+            decode_frames(places, functions.decompress_safe_using_dict, checksum, rows, done)
+
 
 @dataclass(frozen=True)
 class Lz4Block(BytesCodec):
@@ -51,6 +62,8 @@ class Lz4Block(BytesCodec):
 
     name: ClassVar[str] = "lz4-block"
     levels: ClassVar[Levels] = Levels(((-MAX_ACCELERATION, 12),), default=0)
+    is_parallel: ClassVar[bool] = True
+    chunk_nbytes: ClassVar[int] = 1 << 19
     library_errors: ClassVar[tuple[type[Exception], ...]] = (lz4.block.LZ4BlockError, ValueError)
 
     compresslevel: int = levels.default
@@ -70,3 +83,11 @@ class Lz4Block(BytesCodec):
         """Decompress one payload; see :class:`BytesCodec`."""
         raw: bytes = lz4.block.decompress(payload, uncompressed_size=nbytes)
         return raw
+
+    def decode_rows(self, places: NDArray[np.int64], rows: NDArray[np.uint8], done: NDArray[np.uint8]) -> None:
+        """Decode what a kernel can decode; see :meth:`BytesCodec.decode_rows`."""
+        functions = lz4_functions()
+        if functions is not None:
+            from sb3_compressed.codecs.lz4_kernels import decode_blocks  # on first use: importing numba takes long
+
+            decode_blocks(places, functions.decompress_safe_using_dict, rows, done)

@@ -1,8 +1,6 @@
 """The functions of the LZ4 library (https://github.com/lz4/lz4) that python-lz4 contains, for use in kernels.
 
-python-lz4 decodes one block at a time into a new object, and loads a dictionary anew for each block. Kernels call the
-library at the addresses that its extension module exports. Where it does not export them, this package uses
-python-lz4's own functions instead.
+python-lz4 also loads a dictionary anew for each block. See :mod:`.c_library`.
 """
 
 from __future__ import annotations
@@ -11,13 +9,15 @@ import ctypes
 from functools import cache
 from typing import NamedTuple
 
+import lz4.frame
 import numpy as np
 from lz4.block import _block
 from numpy.typing import NDArray
 
+from sb3_compressed.codecs.c_library import addresses_of
 from sb3_compressed.probes import holds
 
-__all__ = ["MAX_DICTIONARY_NBYTES", "Lz4Functions", "loaded_stream", "lz4_functions"]
+__all__ = ["MAX_DICTIONARY_NBYTES", "Lz4Functions", "loaded_stream", "lz4_functions", "xxh32_function"]
 
 #: LZ4 copies from at most so many bytes back, so further ones of a dictionary are useless.
 MAX_DICTIONARY_NBYTES = 65_536
@@ -47,8 +47,24 @@ def lz4_functions() -> Lz4Functions | None:
 
 
 def _addresses() -> Lz4Functions:
-    library = ctypes.CDLL(_block.__file__)
-    return Lz4Functions(*[ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0 for name in EXPORTED])
+    return Lz4Functions(*addresses_of(ctypes.CDLL(_block.__file__), EXPORTED))
+
+
+@cache
+def xxh32_function() -> int | None:
+    """Return the address of ``XXH32``, the checksum in the header of LZ4 frames; ``None`` if it is not exported."""
+    return _xxh32_address() if holds(_computes_checksums) else None
+
+
+def _xxh32_address() -> int:
+    [address] = addresses_of(ctypes.CDLL(lz4.frame._frame.__file__), ["XXH32"])
+    return address
+
+
+def _computes_checksums() -> bool:
+    """Return whether the function computes the checksum of the empty string, as xxHash specifies it."""
+    function = ctypes.CFUNCTYPE(ctypes.c_uint32, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_uint32)(_xxh32_address())
+    return bool(function(b"", 0, 0) == 0x02CC5D05)
 
 
 def loaded_stream(dictionary: bytes) -> NDArray[np.uint8]:

@@ -19,16 +19,25 @@ class Payloads(Sequence[bytes]):
         wrote it in a separate list of codecs, ``(n, 3)``
     :param owner: an object that keeps this memory alive and unchanged
     :param objects: the payloads as Python objects, if they exist
+    :param done: for each payload 1 if the output contains its frame already, so that a decoder may skip it, else 0,
+        ``(n,)``; decoders may write to it. ``None`` if no frame is there yet
     """
 
-    def __init__(self, places: NDArray[np.int64], owner: object, objects: Sequence[bytes] | None = None) -> None:
+    def __init__(
+        self,
+        places: NDArray[np.int64],
+        owner: object,
+        objects: Sequence[bytes] | None = None,
+        done: NDArray[np.uint8] | None = None,
+    ) -> None:
         self.places = places
         self.owner = owner
+        self.done = done
         self._objects = objects
 
     @classmethod
     def of(cls, payloads: Sequence[bytes], writers: int | NDArray[np.int64] = 0) -> Payloads:
-        """Return payloads in one contiguous copy.
+        """Return payloads whose bytes are copied to one contiguous block.
 
         :param writers: for each payload the index of the codec that wrote it, ``(n,)``
         """
@@ -39,7 +48,7 @@ class Payloads(Sequence[bytes]):
         places[:, 2] = writers
         data = np.frombuffer(b"".join(payloads), dtype=np.uint8)
         places[:, 0] = data.ctypes.data + np.cumsum(places[:, 1]) - places[:, 1]
-        return cls(places, data)
+        return cls(places, data, payloads)
 
     @property
     def writers(self) -> NDArray[np.int64]:
@@ -68,6 +77,10 @@ class Payloads(Sequence[bytes]):
 
     def __iter__(self) -> Iterator[bytes]:
         return iter(self._objects if self._objects is not None else map(self.__getitem__, range(len(self.places))))
+
+    def skipping(self, done: NDArray[np.uint8] | None) -> Payloads:
+        """Return these payloads, of which those that are done need not be decoded."""
+        return Payloads(self.places, self.owner, self._objects, done)
 
     def tolist(self) -> Sequence[bytes]:
         """Return the payloads as a sequence of objects, which is faster to iterate over than this."""

@@ -19,6 +19,7 @@ class Raw(BytesCodec):
 
     name: ClassVar[str] = "none"
     typical_ratio: ClassVar[float] = 1.0
+    is_parallel: ClassVar[bool] = True
 
     def compress_frame(self, frame: NDArray[np.uint8]) -> bytes:
         """Compress one frame; see :class:`BytesCodec`."""
@@ -27,3 +28,9 @@ class Raw(BytesCodec):
     def decompress_frame(self, payload: bytes, nbytes: int) -> bytes:
         """Decompress one payload; see :class:`BytesCodec`."""
         return payload
+
+    def decode_rows(self, places: NDArray[np.int64], rows: NDArray[np.uint8], done: NDArray[np.uint8]) -> None:
+        """Decode what a kernel can decode; see :meth:`BytesCodec.decode_rows`."""
+        from sb3_compressed.codecs.raw_kernels import copy_frames  # on first use, since importing numba takes long
+
+        copy_frames(places, rows, done)

@@ -18,7 +18,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from sb3_compressed.codecs.codec import Codec, frame_bytes, output_bytes
+from sb3_compressed.codecs.codec import Codec, frame_bytes, new_status, output_bytes
+from sb3_compressed.codecs.payloads import Payloads
 from sb3_compressed.errors import CodecError, CorruptPayload
 
 __all__ = ["Rle", "RleJit", "smallest_runs_type"]
@@ -61,8 +62,14 @@ class Rle(Codec):
     def decode_into(self, payloads: Sequence[bytes], out: NDArray[Any]) -> None:
         """Decompress a batch; see :meth:`Codec.decode_into`."""
         rows = output_bytes(out, len(payloads))
-        for index, (payload, row) in enumerate(zip(payloads, rows, strict=True)):
-            if (reason := self._decode(payload, out.dtype.itemsize, row)) is not None:
+        self._decode_some(payloads, range(len(payloads)), out.dtype.itemsize, rows)
+
+    def _decode_some(
+        self, payloads: Sequence[bytes], indices: Sequence[int], elem_size: int, rows: NDArray[np.uint8]
+    ) -> None:
+        """Decode the payloads at the given indices into the rows at the same indices."""
+        for index in indices:
+            if (reason := self._decode(payloads[index], elem_size, rows[index])) is not None:
                 raise CorruptPayload(reason, index)
 
     def _runs_type_for(self, n_elems: int) -> np.dtype[Any]:
@@ -126,6 +133,9 @@ class RleJit(Rle):
     """
 
     name: ClassVar[str] = "rle-jit"
+    is_parallel: ClassVar[bool] = True
+    chunk_nbytes: ClassVar[int] = 1 << 18
+    skips_decoded: ClassVar[bool] = True
 
     def _encode_runs(self, row: NDArray[np.uint8], elem_size: int, runs_type: np.dtype[Any]) -> bytes | None:
         from sb3_compressed.codecs.rle_kernels import encode_runs
@@ -135,7 +145,13 @@ class RleJit(Rle):
         length = encode_runs(row, elem_size, runs_type.itemsize, max_run, scratch)
         return None if length < 0 else scratch[:length].tobytes()
 
-    def _decode_runs(self, payload: bytes, elem_size: int, run_size: int, row: NDArray[np.uint8]) -> bool:
-        from sb3_compressed.codecs.rle_kernels import decode_runs
+    def decode_into(self, payloads: Sequence[bytes], out: NDArray[Any]) -> None:
+        """Decompress a batch; see :meth:`Codec.decode_into`."""
+        from sb3_compressed.codecs.rle_kernels import decode_frames
 
-        return decode_runs(np.frombuffer(payload, dtype=np.uint8), elem_size, run_size, row)
+        payloads = Payloads.of(payloads)
+        rows = output_bytes(out, len(payloads))
+        done = new_status(payloads.done, len(rows))
+        if rows.size:
+            decode_frames(payloads.places, out.dtype.itemsize, rows, done)
+        self._decode_some(payloads, np.flatnonzero(done == 0).tolist(), out.dtype.itemsize, rows)  # finds errors

@@ -9,9 +9,13 @@ import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
-from sb3_compressed.jit import BYTES, READ_BYTES, kernel
+from sb3_compressed.byte_kernels import EVERYWHERE, INT, STEP, WORD, copy_bytes, number_at
+from sb3_compressed.jit import BYTE_ROWS, BYTES, INT_ROWS, READ_BYTES, byte_at, kernel, put_byte, put_word, word_at
 
-__all__ = ["decode_runs", "encode_runs"]
+__all__ = ["decode_frames", "decode_runs", "encode_runs"]
+
+#: The factor that makes a word of a byte.
+REPEATED = np.uint64(0x0101010101010101)
 
 
 @kernel(types.int64, READ_BYTES, types.int64, types.int64, types.int64, BYTES)
@@ -71,32 +75,75 @@ def encode_runs(
     return elems_at
 
 
-@kernel(types.boolean, READ_BYTES, types.int64, types.int64, BYTES)
-def decode_runs(payload: NDArray[np.uint8], elem_size: int, run_size: int, frame: NDArray[np.uint8]) -> bool:
-    """Decode the runs of ``payload`` into ``frame``.
+@kernel(types.void, INT, types.uint64)
+def put_step(address: int, word: np.uint64) -> None:
+    """Write a word to ``STEP`` bytes, which compiles to one SIMD instruction."""
+    put_word(address, word)
+    put_word(address + WORD, word)
+    put_word(address + 2 * WORD, word)
+    put_word(address + 3 * WORD, word)
 
-    :param payload: a payload including its header byte, of ``1 + n_runs * (run_size + elem_size)`` bytes
-    :param frame: bytes of one frame, ``(frame_nbytes,)``
+
+@kernel(types.boolean, INT, INT, INT, INT, INT, INT)
+def decode_runs(payload: int, nbytes: int, elem_size: int, run_size: int, frame: int, size: int) -> bool:
+    """Decode the runs of a payload.
+
+    :param payload: address of the payload, of ``nbytes = 1 + n_runs * (run_size + elem_size)`` bytes
+    :param frame: address of the output, of ``size`` bytes
     :return: whether all runs have positive length and fill the frame exactly; nothing is written outside the frame
     """
-    n_elems = frame.size // elem_size
-    n_runs = (payload.size - 1) // (run_size + elem_size)
-    elems_at = 1 + n_runs * run_size
+    n_elems = size // elem_size
+    n_runs = (nbytes - 1) // (run_size + elem_size)
+    end = payload + nbytes
+    run_at, elem_at = payload + 1, payload + 1 + n_runs * run_size
+    mask = EVERYWHERE >> np.uint64(8 * (WORD - run_size))
     position = 0
-    for run in range(n_runs):
+    for _ in range(n_runs):
         length = np.uint64(0)
-        for b in range(run_size):
-            length |= np.uint64(payload[1 + run * run_size + b]) << np.uint64(8 * b)
+        if run_at + WORD <= end:
+            length = word_at(run_at) & mask
+        else:
+            for b in range(run_size):
+                length |= np.uint64(byte_at(run_at + b)) << np.uint64(8 * b)
         if length == 0 or length > np.uint64(n_elems - position):
             return False
-        end = position + int(length)
-        if elem_size == 1:
-            value = payload[elems_at + run]
-            for i in range(position, end):
-                frame[i] = value
+        at, position = position, position + np.int64(length)  # type: ignore[assignment]
+        if elem_size == 1 and position + STEP <= size:  # most runs are short: whole steps take less time than branches
+            word = REPEATED * np.uint64(byte_at(elem_at))
+            put_step(frame + at, word)
+            while at + STEP < position:
+                at += STEP
+                put_step(frame + at, word)
         else:
-            for i in range(position, end):
+            for i in range(at, position):
                 for b in range(elem_size):
-                    frame[i * elem_size + b] = payload[elems_at + run * elem_size + b]
-        position = end
+                    put_byte(frame + i * elem_size + b, byte_at(elem_at + b))
+        run_at += run_size
+        elem_at += elem_size
     return position == n_elems
+
+
+@kernel(types.void, INT_ROWS, INT, BYTE_ROWS, BYTES)
+def decode_frames(
+    places: NDArray[np.int64], elem_size: int, frames: NDArray[np.uint8], done: NDArray[np.uint8]
+) -> None:
+    """Decode valid payloads.
+
+    :param places: for each payload its address, its size in bytes, and a number that is not used, ``(n, 3)``
+    :param elem_size: bytes of one element
+    :param frames: output, ``(n, frame_nbytes)``
+    :param done: for each payload 1 if its frame is in ``frames`` already, else 0, ``(n,)``; set to 1 for each payload
+        that this function decodes
+    """
+    n_frames, size = frames.shape
+    for k in range(n_frames):
+        payload, nbytes = places[k, 0], places[k, 1]
+        if done[k] != 0 or nbytes == 0:
+            continue
+        frame, run_size = frames.ctypes.data + k * size, number_at(payload)
+        if run_size == 0:
+            if nbytes == 1 + size:
+                copy_bytes(payload + 1, frame, size, size)
+                done[k] = 1
+        elif (run_size in (1, 2, 4, 8)) and (nbytes - 1) % (run_size + elem_size) == 0 and nbytes <= size:
+            done[k] = decode_runs(payload, nbytes, elem_size, run_size, frame, size)

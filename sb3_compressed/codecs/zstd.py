@@ -11,6 +11,7 @@ import zstandard
 from numpy.typing import NDArray
 
 from sb3_compressed.codecs.codec import BytesCodec, Levels
+from sb3_compressed.codecs.zstd_library import decoding_context, zstd_functions
 from sb3_compressed.errors import CorruptPayload
 
 __all__ = ["Zstd"]
@@ -25,6 +26,8 @@ class Zstd(BytesCodec):
 
     name: ClassVar[str] = "zstd"
     levels: ClassVar[Levels] = Levels(((-100, -1), (1, 22)), default=3)
+    is_parallel: ClassVar[bool] = True
+    chunk_nbytes: ClassVar[int] = 1 << 18
     library_errors: ClassVar[tuple[type[Exception], ...]] = (zstandard.ZstdError,)
 
     compresslevel: int = levels.default
@@ -51,3 +54,12 @@ class Zstd(BytesCodec):
         except AttributeError:
             decompressor = self._contexts.decompressor = zstandard.ZstdDecompressor()
         return decompressor.decompress(payload, allow_extra_data=False)
+
+    def decode_rows(self, places: NDArray[np.int64], rows: NDArray[np.uint8], done: NDArray[np.uint8]) -> None:
+        """Decode what a kernel can decode; see :meth:`BytesCodec.decode_rows`."""
+        functions = zstd_functions()
+        if functions is not None:
+            from sb3_compressed.codecs.zstd_kernels import decode_frames  # on first use: importing numba takes long
+
+            context = decoding_context(zstandard.FORMAT_ZSTD1)
+            decode_frames(places, *functions, context.ctypes.data, rows, done)

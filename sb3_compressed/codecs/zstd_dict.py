@@ -22,10 +22,12 @@ from sb3_compressed.codecs.codec import (
     TrainableCodec,
     decode_selected,
     frame_bytes,
+    new_status,
     output_bytes,
 )
 from sb3_compressed.codecs.payloads import Payloads
 from sb3_compressed.codecs.zstd import Zstd
+from sb3_compressed.codecs.zstd_library import decoding_context, loaded_dictionary, zstd_functions
 from sb3_compressed.errors import CorruptPayload
 
 __all__ = ["ZstdDict"]
@@ -48,6 +50,8 @@ class ZstdDict(TrainableCodec, BytesCodec):
     name: ClassVar[str] = "zstd-dict"
     levels: ClassVar[Levels] = Zstd.levels
     typical_ratio: ClassVar[float] = 0.04
+    is_parallel: ClassVar[bool] = True
+    chunk_nbytes: ClassVar[int] = 1 << 19
     library_errors: ClassVar[tuple[type[Exception], ...]] = (zstandard.ZstdError,)
 
     #: The size of a dictionary in bytes. Larger ones age no slower and do not compress game frames better.
@@ -62,6 +66,8 @@ class ZstdDict(TrainableCodec, BytesCodec):
 
     # Contexts are costly to create and not thread-safe, so each thread has its own.
     _contexts: threading.local = field(default_factory=threading.local, init=False, repr=False, compare=False)
+    # The dictionary as kernels read it, created on first use; the codec, which every slot refers to, keeps it alive.
+    _loaded: dict[str, NDArray[np.uint8]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def train(self, frames: NDArray[Any]) -> ZstdDict:
         """Return a codec with a dictionary trained on these frames; see :meth:`TrainableCodec.train`."""
@@ -89,9 +95,12 @@ class ZstdDict(TrainableCodec, BytesCodec):
     ) -> None:
         """Decode payloads with different dictionaries; see :meth:`TrainableCodec.decode_batch`."""
         rows = output_bytes(out, len(payloads))
-        todo = range(len(payloads)) if done is None else np.flatnonzero(done == 0).tolist()
+        done = new_status(done, len(rows))
+        codecs = cast("Sequence[ZstdDict]", codecs)
+        decode_with_dictionaries(codecs, payloads.places, rows, done)
+        left = np.flatnonzero(done == 0).tolist()
         writers = payloads.writers
-        decode_selected([cast("ZstdDict", codecs[writers[index]]) for index in todo], payloads, rows, todo)
+        decode_selected([codecs[writers[index]] for index in left], payloads, rows, left)
 
     def release_encoder(self) -> None:
         """Free this thread's compressor; see :meth:`TrainableCodec.release_encoder`."""
@@ -121,6 +130,16 @@ class ZstdDict(TrainableCodec, BytesCodec):
             setattr(self._contexts, name, decompressor)
         return decompressor.decompress(payload[1:], max_output_size=nbytes, allow_extra_data=False)
 
+    @property
+    def dictionary_address(self) -> int:
+        """The address of the dictionary as kernels read it; 0 if there is none, or zstd cannot load it."""
+        if not self.dictionary:
+            return 0
+        loaded = self._loaded.get("dictionary")
+        if loaded is None:  # setdefault is atomic: all threads use the same one
+            loaded = self._loaded.setdefault("dictionary", loaded_dictionary(self.dictionary))
+        return loaded.ctypes.data if loaded.size else 0
+
     def _new_compressor(self, nbytes: int) -> zstandard.ZstdCompressor:
         dictionary = zstandard.ZstdCompressionDict(self.dictionary) if self.dictionary else None
         parameters = zstandard.ZstdCompressionParameters.from_level(
@@ -132,3 +151,20 @@ class ZstdDict(TrainableCodec, BytesCodec):
             write_dict_id=False,
         )
         return zstandard.ZstdCompressor(dict_data=dictionary, compression_params=parameters)
+
+
+def decode_with_dictionaries(
+    codecs: Sequence[ZstdDict], places: NDArray[np.int64], rows: NDArray[np.uint8], done: NDArray[np.uint8]
+) -> None:
+    """Decode what a kernel can decode; see :meth:`BytesCodec.decode_rows`.
+
+    :param places: for each payload its address, its size in bytes, and the index of its codec, ``(n, 3)``
+    """
+    functions = zstd_functions()
+    if functions is None or not rows.size:
+        return
+    from sb3_compressed.codecs.zstd_kernels import decode_magicless_frames  # on first use: importing numba takes long
+
+    dictionaries = np.array([codec.dictionary_address for codec in codecs], dtype=np.int64)
+    context = decoding_context(MAGICLESS)
+    decode_magicless_frames(places, functions.decompress_using_ddict, dictionaries, context.ctypes.data, rows, done)

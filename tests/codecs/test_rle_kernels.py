@@ -53,6 +53,7 @@ def test_kernels_work_without_a_writable_cache_folder(tmp_path: Path, monkeypatc
     source = Path(sb3_compressed.__file__).parent
     shutil.copytree(source, package, ignore=shutil.ignore_patterns("__pycache__"))
     (package / "codecs" / "__pycache__").touch()
+    (package / "__pycache__").touch()
     (tmp_path / "file").touch()
     nowhere = str(tmp_path / "file" / "cache")
     folders = dict.fromkeys(("NUMBA_CACHE_DIR", "HOME", "XDG_CACHE_HOME", "LOCALAPPDATA", "APPDATA"), nowhere)

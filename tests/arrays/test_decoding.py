@@ -1,0 +1,78 @@
+"""Payloads that occur several times in a batch are decoded once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from sb3_compressed import CompressedArray
+from sb3_compressed.arrays import payload_kernels
+from sb3_compressed.arrays.decoding import decode
+from sb3_compressed.arrays.frame_layout import FrameLayout
+from sb3_compressed.arrays.payload_batch import PayloadBatch
+from sb3_compressed.codecs import Codec, get_codec
+from sb3_compressed.codecs.payloads import Payloads
+from sb3_compressed.errors import CorruptPayload
+
+METHODS = ["zstd3", "lz4-frame", "lz4-block", "igzip", "gzip", "rle-jit", "rle", "none", "zstd-dict"]
+
+
+def test_repeated_payloads_are_those_at_one_address_of_one_codec() -> None:
+    places = np.array([[800, 4, 0], [96, 4, 0], [800, 4, 0], [800, 4, 1], [800, 5, 0], [96, 4, 0], [0, 0, 0]])
+    first, table = np.empty(7, np.int64), np.empty(16, np.int64)
+    assert payload_kernels.find_repeated(places, table, first) == 2
+    assert first.tolist() == [0, 1, 0, 3, 4, 1, 6]
+    frames = np.arange(21, dtype=np.uint8).reshape(7, 3)
+    payload_kernels.copy_repeated(first, frames)
+    assert frames[:, 0].tolist() == [0, 3, 0, 9, 12, 3, 18]
+
+
+def test_repeated_payloads_are_found_among_many() -> None:
+    rng = np.random.default_rng(0)
+    addresses = 16 * rng.integers(0, 700, 1000)
+    places = np.stack([addresses, addresses % 50, np.zeros_like(addresses)], axis=1)
+    first, table = np.empty(1000, np.int64), np.empty(2048, np.int64)
+    n_repeated = payload_kernels.find_repeated(places, table, first)
+    assert n_repeated == 1000 - len(np.unique(addresses))
+    assert first.tolist() == [int(np.flatnonzero(addresses == address)[0]) for address in addresses]
+
+
+@pytest.mark.parametrize("num_threads", [1, 3])
+@pytest.mark.parametrize("axis", [0, -1])
+@pytest.mark.parametrize("method", METHODS)
+def test_overlapping_stacks_are_decoded(
+    method: str, axis: int, num_threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Codec, "chunk_nbytes", 1)
+    codec = get_codec(method)
+    monkeypatch.setattr(type(codec), "chunk_nbytes", 1)
+    frames = np.random.default_rng(1).integers(0, 3, (40, 12, 12), np.uint8)
+    array = CompressedArray((36, 1, 4, 12, 12) if axis == 0 else (36, 1, 12, 12, 4), np.uint8, codec, frame_stack=4)
+    for row in range(36):
+        stack = frames[row : row + 4]
+        array[row] = (stack if axis == 0 else np.moveaxis(stack, 0, -1))[np.newaxis]
+    rows = np.random.default_rng(2).integers(0, 36, 60)
+    array.num_threads = num_threads
+    expected = np.stack([frames[row : row + 4] for row in rows])
+    np.testing.assert_array_equal(array[rows, 0], expected if axis == 0 else np.moveaxis(expected, 1, -1))
+
+
+def damaged_batch() -> tuple[PayloadBatch, NDArray[Any]]:
+    """Return stacks of two frames in which one damaged payload occurs twice, and room for them."""
+    codec = get_codec("zstd3")
+    frames = np.arange(6, dtype=np.uint8).repeat(64).reshape(6, 8, 8)
+    payloads = codec.encode(frames)
+    payloads[3] = payloads[3][:-1]
+    places = Payloads.of(payloads)
+    order = np.array([0, 1, 1, 2, 2, 3, 3, 4])
+    return PayloadBatch([codec], Payloads(places.places[order], places), 2), np.empty((4, 2, 8, 8), np.uint8)
+
+
+def test_index_of_a_repeated_damaged_payload_is_that_of_its_first_item() -> None:
+    batch, out = damaged_batch()
+    with pytest.raises(CorruptPayload) as caught:
+        decode(batch, FrameLayout((2, 8, 8), 0, 2), out)
+    assert caught.value.index == 2

@@ -1,0 +1,176 @@
+"""Kernels that call compression libraries decode as the Python packages of these libraries do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from programs import run
+
+from sb3_compressed.codecs import BytesCodec, Codec, TrainableCodec, deflate, get_codec, lz4, zstd, zstd_dict
+from sb3_compressed.codecs.codec import decode_selected
+from sb3_compressed.codecs.payloads import Payloads
+from sb3_compressed.codecs.rle import Rle
+from sb3_compressed.errors import CorruptPayload
+from sb3_compressed.probes import FORCE_FALLBACKS
+
+LIBRARIES = {
+    "lz4-block": (lz4, "lz4_functions"),
+    "lz4-frame": (lz4, "xxh32_function"),
+    "zstd": (zstd, "zstd_functions"),
+    "zstd-dict": (zstd_dict, "zstd_functions"),
+    "gzip": (deflate, "isal_functions"),
+    "igzip": (deflate, "isal_functions"),
+}
+NAMES = [*LIBRARIES, "none", "rle-jit"]
+SIZE = 200
+RELAXED = settings(deadline=None, max_examples=300, suppress_health_check=list(HealthCheck))
+needs_libraries = pytest.mark.skipif(FORCE_FALLBACKS, reason="the kernels are not used")
+
+
+def smooth_frames(n: int, size: int) -> NDArray[np.uint8]:
+    """Return frames of which a part is noise."""
+    frames = np.repeat(np.arange(n, dtype=np.uint8), size).reshape(n, size) + np.arange(size, dtype=np.uint8) // 9
+    frames[:, : size // 5] = np.random.default_rng(2).integers(0, 256, (n, size // 5))
+    return frames
+
+
+def codec_of(name: str) -> Codec:
+    codec = get_codec(name)
+    return codec.train(smooth_frames(100, 128)) if isinstance(codec, TrainableCodec) else codec
+
+
+@pytest.fixture(params=NAMES, scope="module")
+def codec(request: pytest.FixtureRequest) -> Codec:
+    return codec_of(request.param)
+
+
+def by_library(codec: Codec, payload: bytes, size: int) -> bytes | None:
+    """Decode a payload without a kernel; return ``None`` if it is corrupt."""
+    out = np.empty((1, size), np.uint8)
+    try:
+        if isinstance(codec, BytesCodec):
+            decode_selected([codec], [payload], out, [0])
+        else:
+            Rle().decode_into([payload], out)
+    except CorruptPayload:
+        return None
+    return out.tobytes()
+
+
+def by_kernel(codec: Codec, payload: bytes, size: int) -> bytes | None:
+    """Decode a payload between two guards, which must not be overwritten; return ``None`` if it is corrupt."""
+    guarded = np.full(size + 128, 0xA5, np.uint8)
+    try:
+        codec.decode_into([payload], guarded[64 : 64 + size].reshape(1, size))
+    except CorruptPayload:
+        return None
+    finally:
+        assert (guarded[:64] == 0xA5).all()
+        assert (guarded[64 + size :] == 0xA5).all()
+    return guarded[64 : 64 + size].tobytes()
+
+
+@RELAXED
+@given(data=st.data())
+def test_damaged_payloads_are_decoded_as_by_the_library(codec: Codec, data: st.DataObject) -> None:
+    payload = bytearray(codec.encode(smooth_frames(3, SIZE))[data.draw(st.integers(0, 2))])
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, len(payload)))
+        match data.draw(st.sampled_from(["flip", "cut", "insert", "double"])):
+            case "flip" if at < len(payload):
+                payload[at] ^= 1 << data.draw(st.integers(0, 7))
+            case "cut":
+                del payload[at : at + data.draw(st.integers(1, 4))]
+            case "insert":
+                payload[at:at] = data.draw(st.binary(min_size=1, max_size=4))
+            case _:
+                payload += bytes(payload)
+    size = data.draw(st.sampled_from([SIZE, SIZE, SIZE, SIZE - 1, SIZE + 1, 2 * SIZE]))
+    assert by_kernel(codec, bytes(payload), size) == by_library(codec, bytes(payload), size)
+
+
+@needs_libraries
+@pytest.mark.parametrize("size", [1, 7, 84 * 84, 65_536, 300_000])
+@pytest.mark.parametrize("name", NAMES)
+def test_kernels_decode_every_payload_that_their_codec_writes(
+    name: str, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    codec = codec_of(name)
+    frames = smooth_frames(3, size)
+    payloads, out = codec.encode(frames), np.empty_like(frames)
+
+    def fail(*_: Any) -> Any:
+        raise AssertionError("a kernel left a payload")
+
+    if isinstance(codec, BytesCodec):
+        monkeypatch.setattr(type(codec), "decompress_frame", fail)
+    else:
+        monkeypatch.setattr(type(codec), "_decode", fail)
+    codec.decode_into(payloads, out)
+    np.testing.assert_array_equal(out, frames)
+
+
+@pytest.mark.parametrize("name", LIBRARIES)
+def test_payloads_are_decoded_without_the_functions_of_a_library(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(*LIBRARIES[name], lambda: None)
+    codec, frames = codec_of(name), smooth_frames(3, SIZE)
+    payloads, out = codec.encode(frames), np.empty_like(frames)
+    codec.decode_into(payloads, out)
+    np.testing.assert_array_equal(out, frames)
+    with pytest.raises(CorruptPayload) as caught:
+        codec.decode_into([*payloads[:2], payloads[2][:-1]], out)
+    assert caught.value.index == 2
+
+
+@needs_libraries
+def test_all_libraries_export_their_functions() -> None:
+    for module, name in LIBRARIES.values():
+        assert getattr(module, name)() is not None, "decoding would be slow"
+
+
+def test_forced_fallbacks_use_no_functions() -> None:
+    code = """
+from sb3_compressed.codecs import deflate, lz4, zstd
+print(lz4.lz4_functions(), lz4.xxh32_function(), zstd.zstd_functions(), deflate.isal_functions())
+"""
+    assert run(code, SB3_COMPRESSED_FORCE_FALLBACKS="1") == "None None None None\n"
+
+
+@pytest.mark.parametrize("name", ["none", "zstd", "rle-jit", "gzip"])
+def test_payloads_that_are_done_are_skipped(name: str) -> None:
+    codec, frames = codec_of(name), smooth_frames(3, SIZE)
+    payloads = codec.encode(frames)
+    out = np.full_like(frames, 7)
+    codec.decode_into(Payloads.of([payloads[0], b"corrupt", payloads[2]]).skipping(np.array([0, 1, 0], np.uint8)), out)
+    np.testing.assert_array_equal(out[[0, 2]], frames[[0, 2]])
+    assert (out[1] == 7).all()
+    with pytest.raises(ValueError, match="one element for each of 3 payloads, got 2"):
+        codec.decode_into(Payloads.of(payloads).skipping(np.zeros(2, np.uint8)), out)
+
+
+@dataclass(frozen=True)
+class Inverted(zstd.Zstd):
+    """A codec that changes only how single frames are coded."""
+
+    name: ClassVar[str] = "inverted"
+
+    def compress_frame(self, frame: NDArray[np.uint8]) -> bytes:
+        return super().compress_frame(~frame)
+
+    def decompress_frame(self, payload: bytes, nbytes: int) -> bytes:
+        return (~np.frombuffer(super().decompress_frame(payload, nbytes), np.uint8)).tobytes()
+
+
+def test_subclass_with_another_format_does_not_use_the_kernel_of_its_parent() -> None:
+    frames = smooth_frames(3, SIZE)
+    out = np.empty_like(frames)
+    Inverted().decode_into(Inverted().encode(frames), out)
+    np.testing.assert_array_equal(out, frames)
+    zstd.Zstd().decode_into(Inverted().encode(frames), out)
+    np.testing.assert_array_equal(out, ~frames)
