@@ -12,6 +12,9 @@ from numpy.typing import NDArray
 
 __all__ = ["DriftDetector"]
 
+#: Kinds of changes: payloads grow, or grow to about the size of their frames, or frames that hardly compress change.
+KINDS = "larger", "hard", "easier"
+
 
 class DriftDetector:
     """Compares the sizes of new payloads with those of the last ones.
@@ -43,9 +46,10 @@ class DriftDetector:
     SHORTEST, LONGEST = 512, 16_384
 
     def __init__(self) -> None:
-        self._waits = dict.fromkeys(("larger", "hard", "easier"), self.SHORTEST)  # by the kind of change
-        self._kind = "larger"  # of the last change
-        self._since_reaction = self.LONGEST
+        # For each kind of change, the frames since the last reaction and those between two.
+        self._since = dict.fromkeys(KINDS, self.LONGEST)
+        self._waits = dict.fromkeys(KINDS, self.SHORTEST)
+        self._kind = KINDS[0]  # of the last change
         self.restart()
 
     def restart(self, trained_nbytes: float = math.inf) -> None:
@@ -77,13 +81,14 @@ class DriftDetector:
         :param n_passed: the number of frames since the last call, these included
         """
         self._n_frames += n_passed
-        self._since_reaction += n_passed
         self._n_measured += len(payloads)
         self._nbytes += sum(map(len, payloads))
         if self._is_hard:
             self._compress_part(frames)
         if self._n_frames < self.BLOCK:
             return False
+        for kind in KINDS:
+            self._since[kind] += self._n_frames
         mean = self._nbytes / self._n_measured
         self._n_frames = self._n_measured = self._nbytes = 0
         is_better, is_larger = self._compresses_better(), 0 < self._largest < (mean - self.MIN_GROWTH) / self.FACTOR
@@ -91,7 +96,7 @@ class DriftDetector:
         has_changed = is_larger or (is_better and self._is_hard)
         if has_changed:
             self._kind = ("easier" if is_better else "hard") if self._is_hard else "larger"
-            if self._since_reaction < self._waits[self._kind]:
+            if self._since[self._kind] < self._waits[self._kind]:
                 return False  # until later
         if not self._largest:
             self._largest = min(mean, self._most)
@@ -132,6 +137,6 @@ class DriftDetector:
         """
         wait = self._waits[self._kind]
         # Frames that have become simpler are often more difficult again soon.
-        is_rare = self._since_reaction >= 4 * wait and self._kind != "easier"
+        is_rare = self._since[self._kind] >= 4 * wait and self._kind != "easier"
         self._waits[self._kind] = self.SHORTEST if helped and is_rare else min(2 * wait, self.LONGEST)
-        self._since_reaction = 0
+        self._since[self._kind] = 0

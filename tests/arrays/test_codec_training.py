@@ -461,7 +461,7 @@ def test_difficult_frames_are_rarely_trained_on(kind: str, monkeypatch: pytest.M
     }[kind]()
     array = CompressedArray((50, 4, 48, 48), frame_stack=None, num_threads=1)
     payload_sizes(array, frames)
-    assert len(trained) <= 25  # of 64,000 frames
+    assert len(trained) <= 30  # of 64,000 frames
 
 
 train = Delta.train
