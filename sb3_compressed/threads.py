@@ -27,7 +27,7 @@ __all__ = ["BackgroundTask", "default_num_threads", "in_chunks", "validate_num_t
 #: More threads do not help, as decoding is limited by the memory bandwidth.
 MAX_DEFAULT_THREADS = 4
 #: By how much the priority of background tasks is lower than that of other threads, so that these get the cores first.
-NICENESS = 10
+NICENESS = 5
 
 _pool: ThreadPoolExecutor | None = None
 
