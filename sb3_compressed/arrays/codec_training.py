@@ -192,9 +192,11 @@ class CodecTrainer:
         return {"interval": self._interval, "learned_nbytes": self._trained_nbytes}
 
     def restore(self, data: Mapping[str, Any]) -> None:
-        """Restore the state that :meth:`to_data` returned."""
-        self._interval = min(max(int(data["interval"]), self.FIRST), self.LONGEST)
-        self._trained_nbytes = float(data["learned_nbytes"])
+        """Restore the state that :meth:`to_data` returned, without a sample or training of before."""
+        interval, trained_nbytes = int(data["interval"]), float(data["learned_nbytes"])
+        self.__init__()  # type: ignore[misc]
+        self._interval = min(max(interval, self.FIRST), self.LONGEST)
+        self._trained_nbytes = trained_nbytes
 
 
 def _stack(frames: Sequence[NDArray[Any]]) -> NDArray[Any]:
