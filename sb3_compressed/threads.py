@@ -1,24 +1,33 @@
-"""The thread pool for decoding, for work that releases the GIL: one per process, with at most one thread per core.
+"""Threads for decoding and for training: both release the GIL for most of their work.
 
-The pool is created when it is first needed, and again in a forked child, where the parent's threads do not exist. Any
-number of threads may use it concurrently. Its tasks never wait for each other, so it cannot deadlock.
+Decoding uses one small pool per process, which is created when it is first needed, and again in a forked child, where
+the parent's threads do not exist. Any number of threads may use it concurrently. Its tasks never wait for each other,
+so it cannot deadlock.
 
 It works without any threads, too: the caller of :func:`in_chunks` runs all chunks that no other thread has started. So
 it also works where no thread can be started, at a process limit or during interpreter shutdown.
+
+Codecs train in threads of their own, see :class:`BackgroundTask`, so that decoding never waits for a training.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sys
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from queue import SimpleQueue
+from typing import Generic, TypeVar
 
-__all__ = ["default_num_threads", "in_chunks", "validate_num_threads"]
+__all__ = ["BackgroundTask", "default_num_threads", "in_chunks", "validate_num_threads"]
 
 #: More threads do not help, as decoding is limited by the memory bandwidth.
 MAX_DEFAULT_THREADS = 4
+#: By how much the priority of background tasks is lower than that of other threads, so that these get the cores first.
+NICENESS = 5
 
 _pool: ThreadPoolExecutor | None = None
 
@@ -117,6 +126,79 @@ class _Chunks:
             raise self._errors[min(self._errors)]
 
 
+Result = TypeVar("Result")
+
+
+class BackgroundTask(Generic[Result]):
+    """Calls ``work()`` in a thread of low priority, after all earlier tasks.
+
+    One task runs at a time. The exit of the interpreter and forks wait for tasks. Where no thread can be started, and
+    in a forked child in which the thread does not exist, :meth:`result` calls ``work()`` instead.
+    """
+
+    def __init__(self, work: Callable[[], Result]) -> None:
+        global _latest_task
+        self._work = work
+        self._outcome: list[tuple[Result | None, BaseException | None]] = []
+        self._thread = _TaskThread(target=self._run, args=(_latest_task,), name="sb3-compressed-background")
+        if threading.main_thread().is_alive():  # during interpreter shutdown, threads start but are not waited for
+            with contextlib.suppress(RuntimeError):  # "can't start new thread"
+                self._thread.start()
+                _latest_task = self._thread
+
+    @property
+    def is_done(self) -> bool:
+        """Whether :meth:`result` returns without waiting for another thread."""
+        return not self._thread.is_alive()
+
+    def wait(self) -> None:
+        """Wait until :attr:`is_done`."""
+        if self._thread.is_alive():
+            self._thread.join()
+
+    @property
+    def error(self) -> BaseException | None:
+        """What ``work()`` has raised, if it has."""
+        return self._outcome[0][1] if self._outcome else None
+
+    def result(self) -> Result:
+        """Wait for the result and return it, or raise what ``work()`` raised."""
+        self.wait()
+        if not self._outcome:
+            self._call()
+        [(result, error)] = self._outcome
+        if error is not None:
+            raise error
+        return result  # type: ignore[return-value]
+
+    def _run(self, previous: threading.Thread | None) -> None:
+        if previous is not None:
+            previous.join()
+        if sys.platform == "linux":  # where threads have priorities of their own
+            with contextlib.suppress(OSError):  # forbidden by a sandbox, or the priority is even lower
+                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+        self._call()
+
+    def _call(self) -> None:
+        try:
+            self._outcome.append((self._work(), None))
+        except BaseException as error:
+            self._outcome.append((None, error))
+
+
+class _TaskThread(threading.Thread):
+    """A thread that runs a background task."""
+
+
+_latest_task: _TaskThread | None = None
+
+
+def _wait_for_tasks() -> None:
+    """Wait for background tasks before a fork: a child would never get the locks that their threads have acquired."""
+    if _latest_task is not None and not isinstance(threading.current_thread(), _TaskThread):
+        _latest_task.join()
+
+
 def _submit(task: Callable[[], None], n_threads: int) -> None:
     """Submit a task to up to ``n_threads`` threads of the pool, as far as threads can be started."""
     pool = _get_pool()
@@ -142,4 +224,4 @@ def _discard_pool() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_discard_pool)
+    os.register_at_fork(before=_wait_for_tasks, after_in_child=_discard_pool)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 from programs import fresh_outcome, outcome, run
 
 from sb3_compressed import threads
-from sb3_compressed.threads import default_num_threads, in_chunks, validate_num_threads
+from sb3_compressed.threads import BackgroundTask, default_num_threads, in_chunks, validate_num_threads
 
 
 @pytest.mark.parametrize("length", [0, 1, 2, 7, 100])
@@ -289,3 +290,127 @@ print("sampled")
         pytest.skip(done.stderr)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "sampled\n"
+
+
+# -- background tasks ----------------------------------------------------------------------------------------
+
+
+def test_background_tasks_run_one_after_the_other() -> None:
+    running, most = [0], [0]
+
+    def work() -> int:
+        running[0] += 1
+        most[0] = max(most[0], running[0])
+        time.sleep(0)
+        running[0] -= 1
+        return threading.get_ident()
+
+    tasks = [BackgroundTask(work) for _ in range(20)]
+    idents = [task.result() for task in tasks]
+    assert threading.get_ident() not in idents
+    assert most == [1]
+    assert all(task.is_done and task.error is None for task in tasks)
+
+
+def test_a_background_task_is_done_when_its_work_has_ended() -> None:
+    free = threading.Event()
+    task = BackgroundTask(partial(free.wait, 30))
+    assert not task.is_done
+    free.set()
+    task.wait()
+    assert task.is_done
+    assert task.result() is True
+    assert task.result() is True
+
+
+def test_an_error_in_a_background_task_is_raised_by_its_result() -> None:
+    def work() -> None:
+        raise SystemExit("no")
+
+    task = BackgroundTask(work)
+    task.wait()
+    assert isinstance(task.error, SystemExit)
+    for _ in range(2):
+        with pytest.raises(SystemExit, match="no"):
+            task.result()
+
+
+def test_background_tasks_need_no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    task = BackgroundTask(threading.get_ident)
+    assert task.is_done
+    assert task.result() == threading.get_ident()
+
+
+def test_background_tasks_have_a_low_priority() -> None:
+    if sys.platform != "linux":
+        pytest.skip("threads have no priorities of their own")
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    of_task = BackgroundTask(lambda: os.getpriority(os.PRIO_PROCESS, threading.get_native_id())).result()
+    assert of_task == min(threads.NICENESS, 19) or of_task == before > threads.NICENESS
+    assert os.getpriority(os.PRIO_PROCESS, 0) == before
+
+
+def test_decoding_does_not_wait_for_background_tasks() -> None:
+    free = threading.Event()
+    task = BackgroundTask(partial(free.wait, 30))
+    meeting = threading.Barrier(2, timeout=20)
+    in_chunks(lambda start, end: meeting.wait() and None, 2, 2)
+    assert not task.is_done
+    free.set()
+    task.wait()
+
+
+def test_forks_and_exit_wait_for_background_tasks() -> None:
+    if not hasattr(os, "fork"):
+        pytest.skip("this system has no fork")
+    code = """
+import os, time
+from sb3_compressed.threads import BackgroundTask
+def work():
+    time.sleep(0.2)
+    print("work", flush=True)
+    return 3
+tasks = [BackgroundTask(work), BackgroundTask(work)]
+child = os.fork()
+assert [task.is_done for task in tasks] == [True, True]
+assert [task.result() for task in tasks] == [3, 3]
+if child == 0:
+    assert BackgroundTask(lambda: 4).result() == 4
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+BackgroundTask(work)
+print("exit", flush=True)
+"""
+    assert run(code, PYTHONWARNINGS="ignore::DeprecationWarning").split() == ["work", "work", "exit", "work"]
+
+
+def test_a_background_task_may_fork() -> None:
+    if not hasattr(os, "fork"):
+        pytest.skip("this system has no fork")
+    code = """
+import os
+from sb3_compressed.threads import BackgroundTask
+def work():
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    return os.waitpid(child, 0)[1]
+tasks = [BackgroundTask(work), BackgroundTask(work)]
+assert [task.result() for task in tasks] == [0, 0]
+"""
+    run(code, PYTHONWARNINGS="ignore::DeprecationWarning")
+
+
+def test_a_task_during_interpreter_shutdown_runs_in_the_calling_thread() -> None:
+    code = """
+import atexit, threading
+from sb3_compressed.threads import BackgroundTask
+def last():
+    print(BackgroundTask(threading.get_ident).result() == threading.get_ident())
+atexit.register(last)
+"""
+    assert fresh_outcome(code).stdout == "True\n"

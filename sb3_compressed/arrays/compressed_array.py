@@ -68,7 +68,9 @@ class CompressedArray(ArrayLike):
         the first or the last axis of an item, or ``None`` for items that are not stacks
     :param elem_type: dtype to store values in, if not ``dtype``. A narrower one is lossy and warns:
         values are clipped to the range of an integer type and rounded to a floating one
-    :param num_threads: how many threads decode large reads; ``None`` for the number of cores, four at most
+    :param num_threads: how many threads decode large reads; ``None`` for the number of cores, four at most. With more
+        than one, codecs train in a thread of their own, while the previous codec encodes. So only with 1 are payloads,
+        other than their content, the same in each run
     :raises ValueError: for an invalid argument
     """
 
@@ -312,7 +314,7 @@ class CompressedArray(ArrayLike):
         values = self._stored_values(value)
         slots: list[Slot]
         if self._deduplicator is not None and _is_row(slot_index):
-            [slots] = self._deduplicator.encode_rows(self._broadcast(values, shape))
+            [slots] = self._deduplicator.encode_rows(self._broadcast(values, shape), num_threads=self.num_threads)
         elif values.ndim <= len(self.item_shape):  # one item for all of them
             slots = self._encoder.encode(self._broadcast(values, (1,))) * math.prod(shape)
         else:
@@ -351,7 +353,7 @@ class CompressedArray(ArrayLike):
             :meth:`new_sharing_frames` returned
         """
         if self._deduplicator is not None:
-            slots = self._deduplicator.encode_rows(*rows)
+            slots = self._deduplicator.encode_rows(*rows, num_threads=self.num_threads)
         else:
             slots = [self._encoder.encode(row) for row in rows]
         return [*self._store.write([*chain.from_iterable(slots)]).reshape(len(rows), -1)]
@@ -457,7 +459,11 @@ class CompressedArray(ArrayLike):
         self._table[rows] = self._store.write([*slots.flat]).reshape(slots.shape)
 
     def stream_data(self) -> dict[str, Any]:
-        """Return the state of its stream of observations for JSON: that of arrays that share frames with it."""
+        """Return the state of its stream of observations for JSON: that of arrays that share frames with it.
+
+        A training of the codec that another thread has begun is finished first, and :attr:`codec` is its result.
+        """
+        self._finish_training()
         return {} if self._deduplicator is None else self._deduplicator.to_data()
 
     def restore_stream(self, data: Mapping[str, Any], codec: Codec, last: list[Slot]) -> None:
@@ -486,6 +492,10 @@ class CompressedArray(ArrayLike):
         """The flags that :meth:`track_changes` returned last."""
         return self._changes.flags
 
+    def _finish_training(self) -> None:
+        if self._deduplicator is not None:
+            self._deduplicator.finish_training()
+
     def _allocate(self) -> None:
         """Replace the placeholder of an unwritten table."""
         if not self._table.flags.writeable:
@@ -507,6 +517,7 @@ class CompressedArray(ArrayLike):
     __copy__ = copy
 
     def __deepcopy__(self, memo: dict[int, Any]) -> CompressedArray:
+        self._finish_training()
         other = self._with_table(None)
         memo[id(self)] = other
         other._encoder = copy.deepcopy(self._encoder, memo)
@@ -518,6 +529,7 @@ class CompressedArray(ArrayLike):
         return other
 
     def __getstate__(self) -> dict[str, Any]:
+        self._finish_training()
         # Without the rows after the last written one: in a barely filled buffer they would outweigh the content.
         is_written = (self._table != self._store.unwritten).any(axis=tuple(range(1, self._table.ndim)))
         n_written = int(np.flatnonzero(is_written)[-1]) + 1 if is_written.any() else 0

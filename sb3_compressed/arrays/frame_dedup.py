@@ -43,15 +43,17 @@ class FrameDeduplicator:
         self._last_slots: list[Slot] = []  # of the last row, one of each environment
         self._previous: PreviousRow | None = None  # its observations
 
-    def encode_rows(self, *rows: NDArray[Any]) -> list[list[Slot]]:
+    def encode_rows(self, *rows: NDArray[Any], num_threads: int = 1) -> list[list[Slot]]:
         """Encode the next observation of every environment, or the next two, such as ``obs`` and ``next_obs``.
 
         :param rows: arrays ``(n_envs, *item_shape)`` of the encoder's dtype, one or two; they are not kept
+        :param num_threads: 1 to train the codec in this call where a training is due, more for another thread
         :return: for each row the slots of its environments
+        :raises Exception: what the codec's training raised, once; these rows can be encoded again
         """
         first, encoder = rows[0], self.encoder
         if len(rows) > 1 and (self._detector is not None or rows[1].strides != first.strides):
-            return [slots for row in rows for slots in self.encode_rows(row)]
+            return [slots for row in rows for slots in self.encode_rows(row, num_threads=num_threads)]
         if self._detector is not None:
             self._detect_layout(self._detector, first)
         previous = self._previous
@@ -65,12 +67,18 @@ class FrameDeduplicator:
         n_new, frames = previous.take_new_frames(rows)  # from here on there is no previous row
         slots = [self._last_slots] * len(rows)
         if len(frames):  # otherwise the rows are the previous one
-            slots = self._join(n_new, encoder.encode_frames(frames))
+            payloads = encoder.encode_frames(frames)
+            slots = self._join(n_new, payloads)
             self._last_slots = slots[-1]
         previous.is_valid = True  # only now: whatever interrupts this, no row is valid without its payloads
         if len(frames) and isinstance(encoder.codec, TrainableCodec):
-            encoder.codec = self._trainer.observe(encoder.codec, frames)
+            encoder.codec = self._trainer.observe(encoder.codec, frames, payloads, in_background=num_threads > 1)
         return slots
+
+    def finish_training(self) -> None:
+        """Wait for a training in another thread, so that copies of this object and checkpoints use its result."""
+        if isinstance(self.encoder.codec, TrainableCodec):
+            self.encoder.codec = self._trainer.finish(self.encoder.codec)
 
     def _join(self, n_new: NDArray[np.int64], payloads: list[bytes]) -> list[list[Slot]]:
         """Return the slots of rows from the payloads of their new frames.

@@ -94,7 +94,8 @@ class CompressedBuffer(_Base):
     :param normalize_images: whether to divide image observations by 255 (as float32), for your own training code.
         SB3's policies do that themselves, when they act and when they train: leave it off with its algorithms
     :param num_threads: number of threads that decode large batches, the calling one included; ``None`` for the number
-        of cores that the process may use, up to four
+        of cores that the process may use, up to four. Unless it is 1, codecs train in another thread of low priority;
+        their payloads then depend on timing, but never the decoded content
     :param storage: for replay buffers, a folder to store compressed observations in instead of memory. Each ``add`` is
         one transaction: if the process is killed, the folder contains every ``add`` that was completed
     :param storage_mode: what to do if the folder contains a buffer: ``"create"`` raises, ``"resume"`` continues with

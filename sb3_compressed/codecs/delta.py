@@ -55,8 +55,10 @@ from sb3_compressed.errors import CodecError, CorruptPayload
 __all__ = ["Delta", "ReferenceFrames"]
 
 #: Deltas of smaller frames save nothing. With larger ones, references take memory that is better spent on payloads,
-#: and a training sample has too few frames to choose from.
+#: and a training sample has too few frames to choose from: then training only chooses the coder.
 MIN_FRAME_NBYTES, MAX_FRAME_NBYTES = 16, 1 << 20
+#: The most memory of the references of a codec, unless a single one takes more.
+MAX_REFERENCES_NBYTES = 2_000_000
 #: The number of header bytes that are left for references.
 MAX_REFERENCES = 252
 #: Coders of frames without a small delta. Of equally good ones, training chooses the first: it is faster for frames
@@ -183,7 +185,8 @@ class Delta(TrainableCodec):
         rows = self._rows(frames)
         references = self.references
         if len(rows) and MIN_FRAME_NBYTES <= rows.shape[1] <= MAX_FRAME_NBYTES:
-            medoids = rows[select_medoids(rows, self.N_REFERENCES)]
+            n_references = min(self.N_REFERENCES, max(MAX_REFERENCES_NBYTES // rows.shape[1], 1))
+            medoids = rows[select_medoids(rows, n_references)]
             references = ReferenceFrames(medoids.tobytes(), rows.shape[1])
         dictionary = self._zstd.train(rows).dictionary
         trained = replace(self, dictionary=dictionary, references=references, tries_zstd=True)

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import copy
 import gc
+import os
 import pickle
+import threading
 import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from gymnasium import spaces
 from numpy.typing import NDArray
+from programs import run
 
-from sb3_compressed import CompressedArray
+from sb3_compressed import CompressedArray, CompressedReplayBuffer
 from sb3_compressed.arrays.codec_training import CodecTrainer
 from sb3_compressed.codecs import TrainableCodec, get_codec
+from sb3_compressed.codecs.delta import Delta
+from sb3_compressed.codecs.zstd_dict import ZstdDict
 
 
 def scenes(n_steps: int, n_envs: int = 2, seed: int = 0) -> NDArray[np.uint8]:
@@ -38,7 +46,7 @@ def codecs_of(array: CompressedArray) -> set[Any]:
 @pytest.mark.parametrize("frame_stack", [4, "auto", None])
 def test_payloads_get_smaller_and_all_of_them_stay_readable(frame_stack: Any) -> None:
     stacks = scenes(600)
-    array = CompressedArray(stacks.shape, codec="zstd-dict", frame_stack=frame_stack)
+    array = CompressedArray(stacks.shape, codec="zstd-dict", frame_stack=frame_stack, num_threads=1)
     for row, stack in enumerate(stacks):
         array[row] = stack
     assert len(codecs_of(array)) >= 3
@@ -53,7 +61,7 @@ def test_payloads_get_smaller_and_all_of_them_stay_readable(frame_stack: Any) ->
 
 def test_training_keeps_payloads_and_frame_sharing() -> None:
     stacks = scenes(300, n_envs=1)
-    array = CompressedArray(stacks.shape, codec="zstd-dict", frame_stack=4)
+    array = CompressedArray(stacks.shape, codec="zstd-dict", frame_stack=4, num_threads=1)
     for row, stack in enumerate(stacks):
         array[row] = stack
     payloads = [[part for part in slot if isinstance(part, bytes)] for slot in array.slots[:, 0]]
@@ -66,7 +74,7 @@ def test_training_keeps_payloads_and_frame_sharing() -> None:
 @pytest.mark.parametrize("way", [copy.deepcopy, lambda array: pickle.loads(pickle.dumps(array))])
 def test_copies_include_the_trained_codec(way: Any) -> None:
     stacks = scenes(200)
-    array = CompressedArray(stacks.shape, codec="zstd-dict", frame_stack=4)
+    array = CompressedArray(stacks.shape, codec="zstd-dict", frame_stack=4, num_threads=1)
     for row, stack in enumerate(stacks[:150]):
         array[row] = stack
     twin = way(array)
@@ -78,7 +86,7 @@ def test_copies_include_the_trained_codec(way: Any) -> None:
 
 
 def test_a_codec_is_freed_with_its_last_payload() -> None:
-    array = CompressedArray((50, 1, 4, 24, 24), codec="zstd-dict", frame_stack=4)
+    array = CompressedArray((50, 1, 4, 24, 24), codec="zstd-dict", frame_stack=4, num_threads=1)
     stacks = scenes(2000, n_envs=1)
     known: weakref.WeakSet[Any] = weakref.WeakSet()
     for step, stack in enumerate(stacks):
@@ -110,7 +118,8 @@ def test_late_trainings_change_a_codec_only_if_frames_have_changed() -> None:
     def observe(frames: NDArray[np.uint8], codec: TrainableCodec) -> list[TrainableCodec]:
         codecs = [codec]
         for start in range(0, len(frames), 64):
-            codecs.append(trainer.observe(codecs[-1], frames[start : start + 64]))
+            new = frames[start : start + 64]
+            codecs.append(trainer.observe(codecs[-1], new, codecs[-1].encode(new)))
         return [after for before, after in pairwise(codecs) if after is not before]
 
     first, second = (scenes(12_000, seed=seed)[:, :, -1].reshape(-1, 24, 24) for seed in (0, 1))
@@ -123,14 +132,29 @@ def test_late_trainings_change_a_codec_only_if_frames_have_changed() -> None:
     assert sum(map(len, adapted.encode(frames))) < 0.7 * sum(map(len, young[-1].encode(frames)))
 
 
-def test_huge_frames_are_not_sampled() -> None:
-    trainer = CodecTrainer()
-    assert all(trainer.collect(np.zeros((1, 1_000_000), np.uint8)) is None for _ in range(100))
+@pytest.mark.parametrize(("frame_nbytes", "n_frames"), [(260_000, 8), (1_000_000, 8), (5_000_000, 3), (20_000_000, 1)])
+def test_samples_of_large_frames_are_small(frame_nbytes: int, n_frames: int) -> None:
+    trainer, frames = CodecTrainer(), np.zeros((1, frame_nbytes), np.uint8)
+    samples = [sample for _ in range(trainer.FIRST) if (sample := trainer.collect(frames)) is not None]
+    assert [*map(len, samples)] == [n_frames]
+
+
+def test_large_frames_are_compressed_where_that_helps() -> None:
+    rng = np.random.default_rng(0)
+    still = rng.integers(0, 256, (500, 700), np.uint8)
+    for is_still, most in ((True, 0.1), (False, 1.001)):
+        array = CompressedArray((70, 1, 500, 700), frame_stack=None, num_threads=1)
+        for row in range(70):
+            frame = still.copy() if is_still else rng.permuted(still, axis=1)
+            frame[row, row : row + 20] = row
+            array[row] = frame
+        assert len(array.slots[-1, 0][-1]) <= most * still.nbytes
+        np.testing.assert_array_equal(array[69, 0], frame)
 
 
 @pytest.mark.parametrize("value", [0, 7])
 def test_constant_frames_do_not_break_training(value: int) -> None:
-    array = CompressedArray((400, 1, 4, 8, 8), codec="zstd-dict", frame_stack=4)
+    array = CompressedArray((400, 1, 4, 8, 8), codec="zstd-dict", frame_stack=4, num_threads=1)
     for row in range(400):
         array[row] = np.full((4, 8, 8), value, np.uint8)
         array[row, 0] = np.full((4, 8, 8), row % 256, np.uint8)
@@ -172,3 +196,272 @@ def test_a_sample_of_thousands_of_frames_in_one_call_is_bounded() -> None:
     sample = CodecTrainer().collect(np.zeros((4096, 20, 20), np.uint8))
     assert sample is not None
     assert CodecTrainer.MIN_FRAMES <= len(sample) <= CodecTrainer.MAX_FRAMES
+
+
+# -- in another thread ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Waiting(ZstdDict):
+    """Waits in its training until the test allows it to end, and raises there if the test requests it."""
+
+    name: ClassVar[str] = "waiting"
+    may_end: ClassVar[threading.Event]
+    error: ClassVar[Exception | None]
+    threads: ClassVar[list[threading.Thread]]
+
+    def train(self, frames: NDArray[Any]) -> ZstdDict:
+        self.threads.append(threading.current_thread())
+        assert self.may_end.wait(60)
+        if self.error is not None:
+            raise self.error
+        return super().train(frames)
+
+
+@pytest.fixture
+def waiting() -> Iterator[type[Waiting]]:
+    Waiting.may_end, Waiting.error, Waiting.threads = threading.Event(), None, []
+    yield Waiting
+    Waiting.may_end.set()
+    for thread in Waiting.threads:
+        if thread is not threading.current_thread():
+            thread.join()
+
+
+def in_training(codec: ZstdDict, stacks: NDArray[np.uint8]) -> tuple[CompressedArray, int]:
+    """Return an array whose codec is training in another thread, and the number of rows that are written."""
+    array = CompressedArray(stacks.shape, codec=codec, frame_stack=4, num_threads=2)
+    for row, stack in enumerate(stacks):
+        array[row] = stack
+        if array._deduplicator is not None and array._deduplicator._trainer._training is not None:
+            return array, row + 1
+    raise AssertionError("no training has begun")
+
+
+def wait_for_training(array: CompressedArray) -> None:
+    assert array._deduplicator is not None
+    training = array._deduplicator._trainer._training
+    if training is not None:
+        training.wait()
+
+
+def write_rows(array: CompressedArray, stacks: NDArray[np.uint8], start: int) -> None:
+    for row in range(start, len(stacks)):
+        array[row] = stacks[row]
+
+
+def test_the_previous_codec_encodes_while_another_trains(waiting: type[Waiting]) -> None:
+    stacks = scenes(400)
+    array, n_rows = in_training(waiting(), stacks)
+    write_rows(array, stacks[:300], n_rows)
+    assert codecs_of(array) == {array.codec} == {waiting()}
+    waiting.may_end.set()
+    assert waiting.threads[0] is not threading.current_thread()
+    wait_for_training(array)
+    write_rows(array, stacks, 300)
+    assert len(codecs_of(array)) >= 2
+    assert array.codec.dictionary
+    np.testing.assert_array_equal(np.asarray(array), stacks)
+
+
+@pytest.mark.parametrize("way", [copy.copy, copy.deepcopy, lambda array: pickle.loads(pickle.dumps(array))])
+def test_copies_wait_for_the_training(way: Any, waiting: type[Waiting]) -> None:
+    stacks = scenes(300)
+    array, n_rows = in_training(waiting(), stacks)
+    threading.Timer(0.01, waiting.may_end.set).start()
+    twin = way(array)
+    assert twin.codec == array.codec != waiting()
+    for each in (array, twin):
+        write_rows(each, stacks, n_rows)
+        np.testing.assert_array_equal(np.asarray(each), stacks)
+
+
+def test_an_error_in_a_training_is_raised_once_by_the_next_write(waiting: type[Waiting]) -> None:
+    stacks = scenes(300)
+    array, n_rows = in_training(waiting(), stacks)
+    waiting.error = RuntimeError("no memory")
+    waiting.may_end.set()
+    wait_for_training(array)
+    twin = pickle.loads(pickle.dumps(array))  # which is not the next write
+    with pytest.raises(RuntimeError, match="no memory"):
+        array[n_rows] = stacks[n_rows]
+    assert array.slots[n_rows].tolist() == [None, None]
+    waiting.error = None
+    for each in (array, twin):
+        write_rows(each, stacks, n_rows)
+        np.testing.assert_array_equal(np.asarray(each), stacks)
+    assert copy.copy(array).codec.dictionary  # of the second training
+
+
+def test_an_error_in_a_training_leaves_a_buffer_unchanged(waiting: type[Waiting]) -> None:
+    stacks = scenes(200, n_envs=1)
+    space = spaces.Box(0, 255, stacks.shape[2:], np.uint8)
+    buffer = CompressedReplayBuffer(
+        200, space, spaces.Discrete(2), "cpu", frame_stack=4, compression_method=waiting(), num_threads=2
+    )
+    waiting.error = RuntimeError("no memory")
+    waiting.may_end.set()
+    one = np.ones(1, np.float32)
+    n_errors = row = 0
+    while row < 199:
+        before = buffer.pos
+        try:
+            buffer.add(stacks[row], stacks[row + 1], one, one, one, [{}])
+            row += 1
+            wait_for_training(buffer.observations)
+        except RuntimeError:
+            waiting.error = None
+            n_errors += 1
+            assert buffer.pos == before == row
+    assert n_errors == 1
+    np.testing.assert_array_equal(np.asarray(buffer.observations)[:199], stacks[:199])
+    np.testing.assert_array_equal(np.asarray(buffer.next_observations)[:199], stacks[1:])
+
+
+def test_a_codec_trains_in_the_calling_thread_where_no_thread_can_be_started(
+    waiting: type[Waiting], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    waiting.may_end.set()
+    stacks = scenes(100)
+    array, n_rows = in_training(waiting(), stacks)
+    write_rows(array, stacks, n_rows)
+    assert waiting.threads == [threading.current_thread()]
+    assert array.codec.dictionary
+
+
+def test_one_thread_encodes_the_same_bytes_in_each_run() -> None:
+    stacks = np.concatenate([scenes(900), scenes(400, seed=1)])
+    arrays = [CompressedArray(stacks.shape, frame_stack=4, num_threads=1) for _ in range(2)]
+    for array in arrays:
+        write_rows(array, stacks, 0)
+    first, second = ([[*filter(_is_payload, slot)] for slot in array.slots.ravel()] for array in arrays)
+    assert first == second
+    assert arrays[0].codec == arrays[1].codec
+
+
+def _is_payload(part: object) -> bool:
+    return isinstance(part, bytes)
+
+
+FILL = """
+import os, time
+import numpy as np
+from sb3_compressed import CompressedArray
+from sb3_compressed.codecs.zstd_dict import ZstdDict
+
+class Slow(ZstdDict):
+    def train(self, frames):
+        time.sleep(0.3)
+        print("trained", flush=True)
+        return super().train(frames)
+
+frames = np.random.default_rng(0).integers(0, 4, (90, 1, 20, 20), np.uint8)
+array = CompressedArray(frames.shape, codec=Slow(), frame_stack=None, num_threads=2)
+for row in range(65):
+    array[row] = frames[row]
+"""
+
+
+def test_interpreter_exit_waits_for_a_training() -> None:
+    assert run(FILL + "print('end', flush=True)").split() == ["end", "trained"]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+def test_a_training_ends_before_a_fork() -> None:
+    program = """
+child = os.fork()
+for row in range(65, 90):
+    array[row] = frames[row]
+assert array.codec.dictionary
+np.testing.assert_array_equal(np.asarray(array), frames)
+if child:
+    assert os.waitpid(child, 0)[1] == 0
+    print("end")
+else:
+    os._exit(0)
+"""
+    assert run(FILL + program).split() == ["trained", "end"]
+
+
+def test_arrays_are_freed_during_a_training(waiting: type[Waiting]) -> None:
+    array, _ = in_training(waiting(), scenes(100))
+    known = weakref.ref(array)
+    del array
+    gc.collect()
+    assert known() is None
+
+
+# -- after a change of scene ---------------------------------------------------------------------------------
+
+
+def movie(seed: int, n_steps: int, n_envs: int = 4) -> NDArray[np.uint8]:
+    """Return frames of another game for each seed, ``(n_steps, n_envs, 48, 48)``."""
+    rng = np.random.default_rng(seed)
+    frames = np.repeat(rng.integers(0, 256, (1, 48, 48), np.uint8), n_steps * n_envs, axis=0)
+    for frame, (row, column) in zip(frames, rng.integers(0, 42, (len(frames), 2)), strict=True):
+        frame[row : row + 6, column : column + 6] = 255
+    return frames.reshape(n_steps, n_envs, 48, 48)
+
+
+def noise(n_steps: int, n_envs: int = 4) -> NDArray[np.uint8]:
+    return np.random.default_rng(0).integers(0, 256, (n_steps, n_envs, 48, 48), np.uint8)
+
+
+def payload_sizes(array: CompressedArray, frames: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """Write rows of frames, check them, and return the sizes of their payloads, ``(n_rows * n_envs,)``."""
+    sizes = []
+    for row, frame in enumerate(frames):
+        array[row % len(array)] = frame
+        sizes += [len(slot[-1]) for slot in array.slots[row % len(array)]]
+        if row % len(array) == len(array) - 1:
+            np.testing.assert_array_equal(np.asarray(array), frames[row + 1 - len(array) : row + 1])
+    return np.array(sizes)
+
+
+def test_payloads_are_small_again_soon_after_each_change_of_scene() -> None:
+    array = CompressedArray((50, 4, 48, 48), frame_stack=None, num_threads=1)
+    for seed, n_steps in enumerate((1600, 700, 1333, 900)):
+        sizes = payload_sizes(array, movie(seed, n_steps))
+        assert sizes[512:].max() < 0.1 * 48 * 48
+        assert seed == 0 or sizes[:60].min() > 0.5 * 48 * 48
+
+
+@pytest.mark.parametrize("first", ["noise", "movie"])
+def test_payloads_are_small_soon_after_noise(first: str) -> None:
+    array = CompressedArray((50, 4, 48, 48), frame_stack=None, num_threads=1)
+    if first == "movie":
+        payload_sizes(array, movie(1, 1600))
+    assert payload_sizes(array, noise(3000)).min() > 48 * 48
+    assert payload_sizes(array, movie(0, 400))[512:].max() < 0.1 * 48 * 48
+
+
+def test_a_codec_adapts_to_a_change_of_scene_in_another_thread() -> None:
+    array = CompressedArray((50, 4, 48, 48), frame_stack=None, num_threads=2)
+    payload_sizes(array, movie(0, 1600))
+    sizes = []
+    for _ in range(5):
+        sizes.append(payload_sizes(array, movie(1, 100)).mean())
+        copy.copy(array)  # which waits for the training
+    assert sizes[0] > 0.5 * 48 * 48
+    assert sizes[-1] < 0.1 * 48 * 48
+
+
+@pytest.mark.parametrize("kind", ["noise", "alternating", "sometimes noisy"])
+def test_difficult_frames_are_rarely_trained_on(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    trained = []
+    monkeypatch.setattr(Delta, "train", lambda codec, frames: trained.append(len(frames)) or train(codec, frames))
+    frames = {
+        "noise": lambda: noise(16_000),
+        "alternating": lambda: np.concatenate([movie(step % 2, 150) for step in range(106)]),
+        "sometimes noisy": lambda: np.concatenate([noise(200), *[movie(0, 600), noise(200)] * 20]),
+    }[kind]()
+    array = CompressedArray((50, 4, 48, 48), frame_stack=None, num_threads=1)
+    payload_sizes(array, frames)
+    assert len(trained) <= 30  # of 64,000 frames
+
+
+train = Delta.train

@@ -37,7 +37,7 @@ SHAPE = (4, 24, 24)
 @cache
 def filled(codec: str) -> CompressedArray:
     """Return an array with whole items from before the layout was found, of which the last row is unwritten."""
-    array = CompressedArray((400, 1, *SHAPE), np.uint8, codec)
+    array = CompressedArray((400, 1, *SHAPE), np.uint8, codec, num_threads=1)
     rng = np.random.default_rng(0)
     background = np.repeat(rng.integers(0, 256, (24, 6), np.uint8), 4, axis=1)
     frames = np.repeat(background[np.newaxis], 402, axis=0)

@@ -130,7 +130,7 @@ import numpy as np
 from sb3_compressed.arrays import payload_kernels
 payload_kernels.LAYOUT_IS_KNOWN = False
 from sb3_compressed import CompressedArray
-array = CompressedArray((200, 2, 4, 40, 40), np.uint8, frame_stack=4)
+array = CompressedArray((200, 2, 4, 40, 40), np.uint8, frame_stack=4, num_threads=1)
 plain = np.zeros(array.shape, np.uint8)
 rng = np.random.default_rng(0)
 for row in range(200):

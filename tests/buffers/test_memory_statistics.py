@@ -56,8 +56,8 @@ def test_statistics_of_images_on_disk_are_correct(
     monkeypatch.setattr(
         ArrayStore, "MIN_SEGMENT_NBYTES", ArrayStore.SEGMENT_NBYTES
     )  # each segment has payloads of its own
-    in_memory = buffer_statistics(replay(stream))
-    buffer = replay(stream, storage=tmp_path / "buffer")
+    in_memory = buffer_statistics(replay(stream, num_threads=1))
+    buffer = replay(stream, storage=tmp_path / "buffer", num_threads=1)
     found = buffer_statistics(buffer)
     assert found.payload_nbytes == in_memory.payload_nbytes == found.observations_nbytes
     assert (found.frames, found.stored_frames) == (in_memory.frames, in_memory.stored_frames)

@@ -99,12 +99,14 @@ import torch as th
 from gymnasium import spaces
 from sb3_compressed import CompressedReplayBuffer
 space = spaces.Box(0, 255, (4, 84, 84), np.uint8)
-buffer = CompressedReplayBuffer(600, space, spaces.Discrete(2), "cpu", compression_method="delta", num_threads=2)
+buffer = CompressedReplayBuffer(600, space, spaces.Discrete(2), "cpu", num_threads=2, compression_method="delta")
 stack = np.zeros((1, 4, 84, 84), np.uint8)
 for step in range(600):
     before, stack = stack, np.roll(stack, -1, axis=1)
     stack[0, 3] = step % 251
     buffer.add(before, stack, np.zeros(1), np.zeros(1), np.zeros(1), [{}])
+    if step % 100 == 99:
+        buffer.observations.copy()  # which waits for trainings
 assert len(buffer.observations.codec.references)
 def mean():  # by NumPy: the threads that torch computes with do not survive a fork
     np.random.seed(0)

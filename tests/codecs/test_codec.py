@@ -157,7 +157,7 @@ def test_training_that_returns_another_class_raises() -> None:
         def train(self, frames: NDArray[Any]) -> ZstdDict:
             return Other(self.compresslevel)
 
-    array = CompressedArray((1, 200, 3, 5), codec=Changing())
+    array = CompressedArray((1, 200, 3, 5), codec=Changing(), num_threads=1)
     frames = np.arange(200 * 15, dtype=np.uint8).reshape(1, 200, 3, 5)
     with pytest.raises(TypeError, match=r"Changing.train must return a codec of the same class, got .*Other"):
         array[0] = frames[0]

@@ -65,11 +65,17 @@ def test_roundtrip_of_frames_of_another_size_than_the_references(shape: tuple[in
     np.testing.assert_array_equal(out, frames)
 
 
-def test_frames_too_large_for_references_only_train_the_dictionary() -> None:
-    frames = np.random.default_rng(0).integers(0, 3, (20, (1 << 20) + 1), dtype=np.uint8)
+@pytest.mark.parametrize(
+    ("nbytes", "has_dictionary", "n_references"),
+    [(200_000, True, 10), (300_000, False, 6), (1 << 20, False, 1), ((1 << 20) + 1, False, 0)],
+)
+def test_large_frames_have_few_references_and_no_dictionary(
+    nbytes: int, has_dictionary: bool, n_references: int
+) -> None:
+    frames = np.random.default_rng(0).integers(0, 3, (12, nbytes), dtype=np.uint8)
     codec = Delta().train(frames)
-    assert len(codec.references) == 0
-    assert codec.dictionary
+    assert len(codec.references) == n_references
+    assert bool(codec.dictionary) == has_dictionary
 
 
 def test_equal_stretches_longer_than_a_number_encodes_are_split() -> None:

@@ -85,7 +85,7 @@ def test_a_shallow_copy_of_a_buffer_in_a_folder_is_independent_and_in_memory(str
 
 @pytest.mark.parametrize("method", ["auto", *available_codecs()])
 def test_pickle_is_about_as_large_as_the_compressed_data(method: str, stream: Stream) -> None:
-    buffer = filled(stream, compression_method=method)
+    buffer = filled(stream, compression_method=method, num_threads=1)  # a codec without payloads would count as well
     plain = sum(getattr(buffer, name).nbytes for name in ("actions", "rewards", "dones", "timeouts"))
     space = len(pickle.dumps(buffer.observation_space))
     assert len(pickle.dumps(buffer)) < 1.05 * buffer.observations_nbytes + plain + space
