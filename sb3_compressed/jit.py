@@ -21,6 +21,7 @@ __all__ = [
     "INT_ROWS",
     "READ_BYTES",
     "READ_BYTE_ROWS",
+    "READ_WORD_ROWS",
     "SHORT_INTS",
     "byte_at",
     "c_function",
@@ -32,6 +33,7 @@ __all__ = [
     "put_byte",
     "put_word",
     "word_at",
+    "words_at",
 ]
 
 BYTES = types.Array(types.uint8, 1, "C")
@@ -47,6 +49,8 @@ INTS = types.Array(types.int64, 1, "C")
 """A contiguous vector of integers."""
 INT_ROWS = types.Array(types.int64, 2, "C")
 """Rows of integers."""
+READ_WORD_ROWS = types.Array(types.uint64, 2, "C", readonly=True)
+"""Rows of words of 8 bytes that a kernel reads."""
 SHORT_INTS = types.Array(types.int32, 1, "C")
 """A contiguous vector of 32-bit integers."""
 
@@ -172,6 +176,12 @@ pointer_to: Callable[[int], Any] = _unary(
     lambda builder, address: _pointer(builder, address, 8),
 )
 """Return an address as a pointer to bytes, for :func:`numba.carray`: loops over arrays compile to SIMD instructions."""
+words_at: Callable[[int], Any] = _unary(
+    types.CPointer(types.uint64),  # type: ignore[no-untyped-call]
+    types.int64,
+    lambda builder, address: _pointer(builder, address, 64),
+)
+"""Return an address as a pointer to words of 8 bytes, likewise."""
 put_byte: Callable[[int, int], None] = _store(types.uint8, 8)
 """Write a byte to an address."""
 put_word: Callable[[int, np.uint64], None] = _store(types.uint64, 64)
