@@ -10,7 +10,7 @@ file changes.
 from __future__ import annotations
 
 import numpy as np
-from numba import carray, types
+from numba import carray, types  # type: ignore[attr-defined]
 from numpy.typing import NDArray
 
 from sb3_compressed.jit import byte_at, first_byte_of, kernel, put_byte, put_word, word_at, words_at

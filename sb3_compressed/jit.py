@@ -21,6 +21,7 @@ __all__ = [
     "INT_ROWS",
     "READ_BYTES",
     "READ_BYTE_ROWS",
+    "READ_INTS",
     "READ_WORD_ROWS",
     "SHORT_INTS",
     "byte_at",
@@ -47,6 +48,8 @@ READ_BYTE_ROWS = types.Array(types.uint8, 2, "C", readonly=True)
 """Rows of bytes that a kernel reads; writable arrays are accepted as well."""
 INTS = types.Array(types.int64, 1, "C")
 """A contiguous vector of integers."""
+READ_INTS = types.Array(types.int64, 1, "C", readonly=True)
+"""A contiguous vector of integers that a kernel reads; writable arrays are accepted as well."""
 INT_ROWS = types.Array(types.int64, 2, "C")
 """Rows of integers."""
 READ_WORD_ROWS = types.Array(types.uint64, 2, "C", readonly=True)

@@ -15,7 +15,7 @@ from numba import types
 from numpy.typing import NDArray
 
 from sb3_compressed.byte_kernels import INT, copy_bytes
-from sb3_compressed.jit import BYTE_ROWS, BYTES, INT_ROWS, INTS, kernel, prefetch, word_at
+from sb3_compressed.jit import BYTE_ROWS, BYTES, INT_ROWS, INTS, READ_INTS, kernel, prefetch, word_at
 from sb3_compressed.probes import holds
 
 __all__ = ["LAYOUT_IS_KNOWN", "OBJECT_TYPES", "copy_decoded", "locate_payloads"]
@@ -34,10 +34,9 @@ def int64_at(address: int) -> int:
     return np.int64(word_at(address))  # type: ignore[return-value]
 
 
-@kernel(INT, INT, INT, INT, INT, INTS, INT_ROWS, INTS, INT_ROWS)
+@kernel(INT, READ_INTS, INT, INT, INTS, INT_ROWS, INTS, INT_ROWS)
 def locate_payloads(
-    slots: int,
-    n_slots: int,
+    slots: NDArray[np.int64],
     n_frames: int,
     n_codecs: int,
     object_types: NDArray[np.int64],
@@ -47,8 +46,8 @@ def locate_payloads(
 ) -> int:
     """Locate the payloads of slots: of ``n_frames`` payloads each, of whole items, or not written yet.
 
-    :param slots: address of the references to the slots, which the caller keeps alive
-    :param n_slots: the number of slots
+    :param slots: the addresses of the slots, ``(n_slots,)``, in the memory of an object array that lives on
+    :param n_frames: the number of frames of an item
     :param n_codecs: 1 if the slots contain payloads only, all of codec 0; 0 if codecs precede their payloads
     :param object_types: the addresses of the types of ``None``, tuples and bytes
     :param codecs: receives the address of each different codec, and the slot and position where it is found first,
@@ -62,11 +61,11 @@ def locate_payloads(
     none_type, tuple_type, bytes_type = object_types
     has_codecs = n_codecs == 0
     # Objects lie anywhere in memory. Fetching them all at once takes a fraction of waiting for one after the other.
-    for k in range(n_slots):
-        prefetch(int64_at(slots + 8 * k) + SIZE)
+    for slot in slots:
+        prefetch(slot + SIZE)
     written = 0
-    for k in range(n_slots):
-        slot = int64_at(slots + 8 * k)
+    for k in range(slots.size):
+        slot = slots[k]
         offsets[k] = written
         if slot == 0 or int64_at(slot + TYPE) == none_type:
             continue
@@ -97,7 +96,7 @@ def locate_payloads(
                 written += 1
         if written != offsets[k] + n_frames and written != offsets[k] + 1:
             return -1
-    offsets[n_slots] = written
+    offsets[slots.size] = written
     return n_codecs
 
 
@@ -150,7 +149,7 @@ def _layout_is_known() -> bool:
     slots[:] = [(codec, *PAYLOADS[:2]), None, (codec, *PAYLOADS[2:]), (codec, PAYLOADS[0])]
     codecs, places = np.ones((4, 3), dtype=np.int64), np.ones((8, 3), dtype=np.int64)
     offsets = np.ones(5, dtype=np.int64)
-    n_codecs = locate_payloads(slots.ctypes.data, 4, 2, 0, OBJECT_TYPES, codecs, offsets, places)
+    n_codecs = locate_payloads(np.frombuffer(slots, np.int64), 2, 0, OBJECT_TYPES, codecs, offsets, places)
     found = [ctypes.string_at(address, length) for address, length, _ in places[:5].tolist()]
     return (
         n_codecs == 1

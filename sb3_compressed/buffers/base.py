@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import operator
 from collections.abc import Callable, Mapping
 from types import NoneType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
@@ -287,6 +288,30 @@ class CompressedBuffer(_Base):
             vars(self).update(state)
 
     # -- adding ----------------------------------------------------------------------------------------------
+
+    #: Types, dtypes and shapes of the arguments of ``add`` that were valid at the last validation; steps with the same
+    #: ones are not validated again.
+    _validated_kinds: tuple[Any, ...] | None = None
+
+    def _validate_step(
+        self, kinds: tuple[Any, ...] | None, observations: tuple[Any, ...], others: tuple[Any, ...]
+    ) -> tuple[Any, ...]:
+        """Return the arguments of ``add`` as they can be written, or raise; record which need no validation next time.
+
+        :param kinds: their types, dtypes and shapes, ``None`` if they have none
+        :param observations: those that are observations
+        :param others: the arguments after them
+        """
+        validated = self._validated_step(*observations, *others)
+        if kinds and all(map(operator.is_, (*observations, *others), validated)):
+            # Any values of the array's own dtype can be written; of another dtype, some may not fit.
+            is_of_one_dtype = all(array.dtype == self.observations.dtype for array in observations)
+            self._validated_kinds = kinds if is_of_one_dtype else None
+        return validated
+
+    def _validated_step(self, *given: Any) -> tuple[Any, ...]:
+        """Return the arguments of ``add`` as they can be written, or raise."""
+        raise NotImplementedError
 
     def _encode(self, *observations: Any) -> Any:
         """Return validated observations as SB3 is to copy them: references to payloads instead of images.
