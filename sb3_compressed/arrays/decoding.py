@@ -90,8 +90,10 @@ def decode(
     else:
         decode_part(0, n_payloads)
     if layout is not None and n_frames > 1 and layout.axis != 0:
-        stacks = layout.split(out)  # a view: [n, n_frames, *frame_shape]
-        stacks[...] = frames.reshape(stacks.shape)
+        from sb3_compressed.arrays.payload_kernels import interleave_frames
+
+        piece = layout.channels * out.itemsize
+        interleave_frames(output_bytes(frames, n_payloads), piece, output_bytes(out, len(out)))
     return batch, frames
 
 
