@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import operator
 from collections.abc import Callable, Mapping
 from types import NoneType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
@@ -46,9 +45,7 @@ from sb3_compressed.buffers.arguments import (
 from sb3_compressed.buffers.array_attributes import ArrayAttribute, ArrayDict
 from sb3_compressed.buffers.compression_plan import placeholder_space, plan_arrays
 from sb3_compressed.buffers.timing import MethodTimer
-from sb3_compressed.buffers.validation import (
-    validate_counts,
-)
+from sb3_compressed.buffers.validation import is_unchanged, validate_counts
 from sb3_compressed.codecs import Codec
 from sb3_compressed.dtypes import Key
 from sb3_compressed.errors import ObservationSpaceError, StorageError
@@ -303,9 +300,14 @@ class CompressedBuffer(_Base):
         :param others: the arguments after them
         """
         validated = self._validated_step(*observations, *others)
-        if kinds and all(map(operator.is_, (*observations, *others), validated)):
+        if kinds and all(map(is_unchanged, (*observations, *others), validated)):
+            arrays = self.observations
+            if isinstance(arrays, dict):
+                written = [(observation[key], array) for observation in observations for key, array in arrays.items()]
+            else:
+                written = [(observation, arrays) for observation in observations]
             # Any values of the array's own dtype can be written; of another dtype, some may not fit.
-            is_of_one_dtype = all(array.dtype == self.observations.dtype for array in observations)
+            is_of_one_dtype = all(value.dtype == array.dtype for value, array in written)
             self._validated_kinds = kinds if is_of_one_dtype else None
         return validated
 

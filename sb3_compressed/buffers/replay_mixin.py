@@ -14,6 +14,7 @@ from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.buffers.base import CompressedBuffer
 from sb3_compressed.buffers.timing import MethodTimer
 from sb3_compressed.buffers.validation import (
+    kind_of,
     validate_infos,
     validate_integer,
     validate_numbers,
@@ -91,15 +92,16 @@ class CompressedReplay(CompressedBuffer):
             validate_infos(infos, self.n_envs)
         try:
             kinds = (
-                type(obs), obs.dtype, obs.shape, type(next_obs), next_obs.dtype, next_obs.shape,
-                type(action), action.dtype, action.shape, type(reward), reward.dtype, reward.shape,
-                type(done), done.dtype, done.shape,
+                kind_of(obs), kind_of(next_obs), type(action), action.dtype, action.shape,
+                type(reward), reward.dtype, reward.shape, type(done), done.dtype, done.shape,
             )  # fmt: skip
-        except AttributeError:  # dicts, lists
+        except AttributeError:  # lists
             kinds = None
         if kinds is None or kinds != self._validated_kinds:
             given = (obs, next_obs), (action, reward, done)
             obs, next_obs, action, reward, done = self._validate_step(kinds, *given)
+        elif type(obs) is dict:
+            obs, next_obs = dict(obs), dict(next_obs)  # SB3 writes into them
         if self._new_arrays and self.passes_encoded_rows:
             observations = self.__dict__["observations"]
             encode = observations.encode_rows if type(observations) is CompressedArray else self._encode

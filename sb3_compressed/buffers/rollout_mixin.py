@@ -7,6 +7,7 @@ from typing import Any
 
 from sb3_compressed.buffers.base import CompressedBuffer
 from sb3_compressed.buffers.validation import (
+    kind_of,
     validate_integer,
     validate_numbers,
     validate_observations,
@@ -57,15 +58,17 @@ class CompressedRollout(CompressedBuffer):
             raise IndexError(f"the rollout buffer is full after {self.buffer_size} steps; call reset() first")
         try:
             kinds = (
-                type(obs), obs.dtype, obs.shape, type(action), action.dtype, action.shape,
+                kind_of(obs), type(action), action.dtype, action.shape,
                 type(reward), reward.dtype, reward.shape, type(episode_start), episode_start.dtype, episode_start.shape,
                 type(value), value.shape, value.requires_grad, type(log_prob), log_prob.shape, log_prob.requires_grad,
             )  # fmt: skip
-        except AttributeError:  # dicts, lists
+        except AttributeError:  # lists
             kinds = None
         if kinds is None or kinds != self._validated_kinds:
             given = (obs,), (action, reward, episode_start, value, log_prob)
             obs, action, reward, episode_start, value, log_prob = self._validate_step(kinds, *given)
+        elif type(obs) is dict:
+            obs = dict(obs)  # SB3 writes into it
         super().add(*self._encode(obs), action, reward, episode_start, value, log_prob, **kwargs)
 
     def _validated_step(self, *given: Any) -> tuple[Any, ...]:
