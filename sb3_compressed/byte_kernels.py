@@ -10,20 +10,18 @@ file changes.
 from __future__ import annotations
 
 import numpy as np
-from numba import types
+from numba import carray, types  # type: ignore[attr-defined]
+from numpy.typing import NDArray
 
-from sb3_compressed.jit import byte_at, first_byte_of, kernel, put_byte, put_word, word_at
+from sb3_compressed.jit import byte_at, first_byte_of, kernel, put_byte, put_word, word_at, words_at
 
-__all__ = ["EVERYWHERE", "INT", "STEP", "WORD", "common_length", "copy_bytes", "differ", "number_at"]
+__all__ = ["INT", "STEP", "WORD", "common_length", "copy_bytes", "differ", "number_at"]
 
 INT = types.int64
 """An address, an index, a number of bytes."""
 
 WORD = 8  # bytes
 STEP = 4 * WORD
-EVERYWHERE = np.uint64(0xFFFFFFFFFFFFFFFF)
-"""A mask for :func:`differ` with all bits set."""
-CHUNK = 512  # words compared between two checks for a difference
 
 
 @kernel(INT, INT)
@@ -92,21 +90,25 @@ def common_length(first: int, second: int, limit: int) -> int:
     return n
 
 
-@kernel(types.boolean, INT, INT, INT, types.uint64)
-def differ(first: int, second: int, length: int, mask: np.uint64) -> bool:
-    """Return whether ``length`` bytes at two addresses differ in any bit of ``mask``, which applies to each word."""
+@kernel(types.boolean, INT, INT, INT, types.Array(types.uint64, 1, "C", readonly=True))
+def differ(first: int, second: int, length: int, mask: NDArray[np.uint64]) -> bool:
+    """Return whether ``length`` bytes at two addresses differ in any bit of a mask.
+
+    :param mask: words that select bits of the first words, then of as many of the next ones, and so on
+    """
     n_words = length // WORD
     start = 0
     while start < n_words:
+        n = min(mask.size, n_words - start)
+        these, those = carray(words_at(first + start * WORD), n), carray(words_at(second + start * WORD), n)
         different = np.uint64(0)
-        for k in range(
-            start, min(start + CHUNK, n_words)
-        ):  # without branches, so that it compiles to SIMD instructions
-            different |= (word_at(first + k * WORD) ^ word_at(second + k * WORD)) & mask
+        for k in range(n):  # without branches, so that it compiles to SIMD instructions
+            different |= (these[k] ^ those[k]) & mask[k]
         if different:
             return True
-        start += CHUNK
+        start += n
     for k in range(n_words * WORD, length):
-        if (byte_at(first + k) ^ byte_at(second + k)) & np.uint8(mask >> np.uint64(k % WORD * 8)):
+        bits = mask[k // WORD % mask.size] >> np.uint64(k % WORD * 8)
+        if (byte_at(first + k) ^ byte_at(second + k)) & bits & np.uint64(255):
             return True
     return False

@@ -21,6 +21,8 @@ __all__ = [
     "INT_ROWS",
     "READ_BYTES",
     "READ_BYTE_ROWS",
+    "READ_INTS",
+    "READ_WORD_ROWS",
     "SHORT_INTS",
     "byte_at",
     "c_function",
@@ -32,6 +34,7 @@ __all__ = [
     "put_byte",
     "put_word",
     "word_at",
+    "words_at",
 ]
 
 BYTES = types.Array(types.uint8, 1, "C")
@@ -45,8 +48,12 @@ READ_BYTE_ROWS = types.Array(types.uint8, 2, "C", readonly=True)
 """Rows of bytes that a kernel reads; writable arrays are accepted as well."""
 INTS = types.Array(types.int64, 1, "C")
 """A contiguous vector of integers."""
+READ_INTS = types.Array(types.int64, 1, "C", readonly=True)
+"""A contiguous vector of integers that a kernel reads; writable arrays are accepted as well."""
 INT_ROWS = types.Array(types.int64, 2, "C")
 """Rows of integers."""
+READ_WORD_ROWS = types.Array(types.uint64, 2, "C", readonly=True)
+"""Rows of words of 8 bytes that a kernel reads."""
 SHORT_INTS = types.Array(types.int32, 1, "C")
 """A contiguous vector of 32-bit integers."""
 
@@ -172,6 +179,12 @@ pointer_to: Callable[[int], Any] = _unary(
     lambda builder, address: _pointer(builder, address, 8),
 )
 """Return an address as a pointer to bytes, for :func:`numba.carray`: loops over arrays compile to SIMD instructions."""
+words_at: Callable[[int], Any] = _unary(
+    types.CPointer(types.uint64),  # type: ignore[no-untyped-call]
+    types.int64,
+    lambda builder, address: _pointer(builder, address, 64),
+)
+"""Return an address as a pointer to words of 8 bytes, likewise."""
 put_byte: Callable[[int, int], None] = _store(types.uint8, 8)
 """Write a byte to an address."""
 put_word: Callable[[int, np.uint64], None] = _store(types.uint64, 64)

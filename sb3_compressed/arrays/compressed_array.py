@@ -356,7 +356,8 @@ class CompressedArray(ArrayLike):
             slots = self._deduplicator.encode_rows(*rows, num_threads=self.num_threads)
         else:
             slots = [self._encoder.encode(row) for row in rows]
-        return [*self._store.write([*chain.from_iterable(slots)]).reshape(len(rows), -1)]
+        references, n_envs = self._store.write([*chain.from_iterable(slots)]), len(rows[0])
+        return [references[row * n_envs : (row + 1) * n_envs] for row in range(len(rows))]
 
     def _write_slots(self, slot_index: tuple[Any, ...], positions: Items, values: NDArray[Any]) -> None:
         """Encode items into some of the slots that a basic index selects.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -60,8 +59,8 @@ def decode(
         return batch, frames
     same = None
     if n_frames > 1 and decoded is not None and decoded[1].shape == frames.shape and decoded[0].n_frames == n_frames:
-        numbers = dict(zip(map(id, decoded[0].codecs), range(len(decoded[0].codecs)), strict=True))
-        same = np.fromiter(map(numbers.get, map(id, codecs), repeat(-1)), np.int64, len(codecs))
+        numbers = {id(codec): number for number, codec in enumerate(decoded[0].codecs)}
+        same = np.array([numbers.get(id(codec), -1) for codec in codecs], dtype=np.int64)
 
     first = _first_occurrences(batch) if codecs[0].skips_decoded else None
 
@@ -94,8 +93,10 @@ def decode(
 
         copy_repeated(first, output_bytes(frames, n_payloads))
     if layout is not None and n_frames > 1 and layout.axis != 0:
-        stacks = layout.split(out)  # a view: [n, n_frames, *frame_shape]
-        stacks[...] = frames.reshape(stacks.shape)
+        from sb3_compressed.arrays.payload_kernels import interleave_frames
+
+        piece = layout.channels * out.itemsize
+        interleave_frames(output_bytes(frames, n_payloads), piece, output_bytes(out, len(out)))
     return batch, frames
 
 

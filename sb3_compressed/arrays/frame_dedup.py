@@ -188,7 +188,7 @@ class PreviousRow:
 
     def __init__(self, items: NDArray[Any], layout: FrameLayout | None) -> None:
         # On first use, since importing numba takes long.
-        from sb3_compressed.arrays.frame_dedup_kernels import take_new_frames
+        from sb3_compressed.arrays.frame_dedup_kernels import masks_of_older_frames, take_new_frames
 
         self._take_new_frames = take_new_frames
         self.is_valid = False
@@ -209,12 +209,15 @@ class PreviousRow:
                 frame_axes = self._axes if layout.channels > 1 else frame_axes
         elif layout.axis == -1:
             self._piece = layout.channels * items.itemsize
+        self._masks = masks_of_older_frames(n_frames, self._piece)
         self.items = _empty_in_order(items.shape, items.dtype, self._axes)
-        self._rows = _bytes(self.items, self._axes)
+        self._flat_shape = len(items), math.prod(items.shape[1:])
+        self._rows = self._bytes_of(self.items)  # a view
         self._n_new = np.empty((2, len(items)), dtype=np.int64)
         frame_shape = items.shape[1:] if layout is None else layout.frame_shape
         self._frames = _empty_in_order((2 * len(items) * n_frames, *frame_shape), items.dtype, frame_axes)
-        self._frame_rows = _bytes(self._frames, frame_axes)
+        frame_rows = self._frames.transpose(frame_axes).reshape(len(self._frames), math.prod(frame_shape))
+        self._frame_rows = frame_rows.view(np.uint8)
 
     def assign(self, items: NDArray[Any]) -> None:
         """Copy a row of any memory layout."""
@@ -228,23 +231,24 @@ class PreviousRow:
             environment together, the oldest first, ``(n, *frame_shape)``; the memory of both is reused
         """
         was_valid, self.is_valid = self.is_valid, False
-        first, second = _bytes(rows[0], self._axes), self._rows[:0]
-        if len(rows) > 1:
-            second = _bytes(rows[1], self._axes)
-        # The kernel reads and writes at addresses, so rows of another dtype with equal strides must end here.
-        if first.shape != self._rows.shape or (len(rows) > 1 and second.shape != self._rows.shape):
-            shapes = [row.shape for row in rows]
-            raise ValueError(f"rows must be of shape {self.items.shape} and dtype {self.items.dtype}, got {shapes}")
+        first = self._bytes_of(rows[0])
+        second = self._bytes_of(rows[1]) if len(rows) > 1 else self._rows[:0]
         n_frames = self._take_new_frames(
-            first, second, self._rows, self._n_frames, self._piece, was_valid, self._n_new, self._frame_rows
-        )
+            first, second, self._rows, self._n_frames, self._piece, self._masks, was_valid, self._n_new,
+            self._frame_rows,
+        )  # fmt: skip
         return self._n_new[: len(rows)], self._frames[:n_frames]
 
-
-def _bytes(items: NDArray[Any], axes: tuple[int, ...]) -> NDArray[np.uint8]:
-    """Return items as bytes ``(n, item_nbytes)`` in the order of ``axes``, as a view where memory allows it."""
-    rows = np.ascontiguousarray(items.transpose(axes)).reshape(len(items), math.prod(items.shape[1:]))
-    return rows if rows.dtype == np.uint8 else rows.view(np.uint8)
+    def _bytes_of(self, items: NDArray[Any]) -> NDArray[np.uint8]:
+        """Return a row as bytes ``(n_envs, item_nbytes)`` in the order of this one, a view if its memory has it."""
+        # The kernel reads and writes at addresses, so rows of another dtype with equal strides must end here.
+        if items.shape != self.items.shape or items.dtype != self.items.dtype:
+            raise ValueError(
+                f"rows must be of shape {self.items.shape} and dtype {self.items.dtype}, got {items.shape} and "
+                f"{items.dtype}"
+            )
+        rows = np.ascontiguousarray(items.transpose(self._axes)).reshape(self._flat_shape)
+        return rows if rows.dtype == np.uint8 else rows.view(np.uint8)
 
 
 def _empty_in_order(shape: tuple[int, ...], dtype: np.dtype[Any], axes: tuple[int, ...]) -> NDArray[Any]:

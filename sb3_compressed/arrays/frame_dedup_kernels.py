@@ -7,14 +7,46 @@ a byte of every frame, there are as many blocks as pixels.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
-from sb3_compressed.byte_kernels import EVERYWHERE, INT, WORD, copy_bytes, differ
-from sb3_compressed.jit import BYTE_ROWS, BYTES, INT_ROWS, READ_BYTE_ROWS, READ_BYTES, kernel
+from sb3_compressed.byte_kernels import INT, WORD, copy_bytes, differ
+from sb3_compressed.jit import (
+    BYTE_ROWS,
+    BYTES,
+    INT_ROWS,
+    READ_BYTE_ROWS,
+    READ_BYTES,
+    READ_WORD_ROWS,
+    kernel,
+    put_word,
+    word_at,
+)
 
-__all__ = ["take_new_frames"]
+__all__ = ["masks_of_older_frames", "take_new_frames"]
+
+MASK_NBYTES = 4096  # compared between two checks for a difference
+MAX_MASKED_BLOCK = 512  # bytes
+
+
+def masks_of_older_frames(n_frames: int, piece: int) -> NDArray[np.uint64]:
+    """Return for each shift which bits of an observation are of frames that it may share with the one before.
+
+    :param n_frames: frames of an observation
+    :param piece: contiguous bytes of one frame
+    :return: words in the order of memory, ``(n_frames, n)``; all bits are set for blocks so large that each is compared
+        on its own
+    """
+    block = n_frames * piece
+    if block > MAX_MASKED_BLOCK:
+        return np.full((n_frames, MASK_NBYTES // WORD), np.iinfo(np.uint64).max)
+    n_bytes = math.lcm(block, WORD)
+    n_bytes *= -(-MASK_NBYTES // n_bytes)
+    n_older = block - piece * np.arange(n_frames)[:, np.newaxis]
+    return np.where(np.arange(n_bytes) % block < n_older, np.uint8(255), np.uint8(0)).view(np.uint64)
 
 
 @kernel(types.void, READ_BYTES, INT, INT, INT, BYTES)
@@ -28,37 +60,40 @@ def take_frame(item: NDArray[np.uint8], frame: int, n_frames: int, piece: int, o
         for block in range(out.size):
             out[block] = source[block * n_frames]
     else:
-        for block in range(out.size // piece):
-            at, taken = source.ctypes.data + block * n_frames * piece, block * piece
-            copy_bytes(at, out.ctypes.data + taken, piece, piece)
+        at, to = source.ctypes.data, out.ctypes.data
+        end = to + out.size
+        if piece < WORD:  # whole words, each of which overwrites the end of the one before; except for the last ones
+            while to + WORD * piece < end:
+                put_word(to, word_at(at))
+                at += n_frames * piece
+                to += piece
+        while to < end:
+            copy_bytes(at, to, piece, piece)
+            at += n_frames * piece
+            to += piece
 
 
-@kernel(types.boolean, INT, INT, INT, INT, INT, INT)
-def continues(item: int, before: int, item_nbytes: int, piece: int, n_frames: int, shift: int) -> bool:
+@kernel(types.boolean, INT, INT, INT, INT, INT, INT, READ_WORD_ROWS)
+def continues(
+    item: int, before: int, item_nbytes: int, piece: int, n_frames: int, shift: int, masks: NDArray[np.uint64]
+) -> bool:
     """Return whether all but the newest ``shift`` frames of an observation are the newest ones of the one before."""
-    if shift == 0:
-        return not differ(item, before, item_nbytes, EVERYWHERE)
-    block = n_frames * piece
-    if WORD % block == 0:  # small blocks repeat within a word, in which some bits are of older frames
-        older = np.uint64(0)
-        for k in range(WORD):
-            if k % block < block - shift * piece:
-                older |= np.uint64(255) << np.uint64(8 * k)
-        return not differ(item, before + shift * piece, item_nbytes - shift * piece, older)
-    for begin in range(0, item_nbytes, block):
+    step = max(item_nbytes, 1) if n_frames * piece <= MAX_MASKED_BLOCK else n_frames * piece
+    for begin in range(0, item_nbytes, step):
         at = before + begin + shift * piece
-        if differ(item + begin, at, block - shift * piece, EVERYWHERE):
+        if differ(item + begin, at, step - shift * piece, masks[shift]):
             return False
     return True
 
 
-@kernel(INT, READ_BYTE_ROWS, READ_BYTE_ROWS, BYTE_ROWS, INT, INT, types.boolean, INT_ROWS, BYTE_ROWS)
+@kernel(INT, READ_BYTE_ROWS, READ_BYTE_ROWS, BYTE_ROWS, INT, INT, READ_WORD_ROWS, types.boolean, INT_ROWS, BYTE_ROWS)
 def take_new_frames(
     first: NDArray[np.uint8],
     second: NDArray[np.uint8],
     previous: NDArray[np.uint8],
     n_frames: int,
     piece: int,
+    masks: NDArray[np.uint64],
     is_valid: bool,
     n_new: NDArray[np.int64],
     frames: NDArray[np.uint8],
@@ -74,6 +109,7 @@ def take_new_frames(
     :param previous: bytes of the ones before, ``(n_envs, item_nbytes)``; receives the last ones
     :param n_frames: frames of an observation
     :param piece: contiguous bytes of one frame
+    :param masks: what :func:`masks_of_older_frames` returns
     :param is_valid: whether there are previous observations
     :param n_new: receives the number of new frames, ``(2, n_envs)``
     :param frames: receives the new frames, those of an environment together, the oldest first;
@@ -90,7 +126,7 @@ def take_new_frames(
                 continue
             item = items.ctypes.data + env * item_nbytes
             shift = 0 if is_continued else n_frames
-            while shift < n_frames and not continues(item, before, item_nbytes, piece, n_frames, shift):
+            while shift < n_frames and not continues(item, before, item_nbytes, piece, n_frames, shift, masks):
                 shift += 1
             n_new[row, env] = shift
             is_continued = True

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cache
 from itertools import chain
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -16,9 +18,17 @@ from sb3_compressed.codecs import Codec, TrainableCodec
 from sb3_compressed.codecs.payloads import Payloads
 from sb3_compressed.errors import CorruptPayload
 
-__all__ = ["MemorySlotStore", "gather_in_python"]
+__all__ = ["MemorySlotStore", "gather_in_python", "payload_kernels"]
 
 REFERENCE = reference_dtype(object)
+
+
+@cache
+def payload_kernels() -> ModuleType:
+    """Import the kernels on first use: importing numba is slow."""
+    from sb3_compressed.arrays import payload_kernels
+
+    return payload_kernels
 
 
 class MemorySlotStore:
@@ -46,9 +56,8 @@ class MemorySlotStore:
 
     def gather(self, references: NDArray[Any], n_frames: int) -> PayloadBatch:
         """Return the payloads of slots; see :meth:`SlotStore.gather`."""
-        from sb3_compressed.arrays import payload_kernels  # on first use, since importing numba takes long
-
-        if not payload_kernels.LAYOUT_IS_KNOWN:
+        kernels = payload_kernels()
+        if not kernels.LAYOUT_IS_KNOWN:
             return gather_in_python(references, self.codec, n_frames)
         if not references.flags.c_contiguous:
             references = references.copy()
@@ -56,17 +65,18 @@ class MemorySlotStore:
         places = np.empty((n_slots * n_frames, 3), dtype=np.int64)
         offsets = np.empty(n_slots + 1, dtype=np.int64)
         found = np.empty((min(n_slots * n_frames, MAX_CODECS), 3), dtype=np.int64)
-        address, n_codecs = references.__array_interface__["data"][0], int(isinstance(self.codec, Codec))
-        n_codecs = payload_kernels.locate_payloads(
-            address, n_slots, n_frames, n_codecs, payload_kernels.OBJECT_TYPES, found, offsets, places
+        addresses = np.frombuffer(references, dtype=np.int64)  # the memory of an object array
+        n_codecs = kernels.locate_payloads(
+            addresses, n_frames, int(isinstance(self.codec, Codec)), kernels.OBJECT_TYPES, found, offsets, places
         )
         if n_codecs < 0:
             return gather_in_python(references, self.codec, n_frames)  # which names what is wrong
+        n_payloads = int(offsets[-1])
         codecs: list[Codec] = []
         objects: list[bytes] | None = None
         if isinstance(self.codec, Codec):
             codecs = [self.codec]
-            if offsets[-1] == n_slots * n_frames:  # such codecs decode objects, so they need no copies
+            if n_payloads == n_slots * n_frames:  # such codecs decode objects, so they need no copies
                 slots = references.tolist()
                 if n_frames > 1:
                     objects = [*chain.from_iterable(slots)]
@@ -78,7 +88,7 @@ class MemorySlotStore:
                 if type(codec) is not self.codec:
                     return gather_in_python(references, self.codec, n_frames)
                 codecs.append(codec)
-        return PayloadBatch(codecs, Payloads(places[: offsets[-1]], references, objects), n_frames, offsets)
+        return PayloadBatch(codecs, Payloads(places[:n_payloads], references, objects), n_frames, offsets)
 
     def load(self, references: NDArray[Any]) -> NDArray[Any]:
         """Return slots as an object array ``(n,)``."""

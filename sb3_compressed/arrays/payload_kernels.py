@@ -1,4 +1,4 @@
-"""Kernels that locate the payloads of slots in memory, and copy frames that are decoded already.
+"""Kernels that locate the payloads of slots in memory, and copy decoded frames.
 
 Slots are tuples of bytes, whose layout in CPython's memory is documented (``Include/cpython/tupleobject.h``,
 ``bytesobject.h``). Going from object to object in Python takes about as long as decoding. A probe at import verifies
@@ -14,8 +14,19 @@ import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
-from sb3_compressed.byte_kernels import INT, copy_bytes
-from sb3_compressed.jit import BYTE_ROWS, BYTES, INT_ROWS, INTS, kernel, prefetch, word_at
+from sb3_compressed.byte_kernels import INT, WORD, copy_bytes
+from sb3_compressed.jit import (
+    BYTE_ROWS,
+    BYTES,
+    INT_ROWS,
+    INTS,
+    READ_BYTE_ROWS,
+    READ_INTS,
+    kernel,
+    prefetch,
+    put_word,
+    word_at,
+)
 from sb3_compressed.probes import holds
 
 __all__ = [
@@ -24,6 +35,7 @@ __all__ = [
     "copy_decoded",
     "copy_repeated",
     "find_repeated",
+    "interleave_frames",
     "locate_payloads",
 ]
 
@@ -42,10 +54,9 @@ def int64_at(address: int) -> int:
     return np.int64(word_at(address))  # type: ignore[return-value]
 
 
-@kernel(INT, INT, INT, INT, INT, INTS, INT_ROWS, INTS, INT_ROWS)
+@kernel(INT, READ_INTS, INT, INT, INTS, INT_ROWS, INTS, INT_ROWS)
 def locate_payloads(
-    slots: int,
-    n_slots: int,
+    slots: NDArray[np.int64],
     n_frames: int,
     n_codecs: int,
     object_types: NDArray[np.int64],
@@ -55,8 +66,8 @@ def locate_payloads(
 ) -> int:
     """Locate the payloads of slots: of ``n_frames`` payloads each, of whole items, or not written yet.
 
-    :param slots: address of the references to the slots, which the caller keeps alive
-    :param n_slots: the number of slots
+    :param slots: the addresses of the slots, ``(n_slots,)``, in the memory of an object array that lives on
+    :param n_frames: the number of frames of an item
     :param n_codecs: 1 if the slots contain payloads only, all of codec 0; 0 if codecs precede their payloads
     :param object_types: the addresses of the types of ``None``, tuples and bytes
     :param codecs: receives the address of each different codec, and the slot and position where it is found first,
@@ -70,11 +81,11 @@ def locate_payloads(
     none_type, tuple_type, bytes_type = object_types
     has_codecs = n_codecs == 0
     # Objects lie anywhere in memory. Fetching them all at once takes a fraction of waiting for one after the other.
-    for k in range(n_slots):
-        prefetch(int64_at(slots + 8 * k) + SIZE)
+    for slot in slots:
+        prefetch(slot + SIZE)
     written = 0
-    for k in range(n_slots):
-        slot = int64_at(slots + 8 * k)
+    for k in range(slots.size):
+        slot = slots[k]
         offsets[k] = written
         if slot == 0 or int64_at(slot + TYPE) == none_type:
             continue
@@ -105,7 +116,7 @@ def locate_payloads(
                 written += 1
         if written != offsets[k] + n_frames and written != offsets[k] + 1:
             return -1
-    offsets[n_slots] = written
+    offsets[slots.size] = written
     return n_codecs
 
 
@@ -182,6 +193,38 @@ def copy_repeated(first: NDArray[np.int64], frames: NDArray[np.uint8]) -> None:
             copy_bytes(frames.ctypes.data + first[k] * size, frames.ctypes.data + k * size, size, size)
 
 
+@kernel(types.void, READ_BYTE_ROWS, INT, BYTE_ROWS)
+def interleave_frames(frames: NDArray[np.uint8], piece: int, items: NDArray[np.uint8]) -> None:
+    """Interleave frames pixel by pixel, as items contain them that are stacked along their last axis.
+
+    :param frames: bytes of the frames, those of an item together, ``(n * n_frames, frame_nbytes)``
+    :param piece: bytes of one frame in a pixel
+    :param items: receives the items, ``(n, n_frames * frame_nbytes)``
+    """
+    n_frames, size = len(frames) // max(len(items), 1), frames.shape[1]
+    for k in range(len(items)):
+        first, item = k * n_frames, items[k]
+        if piece == 1 and n_frames == 4:  # as games are stacked; constants compile to wide instructions
+            a, b, c, d = frames[first], frames[first + 1], frames[first + 2], frames[first + 3]
+            for pixel in range(size):
+                item[4 * pixel] = a[pixel]
+                item[4 * pixel + 1] = b[pixel]
+                item[4 * pixel + 2] = c[pixel]
+                item[4 * pixel + 3] = d[pixel]
+            continue
+        source, to = frames.ctypes.data + first * size, item.ctypes.data
+        # Where they end within the item and the frames, whole words: each overwrites the end of the one before.
+        n_whole = size - WORD if piece < WORD <= size else 0
+        for taken in range(0, size, piece):
+            for frame in range(n_frames):
+                at = source + frame * size + taken
+                if taken < n_whole:
+                    put_word(to, word_at(at))
+                else:
+                    copy_bytes(at, to, piece, piece)
+                to += piece
+
+
 PAYLOADS = [b"one", b"", b"three", b"4"]
 
 
@@ -197,7 +240,7 @@ def _layout_is_known() -> bool:
     slots[:] = [(codec, *PAYLOADS[:2]), None, (codec, *PAYLOADS[2:]), (codec, PAYLOADS[0])]
     codecs, places = np.ones((4, 3), dtype=np.int64), np.ones((8, 3), dtype=np.int64)
     offsets = np.ones(5, dtype=np.int64)
-    n_codecs = locate_payloads(slots.ctypes.data, 4, 2, 0, OBJECT_TYPES, codecs, offsets, places)
+    n_codecs = locate_payloads(np.frombuffer(slots, np.int64), 2, 0, OBJECT_TYPES, codecs, offsets, places)
     found = [ctypes.string_at(address, length) for address, length, _ in places[:5].tolist()]
     return (
         n_codecs == 1

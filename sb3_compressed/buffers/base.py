@@ -45,9 +45,7 @@ from sb3_compressed.buffers.arguments import (
 from sb3_compressed.buffers.array_attributes import ArrayAttribute, ArrayDict
 from sb3_compressed.buffers.compression_plan import placeholder_space, plan_arrays
 from sb3_compressed.buffers.timing import MethodTimer
-from sb3_compressed.buffers.validation import (
-    validate_counts,
-)
+from sb3_compressed.buffers.validation import is_unchanged, validate_counts
 from sb3_compressed.codecs import Codec
 from sb3_compressed.dtypes import Key
 from sb3_compressed.errors import ObservationSpaceError, StorageError
@@ -288,6 +286,35 @@ class CompressedBuffer(_Base):
             vars(self).update(state)
 
     # -- adding ----------------------------------------------------------------------------------------------
+
+    #: Types, dtypes and shapes of the arguments of ``add`` that were valid at the last validation; steps with the same
+    #: ones are not validated again.
+    _validated_kinds: tuple[Any, ...] | None = None
+
+    def _validate_step(
+        self, kinds: tuple[Any, ...] | None, observations: tuple[Any, ...], others: tuple[Any, ...]
+    ) -> tuple[Any, ...]:
+        """Return the arguments of ``add`` as they can be written, or raise; record which need no validation next time.
+
+        :param kinds: their types, dtypes and shapes, ``None`` if they have none
+        :param observations: those that are observations
+        :param others: the arguments after them
+        """
+        validated = self._validated_step(*observations, *others)
+        if kinds and all(map(is_unchanged, (*observations, *others), validated)):
+            arrays = self.observations
+            if isinstance(arrays, dict):
+                written = [(observation[key], array) for observation in observations for key, array in arrays.items()]
+            else:
+                written = [(observation, arrays) for observation in observations]
+            # Any values of the array's own dtype can be written; of another dtype, some may not fit.
+            is_of_one_dtype = all(value.dtype == array.dtype for value, array in written)
+            self._validated_kinds = kinds if is_of_one_dtype else None
+        return validated
+
+    def _validated_step(self, *given: Any) -> tuple[Any, ...]:
+        """Return the arguments of ``add`` as they can be written, or raise."""
+        raise NotImplementedError
 
     def _encode(self, *observations: Any) -> Any:
         """Return validated observations as SB3 is to copy them: references to payloads instead of images.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import operator
 from functools import cached_property, partial
 from os import PathLike
 from pathlib import Path
@@ -15,6 +14,7 @@ from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.buffers.base import CompressedBuffer
 from sb3_compressed.buffers.timing import MethodTimer
 from sb3_compressed.buffers.validation import (
+    kind_of,
     validate_infos,
     validate_integer,
     validate_numbers,
@@ -51,10 +51,6 @@ class CompressedReplay(CompressedBuffer):
     _storage: BufferStorage | None = None
     #: Whether the parent implements ``optimize_memory_usage`` (without ``handle_timeout_termination``).
     _parent_optimizes: ClassVar[bool] = False
-
-    #: Types, dtypes and shapes of the arguments of ``add`` that were valid at the last validation; steps with the same
-    #: ones are not validated again.
-    _validated_kinds: tuple[Any, ...] | None = None
 
     optimize_memory_usage: bool
     handle_timeout_termination: bool
@@ -96,14 +92,16 @@ class CompressedReplay(CompressedBuffer):
             validate_infos(infos, self.n_envs)
         try:
             kinds = (
-                type(obs), obs.dtype, obs.shape, type(next_obs), next_obs.dtype, next_obs.shape,
-                type(action), action.dtype, action.shape, type(reward), reward.dtype, reward.shape,
-                type(done), done.dtype, done.shape,
+                kind_of(obs), kind_of(next_obs), type(action), action.dtype, action.shape,
+                type(reward), reward.dtype, reward.shape, type(done), done.dtype, done.shape,
             )  # fmt: skip
-        except AttributeError:  # dicts, lists
+        except AttributeError:  # lists
             kinds = None
         if kinds is None or kinds != self._validated_kinds:
-            obs, next_obs, action, reward, done = self._validate_step(kinds, obs, next_obs, action, reward, done)
+            given = (obs, next_obs), (action, reward, done)
+            obs, next_obs, action, reward, done = self._validate_step(kinds, *given)
+        elif type(obs) is dict:
+            obs, next_obs = dict(obs), dict(next_obs)  # SB3 writes into them
         if self._new_arrays and self.passes_encoded_rows:
             observations = self.__dict__["observations"]
             encode = observations.encode_rows if type(observations) is CompressedArray else self._encode
@@ -116,23 +114,14 @@ class CompressedReplay(CompressedBuffer):
         super().add(obs, next_obs, action, reward, done, infos)
         storage.commit_row(self)
 
-    def _validate_step(self, kinds: Any, *given: Any) -> tuple[Any, ...]:
-        """Return the arguments of ``add`` as they can be written, or raise; record which need no validation next time.
-
-        :param kinds: their types, dtypes and shapes, ``None`` if they have none
-        """
+    def _validated_step(self, *given: Any) -> tuple[Any, ...]:
         obs, next_obs, action, reward, done = given
         action = validate_numbers("action", action, self.n_envs * self.action_dim, self.n_envs)
         reward = validate_per_env("reward", reward, self.n_envs)
         done = validate_per_env("done", done, self.n_envs, may_broadcast=False)
         obs = validate_observations("obs", obs, self.observations, self.observation_space, self.n_envs)
         next_obs = validate_observations("next_obs", next_obs, self.observations, self.observation_space, self.n_envs)
-        validated = obs, next_obs, action, reward, done
-        if kinds and all(map(operator.is_, given, validated)):
-            # Any values of the array's own dtype can be written; of another dtype, some may not fit.
-            is_of_one_dtype = obs.dtype == next_obs.dtype == self.observations.dtype
-            self._validated_kinds = kinds if is_of_one_dtype else None
-        return validated
+        return obs, next_obs, action, reward, done
 
     def sample(self, batch_size: int, env: Any = None) -> Any:
         """Sample a batch, as SB3's buffer does, in the format that ``output_dtype`` and ``normalize_images`` select.

@@ -7,6 +7,7 @@ from typing import Any
 
 from sb3_compressed.buffers.base import CompressedBuffer
 from sb3_compressed.buffers.validation import (
+    kind_of,
     validate_integer,
     validate_numbers,
     validate_observations,
@@ -55,13 +56,32 @@ class CompressedRollout(CompressedBuffer):
         """
         if self.full:
             raise IndexError(f"the rollout buffer is full after {self.buffer_size} steps; call reset() first")
-        action = validate_numbers("action", action, self.n_envs * self.action_dim, self.n_envs)
-        reward = validate_per_env("reward", reward, self.n_envs)
-        episode_start = validate_per_env("episode_start", episode_start, self.n_envs)
-        value = validate_tensor("value", value, self.n_envs)
-        log_prob = validate_tensor("log_prob", log_prob, self.n_envs)
-        obs = validate_observations("obs", obs, self.observations, self.observation_space, self.n_envs)
+        try:
+            kinds = (
+                kind_of(obs), type(action), action.dtype, action.shape,
+                type(reward), reward.dtype, reward.shape, type(episode_start), episode_start.dtype, episode_start.shape,
+                type(value), value.shape, value.requires_grad, type(log_prob), log_prob.shape, log_prob.requires_grad,
+            )  # fmt: skip
+        except AttributeError:  # lists
+            kinds = None
+        if kinds is None or kinds != self._validated_kinds:
+            given = (obs,), (action, reward, episode_start, value, log_prob)
+            obs, action, reward, episode_start, value, log_prob = self._validate_step(kinds, *given)
+        elif type(obs) is dict:
+            obs = dict(obs)  # SB3 writes into it
         super().add(*self._encode(obs), action, reward, episode_start, value, log_prob, **kwargs)
+
+    def _validated_step(self, *given: Any) -> tuple[Any, ...]:
+        obs, action, reward, episode_start, value, log_prob = given
+        validate_tensor("value", value, self.n_envs)  # which SB3 makes flat
+        return (
+            validate_observations("obs", obs, self.observations, self.observation_space, self.n_envs),
+            validate_numbers("action", action, self.n_envs * self.action_dim, self.n_envs),
+            validate_per_env("reward", reward, self.n_envs),
+            validate_per_env("episode_start", episode_start, self.n_envs),
+            value,
+            validate_tensor("log_prob", log_prob, self.n_envs),
+        )
 
     def get(self, batch_size: int | None = None) -> Any:
         """Return a generator of batches in random order, as SB3's buffer does.

@@ -15,6 +15,8 @@ from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.arrays.cast import cast_values
 
 __all__ = [
+    "is_unchanged",
+    "kind_of",
     "validate_counts",
     "validate_infos",
     "validate_integer",
@@ -101,6 +103,23 @@ def validate_observation(
             hint = "; observations that are normalized or scaled need a space of floats (or norm_obs=False)"
         raise type(error)(f"{name}: {error}{hint}") from None
     return values
+
+
+def kind_of(observation: Any) -> Any:
+    """Return the type, dtype and shape of an observation, an array or a dict of them.
+
+    :raises AttributeError: if it has none
+    """
+    if type(observation) is dict:
+        return [(key, type(part), part.dtype, part.shape) for key, part in observation.items()]
+    return type(observation), observation.dtype, observation.shape
+
+
+def is_unchanged(given: Any, validated: Any) -> bool:
+    """Return whether validation returned the argument that it got, or a dict of the same arrays."""
+    if type(given) is dict and type(validated) is dict:
+        return all(given[key] is part for key, part in validated.items())
+    return given is validated
 
 
 def validate_numbers(name: str, value: Any, size: int, n_envs: int) -> NDArray[Any]:

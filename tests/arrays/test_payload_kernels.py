@@ -141,3 +141,15 @@ assert len(array.codec.references) > 0
 np.testing.assert_array_equal(np.asarray(array), plain)
 """
     run(code)
+
+
+@pytest.mark.parametrize("n_frames", [1, 2, 4, 5])
+@pytest.mark.parametrize("piece", [1, 2, 3, 4, 7, 8, 12, 50])
+@pytest.mark.parametrize("n_pixels", [0, 1, 2, 9, 100])
+def test_interleaved_frames_equal_numpys(n_frames: int, piece: int, n_pixels: int) -> None:
+    frames = np.random.default_rng(0).integers(0, 256, (3, n_frames, n_pixels, piece), np.uint8)
+    guarded = np.full((5, n_frames * n_pixels * piece), 77, np.uint8)
+    rows = frames.reshape(3 * n_frames, n_pixels * piece)
+    payload_kernels.interleave_frames(rows, piece, guarded[1:4])
+    np.testing.assert_array_equal(guarded[1:4], frames.swapaxes(1, 2).reshape(3, -1))
+    assert (guarded[[0, 4]] == 77).all()

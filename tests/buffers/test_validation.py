@@ -20,6 +20,7 @@ from support import ImageEnv, Transition
 
 from sb3_compressed import (
     CompressedDictReplayBuffer,
+    CompressedDictRolloutBuffer,
     CompressedHerReplayBuffer,
     CompressedReplayBuffer,
     CompressedRolloutBuffer,
@@ -345,3 +346,45 @@ def test_fields_of_a_batch_do_not_share_memory(stream: Stream) -> None:
     batch = filled(CompressedReplayBuffer, stream).sample(8)
     tensors = [tensor for tensor in batch if tensor is not None]
     assert len({tensor.untyped_storage().data_ptr() for tensor in tensors}) == len(tensors)
+
+
+def test_steps_of_known_kinds_are_validated_once_and_dicts_are_not_written_to() -> None:
+    parts = {
+        "image": spaces.Box(0, 255, (4, 36, 36), np.uint8),
+        "numbers": spaces.Box(-1, 1, (3,), np.float32),
+        "level": spaces.Discrete(5),
+    }
+    replay = CompressedDictReplayBuffer(40, spaces.Dict(parts), spaces.Discrete(2), "cpu", n_envs=2)
+    rollout = CompressedDictRolloutBuffer(40, spaces.Dict(parts), spaces.Discrete(2), "cpu", n_envs=2)
+    zeros, tensor = np.zeros(2, np.float32), th.zeros(2, 1)
+
+    def add(observation: dict[str, Any]) -> None:
+        replay.add(observation, observation, zeros, zeros, zeros, [{}, {}])
+        rollout.add(observation, zeros, zeros, zeros, tensor, tensor[:, 0])
+
+    for step in range(3):
+        observation = {
+            "image": np.full((2, 4, 36, 36), step, np.uint8),
+            "numbers": np.full((2, 3), step, np.float32),
+            "level": np.full(2, step),
+        }
+        given = dict(observation)
+        add(given)
+        assert all(given[key] is observation[key] for key in observation)
+        assert replay._validated_kinds is not None
+        assert rollout._validated_kinds is not None
+        for buffer in (replay, rollout):
+            for key, array in buffer.observations.items():
+                np.testing.assert_array_equal(array[step].reshape(2, -1), observation[key].reshape(2, -1))
+    for wrong in (
+        {**observation, "image": np.full((2, 4, 36, 36), 0.5)},
+        {**observation, "numbers": np.zeros((2, 4), np.float32)},
+        {key: observation[key] for key in ("image", "level")},
+    ):
+        with pytest.raises((TypeError, ValueError)):
+            replay.add(wrong, observation, zeros, zeros, zeros, [{}, {}])
+        with pytest.raises((TypeError, ValueError)):
+            rollout.add(wrong, zeros, zeros, zeros, tensor, tensor[:, 0])
+        with pytest.raises(ValueError, match="without gradient"):
+            rollout.add(observation, zeros, zeros, zeros, tensor.clone().requires_grad_(), tensor[:, 0])
+    assert (replay.pos, rollout.pos) == (3, 3)
