@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 from numba import types
 
-from sb3_compressed.jit import byte_at, first_byte_of, kernel, put_byte, put_word, word_at
+from sb3_compressed.jit import byte_at, first_byte_of, helper, put_byte, put_word, word_at
 
 __all__ = ["EVERYWHERE", "INT", "STEP", "WORD", "common_length", "copy_bytes", "differ", "number_at"]
 
@@ -26,13 +26,13 @@ EVERYWHERE = np.uint64(0xFFFFFFFFFFFFFFFF)
 CHUNK = 512  # words compared between two checks for a difference
 
 
-@kernel(INT, INT)
+@helper(INT, INT)
 def number_at(address: int) -> int:
     """Read the byte at an address as an int64, since numba makes sums of uint8 unsigned."""
     return byte_at(address)
 
 
-@kernel(types.void, INT, INT)
+@helper(types.void, INT, INT)
 def copy_step(source: int, target: int) -> None:
     """Copy ``STEP`` bytes. All reads precede the writes, so that each compiles to one SIMD instruction."""
     w0, w1 = word_at(source), word_at(source + WORD)
@@ -43,7 +43,7 @@ def copy_step(source: int, target: int) -> None:
     put_word(target + 3 * WORD, w3)
 
 
-@kernel(types.void, INT, INT, INT, INT)
+@helper(types.void, INT, INT, INT, INT)
 def copy_bytes(source: int, target: int, length: int, room: int) -> None:
     """Copy ``length`` bytes from one address to another; if there is room, rounded up to whole steps.
 
@@ -70,7 +70,7 @@ def copy_bytes(source: int, target: int, length: int, room: int) -> None:
         n += 1
 
 
-@kernel(INT, INT, INT, INT)
+@helper(INT, INT, INT, INT)
 def common_length(first: int, second: int, limit: int) -> int:
     """Return the length of the common prefix of the bytes at two addresses, at most ``limit``."""
     n = 0
@@ -92,7 +92,7 @@ def common_length(first: int, second: int, limit: int) -> int:
     return n
 
 
-@kernel(types.boolean, INT, INT, INT, types.uint64)
+@helper(types.boolean, INT, INT, INT, types.uint64)
 def differ(first: int, second: int, length: int, mask: np.uint64) -> bool:
     """Return whether ``length`` bytes at two addresses differ in any bit of ``mask``, which applies to each word."""
     n_words = length // WORD

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
@@ -10,6 +11,8 @@ import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
+from numba.core.codegen import JITCodeLibrary
+from numba.core.compiler import Flags, compile_internal
 from numba.extending import intrinsic
 
 from sb3_compressed.kernel_cache import new_kernel_cache
@@ -25,6 +28,7 @@ __all__ = [
     "byte_at",
     "c_function",
     "first_byte_of",
+    "helper",
     "kernel",
     "last_byte_of",
     "pointer_to",
@@ -67,7 +71,8 @@ def kernel(result: types.Type, *arguments: types.Type, nogil: bool = True) -> Ca
     """
 
     def compile_function(function: Function) -> Function:
-        compiled: Any = numba.njit(nogil=nogil)(function)
+        options: dict[str, Any] = {"nogil": nogil, "no_cfunc_wrapper": True}
+        compiled: Any = numba.njit(**options)(function)
         code_cache = new_kernel_cache(function)
         if code_cache is not None:
             compiled._cache = code_cache  # numba's enable_caching() sets its own in the same way
@@ -76,6 +81,57 @@ def kernel(result: types.Type, *arguments: types.Type, nogil: bool = True) -> Ca
         return cast("Function", compiled)
 
     return compile_function
+
+
+def helper(result: types.Type, *arguments: types.Type) -> Callable[[Function], Function]:
+    """Declare a function that only kernels call, which is compiled as a part of them.
+
+    It takes a fraction of the time of a kernel, which besides gets wrappers for Python and is loaded on its own.
+
+    :param result: type of the returned value
+    :param arguments: types of the arguments
+    """
+
+    def declare(function: Function) -> Function:
+        def call(typingctx: Any, *operands: Any) -> Any:
+            def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+                if not compiled:
+                    compiled.append(_compile_part(context, function, signature))
+                _link(context.active_code_library, compiled[0].library)
+                return context.call_internal(builder, compiled[0].fndesc, signature, values)
+
+            return result(*arguments), codegen
+
+        compiled: list[Any] = []
+        own = inspect.signature(call).parameters["typingctx"]
+        vars(call)["__signature__"] = inspect.Signature([own, *inspect.signature(function).parameters.values()])
+        return cast("Function", intrinsic(call))
+
+    return declare
+
+
+class PartialLibrary(JITCodeLibrary):
+    """The code of a helper before it is optimized and translated to machine code together with that of kernels."""
+
+    def _ensure_finalized(self) -> None:
+        """Leave the code as it is: numba finalizes libraries before it links them."""
+
+
+def _compile_part(context: Any, function: Callable[..., Any], signature: Any) -> Any:
+    flags: Any = Flags()  # type: ignore[no-untyped-call]
+    flags.no_compile = flags.no_cpython_wrapper = flags.no_cfunc_wrapper = flags.nrt = True
+    library = PartialLibrary(context.codegen(), function.__name__)  # type: ignore[no-untyped-call]
+    return compile_internal(  # type: ignore[no-untyped-call]
+        context.typing_context, context, library, function, signature.args, signature.return_type, flags, {}
+    )
+
+
+def _link(library: Any, part: Any) -> None:
+    """Link a part and what it calls; callers precede what they call, as LLVM drops what is not called yet."""
+    library.add_linking_library(part)
+    if isinstance(part, PartialLibrary):
+        for called in part._linking_libraries:
+            _link(library, called)
 
 
 # Single machine instructions that NumPy arrays cannot express. For kernels only, which must check the bounds.

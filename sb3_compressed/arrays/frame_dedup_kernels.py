@@ -12,12 +12,12 @@ from numba import types
 from numpy.typing import NDArray
 
 from sb3_compressed.byte_kernels import EVERYWHERE, INT, WORD, copy_bytes, differ
-from sb3_compressed.jit import BYTE_ROWS, BYTES, INT_ROWS, READ_BYTE_ROWS, READ_BYTES, kernel
+from sb3_compressed.jit import BYTE_ROWS, BYTES, INT_ROWS, READ_BYTE_ROWS, READ_BYTES, helper, kernel
 
 __all__ = ["take_new_frames"]
 
 
-@kernel(types.void, READ_BYTES, INT, INT, INT, BYTES)
+@helper(types.void, READ_BYTES, INT, INT, INT, BYTES)
 def take_frame(item: NDArray[np.uint8], frame: int, n_frames: int, piece: int, out: NDArray[np.uint8]) -> None:
     """Copy one frame of an observation, ``[before, frame, after]``, to contiguous memory."""
     source = item[frame * piece :]  # the compiler proves that indices into this are not negative
@@ -33,7 +33,7 @@ def take_frame(item: NDArray[np.uint8], frame: int, n_frames: int, piece: int, o
             copy_bytes(at, out.ctypes.data + taken, piece, piece)
 
 
-@kernel(types.boolean, INT, INT, INT, INT, INT, INT)
+@helper(types.boolean, INT, INT, INT, INT, INT, INT)
 def continues(item: int, before: int, item_nbytes: int, piece: int, n_frames: int, shift: int) -> bool:
     """Return whether all but the newest ``shift`` frames of an observation are the newest ones of the one before."""
     if shift == 0:

@@ -15,7 +15,7 @@ from numba import types
 from numpy.typing import NDArray
 
 from sb3_compressed.byte_kernels import INT, copy_bytes
-from sb3_compressed.jit import BYTE_ROWS, BYTES, INT_ROWS, INTS, kernel, prefetch, word_at
+from sb3_compressed.jit import BYTE_ROWS, BYTES, INT_ROWS, INTS, helper, kernel, prefetch, word_at
 from sb3_compressed.probes import holds
 
 __all__ = ["LAYOUT_IS_KNOWN", "OBJECT_TYPES", "copy_decoded", "locate_payloads"]
@@ -28,7 +28,7 @@ CONTENT = bytes.__basicsize__ - 1  # which includes the terminating zero
 OBJECT_TYPES = np.array([id(type(None)), id(tuple), id(bytes)])
 
 
-@kernel(INT, INT)
+@helper(INT, INT)
 def int64_at(address: int) -> int:
     """Read the int64 at an address."""
     return np.int64(word_at(address))  # type: ignore[return-value]

@@ -41,15 +41,7 @@ from sb3_compressed.errors import CorruptPayload, CorruptStorage, StorageError
 from sb3_compressed.storage.checksum import checksum
 from sb3_compressed.storage.json_schema import load_json
 from sb3_compressed.storage.log import Log
-from sb3_compressed.storage.log_slot_kernels import (
-    CORRUPT,
-    PAYLOAD_HEADER,
-    SLOT_HEADER,
-    SLOT_SEED,
-    TOO_MANY_CODECS,
-    locate_stored,
-    put_checksums,
-)
+from sb3_compressed.storage.record_format import CORRUPT, PAYLOAD_HEADER, SLOT_HEADER, SLOT_SEED, TOO_MANY_CODECS
 from sb3_compressed.storage.record_kinds import CODEC, SLOTS
 from sb3_compressed.storage.segment import Segment
 
@@ -178,6 +170,8 @@ class SlotWriter:
             pieces += (NO_CHECKSUM, NUMBER_LISTS[len(places)].pack(len(places), *places))
             next_offset += SLOT_HEADER + NUMBER.size * len(places)
         if pieces:
+            from sb3_compressed.storage.log_slot_kernels import put_checksums
+
             data = bytearray().join(pieces)
             seeds = np.full(len(bounds), start, np.int64)
             seeds[slot_parts] += SLOT_SEED
@@ -286,6 +280,8 @@ class SlotReader:
         :param addresses: contiguous, ``(n,)``
         :param codec: as :attr:`LogSlotStore.codec`
         """
+        from sb3_compressed.storage.log_slot_kernels import locate_stored
+
         name = None if codec is None else codec.name
         try:
             segments, first, table = self._mapped_segments(addresses)

@@ -22,7 +22,7 @@ from sb3_compressed.codecs.delta_kernels.whole_frames import (
     decompress_safe_using_dict,
     separate_channels,
 )
-from sb3_compressed.jit import BYTE_ROWS, BYTES, INT_ROWS, INTS, byte_at, kernel
+from sb3_compressed.jit import BYTE_ROWS, BYTES, INT_ROWS, INTS, byte_at, helper, kernel
 
 __all__ = ["DONE", "NOT_A_DELTA", "decode_deltas"]
 
@@ -31,7 +31,7 @@ TO_DO, DONE, NOT_A_DELTA, CORRUPT = 0, 1, 2, 3
 """The status of a payload in :func:`decode_deltas`."""
 
 
-@kernel(PAIR, INT, INT, INT)
+@helper(PAIR, INT, INT, INT)
 def read_number(payload: int, at: int, size: int) -> tuple[int, int]:
     """Return the number at ``at`` and the position after it, which is beyond ``size`` if the payload is truncated.
 
@@ -48,7 +48,7 @@ def read_number(payload: int, at: int, size: int) -> tuple[int, int]:
     return number_at(payload + at + 1) | number_at(payload + at + 2) << 8, at + 3
 
 
-@kernel(types.uint8, INT, INT, INT, INT, INTS, INT, INT)
+@helper(types.uint8, INT, INT, INT, INT, INTS, INT, INT)
 def decode_delta(
     payload: int,
     payload_size: int,
@@ -116,7 +116,7 @@ def decode_delta(
         offset = next_offset
 
 
-@kernel(types.uint8, INT, INT, INT, INT, INT, INT, INT)
+@helper(types.uint8, INT, INT, INT, INT, INT, INT, INT)
 def decode_block(
     payload: int, payload_size: int, dictionary: int, dictionary_size: int, decompress: int, frame: int, size: int
 ) -> int:

@@ -7,7 +7,7 @@ from numba import carray, types  # type: ignore[attr-defined]
 from numpy.typing import NDArray
 
 from sb3_compressed.byte_kernels import INT
-from sb3_compressed.jit import BYTES, INTS, READ_BYTE_ROWS, c_function, kernel, pointer_to
+from sb3_compressed.jit import BYTES, INTS, READ_BYTE_ROWS, c_function, helper, kernel, pointer_to
 
 __all__ = ["LZ4_BLOCK", "RAW", "decompress_safe_using_dict", "encode_blocks", "separate_channels"]
 
@@ -20,7 +20,7 @@ attach_dictionary = c_function("pp")
 compress_fast_continue = c_function("pppiii")
 
 
-@kernel(types.void, INT, INT, INT, INT)
+@helper(types.void, INT, INT, INT, INT)
 def separate_channels(source: int, target: int, n_pixels: int, channels: int) -> None:
     """Copy bytes ``[pixel, channel]`` at one address to bytes ``[channel, pixel]`` at another."""
     pixels = carray(pointer_to(source), channels * n_pixels)
