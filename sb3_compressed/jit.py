@@ -14,6 +14,7 @@ from numba.core import cgutils
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Flags, compile_internal
 from numba.extending import intrinsic
+from numpy.typing import NDArray
 
 from sb3_compressed.kernel_cache import new_kernel_cache
 
@@ -26,15 +27,16 @@ __all__ = [
     "READ_BYTE_ROWS",
     "SHORT_INTS",
     "byte_at",
+    "bytes_at",
     "c_function",
     "first_byte_of",
     "helper",
     "kernel",
     "last_byte_of",
-    "pointer_to",
     "prefetch",
     "put_byte",
     "put_word",
+    "stack_ints",
     "word_at",
 ]
 
@@ -71,7 +73,7 @@ def kernel(result: types.Type, *arguments: types.Type, nogil: bool = True) -> Ca
     """
 
     def compile_function(function: Function) -> Function:
-        options: dict[str, Any] = {"nogil": nogil, "no_cfunc_wrapper": True}
+        options: dict[str, Any] = {"nogil": nogil, "no_cfunc_wrapper": True, "_nrt": False}
         compiled: Any = numba.njit(**options)(function)
         code_cache = new_kernel_cache(function)
         if code_cache is not None:
@@ -119,7 +121,7 @@ class PartialLibrary(JITCodeLibrary):
 
 def _compile_part(context: Any, function: Callable[..., Any], signature: Any) -> Any:
     flags: Any = Flags()  # type: ignore[no-untyped-call]
-    flags.no_compile = flags.no_cpython_wrapper = flags.no_cfunc_wrapper = flags.nrt = True
+    flags.no_compile = flags.no_cpython_wrapper = flags.no_cfunc_wrapper = True
     library = PartialLibrary(context.codegen(), function.__name__)  # type: ignore[no-untyped-call]
     return compile_internal(  # type: ignore[no-untyped-call]
         context.typing_context, context, library, function, signature.args, signature.return_type, flags, {}
@@ -187,6 +189,38 @@ def c_function(arguments: str) -> Callable[[int, tuple[int, ...]], int]:
     return cast("Callable[[int, tuple[int, ...]], int]", call)
 
 
+def _array(context: Any, builder: Any, array_type: Any, data: Any, n: Any) -> Any:
+    """Return an array of ``n`` elements from ``data`` on, which numba neither allocates nor frees."""
+    from numba.np.arrayobj import populate_array  # on compilation, since importing it takes long
+
+    array = context.make_array(array_type)(context, builder)
+    itemsize = context.get_constant(types.intp, array_type.dtype.bitwidth // 8)
+    data = builder.bitcast(data, array.data.type)
+    populate_array(array, data=data, shape=[n], strides=[itemsize], itemsize=itemsize, meminfo=None)  # type: ignore[no-untyped-call]
+    return array._getvalue()
+
+
+def _bytes_at(typingctx: Any, address: Any, nbytes: Any) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return _array(context, builder, BYTES, _pointer(builder, arguments[0], 8), arguments[1])
+
+    return BYTES(types.int64, types.int64), codegen
+
+
+def stack_ints(n: int) -> Callable[[], NDArray[np.int64]]:
+    """Return a function for kernels that returns scratch memory for ``n`` integers, valid until the kernel returns."""
+
+    @intrinsic
+    def allocate(typingctx: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            memory = cgutils.alloca_once(builder, ir.ArrayType(ir.IntType(64), n))  # type: ignore[no-untyped-call]
+            return _array(context, builder, INTS, memory, context.get_constant(types.intp, n))
+
+        return INTS(), codegen
+
+    return cast("Callable[[], NDArray[np.int64]]", allocate)
+
+
 def _pointer(builder: Any, address: Any, n_bits: int) -> Any:
     return builder.inttoptr(address, ir.IntType(n_bits).as_pointer())
 
@@ -222,12 +256,8 @@ byte_at: Callable[[int], int] = _unary(types.uint8, types.int64, _load_byte)
 """Read the byte at an address."""
 word_at: Callable[[int], np.uint64] = _unary(types.uint64, types.int64, _load_word)
 """Read the 8 bytes at an address as a uint64; it need not be aligned."""
-pointer_to: Callable[[int], Any] = _unary(
-    types.CPointer(types.uint8),  # type: ignore[no-untyped-call]
-    types.int64,
-    lambda builder, address: _pointer(builder, address, 8),
-)
-"""Return an address as a pointer to bytes, for :func:`numba.carray`: loops over arrays compile to SIMD instructions."""
+bytes_at = cast("Callable[[int, int], NDArray[np.uint8]]", intrinsic(_bytes_at))
+"""Return the bytes at an address as an array: loops over arrays compile to SIMD instructions."""
 put_byte: Callable[[int, int], None] = _store(types.uint8, 8)
 """Write a byte to an address."""
 put_word: Callable[[int, np.uint64], None] = _store(types.uint64, 64)

@@ -18,7 +18,6 @@ import numba
 from numba.core import config
 from numba.core.caching import CompileResultCacheImpl
 from numba.core.compiler import CompileResult
-from numba.core.runtime import rtsys  # type: ignore[attr-defined]
 from numba.core.serialize import dumps
 
 __all__ = ["KernelCache", "new_kernel_cache", "source_digest"]
@@ -132,7 +131,6 @@ def _read(path: Path, target_context: Any) -> Any:
         code = content[CHECKSUM_NBYTES:]
         if hashlib.sha256(code).digest() != content[:CHECKSUM_NBYTES]:
             return None
-        rtsys.initialize(target_context)  # what code needs to run; preparing the context to compile takes long
         return CompileResult._rebuild(target_context, *pickle.loads(code))  # type: ignore[no-untyped-call]
     except Exception:  # whatever is wrong with the file, the kernel can be compiled
         return None

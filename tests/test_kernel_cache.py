@@ -199,7 +199,7 @@ def test_uncreatable_cache_folder_falls_back_to_the_package(blocker: str, packag
     path = tmp_path / blocker
     path.parent.mkdir(parents=True, exist_ok=True)
     path.touch()
-    assert int(run(PROGRAM, package, NUMBA_CACHE_DIR=str(path / "cache"))) > 5
+    assert int(run(PROGRAM, package, NUMBA_CACHE_DIR=str(path / "cache"))) > 3
     assert n_compiled(package) == 0
 
 

@@ -14,6 +14,7 @@ from sb3_compressed.codecs.delta_kernels.copy_sources import (
     PAIR,
     address_of,
     n_readable,
+    new_recent,
     push_offset,
 )
 from sb3_compressed.codecs.delta_kernels.references import nearest_reference
@@ -291,7 +292,7 @@ def encode_deltas(
     :param ends: output, the end of each payload, ``(n,)``; a payload that does not fit has no bytes
     :return: the bytes of all payloads
     """
-    recent = np.empty(N_RECENT, dtype=np.int64)
+    recent = new_recent()
     n_frames, size = frames.shape
     room = payloads.size // n_frames
     nearest = 0
