@@ -26,7 +26,9 @@ PACKAGE = "sb3_compressed"
 FOLDER = Path(__file__).parent
 #: Text in the source of every module of kernels, and of those whose constants they contain.
 IMPORT = f"{PACKAGE}.jit".encode()
-#: Settings of numba that change machine code. Numba's own key includes the model and features of the processor.
+#: The model and features of a processor in numba's terms, for code that runs on every processor of an architecture.
+ANY_PROCESSOR = ("generic", "")
+#: Settings of numba that change machine code.
 SETTINGS = ("BOUNDSCHECK", "OPT", "LOOP_VECTORIZE", "SLP_VECTORIZE", "ENABLE_AVX", "DEBUGINFO_DEFAULT", "FASTMATH")
 CHECKSUM_NBYTES = hashlib.sha256().digest_size
 
@@ -69,7 +71,7 @@ class KernelCache:
     written, loads damaged machine code, and does not read folders that it cannot write. Here the name of a file
     contains digests of the sources of all kernels and of everything else that the code depends on, and its content
     begins with a checksum. A kernel whose file cannot be read is compiled and written again; if it cannot be written,
-    each process compiles it.
+    each process compiles it. Code for the processor is preferred to code for any.
 
     :param function: the kernel in Python
     :param digest: the :func:`source_digest` from before the process compiled its first kernel
@@ -83,14 +85,21 @@ class KernelCache:
         self._stem = f"{module}.{function.__qualname__}.{version}-"
         self.folder = _writable_folder(function)
         """Where the code is written, ``None`` if it cannot be."""
+        self.file: Path | None = None
+        """The file that the code was read from or written to, ``None`` if there is none yet."""
         folders = [*_readable_folders(function)] if self.folder is None else [self.folder, *_readable_folders(function)]
         self._folders = [*dict.fromkeys(folders)]
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Return the cached code for a signature, ``None`` if no usable file exists."""
-        name = self._name(sig, target_context.codegen())
-        codes = (_read(folder / name, target_context) for folder in self._folders)
-        return next((code for code in codes if code is not None), None)
+        processor = target_context.codegen().magic_tuple()
+        for name in (self._name(sig, processor), self._name(sig, (processor[0], *ANY_PROCESSOR))):
+            for folder in self._folders:
+                code = _read(folder / name, target_context)
+                if code is not None:
+                    self.file = folder / name
+                    return code
+        return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
         """Write the code compiled for a signature; a failure leaves no file behind."""
@@ -100,7 +109,7 @@ class KernelCache:
         if data.library.has_dynamic_globals or source_digest() != self._digest:
             return  # the package may have been updated while this process was compiling
         code = dumps(data._reduce())  # type: ignore[no-untyped-call]
-        path = self.folder / self._name(sig, data.codegen)
+        path = self.folder / self._name(sig, data.library.codegen.magic_tuple())
         temporary = path.with_name(f"{path.name}.tmp.{uuid4().hex[:16]}")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -109,13 +118,14 @@ class KernelCache:
                 os.replace(temporary, path)  # atomic: other processes may write the same file
             finally:
                 temporary.unlink(missing_ok=True)
+            self.file = path
             self._remove_outdated(self.folder)
         except OSError as error:
             _report(str(error))
 
-    def _name(self, sig: Any, codegen: Any) -> str:
+    def _name(self, sig: Any, processor: tuple[str, ...]) -> str:
         settings = [getattr(config, name, None) for name in SETTINGS]
-        key = repr((sig, codegen.magic_tuple(), numba.__version__, llvmlite.__version__, sys.version, settings))
+        key = repr((sig, processor, numba.__version__, llvmlite.__version__, sys.version, settings))
         return f"{self._stem}{self._digest}-{hashlib.sha256(key.encode()).hexdigest()[:16]}.nbc"
 
     def _remove_outdated(self, folder: Path) -> None:

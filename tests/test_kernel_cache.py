@@ -169,20 +169,31 @@ def test_unwritable_files_are_logged_once(package: Path) -> None:
         assert not cached(package), "no partial files remain"
 
 
-@pytest.fixture
-def full_disk(tmp_path: Path) -> Iterator[Path]:
-    """Return a folder on a file system that is too small."""
-    folder = tmp_path / "full"
-    folder.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)], capture_output=True, encoding="utf-8"
-    )
+def mount(folder: Path, *options: str) -> None:
+    """Mount a file system in memory, or change its options; skip the test if that is not permitted."""
+    command = ["mount", "-t", "tmpfs", "-o", ",".join(options), "tmpfs", str(folder)]
+    mounted = subprocess.run(command, capture_output=True, encoding="utf-8")
     if mounted.returncode:
         pytest.skip(f"needs to mount a file system: {mounted.stderr.strip()}")
+
+
+@pytest.fixture
+def mounted(tmp_path: Path) -> Iterator[Path]:
+    """Return a folder on a file system of its own."""
+    folder = tmp_path / "mounted"
+    folder.mkdir()
+    mount(folder, "size=64m")
     try:
         yield folder
     finally:
         subprocess.run(["umount", str(folder)], check=True)
+
+
+@pytest.fixture
+def full_disk(mounted: Path) -> Path:
+    """Return a folder on a file system that is too small."""
+    mount(mounted, "remount", "size=64k")
+    return mounted
 
 
 def test_full_disk_is_logged_and_leaves_no_partial_files(package: Path, full_disk: Path) -> None:
@@ -201,6 +212,39 @@ def test_uncreatable_cache_folder_falls_back_to_the_package(blocker: str, packag
     path.touch()
     assert int(run(PROGRAM, package, NUMBA_CACHE_DIR=str(path / "cache"))) > 3
     assert n_compiled(package) == 0
+
+
+COMPILE = """
+import runpy, sys
+sys.argv[1:] = sys.argv[2:]
+runpy.run_module("sb3_compressed.compile_kernels", run_name="__main__")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("option", [(), ("--portable",)])
+def test_read_only_installation_uses_code_compiled_before(
+    option: tuple[str, ...], package: Path, mounted: Path, tmp_path: Path
+) -> None:
+    installed = mounted / package.name
+    shutil.move(package, installed)
+    nowhere = {name: str(tmp_path / "file" / "cache") for name in ("HOME", "XDG_CACHE_HOME", "LOCALAPPDATA", "APPDATA")}
+    (tmp_path / "file").touch()
+    nowhere["PYTHONPATH"] = str(mounted)
+    os.chdir(mounted)
+    try:
+        assert "16 kernels in" in run(COMPILE, "", *option, **nowhere)
+        mount(mounted, "remount", "ro")
+        assert int(run(PROGRAM, installed, **nowhere)) == 0
+        done = outcome(PROGRAM, installed, **nowhere, NUMBA_OPT="1")  # for which there is no code
+        assert (done.returncode, int(done.stdout) > 3) == (0, True), done.stderr
+        assert done.stderr.count("cannot be cached") == 1
+        assert "python -m sb3_compressed.compile_kernels" in done.stderr
+        done = outcome(COMPILE, "", **nowhere, NUMBA_OPT="1")
+        assert (done.returncode, done.stdout) == (1, "")
+        assert done.stderr.endswith("Error: the kernels cannot be cached\n")
+    finally:
+        os.chdir(tmp_path)
 
 
 @pytest.mark.slow

@@ -207,6 +207,8 @@ class LogSlotStore:
     unwritten: NDArray[Any] = np.array(0, dtype=np.int64)
 
     def __init__(self, log: Log, codec: AcceptedCodec | None = None) -> None:
+        from sb3_compressed.storage import log_slot_kernels, record_kernels  # noqa: F401  # compile now, not in a training
+
         self.writer, self.reader = SlotWriter(log), SlotReader(log)
         self.codec = codec
         self.write = self.writer.write
