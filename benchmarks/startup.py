@@ -9,7 +9,6 @@ them from the cache. Times are CPU seconds, memory is that of the process (RSS) 
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shutil
@@ -22,15 +21,17 @@ from pathlib import Path
 
 import numpy as np
 import psutil
+from session import parser, save, serve
 from tables import markdown
 
 import sb3_compressed
+from sb3_compressed.benchmarking.runner import Measurement
 
 #: Steps that are added: the codec is trained, and the payloads take less than 1 MB.
 N_STEPS = 1000
 
 
-def measure() -> list[tuple[str, float, float]]:
+def measure() -> Measurement:
     """Return CPU seconds and bytes of memory of each step, in this process."""
     import torch
     from gymnasium import spaces
@@ -55,7 +56,7 @@ def measure() -> list[tuple[str, float, float]]:
         buffer.add(frames[None, k : k + 4], frames[None, k + 1 : k + 5], action, reward, done, [{}])
     buffer.sample(32)
     steps.append((f"{N_STEPS} steps: train the codec, encode and decode", *_usage()))
-    return [(name, seconds - steps[k][1], nbytes - steps[k][2]) for k, (name, seconds, nbytes) in enumerate(steps[1:])]
+    return {name: (seconds - steps[k][1], nbytes - steps[k][2]) for k, (name, seconds, nbytes) in enumerate(steps[1:])}
 
 
 def _usage() -> tuple[float, int]:
@@ -64,34 +65,33 @@ def _usage() -> tuple[float, int]:
 
 def main() -> None:
     """Run the benchmark from the command line."""
-    flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    flags.add_argument("--rounds", type=int, default=5, help="processes with a filled cache (default: %(default)s)")
-    flags.add_argument("--measure", action="store_true", help=argparse.SUPPRESS)
-    arguments = flags.parse_args()
-    if arguments.measure:
-        print(json.dumps(measure()))
-        return
+    serve(measure)
+    arguments = parser(__doc__, rounds=5).parse_args()
+    rounds = 1 if arguments.smoke else arguments.rounds
     with tempfile.TemporaryDirectory() as folder:
         package = Path(sb3_compressed.__file__).parent  # whose copy has no cached kernels
         shutil.copytree(package, Path(folder, package.name), ignore=shutil.ignore_patterns("__pycache__"))
         environment = {name: value for name, value in os.environ.items() if name != "NUMBA_CACHE_DIR"}
         environment |= {"PYTHONPATH": os.pathsep.join([folder, environment.get("PYTHONPATH", "")])}
-        command = [sys.executable, __file__, "--measure"]
+        command = [sys.executable, __file__, "--one", "{}"]
         cold, *warm = [
             json.loads(subprocess.run(command, env=environment, capture_output=True, check=True).stdout)
-            for _ in range(1 + arguments.rounds)
+            for _ in range(1 + rounds)
         ]
-    rows = []
-    for k, (_, seconds, _) in enumerate(cold):
-        rows.append([seconds, *(statistics.median(steps[k][column] for steps in warm) for column in (1, 2))])
+    rows = [
+        [cold[name][0], *(statistics.median(steps[name][column] for steps in warm) for column in (0, 1))]
+        for name in cold
+    ]
     rows.append([sum(column) for column in zip(*rows, strict=True)])
-    names = [*(name for name, _, _ in cold), "together"]
-    header = ["", "first process", "others", "memory"]
+    names = [*cold, "together"]
     cells = [
         [name, f"{first:.1f} s", f"{others:.2f} s", f"{nbytes / 1e6:.0f} MB"]
         for name, (first, others, nbytes) in zip(names, rows, strict=True)
     ]
-    print(markdown(header, cells))
+    print(markdown(["", "first process", "others", "memory"], cells))
+    columns = ("first process, s", "others, s", "memory")
+    results = {name: dict(zip(columns, row, strict=True)) for name, row in zip(names, rows, strict=True)}
+    save(arguments.out, "startup", {"rounds": rounds}, results, arguments.peers)
 
 
 if __name__ == "__main__":
