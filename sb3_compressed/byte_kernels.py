@@ -10,10 +10,10 @@ file changes.
 from __future__ import annotations
 
 import numpy as np
-from numba import carray, types  # type: ignore[attr-defined]
+from numba import types
 from numpy.typing import NDArray
 
-from sb3_compressed.jit import byte_at, first_byte_of, kernel, put_byte, put_word, word_at, words_at
+from sb3_compressed.jit import byte_at, first_byte_of, helper, put_byte, put_word, word_at, words_at
 
 __all__ = ["INT", "STEP", "WORD", "common_length", "copy_bytes", "differ", "number_at"]
 
@@ -24,13 +24,13 @@ WORD = 8  # bytes
 STEP = 4 * WORD
 
 
-@kernel(INT, INT)
+@helper(INT, INT)
 def number_at(address: int) -> int:
     """Read the byte at an address as an int64, since numba makes sums of uint8 unsigned."""
     return byte_at(address)
 
 
-@kernel(types.void, INT, INT)
+@helper(types.void, INT, INT)
 def copy_step(source: int, target: int) -> None:
     """Copy ``STEP`` bytes. All reads precede the writes, so that each compiles to one SIMD instruction."""
     w0, w1 = word_at(source), word_at(source + WORD)
@@ -41,7 +41,7 @@ def copy_step(source: int, target: int) -> None:
     put_word(target + 3 * WORD, w3)
 
 
-@kernel(types.void, INT, INT, INT, INT)
+@helper(types.void, INT, INT, INT, INT)
 def copy_bytes(source: int, target: int, length: int, room: int) -> None:
     """Copy ``length`` bytes from one address to another; if there is room, rounded up to whole steps.
 
@@ -68,7 +68,7 @@ def copy_bytes(source: int, target: int, length: int, room: int) -> None:
         n += 1
 
 
-@kernel(INT, INT, INT, INT)
+@helper(INT, INT, INT, INT)
 def common_length(first: int, second: int, limit: int) -> int:
     """Return the length of the common prefix of the bytes at two addresses, at most ``limit``."""
     n = 0
@@ -90,7 +90,7 @@ def common_length(first: int, second: int, limit: int) -> int:
     return n
 
 
-@kernel(types.boolean, INT, INT, INT, types.Array(types.uint64, 1, "C", readonly=True))
+@helper(types.boolean, INT, INT, INT, types.Array(types.uint64, 1, "C", readonly=True))
 def differ(first: int, second: int, length: int, mask: NDArray[np.uint64]) -> bool:
     """Return whether ``length`` bytes at two addresses differ in any bit of a mask.
 
@@ -100,7 +100,7 @@ def differ(first: int, second: int, length: int, mask: NDArray[np.uint64]) -> bo
     start = 0
     while start < n_words:
         n = min(mask.size, n_words - start)
-        these, those = carray(words_at(first + start * WORD), n), carray(words_at(second + start * WORD), n)
+        these, those = words_at(first + start * WORD, n), words_at(second + start * WORD, n)
         different = np.uint64(0)
         for k in range(n):  # without branches, so that it compiles to SIMD instructions
             different |= (these[k] ^ those[k]) & mask[k]

@@ -39,7 +39,7 @@ def find_buffer_dtypes(
     :return: ``elem_type`` for elements and ``runs_type`` for lengths of runs; for a Dict space such a dict for each key
     :raises ValueError: if the codec is unknown or invalid
     """
-    import sb3_compressed.arrays.frame_dedup_kernels  # noqa: F401  # importing it compiles it
+    from sb3_compressed.arrays import frame_dedup_kernels, payload_kernels  # noqa: F401  # importing compiles them
 
     get_codec(compression_method).prepare()
     if isinstance(obs_shape, spaces.Dict):

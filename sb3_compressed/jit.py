@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
@@ -10,7 +11,10 @@ import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
+from numba.core.codegen import JITCodeLibrary
+from numba.core.compiler import Flags, compile_internal
 from numba.extending import intrinsic
+from numpy.typing import NDArray
 
 from sb3_compressed.kernel_cache import new_kernel_cache
 
@@ -25,14 +29,16 @@ __all__ = [
     "READ_WORD_ROWS",
     "SHORT_INTS",
     "byte_at",
+    "bytes_at",
     "c_function",
     "first_byte_of",
+    "helper",
     "kernel",
     "last_byte_of",
-    "pointer_to",
     "prefetch",
     "put_byte",
     "put_word",
+    "stack_ints",
     "word_at",
     "words_at",
 ]
@@ -74,7 +80,8 @@ def kernel(result: types.Type, *arguments: types.Type, nogil: bool = True) -> Ca
     """
 
     def compile_function(function: Function) -> Function:
-        compiled: Any = numba.njit(nogil=nogil)(function)
+        options: dict[str, Any] = {"nogil": nogil, "no_cfunc_wrapper": True, "_nrt": False}
+        compiled: Any = numba.njit(**options)(function)
         code_cache = new_kernel_cache(function)
         if code_cache is not None:
             compiled._cache = code_cache  # numba's enable_caching() sets its own in the same way
@@ -83,6 +90,57 @@ def kernel(result: types.Type, *arguments: types.Type, nogil: bool = True) -> Ca
         return cast("Function", compiled)
 
     return compile_function
+
+
+def helper(result: types.Type, *arguments: types.Type) -> Callable[[Function], Function]:
+    """Declare a function that only kernels call, which is compiled as a part of them.
+
+    It takes a fraction of the time of a kernel, which besides gets wrappers for Python and is loaded on its own.
+
+    :param result: type of the returned value
+    :param arguments: types of the arguments
+    """
+
+    def declare(function: Function) -> Function:
+        def call(typingctx: Any, *operands: Any) -> Any:
+            def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+                if not compiled:
+                    compiled.append(_compile_part(context, function, signature))
+                _link(context.active_code_library, compiled[0].library)
+                return context.call_internal(builder, compiled[0].fndesc, signature, values)
+
+            return result(*arguments), codegen
+
+        compiled: list[Any] = []
+        own = inspect.signature(call).parameters["typingctx"]
+        vars(call)["__signature__"] = inspect.Signature([own, *inspect.signature(function).parameters.values()])
+        return cast("Function", intrinsic(call))
+
+    return declare
+
+
+class PartialLibrary(JITCodeLibrary):
+    """The code of a helper before it is optimized and translated to machine code together with that of kernels."""
+
+    def _ensure_finalized(self) -> None:
+        """Leave the code as it is: numba finalizes libraries before it links them."""
+
+
+def _compile_part(context: Any, function: Callable[..., Any], signature: Any) -> Any:
+    flags: Any = Flags()  # type: ignore[no-untyped-call]
+    flags.no_compile = flags.no_cpython_wrapper = flags.no_cfunc_wrapper = True
+    library = PartialLibrary(context.codegen(), function.__name__)  # type: ignore[no-untyped-call]
+    return compile_internal(  # type: ignore[no-untyped-call]
+        context.typing_context, context, library, function, signature.args, signature.return_type, flags, {}
+    )
+
+
+def _link(library: Any, part: Any) -> None:
+    """Link a part and what it calls; callers precede what they call, as LLVM drops what is not called yet."""
+    library.add_linking_library(part)
+    if isinstance(part, PartialLibrary):
+        for called in part._linking_libraries:
+            _link(library, called)
 
 
 # Single machine instructions that NumPy arrays cannot express. For kernels only, which must check the bounds.
@@ -138,6 +196,45 @@ def c_function(arguments: str) -> Callable[[int, tuple[int, ...]], int]:
     return cast("Callable[[int, tuple[int, ...]], int]", call)
 
 
+def _array(context: Any, builder: Any, array_type: Any, data: Any, n: Any) -> Any:
+    """Return an array of ``n`` elements from ``data`` on, which numba neither allocates nor frees."""
+    from numba.np.arrayobj import populate_array  # on compilation, since importing it takes long
+
+    array = context.make_array(array_type)(context, builder)
+    itemsize = context.get_constant(types.intp, array_type.dtype.bitwidth // 8)
+    data = builder.bitcast(data, array.data.type)
+    populate_array(array, data=data, shape=[n], strides=[itemsize], itemsize=itemsize, meminfo=None)  # type: ignore[no-untyped-call]
+    return array._getvalue()
+
+
+def _array_at(array_type: Any) -> Any:
+    """Return a function for kernels that returns a number of elements at an address as an array."""
+
+    @intrinsic
+    def view(typingctx: Any, address: Any, n: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            data = _pointer(builder, arguments[0], array_type.dtype.bitwidth)
+            return _array(context, builder, array_type, data, arguments[1])
+
+        return array_type(types.int64, types.int64), codegen
+
+    return view
+
+
+def stack_ints(n: int) -> Callable[[], NDArray[np.int64]]:
+    """Return a function for kernels that returns scratch memory for ``n`` integers, valid until the kernel returns."""
+
+    @intrinsic
+    def allocate(typingctx: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            memory = cgutils.alloca_once(builder, ir.ArrayType(ir.IntType(64), n))  # type: ignore[no-untyped-call]
+            return _array(context, builder, INTS, memory, context.get_constant(types.intp, n))
+
+        return INTS(), codegen
+
+    return cast("Callable[[], NDArray[np.int64]]", allocate)
+
+
 def _pointer(builder: Any, address: Any, n_bits: int) -> Any:
     return builder.inttoptr(address, ir.IntType(n_bits).as_pointer())
 
@@ -173,18 +270,10 @@ byte_at: Callable[[int], int] = _unary(types.uint8, types.int64, _load_byte)
 """Read the byte at an address."""
 word_at: Callable[[int], np.uint64] = _unary(types.uint64, types.int64, _load_word)
 """Read the 8 bytes at an address as a uint64; it need not be aligned."""
-pointer_to: Callable[[int], Any] = _unary(
-    types.CPointer(types.uint8),  # type: ignore[no-untyped-call]
-    types.int64,
-    lambda builder, address: _pointer(builder, address, 8),
-)
-"""Return an address as a pointer to bytes, for :func:`numba.carray`: loops over arrays compile to SIMD instructions."""
-words_at: Callable[[int], Any] = _unary(
-    types.CPointer(types.uint64),  # type: ignore[no-untyped-call]
-    types.int64,
-    lambda builder, address: _pointer(builder, address, 64),
-)
-"""Return an address as a pointer to words of 8 bytes, likewise."""
+bytes_at = cast("Callable[[int, int], NDArray[np.uint8]]", _array_at(BYTES))
+"""Return the bytes at an address as an array: loops over arrays compile to SIMD instructions."""
+words_at = cast("Callable[[int, int], NDArray[np.uint64]]", _array_at(types.Array(types.uint64, 1, "C")))
+"""Return a number of words of 8 bytes at an address as an array, likewise."""
 put_byte: Callable[[int, int], None] = _store(types.uint8, 8)
 """Write a byte to an address."""
 put_word: Callable[[int, np.uint64], None] = _store(types.uint64, 64)

@@ -69,6 +69,19 @@ print(array[1].sum())
     assert (done.returncode, done.stdout, done.stderr) == (0, "112\n", "")
 
 
+def test_buffers_that_do_not_compress_do_not_import_numba() -> None:
+    """It takes more memory than many small buffers."""
+    done = fresh_outcome("""
+import sys
+import numpy as np
+from gymnasium import spaces
+from sb3_compressed import CompressedReplayBuffer
+CompressedReplayBuffer(8, spaces.Box(-1, 1, (17,), np.float32), spaces.Discrete(2), "cpu")
+print("numba" in sys.modules)
+""")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "False\n", "")
+
+
 def test_contrib_says_what_to_install() -> None:
     done = fresh_outcome("import sys; sys.modules['sb3_contrib'] = None; import sb3_compressed.contrib")
     assert done.returncode != 0

@@ -21,6 +21,7 @@ from sb3_compressed.jit import (
     READ_BYTE_ROWS,
     READ_BYTES,
     READ_WORD_ROWS,
+    helper,
     kernel,
     put_word,
     word_at,
@@ -49,7 +50,7 @@ def masks_of_older_frames(n_frames: int, piece: int) -> NDArray[np.uint64]:
     return np.where(np.arange(n_bytes) % block < n_older, np.uint8(255), np.uint8(0)).view(np.uint64)
 
 
-@kernel(types.void, READ_BYTES, INT, INT, INT, BYTES)
+@helper(types.void, READ_BYTES, INT, INT, INT, BYTES)
 def take_frame(item: NDArray[np.uint8], frame: int, n_frames: int, piece: int, out: NDArray[np.uint8]) -> None:
     """Copy one frame of an observation, ``[before, frame, after]``, to contiguous memory."""
     source = item[frame * piece :]  # the compiler proves that indices into this are not negative
@@ -73,7 +74,7 @@ def take_frame(item: NDArray[np.uint8], frame: int, n_frames: int, piece: int, o
             to += piece
 
 
-@kernel(types.boolean, INT, INT, INT, INT, INT, INT, READ_WORD_ROWS)
+@helper(types.boolean, INT, INT, INT, INT, INT, INT, READ_WORD_ROWS)
 def continues(
     item: int, before: int, item_nbytes: int, piece: int, n_frames: int, shift: int, masks: NDArray[np.uint64]
 ) -> bool:

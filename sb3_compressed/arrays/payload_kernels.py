@@ -22,6 +22,7 @@ from sb3_compressed.jit import (
     INTS,
     READ_BYTE_ROWS,
     READ_INTS,
+    helper,
     kernel,
     prefetch,
     put_word,
@@ -48,7 +49,7 @@ HASH_FACTOR = 0x9E3779B1
 OBJECT_TYPES = np.array([id(type(None)), id(tuple), id(bytes)])
 
 
-@kernel(INT, INT)
+@helper(INT, INT)
 def int64_at(address: int) -> int:
     """Read the int64 at an address."""
     return np.int64(word_at(address))  # type: ignore[return-value]

@@ -319,7 +319,8 @@ class Delta(TrainableCodec):
         status = new_status(done, len(rows))
         functions = lz4_functions()
         decompress = 0 if functions is None else functions.decompress_safe_using_dict
-        if not kernels.decode_deltas(payloads.places, locations, decompress, rows, status):
+        scratch = np.empty(rows.shape[1], dtype=np.uint8)
+        if not kernels.decode_deltas(payloads.places, locations, decompress, scratch, rows, status):
             return
         left = np.flatnonzero(status != kernels.DONE).tolist()
         corrupt = [index for index in left if status[index] != kernels.NOT_A_DELTA]

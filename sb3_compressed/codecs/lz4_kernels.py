@@ -11,7 +11,7 @@ from numba import types
 from numpy.typing import NDArray
 
 from sb3_compressed.byte_kernels import INT, copy_bytes, number_at
-from sb3_compressed.jit import BYTE_ROWS, BYTES, INT_ROWS, c_function, kernel, word_at
+from sb3_compressed.jit import BYTE_ROWS, BYTES, INT_ROWS, c_function, helper, kernel, word_at
 
 __all__ = ["decode_blocks", "decode_frames"]
 
@@ -50,7 +50,7 @@ def decode_blocks(
             done[k] = decompress_safe_using_dict(decompress, arguments) == size
 
 
-@kernel(INT, INT)
+@helper(INT, INT)
 def uint32_at(address: int) -> int:
     """Read the little-endian uint32 at an address."""
     return (
@@ -58,7 +58,7 @@ def uint32_at(address: int) -> int:
     )
 
 
-@kernel(types.boolean, INT, INT, INT, INT, INT, INT)
+@helper(types.boolean, INT, INT, INT, INT, INT, INT)
 def decode_frame(payload: int, nbytes: int, decompress: int, checksum: int, frame: int, size: int) -> bool:
     """Decode an LZ4 frame with the content size ``size`` in its header; return whether this succeeded."""
     if nbytes < HEADER_NBYTES + 4 or uint32_at(payload) != MAGIC:

@@ -9,8 +9,19 @@ import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
-from sb3_compressed.byte_kernels import EVERYWHERE, INT, STEP, WORD, copy_bytes, number_at
-from sb3_compressed.jit import BYTE_ROWS, BYTES, INT_ROWS, READ_BYTES, byte_at, kernel, put_byte, put_word, word_at
+from sb3_compressed.byte_kernels import INT, STEP, WORD, copy_bytes, number_at
+from sb3_compressed.jit import (
+    BYTE_ROWS,
+    BYTES,
+    INT_ROWS,
+    READ_BYTES,
+    byte_at,
+    helper,
+    kernel,
+    put_byte,
+    put_word,
+    word_at,
+)
 
 __all__ = ["decode_frames", "decode_runs", "encode_runs"]
 
@@ -75,7 +86,7 @@ def encode_runs(
     return elems_at
 
 
-@kernel(types.void, INT, types.uint64)
+@helper(types.void, INT, types.uint64)
 def put_step(address: int, word: np.uint64) -> None:
     """Write a word to ``STEP`` bytes, which compiles to one SIMD instruction."""
     put_word(address, word)
@@ -84,7 +95,7 @@ def put_step(address: int, word: np.uint64) -> None:
     put_word(address + 3 * WORD, word)
 
 
-@kernel(types.boolean, INT, INT, INT, INT, INT, INT)
+@helper(types.boolean, INT, INT, INT, INT, INT, INT)
 def decode_runs(payload: int, nbytes: int, elem_size: int, run_size: int, frame: int, size: int) -> bool:
     """Decode the runs of a payload.
 
@@ -96,7 +107,7 @@ def decode_runs(payload: int, nbytes: int, elem_size: int, run_size: int, frame:
     n_runs = (nbytes - 1) // (run_size + elem_size)
     end = payload + nbytes
     run_at, elem_at = payload + 1, payload + 1 + n_runs * run_size
-    mask = EVERYWHERE >> np.uint64(8 * (WORD - run_size))
+    mask = np.uint64(0xFFFFFFFFFFFFFFFF) >> np.uint64(8 * (WORD - run_size))
     position = 0
     for _ in range(n_runs):
         length = np.uint64(0)

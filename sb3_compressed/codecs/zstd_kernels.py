@@ -10,7 +10,7 @@ from numba import types
 from numpy.typing import NDArray
 
 from sb3_compressed.byte_kernels import INT, number_at
-from sb3_compressed.jit import BYTE_ROWS, BYTES, INT_ROWS, INTS, c_function, kernel
+from sb3_compressed.jit import BYTE_ROWS, BYTES, INT_ROWS, INTS, c_function, helper, kernel
 
 __all__ = ["decode_frames", "decode_magicless_frames"]
 
@@ -62,7 +62,7 @@ def decode_frames(
             done[k] = decompress_using_ddict(decompress, arguments) == size
 
 
-@kernel(types.boolean, INT, INT)
+@helper(types.boolean, INT, INT)
 def is_one_frame(payload: int, nbytes: int) -> bool:
     """Return whether a payload of ``zstd-dict`` has a valid header, and ends with the last block of its frame."""
     if nbytes < 3 or number_at(payload + 1) != 0 or number_at(payload + 2) > MAX_WINDOW:

@@ -7,34 +7,25 @@ from numba import types
 from numpy.typing import NDArray
 
 from sb3_compressed.byte_kernels import INT, number_at
-from sb3_compressed.jit import BYTES, INT_ROWS, INTS, kernel, prefetch
-from sb3_compressed.storage.checksum import put_low_bytes, xxh64
+from sb3_compressed.jit import BYTES, INT_ROWS, INTS, helper, kernel, prefetch
+from sb3_compressed.storage.checksum_kernels import put_low_bytes, xxh64
+from sb3_compressed.storage.record_format import (
+    DAMAGED_PAYLOAD,
+    DAMAGED_SLOT,
+    INVALID_SLOT,
+    NO_SEGMENT,
+    PAYLOAD_HEADER,
+    SLOT_HEADER,
+    SLOT_SEED,
+    TOO_MANY_PAYLOADS,
+)
 
-__all__ = [
-    "DAMAGED_PAYLOAD",
-    "DAMAGED_SLOT",
-    "INVALID_SLOT",
-    "NO_SEGMENT",
-    "PAYLOAD_HEADER",
-    "SLOT_HEADER",
-    "SLOT_SEED",
-    "TOO_MANY_PAYLOADS",
-    "locate_stored",
-    "put_checksums",
-]
+__all__ = ["locate_stored", "put_checksums"]
 
-SLOT_HEADER = 8
-"""Bytes of a slot before the offsets of its payloads: a checksum and their number."""
-PAYLOAD_HEADER = 12
-"""Bytes before a payload: a checksum, its size in bytes, and the offset of its codec."""
-SLOT_SEED = 1 << 32
-"""Added to the seed of a slot's checksum, so that no payload is mistaken for a slot."""
-TOO_MANY_PAYLOADS, NO_SEGMENT, INVALID_SLOT, DAMAGED_SLOT, DAMAGED_PAYLOAD = -1, -2, -3, -4, -5
-"""What :func:`locate_stored` returns instead of a number of codecs."""
 OFFSET = np.int64(0xFFFFFFFF)
 
 
-@kernel(INT, INT)
+@helper(INT, INT)
 def uint32_at(address: int) -> int:
     """Read the 32-bit number at an address, which need not be aligned."""
     return (
@@ -45,7 +36,7 @@ def uint32_at(address: int) -> int:
     )  # fmt: skip
 
 
-@kernel(types.boolean, INT, INT, types.uint64)
+@helper(types.boolean, INT, INT, types.uint64)
 def is_whole(address: int, nbytes: int, seed: np.uint64) -> bool:
     """Return whether the checksum at an address is that of the bytes after it, ``nbytes`` together."""
     return bool((xxh64(address + 4, nbytes - 4, seed) & np.uint64(OFFSET)) == np.uint64(uint32_at(address)))
@@ -68,7 +59,7 @@ def put_checksums(
         put_low_bytes(part, word, 4)
 
 
-@kernel(INT, INT_ROWS, INT)
+@helper(INT, INT_ROWS, INT)
 def row_of(segments: NDArray[np.int64], number: int) -> int:
     """Return the row of a segment in a table that is sorted by the number, its last column; -1 if it is missing."""
     low, high = 0, len(segments)

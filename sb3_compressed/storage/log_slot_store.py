@@ -39,7 +39,7 @@ from sb3_compressed.codecs.registry import codec_from_config
 from sb3_compressed.errors import CorruptPayload, CorruptStorage, StorageError
 from sb3_compressed.storage.json_schema import load_json
 from sb3_compressed.storage.log import Log
-from sb3_compressed.storage.log_slot_kernels import (
+from sb3_compressed.storage.record_format import (
     DAMAGED_PAYLOAD,
     INVALID_SLOT,
     NO_SEGMENT,
@@ -47,8 +47,6 @@ from sb3_compressed.storage.log_slot_kernels import (
     SLOT_HEADER,
     SLOT_SEED,
     TOO_MANY_PAYLOADS,
-    locate_stored,
-    put_checksums,
 )
 from sb3_compressed.storage.record_kinds import CODEC, SLOTS
 from sb3_compressed.storage.segment import Segment
@@ -178,6 +176,8 @@ class SlotWriter:
             pieces += (NO_CHECKSUM, NUMBER_LISTS[len(places)].pack(len(places), *places))
             next_offset += SLOT_HEADER + NUMBER.size * len(places)
         if pieces:
+            from sb3_compressed.storage.log_slot_kernels import put_checksums
+
             data = bytearray().join(pieces)
             seeds = np.full(len(bounds), start, np.int64)
             seeds[slot_parts] += SLOT_SEED
@@ -213,6 +213,8 @@ class LogSlotStore:
     unwritten: NDArray[Any] = np.array(0, dtype=np.int64)
 
     def __init__(self, log: Log, codec: AcceptedCodec | None = None) -> None:
+        from sb3_compressed.storage import log_slot_kernels, record_kernels  # noqa: F401  # compile now, not in a training
+
         self.writer, self.reader = SlotWriter(log), SlotReader(log)
         self.codec = codec
         self.write = self.writer.write
@@ -328,6 +330,8 @@ class SlotReader:
         :param kind: the class of the codecs that must have written them; ``None`` for any
         :raises CorruptPayload: if one is damaged or of another codec; the message names the file and the byte
         """
+        from sb3_compressed.storage.log_slot_kernels import locate_stored  # on first use: importing numba is slow
+
         owner, table = self._table
         if not owner or owner[-1] is not self._log.last.bytes:
             owner, table = self._map_segments()

@@ -2,33 +2,16 @@
 
 from __future__ import annotations
 
-import struct
-
 import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
 from sb3_compressed.byte_kernels import INT, WORD
-from sb3_compressed.jit import BYTES, INT_ROWS, READ_BYTES, byte_at, kernel, word_at
-from sb3_compressed.storage.checksum import put_low_bytes, xxh64
+from sb3_compressed.jit import BYTES, INT_ROWS, READ_BYTES, byte_at, helper, kernel, word_at
+from sb3_compressed.storage.checksum_kernels import put_low_bytes, xxh64
+from sb3_compressed.storage.record_format import HEADER_CHECKED_NBYTES, HEADER_NBYTES
 
-__all__ = [
-    "HEADER_CHECKED_NBYTES",
-    "HEADER_NBYTES",
-    "LAST",
-    "RECORD_HEADER",
-    "find_record",
-    "find_records",
-    "put_header",
-]
-
-#: The header of a record: checksum of the content, its number of bytes, kind, checksum of these.
-RECORD_HEADER = struct.Struct("<QIB3s")
-HEADER_NBYTES = RECORD_HEADER.size
-#: The bytes of the header that its own checksum covers.
-HEADER_CHECKED_NBYTES = HEADER_NBYTES - 3
-#: The last byte of every record.
-LAST = b"\xff"
+__all__ = ["find_record", "find_records", "put_header"]
 
 
 @kernel(types.void, BYTES, INT, types.uint64)
@@ -42,7 +25,7 @@ def put_header(record: NDArray[np.uint8], kind: int, segment_id: np.uint64) -> N
     put_low_bytes(start + 13, xxh64(start, HEADER_CHECKED_NBYTES, np.uint64(HEADER_CHECKED_NBYTES) ^ segment_id), 3)
 
 
-@kernel(INT, INT, types.uint64)
+@helper(INT, INT, types.uint64)
 def content_nbytes(record: int, segment_id: np.uint64) -> int:
     """Return the number of bytes of a record's content, -1 if the 16 bytes at its address are not a valid header."""
     fields = word_at(record + WORD)
@@ -50,7 +33,7 @@ def content_nbytes(record: int, segment_id: np.uint64) -> int:
     return np.int64(fields & np.uint64(0xFFFFFFFF)) if fields >> np.uint64(40) == check else -1  # type: ignore[return-value]
 
 
-@kernel(types.boolean, INT, INT, types.uint64)
+@helper(types.boolean, INT, INT, types.uint64)
 def is_content_intact(record: int, nbytes: int, segment_id: np.uint64) -> bool:
     """Return whether the content of a record matches its checksum; all bytes of the record must be readable."""
     kind_and_nbytes = word_at(record + WORD) & np.uint64(0xFFFFFFFFFF)

@@ -32,15 +32,7 @@ from numpy.typing import NDArray
 from sb3_compressed.errors import CorruptStorage, StorageError
 from sb3_compressed.storage.checksum import checksum
 from sb3_compressed.storage.files import create_regular_file, open_regular_file, read_at, write_all, write_at
-from sb3_compressed.storage.record_kernels import (
-    HEADER_CHECKED_NBYTES,
-    HEADER_NBYTES,
-    LAST,
-    RECORD_HEADER,
-    find_record,
-    find_records,
-    put_header,
-)
+from sb3_compressed.storage.record_format import HEADER_CHECKED_NBYTES, HEADER_NBYTES, LAST, RECORD_HEADER
 from sb3_compressed.storage.segment_header import new_header, read_header
 
 __all__ = ["Record", "Segment"]
@@ -185,6 +177,8 @@ class Segment:
             self._append(data)
 
     def _packed(self, kind: int, content: bytes | bytearray) -> bytearray:
+        from sb3_compressed.storage.record_kernels import put_header
+
         data = bytearray().join((NO_HEADER, content, LAST))
         put_header(np.frombuffer(data, dtype=np.uint8), kind, np.uint64(self.id))
         return data
@@ -307,6 +301,8 @@ class Segment:
 
     def _records_of_block(self, nbytes: int) -> Iterator[Record]:
         """Yield the complete records among the next bytes, much faster than one by one."""
+        from sb3_compressed.storage.record_kernels import find_records
+
         start = self.end
         data = np.frombuffer(self._read(start, nbytes), np.uint8)
         found = np.empty((len(data) // HEADER_NBYTES, 3), np.int64)
@@ -344,6 +340,8 @@ class Segment:
 
     def _find_record(self, start: int, limit: int | None) -> int | None:
         """Return the offset of the first complete record from a byte on, after damage."""
+        from sb3_compressed.storage.record_kernels import find_record
+
         size = min(len(self._mapped), os.fstat(self._file.fileno()).st_size)
         data = self._mapped[start : size if limit is None else min(size, limit)]
         at = find_record(data, np.uint64(self.id))

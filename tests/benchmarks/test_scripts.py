@@ -134,6 +134,13 @@ def test_persistence_benchmark_writes_its_results(folder: Path) -> None:
     assert not any("error" in measured for measured in results["800"].values())
 
 
+def test_startup_benchmark_writes_its_results(folder: Path) -> None:
+    printed, results = run("startup", folder)
+    assert "| import numba |" in printed
+    assert len(results) == 5
+    assert all(row.keys() == {"first process, s", "others, s", "memory"} for row in results.values())
+
+
 @pytest.mark.slow
 def test_opening_benchmark_writes_its_results(folder: Path) -> None:
     printed, results = run("opening", folder, "--vectors", "Pendulum-v1", "--images", "Pong")

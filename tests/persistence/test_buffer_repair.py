@@ -27,7 +27,7 @@ from sb3_compressed import (
 )
 from sb3_compressed.storage import verify
 from sb3_compressed.storage.array_store import ArrayStore
-from sb3_compressed.storage.log_slot_kernels import PAYLOAD_HEADER, SLOT_HEADER
+from sb3_compressed.storage.record_format import PAYLOAD_HEADER, SLOT_HEADER
 from sb3_compressed.storage.segment import Segment
 
 Place = tuple[int, int]

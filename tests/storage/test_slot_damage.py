@@ -19,8 +19,8 @@ from sb3_compressed.codecs import Codec, get_codec
 from sb3_compressed.errors import CorruptPayload, CorruptStorage
 from sb3_compressed.storage.checksum import checksum
 from sb3_compressed.storage.log import Log
-from sb3_compressed.storage.log_slot_kernels import SLOT_SEED
 from sb3_compressed.storage.log_slot_store import LogSlotStore, SlotReader, address_of
+from sb3_compressed.storage.record_format import SLOT_SEED
 from sb3_compressed.storage.record_kinds import CODEC, SLOTS
 from storage.folders import damage
 from storage.logs import begin_segment

@@ -11,17 +11,19 @@ from numba import types
 from numpy.typing import NDArray
 
 from sb3_compressed.byte_kernels import INT, STEP
-from sb3_compressed.jit import INTS, kernel
+from sb3_compressed.jit import INTS, helper, stack_ints
 
-__all__ = ["FIRST_REFERENCE", "LONG", "N_RECENT", "PAIR", "address_of", "n_readable", "push_offset"]
+__all__ = ["FIRST_REFERENCE", "LONG", "N_RECENT", "PAIR", "address_of", "n_readable", "new_recent", "push_offset"]
 
 FIRST_REFERENCE = 2  # smaller header bytes mark zstd payloads
 LONG = 255  # marks a number of two bytes, which follow
 N_RECENT = 4  # recent offsets that one byte can select
 PAIR = types.UniTuple(types.int64, 2)  # type: ignore[no-untyped-call]
+new_recent = stack_ints(N_RECENT)
+"""Return scratch memory for the recent offsets."""
 
 
-@kernel(types.void, INTS, INT, INT)
+@helper(types.void, INTS, INT, INT)
 def push_offset(recent: NDArray[np.int64], index: int, offset: int) -> None:
     """Insert an offset before the recent ones, and remove the one at ``index``."""
     for k in range(index, 0, -1):
@@ -29,7 +31,7 @@ def push_offset(recent: NDArray[np.int64], index: int, offset: int) -> None:
     recent[0] = offset
 
 
-@kernel(INT, INT, INT, INT, INT)
+@helper(INT, INT, INT, INT, INT)
 def n_readable(source: int, references_size: int, position: int, size: int) -> int:
     """Return how many bytes of a source are readable for the frame from ``position`` on; 0 if it is invalid.
 
@@ -43,7 +45,7 @@ def n_readable(source: int, references_size: int, position: int, size: int) -> i
     return size - position if source - references_size + STEP <= position else 0
 
 
-@kernel(INT, INT, INT, INT, INT)
+@helper(INT, INT, INT, INT, INT)
 def address_of(source: int, references: int, references_size: int, frame: int) -> int:
     """Return the address of a source position."""
     return references + source if source < references_size else frame + source - references_size

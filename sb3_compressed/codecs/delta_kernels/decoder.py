@@ -14,6 +14,7 @@ from sb3_compressed.codecs.delta_kernels.copy_sources import (
     PAIR,
     address_of,
     n_readable,
+    new_recent,
     push_offset,
 )
 from sb3_compressed.codecs.delta_kernels.whole_frames import (
@@ -22,7 +23,7 @@ from sb3_compressed.codecs.delta_kernels.whole_frames import (
     decompress_safe_using_dict,
     separate_channels,
 )
-from sb3_compressed.jit import BYTE_ROWS, BYTES, INT_ROWS, INTS, byte_at, kernel
+from sb3_compressed.jit import BYTE_ROWS, BYTES, INT_ROWS, INTS, byte_at, helper, kernel
 
 __all__ = ["DONE", "NOT_A_DELTA", "decode_deltas"]
 
@@ -31,7 +32,7 @@ TO_DO, DONE, NOT_A_DELTA, CORRUPT = 0, 1, 2, 3
 """The status of a payload in :func:`decode_deltas`."""
 
 
-@kernel(PAIR, INT, INT, INT)
+@helper(PAIR, INT, INT, INT)
 def read_number(payload: int, at: int, size: int) -> tuple[int, int]:
     """Return the number at ``at`` and the position after it, which is beyond ``size`` if the payload is truncated.
 
@@ -48,7 +49,7 @@ def read_number(payload: int, at: int, size: int) -> tuple[int, int]:
     return number_at(payload + at + 1) | number_at(payload + at + 2) << 8, at + 3
 
 
-@kernel(types.uint8, INT, INT, INT, INT, INTS, INT, INT)
+@helper(types.uint8, INT, INT, INT, INT, INTS, INT, INT)
 def decode_delta(
     payload: int,
     payload_size: int,
@@ -116,7 +117,7 @@ def decode_delta(
         offset = next_offset
 
 
-@kernel(types.uint8, INT, INT, INT, INT, INT, INT, INT)
+@helper(types.uint8, INT, INT, INT, INT, INT, INT, INT)
 def decode_block(
     payload: int, payload_size: int, dictionary: int, dictionary_size: int, decompress: int, frame: int, size: int
 ) -> int:
@@ -130,11 +131,12 @@ def decode_block(
     return DONE if decompress_safe_using_dict(decompress, arguments) == size else CORRUPT
 
 
-@kernel(INT, INT_ROWS, INT_ROWS, INT, BYTE_ROWS, BYTES)
+@kernel(INT, INT_ROWS, INT_ROWS, INT, BYTES, BYTE_ROWS, BYTES)
 def decode_deltas(
     places: NDArray[np.int64],
     locations: NDArray[np.int64],
     decompress: int,
+    channel_last: NDArray[np.uint8],
     frames: NDArray[np.uint8],
     status: NDArray[np.uint8],
 ) -> int:
@@ -145,6 +147,7 @@ def decode_deltas(
         address of its dictionary for LZ4 and its size, and the size and the number of channels of frames that it stores
         in channel-last order, ``(n_codecs, 7)``
     :param decompress: the address of ``LZ4_decompress_safe_usingDict``, 0 if there is none
+    :param channel_last: scratch memory for a frame, ``(frame_nbytes,)``
     :param frames: output, ``(n, frame_nbytes)``
     :param status: for each payload :data:`TO_DO`, or :data:`DONE` if its frame is in ``frames`` already, ``(n,)``;
         overwritten with :data:`DONE`, :data:`NOT_A_DELTA` or :data:`CORRUPT`
@@ -153,8 +156,7 @@ def decode_deltas(
     """
     n_left = 0
     n_frames, size = frames.shape
-    recent = np.empty(N_RECENT, dtype=np.int64)
-    channel_last = np.empty(size, dtype=np.uint8)
+    recent = new_recent()
     for k in range(n_frames):
         if status[k] == DONE:
             continue

@@ -14,6 +14,7 @@ from sb3_compressed.codecs.delta_kernels.copy_sources import (
     PAIR,
     address_of,
     n_readable,
+    new_recent,
     push_offset,
 )
 from sb3_compressed.codecs.delta_kernels.references import nearest_reference
@@ -25,6 +26,7 @@ from sb3_compressed.jit import (
     SHORT_INTS,
     byte_at,
     first_byte_of,
+    helper,
     kernel,
     last_byte_of,
     word_at,
@@ -43,7 +45,7 @@ TABLE_BITS = 16
 HASH = np.uint64(0x9E3779B97F4A7C15)  # 2**64 / golden ratio (Knuth, The Art of Computer Programming 3, 6.4)
 
 
-@kernel(INT, types.uint64)
+@helper(INT, types.uint64)
 def n_different_bytes(word: np.uint64) -> int:
     """Count the nonzero bytes of a word."""
     low = np.uint64(0x7F7F7F7F7F7F7F7F)
@@ -51,7 +53,7 @@ def n_different_bytes(word: np.uint64) -> int:
     return np.int64((ones * np.uint64(0x0101010101010101)) >> np.uint64(56))  # type: ignore[return-value]
 
 
-@kernel(types.boolean, INT, INT, INT, INT)
+@helper(types.boolean, INT, INT, INT, INT)
 def differ_in(first: int, second: int, length: int, n_bytes: int) -> bool:
     """Return whether at least ``n_bytes`` of ``length`` bytes at two addresses differ."""
     n = 0
@@ -66,7 +68,7 @@ def differ_in(first: int, second: int, length: int, n_bytes: int) -> bool:
     return n >= n_bytes
 
 
-@kernel(INT, types.uint64)
+@helper(INT, types.uint64)
 def hash_of_word(word: np.uint64) -> int:
     """Return the index of a word in a hash table of ``2 ** TABLE_BITS`` elements."""
     return np.int64((word * HASH) >> np.uint64(64 - TABLE_BITS))  # type: ignore[return-value]
@@ -88,7 +90,7 @@ def index_words(references: NDArray[np.uint8], table: NDArray[np.int32]) -> None
         previous = word
 
 
-@kernel(INT, BYTES, INT, INT)
+@helper(INT, BYTES, INT, INT)
 def write_number(payload: NDArray[np.uint8], written: int, number: int) -> int:
     """Append a number to the first ``written`` bytes; return the new number of bytes."""
     if number < LONG:
@@ -100,7 +102,7 @@ def write_number(payload: NDArray[np.uint8], written: int, number: int) -> int:
     return written + 3
 
 
-@kernel(INT, BYTES, INT, INT, INT, INT)
+@helper(INT, BYTES, INT, INT, INT, INT)
 def write_equal(payload: NDArray[np.uint8], written: int, frame: int, start: int, end: int) -> int:
     """Append that the bytes of a frame from ``start`` to ``end`` equal the source; return the new number of bytes.
 
@@ -117,7 +119,7 @@ def write_equal(payload: NDArray[np.uint8], written: int, frame: int, start: int
     return write_number(payload, written, end - start)
 
 
-@kernel(PAIR, READ_BYTES, READ_BYTES, SHORT_INTS, INT, INT, INT, INT, INTS)
+@helper(PAIR, READ_BYTES, READ_BYTES, SHORT_INTS, INT, INT, INT, INT, INTS)
 def better_source(
     frame: NDArray[np.uint8],
     references: NDArray[np.uint8],
@@ -173,7 +175,7 @@ def better_source(
     return best, index
 
 
-@kernel(INT, READ_BYTES, READ_BYTES, SHORT_INTS, INT, INT, INT, INTS, BYTES)
+@helper(INT, READ_BYTES, READ_BYTES, SHORT_INTS, INT, INT, INT, INTS, BYTES)
 def encode_delta(
     frame: NDArray[np.uint8],
     references: NDArray[np.uint8],
@@ -290,7 +292,7 @@ def encode_deltas(
     :param ends: output, the end of each payload, ``(n,)``; a payload that does not fit has no bytes
     :return: the bytes of all payloads
     """
-    recent = np.empty(N_RECENT, dtype=np.int64)
+    recent = new_recent()
     n_frames, size = frames.shape
     room = payloads.size // n_frames
     nearest = 0

@@ -7,14 +7,14 @@ from numba import types
 from numpy.typing import NDArray
 
 from sb3_compressed.byte_kernels import INT, WORD
-from sb3_compressed.jit import INT_ROWS, READ_BYTE_ROWS, kernel, word_at
+from sb3_compressed.jit import INT_ROWS, READ_BYTE_ROWS, helper, kernel, word_at
 
 __all__ = ["nearest_reference", "word_differences"]
 
 SAMPLE = 32  # words compared at a time
 
 
-@kernel(INT, INT, INT, INT)
+@helper(INT, INT, INT, INT)
 def count_different_words(first: int, second: int, n_words: int) -> int:
     """Count the words that differ at two addresses; without branches, so that it compiles to SIMD instructions."""
     n_different = 0
@@ -23,7 +23,7 @@ def count_different_words(first: int, second: int, n_words: int) -> int:
     return n_different
 
 
-@kernel(INT, INT, INT, INT, INT)
+@helper(INT, INT, INT, INT, INT)
 def sampled_difference(frame: int, reference: int, size: int, most: int) -> int:
     """Return in how many of a quarter of their words two frames differ, or a number of at least ``most``."""
     if size < 8 * SAMPLE * WORD:  # small frames are compared whole
@@ -54,7 +54,7 @@ def word_differences(frames: NDArray[np.uint8], differences: NDArray[np.int64]) 
             differences[i, j] = differences[j, i] = n_different
 
 
-@kernel(INT, INT, INT, INT, INT, INT)
+@helper(INT, INT, INT, INT, INT, INT)
 def nearest_reference(frame: int, size: int, references: int, n_references: int, guess: int) -> int:
     """Return the index of the reference that differs least from a frame, preferring ``guess`` in a tie.
 

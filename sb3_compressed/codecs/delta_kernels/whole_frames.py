@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import carray, types  # type: ignore[attr-defined]
+from numba import types
 from numpy.typing import NDArray
 
 from sb3_compressed.byte_kernels import INT
-from sb3_compressed.jit import BYTES, INTS, READ_BYTE_ROWS, c_function, kernel, pointer_to
+from sb3_compressed.jit import BYTES, INTS, READ_BYTE_ROWS, bytes_at, c_function, helper, kernel
 
 __all__ = ["LZ4_BLOCK", "RAW", "decompress_safe_using_dict", "encode_blocks", "separate_channels"]
 
@@ -20,21 +20,21 @@ attach_dictionary = c_function("pp")
 compress_fast_continue = c_function("pppiii")
 
 
-@kernel(types.void, INT, INT, INT, INT)
+@helper(types.void, INT, INT, INT, INT)
 def separate_channels(source: int, target: int, n_pixels: int, channels: int) -> None:
     """Copy bytes ``[pixel, channel]`` at one address to bytes ``[channel, pixel]`` at another."""
-    pixels = carray(pointer_to(source), channels * n_pixels)
+    pixels = bytes_at(source, channels * n_pixels)
     if channels == 3:  # as in RGB images; constants compile to SIMD instructions
-        first = carray(pointer_to(target), n_pixels)
-        second = carray(pointer_to(target + n_pixels), n_pixels)
-        third = carray(pointer_to(target + 2 * n_pixels), n_pixels)
+        first = bytes_at(target, n_pixels)
+        second = bytes_at(target + n_pixels, n_pixels)
+        third = bytes_at(target + 2 * n_pixels, n_pixels)
         for k in range(n_pixels):
             first[k] = pixels[3 * k]
             second[k] = pixels[3 * k + 1]
             third[k] = pixels[3 * k + 2]
         return
     for channel in range(channels):
-        plane = carray(pointer_to(target + channel * n_pixels), n_pixels)
+        plane = bytes_at(target + channel * n_pixels, n_pixels)
         for k in range(n_pixels):
             plane[k] = pixels[channels * k + channel]
 
