@@ -357,7 +357,7 @@ class CompressedArray(ArrayLike):
         else:
             slots = [self._encoder.encode(row) for row in rows]
         references, n_envs = self._store.write([*chain.from_iterable(slots)]), len(rows[0])
-        return [references[row * n_envs : (row + 1) * n_envs] for row in range(len(rows))]
+        return [references[:n_envs], references[n_envs:]] if len(rows) > 1 else [references]
 
     def _write_slots(self, slot_index: tuple[Any, ...], positions: Items, values: NDArray[Any]) -> None:
         """Encode items into some of the slots that a basic index selects.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -59,8 +60,8 @@ def decode(
         return batch, frames
     same = None
     if n_frames > 1 and decoded is not None and decoded[1].shape == frames.shape and decoded[0].n_frames == n_frames:
-        numbers = {id(codec): number for number, codec in enumerate(decoded[0].codecs)}
-        same = np.array([numbers.get(id(codec), -1) for codec in codecs], dtype=np.int64)
+        numbers = dict(zip(map(id, decoded[0].codecs), range(len(decoded[0].codecs)), strict=True))
+        same = np.fromiter(map(numbers.get, map(id, codecs), repeat(-1)), np.int64, len(codecs))
 
     first = _first_occurrences(batch) if codecs[0].skips_decoded else None
 
