@@ -358,7 +358,11 @@ def test_decoding_does_not_wait_for_background_tasks() -> None:
     free = threading.Event()
     task = BackgroundTask(partial(free.wait, 30))
     meeting = threading.Barrier(2, timeout=20)
-    in_chunks(lambda start, end: meeting.wait() and None, 2, 2)
+
+    def meet(start: int, end: int) -> None:
+        meeting.wait()
+
+    in_chunks(meet, 2, 2)
     assert not task.is_done
     free.set()
     task.wait()

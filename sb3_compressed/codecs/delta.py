@@ -233,6 +233,9 @@ class Delta(TrainableCodec):
         ]
         encoded = [Variant(variant.encode(some), tries_delta=bool(variant.references)) for variant in variants]
         best = best_variant(self.objective, encoded, some.nbytes // max(len(some), 1))
+        coders = {coder_of(payload) for payload in encoded[best].payloads}
+        if "raw" in coders and variants[best].coder not in coders:  # which was tried in vain
+            return replace(variants[best], coder="raw", tries_zstd=False)
         n_other = sum(coder_of(payload) != "delta" for payload in encoded[best].payloads)
         return replace(variants[best], tries_zstd=n_other >= self.MIN_ZSTD_SHARE * len(some))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -104,6 +106,7 @@ def test_few_calls_are_measured(n_frames: int, n_passed: int) -> None:
 @pytest.mark.parametrize("shape", [(1,), (3,), (0,), (2, 3)])
 @pytest.mark.parametrize("dtype", [np.bool_, np.float64])
 def test_frames_of_any_size_and_dtype_are_measured(shape: tuple[int, ...], dtype: type) -> None:
-    detector, frames = DriftDetector(), np.ones((2, *shape), dtype)
+    frames: NDArray[Any] = np.ones((2, *shape), dtype)
+    detector = DriftDetector()
     for _ in range(20):
         detector.observe(frames, [bytes(frames[0].nbytes + 1)] * 2, 64)

@@ -349,7 +349,7 @@ def test_fields_of_a_batch_do_not_share_memory(stream: Stream) -> None:
 
 
 def test_steps_of_known_kinds_are_validated_once_and_dicts_are_not_written_to() -> None:
-    parts = {
+    parts: dict[str, spaces.Space[Any]] = {
         "image": spaces.Box(0, 255, (4, 36, 36), np.uint8),
         "numbers": spaces.Box(-1, 1, (3,), np.float32),
         "level": spaces.Discrete(5),
@@ -363,7 +363,7 @@ def test_steps_of_known_kinds_are_validated_once_and_dicts_are_not_written_to() 
         rollout.add(observation, zeros, zeros, zeros, tensor, tensor[:, 0])
 
     for step in range(3):
-        observation = {
+        observation: dict[str, Any] = {
             "image": np.full((2, 4, 36, 36), step, np.uint8),
             "numbers": np.full((2, 3), step, np.float32),
             "level": np.full(2, step),
