@@ -235,7 +235,8 @@ class Delta(TrainableCodec):
         best = best_variant(self.objective, encoded, some.nbytes // max(len(some), 1))
         coders = {coder_of(payload) for payload in encoded[best].payloads}
         if "raw" in coders and variants[best].coder not in coders:  # which was tried in vain
-            return replace(variants[best], coder="raw", tries_zstd=False)
+            dictionary = self.dictionary if variants[best].references else b""
+            return replace(variants[best], coder="raw", dictionary=dictionary, tries_zstd=False)
         n_other = sum(coder_of(payload) != "delta" for payload in encoded[best].payloads)
         return replace(variants[best], tries_zstd=n_other >= self.MIN_ZSTD_SHARE * len(some))
 

@@ -465,13 +465,13 @@ def test_difficult_frames_are_rarely_trained_on(kind: str, monkeypatch: pytest.M
         return train(codec, frames)
 
     monkeypatch.setattr(Delta, "train", counted)
-    frames: dict[str, Callable[[], NDArray[np.uint8]]] = {
+    kinds: dict[str, Callable[[], NDArray[np.uint8]]] = {
         "noise": lambda: noise(16_000),
         "alternating": lambda: np.concatenate([movie(step % 2, 150) for step in range(106)]),
         "sometimes noisy": lambda: np.concatenate([noise(200), *[movie(0, 600), noise(200)] * 20]),
-    }[kind]()
+    }
     array = CompressedArray((50, 4, 48, 48), frame_stack=None, num_threads=1)
-    payload_sizes(array, frames)
+    payload_sizes(array, kinds[kind]())
     assert len(trained) <= 30  # of 64,000 frames
 
 
