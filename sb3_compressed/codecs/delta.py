@@ -214,9 +214,9 @@ class Delta(TrainableCodec):
         """Return frames as bytes ``(n, frame_nbytes)`` in the order in which they are stored."""
         if not self._is_channel_last(frames):
             return frame_bytes(frames)
-        if frames.ndim != 4 or frames.shape[1] != self.channels:
-            frames = frame_bytes(frames).reshape(len(frames), self.channels, -1)
-        return frame_bytes(np.moveaxis(frames, 1, -1))
+        if frames.ndim == 4 and frames.shape[1] == self.channels:
+            return frame_bytes(frames.transpose(0, 2, 3, 1))
+        return frame_bytes(frame_bytes(frames).reshape(len(frames), self.channels, -1).transpose(0, 2, 1))
 
     def _is_channel_last(self, frames: NDArray[Any]) -> bool:
         """Return whether the bytes of frames are stored in channel-last order."""

@@ -406,11 +406,13 @@ class Log:
 
     def _sync(self) -> None:
         """Sync the segments after the newest snapshot, which this process or one that was killed wrote to."""
-        for number in segment_numbers(self.folder):
-            if self._last is not None and number == self._last.number:
-                self._last.flush()
+        # Without a last segment, the files in the folder are those that the first snapshot replaces.
+        for number in segment_numbers(self.folder) if self._last is not None else ():
+            if number == self.last.number:
+                self.last.flush()
             elif number > self._snapshot:
-                flush_path(self._path(number))
+                with open_regular_file(self._path(number)) as file:
+                    os.fsync(file.fileno())
         with contextlib.suppress(OSError):  # some systems cannot open folders
             flush_path(self.folder)
 
