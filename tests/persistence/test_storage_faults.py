@@ -332,7 +332,7 @@ def test_deleted_folder_raises(stream: Stream, tmp_path: Path) -> None:
 
 def test_relative_folder_ignores_later_chdir(stream: Stream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The process may change its working directory."""
-    monkeypatch.setattr(ArrayStore, "SEGMENT_NBYTES", 100_000)  # many files
+    monkeypatch.setattr(ArrayStore, "SEGMENT_NBYTES", 10_000)  # many files
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path)
     stored, held = new(stream, storage="storage"), new(stream)
