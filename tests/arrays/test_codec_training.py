@@ -28,7 +28,7 @@ from sb3_compressed.codecs.zstd_dict import ZstdDict
 
 def dictionary_of(array: CompressedArray) -> bytes:
     """Return the dictionary of the array's codec."""
-    assert isinstance(array.codec, Delta)
+    assert isinstance(array.codec, Delta | ZstdDict)
     return array.codec.dictionary
 
 

@@ -43,7 +43,7 @@ def test_every_dtype_and_layout_uses_the_same_compiled_kernel(dtype: str, writea
     frames.flags.writeable = writeable
     codec = get_codec("rle-jit", runs_type="u4")
     codec.decode_into(codec.encode(frames[:, ::2]), np.empty((3, 5, 10), dtype))
-    kernels: tuple[Any, ...] = (rle_kernels.encode_runs, rle_kernels.decode_runs)
+    kernels: tuple[Any, ...] = (rle_kernels.encode_runs, rle_kernels.decode_frames)
     assert [len(kernel.signatures) for kernel in kernels] == [1, 1]
 
 
