@@ -109,7 +109,8 @@ def all_cases() -> list[Case]:
 def measure(name: str, source: str, size: int, n_envs: int) -> Measurement:
     """Measure one buffer; see :func:`~sb3_compressed.benchmarking.replay_benchmark.measure_replay`."""
     rows = size // n_envs
-    measured = measure_replay(partial(make_replay, name), record(source, n_envs, rows + TIMED_STEPS), rows)
+    recording = record(source, n_envs, rows + TIMED_STEPS)
+    measured = measure_replay(partial(make_replay, name, recording), recording, rows)
     return {key: value for key, value in measured.items() if key != "counted"}
 
 

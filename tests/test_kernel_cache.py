@@ -6,6 +6,7 @@ import ast
 import hashlib
 import os
 import pickle
+import re
 import shutil
 import subprocess
 import sys
@@ -233,7 +234,7 @@ def test_read_only_installation_uses_code_compiled_before(
     nowhere["PYTHONPATH"] = str(mounted)
     os.chdir(mounted)
     try:
-        assert "16 kernels in" in run(COMPILE, "", *option, **nowhere)
+        assert re.search(r"\d+ kernels in", run(COMPILE, "", *option, **nowhere))
         mount(mounted, "remount", "ro")
         assert int(run(PROGRAM, installed, **nowhere)) == 0
         done = outcome(PROGRAM, installed, **nowhere, NUMBA_OPT="1")  # for which there is no code

@@ -79,7 +79,7 @@ def test_advise_accepts_a_users_environment_with_dict_observations(
     module = "import gymnasium as gym\nfrom support import console_game\ngym.register('Console-v0', console_game)\n"
     (tmp_path / "consoles.py").write_text(module)
     monkeypatch.syspath_prepend(tmp_path)
-    done = run("advise", "consoles:Console-v0", "--steps", 400, "--codec", "auto", "--json")
+    done = run("advise", "consoles:Console-v0", "--steps", 3000, "--codec", "auto", "--json")
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert result["observation_space"].startswith("Dict(")
