@@ -92,16 +92,16 @@ def test_advise_accepts_a_users_environment_with_dict_observations(
 
 
 def test_advise_measures_rollout_buffers_with_n_steps() -> None:
-    done = run("advise", PONG, "--n-steps", 64, "--n-envs", 2, "--steps", 100, "--codec", "auto", "--json")
+    done = run("advise", PONG, "--n-steps", 512, "--n-envs", 2, "--steps", 600, "--codec", "auto", "--json")
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
-    assert (result["kind"], result["algorithm"], result["buffer_size"]) == ("rollout", "PPO", 128)
+    assert (result["kind"], result["algorithm"], result["buffer_size"]) == ("rollout", "PPO", 1024)
     base, ours = result["buffers"]
     assert base["transition"] > 4 * 84 * 84
     assert ours["ratio"] < 0.5
     assert ours["wrong"] == base["wrong"] == ""
     assert ours["add"] > 0 < ours["sample"]
-    assert "    n_steps=64,\n    rollout_buffer_class=CompressedRolloutBuffer,\n" in result["lines"]
+    assert "    n_steps=512,\n    rollout_buffer_class=CompressedRolloutBuffer,\n" in result["lines"]
 
 
 @pytest.fixture(scope="module")
