@@ -29,6 +29,8 @@ ROWS = 120
 def new_buffer(stream: Stream, rows: int, **options: Any) -> Any:
     space, action_space, n_envs, _ = stream
     cls = CompressedDictReplayBuffer if isinstance(space, spaces.Dict) else CompressedReplayBuffer
+    # With one thread, codecs of different buffers are trained on the same frames.
+    options = {"num_threads": 1, **options}
     return cls(rows * n_envs, space, action_space, device="cpu", n_envs=n_envs, **options)
 
 
