@@ -262,8 +262,8 @@ def test_the_previous_codec_encodes_while_another_trains(waiting: type[Waiting])
     write_rows(array, stacks[:300], n_rows)
     assert codecs_of(array) == {array.codec} == {waiting()}
     waiting.may_end.set()
-    assert waiting.threads[0] is not threading.current_thread()
     wait_for_training(array)
+    assert waiting.threads[0] is not threading.current_thread()
     write_rows(array, stacks, 300)
     assert len(codecs_of(array)) >= 2
     assert dictionary_of(array)
