@@ -12,7 +12,9 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-__all__ = ["OBJECTIVES", "Variant", "best_variant"]
+from sb3_compressed.codecs.delta_headers import FIRST_REFERENCE, LZ4_BLOCK, RAW
+
+__all__ = ["OBJECTIVES", "Variant", "best_variant", "coder_of"]
 
 
 class Limits(NamedTuple):
@@ -40,8 +42,8 @@ class Variant(NamedTuple):
     tries_delta: bool
 
 
-#: Nanoseconds that an uncompressed buffer takes to sample and to add a frame: in all, and for each of its bytes. Of
-#: frames of 7 to 58 kB, in batches of 32 (``benchmarks/images.py``).
+#: Nanoseconds that an uncompressed buffer takes to sample and to add a frame: in all, and for each of its bytes. All
+#: times here were fitted by hand to frames of 7 to 58 kB; ``benchmarks/images.py`` measures how good they are.
 SAMPLING_NS, SAMPLING_NS_PER_BYTE = 300.0, 0.15
 ADDING_NS, ADDING_NS_PER_BYTE = 1_500.0, 0.6
 #: What a delta costs that is larger than allowed, for each byte of the frame.
@@ -77,7 +79,7 @@ ENCODING = {
 def coder_of(payload: bytes) -> str:
     """Return which coder wrote a payload of ``delta``."""
     header = payload[0] if payload else 0
-    return "zstd" if header < 2 else {254: "lz4", 255: "raw"}.get(header, "delta")
+    return "zstd" if header < FIRST_REFERENCE else {LZ4_BLOCK: "lz4", RAW: "raw"}.get(header, "delta")
 
 
 def decoding_ns(payload: bytes, frame_nbytes: int) -> float:

@@ -49,7 +49,7 @@ from sb3_compressed.codecs.config import OMITTED_BY_DEFAULT
 from sb3_compressed.codecs.lz4_library import lz4_functions
 from sb3_compressed.codecs.payloads import Payloads
 from sb3_compressed.codecs.whole_frames import HEADER_LZ4, Lz4Blocks, raw_payloads
-from sb3_compressed.codecs.zstd_dict import ZstdDict
+from sb3_compressed.codecs.zstd_dict import ZstdDict, decode_with_dictionaries
 from sb3_compressed.errors import CodecError, CorruptPayload
 
 __all__ = ["Delta", "ReferenceFrames"]
@@ -183,17 +183,19 @@ class Delta(TrainableCodec):
         if self.objective:
             self = self._with_order_of(frames)
         rows = self._rows(frames)
-        references = self.references
+        references, seen = self.references, np.empty(0, dtype=np.intp)
         if len(rows) and MIN_FRAME_NBYTES <= rows.shape[1] <= MAX_FRAME_NBYTES:
             n_references = min(self.N_REFERENCES, max(MAX_REFERENCES_NBYTES // rows.shape[1], 1))
-            medoids = rows[select_medoids(rows, n_references)]
-            references = ReferenceFrames(medoids.tobytes(), rows.shape[1])
+            seen = select_medoids(rows, n_references)
+            references = ReferenceFrames(rows[seen].tobytes(), rows.shape[1])
         dictionary = self._zstd.train(rows).dictionary
         trained = replace(self, dictionary=dictionary, references=references, tries_zstd=True)
         if self.objective:
-            return trained._with_best_coder(frames)
+            # References encode themselves in a few bytes, as they will no later frame.
+            unseen = np.delete(np.arange(len(frames)), seen)
+            return trained._with_best_coder(frames[unseen] if len(unseen) else frames)
         if references is not self.references:
-            n_zstd = sum(payload[0] < delta_kernels().FIRST_REFERENCE for payload in trained.encode(frames))
+            n_zstd = sum(coder_of(payload) == "zstd" for payload in trained.encode(frames))
             trained = replace(trained, tries_zstd=n_zstd >= self.MIN_ZSTD_SHARE * len(rows))
         return self if trained == self else trained
 
@@ -326,19 +328,21 @@ class Delta(TrainableCodec):
         scratch = np.empty(rows.shape[1], dtype=np.uint8)
         if not kernels.decode_deltas(payloads.places, locations, decompress, scratch, rows, status):
             return
-        left = np.flatnonzero(status != kernels.DONE).tolist()
-        corrupt = [index for index in left if status[index] != kernels.NOT_A_DELTA]
-        if corrupt:
-            raise CorruptPayload("it is not a valid delta for the references of its codec", corrupt[0])
-        writers = payloads.writers
+        others = np.flatnonzero(status != kernels.DONE)
+        corrupt = others[status[others] != kernels.NOT_A_DELTA]
+        if len(corrupt):
+            raise CorruptPayload("it is not a valid delta for the references of its codec", int(corrupt[0]))
+        status[others] = 0
+        decode_with_dictionaries([codec._zstd for codec in codecs], payloads.places, rows, status)
+        writers, left = payloads.writers, np.flatnonzero(status == 0).tolist()
         decode_selected([codecs[writers[index]]._coder_of(payloads[index]) for index in left], payloads, rows, left)
-        for index in left:
+        for index in others.tolist():
             codec, row = codecs[writers[index]], rows[index]
             if codec.channel_last_nbytes == row.size > 0:
                 row[:] = row.reshape(-1, codec.channels).T.flatten()
 
     def _coder_of(self, payload: bytes) -> FrameCoder:
-        """Return the coder that decodes a payload that is not a delta."""
+        """Return the coder that decodes a payload that no kernel has decoded."""
         return self._lz4 if payload[:1] == HEADER_LZ4 else self._zstd
 
 

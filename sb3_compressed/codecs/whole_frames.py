@@ -14,11 +14,12 @@ import lz4.block
 import numpy as np
 from numpy.typing import NDArray
 
+from sb3_compressed.codecs.delta_headers import LZ4_BLOCK, RAW
 from sb3_compressed.codecs.lz4_library import MAX_DICTIONARY_NBYTES, loaded_stream, lz4_functions
 
 __all__ = ["HEADER_LZ4", "HEADER_RAW", "Lz4Blocks", "raw_payloads"]
 
-HEADER_LZ4, HEADER_RAW = b"\xfe", b"\xff"
+HEADER_LZ4, HEADER_RAW = bytes([LZ4_BLOCK]), bytes([RAW])
 
 
 def raw_payloads(rows: NDArray[np.uint8]) -> list[bytes]:
@@ -32,15 +33,13 @@ class Lz4Blocks:
     """LZ4 with a dictionary; immutable.
 
     :param dictionary: bytes that frames have in common
-    :param acceleration: 1 for the smallest payloads; larger numbers are faster
     """
 
     name: ClassVar[str] = "lz4"
     library_errors: ClassVar[tuple[type[Exception], ...]] = (lz4.block.LZ4BlockError, ValueError)
 
-    def __init__(self, dictionary: bytes, acceleration: int = 1) -> None:
+    def __init__(self, dictionary: bytes) -> None:
         self.dictionary = dictionary[-MAX_DICTIONARY_NBYTES:]
-        self.acceleration = acceleration
         self._streams: list[NDArray[np.uint8]] = []  # an empty one, and one that has loaded the dictionary
 
     def encode(self, rows: NDArray[np.uint8], kernels: ModuleType) -> list[bytes]:
@@ -51,9 +50,7 @@ class Lz4Blocks:
         empty, loaded = self._streams or self._new_streams()
         stream, payloads, ends = empty.copy(), np.empty(rows.size, np.uint8), np.empty(len(rows), np.int64)
         addresses = np.array(functions, dtype=np.int64)
-        n_bytes = kernels.encode_blocks(
-            rows, addresses, loaded.ctypes.data, stream.ctypes.data, self.acceleration, payloads, ends
-        )
+        n_bytes = kernels.encode_blocks(rows, addresses, loaded.ctypes.data, stream.ctypes.data, payloads, ends)
         data = payloads[:n_bytes].tobytes()
         bounds = [0, *ends.tolist()]
         return [data[start:end] for start, end in pairwise(bounds)]
@@ -63,8 +60,7 @@ class Lz4Blocks:
         return self._streams
 
     def _compress(self, row: NDArray[np.uint8]) -> bytes:
-        mode = {"mode": "fast", "acceleration": self.acceleration} if self.acceleration > 1 else {}
-        block: bytes = lz4.block.compress(row, store_size=False, dict=self.dictionary, **mode)
+        block: bytes = lz4.block.compress(row, store_size=False, dict=self.dictionary)
         return HEADER_LZ4 + block if 1 + len(block) < row.size else b""
 
     def decompress_frame(self, payload: bytes, nbytes: int) -> bytes:

@@ -1,17 +1,13 @@
 """The numba kernels of ``delta``; :mod:`sb3_compressed.codecs.delta` documents the wire format."""
 
-from sb3_compressed.codecs.delta_kernels.copy_sources import FIRST_REFERENCE
 from sb3_compressed.codecs.delta_kernels.decoder import DONE, NOT_A_DELTA, decode_deltas
 from sb3_compressed.codecs.delta_kernels.encoder import TABLE_BITS, encode_deltas, index_words
 from sb3_compressed.codecs.delta_kernels.references import word_differences
-from sb3_compressed.codecs.delta_kernels.whole_frames import LZ4_BLOCK, RAW, encode_blocks
+from sb3_compressed.codecs.delta_kernels.whole_frames import encode_blocks
 
 __all__ = [
     "DONE",
-    "FIRST_REFERENCE",
-    "LZ4_BLOCK",
     "NOT_A_DELTA",
-    "RAW",
     "TABLE_BITS",
     "decode_deltas",
     "encode_blocks",

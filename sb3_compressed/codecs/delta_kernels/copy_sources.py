@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 from sb3_compressed.byte_kernels import INT, STEP
 from sb3_compressed.jit import INTS, helper, stack_ints
 
-__all__ = ["FIRST_REFERENCE", "LONG", "N_RECENT", "PAIR", "address_of", "n_readable", "new_recent", "push_offset"]
+__all__ = ["LONG", "N_RECENT", "PAIR", "address_of", "n_readable", "new_recent", "push_offset"]
 
-FIRST_REFERENCE = 2  # smaller header bytes mark zstd payloads
 LONG = 255  # marks a number of two bytes, which follow
 N_RECENT = 4  # recent offsets that one byte can select
 PAIR = types.UniTuple(types.int64, 2)  # type: ignore[no-untyped-call]

@@ -7,8 +7,8 @@ from numba import types
 from numpy.typing import NDArray
 
 from sb3_compressed.byte_kernels import INT, copy_bytes, number_at
+from sb3_compressed.codecs.delta_headers import FIRST_REFERENCE, LZ4_BLOCK, RAW
 from sb3_compressed.codecs.delta_kernels.copy_sources import (
-    FIRST_REFERENCE,
     LONG,
     N_RECENT,
     PAIR,
@@ -18,8 +18,6 @@ from sb3_compressed.codecs.delta_kernels.copy_sources import (
     push_offset,
 )
 from sb3_compressed.codecs.delta_kernels.whole_frames import (
-    LZ4_BLOCK,
-    RAW,
     decompress_safe_using_dict,
     separate_channels,
 )

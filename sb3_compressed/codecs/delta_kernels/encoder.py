@@ -7,8 +7,8 @@ from numba import types
 from numpy.typing import NDArray
 
 from sb3_compressed.byte_kernels import INT, WORD, common_length, copy_bytes
+from sb3_compressed.codecs.delta_headers import FIRST_REFERENCE
 from sb3_compressed.codecs.delta_kernels.copy_sources import (
-    FIRST_REFERENCE,
     LONG,
     N_RECENT,
     PAIR,

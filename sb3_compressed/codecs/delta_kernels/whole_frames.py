@@ -7,12 +7,10 @@ from numba import types
 from numpy.typing import NDArray
 
 from sb3_compressed.byte_kernels import INT
+from sb3_compressed.codecs.delta_headers import LZ4_BLOCK
 from sb3_compressed.jit import BYTES, INTS, READ_BYTE_ROWS, bytes_at, c_function, helper, kernel
 
-__all__ = ["LZ4_BLOCK", "RAW", "decompress_safe_using_dict", "encode_blocks", "separate_channels"]
-
-LZ4_BLOCK, RAW = 254, 255
-"""The header bytes of their payloads."""
+__all__ = ["decompress_safe_using_dict", "encode_blocks", "separate_channels"]
 
 decompress_safe_using_dict = c_function("ppiipi")
 reset_stream_fast = c_function("p")
@@ -39,13 +37,12 @@ def separate_channels(source: int, target: int, n_pixels: int, channels: int) ->
             plane[k] = pixels[channels * k + channel]
 
 
-@kernel(INT, READ_BYTE_ROWS, INTS, INT, INT, INT, BYTES, INTS)
+@kernel(INT, READ_BYTE_ROWS, INTS, INT, INT, BYTES, INTS)
 def encode_blocks(
     frames: NDArray[np.uint8],
     functions: NDArray[np.int64],
     dictionary: int,
     stream: int,
-    acceleration: int,
     payloads: NDArray[np.uint8],
     ends: NDArray[np.int64],
 ) -> int:
@@ -55,7 +52,6 @@ def encode_blocks(
     :param functions: the addresses of LZ4's functions, see :class:`.Lz4Functions`
     :param dictionary: the address of a stream that has loaded the dictionary
     :param stream: the address of another initialized stream
-    :param acceleration: 1 for the smallest payloads; larger numbers are faster
     :param payloads: output, the payloads one after the other; each has room for as many bytes as its frame
     :param ends: output, the end of each payload, ``(n,)``; one that does not fit has no bytes
     :return: the bytes of all payloads
@@ -66,7 +62,7 @@ def encode_blocks(
         reset_stream_fast(functions[1], (stream,))
         attach_dictionary(functions[2], (stream, dictionary))
         source, target = frames.ctypes.data + k * size, payloads.ctypes.data + written + 1
-        n_bytes = compress_fast_continue(functions[3], (stream, source, target, size, size - 1, acceleration))
+        n_bytes = compress_fast_continue(functions[3], (stream, source, target, size, size - 1, 1))
         if n_bytes > 0:
             payloads[written] = LZ4_BLOCK
             written += 1 + n_bytes
