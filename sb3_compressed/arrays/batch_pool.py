@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,12 +35,13 @@ class Batch:
     """A batch that a thread is sampling.
 
     :param empty: returns uninitialized arrays for it, as :func:`numpy.empty` does
-    :param decoded: for each encoder, the environment index of its last read and the frames decoded then; valid until
-        the batch is complete
+    :param partners: by the id of an array, the one that is read with the same index after it
+    :param ahead: by the id of an array, what was decoded together with its partner: the index and the items
     """
 
     empty: Callable[[tuple[int, ...], np.dtype[Any]], NDArray[Any]]
-    decoded: dict[object, tuple[Any, Any]] = field(default_factory=dict)
+    partners: Mapping[int, Any] = field(default_factory=dict)
+    ahead: dict[int, tuple[tuple[Any, ...], NDArray[Any]]] = field(default_factory=dict)
 
     @staticmethod
     def own(array: NDArray[Any]) -> BatchArray:
@@ -96,13 +97,16 @@ class BatchPool:
         """The memory that is kept for later batches, in bytes, including that of batches in use."""
         return sum(block.nbytes for _, block in [*self._blocks.values()])
 
-    def begin_batch(self) -> Batch:
-        """Begin a batch, and free the memory that the last two did not use."""
+    def begin_batch(self, partners: Mapping[int, Any] | None = None) -> Batch:
+        """Begin a batch, and free the memory that the last two did not use.
+
+        :param partners: see :class:`Batch`
+        """
         self._n_batches += 1
         for key, (last_batch, _) in list(self._blocks.items()):
             if last_batch < self._n_batches - 2:
                 self._blocks.pop(key, None)
-        return Batch(self.empty)
+        return Batch(self.empty, partners or {})
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
         """Return an array as :func:`numpy.empty` does."""

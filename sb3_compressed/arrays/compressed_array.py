@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import operator
 from collections.abc import Callable, Mapping
 from itertools import chain
 from typing import Any, SupportsIndex
@@ -13,7 +14,7 @@ import psutil
 from numpy.typing import DTypeLike, NDArray
 
 from sb3_compressed.arrays.array_like import ArrayLike
-from sb3_compressed.arrays.batch_pool import sampling
+from sb3_compressed.arrays.batch_pool import Batch, BatchArray, sampling
 from sb3_compressed.arrays.cast import cast_values, clip_values
 from sb3_compressed.arrays.change_flags import ChangeFlags, ViewChangeFlags
 from sb3_compressed.arrays.decoding import decode
@@ -184,6 +185,9 @@ class CompressedArray(ArrayLike):
         slot_index, item_index = split_index(index, self._table.ndim, self.ndim)
         if not (slot_index and type(slot_index[0]) is np.ndarray) and (basic := basic_index(slot_index)) is not None:
             return self._read_view(basic, item_index, is_array=has_ellipsis(index))
+        batch = sampling.batch
+        if batch is not None and (found := self._read_in_batch(batch, slot_index, item_index)) is not None:
+            return found
         references = self._table[slot_index]
         leading_shape = references.shape if isinstance(references, np.ndarray) else ()
         if not leading_shape:
@@ -193,7 +197,7 @@ class CompressedArray(ArrayLike):
             references = references.flatten()
         if references.size * self._item_nbytes > MIN_CHECKED_READ_NBYTES:
             self._require_memory(references.size)
-        shape, batch = leading_shape + self.item_shape, sampling.batch
+        shape = leading_shape + self.item_shape
         out = np.empty(shape, self.dtype) if batch is None else batch.empty(shape, self.dtype)
         items = out if len(leading_shape) == 1 else out.reshape(len(references), *self.item_shape)
         self._decode(references, items, slot_index)
@@ -202,6 +206,31 @@ class CompressedArray(ArrayLike):
         elif batch is not None:
             out = batch.own(out)
         return out if out.ndim else out[()]  # NumPy returns scalars
+
+    def _read_in_batch(
+        self, batch: Batch, slot_index: tuple[Any, ...], item_index: tuple[Any, ...]
+    ) -> BatchArray | None:
+        """Return the items at the index of a batch, and decode those of the array that is read next at once.
+
+        :return: ``None`` if this array has no partner, or the index does not select a vector of items
+        """
+        if (ahead := batch.ahead.pop(id(self), None)) is not None:
+            index, items = ahead
+            # Whatever else reads in between, such as a signal handler, has another index.
+            if not item_index and len(index) == len(slot_index) and all(map(operator.is_, index, slot_index)):
+                return batch.own(items)
+        partner = batch.partners.get(id(self))
+        if partner is None or item_index or partner._store is not self._store:
+            return None
+        references = self._table[slot_index]
+        if type(references) is not np.ndarray or references.ndim != 1:
+            return None
+        references = np.concatenate((references, partner._table[slot_index]))
+        n_items = len(references) // 2
+        out = batch.empty((2 * n_items, *self.item_shape), self.dtype)
+        self._decode(references, out, slot_index, is_pair=True)
+        batch.ahead[id(partner)] = slot_index, out[n_items:]
+        return batch.own(out[:n_items])
 
     def _read_view(self, slot_index: tuple[Any, ...], item_index: tuple[Any, ...], *, is_array: bool) -> Any:
         """Return the items at a basic index.
@@ -220,7 +249,13 @@ class CompressedArray(ArrayLike):
         return out if is_array or out.ndim else out[()]  # NumPy returns scalars
 
     def _decode(
-        self, references: NDArray[Any], out: NDArray[Any], slot_index: tuple[Any, ...], positions: Items | None = None
+        self,
+        references: NDArray[Any],
+        out: NDArray[Any],
+        slot_index: tuple[Any, ...],
+        positions: Items | None = None,
+        *,
+        is_pair: bool = False,
     ) -> None:
         """Decode slots into ``out``.
 
@@ -228,23 +263,18 @@ class CompressedArray(ArrayLike):
         :param out: C-contiguous array ``(n, *item_shape)``
         :param slot_index: the index that selected them
         :param positions: their numbers among those selected, if they are not all of them
+        :param is_pair: whether the second half of the slots was selected in another array by the same index
         """
         encoder = self._encoder
         layout = encoder.layout  # once: another thread may find it meanwhile
         stored = out if out.dtype == encoder.dtype else np.empty(out.shape, encoder.dtype)
-        # SB3 reads observations and next observations with one array of environments. Whatever else reads in between,
-        # such as a signal handler, has another index, and may overwrite what it reads.
-        sampled, envs = sampling.batch, slot_index[-1] if slot_index else None
-        cached_envs, cached = (None, None) if sampled is None else sampled.decoded.get(encoder, (None, None))
-        if cached_envs is not envs or type(envs) is not np.ndarray:
-            cached = None
         try:
             batch = self._store.gather(references, 1 if layout is None else layout.n_frames)
-            decoded = decode(batch, layout, stored, self.num_threads, cached)
-            if sampled is not None:
-                sampled.decoded[encoder] = envs, decoded
+            decode(batch, layout, stored, self.num_threads)
         except CorruptPayload as error:
             position = error.index if positions is None else int(positions[error.index])
+            if is_pair:
+                position %= len(references) // 2
             raise CorruptPayload(error.reason, error.index, self._index_of_slot(slot_index, position)) from error
         if stored is not out:
             out[...] = stored

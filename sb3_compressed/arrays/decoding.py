@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -16,10 +15,7 @@ from sb3_compressed.codecs.payloads import Payloads
 from sb3_compressed.errors import CorruptPayload
 from sb3_compressed.threads import in_chunks
 
-__all__ = ["DecodedBatch", "decode"]
-
-DecodedBatch = tuple[PayloadBatch, NDArray[Any]]
-"""A batch with the frames of all of its payloads, ``(n, *frame_shape)``."""
+__all__ = ["decode"]
 
 
 def decode(
@@ -27,17 +23,13 @@ def decode(
     layout: FrameLayout | None,
     out: NDArray[Any],
     num_threads: int = 1,
-    decoded: DecodedBatch | None = None,
-) -> DecodedBatch | None:
+) -> None:
     """Decode a batch into memory that the caller owns.
 
     :param batch: the payloads of ``n`` items
     :param layout: how items are divided into frames, ``None`` if they are not
     :param out: C-contiguous array ``(n, *item_shape)`` of the dtype that frames were encoded in
     :param num_threads: the number of threads that may decode
-    :param decoded: the unmodified result for another batch, such as the observations when decoding the next
-        observations: frames that both contain are copied, which is faster than decoding them
-    :return: the batch with its frames; ``None`` if items have different numbers of payloads
     :raises CorruptPayload: if a payload is damaged; ``index`` is the position of its item
     :raises ValueError: if ``out`` is not C-contiguous or not of length ``n``
     """
@@ -45,7 +37,7 @@ def decode(
         raise ValueError(f"out has room for {len(out)} items, got {batch.n_items}")
     if not batch.is_uniform:
         _decode_mixed(batch, layout, out, num_threads)
-        return None
+        return
     if not out.flags.c_contiguous:
         raise ValueError("out must be C-contiguous, so that payloads can be decoded in place")
     payloads, codecs, n_frames, frames = batch.payloads, batch.codecs, batch.n_frames, out
@@ -57,24 +49,13 @@ def decode(
     elif n_frames > 1:
         raise ValueError(f"items that are not divided into frames cannot have {n_frames}")
     if not n_payloads:
-        return batch, frames
-    same = None
-    if n_frames > 1 and decoded is not None and decoded[1].shape == frames.shape and decoded[0].n_frames == n_frames:
-        numbers = dict(zip(map(id, decoded[0].codecs), range(len(decoded[0].codecs)), strict=True))
-        same = np.fromiter(map(numbers.get, map(id, codecs), repeat(-1)), np.int64, len(codecs))
-
-    first = _first_occurrences(batch) if codecs[0].skips_decoded else None
+        return
+    first = repeated = None
+    if n_frames > 1:  # frames of overlapping stacks repeat, whole items rarely do
+        first, repeated = _first_occurrences(payloads)
 
     def decode_part(start: int, end: int) -> None:
-        done = None if first is None else (first[start:end] != np.arange(start, end)).astype(np.uint8)
-        if same is not None and decoded is not None:
-            # On first use, since importing numba takes long.
-            from sb3_compressed.arrays.payload_kernels import copy_decoded
-
-            done = np.zeros(end - start, dtype=np.uint8) if done is None else done
-            places, decoded_places = payloads.places, decoded[0].payloads.places
-            rows, decoded_rows = output_bytes(frames, n_payloads), output_bytes(decoded[1], n_payloads)
-            copy_decoded(start, n_frames, places, same, decoded_places, decoded_rows, rows, done)
+        done = None if repeated is None else repeated[start:end]
         part = payloads if end - start == n_payloads else payloads[start:end]
         try:
             if isinstance(codecs[0], TrainableCodec):
@@ -98,20 +79,20 @@ def decode(
 
         piece = layout.channels * out.itemsize
         interleave_frames(output_bytes(frames, n_payloads), piece, output_bytes(out, len(out)))
-    return batch, frames
 
 
-def _first_occurrences(batch: PayloadBatch) -> NDArray[np.int64] | None:
-    """Return for each payload the index of the first one that is the same, ``(n,)``; ``None`` if all are different."""
-    n_payloads = len(batch.payloads)
-    if batch.n_frames == 1:  # items repeat rarely, frames where stacks of a rollout overlap
-        return None
+def _first_occurrences(payloads: Payloads) -> tuple[NDArray[np.int64] | None, NDArray[np.uint8] | None]:
+    """Return for each payload the index of the first one that is the same, and 1 where it is an earlier one, ``(n,)``.
+
+    Both are ``None`` if all payloads are different.
+    """
     # On first use, since importing numba takes long.
     from sb3_compressed.arrays.payload_kernels import find_repeated
 
-    first = np.empty(n_payloads, dtype=np.int64)
+    n_payloads = len(payloads.places)
+    first, repeated = np.empty(n_payloads, dtype=np.int64), np.empty(n_payloads, dtype=np.uint8)
     table = np.empty(1 << (2 * n_payloads).bit_length(), dtype=np.int64)
-    return first if find_repeated(batch.payloads.places, table, first) else None
+    return (first, repeated) if find_repeated(payloads.places, table, first, repeated) else (None, None)
 
 
 def _decode_mixed(batch: PayloadBatch, layout: FrameLayout | None, out: NDArray[Any], num_threads: int) -> None:

@@ -33,7 +33,6 @@ from sb3_compressed.probes import holds
 __all__ = [
     "LAYOUT_IS_KNOWN",
     "OBJECT_TYPES",
-    "copy_decoded",
     "copy_repeated",
     "find_repeated",
     "interleave_frames",
@@ -121,47 +120,16 @@ def locate_payloads(
     return n_codecs
 
 
-@kernel(types.void, INT, INT, INT_ROWS, INTS, INT_ROWS, BYTE_ROWS, BYTE_ROWS, BYTES)
-def copy_decoded(
-    start: int,
-    n_frames: int,
-    places: NDArray[np.int64],
-    same: NDArray[np.int64],
-    decoded_places: NDArray[np.int64],
-    decoded_frames: NDArray[np.uint8],
-    frames: NDArray[np.uint8],
-    done: NDArray[np.uint8],
-) -> None:
-    """Copy the frames of payloads that the items at the same positions of another batch have as well.
-
-    :param start: the first payload to copy
-    :param n_frames: payloads of an item
-    :param places: as :func:`locate_payloads` returns them, ``(n, 3)``
-    :param same: for each codec its number in the other batch, -1 if it is not there
-    :param decoded_places: ``places`` of the other batch
-    :param decoded_frames: the frames of the other batch, ``(n, frame_nbytes)``
-    :param frames: receives the frames that are the same, ``(n, frame_nbytes)``
-    :param done: receives 1 for these, from ``start`` on
-    """
-    size = frames.shape[1]
-    for index in range(done.size):
-        k = start + index
-        begin = k - k % n_frames
-        for other in range(begin, begin + n_frames):
-            # Python may use one object for equal payloads of two codecs, as for all payloads of one byte.
-            if decoded_places[other, 0] == places[k, 0] and decoded_places[other, 2] == same[places[k, 2]]:
-                copy_bytes(decoded_frames.ctypes.data + other * size, frames.ctypes.data + k * size, size, size)
-                done[index] = 1
-                break
-
-
-@kernel(INT, INT_ROWS, INTS, INTS)
-def find_repeated(places: NDArray[np.int64], table: NDArray[np.int64], first: NDArray[np.int64]) -> int:
+@kernel(INT, INT_ROWS, INTS, INTS, BYTES)
+def find_repeated(
+    places: NDArray[np.int64], table: NDArray[np.int64], first: NDArray[np.int64], repeated: NDArray[np.uint8]
+) -> int:
     """Find the payloads that occur several times in a batch.
 
     :param places: as :func:`locate_payloads` returns them, ``(n, 3)``
     :param table: scratch memory for a hash table; its length is a power of two above ``n``
     :param first: receives for each payload the index of the first one at its address and of its codec, ``(n,)``
+    :param repeated: receives 1 for each payload that is not the first one, else 0, ``(n,)``
     :return: the number of payloads that are not the first one
     """
     table[:] = -1
@@ -177,7 +145,8 @@ def find_repeated(places: NDArray[np.int64], table: NDArray[np.int64], first: ND
         # Python may use one object for equal payloads of two codecs, and payloads without bytes have no address.
         is_same = places[same, 1] == places[k, 1] and places[same, 2] == places[k, 2]
         first[k] = same if is_same else k
-        n_repeated += first[k] != k
+        repeated[k] = first[k] != k
+        n_repeated += repeated[k]
     return n_repeated
 
 

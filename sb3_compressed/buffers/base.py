@@ -370,7 +370,10 @@ class CompressedBuffer(_Base):
         else:
             outer = sampling.batch
             # Chosen here, since a buffer may be loaded on a machine with another device.
-            sampling.batch = Batch(empty_pinned) if self.device.type == "cuda" else self._batch_pool.begin_batch()
+            if self.device.type == "cuda":
+                sampling.batch = Batch(empty_pinned, self._partners())
+            else:
+                sampling.batch = self._batch_pool.begin_batch(self._partners())
             try:
                 samples = make()
             finally:
@@ -379,6 +382,10 @@ class CompressedBuffer(_Base):
             return samples
         names = [name for name in ("observations", "next_observations") if hasattr(samples, name)]
         return samples._replace(**{name: self._output_observations(getattr(samples, name)) for name in names})
+
+    def _partners(self) -> dict[int, CompressedArray]:
+        """Return the arrays that SB3 reads with the same index one after the other, see :class:`.Batch`."""
+        return {}
 
     def _output_observations(self, observations: Any) -> Any:
         if isinstance(observations, dict):

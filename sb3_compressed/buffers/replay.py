@@ -41,6 +41,8 @@ class CompressedNStepReplayBuffer(CompressedReplay, NStepReplayBuffer):
     Arguments: those of ``NStepReplayBuffer``, and those of :class:`~sb3_compressed.buffers.base.CompressedBuffer`.
     """
 
+    _reads_same_rows = False
+
 
 class CompressedDictReplayBuffer(CompressedReplay, DictReplayBuffer):
     """SB3's ``DictReplayBuffer``, compressed key by key: each key has its own array, compressed or plain.

@@ -49,6 +49,8 @@ class CompressedReplay(CompressedBuffer):
     _sampling_method = "sample"
     #: The folder that observations are stored in, ``None`` for a buffer in memory.
     _storage: BufferStorage | None = None
+    #: Whether SB3 reads observations and next observations of the same rows.
+    _reads_same_rows: ClassVar[bool] = True
     #: Whether the parent implements ``optimize_memory_usage`` (without ``handle_timeout_termination``).
     _parent_optimizes: ClassVar[bool] = False
 
@@ -137,6 +139,15 @@ class CompressedReplay(CompressedBuffer):
             self._validate_sampling(batch_size)
         may_be_referenced = env is not None or isinstance(self, HerReplayBuffer)  # whose environment computes rewards
         return self._batch(partial(super().sample, batch_size, env=env), may_be_referenced=may_be_referenced)
+
+    def _partners(self) -> dict[int, CompressedArray]:
+        """Return the observations by the ids of the next observations, which SB3 reads before."""
+        attributes = self.__dict__
+        first, second = attributes.get("next_observations"), attributes["observations"]
+        if first is None or not self._reads_same_rows:
+            return {}
+        pairs = [(first[key], second[key]) for key in second] if isinstance(second, dict) else [(first, second)]
+        return {id(array): partner for array, partner in pairs if type(array) is CompressedArray}
 
     def _validate_sampling(self, batch_size: Any) -> None:
         """Raise if no batch of that size can be sampled."""

@@ -76,29 +76,6 @@ def test_out_has_to_fit_the_batch(n_items: int) -> None:
         decode(store.gather(store.write(encoder(None).encode(ITEMS)), 1), None, np.empty((6, 4, 6), np.int16)[::2])
 
 
-@pytest.mark.parametrize("codec", ["none", "rle", "delta"])
-@pytest.mark.parametrize("axis", [0, -1])
-def test_frames_of_another_batch_are_copied_where_payloads_are_the_same(axis: Any, codec: str) -> None:
-    layout = FrameLayout((4, 6), axis, 2)
-    slots = encoder(layout, codec).encode(ITEMS)
-    changed = np.array(ITEMS)
-    changed[1, -1, -1] = 1000
-    [other] = encoder(layout, codec).encode(changed[1:2])
-    newest = slots[1][-1]  # type: ignore[index]
-    slots_of_next = [slots[0], (*slots[1][:-1], other[-1]), (*slots[1][:-2], newest, newest)]  # type: ignore[index]
-    store = MemorySlotStore(get_codec(codec))
-    before = decode(store.gather(store.write(slots), 2), layout, np.empty((3, 4, 6), np.int16))
-    assert before is not None
-    before[1][:2] = 7  # so copied frames differ from decoded ones
-    out = np.empty((3, 4, 6), np.int16)
-    decode(store.gather(store.write(slots_of_next), 2), layout, out, decoded=before)
-    if codec == "none":  # of other codecs, a payload of one byte is one object, whatever frames it is of
-        assert (layout.split(out[:1]) == 7).all()
-        np.testing.assert_array_equal(out[1], changed[1])
-    before_newest = layout.split(ITEMS[1:2].copy())[:, 1:]
-    np.testing.assert_array_equal(layout.split(out[2:]), np.repeat(before_newest, 2, axis=1))
-
-
 @pytest.mark.parametrize("damaged", range(6))
 @pytest.mark.parametrize("frame", [0, 1])
 def test_the_index_of_a_corrupt_payload_is_that_of_its_slot(damaged: int, frame: int) -> None:
