@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sb3_compressed.arrays.frame_layout import FrameLayout
+from sb3_compressed.arrays.memory_slot_store import payload_kernels
 from sb3_compressed.arrays.payload_batch import PayloadBatch
 from sb3_compressed.codecs import Codec, TrainableCodec
 from sb3_compressed.codecs.codec import output_bytes
@@ -50,49 +51,61 @@ def decode(
         raise ValueError(f"items that are not divided into frames cannot have {n_frames}")
     if not n_payloads:
         return
-    first = repeated = None
-    if n_frames > 1:  # frames of overlapping stacks repeat, whole items rarely do
-        first, repeated = _first_occurrences(payloads)
+    # Frames of overlapping stacks repeat, whole items rarely do.
+    repeats = _Repeats(payloads) if n_frames > 1 else None
+    done = repeats.is_repeated if repeats else None
 
     def decode_part(start: int, end: int) -> None:
-        done = None if repeated is None else repeated[start:end]
-        part = payloads if end - start == n_payloads else payloads[start:end]
+        part, part_done = payloads, done
+        if end - start < n_payloads:
+            part, part_done = payloads[start:end], None if done is None else done[start:end]
         try:
             if isinstance(codecs[0], TrainableCodec):
-                type(codecs[0]).decode_batch(codecs, part, frames[start:end], done)  # type: ignore[arg-type]
+                type(codecs[0]).decode_batch(codecs, part, frames[start:end], part_done)  # type: ignore[arg-type]
             else:
-                _decode_remaining(codecs[0], part, frames[start:end], done)
+                _decode_remaining(codecs[0], part, frames[start:end], part_done)
         except CorruptPayload as error:
             raise CorruptPayload(error.reason, (start + error.index) // n_frames) from error
 
-    n_chunks = min(num_threads, out.nbytes // codecs[0].chunk_nbytes)
-    if n_chunks > 1 and codecs[0].is_parallel:
-        in_chunks(decode_part, n_payloads, n_chunks)
+    n_chunks = min(num_threads, out.nbytes // codecs[0].chunk_nbytes) if codecs[0].is_parallel else 1
+    if n_chunks > 1:
+        distinct = np.flatnonzero(done == 0) if repeats else np.arange(n_payloads)
+        bounds = [*distinct.tolist(), n_payloads]
+        in_chunks(lambda start, end: decode_part(bounds[start], bounds[end]), len(distinct), n_chunks)
     else:
         decode_part(0, n_payloads)
-    if first is not None:
-        from sb3_compressed.arrays.payload_kernels import copy_repeated
-
-        copy_repeated(first, output_bytes(frames, n_payloads))
+    if repeats:
+        repeats.copy(output_bytes(frames, n_payloads), n_chunks)
     if layout is not None and n_frames > 1 and layout.axis != 0:
-        from sb3_compressed.arrays.payload_kernels import interleave_frames
-
         piece = layout.channels * out.itemsize
-        interleave_frames(output_bytes(frames, n_payloads), piece, output_bytes(out, len(out)))
+        payload_kernels().interleave_frames(output_bytes(frames, n_payloads), piece, output_bytes(out, len(out)))
 
 
-def _first_occurrences(payloads: Payloads) -> tuple[NDArray[np.int64] | None, NDArray[np.uint8] | None]:
-    """Return for each payload the index of the first one that is the same, and 1 where it is an earlier one, ``(n,)``.
+class _Repeats:
+    """Payloads that occur several times in a batch. They are decoded once and copied, which is faster.
 
-    Both are ``None`` if all payloads are different.
+    :ivar is_repeated: for each payload 1 if an earlier one is the same, else 0, ``(n,)``
     """
-    # On first use, since importing numba takes long.
-    from sb3_compressed.arrays.payload_kernels import find_repeated
 
-    n_payloads = len(payloads.places)
-    first, repeated = np.empty(n_payloads, dtype=np.int64), np.empty(n_payloads, dtype=np.uint8)
-    table = np.empty(1 << (2 * n_payloads).bit_length(), dtype=np.int64)
-    return (first, repeated) if find_repeated(payloads.places, table, first, repeated) else (None, None)
+    def __init__(self, payloads: Payloads) -> None:
+        n = len(payloads.places)
+        table = np.empty(1 << (2 * n).bit_length(), dtype=np.int64)
+        self._first, repeated = np.empty(n, dtype=np.int64), np.empty(n, dtype=np.int64)
+        self.is_repeated = np.empty(n, dtype=np.uint8)
+        n_repeated = payload_kernels().find_repeated(payloads.places, table, self._first, repeated, self.is_repeated)
+        self._repeated = repeated[:n_repeated]
+
+    def copy(self, frames: NDArray[np.uint8], n_chunks: int) -> None:
+        """Copy the frames of these payloads from the first ones.
+
+        :param frames: ``(n, frame_nbytes)``
+        :param n_chunks: the number of threads that may copy
+        """
+
+        def copy_part(start: int, end: int) -> None:
+            payload_kernels().copy_repeated(self._repeated[start:end], self._first, frames)
+
+        in_chunks(copy_part, len(self._repeated), n_chunks)
 
 
 def _decode_mixed(batch: PayloadBatch, layout: FrameLayout | None, out: NDArray[Any], num_threads: int) -> None:

@@ -120,16 +120,21 @@ def locate_payloads(
     return n_codecs
 
 
-@kernel(INT, INT_ROWS, INTS, INTS, BYTES)
+@kernel(INT, INT_ROWS, INTS, INTS, INTS, BYTES)
 def find_repeated(
-    places: NDArray[np.int64], table: NDArray[np.int64], first: NDArray[np.int64], repeated: NDArray[np.uint8]
+    places: NDArray[np.int64],
+    table: NDArray[np.int64],
+    first: NDArray[np.int64],
+    repeated: NDArray[np.int64],
+    is_repeated: NDArray[np.uint8],
 ) -> int:
     """Find the payloads that occur several times in a batch.
 
     :param places: as :func:`locate_payloads` returns them, ``(n, 3)``
     :param table: scratch memory for a hash table; its length is a power of two above ``n``
     :param first: receives for each payload the index of the first one at its address and of its codec, ``(n,)``
-    :param repeated: receives 1 for each payload that is not the first one, else 0, ``(n,)``
+    :param repeated: receives the indices of the payloads that are not the first one, ``(at most n,)``
+    :param is_repeated: receives 1 for these, else 0, ``(n,)``
     :return: the number of payloads that are not the first one
     """
     table[:] = -1
@@ -145,22 +150,24 @@ def find_repeated(
         # Python may use one object for equal payloads of two codecs, and payloads without bytes have no address.
         is_same = places[same, 1] == places[k, 1] and places[same, 2] == places[k, 2]
         first[k] = same if is_same else k
-        repeated[k] = first[k] != k
-        n_repeated += repeated[k]
+        is_repeated[k] = first[k] != k
+        if is_repeated[k]:
+            repeated[n_repeated] = k
+            n_repeated += 1
     return n_repeated
 
 
-@kernel(types.void, INTS, BYTE_ROWS)
-def copy_repeated(first: NDArray[np.int64], frames: NDArray[np.uint8]) -> None:
+@kernel(types.void, INTS, INTS, BYTE_ROWS)
+def copy_repeated(repeated: NDArray[np.int64], first: NDArray[np.int64], frames: NDArray[np.uint8]) -> None:
     """Copy the frames of payloads that occur several times.
 
-    :param first: as :func:`find_repeated` returns it
+    :param repeated: the indices of payloads that are not the first one
+    :param first: as :func:`find_repeated` returns it, ``(n,)``
     :param frames: the frames of payloads that are the first one; receives the others, ``(n, frame_nbytes)``
     """
     size = frames.shape[1]
-    for k in range(len(first)):
-        if first[k] != k:
-            copy_bytes(frames.ctypes.data + first[k] * size, frames.ctypes.data + k * size, size, size)
+    for k in repeated:
+        copy_bytes(frames.ctypes.data + first[k] * size, frames.ctypes.data + k * size, size, size)
 
 
 @kernel(types.void, READ_BYTE_ROWS, INT, BYTE_ROWS)

@@ -22,12 +22,13 @@ METHODS = ["zstd3", "lz4-frame", "lz4-block", "igzip", "gzip", "rle-jit", "rle",
 
 def test_repeated_payloads_are_those_at_one_address_of_one_codec() -> None:
     places = np.array([[800, 4, 0], [96, 4, 0], [800, 4, 0], [800, 4, 1], [800, 5, 0], [96, 4, 0], [0, 0, 0]])
-    first, repeated, table = np.empty(7, np.int64), np.empty(7, np.uint8), np.empty(16, np.int64)
-    assert payload_kernels.find_repeated(places, table, first, repeated) == 2
+    first, repeated, is_repeated = np.empty(7, np.int64), np.empty(7, np.int64), np.empty(7, np.uint8)
+    assert payload_kernels.find_repeated(places, np.empty(16, np.int64), first, repeated, is_repeated) == 2
     assert first.tolist() == [0, 1, 0, 3, 4, 1, 6]
-    assert repeated.tolist() == [0, 0, 1, 0, 0, 1, 0]
+    assert repeated[:2].tolist() == [2, 5]
+    assert is_repeated.tolist() == [0, 0, 1, 0, 0, 1, 0]
     frames = np.arange(21, dtype=np.uint8).reshape(7, 3)
-    payload_kernels.copy_repeated(first, frames)
+    payload_kernels.copy_repeated(repeated[:2], first, frames)
     assert frames[:, 0].tolist() == [0, 3, 0, 9, 12, 3, 18]
 
 
@@ -35,9 +36,10 @@ def test_repeated_payloads_are_found_among_many() -> None:
     rng = np.random.default_rng(0)
     addresses = 16 * rng.integers(0, 700, 1000)
     places = np.stack([addresses, addresses % 50, np.zeros_like(addresses)], axis=1)
-    first, repeated, table = np.empty(1000, np.int64), np.empty(1000, np.uint8), np.empty(2048, np.int64)
-    n_repeated = payload_kernels.find_repeated(places, table, first, repeated)
-    assert n_repeated == repeated.sum() == 1000 - len(np.unique(addresses))
+    first, repeated, is_repeated = np.empty(1000, np.int64), np.empty(1000, np.int64), np.empty(1000, np.uint8)
+    n_repeated = payload_kernels.find_repeated(places, np.empty(2048, np.int64), first, repeated, is_repeated)
+    assert repeated[:n_repeated].tolist() == np.flatnonzero(is_repeated).tolist()
+    assert n_repeated == 1000 - len(np.unique(addresses))
     assert first.tolist() == [int(np.flatnonzero(addresses == address)[0]) for address in addresses]
 
 
