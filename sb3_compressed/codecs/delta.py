@@ -214,7 +214,7 @@ class Delta(TrainableCodec):
 
     def _rows(self, frames: NDArray[Any]) -> NDArray[np.uint8]:
         """Return frames as bytes ``(n, frame_nbytes)`` in the order in which they are stored."""
-        if not self._is_channel_last(frames):
+        if not self.channel_last_nbytes or not self._is_channel_last(frames):
             return frame_bytes(frames)
         if frames.ndim == 4 and frames.shape[1] == self.channels:
             return frame_bytes(frames.transpose(0, 2, 3, 1))

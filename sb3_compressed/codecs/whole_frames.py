@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 from types import ModuleType
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import lz4.block
 import numpy as np
@@ -20,13 +20,47 @@ from sb3_compressed.codecs.lz4_library import MAX_DICTIONARY_NBYTES, loaded_stre
 __all__ = ["HEADER_LZ4", "HEADER_RAW", "Lz4Blocks", "raw_payloads"]
 
 HEADER_LZ4, HEADER_RAW = bytes([LZ4_BLOCK]), bytes([RAW])
+#: More frames than this have no memory of their own between two calls.
+MAX_SCRATCH_NBYTES = 1 << 22
 
 
 def raw_payloads(rows: NDArray[np.uint8]) -> list[bytes]:
     """Return the payloads of frames ``(n, frame_nbytes)`` without compression."""
     if not rows.size:
         return [b""] * len(rows)
-    return [b"".join((HEADER_RAW, row.data)) for row in rows]
+    try:
+        scratch = _scratch.pop()  # atomic: no other thread uses it meanwhile
+    except IndexError:
+        scratch = _new_scratch(rows.shape)
+    if scratch.frames.shape != rows.shape:
+        scratch = _new_scratch(rows.shape)
+    scratch.frames[...] = rows
+    payloads: list[bytes] = scratch.payloads.tolist()
+    if scratch.frames.nbytes <= MAX_SCRATCH_NBYTES:
+        _scratch[:] = [scratch]
+    return payloads
+
+
+class Scratch(NamedTuple):
+    """Memory for raw payloads of some frames.
+
+    :param payloads: the payloads, ``(n,)``, whose header bytes are written already; its elements are bytes objects
+    :param frames: a view of the frames in them, ``(n, frame_nbytes)``
+    """
+
+    payloads: NDArray[np.void]
+    frames: NDArray[np.uint8]
+
+
+#: At most one, that of the last call: consecutive steps have as many frames of the same size.
+_scratch: list[Scratch] = []
+
+
+def _new_scratch(shape: tuple[int, ...]) -> Scratch:
+    n_frames, frame_nbytes = shape
+    memory = np.empty((n_frames, len(HEADER_RAW) + frame_nbytes), dtype=np.uint8)
+    memory[:, 0] = RAW
+    return Scratch(memory.view(f"V{memory.shape[1]}")[:, 0], memory[:, len(HEADER_RAW) :])
 
 
 class Lz4Blocks:
