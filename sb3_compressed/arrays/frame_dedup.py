@@ -94,12 +94,12 @@ class FrameDeduplicator:
         if len(payloads) == len(last) == newest.count(1):  # nearly always: one each, in the last row
             codec, size = encoder.codec, 1 + (1 if encoder.layout is None else encoder.layout.n_frames)
             is_trainable = encoder.is_trainable
-            row = [
-                (codec, *slot[2:], payload)  # type: ignore[index]
-                if is_trainable and slot[0] is codec and len(slot) == size  # type: ignore[index, arg-type]
-                else encoder.join((payload,), slot)
-                for slot, payload in zip(last, payloads, strict=True)
-            ]
+            row: list[Slot] = []
+            for slot, payload in zip(last, payloads):  # noqa: B905  # they are of one length
+                if is_trainable and slot[0] is codec and len(slot) == size:  # type: ignore[index, arg-type]
+                    row.append((codec, *slot[2:], payload))  # type: ignore[index]
+                else:
+                    row.append(encoder.join((payload,), slot))
             return [last, row] if others else [row]
         new = iter(payloads)
         rows: list[list[Slot]] = [[] for _ in n_new]

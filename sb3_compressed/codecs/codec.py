@@ -211,7 +211,8 @@ def _rebuild(cls: type[Codec], arguments: dict[str, Any]) -> Codec:  # pickles c
 
 def frame_bytes(frames: NDArray[Any]) -> NDArray[np.uint8]:
     """Return a batch ``(n, *frame_shape)`` as bytes ``(n, frame_nbytes)``; a view if it is C-contiguous."""
-    shape = len(frames), math.prod(frames.shape[1:])
+    n = len(frames)
+    shape = n, frames.size // n if n else math.prod(frames.shape[1:])
     if frames.dtype == UINT8 and frames.flags.c_contiguous:
         return frames.reshape(shape)
     if frames.dtype.hasobject:

@@ -36,8 +36,8 @@ def raw_payloads(rows: NDArray[np.uint8]) -> list[bytes]:
         scratch = _new_scratch(rows.shape)
     scratch.frames[...] = rows
     payloads: list[bytes] = scratch.payloads.tolist()
-    if scratch.frames.nbytes <= MAX_SCRATCH_NBYTES:
-        _scratch[:] = [scratch]
+    if rows.size <= MAX_SCRATCH_NBYTES:
+        _scratch.append(scratch)
     return payloads
 
 
@@ -52,7 +52,7 @@ class Scratch(NamedTuple):
     frames: NDArray[np.uint8]
 
 
-#: At most one, that of the last call: consecutive steps have as many frames of the same size.
+#: One for each thread that has encoded at the same time, of the last calls: consecutive steps have as many frames.
 _scratch: list[Scratch] = []
 
 
