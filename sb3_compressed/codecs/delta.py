@@ -251,6 +251,7 @@ class Delta(TrainableCodec):
     def release_encoder(self) -> None:
         """Free the encoder's tables; see :meth:`TrainableCodec.release_encoder`."""
         self._zstd.release_encoder()
+        self._lz4.release_encoder()
         self._encoder.clear()
 
     def encode(self, frames: NDArray[Any]) -> list[bytes]:
@@ -298,9 +299,11 @@ class Delta(TrainableCodec):
         if self.coder == "raw":
             return raw_payloads(rows)
         payloads = self._lz4.encode(rows, delta_kernels()) if rows.size else [b""] * len(rows)
-        for index, payload in enumerate(payloads):
-            if not payload:
-                payloads[index : index + 1] = raw_payloads(rows[index : index + 1])
+        larger = [index for index, payload in enumerate(payloads) if not payload]
+        if larger:
+            raw = raw_payloads(rows if len(larger) == len(rows) else rows[larger])
+            for index, payload in zip(larger, raw, strict=True):
+                payloads[index] = payload
         return payloads
 
     def _new_encoder(self, frames: NDArray[Any]) -> tuple[Any, ...]:

@@ -75,23 +75,36 @@ class Lz4Blocks:
     def __init__(self, dictionary: bytes) -> None:
         self.dictionary = dictionary[-MAX_DICTIONARY_NBYTES:]
         self._streams: list[NDArray[np.uint8]] = []  # an empty one, and one that has loaded the dictionary
+        self._idle_streams: list[NDArray[np.uint8]] = []  # copies of the empty one
 
     def encode(self, rows: NDArray[np.uint8], kernels: ModuleType) -> list[bytes]:
         """Compress frames ``(n, frame_nbytes)``; the payload of one that does not become smaller is empty."""
         functions = lz4_functions()
         if functions is None or not rows.size:
             return [self._compress(row) for row in rows]
-        empty, loaded = self._streams or self._new_streams()
-        stream, payloads, ends = empty.copy(), np.empty(rows.size, np.uint8), np.empty(len(rows), np.int64)
+        streams = self._streams[:2]  # a copy: another thread may clear the list
+        empty, loaded = streams or self._new_streams()
+        try:
+            stream = self._idle_streams.pop()  # atomic: no other thread uses it meanwhile
+        except IndexError:
+            stream = empty.copy()
+        payloads, ends = np.empty(rows.size, np.uint8), np.empty(len(rows), np.int64)
         addresses = np.array(functions, dtype=np.int64)
         n_bytes = kernels.encode_blocks(rows, addresses, loaded.ctypes.data, stream.ctypes.data, payloads, ends)
+        self._idle_streams.append(stream)
         data = payloads[:n_bytes].tobytes()
         bounds = [0, *ends.tolist()]
         return [data[start:end] for start, end in pairwise(bounds)]
 
+    def release_encoder(self) -> None:
+        """Free what only encoding needs; it is created again when needed."""
+        self._idle_streams.clear()
+        self._streams.clear()
+
     def _new_streams(self) -> list[NDArray[np.uint8]]:
-        self._streams = [loaded_stream(b""), loaded_stream(self.dictionary)]
-        return self._streams
+        streams = [loaded_stream(b""), loaded_stream(self.dictionary)]
+        self._streams[:] = streams
+        return streams
 
     def _compress(self, row: NDArray[np.uint8]) -> bytes:
         block: bytes = lz4.block.compress(row, store_size=False, dict=self.dictionary)
