@@ -95,7 +95,7 @@ class FrameDeduplicator:
             codec, size = encoder.codec, 1 + (1 if encoder.layout is None else encoder.layout.n_frames)
             is_trainable = encoder.is_trainable
             row: list[Slot] = []
-            for slot, payload in zip(last, payloads):  # noqa: B905  # they are of one length
+            for slot, payload in zip(last, payloads):  # they are of one length
                 if is_trainable and slot[0] is codec and len(slot) == size:  # type: ignore[index, arg-type]
                     row.append((codec, *slot[2:], payload))  # type: ignore[index]
                 else:

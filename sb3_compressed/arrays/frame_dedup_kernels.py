@@ -18,7 +18,6 @@ from sb3_compressed.jit import (
     BYTE_ROWS,
     BYTES,
     INT_ROWS,
-    READ_BYTE_ROWS,
     READ_BYTES,
     READ_WORD_ROWS,
     helper,
