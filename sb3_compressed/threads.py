@@ -166,7 +166,8 @@ class BackgroundTask(Generic[Result]):
         self.wait()
         if not self._outcome:
             self._call()
-        [(result, error)] = self._outcome
+        # There may be two: an interrupted is_alive() marks a running thread as ended (python/cpython#90882).
+        result, error = self._outcome[0]
         if error is not None:
             raise error
         return result  # type: ignore[return-value]

@@ -99,7 +99,11 @@ class CodecTrainer:
             self._has_changed = True
             self._discard_sample()
         is_early = self._interval < self.LONGEST
-        sample = self.collect(frames)
+        sample = None
+        if n_frames <= self._next_sample:
+            self._n_frames = n_frames
+        else:
+            sample = self.collect(frames)
         self._next_event = min(self._next_sample, self._n_frames + self._drift.next_measurement(len(frames)))
         if sample is None:
             return codec

@@ -6,7 +6,6 @@ import copy
 import math
 import operator
 from collections.abc import Callable, Mapping
-from itertools import chain
 from typing import Any, SupportsIndex
 
 import numpy as np
@@ -123,6 +122,7 @@ class CompressedArray(ArrayLike):
         # Attributes, since each sample reads them several times.
         self.__dict__.update(item_shape=item_shape, shape=shape, ndim=len(shape), size=math.prod(shape))
         self._item_nbytes = math.prod(item_shape) * self.itemsize
+        self._row_shape = self._table.shape[1:]
 
     # -- attributes ------------------------------------------------------------------------------------------
 
@@ -329,7 +329,8 @@ class CompressedArray(ArrayLike):
                 self._allocate()
             if (flags := self._changes.added) is not None:
                 flags[index] = True
-            self._table[index] = value.reshape(self._table.shape[1:])
+            row_shape = self._row_shape
+            self._table[index] = value if value.shape == row_shape else value.reshape(row_shape)
             return
         slot_index, item_index = split_index(index, self._table.ndim, self.ndim)
         if item_index:
@@ -386,8 +387,10 @@ class CompressedArray(ArrayLike):
             slots = self._deduplicator.encode_rows(*rows, num_threads=self.num_threads)
         else:
             slots = [self._encoder.encode(row) for row in rows]
-        references, n_envs = self._store.write([*chain.from_iterable(slots)]), len(rows[0])
-        return [references[:n_envs], references[n_envs:]] if len(rows) > 1 else [references]
+        if len(rows) == 1:
+            return [self._store.write(slots[0])]
+        references, n_envs = self._store.write(slots[0] + slots[1]), len(rows[0])
+        return [references[:n_envs], references[n_envs:]]
 
     def _write_slots(self, slot_index: tuple[Any, ...], positions: Items, values: NDArray[Any]) -> None:
         """Encode items into some of the slots that a basic index selects.

@@ -20,6 +20,8 @@ from sb3_compressed.codecs import Codec, TrainableCodec
 
 __all__ = ["FrameDeduplicator"]
 
+UINT8 = np.dtype(np.uint8)
+
 
 class FrameDeduplicator:
     """Encodes rows of observations, one of each environment, that follow each other.
@@ -60,19 +62,20 @@ class FrameDeduplicator:
         if (
             previous is None
             or first.strides != previous.strides
-            or first.shape != previous.items.shape
+            or first.shape != previous.shape
             or encoder.layout is not previous.layout
         ):
             previous = self._new_previous_row(first)
         n_new, frames = previous.take_new_frames(rows)  # from here on there is no previous row
-        slots = [self._last_slots] * len(rows)
-        if len(frames):  # otherwise the rows are the previous one
-            payloads = encoder.encode_frames(frames)
-            slots = self._join(n_new, payloads)
-            self._last_slots = slots[-1]
+        if not len(frames):  # the rows are the previous one
+            previous.is_valid = True
+            return [self._last_slots] * len(rows)
+        payloads = encoder.encode_frames(frames)
+        slots = self._join(n_new, payloads)
+        self._last_slots = slots[-1]
         previous.is_valid = True  # only now: whatever interrupts this, no row is valid without its payloads
-        if len(frames) and isinstance(encoder.codec, TrainableCodec):
-            encoder.codec = self._trainer.observe(encoder.codec, frames, payloads, in_background=num_threads > 1)
+        if encoder.is_trainable:
+            encoder.codec = self._trainer.observe(encoder.codec, frames, payloads, in_background=num_threads > 1)  # type: ignore[arg-type]
         return slots
 
     def finish_training(self) -> None:
@@ -90,13 +93,14 @@ class FrameDeduplicator:
         encoder, last = self.encoder, self._last_slots
         if len(payloads) == len(last) == newest.count(1):  # nearly always: one each, in the last row
             codec, size = encoder.codec, 1 + (1 if encoder.layout is None else encoder.layout.n_frames)
+            is_trainable = encoder.is_trainable
             row: list[Slot] = []
-            for slot, payload in zip(last, payloads, strict=True):
-                if encoder.is_trainable and slot[0] is codec and len(slot) == size:  # type: ignore[index, arg-type]
+            for slot, payload in zip(last, payloads):  # they are of one length
+                if is_trainable and slot[0] is codec and len(slot) == size:  # type: ignore[index, arg-type]
                     row.append((codec, *slot[2:], payload))  # type: ignore[index]
                 else:
                     row.append(encoder.join((payload,), slot))
-            return [last] * len(others) + [row]
+            return [last, row] if others else [row]
         new = iter(payloads)
         rows: list[list[Slot]] = [[] for _ in n_new]
         for env, slot in enumerate(last or [None] * n_envs):
@@ -192,7 +196,8 @@ class PreviousRow:
 
         self._take_new_frames = take_new_frames
         self.is_valid = False
-        self.strides, self.layout = items.strides, layout
+        self.shape, self.strides, self.layout = items.shape, items.strides, layout
+        self._dtype = items.dtype
         n_frames = 1 if layout is None else layout.n_frames
         item_nbytes = items.nbytes // max(len(items), 1)
         # Frames are contiguous, or interleaved pixel by pixel as ``VecFrameStack`` stacks them.
@@ -209,10 +214,11 @@ class PreviousRow:
                 frame_axes = self._axes if layout.channels > 1 else frame_axes
         elif layout.axis == -1:
             self._piece = layout.channels * items.itemsize
+        self._is_contiguous = items.transpose(self._axes).flags.c_contiguous
         self._masks = masks_of_older_frames(n_frames, self._piece)
         self.items = _empty_in_order(items.shape, items.dtype, self._axes)
-        self._flat_shape = len(items), math.prod(items.shape[1:])
-        self._rows = self._bytes_of(self.items)  # a view
+        flat = self.items.transpose(self._axes).reshape(len(items), math.prod(items.shape[1:]))  # a view
+        self._rows = flat.view(UINT8)
         self._n_new = np.empty((2, len(items)), dtype=np.int64)
         frame_shape = items.shape[1:] if layout is None else layout.frame_shape
         self._frames = _empty_in_order((2 * len(items) * n_frames, *frame_shape), items.dtype, frame_axes)
@@ -232,23 +238,25 @@ class PreviousRow:
         """
         was_valid, self.is_valid = self.is_valid, False
         first = self._bytes_of(rows[0])
-        second = self._bytes_of(rows[1]) if len(rows) > 1 else self._rows[:0]
+        second = self._bytes_of(rows[1]) if len(rows) > 1 else first
         n_frames = self._take_new_frames(
-            first, second, self._rows, self._n_frames, self._piece, self._masks, was_valid, self._n_new,
+            len(rows), first, second, self._rows, self._n_frames, self._piece, self._masks, was_valid, self._n_new,
             self._frame_rows,
         )  # fmt: skip
         return self._n_new[: len(rows)], self._frames[:n_frames]
 
     def _bytes_of(self, items: NDArray[Any]) -> NDArray[np.uint8]:
-        """Return a row as bytes ``(n_envs, item_nbytes)`` in the order of this one, a view if its memory has it."""
+        """Return a row as bytes ``(n_envs * item_nbytes,)`` in the order of this one, a view if its memory has it.
+
+        :param items: a row with the strides of this one
+        """
         # The kernel reads and writes at addresses, so rows of another dtype with equal strides must end here.
-        if items.shape != self.items.shape or items.dtype != self.items.dtype:
+        if items.shape != self.shape or items.dtype != self._dtype:
             raise ValueError(
-                f"rows must be of shape {self.items.shape} and dtype {self.items.dtype}, got {items.shape} and "
-                f"{items.dtype}"
+                f"rows must be of shape {self.shape} and dtype {self._dtype}, got {items.shape} and {items.dtype}"
             )
-        rows = np.ascontiguousarray(items.transpose(self._axes)).reshape(self._flat_shape)
-        return rows if rows.dtype == np.uint8 else rows.view(np.uint8)
+        flat = items.ravel("K") if self._is_contiguous else items.transpose(self._axes).ravel()
+        return flat if self._dtype == UINT8 else flat.view(UINT8)
 
 
 def _empty_in_order(shape: tuple[int, ...], dtype: np.dtype[Any], axes: tuple[int, ...]) -> NDArray[Any]:

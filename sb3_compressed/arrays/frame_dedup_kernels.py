@@ -18,7 +18,6 @@ from sb3_compressed.jit import (
     BYTE_ROWS,
     BYTES,
     INT_ROWS,
-    READ_BYTE_ROWS,
     READ_BYTES,
     READ_WORD_ROWS,
     helper,
@@ -87,8 +86,9 @@ def continues(
     return True
 
 
-@kernel(INT, READ_BYTE_ROWS, READ_BYTE_ROWS, BYTE_ROWS, INT, INT, READ_WORD_ROWS, types.boolean, INT_ROWS, BYTE_ROWS)
+@kernel(INT, INT, READ_BYTES, READ_BYTES, BYTE_ROWS, INT, INT, READ_WORD_ROWS, types.boolean, INT_ROWS, BYTE_ROWS)
 def take_new_frames(
+    n_rows: int,
     first: NDArray[np.uint8],
     second: NDArray[np.uint8],
     previous: NDArray[np.uint8],
@@ -105,8 +105,9 @@ def take_new_frames(
     frames equal the newer ones before. Bits are compared, not values: NaN equals itself, -0.0 differs from 0.0. The
     observations of one environment are compared together, while its previous one is in the cache.
 
-    :param first: bytes of the observations, ``(n_envs, item_nbytes)``
-    :param second: bytes of the next ones, of the same shape, or of none, ``(0, item_nbytes)``
+    :param n_rows: 1 or 2 rows of observations
+    :param first: bytes of the observations, ``(n_envs * item_nbytes,)``
+    :param second: bytes of the next ones, of the same shape; ignored for one row
     :param previous: bytes of the ones before, ``(n_envs, item_nbytes)``; receives the last ones
     :param n_frames: frames of an observation
     :param piece: contiguous bytes of one frame
@@ -117,15 +118,16 @@ def take_new_frames(
         ``(2 * n_envs * n_frames, frame_nbytes)``
     :return: the number of new frames
     """
-    n_envs, item_nbytes = first.shape
+    n_envs, item_nbytes = previous.shape
     written = 0
     for env in range(n_envs):
         before = previous.ctypes.data + env * item_nbytes
         is_continued = is_valid
         for row, items in enumerate((first, second)):
-            if env >= len(items):
+            if row >= n_rows:
                 continue
-            item = items.ctypes.data + env * item_nbytes
+            begin, end = env * item_nbytes, (env + 1) * item_nbytes
+            item = items.ctypes.data + begin
             shift = 0 if is_continued else n_frames
             while shift < n_frames and not continues(item, before, item_nbytes, piece, n_frames, shift, masks):
                 shift += 1
@@ -134,7 +136,7 @@ def take_new_frames(
             if shift == 0:
                 continue
             for frame in range(n_frames - shift, n_frames):
-                take_frame(items[env], frame, n_frames, piece, frames[written])
+                take_frame(items[begin:end], frame, n_frames, piece, frames[written])
                 written += 1
             copy_bytes(item, before, item_nbytes, item_nbytes)
     return written

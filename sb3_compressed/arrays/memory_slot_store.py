@@ -52,7 +52,7 @@ class MemorySlotStore:
     def write(self, slots: Sequence[Slot]) -> NDArray[Any]:
         """Return references to slots, ``(n,)``."""
         # fromiter, since NumPy would make a second axis of tuples of one length.
-        return np.fromiter(slots, dtype=REFERENCE, count=len(slots))
+        return np.fromiter(slots, REFERENCE, len(slots))
 
     def gather(self, references: NDArray[Any], n_frames: int) -> PayloadBatch:
         """Return the payloads of slots; see :meth:`SlotStore.gather`."""

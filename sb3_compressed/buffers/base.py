@@ -322,17 +322,16 @@ class CompressedBuffer(_Base):
 
         :param observations: the observations of all environments, alone or followed by the next observations
         """
-        arrays = self.observations
-        if not self.passes_encoded_rows:  # a user's class receives them unencoded
-            return observations
+        arrays = self.__dict__["observations"]
         if not isinstance(arrays, dict):
             return arrays.encode_rows(*observations) if isinstance(arrays, CompressedArray) else observations
-        encoded: list[dict[str, Any]] = [{} for _ in observations]
-        for key, array in arrays.items():
-            parts: Any = [observation[key] for observation in observations]
-            rows = array.encode_rows(*parts) if isinstance(array, CompressedArray) else parts
-            for observation, row in zip(encoded, rows, strict=True):
-                observation[key] = row
+        encoded = [*map(dict, observations)]  # SB3 writes into them
+        for key in self._new_arrays:
+            array = arrays[key]
+            if isinstance(array, CompressedArray):
+                rows = array.encode_rows(*[observation[key] for observation in observations])
+                for observation, row in zip(encoded, rows, strict=True):
+                    observation[key] = row
         return encoded
 
     # -- batches ---------------------------------------------------------------------------------------------

@@ -102,12 +102,12 @@ class CompressedReplay(CompressedBuffer):
         if kinds is None or kinds != self._validated_kinds:
             given = (obs, next_obs), (action, reward, done)
             obs, next_obs, action, reward, done = self._validate_step(kinds, *given)
-        elif type(obs) is dict:
-            obs, next_obs = dict(obs), dict(next_obs)  # SB3 writes into them
         if self._new_arrays and self.passes_encoded_rows:
             observations = self.__dict__["observations"]
             encode = observations.encode_rows if type(observations) is CompressedArray else self._encode
             obs, next_obs = encode(obs, next_obs)
+        elif type(obs) is dict:
+            obs, next_obs = dict(obs), dict(next_obs)  # SB3 writes into them
         if storage is None:
             super().add(obs, next_obs, action, reward, done, infos)
             return

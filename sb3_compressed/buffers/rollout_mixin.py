@@ -67,9 +67,11 @@ class CompressedRollout(CompressedBuffer):
         if kinds is None or kinds != self._validated_kinds:
             given = (obs,), (action, reward, episode_start, value, log_prob)
             obs, action, reward, episode_start, value, log_prob = self._validate_step(kinds, *given)
+        if self._new_arrays and self.passes_encoded_rows:
+            [obs] = self._encode(obs)
         elif type(obs) is dict:
             obs = dict(obs)  # SB3 writes into it
-        super().add(*self._encode(obs), action, reward, episode_start, value, log_prob, **kwargs)
+        super().add(obs, action, reward, episode_start, value, log_prob, **kwargs)
 
     def _validated_step(self, *given: Any) -> tuple[Any, ...]:
         obs, action, reward, episode_start, value, log_prob = given

@@ -18,6 +18,8 @@ from sb3_compressed.errors import CodecError, CorruptPayload, LevelOutOfRange
 
 __all__ = ["BytesCodec", "Codec", "Levels", "TrainableCodec"]
 
+UINT8 = np.dtype(np.uint8)
+
 
 @dataclass(frozen=True)
 class Levels:
@@ -209,12 +211,13 @@ def _rebuild(cls: type[Codec], arguments: dict[str, Any]) -> Codec:  # pickles c
 
 def frame_bytes(frames: NDArray[Any]) -> NDArray[np.uint8]:
     """Return a batch ``(n, *frame_shape)`` as bytes ``(n, frame_nbytes)``; a view if it is C-contiguous."""
+    n = len(frames)
+    shape = n, frames.size // n if n else math.prod(frames.shape[1:])
+    if frames.dtype == UINT8 and frames.flags.c_contiguous:
+        return frames.reshape(shape)
     if frames.dtype.hasobject:
         raise CodecError(f"cannot compress arrays of Python objects, got dtype {frames.dtype}")
-    n, *frame_shape = frames.shape
-    if frames.dtype == np.uint8 and frames.flags.c_contiguous:
-        return frames.reshape(n, math.prod(frame_shape))
-    return np.ascontiguousarray(frames).reshape(n, math.prod(frame_shape)).view(np.uint8)
+    return np.ascontiguousarray(frames).reshape(shape).view(UINT8)
 
 
 def output_bytes(out: NDArray[Any], n_payloads: int) -> NDArray[np.uint8]:

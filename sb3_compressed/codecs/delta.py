@@ -69,6 +69,7 @@ N_COMPARED = 24
 #: Frames of more channels are not images.
 MAX_CHANNELS = 4
 
+UINT8, INT64 = np.dtype(np.uint8), np.dtype(np.int64)
 LOCATION = attrgetter("_location")
 
 
@@ -214,7 +215,7 @@ class Delta(TrainableCodec):
 
     def _rows(self, frames: NDArray[Any]) -> NDArray[np.uint8]:
         """Return frames as bytes ``(n, frame_nbytes)`` in the order in which they are stored."""
-        if not self._is_channel_last(frames):
+        if not self.channel_last_nbytes or not self._is_channel_last(frames):
             return frame_bytes(frames)
         if frames.ndim == 4 and frames.shape[1] == self.channels:
             return frame_bytes(frames.transpose(0, 2, 3, 1))
@@ -250,33 +251,39 @@ class Delta(TrainableCodec):
     def release_encoder(self) -> None:
         """Free the encoder's tables; see :meth:`TrainableCodec.release_encoder`."""
         self._zstd.release_encoder()
+        self._lz4.release_encoder()
         self._encoder.clear()
 
     def encode(self, frames: NDArray[Any]) -> list[bytes]:
         """Compress a batch; see :meth:`Codec.encode`."""
-        rows = self._rows(frames)
-        if not (len(rows) and self.references.content) or rows.shape[1] != self.references.frame_nbytes:
+        rows, references = self._rows(frames), self.references
+        n_frames, frame_nbytes = rows.shape
+        if not (n_frames and references.content) or frame_nbytes != references.frame_nbytes:
             return self._encode_whole(rows)
         cached = self._encoder[:1]  # atomic: another thread may clear the list
-        frame_shape, encode_deltas, *arguments = cached[0] if cached else self._new_encoder(frames)
-        if frame_shape != frames.shape[1:]:
-            _, encode_deltas, *arguments = self._new_encoder(frames)
-        deltas = np.empty(len(rows) * (rows.shape[1] // 4), dtype=np.uint8)
-        ends = np.empty(len(rows), dtype=np.int64)
+        encoder = cached[0] if cached else self._new_encoder(frames)
+        if encoder[0] != frames.shape[1:]:
+            encoder = self._new_encoder(frames)
+        _, encode_deltas, *arguments = encoder
+        deltas, ends = np.empty(n_frames * (frame_nbytes // 4), UINT8), np.empty(n_frames, INT64)
         n_bytes = encode_deltas(rows, *arguments, deltas, ends)
         data = deltas[:n_bytes].tobytes()
-        small = self.SMALL_DELTA * rows.shape[1]
-        most = self.MAX_ZSTD_RATIO if self.coder == "zstd" else 1.0
+        small = self.SMALL_DELTA * frame_nbytes if self.tries_zstd else frame_nbytes
         start = 0
         payloads: list[bytes] = []
-        for index, end in enumerate(ends.tolist()):
-            payload = data[start:end]
-            if not payload or (self.tries_zstd and len(payload) > small):
-                [other] = self._encode_whole(rows[index : index + 1])
-                if not payload or len(other) < most * len(payload):
-                    payload = other
-            payloads.append(payload)
+        tried: list[int] = []
+        for end in ends.tolist():
+            if not 0 < end - start <= small:
+                tried.append(len(payloads))
+            payloads.append(data[start:end])
             start = end
+        if tried:
+            most = self.MAX_ZSTD_RATIO if self.coder == "zstd" else 1.0
+            others = self._encode_whole(rows if len(tried) == n_frames else rows[tried])
+            for index, other in zip(tried, others, strict=True):
+                payload = payloads[index]
+                if not payload or len(other) < most * len(payload):
+                    payloads[index] = other
         return payloads
 
     def _line_and_plane_nbytes(self, frames: NDArray[Any]) -> tuple[int, int]:
@@ -292,9 +299,11 @@ class Delta(TrainableCodec):
         if self.coder == "raw":
             return raw_payloads(rows)
         payloads = self._lz4.encode(rows, delta_kernels()) if rows.size else [b""] * len(rows)
-        for index, payload in enumerate(payloads):
-            if not payload:
-                payloads[index : index + 1] = raw_payloads(rows[index : index + 1])
+        larger = [index for index, payload in enumerate(payloads) if not payload]
+        if larger:
+            raw = raw_payloads(rows if len(larger) == len(rows) else rows[larger])
+            for index, payload in zip(larger, raw, strict=True):
+                payloads[index] = payload
         return payloads
 
     def _new_encoder(self, frames: NDArray[Any]) -> tuple[Any, ...]:

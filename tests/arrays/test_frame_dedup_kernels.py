@@ -67,7 +67,8 @@ def test_the_new_frames_of_any_layout_are_found(n_blocks: int, n_frames: int, pi
         changed[0, -1] ^= 1  # the last byte of the newest frame
         first, second = np.concatenate([item(start)] * 2), np.concatenate([item(start + step), changed])
         first, second = unaligned(first, 3), unaligned(second, 5)
-        assert take_new_frames(first, second, previous, n_frames, piece, masks, True, n_new, taken) == 2 * step
+        rows = first.reshape(-1), second.reshape(-1)
+        assert take_new_frames(2, *rows, previous, n_frames, piece, masks, True, n_new, taken) == 2 * step
         assert n_new.tolist() == [[0, 0], [step, step]]
         np.testing.assert_array_equal(previous, second)
         new = frames[start + 1 : start + step + 1].reshape(step, -1)
@@ -79,5 +80,6 @@ def test_the_new_frames_of_any_layout_are_found(n_blocks: int, n_frames: int, pi
             differing = item(start + 1)
             differing[0, position] ^= 128
             is_new = position // piece % n_frames == n_frames - 1
-            take_new_frames(differing, second[:0], item(start), n_frames, piece, masks, True, n_new, taken)
+            row = differing.reshape(-1)
+            take_new_frames(1, row, row, item(start), n_frames, piece, masks, True, n_new, taken)
             assert (n_new[0, 0] == 1) == is_new
