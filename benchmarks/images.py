@@ -35,7 +35,7 @@ import numpy as np
 from ratios import Results
 from session import CONSOLE, available, parser, run_interleaved, save, serve
 from sources import TUNED, Source, all_games, record
-from tables import fixed_cost_table, ratio_range_table, summary_table
+from tables import fixed_cost_table, kinds_table, ratio_range_table, summary_table
 
 from adapters import make_replay
 from adapters.buffer_names import is_peer
@@ -68,6 +68,17 @@ POLICIES = ["MsPacman:trained", "Breakout:trained"]
 QUICK = ["BeamRider", "Enduro", "MsPacman", "ProcgenJumper-v0", "Doom84-v0", "Crafter-v0", "Video128-v0", "Noise84-v0"]
 
 
+#: Kinds of observations, by the beginnings of the names of their sources; everything else is an Atari game.
+KINDS = {
+    "tile and platform games, 64x64x3 and similar": ("Crafter", "MiniGrid", "Procgen"),
+    "car racing, 96x96x3": ("CarRacing",),
+    "first-person scenes, 84x84x3 and larger": ("Doom",),
+    "video": ("Camera", "Video"),
+    "noise, 84x84": ("Noise",),
+}
+ATARI, ONE_ENV = "Atari games, 4 stacked frames of 84x84", "all of these with one environment"
+
+
 @dataclass(frozen=True)
 class Case:
     """A source with the size of the buffers that are filled from it."""
@@ -96,6 +107,23 @@ def group_of(source: str) -> str:
     if found.is_game:
         return TUNED_GAMES if found.is_tuned else UNTUNED_GAMES
     return TUNED_ENVS if found.is_tuned else UNTUNED_ENVS
+
+
+def kind_of(label: str) -> str:
+    """Return which kind of observations the results with a label are of."""
+    if label.endswith(", 1 environment"):
+        return ONE_ENV
+    return next((kind for kind, beginnings in KINDS.items() if label.startswith(beginnings)), ATARI)
+
+
+def readme_table(groups: dict[str, list[str]], results: Results, name: str = "auto") -> str:
+    """Return a row per kind of observations with the geometric means of one buffer, and its worst cases."""
+    labels = [label for group in GROUPS if group not in (FIXED, LARGE) for label in groups.get(group, ())]
+    by_kind: dict[str, Results] = {kind: {} for kind in [ATARI, *KINDS, ONE_ENV]}
+    for label in labels:
+        if label in results and (", " not in label or kind_of(label) == ONE_ENV):
+            by_kind[kind_of(label)][label] = results[label]
+    return kinds_table({kind: found for kind, found in by_kind.items() if found}, name)
 
 
 def all_cases() -> list[Case]:
@@ -211,11 +239,17 @@ def _packages(flags: Iterable[str]) -> dict[str, Path]:
     return found
 
 
+def _size_of_buffers(arguments: Any) -> int:
+    """Return the transitions in each buffer, fewer for large images."""
+    size: int = arguments.size or (QUICK_SIZE if arguments.quick else SIZE)
+    return size
+
+
 def _cases(arguments: Any) -> list[Case]:
     """Return what the flags select."""
     if not (arguments.sources or arguments.quick or arguments.n_envs or arguments.size):
         return all_cases()
-    size = arguments.size or (QUICK_SIZE if arguments.quick else SIZE)
+    size = _size_of_buffers(arguments)
     sources = arguments.sources or (QUICK if arguments.quick else [*all_games(), *ENVIRONMENTS])
     return [
         Case(group_of(source) if n_envs == N_ENVS else COUNTS, source, size, n_envs)
@@ -263,7 +297,7 @@ def main() -> None:
     fixed = run_interleaved(fixed_cost.measure, fixed_cost_jobs(recorded, names), 1, arguments.peers, packages)
     groups = {group: labels for group, labels in {**groups, FIXED: list(fixed)}.items() if labels}
     results |= fixed
-    options = {"rounds": arguments.rounds, "groups": groups}
+    options = {"size": _size_of_buffers(arguments), "rounds": arguments.rounds, "groups": groups}
     save(arguments.out, "images", options, results, arguments.peers)
     print("\n\n".join(sections(groups, results)))
 

@@ -105,8 +105,23 @@ def trainings(results: Results) -> str:
     )
 
 
+def images_part(written: dict[str, Any]) -> str:
+    """Return the first table of the README: what all kinds of images cost with the default method."""
+    size, pages = written["arguments"]["size"], PAGES.relative_to(ROOT).as_posix()
+    fixed = [label["auto"]["fixed"] for label in written["results"].values() if "fixed" in label.get("auto", {})]
+    besides = f", besides {statistics.median(fixed) / 1e6:.0f} MB for the package itself" if fixed else ""
+    before = (
+        f"With the default method, relative to SB3's uncompressed buffer (4 environments, {size:,} transitions of real "
+        "environments; geometric means, the worst source in parentheses; lower is better; memory is the growth of the "
+        f"process with each further transition{besides}):"
+    )
+    after = f"[Each source]({pages}/images.md), those first that the code was not tuned on."
+    table = images.readme_table(written["arguments"]["groups"], written["results"])
+    return "\n\n".join([textwrap.fill(before, 120, break_on_hyphens=False), table, after])
+
+
 def readme_part(written: dict[str, Any], plot: str, trained: Results) -> str:
-    """Return the section of the README: the plot, the setup, the short table, and training times."""
+    """Return the second part of the README's section: the plot, the setup, the short table, and training times."""
     results: Results = written["results"]
     chosen = {
         label: {name: of_label[name] for name in ["SB3", *IN_README] if name in of_label}
@@ -166,9 +181,9 @@ def main() -> None:
         plot = folder / "codecs.svg"
         plots.codecs(codecs["results"], plot)
         shown = plot.resolve().relative_to(arguments.readme.resolve().parent).as_posix()
-        write_readme(
-            arguments.readme, readme_part(found["replay"], shown, found.get("training", {}).get("results", {}))
-        )
+        parts = [images_part(found["images"])] if "images" in found else []
+        parts.append(readme_part(found["replay"], shown, found.get("training", {}).get("results", {})))
+        write_readme(arguments.readme, "\n\n".join(parts))
     print(f"{len(found)} results in {folder}")
 
 
