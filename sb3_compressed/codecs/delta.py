@@ -181,30 +181,39 @@ class Delta(TrainableCodec):
 
     def train(self, frames: NDArray[Any]) -> Delta:
         """Return a codec with a dictionary and references from these frames; see :meth:`TrainableCodec.train`."""
-        previous = self
         if self.objective:
-            self = self._with_order_of(frames)
-        rows = self._rows(frames)
-        references, seen = self.references, np.empty(0, dtype=np.intp)
+            return self._trained_with_best_coder(frames)
+        trained = self._trained_on(self._rows(frames))
+        if trained.references is not self.references:
+            n_zstd = sum(coder_of(payload) == "zstd" for payload in trained.encode(frames))
+            trained = replace(trained, tries_zstd=n_zstd >= self.MIN_ZSTD_SHARE * len(frames))
+        return self if trained == self else trained
+
+    def _trained_on(self, rows: NDArray[np.uint8]) -> Delta:
+        """Return this codec with a dictionary and references from frames ``(n, frame_nbytes)``."""
+        references = self.references
         if len(rows) and MIN_FRAME_NBYTES <= rows.shape[1] <= MAX_FRAME_NBYTES:
             n_references = min(self.N_REFERENCES, max(MAX_REFERENCES_NBYTES // rows.shape[1], 1))
-            seen = select_medoids(rows, n_references)
-            references = ReferenceFrames(rows[seen].tobytes(), rows.shape[1])
-        others = np.arange(len(rows))
-        if self.objective:
-            # References encode themselves in a few bytes, and so does a dictionary, as they will no later frame.
-            unseen = np.delete(others, seen) if len(seen) < len(rows) else others
-            compared = unseen[:: -(-len(unseen) // N_COMPARED)] if len(unseen) else unseen
-            others = np.delete(others, compared) if len(compared) < len(rows) else others
-        dictionary = self._zstd.train(rows[others]).dictionary
-        trained = replace(self, dictionary=dictionary, references=references, tries_zstd=True)
-        if self.objective:
-            best = trained._with_best_coder(frames[compared], previous)
-            return previous if best == previous else best
-        if references is not self.references:
-            n_zstd = sum(coder_of(payload) == "zstd" for payload in trained.encode(frames))
-            trained = replace(trained, tries_zstd=n_zstd >= self.MIN_ZSTD_SHARE * len(rows))
-        return self if trained == self else trained
+            medoids = select_medoids(rows, n_references)
+            references = ReferenceFrames(rows[medoids].tobytes(), rows.shape[1])
+        dictionary = self._zstd.train(rows).dictionary
+        return replace(self, dictionary=dictionary, references=references, tries_zstd=True)
+
+    def _trained_with_best_coder(self, frames: NDArray[Any]) -> Delta:
+        """Return a codec that is trained on frames, with the coder that is best for later ones."""
+        ordered = self._with_order_of(frames)
+        rows = ordered._rows(frames)
+        # References and dictionaries encode frames like those that they are from in a few bytes. So coders are compared
+        # on the last frames of the sample after training on the others, as they will be used.
+        n_earlier = len(rows) - min(N_COMPARED, len(rows) // 3)
+        later = frames[n_earlier:] if n_earlier < len(rows) else frames
+        best = ordered._trained_on(rows[:n_earlier])._with_best_coder(later, self)
+        if best.references or best.coder != "raw":
+            trained = ordered._trained_on(rows)
+            references = trained.references if best.references else best.references
+            dictionary = b"" if best.coder == "raw" else trained.dictionary
+            best = replace(best, references=references, dictionary=dictionary)
+        return self if best == self else best
 
     def _with_order_of(self, frames: NDArray[Any]) -> Delta:
         """Return this codec for frames whose bytes are stored in the order that they have in memory."""
