@@ -1,34 +1,114 @@
 """The choice between coders, from the payloads of a training sample and the time that they take.
 
 An uncompressed buffer copies each frame twice when it is added, and twice when it is sampled, from memory that is not
-in the cache. Of the variants of a codec whose times are below a multiple of these, the one with the smallest payloads
-is chosen. Times are estimated from sizes rather than measured, so that payloads do not depend on what else the machine
-does: coders that copy take time for each piece that they copy, and entropy coders for each byte of a payload.
+in the cache. Of the variants of a codec whose times are within limits relative to these, the one with the smallest
+payloads is chosen. The present one is kept as long as it is not much worse: a choice that changes with each sample
+would help no one.
+
+Times are estimated rather than measured, so that payloads do not depend on what else the machine does: a time is a sum
+of things that can be counted, such as bytes of payloads, each with its cost. ``python benchmarks/coder_times.py``
+measures recorded frames and prints the costs with the smallest relative errors, which are those below.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from sb3_compressed.codecs.delta_headers import FIRST_REFERENCE, LZ4_BLOCK, RAW
+import numpy as np
+from numpy.typing import NDArray
 
-__all__ = ["OBJECTIVES", "Variant", "best_variant", "coder_of"]
+from sb3_compressed.codecs.delta_headers import FIRST_REFERENCE, LZ4_BLOCK, RAW
+from sb3_compressed.codecs.payloads import Payloads
+
+__all__ = [
+    "COSTS",
+    "COUNTS",
+    "OBJECTIVES",
+    "Limits",
+    "Variant",
+    "Work",
+    "best_variant",
+    "coder_of",
+    "decoding_work",
+    "encoding_work",
+    "estimated_ns",
+    "frame_work",
+    "payload_work",
+]
+
+COUNTS = "frames", "frame_bytes", "payload_bytes", "coded_bytes", "sequences", "long_matches", "overlapping_bytes"
+"""What is counted of frames and payloads. Coded bytes are those of payloads without the share that compression does not
+save: bytes that do not compress are stored as they are. The last three are of LZ4, see :func:`.count_sequences`."""
+
+Work = dict[str, NDArray[np.float64]]
+"""Sums of the counts ``(len(COUNTS),)`` by coder, or by other work."""
+
+#: Nanoseconds for each of the counts. Sampling and adding are those of SB3's buffer, where colors that are added in
+#: channel-last memory order take longer; ``storing`` is what the buffer does besides encoding. Separation is decoding
+#: frames that are stored in that order.
+COSTS: Mapping[str, Mapping[str, Mapping[str, float]]] = {
+    "sampling": {
+        "sb3": {"frames": 302, "frame_bytes": 0.0738},
+    },
+    "adding": {
+        "channel_last": {"frames": 634, "frame_bytes": 0.629},
+        "contiguous": {"frames": 1200, "frame_bytes": 0.08},
+        "storing": {"frames": 4990, "frame_bytes": 0.203},
+    },
+    "decoding": {
+        "delta": {"frames": 30.9, "frame_bytes": 0.0321, "payload_bytes": 1.34},
+        "lz4": {
+            "payload_bytes": 0.233,
+            "coded_bytes": 0.422,
+            "sequences": 1.4,
+            "long_matches": 10.8,
+            "overlapping_bytes": 0.458,
+        },
+        "raw": {"frames": 168, "frame_bytes": 0.0756},
+        "separation": {"frames": 201, "frame_bytes": 0.00239},
+        "zstd": {"frames": 261, "frame_bytes": 0.111, "coded_bytes": 4.72},
+        "zstd_separation": {"frames": 2080, "frame_bytes": 0.209},
+    },
+    "encoding": {
+        "delta": {"frames": 2150, "frame_bytes": 0.056, "payload_bytes": 1.81, "coded_bytes": 2.78},
+        "lz4": {"frames": 2570, "payload_bytes": 2.81, "coded_bytes": 1.57, "overlapping_bytes": 1.04},
+        "raw": {"frames": 898, "frame_bytes": 0.025},
+        "useless_delta": {"frame_bytes": 1.69},
+        "zstd": {"frames": 1170, "payload_bytes": 1.54, "coded_bytes": 17.4},
+    },
+}
 
 
 class Limits(NamedTuple):
-    """The most time that a frame may take, relative to an uncompressed buffer.
+    """The most time that a frame may take, relative to SB3's buffer, and in nanoseconds besides.
 
-    :param decoding: of decoding
-    :param encoding: of encoding
+    :param sampling: relative to sampling a frame
+    :param sampling_ns: besides, for decoding
+    :param adding: relative to adding a frame
+    :param adding_ns: besides, for storing and encoding; so much is always allowed for encoding
     """
 
-    decoding: float
-    encoding: float
+    sampling: float
+    sampling_ns: float
+    adding: float
+    adding_ns: float
 
 
-OBJECTIVES = {"small": Limits(3.0, math.inf), "balanced": Limits(1.25, 2.0), "fast": Limits(0.5, 1.0)}
+OBJECTIVES = {
+    "small": Limits(3.0, 0, math.inf, math.inf),
+    "balanced": Limits(1.0, 250, 1.2, 3_500),
+    "fast": Limits(0.5, 0, 1.0, 1_500),
+}
+#: Frames that are not added in channel-last order are usually those of one color, which are stacked: SB3's buffer
+#: copies each several times, but a codec gets it only once. What storing takes does not count for them, and this many
+#: times the nanoseconds are allowed.
+STACKED = 2.0
+#: By which factor the present variant may exceed the limits, and another one has to be smaller to replace it.
+TOLERANCE, CLEARLY_SMALLER = 1.25, 0.85
+#: Variants whose payloads are larger by at most this factor are equally good.
+SIMILAR = 1.01
 
 
 class Variant(NamedTuple):
@@ -36,44 +116,14 @@ class Variant(NamedTuple):
 
     :param payloads: the payloads of the frames
     :param tries_delta: whether it tries a delta of each frame, in vain where the payload is not one
+    :param coder: what encodes frames without a small delta
+    :param tried: the payloads of this coder, stored or not; an uncompressed one was tried in vain
     """
 
     payloads: Sequence[bytes]
     tries_delta: bool
-
-
-#: Nanoseconds that an uncompressed buffer takes to sample and to add a frame: in all, and for each of its bytes. All
-#: times here were fitted by hand to frames of 7 to 58 kB; ``benchmarks/images.py`` measures how good they are.
-SAMPLING_NS, SAMPLING_NS_PER_BYTE = 300.0, 0.15
-ADDING_NS, ADDING_NS_PER_BYTE = 1_500.0, 0.6
-#: What a delta costs that is larger than allowed, for each byte of the frame.
-TRIED_NS_PER_BYTE = 2.3
-
-
-class Cost(NamedTuple):
-    """The time to process a payload, in nanoseconds: in all, for each byte of its frame, and of the payload."""
-
-    constant: float
-    of_frame: float
-    of_payload: float
-
-    def of(self, payload_nbytes: float, frame_nbytes: int) -> float:
-        """Return the time for a payload."""
-        return self.constant + self.of_frame * frame_nbytes + self.of_payload * payload_nbytes
-
-
-DECODING = {
-    "zstd": Cost(1_500, 0.25, 3.0),
-    "delta": Cost(250, 0.03, 0.9),
-    "lz4": Cost(250, 0.03, 6.0),
-    "raw": Cost(100, 0.06, 0),
-}
-ENCODING = {
-    "zstd": Cost(3_000, 1.0, 9.0),
-    "delta": Cost(500, 0.4, 6.0),
-    "lz4": Cost(500, 0.3, 1.9),
-    "raw": Cost(200, 0.15, 0),
-}
+    coder: str
+    tried: Sequence[bytes]
 
 
 def coder_of(payload: bytes) -> str:
@@ -82,39 +132,105 @@ def coder_of(payload: bytes) -> str:
     return "zstd" if header < FIRST_REFERENCE else {LZ4_BLOCK: "lz4", RAW: "raw"}.get(header, "delta")
 
 
-def decoding_ns(payload: bytes, frame_nbytes: int) -> float:
-    """Estimate the time to decode a payload."""
-    coder, nbytes = coder_of(payload), float(len(payload))
-    if coder == "lz4":  # the number of pieces: their literals are longer where less is copied
-        nbytes /= 5 + 6 * nbytes / max(frame_nbytes, 1)
-    return DECODING[coder].of(nbytes, frame_nbytes)
+def frame_work(name: str, n_frames: int, frame_nbytes: int) -> Work:
+    """Return work that is the same for all frames.
+
+    :param frame_nbytes: bytes of a frame
+    """
+    return {name: np.array([n_frames, n_frames * frame_nbytes, *[0] * len(COUNTS[2:])], dtype=np.float64)}
 
 
-def encoding_ns(payload: bytes, frame_nbytes: int, *, tries_delta: bool) -> float:
-    """Estimate the time that it took to encode a payload."""
-    coder = coder_of(payload)
-    in_vain = TRIED_NS_PER_BYTE * frame_nbytes if tries_delta and coder != "delta" else 0.0
-    return in_vain + ENCODING[coder].of(len(payload), frame_nbytes)
+def payload_work(payloads: Sequence[bytes], frame_nbytes: int) -> Work:
+    """Return the counts of payloads by coder."""
+    # On first use, since importing numba takes long.
+    from sb3_compressed.codecs.lz4_statistics_kernels import count_sequences
+
+    batch, sequences = Payloads.of(payloads), np.empty((len(payloads), 3), dtype=np.int64)
+    count_sequences(batch.places, sequences)
+    counts = np.empty((len(payloads), len(COUNTS)))
+    nbytes = counts[:, 2] = batch.places[:, 1]
+    counts[:, 0], counts[:, 1] = 1, frame_nbytes
+    counts[:, 3] = nbytes * np.maximum(1 - nbytes / max(frame_nbytes, 1), 0)
+    counts[:, 4:] = sequences
+    coders = np.array([*map(coder_of, payloads)], dtype=object)
+    return {coder: counts[coders == coder].sum(axis=0) for coder in dict.fromkeys(coders.tolist())}
 
 
-def best_variant(objective: str, variants: Sequence[Variant], frame_nbytes: int) -> int:
+def decoding_work(payloads: Sequence[bytes], frame_nbytes: int, *, is_channel_last: bool) -> Work:
+    """Return the work of decoding payloads.
+
+    :param is_channel_last: whether the codec stores frames in channel-last order
+    """
+    work = payload_work(payloads, frame_nbytes)
+    if is_channel_last:
+        n_zstd = [*map(coder_of, payloads)].count("zstd")  # which separates channels without a kernel
+        work |= frame_work("separation", len(payloads) - n_zstd, frame_nbytes)
+        work |= frame_work("zstd_separation", n_zstd, frame_nbytes)
+    return work
+
+
+def encoding_work(variant: Variant, frame_nbytes: int) -> Work:
+    """Return the work of encoding the frames of a variant, with what it tries in vain."""
+    deltas = [payload for payload in variant.payloads if coder_of(payload) == "delta"]
+    work = payload_work(deltas, frame_nbytes) | payload_work(variant.tried, frame_nbytes)
+    if variant.tries_delta:
+        work |= frame_work("useless_delta", len(variant.payloads) - len(deltas), frame_nbytes)
+    if variant.coder == "lz4" and "raw" in work:
+        work["lz4"] = work.get("lz4", 0.0) + work["raw"]
+    return work
+
+
+def estimated_ns(process: str, work: Work) -> float:
+    """Estimate the time for some work in nanoseconds.
+
+    :param process: a key of :data:`COSTS`
+    """
+    costs = COSTS[process]
+    return math.fsum(counts[COUNTS.index(name)] * ns for key, counts in work.items() for name, ns in costs[key].items())
+
+
+def best_variant(
+    objective: str,
+    variants: Sequence[Variant],
+    frame_nbytes: int,
+    *,
+    is_channel_last: bool = False,
+    present: int | None = None,
+) -> int:
     """Return the index of the variant with the smallest payloads among those that are fast enough.
 
     :param objective: one of :data:`OBJECTIVES`
-    :param variants: variants with the payloads of the same frames
+    :param variants: variants with the payloads of the same frames; of equally good ones, the first is chosen
     :param frame_nbytes: bytes of a frame
+    :param is_channel_last: whether frames are added, and stored, in channel-last memory order
+    :param present: the index of the variant that is used so far, if any: it is kept if it exceeds the limits a little,
+        or another one is only a little smaller
     """
-    limits, n_frames = OBJECTIVES[objective], len(variants[0].payloads)
-    most_decoding = limits.decoding * n_frames * (SAMPLING_NS + SAMPLING_NS_PER_BYTE * frame_nbytes)
-    most_encoding = limits.encoding * n_frames * (ADDING_NS + ADDING_NS_PER_BYTE * frame_nbytes)
+    limits, n_frames = OBJECTIVES[objective], max(len(variants[0].payloads), 1)
+    order = "channel_last" if is_channel_last else "contiguous"
+    sampling = estimated_ns("sampling", frame_work("sb3", n_frames, frame_nbytes))
+    adding = estimated_ns("adding", frame_work(order, n_frames, frame_nbytes))
+    storing = estimated_ns("adding", frame_work("storing", n_frames, frame_nbytes))
+    sampling_ns, adding_ns = limits.sampling_ns * n_frames, limits.adding_ns * n_frames
+    most_decoding = limits.sampling * sampling + sampling_ns
+    if is_channel_last:
+        most_encoding = max(limits.adding * adding - storing, adding + adding_ns - storing, adding_ns)
+    else:
+        most_encoding = limits.adding * adding + STACKED * adding_ns
 
     def excess(variant: Variant) -> float:
         """Return by which factor it is too slow, 1 if it is not."""
-        decoding = sum(decoding_ns(payload, frame_nbytes) for payload in variant.payloads)
-        encoding = sum(encoding_ns(each, frame_nbytes, tries_delta=variant.tries_delta) for each in variant.payloads)
+        work = decoding_work(variant.payloads, frame_nbytes, is_channel_last=is_channel_last)
+        decoding, encoding = (
+            estimated_ns("decoding", work),
+            estimated_ns("encoding", encoding_work(variant, frame_nbytes)),
+        )
         return max(decoding / most_decoding, encoding / most_encoding, 1.0)
 
-    def rank(index: int) -> tuple[float, int]:
-        return excess(variants[index]), sum(map(len, variants[index].payloads))
-
-    return min(range(len(variants)), key=rank)
+    slowness, nbytes = [*map(excess, variants)], [sum(map(len, variant.payloads)) for variant in variants]
+    fastest = [index for index, factor in enumerate(slowness) if factor == min(slowness)]
+    smallest = min(nbytes[index] for index in fastest)
+    best = next(index for index in fastest if nbytes[index] <= SIMILAR * smallest)
+    if present is None or slowness[present] > TOLERANCE * slowness[best]:
+        return best
+    return best if nbytes[best] < CLEARLY_SMALLER * nbytes[present] else present

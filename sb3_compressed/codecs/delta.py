@@ -61,9 +61,10 @@ MIN_FRAME_NBYTES, MAX_FRAME_NBYTES = 16, 1 << 20
 MAX_REFERENCES_NBYTES = 2_000_000
 #: The number of header bytes that are left for references.
 MAX_REFERENCES = 252
-#: Coders of frames without a small delta. Of equally good ones, training chooses the first: it is faster for frames
-#: unlike those of the sample.
+#: Coders of frames without a small delta, and of all frames where there are no references. Of equally good ones,
+#: training chooses the first: it is faster, for frames unlike those of the sample, too.
 CODERS = "lz4", "zstd", "raw"
+CODERS_ALONE = "raw", "lz4", "zstd"
 #: Training frames on which coders are compared.
 N_COMPARED = 24
 #: Frames of more channels are not images.
@@ -182,23 +183,38 @@ class Delta(TrainableCodec):
     def train(self, frames: NDArray[Any]) -> Delta:
         """Return a codec with a dictionary and references from these frames; see :meth:`TrainableCodec.train`."""
         if self.objective:
-            self = self._with_order_of(frames)
-        rows = self._rows(frames)
-        references, seen = self.references, np.empty(0, dtype=np.intp)
+            return self._trained_with_best_coder(frames)
+        trained = self._trained_on(self._rows(frames))
+        if trained.references is not self.references:
+            n_zstd = sum(coder_of(payload) == "zstd" for payload in trained.encode(frames))
+            trained = replace(trained, tries_zstd=n_zstd >= self.MIN_ZSTD_SHARE * len(frames))
+        return self if trained == self else trained
+
+    def _trained_on(self, rows: NDArray[np.uint8]) -> Delta:
+        """Return this codec with a dictionary and references from frames ``(n, frame_nbytes)``."""
+        references = self.references
         if len(rows) and MIN_FRAME_NBYTES <= rows.shape[1] <= MAX_FRAME_NBYTES:
             n_references = min(self.N_REFERENCES, max(MAX_REFERENCES_NBYTES // rows.shape[1], 1))
-            seen = select_medoids(rows, n_references)
-            references = ReferenceFrames(rows[seen].tobytes(), rows.shape[1])
+            medoids = select_medoids(rows, n_references)
+            references = ReferenceFrames(rows[medoids].tobytes(), rows.shape[1])
         dictionary = self._zstd.train(rows).dictionary
-        trained = replace(self, dictionary=dictionary, references=references, tries_zstd=True)
-        if self.objective:
-            # References encode themselves in a few bytes, as they will no later frame.
-            unseen = np.delete(np.arange(len(frames)), seen)
-            return trained._with_best_coder(frames[unseen] if len(unseen) else frames)
-        if references is not self.references:
-            n_zstd = sum(coder_of(payload) == "zstd" for payload in trained.encode(frames))
-            trained = replace(trained, tries_zstd=n_zstd >= self.MIN_ZSTD_SHARE * len(rows))
-        return self if trained == self else trained
+        return replace(self, dictionary=dictionary, references=references, tries_zstd=True)
+
+    def _trained_with_best_coder(self, frames: NDArray[Any]) -> Delta:
+        """Return a codec that is trained on frames, with the coder that is best for later ones."""
+        ordered = self._with_order_of(frames)
+        rows = ordered._rows(frames)
+        # References and dictionaries encode frames like those that they are from in a few bytes. So coders are compared
+        # on the last frames of the sample after training on the others, as they will be used.
+        n_earlier = len(rows) - min(N_COMPARED, len(rows) // 3)
+        later = frames[n_earlier:] if n_earlier < len(rows) else frames
+        best = ordered._trained_on(rows[:n_earlier])._with_best_coder(later, self)
+        if best.references or best.coder != "raw":
+            trained = ordered._trained_on(rows)
+            references = trained.references if best.references else best.references
+            dictionary = b"" if best.coder == "raw" else trained.dictionary
+            best = replace(best, references=references, dictionary=dictionary)
+        return self if best == self else best
 
     def _with_order_of(self, frames: NDArray[Any]) -> Delta:
         """Return this codec for frames whose bytes are stored in the order that they have in memory."""
@@ -225,23 +241,53 @@ class Delta(TrainableCodec):
         """Return whether the bytes of frames are stored in channel-last order."""
         return self.channel_last_nbytes > 0 and frames.nbytes == self.channel_last_nbytes * len(frames)
 
-    def _with_best_coder(self, frames: NDArray[Any]) -> Delta:
-        """Return this codec with what suits a training sample best: references or none, and another coder."""
-        some = frames[:: -(-len(frames) // N_COMPARED)] if len(frames) else frames
-        without = replace(self, references=ReferenceFrames())
-        variants = [
-            replace(variant, coder=coder, dictionary=b"" if variant is without and coder == "raw" else self.dictionary)
-            for variant in ((self, without) if self.references.content else (without,))
-            for coder in CODERS
+    def _with_best_coder(self, frames: NDArray[Any], previous: Delta) -> Delta:
+        """Return this codec with what suits frames best: references or none, and another coder.
+
+        :param frames: those of a training sample that neither the references nor the dictionary were trained on
+        :param previous: the codec before the training, whose coder is kept unless another is clearly better
+        """
+        codecs, variants = zip(*self.variants(frames), strict=True)
+        is_trained = previous.dictionary or previous.references or previous.coder == "raw"
+        kinds = [(codec.coder, bool(codec.references)) for codec in codecs]
+        kind = (previous.coder, bool(previous.references)) if is_trained else None
+        best: Delta = codecs[
+            best_variant(
+                self.objective,
+                variants,
+                frames.nbytes // max(len(frames), 1),
+                is_channel_last=self._is_channel_last(frames),
+                present=kinds.index(kind) if kind in kinds else None,
+            )
         ]
-        encoded = [Variant(variant.encode(some), tries_delta=bool(variant.references)) for variant in variants]
-        best = best_variant(self.objective, encoded, some.nbytes // max(len(some), 1))
-        coders = {coder_of(payload) for payload in encoded[best].payloads}
-        if "raw" in coders and variants[best].coder not in coders:  # which was tried in vain
-            dictionary = self.dictionary if variants[best].references else b""
-            return replace(variants[best], coder="raw", dictionary=dictionary, tries_zstd=False)
-        n_other = sum(coder_of(payload) != "delta" for payload in encoded[best].payloads)
-        return replace(variants[best], tries_zstd=n_other >= self.MIN_ZSTD_SHARE * len(some))
+        return best
+
+    def variants(self, frames: NDArray[Any]) -> list[tuple[Delta, Variant]]:
+        """Return variants of this codec, first those without references, and what they make of frames.
+
+        :param frames: ``(n, *frame_shape)``
+        """
+        found = []
+        rows = self._rows(frames)
+        for codec in (replace(self, references=ReferenceFrames()), self) if self.references else (self,):
+            for coder in CODERS if codec.references else CODERS_ALONE:
+                variant = replace(codec, coder=coder, dictionary=b"" if coder == "raw" else self.dictionary)
+                payloads = variant.encode(frames)
+                whole = variant._encode_whole(rows) if codec.references else payloads
+                coders = [*map(coder_of, payloads)]
+                if "raw" in coders and coder not in coders:  # which was tried in vain
+                    continue
+                n_other = len(coders) - coders.count("delta")
+                tries = n_other >= self.MIN_ZSTD_SHARE * len(coders)
+                small = self.SMALL_DELTA * rows.shape[1]
+                tried = [
+                    other
+                    for payload, other in zip(payloads, whole, strict=True)
+                    if coder_of(payload) != "delta" or (tries and len(payload) > small)
+                ]
+                result = Variant(payloads, bool(codec.references), coder, tried)
+                found.append((replace(variant, tries_zstd=tries), result))
+        return found
 
     @property
     def nbytes(self) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,8 +11,21 @@ import pytest
 from numpy.typing import NDArray
 
 from sb3_compressed.codecs import TrainableCodec, get_codec
-from sb3_compressed.codecs.coder_choice import OBJECTIVES, Variant, best_variant, coder_of
-from sb3_compressed.codecs.delta import Delta
+from sb3_compressed.codecs.coder_choice import (
+    COSTS,
+    COUNTS,
+    OBJECTIVES,
+    Variant,
+    best_variant,
+    coder_of,
+    decoding_work,
+    encoding_work,
+    estimated_ns,
+    frame_work,
+    payload_work,
+)
+from sb3_compressed.codecs.delta import Delta, ReferenceFrames
+from sb3_compressed.codecs.lz4_statistics_kernels import count_sequences
 from sb3_compressed.codecs.payloads import Payloads
 from sb3_compressed.errors import CodecError, CorruptPayload
 
@@ -119,22 +134,207 @@ def test_malformed_payloads_without_references_raise(header: bytes, content: byt
     assert caught.value.index == 0
 
 
+def variant_of(codec: Delta, frames: NDArray[Any]) -> Variant:
+    """Return what a codec without references makes of frames."""
+    payloads = codec.encode(frames)
+    return Variant(payloads, False, codec.coder, payloads)
+
+
+def block(*sequences: tuple[int, int, int]) -> bytes:
+    """Return a payload with a block of LZ4, of sequences of literals, the offset of a match and its length."""
+    data = bytearray(LZ4)
+    for n_literals, offset, length in sequences:
+        data.append(min(n_literals, 15) << 4 | min(length - 4, 15))
+        data += long_number(n_literals) + bytes(n_literals) + offset.to_bytes(2, "little") + long_number(length - 4)
+    return bytes(data + bytes([5 << 4]) + bytes(5))
+
+
+def long_number(number: int) -> bytes:
+    """Return the bytes that continue a number in LZ4's format."""
+    if number < 15:
+        return b""
+    n_more, rest = divmod(number - 15, 255)
+    return b"\xff" * n_more + bytes([rest])
+
+
+def count_of(payload: bytes, name: str) -> float:
+    [(_, counts)] = payload_work([payload], 10_000).items()
+    return float(counts[COUNTS.index(name)])
+
+
+def test_sequences_of_lz4_are_counted() -> None:
+    payload = block((3, 50, 4), (0, 3, 18), (1, 3, 30), (400, 1, 600), (2, 2, 9), (2, 4, 9), (0, 15, 5), (0, 16, 5))
+    assert count_of(payload, "sequences") == 9
+    assert count_of(payload, "long_matches") == 2
+    assert count_of(payload, "overlapping_bytes") == 18 + 30 + 5, "offsets 1, 2 and 4 are fast"
+    assert count_of(payload, "payload_bytes") == len(payload)
+    assert count_of(RAW + payload, "sequences") == 0
+
+
+def test_counting_sequences_agrees_with_what_lz4_wrote() -> None:
+    codec = trained("auto/small", tiles(64))
+    payloads = variant_of(replace(codec, coder="lz4", references=ReferenceFrames()), tiles(20, seed=1)).payloads
+    counts = payload_work(payloads, 64 * 64 * 3)["lz4"]
+    assert counts[COUNTS.index("sequences")] > counts[COUNTS.index("long_matches")] > 0
+    assert counts[COUNTS.index("payload_bytes")] == sum(map(len, payloads))
+
+
+@pytest.mark.parametrize("length", range(40))
+def test_counting_stays_inside_truncated_and_random_blocks(length: int) -> None:
+    rng = np.random.default_rng(length)
+    for _ in range(50):
+        content = rng.choice([0, 15, 16, 240, 255, *rng.integers(0, 256, 4)], length).astype(np.uint8).tobytes()
+        memory = np.frombuffer(LZ4 + content + b"\xff" * 4096, np.uint8)
+        places = np.array([[memory.ctypes.data, 1 + length, 0]])
+        counts = np.empty((1, 3), dtype=np.int64)
+        count_sequences(places, counts)
+        assert counts[0, 0] <= length, "each sequence has at least one byte, and what follows is not read"
+        assert payload_work([LZ4 + content], 100)["lz4"][COUNTS.index("sequences")] == counts[0, 0]
+
+
+def test_payloads_without_bytes_are_counted() -> None:
+    assert payload_work([b"", b""], 0)["zstd"][COUNTS.index("frames")] == 2
+    assert payload_work([], 100) == {}
+
+
+def without_deltas(payloads: list[bytes]) -> Variant:
+    return Variant(payloads, False, coder_of(payloads[0]), payloads)
+
+
+#: Blocks of few and of many sequences.
+SIMPLE, COMPLEX = block(*[(4, 50, 8)] * 25), block(*[(1, 50, 4)] * 1_000)
+
+
 def test_the_smallest_variant_that_is_fast_enough_is_chosen() -> None:
-    variants = [
-        Variant([RAW + bytes(10_000)], tries_delta=False),
-        Variant([LZ4 + bytes(1_000)], tries_delta=False),
-        Variant([ZSTD + bytes(500)], tries_delta=False),
+    variants = [without_deltas([RAW + bytes(12_288)]), without_deltas([SIMPLE]), without_deltas([ZSTD + bytes(100)])]
+    chosen = {objective: best_variant(objective, variants, 12_288) for objective in OBJECTIVES}
+    assert chosen["balanced"] == 1
+    assert chosen["small"] == 2
+    variants[1] = without_deltas([COMPLEX])
+    assert best_variant("balanced", variants, 12_288) == 0, "many short copies take long"
+
+
+def test_slow_copies_count_as_time() -> None:
+    far, near = (without_deltas([block(*[(0, offset, 18)] * 300)]) for offset in (100, 3))
+    times = [
+        estimated_ns("decoding", decoding_work(each.payloads, 5_400, is_channel_last=False)) for each in (far, near)
     ]
-    chosen = {objective: best_variant(objective, variants, 10_000) for objective in OBJECTIVES}
-    assert chosen == {"fast": 0, "balanced": 1, "small": 1}
-    variants[2] = Variant([ZSTD + bytes(10)], tries_delta=False)
-    assert best_variant("small", variants, 10_000) == 2
+    assert times[0] < times[1]
 
 
-def test_deltas_that_are_tried_in_vain_count_as_time() -> None:
-    variants = [Variant([LZ4 + bytes(1_000)], tries_delta=False), Variant([LZ4 + bytes(999)], tries_delta=True)]
-    assert best_variant("balanced", variants, 10_000) == 0
-    assert best_variant("small", variants, 10_000) == 1
+def test_what_is_tried_in_vain_counts_as_time() -> None:
+    raw = RAW + bytes(10_000)
+    times = [
+        estimated_ns("encoding", encoding_work(Variant([raw], tries_delta, coder, [raw]), 10_000))
+        for tries_delta, coder in ((False, "raw"), (False, "lz4"), (True, "raw"), (True, "lz4"))
+    ]
+    assert times[0] < min(times[1], times[2])
+    assert max(times[1], times[2]) < times[3]
+    small, delta = [DELTA + bytes(100)], [DELTA + bytes(2_000)]
+    assert encoding_work(Variant(delta, True, "lz4", [raw]), 10_000).keys() >= {"delta", "lz4"}
+    assert encoding_work(Variant(small, True, "lz4", []), 10_000)["useless_delta"].sum() == 0
+
+
+def test_channel_last_frames_take_longer_to_add_and_to_decode() -> None:
+    orders = [decoding_work([RAW + bytes(100)], 100, is_channel_last=order) for order in (False, True)]
+    assert estimated_ns("decoding", orders[0]) < estimated_ns("decoding", orders[1])
+    adding = [estimated_ns("adding", frame_work(order, 1, 12_288)) for order in ("contiguous", "channel_last")]
+    assert adding[0] < adding[1]
+
+
+def test_every_cost_is_that_of_a_count() -> None:
+    for of_process in COSTS.values():
+        for costs in of_process.values():
+            assert costs.keys() <= set(COUNTS)
+            assert min(costs.values(), default=0) >= 0
+
+
+def block_with(n_sequences: int) -> Variant:
+    return without_deltas([block(*[(4, 50, 8)] * n_sequences)])
+
+
+def slowest_allowed(frame_nbytes: int = 12_288) -> int:
+    """Return the most sequences with which blocks are chosen instead of uncompressed frames."""
+    raw = without_deltas([RAW + bytes(frame_nbytes)])
+    return max(
+        n
+        for n in range(1, 600)
+        if best_variant("balanced", [block_with(n), raw], frame_nbytes, is_channel_last=True) == 0
+    )
+
+
+def test_the_present_coder_is_kept_unless_it_is_clearly_too_slow() -> None:
+    raw, limit = without_deltas([RAW + bytes(12_288)]), slowest_allowed()
+    slightly, clearly = block_with(limit * 11 // 10), block_with(limit * 2)
+
+    def choice(blocks: Variant, present: int | None) -> int:
+        return best_variant("balanced", [blocks, raw], 12_288, is_channel_last=True, present=present)
+
+    assert [choice(slightly, present) for present in (None, 0, 1)] == [1, 0, 1], "both are kept"
+    assert [choice(clearly, present) for present in (None, 0, 1)] == [1, 1, 1]
+
+
+def test_the_present_coder_is_kept_unless_another_is_clearly_smaller() -> None:
+    present, slightly, clearly = block_with(100), block_with(95), block_with(50)
+    assert best_variant("balanced", [present, slightly], 12_288, is_channel_last=True) == 1
+    assert best_variant("balanced", [present, slightly], 12_288, is_channel_last=True, present=0) == 0
+    assert best_variant("balanced", [present, clearly], 12_288, is_channel_last=True, present=0) == 1
+
+
+def flat_colors(n: int, seed: int = 0) -> NDArray[np.uint8]:
+    """Return color frames ``(n, 3, 64, 64)`` of a few large areas of one color, in channel-last memory."""
+    rng = np.random.default_rng(seed)
+    frames = np.empty((n, 64, 64, 3), np.uint8)
+    frames[:] = 40, 90, 160
+    for frame in frames:
+        row, column = rng.integers(0, 40, 2)
+        frame[row : row + 20, column : column + 20] = 200, 30, 60
+    return frames.transpose(0, 3, 1, 2)
+
+
+def soft_noise(n: int, seed: int = 0) -> NDArray[np.uint8]:
+    """Return color frames ``(n, 3, 64, 64)`` of noise with few values, in channel-last memory."""
+    return np.ascontiguousarray(noise(n, 64, 64, 3, seed=seed) // 16).transpose(0, 3, 1, 2)
+
+
+@pytest.mark.parametrize("make", [flat_colors, tiles, moving_object, soft_noise])
+@pytest.mark.parametrize("method", ["auto", "auto/small", "auto/fast"])
+def test_the_choice_is_reproducible(make: Callable[[int], NDArray[np.uint8]], method: str) -> None:
+    assert trained(method, make(64)) == trained(method, make(64))
+
+
+def test_flat_colors_and_arcade_games_are_compressed() -> None:
+    for make in (flat_colors, moving_object):
+        codec = trained("auto", make(64))
+        assert sum(map(len, roundtrip(codec, make(20, seed=1)))) < 0.1 * make(20).nbytes
+
+
+def test_frames_that_compress_only_slowly_are_stored_uncompressed() -> None:
+    codec = trained("auto", soft_noise(64))
+    assert {coder_of(payload) for payload in roundtrip(codec, soft_noise(5, seed=1))} == {"raw"}
+    assert codec.nbytes == 0
+
+
+def test_training_a_codec_of_uncompressed_frames_again_returns_the_same_one() -> None:
+    codec = trained("auto", soft_noise(64))
+    assert codec.train(soft_noise(64, seed=1)) is codec
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 17])
+@pytest.mark.parametrize("method", ["auto", "auto/small", "auto/fast"])
+def test_training_on_a_few_frames_chooses_a_coder(n: int, method: str) -> None:
+    for make in (tiles, moving_object):
+        roundtrip(trained(method, make(n)), make(3, seed=1))
+
+
+def test_training_keeps_the_coder_on_frames_of_the_same_kind() -> None:
+    for make in (flat_colors, tiles, moving_object, soft_noise):
+        codec = trained("auto", make(64))
+        for seed in range(1, 5):
+            again = codec.train(make(64, seed=seed))
+            assert isinstance(again, Delta)
+            assert (again.coder, bool(again.references)) == (codec.coder, bool(codec.references))
+            codec = again
 
 
 @pytest.mark.parametrize(
