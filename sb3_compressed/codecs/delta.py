@@ -285,6 +285,15 @@ class Delta(TrainableCodec):
             return self.channels * frames.shape[-1], 0
         return _line_and_plane_nbytes(frames)
 
+    def _pixel_nbytes(self, frames: NDArray[Any]) -> int:
+        """Return the bytes of a pixel if equal pixels are searched for in the frame itself, else 0.
+
+        That makes frames of tiles far smaller, and gray frames hardly. It takes time, which ``"fast"`` has not.
+        """
+        if self.objective == "small" or (self.objective == "balanced" and self._is_channel_last(frames)):
+            return self.channels if self._is_channel_last(frames) else frames.itemsize
+        return 0
+
     def _encode_whole(self, rows: NDArray[np.uint8]) -> list[bytes]:
         """Return the payloads of frames ``(n, frame_nbytes)`` without references."""
         if self.coder == "zstd":
@@ -300,12 +309,14 @@ class Delta(TrainableCodec):
     def _new_encoder(self, frames: NDArray[Any]) -> tuple[Any, ...]:
         """Return the shape of a frame, the kernel for it, and the kernel's arguments between frames and results.
 
-        These are the references as one vector, the hash table of the words in it, and the bytes of a line and a plane.
+        These are the references as one vector, the hash table of the words in it, and the bytes of a line and a plane,
+        and of a pixel if equal pixels are searched for.
         """
         kernels = delta_kernels()
         references, table = self.references.rows.reshape(-1), np.empty(1 << kernels.TABLE_BITS, dtype=np.int32)
         kernels.index_words(references, table)
-        encoder = frames.shape[1:], kernels.encode_deltas, references, table, *self._line_and_plane_nbytes(frames)
+        layout = *self._line_and_plane_nbytes(frames), self._pixel_nbytes(frames)
+        encoder = frames.shape[1:], kernels.encode_deltas, references, table, *layout
         self._encoder[:] = [encoder]
         return encoder
 

@@ -223,7 +223,7 @@ def test_encoder_never_writes_outside_a_small_output() -> None:
     for room in (0, 1, 15, 16, 40, 300):
         guarded, ends = np.full(3 * room + 64, 99, np.uint8), np.empty(3, np.int64)
         references, table = codec._new_encoder(frames)[2:4]
-        n_bytes = encode_deltas(frames, references, table, 30, 0, guarded[32 : 32 + 3 * room], ends)
+        n_bytes = encode_deltas(frames, references, table, 30, 0, 0, guarded[32 : 32 + 3 * room], ends)
         assert n_bytes == ends[-1] == 0
         assert (guarded[:32] == 99).all()
         assert (guarded[-32:] == 99).all()
@@ -284,9 +284,9 @@ def test_roundtrip_of_frames_composed_of_references(data: st.DataObject) -> None
     frame = frame[np.newaxis, :size]
     shape = data.draw(st.sampled_from([(size,), (1, size), (size, 1), (size, 1, 1), (1, 1, size)]))
     payloads, ends = np.empty(2 * size + 64, np.uint8), np.empty(1, np.int64)
-    line, plane = data.draw(st.integers(1, size)), data.draw(st.integers(0, size))
+    line, plane, pixel = (data.draw(st.integers(least, most)) for least, most in ((1, size), (0, size), (0, 5)))
     references, table = codec._new_encoder(frame)[2:4]
-    n_bytes = encode_deltas(frame, references, table, line, plane, payloads, ends)
+    n_bytes = encode_deltas(frame, references, table, line, plane, pixel, payloads, ends)
     out = np.empty_like(frame)
     codec.decode_into([payloads[:n_bytes].tobytes()], out)
     np.testing.assert_array_equal(out, frame)
