@@ -246,6 +246,36 @@ def test_payloads_of_scrolling_frames_are_small(speed: int) -> None:
     np.testing.assert_array_equal(out, shifted)
 
 
+def tile_images(n: int, seed: int = 0) -> NDArray[np.uint8]:
+    """Return images ``(n, 3, 64, 64)`` in channel-last memory, each of equal tiles, with others in its center."""
+    rng = np.random.default_rng(seed)
+    images = np.empty((n, 64, 64, 3), np.uint8)
+    for image in images:
+        common, other = rng.integers(0, 256, (2, 8, 8, 3), np.uint8)
+        image[:] = np.tile(common, (8, 8, 1))
+        image[24:40, 24:48] = np.tile(other, (2, 3, 1))
+    return images.transpose(0, 3, 1, 2)
+
+
+@pytest.mark.parametrize(("objective", "most"), [("fast", 12_289), ("balanced", 1000), ("small", 1000)])
+def test_tiles_of_unknown_colors_are_encoded_about_once(objective: str, most: int) -> None:
+    references = tile_images(1, seed=1).transpose(0, 2, 3, 1)
+    codec = Delta(
+        references=ReferenceFrames(references.tobytes(), 64 * 64 * 3),
+        objective=objective,
+        coder="raw",
+        channels=3,
+        channel_last_nbytes=64 * 64 * 3,
+    )
+    images = tile_images(5)
+    payloads = codec.encode(images)
+    assert most / 2 < max(map(len, payloads)) <= most
+    out = np.empty(images.shape, np.uint8)
+    codec.decode_into(payloads, out)
+    np.testing.assert_array_equal(out, images)
+    assert [codec.encode(images[k : k + 1])[0] for k in range(5)] == payloads, "they do not depend on the batch"
+
+
 def test_references_beyond_the_largest_position_are_not_used_as_sources() -> None:
     rng = np.random.default_rng(0)
     references = rng.integers(0, 256, (252, 65_535), np.uint8)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from sb3_compressed.byte_kernels import INT, WORD, common_length, copy_bytes
+from sb3_compressed.byte_kernels import INT, STEP, WORD, common_length, copy_bytes
 from sb3_compressed.codecs.delta_headers import FIRST_REFERENCE
 from sb3_compressed.codecs.delta_kernels.copy_sources import (
     LONG,
@@ -114,7 +114,9 @@ def encode_delta(
     recent[:] = offset
     payload[0] = FIRST_REFERENCE + reference
     written = 1
-    stored = 0  # words that start before it are in the table of the frame
+    # Words that start before ``stored`` are in the table of the frame; those before ``pending`` are to follow. Of equal
+    # words the table has the last one, which must not be so near that it is no valid source.
+    stored = pending = 0
     encoded = 0  # bytes of the frame that the payload encodes so far
     i = common_length(frame_address, references_address + offset, size)
     while i < size:
@@ -138,8 +140,13 @@ def encode_delta(
                     frame, references, table, frame_table, first, at, offset, line, plane, pixel, recent
                 )
                 if pixel:
-                    store_words(frame_address, max(start, stored), min(i, size - WORD) + 1, pixel, first, frame_table)
-                    stored = i + 1
+                    if start > pending:
+                        store_words(frame_address, stored, pending, pixel, first, frame_table)
+                        stored = start
+                    pending = i + 1
+                    if stored < pending - STEP:
+                        store_words(frame_address, stored, pending - STEP, pixel, first, frame_table)
+                        stored = pending - STEP
                 if best != offset:
                     searched = i
                     i = at
