@@ -2,8 +2,8 @@
 
 Most of a game's frame is background. Training selects a few reference frames; a payload has only the runs of bytes
 that differ from the nearest of them. In a scrolling game nothing stays in its place, so equal bytes may also be copied
-from anywhere in the references, from the line above in the frame itself, or from another color plane, as in LZ77 (Ziv
-and Lempel 1977). Decoding is copying, which is faster than any general-purpose codec.
+from anywhere in the references, or from the frame itself: from the line above, from another color plane, or from an
+equal tile, as in LZ77 (Ziv and Lempel 1977). Decoding is copying, which is faster than any general-purpose codec.
 
 A payload begins with one byte ``h``:
 
@@ -286,9 +286,9 @@ class Delta(TrainableCodec):
         return _line_and_plane_nbytes(frames)
 
     def _pixel_nbytes(self, frames: NDArray[Any]) -> int:
-        """Return the bytes of a pixel if equal pixels are searched for in the frame itself, else 0.
+        """Return the bytes of a pixel if equal tiles are searched for in the frame itself, else 0.
 
-        That makes frames of tiles far smaller, and gray frames hardly. It takes time, which ``"fast"`` has not.
+        The search makes frames of colored tiles far smaller; with gray arcade games it takes time for little.
         """
         if self.objective == "small" or (self.objective == "balanced" and self._is_channel_last(frames)):
             return self.channels if self._is_channel_last(frames) else frames.itemsize

@@ -276,6 +276,13 @@ def test_tiles_of_unknown_colors_are_encoded_about_once(objective: str, most: in
     assert [codec.encode(images[k : k + 1])[0] for k in range(5)] == payloads, "they do not depend on the batch"
 
 
+@pytest.mark.parametrize(("objective", "least", "most"), [("balanced", 2500, 4097), ("small", 300, 800)])
+def test_tiles_of_gray_frames_are_searched_for_if_memory_is_first(objective: str, least: int, most: int) -> None:
+    frames = np.ascontiguousarray(tile_images(5)[:, 0])
+    codec = Delta(references=ReferenceFrames(bytes(64 * 64), 64 * 64), objective=objective, coder="raw")
+    assert least < max(map(len, codec.encode(frames))) <= most
+
+
 def test_references_beyond_the_largest_position_are_not_used_as_sources() -> None:
     rng = np.random.default_rng(0)
     references = rng.integers(0, 256, (252, 65_535), np.uint8)
