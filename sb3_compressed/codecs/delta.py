@@ -25,6 +25,7 @@ A payload begins with one byte ``h``:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -117,6 +118,7 @@ class Delta(TrainableCodec):
     :param coder: how frames without a small delta are encoded: ``"zstd"``, ``"lz4"`` or ``"raw"``
     :param channels: the number of channels of frames that are stored in channel-last order
     :param channel_last_nbytes: the size of these frames in bytes; 0 if all frames are stored in C order
+    :param finds_tiles: whether the encoder searches for equal tiles in the frame itself, which takes more time
     """
 
     name: ClassVar[str] = "delta"
@@ -133,6 +135,8 @@ class Delta(TrainableCodec):
     #: If zstd is better for less than this fraction of the training frames, it is not tried until the next training:
     #: a try takes as long as the delta.
     MIN_ZSTD_SHARE: ClassVar[float] = 1 / 32
+    #: Tiles are searched for if that makes training frames smaller than this fraction of what they take without.
+    MAX_TILES_RATIO: ClassVar[float] = 0.9
 
     compresslevel: int = levels.default
     dictionary: bytes = field(default=b"", repr=False)
@@ -142,6 +146,7 @@ class Delta(TrainableCodec):
     coder: str = field(default="zstd", repr=False, metadata=OMITTED_BY_DEFAULT)
     channels: int = field(default=1, repr=False, metadata=OMITTED_BY_DEFAULT)
     channel_last_nbytes: int = field(default=0, repr=False, metadata=OMITTED_BY_DEFAULT)
+    finds_tiles: bool = field(default=False, repr=False, metadata=OMITTED_BY_DEFAULT)
 
     _lz4: Lz4Blocks = field(init=False, repr=False, compare=False)
     _zstd: ZstdDict = field(init=False, repr=False, compare=False)
@@ -193,7 +198,8 @@ class Delta(TrainableCodec):
         if self.objective:
             # References encode themselves in a few bytes, as they will no later frame.
             unseen = np.delete(np.arange(len(frames)), seen)
-            return trained._with_best_coder(frames[unseen] if len(unseen) else frames)
+            unseen_frames = frames[unseen] if len(unseen) else frames
+            return trained._with_best_search(unseen_frames)._with_best_coder(unseen_frames)
         if references is not self.references:
             n_zstd = sum(coder_of(payload) == "zstd" for payload in trained.encode(frames))
             trained = replace(trained, tries_zstd=n_zstd >= self.MIN_ZSTD_SHARE * len(rows))
@@ -223,6 +229,15 @@ class Delta(TrainableCodec):
     def _is_channel_last(self, frames: NDArray[Any]) -> bool:
         """Return whether the bytes of frames are stored in channel-last order."""
         return self.channel_last_nbytes > 0 and frames.nbytes == self.channel_last_nbytes * len(frames)
+
+    def _with_best_search(self, frames: NDArray[Any]) -> Delta:
+        """Return this codec with the search for tiles if it makes the deltas of a training sample far smaller."""
+        some = frames[:: -(-len(frames) // N_COMPARED)] if len(frames) else frames
+        without, searching = (
+            replace(self, coder="raw", tries_zstd=False, finds_tiles=finds_tiles) for finds_tiles in (False, True)
+        )
+        nbytes = sum(map(len, searching.encode(some))) if self.objective != "fast" else math.inf
+        return replace(self, finds_tiles=nbytes < self.MAX_TILES_RATIO * sum(map(len, without.encode(some))))
 
     def _with_best_coder(self, frames: NDArray[Any]) -> Delta:
         """Return this codec with what suits a training sample best: references or none, and another coder."""
@@ -286,13 +301,8 @@ class Delta(TrainableCodec):
         return _line_and_plane_nbytes(frames)
 
     def _pixel_nbytes(self, frames: NDArray[Any]) -> int:
-        """Return the bytes of a pixel if equal tiles are searched for in the frame itself, else 0.
-
-        The search makes frames of colored tiles far smaller; with gray arcade games it takes time for little.
-        """
-        if self.objective == "small" or (self.objective == "balanced" and self._is_channel_last(frames)):
-            return self.channels if self._is_channel_last(frames) else frames.itemsize
-        return 0
+        """Return the bytes of a pixel if equal tiles are searched for in the frame itself, else 0."""
+        return (self.channels if self._is_channel_last(frames) else frames.itemsize) if self.finds_tiles else 0
 
     def _encode_whole(self, rows: NDArray[np.uint8]) -> list[bytes]:
         """Return the payloads of frames ``(n, frame_nbytes)`` without references."""

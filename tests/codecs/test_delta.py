@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -257,30 +258,37 @@ def tile_images(n: int, seed: int = 0) -> NDArray[np.uint8]:
     return images.transpose(0, 3, 1, 2)
 
 
-@pytest.mark.parametrize(("objective", "most"), [("fast", 12_289), ("balanced", 1000), ("small", 1000)])
-def test_tiles_of_unknown_colors_are_encoded_about_once(objective: str, most: int) -> None:
+def test_tiles_of_unknown_colors_are_encoded_about_once() -> None:
     references = tile_images(1, seed=1).transpose(0, 2, 3, 1)
-    codec = Delta(
+    without = Delta(
         references=ReferenceFrames(references.tobytes(), 64 * 64 * 3),
-        objective=objective,
         coder="raw",
         channels=3,
         channel_last_nbytes=64 * 64 * 3,
     )
+    codec = replace(without, finds_tiles=True)
     images = tile_images(5)
     payloads = codec.encode(images)
-    assert most / 2 < max(map(len, payloads)) <= most
+    assert max(map(len, payloads)) < 1000
+    assert min(map(len, without.encode(images))) > 3000
     out = np.empty(images.shape, np.uint8)
     codec.decode_into(payloads, out)
     np.testing.assert_array_equal(out, images)
     assert [codec.encode(images[k : k + 1])[0] for k in range(5)] == payloads, "they do not depend on the batch"
 
 
-@pytest.mark.parametrize(("objective", "least", "most"), [("balanced", 2500, 4097), ("small", 300, 800)])
-def test_tiles_of_gray_frames_are_searched_for_if_memory_is_first(objective: str, least: int, most: int) -> None:
-    frames = np.ascontiguousarray(tile_images(5)[:, 0])
-    codec = Delta(references=ReferenceFrames(bytes(64 * 64), 64 * 64), objective=objective, coder="raw")
-    assert least < max(map(len, codec.encode(frames))) <= most
+@pytest.mark.parametrize("is_gray", [False, True])
+@pytest.mark.parametrize(("objective", "expected"), [("small", True), ("balanced", True), ("fast", False)])
+def test_training_enables_the_search_for_tiles_where_it_pays(objective: str, expected: bool, is_gray: bool) -> None:
+    images = tile_images(64)
+    images = np.ascontiguousarray(images[:, 0]) if is_gray else images
+    trained = Delta(objective=objective).train(images)
+    assert trained.finds_tiles == expected
+    assert not Delta(objective=objective).train(screens(64)).finds_tiles
+    assert not Delta().train(images).finds_tiles
+    out, payloads = np.empty(images.shape, np.uint8), trained.encode(images)
+    trained.decode_into(payloads, out)
+    np.testing.assert_array_equal(out, images)
 
 
 def test_references_beyond_the_largest_position_are_not_used_as_sources() -> None:
