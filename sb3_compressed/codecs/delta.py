@@ -2,8 +2,8 @@
 
 Most of a game's frame is background. Training selects a few reference frames; a payload has only the runs of bytes
 that differ from the nearest of them. In a scrolling game nothing stays in its place, so equal bytes may also be copied
-from anywhere in the references, from the line above in the frame itself, or from another color plane, as in LZ77 (Ziv
-and Lempel 1977). Decoding is copying, which is faster than any general-purpose codec.
+from anywhere in the references, or from the frame itself: from the line above, from another color plane, or from an
+equal tile, as in LZ77 (Ziv and Lempel 1977). Decoding is copying, which is faster than any general-purpose codec.
 
 A payload begins with one byte ``h``:
 
@@ -119,6 +119,7 @@ class Delta(TrainableCodec):
     :param coder: how frames without a small delta are encoded: ``"zstd"``, ``"lz4"`` or ``"raw"``
     :param channels: the number of channels of frames that are stored in channel-last order
     :param channel_last_nbytes: the size of these frames in bytes; 0 if all frames are stored in C order
+    :param finds_tiles: whether the encoder searches for equal tiles in the frame itself, which takes more time
     """
 
     name: ClassVar[str] = "delta"
@@ -135,6 +136,8 @@ class Delta(TrainableCodec):
     #: If zstd is better for less than this fraction of the training frames, it is not tried until the next training:
     #: a try takes as long as the delta.
     MIN_ZSTD_SHARE: ClassVar[float] = 1 / 32
+    #: Tiles are searched for if that makes training frames smaller than this fraction of what they take without.
+    MAX_TILES_RATIO: ClassVar[float] = 0.9
 
     compresslevel: int = levels.default
     dictionary: bytes = field(default=b"", repr=False)
@@ -144,6 +147,7 @@ class Delta(TrainableCodec):
     coder: str = field(default="zstd", repr=False, metadata=OMITTED_BY_DEFAULT)
     channels: int = field(default=1, repr=False, metadata=OMITTED_BY_DEFAULT)
     channel_last_nbytes: int = field(default=0, repr=False, metadata=OMITTED_BY_DEFAULT)
+    finds_tiles: bool = field(default=False, repr=False, metadata=OMITTED_BY_DEFAULT)
 
     _lz4: Lz4Blocks = field(init=False, repr=False, compare=False)
     _zstd: ZstdDict = field(init=False, repr=False, compare=False)
@@ -208,7 +212,7 @@ class Delta(TrainableCodec):
         # on the last frames of the sample after training on the others, as they will be used.
         n_earlier = len(rows) - min(N_COMPARED, len(rows) // 3)
         later = frames[n_earlier:] if n_earlier < len(rows) else frames
-        best = ordered._trained_on(rows[:n_earlier])._with_best_coder(later, self)
+        best = ordered._trained_on(rows[:n_earlier])._with_best_search(later)._with_best_coder(later, self)
         if best.references or best.coder != "raw":
             trained = ordered._trained_on(rows)
             references = trained.references if best.references else best.references
@@ -240,6 +244,19 @@ class Delta(TrainableCodec):
     def _is_channel_last(self, frames: NDArray[Any]) -> bool:
         """Return whether the bytes of frames are stored in channel-last order."""
         return self.channel_last_nbytes > 0 and frames.nbytes == self.channel_last_nbytes * len(frames)
+
+    def _with_best_search(self, frames: NDArray[Any]) -> Delta:
+        """Return this codec with the search for tiles if it makes deltas far smaller.
+
+        :param frames: those of a training sample that neither the references nor the dictionary were trained on
+        """
+        if self.objective == "fast" or not (self.objective == "small" or self._is_channel_last(frames)):
+            return replace(self, finds_tiles=False)  # frames of one color have no tiles, as a rule
+        without, searching = (
+            sum(map(len, replace(self, coder="raw", tries_zstd=False, finds_tiles=finds_tiles).encode(frames)))
+            for finds_tiles in (False, True)
+        )
+        return replace(self, finds_tiles=searching < self.MAX_TILES_RATIO * without)
 
     def _with_best_coder(self, frames: NDArray[Any], previous: Delta) -> Delta:
         """Return this codec with what suits frames best: references or none, and another coder.
@@ -338,6 +355,10 @@ class Delta(TrainableCodec):
             return self.channels * frames.shape[-1], 0
         return _line_and_plane_nbytes(frames)
 
+    def _pixel_nbytes(self, frames: NDArray[Any]) -> int:
+        """Return the bytes of a pixel if equal tiles are searched for in the frame itself, else 0."""
+        return (self.channels if self._is_channel_last(frames) else frames.itemsize) if self.finds_tiles else 0
+
     def _encode_whole(self, rows: NDArray[np.uint8]) -> list[bytes]:
         """Return the payloads of frames ``(n, frame_nbytes)`` without references."""
         if self.coder == "zstd":
@@ -355,12 +376,14 @@ class Delta(TrainableCodec):
     def _new_encoder(self, frames: NDArray[Any]) -> tuple[Any, ...]:
         """Return the shape of a frame, the kernel for it, and the kernel's arguments between frames and results.
 
-        These are the references as one vector, the hash table of the words in it, and the bytes of a line and a plane.
+        These are the references as one vector, the hash table of the words in it, and the bytes of a line and a plane,
+        and of a pixel if equal pixels are searched for.
         """
         kernels = delta_kernels()
         references, table = self.references.rows.reshape(-1), np.empty(1 << kernels.TABLE_BITS, dtype=np.int32)
         kernels.index_words(references, table)
-        encoder = frames.shape[1:], kernels.encode_deltas, references, table, *self._line_and_plane_nbytes(frames)
+        layout = *self._line_and_plane_nbytes(frames), self._pixel_nbytes(frames)
+        encoder = frames.shape[1:], kernels.encode_deltas, references, table, *layout
         self._encoder[:] = [encoder]
         return encoder
 

@@ -74,7 +74,7 @@ def trained_auto(references: str, coder: str) -> Codec:
     codec = trained("delta")
     assert isinstance(codec, Delta)
     found = codec.references if references == "deltas" else ReferenceFrames()
-    return Delta(3, codec.dictionary, found, True, "balanced", coder)
+    return Delta(3, codec.dictionary, found, True, "balanced", coder, finds_tiles=True)
 
 
 @pytest.fixture(params=[*shorthands(), *(f"{name}, trained" for name in TRAINABLE), *AUTO], scope="module")

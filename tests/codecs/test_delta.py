@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -223,7 +224,7 @@ def test_encoder_never_writes_outside_a_small_output() -> None:
     for room in (0, 1, 15, 16, 40, 300):
         guarded, ends = np.full(3 * room + 64, 99, np.uint8), np.empty(3, np.int64)
         references, table = codec._new_encoder(frames)[2:4]
-        n_bytes = encode_deltas(frames, references, table, 30, 0, guarded[32 : 32 + 3 * room], ends)
+        n_bytes = encode_deltas(frames, references, table, 30, 0, 0, guarded[32 : 32 + 3 * room], ends)
         assert n_bytes == ends[-1] == 0
         assert (guarded[:32] == 99).all()
         assert (guarded[-32:] == 99).all()
@@ -244,6 +245,54 @@ def test_payloads_of_scrolling_frames_are_small(speed: int) -> None:
     out = np.empty_like(shifted)
     codec.decode_into(payloads, out)
     np.testing.assert_array_equal(out, shifted)
+
+
+def tile_images(n: int, seed: int = 0) -> NDArray[np.uint8]:
+    """Return images ``(n, 3, 64, 64)`` in channel-last memory, each of equal tiles, with others in its center."""
+    rng = np.random.default_rng(seed)
+    images = np.empty((n, 64, 64, 3), np.uint8)
+    for image in images:
+        common, other = rng.integers(0, 256, (2, 8, 8, 3), np.uint8)
+        image[:] = np.tile(common, (8, 8, 1))
+        image[24:40, 24:48] = np.tile(other, (2, 3, 1))
+    return images.transpose(0, 3, 1, 2)
+
+
+def test_tiles_of_unknown_colors_are_encoded_about_once() -> None:
+    references = tile_images(1, seed=1).transpose(0, 2, 3, 1)
+    without = Delta(
+        references=ReferenceFrames(references.tobytes(), 64 * 64 * 3),
+        coder="raw",
+        channels=3,
+        channel_last_nbytes=64 * 64 * 3,
+    )
+    codec = replace(without, finds_tiles=True)
+    images = tile_images(5)
+    payloads = codec.encode(images)
+    assert max(map(len, payloads)) < 1000
+    assert min(map(len, without.encode(images))) > 3000
+    out = np.empty(images.shape, np.uint8)
+    codec.decode_into(payloads, out)
+    np.testing.assert_array_equal(out, images)
+    assert [codec.encode(images[k : k + 1])[0] for k in range(5)] == payloads, "they do not depend on the batch"
+
+
+@pytest.mark.parametrize(
+    ("objective", "is_gray", "expected"),
+    [
+        ("small", False, True), ("small", True, True), ("balanced", False, True), ("balanced", True, False),
+        ("fast", False, False), ("fast", True, False),
+    ],
+)  # fmt: skip
+def test_training_enables_the_search_for_tiles_where_it_pays(objective: str, is_gray: bool, expected: bool) -> None:
+    images = tile_images(64)
+    images = np.ascontiguousarray(images[:, 0]) if is_gray else images
+    trained = Delta(objective=objective).train(images)
+    assert trained.finds_tiles == expected
+    assert not Delta().train(images).finds_tiles
+    out, payloads = np.empty(images.shape, np.uint8), trained.encode(images)
+    trained.decode_into(payloads, out)
+    np.testing.assert_array_equal(out, images)
 
 
 def test_references_beyond_the_largest_position_are_not_used_as_sources() -> None:
@@ -284,9 +333,9 @@ def test_roundtrip_of_frames_composed_of_references(data: st.DataObject) -> None
     frame = frame[np.newaxis, :size]
     shape = data.draw(st.sampled_from([(size,), (1, size), (size, 1), (size, 1, 1), (1, 1, size)]))
     payloads, ends = np.empty(2 * size + 64, np.uint8), np.empty(1, np.int64)
-    line, plane = data.draw(st.integers(1, size)), data.draw(st.integers(0, size))
+    line, plane, pixel = (data.draw(st.integers(least, most)) for least, most in ((1, size), (0, size), (0, 5)))
     references, table = codec._new_encoder(frame)[2:4]
-    n_bytes = encode_deltas(frame, references, table, line, plane, payloads, ends)
+    n_bytes = encode_deltas(frame, references, table, line, plane, pixel, payloads, ends)
     out = np.empty_like(frame)
     codec.decode_into([payloads[:n_bytes].tobytes()], out)
     np.testing.assert_array_equal(out, frame)

@@ -142,7 +142,7 @@ def test_deltas_are_encoded_and_decoded_as_golden_payloads() -> None:
     assert written[2] == payloads[2] or written[2][0] < 2, "zstd compresses this one better"
     kernel_payloads, ends = np.empty(4 * 600, np.uint8), np.empty(4, np.int64)
     references, table = codec._new_encoder(frames)[2:4]
-    n_bytes = encode_deltas(frames, references, table, 30, 0, kernel_payloads, ends)
+    n_bytes = encode_deltas(frames, references, table, 30, 0, 0, kernel_payloads, ends)
     assert kernel_payloads[:n_bytes].tobytes() == b"".join(payloads)
     assert np.diff(ends, prepend=0).tolist() == [len(payload) for payload in payloads]
 

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import types
 from numpy.typing import NDArray
 
-from sb3_compressed.byte_kernels import INT, WORD, common_length, copy_bytes
+from sb3_compressed.byte_kernels import INT, STEP, WORD, common_length, copy_bytes
 from sb3_compressed.codecs.delta_headers import FIRST_REFERENCE
 from sb3_compressed.codecs.delta_kernels.copy_sources import (
     LONG,
     N_RECENT,
-    PAIR,
     address_of,
     n_readable,
     new_recent,
     push_offset,
 )
 from sb3_compressed.codecs.delta_kernels.references import nearest_reference
+from sb3_compressed.codecs.delta_kernels.source_search import (
+    better_source,
+    n_bytes_to_pixel,
+    n_different_bytes,
+    new_frame_table,
+    store_words,
+)
 from sb3_compressed.jit import (
     BYTES,
     INTS,
@@ -32,62 +37,14 @@ from sb3_compressed.jit import (
     word_at,
 )
 
-__all__ = ["TABLE_BITS", "encode_deltas", "index_words"]
+__all__ = ["encode_deltas"]
 
 MAX_NUMBER = 0xFFFF  # the largest number of two bytes
 MAX_GAP = 5  # at most so many equal bytes between two runs are cheaper as literals than as a new piece
-MAX_SOURCE = (256 - N_RECENT) << 16  # positions that three bytes can encode, besides the recent offsets
-MIN_GAIN = 7  # bytes that another source must match beyond those that the current one matches
-DENSE = 4  # different bytes of a word that start a search for another source: small differences are not scrolling
 ROOM = 16  # the most bytes of a piece, a change of source and the end of a payload, besides literals
+DENSE = 4  # different bytes of a word that start a search for another source: small differences are not scrolling
+DENSE_IN_TILES = 3  # the same where tiles are searched for: as many as a pixel has
 MAX_STRETCH_NBYTES = 5  # bytes that encode a stretch of 65,536 equal bytes
-TABLE_BITS = 16
-HASH = np.uint64(0x9E3779B97F4A7C15)  # 2**64 / golden ratio (Knuth, The Art of Computer Programming 3, 6.4)
-
-
-@helper(INT, types.uint64)
-def n_different_bytes(word: np.uint64) -> int:
-    """Count the nonzero bytes of a word."""
-    low = np.uint64(0x7F7F7F7F7F7F7F7F)
-    ones = ((((word & low) + low) | word) >> np.uint64(7)) & np.uint64(0x0101010101010101)
-    return np.int64((ones * np.uint64(0x0101010101010101)) >> np.uint64(56))  # type: ignore[return-value]
-
-
-@helper(types.boolean, INT, INT, INT, INT)
-def differ_in(first: int, second: int, length: int, n_bytes: int) -> bool:
-    """Return whether at least ``n_bytes`` of ``length`` bytes at two addresses differ."""
-    n = 0
-    while length >= WORD and n < n_bytes:
-        n += n_different_bytes(word_at(first) ^ word_at(second))
-        first += WORD
-        second += WORD
-        length -= WORD
-    while length > 0 and n < n_bytes:
-        length -= 1
-        n += byte_at(first + length) != byte_at(second + length)
-    return n >= n_bytes
-
-
-@helper(INT, types.uint64)
-def hash_of_word(word: np.uint64) -> int:
-    """Return the index of a word in a hash table of ``2 ** TABLE_BITS`` elements."""
-    return np.int64((word * HASH) >> np.uint64(64 - TABLE_BITS))  # type: ignore[return-value]
-
-
-@kernel(types.void, READ_BYTES, SHORT_INTS)
-def index_words(references: NDArray[np.uint8], table: NDArray[np.int32]) -> None:
-    """Fill a hash table ``(2 ** TABLE_BITS,)`` with a position of every word of the references, -1 elsewhere.
-
-    In a run of equal words only the first position is stored, from where the run is longest.
-    """
-    table[:] = -1
-    address = references.ctypes.data
-    previous = ~word_at(address) if references.size >= WORD else np.uint64(0)
-    for i in range(references.size - WORD + 1):
-        word = word_at(address + i)
-        if word != previous:
-            table[hash_of_word(word)] = i
-        previous = word
 
 
 @helper(INT, BYTES, INT, INT)
@@ -119,70 +76,17 @@ def write_equal(payload: NDArray[np.uint8], written: int, frame: int, start: int
     return write_number(payload, written, end - start)
 
 
-@helper(PAIR, READ_BYTES, READ_BYTES, SHORT_INTS, INT, INT, INT, INT, INTS)
-def better_source(
-    frame: NDArray[np.uint8],
-    references: NDArray[np.uint8],
-    table: NDArray[np.int32],
-    i: int,
-    offset: int,
-    line: int,
-    plane: int,
-    recent: NDArray[np.int64],
-) -> tuple[int, int]:
-    """Find a source that matches ``frame[i:]`` so much better than the current one that changing it pays.
-
-    It tries the recent offsets, the line above, other color planes, and a position of the same word in the references.
-
-    :return: its offset, which is ``offset`` if none is better, and its index among the recent ones, :data:`N_RECENT` if
-        it is none of them
-    """
-    size = frame.size
-    frame_address = frame.ctypes.data
-    references_address = references.ctypes.data
-    word = word_at(frame_address + i)
-    longest = 0
-    best, index = offset, N_RECENT
-    for k in range(-4, N_RECENT):  # constant bounds, so that the compiler unrolls the loop
-        if k == -4:
-            other = int(table[hash_of_word(word)]) - i
-            if other + i < 0:
-                continue
-        elif k == -3:
-            other = references.size - line
-        elif k < 0:
-            if not plane:
-                continue
-            other = references.size + k * plane
-        else:
-            other = recent[k]
-        readable = n_readable(other + i, references.size, i, size)
-        if other == offset or readable < WORD or (k < 0 and other + i >= MAX_SOURCE):
-            continue
-        source = address_of(other + i, references_address, references.size, frame_address)
-        if word_at(source) != word:
-            continue
-        length = common_length(frame_address + i, source, readable)
-        if length > longest - 2 * (k >= 0):  # a recent offset takes two bytes less
-            longest, best, index = length, other, (k if k >= 0 else N_RECENT)
-    if longest < MIN_GAIN:
-        return offset, N_RECENT
-    comparable = min(longest, n_readable(offset + i, references.size, i, size))
-    if comparable > 0:
-        source = address_of(offset + i, references_address, references.size, frame_address)
-        if not differ_in(frame_address + i, source, comparable, MIN_GAIN - longest + comparable):
-            return offset, N_RECENT
-    return best, index
-
-
-@helper(INT, READ_BYTES, READ_BYTES, SHORT_INTS, INT, INT, INT, INTS, BYTES)
+@helper(INT, READ_BYTES, READ_BYTES, SHORT_INTS, INTS, INT, INT, INT, INT, INT, INTS, BYTES)
 def encode_delta(
     frame: NDArray[np.uint8],
     references: NDArray[np.uint8],
     table: NDArray[np.int32],
+    frame_table: NDArray[np.int64],
+    first: int,
     reference: int,
     line: int,
     plane: int,
+    pixel: int,
     recent: NDArray[np.int64],
     payload: NDArray[np.uint8],
 ) -> int:
@@ -191,9 +95,12 @@ def encode_delta(
     :param frame: bytes of the frame, ``(frame_nbytes,)``
     :param references: bytes of all references, ``(n_references * frame_nbytes,)``
     :param table: the hash table that :func:`index_words` filled
+    :param frame_table: the hash table that :func:`store_words` fills; it may contain words of previous frames
+    :param first: the position of the frame among those of its batch, which the table counts from
     :param reference: index of the first source
     :param line: bytes of a line of pixels: a pixel often equals the one above
     :param plane: bytes of a color plane, as planes often have equal bytes; 0 if there is only one
+    :param pixel: bytes of a pixel, if equal pixels are searched for in the frame itself; else 0
     :param recent: scratch memory for the recent offsets, ``(N_RECENT,)``
     :param payload: output
     """
@@ -208,6 +115,10 @@ def encode_delta(
     recent[:] = offset
     payload[0] = FIRST_REFERENCE + reference
     written = 1
+    least = DENSE_IN_TILES if pixel else DENSE
+    # Words that start before ``stored`` are in the table of the frame; those before ``pending`` are to follow. Of equal
+    # words the table has the last one, which must not be so near that it is no valid source.
+    stored = pending = 0
     encoded = 0  # bytes of the frame that the payload encodes so far
     i = common_length(frame_address, references_address + offset, size)
     while i < size:
@@ -221,16 +132,32 @@ def encode_delta(
             different = word_at(frame_address + i) ^ word_at(base + i) if whole else np.uint64(0)
             if whole and (different == 0 or i + first_byte_of(different) - end > MAX_GAP):
                 break
-            dense = n_different_bytes(different) >= DENSE if whole else (i - start) % WORD == 0
+            dense = n_different_bytes(different) >= least if whole else (i - start) % WORD == 0
             if dense and i + WORD <= size:
-                best, index = better_source(frame, references, table, i, offset, line, plane, recent)
+                at = i
+                if pixel:
+                    skipped = n_bytes_to_pixel(i, pixel)
+                    at += skipped if i + skipped + WORD <= last else 0
+                best, index = better_source(
+                    frame, references, table, frame_table, first, at, offset, line, plane, pixel, recent
+                )
+                if pixel:
+                    if start > pending:
+                        store_words(frame_address, stored, pending, pixel, first, frame_table)
+                        stored = start
+                    pending = i + 1
+                    if stored < pending - STEP:
+                        store_words(frame_address, stored, pending - STEP, pixel, first, frame_table)
+                        stored = pending - STEP
                 if best != offset:
+                    searched = i
+                    i = at
                     while i > start and n_readable(best + i - 1, references.size, i - 1, size) > 0:
                         source = address_of(best + i - 1, references_address, references.size, frame_address)
                         if byte_at(source) != byte_at(frame_address + i - 1):
                             break
                         i -= 1
-                    end = min(end, i)
+                    end = i if i > searched else min(end, i)
                     break
             if whole:
                 end = i + last_byte_of(different) + 1
@@ -271,13 +198,14 @@ def encode_delta(
     return write_equal(payload, written, frame_address, encoded, size)
 
 
-@kernel(INT, READ_BYTE_ROWS, READ_BYTES, SHORT_INTS, INT, INT, BYTES, INTS)
+@kernel(INT, READ_BYTE_ROWS, READ_BYTES, SHORT_INTS, INT, INT, INT, BYTES, INTS)
 def encode_deltas(
     frames: NDArray[np.uint8],
     references: NDArray[np.uint8],
     table: NDArray[np.int32],
     line: int,
     plane: int,
+    pixel: int,
     payloads: NDArray[np.uint8],
     ends: NDArray[np.int64],
 ) -> int:
@@ -288,11 +216,15 @@ def encode_deltas(
     :param table: the hash table that :func:`index_words` filled
     :param line: bytes of a line of pixels
     :param plane: bytes of a color plane, 0 if there is only one
+    :param pixel: bytes of a pixel, if equal pixels are searched for in the frame itself, which takes more time; else 0
     :param payloads: output, the payloads one after the other, ``(n * room,)``; each has at most ``room`` bytes
     :param ends: output, the end of each payload, ``(n,)``; a payload that does not fit has no bytes
     :return: the bytes of all payloads
     """
     recent = new_recent()
+    frame_table = new_frame_table()
+    if pixel:
+        frame_table[:] = -1
     n_frames, size = frames.shape
     room = payloads.size // n_frames
     nearest = 0
@@ -301,7 +233,9 @@ def encode_deltas(
         address = frames[k].ctypes.data
         nearest = nearest_reference(address, size, references.ctypes.data, references.size // size, nearest)
         payload = payloads[written : written + room]
-        length = encode_delta(frames[k], references, table, nearest, line, plane, recent, payload)
+        length = encode_delta(
+            frames[k], references, table, frame_table, k * size, nearest, line, plane, pixel, recent, payload
+        )
         written += max(length, 0)
         ends[k] = written
     return written

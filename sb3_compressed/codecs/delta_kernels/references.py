@@ -12,6 +12,7 @@ from sb3_compressed.jit import INT_ROWS, READ_BYTE_ROWS, helper, kernel, word_at
 __all__ = ["nearest_reference", "word_differences"]
 
 SAMPLE = 32  # words compared at a time
+MAX_SAMPLES = 16  # of a frame, besides a last one
 
 
 @helper(INT, INT, INT, INT)
@@ -25,14 +26,15 @@ def count_different_words(first: int, second: int, n_words: int) -> int:
 
 @helper(INT, INT, INT, INT, INT)
 def sampled_difference(frame: int, reference: int, size: int, most: int) -> int:
-    """Return in how many of a quarter of their words two frames differ, or a number of at least ``most``."""
+    """Return in how many of some of their words two frames differ, or a number of at least ``most``."""
     if size < 8 * SAMPLE * WORD:  # small frames are compared whole
         return count_different_words(frame, reference, size // WORD)
+    step = max(4 * SAMPLE * WORD, size // MAX_SAMPLES)  # at most a quarter is compared
     n_different = 0
     at = 0
     while at + SAMPLE * WORD <= size and n_different < most:
         n_different += count_different_words(frame + at, reference + at, SAMPLE)
-        at += 4 * SAMPLE * WORD
+        at += step
     return n_different
 
 

@@ -1,0 +1,190 @@
+"""The search for sources of a delta: positions in the references and in the frame itself with equal bytes.
+
+As in LZ4, a hash table has one position of each word, the last one stored. That of the references has all their words.
+That of the frame has only the words that were searched for: tiles of a game are equal to others from their first pixel
+on.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import types
+from numpy.typing import NDArray
+
+from sb3_compressed.byte_kernels import INT, STEP, WORD, common_length
+from sb3_compressed.codecs.delta_kernels.copy_sources import N_RECENT, PAIR, address_of, n_readable
+from sb3_compressed.jit import INTS, READ_BYTES, SHORT_INTS, byte_at, helper, kernel, stack_ints, word_at
+
+__all__ = [
+    "TABLE_BITS",
+    "better_source",
+    "index_words",
+    "n_bytes_to_pixel",
+    "n_different_bytes",
+    "new_frame_table",
+    "store_words",
+]
+
+MAX_SOURCE = (256 - N_RECENT) << 16  # positions that three bytes can encode, besides the recent offsets
+MIN_GAIN = 7  # bytes that another source must match beyond those that the current one matches
+TABLE_BITS = 16
+FRAME_TABLE_BITS = 11  # of a smaller table, since it is cleared for each batch
+HASH = np.uint64(0x9E3779B97F4A7C15)  # 2**64 / golden ratio (Knuth, The Art of Computer Programming 3, 6.4)
+new_frame_table = stack_ints(1 << FRAME_TABLE_BITS)
+"""Return scratch memory for the hash table of the words of a frame."""
+
+
+@helper(INT, types.uint64)
+def n_different_bytes(word: np.uint64) -> int:
+    """Count the nonzero bytes of a word."""
+    low = np.uint64(0x7F7F7F7F7F7F7F7F)
+    ones = ((((word & low) + low) | word) >> np.uint64(7)) & np.uint64(0x0101010101010101)
+    return np.int64((ones * np.uint64(0x0101010101010101)) >> np.uint64(56))  # type: ignore[return-value]
+
+
+@helper(types.boolean, INT, INT, INT, INT)
+def differ_in(first: int, second: int, length: int, n_bytes: int) -> bool:
+    """Return whether at least ``n_bytes`` of ``length`` bytes at two addresses differ."""
+    n = 0
+    while length >= WORD and n < n_bytes:
+        n += n_different_bytes(word_at(first) ^ word_at(second))
+        first += WORD
+        second += WORD
+        length -= WORD
+    while length > 0 and n < n_bytes:
+        length -= 1
+        n += byte_at(first + length) != byte_at(second + length)
+    return n >= n_bytes
+
+
+@helper(INT, types.uint64)
+def hash_of_word(word: np.uint64) -> int:
+    """Return the index of a word in a hash table of ``2 ** TABLE_BITS`` elements."""
+    return np.int64((word * HASH) >> np.uint64(64 - TABLE_BITS))  # type: ignore[return-value]
+
+
+@kernel(types.void, READ_BYTES, SHORT_INTS)
+def index_words(references: NDArray[np.uint8], table: NDArray[np.int32]) -> None:
+    """Fill a hash table ``(2 ** TABLE_BITS,)`` with a position of every word of the references, -1 elsewhere.
+
+    In a run of equal words only the first position is stored, from where the run is longest.
+    """
+    table[:] = -1
+    address = references.ctypes.data
+    previous = ~word_at(address) if references.size >= WORD else np.uint64(0)
+    for i in range(references.size - WORD + 1):
+        word = word_at(address + i)
+        if word != previous:
+            table[hash_of_word(word)] = i
+        previous = word
+
+
+@helper(INT, INT, INT)
+def n_bytes_to_pixel(i: int, pixel: int) -> int:
+    """Return the number of bytes from ``i`` to the start of a pixel. Divisions by constants are faster."""
+    if pixel == 3:
+        return (3 - i % 3) % 3
+    if pixel == 1:
+        return 0
+    return -i % pixel
+
+
+@helper(types.void, INT, INT, INT, INT, INT, INTS)
+def store_words(frame: int, start: int, end: int, pixel: int, first: int, table: NDArray[np.int64]) -> None:
+    """Store the positions of those words of a frame that start with a pixel from ``start`` on, before ``end``.
+
+    :param frame: address of the frame
+    :param pixel: bytes of a pixel
+    :param first: the position of the frame in its batch, which is added
+    :param table: the hash table, ``(2 ** FRAME_TABLE_BITS,)``
+    """
+    i = start + n_bytes_to_pixel(start, pixel)
+    while i < end:  # range() would divide
+        table[hash_of_word(word_at(frame + i)) >> (TABLE_BITS - FRAME_TABLE_BITS)] = first + i
+        i += pixel
+
+
+@helper(INT, INT, INT, INT, INT, INT, INT, types.uint64)
+def match_length(
+    source: int, references: int, references_size: int, frame: int, i: int, size: int, word: np.uint64
+) -> int:
+    """Return how many bytes of a frame from ``i`` on equal those of a source; 0 if not even a word does.
+
+    :param source: the position of the source
+    :param references: address of the references, ``references_size`` bytes in all
+    :param frame: address of the frame, of ``size`` bytes
+    :param word: the word of the frame at ``i``
+    """
+    if source < references_size:
+        if source < 0 or source + WORD > references_size:
+            return 0
+        address = references + source
+        readable = min(references_size - source, size - i)
+    else:
+        if source - references_size + STEP > i:
+            return 0
+        address = frame + source - references_size
+        readable = size - i
+    if word_at(address) != word:
+        return 0
+    return WORD + common_length(frame + i + WORD, address + WORD, readable - WORD)
+
+
+@helper(PAIR, READ_BYTES, READ_BYTES, SHORT_INTS, INTS, INT, INT, INT, INT, INT, INT, INTS)
+def better_source(
+    frame: NDArray[np.uint8],
+    references: NDArray[np.uint8],
+    table: NDArray[np.int32],
+    frame_table: NDArray[np.int64],
+    first: int,
+    i: int,
+    offset: int,
+    line: int,
+    plane: int,
+    pixel: int,
+    recent: NDArray[np.int64],
+) -> tuple[int, int]:
+    """Find a source that matches ``frame[i:]`` so much better than the current one that changing it pays.
+
+    It tries a position of the same word in the frame itself, which is preferred as it often suits the next lines, too,
+    then one in the references, the line above, other color planes, and the recent offsets.
+
+    :return: its offset, which is ``offset`` if none is better, and its index among the recent ones, :data:`N_RECENT` if
+        it is none of them
+    """
+    size, references_size = frame.size, references.size
+    frame_address, references_address = frame.ctypes.data, references.ctypes.data
+    word = word_at(frame_address + i)
+    hashed = hash_of_word(word)
+    longest = 0
+    best, index = offset, N_RECENT
+    if pixel:
+        stored = frame_table[hashed >> (TABLE_BITS - FRAME_TABLE_BITS)] - first
+        source = references_size + stored
+        if stored >= 0 and source - i != offset and source < MAX_SOURCE:
+            longest = match_length(source, references_address, references_size, frame_address, i, size, word)
+            best = source - i if longest else offset
+    source = int(table[hashed])
+    if source - i != offset and source < MAX_SOURCE:
+        length = match_length(source, references_address, references_size, frame_address, i, size, word)
+        if length > longest:
+            longest, best = length, source - i
+    for k in range(3 if plane else 1):
+        source = references_size + i - (line if k == 0 else (3 - k) * plane)
+        if source - i != offset and source < MAX_SOURCE:
+            length = match_length(source, references_address, references_size, frame_address, i, size, word)
+            if length > longest:
+                longest, best = length, source - i
+    for k in range(N_RECENT):
+        if recent[k] != offset:
+            length = match_length(recent[k] + i, references_address, references_size, frame_address, i, size, word)
+            if length > max(longest - 2, 0):  # a recent offset takes two bytes less
+                longest, best, index = length, recent[k], k
+    if longest < MIN_GAIN:
+        return offset, N_RECENT
+    comparable = min(longest, n_readable(offset + i, references.size, i, size))
+    if comparable > 0:
+        source = address_of(offset + i, references_address, references.size, frame_address)
+        if not differ_in(frame_address + i, source, comparable, MIN_GAIN - longest + comparable):
+            return offset, N_RECENT
+    return best, index
