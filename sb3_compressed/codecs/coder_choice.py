@@ -50,33 +50,40 @@ Work = dict[str, NDArray[np.float64]]
 #: frames that are stored in that order.
 COSTS: Mapping[str, Mapping[str, Mapping[str, float]]] = {
     "sampling": {
-        "sb3": {"frames": 302, "frame_bytes": 0.0738},
+        "sb3": {"frames": 306, "frame_bytes": 0.0794},
     },
     "adding": {
-        "channel_last": {"frames": 634, "frame_bytes": 0.629},
-        "contiguous": {"frames": 1200, "frame_bytes": 0.08},
-        "storing": {"frames": 4990, "frame_bytes": 0.203},
+        "channel_last": {"frames": 1780, "frame_bytes": 0.587},
+        "contiguous": {"frames": 1310, "frame_bytes": 0.0765},
+        "storing": {"frames": 4170, "frame_bytes": 0.158},
     },
     "decoding": {
-        "delta": {"frames": 30.9, "frame_bytes": 0.0321, "payload_bytes": 1.34},
+        "delta": {"frame_bytes": 0.026, "payload_bytes": 1.76},
         "lz4": {
-            "payload_bytes": 0.233,
-            "coded_bytes": 0.422,
-            "sequences": 1.4,
-            "long_matches": 10.8,
-            "overlapping_bytes": 0.458,
+            "frames": 1.71,
+            "payload_bytes": 0.245,
+            "coded_bytes": 0.834,
+            "sequences": 0.796,
+            "long_matches": 8.41,
+            "overlapping_bytes": 0.351,
         },
-        "raw": {"frames": 168, "frame_bytes": 0.0756},
-        "separation": {"frames": 201, "frame_bytes": 0.00239},
-        "zstd": {"frames": 261, "frame_bytes": 0.111, "coded_bytes": 4.72},
-        "zstd_separation": {"frames": 2080, "frame_bytes": 0.209},
+        "raw": {"frames": 311, "frame_bytes": 0.064},
+        "separation": {"frames": 47.3, "frame_bytes": 0.0208},
+        "zstd": {"frames": 269, "frame_bytes": 0.0733, "payload_bytes": 0.0442, "coded_bytes": 5.36},
+        "zstd_separation": {"frames": 1390, "frame_bytes": 0.255},
     },
     "encoding": {
-        "delta": {"frames": 2150, "frame_bytes": 0.056, "payload_bytes": 1.81, "coded_bytes": 2.78},
-        "lz4": {"frames": 2570, "payload_bytes": 2.81, "coded_bytes": 1.57, "overlapping_bytes": 1.04},
-        "raw": {"frames": 898, "frame_bytes": 0.025},
-        "useless_delta": {"frame_bytes": 1.69},
-        "zstd": {"frames": 1170, "payload_bytes": 1.54, "coded_bytes": 17.4},
+        "delta": {"frames": 592, "frame_bytes": 0.106, "payload_bytes": 11.1},
+        "lz4": {
+            "frames": 2430,
+            "payload_bytes": 3.03,
+            "coded_bytes": 0.84,
+            "long_matches": 3.58,
+            "overlapping_bytes": 2.44,
+        },
+        "raw": {"frames": 791, "frame_bytes": 0.036},
+        "useless_delta": {"frames": 9480, "frame_bytes": 1.28},
+        "zstd": {"frames": 991, "payload_bytes": 1.43, "coded_bytes": 18.5},
     },
 }
 
@@ -97,7 +104,7 @@ class Limits(NamedTuple):
 
 
 OBJECTIVES = {
-    "small": Limits(3.0, 0, math.inf, math.inf),
+    "small": Limits(14.0, 0, math.inf, math.inf),
     "balanced": Limits(1.0, 250, 1.2, 3_500),
     "fast": Limits(0.5, 0, 1.0, 1_500),
 }
@@ -107,8 +114,10 @@ OBJECTIVES = {
 STACKED = 2.0
 #: By which factor the present variant may exceed the limits, and another one has to be smaller to replace it.
 TOLERANCE, CLEARLY_SMALLER = 1.25, 0.85
-#: Variants whose payloads are larger by at most this factor are equally good.
-SIMILAR = 1.01
+#: Of variants whose payloads are larger by at most this factor, the one that is decoded fastest is chosen.
+SIMILAR = 1.1
+#: Bytes of a payload besides its content: the header of a Python object, and a reference to it.
+OBJECT_NBYTES = 48
 
 
 class Variant(NamedTuple):
@@ -200,7 +209,7 @@ def best_variant(
     """Return the index of the variant with the smallest payloads among those that are fast enough.
 
     :param objective: one of :data:`OBJECTIVES`
-    :param variants: variants with the payloads of the same frames; of equally good ones, the first is chosen
+    :param variants: variants with the payloads of the same frames
     :param frame_nbytes: bytes of a frame
     :param is_channel_last: whether frames are added, and stored, in channel-last memory order
     :param present: the index of the variant that is used so far, if any: it is kept if it exceeds the limits a little,
@@ -218,19 +227,20 @@ def best_variant(
     else:
         most_encoding = limits.adding * adding + STACKED * adding_ns
 
-    def excess(variant: Variant) -> float:
-        """Return by which factor it is too slow, 1 if it is not."""
-        work = decoding_work(variant.payloads, frame_nbytes, is_channel_last=is_channel_last)
-        decoding, encoding = (
-            estimated_ns("decoding", work),
-            estimated_ns("encoding", encoding_work(variant, frame_nbytes)),
-        )
-        return max(decoding / most_decoding, encoding / most_encoding, 1.0)
-
-    slowness, nbytes = [*map(excess, variants)], [sum(map(len, variant.payloads)) for variant in variants]
+    decoding = [
+        estimated_ns("decoding", decoding_work(variant.payloads, frame_nbytes, is_channel_last=is_channel_last))
+        for variant in variants
+    ]
+    encoding = [estimated_ns("encoding", encoding_work(variant, frame_nbytes)) for variant in variants]
+    # By which factor each is too slow, 1 if it is not.
+    slowness = [
+        max(decode / most_decoding, encode / most_encoding, 1.0)
+        for decode, encode in zip(decoding, encoding, strict=True)
+    ]
+    nbytes = [sum(map(len, variant.payloads)) + OBJECT_NBYTES * len(variant.payloads) for variant in variants]
     fastest = [index for index, factor in enumerate(slowness) if factor == min(slowness)]
     smallest = min(nbytes[index] for index in fastest)
-    best = next(index for index in fastest if nbytes[index] <= SIMILAR * smallest)
+    best = min((index for index in fastest if nbytes[index] <= SIMILAR * smallest), key=decoding.__getitem__)
     if present is None or slowness[present] > TOLERANCE * slowness[best]:
         return best
     return best if nbytes[best] < CLEARLY_SMALLER * nbytes[present] else present
