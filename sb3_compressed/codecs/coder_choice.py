@@ -70,7 +70,6 @@ COSTS: Mapping[str, Mapping[str, Mapping[str, float]]] = {
         "raw": {"frames": 311, "frame_bytes": 0.064},
         "separation": {"frames": 47.3, "frame_bytes": 0.0208},
         "zstd": {"frames": 269, "frame_bytes": 0.0733, "payload_bytes": 0.0442, "coded_bytes": 5.36},
-        "zstd_separation": {"frames": 1390, "frame_bytes": 0.255},
     },
     "encoding": {
         "delta": {"frames": 592, "frame_bytes": 0.106, "payload_bytes": 11.1},
@@ -172,9 +171,7 @@ def decoding_work(payloads: Sequence[bytes], frame_nbytes: int, *, is_channel_la
     """
     work = payload_work(payloads, frame_nbytes)
     if is_channel_last:
-        n_zstd = [*map(coder_of, payloads)].count("zstd")  # which separates channels without a kernel
-        work |= frame_work("separation", len(payloads) - n_zstd, frame_nbytes)
-        work |= frame_work("zstd_separation", n_zstd, frame_nbytes)
+        work |= frame_work("separation", len(payloads), frame_nbytes)
     return work
 
 

@@ -414,10 +414,7 @@ class Delta(TrainableCodec):
         decode_with_dictionaries([codec._zstd for codec in codecs], payloads.places, rows, status)
         writers, left = payloads.writers, np.flatnonzero(status == 0).tolist()
         decode_selected([codecs[writers[index]]._coder_of(payloads[index]) for index in left], payloads, rows, left)
-        for index in others.tolist():
-            codec, row = codecs[writers[index]], rows[index]
-            if codec.channel_last_nbytes == row.size > 0:
-                row[:] = row.reshape(-1, codec.channels).T.flatten()
+        kernels.separate_frames(others, payloads.places, locations, scratch, rows)
 
     def _coder_of(self, payload: bytes) -> FrameCoder:
         """Return the coder that decodes a payload that no kernel has decoded."""

@@ -1,6 +1,6 @@
 """The numba kernels of ``delta``; :mod:`sb3_compressed.codecs.delta` documents the wire format."""
 
-from sb3_compressed.codecs.delta_kernels.decoder import DONE, NOT_A_DELTA, decode_deltas
+from sb3_compressed.codecs.delta_kernels.decoder import DONE, NOT_A_DELTA, decode_deltas, separate_frames
 from sb3_compressed.codecs.delta_kernels.encoder import encode_deltas
 from sb3_compressed.codecs.delta_kernels.references import word_differences
 from sb3_compressed.codecs.delta_kernels.source_search import TABLE_BITS, index_words
@@ -14,5 +14,6 @@ __all__ = [
     "encode_blocks",
     "encode_deltas",
     "index_words",
+    "separate_frames",
     "word_differences",
 ]

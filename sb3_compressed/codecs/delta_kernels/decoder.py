@@ -23,7 +23,7 @@ from sb3_compressed.codecs.delta_kernels.whole_frames import (
 )
 from sb3_compressed.jit import BYTE_ROWS, BYTES, INT_ROWS, INTS, byte_at, helper, kernel
 
-__all__ = ["DONE", "NOT_A_DELTA", "decode_deltas"]
+__all__ = ["DONE", "NOT_A_DELTA", "decode_deltas", "separate_frames"]
 
 MAX_BLOCK = 0x7E000000  # LZ4_MAX_INPUT_SIZE
 TO_DO, DONE, NOT_A_DELTA, CORRUPT = 0, 1, 2, 3
@@ -182,3 +182,25 @@ def decode_deltas(
             separate_channels(target, frame, size // channels, channels)
         n_left += status[k] != DONE
     return n_left
+
+
+@kernel(types.void, INTS, INT_ROWS, INT_ROWS, BYTES, BYTE_ROWS)
+def separate_frames(
+    indices: NDArray[np.int64],
+    places: NDArray[np.int64],
+    locations: NDArray[np.int64],
+    channel_last: NDArray[np.uint8],
+    frames: NDArray[np.uint8],
+) -> None:
+    """Separate the channels of frames that were decoded elsewhere, if their codec stores them in channel-last order.
+
+    :param indices: the indices of these frames
+    :param places: see :func:`decode_deltas`, which has checked the codec indices; so are the others
+    """
+    size = frames.shape[1]
+    for k in indices:
+        of_size, channels = locations[places[k, 2], 5:]
+        if of_size == size > 0:
+            frame = frames.ctypes.data + k * size
+            copy_bytes(frame, channel_last.ctypes.data, size, size)
+            separate_channels(channel_last.ctypes.data, frame, size // channels, channels)
