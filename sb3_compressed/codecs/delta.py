@@ -27,9 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
 from operator import attrgetter
-from types import ModuleType
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -48,19 +46,19 @@ from sb3_compressed.codecs.coder_choice import OBJECTIVES, Variant, best_variant
 from sb3_compressed.codecs.config import OMITTED_BY_DEFAULT
 from sb3_compressed.codecs.lz4_library import lz4_functions
 from sb3_compressed.codecs.payloads import Payloads
+from sb3_compressed.codecs.reference_frames import (
+    MAX_FRAME_NBYTES,
+    MAX_REFERENCES,
+    ReferenceFrames,
+    delta_kernels,
+    select_references,
+)
 from sb3_compressed.codecs.whole_frames import HEADER_LZ4, Lz4Blocks, raw_payloads
 from sb3_compressed.codecs.zstd_dict import ZstdDict, decode_with_dictionaries
 from sb3_compressed.errors import CodecError, CorruptPayload
 
 __all__ = ["Delta", "ReferenceFrames"]
 
-#: Deltas of smaller frames save nothing. With larger ones, references take memory that is better spent on payloads,
-#: and a training sample has too few frames to choose from: then training only chooses the coder.
-MIN_FRAME_NBYTES, MAX_FRAME_NBYTES = 16, 1 << 20
-#: The most memory of the references of a codec, unless a single one takes more.
-MAX_REFERENCES_NBYTES = 2_000_000
-#: The number of header bytes that are left for references.
-MAX_REFERENCES = 252
 #: Coders of frames without a small delta, and of all frames where there are no references. Of equally good ones,
 #: training chooses the first: it is faster, for frames unlike those of the sample, too.
 CODERS = "lz4", "zstd", "raw"
@@ -72,36 +70,6 @@ MAX_CHANNELS = 4
 
 UINT8, INT64 = np.dtype(np.uint8), np.dtype(np.int64)
 LOCATION = attrgetter("_location")
-
-
-@cache
-def delta_kernels() -> ModuleType:
-    """Import the kernels on first use: importing numba is slow."""
-    from sb3_compressed.codecs import delta_kernels
-
-    return delta_kernels
-
-
-@dataclass(frozen=True)
-class ReferenceFrames:
-    """Immutable reference frames.
-
-    :param content: the bytes of the frames, one after the other
-    :param frame_nbytes: bytes of one frame
-    """
-
-    content: bytes = field(default=b"", repr=False)
-    frame_nbytes: int = 0
-
-    def __len__(self) -> int:
-        return len(self.content) // self.frame_nbytes if self.frame_nbytes else 0
-
-    @property
-    def rows(self) -> NDArray[np.uint8]:
-        """The frames as an array ``(n_references, frame_nbytes)``."""
-        return np.frombuffer(self.content, dtype=np.uint8).reshape(len(self), self.frame_nbytes)
-
-
 References = ReferenceFrames  # pickles of earlier versions contain this name
 
 
@@ -196,11 +164,7 @@ class Delta(TrainableCodec):
 
     def _trained_on(self, rows: NDArray[np.uint8]) -> Delta:
         """Return this codec with a dictionary and references from frames ``(n, frame_nbytes)``."""
-        references = self.references
-        if len(rows) and MIN_FRAME_NBYTES <= rows.shape[1] <= MAX_FRAME_NBYTES:
-            n_references = min(self.N_REFERENCES, max(MAX_REFERENCES_NBYTES // rows.shape[1], 1))
-            medoids = select_medoids(rows, n_references)
-            references = ReferenceFrames(rows[medoids].tobytes(), rows.shape[1])
+        references = select_references(rows, self.N_REFERENCES) or self.references
         dictionary = self._zstd.train(rows).dictionary
         return replace(self, dictionary=dictionary, references=references, tries_zstd=True)
 
@@ -432,26 +396,3 @@ def _line_and_plane_nbytes(frames: NDArray[Any]) -> tuple[int, int]:
     if frames.shape[-1] < frames.shape[1]:  # channel-last
         return line * frames.shape[-2], 0
     return line, line * frames.shape[-2] * (frames.shape[-3] > 1)
-
-
-def select_medoids(rows: NDArray[np.uint8], n_medoids: int) -> NDArray[np.intp]:
-    """Return the indices of the frames that represent all of them best.
-
-    Greedily, each next frame is the one that minimizes the sum of differences to the nearest selected frame (the
-    seeding of k-medoids, Kaufman and Rousseeuw, Finding Groups in Data, 1990, chapter 2).
-
-    :param rows: bytes of frames, ``(n, frame_nbytes)``
-    :return: at most ``n_medoids`` indices
-    """
-    differences = np.empty((len(rows), len(rows)), dtype=np.int64)
-    delta_kernels().word_differences(rows, differences)
-    nearest = np.full(len(rows), rows.shape[1] + 1)
-    selected: list[int] = []
-    for _ in range(min(n_medoids, len(rows))):
-        totals = np.minimum(nearest, differences).sum(axis=1)  # [candidates]
-        best = int(totals.argmin())
-        if selected and totals[best] == nearest.sum():  # another one gains nothing
-            break
-        selected.append(best)
-        nearest = np.minimum(nearest, differences[best])
-    return np.array(selected, dtype=np.intp)

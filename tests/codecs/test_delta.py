@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from sb3_compressed.codecs.delta import Delta, ReferenceFrames, _line_and_plane_nbytes, select_medoids
+from sb3_compressed.codecs.delta import Delta, ReferenceFrames, _line_and_plane_nbytes
 from sb3_compressed.codecs.delta_kernels import decode_deltas, encode_deltas
 from sb3_compressed.codecs.payloads import Payloads
+from sb3_compressed.codecs.reference_frames import select_medoids
 from sb3_compressed.errors import CodecError
 
 
@@ -175,10 +176,11 @@ def test_trained_state_is_compared_and_pickled() -> None:
     assert copied.encode(screens(5)) == codec.encode(screens(5))
 
 
-def test_pickles_with_the_former_name_of_reference_frames_load() -> None:
+@pytest.mark.parametrize("former_name", [b"codecs.delta\nReferences\n", b"codecs.delta\nReferenceFrames\n"])
+def test_pickles_with_former_names_of_reference_frames_load(former_name: bytes) -> None:
     codec = Delta().train(screens(64))
     pickled = pickle.dumps(codec, protocol=0)
-    former = pickled.replace(b"ReferenceFrames", b"References")
+    former = pickled.replace(b"codecs.reference_frames\nReferenceFrames\n", former_name)
     assert former != pickled
     assert pickle.loads(former) == codec
 

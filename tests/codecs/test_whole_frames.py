@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from sb3_compressed.codecs import get_codec
 from sb3_compressed.codecs.coder_choice import coder_of
-from sb3_compressed.codecs.delta import CODERS, Delta, ReferenceFrames, delta_kernels
+from sb3_compressed.codecs.delta import CODERS, Delta, ReferenceFrames
+from sb3_compressed.codecs.reference_frames import delta_kernels
 from sb3_compressed.codecs.whole_frames import HEADER_RAW, MAX_SCRATCH_NBYTES, Lz4Blocks, raw_payloads
 
 
