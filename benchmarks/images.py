@@ -3,6 +3,7 @@
     python benchmarks/images.py --out benchmarks/results/images.json
     python benchmarks/images.py --quick
     python benchmarks/images.py --sources BeamRider Crafter-v0 --n-envs 1 4 16 --size 4000
+    python benchmarks/images.py --sources Doom84-v0 --out benchmarks/results/images.json --update
     python benchmarks/images.py --quick --package main=../main --package branch=.
 
 Everything is recorded first, once, by random actions or half-trained policies; see ``sources.py``. Sources that the
@@ -21,6 +22,7 @@ environment in which it is installed. It may be repeated; each buffer of this pa
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 from collections.abc import Iterable, Sequence
@@ -258,6 +260,15 @@ def _cases(arguments: Any) -> list[Case]:
     ]
 
 
+def _merged_with(path: Path, groups: dict[str, list[str]], results: Results) -> tuple[dict[str, list[str]], Results]:
+    """Return groups and results together with those in a file, which are kept where there are no new ones."""
+    before = json.loads(path.read_text()) if path.exists() else {"arguments": {"groups": {}}, "results": {}}
+    former = before["arguments"]["groups"]
+    names = [name for name in GROUPS if name in former or name in groups]
+    merged = {name: [*dict.fromkeys([*former.get(name, []), *groups.get(name, [])])] for name in names}
+    return merged, before["results"] | results
+
+
 def main() -> None:
     """Run from the command line."""
     serve(measure)
@@ -266,6 +277,7 @@ def main() -> None:
     flags.add_argument("--sources", nargs="+", help="e.g. BeamRider Crafter-v0 Doom84-v0:stack4 (default: all)")
     flags.add_argument("--size", type=int, help=f"transitions in each buffer (default: {SIZE})")
     flags.add_argument("--n-envs", type=int, nargs="+", help=f"numbers of environments (default: {N_ENVS})")
+    flags.add_argument("--update", action="store_true", help="keep the results of other sources in the file --out")
     flags.add_argument("--package", action="append", default=[], help="NAME=PATH of another version of this package")
     arguments = flags.parse_args()
     if arguments.smoke:
@@ -297,6 +309,8 @@ def main() -> None:
     fixed = run_interleaved(fixed_cost.measure, fixed_cost_jobs(recorded, names), 1, arguments.peers, packages)
     groups = {group: labels for group, labels in {**groups, FIXED: list(fixed)}.items() if labels}
     results |= fixed
+    if arguments.update:
+        groups, results = _merged_with(arguments.out, groups, results)
     options = {"size": _size_of_buffers(arguments), "rounds": arguments.rounds, "groups": groups}
     save(arguments.out, "images", options, results, arguments.peers)
     print("\n\n".join(sections(groups, results)))
