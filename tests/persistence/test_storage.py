@@ -279,6 +279,10 @@ def test_buffers_that_cannot_be_stored_or_opened_raise_with_the_reason(stream: S
         CompressedRolloutBuffer(8, space, action_space, "cpu", n_envs=n_envs, storage=tmp_path)
     with pytest.raises(StorageError, match="in memory"):
         new(stream).flush()
+    with pytest.raises(StorageError, match="only a buffer that follows a folder can be refreshed"):
+        new(stream).refresh()
+    with pytest.raises(StorageError, match="nothing was saved yet that could be copied"):
+        new(stream).copy_checkpoint(tmp_path / "copy")
     folder = tmp_path / "buffer"
     stored = new(stream, storage=folder)
     with pytest.raises(StorageError, match="another buffer of this process"):
