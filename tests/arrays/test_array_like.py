@@ -198,7 +198,7 @@ def test_an_array_of_one_element_has_its_truth_value() -> None:
 def test_copyto_refuses_the_casts_that_numpy_refuses(kind: str) -> None:
     ours, plain = pair_of(kind)
     for array in (ours[0], plain[0]):
-        with pytest.raises(TypeError, match="(?i)cannot cast .*same_kind"):
+        with pytest.raises(TypeError, match=r"(?i)cannot cast .*same_kind"):
             np.copyto(array, np.ones(3, np.float32))
     np.copyto(ours[0], np.full(3, 2.0), casting="unsafe")
     np.copyto(plain[0], np.full(3, 2.0), casting="unsafe")
