@@ -86,7 +86,8 @@ def test_other_missing_modules_are_bugs_with_a_traceback(tmp_path: Path) -> None
     done = run_process("--help", **without(tmp_path, "sb3_compressed.cli.advise"))
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("Traceback")
-    assert "No module named 'sb3_compressed.cli.advise'" in done.stderr or "sb3_compressed.cli.advise" in done.stderr
+    assert "sb3_compressed.cli.advise" in done.stderr
+    assert "pip install" not in done.stderr
 
 
 #: Optional modules, commands that require them and parts of the error messages; BUFFER is a stored buffer.
