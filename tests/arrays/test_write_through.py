@@ -514,7 +514,7 @@ def test_a_copy_that_keeps_the_class_is_an_ndarray_of_its_own() -> None:
     copied = np.array(array[1], subok=True)
     assert type(copied) is WriteThroughArray
     copied[0] = 77
-    th.from_dlpack(copied)[1] = 78
+    th.utils.dlpack.from_dlpack(copied)[1] = 78
     assert (copied[0] == 77).all()
     assert (copied[1] == 78).all()
     np.testing.assert_array_equal(array[1], plain[1])
