@@ -36,7 +36,7 @@ def default_num_threads() -> int:
     """Return the default number of decoding threads: the cores available to this process, at most four."""
     if hasattr(os, "sched_getaffinity"):  # Linux; containers and job schedulers may allow only some of the cores
         return min(len(os.sched_getaffinity(0)), MAX_DEFAULT_THREADS)
-    return min(os.cpu_count() or 1, MAX_DEFAULT_THREADS)
+    return min(os.cpu_count() or 1, MAX_DEFAULT_THREADS)  # pragma: no cover  # not on Linux
 
 
 def validate_num_threads(num_threads: int | None) -> int:

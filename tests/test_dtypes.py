@@ -96,3 +96,8 @@ def test_recorder_detects_compilations() -> None:
     with event.install_recorder("numba:compile") as compilations:
         numba.njit(lambda number: number + 1)(1)
     assert compilations.buffer
+
+
+def test_spaces_without_a_dtype_raise() -> None:
+    with pytest.raises(ValueError, match=r"observations of Tuple\(Discrete\(2\)\) have no dtype"):
+        find_buffer_dtypes(spaces.Tuple([spaces.Discrete(2)]))

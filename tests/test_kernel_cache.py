@@ -263,6 +263,28 @@ def test_processes_can_compile_concurrently(package: Path) -> None:
     assert n_compiled(package) == 0
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="links need privileges")
+def test_nothing_is_cached_if_a_source_cannot_be_read(package: Path) -> None:
+    (package / ".#jit.py").symlink_to("user@host.1234")  # as editors lock files
+    assert n_compiled(package) > 3
+    assert n_compiled(package) > 3
+    assert not cached(package)
+
+
+def test_nothing_is_cached_after_an_update_of_the_package(package: Path) -> None:
+    """What an earlier process imported may be compiled with what a later one finds."""
+    update = """
+import sb3_compressed.kernel_cache as cache
+assert cache._digest_at_import()
+with (cache.FOLDER / "jit.py").open("a") as source:
+    source.write("# changed\\n")
+"""
+    assert int(run(update + PROGRAM, package)) > 3
+    assert not cached(package)
+    assert n_compiled(package) > 3
+    assert n_compiled(package) == 0
+
+
 def test_nothing_is_cached_without_sources(package: Path) -> None:
     code = """
 import sb3_compressed.kernel_cache as cache

@@ -115,3 +115,31 @@ def test_unknown_names_are_attribute_errors() -> None:
 
 def test_version_is_that_of_the_installed_package() -> None:
     assert metadata.version("sb3-compressed") == sb3_compressed.__version__
+
+
+def test_contrib_does_not_blame_sb3_contrib_for_other_missing_modules() -> None:
+    done = fresh_outcome("import sys; sys.modules['stable_baselines3'] = None; import sb3_compressed.contrib")
+    assert done.returncode != 0
+    assert "stable_baselines3" in done.stderr
+    assert "pip install" not in done.stderr
+
+
+def test_warnings_at_the_end_of_a_program_are_printed() -> None:
+    done = fresh_outcome("""
+import atexit
+from sb3_compressed.warning import warn_user
+atexit.register(warn_user, "too late")  # there is no caller outside of the package
+""")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "UserWarning: too late" in done.stderr
+
+
+def test_reloading_does_not_install_former_names_twice() -> None:
+    code = """
+import importlib, sys
+import sb3_compressed
+before = list(sys.meta_path)
+importlib.reload(sb3_compressed)
+print(sys.meta_path == before)
+"""
+    assert run(code) == "True\n"

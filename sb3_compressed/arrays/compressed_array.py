@@ -166,9 +166,6 @@ class CompressedArray(ArrayLike):
         nbytes: int = self.size * self.itemsize
         return nbytes
 
-    def __len__(self) -> int:
-        return len(self._table)
-
     def __repr__(self) -> str:
         return f"CompressedArray(shape={self.shape}, dtype={self.dtype}, codec={self.codec!r})"
 

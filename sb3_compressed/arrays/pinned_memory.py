@@ -15,7 +15,7 @@ __all__ = ["empty_pinned"]
 MAX_PINNED_NBYTES = 64 * 1024 * 1024
 
 
-def empty_pinned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+def empty_pinned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:  # pragma: no cover  # needs CUDA
     """Return an uninitialized array in pinned memory, from which CUDA devices copy in the background.
 
     PyTorch's allocator reuses such memory once nothing refers to it and all copies from it are complete

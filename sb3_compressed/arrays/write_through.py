@@ -120,9 +120,6 @@ class WriteThroughArray(np.ndarray[Any, Any]):
             raise BufferError(f"cannot export a read-only array: {READ_ONLY_ADVICE}")
         return super().__dlpack__(*args, **kwargs)
 
-    def __reduce__(self) -> Any:
-        return np.array(self).__reduce__()
-
     def __reduce_ex__(self, protocol: Any) -> Any:
         return np.array(self).__reduce_ex__(protocol)
 

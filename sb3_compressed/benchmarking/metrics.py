@@ -87,8 +87,8 @@ def one_thread() -> None:
 def format_nbytes(nbytes: float) -> str:
     """Return a number of bytes with a unit.
 
-    >>> format_nbytes(427.4), format_nbytes(56_571), format_nbytes(5.6e10)
-    ('427 B', '56.6 kB', '56 GB')
+    >>> format_nbytes(427.4), format_nbytes(56_571), format_nbytes(5.6e13)
+    ('427 B', '56.6 kB', '56 TB')
     """
     for unit in ("B", "kB", "MB", "GB"):
         if nbytes < 999.5:

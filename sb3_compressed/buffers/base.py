@@ -369,7 +369,7 @@ class CompressedBuffer(_Base):
         else:
             outer = sampling.batch
             # Chosen here, since a buffer may be loaded on a machine with another device.
-            if self.device.type == "cuda":
+            if self.device.type == "cuda":  # pragma: no cover  # needs CUDA
                 sampling.batch = Batch(empty_pinned, self._partners())
             else:
                 sampling.batch = self._batch_pool.begin_batch(self._partners())

@@ -312,7 +312,7 @@ class ArrayStore:
                 if self.log.numbers() == numbers:
                     return
             except CorruptStorage:
-                if self.log.numbers() == numbers:
+                if self.log.numbers() == numbers:  # pragma: no branch  # only in a race
                     raise
                 # There is a newer snapshot, and the segment was deleted.
 

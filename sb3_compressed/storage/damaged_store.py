@@ -316,8 +316,7 @@ class DamagedStoreReader:
             store.lost_rows |= ~self.covered[number]
         self.log.set_chain(self.used)
         last = self.used[-1]
-        if not last.is_writable:
-            last.end = self.end
+        last.end = self.end
         for name, damage in damaged_codecs(store).items():  # a writer creates new ones
             store.problems.append(damage)
             del store.codecs[name]

@@ -179,7 +179,7 @@ def make_folder_durably(folder: Path) -> None:
 
 def flush_path(path: Path) -> None:
     """Sync a file, or the names in a folder where the operating system supports that, to the disk."""
-    if path.is_dir() and not hasattr(os, "O_DIRECTORY"):
+    if path.is_dir() and not hasattr(os, "O_DIRECTORY"):  # Windows
         return
     descriptor = os.open(path, os.O_RDONLY)
     try:

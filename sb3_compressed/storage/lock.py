@@ -75,7 +75,9 @@ class FolderLock:
             # The file was deleted or replaced after it was opened: the next process would lock another file.
             file.close()
         else:
-            raise StorageError(f"{self._path} is repeatedly deleted or replaced; stop the process that does so")
+            raise StorageError(  # pragma: no cover  # only in a race, which a test may lose
+                f"{self._path} is repeatedly deleted or replaced; stop the process that does so"
+            )
         if os.fstat(file.fileno()).st_nlink == 1:  # other hard links would see the process id, too
             with contextlib.suppress(OSError):  # a full disk: the process id is only informative
                 file.truncate(0)
@@ -109,7 +111,7 @@ class FolderLock:
             file = FileIO(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666), "r+b")
         except OSError as error:
             raise StorageError(lost) from error
-        if not _retry_lock(file, self._path.parent) or not _is_at_path(file, self._path):
+        if not _retry_lock(file, self._path.parent) or not _is_at_path(file, self._path):  # pragma: no cover  # a race
             file.close()
             raise StorageError(lost)
         with contextlib.suppress(OSError):  # a full disk
@@ -185,7 +187,7 @@ def _try_lock(file: FileIO, folder: Path, *, shared: bool = False) -> bool:
     try:
         if fcntl:
             fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-        else:
+        else:  # Windows
             file.seek(0)
             msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
     except OSError as error:

@@ -158,8 +158,6 @@ class Log:
 
         :raises CorruptStorage: with both
         """
-        if after.number != before.number + 1:
-            raise CorruptStorage(f"{self._path(before.number + 1)} is missing")
         if after.identity != before.identity:
             raise CorruptStorage(f"{after.path} belongs to another buffer")
         if after.previous_id != before.id:
@@ -169,13 +167,10 @@ class Log:
             )
 
     def clean_up(self) -> None:
-        """Delete unfinished segments that a crash left, and files after the last segment."""
+        """Delete unfinished segments that a crash left."""
         self._check_writable()
         for path in self.folder.glob(f"*.{UNFINISHED}"):
             path.unlink()
-        for number in segment_numbers(self.folder):
-            if number > self.last.number:
-                self._path(number).unlink()
         self.next_number = self.last.number + 1
 
     # -- segments --------------------------------------------------------------------------------------------

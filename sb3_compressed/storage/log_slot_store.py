@@ -184,7 +184,7 @@ class SlotWriter:
             put_checksums(
                 np.frombuffer(data, np.uint8), np.array([*bounds, len(data)], np.int64), seeds, np.uint64(segment.id)
             )
-            if segment.append(SLOTS, data) != start:
+            if segment.append(SLOTS, data) != start:  # pragma: no cover  # only if two threads write at once
                 raise StorageError(f"another process wrote to {self._log.folder}")
         return offsets
 

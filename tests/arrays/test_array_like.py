@@ -185,3 +185,21 @@ def test_a_mask_over_elements_is_written_as_the_error_says(kind: str) -> None:
     np.copyto(ours[0], 3, where=mask)
     plain[0][mask] = 3
     assert_same(ours, plain)
+
+
+def test_an_array_of_one_element_has_its_truth_value() -> None:
+    array = CompressedArray((1, 1))
+    assert not array
+    array[0] = 1
+    assert array
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_copyto_refuses_the_casts_that_numpy_refuses(kind: str) -> None:
+    ours, plain = pair_of(kind)
+    for array in (ours[0], plain[0]):
+        with pytest.raises(TypeError, match=r"(?i)cannot cast .*same_kind"):
+            np.copyto(array, np.ones(3, np.float32))
+    np.copyto(ours[0], np.full(3, 2.0), casting="unsafe")
+    np.copyto(plain[0], np.full(3, 2.0), casting="unsafe")
+    assert_same(ours, plain)

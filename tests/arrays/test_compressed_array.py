@@ -155,8 +155,10 @@ def test_indexing_of_sb3_matches_an_ndarray() -> None:
     assert_same(flat[batch], plain_flat[batch])
 
 
-@pytest.mark.parametrize("index", [(0, 0), (-1, 2), (0, 0, 0), (1, 2, -1, 1), (1, 2, 3, 1, 2)])
-def test_integer_indices_select_items_and_elements(index: tuple[int, ...]) -> None:
+@pytest.mark.parametrize(
+    "index", [(0, 0), (-1, 2), (0, 0, 0), (1, 2, -1, 1), (1, 2, 3, 1, 2), (np.array(1), np.array(2))]
+)
+def test_integer_indices_select_items_and_elements(index: tuple[Any, ...]) -> None:
     array, plain = filled_pair()
     assert_same(array[index], plain[index])
     assert isinstance(array[index], type(plain[index]))
@@ -510,3 +512,24 @@ def test_a_corrupt_payload_is_named_by_its_slot(codec: str, frame_stack: FrameSt
         array[index]
     assert caught.value.slot == (2, 1)
     array[3], array[2, [0, 2]]  # the others are fine
+
+
+def test_rows_encoded_by_a_view_are_written_through_it() -> None:
+    array, plain = filled_pair()
+    changed = array.track_changes()
+    view = array.swapaxes(0, 1)
+    row = np.arange(5 * 24).reshape(5, 4, 2, 3)
+    [view[1]] = view.encode_rows(view.validated_row(row))
+    plain[:, 1] = row
+    assert_same(array, plain)
+    assert np.flatnonzero(changed.any(axis=0)).tolist() == [1]
+
+
+def test_a_view_has_no_stream_and_no_changes_of_its_own() -> None:
+    array, plain = filled_pair()
+    view = array.swapaxes(0, 1)
+    assert view.stream_data() == {}
+    view.restore_stream({}, array.codec, [])
+    with pytest.raises(ValueError, match="changes of a view cannot be tracked"):
+        view.track_changes()
+    assert_same(array, plain)

@@ -79,3 +79,9 @@ def test_index_of_a_repeated_damaged_payload_is_that_of_its_first_item() -> None
     with pytest.raises(CorruptPayload) as caught:
         decode(batch, FrameLayout((2, 8, 8), 0, 2), out)
     assert caught.value.index == 2
+
+
+def test_several_frames_without_a_layout_are_refused() -> None:
+    batch, out = damaged_batch()
+    with pytest.raises(ValueError, match="not divided into frames cannot have 2"):
+        decode(batch, None, out)

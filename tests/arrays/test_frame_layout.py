@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from sb3_compressed.arrays.frame_layout import FrameLayout, FrameStackDetector, explicit_layout
+from sb3_compressed.arrays.frame_layout import FrameLayout, FrameStackDetector, explicit_layout, layout_from_state
 
 
 @pytest.mark.parametrize(
@@ -144,3 +144,15 @@ def test_a_dark_screen_on_which_something_enters_is_no_evidence_for_strips(n_env
         before, after = (frames[i : i + 4].swapaxes(0, 1)[..., np.newaxis] for i in (step, step + 1))
         layout = layout or detector.observe(before, after)
     assert layout == FrameLayout((4, 84, 84), 0, 4)
+
+
+@pytest.mark.parametrize(("axis", "n_frames"), [(0, 4), (0, 12), (-1, 3)])
+def test_a_stored_layout_is_restored(axis: int, n_frames: int) -> None:
+    layout = layout_from_state((12, 10, 3), axis, n_frames)
+    assert (layout.axis, layout.n_frames) == (axis, n_frames)
+
+
+@pytest.mark.parametrize(("axis", "n_frames"), [(1, 2), (-1, 12)])
+def test_a_stored_layout_of_other_items_raises(axis: int, n_frames: int) -> None:
+    with pytest.raises(ValueError, match=rf"shape \(12, 10, 3\) are not {n_frames} frames along axis {axis}"):
+        layout_from_state((12, 10, 3), axis, n_frames)

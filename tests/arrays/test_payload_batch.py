@@ -298,3 +298,10 @@ GOLDEN = """
 0200000002000000000000000100000001000000000000000300000000000000050000000400000000000000000000000100000000000000
 6f6e6574687265653434343400000000
 """
+
+
+def test_payloads_of_4_gib_are_not_packed() -> None:
+    payload = Payloads.of([b"only its declared length matters"])
+    payload.places[0, 1] = 1 << 32
+    with pytest.raises(ValueError, match="payloads of 4294967296 bytes are too large to be packed"):
+        PayloadBatch([get_codec("none")], payload, 1).pack()

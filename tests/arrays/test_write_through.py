@@ -507,3 +507,14 @@ def test_a_part_reversed_twice_is_not_written_to_a_copy_when_it_is_reshaped(kind
         with pytest.raises(ValueError, match="read-only"):
             view += 1
     assert_same(ours, plain)
+
+
+def test_a_copy_that_keeps_the_class_is_an_ndarray_of_its_own() -> None:
+    [array, _], [plain, _] = pair_of("compressed")
+    copied = np.array(array[1], subok=True)
+    assert type(copied) is WriteThroughArray
+    copied[0] = 77
+    th.utils.dlpack.from_dlpack(copied)[1] = 78
+    assert (copied[0] == 77).all()
+    assert (copied[1] == 78).all()
+    np.testing.assert_array_equal(array[1], plain[1])

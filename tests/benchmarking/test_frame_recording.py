@@ -192,3 +192,28 @@ def test_random_actions_are_reproducible_and_in_the_space(space: spaces.Space[An
     np.testing.assert_array_equal(*draws)
     assert all(space.contains(action) for action in draws[0])
     assert len(np.unique(draws[0], axis=0)) > 1
+
+
+class Failing(OtherDtype):
+    """Cannot be constructed."""
+
+    metadata: Any = {"render_modes": ["rgb_array"]}  # noqa: RUF012  # as of gymnasium
+
+    def __init__(self, error: Exception, **kwargs: Any) -> None:
+        raise error
+
+
+@pytest.mark.parametrize(
+    ("error", "expected", "message"),
+    [
+        (gym.error.DependencyNotInstalled("run `pip install some-game`"), ImportError, "Failing-v0: run `pip install"),
+        (AttributeError("a bug of the environment"), AttributeError, "^a bug of the environment"),
+    ],
+)
+def test_errors_of_an_environment_name_what_is_missing(
+    error: Exception, expected: type[Exception], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gym.envs.registration, "registry", {**gym.registry})
+    gym.register("Failing-v0", f"{__name__}:Failing", kwargs={"error": error})
+    with pytest.raises(expected, match=message):
+        make_env("Failing-v0", 1, atari=False)

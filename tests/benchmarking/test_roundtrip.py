@@ -97,3 +97,16 @@ def test_wrong_data_is_reported(damage: Callable[[Batch], None], message: str, m
 
     monkeypatch.setattr(replay, "read", read_damaged)
     assert message in check_replay(replay, steps(), ROWS)
+
+
+def test_wrong_data_of_rollouts_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    rollout = make_rollout("SB3", IMAGES, ROWS)
+    read = rollout.read
+
+    def read_damaged(batch: Any) -> Batch:
+        result = read(batch)
+        flip("obs")(result)
+        return result
+
+    monkeypatch.setattr(rollout, "read", read_damaged)
+    assert "1 observations of" in check_rollout(rollout, steps(), ROWS)

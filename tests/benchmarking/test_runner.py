@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 
+import pytest
 from rich.progress import Progress
 
 from sb3_compressed.benchmarking.runner import Job, run_interleaved
@@ -39,3 +41,21 @@ def test_rounds_have_medians_and_keep_their_numbers(tmp_path: object) -> None:
     }
     assert "runs" not in once["Pong"]["auto#main"]
     json.dumps(results)
+
+
+FAILING = """
+import json, pathlib, sys
+path = pathlib.Path(json.loads(sys.argv[1])["file"])
+path.write_text(path.read_text() + "x" if path.exists() else "x")
+sys.exit("a warning\\nthere is no such game")
+"""
+
+
+def test_failures_are_printed_and_not_repeated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    jobs = [Job("Pong", "auto", {"file": f"{tmp_path}/count"})]
+    with Progress() as progress:
+        results = run_interleaved(lambda job: [sys.executable, "-c", FAILING], jobs, 3, progress)
+    error = "the process ended with 1: there is no such game"
+    assert results == {"Pong": {"auto": {"error": error}}}
+    assert (tmp_path / "count").read_text() == "x"
+    assert f"Pong, auto: {error}" in capsys.readouterr().out.replace("\n", " ")

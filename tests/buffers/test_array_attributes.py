@@ -86,3 +86,13 @@ def test_rollouts_are_reset_as_by_sb3(stream: Stream) -> None:
         buffer.reset()
         assert buffer.observations.shape == (5, n_envs, *space.shape)  # type: ignore[misc]
     assert not hasattr(buffer, "next_observations")
+
+
+def test_a_deleted_array_is_missing_until_it_is_assigned(stream: Stream) -> None:
+    ours, _ = both(stream)
+    kept = ours.observations
+    del ours.observations
+    with pytest.raises(AttributeError, match="'CompressedReplayBuffer' object has no attribute 'observations'"):
+        ours.observations  # noqa: B018
+    ours.observations = kept
+    assert ours.observations is kept

@@ -206,6 +206,15 @@ def test_codec_arguments_reach_the_codec() -> None:
     assert runs.observations.codec == get_codec("rle", runs_type=np.uint32)
 
 
+def test_dtypes_are_those_of_a_key() -> None:
+    kwargs: dict[str, Any] = {"compression_method": "rle"}
+    dtypes = {"screen": {"runs_type": np.uint32}, "state": np.float32}
+    buffer = CompressedDictReplayBuffer(8, MIXED, BUTTONS, "cpu", dtypes=dtypes, **kwargs)
+    observations: Any = buffer.observations
+    assert observations["screen"].codec == get_codec("rle", runs_type=np.uint32)
+    assert observations["state"].codec == observations["lives"].codec == get_codec("rle")
+
+
 def test_decompression_kwargs_are_merged_with_a_deprecation_warning() -> None:
     with pytest.warns(DeprecationWarning, match="pass all arguments of the codec in compression_kwargs") as caught:
         buffer = replay(compression_method="gzip", decompression_kwargs={"compresslevel": 1})

@@ -138,3 +138,12 @@ def test_adding_to_a_full_rollout_buffer_raises(stream: Stream) -> None:
     start = fill("plain", ours, stream[-1][:N_STEPS], np.ones(4, dtype=bool))
     with pytest.raises(IndexError, match=r"full after 64 steps; call reset\(\)"):
         stream[-1][N_STEPS].add_to_rollout(ours, start, np.random.default_rng(0))
+
+
+def test_numbers_broadcast_as_in_sb3(stream: Stream) -> None:
+    pair = make_pair("plain", stream)
+    for reward, start in ((0.5, True), (np.full(1, 2.0), np.ones((1, 4))), (np.arange(4.0)[None], np.zeros(1))):
+        for buffer in pair:
+            buffer.add(stream[-1][0].obs, np.zeros(4), reward, start, th.zeros(4), th.zeros(4))
+    for name in ("rewards", "episode_starts"):
+        np.testing.assert_array_equal(getattr(pair[0], name), getattr(pair[1], name))

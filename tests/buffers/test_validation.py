@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from collections import UserDict
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -101,6 +102,18 @@ def test_infos_that_are_not_read_are_not_validated(infos: Any, stream: Stream) -
     for buffer in buffers:
         with_change(transitions[0], infos=infos).add_to(buffer)
     np.testing.assert_array_equal(buffers[0].observations[0], buffers[1].observations[0])
+
+
+def test_infos_may_be_any_mappings(stream: Stream) -> None:
+    space, action_space, n_envs, transitions = stream
+    buffers: list[Any] = [
+        buffer_class(ROWS * n_envs, space, action_space, "cpu", n_envs)
+        for buffer_class in (CompressedReplayBuffer, ReplayBuffer)
+    ]
+    infos = [UserDict({"TimeLimit.truncated": env % 2 == 0}) for env in range(n_envs)]
+    for buffer in buffers:
+        with_change(transitions[0], infos=infos).add_to(buffer)
+    assert buffers[0].timeouts[0].tolist() == buffers[1].timeouts[0].tolist() == [1, 0, 1, 0]
 
 
 @pytest.mark.parametrize("infos", [None, [], [{}]])

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from programs import start
+from programs import run, start
 from stable_baselines3 import DQN
 from stable_baselines3.common.callbacks import BaseCallback, CallbackList, EvalCallback, EveryNTimesteps
 from stable_baselines3.common.env_util import make_vec_env
@@ -28,6 +28,7 @@ from sb3_compressed import (
     latest_checkpoint,
 )
 from sb3_compressed.callbacks.checkpoint_callback import CALL_STACK_IS_VISIBLE
+from sb3_compressed.storage.files import UNFINISHED
 
 #: A warning.
 SKIPPED = "skipping .*, which is damaged or not a checkpoint"
@@ -93,6 +94,24 @@ def test_resume_continues_the_run_and_deletes_old_checkpoints(three: Path) -> No
     train(three, n_steps=20, save_freq=20, keep=3, resume=True)
     assert names(three) == ["step_0000000008", "step_0000000012", "step_0000000020"]
     assert (three / "run.json").read_bytes() == run
+
+
+def test_what_killed_processes_left_unfinished_is_deleted(three: Path, tmp_path: Path) -> None:
+    kept = Path(shutil.copytree(three / "step_0000000004", tmp_path / "kept"))
+    before = contents(kept)
+    (three / f"step_0000000016.{UNFINISHED}").mkdir()
+    (three / f"step_0000000020.{UNFINISHED}").symlink_to(kept)
+    train(three, n_steps=16, save_freq=16, keep=9, resume=True)
+    assert names(three) == [f"step_{steps:010}" for steps in (4, 8, 12, 16)]
+    assert contents(kept) == before
+
+
+def test_a_checkpoint_that_a_killed_process_was_replacing_can_be_replaced_again(three: Path) -> None:
+    shutil.copytree(three / "step_0000000012", three / "step_0000000012.replaced")
+    model = loaded(three / "step_0000000008")
+    model.learn(4, callback=BufferCheckpointCallback(4, three, keep=9, resume=True), reset_num_timesteps=False)
+    assert names(three) == [f"step_{steps:010}" for steps in (4, 8, 12)]
+    assert latest_checkpoint(three) == three / "step_0000000012"
 
 
 def test_overwrite_keeps_the_other_run_until_a_checkpoint_of_the_new_one_is_complete(three: Path) -> None:
@@ -230,6 +249,39 @@ def test_a_failed_training_does_not_block_the_next_one_of_its_process(tmp_path: 
     train(tmp_path, keep=9, resume=True)
     assert names(tmp_path) == [f"step_{steps:010}" for steps in (4, 10, 14)]
     assert error.value.__traceback__ is not None
+
+
+def test_a_failed_training_locks_its_folder_until_close_where_call_stacks_are_not_visible(tmp_path: Path) -> None:
+    code = """
+import sys
+from stable_baselines3 import DQN
+from stable_baselines3.common.callbacks import BaseCallback
+from sb3_compressed import BufferCheckpointCallback, CompressedReplayBuffer, StorageError
+
+class Failure(BaseCallback):
+    def _on_step(self):
+        return 1 // 0
+
+def train(*callbacks):
+    model = DQN("MlpPolicy", "CartPole-v1", buffer_size=100, device="cpu", replay_buffer_class=CompressedReplayBuffer)
+    model.learn(8, callback=[*callbacks])
+
+first = BufferCheckpointCallback(4, sys.argv[1])
+try:
+    train(first, Failure())
+except ZeroDivisionError as error:
+    failed = error  # keeps the frame of learn() alive, like notebooks
+second = BufferCheckpointCallback(4, sys.argv[1], overwrite=True)
+try:
+    train(second)
+except StorageError as error:
+    print(error)
+first.close()
+train(second)
+"""
+    printed = run(code, tmp_path, SB3_COMPRESSED_FORCE_FALLBACKS="1")
+    assert "call callback.close() of its callback" in printed
+    assert names(tmp_path) == ["step_0000000008"]
 
 
 def test_a_lock_that_is_not_a_file_is_reported_as_damage(tmp_path: Path) -> None:

@@ -261,3 +261,15 @@ def test_a_buffer_of_sb3_raises_before_training() -> None:
         PPO("MlpPolicy", "CartPole-v1", device="cpu").learn(10, callback=BufferStatsCallback())
     with pytest.raises(ValueError, match="must be positive, got 0"):
         BufferStatsCallback(0)
+
+
+def test_a_timer_only_removes_itself() -> None:
+    buffer = dqn().replay_buffer
+    assert isinstance(buffer, CompressedReplayBuffer)
+    earlier, later = buffer.start_timers(), buffer.start_timers()
+    for timer in earlier:
+        timer.remove()
+    assert vars(buffer)["add"] is later[0]
+    del buffer
+    for timer in later:
+        timer.remove()  # the buffer may be gone

@@ -82,6 +82,14 @@ def test_missing_dependencies_name_the_pip_command(missing: str, tmp_path: Path)
     assert done.stderr == f"Error: the command line requires {missing}: pip install 'sb3-compressed[cli]'\n"
 
 
+def test_other_missing_modules_are_bugs_with_a_traceback(tmp_path: Path) -> None:
+    done = run_process("--help", **without(tmp_path, "sb3_compressed.cli.advise"))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("Traceback")
+    assert "sb3_compressed.cli.advise" in done.stderr
+    assert "pip install" not in done.stderr
+
+
 #: Optional modules, commands that require them and parts of the error messages; BUFFER is a stored buffer.
 OPTIONAL = {
     "matplotlib": ("advise CartPole-v1 --plot out.png", "pip install 'sb3-compressed[plot]'"),

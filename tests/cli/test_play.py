@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from commands import error_of, run
 from conftest import Stream
 from PIL import Image
+from programs import outcome
 from stable_baselines3.common.save_util import save_to_pkl
 
 from sb3_compressed import CompressedReplayBuffer, save_checkpoint
@@ -99,3 +101,24 @@ def test_vector_observations_are_an_error(stream: Stream, tmp_path: Path) -> Non
 def test_empty_buffer_is_an_error(stream: Stream, tmp_path: Path) -> None:
     saved(stream, tmp_path / "buffer", 0)
     assert error_of("play", tmp_path / "buffer") == f"{tmp_path / 'buffer'} contains no transitions yet"
+
+
+LIMITED = """
+import resource, sys
+import psutil
+from sb3_compressed import load_checkpoint
+from sb3_compressed.cli import main
+load_checkpoint(sys.argv[1])  # imports most of what the command needs
+size = psutil.Process().memory_info().vms + (1 << 30)
+resource.setrlimit(resource.RLIMIT_AS, (size, size))
+main(["play", sys.argv[1], "--sheet", sys.argv[2], "--scale", "1000"])
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not limit the memory of a process")
+def test_pictures_larger_than_memory_are_an_error(stream: Stream, tmp_path: Path) -> None:
+    saved(stream, tmp_path / "buffer", n_steps=60)
+    done = outcome(LIMITED, tmp_path / "buffer", tmp_path / "sheet.png")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("Error: not enough memory")
+    assert not (tmp_path / "sheet.png").exists()

@@ -174,3 +174,10 @@ def test_subclass_with_another_format_does_not_use_the_kernel_of_its_parent() ->
     np.testing.assert_array_equal(out, frames)
     zstd.Zstd().decode_into(Inverted().encode(frames), out)
     np.testing.assert_array_equal(out, ~frames)
+
+
+def test_payloads_are_sliced_without_steps() -> None:
+    payloads = Payloads.of([b"a", b"bc", b"", b"def"])
+    assert [*payloads[1:3]] == [b"bc", b""]
+    with pytest.raises(ValueError, match=r"a slice of payloads must be contiguous, got slice\(None, None, 2\)"):
+        payloads[::2]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -23,6 +24,7 @@ from sb3_compressed.codecs import (
     registry,
 )
 from sb3_compressed.codecs.codec import Levels
+from sb3_compressed.codecs.config import abbreviate, arguments_from_json, dtype_from_text
 from sb3_compressed.codecs.delta import Delta, ReferenceFrames
 from sb3_compressed.codecs.rle import Rle, RleJit
 from sb3_compressed.codecs.zstd_dict import ZstdDict
@@ -361,3 +363,46 @@ def test_any_bytes_are_a_working_dictionary() -> None:
     for nbytes in (1, 7, 8, 100, 8192):
         codec = ZstdDict(dictionary=rng.bytes(nbytes))
         assert_interchangeable(through_json(codec), codec)
+
+
+@pytest.mark.parametrize("text", ["<f12", "<f16"])
+def test_a_dtype_that_only_other_machines_have_raises(text: str) -> None:
+    if np.dtype(np.longdouble).str == text:
+        assert dtype_from_text(text) == np.longdouble
+    else:  # the size of long double depends on the platform
+        with pytest.raises(ValueError, match=f"this machine has no dtype '{text}'"):
+            dtype_from_text(text)
+
+
+SHOWN = {"a int": 10**5000, f"'{'x' * 99}...": "x" * 200, "[1]": [1]}
+
+
+@pytest.mark.parametrize("shown", SHOWN)
+def test_data_is_shown_in_messages_whatever_it_is(shown: str) -> None:
+    assert abbreviate(SHOWN[shown]) == shown
+    with pytest.raises(ValueError, match=re.escape(f"{shown} is not a numeric dtype")):
+        dtype_from_text(SHOWN[shown])
+
+
+@dataclass
+class AnyField:
+    """Has a field of a type that is none of JSON's."""
+
+    size: Any = 0
+
+
+@pytest.mark.parametrize("value", [3, 0.5, "text", True, None])
+def test_a_field_of_another_type_accepts_what_json_represents(value: Any) -> None:
+    assert arguments_from_json(AnyField, {"size": value}) == {"size": value}
+
+
+@pytest.mark.parametrize("value", [[3], {"a": 1}, float("inf")])
+def test_a_field_of_another_type_accepts_nothing_else(value: Any) -> None:
+    with pytest.raises(CodecError, match=r"AnyField\.size must be"):
+        arguments_from_json(AnyField, {"size": value})
+
+
+def test_frames_without_a_dictionary_leave_the_codec_untrained(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ZstdDict, "DICTIONARY_NBYTES", 16)  # too few, for which the trainer raises
+    codec = ZstdDict()
+    assert codec.train(scenes()) is codec

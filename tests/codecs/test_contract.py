@@ -291,3 +291,8 @@ def test_stored_payloads_take_the_memory_of_their_content(name: str) -> None:
         assert rss_per_byte > 2
     else:
         assert rss_per_byte < 1.5
+
+
+def test_objects_are_not_decoded(codec: Codec) -> None:
+    with pytest.raises(CodecError, match="cannot decode arrays of Python objects, got dtype object"):
+        codec.decode_into([b"payload"], np.empty((1, 3), object))

@@ -7,8 +7,9 @@ import tracemalloc
 import numpy as np
 import pytest
 import zstandard
+from programs import run
 
-from sb3_compressed.codecs import get_codec
+from sb3_compressed.codecs import get_codec, zstd_library
 from sb3_compressed.errors import CorruptPayload
 
 MAGIC = bytes.fromhex("28b52ffd")
@@ -41,3 +42,39 @@ def test_false_header_raises_before_memory_is_allocated(header: bytes) -> None:
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 100_000
+
+
+def test_codecs_work_without_the_exported_functions() -> None:
+    done = run(
+        """
+import sys
+sys.modules["zstandard._cffi"] = None  # as if it were not installed
+import numpy as np
+from sb3_compressed.codecs import get_codec
+from sb3_compressed.codecs.zstd_library import zstd_functions
+assert zstd_functions() is None
+frames = np.arange(3000, dtype=np.uint8).reshape(3, 1000)
+for name in ("zstd3", "zstd-dict"):
+    out = np.empty_like(frames)
+    get_codec(name).decode_into(get_codec(name).encode(frames), out)
+    print((out == frames).all())
+"""
+    )
+    assert done == "True\nTrue\n"
+
+
+def test_a_library_of_another_version_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert zstd_library._decodes()
+    monkeypatch.setattr(zstandard, "ZSTD_VERSION", (1, 0, 0))
+    assert not zstd_library._decodes()
+
+
+def test_a_library_that_decodes_something_else_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    load = zstd_library.loaded_dictionary
+    monkeypatch.setattr(zstd_library, "loaded_dictionary", lambda dictionary: load(bytes(len(dictionary))))
+    assert not zstd_library._decodes()
+
+
+def test_unknown_formats_have_no_context() -> None:
+    with pytest.raises(OSError, match="cannot create a context of zstd"):
+        zstd_library.decoding_context(7)

@@ -60,6 +60,14 @@ def test_actions_are_unscaled_to_the_range_of_their_space(stream: Stream) -> Non
     np.testing.assert_allclose(episode.actions, trajectory.actions * 2, rtol=1e-5)
 
 
+@pytest.mark.parametrize("stream", ["cart"], indirect=True)
+def test_actions_that_have_no_range_are_not_unscaled(stream: Stream) -> None:
+    buffer = filled(stream)
+    dataset = export_minari(buffer, "test/discrete-v0", unscale_actions=True, progress_bar=False)
+    episode, trajectory = next(iter(dataset.iterate_episodes())), next(trajectories(buffer))
+    np.testing.assert_array_equal(episode.actions, trajectory.actions)
+
+
 def test_import_adds_to_an_existing_buffer(stream: Stream) -> None:
     buffer = filled(stream, 40)
     dataset = export_minari(buffer, "test/into-v0", progress_bar=False)

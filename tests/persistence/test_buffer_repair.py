@@ -307,3 +307,21 @@ def test_hindsight_never_samples_a_damaged_step(tmp_path: Path) -> None:
             step.add_to(repaired)
         repaired.sample(200)
     assert is_hit
+
+
+def test_a_folder_without_a_completed_save_contains_no_buffer(tmp_path: Path) -> None:
+    ArrayStore.create(tmp_path, {}, {}, {}).close()  # as a save that was killed leaves it
+    for options in ({}, {"repair": True}):
+        with pytest.raises(StorageError, match="contains no buffer: the first save to it was not completed"):
+            load_checkpoint(tmp_path, device="cpu", **options)
+
+
+def test_repair_of_a_folder_of_which_everything_is_lost_returns_an_empty_buffer(folder: Path) -> None:
+    *slots, _ = sorted(folder.glob("*.log"))  # the last one is a snapshot
+    for path in slots:
+        path.unlink()
+    with pytest.warns(UserWarning, match=r"120 of 120 transitions are damaged and excluded, 0 are kept"):
+        buffer = load_checkpoint(folder, device="cpu", repair=True)
+    assert buffer.size() == 0
+    writer.add_step(buffer, 1)
+    assert writer.hold_that_it_is_whole(buffer) == 1

@@ -279,6 +279,10 @@ def test_buffers_that_cannot_be_stored_or_opened_raise_with_the_reason(stream: S
         CompressedRolloutBuffer(8, space, action_space, "cpu", n_envs=n_envs, storage=tmp_path)
     with pytest.raises(StorageError, match="in memory"):
         new(stream).flush()
+    with pytest.raises(StorageError, match="only a buffer that follows a folder can be refreshed"):
+        new(stream).refresh()
+    with pytest.raises(StorageError, match="nothing was saved yet that could be copied"):
+        new(stream).copy_checkpoint(tmp_path / "copy")
     folder = tmp_path / "buffer"
     stored = new(stream, storage=folder)
     with pytest.raises(StorageError, match="another buffer of this process"):
@@ -294,6 +298,17 @@ def test_buffers_that_cannot_be_stored_or_opened_raise_with_the_reason(stream: S
     with pytest.raises(StorageError, match=r"observation_space is Box\(.*84.*in the folder and Box\(.*80.*here"):
         CompressedReplayBuffer(100, other, action_space, n_envs=n_envs, storage=folder, resume=True)
     assert new(stream, storage=folder, resume=True).size() == 0, "the folder is unchanged"
+
+
+def test_an_array_that_shares_frames_with_a_stored_one_is_in_the_same_folder(stream: Stream, tmp_path: Path) -> None:
+    stored = new(stream, storage=tmp_path)
+    other = stored.observations.new_sharing_frames()
+    stored.observations[0] = other[3] = stream[-1][0].obs
+    np.testing.assert_array_equal(other[3], stored.observations[0])
+    assert not np.asarray(other[0]).any()
+    assert other.nbytes == other.slots.nbytes, "payloads and codecs are on disk"
+    assert not [*other.store.codecs(other.slots)]
+    stored.close()
 
 
 def test_direct_writes_to_arrays_are_flushed(stream: Stream, tmp_path: Path) -> None:

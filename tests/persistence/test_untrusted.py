@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import re
 import sys
@@ -23,9 +24,9 @@ from sb3_compressed import (
     load_checkpoint,
 )
 from sb3_compressed.codecs.zstd_dict import ZstdDict
-from sb3_compressed.storage import verify
+from sb3_compressed.storage import array_store, verify
 from sb3_compressed.storage.array_store import ArrayStore
-from sb3_compressed.storage.spaces import space_to_data
+from sb3_compressed.storage.spaces import argument_to_data, space_to_data
 
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="memory is measured as on Linux")
 
@@ -385,3 +386,81 @@ def test_segments_can_have_any_numbers(images: Path, opener: crafted.Opener) -> 
     outcomes, nbytes = opened(opener, images)
     assert {*outcomes.values()} == {"fine"}
     assert nbytes < 16 << 20
+
+
+# -- metadata and values ---------------------------------------------------------------------------------------------
+
+
+def with_argument(name: str, value: Any) -> Callable[[Any], Any]:
+    def change(manifest: Any) -> Any:
+        manifest["about"]["arguments"][name] = argument_to_data(value)
+        return manifest
+
+    return change
+
+
+def test_decompression_arguments_of_earlier_versions_are_arguments_of_the_codec(tmp_path: Path) -> None:
+    level = {"compresslevel": 5}
+    crafted.make_folder("images", tmp_path, compression_method="zstd", frame_stack=None, compression_kwargs=level)
+
+    def change(manifest: Any) -> Any:
+        del manifest["about"]["arguments"]["compression_kwargs"]
+        return with_argument("decompression_kwargs", level)(manifest)
+
+    crafted.forge(tmp_path, change)
+    buffer = load_checkpoint(tmp_path, device="cpu")
+    assert buffer.given_arguments["compression_kwargs"] == level
+    assert buffer.observations.codec == get_codec("zstd5")
+
+
+def test_decompression_arguments_that_are_no_mapping_raise(images: Path) -> None:
+    crafted.forge(images, with_argument("decompression_kwargs", 5))
+    message = rf"{re.escape(str(images))}: its metadata is invalid: arguments of codecs must be mappings"
+    with pytest.raises(CorruptStorage, match=message):
+        load_checkpoint(images, device="cpu")
+
+
+def test_arrays_that_do_not_fit_the_metadata_raise(images: Path) -> None:
+    def change(manifest: Any) -> Any:
+        manifest["arrays"]["rewards"][1] = "<f8"
+        return manifest
+
+    crafted.forge(images, change)
+    with pytest.raises(StorageError, match=rf"{re.escape(str(images))}.*'<f8'.*here they are"):
+        crafted.new_buffer("images", storage=images, resume=True)
+
+
+def test_a_space_written_in_another_way_is_the_same(images: Path) -> None:
+    def change(manifest: Any) -> Any:
+        low = manifest["about"]["observation_space"]["low"]
+        low["content"] = base64.b64encode(bytes(np.prod(low["shape"]))).decode()
+        return manifest
+
+    crafted.forge(images, change)
+    buffer = crafted.new_buffer("images", storage=images, resume=True)
+    assert buffer.size() == crafted.N_ROWS
+    buffer.close()
+
+
+def test_impossible_layouts_of_vectors_raise(tmp_path: Path) -> None:
+    crafted.make_folder("vectors", tmp_path)
+
+    def change(commit: Any) -> Any:
+        commit["values"]["streams"] = {"": {"layout": [-1, 4]}}
+        return commit
+
+    crafted.forge(tmp_path, change_commit=change)
+    with pytest.raises(CorruptStorage, match=r"its values are invalid: .*frame_stack=4 divides neither"):
+        load_checkpoint(tmp_path, device="cpu")
+
+
+def test_a_folder_is_followed_in_its_size(images: Path) -> None:
+    with pytest.raises(StorageError, match=rf"a buffer that follows {re.escape(str(images))} must have its size"):
+        load_checkpoint(images, device="cpu", follow=True, buffer_size=crafted.N_ROWS // 2)
+
+
+def test_missing_rows_that_are_declared_written_raise_in_this_process(images: Path) -> None:
+    n = array_store.MAX_MISSING + 1000
+    crafted.forge(images, many_rows(n), lambda commit: {**commit, "values": {**commit["values"], "full": True}})
+    with pytest.raises(CorruptStorage, match=f"{n} rows of observations should be written, but only"):
+        load_checkpoint(images, device="cpu", buffer_size=n)

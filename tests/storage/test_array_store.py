@@ -16,7 +16,8 @@ from sb3_compressed.storage import array_store as store_module
 from sb3_compressed.storage import segment as segment_module
 from sb3_compressed.storage.array_store import RING_ROWS, ArrayStore, Change
 from sb3_compressed.storage.damaged_store import open_damaged
-from sb3_compressed.storage.files import read_at
+from sb3_compressed.storage.files import UNFINISHED, read_at
+from sb3_compressed.storage.log import segment_path
 from sb3_compressed.storage.manifest import ArraySpec
 from sb3_compressed.storage.record_kinds import SECTION
 from storage.folders import contents, names
@@ -266,6 +267,13 @@ def test_spec_matches_its_array(dtype: str) -> None:
 def test_specs_of_non_numeric_dtypes_are_rejected(spec: ArraySpec) -> None:
     with pytest.raises(ValueError, match="stored arrays must be numeric"):
         spec.zeros()
+
+
+def test_specs_without_axes_or_larger_than_memory_are_rejected() -> None:
+    with pytest.raises(ValueError, match="stored arrays must have at least one dimension"):
+        ArraySpec((), "<f4").zeros()
+    with pytest.raises(StorageError, match="not enough memory for ArraySpec"):
+        ArraySpec((1 << 57,), "<f4").zeros()
 
 
 # -- committing ----------------------------------------------------------------------------------------------
@@ -645,3 +653,42 @@ def test_copy_is_equal_and_independent(tmp_path: Path) -> None:
         each.close()
     with pytest.raises(StorageError, match="already contains a buffer"):
         ArrayStore.open(tmp_path / "store").copy_to(tmp_path / "copy")
+
+
+def test_copy_to_another_file_system_has_its_own_files(tmp_path: Path, fast_path: Path) -> None:
+    if tmp_path.stat().st_dev == fast_path.stat().st_dev:
+        pytest.skip("all temporary folders are on one file system")
+    store = create(tmp_path / "store")
+    for number in range(1, 15):
+        commit_number(store, number)
+    store.copy_to(fast_path / "copy")
+    commit_number(store, 15)
+    assert read_values(fast_path / "copy")["number"] == 14
+    for path in (fast_path / "copy").glob("*.log"):
+        assert path.stat().st_nlink == 1
+    store.close()
+
+
+def test_failed_copy_leaves_no_files(tmp_path: Path) -> None:
+    store = create(tmp_path / "store")
+    commit_number(store, 1)
+    store.write_snapshot()
+    commit_number(store, 2)
+    live = sorted(store.live_segments())
+    assert len(live) > 1
+    segment_path(tmp_path / "store", live[-1]).unlink()
+    with pytest.raises(OSError, match=r"\.log"):
+        store.copy_to(tmp_path / "copy")
+    assert not [*(tmp_path / "copy").glob("*.log")]
+    crash(store)
+
+
+def test_failure_to_write_the_final_snapshot_loses_nothing(tmp_path: Path) -> None:
+    store = create(tmp_path)
+    commit_number(store, 1)
+    unfinished = segment_path(tmp_path, store.log.next_number).with_suffix(f".{UNFINISHED}")
+    unfinished.mkdir()  # cannot be replaced by a file
+    with pytest.warns(UserWarning, match="opening takes longer, since no final snapshot could be written"):
+        store.close()
+    unfinished.rmdir()
+    assert read_values(tmp_path)["number"] == 1

@@ -470,3 +470,12 @@ def test_arbitrary_records_are_rejected_or_commits(record: bytes, cut: int) -> N
         except CorruptStorage:
             continue
         assert isinstance(values, dict)
+
+
+def test_ring_arrays_without_elements_have_no_bytes() -> None:
+    target = [any_bits((6, 0), "<f8"), any_bits((6, 2), "<f4")]
+    source = [any_bits(array.shape, array.dtype.str, seed=1) for array in target]
+    replay = PatchApplier(target, [0, 1])
+    replay.apply(content(pack_ring_row(source, 3, 3)))
+    replay.finish()
+    np.testing.assert_array_equal(target[1][3].view(np.uint8), source[1][3].view(np.uint8))

@@ -16,7 +16,7 @@ from sb3_compressed.errors import CorruptPayload, CorruptStorage, StorageError
 from sb3_compressed.storage.array_store import RING_ROWS, ArrayStore
 from sb3_compressed.storage.damaged_store import DamagedStore, open_damaged
 from sb3_compressed.storage.log import Log
-from sb3_compressed.storage.record_kinds import MANIFEST
+from sb3_compressed.storage.record_kinds import COMMIT, MANIFEST, PATCHES
 from sb3_compressed.storage.segment import Segment
 from sb3_compressed.storage.verification import damaged_slots
 from storage.folders import contents, damage, names, newest_segment
@@ -31,6 +31,7 @@ from storage.stores import (
     crash_after_five_commits,
     create,
     damaged_rows,
+    read_values,
     tiny_store,
     values_of,
 )
@@ -522,6 +523,10 @@ MANIFESTS: list[bytes] = [
     b'{"about": {}, "arrays": {"a": [[1], "no dtype", false]}}',
     b'{"about": {}, "arrays": {"a": [[1], "u1,(", false]}}',
     b'{"about": {}, "arrays": {"a": [[1], 5, false]}}',
+    b'{"about": {}, "arrays": {"a": [[1, 1], "<f4", true]}}',
+    b'{"about": {}, "arrays": {"a": [[1], "<i8", true]}}',
+    b'{"about": {}, "arrays": {}, "segments": {"x": "0123456789abcdef"}}',
+    b'{"about": {}, "arrays": {}, "segments": {"1": "0123"}}',
     b'{"about": {}, "arrays": {"a": [[1152921504606846976], "|u1", false]}}',
     b'{"about": {}, "arrays": {"a": [[1000000000000000000000000000000], "|u1", false]}}',
 ]
@@ -556,3 +561,52 @@ def test_incomplete_snapshot_is_rejected(records: list[tuple[int, bytes]], tmp_p
     for writable in (False, True):
         with pytest.raises(CorruptStorage):
             ArrayStore.open(tmp_path, writable=writable)
+
+
+@pytest.mark.parametrize("writable", [False, True])
+def test_segments_that_do_not_follow_are_not_used(writable: bool, tmp_path: Path) -> None:
+    crash(tiny_store(tmp_path / "a", 2))
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    for name in "ab":
+        for number in (3, 4):  # each in a segment of its own
+            store = ArrayStore.open(tmp_path / name, writable=True)
+            commit_tiny(store, number)
+            crash(store)
+    newest = newest_segment(tmp_path / "b")
+    shutil.copy(newest, tmp_path / "a" / newest.name)
+    damaged = open_damaged(tmp_path / "a", writable=writable)
+    assert any(f"{newest.name} does not follow" in problem for problem in damaged.problems)
+    assert damaged.values["number"] == 3
+    if writable:
+        damaged.write_snapshot()
+        commit_tiny(damaged, 4)
+    damaged.close()
+    if writable:
+        assert read_values(tmp_path / "a")["number"] == 4
+
+
+def test_invalid_commits_with_right_checksums_lose_only_themselves(tmp_path: Path) -> None:
+    store = tiny_store(tmp_path, 2)
+    store.log.segment_to_write().append(COMMIT, b"no commit")
+    commit_tiny(store, 3)
+    crash(store)
+    with pytest.raises(CorruptStorage):
+        ArrayStore.open(tmp_path)
+    damaged = open_damaged(tmp_path, writable=False)
+    assert len(damaged.problems) == 1
+    assert str(newest_segment(tmp_path)) in damaged.problems[0]
+    assert damaged.arrays["numbers"][:3].tolist() == [1, 2, 3]
+    damaged.close()
+
+
+def test_invalid_patches_in_a_snapshot_are_reported(tmp_path: Path) -> None:
+    store = tiny_store(tmp_path, 2)
+    records = [*store._snapshot_records(store.live_segments())]
+    store.log.write_snapshot([*records[:-1], (PATCHES, b"no patches"), records[-1]])
+    crash(store)
+    with pytest.raises(CorruptStorage):
+        ArrayStore.open(tmp_path)
+    damaged = open_damaged(tmp_path, writable=False)
+    assert any(str(newest_segment(tmp_path)) in problem for problem in damaged.problems)
+    assert damaged.arrays["numbers"][:2].tolist() == [1, 2]
+    damaged.close()

@@ -310,6 +310,7 @@ def test_log_opened_for_reading_cannot_write(tmp_path: Path) -> None:
     log = opened(tmp_path)
     assert_nothing_can_be_written(log, tmp_path, "is open for reading only")
     log.release()  # does nothing
+    log.check_lock()  # which it has not
     log.close()
 
 

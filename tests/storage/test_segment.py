@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 import sys
 import threading
@@ -17,6 +18,7 @@ from sb3_compressed.storage import files as files_module
 from sb3_compressed.storage import segment as segment_module
 from sb3_compressed.storage.checksum import checksum
 from sb3_compressed.storage.segment import Record, Segment
+from storage.folders import damage
 from storage.segments import (
     CONTENTS,
     COPY_NBYTES,
@@ -491,3 +493,41 @@ def test_unclosed_segment_is_closed_on_deletion(tmp_path: Path) -> None:
     view = np.concatenate([record.content for record in segment.records()])
     del segment
     assert view.tobytes() == content
+
+
+def test_damage_of_an_interrupted_record_loses_only_it(tmp_path: Path) -> None:
+    n_damaged = 0
+    for interrupt in interrupts(segment_module, files_module):
+        path = tmp_path / f"{interrupt.n_lines}"
+        segment = Segment.create(path, NUMBER, IDENTITY)
+        segment.append(1, b"first")
+        with interrupt:
+            segment.append(2, bytes(range(100)))
+        is_interrupted = path.stat().st_size > segment.end and any(path.read_bytes()[segment.end :])
+        if is_interrupted:
+            damage(path, segment.end)
+            n_damaged += 1
+        segment.append(3, b"!")
+        segment.close()
+        written = read_segment(path)
+        assert [record for record in written if record[0] != 2] == [(1, b"first"), (3, b"!")]
+        assert not (is_interrupted and len(written) > 2)
+    assert n_damaged
+
+
+def test_sparse_files_beyond_the_maximum_are_rejected(tmp_path: Path) -> None:
+    write_segment(tmp_path / "segment", CONTENTS)
+    os.truncate(tmp_path / "segment", segment_module.MAX_NBYTES + 1)
+    with pytest.raises(CorruptStorage, match="more than the maximum of"):
+        Segment(tmp_path / "segment")
+
+
+def test_a_segment_is_replaced_by_another_file_but_not_by_none(tmp_path: Path) -> None:
+    write_segment(tmp_path / "segment", CONTENTS)
+    segment = Segment(tmp_path / "segment")
+    assert not segment.is_replaced()
+    (tmp_path / "segment").unlink()
+    assert not segment.is_replaced()
+    write_segment(tmp_path / "segment", CONTENTS)
+    assert segment.is_replaced()
+    segment.close()

@@ -129,8 +129,9 @@ def test_unsupported_spaces_are_rejected(space: spaces.Space[Any]) -> None:
 # -- invalid data -------------------------------------------------------------------------------------
 
 
-def array(shape: Any = (1,), dtype: Any = "|u1", content: Any = "AA==") -> dict[str, Any]:
-    return {"shape": shape, "dtype": dtype, "content": content}
+def array(shape: Any = None, dtype: Any = "|u1", content: Any = "AA==") -> dict[str, Any]:
+    """Return valid data of an array of one element, with changes."""
+    return {"shape": [1] if shape is None else shape, "dtype": dtype, "content": content}
 
 
 def box(**changes: Any) -> dict[str, Any]:
@@ -171,14 +172,14 @@ MALFORMED: dict[str, Any] = {
     "a shape larger than memory": {"space": "Box", "low": array(shape=[2**60]), "high": array(shape=[2**60])},
     "a shape larger than an address": box(shape=[2**64], content="AAA="),
     "an infinite shape": box(shape=[INF]),
-    "a discrete without n": {"space": "Discrete", "start": 0},
-    "a discrete of nothing": {"space": "Discrete", "n": 0, "start": 0},
-    "a discrete of a half": {"space": "Discrete", "n": 2.5, "start": 0},
-    "a discrete of a text": {"space": "Discrete", "n": "2", "start": 0},
-    "a discrete larger than int64": {"space": "Discrete", "n": 2**70, "start": 0},
-    "a discrete from beyond int64": {"space": "Discrete", "n": 2, "start": 2**70},
-    "a multi-discrete without dtype": {"space": "MultiDiscrete", "nvec": array(dtype="<i8", content="BQAAAAAAAAA=")},
-    "a multi-discrete of zero": {"space": "MultiDiscrete", "nvec": array(), "dtype": "<i8"},
+    "a discrete without n": {"space": "Discrete", "start": 0, "dtype": "<i8"},
+    "a discrete of nothing": {"space": "Discrete", "n": 0, "start": 0, "dtype": "<i8"},
+    "a discrete of a half": {"space": "Discrete", "n": 2.5, "start": 0, "dtype": "<i8"},
+    "a discrete of a text": {"space": "Discrete", "n": "2", "start": 0, "dtype": "<i8"},
+    "a discrete larger than int64": {"space": "Discrete", "n": 2**70, "start": 0, "dtype": "<i8"},
+    "a discrete from beyond int64": {"space": "Discrete", "n": 2, "start": 2**70, "dtype": "<i8"},
+    "a multi-discrete without dtype": {"space": "MultiDiscrete", "nvec": array(content="BQ=="), "start": array()},
+    "a multi-discrete of zero": {"space": "MultiDiscrete", "nvec": array(), "start": array(), "dtype": "|u1"},
     "a multi-discrete of two shapes": {
         "space": "MultiDiscrete",
         "nvec": array([2], content="AgI="),
@@ -195,7 +196,14 @@ MALFORMED: dict[str, Any] = {
     "a dict of numbers": {"space": "Dict", "spaces": [5]},
     "a dict of keys": {"space": "Dict", "spaces": ["key"]},
     "a dict of something else": {"space": "Dict", "spaces": [["key", 5]]},
-    "a dict of no pairs": {"space": "Dict", "spaces": [["key", {"space": "Discrete", "n": 2, "start": 0}, 5]]},
+    "a dict of a key twice": {
+        "space": "Dict",
+        "spaces": [["key", {"space": "Discrete", "n": 2, "start": 0, "dtype": "<i8"}]] * 2,
+    },
+    "a dict of no pairs": {
+        "space": "Dict",
+        "spaces": [["key", {"space": "Discrete", "n": 2, "start": 0, "dtype": "<i8"}, 5]],
+    },
     "a dict without spaces": {"space": "Dict"},
 }
 
