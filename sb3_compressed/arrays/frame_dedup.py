@@ -212,7 +212,7 @@ class PreviousRow:
             if items.transpose(last).flags.c_contiguous and not items.flags.c_contiguous:
                 self._piece, self._axes = layout.channels * items.itemsize, last
                 frame_axes = self._axes if layout.channels > 1 else frame_axes
-        elif layout.axis == -1:
+        else:
             self._piece = layout.channels * items.itemsize
         self._is_contiguous = items.transpose(self._axes).flags.c_contiguous
         self._masks = masks_of_older_frames(n_frames, self._piece)
