@@ -244,7 +244,7 @@ def _measure_adding(
                 encoding[index].call(number, variants[index][0].encode, current)
             previous[...] = current
     for name, (_, variant), times in zip(measured.variants, variants, encoding, strict=True):
-        work = encoding_work(variant, nbytes)
+        work = encoding_work(variant, nbytes, is_channel_last=is_channel_last)
         measured.add("encoding", name, _scaled(work, 1 / len(frames)), n_envs, times)
     order = "channel_last" if is_channel_last else "contiguous"
     measured.add("adding", "SB3", frame_work(order, 1, nbytes), n_envs, copying)

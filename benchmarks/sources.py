@@ -32,6 +32,7 @@ TRAINING_STEPS = 150_000  # about ten minutes on two cores
 TUNED = frozenset(
     {
         *("MsPacman", "Pong", "Breakout", "Seaquest", "Qbert", "Riverraid", "SpaceInvaders", "Asterix"),
+        *("Frogger", "YarsRevenge", "JourneyEscape", "Krull", "UpNDown"),
         *("CarRacing-v3", "Crafter-v0", "ProcgenCoinrun-v0", "ProcgenStarpilot-v0", "ProcgenBigfish-v0"),
         *("DoomHealth84-v0", "DoomHealth120x160-v0", "DoomHealth84Nearest-v0", "DoomHealth120x160Nearest-v0"),
         *("DoomDeathmatch84-v0", "DoomDeathmatch120x160-v0"),

@@ -202,11 +202,11 @@ def without_deltas(payloads: list[bytes]) -> Variant:
 
 
 #: Blocks of few and of many sequences.
-SIMPLE, COMPLEX = block(*[(4, 50, 8)] * 25), block(*[(1, 50, 4)] * 1_000)
+SIMPLE, COMPLEX = block(*[(60, 50, 8)] * 25), block(*[(1, 50, 4)] * 1_000)
 
 
 def test_the_smallest_variant_that_is_fast_enough_is_chosen() -> None:
-    variants = [without_deltas([RAW + bytes(12_288)]), without_deltas([SIMPLE]), without_deltas([ZSTD + bytes(100)])]
+    variants = [without_deltas([RAW + bytes(12_288)]), without_deltas([SIMPLE]), without_deltas([ZSTD + bytes(1_000)])]
     chosen = {objective: best_variant(objective, variants, 12_288) for objective in OBJECTIVES}
     assert chosen["balanced"] == 1
     assert chosen["small"] == 2
@@ -222,17 +222,22 @@ def test_slow_copies_count_as_time() -> None:
     assert times[0] < times[1]
 
 
-def test_what_is_tried_in_vain_counts_as_time() -> None:
+@pytest.mark.parametrize("order", [False, True])
+def test_what_is_tried_in_vain_counts_as_time(order: bool) -> None:
     raw = RAW + bytes(10_000)
     times = [
-        estimated_ns("encoding", encoding_work(Variant([raw], tries_delta, coder, [raw]), 10_000))
+        estimated_ns(
+            "encoding", encoding_work(Variant([raw], tries_delta, coder, [raw]), 10_000, is_channel_last=order)
+        )
         for tries_delta, coder in ((False, "raw"), (False, "lz4"), (True, "raw"), (True, "lz4"))
     ]
     assert times[0] < min(times[1], times[2])
     assert max(times[1], times[2]) < times[3]
     small, delta = [DELTA + bytes(100)], [DELTA + bytes(2_000)]
-    assert encoding_work(Variant(delta, True, "lz4", [raw]), 10_000).keys() >= {"delta", "lz4"}
-    assert encoding_work(Variant(small, True, "lz4", []), 10_000)["useless_delta"].sum() == 0
+    name, useless = ("color_delta", "useless_color_delta") if order else ("delta", "useless_delta")
+    work = encoding_work(Variant(delta, True, "lz4", [raw]), 10_000, is_channel_last=order)
+    assert work.keys() >= {name, "lz4"}
+    assert encoding_work(Variant(small, True, "lz4", []), 10_000, is_channel_last=order)[useless].sum() == 0
 
 
 def test_channel_last_frames_take_longer_to_add_and_to_decode() -> None:
