@@ -75,7 +75,7 @@ KINDS = {
     "tile and platform games, 64x64x3 and similar": ("Crafter", "MiniGrid", "Procgen"),
     "car racing, 96x96x3": ("CarRacing",),
     "first-person scenes, 84x84x3 and larger": ("Doom",),
-    "video": ("Camera", "Video"),
+    "video, 128x128x3": ("Camera", "Video128"),
     "noise, 84x84": ("Noise",),
 }
 ATARI, ONE_ENV = "Atari games, 4 stacked frames of 84x84", "all of these with one environment"

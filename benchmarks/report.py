@@ -33,7 +33,7 @@ PAGES = ROOT / "docs" / "results"
 IN_README = ["auto", "auto@1", "zstd3", "none", "extra:zstd-3", "torchrl:zlib-3", "cpprb"]
 #: Benchmarks that report absolute times and bytes.
 ABSOLUTE = {"opening", "persistence", "stores"}
-GAMES_OF = ["replay", "untuned", "trained", "colour"]  # results shown in the plot of games
+GAMES_OF = ["replay", "trained"]  # results shown in the plot of games
 
 
 def page(name: str, written: dict[str, Any]) -> str:
