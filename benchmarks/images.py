@@ -264,9 +264,12 @@ def _merged_with(path: Path, groups: dict[str, list[str]], results: Results) -> 
     """Return groups and results together with those in a file, which are kept where there are no new ones."""
     before = json.loads(path.read_text()) if path.exists() else {"arguments": {"groups": {}}, "results": {}}
     former = before["arguments"]["groups"]
-    names = [name for name in GROUPS if name in former or name in groups]
-    merged = {name: [*dict.fromkeys([*former.get(name, []), *groups.get(name, [])])] for name in names}
-    return merged, before["results"] | results
+    measured = {label for labels in groups.values() for label in labels}  # which may be in another group than before
+    merged = {
+        name: [label for label in former.get(name, []) if label not in measured] + groups.get(name, [])
+        for name in GROUPS
+    }
+    return {name: labels for name, labels in merged.items() if labels}, before["results"] | results
 
 
 def main() -> None:

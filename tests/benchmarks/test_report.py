@@ -175,3 +175,14 @@ def test_first_table_of_the_readme_shows_the_worst_source_of_each_kind() -> None
         f"| {images.kind_of('Doom84-v0')} | 1 | 25.00% (25.00%) | {'0.25x (0.25x) | ' * 3}".rstrip(),
         f"| {images.ONE_ENV} | 1 | 300.00% (300.00%) | {'3.00x (3.00x) | ' * 3}".rstrip(),
     ]
+
+
+def test_new_results_replace_those_of_the_same_sources(tmp_path: Path) -> None:
+    path = tmp_path / "images.json"
+    before = {"arguments": {"groups": {images.UNTUNED_GAMES: ["Pong", "Qbert"]}}, "results": {"Pong": 1, "Qbert": 2}}
+    path.write_text(json.dumps(before))
+    results: Any = {"Pong": 3}
+    groups, merged = images._merged_with(path, {images.TUNED_GAMES: ["Pong"]}, results)
+    assert groups == {images.UNTUNED_GAMES: ["Qbert"], images.TUNED_GAMES: ["Pong"]}
+    assert merged == {"Pong": 3, "Qbert": 2}
+    assert images._merged_with(tmp_path / "new.json", groups, results) == (groups, results)
