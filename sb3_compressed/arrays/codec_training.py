@@ -99,11 +99,7 @@ class CodecTrainer:
             self._has_changed = True
             self._discard_sample()
         is_early = self._interval < self.LONGEST
-        sample = None
-        if n_frames <= self._next_sample:
-            self._n_frames = n_frames
-        else:
-            sample = self.collect(frames)
+        sample = self.collect(frames)
         self._next_event = min(self._next_sample, self._n_frames + self._drift.next_measurement(len(frames)))
         if sample is None:
             return codec
@@ -153,6 +149,9 @@ class CodecTrainer:
 
     def collect(self, frames: NDArray[Any]) -> list[NDArray[Any]] | None:
         """Collect from new frames ``(n, *frame_shape)``; return the frames of a sample once it is complete."""
+        if self._n_frames + len(frames) <= self._next_sample:  # none is due
+            self._n_frames += len(frames)
+            return None
         frame_nbytes = frames.nbytes // max(len(frames), 1)
         if not frame_nbytes:
             return None

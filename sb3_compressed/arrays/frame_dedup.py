@@ -17,10 +17,9 @@ from sb3_compressed.arrays.frame_layout import FrameLayout, FrameStackDetector, 
 from sb3_compressed.arrays.memory_slot_store import MemorySlotStore
 from sb3_compressed.arrays.slot_store import Slot, slot_n_frames
 from sb3_compressed.codecs import Codec, TrainableCodec
+from sb3_compressed.codecs.codec import UINT8
 
 __all__ = ["FrameDeduplicator"]
-
-UINT8 = np.dtype(np.uint8)
 
 
 class FrameDeduplicator:

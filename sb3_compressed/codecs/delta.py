@@ -34,6 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sb3_compressed.codecs.codec import (
+    UINT8,
     FrameCoder,
     Levels,
     TrainableCodec,
@@ -68,7 +69,7 @@ N_COMPARED = 24
 #: Frames of more channels are not images.
 MAX_CHANNELS = 4
 
-UINT8, INT64 = np.dtype(np.uint8), np.dtype(np.int64)
+INT64 = np.dtype(np.int64)
 LOCATION = attrgetter("_location")
 References = ReferenceFrames  # pickles of earlier versions contain this name
 
