@@ -182,6 +182,7 @@ def test_new_results_replace_those_of_the_same_sources(tmp_path: Path) -> None:
     before = {"arguments": {"groups": {images.UNTUNED_GAMES: ["Pong", "Qbert"]}}, "results": {"Pong": 1, "Qbert": 2}}
     path.write_text(json.dumps(before))
     results: Any = {"Pong": 3}
+    merged: Any
     groups, merged = images._merged_with(path, {images.TUNED_GAMES: ["Pong"]}, results)
     assert groups == {images.UNTUNED_GAMES: ["Qbert"], images.TUNED_GAMES: ["Pong"]}
     assert merged == {"Pong": 3, "Qbert": 2}
