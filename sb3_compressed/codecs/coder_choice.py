@@ -109,7 +109,7 @@ OBJECTIVES = {
 #: Frames that are not added in channel-last order are usually those of one color, which are stacked: SB3's buffer
 #: copies each several times, but a codec gets it only once. What storing takes does not count for them, and this many
 #: times the nanoseconds are allowed. Of the eight frames of a transition of four stacked ones, five are decoded.
-STACKED, STACKED_SAMPLING = 3.0, 8 / 5
+STACKED, STACKED_SAMPLING = 2.3, 8 / 5
 #: By which factor the present variant may exceed the limits, and another one has to be smaller to replace it.
 TOLERANCE, CLEARLY_SMALLER = 1.25, 0.85
 #: Of variants whose payloads are larger by at most this factor, the one that is decoded fastest is chosen.
