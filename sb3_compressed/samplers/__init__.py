@@ -1,0 +1,5 @@
+"""Samplers of replay buffers: which transitions a batch consists of."""
+
+from sb3_compressed.samplers.sampler import Draw, Sampler
+
+__all__ = ["Draw", "Sampler"]

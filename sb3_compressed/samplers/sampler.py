@@ -1,0 +1,101 @@
+"""``Sampler``: which transitions a batch consists of."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+if TYPE_CHECKING:
+    from sb3_compressed.buffers.replay_mixin import CompressedReplay
+
+__all__ = ["Draw", "Sampler"]
+
+
+class Draw(NamedTuple):
+    """The transitions of a batch.
+
+    :param indices: flat indices ``(batch_size,)`` of int64: ``row * n_envs + env``
+    :param weights: importance weights ``(batch_size,)`` of float32, ``None`` if all are 1
+    """
+
+    indices: NDArray[np.int64]
+    weights: NDArray[np.float32] | None = None
+
+
+class Sampler(ABC):
+    """Draws the transitions of each batch of a replay buffer.
+
+    A sampler that was not bound yet is a configuration: each buffer copies it, and binds its copy. A subclass needs
+    nothing but :meth:`draw`; this class records which transitions may be drawn. Random numbers are drawn from
+    ``np.random``, as SB3 does, so that ``seed`` reproduces a training.
+
+    Transitions have flat indices: that of row ``row`` and environment ``env`` is ``row * n_envs + env``.
+    """
+
+    #: Number of rows of the buffer.
+    n_rows: int = 0
+    #: Number of environments of the buffer.
+    n_envs: int = 0
+    #: Which transitions may be drawn, ``(n_rows * n_envs,)`` of bool.
+    is_valid: NDArray[np.bool_]
+
+    def bind(self, n_rows: int, n_envs: int) -> None:
+        """Allocate the state for a buffer without transitions. Called once, before any other method.
+
+        :param n_rows: number of rows of the buffer
+        :param n_envs: number of its environments
+        """
+        self.n_rows, self.n_envs = n_rows, n_envs
+        self.is_valid = np.zeros(n_rows * n_envs, dtype=np.bool_)
+
+    def add(self, indices: NDArray[np.int64], buffer: CompressedReplay) -> None:
+        """Include transitions that were written, or that may be drawn from now on.
+
+        The buffer calls it before a batch is drawn or values are updated, with all transitions since the last call.
+
+        :param indices: flat indices, each once; whatever was there before was overwritten
+        :param buffer: the buffer that contains them
+        """
+        self.is_valid[indices] = True
+
+    def remove(self, indices: NDArray[np.int64]) -> None:
+        """Exclude transitions, which may not be drawn any more.
+
+        :param indices: flat indices, each once
+        """
+        self.is_valid[indices] = False
+
+    @abstractmethod
+    def draw(self, batch_size: int) -> Draw:
+        """Draw the transitions of a batch.
+
+        :param batch_size: how many, at least 1; at least one transition may be drawn
+        """
+
+    def update(self, indices: NDArray[np.int64], values: ArrayLike) -> None:
+        """Update the values of transitions, such as priorities.
+
+        :param indices: flat indices ``(n,)``; of equal ones, the last value counts
+        :param values: new values ``(n,)``, absolute TD errors for priorities
+        :raises TypeError: if the sampler has no values to update
+        :raises ValueError: if a value is not valid; no value is changed then
+        """
+        raise TypeError(f"{type(self).__name__} has no priorities to update; see sampler='prioritized'")
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state as arrays and numbers, from which :meth:`load_state_dict` continues exactly."""
+        return {"is_valid": self.is_valid}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the state that :meth:`state_dict` returned, after :meth:`bind` for as many rows.
+
+        :raises ValueError: if it does not fit
+        """
+        is_valid = np.asarray(state["is_valid"])
+        if is_valid.shape != self.is_valid.shape or is_valid.dtype != np.bool_:
+            expected = f"{self.is_valid.shape} of bool"
+            raise ValueError(f"is_valid must be {expected}, got {is_valid.shape} of {is_valid.dtype}")
+        self.is_valid[:] = is_valid
