@@ -16,6 +16,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+import dqn_replay
 import images
 import opening
 import persistence
@@ -32,7 +33,7 @@ BEGIN, END = "<!-- benchmarks: begin (make report writes what is between these m
 PAGES = ROOT / "docs" / "results"
 IN_README = ["auto", "auto@1", "zstd3", "none", "extra:zstd-3", "torchrl:zlib-3", "cpprb"]
 #: Benchmarks that report absolute times and bytes.
-ABSOLUTE = {"opening", "persistence", "stores"}
+ABSOLUTE = {"dqn_replay", "opening", "persistence", "stores"}
 GAMES_OF = ["replay", "trained"]  # results shown in the plot of games
 
 
@@ -68,6 +69,8 @@ def _tables(name: str, written: dict[str, Any]) -> list[str]:
         return [training.table(results)]
     if benchmark == "persistence":
         return [persistence.table(results)]
+    if benchmark == "dqn_replay":
+        return [dqn_replay.table(results)]
     if benchmark == "opening":
         return [opening.table(results)]
     if benchmark == "stores":

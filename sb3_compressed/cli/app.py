@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import typer
 
 from sb3_compressed import __version__
-from sb3_compressed.cli import advise, export, inspect, play, verify
+from sb3_compressed.cli import advise, export, import_, inspect, play, verify
 from sb3_compressed.cli.output import note
 
 __all__ = ["app", "run"]
@@ -27,6 +27,7 @@ app.command()(advise.advise)
 app.command()(inspect.inspect)
 app.command()(verify.verify)
 app.command()(export.export)
+app.command("import")(import_.import_)
 app.command()(play.play)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -51,6 +53,8 @@ class BufferStorage:
         self.is_follower = not store.log.is_writable
         #: Rows that were changed and are not committed.
         self._uncommitted: list[Change] = []
+        #: Whether :meth:`joint_commit` commits the rows.
+        self._commits_jointly = False
         #: How many rows were added since the last flush.
         self._n_new_rows = 0
         # The state before the last add: the rows it changed, pos, full, and the lengths of the two above.
@@ -136,21 +140,53 @@ class BufferStorage:
 
         :param done: whether episodes end with it, ``(n_envs,)``
         """
+        if self._commits_jointly:
+            return
         row = buffer.pos
+        self._take_direct_writes(buffer)
+        changes = self._ring_changes(buffer, row, 1) + _episode_changes(buffer, row, done)
+        self._before = self._copy_rows(changes), row, buffer.full, len(self._uncommitted), self._n_new_rows
+        self._n_new_rows += 1
+        self._uncommitted += changes
+
+    def _take_direct_writes(self, buffer: Any) -> None:
         self._take_replaced_arrays(buffer)
         for name, array in self._compressed:
             if len(rows := array.take_direct_writes()):
                 self._uncommitted += [(name, int(each), int(each) + 1) for each in rows]
-        changes: list[Change] = [(RING_ROWS, row, row + 1)]
-        if buffer.optimize_memory_usage:  # the next observation is in the following row
-            following = (row + 1) % buffer.buffer_size
-            changes += [
-                (name, following, following + 1) for name in self._row_names if buffer_state.is_observation(name)
-            ]
-        changes += _episode_changes(buffer, row, done)
-        self._before = self._copy_rows(changes), row, buffer.full, len(self._uncommitted), self._n_new_rows
-        self._n_new_rows += 1
-        self._uncommitted += changes
+
+    def _ring_changes(self, buffer: Any, row: int, n_rows: int) -> list[Change]:
+        """Return what adding rows from ``row`` on changes."""
+        last = row + n_rows
+        spans = [(row, min(last, buffer.buffer_size)), (0, last - buffer.buffer_size)]
+        changes: list[Change] = [(RING_ROWS, *span) for span in spans if span[0] < span[1]]
+        if changes and buffer.optimize_memory_usage:  # the last next observation is in the following row
+            following = last % buffer.buffer_size
+            names = [name for name in self._row_names if buffer_state.is_observation(name)]
+            changes += [(name, following, following + 1) for name in names]
+        return changes
+
+    @contextmanager
+    def joint_commit(self, buffer: Any, n_rows: int) -> Iterator[None]:
+        """Commit the rows that are added in the block together; rows before an exception, with the next commit.
+
+        :param n_rows: the most rows that are added, fewer than in the buffer; not for hindsight replay
+        :raises OSError: if they cannot be written; the buffer is then as it was before the block
+        """
+        first = buffer.pos
+        self._take_direct_writes(buffer)
+        before = self._copy_rows(self._ring_changes(buffer, first, n_rows)), first, buffer.full
+        before_counts = len(self._uncommitted), self._n_new_rows
+        self._commits_jointly = True
+        try:
+            yield
+        finally:
+            self._commits_jointly = False
+            n_added = (buffer.pos - first) % buffer.buffer_size
+            self._n_new_rows += n_added
+            self._uncommitted += self._ring_changes(buffer, first, n_added)
+        self._before = *before, *before_counts
+        self.commit_row(buffer)
 
     def _copy_rows(self, changes: list[Change]) -> list[tuple[NDArray[Any], int, NDArray[Any]]]:
         """Return copies of rows, each with its array and where it begins."""
@@ -173,6 +209,8 @@ class BufferStorage:
 
         :raises OSError: if it cannot be written; the buffer is then as it was before the last ``add``
         """
+        if self._commits_jointly:
+            return
         self._take_replaced_arrays(buffer)
         try:
             # After an interrupted add, changes may be listed twice.

@@ -1,0 +1,293 @@
+"""Files of Dopamine's replay buffer, which the DQN Replay data set consists of, read and written in pieces.
+
+A checkpoint N of a buffer of ``n_rows`` rows consists of gzip-compressed ``.npy`` files, one for each array:
+``$store$_observation_ckpt.N.gz`` with single frames ``(n_rows, height, width)``, ``$store$_action_ckpt.N.gz``,
+``$store$_reward_ckpt.N.gz`` and ``$store$_terminal_ckpt.N.gz``, each ``(n_rows,)``, and ``add_count_ckpt.N.gz``, the
+number of rows that were ever added, from which the position in the ring follows. ``invalid_range_ckpt.N.gz`` lists rows
+around that position; it follows from the count and is written, but not read.
+
+Source: ``OutOfGraphReplayBuffer`` in https://github.com/google/dopamine,
+``dopamine/replay_memory/circular_replay_buffer.py``.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from isal import igzip, isal_zlib
+from numpy.lib import format as npy
+from numpy.typing import DTypeLike, NDArray
+
+from sb3_compressed.errors import CheckpointNotFound, CorruptStorage, StorageError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["Checkpoint", "NpyReader", "NpyWriter", "checkpoint_numbers", "checkpoint_path", "open_checkpoint"]
+
+#: Arrays with one element for each row, with the kinds of their dtypes.
+STORED = {"observation": "u", "action": "iu", "reward": "f", "terminal": "bu"}
+#: Bytes that are decompressed at a time to skip rows.
+SKIPPED_NBYTES = 1 << 20
+#: igzip's levels are 0 to 3.
+COMPRESSION_LEVEL = 3
+
+
+def checkpoint_path(folder: Path, name: str, number: int) -> Path:
+    """Return the path of an array of a checkpoint."""
+    prefix = "$store$_" if name in STORED else ""
+    return folder / f"{prefix}{name}_ckpt.{number}.gz"
+
+
+def checkpoint_numbers(folder: Path) -> list[int]:
+    """Return the numbers of all checkpoints in a folder, ascending, including incomplete ones.
+
+    :raises CheckpointNotFound: if there is none
+    """
+    if not folder.is_dir():
+        raise CheckpointNotFound(f"{folder} is not a folder")
+    pattern = re.compile(rf"\$store\$_({'|'.join(STORED)})_ckpt\.(\d+)\.gz")
+    numbers = {int(match[2]) for path in folder.iterdir() if (match := pattern.fullmatch(path.name))}
+    if not numbers:
+        raise CheckpointNotFound(
+            f"{folder} contains no checkpoints of Dopamine, such as {checkpoint_path(folder, 'observation', 0).name}"
+        )
+    return sorted(numbers)
+
+
+class NpyReader:
+    """A gzip-compressed ``.npy`` file that is decompressed in pieces.
+
+    :param path: the file
+    :raises CheckpointNotFound: if it does not exist
+    :raises CorruptStorage: if it is not such a file
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        if not path.is_file():
+            raise CheckpointNotFound(f"{path} is missing")
+        self._file = igzip.IGzipFile(path, "rb")
+        try:
+            with self._reports_damage():
+                self.shape, self.dtype = self._read_header()
+        except BaseException:
+            self._file.close()
+            raise
+
+    def _read_header(self) -> tuple[tuple[int, ...], np.dtype[Any]]:
+        read = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}.get(npy.read_magic(self._file))
+        if read is None:
+            raise ValueError("unknown version of the .npy format")
+        shape, fortran_order, dtype = read(self._file)
+        if (fortran_order and len(shape) > 1) or dtype.hasobject or any(size < 0 for size in shape):
+            raise ValueError(f"unsupported array of shape {shape} and dtype {dtype}")
+        return shape, dtype
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+    def read_into(self, out: NDArray[Any]) -> None:
+        """Fill a contiguous array of the file's dtype with what follows.
+
+        :raises CorruptStorage: if the file is damaged or ends before
+        """
+        remaining = out.reshape(-1).view(np.uint8).data
+        with self._reports_damage():
+            while remaining:
+                n = self._file.readinto(remaining)
+                if not n:
+                    raise EOFError("it ends too early")
+                remaining = remaining[n:]
+
+    def read_all(self) -> NDArray[Any]:
+        """Return the whole array, and verify the checksum."""
+        out = np.empty(self.shape, self.dtype)
+        self.read_into(out)
+        self.finish()
+        return out
+
+    def skip_rows(self, n_rows: int) -> None:
+        """Decompress rows without returning them."""
+        n = n_rows * int(np.prod(self.shape[1:], dtype=np.int64)) * self.dtype.itemsize
+        scratch = np.empty(min(n, SKIPPED_NBYTES), np.uint8)
+        while n:
+            piece = scratch[:n]
+            self.read_into(piece)
+            n -= len(piece)
+
+    def finish(self) -> None:
+        """Verify the checksum after all rows were read.
+
+        :raises CorruptStorage: if it is wrong, or more data follow
+        """
+        with self._reports_damage():
+            if self._file.read(1):
+                raise ValueError(f"it contains more than the array of shape {self.shape}")
+
+    @contextmanager
+    def _reports_damage(self) -> Iterator[None]:
+        try:
+            yield
+        except (EOFError, ValueError, zlib.error, isal_zlib.IsalError, igzip.BadGzipFile) as error:
+            raise CorruptStorage(f"{self.path} is damaged, or not a gzip-compressed .npy file: {error}") from error
+
+
+class NpyWriter:
+    """A gzip-compressed ``.npy`` file that is written in pieces, to a temporary file until it is complete.
+
+    :param path: the file
+    :param shape: the shape of the whole array
+    :param dtype: its dtype
+    """
+
+    def __init__(self, path: Path, shape: tuple[int, ...], dtype: DTypeLike) -> None:
+        self.dtype = np.dtype(dtype)
+        self._path, self._unfinished = path, path.with_name(f"{path.name}.unfinished")
+        self._file = igzip.IGzipFile(self._unfinished, "wb", compresslevel=COMPRESSION_LEVEL)
+        header = {"descr": npy.dtype_to_descr(self.dtype), "fortran_order": False, "shape": shape}
+        npy.write_array_header_1_0(self._file, header)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._file.close()
+        if kind is None:
+            self._unfinished.replace(self._path)
+        else:
+            self._unfinished.unlink()
+
+    def write(self, values: Any) -> None:
+        """Append values, which are cast to the dtype."""
+        self._file.write(np.ascontiguousarray(values, self.dtype).tobytes())
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint of Dopamine's replay buffer. Its rows are counted from the oldest one, not as in the files.
+
+    :param folder: the folder with its files
+    :param number: its number
+    :param capacity: rows of the files
+    :param frame_shape: shape of a row of observations, ``(height, width)``
+    :param add_count: rows that were ever added; ``None`` if there is no such file, and all rows are in order
+    """
+
+    folder: Path
+    number: int
+    capacity: int
+    frame_shape: tuple[int, ...]
+    add_count: int | None
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows that were written."""
+        return self.capacity if self.add_count is None else min(self.add_count, self.capacity)
+
+    @property
+    def oldest(self) -> int:
+        """Position of the oldest row in the files."""
+        is_full = self.add_count is not None and self.add_count > self.capacity
+        return self.add_count % self.capacity if is_full and self.add_count is not None else 0
+
+    def path(self, name: str) -> Path:
+        """Return the path of one of its arrays."""
+        return checkpoint_path(self.folder, name, self.number)
+
+    def column(self, name: str) -> NDArray[Any]:
+        """Return actions, rewards or terminal flags ``(n_rows,)``, oldest first."""
+        with NpyReader(self.path(name)) as file:
+            values = file.read_all()
+        return np.concatenate([values[self.oldest :], values[: self.oldest]])[: self.n_rows]
+
+    def frames(self, first: int, chunk_sizes: list[int], out: NDArray[np.uint8]) -> Iterator[NDArray[np.uint8]]:
+        """Yield frames, oldest first, in pieces; each is overwritten by the next one.
+
+        The newer part of a ring precedes the older one in the file, which is then decompressed twice.
+
+        :param first: the row to start with
+        :param chunk_sizes: number of rows of each piece; all rows from ``first`` on
+        :param out: memory ``(max(chunk_sizes), height, width)``
+        """
+        position, end = self.oldest + first, self.oldest + self.n_rows
+        is_verified = False
+        pending = list(reversed(chunk_sizes))
+        filled = 0
+        # Positions beyond the capacity are those from the beginning of the file.
+        for start, stop, offset in ((position, min(end, self.capacity), 0), (position, end, self.capacity)):
+            begin = max(start, offset)
+            if begin >= stop:
+                continue
+            with NpyReader(self.path("observation")) as file:
+                file.skip_rows(begin - offset)
+                while begin < stop:
+                    n = min(pending[-1] - filled, stop - begin)
+                    file.read_into(out[filled : filled + n])
+                    filled, begin = filled + n, begin + n
+                    if filled == pending[-1]:
+                        pending.pop()
+                        yield out[:filled]
+                        filled = 0
+                if not is_verified:
+                    file.skip_rows(self.capacity - (stop - offset))
+                    file.finish()
+                    is_verified = True
+
+
+def open_checkpoint(folder: Path, number: int) -> Checkpoint:
+    """Read the headers of all files of a checkpoint, and its counter.
+
+    :raises CheckpointNotFound: if a file is missing
+    :raises CorruptStorage: if a file is damaged
+    :raises StorageError: if the files do not belong together, or are not arrays of the expected kind
+    """
+    shapes = {}
+    for name, kinds in STORED.items():
+        path = checkpoint_path(folder, name, number)
+        with NpyReader(path) as file:
+            shapes[name] = file.shape
+            n_dims = 3 if name == "observation" else 1
+            if file.dtype.kind not in kinds or len(file.shape) != n_dims:
+                raise StorageError(
+                    f"{path} contains {file.dtype} of shape {file.shape}, which are not {name}s of Dopamine"
+                )
+            if name == "observation" and file.dtype != np.uint8:
+                raise StorageError(f"{path} contains {file.dtype}, expected uint8")
+            if file.shape[0] != shapes["observation"][0]:
+                raise StorageError(
+                    f"{path} has {file.shape[0]:,} rows, but {checkpoint_path(folder, 'observation', number).name} has "
+                    f"{shapes['observation'][0]:,}"
+                )
+    capacity, *frame_shape = shapes["observation"]
+    if 0 in shapes["observation"]:
+        raise StorageError(f"{checkpoint_path(folder, 'observation', number)} is empty")
+    return Checkpoint(folder, number, capacity, tuple(frame_shape), _add_count(folder, number))
+
+
+def _add_count(folder: Path, number: int) -> int | None:
+    path = checkpoint_path(folder, "add_count", number)
+    if not path.exists():
+        return None
+    with NpyReader(path) as file:
+        if file.shape not in ((), (1,)) or file.dtype.kind not in "iu":
+            raise StorageError(f"{path} contains {file.dtype} of shape {file.shape}, expected one integer")
+        count = int(file.read_all().item())
+    if count < 0:
+        raise StorageError(f"{path} contains {count}, expected at least 0")
+    return count

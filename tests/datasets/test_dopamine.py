@@ -1,0 +1,407 @@
+"""Dopamine's checkpoints: imports stack frames as Dopamine does, and exports restore buffers bit for bit."""
+
+from __future__ import annotations
+
+import gzip
+import pickle
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import Stream
+from dopamine_ring import Ring, write_array
+from episodes import filled
+from gymnasium import spaces
+from stable_baselines3.common.buffers import ReplayBuffer
+
+from sb3_compressed import CompressedNStepReplayBuffer, CompressedReplayBuffer, load_checkpoint
+from sb3_compressed.datasets import export_dopamine, import_dopamine, trajectories
+from sb3_compressed.datasets.dopamine_files import checkpoint_path
+from sb3_compressed.errors import CheckpointNotFound, CorruptStorage, StorageError
+
+
+def imported(folder: Path, buffer: ReplayBuffer | None = None, **options: Any) -> Any:
+    if buffer is None:
+        options |= {"device": "cpu"}
+    return import_dopamine(folder, buffer, progress_bar=False, **options)
+
+
+def assert_contains(buffer: Any, expected: list[tuple[Any, ...]], cuts: tuple[int, ...] = (-1,)) -> None:
+    """Assert that a buffer contains transitions.
+
+    :param cuts: those after which rows are missing, which are truncated unless they are terminal
+    """
+    n = len(expected)
+    assert buffer.pos == n or (buffer.full and buffer.buffer_size == n)
+    obs, next_obs, actions, rewards, dones = (np.array(values) for values in zip(*expected, strict=True))
+    np.testing.assert_array_equal(buffer.observations[:n][:, 0], obs)
+    np.testing.assert_array_equal(buffer.next_observations[:n][:, 0], next_obs)
+    np.testing.assert_array_equal(buffer.actions[:n, 0, 0], actions)
+    np.testing.assert_array_equal(buffer.rewards[:n, 0], rewards)
+    is_cut = np.zeros(n, np.bool_)
+    is_cut[list(cuts)] = True
+    np.testing.assert_array_equal(buffer.dones[:n, 0], (dones == 1) | is_cut)
+    np.testing.assert_array_equal(buffer.timeouts[:n, 0], (dones == 0) & is_cut)
+
+
+@pytest.mark.parametrize("chunk_size", [1, 7, 256])
+@pytest.mark.parametrize("n_steps", [1, 2, 40, 83, 84, 85, 86, 87, 88, 120, 197, 450])
+def test_imported_transitions_are_those_in_the_ring(
+    tmp_path: Path, n_steps: int, chunk_size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sb3_compressed.datasets.dopamine.CHUNK_SIZE", chunk_size)
+    ring = Ring(100)
+    ring.play(n_steps, np.random.default_rng(n_steps))
+    ring.save(tmp_path, 0)
+    expected = ring.transitions(max(0, len(ring.rows) - ring.capacity))
+    if not expected:  # the only frame has no next one
+        assert imported(tmp_path).size() == 0
+        return
+    assert_contains(imported(tmp_path, n_actions=6), expected)
+
+
+@pytest.mark.parametrize("padding", [0, 3])
+@pytest.mark.parametrize("stack", [1, 2, 4, 6])
+def test_any_number_of_frames_is_stacked_whatever_the_padding_in_the_files(
+    tmp_path: Path, stack: int, padding: int
+) -> None:
+    ring = Ring(300, padding)
+    ring.play(150, np.random.default_rng(0))
+    ring.save(tmp_path, 0)
+    buffer = imported(tmp_path, frame_stack=stack, n_padding=padding, n_actions=18)
+    assert buffer.observation_space.shape == (stack, *ring.shape)
+    assert buffer.action_space == spaces.Discrete(18)
+    assert_contains(buffer, ring.transitions(stack=stack))
+
+
+def logged(ring: Ring, folder: Path, n_steps: int, rng: np.random.Generator) -> None:
+    """Play and write checkpoints as the logger of the data set does.
+
+    It writes whenever one row of the ring is not overwritten yet, and at the end, with the position in the ring as the
+    count.
+    """
+    number = 0
+    for _ in range(n_steps):
+        ring.play(1, rng)
+        if len(ring.rows) % ring.capacity == ring.capacity - 1:
+            ring.save(folder, number)
+            number += 1
+    ring.save(folder, number, count=len(ring.rows) % ring.capacity)
+
+
+@pytest.mark.parametrize("seed", [0, 2])
+def test_episodes_continue_in_the_next_checkpoint_of_the_data_set(tmp_path: Path, seed: int) -> None:
+    ring, rng = Ring(100), np.random.default_rng(seed)
+    logged(ring, tmp_path, 450, rng)
+    assert len([*tmp_path.glob("add_count*")]) == 1 + (len(ring.rows) + 1) // 100, "choose another seed"
+    assert_contains(imported(tmp_path, n_actions=6), ring.transitions())
+
+
+def test_rows_in_two_checkpoints_are_imported_once(tmp_path: Path) -> None:
+    ring, rng = Ring(100), np.random.default_rng(1)
+    for number in range(6):
+        ring.play(40, rng)
+        ring.save(tmp_path, number)
+    assert_contains(imported(tmp_path), ring.transitions())
+    assert_contains(imported(tmp_path, checkpoints=[4, 5]), ring.transitions(first_row(ring, tmp_path, 4)))
+
+
+def first_row(ring: Ring, folder: Path, number: int) -> int:
+    with gzip.open(checkpoint_path(folder, "add_count", number)) as file:
+        return int(np.load(file)) - ring.capacity  # type: ignore[arg-type]
+
+
+def test_transitions_without_all_their_frames_are_not_imported(tmp_path: Path) -> None:
+    ring, rng = Ring(50), np.random.default_rng(2)
+    counts = []
+    for number in range(3):
+        ring.play(100, rng, end=0)
+        ring.save(tmp_path, number)
+        counts.append(len(ring.rows))
+    parts = [ring.transitions(count - 50, count) for count in counts]
+    assert [len(part) for part in parts] == [46, 46, 46], "three frames before the first, one after the last"
+    buffer = imported(tmp_path)
+    assert_contains(buffer, [*parts[0], *parts[1], *parts[2]], (45, 91, 137))
+    assert len([*trajectories(buffer)]) == 3
+
+
+def test_checkpoints_of_different_runs_are_imported_separately(tmp_path: Path) -> None:
+    rings = [Ring(100), Ring(100)]
+    for number, ring in enumerate(rings):
+        ring.play(60, np.random.default_rng(number))
+        ring.save(tmp_path, number, count=70)
+    parts = [ring.transitions(0, 70) for ring in rings]
+    assert_contains(imported(tmp_path), parts[0] + parts[1], (len(parts[0]) - 1, -1))
+
+
+def test_without_a_count_rows_are_imported_in_the_order_of_the_file(tmp_path: Path) -> None:
+    ring = Ring(100)
+    ring.play(200, np.random.default_rng(0))
+    ring.rows, ring.begins = ring.rows[:100], [begin for begin in ring.begins if begin < 100]
+    ring.save(tmp_path, 0)
+    checkpoint_path(tmp_path, "add_count", 0).unlink()
+    assert_contains(imported(tmp_path), ring.transitions())
+
+
+def test_import_stops_after_n_steps(tmp_path: Path) -> None:
+    ring = Ring(500)
+    ring.play(300, np.random.default_rng(0))
+    ring.save(tmp_path, 0)
+    expected = ring.transitions()
+    for n_steps in (1, 5, *[i + 1 for i, step in enumerate(expected) if step[4]][:2], 290):
+        buffer = imported(tmp_path, n_steps=n_steps)
+        assert buffer.buffer_size == n_steps
+        assert_contains(buffer, expected[:n_steps])
+
+
+def test_import_adds_to_an_existing_buffer(tmp_path: Path) -> None:
+    ring = Ring(200)
+    ring.play(80, np.random.default_rng(0))
+    ring.save(tmp_path, 0)
+    space = spaces.Box(0, 255, (4, *ring.shape), np.uint8)
+    expected = ring.transitions()
+    for cls in (ReplayBuffer, CompressedReplayBuffer, CompressedNStepReplayBuffer):
+        buffer = cls(200, space, spaces.Discrete(6), device="cpu")
+        assert imported(tmp_path, buffer) is buffer
+        assert_contains(buffer, expected)
+    small = CompressedReplayBuffer(30, space, spaces.Discrete(6), device="cpu", storage=tmp_path / "small")
+    imported(tmp_path, small)
+    rows = (small.pos + np.arange(30)) % 30
+    np.testing.assert_array_equal(small.observations[rows][:, 0], [step[0] for step in expected[-30:]])
+    several = CompressedReplayBuffer(90, space, spaces.Discrete(6), device="cpu", n_envs=3)
+    few_actions = CompressedReplayBuffer(90, space, spaces.Discrete(2), device="cpu")
+    other_space = CompressedReplayBuffer(
+        90, spaces.Box(0, 255, (4, 84, 84), np.uint8), spaces.Discrete(6), device="cpu"
+    )
+    for wrong in (several, few_actions, other_space):
+        with pytest.raises(
+            ValueError, match=r"the buffer must have n_envs=1, .* shape \(4, 12, 10\) and at least 6 disc"
+        ):
+            imported(tmp_path, wrong)
+        assert not wrong.size()
+
+
+def test_buffer_without_timeouts_is_not_cut(tmp_path: Path) -> None:
+    ring = Ring(100)
+    ring.play(60, np.random.default_rng(0), end=0)
+    ring.save(tmp_path, 0)
+    buffer = imported(tmp_path, handle_timeout_termination=False, optimize_memory_usage=True)
+    assert buffer.size() == 59
+    assert not buffer.dones.any()
+
+
+def test_imported_folder_is_loaded_again(tmp_path: Path) -> None:
+    ring = Ring(600)
+    ring.play(500, np.random.default_rng(0))
+    ring.save(tmp_path, 0)
+    buffer = imported(tmp_path, storage=tmp_path / "buffer")
+    buffer.close()
+    assert_contains(load_checkpoint(tmp_path / "buffer", device="cpu"), ring.transitions())
+
+
+def test_import_needs_memory_for_some_frames_only(tmp_path: Path) -> None:
+    n_rows, shape = 4000, (84, 84)
+    write_array(
+        checkpoint_path(tmp_path, "observation", 0),
+        np.arange(n_rows).repeat(84 * 84).astype(np.uint8).reshape(-1, *shape),
+    )
+    for name, dtype in (("action", np.int32), ("reward", np.float32), ("terminal", np.uint8)):
+        write_array(checkpoint_path(tmp_path, name, 0), np.zeros(n_rows, dtype))
+    write_array(checkpoint_path(tmp_path, "add_count", 0), np.array(n_rows * 3 // 2))  # a ring, read in two passes
+    tracemalloc.start()
+    try:
+        buffer = imported(tmp_path, storage=tmp_path / "buffer")
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert buffer.size() == n_rows - 4
+    assert peak < 15e6, "28 MB of frames"
+    buffer.close()
+
+
+# -- errors --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    ring = Ring(100)
+    for number in range(2):
+        ring.play(80, np.random.default_rng(number))
+        ring.save(tmp_path, number)
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", ["observation", "action", "reward", "terminal"])
+@pytest.mark.parametrize("number", [0, 1])
+def test_errors_name_the_file_that_is_missing_or_damaged(folder: Path, name: str, number: int) -> None:
+    path = checkpoint_path(folder, name, number)
+    intact = path.read_bytes()
+
+    def error(kind: type[Exception]) -> str:
+        with pytest.raises(kind) as caught:
+            imported(folder)
+        return str(caught.value)
+
+    path.write_bytes(intact[: len(intact) * 2 // 3])
+    assert error(CorruptStorage).startswith(f"{path} is damaged")
+    path.write_bytes(intact[:-8] + bytes([intact[-8] ^ 1]) + intact[-7:])
+    assert error(CorruptStorage).startswith(f"{path} is damaged"), "the checksum is wrong"
+    for content in (b"", b"no gzip", gzip.compress(b"no npy"), gzip.compress(gzip.decompress(intact) + b"more")):
+        path.write_bytes(content)
+        assert error(CorruptStorage).startswith(f"{path} is damaged")
+    with gzip.open(path, "wb") as file:
+        pickle.dump({"any": "object"}, file)
+    assert error(CorruptStorage).startswith(f"{path} is damaged"), "never unpickled"
+    write_array(path, np.zeros(()))
+    assert error(StorageError).startswith(f"{path} contains")
+    path.unlink()
+    assert error(CheckpointNotFound) == f"{path} is missing"
+
+
+def test_files_that_do_not_fit_together_are_rejected(folder: Path) -> None:
+    path = checkpoint_path(folder, "reward", 1)
+    write_array(path, np.zeros(99, np.float32))
+    with pytest.raises(StorageError, match=r"reward_ckpt\.1\.gz has 99 rows, but .* has 100"):
+        imported(folder)
+    write_array(path, np.zeros(100, np.float32))
+    write_array(checkpoint_path(folder, "observation", 1), np.zeros((100, 9, 9), np.uint8))
+    with pytest.raises(
+        StorageError, match=r"observation_ckpt\.1\.gz has frames of shape \(9, 9\), but checkpoint 0 has"
+    ):
+        imported(folder)
+    write_array(checkpoint_path(folder, "observation", 1), np.zeros((100, 12, 10), np.uint16))
+    with pytest.raises(StorageError, match=r"observation_ckpt\.1\.gz contains uint16"):
+        imported(folder)
+    assert imported(folder, checkpoints=[0]).size() > 0
+
+
+def test_other_invalid_input_is_an_error(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match=r"action_ckpt\.\d\.gz contains action 5, expected 0 to 2"):
+        imported(folder, n_actions=3)
+    with pytest.raises(CheckpointNotFound, match=r"ckpt\.7\.gz is missing"):
+        imported(folder, checkpoints=[7])
+    for name in ("frame_stack", "n_steps"):
+        with pytest.raises(ValueError, match=f"{name} must be at least 1, got 0"):
+            imported(folder, **{name: 0})
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(CheckpointNotFound, match="contains no checkpoints of Dopamine"):
+        imported(tmp_path / "empty")
+    with pytest.raises(CheckpointNotFound, match="is not a folder"):
+        imported(tmp_path / "missing")
+    for count in (np.array(-1), np.array(1.5), np.zeros(2, np.int64)):
+        write_array(checkpoint_path(folder, "add_count", 0), count)
+        with pytest.raises(StorageError, match=r"add_count_ckpt\.0\.gz contains"):
+            imported(folder)
+    for number in range(2):
+        write_array(checkpoint_path(folder, "add_count", number), np.array(0))
+    with pytest.raises(StorageError, match="contains no transitions"):
+        imported(folder)
+
+
+# -- export --------------------------------------------------------------------------------------------------
+
+
+def assert_same_but_last_observations(ours: Any, theirs: Any) -> None:
+    """Assert that episodes are equal but for the observation after a termination, which the format lacks."""
+    pairs = [*zip(trajectories(ours), trajectories(theirs), strict=True)]
+    for our_episode, their_episode in pairs:
+        if their_episode.terminations[-1]:
+            n = len(their_episode)
+            np.testing.assert_array_equal(our_episode.observations[:n], their_episode.observations[:n])
+            np.testing.assert_array_equal(our_episode.terminations, their_episode.terminations)
+            np.testing.assert_array_equal(our_episode.observations[n][:-1], their_episode.observations[n][:-1])
+            for name in ("actions", "rewards", "truncations"):
+                np.testing.assert_array_equal(getattr(our_episode, name), getattr(their_episode, name))
+        else:
+            np.testing.assert_array_equal(our_episode.observations, their_episode.observations)
+            np.testing.assert_array_equal(our_episode.rewards, their_episode.rewards)
+            np.testing.assert_array_equal(our_episode.actions, their_episode.actions)
+            assert our_episode.truncations[-1], "an unfinished episode is imported as truncated"
+
+
+@pytest.mark.parametrize("stream", ["atari", "atari-single"], indirect=True)
+@pytest.mark.parametrize("n_rows", [150, 400])
+@pytest.mark.parametrize("cls", [CompressedReplayBuffer, ReplayBuffer])
+def test_import_restores_what_was_exported(stream: Stream, tmp_path: Path, n_rows: int, cls: Any) -> None:
+    buffer = filled(stream, 330, n_rows, cls)
+    export_dopamine(buffer, tmp_path / "first", progress_bar=False)
+    restored = imported(tmp_path / "first", n_actions=int(stream[1].n))  # type: ignore[attr-defined]
+    assert (restored.observation_space, restored.action_space) == stream[:2]
+    assert restored.size() == buffer.size() * buffer.n_envs
+    assert_same_but_last_observations(restored, buffer)
+    numbers = export_dopamine(restored, tmp_path / "second", progress_bar=False)
+    again = imported(tmp_path / "second", n_actions=int(stream[1].n))  # type: ignore[attr-defined]
+    for name in ("observations", "next_observations", "actions", "rewards", "dones", "timeouts"):
+        ours, theirs = (np.asarray(getattr(each, name)) for each in (again, restored))
+        np.testing.assert_array_equal(ours, theirs)
+    for path in (tmp_path / "second").iterdir():
+        assert gzip.decompress(path.read_bytes()) == gzip.decompress((tmp_path / "first" / path.name).read_bytes())
+    assert len([*(tmp_path / "second").iterdir()]) == 6 * len(numbers)
+
+
+@pytest.mark.parametrize("stream", ["atari-channel-last"], indirect=True)
+def test_channel_last_observations_are_exported(stream: Stream, tmp_path: Path) -> None:
+    buffer = filled(stream, 60)
+    export_dopamine(buffer, tmp_path, progress_bar=False)
+    episodes = [*trajectories(imported(tmp_path))]
+    for ours, theirs in zip(episodes, trajectories(buffer), strict=True):
+        n = len(theirs)
+        np.testing.assert_array_equal(np.moveaxis(ours.observations[:n], 1, -1), theirs.observations[:n])
+
+
+def test_export_writes_what_dopamine_reads(tmp_path: Path) -> None:
+    ring = Ring(100)
+    ring.play(60, np.random.default_rng(0))
+    ring.save(tmp_path / "theirs", 0)
+    numbers = export_dopamine(imported(tmp_path / "theirs"), tmp_path / "ours", progress_bar=False)
+    assert numbers == [0]
+    n = len(ring.rows)
+    dtypes = {"observation": np.uint8, "action": np.int32, "reward": np.float32, "terminal": np.uint8}
+    for name, dtype in dtypes.items():
+        with gzip.open(checkpoint_path(tmp_path / "ours", name, 0)) as ours:
+            values = np.load(ours)  # type: ignore[arg-type]
+        with gzip.open(checkpoint_path(tmp_path / "theirs", name, 0)) as theirs:
+            expected = np.load(theirs)[:n]  # type: ignore[arg-type]
+        assert values.dtype == dtype
+        # The last frame belongs to no transition, so its action is not in the buffer.
+        np.testing.assert_array_equal(values[: n - 1], expected[: n - 1])
+    with gzip.open(checkpoint_path(tmp_path / "ours", "add_count", 0)) as file:
+        assert np.load(file) == n  # type: ignore[arg-type]
+    with gzip.open(checkpoint_path(tmp_path / "ours", "invalid_range", 0)) as file:
+        assert np.load(file).tolist() == [n - 1, 0, 1, 2, 3]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("stream", ["atari-single"], indirect=True)
+def test_buffers_that_the_format_cannot_represent_are_rejected(stream: Stream, tmp_path: Path) -> None:
+    space, actions = spaces.Box(0, 255, (4, 12, 10), np.uint8), spaces.Discrete(3)
+
+    def new(observation_space: Any = space, action_space: Any = actions) -> Any:
+        return CompressedReplayBuffer(10, observation_space, action_space, device="cpu")
+
+    def error(buffer: Any, folder: Path = tmp_path / "new") -> str:
+        with pytest.raises(ValueError, match=r".") as caught:
+            export_dopamine(buffer, folder, progress_bar=False)
+        return str(caught.value)
+
+    assert "add transitions first" in error(new())
+    assert "stacks of grayscale frames of uint8, got Box" in error(new(spaces.Box(0, 1, (4,))))
+    assert "discrete actions, got Box" in error(new(action_space=spaces.Box(-1, 1, (2,))))
+    rng = np.random.default_rng(0)
+    noise = new()
+    for _ in range(2):
+        pair = rng.integers(0, 256, (2, 1, 4, 12, 10), np.uint8)
+        noise.add(*pair, np.array([1]), np.array([0.0]), np.array([False]), [{}])
+    assert "environment 0 has observations that are not stacks of consecutive frames" in error(
+        noise, tmp_path / "noise"
+    )
+    filled_start = new()
+    for done in (True, False):  # stacks begin with copies of the first frame, as those of Gymnasium's wrapper
+        obs = rng.integers(0, 256, (1, 1, 12, 10), np.uint8).repeat(4, axis=1)
+        filled_start.add(obs, obs, np.array([1]), np.array([0.0]), np.array([done]), [{}])
+    assert "which must be zeros in Dopamine's format" in error(filled_start, tmp_path / "filled")
+    assert not [*(tmp_path / "filled").iterdir()], "unfinished files are removed"
+    buffer = filled(stream)
+    export_dopamine(buffer, tmp_path, progress_bar=False)
+    assert "contains checkpoints already" in error(buffer, tmp_path)

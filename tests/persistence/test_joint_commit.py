@@ -1,0 +1,101 @@
+"""``joint_commit``: the steps of a block are committed to the folder together, or not at all."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import Stream
+from episodes import filled
+
+from sb3_compressed import load_checkpoint
+from sb3_compressed.errors import StorageError
+from sb3_compressed.storage.array_store import ArrayStore
+
+ARRAYS = ("observations", "next_observations", "actions", "rewards", "dones", "timeouts")
+
+
+def assert_same_content(ours: Any, theirs: Any) -> None:
+    assert (ours.pos, ours.full) == (theirs.pos, theirs.full)
+    for name in ARRAYS:
+        if hasattr(theirs, name):
+            np.testing.assert_array_equal(np.asarray(getattr(ours, name)), np.asarray(getattr(theirs, name)))
+
+
+def add(buffer: Any, stream: Stream, first: int, last: int) -> None:
+    for transition in stream[3][first:last]:
+        transition.add_to(buffer)
+
+
+@pytest.mark.parametrize("optimize_memory_usage", [False, True])
+@pytest.mark.parametrize("n_steps", [1, 30, 49, 50, 60])
+def test_folder_and_buffer_equal_those_of_single_commits(
+    stream: Stream, tmp_path: Path, n_steps: int, optimize_memory_usage: bool
+) -> None:
+    options = {"optimize_memory_usage": optimize_memory_usage}
+    expected = filled(stream, 170, 50, **options)
+    buffer = filled(stream, 50, 50, storage=tmp_path / "buffer", **options)
+    for first in range(50, 170, n_steps):
+        with buffer.joint_commit(n_steps):
+            add(buffer, stream, first, min(first + n_steps, 170))
+    assert_same_content(buffer, expected)
+    shutil.copytree(tmp_path / "buffer", tmp_path / "killed")  # what a killed process leaves
+    assert_same_content(load_checkpoint(tmp_path / "killed", device="cpu"), expected)
+    buffer.close()
+    assert_same_content(load_checkpoint(tmp_path / "buffer", device="cpu"), expected)
+
+
+def test_kill_within_the_block_leaves_what_was_before_it(stream: Stream, tmp_path: Path) -> None:
+    expected = filled(stream, 60, 50)
+    buffer = filled(stream, 60, 50, storage=tmp_path / "buffer")
+    with buffer.joint_commit(20):
+        add(buffer, stream, 60, 80)
+        shutil.copytree(tmp_path / "buffer", tmp_path / "killed")
+    assert_same_content(load_checkpoint(tmp_path / "killed", device="cpu"), expected)
+
+
+def test_steps_before_an_exception_are_committed_with_the_next_one(stream: Stream, tmp_path: Path) -> None:
+    buffer = filled(stream, 60, 50, storage=tmp_path / "buffer")
+
+    def add_and_fail() -> None:
+        with buffer.joint_commit(20):
+            add(buffer, stream, 60, 70)
+            raise RuntimeError("stop")
+
+    with pytest.raises(RuntimeError, match="stop"):
+        add_and_fail()
+    stream[3][70].add_to(buffer)
+    expected = filled(stream, 71, 50)
+    assert_same_content(buffer, expected)
+    shutil.copytree(tmp_path / "buffer", tmp_path / "killed")
+    assert_same_content(load_checkpoint(tmp_path / "killed", device="cpu"), expected)
+
+
+def test_failed_commit_leaves_the_buffer_as_it_was_before_the_block(
+    stream: Stream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    buffer = filled(stream, 60, 50, storage=tmp_path / "buffer")
+
+    def full(*_: Any) -> None:
+        raise OSError("no space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ArrayStore, "commit", full)
+        with pytest.raises(OSError, match="no space left"), buffer.joint_commit(45):
+            add(buffer, stream, 60, 100)
+    assert_same_content(buffer, filled(stream, 60, 50))
+    stream[3][60].add_to(buffer)
+    buffer.close()
+    assert_same_content(load_checkpoint(tmp_path / "buffer", device="cpu"), filled(stream, 61, 50))
+    with pytest.raises(StorageError, match="nothing was added"), buffer.joint_commit(1):
+        pass
+
+
+def test_block_does_nothing_for_a_buffer_in_memory(stream: Stream) -> None:
+    buffer = filled(stream, 60, 50)
+    with buffer.joint_commit(10):
+        stream[3][60].add_to(buffer)
+    assert_same_content(buffer, filled(stream, 61, 50))
