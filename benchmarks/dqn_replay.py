@@ -51,10 +51,10 @@ def measure(name: str, source: str, n_frames: int) -> Measurement:
         files, folder = Path(temporary) / "files", Path(temporary) / "folder"
         files.mkdir()
         n_rows = write(files, source, n_frames)
-        options = {"progress_bar": False, "device": "cpu", "n_actions": 18}
+        options: dict[str, Any] = {"progress_bar": False, "device": "cpu", "n_actions": 18}
         import_dopamine(files, n_steps=min(WARM_UP_FRAMES, n_frames // 2), **options)
         peak, begin = _peak_nbytes(), time.process_time()
-        stored = {"storage": folder} if name == "folder" else {}
+        stored: dict[str, Any] = {"storage": folder} if name == "folder" else {}
         buffer: Any = import_dopamine(files, **options, **stored)
         if stored:
             buffer.close()
@@ -97,7 +97,7 @@ def write(folder: Path, source: str, n_frames: int) -> int:
             begins = bool(step.done[0])
             add(_newest(step.obs), step.action[0], np.sign(step.reward[0] % 3 - 1), begins)
     with gzip.open(folder / "add_count_ckpt.0.gz", "wb") as file:
-        np.save(file, np.array(n_rows))  # type: ignore[arg-type]
+        np.save(file, np.array(n_rows))
     return n_rows
 
 

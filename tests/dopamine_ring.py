@@ -18,7 +18,7 @@ DTYPES = {"action": np.int32, "reward": np.float32, "terminal": np.uint8}
 def write_array(path: Path, values: Any) -> None:
     """Write a gzip-compressed ``.npy`` file as Dopamine does."""
     with gzip.open(path, "wb") as file:
-        np.save(file, values, allow_pickle=False)  # type: ignore[arg-type]
+        np.save(file, values, allow_pickle=False)
 
 
 @dataclass
@@ -55,8 +55,10 @@ class Ring:
         :param count: the content of ``add_count``, if it is not the number of rows
         """
         folder.mkdir(exist_ok=True)
-        arrays = {"observation": np.full((self.capacity, *self.shape), 99, np.uint8)}  # unwritten rows are arbitrary
-        arrays |= {name: np.ones(self.capacity, dtype) for name, dtype in DTYPES.items()}  # type: ignore[misc]
+        arrays: dict[str, NDArray[Any]] = {
+            "observation": np.full((self.capacity, *self.shape), 99, np.uint8)
+        }  # unwritten rows are arbitrary
+        arrays |= {name: np.ones(self.capacity, dtype) for name, dtype in DTYPES.items()}
         for at in range(max(0, len(self.rows) - self.capacity), len(self.rows)):
             for values, value in zip(arrays.values(), self.rows[at], strict=True):
                 values[at % self.capacity] = value

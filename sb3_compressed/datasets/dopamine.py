@@ -41,7 +41,7 @@ def import_dopamine(
 ) -> ReplayBuffer:
     """Add the transitions of Dopamine's checkpoint files to a replay buffer, oldest first and in bounded memory.
 
-    The DQN Replay data set (Agarwal et al., 2020, https://research.google/resources/datasets/dqn-replay) consists of
+    The DQN Replay data set (Agarwal et al., 2020, https://arxiv.org/abs/1907.04543) consists of
     such files, 50 checkpoints ``$store$_{observation,action,reward,terminal}_ckpt.N.gz`` of each run. They contain
     single frames; this stacks them into observations ``(frame_stack, height, width)`` as Dopamine does, with zeros
     before the first frame of an episode:
@@ -214,7 +214,7 @@ def _count_actions(segments: Sequence[Segment], n_actions: int | None) -> int:
 
 def _require_fitting(buffer: ReplayBuffer, shape: tuple[int, ...], n_actions: int) -> None:
     space, actions = buffer.observation_space, buffer.action_space
-    fits = isinstance(space, spaces.Box) and (space.shape, space.dtype) == (shape, np.uint8)
+    fits = isinstance(space, spaces.Box) and space.shape == shape and space.dtype == np.uint8
     if buffer.n_envs != 1 or not fits or not isinstance(actions, spaces.Discrete) or actions.n < n_actions:
         raise ValueError(
             f"the buffer must have n_envs=1, uint8 observations of shape {shape} and at least {n_actions} discrete "
@@ -262,10 +262,9 @@ def _read(segments: Sequence[Segment], n_padding: int) -> Iterator[Rows]:
     follows_end = False
     for segment in segments:
         checkpoint = segment.checkpoint
-        actions, rewards, terminals = (
-            checkpoint.column(name)[segment.first :].astype(dtype)
-            for name, dtype in (("action", np.int64), ("reward", np.float32), ("terminal", np.bool_))
-        )
+        actions = checkpoint.column("action")[segment.first :].astype(np.int64)
+        rewards = checkpoint.column("reward")[segment.first :].astype(np.float32)
+        terminals = checkpoint.column("terminal")[segment.first :].astype(np.bool_)
         bounds = _bounds(terminals, n_padding)
         sizes = np.diff(bounds).tolist()
         begins_episode, continues = segment.begins_episode, segment.continues

@@ -12,6 +12,7 @@ Source: ``OutOfGraphReplayBuffer`` in https://github.com/google/dopamine,
 
 from __future__ import annotations
 
+import gzip
 import re
 import zlib
 from collections.abc import Iterator
@@ -37,8 +38,8 @@ __all__ = ["Checkpoint", "NpyReader", "NpyWriter", "checkpoint_numbers", "checkp
 STORED = {"observation": "u", "action": "iu", "reward": "f", "terminal": "bu"}
 #: Bytes that are decompressed at a time to skip rows.
 SKIPPED_NBYTES = 1 << 20
-#: igzip's levels are 0 to 3.
-COMPRESSION_LEVEL = 3
+#: Of zlib: frames take about half of what igzip's highest level makes of them, 32 us each instead of 159 with level 9.
+COMPRESSION_LEVEL = 6
 
 
 def checkpoint_path(folder: Path, name: str, number: int) -> Path:
@@ -75,7 +76,7 @@ class NpyReader:
         self.path = path
         if not path.is_file():
             raise CheckpointNotFound(f"{path} is missing")
-        self._file = igzip.IGzipFile(path, "rb")
+        self._file = igzip.IGzipFile(path, "rb")  # type: ignore[no-untyped-call]
         try:
             with self._reports_damage():
                 self.shape, self.dtype = self._read_header()
@@ -142,7 +143,7 @@ class NpyReader:
     def _reports_damage(self) -> Iterator[None]:
         try:
             yield
-        except (EOFError, ValueError, zlib.error, isal_zlib.IsalError, igzip.BadGzipFile) as error:
+        except (EOFError, ValueError, zlib.error, isal_zlib.error, igzip.BadGzipFile) as error:  # type: ignore[misc]
             raise CorruptStorage(f"{self.path} is damaged, or not a gzip-compressed .npy file: {error}") from error
 
 
@@ -157,7 +158,7 @@ class NpyWriter:
     def __init__(self, path: Path, shape: tuple[int, ...], dtype: DTypeLike) -> None:
         self.dtype = np.dtype(dtype)
         self._path, self._unfinished = path, path.with_name(f"{path.name}.unfinished")
-        self._file = igzip.IGzipFile(self._unfinished, "wb", compresslevel=COMPRESSION_LEVEL)
+        self._file = gzip.GzipFile(self._unfinished, "wb", compresslevel=COMPRESSION_LEVEL)
         header = {"descr": npy.dtype_to_descr(self.dtype), "fortran_order": False, "shape": shape}
         npy.write_array_header_1_0(self._file, header)
 

@@ -195,3 +195,12 @@ def test_coder_benchmark_prints_costs_of_recorded_frames(folder: Path, tmp_path:
     assert results["times"].keys() == {"stripes"}
     assert results["costs"].keys() == {"sampling", "adding", "decoding", "encoding"}
     assert min(ns for costs in results["costs"].values() for of_key in costs.values() for ns in of_key.values()) > 0
+
+
+def test_dqn_replay_benchmark_writes_its_results(folder: Path) -> None:
+    printed, results = run("dqn_replay", folder, "--sources", "Pong")
+    assert "a run of 50 million frames takes 353 GB" in printed
+    assert results["Pong"].keys() == {"memory", "folder"}
+    for name, measured in results["Pong"].items():
+        assert measured.keys() == {"frames", "seconds", "peak", "gzip"} | ({"folder"} if name == "folder" else set())
+        assert measured["frames"] == 599, "the last frame has no next one"

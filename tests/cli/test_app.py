@@ -15,7 +15,7 @@ from programs import fresh_outcome, outcome
 from sb3_compressed import __version__
 from sb3_compressed.cli.app import app
 
-COMMANDS = sorted(command.callback.__name__ for command in app.registered_commands if command.callback)
+COMMANDS = sorted(command.name or command.callback.__name__ for command in app.registered_commands if command.callback)
 
 
 def test_without_arguments_commands_are_listed() -> None:

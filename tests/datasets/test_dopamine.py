@@ -110,7 +110,7 @@ def test_rows_in_two_checkpoints_are_imported_once(tmp_path: Path) -> None:
 
 def first_row(ring: Ring, folder: Path, number: int) -> int:
     with gzip.open(checkpoint_path(folder, "add_count", number)) as file:
-        return int(np.load(file)) - ring.capacity  # type: ignore[arg-type]
+        return int(np.load(file)) - ring.capacity
 
 
 def test_transitions_without_all_their_frames_are_not_imported(tmp_path: Path) -> None:
@@ -284,7 +284,7 @@ def test_other_invalid_input_is_an_error(folder: Path, tmp_path: Path) -> None:
         imported(folder, checkpoints=[7])
     for name in ("frame_stack", "n_steps"):
         with pytest.raises(ValueError, match=f"{name} must be at least 1, got 0"):
-            imported(folder, **{name: 0})
+            imported(folder, None, **{name: 0})
     (tmp_path / "empty").mkdir()
     with pytest.raises(CheckpointNotFound, match="contains no checkpoints of Dopamine"):
         imported(tmp_path / "empty")
@@ -361,16 +361,16 @@ def test_export_writes_what_dopamine_reads(tmp_path: Path) -> None:
     dtypes = {"observation": np.uint8, "action": np.int32, "reward": np.float32, "terminal": np.uint8}
     for name, dtype in dtypes.items():
         with gzip.open(checkpoint_path(tmp_path / "ours", name, 0)) as ours:
-            values = np.load(ours)  # type: ignore[arg-type]
+            values = np.load(ours)
         with gzip.open(checkpoint_path(tmp_path / "theirs", name, 0)) as theirs:
-            expected = np.load(theirs)[:n]  # type: ignore[arg-type]
+            expected = np.load(theirs)[:n]
         assert values.dtype == dtype
         # The last frame belongs to no transition, so its action is not in the buffer.
         np.testing.assert_array_equal(values[: n - 1], expected[: n - 1])
     with gzip.open(checkpoint_path(tmp_path / "ours", "add_count", 0)) as file:
-        assert np.load(file) == n  # type: ignore[arg-type]
+        assert np.load(file) == n
     with gzip.open(checkpoint_path(tmp_path / "ours", "invalid_range", 0)) as file:
-        assert np.load(file).tolist() == [n - 1, 0, 1, 2, 3]  # type: ignore[arg-type]
+        assert np.load(file).tolist() == [n - 1, 0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("stream", ["atari-single"], indirect=True)
