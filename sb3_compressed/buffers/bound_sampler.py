@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
 import torch as th
 from numpy.typing import ArrayLike, NDArray
 
-from sb3_compressed.samplers import Draw, Sampler
+from sb3_compressed.samplers import Draw, Sampler, WithoutReplacementSampler
 
 __all__ = ["BoundSampler"]
 
@@ -29,6 +30,8 @@ class BoundSampler:
     """
 
     def __init__(self, sampler: Sampler, n_rows: int, n_envs: int) -> None:
+        #: The sampler as it was configured, which belongs to no buffer.
+        self.configured = copy.deepcopy(sampler)
         sampler.bind(n_rows, n_envs)
         self.sampler = sampler
         self.n_rows, self.n_envs = n_rows, n_envs
@@ -41,6 +44,14 @@ class BoundSampler:
         self._pos, self._is_full = 0, False
         #: Which transitions of hindsight replay the sampler may draw, ``(n_rows * n_envs,)``.
         self._is_included: NDArray[np.bool_] | None = None
+
+    def after(self, replaced: BoundSampler) -> BoundSampler:
+        """Return this sampler with numbers after those of a replaced one, whose batches may not be updated any more."""
+        shift = -(-replaced.n_written // self.n_rows) * self.n_rows
+        self.n_written += shift
+        self._n_synced += shift
+        self.n_skipped_updates += replaced.n_skipped_updates
+        return self
 
     # -- which transitions may be drawn ----------------------------------------------------------------------
 
@@ -128,6 +139,20 @@ class BoundSampler:
         draw = self.sampler.draw(batch_size)
         self._validate(draw, buffer, batch_size)
         return draw
+
+    def draw_of_epoch(self, buffer: Any, batch_size: int) -> Draw:
+        """Draw a batch that ends with the epoch of a :class:`WithoutReplacementSampler`."""
+        sampler = self.sampler
+        assert isinstance(sampler, WithoutReplacementSampler)
+        self.synchronize(buffer)
+        return sampler.draw_of_epoch(batch_size)
+
+    def start_epoch(self, buffer: Any) -> None:
+        """Begin an epoch of a :class:`WithoutReplacementSampler`."""
+        sampler = self.sampler
+        assert isinstance(sampler, WithoutReplacementSampler)
+        self.synchronize(buffer)
+        sampler.start_epoch()
 
     def _validate(self, draw: Any, buffer: Any, batch_size: int) -> None:
         name = type(self.sampler).__name__
