@@ -107,17 +107,18 @@ class BoundSampler:
             begin = np.searchsorted(indices, buffer.pos * self.n_envs)  # the oldest row
             self.sampler.add(np.concatenate((indices[begin:], indices[:begin])), buffer)
 
-    def _may_be_drawn(self, buffer: Any, indices: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return which flat indices are those of transitions that may be drawn, after a synchronization."""
+    def _may_be_drawn(self, buffer: Any, indices: NDArray[np.int64]) -> NDArray[np.bool_] | None:
+        """Return which flat indices are those of transitions that may be drawn, after a synchronization.
+
+        :return: ``None`` if all are
+        """
         if self._is_included is not None:
             return self._is_included[indices]
-        may_be_drawn: NDArray[np.bool_]
+        may_be_drawn: NDArray[np.bool_] | None = None
         if not buffer.full:
             may_be_drawn = indices < buffer.pos * self.n_envs
         elif buffer.optimize_memory_usage:
             may_be_drawn = indices // self.n_envs != buffer.pos
-        else:
-            may_be_drawn = np.ones(len(indices), dtype=np.bool_)
         return may_be_drawn
 
     @property
@@ -161,10 +162,13 @@ class BoundSampler:
         indices, weights = draw
         if not isinstance(indices, np.ndarray) or indices.shape != (batch_size,) or indices.dtype.kind not in "iu":
             raise ValueError(f"{name}.draw must return {batch_size} integer indices, got {_described(indices)}")
-        if indices.min() < 0 or indices.max() >= self.n_rows * self.n_envs:
-            wrong = indices[(indices < 0) | (indices >= self.n_rows * self.n_envs)][0]
-            raise ValueError(f"{name}.draw must return indices from 0 to {self.n_rows * self.n_envs - 1}, got {wrong}")
-        if not (may_be_drawn := self._may_be_drawn(buffer, indices)).all():
+        n_items = self.n_rows * self.n_envs
+        # Negative integers are large unsigned ones.
+        if indices.astype(np.int64, copy=False).view(np.uint64).max() >= n_items:
+            wrong = indices[(indices < 0) | (indices >= n_items)][0]
+            raise ValueError(f"{name}.draw must return indices from 0 to {n_items - 1}, got {wrong}")
+        may_be_drawn = self._may_be_drawn(buffer, indices)
+        if may_be_drawn is not None and not may_be_drawn.all():
             raise ValueError(
                 f"{name}.draw returned the transition {indices[~may_be_drawn][0]}, which may not be drawn; see is_valid"
             )
@@ -214,7 +218,8 @@ class BoundSampler:
             raise ValueError(f"indices must be those of a batch of this buffer, from 0 to {end - 1}, got {wrong}")
         is_current = numbers >= (self.n_written - buffer.size()) * self.n_envs
         indices = (numbers % (self.n_rows * self.n_envs)).astype(np.int64, copy=False)
-        is_current &= self._may_be_drawn(buffer, indices)
+        if (may_be_drawn := self._may_be_drawn(buffer, indices)) is not None:
+            is_current &= may_be_drawn
         n_skipped = len(numbers) - int(np.count_nonzero(is_current))
         if n_skipped:
             indices, values = indices[is_current], values[is_current]
