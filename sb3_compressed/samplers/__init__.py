@@ -1,5 +1,6 @@
 """Samplers of replay buffers: which transitions a batch consists of."""
 
+from sb3_compressed.samplers.prioritized import PrioritizedSampler, sequence_priorities
 from sb3_compressed.samplers.sampler import Draw, Sampler
 
-__all__ = ["Draw", "Sampler"]
+__all__ = ["Draw", "PrioritizedSampler", "Sampler", "sequence_priorities"]
