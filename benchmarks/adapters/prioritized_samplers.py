@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
@@ -122,7 +123,7 @@ def make_sampler(name: str, n_items: int) -> PrioritizedItems:
     :raises ValueError: if there is none of that name
     """
     library, method, _ = split_name(name)
-    classes: dict[tuple[str, str], type[PrioritizedItems]] = {
+    classes: dict[tuple[str, str], Callable[[int], PrioritizedItems]] = {
         ("ours", "prioritized"): Ours,
         ("cpprb", ""): Cpprb,
         ("torchrl", ""): TorchRL,
