@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 from stable_baselines3.common.callbacks import BaseCallback
 
 from sb3_compressed.buffers.base import CompressedBuffer
@@ -109,11 +111,11 @@ class BufferStatsCallback(BaseCallback):
     def _buffer(self) -> CompressedBuffer:
         buffers = [getattr(self.model, name, None) for name in ("replay_buffer", "rollout_buffer")]
         buffer = next((buffer for buffer in buffers if buffer is not None), None)
-        if not isinstance(buffer, CompressedBuffer):
+        if not isinstance(getattr(buffer, "online", buffer), CompressedBuffer):
             kind = "replay_buffer_class" if hasattr(self.model, "replay_buffer") else "rollout_buffer_class"
             raise TypeError(
                 f"{type(self).__name__} needs a compressed buffer, but this model "
                 f"{'has none' if buffer is None else f'uses {type(buffer).__name__}'}; pass a class of sb3_compressed "
                 f"to the model as {kind}"
             )
-        return buffer
+        return cast("CompressedBuffer", buffer)  # a mixed one has its interface
