@@ -52,6 +52,7 @@ from sb3_compressed.errors import ObservationSpaceError, StorageError
 from sb3_compressed.legacy_names import with_current_names
 from sb3_compressed.persistence.buffer_storage import StorageLocation, StorageMode
 from sb3_compressed.probes import holds, metadata_is_handed_on
+from sb3_compressed.samplers import Sampler
 from sb3_compressed.threads import validate_num_threads
 from sb3_compressed.warning import warn_user
 
@@ -103,6 +104,9 @@ class CompressedBuffer(_Base):
         ``resume=True``, ``overwrite=True`` and ``resume=True, repair=True`` are shorthands
     :param prefetch: for replay buffers, how many batches to decode in another thread ahead of ``sample``; each batch is
         then drawn so many calls earlier. 0 draws each batch when it is sampled
+    :param sampler: for replay buffers, which transitions a batch consists of: ``"uniform"`` for SB3's own sampling,
+        another name of :func:`~sb3_compressed.samplers.available_samplers`, or a
+        :class:`~sb3_compressed.samplers.Sampler`, which is copied
     :raises ValueError: if an option is unknown or does not fit the space; the message lists the allowed values
     :raises TypeError: if an argument is unknown, or of the wrong type
     :raises ObservationSpaceError: if the class is for Dict spaces and the space is not one, or the other way round
@@ -144,6 +148,7 @@ class CompressedBuffer(_Base):
         storage: StorageLocation = "memory",
         storage_mode: StorageMode = "create",
         prefetch: int = 0,
+        sampler: str | Sampler = "uniform",
         **kwargs: Any,
     ) -> None:
         if output_dtype not in get_args(OutputDtype):
@@ -190,6 +195,7 @@ class CompressedBuffer(_Base):
         self._install_arrays()
         for array in self._new_arrays.values():
             array.prepare()  # rather than at the first step of the training
+        self._set_sampler(sampler)
         self._open_storage(storage, storage_mode)
         if not on_disk:
             self._warn_of_memory()
@@ -213,6 +219,14 @@ class CompressedBuffer(_Base):
         """
         if n_batches != 0:
             raise ValueError(f"prefetch is for replay buffers; a {type(self).__name__} returns each transition once")
+
+    def _set_sampler(self, sampler: str | Sampler) -> None:
+        """Select which transitions a batch consists of.
+
+        :raises ValueError: if the sampler is unknown, or the buffer returns each transition once
+        """
+        if sampler != "uniform":
+            raise ValueError(f"sampler is for replay buffers; a {type(self).__name__} returns each transition once")
 
     # -- arrays ----------------------------------------------------------------------------------------------
 
