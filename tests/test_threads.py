@@ -434,7 +434,7 @@ def test_task_runs_once_in_the_pool_or_in_the_caller() -> None:
 
 def test_task_runs_in_the_pool_while_the_caller_does_something_else() -> None:
     meeting = threading.Barrier(2, timeout=30)
-    task = PoolTask(lambda: None if meeting.wait() is None else None)
+    task = PoolTask(lambda: print(meeting.wait()))
     task.start()
     meeting.wait()  # times out unless another thread runs the task
     task.wait()

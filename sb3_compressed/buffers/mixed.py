@@ -172,7 +172,8 @@ class MixedReplayBuffer(ReplayBuffer):
     @property
     def online(self) -> ReplayBuffer:
         """The buffer that transitions are added to. Another one can be assigned, for example one that was loaded."""
-        return self._sources[0].buffer
+        online: ReplayBuffer = self._sources[0].buffer
+        return online
 
     @online.setter
     def online(self, buffer: ReplayBuffer) -> None:
@@ -182,7 +183,7 @@ class MixedReplayBuffer(ReplayBuffer):
         self._sources[0] = _Source(buffer)
 
     @property
-    def device(self) -> th.device:  # type: ignore[override]
+    def device(self) -> th.device:
         """The device of the batches."""
         return self.online.device
 
@@ -254,7 +255,8 @@ class MixedReplayBuffer(ReplayBuffer):
         offset = np.random.random() if np.count_nonzero(weights) > 1 else 0.0  # noqa: NPY002  # what SB3 draws from
         ends = np.floor(np.round(bounds, N_DIGITS) + offset).astype(np.int64)
         ends[np.flatnonzero(weights)[-1] :] = batch_size
-        return np.diff(ends, prepend=0)
+        counts: NDArray[np.int64] = np.diff(ends, prepend=0)
+        return counts
 
     def _mixed_samples(self, numbers: list[int], parts: list[Any]) -> Any:
         """Return the batch of several buffers.
@@ -264,7 +266,7 @@ class MixedReplayBuffer(ReplayBuffer):
         """
         lengths = [len(part.actions) for part in parts]
         sources = np.repeat(np.array(numbers, dtype=np.int64), lengths)
-        fields = {name: [getattr(part, name) for part in parts] for name in _sb3_fields(type(parts[0]))}
+        fields = {name: [getattr(part, name) for part in parts] for name in _sb3_fields(parts[0])}
         mixed = {name: self._concatenated(values) for name, values in fields.items()}
         mixed["sources"] = sources
         if any(hasattr(part, "indices") for part in parts):
@@ -327,6 +329,11 @@ class MixedReplayBuffer(ReplayBuffer):
                 buffer: Any = source.buffer
                 n_skipped += buffer.update_priorities(numbers[is_selected], errors[is_selected])
         return n_skipped
+
+    @property
+    def n_skipped_updates(self) -> int:
+        """How many updates were skipped since their transitions were overwritten."""
+        return sum(getattr(buffer, "n_skipped_updates", 0) for buffer in self.buffers)
 
     @property
     def prefetch(self) -> int:
@@ -445,13 +452,12 @@ def _concatenate_into(out: th.Tensor, tensors: list[th.Tensor]) -> None:
     th.cat(tensors, out=out)
 
 
-@cache
-def _sb3_fields(samples: type[Any]) -> tuple[str, ...]:
-    """Return the fields of SB3's samples, without those of samplers."""
+def _sb3_fields(samples: Any) -> tuple[str, ...]:
+    """Return the names of SB3's fields, without those of samplers."""
     return tuple(name for name in samples._fields if name not in ("weights", "indices"))
 
 
 @cache
 def _samples_type(names: tuple[str, ...]) -> Any:
     """Return a type of batches with these fields."""
-    return NamedTuple("MixedReplayBufferSamples", [(name, Any) for name in names])  # type: ignore[misc]
+    return NamedTuple("MixedReplayBufferSamples", [(name, Any) for name in names])

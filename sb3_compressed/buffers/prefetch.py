@@ -92,7 +92,7 @@ class _QueuedBatch:
         self._task.wait()
         if self._copied is not None:  # pragma: no cover  # needs CUDA
             stream = th.cuda.current_stream(self._device)
-            stream.wait_event(self._copied)  # type: ignore[no-untyped-call]
+            stream.wait_event(self._copied)
             _map_samples(lambda tensor: tensor.record_stream(stream), self._samples)
         return self._samples
 
@@ -108,7 +108,7 @@ class _QueuedBatch:
             stream = _copy_stream(self._device)
             with th.cuda.stream(stream):
                 self._samples = _map_samples(self._to_cuda, self._samples)
-            self._copied = stream.record_event()  # type: ignore[no-untyped-call]
+            self._copied = stream.record_event()
         elif self._device.type != "cpu":  # pragma: no cover  # needs another device
             self._samples = _map_samples(lambda tensor: tensor.to(self._device), self._samples)
 

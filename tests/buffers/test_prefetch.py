@@ -1,4 +1,4 @@
-"""``prefetch=n``: batches are drawn n calls earlier and decoded in another thread; their content never depends on it."""
+"""``prefetch=n``: batches are drawn n calls earlier; their content never depends on when they are decoded."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch as th
 from gymnasium import spaces
-from numpy.typing import NDArray
+from numbered import COUNTER, DICTS, IMAGES, add_steps, assert_true
 from programs import run
 from stable_baselines3 import DQN
 from stable_baselines3.common.buffers import ReplayBuffer
@@ -30,10 +30,6 @@ from sb3_compressed import (
     CorruptPayload,
 )
 
-IMAGES, COUNTER = spaces.Box(0, 255, (4, 36, 36), np.uint8), spaces.Discrete(1_000_000)
-DICTS = spaces.Dict({"image": IMAGES, "vector": spaces.Box(-1, 1, (3,), np.float32)})
-FRAMES = np.random.default_rng(0).integers(0, 4, (257, 36, 36)).astype(np.uint8) * 60
-
 KINDS: dict[str, tuple[type[Any], spaces.Space[Any], dict[str, Any]]] = {
     "plain": (CompressedReplayBuffer, IMAGES, {}),
     "zstd": (CompressedReplayBuffer, IMAGES, {"compression_method": "zstd3"}),
@@ -47,30 +43,6 @@ KINDS: dict[str, tuple[type[Any], spaces.Space[Any], dict[str, Any]]] = {
     "dict-float": (CompressedDictReplayBuffer, DICTS, {"output_dtype": "float"}),
     "narrow": (CompressedReplayBuffer, spaces.Box(0, 255, (4, 36, 36), np.int16), {"dtypes": np.uint8}),
 }  # fmt: skip
-
-
-def stack(step: int) -> NDArray[np.uint8]:
-    """Return the observation before a step: four frames, ``(1, 4, 36, 36)``."""
-    return FRAMES[np.arange(step, step + 4) % len(FRAMES)][np.newaxis]
-
-
-def add_steps(buffer: Any, steps: range) -> None:
-    """Add transitions whose action is their number, which determines all of their content."""
-    is_dict = isinstance(buffer.observation_space, spaces.Dict)
-    for step in steps:
-        observations: list[Any] = [stack(step), stack(step + 1)]
-        if is_dict:
-            observations = [{"image": each, "vector": np.full((1, 3), step, np.float32)} for each in observations]
-        done = np.array([step % 37 == 36])
-        buffer.add(*observations, np.array([[step]]), np.array([float(step)]), done, [{}])
-
-
-def assert_true(batch: Any) -> None:
-    """Assert that each row of a batch is the transition that its action names."""
-    steps = batch.actions[:, 0].tolist()
-    assert batch.rewards[:, 0].tolist() == steps
-    np.testing.assert_array_equal(batch.observations.numpy(), np.concatenate([stack(step) for step in steps]))
-    np.testing.assert_array_equal(batch.next_observations.numpy(), np.concatenate([stack(step + 1) for step in steps]))
 
 
 def new_buffer(kind: str = "plain", rows: int = 60, **options: Any) -> Any:
@@ -90,7 +62,7 @@ def test_batches_of_an_unchanged_buffer_are_those_without_prefetching(
     kind: str, in_folder: bool, tmp_path: Path
 ) -> None:
     buffers = [
-        new_buffer(kind, prefetch=n, **({"storage": tmp_path / str(n)} if in_folder else {})) for n in (0, 1, 4)
+        new_buffer(kind, prefetch=n, storage=tmp_path / str(n) if in_folder else "memory") for n in (0, 1, 4)
     ]
     for buffer in buffers:
         add_steps(buffer, range(150))
@@ -117,12 +89,12 @@ def test_batches_are_drawn_n_calls_earlier(n: int) -> None:
 def test_nothing_torn_is_returned_while_transitions_are_overwritten(
     codec: str, in_folder: bool, tmp_path: Path
 ) -> None:
-    storage = {"storage": tmp_path / "buffer"} if in_folder else {}
+    storage = tmp_path / "buffer" if in_folder else "memory"
     buffer = CompressedReplayBuffer(
-        25, IMAGES, COUNTER, "cpu", frame_stack=4, compression_method=codec, prefetch=3, **storage
+        25, IMAGES, COUNTER, "cpu", frame_stack=4, compression_method=codec, prefetch=3, storage=storage
     )
     add_steps(buffer, range(10))
-    held = []
+    held: list[Any] = []
     for begin in range(10, 2500, 5):  # 100 laps
         batch = buffer.sample(16)
         add_steps(buffer, range(begin, begin + 5))
@@ -265,7 +237,7 @@ def test_batches_of_several_sizes_in_use_keep_their_memory() -> None:
 def test_vec_normalize_disables_prefetching() -> None:
     env = VecNormalize(DummyVecEnv([lambda: ImageEnv(IMAGES, COUNTER)]), norm_obs=False)
     buffers = [new_buffer(rows=1000, prefetch=n) for n in (0, 3)]
-    batches = []
+    batches: list[list[Any]] = []
     for buffer in buffers:
         add_steps(buffer, range(10))
         np.random.seed(0)  # noqa: NPY002  # what SB3 draws from
@@ -304,12 +276,12 @@ def test_where_prefetching_is_impossible_the_constructor_raises() -> None:
         Subclass(10, IMAGES, COUNTER, prefetch=1)
     assert Subclass(10, IMAGES, COUNTER, prefetch=0).prefetch == 0
     with pytest.raises(ValueError, match="computes rewards"):
-        CompressedHerReplayBuffer(10, DICTS, COUNTER, None, prefetch=1)  # type: ignore[arg-type]
+        CompressedHerReplayBuffer(10, DICTS, COUNTER, None, prefetch=1)
     with pytest.raises(ValueError, match="for replay buffers"):
         CompressedRolloutBuffer(10, IMAGES, COUNTER, prefetch=1)
     for wrong, error in ((-1, ValueError), (1.0, TypeError), (True, TypeError)):
         with pytest.raises(error, match="prefetch must be"):
-            CompressedReplayBuffer(10, IMAGES, COUNTER, prefetch=wrong)
+            CompressedReplayBuffer(10, IMAGES, COUNTER, prefetch=wrong)  # type: ignore[arg-type]
 
 
 def test_code_that_uses_observations_early_raises_instead_of_returning_uninitialized_memory(
@@ -334,8 +306,9 @@ import os, threading
 import numpy as np
 import sys
 sys.path.insert(0, {tests!r})
-from buffers.test_prefetch import add_steps, assert_true, new_buffer
-buffer = new_buffer(prefetch=4)
+from numbered import COUNTER, IMAGES, add_steps, assert_true
+from sb3_compressed import CompressedReplayBuffer
+buffer = CompressedReplayBuffer(60, IMAGES, COUNTER, "cpu", prefetch=4)
 add_steps(buffer, range(60))
 """
 
