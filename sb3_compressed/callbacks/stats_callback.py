@@ -41,7 +41,7 @@ class BufferStatsCallback(BaseCallback):
     ``buffer/skipped_updates``        updates of priorities whose transitions were overwritten meanwhile
     ================================  ==============================================================================
 
-    which take about 5 ms for a million transitions. Of a mixed buffer, ``add_us`` and ``sample_us`` are of the whole,
+    which take about 15 ms for a million transitions. Of a mixed buffer, ``add_us`` and ``sample_us`` are of the whole,
     and all else is of the online buffer.
 
     :func:`~sb3_compressed.buffer_statistics` computes the sizes from a few thousand slots, whatever the size of the
@@ -108,7 +108,7 @@ class BufferStatsCallback(BaseCallback):
         self._record("payload_bytes_per_transition", statistics.payload_nbytes_per_transition)
         self._record("shared_frames", statistics.shared_frames)
         sampler = getattr(buffer, "sampler", None)
-        if isinstance(sampler, PrioritizedSampler) and buffer.size():
+        if isinstance(sampler, PrioritizedSampler) and sampler.priority_max:  # once it was drawn from
             self._record("priority_max", sampler.priority_max)
             self._record("effective_sample_size", sampler.effective_sample_size)
             self._record("never_sampled", sampler.share_never_sampled)

@@ -61,9 +61,7 @@ def draws(buffer: Any, n_batches: int = 6, batch_size: int = 20) -> list[Any]:
 def test_batches_of_an_unchanged_buffer_are_those_without_prefetching(
     kind: str, in_folder: bool, tmp_path: Path
 ) -> None:
-    buffers = [
-        new_buffer(kind, prefetch=n, storage=tmp_path / str(n) if in_folder else "memory") for n in (0, 1, 4)
-    ]
+    buffers = [new_buffer(kind, prefetch=n, storage=tmp_path / str(n) if in_folder else "memory") for n in (0, 1, 4)]
     for buffer in buffers:
         add_steps(buffer, range(150))
     expected, *others = [draws(buffer) for buffer in buffers]
