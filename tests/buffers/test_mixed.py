@@ -32,7 +32,7 @@ from sb3_compressed import (
     latest_checkpoint,
     save_checkpoint,
 )
-from sb3_compressed.samplers import Draw, Sampler
+from sb3_compressed.samplers import Draw, PrioritizedSampler, Sampler
 
 ONLINE, DEMOS = 0, 100_000  # first steps of each
 
@@ -396,3 +396,12 @@ def test_existing_buffers_are_assigned_to_a_model(demonstrations: str) -> None:
     model.replay_buffer = mix
     model.learn(20, reset_num_timesteps=False)
     assert (online.size(), theirs.size()) == (50, 30)
+
+
+def test_demonstrations_have_the_sampler_of_the_online_buffer(demonstrations: str) -> None:
+    sampler = PrioritizedSampler(alpha=1.0, epsilon=0.0)
+    buffer: Any = new_model(demonstrations, sampler=sampler).learn(50).replay_buffer
+    batch = buffer.sample(32)
+    assert buffer.update_priorities(batch.indices, np.where(batch.sources == 1, 3.0, 2.0)) == 0
+    assert [each.sampler.priority_max for each in buffer.buffers] == [2, 3]
+    assert not sampler.is_bound

@@ -29,6 +29,7 @@ from sb3_compressed import (
     CompressedRolloutBuffer,
     CorruptPayload,
 )
+from sb3_compressed.samplers import PrioritizedSampler
 
 KINDS: dict[str, tuple[type[Any], spaces.Space[Any], dict[str, Any]]] = {
     "plain": (CompressedReplayBuffer, IMAGES, {}),
@@ -139,6 +140,22 @@ def test_trainings_are_reproducible_and_draw_in_the_calling_thread() -> None:
         return th.cat([parameter.detach().ravel() for parameter in model.policy.parameters()])
 
     assert th.equal(train(), train())
+
+
+@pytest.mark.parametrize("kind", ["plain", "n-step", "dict"])
+def test_samplers_draw_ahead_and_weights_and_indices_are_those_of_the_batch(kind: str) -> None:
+    """Priorities that are updated meanwhile count for later batches; of overwritten transitions, they are skipped."""
+    buffer = new_buffer(kind, prefetch=2, sampler=PrioritizedSampler(alpha=1.0, beta=1.0))
+    add_steps(buffer, range(60))
+    n_skipped = 0
+    for begin in range(60, 600, 10):
+        batch = buffer.sample(16)
+        steps = batch.actions[:, 0].numpy()
+        np.testing.assert_array_equal(batch.indices, steps)  # with one environment
+        assert batch.weights.max() == 1
+        n_skipped += buffer.update_priorities(batch.indices, 1 + steps % 3)
+        add_steps(buffer, range(begin, begin + 10))
+    assert buffer.n_skipped_updates == n_skipped > 0
 
 
 @pytest.mark.parametrize("change", ["batch_size", "reset", "discard"])

@@ -294,7 +294,7 @@ def test_mixed_buffers_are_logged_and_timed(tmp_path: Path) -> None:
     logged = curves(tmp_path)
     assert logged.keys() >= SIZES | TIMES
     assert not logged.keys() & PRIORITIES
-    assert logged["transitions"][-1][1] == 100
+    assert logged["transitions"][-1][1] == buffer_statistics(online).transitions > 100
     assert {"add", "sample"}.isdisjoint(vars(model.replay_buffer))
 
 
