@@ -358,6 +358,21 @@ class CompressedBuffer(_Base):
         :param may_be_referenced: whether an environment receives the arrays and may keep references to them; a user's
             subclass may as well
         """
+        samples = self._with_pooled_memory(make, self._partners, may_be_referenced=may_be_referenced)
+        if self.output_dtype == "raw" and not self.normalize_images:
+            return samples
+        names = [name for name in ("observations", "next_observations") if hasattr(samples, name)]
+        return samples._replace(**{name: self._output_observations(getattr(samples, name)) for name in names})
+
+    def _with_pooled_memory(
+        self, make: Callable[[], Any], partners: Callable[[], dict[int, CompressedArray]], *, may_be_referenced: bool
+    ) -> Any:
+        """Return the result of a function whose arrays are in reused memory, if no other code can refer to them.
+
+        :param make: the function
+        :param partners: returns which arrays it reads after others, see :class:`.Batch`
+        :param may_be_referenced: as for :meth:`_batch`
+        """
         is_private = (
             self._is_from_this_package
             and self._normalize_obs is NORMALIZE_OBS
@@ -365,22 +380,17 @@ class CompressedBuffer(_Base):
             and type(self.__dict__.get("_get_samples")) in (NoneType, MethodTimer)
         )
         if may_be_referenced or not is_private or not self._new_arrays:
-            samples = make()
+            return make()
+        outer = sampling.batch
+        # Chosen here, since a buffer may be loaded on a machine with another device.
+        if self.device.type == "cuda":  # pragma: no cover  # needs CUDA
+            sampling.batch = Batch(empty_pinned, partners())
         else:
-            outer = sampling.batch
-            # Chosen here, since a buffer may be loaded on a machine with another device.
-            if self.device.type == "cuda":  # pragma: no cover  # needs CUDA
-                sampling.batch = Batch(empty_pinned, self._partners())
-            else:
-                sampling.batch = self._batch_pool.begin_batch(self._partners())
-            try:
-                samples = make()
-            finally:
-                sampling.batch = outer
-        if self.output_dtype == "raw" and not self.normalize_images:
-            return samples
-        names = [name for name in ("observations", "next_observations") if hasattr(samples, name)]
-        return samples._replace(**{name: self._output_observations(getattr(samples, name)) for name in names})
+            sampling.batch = self._batch_pool.begin_batch(partners())
+        try:
+            return make()
+        finally:
+            sampling.batch = outer
 
     def _partners(self) -> dict[int, CompressedArray]:
         """Return the arrays that SB3 reads with the same index one after the other, see :class:`.Batch`."""
