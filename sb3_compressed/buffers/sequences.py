@@ -13,7 +13,15 @@ from stable_baselines3.common.type_aliases import TensorDict
 
 from sb3_compressed.arrays.frame_layout import FrameLayout
 from sb3_compressed.arrays.sequence_reading import SequenceObservations, Steps, clear_padding, read_sequences
-from sb3_compressed.samplers.sequence_draw import Ring, SequenceDraw, SequenceShape, draw_uniformly
+from sb3_compressed.errors import BufferNotReady
+from sb3_compressed.samplers.sequence_draw import (
+    AnchorDraw,
+    Ring,
+    SequenceDraw,
+    SequenceShape,
+    draw_by_sampler,
+    draw_uniformly,
+)
 
 __all__ = ["SequenceSamples", "sample_sequences"]
 
@@ -41,7 +49,8 @@ class SequenceSamples(NamedTuple):
         not requested
     :param weights: importance weights ``(batch, 1)`` of float32; ``None`` without a sampler
     :param indices: the transition that was drawn for each sequence, its first one after the burn-in, or its last one
-        with ``pad="start"``; an int64 array of NumPy, ``(batch,)``
+        with ``pad="start"``: with a sampler its number, for ``update_priorities``, otherwise its flat index
+        ``row * n_envs + env``; an int64 array of NumPy, ``(batch,)``
     """
 
     observations: Observations
@@ -66,8 +75,7 @@ def sample_sequences(
     as_views: bool = False,
 ) -> SequenceSamples:
     """Sample sequences; see :meth:`.CompressedReplay.sample_sequences`."""
-    ring = ring_of(buffer)
-    drawn = draw_uniformly(ring, shape, batch_size)
+    drawn = _draw(buffer, shape, batch_size)
     steps = Steps(drawn.rows, drawn.envs, drawn.first, drawn.stop)
     positions = np.arange(shape.n_steps)
     mask = (positions >= drawn.first[:, None]) & (positions < drawn.stop[:, None])
@@ -110,9 +118,26 @@ def sample_sequences(
         mask=mask_,
         episode_starts=starts,
         all_observations=by_key(stacked) if with_next else None,
-        weights=None if drawn.weights is None else buffer.to_torch(drawn.weights[:, None]),
+        weights=None if drawn.weights is None else buffer.to_torch(drawn.weights.astype(np.float32)[:, None]),
         indices=drawn.indices,
     )
+
+
+def _draw(buffer: Any, shape: SequenceShape, batch_size: int) -> SequenceDraw:
+    ring, bound = ring_of(buffer), buffer._bound_sampler
+    if bound is None:
+        return draw_uniformly(ring, shape, batch_size)
+    bound.synchronize(buffer)
+    if not ring.n_ages or ("ep_length" in vars(buffer) and not bound.has_episodes):
+        raise BufferNotReady("the sampler of this buffer may not draw any transition yet: add transitions first")
+
+    def draw(n: int) -> AnchorDraw:
+        indices, weights = bound.draw(buffer, n)
+        rows, envs = np.divmod(indices, buffer.n_envs)
+        return AnchorDraw((rows - ring.oldest) % buffer.buffer_size, envs, bound.numbers_of(indices), weights)
+
+    drawn = draw_by_sampler(ring, shape, batch_size, draw, each_once=bound.sampler.is_without_replacement)
+    return drawn if drawn.weights is not None else drawn._replace(weights=np.ones(batch_size, dtype=np.float32))
 
 
 def is_normalized_by_user(buffer: Any) -> bool:

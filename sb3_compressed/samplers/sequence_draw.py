@@ -95,7 +95,7 @@ class Ring:
     @property
     def n_envs(self) -> int:
         """Number of environments."""
-        return self.dones.shape[1]
+        return int(self.dones.shape[1])
 
     def rows(self, ages: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the rows of these ages."""
@@ -135,6 +135,11 @@ class AnchorDraw(NamedTuple):
     numbers: NDArray[np.int64]
     weights: NDArray[np.float32] | None
 
+    def take(self, positions: NDArray[np.int64]) -> AnchorDraw:
+        """Return those at some positions."""
+        weights = None if self.weights is None else self.weights[positions]
+        return AnchorDraw(self.ages[positions], self.envs[positions], self.numbers[positions], weights)
+
 
 class SequenceDraw(NamedTuple):
     """The steps of a batch of sequences.
@@ -167,7 +172,7 @@ def draw_uniformly(ring: Ring, shape: SequenceShape, batch_size: int) -> Sequenc
     ages, envs = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
     n_tested, max_tested = 0, max(8 * batch_size, n_anchors // TEST_COST)
     while len(ages) < batch_size and n_tested < max_tested and n_anchors:
-        n = min(2 * (batch_size - len(ages)) * shape.stride, MAX_TESTED)
+        n = _n_to_draw(batch_size - len(ages), shape)
         n_tested += n
         new_ages = np.random.randint(0, n_ages, n)  # noqa: NPY002  # as SB3 does
         new_envs = np.random.randint(0, ring.n_envs, n)  # noqa: NPY002
@@ -183,32 +188,46 @@ def draw_uniformly(ring: Ring, shape: SequenceShape, batch_size: int) -> Sequenc
 
 
 def draw_by_sampler(
-    ring: Ring, shape: SequenceShape, batch_size: int, draw: Callable[[int], AnchorDraw]
+    ring: Ring, shape: SequenceShape, batch_size: int, draw: Callable[[int], AnchorDraw], *, each_once: bool = False
 ) -> SequenceDraw:
     """Draw sequences with the probabilities of their anchors.
 
     :param draw: draws a number of anchors
+    :param each_once: whether it draws without replacement, so that no valid anchor may be left out
     :raises BufferNotReady: if there is no sequence, or the sampler draws none
     """
-    found: list[AnchorDraw] = []
-    n_drawn = n_found = 0
-    while n_found < batch_size:
-        missing = batch_size - n_found
+    kept: list[AnchorDraw] = []
+    n_kept = n_drawn = 0
+    n = batch_size if each_once else _n_to_draw(batch_size, shape)
+    while n_kept < batch_size:
         if n_drawn > MAX_DRAWS * batch_size * shape.stride:
             has_anchors = len(_valid_anchors(ring, shape)[0])
-            reason = f"the sampler drew {n_drawn} transitions, and at {n_found} of them a sequence begins"
+            reason = f"the sampler drew {n_drawn} transitions, and at {n_kept} of them a sequence begins"
             raise BufferNotReady(reason if has_anchors else _no_sequence(ring, shape))
-        # As many as are missing, so that a sampler without replacement skips none, unless that takes too long.
-        n = missing if not n_drawn else min(missing * max(n_drawn // max(n_found, 1), 1), MAX_TESTED)
         drawn = draw(n)
         n_drawn += n
-        valid = _valid_among(ring, shape, drawn.ages, drawn.envs, missing)
-        weights = None if drawn.weights is None else drawn.weights[valid]
-        found.append(AnchorDraw(drawn.ages[valid], drawn.envs[valid], drawn.numbers[valid], weights))
-        n_found += len(valid)
-    ages, envs, numbers = (np.concatenate([each[field] for each in found]) for field in range(3))
-    all_weights = [each.weights for each in found if each.weights is not None]
-    return _sequences_at(ring, shape, ages, envs, numbers, np.concatenate(all_weights) if all_weights else None)
+        valid = _valid_among(ring, shape, drawn.ages, drawn.envs, n)
+        if drawn.weights is not None:  # those of one draw are relative to each other
+            kept = []
+            n *= 2
+        kept.append(drawn.take(valid))
+        n_kept = sum(len(each.ages) for each in kept)
+        if drawn.weights is None:
+            n = max(batch_size - n_kept, 1) if each_once else _n_to_draw(max(batch_size - n_kept, 1), shape)
+    ages, envs, numbers = (np.concatenate([each[field] for each in kept]) for field in range(3))
+    # At random, since samplers may order what they draw.
+    chosen = np.arange(n_kept) if n_kept == batch_size else np.random.permutation(n_kept)[:batch_size]  # noqa: NPY002
+    weights = kept[0].weights
+    if weights is not None:
+        weights = weights[chosen]
+        if drawn.weights is not None and drawn.weights.max() == 1:  # relative to the largest of a batch
+            weights = weights / weights.max()
+    return _sequences_at(ring, shape, ages[chosen], envs[chosen], numbers[chosen], weights)
+
+
+def _n_to_draw(n: int, shape: SequenceShape) -> int:
+    """Return how many anchors to draw for ``n`` valid ones: enough if half of them are valid."""
+    return min(2 * n * shape.stride, MAX_TESTED)
 
 
 def _valid_among(

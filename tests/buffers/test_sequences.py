@@ -13,6 +13,7 @@ import torch as th
 from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from small_samplers import ValidSampler, WeightedSampler
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 from support import ImageEnv, Transition, n_episode_ends
 
@@ -25,6 +26,7 @@ from sb3_compressed import (
     CompressedReplayBuffer,
     CorruptPayload,
 )
+from sb3_compressed.arrays.slot_store import slot_n_frames
 from sb3_compressed.samplers.sequence_draw import Pad
 
 PADS = get_args(Pad)
@@ -302,7 +304,7 @@ def test_frames_that_are_not_shared_are_copied() -> None:
 def test_observations_from_before_the_layout_was_detected_are_copied() -> None:
     buffer, transitions = fill("stack", 30, frame_stack="auto", compression_method="delta", longest=30)
     slots = buffer.observations.slots[:30]
-    assert {len(slot) for slot in slots.ravel()} == {2, 5}, "of whole items, and of four frames"
+    assert {slot_n_frames(slot) for slot in slots.ravel()} == {1, N_STACK}
     for as_views in (False, True):
         assert_sequences(buffer.sample_sequences(30, 8, as_views=as_views), transitions, 0, 8, as_views=as_views)
 
@@ -510,3 +512,39 @@ def test_games_have_the_sequences_that_were_played() -> None:
             for at, transition in enumerate(transitions[begin : begin + 10]):
                 np.testing.assert_array_equal(samples.observations[number, at], transition.obs[env])
                 np.testing.assert_array_equal(samples.next_observations[number, at], transition.next_obs[env])
+
+
+def test_samplers_draw_sequences_in_proportion_to_the_values_of_their_first_transitions() -> None:
+    buffer, transitions = fill("stack", 2 * ROWS + 7, sampler=WeightedSampler())
+    seed_draws(0)
+    first = buffer.sample_sequences(64, 4, 2)
+    numbers = first.indices
+    assert numbers.min() >= (ROWS + 7) * N_ENVS
+    assert numbers.max() < (2 * ROWS + 7) * N_ENVS
+    assert_sequences(first._replace(indices=numbers % (ROWS * N_ENVS)), transitions, ROWS + 7, 4, 2)
+    assert first.weights.tolist() == [[1.0]] * 64
+    everything = np.arange(ROWS + 7, 2 * ROWS + 7) * N_ENVS
+    for env in range(N_ENVS):
+        buffer.update_priorities(everything + env, np.full(ROWS, 1e-6))
+    [chosen, other] = np.unique(numbers)[[3, 8]].tolist()
+    assert buffer.update_priorities(np.array([chosen, other]), np.array([3.0, 1.0])) == 0
+    batch = buffer.sample_sequences(400, 4, 2, as_views=True)
+    counts = {int(number): int((batch.indices == number).sum()) for number in (chosen, other)}
+    assert sum(counts.values()) == 400
+    assert 250 < counts[chosen] < 350
+    assert {float(weight) for weight in batch.weights[batch.indices == chosen]} == {np.float32(1 / 3)}
+
+
+def test_sampler_without_transitions_is_an_error() -> None:
+    buffer, _ = fill("vector", 0, sampler=ValidSampler())
+    with pytest.raises(BufferNotReady, match="may not draw any transition yet"):
+        buffer.sample_sequences(4, 2, pad="end")
+    her, _ = fill("her", 5, sampler=ValidSampler(), longest=1000)
+    with pytest.raises(BufferNotReady, match="may not draw any transition yet"):
+        her.sample_sequences(4, 2)
+
+
+def test_sampler_of_hindsight_replay_draws_complete_episodes() -> None:
+    buffer, transitions = fill("her", ROWS + 20, sampler=ValidSampler())
+    samples = buffer.sample_sequences(64, 3)
+    assert_sequences(samples._replace(indices=samples.indices % (ROWS * N_ENVS)), transitions, 20, 3)

@@ -170,7 +170,7 @@ class Drawer:
         return AnchorDraw(ages, flat % self.ring.n_envs, flat + 1000, (flat / 100).astype(np.float32))
 
 
-def test_transitions_that_a_sampler_draws_are_kept_in_order_with_their_weights() -> None:
+def test_transitions_drawn_without_replacement_are_kept_in_order() -> None:
     dones = np.zeros((20, 2), np.bool_)
     dones[[6, 13], 0] = True
     ring, shape = ring_of(dones, 5, full=True), SequenceShape(4)
@@ -178,11 +178,36 @@ def test_transitions_that_a_sampler_draws_are_kept_in_order_with_their_weights()
     order = [8, 10, 12, 1, 39, 3, 30, 22, 17, 9]
     possible = [index for index in order if index in expected]
     assert 0 < len(possible) < len(order)
-    drawn = draw_by_sampler(ring, shape, len(possible), Drawer(ring, order))
-    assert drawn.indices.tolist() == [index + 1000 for index in possible]
-    assert drawn.weights is not None
-    np.testing.assert_array_equal(drawn.weights, (np.array(possible) / 100).astype(np.float32))
-    assert drawn_sequences(drawn) == [expected[index] for index in possible]
+    drawer = Drawer(ring, order)
+
+    def draw(n: int) -> AnchorDraw:
+        return drawer(n)._replace(weights=None)
+
+    batches = [draw_by_sampler(ring, shape, 2, draw, each_once=True) for _ in range(len(possible) // 2)]
+    indices = np.concatenate([batch.indices for batch in batches])
+    assert indices.tolist() == [index + 1000 for index in possible[: len(indices)]]
+    assert drawn_sequences(batches[0]) == [expected[index] for index in possible[:2]]
+
+
+@pytest.mark.parametrize("is_normalized", [False, True])
+def test_weights_are_those_of_one_draw(is_normalized: bool) -> None:
+    ring, shape = ring_of(np.zeros((40, 1), np.bool_), 40, full=False), SequenceShape(30)
+    drawer = Drawer(ring, [*range(11, 40), *range(11)])
+    draws: list[AnchorDraw] = []
+
+    def draw(n: int) -> AnchorDraw:
+        drawn = drawer(n)
+        scale = drawn.numbers.max() if is_normalized else 10 + len(draws)
+        draws.append(drawn._replace(weights=(drawn.numbers / scale).astype(np.float32)))
+        return draws[-1]
+
+    batch = draw_by_sampler(ring, shape, 9, draw)
+    assert len(draws) > 1
+    assert batch.weights is not None
+    assert draws[-1].weights is not None
+    of_number = dict(zip(draws[-1].numbers.tolist(), draws[-1].weights, strict=True))
+    weights = np.array([of_number[number] for number in batch.indices.tolist()])
+    np.testing.assert_allclose(batch.weights, weights / weights.max() if is_normalized else weights, rtol=1e-6)
 
 
 def test_sampler_that_draws_no_possible_sequence_is_an_error() -> None:
