@@ -113,8 +113,8 @@ class BatchPool:
 
     #: The allocator keeps the memory of smaller arrays anyway.
     MIN_NBYTES = 128 * 1024
-    #: Enough for batches of 1024 transitions of four frames of 84 by 84 pixels.
-    MAX_NBYTES = 128 * 1024 * 1024
+    #: Enough for two batches of 32 sequences of 120 observations of four frames of 84 by 84 pixels.
+    MAX_NBYTES = 256 * 1024 * 1024
 
     def __init__(self, n_kept: int = 2) -> None:
         self._n_kept = n_kept

@@ -388,6 +388,18 @@ class CompressedBuffer(_Base):
         :param may_be_referenced: whether an environment receives the arrays and may keep references to them; a user's
             subclass may as well
         """
+        samples = self._with_pooled_memory(make, self._partners, may_be_referenced=may_be_referenced)
+        return samples if sampling.deferred is not None else self._output(samples)
+
+    def _with_pooled_memory(
+        self, make: Callable[[], Any], partners: Callable[[], dict[int, CompressedArray]], *, may_be_referenced: bool
+    ) -> Any:
+        """Return the result of a function whose arrays are in reused memory, if no other code can refer to them.
+
+        :param make: the function
+        :param partners: returns which arrays it reads after others, see :class:`.Batch`
+        :param may_be_referenced: as for :meth:`_batch`
+        """
         is_private = (
             self._is_from_this_package
             and self._normalize_obs is NORMALIZE_OBS
@@ -395,22 +407,21 @@ class CompressedBuffer(_Base):
             and type(self.__dict__.get("_get_samples")) in (NoneType, MethodTimer)
         )
         if may_be_referenced or not is_private or not self._new_arrays:
-            samples = make()
+            return make()
+        outer = sampling.batch
+        # Chosen here, since a buffer may be loaded on a machine with another device.
+        if self.device.type == "cuda":  # pragma: no cover  # needs CUDA
+            batch = Batch(empty_pinned, partners(), deferred=sampling.deferred)
         else:
-            outer = sampling.batch
-            # Chosen here, since a buffer may be loaded on a machine with another device.
-            if self.device.type == "cuda":  # pragma: no cover  # needs CUDA
-                batch = Batch(empty_pinned, self._partners(), deferred=sampling.deferred)
-            else:
-                batch = self._batch_pool.begin_batch(self._partners())
-            sampling.batch = batch
-            try:
-                samples = make()
-            finally:
-                sampling.batch = outer
-            if sampling.deferred is not None:
-                batch.require_untouched()
-        return samples if sampling.deferred is not None else self._output(samples)
+            batch = self._batch_pool.begin_batch(partners())
+        sampling.batch = batch
+        try:
+            result = make()
+        finally:
+            sampling.batch = outer
+        if sampling.deferred is not None:
+            batch.require_untouched()
+        return result
 
     def _output(self, samples: Any) -> Any:
         """Return a batch with observations in the requested output format."""

@@ -20,6 +20,7 @@ from sb3_compressed.buffers.base import CompressedBuffer
 from sb3_compressed.buffers.bound_sampler import BoundSampler
 from sb3_compressed.buffers.prefetch import Prefetcher
 from sb3_compressed.buffers.selected_environments import get_samples_at
+from sb3_compressed.buffers.sequences import SequenceSamples, sample_sequences
 from sb3_compressed.buffers.timing import MethodTimer
 from sb3_compressed.buffers.validation import (
     kind_of,
@@ -36,6 +37,7 @@ from sb3_compressed.persistence.buffer_repair import RepairReport
 from sb3_compressed.persistence.buffer_storage import BufferStorage, StorageMode
 from sb3_compressed.persistence.checkpoint import CheckpointHistory
 from sb3_compressed.samplers import Draw, Sampler, WithoutReplacementSampler, get_sampler
+from sb3_compressed.samplers.sequence_draw import Pad, SequenceShape
 from sb3_compressed.storage.array_store import ArrayStore
 
 if TYPE_CHECKING:
@@ -197,6 +199,54 @@ class CompressedReplay(CompressedBuffer):
         """Remove all transitions, as SB3's buffer does."""
         self.discard_prefetched()
         super().reset()
+
+    def sample_sequences(
+        self,
+        batch_size: int,
+        length: int,
+        burn_in: int = 0,
+        stride: int = 1,
+        pad: Pad = "none",
+        env: Any = None,
+        *,
+        next_observations: bool = True,
+        as_views: bool = False,
+    ) -> SequenceSamples:
+        """Sample sequences of consecutive transitions, each within one episode.
+
+        Each possible sequence has the same probability, or with a sampler, that of its first transition after the
+        burn-in. Random numbers are from ``np.random``. The time it takes does not depend on the size of the buffer,
+        unless nearly all episodes are shorter than ``length``. Buffers with n-step returns and hindsight replay return
+        the transitions as they were added.
+
+        :param batch_size: number of sequences, at least 1
+        :param length: transitions of a sequence to train on, at least 1
+        :param burn_in: transitions before them, from which a recurrent network computes its state (R2D2,
+            https://openreview.net/forum?id=r1lyTjAqYX). At the beginning of an episode they are padding
+        :param stride: sequences begin at the first transition of each episode, at every ``stride``-th row of the
+            buffer, and with ``pad="none"`` also where they end with their episode. Other libraries call it period
+        :param pad: what to do where an episode has fewer transitions. ``"none"``: only complete sequences are drawn;
+            ``"end"``: sequences begin at any transition, and are padded with zeros after the end of the episode;
+            ``"start"``: sequences end at any transition, and are padded before the beginning of the episode. Then
+            ``stride`` refers to their last transition
+        :param env: a ``VecNormalize`` to normalize observations and rewards with
+        :param next_observations: whether to return next observations
+        :param as_views: whether to return stacked observations as views of shared frames, if their frames lie so that
+            that is possible: the tensors must not be written to, and their steps that are padding may contain frames
+            of others. With next observations and four stacked frames, this takes a quarter of the memory and time
+        :raises BufferNotReady: if there is no such sequence yet
+        :raises ValueError: if an argument is out of range
+        :raises TypeError: if one is not an integer
+        :raises CorruptPayload: if a payload is damaged; the error names its slot
+        """
+        for name, value, least in (
+            ("batch_size", batch_size, 1), ("length", length, 1), ("burn_in", burn_in, 0), ("stride", stride, 1),
+        ):  # fmt: skip
+            validate_integer(name, value, least)
+        shape = SequenceShape(length, burn_in, stride, pad)
+        make = partial(sample_sequences, self, batch_size, shape, env, with_next=next_observations, as_views=as_views)
+        samples: SequenceSamples = self._with_pooled_memory(make, dict, may_be_referenced=env is not None)
+        return samples
 
     def _partners(self) -> dict[int, CompressedArray]:
         """Return the observations by the ids of the next observations, which SB3 reads before."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -36,6 +36,8 @@ class Sampler(ABC):
     validates what :meth:`draw` returns, and what it passes to :meth:`update`.
     """
 
+    #: Whether each transition is drawn once before any is drawn again.
+    is_without_replacement: ClassVar[bool] = False
     #: Number of rows of the buffer, 0 before :meth:`bind`.
     n_rows: int = 0
     #: Number of environments of the buffer, 0 before :meth:`bind`.

@@ -127,6 +127,20 @@ def test_scale_benchmark_writes_its_results(folder: Path) -> None:
     assert results["400"].keys() == {"SB3", "auto"}
 
 
+def test_sequences_benchmark_writes_its_results(folder: Path) -> None:
+    printed, results = run("sequence_sampling", folder, "--sources", "Pong", "--buffers", "auto")
+    assert "| Pong | sb3-compressed `auto` |" in printed
+    assert "| 2,000 | sb3-compressed `auto` |" in printed
+    assert results.keys() == {"Pong", "vectors, 400", "vectors, 2,000"}
+    copies = {"copies"}
+    for of_label in results.values():
+        for measured in of_label.values():
+            assert measured.pop("wrong") == ""
+    assert_timed(results["vectors, 400"]["auto"], set(), copies)
+    assert_timed(results["Pong"]["SB3"], set(), {"80 x sample(32)", *copies})
+    assert_timed(results["Pong"]["auto"], set(), {"80 x sample(32)", "views", "copies, observations only", *copies})
+
+
 @pytest.mark.slow
 def test_persistence_benchmark_writes_its_results(folder: Path) -> None:
     printed, results = run("persistence", folder, "--source", "Pong")
