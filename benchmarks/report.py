@@ -22,7 +22,7 @@ import persistence
 import plots
 import published
 import scale
-import sequences
+import sequence_sampling
 import stores
 import training
 from ratios import Results
@@ -33,7 +33,7 @@ BEGIN, END = "<!-- benchmarks: begin (make report writes what is between these m
 PAGES = ROOT / "docs" / "results"
 IN_README = ["auto", "auto@1", "zstd3", "none", "extra:zstd-3", "torchrl:zlib-3", "cpprb"]
 #: Benchmarks that report absolute times and bytes.
-ABSOLUTE = {"opening", "persistence", "sequences", "stores"}
+ABSOLUTE = {"opening", "persistence", "sequence_sampling", "stores"}
 GAMES_OF = ["replay", "trained"]  # results shown in the plot of games
 
 
@@ -71,8 +71,8 @@ def _tables(name: str, written: dict[str, Any]) -> list[str]:
         return [persistence.table(results)]
     if benchmark == "opening":
         return [opening.table(results)]
-    if benchmark == "sequences":
-        return sequences.tables(results)
+    if benchmark == "sequence_sampling":
+        return sequence_sampling.tables(results)
     if benchmark == "stores":
         return [stores.table(results)]
     if benchmark == "roundtrip":

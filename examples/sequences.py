@@ -134,7 +134,7 @@ def main(
         sampling += time.perf_counter() - begin
         loss = sequence_loss(network, target, batch, burn_in)
         optimizer.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         th.nn.utils.clip_grad_norm_(network.parameters(), 10.0)
         optimizer.step()
         losses.append(loss.item())

@@ -128,7 +128,7 @@ def test_scale_benchmark_writes_its_results(folder: Path) -> None:
 
 
 def test_sequences_benchmark_writes_its_results(folder: Path) -> None:
-    printed, results = run("sequences", folder, "--sources", "Pong", "--buffers", "auto")
+    printed, results = run("sequence_sampling", folder, "--sources", "Pong", "--buffers", "auto")
     assert "| Pong | sb3-compressed `auto` |" in printed
     assert "| 2,000 | sb3-compressed `auto` |" in printed
     assert results.keys() == {"Pong", "vectors, 400", "vectors, 2,000"}

@@ -1,6 +1,6 @@
 """Measure ``sample_sequences``: stacked images against single transitions, and vectors in buffers of up to 30 million.
 
-    python benchmarks/sequences.py --sources MsPacman Pong --sizes 100000 1000000 10000000
+    python benchmarks/sequence_sampling.py --sources MsPacman Pong --sizes 100000 1000000 10000000
 
 Batches are of 32 sequences of 80 transitions. On images, with the default method:
 
@@ -222,7 +222,7 @@ def main() -> None:
     ]
     results = run_interleaved(measure, jobs, arguments.rounds, arguments.peers)
     options = {"sources": arguments.sources, "size": images_size, "rounds": arguments.rounds}
-    save(arguments.out, "sequences", options, results, arguments.peers)
+    save(arguments.out, "sequence_sampling", options, results, arguments.peers)
     print("\n\n".join(tables(results)))
 
 
