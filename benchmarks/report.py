@@ -36,7 +36,7 @@ PAGES = ROOT / "docs" / "results"
 IN_README = ["auto", "auto@1", "zstd3", "none", "extra:zstd-3", "torchrl:zlib-3", "cpprb"]
 #: Units of benchmarks that do not report ratios to SB3's buffer.
 UNITS = {
-    **dict.fromkeys(("opening", "persistence", "samplers", "sequences", "stores"), "Times of this machine."),
+    **dict.fromkeys(("opening", "persistence", "samplers", "sequence_sampling", "stores"), "Times of this machine."),
     "blind_cliffwalk": "Numbers of updates.",
 }
 GAMES_OF = ["replay", "trained"]  # results shown in the plot of games
@@ -79,7 +79,7 @@ def _tables(name: str, written: dict[str, Any]) -> list[str]:
         return [samplers.tables(results)]
     if benchmark == "blind_cliffwalk":
         return [f"![updates to convergence by the number of states]({name}.svg)", blind_cliffwalk.table(results)]
-    if benchmark == "sequences":
+    if benchmark == "sequence_sampling":
         return sequence_sampling.tables(results)
     if benchmark == "stores":
         return [stores.table(results)]

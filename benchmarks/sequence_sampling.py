@@ -222,7 +222,7 @@ def main() -> None:
     ]
     results = run_interleaved(measure, jobs, arguments.rounds, arguments.peers)
     options = {"sources": arguments.sources, "size": images_size, "rounds": arguments.rounds}
-    save(arguments.out, "sequences", options, results, arguments.peers)
+    save(arguments.out, "sequence_sampling", options, results, arguments.peers)
     print("\n\n".join(tables(results)))
 
 

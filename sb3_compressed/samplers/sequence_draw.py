@@ -92,6 +92,14 @@ class Ring:
     n_ages: int
     is_whole: bool
 
+    def __post_init__(self) -> None:
+        # Kernels do not check the bounds again.
+        if self.dones.shape != self.timeouts.shape or not 0 <= self.n_ages <= len(self.dones) > self.oldest >= 0:
+            raise ValueError(
+                f"there must be dones and timeouts of {self.n_ages} rows, the oldest of them {self.oldest}, got shapes "
+                f"{self.dones.shape} and {self.timeouts.shape}"
+            )
+
     @property
     def n_envs(self) -> int:
         """Number of environments."""

@@ -30,6 +30,7 @@ class WithoutReplacementSampler(Sampler):
     which are left. The state contains both, so that a resumed training continues in the middle of an epoch.
     """
 
+    is_without_replacement = True
     #: How many epochs were begun.
     n_epochs = 0
     # Transitions of the epoch that were not drawn yet, (n_rows * n_envs,), and how many.

@@ -151,6 +151,13 @@ def test_empty_ring_has_no_sequences() -> None:
         draw_uniformly(ring, SequenceShape(1, pad="end"), 1)
 
 
+def test_flags_of_other_shapes_are_an_error() -> None:
+    flags = np.zeros((5, 2), np.float32)
+    for dones, timeouts, oldest, n_ages in ((flags, flags[:4], 0, 5), (flags, flags, 5, 5), (flags, flags, 0, 6)):
+        with pytest.raises(ValueError, match="dones and timeouts"):
+            Ring(dones, timeouts, oldest, n_ages, False)
+
+
 def test_unknown_padding_is_an_error() -> None:
     with pytest.raises(ValueError, match="got 'zeros'"):
         SequenceShape(4, pad="zeros")  # type: ignore[arg-type]
