@@ -249,13 +249,13 @@ def test_observations_and_next_observations_are_decoded_at_once(
         transition.add_to(buffer)
     assert buffer.n_envs > 1
     decoded: list[int] = []
-    decode = CompressedArray._decode
+    decoding = CompressedArray._decoding
 
-    def counted(self: CompressedArray, references: Any, *args: Any, **kwargs: Any) -> None:
+    def counted(self: CompressedArray, references: Any, *args: Any, **kwargs: Any) -> Callable[[], None]:
         decoded.append(len(references))
-        decode(self, references, *args, **kwargs)
+        return decoding(self, references, *args, **kwargs)
 
-    monkeypatch.setattr(CompressedArray, "_decode", counted)
+    monkeypatch.setattr(CompressedArray, "_decoding", counted)
     batch = buffer.sample(32)
     assert decoded == [64]
     first, second = batch.next_observations, batch.observations
