@@ -25,6 +25,8 @@ SHORT = {
     "resume_dqn.py": [],  # see test_a_killed_training_is_resumed
     "million.py": ["--size 600 --n-envs 2"],
     "offline.py": ["--experience 400 --gradient-steps 200 --episodes 4 --folder {folder}"],
+    "prioritized_dqn.py": ["--steps 400 --n-envs 2 --buffer-size 300", "--steps 250 --n-envs 1 --uniform"],
+    "rainbow_lite.py": ["--steps 1200 --n-envs 2 --buffer-size 300 --n-quantiles 10"],
     "recurrent_ppo_atari.py": ["--steps 256 --n-steps 128 --n-envs 2 --lstm-size 8"],
 }
 RUNS = [
