@@ -52,6 +52,7 @@ from sb3_compressed.errors import ObservationSpaceError, StorageError
 from sb3_compressed.legacy_names import with_current_names
 from sb3_compressed.persistence.buffer_storage import StorageLocation, StorageMode
 from sb3_compressed.probes import holds, metadata_is_handed_on
+from sb3_compressed.samplers import Sampler
 from sb3_compressed.threads import validate_num_threads
 from sb3_compressed.warning import warn_user
 
@@ -101,6 +102,9 @@ class CompressedBuffer(_Base):
         the newest transitions that fit, ``"overwrite"`` replaces it, and ``"repair"`` resumes without damaged
         transitions, with a warning; ``repair_report`` lists them, except those of damaged commits at the very end.
         ``resume=True``, ``overwrite=True`` and ``resume=True, repair=True`` are shorthands
+    :param sampler: for replay buffers, which transitions a batch consists of: ``"uniform"`` for SB3's own sampling,
+        another name of :func:`~sb3_compressed.samplers.available_samplers`, or a
+        :class:`~sb3_compressed.samplers.Sampler`, which is copied
     :raises ValueError: if an option is unknown or does not fit the space; the message lists the allowed values
     :raises TypeError: if an argument is unknown, or of the wrong type
     :raises ObservationSpaceError: if the class is for Dict spaces and the space is not one, or the other way round
@@ -141,6 +145,7 @@ class CompressedBuffer(_Base):
         num_threads: int | None = None,
         storage: StorageLocation = "memory",
         storage_mode: StorageMode = "create",
+        sampler: str | Sampler = "uniform",
         **kwargs: Any,
     ) -> None:
         if output_dtype not in get_args(OutputDtype):
@@ -186,6 +191,7 @@ class CompressedBuffer(_Base):
         self._install_arrays()
         for array in self._new_arrays.values():
             array.prepare()  # rather than at the first step of the training
+        self._set_sampler(sampler)
         self._open_storage(storage, storage_mode)
         if not on_disk:
             self._warn_of_memory()
@@ -201,6 +207,14 @@ class CompressedBuffer(_Base):
         """
         if storage != "memory" or mode != "create":
             raise StorageError(f"storage is for replay buffers; a {type(self).__name__} is refilled at each rollout")
+
+    def _set_sampler(self, sampler: str | Sampler) -> None:
+        """Select which transitions a batch consists of.
+
+        :raises ValueError: if the sampler is unknown, or the buffer returns each transition once
+        """
+        if sampler != "uniform":
+            raise ValueError(f"sampler is for replay buffers; a {type(self).__name__} returns each transition once")
 
     # -- arrays ----------------------------------------------------------------------------------------------
 

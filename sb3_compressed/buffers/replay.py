@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
+import torch as th
 from stable_baselines3.common.buffers import DictReplayBuffer, NStepReplayBuffer, ReplayBuffer
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from sb3_compressed.buffers.replay_mixin import CompressedReplay
+from sb3_compressed.samplers import Draw
+from sb3_compressed.tree_map import tree_map
 
 __all__ = [
     "CompressedDictReplayBuffer",
@@ -62,3 +68,32 @@ class CompressedHerReplayBuffer(CompressedReplay, HerReplayBuffer):
         super().truncate_last_trajectory()
         if self._storage is not None:
             self.flush()
+
+    def _draw(self, batch_size: int, env: Any = None) -> Draw:
+        bound = self._bound_sampler
+        assert bound is not None
+        bound.synchronize(self)
+        if not bound.has_episodes:
+            HerReplayBuffer.sample(self, batch_size, env)  # raises SB3's error
+        indices, weights = super()._draw(batch_size, env)
+        # SB3 replaces the goals of the first transitions. A sampler may order them, for example by their position, so
+        # they are shuffled. The batch begins with the real transitions.
+        n_virtual = int(self.her_ratio * batch_size)
+        order = np.roll(np.random.permutation(batch_size), -n_virtual)  # noqa: NPY002  # what SB3 draws from
+        return Draw(indices[order], None if weights is None else weights[order])
+
+    def _samples_of(self, draw: Draw, env: Any = None) -> Any:
+        def make() -> Any:
+            n_virtual = int(self.her_ratio * len(draw.indices))
+            n_real = len(draw.indices) - n_virtual
+            rows, envs = np.divmod(draw.indices, self.n_envs)
+            real = self._get_real_samples(rows[:n_real], envs[:n_real], env)
+            virtual = self._get_virtual_samples(rows[n_real:], envs[n_real:], env)
+            return type(real)(*map(_concatenated, real, virtual))
+
+        return self._with_weights(self._batch(make, may_be_referenced=True), draw)
+
+
+def _concatenated(first: Any, second: Any) -> Any:
+    """Return one field of two batches."""
+    return None if first is None else tree_map(lambda *parts: th.cat(parts), first, second)

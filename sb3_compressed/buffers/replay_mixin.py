@@ -8,10 +8,15 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
+import numpy as np
+import torch as th
+from numpy.typing import ArrayLike
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.buffers.base import CompressedBuffer
+from sb3_compressed.buffers.bound_sampler import BoundSampler
+from sb3_compressed.buffers.selected_environments import get_samples_at
 from sb3_compressed.buffers.timing import MethodTimer
 from sb3_compressed.buffers.validation import (
     kind_of,
@@ -21,11 +26,13 @@ from sb3_compressed.buffers.validation import (
     validate_observations,
     validate_per_env,
 )
+from sb3_compressed.buffers.weighted_samples import weighted_samples
 from sb3_compressed.errors import BufferNotReady, StorageError
 from sb3_compressed.persistence.buffer_from_store import buffer_from_store, open_to_load
 from sb3_compressed.persistence.buffer_repair import RepairReport
 from sb3_compressed.persistence.buffer_storage import BufferStorage, StorageMode
 from sb3_compressed.persistence.checkpoint import CheckpointHistory
+from sb3_compressed.samplers import Draw, Sampler, get_sampler
 from sb3_compressed.storage.array_store import ArrayStore
 
 if TYPE_CHECKING:
@@ -49,6 +56,8 @@ class CompressedReplay(CompressedBuffer):
     _sampling_method = "sample"
     #: The folder that observations are stored in, ``None`` for a buffer in memory.
     _storage: BufferStorage | None = None
+    #: The sampler with the transitions that it may draw, ``None`` for SB3's own sampling.
+    _bound_sampler: BoundSampler | None = None
     #: Whether SB3 reads observations and next observations of the same rows.
     _reads_same_rows: ClassVar[bool] = True
     #: Whether the parent implements ``optimize_memory_usage`` (without ``handle_timeout_termination``).
@@ -110,11 +119,13 @@ class CompressedReplay(CompressedBuffer):
             obs, next_obs = dict(obs), dict(next_obs)  # SB3 writes into them
         if storage is None:
             super().add(obs, next_obs, action, reward, done, infos)
-            return
-        # Before add, so that an interrupted step is committed with the next one, and a failed one is undone.
-        storage.begin_row(self, done)
-        super().add(obs, next_obs, action, reward, done, infos)
-        storage.commit_row(self)
+        else:
+            # Before add, so that an interrupted step is committed with the next one, and a failed one is undone.
+            storage.begin_row(self, done)
+            super().add(obs, next_obs, action, reward, done, infos)
+            storage.commit_row(self)
+        if self._bound_sampler is not None:
+            self._bound_sampler.n_written += 1
 
     def _validated_step(self, *given: Any) -> tuple[Any, ...]:
         obs, next_obs, action, reward, done = given
@@ -128,15 +139,21 @@ class CompressedReplay(CompressedBuffer):
     def sample(self, batch_size: int, env: Any = None) -> Any:
         """Sample a batch, as SB3's buffer does, in the format that ``output_dtype`` and ``normalize_images`` select.
 
+        With a sampler, the batch has two more fields after SB3's: ``weights``, importance weights ``(batch_size, 1)``
+        of float32, and ``indices``, the numbers of the transitions for :meth:`update_priorities`, ``(batch_size,)`` of
+        int64 in NumPy.
+
         :param batch_size: number of transitions to sample, 0 for an empty batch
         :param env: a ``VecNormalize`` to normalize observations and rewards with
         :raises BufferNotReady: if nothing was added yet
-        :raises ValueError: if ``batch_size`` is negative
+        :raises ValueError: if ``batch_size`` is negative, or a sampler returns indices that may not be drawn
         :raises TypeError: if it is not an integer
         :raises CorruptPayload: if a payload is damaged; the error names its slot
         """
         if type(batch_size) is not int or batch_size < 1 or self.pos == 0 or self.buffer_size == 1:
             self._validate_sampling(batch_size)
+        if self._bound_sampler is not None:
+            return self._samples_of(self._draw(batch_size, env), env)
         may_be_referenced = env is not None or isinstance(self, HerReplayBuffer)  # whose environment computes rewards
         return self._batch(partial(super().sample, batch_size, env=env), may_be_referenced=may_be_referenced)
 
@@ -161,6 +178,71 @@ class CompressedReplay(CompressedBuffer):
                 "cannot sample from a buffer of one row with optimize_memory_usage=True, which reserves one row; "
                 "increase buffer_size"
             )
+
+    # -- samplers --------------------------------------------------------------------------------------------
+
+    @property
+    def sampler(self) -> Sampler | None:
+        """The sampler of this buffer, ``None`` for SB3's own sampling."""
+        return None if self._bound_sampler is None else self._bound_sampler.sampler
+
+    @property
+    def n_skipped_updates(self) -> int:
+        """How many updates :meth:`update_priorities` skipped since their transitions were overwritten."""
+        return 0 if self._bound_sampler is None else self._bound_sampler.n_skipped_updates
+
+    def update_priorities(self, indices: ArrayLike | th.Tensor, td_errors: ArrayLike | th.Tensor) -> int:
+        """Update the priorities of transitions after a training step; return how many were skipped.
+
+        Transitions that were overwritten since they were sampled are skipped. Of equal indices, the last value counts.
+
+        :param indices: ``indices`` of a batch, ``(n,)``
+        :param td_errors: TD errors of these transitions, ``(n,)`` or ``(n, 1)``; their signs are ignored
+        :raises ValueError: if shapes differ, a TD error is not finite, or the buffer has no such transitions
+        :raises TypeError: if the buffer's sampler has no priorities
+        """
+        if self._bound_sampler is None:
+            raise TypeError("update_priorities() is for buffers with a sampler, such as sampler='prioritized'")
+        return self._bound_sampler.update(self, indices, td_errors)
+
+    def _set_sampler(self, sampler: str | Sampler) -> None:
+        if (configured := get_sampler(sampler)) is None:
+            return
+        parents = type(self).__mro__[type(self).__mro__.index(CompressedReplay) + 1 :]
+        parent = next(base for base in parents if "sample" in vars(base))
+        if parent.__module__.partition(".")[0] != "stable_baselines3":
+            raise TypeError(
+                f"a sampler replaces {parent.__name__}.sample, which {type(self).__name__} inherits; override "
+                "_get_samples instead, or pass sampler='uniform'"
+            )
+        self._bound_sampler = BoundSampler(configured, self.buffer_size, self.n_envs)
+
+    def _draw(self, batch_size: int, env: Any = None) -> Draw:
+        """Draw the transitions of a batch with the sampler."""
+        bound = self._bound_sampler
+        assert bound is not None
+        return bound.draw(self, batch_size)
+
+    def _samples_of(self, draw: Draw, env: Any = None) -> Any:
+        """Return the batch of transitions.
+
+        :param draw: flat indices of the transitions, and their weights
+        """
+        bound = self._bound_sampler
+        assert bound is not None
+        rows, envs = np.divmod(draw.indices, self.n_envs)
+        make = partial(get_samples_at, self, rows, envs, env)
+        samples = self._batch(make, may_be_referenced=env is not None)
+        return self._with_weights(samples, draw)
+
+    def _with_weights(self, samples: Any, draw: Draw) -> Any:
+        assert self._bound_sampler is not None
+        if draw.weights is None:
+            weights = th.ones((len(draw.indices), 1), device=self.device)
+        else:
+            # A copy: a sampler may reuse its array.
+            weights = th.tensor(draw.weights.reshape(-1, 1), dtype=th.float32, device=self.device)
+        return weighted_samples(samples, weights, self._bound_sampler.numbers_of(draw.indices))
 
     # -- folders ---------------------------------------------------------------------------------------------
 
@@ -272,6 +354,7 @@ class CompressedReplay(CompressedBuffer):
             return copy.deepcopy(self)
         shallow = type(self).__new__(type(self))
         shallow.__setstate__(self.__getstate__())
+        shallow._bound_sampler = copy.deepcopy(self._bound_sampler)  # of the shared arrays, both may write other rows
         return shallow
 
     def __getstate__(self) -> dict[str, Any]:

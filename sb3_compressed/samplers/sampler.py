@@ -32,15 +32,21 @@ class Sampler(ABC):
     nothing but :meth:`draw`; this class records which transitions may be drawn. Random numbers are drawn from
     ``np.random``, as SB3 does, so that ``seed`` reproduces a training.
 
-    Transitions have flat indices: that of row ``row`` and environment ``env`` is ``row * n_envs + env``.
+    Transitions have flat indices: that of row ``row`` and environment ``env`` is ``row * n_envs + env``. The buffer
+    validates what :meth:`draw` returns, and what it passes to :meth:`update`.
     """
 
-    #: Number of rows of the buffer.
+    #: Number of rows of the buffer, 0 before :meth:`bind`.
     n_rows: int = 0
-    #: Number of environments of the buffer.
+    #: Number of environments of the buffer, 0 before :meth:`bind`.
     n_envs: int = 0
-    #: Which transitions may be drawn, ``(n_rows * n_envs,)`` of bool.
+    #: Which transitions may be drawn, ``(n_rows * n_envs,)`` of bool. Subclasses read it.
     is_valid: NDArray[np.bool_]
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether it belongs to a buffer."""
+        return self.n_envs > 0
 
     def bind(self, n_rows: int, n_envs: int) -> None:
         """Allocate the state for a buffer without transitions. Called once, before any other method.
@@ -54,7 +60,8 @@ class Sampler(ABC):
     def add(self, indices: NDArray[np.int64], buffer: CompressedReplay) -> None:
         """Include transitions that were written, or that may be drawn from now on.
 
-        The buffer calls it before a batch is drawn or values are updated, with all transitions since the last call.
+        The buffer calls it before a batch is drawn or values are updated, with all transitions since the last call,
+        from the oldest to the newest.
 
         :param indices: flat indices, each once; whatever was there before was overwritten
         :param buffer: the buffer that contains them
@@ -64,13 +71,13 @@ class Sampler(ABC):
     def remove(self, indices: NDArray[np.int64]) -> None:
         """Exclude transitions, which may not be drawn any more.
 
-        :param indices: flat indices, each once
+        :param indices: flat indices, each once; some may be excluded already
         """
         self.is_valid[indices] = False
 
     @abstractmethod
     def draw(self, batch_size: int) -> Draw:
-        """Draw the transitions of a batch.
+        """Draw the transitions of a batch, in any order.
 
         :param batch_size: how many, at least 1; at least one transition may be drawn
         """
@@ -78,7 +85,7 @@ class Sampler(ABC):
     def update(self, indices: NDArray[np.int64], values: ArrayLike) -> None:
         """Update the values of transitions, such as priorities.
 
-        :param indices: flat indices ``(n,)``; of equal ones, the last value counts
+        :param indices: flat indices ``(n,)`` of transitions that may be drawn; of equal ones, the last value counts
         :param values: new values ``(n,)``, absolute TD errors for priorities
         :raises TypeError: if the sampler has no values to update
         :raises ValueError: if a value is not valid; no value is changed then
