@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch as th
@@ -34,8 +34,6 @@ from sb3_compressed import (
 from sb3_compressed.prioritized_replay import prioritize
 from sb3_compressed.samplers import PrioritizedSampler
 
-PER = PrioritizedSampler(beta_steps=400)
-LAP = PrioritizedSampler(mode="lap")
 QUANTILES = {"n_quantiles": 16, "net_arch": [32]}
 HER = {"n_sampled_goal": 4, "goal_selection_strategy": "future"}
 
@@ -69,7 +67,7 @@ class Pair:
     env: Callable[[], VecEnv] = cart_pole
     tolerance: float = 0.0
     td_error: Any = None
-    sampler: PrioritizedSampler = PER
+    mode: Literal["per", "lap"] = "per"
     policy: str = "MlpPolicy"
     buffer: type[Any] = CompressedReplayBuffer
     buffer_kwargs: dict[str, Any] = field(default_factory=dict)
@@ -86,7 +84,7 @@ class Pair:
         }  # fmt: skip
         if not issubclass(algorithm, (SAC, TD3)):
             arguments = {"target_update_interval": 50, **arguments}
-        buffer_kwargs = {"sampler": self.sampler, **self.buffer_kwargs}
+        buffer_kwargs = {"sampler": PrioritizedSampler(beta_steps=400, mode=self.mode), **self.buffer_kwargs}
         env = self.env()
         env.seed(1)
         return algorithm(
@@ -101,7 +99,7 @@ CNN: dict[str, Any] = {"policy_kwargs": {"net_arch": [32], "features_extractor_k
 PAIRS = {
     "DQN": Pair(DQN, WeightedDQN),
     "DQN-n-step": Pair(DQN, WeightedDQN, **N_STEP),
-    "DQN-lap": Pair(DQN, WeightedDQN, sampler=LAP),
+    "DQN-lap": Pair(DQN, WeightedDQN, mode="lap"),
     "DQN-batch-of-24": Pair(DQN, WeightedDQN, arguments={"batch_size": 24}, tolerance=1e-6),
     "DQN-four-gradient-steps": Pair(DQN, WeightedDQN, arguments={"train_freq": 4, "gradient_steps": 4}),
     "DQN-after-episodes": Pair(
@@ -127,8 +125,8 @@ PAIRS = {
         QRDQN, WeightedQRDQN, arguments={"policy_kwargs": {"n_quantiles": 25, "net_arch": [32]}, "batch_size": 24},
         tolerance=1e-6,
     ),
-    "TD3": Pair(TD3, LapTD3, pendulum, sampler=LAP, tolerance=1e-6),
-    "SAC": Pair(SAC, LapSAC, pendulum, sampler=LAP, tolerance=1e-6, arguments={"ent_coef": 0.1}),
+    "TD3": Pair(TD3, LapTD3, pendulum, mode="lap", tolerance=1e-6),
+    "SAC": Pair(SAC, LapSAC, pendulum, mode="lap", tolerance=1e-6, arguments={"ent_coef": 0.1}),
 }  # fmt: skip
 
 
@@ -163,5 +161,7 @@ def test_training_equals_one_with_explicit_weighted_losses(name: str) -> None:
     for key, value in tensors_of(ours).items():
         th.testing.assert_close(value, theirs[key], rtol=pair.tolerance, atol=pair.tolerance, msg=key)
     assert any(not th.equal(value, initial[key]) for key, value in ours.policy.state_dict().items())
+    weights = ours.replay_buffer.sample(32).weights
+    assert (weights.min() < 1) == (pair.mode == "per"), "importance weights differ"
     for model in (ours, explicit):
         model.env.close()
