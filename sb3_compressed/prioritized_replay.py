@@ -129,7 +129,7 @@ def _prioritized_class(original: type[Any], td_error: TDError | None) -> type[An
 
 def _new_instance(model_class: type[Any]) -> Any:
     """Return a model without attributes, which copies and pickles of prioritized models begin with."""
-    return model_class.__new__(model_class)
+    return object.__new__(model_class)
 
 
 def _original_class(model: Any) -> type[Any]:

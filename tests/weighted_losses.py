@@ -29,7 +29,7 @@ class WeightedDQN(DQN):
             values = th.gather(self.q_net(batch.observations), dim=1, index=batch.actions.long())
             losses = functional.smooth_l1_loss(values, targets, reduction="none")
             self.policy.optimizer.zero_grad()
-            (batch.weights * losses).mean().backward()  # type: ignore[no-untyped-call]
+            (batch.weights * losses).mean().backward()
             th.nn.utils.clip_grad_norm_(self.policy.parameters(), self.max_grad_norm)
             self.policy.optimizer.step()
             buffer.update_priorities(batch.indices, (targets - values).detach().abs())
@@ -78,10 +78,12 @@ def double_values(model: DQN, batch: Any) -> th.Tensor:
 def double_dqn_errors(model: DQN, batch: Any) -> th.Tensor:
     """Return the TD errors of Double DQN."""
     targets = batch.rewards + (1 - batch.dones) * model.gamma * double_values(model, batch)
-    return targets - th.gather(model.q_net(batch.observations), dim=1, index=batch.actions.long())
+    values = th.gather(model.q_net(batch.observations), dim=1, index=batch.actions.long())
+    errors: th.Tensor = targets - values
+    return errors
 
 
-class WeightedQRDQN(QRDQN):  # type: ignore[misc]
+class WeightedQRDQN(QRDQN):
     """QR-DQN with an explicit weighted quantile Huber loss."""
 
     def train(self, gradient_steps: int, batch_size: int = 100) -> None:
@@ -106,7 +108,7 @@ class WeightedQRDQN(QRDQN):  # type: ignore[misc]
             probabilities = ((th.arange(self.n_quantiles) + 0.5) / self.n_quantiles)[None, :, None]
             losses = (th.abs(probabilities - (errors.detach() < 0).float()) * huber).sum(dim=1).mean(dim=1)
             self.policy.optimizer.zero_grad()
-            (batch.weights.reshape(-1) * losses).mean().backward()  # type: ignore[no-untyped-call]
+            (batch.weights.reshape(-1) * losses).mean().backward()
             if self.max_grad_norm is not None:
                 th.nn.utils.clip_grad_norm_(self.policy.parameters(), self.max_grad_norm)
             self.policy.optimizer.step()
