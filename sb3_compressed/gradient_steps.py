@@ -48,7 +48,7 @@ class PrioritizedSteps(ABC):
         self._batch: Any = None  # sampled, and not passed through the network yet
         self._target_output: th.Tensor | None = None
         self._indices: NDArray[np.int64] | None = None  # of the batch whose priorities have not been updated yet
-        self._errors: list[NDArray[Any]] = []  # absolute values of its TD errors
+        self._errors: NDArray[Any] | None = None  # absolute values of its TD errors, ``(batch_size,)``
         self._has_gradient = False  # whether its loss was differentiated
         self._sum, self._n = 0.0, 0  # of all batches
 
@@ -90,10 +90,10 @@ class PrioritizedSteps(ABC):
                 f"{type(self.model).__name__}.train() sampled a batch, but did not differentiate the first output of "
                 f"{self.network} that was computed with gradients; compute other outputs under torch.no_grad()"
             )
-        errors = np.max(self._errors, axis=0)
-        self._buffer.update_priorities(self._indices, errors)
-        self._sum, self._n = self._sum + float(errors.sum()), self._n + len(errors)
-        self._indices, self._errors, self._has_gradient = None, [], False
+        assert self._errors is not None
+        self._buffer.update_priorities(self._indices, self._errors)
+        self._sum, self._n = self._sum + float(self._errors.sum()), self._n + len(self._errors)
+        self._indices, self._errors, self._has_gradient = None, None, False
 
     def _on_forward(self, network: th.nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
         outputs = output if isinstance(output, tuple) else (output,)
@@ -110,10 +110,15 @@ class PrioritizedSteps(ABC):
         self._weigh(batch, outputs)
         if self.td_error is not None:
             with th.no_grad():
-                self._errors = [absolute(self.td_error(self.model, batch))]
+                self._record(self.td_error(self.model, batch))
 
     def _on_target_forward(self, network: th.nn.Module, inputs: tuple[Any, ...], output: th.Tensor) -> None:
         self._target_output = output.detach()
+
+    def _record(self, errors: th.Tensor) -> None:
+        """Record the TD errors of the batch; those of several critics are reduced to the largest."""
+        values: NDArray[Any] = errors.detach().abs().reshape(-1).cpu().numpy()
+        self._errors = values if self._errors is None else np.maximum(self._errors, values)
 
     @abstractmethod
     def _weigh(self, batch: Any, outputs: Iterable[th.Tensor]) -> None:
@@ -135,7 +140,7 @@ class QNetworkSteps(PrioritizedSteps):
             with th.no_grad():
                 discounts = self.model.gamma if batch.discounts is None else batch.discounts
                 targets = batch.rewards + (1 - batch.dones) * discounts * self._next_values()
-                self._errors = [absolute(targets - self._values(batch, output))]
+                self._record(targets - self._values(batch, output))
         output.register_hook(partial(self._scale, batch.weights))  # type: ignore[no-untyped-call]
 
     def _scale(self, weights: th.Tensor, gradient: th.Tensor) -> th.Tensor:
@@ -189,11 +194,5 @@ class CriticSteps(PrioritizedSteps):
     def _clip(self, gradient: th.Tensor) -> th.Tensor:
         self._has_gradient = True
         errors = gradient.abs() * (len(gradient) / self._slope)
-        self._errors.append(absolute(errors))
+        self._record(errors)
         return gradient / errors.clamp(min=1)
-
-
-def absolute(errors: th.Tensor) -> NDArray[Any]:
-    """Return the absolute values of a batch's TD errors, ``(batch_size,)``."""
-    values: NDArray[Any] = errors.detach().abs().reshape(-1).cpu().numpy()
-    return values

@@ -182,7 +182,7 @@ def _validate_buffer(model: Any) -> None:
     is_n_step = hasattr(buffer, "n_steps")
     if not hasattr(buffer, "update_priorities"):
         raise TypeError(f"prioritize() needs a compressed replay buffer, got {type(buffer).__name__}; {_hint(model)}")
-    sampler = buffer.sampler
+    sampler = getattr(buffer, "sampler", None)
     if sampler is None or type(sampler).update is Sampler.update:
         kind = "uniform" if sampler is None else type(sampler).__name__
         raise ValueError(f"prioritize() needs a sampler with priorities, got {kind!r}; {_hint(model)}")
