@@ -20,6 +20,7 @@ import images
 import opening
 import persistence
 import plots
+import prioritized_learning
 import published
 import scale
 import stores
@@ -44,6 +45,8 @@ def page(name: str, written: dict[str, Any]) -> str:
     options = ", ".join(f"{key} {value}" for key, value in arguments.items() if key != "groups")
     is_absolute = written["benchmark"] in ABSOLUTE
     unit = "Times of this machine." if is_absolute else "Ratios to SB3's buffer in the same run."
+    if written["benchmark"] == "prioritized_learning":
+        unit = "Mean returns: interquartile means over the runs, with confidence intervals of 95%."
     return "\n\n".join(
         [
             f"# {name}",
@@ -62,6 +65,8 @@ def _tables(name: str, written: dict[str, Any]) -> list[str]:
         return [f"![distribution of the results]({name}.svg)", *sections]
     if benchmark == "published":
         return [published.table(results)]
+    if benchmark == "prioritized_learning":
+        return [f"![learning curves]({name}.svg)", prioritized_learning.table(results)]
     if benchmark == "scale":
         return [scale.table(results)]
     if benchmark == "training":
@@ -176,6 +181,8 @@ def main() -> None:
         if written["benchmark"] == "images":
             shown_groups = images.plotted(written["arguments"]["groups"], written["results"])
             plots.distribution(shown_groups, folder / f"{name}.svg")
+        if written["benchmark"] == "prioritized_learning":
+            prioritized_learning.plot(written["results"], written["arguments"]["steps"], folder / f"{name}.svg")
     if "replay" in found:
         codecs = found.get("codecs", found["replay"])
         plot = folder / "codecs.svg"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from gymnasium import spaces
 from stable_baselines3 import DQN, SAC, TD3
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
+from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from sb3_compressed.gradient_steps import CriticSteps, PrioritizedSteps, QNetworkSteps, QuantileNetworkSteps, TDError
 from sb3_compressed.samplers import Sampler
@@ -95,8 +96,8 @@ def prioritize(model: OffPolicyAlgorithm, *, td_error: TDError | None = None) ->
     if not isinstance(model, OffPolicyAlgorithm):
         raise TypeError(f"prioritize() supports DQN, QRDQN, TD3, DDPG and SAC, got {type(model).__name__}")
     original = _original_class(model)
+    _steps_of(model, original, td_error)
     _validate_buffer(model)
-    _steps_class(model, original, td_error)
     model.__class__ = _prioritized_class(original, td_error)
     return PrioritizedReplay(model)
 
@@ -108,8 +109,9 @@ def _prioritized_class(original: type[Any], td_error: TDError | None) -> type[An
         _sb3_compressed_original = original
 
         def train(self, *args: Any, **kwargs: Any) -> None:
+            make = _steps_of(self, original, td_error)
             _validate_buffer(self)  # which may have been replaced by load_replay_buffer
-            with _steps_class(self, original, td_error)(self) as steps:
+            with make(self) as steps:
                 super().train(*args, **kwargs)
             if steps.mean_td_error is not None:
                 self.logger.record("train/td_error", steps.mean_td_error)
@@ -138,13 +140,12 @@ def _original_class(model: Any) -> type[Any]:
     return original
 
 
-def _steps_class(
+def _steps_of(
     model: Any, original: type[Any], td_error: TDError | None
 ) -> Callable[[OffPolicyAlgorithm], PrioritizedSteps]:
     """Return what creates the gradient steps of a model.
 
     :raises TypeError: if its algorithm is not supported
-    :raises ValueError: if it is not supported with this sampler
     """
     name = original.__name__
     if "train" in vars(model):
@@ -161,14 +162,14 @@ def _steps_class(
         if isinstance(model, critics) and original.train is critics.train:
             if td_error is not None:
                 raise TypeError(f"td_error is not supported for {name}, whose TD errors are those of its critics")
-            if getattr(model.replay_buffer.sampler, "mode", None) != "lap":  # type: ignore[union-attr]
-                raise ValueError(
-                    f"prioritized replay with importance weights impairs {name} (https://arxiv.org/abs/2209.00532); "
-                    'use replay_buffer_kwargs={"sampler": PrioritizedSampler(mode="lap")}'
-                )
             return partial(CriticSteps, slope=slope)
-    own = " with a train() of its own" if isinstance(model, (TD3, SAC)) else ""
+    own = " with a train() of its own" if _needs_lap(model) else ""
     raise TypeError(f"prioritize() supports DQN, QRDQN and, with LAP, TD3, DDPG and SAC, got {name}{own}")
+
+
+def _needs_lap(model: Any) -> bool:
+    """Return whether a model has critics with squared losses."""
+    return isinstance(model, (TD3, SAC))
 
 
 def _qrdqn() -> type[Any] | None:
@@ -179,13 +180,17 @@ def _qrdqn() -> type[Any] | None:
 def _validate_buffer(model: Any) -> None:
     """Raise unless a model has a buffer with priorities, and with its own discounts."""
     buffer = model.replay_buffer
-    is_n_step = hasattr(buffer, "n_steps")
     if not hasattr(buffer, "update_priorities"):
         raise TypeError(f"prioritize() needs a compressed replay buffer, got {type(buffer).__name__}; {_hint(model)}")
     sampler = getattr(buffer, "sampler", None)
     if sampler is None or type(sampler).update is Sampler.update:
         kind = "uniform" if sampler is None else type(sampler).__name__
         raise ValueError(f"prioritize() needs a sampler with priorities, got {kind!r}; {_hint(model)}")
+    if _needs_lap(model) and getattr(sampler, "mode", None) != "lap":
+        raise ValueError(
+            f"importance weights impair {type(model).__name__} (https://arxiv.org/abs/2209.00532); {_hint(model)}"
+        )
+    is_n_step = hasattr(buffer, "n_steps")
     if model.n_steps not in (1, buffer.n_steps if is_n_step else 1):
         steps = f"n_steps={buffer.n_steps}" if is_n_step else "one step"
         raise ValueError(f"the model has n_steps={model.n_steps}, but its buffer {steps}; {_hint(model)}")
@@ -198,9 +203,12 @@ def _validate_buffer(model: Any) -> None:
 def _hint(model: Any, n_steps: int = 1) -> str:
     """Return how to construct a model that can be prioritized."""
     n_steps, kind = max(n_steps, model.n_steps), ""
-    kwargs: dict[str, Any] = {"sampler": "prioritized"}
+    arguments = 'sampler=PrioritizedSampler(mode="lap")' if _needs_lap(model) else 'sampler="prioritized"'
     if n_steps > 1:
-        kind, kwargs = "NStep", {**kwargs, "n_steps": n_steps, "gamma": model.gamma}
+        kind, arguments = "NStep", f"{arguments}, n_steps={n_steps}, gamma={model.gamma}"
     elif isinstance(model.observation_space, spaces.Dict):
-        kind = "Dict"
-    return f"construct the model with replay_buffer_class=Compressed{kind}ReplayBuffer, replay_buffer_kwargs={kwargs}"
+        kind = "Her" if isinstance(model.replay_buffer, HerReplayBuffer) else "Dict"
+    return (
+        f"construct the model with replay_buffer_class=Compressed{kind}ReplayBuffer, "
+        f"replay_buffer_kwargs=dict({arguments})"
+    )

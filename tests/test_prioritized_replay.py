@@ -17,12 +17,14 @@ from small_samplers import ValidSampler
 from stable_baselines3 import DDPG, DQN, PPO, SAC, TD3
 from stable_baselines3.common.callbacks import BaseCallback, CheckpointCallback, EvalCallback
 from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.envs import BitFlippingEnv, SimpleMultiObsEnv
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 from weighted_losses import DoubleDQN, double_dqn_errors
 
 from sb3_compressed import (
     BufferStatsCallback,
     CompressedDictReplayBuffer,
+    CompressedHerReplayBuffer,
     CompressedNStepReplayBuffer,
     CompressedReplayBuffer,
 )
@@ -359,17 +361,17 @@ def test_lap_trains_critics(algorithm: Any) -> None:
     ("arguments", "error", "message"),
     [
         ({"replay_buffer_class": None, "replay_buffer_kwargs": None}, TypeError, "got ReplayBuffer; construct"),
-        ({"replay_buffer_kwargs": None}, ValueError, "got 'uniform'; construct the model with .*'prioritized'"),
+        ({"replay_buffer_kwargs": None}, ValueError, "got 'uniform'; construct the model with .*prioritized"),
         ({"replay_buffer_kwargs": {"sampler": ValidSampler()}}, ValueError, "got 'ValidSampler'"),
         (
             {"replay_buffer_class": None, "replay_buffer_kwargs": None, "n_steps": 3, "gamma": 0.9},
             TypeError,
-            "NStepReplayBuffer; .*CompressedNStepReplayBuffer.*'n_steps': 3, 'gamma': 0.9",
+            "NStepReplayBuffer; .*CompressedNStepReplayBuffer.*, n_steps=3, gamma=0.9",
         ),
         (
             {"replay_buffer_class": CompressedNStepReplayBuffer, "replay_buffer_kwargs": {**PER, "gamma": 0.9}},
             ValueError,
-            "the model has gamma=0.99, but its buffer gamma=0.9; .*'n_steps': 3, 'gamma': 0.99",
+            "the model has gamma=0.99, but its buffer gamma=0.9; .*, n_steps=3, gamma=0.99",
         ),
     ],
 )
@@ -401,11 +403,13 @@ def test_n_steps_of_model_and_buffer_may_both_be_given() -> None:
     assert updated_priorities(model)
 
 
-def test_the_class_for_dict_observations_is_suggested() -> None:
-    from stable_baselines3.common.envs import SimpleMultiObsEnv
-
-    model = DQN("MultiInputPolicy", SimpleMultiObsEnv(), replay_buffer_class=CompressedDictReplayBuffer, buffer_size=9)
-    with pytest.raises(ValueError, match="replay_buffer_class=CompressedDictReplayBuffer"):
+@pytest.mark.parametrize(
+    ("env", "buffer"),
+    [(SimpleMultiObsEnv, CompressedDictReplayBuffer), (BitFlippingEnv, CompressedHerReplayBuffer)],
+)
+def test_the_class_for_dict_observations_is_suggested(env: Any, buffer: type[Any]) -> None:
+    model = DQN("MultiInputPolicy", env(), replay_buffer_class=buffer, buffer_size=100)
+    with pytest.raises(ValueError, match=f"replay_buffer_class={buffer.__name__}"):
         prioritize(model)
 
 
@@ -468,11 +472,11 @@ class QuietTD3(TD3):
 @pytest.mark.parametrize(
     ("algorithm", "mode", "td_error", "error", "message"),
     [
-        (SAC, "per", None, ValueError, r"impairs SAC .*mode=\"lap\""),
-        (TD3, "per", None, ValueError, r"impairs TD3 .*mode=\"lap\""),
+        (SAC, "per", None, ValueError, r"weights impair SAC .*mode=\"lap\""),
+        (TD3, "per", None, ValueError, r"weights impair TD3 .*mode=\"lap\""),
         (TD3, "lap", double_dqn_errors, TypeError, "td_error is not supported for TD3"),
         (QuietTD3, "lap", None, TypeError, r"got QuietTD3 with a train\(\) of its own"),
-        (TQC, "lap", None, TypeError, "supports DQN, QRDQN and, with LAP, TD3, DDPG and SAC, got TQC"),
+        (TQC, "per", None, TypeError, "supports DQN, QRDQN and, with LAP, TD3, DDPG and SAC, got TQC"),
     ],
 )
 def test_unsupported_actor_critics_are_errors(

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import report
 from prioritized_learning import (
     append_run,
     finished_runs,
@@ -21,7 +22,7 @@ from prioritized_learning import (
 
 
 def run(game: str, replay: str, seed: int, score: float) -> dict[str, Any]:
-    return {"game": game, "replay": replay, "seed": seed, "steps": 100, "score": score, "curve": [None, score]}
+    return {"game": game, "replay": replay, "seed": seed, "steps": 100, "score": score, "curve": [None, *[score] * 19]}
 
 
 RUNS = [
@@ -82,3 +83,23 @@ def test_an_incomplete_line_is_ignored_and_followed_by_complete_ones(tmp_path: P
         file.write(json.dumps(RUNS[1])[:40])
     append_run(path, RUNS[2])
     assert finished_runs(path) == [RUNS[0], RUNS[2]]
+
+
+def test_the_report_contains_the_table_and_the_learning_curves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    metadata = {
+        "benchmark": "prioritized_learning",
+        "date": "2026-01-01",
+        "machine": {"cpu": "some", "cores": 2, "python": "3.11", "versions": [{"torch": "2"}]},
+        "arguments": {"steps": 100},
+    }
+    (tmp_path / "results").mkdir()
+    results = json.dumps({**metadata, "results": results_of(RUNS)})
+    (tmp_path / "results" / "prioritized_learning.json").write_text(results)
+    monkeypatch.setattr(
+        "sys.argv", ["report.py", "--results", str(tmp_path / "results"), "--pages", str(tmp_path / "pages")]
+    )
+    report.main()
+    page = (tmp_path / "pages" / "prioritized_learning.md").read_text()
+    assert "interquartile means" in page
+    assert "| all, normalized | 16 |" in page
+    assert "Freeway" in (tmp_path / "pages" / "prioritized_learning.svg").read_text()
