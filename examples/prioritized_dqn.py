@@ -1,6 +1,6 @@
 """DQN with prioritized replay on an Atari game: SB3's DQN, with one call before the training.
 
-python examples/prioritized_dqn.py  # two to three minutes; Ctrl-C ends it early and still prints the table
+python examples/prioritized_dqn.py  # two minutes; Ctrl-C ends it early and still prints the table
 python examples/prioritized_dqn.py --game Breakout --alpha 0.5 --beta 0.5
 python examples/prioritized_dqn.py --uniform  # the same training without priorities
 """
@@ -29,7 +29,7 @@ def main(
     uniform: Annotated[bool, typer.Option("--uniform", help="Sample all transitions equally often.")] = False,
 ) -> None:
     """Train DQN with prioritized replay on an Atari game."""
-    gradient_steps = n_envs  # one per 8 transitions, half of the usual number, for a demo of a few minutes
+    gradient_steps = n_envs  # one per 8 transitions, half of the usual number, for a demo of two minutes
     updates = max(1, steps // (8 * n_envs)) * gradient_steps
     sampler = PrioritizedSampler(alpha=alpha, beta=beta, beta_steps=updates)  # beta rises to 1 during the training
     model = DQN(

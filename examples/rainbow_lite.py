@@ -2,7 +2,7 @@
 
 Prioritized replay, 3-step returns, and distributions of values, here the quantiles of sb3-contrib's QR-DQN.
 
-python examples/rainbow_lite.py  # three to four minutes; Ctrl-C ends it early and still prints the table
+python examples/rainbow_lite.py  # two minutes; Ctrl-C ends it early and still prints the table
 python examples/rainbow_lite.py --game Breakout --n-steps 5
 """
 
