@@ -121,6 +121,21 @@ def test_a_second_call_replaces_the_first() -> None:
     assert type(model) is DQN
 
 
+@pytest.mark.parametrize("algorithm", [DQN, QRDQN])
+@pytest.mark.parametrize("shape", [(16,), (16, 1)])
+def test_priorities_are_those_of_given_td_errors(algorithm: Any, shape: tuple[int, ...]) -> None:
+    def td_error(model: Any, batch: Any) -> th.Tensor:
+        assert not th.is_grad_enabled()
+        return th.full(shape, -3.0)
+
+    model = dqn(algorithm)
+    with prioritize(model, td_error=td_error):
+        model.learn(100)
+    priorities = model.replay_buffer.sampler.priorities
+    np.testing.assert_allclose(np.unique(priorities[priorities != 1])[-1], (3 + 1e-6) ** 0.6)
+    assert model.logger.name_to_value["train/td_error"] == 3
+
+
 def test_a_handle_does_not_keep_its_model_alive() -> None:
     handle = prioritize(dqn())
     handle.remove()

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 
 from sb3_compressed.prioritized_replay import PrioritizedReplay, prioritize
 
@@ -39,8 +38,8 @@ class PrioritizedReplayCallback(BaseCallback):
         self._handle: PrioritizedReplay | None = None
 
     def _on_training_start(self) -> None:
-        assert isinstance(self.model, OffPolicyAlgorithm)
-        self._handle = prioritize(self.model, td_error=self.td_error)
+        model: Any = self.model  # prioritize raises if it is not supported
+        self._handle = prioritize(model, td_error=self.td_error)
 
     def _on_step(self) -> bool:
         return True
