@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         CompressedNStepReplayBuffer,
         CompressedReplayBuffer,
         CompressedRolloutBuffer,
+        MixedReplayBuffer,
         buffer_statistics,
         load_checkpoint,
         save_checkpoint,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
         StorageError,
     )
     from sb3_compressed.prioritized_replay import prioritize
+    from sb3_compressed.samplers import PrioritizedSampler, RecentSampler, Sampler, WithoutReplacementSampler
 
 __version__ = "0.1.0"
 
@@ -60,9 +62,14 @@ __all__ = [
     "CorruptPayload",
     "CorruptStorage",
     "LossyDtypeWarning",
+    "MixedReplayBuffer",
     "ObservationSpaceError",
     "PrioritizedReplayCallback",
+    "PrioritizedSampler",
+    "RecentSampler",
+    "Sampler",
     "StorageError",
+    "WithoutReplacementSampler",
     "available_codecs",
     "buffer_statistics",
     "find_buffer_dtypes",
@@ -76,7 +83,7 @@ __all__ = [
 
 # Each name is imported on first use, from the first of these modules that exports it: arrays and codecs are useful
 # without importing torch, which the buffers need.
-_MODULES = ("errors", "codecs", "arrays", "dtypes", "buffers", "callbacks", "prioritized_replay")
+_MODULES = ("errors", "codecs", "arrays", "dtypes", "samplers", "buffers", "callbacks", "prioritized_replay")
 
 #: Names that were exported here, and the modules that export them.
 _MOVED = {

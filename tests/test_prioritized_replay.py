@@ -27,6 +27,7 @@ from sb3_compressed import (
     CompressedHerReplayBuffer,
     CompressedNStepReplayBuffer,
     CompressedReplayBuffer,
+    MixedReplayBuffer,
 )
 from sb3_compressed.prioritized_replay import prioritize
 from sb3_compressed.samplers import PrioritizedSampler
@@ -304,6 +305,23 @@ def test_rewards_are_normalized_where_the_batch_is() -> None:
     prioritize(model)
     model.learn(100)
     assert updated_priorities(model)
+
+
+def test_batches_that_are_prefetched_update_priorities() -> None:
+    model = dqn(replay_buffer_kwargs={**PER, "prefetch": 2, "compression_method": "zstd-3"})
+    prioritize(model)
+    model.learn(100)
+    assert updated_priorities(model)
+
+
+def test_all_parts_of_a_mixed_buffer_are_prioritized(tmp_path: Path) -> None:
+    dqn().learn(100).replay_buffer.save_checkpoint(tmp_path)
+    kwargs = {**PER, "demonstrations": tmp_path, "share": 0.25}
+    model = dqn(replay_buffer_class=MixedReplayBuffer, replay_buffer_kwargs=kwargs)
+    prioritize(model)
+    model.learn(100)
+    for buffer in model.replay_buffer.buffers:
+        assert len(np.unique(buffer.sampler.priorities[buffer.sampler.is_valid])) > 1
 
 
 def test_sampling_is_timed_during_the_training() -> None:

@@ -102,6 +102,8 @@ class CompressedBuffer(_Base):
         the newest transitions that fit, ``"overwrite"`` replaces it, and ``"repair"`` resumes without damaged
         transitions, with a warning; ``repair_report`` lists them, except those of damaged commits at the very end.
         ``resume=True``, ``overwrite=True`` and ``resume=True, repair=True`` are shorthands
+    :param prefetch: for replay buffers, how many batches to decode in another thread ahead of ``sample``; each batch is
+        then drawn so many calls earlier. 0 draws each batch when it is sampled
     :param sampler: for replay buffers, which transitions a batch consists of: ``"uniform"`` for SB3's own sampling,
         another name of :func:`~sb3_compressed.samplers.available_samplers`, or a
         :class:`~sb3_compressed.samplers.Sampler`, which is copied
@@ -145,6 +147,7 @@ class CompressedBuffer(_Base):
         num_threads: int | None = None,
         storage: StorageLocation = "memory",
         storage_mode: StorageMode = "create",
+        prefetch: int = 0,
         sampler: str | Sampler = "uniform",
         **kwargs: Any,
     ) -> None:
@@ -188,6 +191,7 @@ class CompressedBuffer(_Base):
         self.observation_space = space
         self.obs_shape = get_obs_shape(space)
         self._batch_pool = BatchPool()
+        self._set_prefetch(prefetch)
         self._install_arrays()
         for array in self._new_arrays.values():
             array.prepare()  # rather than at the first step of the training
@@ -207,6 +211,14 @@ class CompressedBuffer(_Base):
         """
         if storage != "memory" or mode != "create":
             raise StorageError(f"storage is for replay buffers; a {type(self).__name__} is refilled at each rollout")
+
+    def _set_prefetch(self, n_batches: int) -> None:
+        """Select how many batches are decoded ahead.
+
+        :raises ValueError: if that is not possible
+        """
+        if n_batches != 0:
+            raise ValueError(f"prefetch is for replay buffers; a {type(self).__name__} returns each transition once")
 
     def _set_sampler(self, sampler: str | Sampler) -> None:
         """Select which transitions a batch consists of.
@@ -356,12 +368,16 @@ class CompressedBuffer(_Base):
         :param array: array to convert
         :param copy: whether the tensor must have memory that is not the array's
         """
-        if type(array) is not BatchArray or not array.is_owned:
-            return super().to_torch(array, copy=copy)
-        array.is_owned = False  # the memory belongs to the tensor now
-        tensor = th.from_numpy(array)
+        is_owned = type(array) is BatchArray and array.is_owned
         device = self.device.type
-        return tensor if device == "cpu" else tensor.to(self.device, non_blocking=device == "cuda")
+        is_copied_later = device != "cpu" and sampling.deferred is not None
+        if not is_owned:
+            return th.tensor(array) if is_copied_later else super().to_torch(array, copy=copy)
+        array.is_owned = False  # type: ignore[attr-defined]  # the memory belongs to the tensor now
+        tensor = th.from_numpy(array)
+        if device == "cpu" or is_copied_later:
+            return tensor
+        return tensor.to(self.device, non_blocking=device == "cuda")
 
     def _batch(self, make: Callable[[], Any], *, may_be_referenced: bool) -> Any:
         """Return the batch that SB3's code creates, with observations in the requested output format.
@@ -384,13 +400,20 @@ class CompressedBuffer(_Base):
             outer = sampling.batch
             # Chosen here, since a buffer may be loaded on a machine with another device.
             if self.device.type == "cuda":  # pragma: no cover  # needs CUDA
-                sampling.batch = Batch(empty_pinned, self._partners())
+                batch = Batch(empty_pinned, self._partners(), deferred=sampling.deferred)
             else:
-                sampling.batch = self._batch_pool.begin_batch(self._partners())
+                batch = self._batch_pool.begin_batch(self._partners())
+            sampling.batch = batch
             try:
                 samples = make()
             finally:
                 sampling.batch = outer
+            if sampling.deferred is not None:
+                batch.require_untouched()
+        return samples if sampling.deferred is not None else self._output(samples)
+
+    def _output(self, samples: Any) -> Any:
+        """Return a batch with observations in the requested output format."""
         if self.output_dtype == "raw" and not self.normalize_images:
             return samples
         names = [name for name in ("observations", "next_observations") if hasattr(samples, name)]

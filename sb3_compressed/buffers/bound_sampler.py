@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
 import torch as th
 from numpy.typing import ArrayLike, NDArray
 
-from sb3_compressed.samplers import Draw, Sampler
+from sb3_compressed.samplers import Draw, Sampler, WithoutReplacementSampler
 
 __all__ = ["BoundSampler"]
 
@@ -29,6 +30,8 @@ class BoundSampler:
     """
 
     def __init__(self, sampler: Sampler, n_rows: int, n_envs: int) -> None:
+        #: The sampler as it was configured, which belongs to no buffer.
+        self.configured = copy.deepcopy(sampler)
         sampler.bind(n_rows, n_envs)
         self.sampler = sampler
         self.n_rows, self.n_envs = n_rows, n_envs
@@ -41,6 +44,14 @@ class BoundSampler:
         self._pos, self._is_full = 0, False
         #: Which transitions of hindsight replay the sampler may draw, ``(n_rows * n_envs,)``.
         self._is_included: NDArray[np.bool_] | None = None
+
+    def after(self, replaced: BoundSampler) -> BoundSampler:
+        """Return this sampler with numbers after those of a replaced one, whose batches may not be updated any more."""
+        shift = -(-replaced.n_written // self.n_rows) * self.n_rows
+        self.n_written += shift
+        self._n_synced += shift
+        self.n_skipped_updates += replaced.n_skipped_updates
+        return self
 
     # -- which transitions may be drawn ----------------------------------------------------------------------
 
@@ -96,17 +107,18 @@ class BoundSampler:
             begin = np.searchsorted(indices, buffer.pos * self.n_envs)  # the oldest row
             self.sampler.add(np.concatenate((indices[begin:], indices[:begin])), buffer)
 
-    def _may_be_drawn(self, buffer: Any, indices: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return which flat indices are those of transitions that may be drawn, after a synchronization."""
+    def _may_be_drawn(self, buffer: Any, indices: NDArray[np.int64]) -> NDArray[np.bool_] | None:
+        """Return which flat indices are those of transitions that may be drawn, after a synchronization.
+
+        :return: ``None`` if all are
+        """
         if self._is_included is not None:
             return self._is_included[indices]
-        may_be_drawn: NDArray[np.bool_]
+        may_be_drawn: NDArray[np.bool_] | None = None
         if not buffer.full:
             may_be_drawn = indices < buffer.pos * self.n_envs
         elif buffer.optimize_memory_usage:
             may_be_drawn = indices // self.n_envs != buffer.pos
-        else:
-            may_be_drawn = np.ones(len(indices), dtype=np.bool_)
         return may_be_drawn
 
     @property
@@ -129,6 +141,20 @@ class BoundSampler:
         self._validate(draw, buffer, batch_size)
         return draw
 
+    def draw_of_epoch(self, buffer: Any, batch_size: int) -> Draw:
+        """Draw a batch that ends with the epoch of a :class:`WithoutReplacementSampler`."""
+        sampler = self.sampler
+        assert isinstance(sampler, WithoutReplacementSampler)
+        self.synchronize(buffer)
+        return sampler.draw_of_epoch(batch_size)
+
+    def start_epoch(self, buffer: Any) -> None:
+        """Begin an epoch of a :class:`WithoutReplacementSampler`."""
+        sampler = self.sampler
+        assert isinstance(sampler, WithoutReplacementSampler)
+        self.synchronize(buffer)
+        sampler.start_epoch()
+
     def _validate(self, draw: Any, buffer: Any, batch_size: int) -> None:
         name = type(self.sampler).__name__
         if not isinstance(draw, Draw):
@@ -136,10 +162,13 @@ class BoundSampler:
         indices, weights = draw
         if not isinstance(indices, np.ndarray) or indices.shape != (batch_size,) or indices.dtype.kind not in "iu":
             raise ValueError(f"{name}.draw must return {batch_size} integer indices, got {_described(indices)}")
-        if indices.min() < 0 or indices.max() >= self.n_rows * self.n_envs:
-            wrong = indices[(indices < 0) | (indices >= self.n_rows * self.n_envs)][0]
-            raise ValueError(f"{name}.draw must return indices from 0 to {self.n_rows * self.n_envs - 1}, got {wrong}")
-        if not (may_be_drawn := self._may_be_drawn(buffer, indices)).all():
+        n_items = self.n_rows * self.n_envs
+        # Negative integers are large unsigned ones.
+        if indices.astype(np.int64, copy=False).view(np.uint64).max() >= n_items:
+            wrong = indices[(indices < 0) | (indices >= n_items)][0]
+            raise ValueError(f"{name}.draw must return indices from 0 to {n_items - 1}, got {wrong}")
+        may_be_drawn = self._may_be_drawn(buffer, indices)
+        if may_be_drawn is not None and not may_be_drawn.all():
             raise ValueError(
                 f"{name}.draw returned the transition {indices[~may_be_drawn][0]}, which may not be drawn; see is_valid"
             )
@@ -189,7 +218,8 @@ class BoundSampler:
             raise ValueError(f"indices must be those of a batch of this buffer, from 0 to {end - 1}, got {wrong}")
         is_current = numbers >= (self.n_written - buffer.size()) * self.n_envs
         indices = (numbers % (self.n_rows * self.n_envs)).astype(np.int64, copy=False)
-        is_current &= self._may_be_drawn(buffer, indices)
+        if (may_be_drawn := self._may_be_drawn(buffer, indices)) is not None:
+            is_current &= may_be_drawn
         n_skipped = len(numbers) - int(np.count_nonzero(is_current))
         if n_skipped:
             indices, values = indices[is_current], values[is_current]

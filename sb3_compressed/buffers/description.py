@@ -11,8 +11,12 @@ from sb3_compressed.buffers.base import CompressedBuffer
 from sb3_compressed.buffers.memory_statistics import buffer_statistics
 from sb3_compressed.codecs import TrainableCodec
 from sb3_compressed.persistence.buffer_state import OBSERVATIONS, is_observation, named_arrays
+from sb3_compressed.samplers import PrioritizedSampler
 
 __all__ = ["describe"]
+
+#: Bins of the histogram of priorities.
+N_BINS = 20
 
 
 def describe(buffer: ReplayBuffer) -> dict[str, Any]:
@@ -24,7 +28,9 @@ def describe(buffer: ReplayBuffer) -> dict[str, Any]:
         ``transitions`` (of all environments), ``rows``, ``position`` (the row that is written next) and ``full``; for
         each part of the observations, by its key, the ``codec``, the size of its trained state (``learned_bytes``) and
         the number of stacked frames; ``raw_bytes_per_transition`` in SB3's own buffer,
-        ``payload_bytes_per_transition`` of observations here, ``None`` in an empty buffer, and their ``ratio``
+        ``payload_bytes_per_transition`` of observations here, ``None`` in an empty buffer, and their ``ratio``; with
+        priorities, also ``priorities``: the largest (``max``), the effective sample size and the share of transitions
+        that were never sampled, and a histogram of ``counts`` between ``edges`` on a logarithmic scale
     """
     n_slots = buffer.buffer_size * buffer.n_envs
     arrays = named_arrays(buffer)
@@ -37,7 +43,7 @@ def describe(buffer: ReplayBuffer) -> dict[str, Any]:
         raw = payload = sum(array.nbytes for array in observations) / n_slots
     if not buffer.size():
         payload = None
-    return {
+    description = {
         "class": type(buffer).__name__,
         "observation_space": str(buffer.observation_space),
         "action_space": str(buffer.action_space),
@@ -53,6 +59,21 @@ def describe(buffer: ReplayBuffer) -> dict[str, Any]:
         "raw_bytes_per_transition": raw,
         "payload_bytes_per_transition": payload,
         "ratio": raw / payload if payload else None,
+    }
+    sampler = getattr(buffer, "sampler", None)
+    if isinstance(sampler, PrioritizedSampler) and sampler.priority_max:  # of a buffer with transitions
+        description["priorities"] = _describe_priorities(sampler)
+    return description
+
+
+def _describe_priorities(sampler: PrioritizedSampler) -> dict[str, Any]:
+    counts, edges = sampler.priority_histogram(N_BINS)
+    return {
+        "max": sampler.priority_max,
+        "effective_sample_size": sampler.effective_sample_size,
+        "never_sampled": sampler.share_never_sampled,
+        "counts": counts.tolist(),
+        "edges": edges.tolist(),
     }
 
 

@@ -21,9 +21,11 @@ def save_checkpoint(buffer: CompressedReplay, folder: str | PathLike[str], *, ov
 
     See :meth:`~sb3_compressed.buffers.replay_mixin.CompressedReplay.save_checkpoint`.
 
+    :param buffer: a compressed replay buffer, or a mixed one, of which the online buffer is saved
     :raises StorageError: if the buffer is of another kind, or the folder contains another buffer or other files
     :raises OSError: if it cannot be written; the folder is as it was
     """
+    buffer = getattr(buffer, "online", buffer)
     if not isinstance(buffer, CompressedReplay):
         raise StorageError(f"only compressed replay buffers can be saved to a folder, got a {type(buffer).__name__}")
     buffer.save_checkpoint(folder, overwrite=overwrite)

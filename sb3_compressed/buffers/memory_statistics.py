@@ -74,10 +74,12 @@ def buffer_statistics(buffer: BaseBuffer | None, max_slots: int = 8192) -> Buffe
     >>> statistics.transitions, round(statistics.shared_frames, 1)
     (500, 0.0)
 
-    :param buffer: a replay or rollout buffer; a rollout buffer between the last step and the training on it
+    :param buffer: a replay or rollout buffer; a rollout buffer between the last step and the training on it. Of a mixed
+        buffer, the online buffer is described
     :param max_slots: approximate number of slots to read
     :raises TypeError: if it is not a buffer of this package
     """
+    buffer = getattr(buffer, "online", buffer)
     if not isinstance(buffer, CompressedBuffer):
         raise TypeError(f"buffer_statistics is for compressed buffers, got a {type(buffer).__name__}")
     by_key: dict[Key, list[Any]] = {}

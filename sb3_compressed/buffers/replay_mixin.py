@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 from functools import cached_property, partial
 from os import PathLike
 from pathlib import Path
@@ -14,8 +15,10 @@ from numpy.typing import ArrayLike
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from sb3_compressed.arrays import CompressedArray
+from sb3_compressed.arrays.batch_pool import BatchPool, sampling
 from sb3_compressed.buffers.base import CompressedBuffer
 from sb3_compressed.buffers.bound_sampler import BoundSampler
+from sb3_compressed.buffers.prefetch import Prefetcher
 from sb3_compressed.buffers.selected_environments import get_samples_at
 from sb3_compressed.buffers.timing import MethodTimer
 from sb3_compressed.buffers.validation import (
@@ -32,10 +35,11 @@ from sb3_compressed.persistence.buffer_from_store import buffer_from_store, open
 from sb3_compressed.persistence.buffer_repair import RepairReport
 from sb3_compressed.persistence.buffer_storage import BufferStorage, StorageMode
 from sb3_compressed.persistence.checkpoint import CheckpointHistory
-from sb3_compressed.samplers import Draw, Sampler, get_sampler
+from sb3_compressed.samplers import Draw, Sampler, WithoutReplacementSampler, get_sampler
 from sb3_compressed.storage.array_store import ArrayStore
 
 if TYPE_CHECKING:
+    from stable_baselines3.common.vec_env import VecNormalize
     from typing_extensions import Self
 
 __all__ = ["CompressedReplay"]
@@ -56,6 +60,8 @@ class CompressedReplay(CompressedBuffer):
     _sampling_method = "sample"
     #: The folder that observations are stored in, ``None`` for a buffer in memory.
     _storage: BufferStorage | None = None
+    #: The queue of batches that are decoded ahead, ``None`` with ``prefetch=0``.
+    _prefetcher: Prefetcher | None = None
     #: The sampler with the transitions that it may draw, ``None`` for SB3's own sampling.
     _bound_sampler: BoundSampler | None = None
     #: Whether SB3 reads observations and next observations of the same rows.
@@ -72,6 +78,22 @@ class CompressedReplay(CompressedBuffer):
         if arguments.get("optimize_memory_usage") and (handles_timeouts or not self._parent_optimizes):
             return {**arguments, "optimize_memory_usage": False}
         return arguments
+
+    def _set_prefetch(self, n_batches: int) -> None:
+        validate_integer("prefetch", n_batches, 0)
+        if not n_batches:
+            return
+        if isinstance(self, HerReplayBuffer) or not self._is_from_this_package:
+            raise ValueError(
+                f"prefetch={n_batches} is not possible for {type(self).__name__}: "
+                + (
+                    "its environment computes rewards from observations, so these are needed at once"
+                    if isinstance(self, HerReplayBuffer)
+                    else "a class from outside this package may use observations while a batch is drawn"
+                )
+            )
+        self._prefetcher = Prefetcher(n_batches)
+        self._batch_pool = BatchPool(2 + n_batches)
 
     def _open_storage(self, storage: Any, mode: StorageMode) -> None:
         if isinstance(storage, ArrayStore):  # from from_checkpoint(follow=True)
@@ -144,18 +166,37 @@ class CompressedReplay(CompressedBuffer):
         int64 in NumPy.
 
         :param batch_size: number of transitions to sample, 0 for an empty batch
-        :param env: a ``VecNormalize`` to normalize observations and rewards with
+        :param env: a ``VecNormalize`` to normalize observations and rewards with; no batches are then prefetched
         :raises BufferNotReady: if nothing was added yet
         :raises ValueError: if ``batch_size`` is negative, or a sampler returns indices that may not be drawn
         :raises TypeError: if it is not an integer
         :raises CorruptPayload: if a payload is damaged; the error names its slot
         """
+        prefetcher = self._prefetcher
+        if prefetcher is not None and env is None and self._new_arrays and sampling.deferred is None:
+            samples = prefetcher.sample(partial(type(self).sample, self, batch_size), batch_size, self.device)
+            return self._output(samples)
         if type(batch_size) is not int or batch_size < 1 or self.pos == 0 or self.buffer_size == 1:
             self._validate_sampling(batch_size)
         if self._bound_sampler is not None:
-            return self._samples_of(self._draw(batch_size, env), env)
+            return self._samples_of(self._draw(batch_size), env)
         may_be_referenced = env is not None or isinstance(self, HerReplayBuffer)  # whose environment computes rewards
         return self._batch(partial(super().sample, batch_size, env=env), may_be_referenced=may_be_referenced)
+
+    @property
+    def prefetch(self) -> int:
+        """How many batches are decoded ahead."""
+        return 0 if self._prefetcher is None else self._prefetcher.n_batches
+
+    def discard_prefetched(self) -> None:
+        """Discard the batches that were drawn ahead, for example after writing to :attr:`rewards`."""
+        if self._prefetcher is not None:
+            self._prefetcher.discard()
+
+    def reset(self) -> None:
+        """Remove all transitions, as SB3's buffer does."""
+        self.discard_prefetched()
+        super().reset()
 
     def _partners(self) -> dict[int, CompressedArray]:
         """Return the observations by the ids of the next observations, which SB3 reads before."""
@@ -217,13 +258,58 @@ class CompressedReplay(CompressedBuffer):
             )
         self._bound_sampler = BoundSampler(configured, self.buffer_size, self.n_envs)
 
-    def _draw(self, batch_size: int, env: Any = None) -> Draw:
+    def iterate(
+        self, batch_size: int, epochs: int = 1, *, env: VecNormalize | None = None, resume: bool = False
+    ) -> Iterator[Any]:
+        """Iterate over batches that together contain each transition once an epoch, in random order.
+
+        For ``sampler="without-replacement"``. The last batch of an epoch is smaller, where the number of transitions
+        is no multiple of ``batch_size``. Transitions that are added meanwhile are in the next epoch, and those that are
+        overwritten before their batch are left out. :meth:`sample` continues the same epoch.
+
+        :param batch_size: number of transitions of a batch, at least 1
+        :param epochs: number of epochs
+        :param env: a ``VecNormalize`` to normalize observations and rewards with
+        :param resume: whether to continue an epoch that has transitions left, such as one that was interrupted and
+            loaded, as the first one
+        :raises TypeError: if the buffer has another sampler
+        :raises BufferNotReady: if nothing was added yet
+        :raises ValueError: if ``batch_size`` is not positive, or ``epochs`` is negative
+        """
+        if not isinstance(self.sampler, WithoutReplacementSampler):
+            raise TypeError("iterate() is for buffers with sampler='without-replacement'")
+        validate_integer("batch_size", batch_size, 1)
+        validate_integer("epochs", epochs, 0)
+        self._require_transitions(batch_size)
+        return self._epochs(batch_size, epochs, env, resume=resume)
+
+    def _epochs(self, batch_size: int, epochs: int, env: VecNormalize | None, *, resume: bool) -> Iterator[Any]:
+        bound = self._bound_sampler
+        assert bound is not None
+        sampler = self.sampler
+        assert isinstance(sampler, WithoutReplacementSampler)
+        for _ in range(epochs):
+            if not (resume and sampler.n_left):
+                bound.start_epoch(self)
+            resume = False
+            while len((draw := bound.draw_of_epoch(self, batch_size)).indices):
+                yield self._samples_of(self._arranged(draw), env)
+
+    def _require_transitions(self, batch_size: int) -> None:
+        """Raise if there is no transition that the sampler may draw."""
+        self._validate_sampling(batch_size)
+
+    def _draw(self, batch_size: int) -> Draw:
         """Draw the transitions of a batch with the sampler."""
         bound = self._bound_sampler
         assert bound is not None
-        return bound.draw(self, batch_size)
+        return self._arranged(bound.draw(self, batch_size))
 
-    def _samples_of(self, draw: Draw, env: Any = None) -> Any:
+    def _arranged(self, draw: Draw) -> Draw:
+        """Return the transitions of a batch in the order of the batch."""
+        return draw
+
+    def _samples_of(self, draw: Draw, env: VecNormalize | None) -> Any:
         """Return the batch of transitions.
 
         :param draw: flat indices of the transitions, and their weights
@@ -273,6 +359,7 @@ class CompressedReplay(CompressedBuffer):
 
     def close(self) -> None:
         """Flush and release the folder. The buffer can still be sampled, but not added to."""
+        self.discard_prefetched()
         if self._storage is not None:
             self._storage.close(self)
 
@@ -342,18 +429,30 @@ class CompressedReplay(CompressedBuffer):
         return buffer_from_store(cls, store, kwargs, follow=follow)
 
     def take_over(self, other: CompressedReplay) -> None:
-        """Take over another buffer's content and folder; the other buffer must not be used afterwards."""
+        """Take over another buffer's content and folder; the other buffer must not be used afterwards.
+
+        A sampler is taken over with its priorities. If the other buffer has none, this one's begins anew.
+        """
+        replaced = self._bound_sampler
         other._checkpoints.include(self._checkpoints)
+        self.discard_prefetched()
         for name in vars(self).keys() | vars(other).keys():  # of only this one: the other has the default of the class
             is_timer = any(isinstance(vars(each).get(name), MethodTimer) for each in (self, other))
-            if hasattr(other, name) and not is_timer:
+            if hasattr(other, name) and not is_timer and name not in ("_prefetcher", "_batch_pool"):
                 vars(self)[name] = getattr(other, name)
+        if replaced is not None:
+            bound = self._bound_sampler
+            if bound is None:
+                bound = BoundSampler(copy.deepcopy(replaced.configured), self.buffer_size, self.n_envs)
+            self._bound_sampler = bound.after(replaced)
 
     def __copy__(self) -> Self:
         if self._storage is not None:  # a shallow copy would write to the arrays of the folder
             return copy.deepcopy(self)
         shallow = type(self).__new__(type(self))
         shallow.__setstate__(self.__getstate__())
+        if self._prefetcher is not None:
+            shallow._prefetcher = copy.copy(self._prefetcher)  # with a queue of its own
         shallow._bound_sampler = copy.deepcopy(self._bound_sampler)  # of the shared arrays, both may write other rows
         return shallow
 

@@ -8,6 +8,7 @@ that the sampler has chosen. Everything else is SB3's own code, also n-step retu
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Any, TypeVar
 
 import numpy as np
@@ -20,6 +21,8 @@ from sb3_compressed.buffers.timing import MethodTimer
 __all__ = ["SelectedEnvironments", "Selection", "get_samples_at"]
 
 _Buffer = TypeVar("_Buffer")
+
+ARRAYS = (np.ndarray, CompressedArray)  # a tuple, which isinstance examines faster than a union
 
 
 class Selection:
@@ -48,12 +51,12 @@ class SelectedEnvironments(ArrayLike):
     Other indices select the same elements as in the array, which assignments write to.
     """
 
+    shape, dtype, ndim, size, itemsize = (
+        property(attrgetter(f"_array.{name}")) for name in ("shape", "dtype", "ndim", "size", "itemsize")
+    )
+
     def __init__(self, array: NDArray[Any] | CompressedArray, selection: Selection) -> None:
-        # Attributes of ndarrays cannot be assigned.
-        vars(self).update(
-            dtype=array.dtype, itemsize=array.itemsize, ndim=array.ndim, shape=array.shape, size=array.size,
-            _array=array, _selection=selection,
-        )  # fmt: skip
+        vars(self).update(_array=array, _selection=selection)  # faster than two assignments
 
     def __getitem__(self, index: Any) -> Any:
         return self._array[self._with_selection(index)]
@@ -64,13 +67,12 @@ class SelectedEnvironments(ArrayLike):
     def _with_selection(self, index: Any) -> Any:
         if type(index) is not tuple or len(index) < 2 or type(index[1]) is not np.ndarray:
             return index
-        rows, drawn, *rest = index
         selection = self._selection
-        envs = selection.envs
-        if drawn.shape != envs.shape:  # n-step returns: (batch_size, 1)
-            envs = envs.reshape(drawn.shape)
         selection.is_used = True
-        return (rows, envs, *rest)
+        envs, shape = selection.envs, index[1].shape
+        if shape != envs.shape:  # n-step returns: (batch_size, 1)
+            envs = envs.reshape(shape)
+        return (index[0], envs, *index[2:])
 
 
 def get_samples_at(buffer: Any, rows: NDArray[np.int64], envs: NDArray[np.int64], env: Any) -> Any:
@@ -85,16 +87,17 @@ def get_samples_at(buffer: Any, rows: NDArray[np.int64], envs: NDArray[np.int64]
         return buffer._get_samples(rows, env=env)
     selection = Selection(envs)
     stand_in = _stand_in(buffer, selection)
-    before = dict(vars(stand_in))
+    before = None if buffer._is_from_this_package else dict(vars(stand_in))
     samples = stand_in._get_samples(rows, env=env)
     if not selection.is_used:
         raise TypeError(
             f"{type(buffer).__name__}._get_samples must index arrays as array[rows, envs] for a sampler to choose the "
             "environments; a function that was assigned to a buffer cannot be used with a sampler"
         )
-    for name, value in vars(stand_in).items():  # such as a counter of a user's class
-        if value is not before.get(name, before):
-            vars(buffer)[name] = value
+    if before is not None:
+        for name, value in vars(stand_in).items():  # such as a counter of a user's class
+            if value is not before.get(name, before):
+                vars(buffer)[name] = value
     return samples
 
 
@@ -103,7 +106,7 @@ def _stand_in(buffer: _Buffer, selection: Selection) -> _Buffer:
     leading_shape: tuple[int, int] = (buffer.buffer_size, buffer.n_envs)  # type: ignore[attr-defined]
 
     def is_selected(value: Any) -> bool:
-        return isinstance(value, np.ndarray | CompressedArray) and value.shape[:2] == leading_shape
+        return isinstance(value, ARRAYS) and value.shape[:2] == leading_shape
 
     stand_in = object.__new__(type(buffer))
     attributes = vars(stand_in)

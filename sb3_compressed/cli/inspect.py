@@ -15,6 +15,8 @@ from sb3_compressed.errors import CorruptPayload, CorruptStorage
 
 __all__ = ["inspect"]
 
+#: Bars of a histogram, from none to the longest.
+BARS = " ▁▂▃▄▅▆▇█"
 #: Width of the first column.
 NAME_WIDTH = 14
 
@@ -90,6 +92,8 @@ def _buffer_lines(result: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         ratio = f" ({result['ratio']:,.1f}x smaller)" if result["ratio"] else ""
         yield "compression", f"{payload:,.0f} bytes of observations per transition instead of {raw:,.0f}{ratio}"
     yield from _episode_lines(result["episodes"])
+    if "priorities" in result:
+        yield from _priority_lines(result["priorities"])
 
 
 def _episode_lines(episodes: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -102,6 +106,20 @@ def _episode_lines(episodes: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield name, f"{spread['min']:g} to {spread['max']:g}, median {spread['median']:g}"
     if episodes["best"] is not None:
         yield "best episode", f"{episodes['best']}"
+
+
+def _priority_lines(priorities: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    edges, counts = priorities["edges"], priorities["counts"]
+    spread = f"{edges[0]:.3g} to {edges[-1]:.3g}"
+    yield (
+        "priorities",
+        f"{spread}, effective sample size {priorities['effective_sample_size']:.0%} of the transitions, "
+        f"{priorities['never_sampled']:.0%} never sampled",
+    )
+    largest = max(*counts, 1)
+    # Any count above 0 is visible.
+    bars = "".join(BARS[-(-count * (len(BARS) - 1) // largest)] for count in counts)
+    yield "histogram", f"{bars} (logarithmic scale, at most {largest:,} in a bin)"
 
 
 def _format_health(result: Mapping[str, Any]) -> str:

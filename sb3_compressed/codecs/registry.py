@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import inspect
 import re
@@ -144,7 +145,7 @@ def codec_class(name: str, shorthand: str | None = None) -> type[Codec]:
     try:
         entry = _registry[name]
     except KeyError:
-        similar = [available for available in available_codecs() if available.startswith(shorthand)]
+        similar = _similar_names(name)
         hint = f"; did you mean {' or '.join(map(repr, similar))}?" if similar else ""
         where = "" if shorthand == name else f" in {shorthand!r}"
         raise UnknownCodec(f"unknown codec {name!r}{where}{hint}; {_list_available()}") from None
@@ -170,6 +171,14 @@ def _with_slash(shorthand: str) -> str | None:
     """Return ``"lz4-frame/5"`` for ``"lz4-frame5"``, if adding a slash makes a name of a registered codec."""
     match = re.fullmatch(r"(.*?)(-?\d+)", shorthand)
     return f"{match[1]}/{match[2]}" if match and match[1] in _registry else None
+
+
+def _similar_names(name: str) -> list[str]:
+    """Return the codecs that may be meant by a name that is not registered: those that it begins, or a similar one."""
+    written = name.lower().replace("_", "-")
+    names = [*available_codecs(), *AUTO_OBJECTIVES]
+    beginnings = [available for available in names if available.startswith(written)]
+    return beginnings or difflib.get_close_matches(written, names, n=1, cutoff=0.7)
 
 
 def _list_available() -> str:

@@ -48,8 +48,8 @@ class SumTree:
     ([0, 2, 3, 3], [1.0, 1.0, 3.0, 3.0])
 
     :param n_items: number of items, at least 1
-    :ivar values: the values of the items, ``(n_items,)``, for reading
-    :ivar flags: ``VALID``, ``DRAWN`` and ``UPDATED`` of each item, ``(n_items,)`` of uint8, for reading
+    :ivar values: the values of the items, ``(n_items,)``, read-only
+    :ivar flags: ``VALID``, ``DRAWN`` and ``UPDATED`` of each item, ``(n_items,)`` of uint8, read-only
     """
 
     def __init__(self, n_items: int) -> None:
@@ -70,6 +70,7 @@ class SumTree:
         self._scratch = np.empty((2, CHUNK), dtype=np.int64)
         self.values = self._sums[:n_items]
         self.flags = self._flags[:n_items]
+        self.values.flags.writeable = self.flags.flags.writeable = False
 
     @property
     def total(self) -> float:
@@ -160,8 +161,8 @@ class SumTree:
             is_wrong = ~((values >= 0) & (values <= MAX_VALUE)) | (~is_valid & ((values != 0) | (flags != 0)))
         if is_wrong.any() or (flags > VALID | DRAWN | UPDATED).any():
             raise ValueError("values must be finite and not negative, and zero for items that are not valid")
-        self.values[:] = values
-        self.flags[:] = flags
+        self._sums[: self.n_items] = values
+        self._flags[: self.n_items] = flags
         recompute(self._sums, self._maxima, self._starts, self._flags, self.n_items)
 
     def __getstate__(self) -> dict[str, Any]:

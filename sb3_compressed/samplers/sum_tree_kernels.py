@@ -136,6 +136,7 @@ def draw_items(
         items[i] = 0
     for level in range(top - 1, -1, -1):
         start = starts[level]
+        last = (start - starts[level - 1]) // FANOUT - 1 if level > 0 else n_items - 1
         below = sums.ctypes.data + starts[level - 1] * FLOAT_NBYTES if level > 0 else 0
         for i in range(batch_size):
             first = items[i] * FANOUT
@@ -153,11 +154,12 @@ def draw_items(
                 values[i] = np.inf  # the last positive one of its children as well
             else:
                 values[i] = target - before
-            items[i] = first + child
+            item = min(first + child, last)  # beyond it are only zeros, which sums that are not valid could lead to
+            items[i] = item
             if level > 0:
-                prefetch(below + (first + child) * FANOUT * FLOAT_NBYTES)
+                prefetch(below + item * FANOUT * FLOAT_NBYTES)
             if level == 1:
-                prefetch(flags.ctypes.data + (first + child) * FANOUT)
+                prefetch(flags.ctypes.data + item * FANOUT)
     for i in range(batch_size):
         item = items[i]
         values[i] = sums[item]

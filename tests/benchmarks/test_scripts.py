@@ -207,3 +207,30 @@ def test_coder_benchmark_prints_costs_of_recorded_frames(folder: Path, tmp_path:
     assert results["times"].keys() == {"stripes"}
     assert results["costs"].keys() == {"sampling", "adding", "decoding", "encoding"}
     assert min(ns for costs in results["costs"].values() for of_key in costs.values() for ns in of_key.values()) > 0
+
+
+def test_samplers_benchmark_writes_its_results(folder: Path) -> None:
+    printed, results = run("samplers", folder)
+    assert "| 1,000 | sb3-compressed `prioritized` |" in printed
+    assert results.keys() == {"1,000", "10,000"}
+    for of_label in results.values():
+        assert of_label.keys() == {"prioritized"}, "missing peers are skipped"
+        assert all(value > 0 for value in of_label["prioritized"].values())
+
+
+@pytest.mark.skipif(not PEERS.exists(), reason="the peers are not installed (make peers)")
+def test_samplers_of_other_libraries_are_measured(folder: Path) -> None:
+    _, results = run("samplers", folder, "--buffers", "prioritized", "cpprb", "torchrl:trees", peers=PEERS)
+    for of_label in results.values():
+        assert of_label["cpprb"]["draw(256)"] > 0
+        # TorchRL's extension loads with one version of PyTorch only.
+        trees = of_label["torchrl:trees"]
+        assert trees.get("draw(256)", 0) > 0 or "ImportError" in trees["error"]
+
+
+def test_blind_cliffwalk_needs_fewest_updates_with_the_oracle(folder: Path) -> None:
+    printed, results = run("blind_cliffwalk", folder)
+    assert "| states | transitions | uniform | proportional | greedy | oracle |" in printed
+    assert results.keys() == {"2", "3", "4"}
+    for found in results.values():
+        assert 0 < found["oracle"]["updates"] < found["uniform"]["updates"]

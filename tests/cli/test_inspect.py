@@ -25,7 +25,9 @@ from sb3_compressed import (
     CompressedReplayBuffer,
     save_checkpoint,
 )
+from sb3_compressed.buffers.description import describe
 from sb3_compressed.datasets import trajectories
+from sb3_compressed.samplers import PrioritizedSampler
 
 ROWS = 100
 
@@ -174,6 +176,28 @@ def test_pickle_shows_only_its_size_without_unpickle(cls: Any, tmp_path: Path) -
     opened = inspected(path, "--unpickle")
     assert (opened["class"], opened["transitions"]) == (cls.__name__, 300)
     assert "health" not in opened
+
+
+def test_priorities_are_shown_as_a_histogram(tmp_path: Path) -> None:
+    sampler = PrioritizedSampler(alpha=1.0, epsilon=0.0)
+    buffer = filled("atari", 80, sampler=sampler)
+    assert "priorities" not in describe(buffer)
+    buffer.sample(1)
+    numbers = np.arange(320)
+    assert buffer.update_priorities(numbers, np.where(numbers < 300, 0.01, 1.0)) == 0
+    save_to_pkl(tmp_path / "buffer.pkl", buffer)
+    found = inspected(tmp_path / "buffer.pkl", "--unpickle")["priorities"]
+    assert found["max"] == 1
+    assert found["effective_sample_size"] == pytest.approx(23**2 / (320 * 20.03))
+    assert found["never_sampled"] == 319 / 320
+    assert found["counts"] == [300, *[0] * 18, 20]
+    assert found["edges"] == pytest.approx(np.geomspace(0.01, 1, 21))
+    lines = run("inspect", tmp_path / "buffer.pkl", "--unpickle").stdout.splitlines()
+    [priorities] = [line for line in lines if line.startswith("priorities")]
+    assert priorities.endswith("0.01 to 1, effective sample size 8% of the transitions, 100% never sampled")
+    [histogram] = [line for line in lines if line.startswith("histogram")]
+    assert f"\N{FULL BLOCK}{' ' * 18}\N{LOWER ONE EIGHTH BLOCK} (logarithmic scale, at most 300 in a bin)" in histogram
+    assert "priorities" not in describe(filled("atari", 80))
 
 
 def test_no_code_of_a_pickle_runs_without_unpickle(tmp_path: Path) -> None:

@@ -108,6 +108,23 @@ def test_codec_is_returned_unchanged_and_takes_no_arguments() -> None:
 
 
 @pytest.mark.parametrize(
+    ("typo", "meant"),
+    [
+        ("zstd_dict", "'zstd-dict'"),
+        ("zst3", "'zstd'"),
+        ("lz4frame", "'lz4-frame'"),
+        ("delat", "'delta'"),
+        ("autosmall", "'auto/small'"),
+        ("ZSTD", "'zstd'"),
+        ("lz4", "'lz4-block' or 'lz4-frame'"),
+    ],
+)
+def test_error_for_a_typo_suggests_a_codec(typo: str, meant: str) -> None:
+    with pytest.raises(UnknownCodec, match=f"did you mean {meant}"):
+        get_codec(typo)
+
+
+@pytest.mark.parametrize(
     ("shorthand", "error"),
     [
         ("sstd3", UnknownCodec),

@@ -318,6 +318,26 @@ def test_kernels_refuse_arrays_that_are_not_a_tree() -> None:
         assert change(*arrays, 100, items, np.ones(3), ADD, scratch) == -2
 
 
+@pytest.mark.parametrize("n_items", SIZES)
+def test_kernels_stay_within_bounds_whatever_the_sums_are(n_items: int) -> None:
+    rng = np.random.default_rng(4)
+    for _ in range(200):
+        tree = SumTree(n_items)
+        for array in (tree._sums, tree._maxima):
+            array[:] = rng.choice([0.0, 1.0, -1.0, 1e300, -1e300, np.nan, np.inf, -np.inf], array.shape)
+        tree._sums[-FANOUT] = 1.0
+        items, _ = tree.draw(rng.random(30), stratified=True)
+        assert ((items >= 0) & (items < n_items)).all()
+        tree.update(items, rng.random(30))
+
+
+def test_values_and_flags_are_read_only() -> None:
+    tree = filled(np.ones(3))
+    for array in (tree.values, tree.flags, pickle.loads(pickle.dumps(tree)).values):
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 1
+
+
 @pytest.mark.parametrize("n_items", [1, 100, 600])
 @pytest.mark.parametrize("chunk", [1, 3])
 def test_small_scratch_memory_gives_the_same_tree(n_items: int, chunk: int) -> None:
