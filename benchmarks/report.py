@@ -21,6 +21,7 @@ import images
 import opening
 import persistence
 import plots
+import prioritized_learning
 import published
 import samplers
 import scale
@@ -38,6 +39,7 @@ IN_README = ["auto", "auto@1", "zstd3", "none", "extra:zstd-3", "torchrl:zlib-3"
 UNITS = {
     **dict.fromkeys(("opening", "persistence", "samplers", "sequence_sampling", "stores"), "Times of this machine."),
     "blind_cliffwalk": "Numbers of updates.",
+    "prioritized_learning": "Mean returns: interquartile means over the runs, with confidence intervals of 95%.",
 }
 GAMES_OF = ["replay", "trained"]  # results shown in the plot of games
 
@@ -67,6 +69,8 @@ def _tables(name: str, written: dict[str, Any]) -> list[str]:
         return [f"![distribution of the results]({name}.svg)", *sections]
     if benchmark == "published":
         return [published.table(results)]
+    if benchmark == "prioritized_learning":
+        return [f"![learning curves]({name}.svg)", prioritized_learning.table(results)]
     if benchmark == "scale":
         return [scale.table(results)]
     if benchmark == "training":
@@ -187,6 +191,8 @@ def main() -> None:
         if written["benchmark"] == "images":
             shown_groups = images.plotted(written["arguments"]["groups"], written["results"])
             plots.distribution(shown_groups, folder / f"{name}.svg")
+        if written["benchmark"] == "prioritized_learning":
+            prioritized_learning.plot(written["results"], written["arguments"]["steps"], folder / f"{name}.svg")
     if "blind_cliffwalk" in found:
         plots.cliffwalk(found["blind_cliffwalk"]["results"], folder / "blind_cliffwalk.svg")
     if "replay" in found:

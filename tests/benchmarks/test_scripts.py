@@ -187,6 +187,18 @@ def test_training_benchmark_writes_its_results(folder: Path) -> None:
     assert results.keys() == {"DQN, seed 0", "PPO, seed 0"}
 
 
+def test_prioritized_learning_benchmark_continues_where_it_ended(folder: Path, tmp_path: Path) -> None:
+    pytest.importorskip("minatar", reason="MinAtar is not installed: benchmarks/environments.txt")
+    flags = ["--runs", str(tmp_path / "runs.jsonl")]
+    printed, results = run("prioritized_learning", folder, *flags, "--plot", str(tmp_path / "returns.svg"))
+    assert "| all, normalized | 1 |" in printed
+    assert results["Asterix"].keys() == {"uniform", "prioritized"}
+    assert (tmp_path / "returns.svg").exists()
+    assert len((tmp_path / "runs.jsonl").read_text().splitlines()) == 2
+    assert run("prioritized_learning", folder, *flags)[1] == results
+    assert len((tmp_path / "runs.jsonl").read_text().splitlines()) == 2
+
+
 PEER_BUFFERS = ["extra:zstd-3", "extra:rle-jit", "torchrl:zlib-3", "torchrl:zstd-3", "cpprb"]
 
 

@@ -26,6 +26,8 @@ SHORT = {
     "million.py": ["--size 600 --n-envs 2"],
     "offline.py": ["--experience 400 --gradient-steps 200 --episodes 4 --folder {folder}"],
     "sequences.py": ["--steps 400 --updates 3 --length 6 --burn-in 3 --n-units 8 --batch-size 4 --n-envs 2"],
+    "prioritized_dqn.py": ["--steps 400 --n-envs 2 --buffer-size 300", "--steps 250 --n-envs 1 --uniform"],
+    "rainbow_lite.py": ["--steps 1200 --n-envs 2 --buffer-size 300 --n-quantiles 10"],
     "recurrent_ppo_atari.py": ["--steps 256 --n-steps 128 --n-envs 2 --lstm-size 8"],
 }
 RUNS = [
