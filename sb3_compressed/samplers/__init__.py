@@ -1,6 +1,7 @@
 """Samplers of replay buffers: which transitions a batch consists of."""
 
+from sb3_compressed.samplers.prioritized import PrioritizedSampler, sequence_priorities
 from sb3_compressed.samplers.registry import available_samplers, get_sampler
 from sb3_compressed.samplers.sampler import Draw, Sampler
 
-__all__ = ["Draw", "Sampler", "available_samplers", "get_sampler"]
+__all__ = ["Draw", "PrioritizedSampler", "Sampler", "available_samplers", "get_sampler", "sequence_priorities"]
