@@ -261,7 +261,15 @@ class ArrayStore:
         """Advance :attr:`step` to the row before ``pos``: not every change of ``pos`` writes rows of the ring."""
         pos = self.values.get("pos")
         if self.n_ring_rows and type(pos) is int:
-            self.step += (pos - 1 - self.step) % self.n_ring_rows
+            self.step = self.step_at(pos, self.n_ring_rows)
+
+    def step_at(self, pos: int, n_rows: int) -> int:
+        """Return what :attr:`step` is after a commit that writes no rows of the ring.
+
+        :param pos: the value ``pos`` of the commit
+        :param n_rows: the number of rows of the ring
+        """
+        return self.step + (pos - 1 - self.step) % n_rows
 
     def check_section(self, content: NDArray[np.uint8]) -> None:
         """Raise if a section cannot be skipped.
