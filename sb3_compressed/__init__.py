@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         ObservationSpaceError,
         StorageError,
     )
+    from sb3_compressed.samplers import RecentSampler, Sampler, WithoutReplacementSampler
 
 __version__ = "0.1.0"
 
@@ -55,7 +56,10 @@ __all__ = [
     "CorruptStorage",
     "LossyDtypeWarning",
     "ObservationSpaceError",
+    "RecentSampler",
+    "Sampler",
     "StorageError",
+    "WithoutReplacementSampler",
     "available_codecs",
     "buffer_statistics",
     "find_buffer_dtypes",
@@ -68,7 +72,7 @@ __all__ = [
 
 # Each name is imported on first use, from the first of these modules that exports it: arrays and codecs are useful
 # without importing torch, which the buffers need.
-_MODULES = ("errors", "codecs", "arrays", "dtypes", "buffers", "callbacks")
+_MODULES = ("errors", "codecs", "arrays", "dtypes", "samplers", "buffers", "callbacks")
 
 #: Names that were exported here, and the modules that export them.
 _MOVED = {

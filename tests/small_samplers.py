@@ -62,6 +62,15 @@ class WeightedSampler(Sampler):
         """Replace the values."""
         self.values[indices] = values
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state."""
+        return {**super().state_dict(), "values": self.values}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the state."""
+        super().load_state_dict(state)
+        self.values[:] = state["values"]
+
 
 class ScriptedSampler(Sampler):
     """Returns what a test assigns to it."""

@@ -9,7 +9,7 @@ import numpy as np
 import torch as th
 from numpy.typing import ArrayLike, NDArray
 
-from sb3_compressed.samplers import Draw, Sampler
+from sb3_compressed.samplers import Draw, Sampler, WithoutReplacementSampler
 
 __all__ = ["BoundSampler"]
 
@@ -46,6 +46,14 @@ class BoundSampler:
         self._is_included: NDArray[np.bool_] | None = None
         #: Whether a state was loaded that differs from the content of the buffer.
         self._is_behind = False
+
+    def after(self, replaced: BoundSampler) -> BoundSampler:
+        """Return this sampler with numbers after those of a replaced one, whose batches may not be updated any more."""
+        shift = -(-replaced.n_written // self.n_rows) * self.n_rows
+        self.n_written += shift
+        self._n_synced += shift
+        self.n_skipped_updates += replaced.n_skipped_updates
+        return self
 
     # -- which transitions may be drawn ----------------------------------------------------------------------
 
@@ -191,6 +199,20 @@ class BoundSampler:
         draw = self.sampler.draw(batch_size)
         self._validate(draw, buffer, batch_size)
         return draw
+
+    def draw_of_epoch(self, buffer: Any, batch_size: int) -> Draw:
+        """Draw a batch that ends with the epoch of a :class:`WithoutReplacementSampler`."""
+        sampler = self.sampler
+        assert isinstance(sampler, WithoutReplacementSampler)
+        self.synchronize(buffer)
+        return sampler.draw_of_epoch(batch_size)
+
+    def start_epoch(self, buffer: Any) -> None:
+        """Begin an epoch of a :class:`WithoutReplacementSampler`."""
+        sampler = self.sampler
+        assert isinstance(sampler, WithoutReplacementSampler)
+        self.synchronize(buffer)
+        sampler.start_epoch()
 
     def _validate(self, draw: Any, buffer: Any, batch_size: int) -> None:
         name = type(self.sampler).__name__

@@ -69,24 +69,35 @@ class CompressedHerReplayBuffer(CompressedReplay, HerReplayBuffer):
         if self._storage is not None:
             self.flush()
 
-    def _draw(self, batch_size: int, env: Any = None) -> Draw:
+    def _require_transitions(self, batch_size: int) -> None:
         bound = self._bound_sampler
         assert bound is not None
         bound.synchronize(self)
         if not bound.has_episodes:
-            HerReplayBuffer.sample(self, batch_size, env)  # raises SB3's error
-        indices, weights = super()._draw(batch_size, env)
+            HerReplayBuffer.sample(self, batch_size)  # raises SB3's error
+
+    def _draw(self, batch_size: int) -> Draw:
+        self._require_transitions(batch_size)
+        return super()._draw(batch_size)
+
+    def _arranged(self, draw: Draw) -> Draw:
         # SB3 replaces the goals of the first transitions. A sampler may order them, for example by their position, so
         # they are shuffled. The batch begins with the real transitions.
-        n_virtual = int(self.her_ratio * batch_size)
-        order = np.roll(np.random.permutation(batch_size), -n_virtual)  # noqa: NPY002  # what SB3 draws from
+        indices, weights = draw
+        n_virtual = int(self.her_ratio * len(indices))
+        order = np.roll(np.random.permutation(len(indices)), -n_virtual)  # noqa: NPY002  # what SB3 draws from
         return Draw(indices[order], None if weights is None else weights[order])
 
-    def _samples_of(self, draw: Draw, env: Any = None) -> Any:
+    def _samples_of(self, draw: Draw, env: Any) -> Any:
         def make() -> Any:
             n_virtual = int(self.her_ratio * len(draw.indices))
             n_real = len(draw.indices) - n_virtual
             rows, envs = np.divmod(draw.indices, self.n_envs)
+            # Environments need not compute the rewards of no transitions, as in a small last batch of an epoch.
+            if not n_virtual:
+                return self._get_real_samples(rows, envs, env)
+            if not n_real:
+                return self._get_virtual_samples(rows, envs, env)
             real = self._get_real_samples(rows[:n_real], envs[:n_real], env)
             virtual = self._get_virtual_samples(rows[n_real:], envs[n_real:], env)
             return type(real)(*map(_concatenated, real, virtual))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 from functools import cached_property, partial
 from os import PathLike
 from pathlib import Path
@@ -32,10 +33,11 @@ from sb3_compressed.persistence.buffer_from_store import buffer_from_store, open
 from sb3_compressed.persistence.buffer_repair import RepairReport
 from sb3_compressed.persistence.buffer_storage import BufferStorage, StorageMode
 from sb3_compressed.persistence.checkpoint import CheckpointHistory
-from sb3_compressed.samplers import Draw, Sampler, get_sampler
+from sb3_compressed.samplers import Draw, Sampler, WithoutReplacementSampler, get_sampler
 from sb3_compressed.storage.array_store import ArrayStore
 
 if TYPE_CHECKING:
+    from stable_baselines3.common.vec_env import VecNormalize
     from typing_extensions import Self
 
 __all__ = ["CompressedReplay"]
@@ -153,7 +155,7 @@ class CompressedReplay(CompressedBuffer):
         if type(batch_size) is not int or batch_size < 1 or self.pos == 0 or self.buffer_size == 1:
             self._validate_sampling(batch_size)
         if self._bound_sampler is not None:
-            return self._samples_of(self._draw(batch_size, env), env)
+            return self._samples_of(self._draw(batch_size), env)
         may_be_referenced = env is not None or isinstance(self, HerReplayBuffer)  # whose environment computes rewards
         return self._batch(partial(super().sample, batch_size, env=env), may_be_referenced=may_be_referenced)
 
@@ -217,13 +219,58 @@ class CompressedReplay(CompressedBuffer):
             )
         self._bound_sampler = BoundSampler(configured, self.buffer_size, self.n_envs)
 
-    def _draw(self, batch_size: int, env: Any = None) -> Draw:
+    def iterate(
+        self, batch_size: int, epochs: int = 1, *, env: VecNormalize | None = None, resume: bool = False
+    ) -> Iterator[Any]:
+        """Iterate over batches that together contain each transition once an epoch, in random order.
+
+        For ``sampler="without-replacement"``. The last batch of an epoch is smaller, where the number of transitions
+        is no multiple of ``batch_size``. Transitions that are added meanwhile are in the next epoch, and those that are
+        overwritten before their batch are left out. :meth:`sample` continues the same epoch.
+
+        :param batch_size: number of transitions of a batch, at least 1
+        :param epochs: number of epochs
+        :param env: a ``VecNormalize`` to normalize observations and rewards with
+        :param resume: whether to continue an epoch that has transitions left, such as one that was interrupted and
+            loaded, as the first one
+        :raises TypeError: if the buffer has another sampler
+        :raises BufferNotReady: if nothing was added yet
+        :raises ValueError: if ``batch_size`` is not positive, or ``epochs`` is negative
+        """
+        if not isinstance(self.sampler, WithoutReplacementSampler):
+            raise TypeError("iterate() is for buffers with sampler='without-replacement'")
+        validate_integer("batch_size", batch_size, 1)
+        validate_integer("epochs", epochs, 0)
+        self._require_transitions(batch_size)
+        return self._epochs(batch_size, epochs, env, resume=resume)
+
+    def _epochs(self, batch_size: int, epochs: int, env: VecNormalize | None, *, resume: bool) -> Iterator[Any]:
+        bound = self._bound_sampler
+        assert bound is not None
+        sampler = self.sampler
+        assert isinstance(sampler, WithoutReplacementSampler)
+        for _ in range(epochs):
+            if not (resume and sampler.n_left):
+                bound.start_epoch(self)
+            resume = False
+            while len((draw := bound.draw_of_epoch(self, batch_size)).indices):
+                yield self._samples_of(self._arranged(draw), env)
+
+    def _require_transitions(self, batch_size: int) -> None:
+        """Raise if there is no transition that the sampler may draw."""
+        self._validate_sampling(batch_size)
+
+    def _draw(self, batch_size: int) -> Draw:
         """Draw the transitions of a batch with the sampler."""
         bound = self._bound_sampler
         assert bound is not None
-        return bound.draw(self, batch_size)
+        return self._arranged(bound.draw(self, batch_size))
 
-    def _samples_of(self, draw: Draw, env: Any = None) -> Any:
+    def _arranged(self, draw: Draw) -> Draw:
+        """Return the transitions of a batch in the order of the batch."""
+        return draw
+
+    def _samples_of(self, draw: Draw, env: VecNormalize | None) -> Any:
         """Return the batch of transitions.
 
         :param draw: flat indices of the transitions, and their weights
@@ -342,12 +389,21 @@ class CompressedReplay(CompressedBuffer):
         return buffer_from_store(cls, store, kwargs, follow=follow)
 
     def take_over(self, other: CompressedReplay) -> None:
-        """Take over another buffer's content and folder; the other buffer must not be used afterwards."""
+        """Take over another buffer's content and folder; the other buffer must not be used afterwards.
+
+        A sampler is taken over with its priorities. If the other buffer has none, this one's begins anew.
+        """
+        replaced = self._bound_sampler
         other._checkpoints.include(self._checkpoints)
         for name in vars(self).keys() | vars(other).keys():  # of only this one: the other has the default of the class
             is_timer = any(isinstance(vars(each).get(name), MethodTimer) for each in (self, other))
             if hasattr(other, name) and not is_timer:
                 vars(self)[name] = getattr(other, name)
+        if replaced is not None:
+            bound = self._bound_sampler
+            if bound is None:
+                bound = BoundSampler(copy.deepcopy(replaced.configured), self.buffer_size, self.n_envs)
+            self._bound_sampler = bound.after(replaced)
 
     def __copy__(self) -> Self:
         if self._storage is not None:  # a shallow copy would write to the arrays of the folder

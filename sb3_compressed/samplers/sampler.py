@@ -106,11 +106,7 @@ class Sampler(ABC):
 
         :raises ValueError: if it does not fit
         """
-        is_valid = np.asarray(state["is_valid"])
-        if is_valid.shape != self.is_valid.shape or is_valid.dtype != np.bool_:
-            expected = f"{self.is_valid.shape} of bool"
-            raise ValueError(f"is_valid must be {expected}, got {is_valid.shape} of {is_valid.dtype}")
-        self.is_valid[:] = is_valid
+        self.is_valid[:] = self._flags_in(state, "is_valid")
 
     def load_resized_state_dict(self, state: dict[str, Any], n_rows: int) -> None:
         """Restore the state of a buffer of another size, of which the newest rows were kept.
@@ -122,3 +118,14 @@ class Sampler(ABC):
         :raises ValueError: if it does not fit
         """
         self.load_state_dict(state)
+
+    def _flags_in(self, state: dict[str, Any], name: str) -> NDArray[np.bool_]:
+        """Return flags of all transitions in a state.
+
+        :raises ValueError: if they do not fit
+        """
+        flags = np.asarray(state[name])
+        if flags.shape != self.is_valid.shape or flags.dtype != np.bool_:
+            expected = f"{self.is_valid.shape} of bool"
+            raise ValueError(f"{name} must be {expected}, got {flags.shape} of {flags.dtype}")
+        return flags

@@ -7,6 +7,7 @@ import dataclasses
 import pickle
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,6 +15,7 @@ import pytest
 import torch as th
 from conftest import Stream
 from small_samplers import ScriptedSampler, ValidSampler, WeightedSampler
+from stable_baselines3 import DQN
 from stable_baselines3.common.buffers import DictReplayBuffer, NStepReplayBuffer, ReplayBuffer
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.envs import BitFlippingEnv
@@ -33,6 +35,7 @@ from sb3_compressed import (
 )
 from sb3_compressed.buffers.replay_mixin import CompressedReplay
 from sb3_compressed.buffers.weighted_samples import WeightedDictReplayBufferSamples, WeightedReplayBufferSamples
+from sb3_compressed.persistence.ring_resize import resize
 from sb3_compressed.samplers import Draw, Sampler
 
 ROWS = 70
@@ -137,7 +140,7 @@ def test_hindsight_batches_contain_what_sb3s_buffer_returns_for_the_drawn_transi
         if step in (20, ROWS - 2, ROWS - 1, ROWS) or step % 50 == 49:
             draw = buffer._draw(32)  # apart, so that both draw goals from the same state
             np.random.seed(step)  # noqa: NPY002
-            batch = buffer._samples_of(draw)
+            batch = buffer._samples_of(draw, None)
             indices = flat(batch, buffer)
             np.testing.assert_array_equal(indices, draw.indices)
             assert (expected.ep_length.reshape(-1)[indices] > 0).all()
@@ -529,6 +532,75 @@ def test_copies_and_pickles_contain_the_sampler(duplicate: Any, stream: Stream) 
     values = other.sampler.values.copy()
     buffer.update_priorities([50], [99.0])
     np.testing.assert_array_equal(other.sampler.values, values)
+
+
+@pytest.mark.parametrize("stream", ["cart"], indirect=True)
+def test_take_over_takes_the_sampler_of_the_other_buffer(stream: Stream) -> None:
+    buffer, other = (make(CompressedReplayBuffer, stream, rows=10, sampler=WeightedSampler()) for _ in range(2))
+    for transition in stream[-1][:23]:
+        transition.add_to(buffer)
+    for transition in stream[-1][:14]:
+        transition.add_to(other)
+    before = buffer.sample(8)
+    other.update_priorities(np.arange(16, 56), np.arange(16.0, 56.0))
+    buffer.take_over(other)
+    assert buffer.sampler is other.sampler
+    assert buffer.update_priorities(before.indices, np.full(8, 99.0)) == 8
+    assert np.sort(buffer.sampler.values).tolist() == [*range(16, 56)]
+    batch = buffer.sample(8)
+    assert buffer.update_priorities(batch.indices, np.full(8, 99.0)) == 0
+
+
+@pytest.mark.parametrize("n_steps", [0, 5, 10, 14])
+@pytest.mark.parametrize("stream", ["cart"], indirect=True)
+def test_the_sampler_begins_anew_where_the_other_buffer_has_none(n_steps: int, stream: Stream) -> None:
+    buffer = make(CompressedReplayBuffer, stream, rows=10, sampler=WeightedSampler())
+    other = make(CompressedReplayBuffer, stream, rows=12)
+    for transition in stream[-1][:23]:
+        transition.add_to(buffer)
+    before = buffer.sample(8)
+    for transition in stream[-1][:n_steps]:
+        transition.add_to(other)
+    buffer.take_over(other)
+    assert buffer.update_priorities(before.indices, np.full(8, 99.0)) == 8
+    assert buffer.sampler.values.sum() == min(n_steps, 12) * 4
+    stream[-1][n_steps].add_to(buffer)
+    batch = buffer.sample(32)
+    assert buffer.update_priorities(batch.indices, np.full(32, 99.0)) == 0
+
+
+@pytest.mark.parametrize("stream", ["cart"], indirect=True)
+def test_a_resized_buffer_keeps_its_sampler(stream: Stream) -> None:
+    buffer = make(CompressedReplayBuffer, stream, rows=10, sampler=WeightedSampler())
+    for transition in stream[-1][:13]:
+        transition.add_to(buffer)
+    resize(buffer, 16 * 4)
+    for transition in stream[-1][13:17]:
+        transition.add_to(buffer)
+    batch = buffer.sample(100)
+    assert buffer.sampler.is_valid.sum() == 14 * 4
+    rows, envs = np.divmod(flat(batch, buffer), 4)
+    np.testing.assert_array_equal(batch.observations, buffer.observations[rows, envs])
+
+
+def test_a_saved_model_does_not_contain_the_sampler_of_its_buffer(tmp_path: Path) -> None:
+    sizes = []
+    for sampler in ("uniform", "recent", WeightedSampler()):
+        kwargs = {"sampler": sampler}
+        model = DQN(
+            "MlpPolicy", "CartPole-v1", replay_buffer_class=CompressedReplayBuffer, replay_buffer_kwargs=kwargs,
+            buffer_size=100_000, learning_starts=10, seed=0, policy_kwargs={"net_arch": [8]}, device="cpu",
+        )  # fmt: skip
+        model.learn(60)
+        assert kwargs == {"sampler": sampler}
+        model.save(tmp_path / "model")
+        sizes.append((tmp_path / "model.zip").stat().st_size)
+        loaded = DQN.load(tmp_path / "model", env=model.get_env())
+        assert type(loaded.replay_buffer.sampler) is type(model.replay_buffer.sampler)  # type: ignore[union-attr]
+        assert loaded.learn(40, reset_num_timesteps=False).num_timesteps == 100
+        if sampler != "uniform":
+            assert loaded.replay_buffer.sampler.is_valid.sum() == 40  # type: ignore[union-attr]
+    assert max(sizes) - min(sizes) < 500
 
 
 class CountingBuffer(CompressedReplayBuffer):
