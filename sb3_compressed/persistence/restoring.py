@@ -47,7 +47,9 @@ def bind(buffer: Any, store: ArrayStore) -> None:
             array.move_to(store.slots.for_codec(array.codec), store.arrays[name])
         else:
             plain = store.arrays[name]
-            if not store.log.is_writable:  # what is written to them would be lost
+            # What is written to them would be lost. SB3's n-step returns change a row of timeouts and restore it.
+            is_restored = name == "timeouts" and hasattr(buffer, "n_steps")
+            if not store.log.is_writable and not is_restored:
                 plain = plain.view()
                 plain.flags.writeable = False
             buffer_state.put_array(buffer, name, plain)
