@@ -20,17 +20,20 @@ from conftest import Stream, recorded
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from small_samplers import WeightedSampler
+from stable_baselines3 import DQN
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.envs import BitFlippingEnv
 from support import assert_same_batch
 
 from sb3_compressed import (
+    BufferCheckpointCallback,
     CompressedDictReplayBuffer,
     CompressedHerReplayBuffer,
     CompressedNStepReplayBuffer,
     CompressedReplayBuffer,
     CorruptStorage,
     StorageError,
+    latest_checkpoint,
     load_checkpoint,
     save_checkpoint,
 )
@@ -178,6 +181,24 @@ def test_epochs_continue_where_they_were_interrupted(tmp_path: Path) -> None:
     assert sorted(np.concatenate(drawn)) == [*range(n_items)]
 
 
+def test_models_and_callbacks_continue_with_priorities(tmp_path: Path) -> None:
+    options = {"sampler": "prioritized"}
+    model = DQN(
+        "MlpPolicy", "CartPole-v1", buffer_size=100, learning_starts=20, device="cpu",
+        replay_buffer_class=CompressedReplayBuffer, replay_buffer_kwargs=options,
+    )  # fmt: skip
+    model.learn(150, callback=BufferCheckpointCallback(50, tmp_path / "checkpoints", keep=2))
+    newest = latest_checkpoint(tmp_path / "checkpoints")
+    buffer = model.replay_buffer
+    assert buffer is not None
+    assert_same_training(load_checkpoint(newest / "buffer", device="cpu"), buffer)
+    model.save_replay_buffer(tmp_path / "pickle")
+    loaded = DQN.load(newest / "model", env=model.get_env())
+    loaded.load_replay_buffer(tmp_path / "pickle")
+    assert_same_training(loaded.replay_buffer, buffer)
+    loaded.learn(50, reset_num_timesteps=False)
+
+
 # -- resizing --------------------------------------------------------------------------------------------------------
 
 
@@ -284,7 +305,6 @@ def assert_priorities_of_a_flush(buffer: Any, last: int) -> None:
     assert (buffer.sampler.priorities > 0).sum() == len(numbers) * writer.N_ENVS, "each can be drawn"
     values = buffer.sampler.priorities_of(writer.td_errors(numbers).astype(np.float64))[:, np.newaxis]
     is_flushed = (priorities == values).all(axis=1)
-    n_new = int(np.argmin(is_flushed[::-1])) if not is_flushed.all() else 0
     n_new = len(numbers) - int(np.flatnonzero(is_flushed)[-1]) - 1 if is_flushed.any() else len(numbers)
     assert n_new <= writer.STEPS_A_SAVE + 1
     assert is_flushed[: len(numbers) - n_new].all()
