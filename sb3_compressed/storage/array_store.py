@@ -191,8 +191,10 @@ class ArrayStore:
 
         :param path: the file that declares them
         :param rows: as for :meth:`open`
-        :raises CorruptStorage: if they are too large
+        :raises CorruptStorage: if they are too large, or those of the ring have different numbers of rows
         """
+        if len(lengths := {self.specs[name].shape[:1] for name in self._ring_names}) > 1:
+            raise CorruptStorage(f"{path}: arrays of the ring have different numbers of rows: {sorted(lengths)}")
         check_arrays_nbytes([(spec.shape[0], spec.row_nbytes) for spec in self.specs.values()], path, rows)
         self.arrays = {name: spec.zeros() for name, spec in self.specs.items()}
 

@@ -659,6 +659,17 @@ def test_invalid_configurations_raise(config: Any, folder: Path) -> None:
         load_checkpoint(folder, device="cpu")
 
 
+def test_arrays_of_the_ring_of_different_lengths_raise(folder: Path) -> None:
+    def change(manifest: Any) -> Any:
+        manifest["arrays"]["sampler/flags"] = [[3, 1], "|u1", False, True]
+        return manifest
+
+    crafted.forge(folder, change)
+    for repair in (False, True):
+        with pytest.raises(CorruptStorage, match="arrays of the ring have different numbers of rows"):
+            load_checkpoint(folder, device="cpu", repair=repair)
+
+
 def test_zero_flags_and_excess_flags_draw_valid_rows_only(tmp_path: Path) -> None:
     crafted.make_folder("vectors", tmp_path, n_steps=20, sampler="prioritized")  # half of the rows are written
 
