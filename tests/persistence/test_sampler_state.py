@@ -208,7 +208,7 @@ def test_models_and_callbacks_continue_with_priorities(tmp_path: Path) -> None:
 def test_resized_buffers_keep_the_priorities_of_their_rows(kind: str, rows: int, storage: bool, tmp_path: Path) -> None:
     for n_steps in (33, 84):
         folder = tmp_path / str(n_steps)
-        options = {"storage": folder} if storage else {}
+        options: dict[str, Any] = {"storage": folder} if storage else {}
         buffer = new(kind, "prioritized", **options)
         add(buffer, kind, 0, n_steps)
         for seed in range(5):
