@@ -44,6 +44,8 @@ class BoundSampler:
         self._pos, self._is_full = 0, False
         #: Which transitions of hindsight replay the sampler may draw, ``(n_rows * n_envs,)``.
         self._is_included: NDArray[np.bool_] | None = None
+        #: Whether a state was loaded that differs from the content of the buffer.
+        self._is_behind = False
 
     def after(self, replaced: BoundSampler) -> BoundSampler:
         """Return this sampler with numbers after those of a replaced one, whose batches may not be updated any more."""
@@ -125,6 +127,64 @@ class BoundSampler:
     def has_episodes(self) -> bool:
         """Whether any transition of hindsight replay may be drawn."""
         return self._is_included is not None and bool(self._is_included.any())
+
+    # -- restoring -------------------------------------------------------------------------------------------
+
+    def load(self, state: dict[str, Any], n_written: int, n_new: int, n_kept: int | None = None) -> None:
+        """Restore a saved state; :meth:`catch_up` must be called before anything else, after the buffer's content.
+
+        :param state: the state of the sampler, in the order of this buffer's rows
+        :param n_written: number of rows that were written before the state was saved
+        :param n_new: number of rows that were written since
+        :param n_kept: if the buffer has another size than the saved one, the number of rows that were kept
+        :raises ValueError: if the state does not fit; the sampler must not be used then. Other errors are possible, too
+        """
+        if n_kept is None:
+            self.sampler.load_state_dict(state)
+            self.n_written = n_written + n_new
+        else:
+            self.sampler.load_resized_state_dict(state, n_kept)
+            # All earlier numbers are those of overwritten transitions.
+            self.n_written = n_written + n_new + n_kept
+            n_new = min(n_new, n_kept)
+        self._n_synced = self.n_written - n_new
+        self._is_behind = True
+
+    def discard_state(self) -> None:
+        """Begin anew, after a state that could not be loaded."""
+        self.sampler = copy.deepcopy(self.configured)
+        self.sampler.bind(self.n_rows, self.n_envs)
+        self._is_behind = False
+
+    @property
+    def n_new(self) -> int:
+        """Number of rows that were written since the state of the sampler."""
+        return self.n_written - self._n_synced
+
+    def catch_up(self, buffer: Any) -> None:
+        """Pass the differences between a loaded state and the buffer's content to the sampler, if one was loaded.
+
+        Transitions that were written since are new. So are those that may be drawn although the state excludes them,
+        for example after a repair.
+        """
+        if not self._is_behind:
+            return
+        self._is_behind = False
+        n_items, n_envs = self.n_rows * self.n_envs, self.n_envs
+        n_new = min(self.n_new, self.n_rows)
+        self.n_written = max(self.n_written, buffer.size())
+        self.n_written += (buffer.pos - self.n_written) % self.n_rows
+        self._n_synced, self._pos, self._is_full = self.n_written, buffer.pos, buffer.full
+        self._is_included = buffer.ep_length.reshape(-1) > 0 if "ep_length" in vars(buffer) else None
+        may_be_drawn = self._may_be_drawn(buffer, np.arange(n_items))
+        if len(excluded := np.flatnonzero(self.sampler.is_valid & ~may_be_drawn)):
+            self.sampler.remove(excluded)
+        is_new = may_be_drawn & ~self.sampler.is_valid
+        rows = np.arange(buffer.pos - n_new, buffer.pos) % self.n_rows
+        is_new.reshape(self.n_rows, n_envs)[rows] = may_be_drawn.reshape(self.n_rows, n_envs)[rows]
+        if len(indices := np.flatnonzero(is_new)):
+            begin = np.searchsorted(indices, buffer.pos * n_envs)  # the oldest row
+            self.sampler.add(np.concatenate((indices[begin:], indices[:begin])), buffer)
 
     # -- drawing ---------------------------------------------------------------------------------------------
 

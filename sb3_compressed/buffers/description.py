@@ -12,6 +12,7 @@ from sb3_compressed.buffers.memory_statistics import buffer_statistics
 from sb3_compressed.codecs import TrainableCodec
 from sb3_compressed.persistence.buffer_state import OBSERVATIONS, is_observation, named_arrays
 from sb3_compressed.samplers import PrioritizedSampler
+from sb3_compressed.samplers.config import sampler_to_config
 
 __all__ = ["describe"]
 
@@ -27,7 +28,8 @@ def describe(buffer: ReplayBuffer) -> dict[str, Any]:
     :return: ``class``, ``observation_space``, ``action_space``; the numbers ``n_envs``, ``capacity`` and
         ``transitions`` (of all environments), ``rows``, ``position`` (the row that is written next) and ``full``; for
         each part of the observations, by its key, the ``codec``, the size of its trained state (``learned_bytes``) and
-        the number of stacked frames; ``raw_bytes_per_transition`` in SB3's own buffer,
+        the number of stacked frames; the ``sampler``, by its name and arguments or the name of a user's class, ``None``
+        for SB3's own sampling; ``raw_bytes_per_transition`` in SB3's own buffer,
         ``payload_bytes_per_transition`` of observations here, ``None`` in an empty buffer, and their ``ratio``; with
         priorities, also ``priorities``: the largest (``max``), the effective sample size and the share of transitions
         that were never sampled, and a histogram of ``counts`` between ``edges`` on a logarithmic scale
@@ -43,6 +45,7 @@ def describe(buffer: ReplayBuffer) -> dict[str, Any]:
         raw = payload = sum(array.nbytes for array in observations) / n_slots
     if not buffer.size():
         payload = None
+    sampler = getattr(buffer, "sampler", None)
     description = {
         "class": type(buffer).__name__,
         "observation_space": str(buffer.observation_space),
@@ -56,11 +59,11 @@ def describe(buffer: ReplayBuffer) -> dict[str, Any]:
         "observations": {
             name.partition("/")[2]: _describe_array(array) for name, array in arrays.items() if is_observation(name)
         },
+        "sampler": None if sampler is None else sampler_to_config(sampler),
         "raw_bytes_per_transition": raw,
         "payload_bytes_per_transition": payload,
         "ratio": raw / payload if payload else None,
     }
-    sampler = getattr(buffer, "sampler", None)
     if isinstance(sampler, PrioritizedSampler) and sampler.priority_max:  # of a buffer with transitions
         description["priorities"] = _describe_priorities(sampler)
     return description

@@ -11,6 +11,7 @@ from sb3_compressed.buffers import replay
 from sb3_compressed.buffers.replay_mixin import CompressedReplay
 from sb3_compressed.errors import StorageError
 from sb3_compressed.persistence.buffer_from_store import buffer_from_store, open_to_load
+from sb3_compressed.persistence.sampler_state import stored_config
 from sb3_compressed.storage.array_store import ArrayStore
 
 __all__ = ["load_checkpoint", "open_to_read", "save_checkpoint"]
@@ -75,7 +76,10 @@ def open_to_read(folder: str | PathLike[str]) -> Any:
     store = ArrayStore.open(Path(folder))
     cls = _stored_class(store)
     needs_env = "env" in inspect.signature(cls).parameters
-    return buffer_from_store(cls, store, {"device": "cpu", **({"env": None} if needs_env else {})}, follow=True)
+    given: dict[str, Any] = {"device": "cpu", **({"env": None} if needs_env else {})}
+    if store.metadata and "class" in (stored_config(store) or {}):
+        given["sampler"] = "uniform"
+    return buffer_from_store(cls, store, given, follow=True)
 
 
 def _stored_class(store: ArrayStore) -> type[CompressedReplay]:

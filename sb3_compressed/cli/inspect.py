@@ -87,6 +87,9 @@ def _buffer_lines(result: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         trained = f", {format_nbytes(part['learned_bytes'])} of trained state" if part["learned_bytes"] else ""
         stack = f", stacks of {part['frames']} frames" if part["frames"] > 1 else ""
         yield f"codec {key}".rstrip(), f"{part['codec'] or 'none (a plain array)'}{trained}{stack}"
+    if sampler := result["sampler"]:
+        arguments = ", ".join(f"{name}={value!r}" for name, value in sampler.get("arguments", {}).items())
+        yield "sampler", sampler["class"] if "class" in sampler else f"{sampler['name']} ({arguments})"
     raw, payload = result["raw_bytes_per_transition"], result["payload_bytes_per_transition"]
     if payload is not None:
         ratio = f" ({result['ratio']:,.1f}x smaller)" if result["ratio"] else ""

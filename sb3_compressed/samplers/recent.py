@@ -97,8 +97,16 @@ class RecentSampler(Sampler):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the state."""
+        is_valid = self._flags_in(state, "is_valid")
         pos, n_written = int(state["pos"]), int(state["n_written"])
         if not (0 <= pos < self.n_rows and 0 <= n_written <= self.n_rows):
             raise ValueError(f"pos and n_written must be those of {self.n_rows} rows, got {pos} and {n_written}")
+        n_needed = (int(np.flatnonzero(is_valid)[-1]) // self.n_envs + 1) if is_valid.any() else 0
+        if n_written < n_needed or (n_written < self.n_rows and pos != n_written):
+            raise ValueError(f"row {n_needed - 1} contains transitions, but pos is {pos} and n_written {n_written}")
         super().load_state_dict(state)
         self._pos, self._n_written = pos, n_written
+
+    def load_resized_state_dict(self, state: dict[str, Any], n_rows: int) -> None:
+        """Restore the state of a buffer of another size."""
+        self.load_state_dict({**state, "pos": n_rows % self.n_rows, "n_written": n_rows})

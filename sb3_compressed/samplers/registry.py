@@ -5,10 +5,11 @@ from __future__ import annotations
 import copy
 import difflib
 import importlib
+from typing import Any
 
 from sb3_compressed.samplers.sampler import Sampler
 
-__all__ = ["UNIFORM", "available_samplers", "get_sampler"]
+__all__ = ["UNIFORM", "available_samplers", "get_sampler", "name_of", "sampler_class"]
 
 #: The name of SB3's own sampling, which is no :class:`Sampler`.
 UNIFORM = "uniform"
@@ -52,6 +53,24 @@ def get_sampler(sampler: str | Sampler) -> Sampler | None:
         close = difflib.get_close_matches(sampler.lower().replace("_", "-"), available_samplers(), n=1)
         hint = f"; did you mean {close[0]!r}?" if close else ""
         raise ValueError(f"sampler must be one of {available_samplers()} or a Sampler, got {sampler!r}{hint}")
-    module, _, name = _SAMPLERS[sampler].partition(":")
-    configured: Sampler = getattr(importlib.import_module(module), name)()
+    configured: Sampler = sampler_class(sampler)()
     return configured
+
+
+def name_of(sampler: Sampler) -> str | None:
+    """Return the name of a sampler's class, ``None`` for a class from outside this package."""
+    cls = type(sampler)
+    found = (name for name, path in _SAMPLERS.items() if path == f"{cls.__module__}:{cls.__qualname__}")
+    return next(found, None)
+
+
+def sampler_class(name: str) -> type[Any]:
+    """Return the class of a name, other than ``"uniform"``.
+
+    :raises ValueError: if the name is unknown
+    """
+    if name not in _SAMPLERS:
+        raise ValueError(f"there is no sampler {name!r}, only {tuple(sorted(_SAMPLERS))}")
+    module, _, class_name = _SAMPLERS[name].partition(":")
+    cls: type[Any] = getattr(importlib.import_module(module), class_name)
+    return cls

@@ -95,7 +95,12 @@ class Sampler(ABC):
         raise TypeError(f"{type(self).__name__} has no priorities to update; see sampler='prioritized'")
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state as arrays and numbers, from which :meth:`load_state_dict` continues exactly."""
+        """Return the state, from which :meth:`load_state_dict` continues exactly.
+
+        :return: arrays of numbers, whose shapes and dtypes are always the same, and plain values (``bool``, ``int``,
+            ``float``, ``str`` or ``None``). Arrays with an element for each transition, ``(n_rows * n_envs, ...)``,
+            follow their transitions when a buffer is loaded with another size
+        """
         return {"is_valid": self.is_valid}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -104,6 +109,17 @@ class Sampler(ABC):
         :raises ValueError: if it does not fit
         """
         self.is_valid[:] = self._flags_in(state, "is_valid")
+
+    def load_resized_state_dict(self, state: dict[str, Any], n_rows: int) -> None:
+        """Restore the state of a buffer of another size, of which the newest rows were kept.
+
+        By default, that is :meth:`load_state_dict`; samplers whose state contains positions in the ring override it.
+
+        :param state: the state; its arrays of transitions have the present size, with the oldest row first
+        :param n_rows: how many rows were kept; the next row to write is ``n_rows % self.n_rows``
+        :raises ValueError: if it does not fit
+        """
+        self.load_state_dict(state)
 
     def _flags_in(self, state: dict[str, Any], name: str) -> NDArray[np.bool_]:
         """Return flags of all transitions in a state.

@@ -141,6 +141,10 @@ class WithoutReplacementSampler(Sampler):
         self._n_left = int(np.count_nonzero(is_left))
         self._key, self._n_bits, self._position, self.n_epochs = key, n_bits, position, n_epochs
 
+    def load_resized_state_dict(self, state: dict[str, Any], n_rows: int) -> None:
+        """Restore the state of a buffer of another size; what is left of the epoch is drawn in another order."""
+        self.load_state_dict({**state, "n_bits": _n_bits_for(len(self.is_valid)), "position": 0})
+
 
 def _n_bits_for(n_items: int) -> int:
     """Return how many bits the indices of so many items have, at least two."""
