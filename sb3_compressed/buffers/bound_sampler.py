@@ -177,6 +177,8 @@ class BoundSampler:
         self._n_synced, self._pos, self._is_full = self.n_written, buffer.pos, buffer.full
         self._is_included = buffer.ep_length.reshape(-1) > 0 if "ep_length" in vars(buffer) else None
         may_be_drawn = self._may_be_drawn(buffer, np.arange(n_items))
+        if may_be_drawn is None:
+            may_be_drawn = np.ones(n_items, dtype=np.bool_)
         if len(excluded := np.flatnonzero(self.sampler.is_valid & ~may_be_drawn)):
             self.sampler.remove(excluded)
         is_new = may_be_drawn & ~self.sampler.is_valid
