@@ -14,6 +14,7 @@ from programs import fresh_outcome, outcome
 
 from sb3_compressed import __version__
 from sb3_compressed.cli.app import app
+from sb3_compressed.errors import install_command
 
 COMMANDS = sorted(command.callback.__name__ for command in app.registered_commands if command.callback)
 
@@ -79,7 +80,7 @@ def test_closed_pipe_ends_the_command_quietly() -> None:
 def test_missing_dependencies_name_the_pip_command(missing: str, tmp_path: Path) -> None:
     done = run_process("--help", **without(tmp_path, missing))
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == f"Error: the command line requires {missing}: pip install 'sb3-compressed[cli]'\n"
+    assert done.stderr == f"Error: the command line requires {missing}: {install_command('cli')}\n"
 
 
 def test_other_missing_modules_are_bugs_with_a_traceback(tmp_path: Path) -> None:
