@@ -24,17 +24,24 @@ def describe(buffer: ReplayBuffer) -> dict[str, Any]:
         ``transitions`` (of all environments), ``rows``, ``position`` (the row that is written next) and ``full``; for
         each part of the observations, by its key, the ``codec``, the size of its trained state (``learned_bytes``) and
         the number of stacked frames; ``raw_bytes_per_transition`` in SB3's own buffer,
-        ``payload_bytes_per_transition`` of observations here, ``None`` in an empty buffer, and their ``ratio``
+        ``payload_bytes_per_transition`` of observations here, ``None`` in an empty buffer, and their ``ratio``; the
+        memory that the buffer takes when loaded (``memory_bytes``: payloads, slots, references, trained state, actions,
+        rewards and flags), that of SB3's own buffer with the same transitions (``sb3_memory_bytes``), and
+        ``memory_ratio``, ``None`` in an empty buffer
     """
     n_slots = buffer.buffer_size * buffer.n_envs
     arrays = named_arrays(buffer)
     payload: float | None
+    memory: int
     if isinstance(buffer, CompressedBuffer):
         raw = buffer.raw_observations_nbytes / max(n_slots, 1)
-        payload = buffer_statistics(buffer).payload_nbytes_per_transition
+        statistics = buffer_statistics(buffer)
+        payload = statistics.payload_nbytes_per_transition
+        memory, sb3_memory = statistics.loaded_memory_nbytes, statistics.raw_memory_nbytes
     else:
         observations = (array for name, array in arrays.items() if name.partition("/")[0] in OBSERVATIONS)
         raw = payload = sum(array.nbytes for array in observations) / n_slots
+        memory = sb3_memory = round(sum(array.nbytes for array in arrays.values()) * buffer.size() / buffer.buffer_size)
     if not buffer.size():
         payload = None
     return {
@@ -53,6 +60,9 @@ def describe(buffer: ReplayBuffer) -> dict[str, Any]:
         "raw_bytes_per_transition": raw,
         "payload_bytes_per_transition": payload,
         "ratio": raw / payload if payload else None,
+        "memory_bytes": memory,
+        "sb3_memory_bytes": sb3_memory,
+        "memory_ratio": sb3_memory / memory if buffer.size() and memory else None,
     }
 
 

@@ -104,8 +104,8 @@ def _validate_dataset_id(dataset_id: str) -> None:
         parse_dataset_id(dataset_id)
     except (TypeError, ValueError):  # TypeError: without a version
         raise ValueError(
-            f"malformed dataset ID {dataset_id!r}: use name-v0 or namespace/name-v0, for example 'pong/dqn-v0', of "
-            "letters, digits, - and _"
+            f"malformed dataset ID {dataset_id!r}: use name-v0 or namespace/name-v0, for example 'pong/dqn-v0'. Names "
+            "consist of letters, digits, - and _, and a namespace has at least two of these"
         ) from None
 
 

@@ -55,6 +55,12 @@ def test_error_messages_are_printed_verbatim() -> None:
     assert error_of("advise", "a:b:c").startswith("a:b:c not found"), "no emoji"
 
 
+def test_long_paths_in_error_messages_are_not_broken_into_lines() -> None:
+    path = "/missing" * 20
+    done = run("inspect", path, COLUMNS="60", FORCE_COLOR="1", TERM="xterm")
+    assert done.stderr == f"Error: {path} does not exist\n"
+
+
 def test_version_option_prints_the_version() -> None:
     assert run("--version").stdout == f"sb3-compressed {__version__}\n"
 

@@ -17,6 +17,7 @@ from sb3_compressed.datasets import export_minari, import_minari, trajectories
 
 minari = pytest.importorskip("minari", reason="a Minari that stores images without loss needs Python 3.11")
 
+
 @pytest.fixture(autouse=True)
 def _datasets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "datasets"))
