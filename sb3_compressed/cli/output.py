@@ -14,12 +14,13 @@ import numpy as np
 import typer
 from rich.console import Console, RenderableType
 from rich.progress import Progress
+from rich.syntax import Syntax
 from rich.table import Table
 from rich.text import Text
 
 from sb3_compressed.progress import new_progress
 
-__all__ = ["Json", "is_terminal", "named_lines", "note", "print_result", "progress_bar"]
+__all__ = ["Json", "is_terminal", "named_lines", "note", "print_result", "progress_bar", "python_code"]
 
 #: Width of the names in :func:`named_lines`.
 NAME_WIDTH = 14
@@ -62,6 +63,11 @@ def note(text: str) -> None:
     has_long_path = max(map(len, text.split()), default=0) > console.width  # line breaks in it could not be copied
     # As Text, since "a:b:c" in a str is an emoji.
     console.print(Text(text), soft_wrap=has_long_path or not console.is_terminal)
+
+
+def python_code(code: str) -> Syntax:
+    """Return highlighted code in the colors of the terminal, so that it is legible on dark and light backgrounds."""
+    return Syntax(code, "python", theme="ansi_light", background_color="default")
 
 
 def progress_bar() -> Progress:
