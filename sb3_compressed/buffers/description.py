@@ -30,19 +30,26 @@ def describe(buffer: ReplayBuffer) -> dict[str, Any]:
         each part of the observations, by its key, the ``codec``, the size of its trained state (``learned_bytes``) and
         the number of stacked frames; the ``sampler``, by its name and arguments or the name of a user's class, ``None``
         for SB3's own sampling; ``raw_bytes_per_transition`` in SB3's own buffer,
-        ``payload_bytes_per_transition`` of observations here, ``None`` in an empty buffer, and their ``ratio``; with
-        priorities, also ``priorities``: the largest (``max``), the effective sample size and the share of transitions
-        that were never sampled, and a histogram of ``counts`` between ``edges`` on a logarithmic scale
+        ``payload_bytes_per_transition`` of observations here, ``None`` in an empty buffer, and their ``ratio``; the
+        memory that the buffer takes when loaded (``memory_bytes``: payloads, slots, references, trained state, actions,
+        rewards and flags), that of SB3's own buffer with the same transitions (``sb3_memory_bytes``), and
+        ``memory_ratio``, ``None`` in an empty buffer; with priorities, also ``priorities``: the largest (``max``), the
+        effective sample size and the share of transitions that were never sampled, and a histogram of ``counts``
+        between ``edges`` on a logarithmic scale
     """
     n_slots = buffer.buffer_size * buffer.n_envs
     arrays = named_arrays(buffer)
     payload: float | None
+    memory: int
     if isinstance(buffer, CompressedBuffer):
         raw = buffer.raw_observations_nbytes / max(n_slots, 1)
-        payload = buffer_statistics(buffer).payload_nbytes_per_transition
+        statistics = buffer_statistics(buffer)
+        payload = statistics.payload_nbytes_per_transition
+        memory, sb3_memory = statistics.loaded_memory_nbytes, statistics.raw_memory_nbytes
     else:
         observations = (array for name, array in arrays.items() if name.partition("/")[0] in OBSERVATIONS)
         raw = payload = sum(array.nbytes for array in observations) / n_slots
+        memory = sb3_memory = round(sum(array.nbytes for array in arrays.values()) * buffer.size() / buffer.buffer_size)
     if not buffer.size():
         payload = None
     sampler = getattr(buffer, "sampler", None)
@@ -63,6 +70,9 @@ def describe(buffer: ReplayBuffer) -> dict[str, Any]:
         "raw_bytes_per_transition": raw,
         "payload_bytes_per_transition": payload,
         "ratio": raw / payload if payload else None,
+        "memory_bytes": memory,
+        "sb3_memory_bytes": sb3_memory,
+        "memory_ratio": sb3_memory / memory if buffer.size() and memory else None,
     }
     if isinstance(sampler, PrioritizedSampler) and sampler.priority_max:  # of a buffer with transitions
         description["priorities"] = _describe_priorities(sampler)

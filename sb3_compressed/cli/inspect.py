@@ -6,10 +6,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import typer
-from rich.text import Text
 
 from sb3_compressed.benchmarking.metrics import format_nbytes
-from sb3_compressed.cli.output import Json, print_result
+from sb3_compressed.cli.output import Json, named_lines, print_result
 from sb3_compressed.cli.sources import BufferSource, SourcePath, Unpickle, find_source, open_source
 from sb3_compressed.errors import CorruptPayload, CorruptStorage
 
@@ -17,14 +16,16 @@ __all__ = ["inspect"]
 
 #: Bars of a histogram, from none to the longest.
 BARS = " ▁▂▃▄▅▆▇█"
-#: Width of the first column.
-NAME_WIDTH = 14
 
 
 def inspect(path: SourcePath, unpickle: Unpickle = False, as_json: Json = False) -> None:
     """Describe a stored buffer: class, spaces, codec, size, episodes; exit with 1 if it is damaged.
 
-    Takes about the same time for a buffer of any size. Of a pickle it shows only the size unless --unpickle is given.
+    Takes about the same time for a buffer of any size.
+    Of a pickle it shows only the size unless --unpickle is given.
+
+    Memory is that of the loaded buffer: payloads, slots, references, trained
+    state, actions, rewards and flags. Each process takes about 90 MB besides.
     """
     from sb3_compressed.storage.files import nbytes_on_disk
     from sb3_compressed.storage.lock import FolderLock
@@ -48,7 +49,7 @@ def inspect(path: SourcePath, unpickle: Unpickle = False, as_json: Json = False)
             "is_written_to": FolderLock.is_locked(source.path),
             "unfinished": unfinished_segments(source.path),
         }
-    texts = [Text.assemble((f"{name:<{NAME_WIDTH}}", "bold"), text) for name, text in _lines(result)]
+    texts = named_lines([*_lines(result)])
     hint = [] if is_opened else ["Unpickling can run any code. If you trust the file, --unpickle shows its content."]
     print_result(result, *texts, *hint, as_json=as_json)
     if damage:
@@ -92,8 +93,10 @@ def _buffer_lines(result: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "sampler", sampler["class"] if "class" in sampler else f"{sampler['name']} ({arguments})"
     raw, payload = result["raw_bytes_per_transition"], result["payload_bytes_per_transition"]
     if payload is not None:
-        ratio = f" ({result['ratio']:,.1f}x smaller)" if result["ratio"] else ""
-        yield "compression", f"{payload:,.0f} bytes of observations per transition instead of {raw:,.0f}{ratio}"
+        yield "compression", f"{payload:,.0f} bytes of payloads per transition instead of {raw:,.0f}"
+        ratio, sb3 = result["memory_ratio"], format_nbytes(result["sb3_memory_bytes"])
+        difference = f" ({ratio:,.1f}x less)" if ratio and round(ratio, 1) > 1 else ""
+        yield "memory", f"{format_nbytes(result['memory_bytes'])} when loaded, {sb3} in SB3's buffer{difference}"
     yield from _episode_lines(result["episodes"])
     if "priorities" in result:
         yield from _priority_lines(result["priorities"])
