@@ -16,13 +16,17 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+import blind_cliffwalk
 import dqn_replay
 import images
 import opening
 import persistence
 import plots
+import prioritized_learning
 import published
+import samplers
 import scale
+import sequence_sampling
 import stores
 import training
 from ratios import Results
@@ -32,8 +36,14 @@ from tables import game_table, merged, ratio_table
 BEGIN, END = "<!-- benchmarks: begin (make report writes what is between these marks) -->", "<!-- benchmarks: end -->"
 PAGES = ROOT / "docs" / "results"
 IN_README = ["auto", "auto@1", "zstd3", "none", "extra:zstd-3", "torchrl:zlib-3", "cpprb"]
-#: Benchmarks that report absolute times and bytes.
-ABSOLUTE = {"dqn_replay", "opening", "persistence", "stores"}
+#: Units of benchmarks that do not report ratios to SB3's buffer.
+UNITS = {
+    **dict.fromkeys(
+        ("dqn_replay", "opening", "persistence", "samplers", "sequence_sampling", "stores"), "Times of this machine."
+    ),
+    "blind_cliffwalk": "Numbers of updates.",
+    "prioritized_learning": "Mean returns: interquartile means over the runs, with confidence intervals of 95%.",
+}
 GAMES_OF = ["replay", "trained"]  # results shown in the plot of games
 
 
@@ -43,8 +53,7 @@ def page(name: str, written: dict[str, Any]) -> str:
     versions = {key: value for found in host["versions"] for key, value in found.items()}
     software = ", ".join(f"{key} {value}" for key, value in {"Python": host["python"], **versions}.items())
     options = ", ".join(f"{key} {value}" for key, value in arguments.items() if key != "groups")
-    is_absolute = written["benchmark"] in ABSOLUTE
-    unit = "Times of this machine." if is_absolute else "Ratios to SB3's buffer in the same run."
+    unit = UNITS.get(written["benchmark"], "Ratios to SB3's buffer in the same run.")
     return "\n\n".join(
         [
             f"# {name}",
@@ -63,6 +72,8 @@ def _tables(name: str, written: dict[str, Any]) -> list[str]:
         return [f"![distribution of the results]({name}.svg)", *sections]
     if benchmark == "published":
         return [published.table(results)]
+    if benchmark == "prioritized_learning":
+        return [f"![learning curves]({name}.svg)", prioritized_learning.table(results)]
     if benchmark == "scale":
         return [scale.table(results)]
     if benchmark == "training":
@@ -73,6 +84,12 @@ def _tables(name: str, written: dict[str, Any]) -> list[str]:
         return [dqn_replay.table(results)]
     if benchmark == "opening":
         return [opening.table(results)]
+    if benchmark == "samplers":
+        return [samplers.tables(results)]
+    if benchmark == "blind_cliffwalk":
+        return [f"![updates to convergence by the number of states]({name}.svg)", blind_cliffwalk.table(results)]
+    if benchmark == "sequence_sampling":
+        return sequence_sampling.tables(results)
     if benchmark == "stores":
         return [stores.table(results)]
     if benchmark == "roundtrip":
@@ -179,6 +196,10 @@ def main() -> None:
         if written["benchmark"] == "images":
             shown_groups = images.plotted(written["arguments"]["groups"], written["results"])
             plots.distribution(shown_groups, folder / f"{name}.svg")
+        if written["benchmark"] == "prioritized_learning":
+            prioritized_learning.plot(written["results"], written["arguments"]["steps"], folder / f"{name}.svg")
+    if "blind_cliffwalk" in found:
+        plots.cliffwalk(found["blind_cliffwalk"]["results"], folder / "blind_cliffwalk.svg")
     if "replay" in found:
         codecs = found.get("codecs", found["replay"])
         plot = folder / "codecs.svg"

@@ -17,11 +17,17 @@ if TYPE_CHECKING:
         CompressedNStepReplayBuffer,
         CompressedReplayBuffer,
         CompressedRolloutBuffer,
+        MixedReplayBuffer,
         buffer_statistics,
         load_checkpoint,
         save_checkpoint,
     )
-    from sb3_compressed.callbacks import BufferCheckpointCallback, BufferStatsCallback, latest_checkpoint
+    from sb3_compressed.callbacks import (
+        BufferCheckpointCallback,
+        BufferStatsCallback,
+        PrioritizedReplayCallback,
+        latest_checkpoint,
+    )
     from sb3_compressed.codecs import Codec, available_codecs, get_codec, register_codec
     from sb3_compressed.dtypes import find_buffer_dtypes
     from sb3_compressed.errors import (
@@ -34,6 +40,8 @@ if TYPE_CHECKING:
         ObservationSpaceError,
         StorageError,
     )
+    from sb3_compressed.prioritized_replay import prioritize
+    from sb3_compressed.samplers import PrioritizedSampler, RecentSampler, Sampler, WithoutReplacementSampler
 
 __version__ = "0.1.0"
 
@@ -54,21 +62,28 @@ __all__ = [
     "CorruptPayload",
     "CorruptStorage",
     "LossyDtypeWarning",
+    "MixedReplayBuffer",
     "ObservationSpaceError",
+    "PrioritizedReplayCallback",
+    "PrioritizedSampler",
+    "RecentSampler",
+    "Sampler",
     "StorageError",
+    "WithoutReplacementSampler",
     "available_codecs",
     "buffer_statistics",
     "find_buffer_dtypes",
     "get_codec",
     "latest_checkpoint",
     "load_checkpoint",
+    "prioritize",
     "register_codec",
     "save_checkpoint",
 ]
 
 # Each name is imported on first use, from the first of these modules that exports it: arrays and codecs are useful
 # without importing torch, which the buffers need.
-_MODULES = ("errors", "codecs", "arrays", "dtypes", "buffers", "callbacks")
+_MODULES = ("errors", "codecs", "arrays", "dtypes", "samplers", "buffers", "callbacks", "prioritized_replay")
 
 #: Names that were exported here, and the modules that export them.
 _MOVED = {

@@ -1,5 +1,7 @@
 """Compressed versions of sb3-contrib's buffers (``pip install 'sb3-compressed[contrib]'``)."""
 
+from sb3_compressed.errors import install_command
+
 try:
     from sb3_compressed.buffers.contrib_rollout import (
         CompressedMaskableDictRolloutBuffer,
@@ -12,7 +14,7 @@ except ModuleNotFoundError as error:
     if error.name is None or not error.name.startswith("sb3_contrib"):
         raise
     raise ModuleNotFoundError(
-        "sb3_compressed.contrib needs sb3-contrib: pip install 'sb3-compressed[contrib]'", name=error.name
+        f"sb3_compressed.contrib needs sb3-contrib: {install_command('contrib')}", name=error.name
     ) from error
 
 __all__ = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 from functools import partial
 from typing import Any
 
@@ -11,7 +12,9 @@ from gymnasium.envs.registration import load_env_creator
 from stable_baselines3.common.env_util import make_atari_env
 from stable_baselines3.common.vec_env import VecEnv, VecFrameStack, VecTransposeImage
 
+from sb3_compressed.buffers.arguments import suggest_argument
 from sb3_compressed.buffers.validation import validate_integer
+from sb3_compressed.errors import install_command
 
 __all__ = ["make_env"]
 
@@ -35,9 +38,13 @@ def make_env(env_id: str, n_envs: int = 1, *, frame_stack: int = 4, seed: int | 
         ``wrapper_kwargs``
     :raises ImportError: if ALE or OpenCV is not installed: ``pip install 'sb3-compressed[atari]'``
     :raises ValueError: if the environment is not an Atari game, or ``n_envs`` or ``frame_stack`` is not positive
-    :raises TypeError: if ``n_envs`` or ``frame_stack`` is not an integer
+    :raises TypeError: if ``n_envs`` or ``frame_stack`` is not an integer, or an argument is unknown
     :raises gymnasium.error.UnregisteredEnv: if the environment does not exist
     """
+    taken = {*inspect.signature(make_env).parameters, *inspect.signature(make_atari_env).parameters}
+    if unknown := [name for name in kwargs if name not in taken]:
+        hint = suggest_argument(unknown[0], taken)
+        raise TypeError(f"make_env() got an unexpected keyword argument {unknown[0]!r}{hint}")
     validate_integer("n_envs", n_envs, 1)
     validate_integer("frame_stack", frame_stack, 1)
     try:
@@ -45,7 +52,7 @@ def make_env(env_id: str, n_envs: int = 1, *, frame_stack: int = 4, seed: int | 
         import cv2  # noqa: F401  # SB3's preprocessing scales frames with it
     except ImportError as error:
         raise ImportError(
-            f"Atari environments need {error.name}, which is not installed: pip install 'sb3-compressed[atari]'",
+            f"Atari environments need {error.name}, which is not installed: {install_command('atari')}",
             name=error.name,
         ) from error
     _validate_game(env_id)

@@ -21,6 +21,17 @@ __all__ = [
 ]
 
 
+def install_command(extra: str) -> str:
+    """Return the command that installs an optional dependency, for error messages.
+
+    >>> install_command("minari")
+    "pip install 'sb3-compressed[minari]' (in a clone of the repository: pip install '.[minari]')"
+
+    :param extra: name of the extra in ``pyproject.toml``
+    """
+    return f"pip install 'sb3-compressed[{extra}]' (in a clone of the repository: pip install '.[{extra}]')"
+
+
 class CodecError(ValueError):
     """A codec cannot be created or used as requested; the message lists what is allowed."""
 

@@ -1,6 +1,7 @@
 """Progress bars on the standard error, with Rich.
 
-Where the standard error is not a terminal, one line is printed when the work is done.
+Where the standard error is not a terminal, one line is printed when the work is done. So it is in a notebook without
+ipywidgets, which Rich needs there.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -26,7 +28,9 @@ def new_progress(*, is_shown: bool = True, transient: bool = False) -> Progress:
 
     columns = TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
     # Also quiet, since Rich before 14.3 prints an empty line after a disabled display.
-    console = Console(stderr=True, quiet=not is_shown)
+    # In a notebook without ipywidgets, Rich would warn and show nothing.
+    force_jupyter = None if find_spec("ipywidgets") else False
+    console = Console(stderr=True, quiet=not is_shown, force_jupyter=force_jupyter)
     return Progress(*columns, console=console, disable=not is_shown, transient=transient)
 
 

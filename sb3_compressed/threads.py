@@ -7,6 +7,8 @@ so it cannot deadlock.
 It works without any threads, too: the caller of :func:`in_chunks` runs all chunks that no other thread has started. So
 it also works where no thread can be started, at a process limit or during interpreter shutdown.
 
+Batches are prefetched in the same pool, see :class:`PoolTask`.
+
 Codecs train in threads of their own, see :class:`BackgroundTask`, so that decoding never waits for a training.
 """
 
@@ -22,7 +24,7 @@ from itertools import pairwise
 from queue import SimpleQueue
 from typing import Generic, TypeVar
 
-__all__ = ["BackgroundTask", "default_num_threads", "in_chunks", "validate_num_threads"]
+__all__ = ["BackgroundTask", "PoolTask", "default_num_threads", "in_chunks", "validate_num_threads"]
 
 #: More threads do not help, as decoding is limited by the memory bandwidth.
 MAX_DEFAULT_THREADS = 4
@@ -126,6 +128,75 @@ class _Chunks:
             raise self._errors[min(self._errors)]
 
 
+class PoolTask:
+    """Calls ``work()`` once: in a thread of the pool, or in the thread that needs the result if that comes first.
+
+    So it also runs where no thread can be started, and in a forked child. Forks wait for tasks that have started.
+
+    :param work: must have the same result when it is called again after an interrupt
+    """
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        self._work: Callable[[], None] | None = work
+        self._is_claimed = False
+        self._done = threading.Event()
+        self._error: Exception | None = None
+
+    def start(self) -> None:
+        """Let the pool run it."""
+        _submit(self._run_in_pool, 1)
+
+    def wait(self) -> None:
+        """Run it, or wait until a thread of the pool has run it; raise the error that ``work()`` raised."""
+        if self._claim():
+            try:
+                self._run()
+            except BaseException:  # an interrupt
+                self._is_claimed = False
+                raise
+        else:
+            self._done.wait()
+        if self._error is not None:
+            raise self._error
+
+    def cancel(self) -> None:
+        """Do not run it, unless it has started; :meth:`wait` may not be called any more."""
+        if self._claim():
+            self._work = None
+
+    def _claim(self) -> bool:
+        with _claims:
+            is_first = not self._is_claimed
+            self._is_claimed = True
+        return is_first
+
+    def _run_in_pool(self) -> None:
+        with _claims:
+            if self._is_claimed:
+                return
+            self._is_claimed = True
+            _running_tasks.add(self)
+        try:
+            self._run()
+        finally:
+            _running_tasks.discard(self)
+
+    def _run(self) -> None:
+        assert self._work is not None
+        try:
+            self._work()
+        except Exception as error:
+            self._error = error
+        self._work = None  # the pool's queue may keep a reference to this object for long; see _submit
+        self._done.set()
+
+
+#: Acquired while a task is claimed, and during a fork, so that no task starts.
+_claims = threading.RLock()
+#: Tasks that threads of the pool run.
+_running_tasks: set[PoolTask] = set()
+
+
 Result = TypeVar("Result")
 
 
@@ -194,10 +265,24 @@ class _TaskThread(threading.Thread):
 _latest_task: _TaskThread | None = None
 
 
-def _wait_for_tasks() -> None:
-    """Wait for background tasks before a fork: a child would never get the locks that their threads have acquired."""
+def _before_fork() -> None:
+    """Wait for tasks before a fork: a child would never get the locks that their threads have acquired."""
     if _latest_task is not None and not isinstance(threading.current_thread(), _TaskThread):
         _latest_task.join()
+    _claims.acquire()
+    for task in [*_running_tasks]:
+        task._done.wait()
+
+
+def _after_fork_in_parent() -> None:
+    _claims.release()
+
+
+def _after_fork_in_child() -> None:
+    global _claims
+    _claims = threading.RLock()
+    _running_tasks.clear()  # they have ended, but their threads may not have removed them yet
+    _discard_pool()
 
 
 def _submit(task: Callable[[], None], n_threads: int) -> None:
@@ -225,4 +310,4 @@ def _discard_pool() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_wait_for_tasks, after_in_child=_discard_pool)
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)

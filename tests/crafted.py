@@ -43,6 +43,9 @@ KINDS: dict[str, tuple[Any, dict[str, Any]]] = {
         {"observation_space": IMAGES, "compression_method": "delta", "frame_stack": 4},
     ),
     "vectors": (CompressedReplayBuffer, {"observation_space": VECTOR}),
+    "prioritized": (CompressedReplayBuffer, {"observation_space": VECTOR, "sampler": "prioritized"}),
+    "epochs": (CompressedReplayBuffer, {"observation_space": VECTOR, "sampler": "without-replacement"}),
+    "recent": (CompressedReplayBuffer, {"observation_space": VECTOR, "sampler": "recent"}),
     "dict": (
         CompressedDictReplayBuffer,
         {

@@ -50,6 +50,8 @@ def test_invalid_arguments_and_missing_packages_raise(monkeypatch: pytest.Monkey
         make_env(GAME, n_envs=0)
     with pytest.raises(TypeError, match=r"frame_stack must be an integer, got 4\.0; pass 4"):
         make_env(GAME, frame_stack=4.0)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"unexpected keyword argument 'framestack'; did you mean frame_stack\?"):
+        make_env(GAME, framestack=4)
     monkeypatch.setitem(sys.modules, "ale_py", None)
     with pytest.raises(ImportError, match=r"need ale_py, .* pip install 'sb3-compressed\[atari\]'"):
         make_env(GAME)

@@ -6,6 +6,7 @@ import os
 import sys
 import threading
 import time
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -16,7 +17,7 @@ import pytest
 from programs import fresh_outcome, outcome, run
 
 from sb3_compressed import threads
-from sb3_compressed.threads import BackgroundTask, default_num_threads, in_chunks, validate_num_threads
+from sb3_compressed.threads import BackgroundTask, PoolTask, default_num_threads, in_chunks, validate_num_threads
 
 
 @pytest.mark.parametrize("length", [0, 1, 2, 7, 100])
@@ -418,3 +419,110 @@ def last():
 atexit.register(last)
 """
     assert fresh_outcome(code).stdout == "True\n"
+
+
+def test_task_runs_once_in_the_pool_or_in_the_caller() -> None:
+    calls: list[str] = []
+    tasks = [PoolTask(lambda: calls.append(threading.current_thread().name)) for _ in range(200)]
+    for task in tasks:
+        task.start()
+    for task in tasks:
+        task.wait()
+        task.wait()  # returns at once
+    assert len(calls) == 200
+
+
+def test_task_runs_in_the_pool_while_the_caller_does_something_else() -> None:
+    meeting = threading.Barrier(2, timeout=30)
+    task = PoolTask(lambda: print(meeting.wait()))
+    task.start()
+    meeting.wait()  # times out unless another thread runs the task
+    task.wait()
+
+
+def test_task_that_no_thread_has_started_runs_in_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+    free = threading.Event()
+    pool = ThreadPoolExecutor(1)
+    pool.submit(free.wait, 30)
+    monkeypatch.setattr(threads, "_pool", pool)
+    names: list[str] = []
+    first, second = (PoolTask(lambda: names.append(threading.current_thread().name)) for _ in range(2))
+    first.start()
+    second.start()
+    second.cancel()
+    first.wait()
+    assert names == [threading.current_thread().name]
+    free.set()
+    pool.shutdown()
+    assert len(names) == 1  # the pool runs neither
+
+
+def test_error_of_a_task_is_raised_by_wait() -> None:
+    def fail() -> None:
+        raise ValueError("of the task")
+
+    for is_started in (False, True):
+        task = PoolTask(fail)
+        if is_started:
+            task.start()
+        with pytest.raises(ValueError, match="of the task"):
+            task.wait()
+
+
+def test_interrupted_task_can_be_waited_for_again() -> None:
+    outcomes: list[int] = []
+
+    def work() -> None:
+        outcomes.append(len(outcomes))
+        if len(outcomes) == 1:
+            raise KeyboardInterrupt
+
+    task = PoolTask(work)
+    with pytest.raises(KeyboardInterrupt):
+        task.wait()
+    task.wait()
+    assert outcomes == [0, 1]
+
+
+def test_task_releases_what_it_refers_to_when_it_is_done() -> None:
+    class Memory:
+        """What a task writes to."""
+
+    for is_started in (False, True):
+        memory = Memory()
+        reference = weakref.ref(memory)
+        task = PoolTask(partial(id, memory))  # type: ignore[arg-type]
+        if is_started:
+            task.start()
+        task.wait()
+        del memory
+        assert reference() is None
+
+
+def test_fork_waits_for_running_tasks_and_starts_no_other() -> None:
+    if not hasattr(os, "fork"):
+        pytest.skip("this system has no fork")
+    code = """
+import os, threading, time
+from sb3_compressed.threads import PoolTask
+started, done = threading.Event(), []
+def work():
+    started.set()
+    time.sleep(0.3)
+    done.append(1)
+tasks = [PoolTask(work) for _ in range(8)]
+for task in tasks:
+    task.start()
+started.wait()
+child = os.fork()
+n_done = len(done)
+if child == 0:
+    for task in tasks:
+        task.wait()
+    os._exit(0 if n_done >= 1 and len(done) == 8 else 1)
+assert os.waitpid(child, 0)[1] == 0
+for task in tasks:
+    task.wait()
+assert len(done) == 8
+"""
+    run(code, PYTHONWARNINGS="ignore::DeprecationWarning")

@@ -2,6 +2,7 @@
 
     python writer.py storage FOLDER
     python writer.py checkpoint FOLDER
+    python writer.py prioritized FOLDER  # storage, with priorities that it updates
     python writer.py golden FOLDER  # ends by itself, for tests/storage/test_golden.py
 
 It prints the number of the step after each ``add``, or each save. A step's number is its reward and its action, and
@@ -86,6 +87,23 @@ def hold_that_it_is_whole(buffer: Any) -> int:
     return last
 
 
+def td_errors(numbers: Any) -> NDArray[np.int64]:
+    """Return the TD errors of steps at each flush."""
+    errors: NDArray[np.int64] = np.asarray(numbers) % 97 + 1
+    return errors
+
+
+def update_and_flush(buffer: Any) -> None:
+    """Set all priorities, and then, after the flush, lose some."""
+    last = newest(buffer)
+    n_rows = min(last, ROWS)
+    numbers = np.repeat(np.arange(last - n_rows, last), N_ENVS)  # rows are numbered from 0
+    indices = numbers * N_ENVS + np.tile(np.arange(N_ENVS), n_rows)
+    buffer.update_priorities(indices, td_errors(numbers + 1))
+    buffer.flush()
+    buffer.update_priorities(indices[::2], np.full(n_rows, 1000.0))
+
+
 def start(way: str, folder: Path) -> programs.Process:
     """Start the process."""
     code = "import pathlib, sys, writer; writer.main(sys.argv[1], pathlib.Path(sys.argv[2]))"
@@ -102,19 +120,22 @@ def main(way: str, folder: Path) -> None:
         buffer.close()
         return
     exists = folder.is_dir() and any(folder.glob("*.log"))
-    if way == "storage":
-        buffer = new_buffer(storage=folder, resume=exists)
+    if way in ("storage", "prioritized"):
+        sampler = {} if way == "storage" else {"sampler": "prioritized"}
+        buffer = new_buffer(storage=folder, resume=exists, **sampler)
     else:
         buffer = CompressedReplayBuffer.from_checkpoint(folder, device="cpu") if exists else new_buffer()
         buffer.save_checkpoint(folder)
     number = newest(buffer)
     os.write(1, b"ready %d\n" % number)
     while True:
-        for _ in range(1 if way == "storage" else STEPS_A_SAVE):
+        for _ in range(STEPS_A_SAVE if way == "checkpoint" else 1):
             number += 1
             add_step(buffer, number)
         if way == "checkpoint":
             buffer.save_checkpoint(folder)
+        if way == "prioritized" and number % STEPS_A_SAVE == 0:
+            update_and_flush(buffer)
         os.write(1, b"%d\n" % number)
 
 

@@ -37,24 +37,50 @@ class Batch:
     :param empty: returns uninitialized arrays for it, as :func:`numpy.empty` does
     :param partners: by the id of an array, the one that is read with the same index after it
     :param ahead: by the id of an array, what was decoded together with its partner: the index and the items
+    :param deferred: ``None`` to decode items when they are read; otherwise, functions that decode what was read so far
+    :param owners: with ``deferred``, the arrays that own the memory of these items
     """
 
     empty: Callable[[tuple[int, ...], np.dtype[Any]], NDArray[Any]]
     partners: Mapping[int, Any] = field(default_factory=dict)
     ahead: dict[int, tuple[tuple[Any, ...], NDArray[Any]]] = field(default_factory=dict)
+    deferred: list[Callable[[], None]] | None = None
+    owners: list[BatchArray] = field(default_factory=list)
 
-    @staticmethod
-    def own(array: NDArray[Any]) -> BatchArray:
+    def own(self, array: NDArray[Any]) -> BatchArray:
         """Return an array of this batch as the owner of its memory."""
         owner: BatchArray = array.view(BatchArray)
         owner.is_owned = True
+        if self.deferred is not None:
+            self.owners.append(owner)
         return owner
+
+    def decode(self, decode: Callable[[], None]) -> None:
+        """Decode items of an array that :meth:`own` returns, now or when the rest of the batch is complete."""
+        if self.deferred is None:
+            decode()
+        else:
+            self.deferred.append(decode)
+
+    def require_untouched(self) -> None:
+        """Raise if anything but a tensor took over arrays that are not decoded yet.
+
+        :raises RuntimeError: then, since their values may have been used
+        """
+        if any(owner.is_owned for owner in self.owners):
+            raise RuntimeError(
+                "observations were used before the batch was complete, so they cannot be prefetched; pass prefetch=0"
+            )
 
 
 class _Sampling(threading.local):
-    """The batch that each thread is sampling."""
+    """The batch that each thread is sampling.
+
+    :ivar deferred: as for :class:`Batch`, for all batches that the thread begins
+    """
 
     batch: Batch | None = None
+    deferred: list[Callable[[], None]] | None = None
 
 
 sampling = _Sampling()
@@ -81,14 +107,17 @@ class BatchPool:
     while the next one is sampled. Several threads may use a pool at once: a block is taken out before it is examined.
 
     At most :attr:`MAX_NBYTES` are kept; the memory of larger batches is freed with them.
+
+    :param n_kept: number of batches that blocks are kept for, more if batches are prefetched
     """
 
     #: The allocator keeps the memory of smaller arrays anyway.
     MIN_NBYTES = 128 * 1024
-    #: Enough for batches of 1024 transitions of four frames of 84 by 84 pixels.
-    MAX_NBYTES = 128 * 1024 * 1024
+    #: Enough for two batches of 32 sequences of 120 observations of four frames of 84 by 84 pixels.
+    MAX_NBYTES = 256 * 1024 * 1024
 
-    def __init__(self) -> None:
+    def __init__(self, n_kept: int = 2) -> None:
+        self._n_kept = n_kept
         self._blocks: dict[int, tuple[int, NDArray[np.uint8]]] = {}  # by id, with the last batch that used each
         self._n_batches = 0
 
@@ -98,15 +127,15 @@ class BatchPool:
         return sum(block.nbytes for _, block in [*self._blocks.values()])
 
     def begin_batch(self, partners: Mapping[int, Any] | None = None) -> Batch:
-        """Begin a batch, and free the memory that the last two did not use.
+        """Begin a batch, and free the memory that the last ones did not use.
 
         :param partners: see :class:`Batch`
         """
         self._n_batches += 1
         for key, (last_batch, _) in list(self._blocks.items()):
-            if last_batch < self._n_batches - 2:
+            if last_batch < self._n_batches - self._n_kept:
                 self._blocks.pop(key, None)
-        return Batch(self.empty, partners or {})
+        return Batch(self.empty, partners or {}, deferred=sampling.deferred)
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
         """Return an array as :func:`numpy.empty` does."""
@@ -132,7 +161,7 @@ class BatchPool:
         return array
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return BatchPool, ()  # pickles and copies have no memory
+        return BatchPool, () if self._n_kept == 2 else (self._n_kept,)  # pickles and copies have no memory
 
 
 def _count_of_unshared() -> int:

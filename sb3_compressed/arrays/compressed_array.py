@@ -197,7 +197,10 @@ class CompressedArray(ArrayLike):
         shape = leading_shape + self.item_shape
         out = np.empty(shape, self.dtype) if batch is None else batch.empty(shape, self.dtype)
         items = out if len(leading_shape) == 1 else out.reshape(len(references), *self.item_shape)
-        self._decode(references, items, slot_index)
+        if batch is None or item_index:
+            self._decode(references, items, slot_index)
+        else:
+            batch.decode(self._decoding(references, items, slot_index))
         if item_index:
             out = out[(slice(None),) * len(leading_shape) + item_index]
         elif batch is not None:
@@ -225,7 +228,7 @@ class CompressedArray(ArrayLike):
         references = np.concatenate((references, partner._table[slot_index]))
         n_items = len(references) // 2
         out = batch.empty((2 * n_items, *self.item_shape), self.dtype)
-        self._decode(references, out, slot_index, is_pair=True)
+        batch.decode(self._decoding(references, out, slot_index, is_pair=True))
         batch.ahead[id(partner)] = slot_index, out[n_items:]
         return batch.own(out[:n_items])
 
@@ -251,30 +254,54 @@ class CompressedArray(ArrayLike):
         out: NDArray[Any],
         slot_index: tuple[Any, ...],
         positions: Items | None = None,
+    ) -> None:
+        """Decode slots into ``out``; see :meth:`_decoding`."""
+        self._decoding(references, out, slot_index, positions)()
+
+    def _decoding(
+        self,
+        references: NDArray[Any],
+        out: NDArray[Any],
+        slot_index: tuple[Any, ...],
+        positions: Items | None = None,
         *,
         is_pair: bool = False,
-    ) -> None:
-        """Decode slots into ``out``.
+    ) -> Callable[[], None]:
+        """Locate the payloads of slots, and return a function that decodes them into ``out``.
+
+        Payloads never change, and the function keeps them alive, so that another thread may call it while slots are
+        overwritten.
 
         :param references: references to the slots, ``(n,)``
         :param out: C-contiguous array ``(n, *item_shape)``
         :param slot_index: the index that selected them
         :param positions: their numbers among those selected, if they are not all of them
         :param is_pair: whether the second half of the slots was selected in another array by the same index
+        :raises CorruptPayload: if a slot is invalid, now or when the function is called; the error names the slot
         """
         encoder = self._encoder
         layout = encoder.layout  # once: another thread may find it meanwhile
         stored = out if out.dtype == encoder.dtype else np.empty(out.shape, encoder.dtype)
-        try:
-            batch = self._store.gather(references, 1 if layout is None else layout.n_frames)
-            decode(batch, layout, stored, self.num_threads)
-        except CorruptPayload as error:
+
+        def corrupt_slot(error: CorruptPayload) -> CorruptPayload:
             position = error.index if positions is None else int(positions[error.index])
             if is_pair:
                 position %= len(references) // 2
-            raise CorruptPayload(error.reason, error.index, self._index_of_slot(slot_index, position)) from error
-        if stored is not out:
-            out[...] = stored
+            return CorruptPayload(error.reason, error.index, self._index_of_slot(slot_index, position))
+
+        def decode_located() -> None:
+            try:
+                decode(batch, layout, stored, self.num_threads)
+            except CorruptPayload as error:
+                raise corrupt_slot(error) from error
+            if stored is not out:
+                out[...] = stored
+
+        try:
+            batch = self._store.gather(references, 1 if layout is None else layout.n_frames)
+        except CorruptPayload as error:
+            raise corrupt_slot(error) from error
+        return decode_located
 
     def _require_memory(self, n_items: int) -> None:
         """Raise if so many decoded items do not fit into memory, before the system kills the process."""

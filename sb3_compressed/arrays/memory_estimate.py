@@ -25,16 +25,20 @@ RUN = 16
 class MemoryEstimate:
     """The memory of the slots of some rows, with all they refer to.
 
-    :param nbytes: bytes of memory, with Python's overhead and the whole tables
+    :param nbytes: bytes of memory, with Python's overhead, trained codecs and the whole tables
+    :param loaded_nbytes: the same if all slots were in memory: other than ``nbytes`` where they are on disk
+    :param codecs: the trained codecs of the slots that were counted
     :param payload_nbytes: compressed bytes alone
     :param n_frames: frames of all observations, shared ones counted each time
     :param n_payloads: payloads that are stored for them
     """
 
     nbytes: float
+    loaded_nbytes: float
     payload_nbytes: float
     n_frames: float
     n_payloads: float
+    codecs: tuple[TrainableCodec, ...] = ()
 
 
 def slots_nbytes(*slot_arrays: NDArray[Any]) -> int:
@@ -78,11 +82,14 @@ def estimate_memory(
         count.add(slots[first - before :])
         n_counted += last - first
     scale = n_rows / max(n_counted, 1)
+    nbytes = count.nbytes * scale + sum(codec.nbytes for codec in count.codecs.values()) + tables_nbytes(tables)
     return MemoryEstimate(
-        nbytes=count.nbytes * scale + sum(codec.nbytes for codec in count.codecs.values()) + tables_nbytes(tables),
+        nbytes=nbytes,
+        loaded_nbytes=nbytes,
         payload_nbytes=count.payload_nbytes * scale,
         n_frames=count.n_frames * scale,
         n_payloads=count.n_payloads * scale,
+        codecs=tuple(count.codecs.values()),
     )
 
 

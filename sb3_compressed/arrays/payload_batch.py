@@ -75,6 +75,10 @@ class PayloadBatch:
         places = self.payloads.places[self.offsets[items, np.newaxis] + np.arange(n_frames)].reshape(-1, 3)
         return PayloadBatch(self.codecs, Payloads(places, self.payloads.owner), n_frames)
 
+    def select(self, numbers: NDArray[np.int64]) -> PayloadBatch:
+        """Return a batch of some payloads, each of them one item of one frame."""
+        return PayloadBatch(self.codecs, self.payloads.select(numbers), n_frames=1)
+
     def pack(self) -> bytes:
         """Return the batch as one block of bytes, without the codecs.
 

@@ -13,11 +13,12 @@ from stable_baselines3.common.env_util import make_atari_env, make_vec_env
 from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_compressed.dtypes import space_parts
+from sb3_compressed.errors import install_command
 
 __all__ = ["is_atari", "make_env", "register_atari"]
 
 ARRAY_SPACES = spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary
-INSTALL_ATARI = "pip install 'sb3-compressed[atari]'"
+INSTALL_ATARI = install_command("atari")
 
 
 def is_atari(env_id: str) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from sb3_compressed.errors import install_command
+
 __all__ = ["check_plottable", "plot_ratios"]
 
 BLACK, BLUE, GRAY = "#1a1a19", "#2a78d6", "#8a8a84"
@@ -19,7 +21,7 @@ def check_plottable(path: Path) -> None:
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise ImportError("plots require Matplotlib: pip install 'sb3-compressed[plot]'") from error
+        raise ImportError(f"plots require Matplotlib: {install_command('plot')}") from error
     formats = Figure().canvas.get_supported_filetypes()
     if path.suffix.removeprefix(".").lower() not in formats:
         raise ValueError(f"the plot must be a {', '.join(sorted(formats))} file, got {str(path)!r}")

@@ -2,6 +2,7 @@
 
 from sb3_compressed.buffers.loading import load_checkpoint, save_checkpoint
 from sb3_compressed.buffers.memory_statistics import BufferStatistics, buffer_statistics
+from sb3_compressed.buffers.mixed import MixedReplayBuffer
 from sb3_compressed.buffers.replay import (
     CompressedDictReplayBuffer,
     CompressedHerReplayBuffer,
@@ -18,6 +19,7 @@ __all__ = [
     "CompressedNStepReplayBuffer",
     "CompressedReplayBuffer",
     "CompressedRolloutBuffer",
+    "MixedReplayBuffer",
     "buffer_statistics",
     "load_checkpoint",
     "save_checkpoint",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from stable_baselines3.common.buffers import DictReplayBuffer, DictRolloutBuffer
@@ -12,7 +13,14 @@ from sb3_compressed.errors import StorageError
 from sb3_compressed.persistence.buffer_storage import StorageMode
 from sb3_compressed.warning import warn_user
 
-__all__ = ["bind_parent_arguments", "merge_codec_kwargs", "parent_signature", "storage_mode_of", "takes_dicts"]
+__all__ = [
+    "bind_parent_arguments",
+    "merge_codec_kwargs",
+    "parent_signature",
+    "storage_mode_of",
+    "suggest_argument",
+    "takes_dicts",
+]
 
 
 def parent_signature(cls: type, mixin: type) -> inspect.Signature:
@@ -43,8 +51,25 @@ def bind_parent_arguments(cls: type, mixin: type, args: tuple[Any, ...], kwargs:
         return signature.bind(*args, **kwargs).arguments
     except TypeError as error:
         unknown = [name for name in kwargs if name not in signature.parameters]
-        hint = _classes_hint(unknown[0], cls, mixin) if unknown else ""
+        hint = ""
+        if unknown:
+            hint = _classes_hint(unknown[0], cls, mixin) or suggest_argument(
+                unknown[0], inspect.signature(cls).parameters
+            )
         raise TypeError(f"{cls.__name__}: {error}{hint}") from None
+
+
+def suggest_argument(unknown: str, taken: Iterable[str]) -> str:
+    """Return the argument that may be meant by an unknown one, as the end of an error message.
+
+    >>> suggest_argument("framestack", ["frame_stack", "n_envs"])
+    '; did you mean frame_stack?'
+
+    :param unknown: name of an argument that a function does not take
+    :param taken: names of those that it takes
+    """
+    similar = difflib.get_close_matches(unknown, taken, n=1, cutoff=0.8)
+    return f"; did you mean {similar[0]}?" if similar else ""
 
 
 def takes_dicts(cls: type) -> bool:

@@ -52,6 +52,7 @@ from sb3_compressed.errors import ObservationSpaceError, StorageError
 from sb3_compressed.legacy_names import with_current_names
 from sb3_compressed.persistence.buffer_storage import StorageLocation, StorageMode
 from sb3_compressed.probes import holds, metadata_is_handed_on
+from sb3_compressed.samplers import Sampler
 from sb3_compressed.threads import validate_num_threads
 from sb3_compressed.warning import warn_user
 
@@ -101,6 +102,11 @@ class CompressedBuffer(_Base):
         the newest transitions that fit, ``"overwrite"`` replaces it, and ``"repair"`` resumes without damaged
         transitions, with a warning; ``repair_report`` lists them, except those of damaged commits at the very end.
         ``resume=True``, ``overwrite=True`` and ``resume=True, repair=True`` are shorthands
+    :param prefetch: for replay buffers, how many batches to decode in another thread ahead of ``sample``; each batch is
+        then drawn so many calls earlier. 0 draws each batch when it is sampled
+    :param sampler: for replay buffers, which transitions a batch consists of: ``"uniform"`` for SB3's own sampling,
+        another name of :func:`~sb3_compressed.samplers.available_samplers`, or a
+        :class:`~sb3_compressed.samplers.Sampler`, which is copied
     :raises ValueError: if an option is unknown or does not fit the space; the message lists the allowed values
     :raises TypeError: if an argument is unknown, or of the wrong type
     :raises ObservationSpaceError: if the class is for Dict spaces and the space is not one, or the other way round
@@ -141,6 +147,8 @@ class CompressedBuffer(_Base):
         num_threads: int | None = None,
         storage: StorageLocation = "memory",
         storage_mode: StorageMode = "create",
+        prefetch: int = 0,
+        sampler: str | Sampler = "uniform",
         **kwargs: Any,
     ) -> None:
         if output_dtype not in get_args(OutputDtype):
@@ -183,9 +191,11 @@ class CompressedBuffer(_Base):
         self.observation_space = space
         self.obs_shape = get_obs_shape(space)
         self._batch_pool = BatchPool()
+        self._set_prefetch(prefetch)
         self._install_arrays()
         for array in self._new_arrays.values():
             array.prepare()  # rather than at the first step of the training
+        self._set_sampler(sampler)
         self._open_storage(storage, storage_mode)
         if not on_disk:
             self._warn_of_memory()
@@ -201,6 +211,22 @@ class CompressedBuffer(_Base):
         """
         if storage != "memory" or mode != "create":
             raise StorageError(f"storage is for replay buffers; a {type(self).__name__} is refilled at each rollout")
+
+    def _set_prefetch(self, n_batches: int) -> None:
+        """Select how many batches are decoded ahead.
+
+        :raises ValueError: if that is not possible
+        """
+        if n_batches != 0:
+            raise ValueError(f"prefetch is for replay buffers; a {type(self).__name__} returns each transition once")
+
+    def _set_sampler(self, sampler: str | Sampler) -> None:
+        """Select which transitions a batch consists of.
+
+        :raises ValueError: if the sampler is unknown, or the buffer returns each transition once
+        """
+        if sampler != "uniform":
+            raise ValueError(f"sampler is for replay buffers; a {type(self).__name__} returns each transition once")
 
     # -- arrays ----------------------------------------------------------------------------------------------
 
@@ -342,12 +368,16 @@ class CompressedBuffer(_Base):
         :param array: array to convert
         :param copy: whether the tensor must have memory that is not the array's
         """
-        if type(array) is not BatchArray or not array.is_owned:
-            return super().to_torch(array, copy=copy)
-        array.is_owned = False  # the memory belongs to the tensor now
-        tensor = th.from_numpy(array)
+        is_owned = type(array) is BatchArray and array.is_owned
         device = self.device.type
-        return tensor if device == "cpu" else tensor.to(self.device, non_blocking=device == "cuda")
+        is_copied_later = device != "cpu" and sampling.deferred is not None
+        if not is_owned:
+            return th.tensor(array) if is_copied_later else super().to_torch(array, copy=copy)
+        array.is_owned = False  # type: ignore[attr-defined]  # the memory belongs to the tensor now
+        tensor = th.from_numpy(array)
+        if device == "cpu" or is_copied_later:
+            return tensor
+        return tensor.to(self.device, non_blocking=device == "cuda")
 
     def _batch(self, make: Callable[[], Any], *, may_be_referenced: bool) -> Any:
         """Return the batch that SB3's code creates, with observations in the requested output format.
@@ -358,6 +388,18 @@ class CompressedBuffer(_Base):
         :param may_be_referenced: whether an environment receives the arrays and may keep references to them; a user's
             subclass may as well
         """
+        samples = self._with_pooled_memory(make, self._partners, may_be_referenced=may_be_referenced)
+        return samples if sampling.deferred is not None else self._output(samples)
+
+    def _with_pooled_memory(
+        self, make: Callable[[], Any], partners: Callable[[], dict[int, CompressedArray]], *, may_be_referenced: bool
+    ) -> Any:
+        """Return the result of a function whose arrays are in reused memory, if no other code can refer to them.
+
+        :param make: the function
+        :param partners: returns which arrays it reads after others, see :class:`.Batch`
+        :param may_be_referenced: as for :meth:`_batch`
+        """
         is_private = (
             self._is_from_this_package
             and self._normalize_obs is NORMALIZE_OBS
@@ -365,18 +407,24 @@ class CompressedBuffer(_Base):
             and type(self.__dict__.get("_get_samples")) in (NoneType, MethodTimer)
         )
         if may_be_referenced or not is_private or not self._new_arrays:
-            samples = make()
+            return make()
+        outer = sampling.batch
+        # Chosen here, since a buffer may be loaded on a machine with another device.
+        if self.device.type == "cuda":  # pragma: no cover  # needs CUDA
+            batch = Batch(empty_pinned, partners(), deferred=sampling.deferred)
         else:
-            outer = sampling.batch
-            # Chosen here, since a buffer may be loaded on a machine with another device.
-            if self.device.type == "cuda":  # pragma: no cover  # needs CUDA
-                sampling.batch = Batch(empty_pinned, self._partners())
-            else:
-                sampling.batch = self._batch_pool.begin_batch(self._partners())
-            try:
-                samples = make()
-            finally:
-                sampling.batch = outer
+            batch = self._batch_pool.begin_batch(partners())
+        sampling.batch = batch
+        try:
+            result = make()
+        finally:
+            sampling.batch = outer
+        if sampling.deferred is not None:
+            batch.require_untouched()
+        return result
+
+    def _output(self, samples: Any) -> Any:
+        """Return a batch with observations in the requested output format."""
         if self.output_dtype == "raw" and not self.normalize_images:
             return samples
         names = [name for name in ("observations", "next_observations") if hasattr(samples, name)]

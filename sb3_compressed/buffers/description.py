@@ -11,8 +11,13 @@ from sb3_compressed.buffers.base import CompressedBuffer
 from sb3_compressed.buffers.memory_statistics import buffer_statistics
 from sb3_compressed.codecs import TrainableCodec
 from sb3_compressed.persistence.buffer_state import OBSERVATIONS, is_observation, named_arrays
+from sb3_compressed.samplers import PrioritizedSampler
+from sb3_compressed.samplers.config import sampler_to_config
 
 __all__ = ["describe"]
+
+#: Bins of the histogram of priorities.
+N_BINS = 20
 
 
 def describe(buffer: ReplayBuffer) -> dict[str, Any]:
@@ -23,21 +28,32 @@ def describe(buffer: ReplayBuffer) -> dict[str, Any]:
     :return: ``class``, ``observation_space``, ``action_space``; the numbers ``n_envs``, ``capacity`` and
         ``transitions`` (of all environments), ``rows``, ``position`` (the row that is written next) and ``full``; for
         each part of the observations, by its key, the ``codec``, the size of its trained state (``learned_bytes``) and
-        the number of stacked frames; ``raw_bytes_per_transition`` in SB3's own buffer,
-        ``payload_bytes_per_transition`` of observations here, ``None`` in an empty buffer, and their ``ratio``
+        the number of stacked frames; the ``sampler``, by its name and arguments or the name of a user's class, ``None``
+        for SB3's own sampling; ``raw_bytes_per_transition`` in SB3's own buffer,
+        ``payload_bytes_per_transition`` of observations here, ``None`` in an empty buffer, and their ``ratio``; the
+        memory that the buffer takes when loaded (``memory_bytes``: payloads, slots, references, trained state, actions,
+        rewards and flags), that of SB3's own buffer with the same transitions (``sb3_memory_bytes``), and
+        ``memory_ratio``, ``None`` in an empty buffer; with priorities, also ``priorities``: the largest (``max``), the
+        effective sample size and the share of transitions that were never sampled, and a histogram of ``counts``
+        between ``edges`` on a logarithmic scale
     """
     n_slots = buffer.buffer_size * buffer.n_envs
     arrays = named_arrays(buffer)
     payload: float | None
+    memory: int
     if isinstance(buffer, CompressedBuffer):
         raw = buffer.raw_observations_nbytes / max(n_slots, 1)
-        payload = buffer_statistics(buffer).payload_nbytes_per_transition
+        statistics = buffer_statistics(buffer)
+        payload = statistics.payload_nbytes_per_transition
+        memory, sb3_memory = statistics.loaded_memory_nbytes, statistics.raw_memory_nbytes
     else:
         observations = (array for name, array in arrays.items() if name.partition("/")[0] in OBSERVATIONS)
         raw = payload = sum(array.nbytes for array in observations) / n_slots
+        memory = sb3_memory = round(sum(array.nbytes for array in arrays.values()) * buffer.size() / buffer.buffer_size)
     if not buffer.size():
         payload = None
-    return {
+    sampler = getattr(buffer, "sampler", None)
+    description = {
         "class": type(buffer).__name__,
         "observation_space": str(buffer.observation_space),
         "action_space": str(buffer.action_space),
@@ -50,9 +66,27 @@ def describe(buffer: ReplayBuffer) -> dict[str, Any]:
         "observations": {
             name.partition("/")[2]: _describe_array(array) for name, array in arrays.items() if is_observation(name)
         },
+        "sampler": None if sampler is None else sampler_to_config(sampler),
         "raw_bytes_per_transition": raw,
         "payload_bytes_per_transition": payload,
         "ratio": raw / payload if payload else None,
+        "memory_bytes": memory,
+        "sb3_memory_bytes": sb3_memory,
+        "memory_ratio": sb3_memory / memory if buffer.size() and memory else None,
+    }
+    if isinstance(sampler, PrioritizedSampler) and sampler.priority_max:  # of a buffer with transitions
+        description["priorities"] = _describe_priorities(sampler)
+    return description
+
+
+def _describe_priorities(sampler: PrioritizedSampler) -> dict[str, Any]:
+    counts, edges = sampler.priority_histogram(N_BINS)
+    return {
+        "max": sampler.priority_max,
+        "effective_sample_size": sampler.effective_sample_size,
+        "never_sampled": sampler.share_never_sampled,
+        "counts": counts.tolist(),
+        "edges": edges.tolist(),
     }
 
 

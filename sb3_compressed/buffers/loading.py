@@ -11,6 +11,7 @@ from sb3_compressed.buffers import replay
 from sb3_compressed.buffers.replay_mixin import CompressedReplay
 from sb3_compressed.errors import StorageError
 from sb3_compressed.persistence.buffer_from_store import buffer_from_store, open_to_load
+from sb3_compressed.persistence.sampler_state import stored_config
 from sb3_compressed.storage.array_store import ArrayStore
 
 __all__ = ["load_checkpoint", "open_to_read", "save_checkpoint"]
@@ -21,9 +22,11 @@ def save_checkpoint(buffer: CompressedReplay, folder: str | PathLike[str], *, ov
 
     See :meth:`~sb3_compressed.buffers.replay_mixin.CompressedReplay.save_checkpoint`.
 
+    :param buffer: a compressed replay buffer, or a mixed one, of which the online buffer is saved
     :raises StorageError: if the buffer is of another kind, or the folder contains another buffer or other files
     :raises OSError: if it cannot be written; the folder is as it was
     """
+    buffer = getattr(buffer, "online", buffer)
     if not isinstance(buffer, CompressedReplay):
         raise StorageError(f"only compressed replay buffers can be saved to a folder, got a {type(buffer).__name__}")
     buffer.save_checkpoint(folder, overwrite=overwrite)
@@ -73,7 +76,10 @@ def open_to_read(folder: str | PathLike[str]) -> Any:
     store = ArrayStore.open(Path(folder))
     cls = _stored_class(store)
     needs_env = "env" in inspect.signature(cls).parameters
-    return buffer_from_store(cls, store, {"device": "cpu", **({"env": None} if needs_env else {})}, follow=True)
+    given: dict[str, Any] = {"device": "cpu", **({"env": None} if needs_env else {})}
+    if store.metadata and "class" in (stored_config(store) or {}):
+        given["sampler"] = "uniform"
+    return buffer_from_store(cls, store, given, follow=True)
 
 
 def _stored_class(store: ArrayStore) -> type[CompressedReplay]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,9 @@ from stable_baselines3.common.buffers import BaseBuffer
 
 from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.arrays.memory_estimate import MemoryEstimate
+from sb3_compressed.arrays.payload_batch import codec_digest
 from sb3_compressed.buffers.base import CompressedBuffer
+from sb3_compressed.codecs import TrainableCodec
 from sb3_compressed.dtypes import Key
 
 __all__ = ["BufferStatistics", "buffer_statistics"]
@@ -32,6 +34,10 @@ class BufferStatistics:
     :ivar stored_frames: frames that are stored
     :ivar batch_memory_nbytes: bytes of memory that batches reuse, besides all of the above;
         ``MAX_NBYTES`` of :class:`~sb3_compressed.arrays.batch_pool.BatchPool` at most
+    :ivar loaded_memory_nbytes: ``memory_nbytes`` of the same buffer in memory: of one on disk, after
+        :func:`~sb3_compressed.load_checkpoint`. The trained state of the current codec counts even if no payload needs
+        it yet
+    :ivar raw_memory_nbytes: ``memory_nbytes`` of SB3's buffer
     """
 
     transitions: int
@@ -42,6 +48,8 @@ class BufferStatistics:
     frames: int
     stored_frames: int
     batch_memory_nbytes: int = 0
+    loaded_memory_nbytes: int = 0
+    raw_memory_nbytes: int = 0
 
     @property
     def compression_ratio(self) -> float:
@@ -74,10 +82,12 @@ def buffer_statistics(buffer: BaseBuffer | None, max_slots: int = 8192) -> Buffe
     >>> statistics.transitions, round(statistics.shared_frames, 1)
     (500, 0.0)
 
-    :param buffer: a replay or rollout buffer; a rollout buffer between the last step and the training on it
+    :param buffer: a replay or rollout buffer; a rollout buffer between the last step and the training on it. Of a mixed
+        buffer, the online buffer is described
     :param max_slots: approximate number of slots to read
     :raises TypeError: if it is not a buffer of this package
     """
+    buffer = getattr(buffer, "online", buffer)
     if not isinstance(buffer, CompressedBuffer):
         raise TypeError(f"buffer_statistics is for compressed buffers, got a {type(buffer).__name__}")
     by_key: dict[Key, list[Any]] = {}
@@ -91,15 +101,19 @@ def buffer_statistics(buffer: BaseBuffer | None, max_slots: int = 8192) -> Buffe
     others = [
         array for array in vars(buffer).values() if isinstance(array, np.ndarray) and id(array) not in observations
     ]
+    others_nbytes = filled * sum(array.nbytes for array in others)
+    raw_nbytes = filled * buffer.raw_observations_nbytes
     return BufferStatistics(
         transitions=buffer.size() * buffer.n_envs,
-        memory_nbytes=round(memory + filled * sum(array.nbytes for array in others)),
+        memory_nbytes=round(memory + others_nbytes),
         observations_nbytes=round(memory if getattr(buffer, "is_in_memory", True) else payload),
-        raw_observations_nbytes=round(filled * buffer.raw_observations_nbytes),
+        raw_observations_nbytes=round(raw_nbytes),
         payload_nbytes=round(payload),
         frames=round(sum(part.n_frames for part in parts)),
         stored_frames=round(sum(part.n_payloads for part in parts)),
         batch_memory_nbytes=buffer._batch_pool.nbytes,
+        loaded_memory_nbytes=round(sum(part.loaded_nbytes for part in parts) + others_nbytes),
+        raw_memory_nbytes=round(raw_nbytes + others_nbytes),
     )
 
 
@@ -111,10 +125,23 @@ def _part(arrays: Sequence[Any], buffer: CompressedBuffer, filled: float, max_sl
     first = arrays[0]
     if isinstance(first, CompressedArray):
         begin, n_rows = _written(buffer)
-        return first.store.estimate([array.slots for array in arrays], begin, n_rows, max_slots)
+        estimate = first.store.estimate([array.slots for array in arrays], begin, n_rows, max_slots)
+        codec = first.codec
+        if isinstance(codec, TrainableCodec) and not _includes(estimate.codecs, codec, buffer):
+            # It was trained after the last row, and takes memory nevertheless.
+            estimate = replace(estimate, loaded_nbytes=estimate.loaded_nbytes + codec.nbytes)
+        return estimate
     nbytes = filled * sum(array.nbytes for array in arrays)
     n_items = buffer.size() * buffer.n_envs * len(arrays)
-    return MemoryEstimate(nbytes, nbytes, n_items, n_items)
+    return MemoryEstimate(nbytes, nbytes, nbytes, n_items, n_items)
+
+
+def _includes(codecs: Sequence[TrainableCodec], codec: TrainableCodec, buffer: CompressedBuffer) -> bool:
+    """Return whether a codec of a buffer is among others; those that were read from a folder are other objects."""
+    if any(codec is other for other in codecs):
+        return True
+    is_on_disk = not getattr(buffer, "is_in_memory", True)
+    return is_on_disk and codec_digest(codec) in map(codec_digest, codecs)
 
 
 def _written(buffer: CompressedBuffer) -> tuple[int, int]:

@@ -331,6 +331,7 @@ class BufferCheckpointCallback(BaseCallback):
 
     def _buffer(self) -> CompressedReplay:
         buffer: Any = getattr(self.model, "replay_buffer", None)
+        buffer = getattr(buffer, "online", buffer)  # of a mixed one, only this changes
         if not isinstance(buffer, CompressedReplay):
             raise StorageError(
                 f"{type(self).__name__} needs a compressed replay buffer, but this model "

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 from stable_baselines3.common.callbacks import BaseCallback
 
 from sb3_compressed.buffers.base import CompressedBuffer
 from sb3_compressed.buffers.memory_statistics import buffer_statistics
 from sb3_compressed.buffers.rollout_mixin import CompressedRollout
 from sb3_compressed.buffers.timing import MethodTimer
+from sb3_compressed.samplers import PrioritizedSampler
 
 __all__ = ["BufferStatsCallback"]
 
@@ -28,6 +31,18 @@ class BufferStatsCallback(BaseCallback):
     ``buffer/add_us``                         mean microseconds of an ``add`` since the last log
     ``buffer/sample_us``                      mean microseconds per batch since the last log
     ========================================  ======================================================================
+
+    For a replay buffer with a prioritized sampler, these are also
+
+    ================================  ==============================================================================
+    ``buffer/priority_max``           the largest priority
+    ``buffer/effective_sample_size``  of the priorities, as a share of the transitions: 1 if all priorities are equal
+    ``buffer/never_sampled``          share of the transitions that were never sampled
+    ``buffer/skipped_updates``        updates of priorities whose transitions were overwritten meanwhile
+    ================================  ==============================================================================
+
+    which take about 15 ms for a million transitions. Of a mixed buffer, ``add_us`` and ``sample_us`` are of the whole,
+    and all else is of the online buffer.
 
     :func:`~sb3_compressed.buffer_statistics` computes the sizes from a few thousand slots, whatever the size of the
     buffer. Timing reads the clock twice per ``add`` and ``sample``, and is removed after training.
@@ -84,13 +99,20 @@ class BufferStatsCallback(BaseCallback):
         self.logger.dump(self.num_timesteps)
 
     def _record_statistics(self) -> None:
-        statistics = buffer_statistics(self._buffer())
+        buffer: Any = self._buffer()
+        statistics = buffer_statistics(buffer)
         self._record("transitions", statistics.transitions)
         self._record("memory_mb", statistics.memory_nbytes / 1e6)
         self._record("batch_memory_mb", statistics.batch_memory_nbytes / 1e6)
         self._record("compression_ratio", statistics.compression_ratio)
         self._record("payload_bytes_per_transition", statistics.payload_nbytes_per_transition)
         self._record("shared_frames", statistics.shared_frames)
+        sampler = getattr(buffer, "sampler", None)
+        if isinstance(sampler, PrioritizedSampler) and sampler.priority_max:  # once it was drawn from
+            self._record("priority_max", sampler.priority_max)
+            self._record("effective_sample_size", sampler.effective_sample_size)
+            self._record("never_sampled", sampler.share_never_sampled)
+            self._record("skipped_updates", buffer.n_skipped_updates)
 
     def _record_times(self) -> None:
         for name, timer in zip(("add_us", "sample_us"), self._timers, strict=True):
@@ -109,11 +131,11 @@ class BufferStatsCallback(BaseCallback):
     def _buffer(self) -> CompressedBuffer:
         buffers = [getattr(self.model, name, None) for name in ("replay_buffer", "rollout_buffer")]
         buffer = next((buffer for buffer in buffers if buffer is not None), None)
-        if not isinstance(buffer, CompressedBuffer):
+        if not isinstance(getattr(buffer, "online", buffer), CompressedBuffer):
             kind = "replay_buffer_class" if hasattr(self.model, "replay_buffer") else "rollout_buffer_class"
             raise TypeError(
                 f"{type(self).__name__} needs a compressed buffer, but this model "
                 f"{'has none' if buffer is None else f'uses {type(buffer).__name__}'}; pass a class of sb3_compressed "
                 f"to the model as {kind}"
             )
-        return buffer
+        return cast("CompressedBuffer", buffer)  # a mixed one has its interface

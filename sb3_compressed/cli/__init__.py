@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+from sb3_compressed.errors import install_command
+
 __all__ = ["main"]
 
 
@@ -18,5 +20,5 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("typer", "rich"):
             raise
-        sys.exit(f"Error: the command line requires {error.name}: pip install 'sb3-compressed[cli]'")
+        sys.exit(f"Error: the command line requires {error.name}: {install_command('cli')}")
     run(arguments)

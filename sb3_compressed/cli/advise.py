@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from rich import box
 from rich.markup import escape
-from rich.syntax import Syntax
 from rich.table import Table
 
-from sb3_compressed.cli.output import Json, note, print_result, progress_bar
+from sb3_compressed.cli.output import Json, note, print_result, progress_bar, python_code
 
 if TYPE_CHECKING:
     from gymnasium import spaces
@@ -139,7 +138,7 @@ def advise(
         "lines": lines,
     }
     table, explanation = _table(compared, env_id, space, benchmark.read), _explanation(benchmark, capacity)
-    code = [Syntax(lines, "python", background_color="default")] if lines else []
+    code = [python_code(lines)] if lines else []
     print_result(result, table, explanation, "", advice, *code, as_json=as_json)
 
 

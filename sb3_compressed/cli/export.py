@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Annotated
 
 import typer
@@ -32,8 +31,7 @@ def export(
     options = {"author": author, "algorithm_name": algorithm_name, "description": description}
     metadata = {name: value for name, value in options.items() if value is not None}
     source = find_source(path)
-    with open_source(source, unpickle=unpickle) as buffer, warnings.catch_warnings():
-        warnings.filterwarnings("ignore", category=UserWarning, module="minari")  # about missing metadata
+    with open_source(source, unpickle=unpickle) as buffer:
         dataset = export_minari(
             buffer, dataset_id, unscale_actions=unscale_actions, progress_bar=is_terminal(), **metadata
         )

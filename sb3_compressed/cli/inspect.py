@@ -6,23 +6,26 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import typer
-from rich.text import Text
 
 from sb3_compressed.benchmarking.metrics import format_nbytes
-from sb3_compressed.cli.output import Json, print_result
+from sb3_compressed.cli.output import Json, named_lines, print_result
 from sb3_compressed.cli.sources import BufferSource, SourcePath, Unpickle, find_source, open_source
 from sb3_compressed.errors import CorruptPayload, CorruptStorage
 
 __all__ = ["inspect"]
 
-#: Width of the first column.
-NAME_WIDTH = 14
+#: Bars of a histogram, from none to the longest.
+BARS = " ▁▂▃▄▅▆▇█"
 
 
 def inspect(path: SourcePath, unpickle: Unpickle = False, as_json: Json = False) -> None:
     """Describe a stored buffer: class, spaces, codec, size, episodes; exit with 1 if it is damaged.
 
-    Takes about the same time for a buffer of any size. Of a pickle it shows only the size unless --unpickle is given.
+    Takes about the same time for a buffer of any size.
+    Of a pickle it shows only the size unless --unpickle is given.
+
+    Memory is that of the loaded buffer: payloads, slots, references, trained
+    state, actions, rewards and flags. Each process takes about 90 MB besides.
     """
     from sb3_compressed.storage.files import nbytes_on_disk
     from sb3_compressed.storage.lock import FolderLock
@@ -46,7 +49,7 @@ def inspect(path: SourcePath, unpickle: Unpickle = False, as_json: Json = False)
             "is_written_to": FolderLock.is_locked(source.path),
             "unfinished": unfinished_segments(source.path),
         }
-    texts = [Text.assemble((f"{name:<{NAME_WIDTH}}", "bold"), text) for name, text in _lines(result)]
+    texts = named_lines([*_lines(result)])
     hint = [] if is_opened else ["Unpickling can run any code. If you trust the file, --unpickle shows its content."]
     print_result(result, *texts, *hint, as_json=as_json)
     if damage:
@@ -85,11 +88,18 @@ def _buffer_lines(result: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         trained = f", {format_nbytes(part['learned_bytes'])} of trained state" if part["learned_bytes"] else ""
         stack = f", stacks of {part['frames']} frames" if part["frames"] > 1 else ""
         yield f"codec {key}".rstrip(), f"{part['codec'] or 'none (a plain array)'}{trained}{stack}"
+    if sampler := result["sampler"]:
+        arguments = ", ".join(f"{name}={value!r}" for name, value in sampler.get("arguments", {}).items())
+        yield "sampler", sampler["class"] if "class" in sampler else f"{sampler['name']} ({arguments})"
     raw, payload = result["raw_bytes_per_transition"], result["payload_bytes_per_transition"]
     if payload is not None:
-        ratio = f" ({result['ratio']:,.1f}x smaller)" if result["ratio"] else ""
-        yield "compression", f"{payload:,.0f} bytes of observations per transition instead of {raw:,.0f}{ratio}"
+        yield "compression", f"{payload:,.0f} bytes of payloads per transition instead of {raw:,.0f}"
+        ratio, sb3 = result["memory_ratio"], format_nbytes(result["sb3_memory_bytes"])
+        difference = f" ({ratio:,.1f}x less)" if ratio and round(ratio, 1) > 1 else ""
+        yield "memory", f"{format_nbytes(result['memory_bytes'])} when loaded, {sb3} in SB3's buffer{difference}"
     yield from _episode_lines(result["episodes"])
+    if "priorities" in result:
+        yield from _priority_lines(result["priorities"])
 
 
 def _episode_lines(episodes: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -102,6 +112,20 @@ def _episode_lines(episodes: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield name, f"{spread['min']:g} to {spread['max']:g}, median {spread['median']:g}"
     if episodes["best"] is not None:
         yield "best episode", f"{episodes['best']}"
+
+
+def _priority_lines(priorities: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    edges, counts = priorities["edges"], priorities["counts"]
+    spread = f"{edges[0]:.3g} to {edges[-1]:.3g}"
+    yield (
+        "priorities",
+        f"{spread}, effective sample size {priorities['effective_sample_size']:.0%} of the transitions, "
+        f"{priorities['never_sampled']:.0%} never sampled",
+    )
+    largest = max(*counts, 1)
+    # Any count above 0 is visible.
+    bars = "".join(BARS[-(-count * (len(BARS) - 1) // largest)] for count in counts)
+    yield "histogram", f"{bars} (logarithmic scale, at most {largest:,} in a bin)"
 
 
 def _format_health(result: Mapping[str, Any]) -> str:

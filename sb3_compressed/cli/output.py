@@ -7,18 +7,23 @@ colors and progress bars if the output is not a terminal, and colors if ``NO_COL
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import numpy as np
 import typer
 from rich.console import Console, RenderableType
 from rich.progress import Progress
+from rich.syntax import Syntax
+from rich.table import Table
 from rich.text import Text
 
 from sb3_compressed.progress import new_progress
 
-__all__ = ["Json", "is_terminal", "note", "print_result", "progress_bar"]
+__all__ = ["Json", "is_terminal", "named_lines", "note", "print_result", "progress_bar", "python_code"]
+
+#: Width of the names in :func:`named_lines`.
+NAME_WIDTH = 14
 
 Json = Annotated[bool, typer.Option("--json", help="Print a single JSON object.")]
 
@@ -40,10 +45,29 @@ def print_result(result: Mapping[str, Any], *parts: RenderableType, as_json: boo
         console.print(Text(part) if isinstance(part, str) else part, soft_wrap=is_text and not console.is_terminal)
 
 
+def named_lines(lines: Sequence[tuple[str, str]]) -> list[RenderableType]:
+    """Return lines that begin with a name: on a terminal in two columns, so that long ones wrap in the second."""
+    if not Console().is_terminal:
+        return [f"{name:<{NAME_WIDTH}}{text}" for name, text in lines]
+    table = Table.grid()
+    table.add_column(style="bold", min_width=NAME_WIDTH, no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, text in lines:
+        table.add_row(Text(f"{name} "), Text(text))
+    return [table]
+
+
 def note(text: str) -> None:
     """Print a message to the standard error."""
     console = Console(stderr=True)
-    console.print(Text(text), soft_wrap=not console.is_terminal)  # as Text, since "a:b:c" in a str is an emoji
+    has_long_path = max(map(len, text.split()), default=0) > console.width  # line breaks in it could not be copied
+    # As Text, since "a:b:c" in a str is an emoji.
+    console.print(Text(text), soft_wrap=has_long_path or not console.is_terminal)
+
+
+def python_code(code: str) -> Syntax:
+    """Return highlighted code in the colors of the terminal, so that it is legible on dark and light backgrounds."""
+    return Syntax(code, "python", theme="ansi_light", background_color="default")
 
 
 def progress_bar() -> Progress:

@@ -20,17 +20,16 @@ from sb3_compressed.errors import StorageError
 if TYPE_CHECKING:
     from stable_baselines3.common.buffers import ReplayBuffer
 
-__all__ = ["BufferSource", "SourcePath", "Unpickle", "find_source", "open_source"]
+__all__ = ["BufferSource", "FolderPath", "SourcePath", "Unpickle", "find_source", "open_source"]
 
+FOLDERS = (
+    "Folder of a buffer (storage=<folder> or save_checkpoint), a checkpoint step_... of BufferCheckpointCallback, "
+    "or a folder of checkpoints (the latest is used)"
+)
+FolderPath = Annotated[Path, typer.Argument(metavar="PATH", help=f"{FOLDERS}.", show_default=False)]
 SourcePath = Annotated[
     Path,
-    typer.Argument(
-        metavar="PATH",
-        help="Folder of a buffer (storage=<folder> or save_checkpoint), a checkpoint step_... of "
-        "BufferCheckpointCallback, a folder of checkpoints (the latest is used), or a pickle written by "
-        "save_replay_buffer.",
-        show_default=False,
-    ),
+    typer.Argument(metavar="PATH", help=f"{FOLDERS}; or a pickle of save_replay_buffer.", show_default=False),
 ]
 Unpickle = Annotated[
     bool,

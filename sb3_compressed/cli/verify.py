@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from sb3_compressed.cli.output import Json, print_result, progress_bar
-from sb3_compressed.cli.sources import SourcePath, find_source
+from sb3_compressed.cli.sources import FolderPath, find_source
 from sb3_compressed.errors import StorageError
 
 __all__ = ["verify"]
@@ -18,7 +18,7 @@ MAX_LISTED = 5
 
 
 def verify(
-    path: SourcePath,
+    path: FolderPath,
     verbose: Annotated[bool, typer.Option("--verbose", help="List every damaged part.")] = False,
     as_json: Json = False,
 ) -> None:

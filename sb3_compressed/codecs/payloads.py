@@ -78,6 +78,11 @@ class Payloads(Sequence[bytes]):
     def __iter__(self) -> Iterator[bytes]:
         return iter(self._objects if self._objects is not None else map(self.__getitem__, range(len(self.places))))
 
+    def select(self, numbers: NDArray[np.int64]) -> Payloads:
+        """Return some of these payloads, in any order."""
+        objects = None if self._objects is None else [self._objects[number] for number in numbers.tolist()]
+        return Payloads(self.places[numbers], self.owner, objects)
+
     def skipping(self, done: NDArray[np.uint8] | None) -> Payloads:
         """Return these payloads, of which those that are done need not be decoded."""
         return Payloads(self.places, self.owner, self._objects, done)

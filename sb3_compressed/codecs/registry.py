@@ -19,6 +19,8 @@ AUTO = "auto"
 #: What ``"auto"`` and its variants choose a coder for, see :mod:`.coder_choice`.
 AUTO_OBJECTIVES = {AUTO: "balanced", f"{AUTO}/small": "small", f"{AUTO}/fast": "fast"}
 AUTO_CODEC = "delta"
+#: Codecs of sb3-extra-buffers that have another name here.
+FOREIGN_NAMES = {"rle-old": "rle"}
 
 #: Name, then level. A name with other characters than letters needs a slash before the level.
 SHORTHAND = re.compile(r"((?:[A-Za-z]+)|(?:[\w\-]+/))(\-?[0-9]+)")
@@ -107,7 +109,7 @@ def get_codec(shorthand: str | Codec, **kwargs: Any) -> Codec:
     codec = codec_class(name, shorthand)
     if level is not None:
         if codec.levels is None:
-            raise CodecError(f"codec {name!r} has no levels, got {shorthand!r}")
+            raise CodecError(f"codec {name!r} has no levels, got {shorthand!r}; use {name!r}")
         if "compresslevel" in kwargs:
             raise CodecError(f"the level is given twice: {shorthand!r} and compresslevel={kwargs['compresslevel']}")
         kwargs = {**kwargs, "compresslevel": level}
@@ -168,14 +170,21 @@ def codec_from_config(config: Any) -> Codec:
 
 
 def _with_slash(shorthand: str) -> str | None:
-    """Return ``"lz4-frame/5"`` for ``"lz4-frame5"``, if adding a slash makes a name of a registered codec."""
+    """Return ``"lz4-frame/5"`` for ``"lz4-frame5"``, and ``"rle-jit"``, which has no levels, for ``"rle-jit1"``."""
     match = re.fullmatch(r"(.*?)(-?\d+)", shorthand)
-    return f"{match[1]}/{match[2]}" if match and match[1] in _registry else None
+    if not match:
+        return None
+    name = FOREIGN_NAMES.get(match[1], match[1])
+    if name not in _registry:
+        return None
+    return name if codec_class(name).levels is None else f"{name}/{match[2]}"
 
 
 def _similar_names(name: str) -> list[str]:
     """Return the codecs that may be meant by a name that is not registered: those that it begins, or a similar one."""
     written = name.lower().replace("_", "-")
+    if written in FOREIGN_NAMES:
+        return [FOREIGN_NAMES[written]]
     names = [*available_codecs(), *AUTO_OBJECTIVES]
     beginnings = [available for available in names if available.startswith(written)]
     return beginnings or difflib.get_close_matches(written, names, n=1, cutoff=0.7)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from gymnasium import spaces
@@ -12,6 +14,7 @@ from stable_baselines3.common.buffers import ReplayBuffer
 
 from sb3_compressed.buffers.replay import CompressedDictReplayBuffer, CompressedReplayBuffer
 from sb3_compressed.datasets.trajectory import Trajectory, trajectories, transitions
+from sb3_compressed.errors import install_command
 from sb3_compressed.progress import progress_bar as shown_progress
 from sb3_compressed.tree_map import tree_map
 
@@ -46,12 +49,12 @@ def export_minari(
         ``algorithm_name`` and ``author``
     :return: the dataset
     :raises ImportError: if Minari is not installed: ``pip install 'sb3-compressed[minari]'``
-    :raises ValueError: if the dataset exists already, its name is malformed, or the buffer is empty
+    :raises ValueError: if the dataset exists already, its name is malformed, or the buffer is empty; nothing is written
     """
     minari = _import_minari()
     if not buffer.size():
         raise ValueError("cannot export an empty buffer; add transitions first")
-    minari.dataset.minari_dataset.parse_dataset_id(dataset_id)  # Minari itself validates it after writing everything
+    _validate_dataset_id(dataset_id)
     episodes: list[Trajectory] = []
 
     def parts() -> Iterator[Any]:
@@ -72,14 +75,15 @@ def export_minari(
                     )
                     advance(len(part.rewards))
 
-    dataset = minari.create_dataset_from_buffers(
-        dataset_id,
-        parts(),
-        action_space=buffer.action_space,
-        observation_space=buffer.observation_space,
-        jpeg_encoding=False,  # which is lossy
-        **metadata,
-    )
+    with _without_advice_on_metadata():
+        dataset = minari.create_dataset_from_buffers(
+            dataset_id,
+            parts(),
+            action_space=buffer.action_space,
+            observation_space=buffer.observation_space,
+            jpeg_encoding=False,  # which is lossy
+            **metadata,
+        )
     episode_metadata = [
         # Minari counts the steps of the last part only.
         {"total_steps": len(each), "env": each.env, "has_begin": each.has_begin, "has_end": each.has_end}
@@ -87,6 +91,31 @@ def export_minari(
     ]
     dataset.storage.update_episode_metadata(episode_metadata, range(len(episodes)))
     return minari.load_dataset(dataset_id)
+
+
+def _validate_dataset_id(dataset_id: str) -> None:
+    """Raise if a name is malformed, before anything is written: Minari itself validates it at the end.
+
+    :raises ValueError: with the name, and the format
+    """
+    from minari.dataset.minari_dataset import parse_dataset_id
+
+    try:
+        parse_dataset_id(dataset_id)
+    except (TypeError, ValueError):  # TypeError: without a version
+        raise ValueError(
+            f"malformed dataset ID {dataset_id!r}: use name-v0 or namespace/name-v0, for example 'pong/dqn-v0'. Names "
+            "consist of letters, digits, - and _, and a namespace has at least two of these"
+        ) from None
+
+
+@contextmanager
+def _without_advice_on_metadata() -> Iterator[None]:
+    """Ignore Minari's warnings about each argument that is not passed; all of them are optional."""
+    with warnings.catch_warnings():
+        for advice in (r"`\w+` is set to None", "env_spec is None"):
+            warnings.filterwarnings("ignore", advice, UserWarning, r"minari\b")
+        yield
 
 
 def _unscale(actions: NDArray[Any], space: spaces.Space[Any]) -> NDArray[Any]:
@@ -135,8 +164,7 @@ def _import_minari() -> Any:
     try:
         import minari
         import minari.data_collector
-        import minari.dataset.minari_dataset
     except ImportError:
         hint = " (it needs Python 3.11 or newer)" if sys.version_info < (3, 11) else ""
-        raise ImportError(f"Minari is not installed: pip install 'sb3-compressed[minari]'{hint}") from None
+        raise ImportError(f"Minari is not installed: {install_command('minari')}{hint}") from None
     return minari

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from sb3_compressed.datasets.image_layout import enlarge, find_image_layout, newest_images, pick_scale
 from sb3_compressed.datasets.trajectory import Trajectory
+from sb3_compressed.errors import install_command
 
 __all__ = ["import_video_library", "write_video"]
 
@@ -109,7 +110,7 @@ def import_video_library(name: str) -> Any:
     except ImportError:
         raise ImportError(
             f"videos and contact sheets need {name.partition('.')[0]}, which is not installed: "
-            "pip install 'sb3-compressed[video]'"
+            f"{install_command('video')}"
         ) from None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -12,6 +13,7 @@ from sb3_compressed.persistence import buffer_state
 from sb3_compressed.persistence.buffer_repair import repair_store
 from sb3_compressed.persistence.buffer_storage import STORAGE_ARGUMENTS
 from sb3_compressed.persistence.restoring import load_into, require_buffer
+from sb3_compressed.persistence.sampler_state import stored_config
 from sb3_compressed.storage.array_store import ArrayStore
 from sb3_compressed.storage.damaged_store import DamagedStore, open_damaged
 from sb3_compressed.storage.log import log_fingerprint
@@ -74,6 +76,8 @@ def buffer_from_store(
             return _construct(cls, store, {**arguments, "storage": store})
         buffer = _construct(cls, store, arguments)
         checkpoint = load_into(buffer, store)
+        if isinstance(store, DamagedStore) and report is not None:
+            report = dataclasses.replace(report, problems=tuple(dict.fromkeys(store.problems)))
         buffer.repair_report = report
         if report is None:
             buffer._checkpoints.latest = checkpoint
@@ -95,11 +99,21 @@ def _stored_arguments(cls: type[CompressedReplay], store: ArrayStore, given: Col
     require_buffer(store)
     check_buffer(store.metadata, {name: spec.shape for name, spec in store.specs.items()}, folder, given)
     metadata = store.metadata
+    sampler = stored_config(store)
+    if sampler is not None and "class" in sampler and "sampler" not in given:
+        raise StorageError(
+            f"{folder} was saved with the sampler {sampler['class']}, which is not from this package; pass "
+            f"sampler={sampler['class']}(...), or sampler='uniform' to ignore its state"
+        )
     try:
         stored = {
             name: space_from_data(metadata[name]) for name in ("observation_space", "action_space") if name not in given
         }
-        arguments = {name: argument_from_data(value) for name, value in metadata["arguments"].items()}
+        arguments = {
+            name: argument_from_data(value)
+            for name, value in metadata["arguments"].items()
+            if name != "sampler" or name not in given  # a user's own class cannot be constructed
+        }
         stored |= buffer_state.upgrade_arguments(arguments)
     except CorruptStorage as error:
         raise CorruptStorage(f"{folder}: its metadata is invalid: {error}") from error

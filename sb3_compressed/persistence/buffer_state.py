@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.codecs import Codec
 from sb3_compressed.errors import CorruptStorage, StorageError
+from sb3_compressed.persistence.sampler_state import sampler_specs
 from sb3_compressed.persistence.vector_slots import is_stored_as_slots
 from sb3_compressed.storage.manifest import ArraySpec
 from sb3_compressed.storage.spaces import argument_to_data, space_to_data
@@ -63,14 +64,15 @@ def put_array(buffer: Any, name: str, array: NDArray[Any] | CompressedArray) -> 
 
 
 def array_specs(buffer: Any) -> dict[str, ArraySpec]:
-    """Return how each array of a buffer is stored, arrays of slots as addresses."""
+    """Return how each array of a buffer and its sampler is stored, arrays of slots as addresses."""
     slotted = {name for names in streams(buffer).values() for name in names}
-    return {
+    specs = {
         name: ArraySpec(array.shape[:2], "<i8", is_table=True, is_ring=True)
         if name in slotted
         else ArraySpec(tuple(array.shape), array.dtype.str, is_ring=name != EPISODE_BEGINS)
         for name, array in named_arrays(buffer).items()
     }
+    return {**specs, **sampler_specs(buffer)}
 
 
 def metadata(buffer: Any) -> dict[str, Any]:
@@ -83,12 +85,15 @@ def metadata(buffer: Any) -> dict[str, Any]:
             "info dicts of hindsight replay (copy_info_dict=True) are Python objects and cannot be stored"
         )
     arrays = named_arrays(buffer)
+    arguments = dict(buffer.given_arguments)
+    if buffer._bound_sampler is not None:  # folders of buffers without one are as they were before there were samplers
+        arguments["sampler"] = buffer._bound_sampler.configured
     return {
         "class": type(buffer).__name__,
         "streams": {key: _item_format(arrays[names[-1]]) for key, names in streams(buffer).items()},
         "observation_space": space_to_data(buffer.observation_space),
         "action_space": space_to_data(buffer.action_space),
-        "arguments": {name: argument_to_data(value) for name, value in buffer.given_arguments.items()},
+        "arguments": {name: argument_to_data(value) for name, value in arguments.items()},
     }
 
 

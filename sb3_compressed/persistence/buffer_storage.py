@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager
 from os import PathLike
@@ -18,8 +19,18 @@ from sb3_compressed.persistence.buffer_repair import RepairReport, repair_store
 from sb3_compressed.persistence.buffer_state import EPISODE_BEGINS
 from sb3_compressed.persistence.checkpoint import changed_chunks, checksums_of
 from sb3_compressed.persistence.restoring import bind, fit_arrays, restore_values
+from sb3_compressed.persistence.sampler_state import (
+    described,
+    load_sampler,
+    sampler_arrays,
+    sampler_values,
+    stored_config,
+    without_sampler,
+)
 from sb3_compressed.storage.array_store import RING_ROWS, ArrayStore, Change
+from sb3_compressed.storage.chunks import row_chunks
 from sb3_compressed.storage.damaged_store import DamagedStore, move_slots_from_damaged_files, open_damaged
+from sb3_compressed.warning import warn_user
 
 __all__ = ["STORAGE_ARGUMENTS", "BufferStorage", "StorageLocation", "StorageMode"]
 
@@ -31,6 +42,10 @@ StorageMode = Literal["create", "resume", "overwrite", "repair"]
 
 #: Arguments of buffers that are about the folder, not about the content.
 STORAGE_ARGUMENTS = frozenset({"storage", "storage_mode", "resume", "overwrite", "repair"})
+
+
+#: Bytes of a sampler's arrays that are written together, if one of them changed.
+SAMPLER_CHUNK_NBYTES = 1 << 13
 
 
 class BufferStorage:
@@ -53,21 +68,23 @@ class BufferStorage:
         self.is_follower = not store.log.is_writable
         #: Rows that were changed and are not committed.
         self._uncommitted: list[Change] = []
-        #: Whether :meth:`joint_commit` commits the rows.
-        self._commits_jointly = False
+        #: How many more rows :meth:`joint_commit` commits, ``None`` outside of it.
+        self._n_joint_rows: int | None = None
         #: How many rows were added since the last flush.
         self._n_new_rows = 0
         # The state before the last add: the rows it changed, pos, full, and the lengths of the two above.
         self._before: tuple[list[tuple[NDArray[Any], int, NDArray[Any]]], int, bool, int, int] = [], 0, False, 0, 0
         # Looked up once, since that takes time and they do not change.
         self._plain_names = [name for name, spec in store.specs.items() if not spec.is_table and "/" not in name]
-        self._row_names = [name for name in store.specs if name != EPISODE_BEGINS]
+        self._row_names = [name for name in without_sampler(store.specs) if name != EPISODE_BEGINS]
         self._last_arrays = buffer_state.last_arrays(buffer)
         # If a user's class precedes SB3's, add itself counts as a direct write, so only flush() stores the direct
         # writes of other code.
         arrays = buffer_state.named_arrays(buffer) if buffer.passes_encoded_rows else {}
         self._compressed = [(name, array) for name, array in arrays.items() if isinstance(array, CompressedArray)]
-        self._checksums = {} if self.is_follower else checksums_of(store.arrays)
+        self._checksums = {} if self.is_follower else checksums_of(without_sampler(store.arrays))
+        #: Rows of the sampler's arrays that were changed and are not committed.
+        self._uncommitted_sampler: list[Change] = []
 
     @classmethod
     def open(cls, buffer: Any, folder: Path, mode: StorageMode) -> tuple[BufferStorage, RepairReport | None]:
@@ -98,6 +115,15 @@ class BufferStorage:
                 report = repair_store(store)
                 move_slots_from_damaged_files(store)
             arrays, values = fit_arrays(store, buffer)
+            if isinstance(store, DamagedStore) and report is not None:
+                report = dataclasses.replace(report, problems=tuple(dict.fromkeys(store.problems)))
+            elif "sampler" in store.values and "sampler" not in values:
+                config = stored_config(store)
+                ours = "'uniform'" if buffer.sampler is None else repr(buffer._bound_sampler.configured)
+                warn_user(
+                    f"{folder} contains the state of the sampler {config and described(config)}, which is removed "
+                    f"since this buffer has sampler={ours}"
+                )
             if arrays is not store.arrays or store.is_version_1 or report is not None:
                 codecs = {name: store.slots.reader.codec(address) for name, address in store.codecs.items()}
                 store.replace_content(
@@ -115,8 +141,8 @@ class BufferStorage:
         :param store: the folder, open for reading
         :raises StorageError: if it contains no buffer, or a buffer of another kind or size
         """
-        arrays, values = fit_arrays(store, buffer)
-        if arrays is not store.arrays:
+        _, values = fit_arrays(store, buffer)
+        if len(store.arrays["actions"]) != buffer.buffer_size:
             raise StorageError(f"a buffer that follows {store.log.folder} must have its size")
         return cls(buffer, store, values)
 
@@ -140,7 +166,10 @@ class BufferStorage:
 
         :param done: whether episodes end with it, ``(n_envs,)``
         """
-        if self._commits_jointly:
+        if self._n_joint_rows is not None:
+            if self._n_joint_rows == 0:
+                raise StorageError("a block of joint_commit added more steps than it announced")
+            self._n_joint_rows -= 1
             return
         row = buffer.pos
         self._take_direct_writes(buffer)
@@ -177,11 +206,11 @@ class BufferStorage:
         self._take_direct_writes(buffer)
         before = self._copy_rows(self._ring_changes(buffer, first, n_rows)), first, buffer.full
         before_counts = len(self._uncommitted), self._n_new_rows
-        self._commits_jointly = True
+        self._n_joint_rows = n_rows
         try:
             yield
         finally:
-            self._commits_jointly = False
+            self._n_joint_rows = None
             n_added = (buffer.pos - first) % buffer.buffer_size
             self._n_new_rows += n_added
             self._uncommitted += self._ring_changes(buffer, first, n_added)
@@ -209,7 +238,7 @@ class BufferStorage:
 
         :raises OSError: if it cannot be written; the buffer is then as it was before the last ``add``
         """
-        if self._commits_jointly:
+        if self._n_joint_rows is not None:
             return
         self._take_replaced_arrays(buffer)
         try:
@@ -248,12 +277,39 @@ class BufferStorage:
         """
         self.require_writable("flushed")
         self._take_replaced_arrays(buffer)
-        checksums = checksums_of(self.store.arrays)
+        checksums = checksums_of(without_sampler(self.store.arrays))
         direct_writes = changed_chunks(self.store.arrays, self._checksums, checksums)
         changes = [*self._uncommitted, *self._new_rows(buffer), *direct_writes]
         self.store.commit(changes, *buffer_state.values_and_codecs(buffer))
+        self._commit_sampler(buffer)
         self.store.flush()
         self._uncommitted, self._checksums, self._n_new_rows = [], checksums, 0
+
+    def _commit_sampler(self, buffer: Any) -> None:
+        """Commit the state of the buffer's sampler, after the transitions that it includes.
+
+        The store has copies of its arrays, so that snapshots between flushes contain a consistent state.
+        """
+        bound = buffer._bound_sampler
+        if bound is None:
+            return
+        bound.synchronize(buffer)
+        changes = self._uncommitted_sampler
+        for name, array in sampler_arrays(buffer).items():
+            stored = self.store.arrays[name]
+            if (array.shape, array.dtype) != (stored.shape, stored.dtype):
+                raise StorageError(
+                    f"{name} must always be {stored.shape} of {stored.dtype}, got {array.shape} of {array.dtype}"
+                )
+            for rows in row_chunks(array, SAMPLER_CHUNK_NBYTES):
+                if array[rows].tobytes() != stored[rows].tobytes():
+                    stored[rows] = array[rows]
+                    changes.append((name, rows.start, rows.stop))
+        values, codecs = buffer_state.values_and_codecs(buffer)
+        values |= sampler_values(buffer, self.store, buffer.pos)
+        if changes or values["sampler"] != self.store.values.get("sampler"):
+            self.store.commit(dict.fromkeys(changes), values, codecs)
+            self._uncommitted_sampler = []
 
     def close(self, buffer: Any) -> None:
         """Flush and release the folder; the buffer can still be sampled."""
@@ -264,10 +320,14 @@ class BufferStorage:
     def refresh(self, buffer: Any) -> bool:
         """Read what another process has written since the last call; return whether it wrote anything."""
         is_new = True
+        step, sampler = self.store.step, self.store.values.get("sampler")
         try:
             is_new = self.store.refresh()
         finally:  # what was read before an error is consistent
             if is_new:
+                is_loaded = self.store.values.get("sampler") != sampler and load_sampler(buffer, self.store)
+                if not is_loaded and buffer.sampler is not None:
+                    buffer._bound_sampler.n_written += max(self.store.step - step, 0)
                 restore_values(buffer, self.store, self.store.values)
         return is_new
 

@@ -14,6 +14,7 @@ from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.errors import CorruptStorage, StorageError
 from sb3_compressed.persistence import buffer_state
 from sb3_compressed.persistence.ring_resize import rows_by_age
+from sb3_compressed.persistence.sampler_state import is_sampler_array, sampler_arrays, sampler_values
 from sb3_compressed.persistence.vector_slots import slots_of
 from sb3_compressed.storage.array_store import ArrayStore, Change
 from sb3_compressed.storage.checksum import checksum
@@ -95,6 +96,9 @@ class BufferCheckpoint:
             if isinstance(array, CompressedArray):
                 self._changed[name] = array.track_changes()
             self._tables[name] = store.arrays[name] if is_saved else np.zeros(array.shape[:2], np.int64)
+        # The sampler, whose state changes when it draws, and its arrays, which may be others at each save.
+        self._sampler = buffer.sampler
+        self._sampler_arrays = {name: array for name, array in store.arrays.items() if is_sampler_array(name)}
         #: Checksums of plain arrays, which do not record changes.
         self._checksums = self._new_checksums() if is_saved else {}
         if is_saved:
@@ -119,11 +123,12 @@ class BufferCheckpoint:
         return cls(buffer, store, is_saved=False)
 
     def _new_checksums(self) -> dict[str, list[int]]:
-        return checksums_of({name: self._arrays[name] for name in self._arrays if name not in self._changed})
+        plain = {name: self._arrays[name] for name in self._arrays if name not in self._changed}
+        return checksums_of({**plain, **self._sampler_arrays})
 
     def _stored_arrays(self) -> dict[str, Any]:
         """Return the arrays of the store: addresses instead of slots, others as they are."""
-        return {**self._arrays, **self._tables}
+        return {**self._arrays, **self._tables, **self._sampler_arrays}
 
     def belongs_to(self, buffer: Any, folder: Path) -> bool:
         """Return whether this is a checkpoint of the current arrays of a buffer, in that folder."""
@@ -131,6 +136,7 @@ class BufferCheckpoint:
         same = self._arrays.keys() == arrays.keys() and all(self._arrays[name] is arrays[name] for name in arrays)
         # Another checkpoint may track changes by now, of a copy with the same arrays.
         same = same and all(arrays[name].changes is flags for name, flags in self._changed.items())
+        same = same and self._sampler is buffer.sampler
         return same and self.store.log.folder.resolve() == folder.resolve()
 
     def save(self, buffer: Any) -> None:
@@ -142,14 +148,20 @@ class BufferCheckpoint:
         store = self.store
         store.acquire()
         try:
+            if buffer._bound_sampler is not None:
+                buffer._bound_sampler.synchronize(buffer)
+            self._sampler_arrays = sampler_arrays(buffer)
             checksums = self._new_checksums()
-            chunks = [] if self._is_new else changed_chunks(self._arrays, self._checksums, checksums)
+            arrays = {**self._arrays, **self._sampler_arrays}
+            chunks = [] if self._is_new else changed_chunks(arrays, self._checksums, checksums)
             changes = self._save_slots(buffer, chunks)
             values, codecs = buffer_state.values_and_codecs(buffer)
+            values |= sampler_values(buffer, store, buffer.pos)
             if self._is_new:
                 specs = buffer_state.array_specs(buffer)
                 store.replace_content(buffer_state.metadata(buffer), specs, self._stored_arrays(), values, codecs)
             else:
+                store.arrays |= self._sampler_arrays
                 store.commit(changes, values, codecs)  # segments without live slots are deleted with the next snapshot
                 store.flush()
             self._checksums, self._is_new = checksums, False

@@ -18,6 +18,12 @@ from sb3_compressed.persistence import buffer_state
 from sb3_compressed.persistence.buffer_state import EPISODE_BEGINS
 from sb3_compressed.persistence.checkpoint import BufferCheckpoint
 from sb3_compressed.persistence.ring_resize import RingResize, check_episodes
+from sb3_compressed.persistence.sampler_state import (
+    load_sampler,
+    sampler_arrays,
+    sampler_values,
+    without_sampler,
+)
 from sb3_compressed.persistence.vector_slots import slots_of
 from sb3_compressed.storage.array_store import ArrayStore
 from sb3_compressed.storage.chunks import copy_changed
@@ -25,6 +31,7 @@ from sb3_compressed.storage.damaged_store import DamagedStore
 from sb3_compressed.storage.json_schema import check
 from sb3_compressed.storage.metadata_schema import MAX_SPACE_NBYTES, METADATA, check_values
 from sb3_compressed.storage.spaces import space_from_data, space_nbytes
+from sb3_compressed.warning import warn_user
 
 __all__ = ["bind", "fit_arrays", "load_into", "require_buffer", "restore_values"]
 
@@ -40,7 +47,9 @@ def bind(buffer: Any, store: ArrayStore) -> None:
             array.move_to(store.slots.for_codec(array.codec), store.arrays[name])
         else:
             plain = store.arrays[name]
-            if not store.log.is_writable:  # what is written to them would be lost
+            # What is written to them would be lost. SB3's n-step returns change a row of timeouts and restore it.
+            is_restored = name == "timeouts" and hasattr(buffer, "n_steps")
+            if not store.log.is_writable and not is_restored:
                 plain = plain.view()
                 plain.flags.writeable = False
             buffer_state.put_array(buffer, name, plain)
@@ -145,24 +154,59 @@ def fit_arrays(store: ArrayStore, buffer: Any) -> tuple[dict[str, Any], dict[str
         _require_same_kind(store, buffer)
     except StorageError as error:
         raise type(error)(f"{store.log.folder}: {error}") from error
-    expected, values, old = buffer_state.array_specs(buffer), store.values, len(store.arrays.get("actions", ()))
+    expected = without_sampler(buffer_state.array_specs(buffer))
+    stored, values, old = without_sampler(store.specs), store.values, len(store.arrays.get("actions", ()))
     resized = {
         name: dataclasses.replace(spec, shape=(buffer.buffer_size, *spec.shape[1:]))
-        for name, spec in store.specs.items()
+        for name, spec in stored.items()
         if name != EPISODE_BEGINS and spec.shape[0] == old
     }
-    specs = {**store.specs, **resized}
+    specs = {**stored, **resized}
     if specs != expected:
-        raise StorageError(f"{store.log.folder} contains the arrays {store.specs}, here they are {expected}")
+        raise StorageError(f"{store.log.folder} contains the arrays {stored}, here they are {expected}")
     _check_values(store, values, store.arrays, old)
     store.check_item_counts()
     if old == buffer.buffer_size:
-        return store.arrays, values
+        return _fit_sampler(store, buffer, store.arrays, values)
     looks_ahead = bool(buffer.optimize_memory_usage)
     ring = RingResize(values["pos"], old, buffer.buffer_size, full=values["full"], looks_ahead=looks_ahead)
     arrays = {name: spec.zeros() for name, spec in specs.items()}
-    ring.copy_arrays(store.arrays, arrays)
-    return arrays, {**values, "pos": ring.pos, "full": ring.full}
+    ring.copy_arrays(without_sampler(store.arrays), arrays)
+    return _fit_sampler(store, buffer, arrays, {**values, "pos": ring.pos, "full": ring.full}, ring)
+
+
+def _fit_sampler(
+    store: ArrayStore,
+    buffer: Any,
+    arrays: dict[str, Any],
+    values: dict[str, Any],
+    ring: RingResize | None = None,
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Load the state of a sampler; return arrays and values with this state for a buffer of any size.
+
+    :param arrays: the other arrays, for a buffer of that size
+    :param values: all values, likewise
+    :param ring: how rows are moved if the buffer has another size
+    """
+    try:
+        is_loaded = load_sampler(buffer, store, ring)
+    except CorruptStorage as error:
+        if not isinstance(store, DamagedStore):
+            raise
+        is_loaded = False
+        buffer._bound_sampler.discard_state()
+        problem = f"{error}; all transitions have the values of new ones"
+        store.problems.append(problem)
+        warn_user(problem)
+    ours = buffer_state.metadata(buffer)["arguments"].get("sampler")
+    is_unchanged = ring is None and ours == store.metadata["arguments"].get("sampler")
+    if is_unchanged and store.specs == buffer_state.array_specs(buffer) and is_loaded == ("sampler" in values):
+        return arrays, values
+    values = {name: value for name, value in values.items() if name != "sampler"}
+    if is_loaded:
+        values |= sampler_values(buffer, store, values["pos"])
+    copies = {name: np.array(array) for name, array in sampler_arrays(buffer).items()}
+    return {**without_sampler(arrays), **copies}, values
 
 
 def _check_values(store: ArrayStore, values: Mapping[str, Any], arrays: Mapping[str, Any], rows: int) -> None:
@@ -193,6 +237,8 @@ def restore_values(buffer: Any, store: ArrayStore, values: dict[str, Any]) -> No
             slots = [*newest] if all(slot is not None for slot in newest) else []
             if key in values["streams"]:  # not for vectors of a buffer that was in memory
                 array.restore_stream(values["streams"][key], codecs[key], slots)
+        if buffer._bound_sampler is not None:
+            buffer._bound_sampler.catch_up(buffer)
     except (KeyError, TypeError, ValueError) as error:
         if isinstance(error, StorageError | CorruptPayload):
             raise

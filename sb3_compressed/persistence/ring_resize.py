@@ -31,6 +31,8 @@ def resize(buffer: CompressedReplay, buffer_size: int) -> None:
     :raises OSError: if it cannot be written
     """
     storage: dict[str, Any] = {}
+    bound = buffer._bound_sampler
+    sampler = {} if bound is None else {"sampler": bound.configured}
     if buffer.folder is not None:
         storage = {"storage": buffer.folder, "storage_mode": "resume"}
         buffer.close()
@@ -39,7 +41,7 @@ def resize(buffer: CompressedReplay, buffer_size: int) -> None:
         action_space=buffer.action_space,
         device=buffer.device,
         num_threads=buffer.num_threads,
-        **{**buffer_state.upgrade_arguments(buffer.given_arguments), **storage, "buffer_size": buffer_size},
+        **{**buffer_state.upgrade_arguments(buffer.given_arguments), **storage, **sampler, "buffer_size": buffer_size},
     )
     if buffer.is_in_memory:
         _copy(buffer, resized)
@@ -56,6 +58,18 @@ def _copy(buffer: Any, resized: Any) -> None:
         else:
             new_arrays[name][: len(ring.kept)] = array[ring.kept]
     resized.pos, resized.full = ring.pos, ring.full
+    if (bound := buffer._bound_sampler) is None:
+        return
+    bound.synchronize(buffer)
+    n_items, n_new_items = (each.buffer_size * buffer.n_envs for each in (buffer, resized))
+    kept = (ring.kept[:, np.newaxis] * buffer.n_envs + np.arange(buffer.n_envs)).reshape(-1)
+    state = bound.sampler.state_dict()
+    for name, value in state.items():
+        if isinstance(value, np.ndarray) and value.ndim and len(value) == n_items:
+            state[name] = np.zeros((n_new_items, *value.shape[1:]), value.dtype)
+            state[name][: len(kept)] = value[kept]
+    resized._bound_sampler.load(state, bound.n_written, 0, len(ring.kept))
+    resized._bound_sampler.catch_up(resized)
 
 
 def rows_by_age(pos: int, rows: int, *, full: bool) -> NDArray[np.int64]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -32,15 +32,23 @@ class Sampler(ABC):
     nothing but :meth:`draw`; this class records which transitions may be drawn. Random numbers are drawn from
     ``np.random``, as SB3 does, so that ``seed`` reproduces a training.
 
-    Transitions have flat indices: that of row ``row`` and environment ``env`` is ``row * n_envs + env``.
+    Transitions have flat indices: that of row ``row`` and environment ``env`` is ``row * n_envs + env``. The buffer
+    validates what :meth:`draw` returns, and what it passes to :meth:`update`.
     """
 
-    #: Number of rows of the buffer.
+    #: Whether each transition is drawn once before any is drawn again.
+    is_without_replacement: ClassVar[bool] = False
+    #: Number of rows of the buffer, 0 before :meth:`bind`.
     n_rows: int = 0
-    #: Number of environments of the buffer.
+    #: Number of environments of the buffer, 0 before :meth:`bind`.
     n_envs: int = 0
-    #: Which transitions may be drawn, ``(n_rows * n_envs,)`` of bool.
+    #: Which transitions may be drawn, ``(n_rows * n_envs,)`` of bool. Subclasses read it.
     is_valid: NDArray[np.bool_]
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether it belongs to a buffer."""
+        return self.n_envs > 0
 
     def bind(self, n_rows: int, n_envs: int) -> None:
         """Allocate the state for a buffer without transitions. Called once, before any other method.
@@ -54,7 +62,8 @@ class Sampler(ABC):
     def add(self, indices: NDArray[np.int64], buffer: CompressedReplay) -> None:
         """Include transitions that were written, or that may be drawn from now on.
 
-        The buffer calls it before a batch is drawn or values are updated, with all transitions since the last call.
+        The buffer calls it before a batch is drawn or values are updated, with all transitions since the last call,
+        from the oldest to the newest.
 
         :param indices: flat indices, each once; whatever was there before was overwritten
         :param buffer: the buffer that contains them
@@ -64,13 +73,13 @@ class Sampler(ABC):
     def remove(self, indices: NDArray[np.int64]) -> None:
         """Exclude transitions, which may not be drawn any more.
 
-        :param indices: flat indices, each once
+        :param indices: flat indices, each once; some may be excluded already
         """
         self.is_valid[indices] = False
 
     @abstractmethod
     def draw(self, batch_size: int) -> Draw:
-        """Draw the transitions of a batch.
+        """Draw the transitions of a batch, in any order.
 
         :param batch_size: how many, at least 1; at least one transition may be drawn
         """
@@ -78,7 +87,7 @@ class Sampler(ABC):
     def update(self, indices: NDArray[np.int64], values: ArrayLike) -> None:
         """Update the values of transitions, such as priorities.
 
-        :param indices: flat indices ``(n,)``; of equal ones, the last value counts
+        :param indices: flat indices ``(n,)`` of transitions that may be drawn; of equal ones, the last value counts
         :param values: new values ``(n,)``, absolute TD errors for priorities
         :raises TypeError: if the sampler has no values to update
         :raises ValueError: if a value is not valid; no value is changed then
@@ -86,7 +95,12 @@ class Sampler(ABC):
         raise TypeError(f"{type(self).__name__} has no priorities to update; see sampler='prioritized'")
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state as arrays and numbers, from which :meth:`load_state_dict` continues exactly."""
+        """Return the state, from which :meth:`load_state_dict` continues exactly.
+
+        :return: arrays of numbers, whose shapes and dtypes are always the same, and plain values (``bool``, ``int``,
+            ``float``, ``str`` or ``None``). Arrays with an element for each transition, ``(n_rows * n_envs, ...)``,
+            follow their transitions when a buffer is loaded with another size
+        """
         return {"is_valid": self.is_valid}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -94,8 +108,26 @@ class Sampler(ABC):
 
         :raises ValueError: if it does not fit
         """
-        is_valid = np.asarray(state["is_valid"])
-        if is_valid.shape != self.is_valid.shape or is_valid.dtype != np.bool_:
+        self.is_valid[:] = self._flags_in(state, "is_valid")
+
+    def load_resized_state_dict(self, state: dict[str, Any], n_rows: int) -> None:
+        """Restore the state of a buffer of another size, of which the newest rows were kept.
+
+        By default, that is :meth:`load_state_dict`; samplers whose state contains positions in the ring override it.
+
+        :param state: the state; its arrays of transitions have the present size, with the oldest row first
+        :param n_rows: how many rows were kept; the next row to write is ``n_rows % self.n_rows``
+        :raises ValueError: if it does not fit
+        """
+        self.load_state_dict(state)
+
+    def _flags_in(self, state: dict[str, Any], name: str) -> NDArray[np.bool_]:
+        """Return flags of all transitions in a state.
+
+        :raises ValueError: if they do not fit
+        """
+        flags = np.asarray(state[name])
+        if flags.shape != self.is_valid.shape or flags.dtype != np.bool_:
             expected = f"{self.is_valid.shape} of bool"
-            raise ValueError(f"is_valid must be {expected}, got {is_valid.shape} of {is_valid.dtype}")
-        self.is_valid[:] = is_valid
+            raise ValueError(f"{name} must be {expected}, got {flags.shape} of {flags.dtype}")
+        return flags

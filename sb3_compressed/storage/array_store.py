@@ -191,8 +191,10 @@ class ArrayStore:
 
         :param path: the file that declares them
         :param rows: as for :meth:`open`
-        :raises CorruptStorage: if they are too large
+        :raises CorruptStorage: if they are too large, or those of the ring have different numbers of rows
         """
+        if len(lengths := {self.specs[name].shape[:1] for name in self._ring_names}) > 1:
+            raise CorruptStorage(f"{path}: arrays of the ring have different numbers of rows: {sorted(lengths)}")
         check_arrays_nbytes([(spec.shape[0], spec.row_nbytes) for spec in self.specs.values()], path, rows)
         self.arrays = {name: spec.zeros() for name, spec in self.specs.items()}
 
@@ -261,7 +263,15 @@ class ArrayStore:
         """Advance :attr:`step` to the row before ``pos``: not every change of ``pos`` writes rows of the ring."""
         pos = self.values.get("pos")
         if self.n_ring_rows and type(pos) is int:
-            self.step += (pos - 1 - self.step) % self.n_ring_rows
+            self.step = self.step_at(pos, self.n_ring_rows)
+
+    def step_at(self, pos: int, n_rows: int) -> int:
+        """Return what :attr:`step` is after a commit that writes no rows of the ring.
+
+        :param pos: the value ``pos`` of the commit
+        :param n_rows: the number of rows of the ring
+        """
+        return self.step + (pos - 1 - self.step) % n_rows
 
     def check_section(self, content: NDArray[np.uint8]) -> None:
         """Raise if a section cannot be skipped.

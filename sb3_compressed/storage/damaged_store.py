@@ -34,10 +34,12 @@ class DamagedStore(ArrayStore):
 
     :ivar problems: a description of each damaged part
     :ivar lost_rows: the rows of the ring that could not be read completely, a mask ``(n_rows,)``
+    :ivar incomplete_arrays: the names of the arrays that could not be read completely
     """
 
     problems: list[str]
     lost_rows: NDArray[np.bool_]
+    incomplete_arrays: set[str]
 
 
 def open_damaged(folder: Path, *, writable: bool, rows: int = 0) -> DamagedStore:
@@ -314,6 +316,9 @@ class DamagedStoreReader:
         store.problems = [*dict.fromkeys(self.problems)]
         for number in store.ring_numbers:
             store.lost_rows |= ~self.covered[number]
+        store.incomplete_arrays = {
+            name for name, rows in zip(store.arrays, self.covered, strict=True) if not rows.all()
+        }
         self.log.set_chain(self.used)
         last = self.used[-1]
         last.end = self.end

@@ -13,7 +13,9 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from sb3_compressed.codecs.config import abbreviate, dtype_from_text
+import numpy as np
+
+from sb3_compressed.codecs.config import abbreviate, argument_from_json, dtype_from_text
 from sb3_compressed.errors import CorruptStorage
 from sb3_compressed.storage.files import nbytes_on_disk
 from sb3_compressed.storage.json_schema import check, optional, parse
@@ -26,6 +28,7 @@ __all__ = [
     "MAX_SPACE_NBYTES",
     "METADATA",
     "NBYTES_PER_BYTE_ON_DISK",
+    "SAMPLER",
     "check_arrays_nbytes",
     "check_buffer",
     "check_space_nbytes",
@@ -74,6 +77,22 @@ STREAM = {
     "searches?": bool,
     "lessons?": {"interval": SIZE, "learned_nbytes": float},
 }
+
+
+def parse_sampler_value(data: object) -> bool | int | float | str | None:
+    """Return a plain value of the state of a sampler.
+
+    :raises ValueError: if it is something else, or an integer of more than 64 bits
+    """
+    value = argument_from_json(bool | int | float | str | None, data, "it")
+    if isinstance(value, np.dtype) or (type(value) is int and not -(1 << 63) <= value < 1 << 64):
+        raise ValueError(f"{abbreviate(data)} is not a number of 64 bits, text or null")
+    plain: bool | int | float | str | None = value
+    return plain
+
+
+#: The value "sampler" of a buffer.
+SAMPLER = {"step": range(-1, 1 << 63), "n_written": SIZE, "state": {str: parse_sampler_value}}
 
 
 def check_values(values: Any, rows: int, what: str) -> None:

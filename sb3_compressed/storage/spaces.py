@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 from sb3_compressed.codecs import Codec, codec_from_config, config
 from sb3_compressed.codecs.config import abbreviate, dtype_from_text
 from sb3_compressed.errors import CorruptStorage, StorageError
+from sb3_compressed.samplers.config import parse_config, sampler_from_config, sampler_to_config
+from sb3_compressed.samplers.sampler import Sampler
 from sb3_compressed.storage.json_schema import parse
 
 __all__ = [
@@ -166,6 +168,8 @@ def argument_to_data(value: Any) -> Any:
         return config.to_json(value)
     if isinstance(value, Codec):
         return {"codec": value.get_config()}
+    if isinstance(value, Sampler):
+        return {"sampler": sampler_to_config(value)}
     if isinstance(value, Enum):
         return value.name.lower()
     if isinstance(value, Mapping):
@@ -178,18 +182,27 @@ def argument_from_data(data: Any) -> Any:
 
     :raises CorruptStorage: if the data is invalid
     """
-    return _convert(data, partial(parse_argument, make_codec=codec_from_config), "argument")
+    return _convert(
+        data, partial(parse_argument, make_codec=codec_from_config, make_sampler=sampler_from_config), "argument"
+    )
 
 
-def parse_argument(data: object, make_codec: Callable[[dict[str, Any]], Any] = dict) -> Any:
+def parse_argument(
+    data: object,
+    make_codec: Callable[[dict[str, Any]], Any] = dict,
+    make_sampler: Callable[[object], Any] = parse_config,
+) -> Any:
     """Return the argument for a result of :func:`argument_to_data`.
 
     :param make_codec: returns a codec for its config; by default none is created, since its class may be unknown
+    :param make_sampler: likewise for samplers
     :raises ValueError: if the data is invalid
     """
     if isinstance(data, dict) and len(data) == 1:
         if "codec" in data:
             return make_codec(parse({"codec": {"name": str, "fields": dict}}, data)["codec"])
+        if "sampler" in data:
+            return make_sampler(data["sampler"])
         if "mapping" in data:
             return parse({"mapping": {str: partial(parse_argument, make_codec=make_codec)}}, data)["mapping"]
     return config.argument_from_json(bool | int | float | str | None, data, "it")

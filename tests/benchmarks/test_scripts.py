@@ -127,6 +127,20 @@ def test_scale_benchmark_writes_its_results(folder: Path) -> None:
     assert results["400"].keys() == {"SB3", "auto"}
 
 
+def test_sequences_benchmark_writes_its_results(folder: Path) -> None:
+    printed, results = run("sequence_sampling", folder, "--sources", "Pong", "--buffers", "auto")
+    assert "| Pong | sb3-compressed `auto` |" in printed
+    assert "| 2,000 | sb3-compressed `auto` |" in printed
+    assert results.keys() == {"Pong", "vectors, 400", "vectors, 2,000"}
+    copies = {"copies"}
+    for of_label in results.values():
+        for measured in of_label.values():
+            assert measured.pop("wrong") == ""
+    assert_timed(results["vectors, 400"]["auto"], set(), copies)
+    assert_timed(results["Pong"]["SB3"], set(), {"80 x sample(32)", *copies})
+    assert_timed(results["Pong"]["auto"], set(), {"80 x sample(32)", "views", "copies, observations only", *copies})
+
+
 @pytest.mark.slow
 def test_persistence_benchmark_writes_its_results(folder: Path) -> None:
     printed, results = run("persistence", folder, "--source", "Pong")
@@ -173,6 +187,18 @@ def test_training_benchmark_writes_its_results(folder: Path) -> None:
     assert results.keys() == {"DQN, seed 0", "PPO, seed 0"}
 
 
+def test_prioritized_learning_benchmark_continues_where_it_ended(folder: Path, tmp_path: Path) -> None:
+    pytest.importorskip("minatar", reason="MinAtar is not installed: benchmarks/environments.txt")
+    flags = ["--runs", str(tmp_path / "runs.jsonl")]
+    printed, results = run("prioritized_learning", folder, *flags, "--plot", str(tmp_path / "returns.svg"))
+    assert "| all, normalized | 1 |" in printed
+    assert results["Asterix"].keys() == {"uniform", "prioritized"}
+    assert (tmp_path / "returns.svg").exists()
+    assert len((tmp_path / "runs.jsonl").read_text().splitlines()) == 2
+    assert run("prioritized_learning", folder, *flags)[1] == results
+    assert len((tmp_path / "runs.jsonl").read_text().splitlines()) == 2
+
+
 PEER_BUFFERS = ["extra:zstd-3", "extra:rle-jit", "torchrl:zlib-3", "torchrl:zstd-3", "cpprb"]
 
 
@@ -195,6 +221,33 @@ def test_coder_benchmark_prints_costs_of_recorded_frames(folder: Path, tmp_path:
     assert results["times"].keys() == {"stripes"}
     assert results["costs"].keys() == {"sampling", "adding", "decoding", "encoding"}
     assert min(ns for costs in results["costs"].values() for of_key in costs.values() for ns in of_key.values()) > 0
+
+
+def test_samplers_benchmark_writes_its_results(folder: Path) -> None:
+    printed, results = run("samplers", folder)
+    assert "| 1,000 | sb3-compressed `prioritized` |" in printed
+    assert results.keys() == {"1,000", "10,000"}
+    for of_label in results.values():
+        assert of_label.keys() == {"prioritized"}, "missing peers are skipped"
+        assert all(value > 0 for value in of_label["prioritized"].values())
+
+
+@pytest.mark.skipif(not PEERS.exists(), reason="the peers are not installed (make peers)")
+def test_samplers_of_other_libraries_are_measured(folder: Path) -> None:
+    _, results = run("samplers", folder, "--buffers", "prioritized", "cpprb", "torchrl:trees", peers=PEERS)
+    for of_label in results.values():
+        assert of_label["cpprb"]["draw(256)"] > 0
+        # TorchRL's extension loads with one version of PyTorch only.
+        trees = of_label["torchrl:trees"]
+        assert trees.get("draw(256)", 0) > 0 or "ImportError" in trees["error"]
+
+
+def test_blind_cliffwalk_needs_fewest_updates_with_the_oracle(folder: Path) -> None:
+    printed, results = run("blind_cliffwalk", folder)
+    assert "| states | transitions | uniform | proportional | greedy | oracle |" in printed
+    assert results.keys() == {"2", "3", "4"}
+    for found in results.values():
+        assert 0 < found["oracle"]["updates"] < found["uniform"]["updates"]
 
 
 def test_dqn_replay_benchmark_writes_its_results(folder: Path) -> None:

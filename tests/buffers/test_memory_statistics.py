@@ -42,7 +42,12 @@ def test_statistics_of_images_in_memory_are_correct(stream: Stream, n_steps: int
     assert found.transitions == rows * 4
     assert found.observations_nbytes == buffer.observations_nbytes
     assert found.memory_nbytes == round(buffer.observations_nbytes + others_nbytes(buffer) * rows / SIZE)
+    codec = buffer.observations.codec  # may have been trained after the last payload
+    tables = [array.slots for _, array in buffer._arrays()]
+    is_used = any(codec is used for used in buffer.observations.store.codecs(*tables))
+    assert found.loaded_memory_nbytes == found.memory_nbytes + (0 if is_used else codec.nbytes)
     assert found.raw_observations_nbytes == buffer.raw_observations_nbytes * rows // SIZE
+    assert found.raw_memory_nbytes == round((buffer.raw_observations_nbytes + others_nbytes(buffer)) * rows / SIZE)
     assert found.compression_ratio == found.raw_observations_nbytes / buffer.observations_nbytes > 5
     assert 0 < found.payload_nbytes < found.observations_nbytes
     assert found.payload_nbytes_per_transition == found.payload_nbytes / found.transitions
@@ -61,6 +66,8 @@ def test_statistics_of_images_on_disk_are_correct(
     found = buffer_statistics(buffer)
     assert found.payload_nbytes == in_memory.payload_nbytes == found.observations_nbytes
     assert (found.frames, found.stored_frames) == (in_memory.frames, in_memory.stored_frames)
+    assert found.loaded_memory_nbytes == in_memory.loaded_memory_nbytes
+    assert found.raw_memory_nbytes == in_memory.raw_memory_nbytes
     references = 2 * 8 * found.transitions
     assert found.memory_nbytes == references + others_nbytes(buffer)
     buffer.close()
@@ -71,6 +78,7 @@ def test_plain_arrays_share_nothing(stream: Stream) -> None:
     found = buffer_statistics(replay(stream))
     assert found.shared_frames == 0
     assert found.compression_ratio == 1
+    assert found.loaded_memory_nbytes == found.raw_memory_nbytes == found.memory_nbytes > 0
 
 
 @pytest.mark.parametrize("stream", ["console"], indirect=True)

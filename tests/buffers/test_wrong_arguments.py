@@ -155,7 +155,9 @@ def test_nested_dict_spaces_raise() -> None:
             "CompressedHerReplayBuffer takes it, for observation spaces that are Dict spaces$",
         ),
         (CompressedReplayBuffer, "gae_lambda", "CompressedDictRolloutBuffer, .*CompressedRolloutBuffer take it$"),
-        (CompressedReplayBuffer, "bufer_size", "unexpected keyword argument 'bufer_size'$"),
+        (CompressedReplayBuffer, "bufer_size", r"unexpected keyword argument 'bufer_size'; .* buffer_size\?$"),
+        (CompressedReplayBuffer, "framestack", r"'framestack'; did you mean frame_stack\?$"),
+        (CompressedRolloutBuffer, "unknown", "unexpected keyword argument 'unknown'$"),
     ],
 )
 def test_arguments_of_other_classes_raise_and_name_these(cls: type[Any], argument: str, hint: str) -> None:

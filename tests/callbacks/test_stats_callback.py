@@ -27,11 +27,13 @@ from sb3_compressed import (
     CompressedNStepReplayBuffer,
     CompressedReplayBuffer,
     CompressedRolloutBuffer,
+    MixedReplayBuffer,
     buffer_statistics,
     load_checkpoint,
     save_checkpoint,
 )
 from sb3_compressed.contrib import CompressedMaskableRolloutBuffer, compress_rollout_buffer
+from sb3_compressed.samplers import PrioritizedSampler
 
 SIZES = {
     "transitions", "memory_mb", "batch_memory_mb", "compression_ratio", "payload_bytes_per_transition", "shared_frames",
@@ -252,6 +254,48 @@ def test_every_kind_of_buffer_is_logged(kind: str, tmp_path: Path) -> None:
     assert all(np.isfinite(value) for points in found.values() for _, value in points)
     assert found["transitions"][-1][1] > 0
     assert found["memory_mb"][-1][1] > 0
+
+
+PRIORITIES = {"priority_max", "effective_sample_size", "never_sampled", "skipped_updates"}
+
+
+class RaisePriorities(BaseCallback):
+    """Updates priorities in a training, as a prioritized algorithm does."""
+
+    def _on_step(self) -> bool:
+        buffer: Any = self.model.replay_buffer  # type: ignore[attr-defined]
+        if self.num_timesteps > 40:
+            batch = buffer.sample(4)
+            buffer.update_priorities(batch.indices, np.full(4, 5.0))
+        return True
+
+
+def test_priorities_are_logged(tmp_path: Path) -> None:
+    model = dqn(tmp_path, replay_buffer_kwargs={"sampler": PrioritizedSampler(alpha=1.0, epsilon=0.0)})
+    model.learn(200, callback=[RaisePriorities(), BufferStatsCallback(50)])
+    logged = curves(tmp_path)
+    assert logged.keys() >= PRIORITIES
+    buffer: Any = model.replay_buffer
+    assert {value for _, value in logged["priority_max"]} == {5.0}
+    assert logged["effective_sample_size"][-1][1] == pytest.approx(buffer.sampler.effective_sample_size)
+    assert 0 < logged["effective_sample_size"][-1][1] <= 1
+    assert 0 < logged["never_sampled"][-1][1] < 1
+    assert logged["never_sampled"][-1][1] == pytest.approx(buffer.sampler.share_never_sampled)
+    assert logged["skipped_updates"][-1][1] == buffer.n_skipped_updates
+
+
+def test_mixed_buffers_are_logged_and_timed(tmp_path: Path) -> None:
+    model = dqn()
+    model.learn(40)
+    online: Any = model.replay_buffer
+    model.tensorboard_log = str(tmp_path)
+    model.replay_buffer = MixedReplayBuffer.from_buffers([online, copy.deepcopy(online)], [0.5, 0.5])
+    model.learn(60, callback=BufferStatsCallback(50), reset_num_timesteps=False, tb_log_name="mixed")
+    logged = curves(tmp_path)
+    assert logged.keys() >= SIZES | TIMES
+    assert not logged.keys() & PRIORITIES
+    assert logged["transitions"][-1][1] == buffer_statistics(online).transitions > 100
+    assert {"add", "sample"}.isdisjoint(vars(model.replay_buffer))
 
 
 def test_a_buffer_of_sb3_raises_before_training() -> None:

@@ -14,6 +14,7 @@ from programs import fresh_outcome, outcome
 
 from sb3_compressed import __version__
 from sb3_compressed.cli.app import app
+from sb3_compressed.errors import install_command
 
 COMMANDS = sorted(command.name or command.callback.__name__ for command in app.registered_commands if command.callback)
 
@@ -54,6 +55,12 @@ def test_error_messages_are_printed_verbatim() -> None:
     assert error_of("advise", "a:b:c").startswith("a:b:c not found"), "no emoji"
 
 
+def test_long_paths_in_error_messages_are_not_broken_into_lines() -> None:
+    path = "/missing" * 20
+    done = run("inspect", path, COLUMNS="60", FORCE_COLOR="1", TERM="xterm")
+    assert done.stderr == f"Error: {path} does not exist\n"
+
+
 def test_version_option_prints_the_version() -> None:
     assert run("--version").stdout == f"sb3-compressed {__version__}\n"
 
@@ -79,7 +86,7 @@ def test_closed_pipe_ends_the_command_quietly() -> None:
 def test_missing_dependencies_name_the_pip_command(missing: str, tmp_path: Path) -> None:
     done = run_process("--help", **without(tmp_path, missing))
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == f"Error: the command line requires {missing}: pip install 'sb3-compressed[cli]'\n"
+    assert done.stderr == f"Error: the command line requires {missing}: {install_command('cli')}\n"
 
 
 def test_other_missing_modules_are_bugs_with_a_traceback(tmp_path: Path) -> None:

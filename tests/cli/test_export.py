@@ -43,6 +43,9 @@ def test_invalid_dataset_name_is_an_error_and_writes_nothing(tmp_path: Path, mon
     writer.add_step(buffer, 1)
     buffer.close()
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "datasets"))
-    assert "Malformed dataset ID: no name" in error_of("export", tmp_path / "buffer", "--minari", "no name")
+    for name in ("no name", "badname", "space/badname", ""):
+        message = error_of("export", tmp_path / "buffer", "--minari", name)
+        assert message.startswith(f"malformed dataset ID {name!r}: use name-v0 or namespace/name-v0")
+        assert "\n" not in message
     assert not [*(tmp_path / "datasets").rglob("*.hdf5")]
     assert run("export", tmp_path / "buffer").returncode == 2, "--minari is required"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -23,9 +24,12 @@ from sb3_compressed import (
     CompressedDictReplayBuffer,
     CompressedHerReplayBuffer,
     CompressedReplayBuffer,
+    load_checkpoint,
     save_checkpoint,
 )
+from sb3_compressed.buffers.description import describe
 from sb3_compressed.datasets import trajectories
+from sb3_compressed.samplers import PrioritizedSampler
 
 ROWS = 100
 
@@ -67,6 +71,16 @@ def test_folder_is_described(way: str, tmp_path: Path) -> None:
     assert found["raw_bytes_per_transition"] == 2 * 4 * 84 * 84
     assert 0 < found["payload_bytes_per_transition"] < 300
     assert found["ratio"] == pytest.approx(2 * 4 * 84 * 84 / found["payload_bytes_per_transition"])
+    # All memory counts, not only payloads: as much as a buffer in memory takes that contains the same.
+    loaded = load_checkpoint(tmp_path / "buffer")
+    others = sum(getattr(loaded, name).nbytes for name in ("actions", "rewards", "dones", "timeouts"))
+    arrays = loaded.observations, loaded.next_observations
+    trained = {id(each): each.nbytes for each in loaded.observations.store.codecs(*[array.slots for array in arrays])}
+    unused = 0 if id(loaded.observations.codec) in trained else loaded.observations.codec.nbytes
+    assert found["memory_bytes"] == loaded.observations_nbytes + unused + others
+    assert found["memory_bytes"] > 400 * found["payload_bytes_per_transition"] + codec["learned_bytes"] + others
+    assert found["sb3_memory_bytes"] == loaded.raw_observations_nbytes + others
+    assert found["memory_ratio"] == found["sb3_memory_bytes"] / found["memory_bytes"]
     assert 0 < found["disk_bytes"] <= sum(path.stat().st_size for path in (tmp_path / "buffer").iterdir())
     episodes = [*trajectories(buffer)]
     whole = [each for each in episodes if each.has_begin and each.has_end]
@@ -124,11 +138,20 @@ def test_text_output_is_verbatim_and_not_wrapped(tmp_path: Path) -> None:
     assert "\x1b" not in done.stdout
 
 
+def test_long_lines_wrap_in_their_column_on_a_terminal(tmp_path: Path) -> None:
+    save_checkpoint(filled("atari", 50), tmp_path / "buffer")
+    done = run("inspect", tmp_path / "buffer", COLUMNS="60", FORCE_COLOR="1", TERM="xterm")
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", done.stdout).splitlines()
+    assert max(map(len, lines)) <= 60
+    assert sum(line.startswith(" " * 14) for line in lines) >= 2, "the codec and the health do not fit into a line"
+    assert all(line[:1] != " " or line.startswith(" " * 14) for line in lines)
+
+
 def test_empty_buffer_is_described(tmp_path: Path) -> None:
     save_checkpoint(filled("atari", 0), tmp_path / "buffer")
     found = inspected(tmp_path / "buffer")
     assert found["transitions"] == 0
-    assert found["payload_bytes_per_transition"] is found["ratio"] is None
+    assert found["payload_bytes_per_transition"] is found["ratio"] is found["memory_ratio"] is None
     assert found["episodes"]["best"] is None
     assert run("inspect", tmp_path / "buffer").returncode == 0
 
@@ -174,6 +197,29 @@ def test_pickle_shows_only_its_size_without_unpickle(cls: Any, tmp_path: Path) -
     opened = inspected(path, "--unpickle")
     assert (opened["class"], opened["transitions"]) == (cls.__name__, 300)
     assert "health" not in opened
+    assert opened["memory_ratio"] == pytest.approx(1, abs=0.05), "vectors are not compressed"
+
+
+def test_priorities_are_shown_as_a_histogram(tmp_path: Path) -> None:
+    sampler = PrioritizedSampler(alpha=1.0, epsilon=0.0)
+    buffer = filled("atari", 80, sampler=sampler)
+    assert "priorities" not in describe(buffer)
+    buffer.sample(1)
+    numbers = np.arange(320)
+    assert buffer.update_priorities(numbers, np.where(numbers < 300, 0.01, 1.0)) == 0
+    save_to_pkl(tmp_path / "buffer.pkl", buffer)
+    found = inspected(tmp_path / "buffer.pkl", "--unpickle")["priorities"]
+    assert found["max"] == 1
+    assert found["effective_sample_size"] == pytest.approx(23**2 / (320 * 20.03))
+    assert found["never_sampled"] == 319 / 320
+    assert found["counts"] == [300, *[0] * 18, 20]
+    assert found["edges"] == pytest.approx(np.geomspace(0.01, 1, 21))
+    lines = run("inspect", tmp_path / "buffer.pkl", "--unpickle").stdout.splitlines()
+    [priorities] = [line for line in lines if line.startswith("priorities")]
+    assert priorities.endswith("0.01 to 1, effective sample size 8% of the transitions, 100% never sampled")
+    [histogram] = [line for line in lines if line.startswith("histogram")]
+    assert f"\N{FULL BLOCK}{' ' * 18}\N{LOWER ONE EIGHTH BLOCK} (logarithmic scale, at most 300 in a bin)" in histogram
+    assert "priorities" not in describe(filled("atari", 80))
 
 
 def test_no_code_of_a_pickle_runs_without_unpickle(tmp_path: Path) -> None:

@@ -40,6 +40,12 @@ def test_damage_is_reported_with_exit_code_1(tmp_path: Path) -> None:
     assert any(str(file) in line for line in json.loads(done.stdout)["damages"])
 
 
+def test_help_mentions_no_pickles_but_that_of_commands_that_open_them_does() -> None:
+    assert "pickle" not in run("verify", "--help").stdout
+    for command in ("inspect", "export", "play"):
+        assert "--unpickle" in run(command, "--help").stdout
+
+
 def test_pickle_has_no_checksums(tmp_path: Path) -> None:
     (tmp_path / "buffer.pkl").write_bytes(b"\x80\x04N.")
     assert error_of("verify", tmp_path / "buffer.pkl").endswith("is a pickle, which has no checksums to verify")

@@ -117,6 +117,7 @@ def test_codec_is_returned_unchanged_and_takes_no_arguments() -> None:
         ("autosmall", "'auto/small'"),
         ("ZSTD", "'zstd'"),
         ("lz4", "'lz4-block' or 'lz4-frame'"),
+        ("rle-old", "'rle'"),  # of sb3-extra-buffers
     ],
 )
 def test_error_for_a_typo_suggests_a_codec(typo: str, meant: str) -> None:
@@ -158,6 +159,12 @@ def test_error_for_a_missing_slash_suggests_it(shorthand: str) -> None:
         get_codec(shorthand)
 
 
+@pytest.mark.parametrize(("shorthand", "meant"), [("rle-jit3", "rle-jit"), ("rle-old1", "rle")])
+def test_error_for_a_level_of_a_codec_without_levels_suggests_its_name(shorthand: str, meant: str) -> None:
+    with pytest.raises(InvalidShorthand, match=f"did you mean '{meant}'"):
+        get_codec(shorthand)
+
+
 @pytest.mark.parametrize(
     ("shorthand", "kwargs", "message"),
     [
@@ -181,7 +188,8 @@ def test_error_for_a_level_out_of_range_states_the_range(shorthand: str, kwargs:
 @pytest.mark.parametrize(
     ("shorthand", "kwargs", "message"),
     [
-        ("rle3", {}, "'rle' has no levels, got 'rle3'"),
+        ("rle3", {}, "'rle' has no levels, got 'rle3'; use 'rle'"),
+        ("none1", {}, "'none' has no levels, got 'none1'; use 'none'"),
         ("rle-jit/3", {}, "'rle-jit' has no levels, got 'rle-jit/3'"),
         ("zstd5", {"compresslevel": 6}, "level is given twice: 'zstd5' and compresslevel=6"),
         ("zstd", {"level": 5}, r"takes the arguments: compresslevel; got \['level'\]"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -15,9 +16,6 @@ from stable_baselines3.common.buffers import ReplayBuffer
 from sb3_compressed.datasets import export_minari, import_minari, trajectories
 
 minari = pytest.importorskip("minari", reason="a Minari that stores images without loss needs Python 3.11")
-
-# Minari recommends more metadata.
-pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:minari")
 
 
 @pytest.fixture(autouse=True)
@@ -85,6 +83,20 @@ def test_empty_buffers_and_existing_datasets_raise(stream: Stream) -> None:
     export_minari(filled(stream, 5), "test/there-v0", progress_bar=False)
     with pytest.raises(ValueError, match="already"):
         export_minari(filled(stream, 5), "test/there-v0", progress_bar=False)
+
+
+@pytest.mark.parametrize("name", ["badname", "test/badname", "no name-v0", "-v0", ""])
+def test_malformed_names_raise_before_anything_is_written(name: str, stream: Stream, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=f"malformed dataset ID {name!r}: use name-v0 or namespace/name-v0"):
+        export_minari(filled(stream, 5), name, progress_bar=False)
+    assert not [*tmp_path.rglob("*.hdf5")]
+
+
+def test_export_without_metadata_does_not_warn(stream: Stream) -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        export_minari(filled(stream, 5), "test/quiet-v0", progress_bar=False)
+    assert not [str(warning.message) for warning in caught]
 
 
 def test_progress_bars_are_shown_by_default(stream: Stream, capsys: pytest.CaptureFixture[str]) -> None:

@@ -25,6 +25,9 @@ SHORT = {
     "resume_dqn.py": [],  # see test_a_killed_training_is_resumed
     "million.py": ["--size 600 --n-envs 2"],
     "offline.py": ["--experience 400 --gradient-steps 200 --episodes 4 --folder {folder}"],
+    "sequences.py": ["--steps 400 --updates 3 --length 6 --burn-in 3 --n-units 8 --batch-size 4 --n-envs 2"],
+    "prioritized_dqn.py": ["--steps 400 --n-envs 2 --buffer-size 300", "--steps 250 --n-envs 1 --uniform"],
+    "rainbow_lite.py": ["--steps 1200 --n-envs 2 --buffer-size 300 --n-quantiles 10"],
     "recurrent_ppo_atari.py": ["--steps 256 --n-steps 128 --n-envs 2 --lstm-size 8"],
 }
 RUNS = [
@@ -36,6 +39,7 @@ RUNS = [
 # The output after the table of memory, by default the results of the last episodes.
 SUMMARY = {
     "million.py": r"100 batches of 32 in [\d.]+ ms\.$",
+    "sequences.py": r"3 updates with 4 sequences of 3 \+ 6 observations: [\d.]+ ms .* at last\.$",
     "offline.py": r"catch/random-v0: \d+ episodes, 400 steps\. .* Before: 4 episodes: .* After: 4 episodes: return ",
 }
 

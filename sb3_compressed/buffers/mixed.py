@@ -1,0 +1,463 @@
+"""``MixedReplayBuffer``: batches from several replay buffers, such as online data and demonstrations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache, partial
+from os import PathLike, fspath
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch as th
+from gymnasium import spaces
+from numpy.typing import ArrayLike, NDArray
+from stable_baselines3.common.buffers import NStepReplayBuffer, ReplayBuffer
+from stable_baselines3.common.utils import get_device
+from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
+
+from sb3_compressed.arrays.batch_pool import BatchPool, sampling
+from sb3_compressed.buffers.prefetch import Prefetcher
+from sb3_compressed.buffers.replay import (
+    CompressedDictReplayBuffer,
+    CompressedNStepReplayBuffer,
+    CompressedReplayBuffer,
+)
+from sb3_compressed.buffers.replay_mixin import CompressedReplay
+from sb3_compressed.buffers.timing import MethodTimer
+from sb3_compressed.buffers.validation import validate_integer
+from sb3_compressed.errors import BufferNotReady
+from sb3_compressed.tree_map import tree_map
+
+__all__ = ["MixedReplayBuffer"]
+
+Folder = str | PathLike[str]
+
+#: Index of transitions of buffers without priorities.
+NO_PRIORITY = -1
+#: Digits of the number of rows that a buffer contributes, as 0.1 * 30 = 3.0000000000000004.
+N_DIGITS = 9
+
+
+class MixedReplayBuffer(ReplayBuffer):
+    """Samples from several replay buffers by weights. Transitions are added to the first one, the online buffer.
+
+    As an argument of a model, with the folders of the other buffers:
+
+    >>> import tempfile
+    >>> from stable_baselines3 import DQN
+    >>> from sb3_compressed import CompressedReplayBuffer, MixedReplayBuffer
+    >>> folder = tempfile.mkdtemp()
+    >>> expert = DQN("MlpPolicy", "CartPole-v1", replay_buffer_class=CompressedReplayBuffer, learning_starts=500)
+    >>> expert.learn(500).replay_buffer.save_checkpoint(folder)
+    >>> model = DQN(
+    ...     "MlpPolicy", "CartPole-v1", batch_size=32, learning_starts=0, replay_buffer_class=MixedReplayBuffer,
+    ...     replay_buffer_kwargs=dict(demonstrations=folder, share=0.25),
+    ... )
+    >>> model.learn(100).replay_buffer.sample(32).sources.tolist().count(1)
+    8
+
+    :meth:`from_buffers` mixes existing buffers, this package's or SB3's own.
+
+    Each batch has exactly ``batch_size`` rows, ordered by buffer. A buffer contributes ``batch_size`` times its weight,
+    rounded up or down at random such that the mean is exact; one random number is drawn for that. Buffers from which
+    nothing can be sampled yet are left out, so training can begin with demonstrations only. Batches have the additional
+    field ``sources``: the buffer of each row, an array ``(batch_size,)`` of int64. If a buffer has priorities, they
+    also have ``weights``, which are 1 for rows of the others, and ``indices`` for :meth:`update_priorities`.
+
+    Everything else, such as ``size()``, ``pos``, ``rewards`` and ``save_checkpoint``, is the online buffer's. Pickles,
+    and so ``save_replay_buffer``, contain buffers in memory; those in folders are opened again.
+
+    :param buffer_size: number of transitions of the online buffer
+    :param observation_space: observation space of all buffers
+    :param action_space: action space of all buffers
+    :param device: device of the batches
+    :param n_envs: number of environments of the online buffer
+    :param demonstrations: folder of a saved replay buffer, or several; they are read in place and never written to
+    :param share: the part of each batch that is from the demonstrations, one number for each folder
+    :param buffer_class: class of the online buffer and the demonstrations; by default the compressed one for the space,
+        with n-step returns if ``n_steps`` is passed
+    :param prefetch: how many batches to prepare in another thread, as for all replay buffers
+    :param kwargs: arguments of the online buffer
+    :raises ValueError: if shares, spaces, n-step returns or output formats do not fit each other
+    :raises TypeError: if a demonstration is not a folder
+    :raises StorageError: if a folder contains no replay buffer of this kind
+    """
+
+    def __init__(
+        self,
+        buffer_size: int,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any],
+        device: th.device | str = "auto",
+        n_envs: int = 1,
+        *,
+        demonstrations: Folder | Sequence[Folder],
+        share: float | Sequence[float] = 0.25,
+        buffer_class: type[ReplayBuffer] | None = None,
+        prefetch: int = 0,
+        **kwargs: Any,
+    ) -> None:
+        folders = [demonstrations] if isinstance(demonstrations, str | PathLike) else [*_sequence(demonstrations)]
+        for folder in folders:
+            if not isinstance(folder, str | PathLike):
+                raise TypeError(
+                    f"demonstrations must be folders, got a {type(folder).__name__}: SB3 saves replay_buffer_kwargs "
+                    "with each model. Pass the folder that the buffer was saved to, or mix existing buffers with "
+                    "MixedReplayBuffer.from_buffers([online, demonstrations], weights=...)"
+                )
+        shares = [share] if isinstance(share, float | int) else [*share]
+        if len(shares) != len(folders) or not folders:
+            raise ValueError(f"share must have one number for each of the {len(folders)} demonstrations, got {share}")
+        if not all(0 < each <= 1 for each in shares) or sum(shares) > 1:
+            raise ValueError(f"share must be between 0 and 1, and at most 1 in total, got {share}")
+        if buffer_class is None:
+            if isinstance(observation_space, spaces.Dict):
+                buffer_class = CompressedDictReplayBuffer
+            else:
+                buffer_class = CompressedNStepReplayBuffer if "n_steps" in kwargs else CompressedReplayBuffer
+        online = buffer_class(buffer_size, observation_space, action_space, device=device, n_envs=n_envs, **kwargs)
+        options = {"sampler": kwargs["sampler"]} if "sampler" in kwargs else {}
+        others = [_Source.open(Path(fspath(folder)).absolute(), online, options) for folder in folders]
+        self._mix([_Source(online), *others], [1 - sum(shares), *shares], prefetch)
+
+    @classmethod
+    def from_buffers(
+        cls, buffers: Sequence[ReplayBuffer], weights: Sequence[float], *, prefetch: int = 0
+    ) -> MixedReplayBuffer:
+        """Return a mix of existing buffers.
+
+        Assign it to ``model.replay_buffer``.
+
+        :param buffers: the buffers; only the first one is written to
+        :param weights: the part of each batch that is from each buffer, relative to their sum
+        :param prefetch: how many batches to prepare in another thread
+        :raises ValueError: if weights, spaces, n-step returns or output formats do not fit each other
+        :raises TypeError: if they are not replay buffers
+        """
+        mixed = cls.__new__(cls)
+        mixed._mix([_Source(buffer) for buffer in buffers], weights, prefetch)
+        return mixed
+
+    def _mix(self, sources: Sequence[_Source], weights: Sequence[float], prefetch: int) -> None:
+        buffers = [source.buffer for source in sources]
+        _validate_buffers(buffers)
+        relative = np.array([*weights], dtype=np.float64)
+        if relative.shape != (len(buffers),) or not np.isfinite(relative).all() or (relative < 0).any():
+            raise ValueError(f"weights must be {len(buffers)} numbers that are not negative, got {weights}")
+        if not relative.any():
+            raise ValueError(f"at least one weight must be positive, got {weights}")
+        validate_integer("prefetch", prefetch, 0)
+        vars(self).update(
+            _sources=[*sources],
+            _weights=relative / relative.sum(),
+            _prefetcher=Prefetcher(prefetch) if prefetch else None,
+            _batch_pool=BatchPool(2 + prefetch),
+        )
+        self.device = buffers[0].device
+
+    # -- buffers ---------------------------------------------------------------------------------------------
+
+    @property
+    def buffers(self) -> list[ReplayBuffer]:
+        """The buffers, the online one first."""
+        return [source.buffer for source in self._sources]
+
+    @property
+    def weights(self) -> NDArray[np.float64]:
+        """The part of each batch that is from each buffer; the sum is 1."""
+        weights: NDArray[np.float64] = self._weights.copy()
+        return weights
+
+    @property
+    def online(self) -> ReplayBuffer:
+        """The buffer that transitions are added to. Another one can be assigned, for example one that was loaded."""
+        online: ReplayBuffer = self._sources[0].buffer
+        return online
+
+    @online.setter
+    def online(self, buffer: ReplayBuffer) -> None:
+        _validate_buffers([buffer, *self.buffers[1:]])
+        buffer.device = self.device
+        self.discard_prefetched()
+        self._sources[0] = _Source(buffer)
+
+    @property
+    def device(self) -> th.device:
+        """The device of the batches."""
+        return self.online.device
+
+    @device.setter
+    def device(self, device: th.device | str) -> None:
+        for buffer in self.buffers:
+            buffer.device = get_device(device)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or "_sources" not in vars(self):  # while it is unpickled
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(self.online, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in vars(self) or hasattr(type(self), name):
+            super().__setattr__(name, value)
+        else:
+            setattr(self.online, name, value)
+
+    # -- SB3's interface -------------------------------------------------------------------------------------
+
+    def size(self) -> int:
+        """Return the number of rows in the online buffer."""
+        return self.online.size()
+
+    def add(self, *args: Any, **kwargs: Any) -> None:
+        """Add a transition of every environment to the online buffer."""
+        self.online.add(*args, **kwargs)
+
+    def reset(self) -> None:
+        """Remove all transitions of the online buffer."""
+        self.discard_prefetched()
+        self.online.reset()
+
+    def sample(self, batch_size: int, env: Any = None) -> Any:
+        """Sample a batch from all buffers.
+
+        :param batch_size: number of transitions to sample
+        :param env: a ``VecNormalize`` to normalize observations and rewards with; no batches are then prefetched
+        :return: SB3's samples with the additional fields ``sources`` and, with priorities, ``weights`` and ``indices``
+        :raises BufferNotReady: if nothing was added to any buffer with a positive weight yet
+        :raises ValueError: if ``batch_size`` is negative
+        :raises TypeError: if it is not an integer
+        """
+        if self._prefetcher is not None and env is None and sampling.deferred is None:
+            samples = self._prefetcher.sample(partial(type(self).sample, self, batch_size), batch_size, self.device)
+            online = self.online
+            return online._output(samples) if isinstance(online, CompressedReplay) else samples
+        validate_integer("batch_size", batch_size, 0)
+        counts = self._counts(batch_size)
+        parts = [
+            (number, source.buffer.sample(count, env=env))
+            for number, (source, count) in enumerate(zip(self._sources, counts.tolist(), strict=True))
+            if count or (not batch_size and number == 0)
+        ]
+        return self._mixed_samples([number for number, _ in parts], [part for _, part in parts])
+
+    def _counts(self, batch_size: int) -> NDArray[np.int64]:
+        """Return how many rows of a batch are from each buffer."""
+        are_ready = [_can_be_sampled(source.buffer) for source in self._sources]
+        weights = np.where(are_ready, self._weights, 0)
+        if not weights.any():
+            raise BufferNotReady(
+                "cannot sample: nothing was added yet to the buffers with positive weights, "
+                f"which are {self._weights.tolist()}"
+            )
+        # Systematic sampling: the expected number of rows of the first buffers, and a common random offset.
+        bounds = np.cumsum(weights) / weights.sum() * batch_size
+        offset = np.random.random() if np.count_nonzero(weights) > 1 else 0.0  # noqa: NPY002  # what SB3 draws from
+        ends = np.floor(np.round(bounds, N_DIGITS) + offset).astype(np.int64)
+        ends[np.flatnonzero(weights)[-1] :] = batch_size
+        counts: NDArray[np.int64] = np.diff(ends, prepend=0)
+        return counts
+
+    def _mixed_samples(self, numbers: list[int], parts: list[Any]) -> Any:
+        """Return the batch of several buffers.
+
+        :param numbers: the number of each buffer
+        :param parts: what was sampled from each
+        """
+        lengths = [len(part.actions) for part in parts]
+        sources = np.repeat(np.array(numbers, dtype=np.int64), lengths)
+        fields = {name: [getattr(part, name) for part in parts] for name in _sb3_fields(parts[0])}
+        mixed = {name: self._concatenated(values) for name, values in fields.items()}
+        mixed["sources"] = sources
+        if any(hasattr(part, "indices") for part in parts):
+            indices = [
+                part.indices * len(self._sources) + number
+                if hasattr(part, "indices")
+                else np.full(length, NO_PRIORITY, dtype=np.int64)
+                for number, part, length in zip(numbers, parts, lengths, strict=True)
+            ]
+            weights = [
+                part.weights if hasattr(part, "weights") else th.ones_like(part.rewards, dtype=th.float32)
+                for part in parts
+            ]
+            mixed |= {"weights": self._concatenated(weights), "indices": np.concatenate(indices)}
+        return _samples_type(tuple(mixed))(**mixed)
+
+    def _concatenated(self, parts: list[Any]) -> Any:
+        """Return one field of the batches of several buffers, now or when these are decoded."""
+        if parts[0] is None or len(parts) == 1:
+            return parts[0]
+        return tree_map(self._concatenated_tensors, *parts)
+
+    def _concatenated_tensors(self, *parts: th.Tensor) -> th.Tensor:
+        if sampling.deferred is None and self.device.type != "cpu":  # pragma: no cover  # needs another device
+            return th.cat(parts)
+        tensors = [part.cpu() for part in parts]  # prefetched batches are copied to the device afterwards
+        shape = sum(len(tensor) for tensor in tensors), *tensors[0].shape[1:]
+        out = th.from_numpy(self._batch_pool.empty(shape, tensors[0].numpy().dtype))
+        if sampling.deferred is None:
+            th.cat(tensors, out=out)
+        else:
+            sampling.deferred.append(partial(_concatenate_into, out, tensors))
+        return out
+
+    def update_priorities(self, indices: ArrayLike, td_errors: ArrayLike | th.Tensor) -> int:
+        """Update the priorities of transitions in the buffers that they were sampled from.
+
+        :param indices: the field ``indices`` of a batch, ``(batch_size,)``
+        :param td_errors: TD errors of these transitions, ``(batch_size,)`` or ``(batch_size, 1)``; those of buffers
+            without priorities are ignored
+        :return: number of transitions that were overwritten since
+        :raises ValueError: if shapes or values do not fit; no priority is changed then
+        :raises TypeError: if indices are not integers
+        """
+        errors = td_errors.detach().cpu().numpy() if isinstance(td_errors, th.Tensor) else np.asarray(td_errors)
+        encoded = np.asarray(indices)
+        if encoded.dtype.kind not in "iu":
+            raise TypeError(f"indices must be integers, got {encoded.dtype}")
+        if encoded.ndim != 1 or errors.size != encoded.size:
+            raise ValueError(f"indices and td_errors must have one length, got {encoded.shape} and {errors.shape}")
+        errors = errors.reshape(-1)
+        if not np.isfinite(errors).all():
+            index = int(np.flatnonzero(~np.isfinite(errors))[0])
+            raise ValueError(f"td_errors must be finite, got {errors[index]} at index {index}")
+        n_skipped = 0
+        numbers, sources = np.divmod(encoded, len(self._sources))
+        for number, source in enumerate(self._sources):
+            is_selected = (sources == number) & (encoded != NO_PRIORITY)
+            if is_selected.any():
+                buffer: Any = source.buffer
+                n_skipped += buffer.update_priorities(numbers[is_selected], errors[is_selected])
+        return n_skipped
+
+    @property
+    def n_skipped_updates(self) -> int:
+        """How many updates were skipped since their transitions were overwritten."""
+        return sum(getattr(buffer, "n_skipped_updates", 0) for buffer in self.buffers)
+
+    @property
+    def prefetch(self) -> int:
+        """How many batches are prepared ahead."""
+        return 0 if self._prefetcher is None else self._prefetcher.n_batches
+
+    def discard_prefetched(self) -> None:
+        """Discard the batches that were drawn ahead."""
+        if self._prefetcher is not None:
+            self._prefetcher.discard()
+
+    def close(self) -> None:
+        """Discard prefetched batches, and flush and close the folders of all buffers."""
+        self.discard_prefetched()
+        for buffer in self.buffers:
+            if isinstance(buffer, CompressedReplay):
+                buffer.close()
+
+    def start_timers(self) -> tuple[MethodTimer, MethodTimer]:
+        """Return timers of ``add`` and ``sample``, which run until they are removed."""
+        return MethodTimer(self, "add"), MethodTimer(self, "sample")
+
+    def __getstate__(self) -> dict[str, Any]:
+        names = ("_sources", "_weights", "_prefetcher", "_batch_pool")
+        return {name: vars(self)[name] for name in names}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        online = state["_sources"][0].buffer
+        for source in state["_sources"]:
+            source.reopen(online)
+        vars(self).update(state)
+
+
+class _Source:
+    """A buffer that is sampled from.
+
+    :param buffer: the buffer
+    :param folder: the folder that it was opened from, ``None`` if it was passed
+    :param options: further arguments that it was opened with
+    """
+
+    def __init__(self, buffer: ReplayBuffer, folder: Path | None = None, options: dict[str, Any] | None = None) -> None:
+        self.buffer = buffer
+        self.folder = folder
+        self.options = options or {}
+
+    @classmethod
+    def open(cls, folder: Path, online: ReplayBuffer, options: dict[str, Any]) -> _Source:
+        """Open a folder to read it in place, as a buffer like the online one."""
+        return cls(_open(folder, online, options), folder, options)
+
+    def reopen(self, online: ReplayBuffer) -> None:
+        """Open the folder of an unpickled one."""
+        if self.folder is not None:
+            self.buffer = _open(self.folder, online, self.options)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) if self.folder is None else {**vars(self), "buffer": None}
+
+
+def _open(folder: Path, online: ReplayBuffer, options: dict[str, Any]) -> ReplayBuffer:
+    if not isinstance(online, CompressedReplay):
+        raise TypeError(
+            f"demonstrations are opened as the class of the online buffer, and {type(online).__name__} cannot read "
+            "folders; pass a buffer_class of sb3_compressed"
+        )
+    options = {**options, "output_dtype": online.output_dtype, "normalize_images": online.normalize_images}
+    if isinstance(online, NStepReplayBuffer):
+        options |= {"n_steps": online.n_steps, "gamma": online.gamma}
+    return type(online).from_checkpoint(
+        folder, follow=True, device=online.device, num_threads=online.num_threads, **options
+    )
+
+
+def _sequence(demonstrations: Any) -> Sequence[Any]:
+    return demonstrations if isinstance(demonstrations, list | tuple) else [demonstrations]
+
+
+def _validate_buffers(buffers: Sequence[ReplayBuffer]) -> None:
+    """Raise if batches of these buffers cannot be concatenated."""
+    if not buffers:
+        raise ValueError("a MixedReplayBuffer needs at least one buffer")
+    for number, buffer in enumerate(buffers):
+        if not isinstance(buffer, ReplayBuffer) or isinstance(buffer, MixedReplayBuffer):
+            raise TypeError(f"buffer {number} must be a replay buffer that is not mixed, got a {type(buffer).__name__}")
+        for name in ("observation_space", "action_space"):
+            expected, space = getattr(buffers[0], name), getattr(buffer, name)
+            if space != expected:
+                raise ValueError(
+                    f"all buffers must have the same {name}: that of buffer {number} is {space}, that of the online "
+                    f"buffer {expected}{_hint(space, expected)}"
+                )
+        for name, default in (("n_steps", 1), ("gamma", None), ("output_dtype", "raw"), ("normalize_images", False)):
+            wanted, value = (getattr(each, name, default) for each in (buffers[0], buffer))
+            if value != wanted:
+                raise ValueError(
+                    f"all buffers must have the same {name}: that of buffer {number} is {value!r}, that of the online "
+                    f"buffer {wanted!r}"
+                )
+
+
+def _hint(space: spaces.Space[Any], expected: spaces.Space[Any]) -> str:
+    shape, expected_shape = space.shape, expected.shape
+    if shape is None or expected_shape is None or shape == expected_shape or sorted(shape) != sorted(expected_shape):
+        return ""
+    return ". The axes differ: SB3 moves the channels of images to the front with VecTransposeImage"
+
+
+def _can_be_sampled(buffer: ReplayBuffer) -> bool:
+    if isinstance(buffer, HerReplayBuffer):
+        return bool((buffer.ep_length > 0).any())  # of complete episodes
+    return buffer.size() > 0
+
+
+def _concatenate_into(out: th.Tensor, tensors: list[th.Tensor]) -> None:
+    th.cat(tensors, out=out)
+
+
+def _sb3_fields(samples: Any) -> tuple[str, ...]:
+    """Return the names of SB3's fields, without those of samplers."""
+    return tuple(name for name in samples._fields if name not in ("weights", "indices"))
+
+
+@cache
+def _samples_type(names: tuple[str, ...]) -> Any:
+    """Return a type of batches with these fields."""
+    return NamedTuple("MixedReplayBufferSamples", [(name, Any) for name in names])

@@ -1,0 +1,202 @@
+"""``sample_sequences`` of replay buffers: batches of consecutive transitions, as recurrent networks need them."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import torch as th
+from gymnasium import spaces
+from numpy.typing import NDArray
+from stable_baselines3.common.buffers import BaseBuffer
+from stable_baselines3.common.type_aliases import TensorDict
+
+from sb3_compressed.arrays.frame_layout import FrameLayout
+from sb3_compressed.arrays.sequence_reading import SequenceObservations, Steps, clear_padding, read_sequences
+from sb3_compressed.errors import BufferNotReady
+from sb3_compressed.samplers.sequence_draw import (
+    AnchorDraw,
+    Ring,
+    SequenceDraw,
+    SequenceShape,
+    draw_by_sampler,
+    draw_uniformly,
+)
+
+__all__ = ["SequenceSamples", "sample_sequences"]
+
+Observations = th.Tensor | TensorDict
+
+
+class SequenceSamples(NamedTuple):
+    """A batch of sequences of consecutive transitions, each within one episode.
+
+    ``time`` is ``burn_in + length``. Train on the steps ``[:, burn_in:]`` where ``mask`` is ``True``. Where it is
+    ``False``, steps are padding, which consists of zeros. Only the observation after a last step is the next
+    observation of that step, since ``observations`` and ``next_observations`` are views of ``all_observations``.
+
+    :param observations: observations ``(batch, time, *obs_shape)``, or a dict of them
+    :param actions: actions ``(batch, time, action_dim)``
+    :param next_observations: next observations ``(batch, time, *obs_shape)``, at the end of an episode its terminal
+        observation; ``None`` if they were not requested
+    :param dones: 1 where an episode ends, except by a time limit, else 0; ``(batch, time)`` of float32
+    :param rewards: rewards ``(batch, time)`` of float32
+    :param mask: whether a step is one of the episode, not padding, ``(batch, time)`` of bool
+    :param episode_starts: 1 where a recurrent state is to be reset: at the first step of an episode, and at the first
+        step after padding; else 0; ``(batch, time)`` of float32, as in sb3-contrib
+    :param all_observations: the observations followed by the next observation of the last step,
+        ``(batch, time + 1, *obs_shape)``, so that one pass over it evaluates both. ``None`` if next observations were
+        not requested
+    :param weights: importance weights ``(batch, 1)`` of float32; ``None`` without a sampler
+    :param indices: the transition that was drawn for each sequence, its first one after the burn-in, or its last one
+        with ``pad="start"``: with a sampler its number, for ``update_priorities``, otherwise its flat index
+        ``row * n_envs + env``; an int64 array of NumPy, ``(batch,)``
+    """
+
+    observations: Observations
+    actions: th.Tensor
+    next_observations: Observations | None
+    dones: th.Tensor
+    rewards: th.Tensor
+    mask: th.Tensor
+    episode_starts: th.Tensor
+    all_observations: Observations | None
+    weights: th.Tensor | None
+    indices: NDArray[np.int64]
+
+
+def sample_sequences(
+    buffer: Any,
+    batch_size: int,
+    shape: SequenceShape,
+    env: Any = None,
+    *,
+    with_next: bool = True,
+    as_views: bool = False,
+) -> SequenceSamples:
+    """Sample sequences; see :meth:`.CompressedReplay.sample_sequences`."""
+    drawn = _draw(buffer, shape, batch_size)
+    steps = Steps(drawn.rows, drawn.envs, drawn.first, drawn.stop)
+    positions = np.arange(shape.n_steps)
+    mask = (positions >= drawn.first[:, None]) & (positions < drawn.stop[:, None])
+    arrays, next_arrays = buffer.__dict__["observations"], buffer.__dict__.get("next_observations")
+    is_dict = isinstance(arrays, dict)
+    # Those of a plain space by one key, so that both kinds are read in the same way.
+    pairs = (
+        {key: (arrays[key], next_arrays and next_arrays[key]) for key in arrays}
+        if is_dict
+        else {None: (arrays, next_arrays)}
+    )
+    as_frames = as_views and env is None and not is_normalized_by_user(buffer)
+    read = {
+        key: read_sequences(array, next_array, steps, with_next=with_next, as_frames=as_frames)
+        for key, (array, next_array) in pairs.items()
+    }
+    stacked = _to_tensors(buffer, read, drawn.stop + with_next, drawn, env)
+    observations = {key: tensor[:, : shape.n_steps] for key, tensor in stacked.items()}
+    following = {key: tensor[:, 1:] for key, tensor in stacked.items()}
+    others = {key: SequenceObservations(part.next_values) for key, part in read.items() if part.next_values is not None}
+    if others:
+        following.update(_to_tensors(buffer, others, drawn.stop, drawn, env))
+
+    index = drawn.rows, drawn.envs[:, None]
+    dones = buffer.dones[index] * (1 - buffer.timeouts[index])
+    rewards = buffer._normalize_reward(buffer.rewards[index], env)
+    actions = np.where(mask[..., None], buffer.actions[index], 0).astype(buffer.actions.dtype, copy=False)
+    values = (actions, dones * mask, (rewards * mask).astype(np.float32, copy=False), mask, drawn.episode_starts)
+    actions_, dones_, rewards_, mask_, starts = (buffer.to_torch(value) for value in values)
+
+    def by_key(tensors: dict[Any, th.Tensor]) -> Any:
+        return tensors if is_dict else tensors[None]
+
+    return SequenceSamples(
+        observations=by_key(observations),
+        actions=actions_,
+        next_observations=by_key(following) if with_next else None,
+        dones=dones_,
+        rewards=rewards_,
+        mask=mask_,
+        episode_starts=starts,
+        all_observations=by_key(stacked) if with_next else None,
+        weights=None if drawn.weights is None else buffer.to_torch(drawn.weights.astype(np.float32)[:, None]),
+        indices=drawn.indices,
+    )
+
+
+def _draw(buffer: Any, shape: SequenceShape, batch_size: int) -> SequenceDraw:
+    ring, bound = ring_of(buffer), buffer._bound_sampler
+    if bound is None:
+        return draw_uniformly(ring, shape, batch_size)
+    bound.synchronize(buffer)
+    if not ring.n_ages or ("ep_length" in vars(buffer) and not bound.has_episodes):
+        raise BufferNotReady("the sampler of this buffer may not draw any transition yet: add transitions first")
+
+    def draw(n: int) -> AnchorDraw:
+        indices, weights = bound.draw(buffer, n)
+        rows, envs = np.divmod(indices, buffer.n_envs)
+        return AnchorDraw((rows - ring.oldest) % buffer.buffer_size, envs, bound.numbers_of(indices), weights)
+
+    drawn = draw_by_sampler(ring, shape, batch_size, draw, each_once=bound.sampler.is_without_replacement)
+    return drawn if drawn.weights is not None else drawn._replace(weights=np.ones(batch_size, dtype=np.float32))
+
+
+def is_normalized_by_user(buffer: Any) -> bool:
+    """Return whether a subclass normalizes observations in its own way."""
+    return buffer._normalize_obs is not BaseBuffer._normalize_obs
+
+
+def ring_of(buffer: Any) -> Ring:
+    """Return the transitions of a buffer that can be in a sequence."""
+    n_rows, pos, full = buffer.buffer_size, buffer.pos, buffer.full
+    oldest, n_ages = (pos, n_rows) if full else (0, pos)
+    if full and buffer.optimize_memory_usage:  # row pos has the next observation of the newest transition
+        oldest, n_ages = (pos + 1) % n_rows, n_rows - 1
+    return Ring(buffer.dones, buffer.timeouts, oldest, n_ages, is_whole=not full)
+
+
+def _to_tensors(
+    buffer: Any,
+    read: dict[Any, SequenceObservations],
+    stop: NDArray[np.int64],
+    draw: SequenceDraw,
+    env: Any,
+) -> dict[Any, th.Tensor]:
+    """Return observations by key as tensors ``(batch, time, *obs_shape)`` in the buffer's output format.
+
+    :param stop: the position after the last observation of each sequence, ``(batch,)``
+    """
+    values = {key: part.values for key, part in read.items()}
+    if env is not None or is_normalized_by_user(buffer):
+        values = _normalized(buffer, values, env)
+        for value in values.values():
+            clear_padding(value, draw.first, stop)
+    space = buffer.observation_space
+    tensors = {}
+    for key, value in values.items():
+        part_space = space if key is None else cast("spaces.Dict", space)[key]
+        tensors[key] = _stacked(buffer._output_tensor(buffer.to_torch(value), part_space), read[key].layout)
+    return tensors
+
+
+def _normalized(buffer: Any, values: dict[Any, NDArray[Any]], env: Any) -> dict[Any, NDArray[Any]]:
+    """Return observations ``(batch, time, *obs_shape)`` as SB3 normalizes them."""
+    flat: Any = {key: value.reshape(-1, *value.shape[2:]) for key, value in values.items()}
+    flat = buffer._normalize_obs(flat.get(None, flat), env)
+    by_key = flat if isinstance(flat, dict) else {None: flat}
+    return {key: np.array(by_key[key]).reshape(value.shape) for key, value in values.items()}
+
+
+def _stacked(frames: th.Tensor, layout: FrameLayout | None) -> th.Tensor:
+    """Return the observations that consist of consecutive frames as a view.
+
+    :param frames: frames ``(batch, time + n_frames - 1, *frame_shape)``; with ``layout=None``, the observations
+    """
+    if layout is None:
+        return frames
+    n_steps = frames.shape[1] - layout.n_frames + 1
+    sequence_stride, frame_stride, *strides = frames.stride()
+    if layout.axis == 0:
+        strides[0] = frame_stride // layout.channels
+    else:
+        strides[-1] = frame_stride
+    return frames.as_strided((len(frames), n_steps, *layout.item_shape), (sequence_stride, frame_stride, *strides))

@@ -1,0 +1,66 @@
+"""The configuration of samplers as JSON, for folders: the name and the arguments of a sampler of this package.
+
+Samplers of other classes are stored by the name of their class only. Nothing is imported or evaluated because a folder
+names it.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import numpy as np
+
+from sb3_compressed.codecs.config import abbreviate, argument_from_json, to_json
+from sb3_compressed.samplers.registry import name_of, sampler_class
+from sb3_compressed.samplers.sampler import Sampler
+
+__all__ = ["is_own_class", "parse_config", "sampler_from_config", "sampler_to_config"]
+
+
+def sampler_to_config(sampler: Sampler) -> dict[str, Any]:
+    """Return the configuration of a sampler: ``name`` and ``arguments``, or ``class`` for a user's own class.
+
+    >>> from sb3_compressed.samplers import PrioritizedSampler
+    >>> sampler_to_config(PrioritizedSampler(alpha=0.5))["arguments"]["alpha"]
+    0.5
+    """
+    name = name_of(sampler)
+    if name is None:
+        return {"class": type(sampler).__name__}
+    arguments = {each: getattr(sampler, each) for each in inspect.signature(type(sampler)).parameters}
+    plain = {each: value.item() if isinstance(value, np.generic) else value for each, value in arguments.items()}
+    return {"name": name, "arguments": {each: to_json(value) for each, value in plain.items()}}
+
+
+def is_own_class(config: Any) -> bool:
+    """Return whether a configuration is that of a user's own class, which cannot be constructed from it."""
+    return "class" in config
+
+
+def parse_config(data: object) -> dict[str, Any]:
+    """Return the configuration of a sampler from a file.
+
+    :raises ValueError: if it is none
+    """
+    if isinstance(data, dict) and data.keys() == {"class"} and isinstance(data["class"], str):
+        return data
+    if isinstance(data, dict) and data.keys() == {"name", "arguments"} and isinstance(data["name"], str):
+        arguments = data["arguments"]
+        if isinstance(arguments, dict):
+            kind = bool | int | float | str | None
+            return {**data, "arguments": {name: argument_from_json(kind, arguments[name], name) for name in arguments}}
+    raise ValueError(f"{abbreviate(data)} is not the configuration of a sampler")
+
+
+def sampler_from_config(data: object) -> Sampler:
+    """Return a sampler that belongs to no buffer.
+
+    :raises ValueError: if the configuration is invalid, or names an unknown sampler
+    :raises TypeError: if the sampler has no such arguments
+    """
+    config = parse_config(data)
+    if is_own_class(config):
+        raise ValueError(f"{abbreviate(config['class'])} is not a sampler of this package; pass sampler=")
+    sampler: Sampler = sampler_class(config["name"])(**config["arguments"])
+    return sampler

@@ -1,0 +1,286 @@
+"""Which steps the sequences of a batch consist of: uniformly drawn, or by a sampler, in time independent of capacity.
+
+The rows of a ring buffer are addressed by age, of which 0 is the oldest. A sequence has one *anchor*, the transition
+that is drawn: its first one after the burn-in, or, if sequences are padded at their start, its last one. Anchors are
+drawn from all transitions, and those are rejected at which no sequence is possible. Only if nearly all are rejected,
+because few episodes are long enough, the valid anchors are listed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache, cached_property
+from types import ModuleType
+from typing import Literal, NamedTuple, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sb3_compressed.errors import BufferNotReady
+
+__all__ = ["AnchorDraw", "Pad", "Ring", "SequenceDraw", "SequenceShape", "draw_by_sampler", "draw_uniformly"]
+
+Pad = Literal["none", "end", "start"]
+"""Where sequences are padded that are longer than the rest of their episode."""
+
+#: Testing an anchor takes about as long as examining this many transitions for the list of valid anchors.
+TEST_COST = 32
+#: Anchors that are tested at once.
+MAX_TESTED = 8192
+#: Anchors drawn by a sampler, for each requested one and step of the stride, after which it is an error.
+MAX_DRAWS = 256
+
+
+@cache
+def kernels() -> ModuleType:
+    """Import the kernels on first use: importing numba is slow."""
+    from sb3_compressed.samplers import sequence_draw_kernels
+
+    return sequence_draw_kernels
+
+
+@dataclass(frozen=True)
+class SequenceShape:
+    """What sequences are requested; see :meth:`.CompressedReplay.sample_sequences`."""
+
+    length: int
+    burn_in: int = 0
+    stride: int = 1
+    pad: Pad = "none"
+
+    def __post_init__(self) -> None:
+        if self.pad not in get_args(Pad):
+            raise ValueError(f"pad must be one of {get_args(Pad)}, got {self.pad!r}")
+
+    @property
+    def for_kernels(self) -> tuple[int, int, int]:
+        """Arguments of kernels."""
+        pads: dict[Pad, int] = {"none": kernels().STRICT, "end": kernels().END, "start": kernels().START}
+        return self.length, self.stride, pads[self.pad]
+
+    @property
+    def n_steps(self) -> int:
+        """Length of the time axis."""
+        return self.burn_in + self.length
+
+    @property
+    def n_before(self) -> int:
+        """Steps before the anchor."""
+        return self.n_steps - 1 if self.pad == "start" else self.burn_in
+
+    @property
+    def n_after(self) -> int:
+        """Steps after the anchor."""
+        return self.n_steps - 1 - self.n_before
+
+
+@dataclass(frozen=True)
+class Ring:
+    """The transitions of a ring buffer, and where episodes end.
+
+    :param dones: nonzero where an episode ends, ``(n_rows, n_envs)``
+    :param timeouts: nonzero where it ends by a time limit, of the same shape
+    :param oldest: the row of age 0
+    :param n_ages: number of rows that contain transitions
+    :param is_whole: whether row 0 is the first one ever written, so that episodes begin there
+    """
+
+    dones: NDArray[np.float32]
+    timeouts: NDArray[np.float32]
+    oldest: int
+    n_ages: int
+    is_whole: bool
+
+    def __post_init__(self) -> None:
+        # Kernels do not check the bounds again.
+        if self.dones.shape != self.timeouts.shape or not 0 <= self.n_ages <= len(self.dones) > self.oldest >= 0:
+            raise ValueError(
+                f"there must be dones and timeouts of {self.n_ages} rows, the oldest of them {self.oldest}, got shapes "
+                f"{self.dones.shape} and {self.timeouts.shape}"
+            )
+
+    @property
+    def n_envs(self) -> int:
+        """Number of environments."""
+        return int(self.dones.shape[1])
+
+    def rows(self, ages: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the rows of these ages."""
+        return (ages + self.oldest) % len(self.dones)
+
+    @cached_property
+    def for_kernels(self) -> tuple[NDArray[np.float32], NDArray[np.float32], int, int]:
+        """The first arguments of every kernel."""
+        dones, timeouts = (np.ascontiguousarray(each, dtype=np.float32) for each in (self.dones, self.timeouts))
+        return dones, timeouts, self.oldest, self.n_ages
+
+    def n_following(self, ages: NDArray[np.int64], envs: NDArray[np.int64], most: int) -> NDArray[np.int64]:
+        """Return how many transitions of its episode follow each one, at most ``most``."""
+        return self._counts(ages, envs, 1, most)
+
+    def n_preceding(self, ages: NDArray[np.int64], envs: NDArray[np.int64], most: int) -> NDArray[np.int64]:
+        """Return how many transitions of its episode precede each one, at most ``most``."""
+        return self._counts(ages, envs, -1, most)
+
+    def _counts(self, ages: NDArray[np.int64], envs: NDArray[np.int64], step: int, most: int) -> NDArray[np.int64]:
+        counts = np.empty(len(ages), dtype=np.int64)
+        kernels().count_steps(*self.for_kernels, ages, envs, step, most, counts)
+        return counts
+
+
+class AnchorDraw(NamedTuple):
+    """Anchors that a sampler drew.
+
+    :param ages: ages of their rows, ``(n,)``; not in the ring, if they are negative or too large
+    :param envs: their environments, ``(n,)``
+    :param numbers: what identifies them, ``(n,)``
+    :param weights: importance weights, ``(n,)``, ``None`` if all are 1
+    """
+
+    ages: NDArray[np.int64]
+    envs: NDArray[np.int64]
+    numbers: NDArray[np.int64]
+    weights: NDArray[np.float32] | None
+
+    def take(self, positions: NDArray[np.int64]) -> AnchorDraw:
+        """Return those at some positions."""
+        weights = None if self.weights is None else self.weights[positions]
+        return AnchorDraw(self.ages[positions], self.envs[positions], self.numbers[positions], weights)
+
+
+class SequenceDraw(NamedTuple):
+    """The steps of a batch of sequences.
+
+    :param rows: the row of each step, ``(batch, time)``; for padding, that of the nearest step of the sequence
+    :param envs: the environment of each sequence, ``(batch,)``
+    :param first: the position of the first step that is not padding, ``(batch,)``
+    :param stop: the position after the last one, ``(batch,)``
+    :param episode_starts: 1 where an episode begins, or its part that is in the ring after padding; ``(batch, time)``
+    :param indices: what identifies the anchor: the number that a sampler drew, otherwise the flat index; ``(batch,)``
+    :param weights: importance weights ``(batch,)``, ``None`` if all are 1
+    """
+
+    rows: NDArray[np.int64]
+    envs: NDArray[np.int64]
+    first: NDArray[np.int64]
+    stop: NDArray[np.int64]
+    episode_starts: NDArray[np.float32]
+    indices: NDArray[np.int64]
+    weights: NDArray[np.float32] | None = None
+
+
+def draw_uniformly(ring: Ring, shape: SequenceShape, batch_size: int) -> SequenceDraw:
+    """Draw sequences, each possible one with the same probability.
+
+    :raises BufferNotReady: if there is none
+    """
+    n_ages = ring.n_ages - (shape.length - 1 if shape.pad == "none" else 0)
+    n_anchors = max(n_ages, 0) * ring.n_envs
+    ages, envs = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
+    n_tested, max_tested = 0, max(8 * batch_size, n_anchors // TEST_COST)
+    while len(ages) < batch_size and n_tested < max_tested and n_anchors:
+        n = _n_to_draw(batch_size - len(ages), shape)
+        n_tested += n
+        new_ages = np.random.randint(0, n_ages, n)  # noqa: NPY002  # as SB3 does
+        new_envs = np.random.randint(0, ring.n_envs, n)  # noqa: NPY002
+        valid = _valid_among(ring, shape, new_ages, new_envs, batch_size - len(ages))
+        ages, envs = np.append(ages, new_ages[valid]), np.append(envs, new_envs[valid])
+    if (missing := batch_size - len(ages)) > 0:
+        all_ages, all_envs = _valid_anchors(ring, shape)
+        if not len(all_ages):
+            raise BufferNotReady(_no_sequence(ring, shape))
+        chosen = np.random.randint(0, len(all_ages), missing)  # noqa: NPY002
+        ages, envs = np.append(ages, all_ages[chosen]), np.append(envs, all_envs[chosen])
+    return _sequences_at(ring, shape, ages, envs, ring.rows(ages) * ring.n_envs + envs, None)
+
+
+def draw_by_sampler(
+    ring: Ring, shape: SequenceShape, batch_size: int, draw: Callable[[int], AnchorDraw], *, each_once: bool = False
+) -> SequenceDraw:
+    """Draw sequences with the probabilities of their anchors.
+
+    :param draw: draws a number of anchors
+    :param each_once: whether it draws without replacement, so that no valid anchor may be left out
+    :raises BufferNotReady: if there is no sequence, or the sampler draws none
+    """
+    kept: list[AnchorDraw] = []
+    n_kept = n_drawn = 0
+    n = batch_size if each_once else _n_to_draw(batch_size, shape)
+    while n_kept < batch_size:
+        if n_drawn > MAX_DRAWS * batch_size * shape.stride:
+            has_anchors = len(_valid_anchors(ring, shape)[0])
+            reason = f"the sampler drew {n_drawn} transitions, and at {n_kept} of them a sequence begins"
+            raise BufferNotReady(reason if has_anchors else _no_sequence(ring, shape))
+        drawn = draw(n)
+        n_drawn += n
+        valid = _valid_among(ring, shape, drawn.ages, drawn.envs, n)
+        if drawn.weights is not None:  # those of one draw are relative to each other
+            kept = []
+            n *= 2
+        kept.append(drawn.take(valid))
+        n_kept = sum(len(each.ages) for each in kept)
+        if drawn.weights is None:
+            n = max(batch_size - n_kept, 1) if each_once else _n_to_draw(max(batch_size - n_kept, 1), shape)
+    ages, envs, numbers = (np.concatenate([each[field] for each in kept]) for field in range(3))
+    # At random, since samplers may order what they draw.
+    chosen = np.arange(n_kept) if n_kept == batch_size else np.random.permutation(n_kept)[:batch_size]  # noqa: NPY002
+    weights = kept[0].weights
+    if weights is not None:
+        weights = weights[chosen]
+        if drawn.weights is not None and drawn.weights.max() == 1:  # relative to the largest of a batch
+            weights = weights / weights.max()
+    return _sequences_at(ring, shape, ages[chosen], envs[chosen], numbers[chosen], weights)
+
+
+def _n_to_draw(n: int, shape: SequenceShape) -> int:
+    """Return how many anchors to draw for ``n`` valid ones: enough if half of them are valid."""
+    return min(2 * n * shape.stride, MAX_TESTED)
+
+
+def _valid_among(
+    ring: Ring, shape: SequenceShape, ages: NDArray[np.int64], envs: NDArray[np.int64], most: int
+) -> NDArray[np.int64]:
+    """Return the positions of the first valid ones among possible anchors, at most ``most``."""
+    selected = np.empty(most, dtype=np.int64)
+    n = kernels().select_anchors(*ring.for_kernels, ages, envs, *shape.for_kernels, selected)
+    return selected[:n]
+
+
+def _valid_anchors(ring: Ring, shape: SequenceShape) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the ages and environments of all valid anchors."""
+    is_anchor = np.empty((ring.n_envs, ring.n_ages), dtype=np.uint8)
+    for env in range(ring.n_envs):
+        kernels().mark_anchors(*ring.for_kernels, env, *shape.for_kernels, is_anchor[env])
+    envs, ages = np.nonzero(is_anchor)
+    return ages, envs
+
+
+def _sequences_at(
+    ring: Ring,
+    shape: SequenceShape,
+    ages: NDArray[np.int64],
+    envs: NDArray[np.int64],
+    indices: NDArray[np.int64],
+    weights: NDArray[np.float32] | None,
+) -> SequenceDraw:
+    first = shape.n_before - ring.n_preceding(ages, envs, shape.n_before)
+    stop = shape.n_before + 1 + ring.n_following(ages, envs, shape.n_after)
+    begins = ages - shape.n_before + first
+    starts = np.zeros((len(ages), shape.n_steps), dtype=np.float32)
+    is_start = (first > 0) | np.where(begins == 0, ring.is_whole, ring.n_preceding(begins, envs, 1) == 0)
+    starts[np.arange(len(ages)), first] = is_start
+    positions = np.clip(np.arange(shape.n_steps), first[:, None], stop[:, None] - 1)
+    rows = ring.rows((ages - shape.n_before)[:, None] + positions)
+    return SequenceDraw(rows, envs, first, stop, starts, indices, weights)
+
+
+def _no_sequence(ring: Ring, shape: SequenceShape) -> str:
+    """Return why no sequence can be drawn."""
+    if not ring.n_ages:
+        return "cannot sample from an empty buffer: add transitions first"
+    every = f", at every {shape.stride}th row," if shape.stride > 1 else ""
+    return (
+        f"no episode has {shape.length} consecutive transitions{every} in this buffer, which contains {ring.n_ages} "
+        "rows; add transitions first, request a smaller length, or pad='end' or 'start' for shorter sequences"
+    )

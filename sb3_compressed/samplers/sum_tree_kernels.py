@@ -1,0 +1,292 @@
+"""Kernels of the sum tree: drawing items by prefix sums, and recomputing sums and maxima.
+
+A tree has levels: the items, sums of ``FANOUT`` items each, sums of these, up to one sum, the total. All levels are in
+one array, the items first, each padded with zeros to whole groups; ``starts`` contains the index of the first element
+of each level, and after these the length of the array. A second array contains maxima in place of sums, from the level
+above the items on. A group is one cache line of 64 bytes, if the array is aligned.
+
+A batch is processed level by level: the cache misses of its items overlap, and in a tree of 100 million items that is
+what takes most of the time.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import types
+from numpy.typing import NDArray
+
+from sb3_compressed.byte_kernels import INT
+from sb3_compressed.jit import BYTES, INT_ROWS, INTS, READ_BYTES, READ_INTS, helper, kernel, prefetch
+
+__all__ = [
+    "ADD",
+    "DRAWN",
+    "FANOUT",
+    "MAX_VALUE",
+    "REMOVE",
+    "UPDATE",
+    "UPDATED",
+    "VALID",
+    "draw_items",
+    "recompute",
+    "set_items",
+]
+
+FLOAT = types.float64
+FLOATS = types.Array(FLOAT, 1, "C")
+READ_FLOATS = types.Array(FLOAT, 1, "C", readonly=True)
+
+FANOUT = 8
+FLOAT_NBYTES = 8
+MAX_VALUE = 2.0**960
+"""The largest value of an item: the sum of 2**63 of them is finite."""
+
+VALID, DRAWN, UPDATED = 1, 2, 4
+"""Flags of an item, one byte: it may be drawn, was drawn, and was updated since it was added."""
+ADD, UPDATE, REMOVE = 0, 1, 2
+"""What :func:`set_items` does."""
+
+
+@helper(FLOAT, READ_FLOATS, INT)
+def sum_of_group(sums: NDArray[np.float64], begin: int) -> float:
+    """Return the sum of a group, added in the order in which :func:`draw_items` adds."""
+    total = 0.0
+    for child in range(FANOUT):
+        total += sums[begin + child]
+    return total
+
+
+@helper(FLOAT, READ_FLOATS, READ_BYTES, INT)
+def max_of_items(values: NDArray[np.float64], flags: NDArray[np.uint8], begin: int) -> float:
+    """Return the maximum of a group of items over those that were updated, 0 if none was."""
+    largest = 0.0
+    for child in range(FANOUT):
+        value = values[begin + child] if flags[begin + child] & UPDATED else 0.0
+        largest = max(largest, value)
+    return largest
+
+
+@helper(FLOAT, READ_FLOATS, INT)
+def max_of_group(maxima: NDArray[np.float64], begin: int) -> float:
+    """Return the maximum of a group."""
+    largest = 0.0
+    for child in range(FANOUT):
+        largest = max(largest, maxima[begin + child])
+    return largest
+
+
+@helper(types.boolean, READ_FLOATS, READ_FLOATS, READ_INTS, READ_BYTES, INT)
+def is_tree(
+    sums: NDArray[np.float64], maxima: NDArray[np.float64], starts: NDArray[np.int64], flags: NDArray[np.uint8], n: int
+) -> bool:
+    """Return whether arrays have the sizes of a tree of ``n`` items, within which all indices stay."""
+    n_levels = starts.size - 1
+    if n < 1 or n_levels < 2 or starts[0] != 0:
+        return False
+    size = n
+    for level in range(n_levels):
+        padded = -(-size // FANOUT) * FANOUT
+        if starts[level + 1] - starts[level] != padded:
+            return False
+        size = padded // FANOUT
+    for level in (n_levels - 1, n_levels - 2):  # one group of sums, so one total
+        if starts[level + 1] - starts[level] != FANOUT:
+            return False
+    n_padded = starts[1]
+    sizes_fit: bool = sums.size == starts[n_levels] and maxima.size == sums.size - n_padded and flags.size == n_padded
+    return sizes_fit
+
+
+@kernel(types.boolean, FLOATS, FLOATS, READ_INTS, BYTES, INT, FLOATS, INTS, types.boolean, nogil=False)
+def draw_items(
+    sums: NDArray[np.float64],
+    maxima: NDArray[np.float64],
+    starts: NDArray[np.int64],
+    flags: NDArray[np.uint8],
+    n_items: int,
+    values: NDArray[np.float64],
+    items: NDArray[np.int64],
+    is_stratified: bool,
+) -> bool:
+    """Draw items with probabilities proportional to their values.
+
+    In each group, the chosen child is the first one whose cumulated sum exceeds the number looked for. It is positive,
+    as it increases the sum. If rounding leads beyond the last child, the last positive one is chosen.
+
+    :param sums: the items and sums, whose total is positive
+    :param maxima: the maxima
+    :param starts: index of the first element of each level, and the number of elements
+    :param flags: the flags of the items; those of drawn ones are set
+    :param n_items: number of items
+    :param values: random numbers in [0, 1), ``(batch_size,)``; receives the values of the drawn items
+    :param items: receives the drawn items, ``(batch_size,)``
+    :param is_stratified: whether each item is drawn from its own part of the total, ``1 / batch_size`` of it
+    :return: whether the arrays are those of a tree with a positive total
+    """
+    batch_size = items.size
+    if not is_tree(sums, maxima, starts, flags, n_items) or values.size != batch_size:
+        return False
+    top = starts.size - 2
+    total = sums[starts[top]]
+    if not total > 0:
+        return False
+    for i in range(batch_size):
+        share = (i + values[i]) / batch_size if is_stratified else values[i]
+        values[i] = share * total
+        items[i] = 0
+    for level in range(top - 1, -1, -1):
+        start = starts[level]
+        last = (start - starts[level - 1]) // FANOUT - 1 if level > 0 else n_items - 1
+        below = sums.ctypes.data + starts[level - 1] * FLOAT_NBYTES if level > 0 else 0
+        for i in range(batch_size):
+            first = items[i] * FANOUT
+            target = values[i]
+            child, before, cumulated = 0, 0.0, 0.0
+            for k in range(FANOUT):
+                cumulated += sums[start + first + k]
+                is_past = target >= cumulated
+                before = cumulated if is_past else before
+                child += is_past
+            if child == FANOUT:
+                child -= 1
+                while child > 0 and sums[start + first + child] == 0:
+                    child -= 1
+                values[i] = np.inf  # the last positive one of its children as well
+            else:
+                values[i] = target - before
+            item = min(first + child, last)  # beyond it are only zeros, which sums that are not valid could lead to
+            items[i] = item
+            if level > 0:
+                prefetch(below + item * FANOUT * FLOAT_NBYTES)
+            if level == 1:
+                prefetch(flags.ctypes.data + item * FANOUT)
+    for i in range(batch_size):
+        item = items[i]
+        values[i] = sums[item]
+        flags[item] |= DRAWN
+    return True
+
+
+@kernel(INT, FLOATS, FLOATS, READ_INTS, BYTES, INT, READ_INTS, READ_FLOATS, INT, INT_ROWS, nogil=False)
+def set_items(
+    sums: NDArray[np.float64],
+    maxima: NDArray[np.float64],
+    starts: NDArray[np.int64],
+    flags: NDArray[np.uint8],
+    n_items: int,
+    items: NDArray[np.int64],
+    values: NDArray[np.float64],
+    action: int,
+    scratch: NDArray[np.int64],
+) -> int:
+    """Set the values of items, and recompute all sums and maxima that depend on them.
+
+    :param sums: the items and sums
+    :param maxima: the maxima over items that were updated
+    :param starts: index of the first element of each level, and the number of elements
+    :param flags: the flags of the items
+    :param n_items: number of items
+    :param items: the items, ``(n,)``; of equal ones, the last value counts
+    :param values: their values, ``(n,)``, or ``(1,)`` for all of them
+    :param action: ``ADD`` marks them as valid and neither drawn nor updated; ``UPDATE`` marks them as updated, and
+        ignores those that are not valid; ``REMOVE`` marks them as not valid
+    :param scratch: any memory ``(2, at least 1)``
+    :return: -1; the position of the first item or value that is not valid, and nothing was changed; -2 if the arrays
+        are not those of a tree
+    """
+    n_values, chunk = values.size, scratch.shape[1]
+    if not is_tree(sums, maxima, starts, flags, n_items) or scratch.shape[0] != 2 or chunk < 1:
+        return -2
+    if n_values != items.size and n_values != 1:
+        return -2
+    for i in range(items.size):
+        if not 0 <= items[i] < n_items or not 0 <= values[i if n_values > 1 else 0] <= MAX_VALUE:
+            return i
+    above, n_padded = starts[1], starts[1]
+    nodes, changed = scratch[0], scratch[1]
+    for begin in range(0, items.size, chunk):
+        end = min(begin + chunk, items.size)
+        for i in range(begin, end):
+            item = items[i]
+            prefetch(sums.ctypes.data + item * FLOAT_NBYTES)
+            prefetch(flags.ctypes.data + item)
+            prefetch(sums.ctypes.data + (above + item // FANOUT) * FLOAT_NBYTES)
+            prefetch(maxima.ctypes.data + item // FANOUT * FLOAT_NBYTES)
+        # Neighbors are often in the same group: rows are written in order, and stratified draws are sorted.
+        n_nodes, last = 0, -1
+        for i in range(begin, end):
+            item = items[i]
+            if action == ADD:
+                flags[item] = VALID
+            elif action == REMOVE:
+                flags[item] = 0
+            elif flags[item] & VALID:
+                flags[item] |= UPDATED
+            else:
+                continue
+            sums[item] = values[i if n_values > 1 else 0]
+            group = item // FANOUT
+            if group != last:
+                nodes[n_nodes] = group
+                n_nodes += 1
+                last = group
+        n_changed = 0
+        last = -1
+        for i in range(n_nodes):
+            node = nodes[i]
+            largest = max_of_items(sums, flags, node * FANOUT)
+            sums[above + node] = sum_of_group(sums, node * FANOUT)
+            if largest != maxima[node]:
+                maxima[node] = largest
+                if node // FANOUT != last:
+                    last = node // FANOUT
+                    changed[n_changed] = last
+                    n_changed += 1
+        for level in range(2, starts.size - 1):
+            start, children = starts[level], starts[level - 1]
+            n, n_nodes, last = n_nodes, 0, -1
+            for i in range(n):
+                node = nodes[i] // FANOUT
+                if node != last:
+                    sums[start + node] = sum_of_group(sums, children + node * FANOUT)
+                    nodes[n_nodes] = node
+                    n_nodes += 1
+                    last = node
+            n, n_changed, last = n_changed, 0, -1
+            for i in range(n):
+                node = changed[i]
+                largest = max_of_group(maxima, children - n_padded + node * FANOUT)
+                if largest != maxima[start - n_padded + node]:
+                    maxima[start - n_padded + node] = largest
+                    if node // FANOUT != last:
+                        last = node // FANOUT
+                        changed[n_changed] = last
+                        n_changed += 1
+    return -1
+
+
+@kernel(types.boolean, FLOATS, FLOATS, READ_INTS, READ_BYTES, INT)
+def recompute(
+    sums: NDArray[np.float64], maxima: NDArray[np.float64], starts: NDArray[np.int64], flags: NDArray[np.uint8], n: int
+) -> bool:
+    """Recompute all sums and maxima from the items and their flags.
+
+    :param sums: the items and sums
+    :param maxima: the maxima over items that were updated
+    :param starts: index of the first element of each level, and the number of elements
+    :param flags: the flags of the items
+    :param n: number of items
+    :return: whether the arrays are those of a tree
+    """
+    if not is_tree(sums, maxima, starts, flags, n):
+        return False
+    n_padded = starts[1]
+    for group in range(n_padded // FANOUT):
+        sums[n_padded + group] = sum_of_group(sums, group * FANOUT)
+        maxima[group] = max_of_items(sums, flags, group * FANOUT)
+    for level in range(2, starts.size - 1):
+        start, children = starts[level], starts[level - 1]
+        for group in range((start - children) // FANOUT):
+            sums[start + group] = sum_of_group(sums, children + group * FANOUT)
+            maxima[start - n_padded + group] = max_of_group(maxima, children - n_padded + group * FANOUT)
+    return True

@@ -1,0 +1,407 @@
+"""``MixedReplayBuffer``: batches from several buffers, by weights, in a training and alone."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch as th
+from gymnasium import spaces
+from numbered import COUNTER, DICTS, IMAGES, add_steps, assert_true, stack
+from numpy.typing import NDArray
+from stable_baselines3 import DQN, SAC
+from stable_baselines3.common.buffers import ReplayBuffer
+from stable_baselines3.common.callbacks import CheckpointCallback
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.vec_env import VecNormalize
+
+from sb3_compressed import (
+    BufferCheckpointCallback,
+    BufferNotReady,
+    BufferStatsCallback,
+    CompressedDictReplayBuffer,
+    CompressedNStepReplayBuffer,
+    CompressedReplayBuffer,
+    MixedReplayBuffer,
+    StorageError,
+    buffer_statistics,
+    latest_checkpoint,
+    save_checkpoint,
+)
+from sb3_compressed.samplers import Draw, PrioritizedSampler, Sampler
+
+ONLINE, DEMOS = 0, 100_000  # first steps of each
+
+
+class Values(Sampler):
+    """Draws any valid transition, and records the values that are updated."""
+
+    def bind(self, n_rows: int, n_envs: int) -> None:
+        """Create the values."""
+        super().bind(n_rows, n_envs)
+        self.values: NDArray[np.float64] = np.zeros(n_rows * n_envs)
+
+    def draw(self, batch_size: int) -> Draw:
+        """Draw with weights that differ from 1."""
+        valid = np.flatnonzero(self.is_valid)
+        indices = valid[np.random.randint(0, len(valid), batch_size)]  # noqa: NPY002  # what SB3 draws from
+        return Draw(indices, np.full(batch_size, 0.5, np.float32))
+
+    def update(self, indices: NDArray[np.int64], values: Any) -> None:
+        """Set values."""
+        self.values[indices] = values
+
+
+def filled(
+    first: int, n_steps: int = 50, cls: Any = CompressedReplayBuffer, space: Any = IMAGES, **options: Any
+) -> Any:
+    buffer = cls(100, space, COUNTER, "cpu", **options)
+    add_steps(buffer, range(first, first + n_steps))
+    return buffer
+
+
+def mixed(weights: Any = (0.75, 0.25), *, prefetch: int = 0, **options: Any) -> MixedReplayBuffer:
+    return MixedReplayBuffer.from_buffers(
+        [filled(ONLINE, **options), filled(DEMOS, **options)], weights, prefetch=prefetch
+    )
+
+
+def assert_sources(batch: Any) -> None:
+    """Assert that the buffer of each row is that of its action, and that rows are ordered by buffer."""
+    assert batch.sources.dtype == np.int64
+    np.testing.assert_array_equal(batch.sources, (batch.actions[:, 0].numpy() >= DEMOS).astype(np.int64))
+    assert (np.diff(batch.sources) >= 0).all()
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+@pytest.mark.parametrize("cls", [CompressedReplayBuffer, ReplayBuffer])
+def test_batches_are_rows_of_all_buffers(cls: Any, prefetch: int) -> None:
+    buffer = mixed(cls=cls, prefetch=prefetch)
+    for batch_size in (32, 1, 7, 100, 32):
+        batch = buffer.sample(batch_size)
+        assert len(batch.actions) == len(batch.sources) == batch_size
+        assert_true(batch)
+        assert_sources(batch)
+    assert np.bincount(buffer.sample(32).sources).tolist() == [24, 8]
+    assert batch._fields[: len(batch._fields) - 1] == type(buffer.online.sample(1))._fields
+
+
+@pytest.mark.parametrize("prefetch", [0, 3])
+def test_number_of_rows_is_exact_on_average_and_within_one(prefetch: int) -> None:
+    weights = np.array([0.42, 0.35, 0.23])
+    buffers = [filled(first) for first in (0, 1000, 2000)]
+    buffer = MixedReplayBuffer.from_buffers(buffers, (3 * weights).tolist(), prefetch=prefetch)
+    np.testing.assert_allclose(buffer.weights, weights)
+    np.random.seed(0)  # noqa: NPY002  # what SB3 draws from
+    counts = np.array([np.bincount(buffer.sample(5).sources, minlength=3) for _ in range(1500)])
+    assert (counts.sum(axis=1) == 5).all()
+    assert (abs(counts - 5 * weights) < 1).all()
+    np.testing.assert_allclose(counts.mean(axis=0), 5 * weights, atol=0.06)  # 5 standard errors
+
+
+def test_prefetching_returns_the_same_batches_of_unchanged_buffers() -> None:
+    batches = []
+    for prefetch in (0, 2):
+        buffer = mixed(prefetch=prefetch, weights=(0.7, 0.3))
+        np.random.seed(0)  # noqa: NPY002  # what SB3 draws from
+        batches.append([buffer.sample(9) for _ in range(8)])
+    for ours, theirs in zip(*batches, strict=True):
+        np.testing.assert_array_equal(ours.sources, theirs.sources)
+        for name in ("observations", "actions", "next_observations", "dones", "rewards"):
+            assert th.equal(getattr(ours, name), getattr(theirs, name))
+
+
+@pytest.mark.parametrize("output_dtype", ["raw", "float"])
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_dict_spaces(prefetch: int, output_dtype: str) -> None:
+    buffer = mixed(cls=CompressedDictReplayBuffer, space=DICTS, prefetch=prefetch, output_dtype=output_dtype)
+    batch = buffer.sample(20)
+    assert_sources(batch)
+    steps = batch.actions[:, 0].float()
+    np.testing.assert_array_equal(batch.observations["vector"][:, 0], steps)
+    expected = th.float32 if output_dtype == "float" else th.uint8
+    assert batch.observations["image"].dtype == batch.next_observations["image"].dtype == expected
+    images = [part for first in (ONLINE, DEMOS) for part in steps[(steps >= DEMOS) == (first == DEMOS)].long().tolist()]
+    np.testing.assert_array_equal(batch.observations["image"], np.concatenate([stack(step) for step in images]))
+
+
+def test_n_step_returns_have_their_discounts() -> None:
+    buffer = mixed(cls=CompressedNStepReplayBuffer, n_steps=3, gamma=0.9)
+    batch = buffer.sample(40)
+    assert_sources(batch)
+    assert batch.discounts.shape == (40, 1)
+    n_steps = np.log(batch.discounts.numpy()) / np.log(0.9)
+    np.testing.assert_allclose(n_steps, np.round(n_steps), rtol=1e-5)
+    assert n_steps.max() == pytest.approx(3)
+
+
+def test_only_the_online_buffer_changes() -> None:
+    buffer = mixed()
+    online, demos = buffer.buffers
+    add_steps(buffer, range(50, 60))
+    assert (online.pos, demos.pos) == (60, 50)
+    assert (buffer.pos, buffer.size(), buffer.full, buffer.buffer_size, buffer.n_envs) == (60, 60, False, 100, 1)
+    buffer.dones[3] = True
+    assert online.dones[3] == 1
+    buffer.reset()
+    assert (online.size(), demos.size(), buffer.size()) == (0, 50, 0)
+    assert set(buffer.sample(10).sources.tolist()) == {1}
+    buffer.pos = 7
+    assert online.pos == 7
+
+
+def test_buffers_without_transitions_are_left_out() -> None:
+    empty = CompressedReplayBuffer(10, IMAGES, COUNTER, "cpu")
+    buffer = MixedReplayBuffer.from_buffers([empty, filled(DEMOS)], [0.9, 0.1])
+    assert buffer.sample(6).sources.tolist() == [1] * 6
+    buffer = MixedReplayBuffer.from_buffers([empty, filled(DEMOS)], [1, 0])
+    with pytest.raises(BufferNotReady, match=r"positive weights, which are \[1.0, 0.0\]"):
+        buffer.sample(6)
+    add_steps(buffer, range(3))
+    assert buffer.sample(6).sources.tolist() == [0] * 6
+    assert len(buffer.sample(0).actions) == 0
+    with pytest.raises(ValueError, match="batch_size must be at least 0"):
+        buffer.sample(-1)
+
+
+def test_rewards_are_normalized_by_the_environment() -> None:
+    venv = make_vec_env("CartPole-v1")
+    env = VecNormalize(venv)
+    env.reset()
+    for _ in range(5):
+        env.step(np.array([1]))
+    space, actions = venv.observation_space, venv.action_space
+    buffers = [CompressedReplayBuffer(20, space, actions, "cpu") for _ in range(2)]
+    for buffer in buffers:
+        for _ in range(20):
+            observation = np.ones((1, 4), np.float32)
+            buffer.add(observation, observation, np.zeros((1, 1)), np.ones(1), np.zeros(1), [{}])
+    batch = MixedReplayBuffer.from_buffers(buffers, [1, 1], prefetch=2).sample(4, env=env)
+    expected = env.normalize_reward(np.ones(4))
+    np.testing.assert_allclose(batch.rewards.flatten(), expected, rtol=1e-6)
+    assert not np.allclose(expected, 1)
+
+
+# -- priorities ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_priorities_are_updated_in_the_buffer_of_each_row(prefetch: int) -> None:
+    buffer = mixed(sampler=Values(), prefetch=prefetch)
+    for _ in range(4):
+        batch = buffer.sample(16)
+        assert batch.weights.shape == (16, 1)
+        assert (batch.weights == 0.5).all()
+        assert buffer.update_priorities(batch.indices, batch.actions + 1) == 0
+        for number, first in enumerate((ONLINE, DEMOS)):
+            steps = batch.actions[batch.sources == number, 0].numpy()
+            source: Any = buffer.buffers[number]
+            np.testing.assert_array_equal(source.sampler.values[steps - first], steps + 1)
+
+
+def test_rows_of_buffers_without_priorities_have_weight_one_and_no_index() -> None:
+    buffer = MixedReplayBuffer.from_buffers([filled(ONLINE, sampler=Values()), filled(DEMOS, cls=ReplayBuffer)], [1, 1])
+    batch = buffer.sample(10)
+    assert batch.weights[:, 0].tolist() == [0.5] * 5 + [1.0] * 5
+    assert (batch.indices[5:] == -1).all()
+    assert buffer.update_priorities(batch.indices, th.ones(10, 1)) == 0
+    assert np.count_nonzero(buffer.sampler.values) == len(set(batch.indices[:5].tolist()))
+
+
+def test_overwritten_transitions_are_skipped_and_counted() -> None:
+    buffer = mixed(sampler=Values())
+    batch = buffer.sample(16)
+    add_steps(buffer, range(50, 250))
+    assert buffer.update_priorities(batch.indices, np.ones(16)) == buffer.n_skipped_updates == 12
+
+
+def test_wrong_updates_change_no_priority() -> None:
+    buffer = mixed(sampler=Values())
+    batch = buffer.sample(8)
+    for indices, errors, error, message in (
+        (batch.indices, np.append(np.ones(7), np.nan), ValueError, "nan at index 7"),
+        (batch.indices, np.ones(7), ValueError, "one length"),
+        (batch.indices.astype(float), np.ones(8), TypeError, "must be integers"),
+    ):
+        with pytest.raises(error, match=message):
+            buffer.update_priorities(indices, errors)
+    assert not any(each.sampler.values.any() for each in buffer.buffers)  # type: ignore[attr-defined]
+
+
+# -- validation ----------------------------------------------------------------------------------------------
+
+
+def test_buffers_that_do_not_fit_raise() -> None:
+    online = filled(ONLINE)
+    last = spaces.Box(0, 255, (36, 36, 4), np.uint8)
+    for other, message in (
+        (CompressedReplayBuffer(10, last, COUNTER), "same observation_space.*VecTransposeImage"),
+        (CompressedReplayBuffer(10, spaces.Box(0, 1, (4, 36, 36), np.uint8), COUNTER), "same observation_space"),
+        (CompressedReplayBuffer(10, IMAGES, spaces.Discrete(3)), "same action_space"),
+        (CompressedNStepReplayBuffer(10, IMAGES, COUNTER), "same n_steps: that of buffer 1 is 3"),
+        (CompressedReplayBuffer(10, IMAGES, COUNTER, normalize_images=True), "same normalize_images"),
+        (CompressedReplayBuffer(10, IMAGES, COUNTER, output_dtype="float"), "same output_dtype"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            MixedReplayBuffer.from_buffers([online, other], [1, 1])
+        with pytest.raises(ValueError, match="all buffers must have the same"):
+            mixed().online = other
+    for weights in ([1], [1, 1, 1], [1, -1], [0, 0], [1, np.nan]):
+        with pytest.raises(ValueError, match="weight"):
+            MixedReplayBuffer.from_buffers([online, filled(DEMOS)], weights)
+    with pytest.raises(TypeError, match="buffer 1 must be a replay buffer"):
+        MixedReplayBuffer.from_buffers([online, None], [1, 1])  # type: ignore[list-item]
+    with pytest.raises(TypeError, match="that is not mixed"):
+        MixedReplayBuffer.from_buffers([online, mixed()], [1, 1])
+    with pytest.raises(ValueError, match="at least one buffer"):
+        MixedReplayBuffer.from_buffers([], [])
+
+
+def test_wrong_arguments_of_the_constructor_raise(tmp_path: Path) -> None:
+    demos = filled(DEMOS)
+    demos.save_checkpoint(tmp_path / "demos")
+    folder = str(tmp_path / "demos")
+    with pytest.raises(TypeError, match="SB3 saves replay_buffer_kwargs"):
+        MixedReplayBuffer(10, IMAGES, COUNTER, demonstrations=demos)
+    for share in (0, 1.1, -0.5, [0.5, 0.6], [], float("nan")):
+        with pytest.raises(ValueError, match="share must"):
+            MixedReplayBuffer(10, IMAGES, COUNTER, demonstrations=folder, share=share)
+    with pytest.raises(ValueError, match="same action_space"):
+        MixedReplayBuffer(10, IMAGES, spaces.Discrete(3), demonstrations=folder)
+    with pytest.raises(StorageError):
+        MixedReplayBuffer(10, IMAGES, COUNTER, demonstrations=tmp_path / "missing")
+    with pytest.raises(TypeError, match="pass a buffer_class of sb3_compressed"):
+        MixedReplayBuffer(10, IMAGES, COUNTER, demonstrations=folder, buffer_class=ReplayBuffer)
+
+
+# -- with models ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def demonstrations(tmp_path: Path) -> str:
+    """Return the folder of 400 transitions of CartPole."""
+    model = DQN("MlpPolicy", "CartPole-v1", replay_buffer_class=CompressedReplayBuffer, learning_starts=400, seed=0)
+    save_checkpoint(model.learn(400).replay_buffer, tmp_path / "demonstrations")  # type: ignore[arg-type]
+    return str(tmp_path / "demonstrations")
+
+
+def new_model(demonstrations: Any, **options: Any) -> DQN:
+    return DQN(
+        "MlpPolicy", "CartPole-v1", batch_size=32, learning_starts=0, buffer_size=1000, train_freq=1, seed=0,
+        replay_buffer_class=MixedReplayBuffer, replay_buffer_kwargs={"demonstrations": demonstrations, **options},
+        policy_kwargs={"net_arch": [8]},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("options", [{}, {"prefetch": 2}, {"n_steps": 3, "gamma": 0.99}, {"share": 1}])
+def test_model_trains_from_demonstrations_and_its_own_transitions(demonstrations: str, options: dict[str, Any]) -> None:
+    model = new_model(demonstrations, **options)
+    buffer: Any = model.replay_buffer
+    assert set(buffer.sample(8).sources.tolist()) == {1}
+    model.learn(100)
+    assert buffer.size() == 100
+    buffer.discard_prefetched()
+    expected = 32 if options.get("share") == 1 else 8
+    assert buffer.sample(32).sources.sum() == expected
+    assert isinstance(buffer.online, CompressedNStepReplayBuffer) == ("n_steps" in options)
+
+
+def test_several_folders_have_their_shares(demonstrations: str) -> None:
+    buffer: Any = new_model([demonstrations, Path(demonstrations)], share=[0.125, 0.25]).learn(40).replay_buffer
+    assert np.bincount(buffer.sample(32).sources).tolist() == [20, 4, 8]
+
+
+def test_saved_models_do_not_contain_transitions(demonstrations: str, tmp_path: Path) -> None:
+    callback = CheckpointCallback(50, str(tmp_path), save_replay_buffer=True)
+    model = new_model(demonstrations).learn(100, callback=callback)
+    sizes = [(tmp_path / f"rl_model_{steps}_steps.zip").stat().st_size for steps in (50, 100)]
+    assert abs(sizes[0] - sizes[1]) < 1000
+    loaded = DQN.load(tmp_path / "rl_model_100_steps", env=model.get_env())
+    loaded_buffer: Any = loaded.replay_buffer
+    assert loaded_buffer.size() == 0
+    assert loaded_buffer.buffers[1].size() == 400
+    model.save_replay_buffer(tmp_path / "buffer.pkl")
+    loaded.load_replay_buffer(tmp_path / "buffer.pkl")
+    loaded_buffer = loaded.replay_buffer
+    assert loaded_buffer.size() == 100
+    assert loaded_buffer.buffers[1].size() == 400
+    ours: Any = model.replay_buffer
+    for one, other in zip(ours.buffers, loaded_buffer.buffers, strict=True):
+        np.testing.assert_array_equal(one.observations, other.observations)
+    loaded.learn(50, reset_num_timesteps=False)
+    assert loaded_buffer.size() == 150
+
+
+def test_pickles_contain_the_path_of_demonstrations_and_copies_open_it(demonstrations: str) -> None:
+    buffer: Any = new_model(demonstrations, prefetch=2).learn(50).replay_buffer
+    assert len(pickle.dumps(buffer)) < len(pickle.dumps(buffer.online)) + 2000
+    for other in (pickle.loads(pickle.dumps(buffer)), copy.deepcopy(buffer)):
+        np.random.seed(0)  # noqa: NPY002  # what SB3 draws from
+        batch = other.sample(32)
+        buffer.discard_prefetched()
+        np.random.seed(0)  # noqa: NPY002
+        expected = buffer.sample(32)
+        assert th.equal(batch.observations, expected.observations)
+        assert other.prefetch == 2
+        other.add(*[np.zeros((1, 4), np.float32)] * 2, np.zeros((1, 1)), np.zeros(1), np.zeros(1), [{}])
+        assert (other.size(), buffer.size()) == (51, 50)
+
+
+def test_pickle_of_missing_demonstrations_names_their_folder(demonstrations: str, tmp_path: Path) -> None:
+    pickled = pickle.dumps(new_model(demonstrations).learn(50).replay_buffer)
+    Path(demonstrations).rename(tmp_path / "moved")
+    with pytest.raises(StorageError, match="demonstrations"):
+        pickle.loads(pickled)
+
+
+def test_training_is_resumed_from_a_checkpoint_of_the_online_buffer(demonstrations: str, tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoints"
+    callbacks = [BufferCheckpointCallback(50, folder), BufferStatsCallback(30)]
+    model = new_model(demonstrations)
+    model.learn(100, callback=callbacks)
+    assert model.logger.name_to_value == {}
+    newest = latest_checkpoint(folder)
+    assert newest is not None
+    resumed = DQN.load(newest / "model", env=model.get_env())
+    buffer: Any = resumed.replay_buffer
+    buffer.online = CompressedReplayBuffer.from_checkpoint(newest / "buffer", device=resumed.device)
+    assert buffer.size() == 100
+    assert set(buffer.sample(32).sources.tolist()) == {0, 1}
+    callback = BufferCheckpointCallback(50, folder, resume=True)
+    resumed.learn(50, callback=callback, reset_num_timesteps=False)
+    assert buffer_statistics(buffer).transitions == 150
+
+
+def test_online_buffer_may_be_in_a_folder(demonstrations: str, tmp_path: Path) -> None:
+    model = new_model(demonstrations, storage=str(tmp_path / "online"))
+    buffer: Any = model.learn(60).replay_buffer
+    assert buffer.folder == tmp_path / "online"
+    before = {path: path.read_bytes() for path in Path(demonstrations).iterdir()}
+    buffer.flush()
+    buffer.close()
+    assert CompressedReplayBuffer.from_checkpoint(tmp_path / "online").size() == 60
+    assert {path: path.read_bytes() for path in Path(demonstrations).iterdir()} == before
+
+
+def test_existing_buffers_are_assigned_to_a_model(demonstrations: str) -> None:
+    model = SAC("MlpPolicy", "Pendulum-v1", learning_starts=20, buffer_size=500, policy_kwargs={"net_arch": [8]})
+    online = model.learn(30).replay_buffer
+    assert online is not None
+    theirs = copy.deepcopy(online)
+    mix: Any = MixedReplayBuffer.from_buffers([online, theirs], [0.5, 0.5])
+    model.replay_buffer = mix
+    model.learn(20, reset_num_timesteps=False)
+    assert (online.size(), theirs.size()) == (50, 30)
+
+
+def test_demonstrations_have_the_sampler_of_the_online_buffer(demonstrations: str) -> None:
+    sampler = PrioritizedSampler(alpha=1.0, epsilon=0.0)
+    buffer: Any = new_model(demonstrations, sampler=sampler).learn(50).replay_buffer
+    batch = buffer.sample(32)
+    assert buffer.update_priorities(batch.indices, np.where(batch.sources == 1, 3.0, 2.0)) == 0
+    assert [each.sampler.priority_max for each in buffer.buffers] == [2, 3]
+    assert not sampler.is_bound

@@ -1,0 +1,550 @@
+"""``sample_sequences`` returns consecutive transitions as they were added, for every class, padding and output."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+import torch as th
+from gymnasium import spaces
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from small_samplers import ValidSampler, WeightedSampler
+from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
+from support import ImageEnv, Transition, n_episode_ends
+
+from sb3_compressed import (
+    BufferNotReady,
+    CompressedArray,
+    CompressedDictReplayBuffer,
+    CompressedHerReplayBuffer,
+    CompressedNStepReplayBuffer,
+    CompressedReplayBuffer,
+    CorruptPayload,
+)
+from sb3_compressed.arrays.slot_store import slot_n_frames
+from sb3_compressed.samplers.sequence_draw import Pad
+
+PADS = get_args(Pad)
+ROWS, N_ENVS, N_STACK = 60, 3, 4
+FRAME = (6, 10)
+ACTIONS = spaces.Box(-1e6, 1e6, (2,), np.float32)
+VECTOR = spaces.Box(-np.inf, np.inf, (5,), np.float32)
+STACK = spaces.Box(0, 255, (N_STACK, *FRAME), np.uint8)
+CHANNEL_LAST = spaces.Box(0, 255, (*FRAME, N_STACK), np.uint8)
+RGB_STACK = spaces.Box(0, 255, (3 * N_STACK, *FRAME), np.uint8)
+RGB_CHANNEL_LAST = spaces.Box(0, 255, (*FRAME, 3 * N_STACK), np.uint8)
+DICT = spaces.Dict({"screen": STACK, "vector": VECTOR})
+SPACES: dict[str, spaces.Space[Any]] = {
+    "vector": VECTOR,
+    "stack": STACK,
+    "channel-last": CHANNEL_LAST,
+    "rgb": RGB_STACK,
+    "rgb-channel-last": RGB_CHANNEL_LAST,
+    "image": spaces.Box(0, 255, (3, 6, 10), np.uint8),
+    "dict": DICT,
+    "her": spaces.Dict(dict.fromkeys(("observation", "achieved_goal", "desired_goal"), VECTOR)),
+}
+
+
+class CountingEnv:
+    """Environments whose transitions are numbered, with episodes of random lengths and stacks that begin with zeros.
+
+    :param longest: the most steps of an episode
+    :param is_still: whether most frames repeat the one before
+    """
+
+    def __init__(
+        self,
+        space: spaces.Space[Any],
+        seed: int = 0,
+        longest: int = 12,
+        n_envs: int = N_ENVS,
+        *,
+        is_still: bool = False,
+    ) -> None:
+        self.space, self.n_envs, self.longest, self.is_still = space, n_envs, longest, is_still
+        self.rng = np.random.default_rng(seed)
+        self.frames = np.zeros((n_envs, N_STACK, 3, *FRAME), np.uint8)
+        for env in range(n_envs):
+            self.reset(env)
+        self.remaining = self.rng.integers(1, longest + 1, n_envs)
+        self.n = 0
+
+    def reset(self, env: int) -> None:
+        """Begin an episode."""
+        self.frames[env] = 0
+        self.push(env)
+
+    def push(self, env: int) -> None:
+        """Add a frame to the stack."""
+        self.frames[env, :-1] = self.frames[env, 1:]
+        if not self.is_still or self.rng.random() < 0.2:
+            self.frames[env, -1] = self.rng.integers(0, 256, self.frames.shape[2:])
+
+    def observe(self, space: spaces.Space[Any] | None = None) -> Any:
+        """Return the observations of all environments."""
+        space = space or self.space
+        if isinstance(space, spaces.Dict):
+            return {key: self.observe(part) for key, part in space.spaces.items()}
+        if space == VECTOR:
+            return self.frames[:, -1].reshape(self.n_envs, -1)[:, :5].astype(np.float32) / np.float32(7)
+        if space in (STACK, CHANNEL_LAST):
+            stacks = self.frames[:, :, 0]
+            return stacks.copy() if space == STACK else np.ascontiguousarray(np.moveaxis(stacks, 1, -1))
+        if space in (RGB_STACK, RGB_CHANNEL_LAST):
+            stacks = self.frames.reshape(self.n_envs, 3 * N_STACK, *FRAME)
+            return stacks.copy() if space == RGB_STACK else np.ascontiguousarray(np.moveaxis(stacks, 1, -1))
+        return self.frames[:, -1].copy()
+
+    def steps(self, n_steps: int) -> Iterator[Transition]:
+        """Yield the next transitions."""
+        for _ in range(n_steps):
+            obs = self.observe()
+            for env in range(self.n_envs):
+                self.push(env)
+            next_obs = self.observe()
+            self.remaining -= 1
+            done = self.remaining == 0
+            infos = [{"TimeLimit.truncated": bool(done[env] and self.n % 2)} for env in range(self.n_envs)]
+            for env in np.flatnonzero(done).tolist():
+                self.reset(env)
+                self.remaining[env] = self.rng.integers(1, self.longest + 1)
+            numbers = self.n * self.n_envs + np.arange(self.n_envs)
+            self.n += 1
+            yield Transition(obs, next_obs, np.stack([numbers, -numbers], 1), numbers + 0.5, done, infos)
+
+
+def seed_draws(seed: int) -> None:
+    np.random.seed(seed)  # noqa: NPY002  # what buffers draw from
+
+
+def class_of(name: str) -> Any:
+    if name == "her":
+        return CompressedHerReplayBuffer
+    return CompressedDictReplayBuffer if isinstance(SPACES[name], spaces.Dict) else CompressedReplayBuffer
+
+
+def fill(name: str, n_added: int, cls: Any = None, seed: int = 0, **options: Any) -> tuple[Any, list[Transition]]:
+    """Return a buffer of ``ROWS`` rows and the transitions that were added to it."""
+    space = SPACES[name]
+    if name == "her":
+        options["env"] = None
+    elif name != "vector" and "frame_stack" not in options:
+        is_dict, n_frames = isinstance(space, spaces.Dict), None if name == "image" else N_STACK
+        options.update(frame_stack={"screen": n_frames} if is_dict else n_frames, compression_method="delta")
+        if is_dict:
+            options["compression_method"] = {"screen": "delta"}
+    env = CountingEnv(space, seed, **{key: options.pop(key) for key in ("longest", "is_still") if key in options})
+    buffer = (cls or class_of(name))(ROWS * N_ENVS, space, ACTIONS, device="cpu", n_envs=N_ENVS, **options)
+    transitions = list(env.steps(n_added))
+    for transition in transitions:
+        transition.add_to(buffer)
+    return buffer, transitions
+
+
+def part_of(observation: Any, key: str | None, env: int) -> Any:
+    return (observation if key is None else observation[key])[env]
+
+
+def assert_sequences(
+    samples: Any,
+    transitions: list[Transition],
+    oldest: int,
+    length: int,
+    burn_in: int = 0,
+    pad: str = "none",
+    *,
+    as_views: bool = False,
+) -> None:
+    """Assert that a batch consists of sequences of the transitions, computed one step at a time.
+
+    :param oldest: the number of the oldest transition that is in the buffer
+    """
+    time = burn_in + length
+    batch_size = len(samples.indices)
+    assert samples.indices.dtype == np.int64
+    assert samples.mask.shape == samples.rewards.shape == samples.dones.shape == (batch_size, time)
+    assert samples.actions.shape == (batch_size, time, 2)
+    keys = [*samples.observations] if isinstance(samples.observations, dict) else [None]
+
+    def tensor(name: str, key: str | None) -> Any:
+        found = getattr(samples, name)
+        return found if key is None else found[key]
+
+    for number, index in enumerate(samples.indices.tolist()):
+        env = index % N_ENVS
+        [anchor] = [step for step in range(oldest, len(transitions)) if step % ROWS == index // N_ENVS]
+        begin = anchor - (length - 1 if pad == "start" else 0)
+        steps: list[int | None] = []
+        for position in range(begin - burn_in, begin + length):
+            low, high = min(position, anchor), max(position, anchor)
+            is_inside = low >= oldest and high < len(transitions)
+            steps.append(position if is_inside and not any(t.done[env] for t in transitions[low:high]) else None)
+        assert samples.mask[number].tolist() == [step is not None for step in steps]
+        if pad == "none":
+            assert None not in steps[burn_in:]
+        real = [at for at, step in enumerate(steps) if step is not None]
+        first, last = min(real), max(real)
+        for at, step in enumerate(steps):
+            if step is None:
+                for name in ("actions", "rewards", "dones"):
+                    assert not getattr(samples, name)[number, at].any()
+                if not as_views:
+                    for key in keys:
+                        assert at == last + 1 or not tensor("observations", key)[number, at].any()
+                        assert at == first - 1 or not tensor("next_observations", key)[number, at].any()
+                continue
+            transition = transitions[step]
+            timeout = transition.infos[env]["TimeLimit.truncated"]
+            assert samples.rewards[number, at] == np.float32(transition.reward[env])
+            assert samples.dones[number, at] == (transition.done[env] and not timeout)
+            np.testing.assert_array_equal(samples.actions[number, at], transition.action[env].astype(np.float32))
+            for key in keys:
+                obs, next_obs = (part_of(each, key, env) for each in (transition.obs, transition.next_obs))
+                np.testing.assert_array_equal(tensor("observations", key)[number, at], obs)
+                np.testing.assert_array_equal(tensor("next_observations", key)[number, at], next_obs)
+                np.testing.assert_array_equal(tensor("all_observations", key)[number, at], obs)
+                np.testing.assert_array_equal(tensor("all_observations", key)[number, at + 1], next_obs)
+
+
+@pytest.mark.parametrize("as_views", [False, True])
+@pytest.mark.parametrize("pad", PADS)
+@pytest.mark.parametrize("name", SPACES)
+def test_sequences_are_the_transitions_that_were_added(name: str, pad: Pad, as_views: bool) -> None:
+    for n_steps in (13, ROWS, 3 * ROWS + 17):
+        buffer, transitions = fill(name, n_steps)
+        assert n_episode_ends(transitions) >= 3
+        seed_draws(n_steps)
+        for length, burn_in, stride in ((1, 0, 1), (4, 0, 1), (5, 3, 2)):
+            samples = buffer.sample_sequences(24, length, burn_in, stride, pad, as_views=as_views)
+            oldest = max(n_steps - ROWS, 0)
+            assert_sequences(samples, transitions, oldest, length, burn_in, pad, as_views=as_views)
+
+
+@given(
+    n_steps=st.integers(8, 3 * ROWS),
+    length=st.integers(1, 8),
+    burn_in=st.integers(0, 5),
+    stride=st.integers(1, 6),
+    pad=st.sampled_from(PADS),
+    as_views=st.booleans(),
+    longest=st.integers(1, 30),
+    is_still=st.booleans(),
+    seed=st.integers(0, 1000),
+)
+@settings(max_examples=60, deadline=None)
+def test_any_sequences_of_stacks_are_the_transitions_that_were_added(
+    n_steps: int,
+    length: int,
+    burn_in: int,
+    stride: int,
+    pad: Pad,
+    as_views: bool,
+    longest: int,
+    is_still: bool,
+    seed: int,
+) -> None:
+    buffer, transitions = fill("stack", n_steps, seed=seed, longest=longest, is_still=is_still)
+    seed_draws(seed)
+    try:
+        samples = buffer.sample_sequences(9, length, burn_in, stride, pad, as_views=as_views)
+    except BufferNotReady:
+        assert pad == "none"
+        return
+    assert_sequences(samples, transitions, max(n_steps - ROWS, 0), length, burn_in, pad, as_views=as_views)
+
+
+@pytest.mark.parametrize("method", ["zstd3", "none", "auto"])
+@pytest.mark.parametrize("name", ["stack", "channel-last"])
+def test_sequences_are_equal_for_every_kind_of_codec(name: str, method: str) -> None:
+    buffer, transitions = fill(name, 2 * ROWS + 9, frame_stack=N_STACK, compression_method=method)
+    for as_views in (False, True):
+        samples = buffer.sample_sequences(16, 5, 2, pad="end", as_views=as_views)
+        assert_sequences(samples, transitions, ROWS + 9, 5, 2, "end", as_views=as_views)
+
+
+def strides_of_frames(tensor: Any) -> int:
+    """Return by how many elements consecutive observations of a sequence are apart."""
+    return int(tensor.stride()[1])
+
+
+@pytest.mark.parametrize("name", ["stack", "channel-last", "rgb"])
+@pytest.mark.parametrize("is_still", [False, True])
+def test_views_of_stacks_share_frames(name: str, is_still: bool) -> None:
+    buffer, _ = fill(name, 2 * ROWS, is_still=is_still)
+    seed_draws(0)
+    views = buffer.sample_sequences(16, 6, as_views=True)
+    size = int(np.prod(SPACES[name].shape or ()))
+    assert strides_of_frames(views.observations) == strides_of_frames(views.next_observations) == size // N_STACK
+    seed_draws(0)
+    copies = buffer.sample_sequences(16, 6)
+    assert strides_of_frames(copies.observations) == size
+    for field in ("observations", "next_observations", "all_observations"):
+        assert th.equal(getattr(views, field), getattr(copies, field))
+
+
+def test_frames_that_are_not_shared_are_copied() -> None:
+    """Each observation is a stack of unrelated frames."""
+    buffer = CompressedReplayBuffer(40, STACK, ACTIONS, device="cpu", frame_stack=N_STACK, compression_method="delta")
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (41, 1, *STACK.shape), np.uint8)
+    for step in range(40):
+        buffer.add(images[step], images[step + 1], np.zeros((1, 2)), np.zeros(1), np.zeros(1), [{}])
+    samples: Any = buffer.sample_sequences(8, 5, as_views=True)
+    assert strides_of_frames(samples.observations) == np.prod(STACK.shape)
+    for row, observations in zip(samples.indices, samples.all_observations, strict=True):
+        np.testing.assert_array_equal(observations, images[row : row + 6, 0])
+
+
+def test_observations_from_before_the_layout_was_detected_are_copied() -> None:
+    buffer, transitions = fill("stack", 30, frame_stack="auto", compression_method="delta", longest=30)
+    slots = buffer.observations.slots[:30]
+    assert {slot_n_frames(slot) for slot in slots.ravel()} == {1, N_STACK}
+    for as_views in (False, True):
+        assert_sequences(buffer.sample_sequences(30, 8, as_views=as_views), transitions, 0, 8, as_views=as_views)
+
+
+@pytest.mark.parametrize("name", ["vector", "stack"])
+def test_next_observations_that_are_not_the_following_observations_are_returned(name: str) -> None:
+    buffer, transitions = fill(name, 40)
+    rng = np.random.default_rng(0)
+    for step in range(10, 40):  # as an agent that was reset without the end of an episode
+        changed = rng.integers(0, 256, transitions[step].next_obs.shape).astype(transitions[step].next_obs.dtype)
+        transitions[step].next_obs = changed
+        buffer.next_observations[step] = changed
+    for as_views in (False, True):
+        samples = buffer.sample_sequences(20, 4, 1, pad="end", as_views=as_views)
+        for number, index in enumerate(samples.indices.tolist()):
+            row, env = divmod(index, N_ENVS)
+            np.testing.assert_array_equal(samples.next_observations[number, 1], transitions[row].next_obs[env])
+            np.testing.assert_array_equal(samples.observations[number, 1], transitions[row].obs[env])
+            assert not samples.next_observations[number][~samples.mask[number]].any()
+
+
+def test_next_observations_can_be_omitted() -> None:
+    buffer, _ = fill("stack", 100)
+    seed_draws(0)
+    samples = buffer.sample_sequences(10, 4, next_observations=False)
+    assert samples.next_observations is None
+    assert samples.all_observations is None
+    assert samples.observations.is_contiguous()
+    seed_draws(0)
+    assert th.equal(buffer.sample_sequences(10, 4).observations, samples.observations)
+    seed_draws(0)
+    views = buffer.sample_sequences(10, 4, next_observations=False, as_views=True).observations
+    assert strides_of_frames(views) == np.prod(FRAME)
+    assert th.equal(views, samples.observations)
+
+
+@pytest.mark.parametrize("handles_timeouts", [False, True])
+@pytest.mark.parametrize("name", ["vector", "stack"])
+def test_optimize_memory_usage_returns_the_same_sequences(name: str, handles_timeouts: bool) -> None:
+    options = {"optimize_memory_usage": True, "handle_timeout_termination": handles_timeouts}
+    for n_steps in (20, 2 * ROWS + 11):
+        buffer, transitions = fill(name, n_steps, **options)
+        assert hasattr(buffer, "next_observations") == handles_timeouts
+        if not handles_timeouts:
+            for transition, following in pairwise(transitions):  # of the next episode after the end of one, as in SB3
+                transition.next_obs = following.obs
+            for transition in transitions:
+                transition.infos = [{"TimeLimit.truncated": False}] * N_ENVS
+        oldest = max(n_steps - ROWS + (not handles_timeouts), 0)  # SB3 reserves one row
+        for as_views in (False, True):
+            for _ in range(10):
+                samples = buffer.sample_sequences(32, 4, 2, pad="end", as_views=as_views)
+                assert_sequences(samples, transitions, oldest, 4, 2, "end", as_views=as_views)
+
+
+def test_n_step_buffers_return_single_steps() -> None:
+    buffer, transitions = fill("stack", 2 * ROWS, CompressedNStepReplayBuffer, n_steps=3, gamma=0.9)
+    assert_sequences(buffer.sample_sequences(16, 4, 1), transitions, ROWS, 4, 1)
+
+
+def test_folders_followers_and_copies_return_the_same_sequences(tmp_path: Path) -> None:
+    buffer, transitions = fill("stack", 2 * ROWS + 5, storage=tmp_path / "buffer")
+    buffer.save_checkpoint(tmp_path / "copy")
+    follower = CompressedReplayBuffer.from_checkpoint(tmp_path / "buffer", follow=True, device="cpu")
+    loaded = CompressedReplayBuffer.from_checkpoint(tmp_path / "copy", device="cpu")
+    for each in (buffer, follower, loaded):
+        for as_views in (False, True):
+            seed_draws(1)
+            samples = each.sample_sequences(16, 4, 2, pad="start", as_views=as_views)
+            assert strides_of_frames(samples.observations) == np.prod(FRAME if as_views else STACK.shape)
+            assert_sequences(samples, transitions, ROWS + 5, 4, 2, "start", as_views=as_views)
+    buffer.close()
+
+
+@pytest.mark.parametrize("name", ["vector", "dict"])
+def test_vec_normalize_normalizes_sequences_and_not_their_padding(name: str) -> None:
+    buffer, _ = fill(name, 100)
+    space = SPACES[name]
+
+    keys = ["vector"] if name == "dict" else None
+    env = VecNormalize(DummyVecEnv([lambda: ImageEnv(space, ACTIONS)]), norm_obs_keys=keys)
+    env.ret_rms.var = np.array(4.0)
+    rms: Any = env.obs_rms
+    if name == "dict":
+        rms = rms["vector"]
+    rms.mean, rms.var = np.full(5, 3.0), np.full(5, 2.0)
+    seed_draws(0)
+    raw = buffer.sample_sequences(16, 6, 2, pad="end")
+    seed_draws(0)
+    normalized = buffer.sample_sequences(16, 6, 2, pad="end", env=env, as_views=True)
+    assert not raw.mask.all()
+    for field in ("observations", "next_observations"):
+        ours, theirs = getattr(normalized, field), getattr(raw, field)
+        if name == "dict":
+            assert th.equal(ours["screen"], theirs["screen"])
+            ours, theirs = ours["vector"], theirs["vector"]
+        expected = env.normalize_obs({"vector": theirs.numpy()} if name == "dict" else theirs.numpy())
+        expected = expected["vector"] if name == "dict" else expected
+        np.testing.assert_array_equal(ours[raw.mask], expected[raw.mask])
+        assert not ours[~raw.mask & ~(theirs != 0).any(-1)].any()
+    np.testing.assert_array_equal(normalized.rewards[raw.mask], env.normalize_reward(raw.rewards.numpy())[raw.mask])
+    assert not normalized.rewards[~raw.mask].any()
+
+
+def test_output_format_applies_to_sequences() -> None:
+    seed_draws(0)
+    raw, _ = fill("stack", 100)
+    expected = raw.sample_sequences(16, 6)
+    for as_views in (False, True):
+        for options in ({"output_dtype": "float"}, {"normalize_images": True}):
+            buffer, _ = fill("stack", 100, **options)
+            seed_draws(0)
+            raw.sample_sequences(1, 1)
+            seed_draws(0)
+            samples = buffer.sample_sequences(16, 6, as_views=as_views)
+            seed_draws(0)
+            expected = raw.sample_sequences(16, 6)
+            for field in ("observations", "next_observations"):
+                tensor = getattr(expected, field).float()
+                assert th.equal(getattr(samples, field), tensor / 255 if "normalize_images" in options else tensor)
+
+
+def test_dtypes_that_elements_are_stored_in_do_not_change_sequences() -> None:
+    space = spaces.Box(0, 255, STACK.shape, np.float32)
+    buffer = CompressedReplayBuffer(
+        60, space, ACTIONS, device="cpu", frame_stack=N_STACK, compression_method="delta", dtypes=np.float64
+    )
+    env = CountingEnv(STACK, n_envs=1)
+    transitions = list(env.steps(50))
+    for transition in transitions:
+        transition.obs, transition.next_obs = transition.obs.astype(np.float32), transition.next_obs.astype(np.float32)
+        transition.add_to(buffer)
+    assert isinstance(buffer.observations, CompressedArray)
+    assert buffer.observations.elem_type == np.float64
+    for as_views in (False, True):
+        samples: Any = buffer.sample_sequences(10, 3, as_views=as_views)
+        for row, observations in zip(samples.indices, samples.observations, strict=True):
+            np.testing.assert_array_equal(observations, [t.obs[0] for t in transitions[row : row + 3]])
+
+
+def test_damaged_payload_is_an_error_that_names_its_slot() -> None:
+    buffer, _ = fill("stack", ROWS, longest=1000, compression_method="zstd3", frame_stack=N_STACK)
+    payloads = buffer.observations.slots[30, 1]
+    damaged = (*payloads[:-1], payloads[-1][:-5])
+    buffer.observations.slots[30, 1] = damaged
+    for as_views in (False, True):
+        with pytest.raises(CorruptPayload) as caught:
+            buffer.sample_sequences(2000, 30, as_views=as_views, next_observations=False)
+        assert caught.value.slot == (30, 1)
+
+
+def test_memory_of_sequences_is_reused_and_never_shared() -> None:
+    buffer, transitions = fill("stack", 2 * ROWS)
+    kept = [buffer.sample_sequences(64, 8, as_views=number % 2 == 1) for number in range(6)]
+    for number, samples in enumerate(kept):
+        assert_sequences(samples, transitions, ROWS, 8, as_views=number % 2 == 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ((0, 4), ValueError, "batch_size must be at least 1, got 0"),
+        ((4, 0), ValueError, "length must be at least 1, got 0"),
+        ((4, 4, -1), ValueError, "burn_in must be at least 0, got -1"),
+        ((4, 4, 0, 0), ValueError, "stride must be at least 1, got 0"),
+        ((4, 2.0), TypeError, "length must be an integer, got 2.0; pass 2"),
+        ((4, 4, 0, 1, "both"), ValueError, "pad must be one of"),
+        ((4, 61), BufferNotReady, "no episode has 61 consecutive transitions"),
+        ((4, 14), BufferNotReady, "no episode has 14 consecutive transitions"),
+    ],
+)
+def test_impossible_requests_are_errors(arguments: tuple[Any, ...], error: type[Exception], message: str) -> None:
+    buffer, _ = fill("vector", 2 * ROWS)
+    with pytest.raises(error, match=message):
+        buffer.sample_sequences(*arguments)
+
+
+def test_empty_buffer_is_an_error() -> None:
+    buffer, _ = fill("vector", 0)
+    with pytest.raises(BufferNotReady, match="empty buffer"):
+        buffer.sample_sequences(4, 2, pad="end")
+
+
+def test_random_numbers_are_those_of_numpy() -> None:
+    buffer, _ = fill("vector", 100)
+    seed_draws(5)
+    first = buffer.sample_sequences(8, 3).indices
+    seed_draws(5)
+    np.testing.assert_array_equal(buffer.sample_sequences(8, 3).indices, first)
+
+
+def test_games_have_the_sequences_that_were_played() -> None:
+    from conftest import recorded
+
+    space, action_space, n_envs, transitions = recorded("atari")
+    buffer = CompressedReplayBuffer(300 * n_envs, space, action_space, device="cpu", n_envs=n_envs)
+    for transition in transitions:
+        transition.add_to(buffer)
+    oldest = len(transitions) - 300
+    for as_views in (False, True):
+        samples: Any = buffer.sample_sequences(32, 10, as_views=as_views)
+        for number, index in enumerate(samples.indices.tolist()):
+            row, env = divmod(index, n_envs)
+            [begin] = [step for step in range(oldest, len(transitions)) if step % 300 == row]
+            for at, transition in enumerate(transitions[begin : begin + 10]):
+                np.testing.assert_array_equal(samples.observations[number, at], transition.obs[env])
+                np.testing.assert_array_equal(samples.next_observations[number, at], transition.next_obs[env])
+
+
+def test_samplers_draw_sequences_in_proportion_to_the_values_of_their_first_transitions() -> None:
+    buffer, transitions = fill("stack", 2 * ROWS + 7, sampler=WeightedSampler())
+    seed_draws(0)
+    first = buffer.sample_sequences(64, 4, 2)
+    numbers = first.indices
+    assert numbers.min() >= (ROWS + 7) * N_ENVS
+    assert numbers.max() < (2 * ROWS + 7) * N_ENVS
+    assert_sequences(first._replace(indices=numbers % (ROWS * N_ENVS)), transitions, ROWS + 7, 4, 2)
+    assert first.weights.tolist() == [[1.0]] * 64
+    everything = np.arange(ROWS + 7, 2 * ROWS + 7) * N_ENVS
+    for env in range(N_ENVS):
+        buffer.update_priorities(everything + env, np.full(ROWS, 1e-6))
+    [chosen, other] = np.unique(numbers)[[3, 8]].tolist()
+    assert buffer.update_priorities(np.array([chosen, other]), np.array([3.0, 1.0])) == 0
+    batch = buffer.sample_sequences(400, 4, 2, as_views=True)
+    counts = {int(number): int((batch.indices == number).sum()) for number in (chosen, other)}
+    assert sum(counts.values()) == 400
+    assert 250 < counts[chosen] < 350
+    assert {float(weight) for weight in batch.weights[batch.indices == chosen]} == {np.float32(1 / 3)}
+
+
+def test_sampler_without_transitions_is_an_error() -> None:
+    buffer, _ = fill("vector", 0, sampler=ValidSampler())
+    with pytest.raises(BufferNotReady, match="may not draw any transition yet"):
+        buffer.sample_sequences(4, 2, pad="end")
+    her, _ = fill("her", 5, sampler=ValidSampler(), longest=1000)
+    with pytest.raises(BufferNotReady, match="may not draw any transition yet"):
+        her.sample_sequences(4, 2)
+
+
+def test_sampler_of_hindsight_replay_draws_complete_episodes() -> None:
+    buffer, transitions = fill("her", ROWS + 20, sampler=ValidSampler())
+    samples = buffer.sample_sequences(64, 3)
+    assert_sequences(samples._replace(indices=samples.indices % (ROWS * N_ENVS)), transitions, 20, 3)

@@ -1,0 +1,762 @@
+"""The state of samplers is stored with the buffer: resumed sampling continues exactly."""
+
+from __future__ import annotations
+
+import copy
+import os
+import pickle
+import random
+import re
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import crafted
+import numpy as np
+import pytest
+import writer
+from conftest import Stream, recorded
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from small_samplers import WeightedSampler
+from stable_baselines3 import DQN
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.envs import BitFlippingEnv
+from support import assert_same_batch
+
+from sb3_compressed import (
+    BufferCheckpointCallback,
+    CompressedDictReplayBuffer,
+    CompressedHerReplayBuffer,
+    CompressedNStepReplayBuffer,
+    CompressedReplayBuffer,
+    CorruptStorage,
+    StorageError,
+    latest_checkpoint,
+    load_checkpoint,
+    save_checkpoint,
+)
+from sb3_compressed.buffers.description import describe
+from sb3_compressed.buffers.loading import open_to_read
+from sb3_compressed.samplers import PrioritizedSampler, Sampler, available_samplers
+from sb3_compressed.storage import verify
+from sb3_compressed.storage.array_store import ArrayStore
+
+ROWS, BATCH = 50, 24
+CLASSES: dict[str, tuple[Any, str, dict[str, Any]]] = {
+    "replay": (CompressedReplayBuffer, "atari", {}),
+    "vectors": (CompressedReplayBuffer, "cart", {}),
+    "optimized": (
+        CompressedReplayBuffer, "cart", {"optimize_memory_usage": True, "handle_timeout_termination": False},
+    ),
+    "n-step": (CompressedNStepReplayBuffer, "cart", {"n_steps": 3, "gamma": 0.9}),
+    "dict": (CompressedDictReplayBuffer, "console", {}),
+    "her": (CompressedHerReplayBuffer, "goal-bits", {}),
+}  # fmt: skip
+SAMPLERS = [name for name in available_samplers() if name != "uniform"]
+KILLS = int(os.environ.get("SB3_COMPRESSED_KILLS", "8"))
+
+
+def env_of(kind: str) -> dict[str, Any]:
+    """Return the environment that a class needs to be constructed or loaded."""
+    if kind != "her":
+        return {}
+    env = make_vec_env(BitFlippingEnv, 2, env_kwargs={"n_bits": 20, "max_steps": 9})
+    env.reset()
+    return {"env": env}
+
+
+def new(kind: str, sampler: Any, rows: int = ROWS, **options: Any) -> Any:
+    cls, name, arguments = CLASSES[kind]
+    space, action_space, n_envs, _ = recorded(name)
+    options = {**arguments, **env_of(kind), "num_threads": 1, **options}
+    return cls(rows * n_envs, space, action_space, device="cpu", n_envs=n_envs, sampler=sampler, **options)
+
+
+def add(buffer: Any, kind: str, first: int, last: int) -> None:
+    """Add steps of the recorded environment."""
+    for transition in recorded(CLASSES[kind][1])[-1][first:last]:
+        transition.add_to(buffer)
+
+
+def train(buffer: Any, seed: int, n_batches: int = 3) -> list[Any]:
+    """Draw batches and update their priorities, if the sampler has any; return the batches."""
+    np.random.seed(seed)  # noqa: NPY002  # what SB3 draws from
+    batches = []
+    for _ in range(n_batches):
+        batch = buffer.sample(BATCH)
+        batches.append(batch)
+        if hasattr(buffer.sampler, "priorities"):
+            buffer.update_priorities(batch.indices, np.random.exponential(size=BATCH))  # noqa: NPY002
+    return batches
+
+
+def assert_same_training(ours: Any, theirs: Any, seed: int = 7) -> None:
+    """Assert that two buffers draw the same batches from now on."""
+    for our_batch, their_batch in zip(train(ours, seed), train(theirs, seed), strict=True):
+        # NumPy's indices are compared apart.
+        assert_same_batch(our_batch._replace(indices=None), their_batch._replace(indices=None))
+        np.testing.assert_array_equal(our_batch.indices, their_batch.indices)
+
+
+def through_pickle(buffer: Any, kind: str, folder: Path) -> Any:
+    return with_env(pickle.loads(pickle.dumps(buffer)), kind)
+
+
+def with_env(buffer: Any, kind: str) -> Any:
+    """Return a copy of a buffer with an environment, which copies and pickles do not contain."""
+    for env in env_of(kind).values():
+        buffer.set_env(env)
+    return buffer
+
+
+def through_copy(buffer: Any, kind: str, folder: Path) -> Any:
+    return with_env(copy.deepcopy(buffer), kind)
+
+
+def through_checkpoint(buffer: Any, kind: str, folder: Path) -> Any:
+    save_checkpoint(buffer, folder)
+    return load_checkpoint(folder, device="cpu", **env_of(kind))
+
+
+def through_copied_checkpoint(buffer: Any, kind: str, folder: Path) -> Any:
+    save_checkpoint(buffer, folder)
+    number = sum(1 for _ in folder.parent.iterdir())
+    buffer.copy_checkpoint(folder.parent / f"copy {number}")
+    return load_checkpoint(folder.parent / f"copy {number}", device="cpu", **env_of(kind))
+
+
+WAYS = [through_pickle, through_copy, through_checkpoint, through_copied_checkpoint]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("sampler", [*SAMPLERS, WeightedSampler()])
+@pytest.mark.parametrize("kind", CLASSES)
+def test_saved_buffers_continue_exactly(
+    kind: str, sampler: str | Sampler, way: Callable[..., Any], tmp_path: Path
+) -> None:
+    if isinstance(sampler, Sampler) and way in (through_checkpoint, through_copied_checkpoint):
+        pytest.skip("samplers of users are passed to from_checkpoint, see below")
+    buffer = new(kind, sampler)
+    for first in (0, 30, 60, 90):  # an incremental save, and several laps
+        add(buffer, kind, first, first + 30)
+        train(buffer, first)
+        add(buffer, kind, first + 27, first + 30)  # which no draw has seen yet
+        loaded = way(buffer, kind, tmp_path / "folder")
+        assert type(loaded.sampler) is type(buffer.sampler)
+        assert_same_training(loaded, buffer)
+        add(buffer, kind, 200, 210)
+        add(loaded, kind, 200, 210)
+        assert_same_training(loaded, buffer)
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+@pytest.mark.parametrize("kind", CLASSES)
+def test_resumed_folders_continue_exactly(kind: str, sampler: str, tmp_path: Path) -> None:
+    buffer = new(kind, sampler, storage=tmp_path)
+    expected = new(kind, sampler)
+    for first in (0, 30, 60, 90):
+        for each in (buffer, expected):
+            add(each, kind, first, first + 30)
+            train(each, first)
+            add(each, kind, first + 27, first + 30)
+        buffer.close()
+        buffer = new(kind, sampler, storage=tmp_path, resume=True)
+        assert_same_training(buffer, expected)
+    buffer.close()
+    assert verify(tmp_path) == []
+
+
+def test_epochs_continue_where_they_were_interrupted(tmp_path: Path) -> None:
+    if "without-replacement" not in SAMPLERS:
+        pytest.skip("there is no such sampler")
+    buffer = new("vectors", "without-replacement")
+    add(buffer, "vectors", 0, 30)
+    n_items = 30 * buffer.n_envs
+    drawn = [buffer.sample(20).indices]
+    save_checkpoint(buffer, tmp_path)
+    loaded = load_checkpoint(tmp_path, device="cpu")
+    drawn += [loaded.sample(20).indices for _ in range(n_items // 20 - 1)]
+    assert sorted(np.concatenate(drawn)) == [*range(n_items)]
+
+
+def test_models_and_callbacks_continue_with_priorities(tmp_path: Path) -> None:
+    options = {"sampler": "prioritized"}
+    model = DQN(
+        "MlpPolicy", "CartPole-v1", buffer_size=100, learning_starts=20, device="cpu",
+        replay_buffer_class=CompressedReplayBuffer, replay_buffer_kwargs=options,
+    )  # fmt: skip
+    model.learn(150, callback=BufferCheckpointCallback(50, tmp_path / "checkpoints", keep=2))
+    newest = latest_checkpoint(tmp_path / "checkpoints")
+    buffer = model.replay_buffer
+    assert buffer is not None
+    assert_same_training(load_checkpoint(newest / "buffer", device="cpu"), buffer)
+    model.save_replay_buffer(tmp_path / "pickle")
+    loaded = DQN.load(newest / "model", env=model.get_env())
+    loaded.load_replay_buffer(tmp_path / "pickle")
+    assert_same_training(loaded.replay_buffer, buffer)
+    loaded.learn(50, reset_num_timesteps=False)
+
+
+# -- resizing --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("storage", [False, True])
+@pytest.mark.parametrize("rows", [20, 49, 51, 90])
+@pytest.mark.parametrize("kind", ["vectors", "optimized", "n-step", "dict"])
+def test_resized_buffers_keep_the_priorities_of_their_rows(kind: str, rows: int, storage: bool, tmp_path: Path) -> None:
+    for n_steps in (33, 84):
+        folder = tmp_path / str(n_steps)
+        options: dict[str, Any] = {"storage": folder} if storage else {}
+        buffer = new(kind, "prioritized", **options)
+        add(buffer, kind, 0, n_steps)
+        for seed in range(5):
+            batches = train(buffer, seed)
+        expected = by_age(buffer)
+        if storage:
+            buffer.close()
+            loaded = new(kind, "prioritized", rows, storage=folder, resume=True)
+        else:
+            save_checkpoint(buffer, folder)
+            loaded = load_checkpoint(folder, device="cpu", buffer_size=rows * buffer.n_envs)
+        n_kept = min(len(expected), rows - (kind == "optimized" and rows < len(expected) + 1))
+        np.testing.assert_array_equal(by_age(loaded), expected[len(expected) - n_kept :])
+        old = batches[-1].indices
+        assert loaded.update_priorities(old, np.ones(BATCH)) == BATCH, "these are other transitions now"
+        add(loaded, kind, n_steps, n_steps + 3)
+        batch = train(loaded, 0)[-1]
+        assert loaded.update_priorities(batch.indices, np.ones(BATCH)) == 0
+        loaded.close()
+        if storage:  # and what was written is consistent
+            again = new(kind, "prioritized", rows, storage=folder, resume=True)
+            assert_same_training(again, loaded)
+            again.close()
+
+
+def by_age(buffer: Any) -> Any:
+    """Return the priorities of all transitions that may be drawn, ``(n_rows, n_envs)``, the oldest first."""
+    priorities = buffer.sampler.priorities.reshape(buffer.buffer_size, buffer.n_envs)
+    rolled = np.roll(priorities, -buffer.pos, axis=0) if buffer.full else priorities[: buffer.pos]
+    return rolled[rolled.any(axis=1)]
+
+
+@pytest.mark.parametrize("rows", [20, 90])
+@pytest.mark.parametrize("sampler", SAMPLERS)
+@pytest.mark.parametrize("kind", CLASSES)
+def test_resized_buffers_draw_valid_rows(kind: str, sampler: str, rows: int, tmp_path: Path) -> None:
+    buffer = new(kind, sampler)
+    add(buffer, kind, 0, 84)
+    train(buffer, 0)
+    save_checkpoint(buffer, tmp_path)
+    options = {"device": "cpu", "buffer_size": rows * buffer.n_envs}
+    loaded = load_checkpoint(tmp_path, **options, **env_of(kind))
+    train(loaded, 1, 20)
+    add(loaded, kind, 84, 99)
+    train(loaded, 2, 20)
+
+
+def test_growing_recordings_keep_priorities() -> None:
+    from sb3_compressed.persistence.ring_resize import resize
+
+    buffer = new("vectors", PrioritizedSampler(alpha=0.5))
+    add(buffer, "vectors", 0, ROWS)
+    train(buffer, 0)
+    expected = by_age(buffer)
+    resize(buffer, 2 * ROWS * buffer.n_envs)
+    np.testing.assert_array_equal(by_age(buffer), expected)
+    assert buffer.sampler == PrioritizedSampler(alpha=0.5)
+    add(buffer, "vectors", ROWS, ROWS + 9)
+    train(buffer, 1)
+
+
+# -- kills -----------------------------------------------------------------------------------------------------------
+
+
+def test_killed_process_loses_the_priorities_since_the_last_flush(tmp_path: Path) -> None:
+    rng = random.Random(0)
+    folder = tmp_path / "buffer"
+    last = 0
+    for _ in range(KILLS):
+        with writer.start("prioritized", folder) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline().split() == ["ready", str(last)]
+            for _ in range(rng.randrange(1, 60)):
+                process.stdout.readline()
+            for _ in range(rng.randrange(200_000)):
+                pass
+            process.kill()
+            process.stdout.readlines()
+        buffer = load_checkpoint(folder, device="cpu")
+        last = writer.hold_that_it_is_whole(buffer)
+        assert_priorities_of_a_flush(buffer, last)
+        train(buffer, 0)
+    assert last > writer.ROWS, "the ring was overwritten"
+
+
+def assert_priorities_of_a_flush(buffer: Any, last: int) -> None:
+    """Assert that priorities are those that the writer had at one of its last flushes, and newer rows have the largest.
+
+    :param last: number of the newest step
+    """
+    buffer._bound_sampler.synchronize(buffer)
+    priorities = by_age(buffer)
+    numbers = np.arange(last - len(priorities) + 1, last + 1)
+    assert (buffer.sampler.priorities > 0).sum() == len(numbers) * writer.N_ENVS, "each can be drawn"
+    values = buffer.sampler.priorities_of(writer.td_errors(numbers).astype(np.float64))[:, np.newaxis]
+    is_flushed = (priorities == values).all(axis=1)
+    n_new = len(numbers) - int(np.flatnonzero(is_flushed)[-1]) - 1 if is_flushed.any() else len(numbers)
+    assert n_new <= writer.STEPS_A_SAVE + 1
+    assert is_flushed[: len(numbers) - n_new].all()
+    newest = priorities[len(numbers) - n_new :]
+    assert (newest == newest[:1]).all()
+    assert n_new == 0 or not is_flushed.any() or newest[0, 0] == priorities[: len(numbers) - n_new].max()
+
+
+def test_add_writes_nothing_of_the_sampler(tmp_path: Path) -> None:
+    sizes = []
+    for sampler in ("uniform", "prioritized"):
+        buffer = new("vectors", sampler, storage=tmp_path / sampler)
+        add(buffer, "vectors", 0, 50)
+        if sampler != "uniform":
+            train(buffer, 0)
+        buffer.flush()
+        before = buffer._storage.store.log.last.end
+        for first in range(50, 150, 10):
+            add(buffer, "vectors", first, first + 10)
+            if sampler != "uniform":
+                train(buffer, first)
+        sizes.append(buffer._storage.store.log.last.end - before)
+        buffer.close()
+    # All values are written from time to time.
+    assert sizes[1] - sizes[0] < 10 * 150
+
+
+def test_failed_flush_is_made_up_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    buffer = new("vectors", "prioritized", storage=tmp_path)
+    add(buffer, "vectors", 0, 30)
+    buffer.flush()
+    train(buffer, 0)
+    commit, n_commits = ArrayStore.commit, iter([False, True])
+
+    def failing(self: ArrayStore, *arguments: Any) -> None:
+        if next(n_commits, False):
+            raise OSError("no space left on device")
+        commit(self, *arguments)
+
+    monkeypatch.setattr(ArrayStore, "commit", failing)
+    with pytest.raises(OSError, match="no space left"):
+        buffer.flush()
+    buffer.close()
+    assert_same_training(new("vectors", "prioritized", storage=tmp_path, resume=True), buffer)
+
+
+# -- other samplers than the stored one ------------------------------------------------------------------------------
+
+
+def saved(folder: Path, sampler: Any, kind: str = "vectors") -> Any:
+    """Save a trained buffer."""
+    buffer = new(kind, sampler)
+    add(buffer, kind, 0, 60)
+    if sampler != "uniform":
+        train(buffer, 0)
+    save_checkpoint(buffer, folder)
+    return buffer
+
+
+def test_folders_rebuild_the_sampler(tmp_path: Path) -> None:
+    saved(tmp_path, PrioritizedSampler(alpha=0.25, beta_steps=99, mode="lap"))
+    loaded = load_checkpoint(tmp_path, device="cpu")
+    assert loaded.sampler == PrioritizedSampler(alpha=0.25, beta_steps=99, mode="lap")
+    assert describe(open_to_read(tmp_path))["sampler"] == {
+        "name": "prioritized",
+        "arguments": {
+            "alpha": 0.25, "beta": 0.4, "beta_final": 1.0, "beta_steps": 99, "epsilon": 1e-6, "stratified": True,
+            "mode": "lap",
+        },
+    }  # fmt: skip
+
+
+def test_folders_without_samplers_have_no_trace_of_them(tmp_path: Path) -> None:
+    buffer = saved(tmp_path, "uniform")
+    assert b"sampler" not in b"".join(path.read_bytes() for path in tmp_path.glob("*.log"))
+    assert describe(buffer)["sampler"] is None
+
+
+def test_uniform_buffers_ignore_the_state(tmp_path: Path) -> None:
+    buffer = saved(tmp_path, "prioritized")
+    loaded = load_checkpoint(tmp_path, device="cpu", sampler="uniform")
+    assert loaded.sampler is None
+    np.testing.assert_array_equal(loaded.rewards, buffer.rewards)
+    follower = load_checkpoint(tmp_path, device="cpu", sampler="uniform", follow=True)
+    follower.sample(8)
+    with pytest.warns(UserWarning, match=r"contains the state of the sampler PrioritizedSampler.*sampler='uniform'"):
+        resumed = new("vectors", "uniform", storage=tmp_path, resume=True)
+    add(resumed, "vectors", 60, 70)
+    resumed.close()
+    assert load_checkpoint(tmp_path, device="cpu").sampler is None, "it was removed from the folder"
+
+
+@pytest.mark.parametrize("storage", [False, True])
+def test_folders_without_state_begin_with_the_priority_of_new_transitions(storage: bool, tmp_path: Path) -> None:
+    saved(tmp_path, "uniform")
+    if storage:
+        buffer = new("vectors", "prioritized", storage=tmp_path, resume=True)
+    else:
+        buffer = load_checkpoint(tmp_path, device="cpu", sampler="prioritized")
+    train(buffer, 0, 1)
+    assert (by_age(buffer) > 0).all()
+    if storage:
+        buffer.close()
+        assert_same_training(load_checkpoint(tmp_path, device="cpu"), buffer)
+    else:
+        save_checkpoint(buffer, tmp_path)
+        assert_same_training(load_checkpoint(tmp_path, device="cpu"), buffer)
+
+
+def test_another_alpha_raises(tmp_path: Path) -> None:
+    saved(tmp_path, PrioritizedSampler(alpha=0.5))
+    with pytest.raises(StorageError, match=r"PrioritizedSampler\(alpha=0.5.*does not fit.*alpha=0.9") as raised:
+        load_checkpoint(tmp_path, device="cpu", sampler=PrioritizedSampler(alpha=0.9))
+    assert not isinstance(raised.value, CorruptStorage)
+
+
+def test_other_arguments_continue_with_the_priorities(tmp_path: Path) -> None:
+    buffer = saved(tmp_path, PrioritizedSampler(beta=0.5))
+    other = PrioritizedSampler(beta=0.9, stratified=False)
+    loaded = load_checkpoint(tmp_path, device="cpu", sampler=other)
+    np.testing.assert_array_equal(loaded.sampler.priorities, buffer.sampler.priorities)
+    new("vectors", other, storage=tmp_path, resume=True).close()
+    assert load_checkpoint(tmp_path, device="cpu").sampler == other
+
+
+def test_samplers_of_users_are_passed_again(tmp_path: Path) -> None:
+    buffer = saved(tmp_path, WeightedSampler())
+    buffer.update_priorities(buffer.sample(BATCH).indices, np.arange(1.0, BATCH + 1))
+    save_checkpoint(buffer, tmp_path)
+    with pytest.raises(StorageError, match=r"sampler WeightedSampler, which is not from this.*sampler=WeightedSampler"):
+        load_checkpoint(tmp_path, device="cpu")
+    loaded = load_checkpoint(tmp_path, device="cpu", sampler=MyWeightedSampler())
+    assert (loaded.sampler.values <= 1).all(), "that is another class"
+
+
+class MyWeightedSampler(WeightedSampler):
+    """Another class."""
+
+
+class StoredSampler(WeightedSampler):
+    """A sampler of a user, which stores its values."""
+
+    n_draws = 0
+
+    def draw(self, batch_size: int) -> Any:
+        """Draw and count."""
+        self.n_draws += 1
+        return super().draw(batch_size)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state, with values of all kinds that can be stored."""
+        odd = {"text": "ä", "none": None, "flag": np.bool_(True), "inf": np.float64("inf"), "key": np.arange(3)}
+        return {**super().state_dict(), "values": self.values.copy(), "n_draws": self.n_draws, **odd}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore it."""
+        super().load_state_dict(state)
+        assert (state["text"], state["none"], state["flag"], state["inf"]) == ("ä", None, True, np.inf)
+        assert state["key"].tolist() == [0, 1, 2]
+        self.values[:], self.n_draws = state["values"], state["n_draws"]
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_samplers_of_users_continue_exactly(kind: str, tmp_path: Path) -> None:
+    buffer = new(kind, StoredSampler(), storage=tmp_path / "storage")
+    add(buffer, kind, 0, 84)
+    batch = buffer.sample(BATCH)
+    buffer.update_priorities(batch.indices, np.arange(1.0, BATCH + 1))
+    buffer.save_checkpoint(tmp_path / "saved")
+    options = {"sampler": StoredSampler(), "device": "cpu", **env_of(kind)}
+    loaded = load_checkpoint(tmp_path / "saved", **options)
+    assert loaded.sampler.n_draws == buffer.sampler.n_draws == 1
+    assert_same_training(loaded, buffer)
+    buffer.close()
+    assert_same_training(new(kind, StoredSampler(), storage=tmp_path / "storage", resume=True), buffer)
+    smaller = load_checkpoint(tmp_path / "saved", buffer_size=20 * buffer.n_envs, **options)
+    np.testing.assert_array_equal(np.unique(smaller.sampler.values)[-1:] >= 1, True)
+    train(smaller, 0)
+    assert describe(open_to_read(tmp_path / "saved"))["class"] == type(buffer).__name__
+
+
+# -- followers -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_followers_have_the_priorities_of_the_last_flush(kind: str, tmp_path: Path) -> None:
+    buffer = new(kind, "prioritized", storage=tmp_path)
+    add(buffer, kind, 0, 30)
+    buffer.flush()
+    follower = load_checkpoint(tmp_path, follow=True, device="cpu", **env_of(kind))
+    for first in (30, 60, 90):
+        add(buffer, kind, first, first + 27)
+        train(buffer, first)
+        follower.refresh()
+        train(follower, 0)  # with rows that are in no flush yet
+        buffer.flush()
+        assert follower.refresh()
+        np.testing.assert_array_equal(follower.sampler.priorities, buffer.sampler.priorities)
+    buffer.close()
+
+
+def test_followers_of_uniform_buffers_keep_their_own_priorities(tmp_path: Path) -> None:
+    buffer = new("vectors", "uniform", storage=tmp_path)
+    add(buffer, "vectors", 0, 30)
+    follower = load_checkpoint(tmp_path, follow=True, device="cpu", sampler="prioritized")
+    train(follower, 0)
+    before = by_age(follower)
+    add(buffer, "vectors", 30, 40)
+    assert follower.refresh()
+    train(follower, 0, 0)
+    follower._bound_sampler.synchronize(follower)
+    np.testing.assert_array_equal(by_age(follower)[:30], before)
+    buffer.close()
+
+
+# -- hindsight replay ------------------------------------------------------------------------------------------------
+
+
+def test_truncated_trajectories_are_included_after_loading(tmp_path: Path) -> None:
+    buffer = new("her", "prioritized", storage=tmp_path)
+    add(buffer, "her", 0, 32)
+    with pytest.warns(UserWarning, match="last trajectory"):
+        buffer.truncate_last_trajectory()
+    assert buffer.ep_length.all(axis=1).sum() == 32
+    loaded = load_checkpoint(tmp_path, device="cpu", **env_of("her"))
+    assert (loaded.sampler.priorities > 0).sum() == 32 * buffer.n_envs
+    buffer.close()
+
+
+# -- damage ----------------------------------------------------------------------------------------------------------
+
+
+def set_item(name: str, value: Any) -> dict[str, Any]:
+    def change(arrays: dict[str, Any]) -> None:
+        arrays[f"sampler/{name}"].reshape(-1)[3] = value
+
+    return {"change_arrays": change}
+
+
+def set_value(name: str, value: Any, field: str | None = None) -> dict[str, Any]:
+    def change(commit: Any) -> Any:
+        sampler = commit["values"]["sampler"]
+        (sampler if field is None else sampler[field])[name] = value
+        return commit
+
+    return {"change_commit": change}
+
+
+def set_sampler(value: Any) -> dict[str, Any]:
+    return {"change_commit": lambda commit: {**commit, "values": {**commit["values"], "sampler": value}}}
+
+
+DAMAGE: dict[str, dict[str, Any]] = {
+    "a priority is NaN": set_item("priorities", np.nan),
+    "a priority is negative": set_item("priorities", -1.0),
+    "a priority is infinite": set_item("priorities", np.inf),
+    "flags are unknown": set_item("flags", 255),
+    "a step is in the future": set_value("step", 1 << 40),
+    "a step is text": set_value("step", "5"),
+    "a step is missing": set_sampler({"n_written": 5, "state": {}}),
+    "rows are too many": set_value("n_written", (1 << 63) - 1),
+    "rows are negative": set_value("n_written", -1),
+    "no object": set_sampler([]),
+    "draws are text": set_value("n_draws", "many", "state"),
+    "draws are a fraction": set_value("n_draws", 0.5, "state"),
+    "draws are huge": set_value("n_draws", 10**400, "state"),
+    "draws are a list": set_value("n_draws", [5], "state"),
+    "a value is missing": set_sampler({"step": 89, "n_written": 90, "state": {}}),
+    "alpha is another one": set_value("alpha", 0.1, "state"),
+}
+
+
+def change_spec(name: str, shape: Any, dtype: str) -> Callable[[Any], Any]:
+    def change(manifest: Any) -> Any:
+        manifest["arrays"][f"sampler/{name}"][:2] = [shape, dtype]
+        return manifest
+
+    return change
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    crafted.make_folder("vectors", tmp_path, sampler="prioritized")
+    return tmp_path
+
+
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
+def test_damaged_states_raise_and_are_repaired(damage: dict[str, Any], folder: Path) -> None:
+    crafted.forge(folder, **damage)
+    message = rf"{re.escape(str(folder))}: the state of its sampler is invalid"
+    for options in ({}, {"follow": True}, {"buffer_size": 10}):
+        with pytest.raises(CorruptStorage, match=message):
+            load_checkpoint(folder, device="cpu", **options)
+    with pytest.raises(CorruptStorage, match=message):
+        crafted.new_buffer("vectors", storage=folder, sampler="prioritized", resume=True)
+    load_checkpoint(folder, device="cpu", sampler="uniform").sample(4)
+    for _ in range(2):  # in memory, which does not change the folder
+        with pytest.warns(UserWarning, match="all transitions have the values of new ones"):
+            buffer = load_checkpoint(folder, device="cpu", repair=True)
+    assert_repaired(buffer)
+    with pytest.warns(UserWarning, match="all transitions have the values of new ones"):
+        buffer = crafted.new_buffer("vectors", storage=folder, sampler="prioritized", resume=True, repair=True)
+    assert_repaired(buffer)
+    buffer.close()
+    loaded = load_checkpoint(folder, device="cpu")
+    assert (loaded.sampler.priorities == 1).all()
+    assert verify(folder) == []
+
+
+def assert_repaired(buffer: Any) -> None:
+    buffer.sample(4)
+    assert (buffer.sampler.priorities == 1).all()
+    assert len(buffer.repair_report.dropped) == 0
+    assert any("sampler" in problem for problem in buffer.repair_report.problems)
+
+
+@pytest.mark.parametrize(("shape", "dtype"), [([crafted.N_ROWS, 1], "<f4"), ([crafted.N_ROWS], "<f8"), ([7, 1], "<f8")])
+def test_states_of_other_shapes_raise(shape: Any, dtype: str, folder: Path) -> None:
+    store = ArrayStore.open(folder, writable=True)
+    specs = {name: spec for name, spec in store.specs.items() if name != "sampler/priorities"}
+    odd = type(store.specs["actions"])(tuple(shape), dtype)
+    arrays = {**store.arrays, "sampler/priorities": odd.zeros()}
+    store.replace_content(store.metadata, {**specs, "sampler/priorities": odd}, arrays, store.values)
+    store.close()
+    with pytest.raises(CorruptStorage, match="sampler/priorities must be"):
+        load_checkpoint(folder, device="cpu")
+    with pytest.warns(UserWarning, match="all transitions have the values of new ones"):
+        assert_repaired(load_checkpoint(folder, device="cpu", repair=True))
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"name": "prioritised", "arguments": {}},
+        {"name": "prioritized", "arguments": {"alpha": -1}},
+        {"name": "prioritized", "arguments": {"gamma": 1}},
+        {"name": "prioritized", "arguments": {"alpha": [1]}},
+        {"name": "os", "arguments": {}},
+        {"name": "prioritized"},
+        {"class": 5},
+        "prioritized",
+        None,
+    ],
+)
+def test_invalid_configurations_raise(config: Any, folder: Path) -> None:
+    def change(manifest: Any) -> Any:
+        manifest["about"]["arguments"]["sampler"] = {"sampler": config}
+        return manifest
+
+    crafted.forge(folder, change)
+    with pytest.raises(CorruptStorage, match="sampler"):
+        load_checkpoint(folder, device="cpu")
+
+
+def test_arrays_of_the_ring_of_different_lengths_raise(folder: Path) -> None:
+    def change(manifest: Any) -> Any:
+        manifest["arrays"]["sampler/flags"] = [[3, 1], "|u1", False, True]
+        return manifest
+
+    crafted.forge(folder, change)
+    for repair in (False, True):
+        with pytest.raises(CorruptStorage, match="arrays of the ring have different numbers of rows"):
+            load_checkpoint(folder, device="cpu", repair=repair)
+
+
+def test_zero_flags_and_excess_flags_draw_valid_rows_only(tmp_path: Path) -> None:
+    crafted.make_folder("vectors", tmp_path, n_steps=20, sampler="prioritized")  # half of the rows are written
+
+    def all_valid(arrays: dict[str, Any]) -> None:
+        arrays["sampler/flags"][...] = 1
+        arrays["sampler/priorities"][...] = 5.0
+
+    crafted.forge(tmp_path, change_arrays=all_valid)
+    loaded = load_checkpoint(tmp_path, device="cpu")
+    assert (loaded.sampler.priorities[:20] == 5).all()
+    assert (loaded.sampler.priorities[20:] == 0).all(), "those are not written"
+
+    def none_valid(arrays: dict[str, Any]) -> None:
+        arrays["sampler/flags"][...] = arrays["sampler/priorities"][...] = 0
+
+    crafted.forge(tmp_path, change_arrays=none_valid)
+    assert (load_checkpoint(tmp_path, device="cpu").sampler.priorities[:20] == 1).all()
+
+
+def test_flipped_bytes_in_priorities_lose_no_transitions(tmp_path: Path) -> None:
+    folder = tmp_path / "only a snapshot"
+    content = saved(tmp_path / "saved", "prioritized")
+    content.copy_checkpoint(folder)
+    path = max(folder.glob("*.log"))
+    data = path.read_bytes()
+    n_sampler = 0
+    for position in range(0, len(data), 101):
+        path.write_bytes(data[:position] + bytes([data[position] ^ 0x40]) + data[position + 1 :])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            repaired = load_checkpoint(folder, device="cpu", repair=True)
+        repaired.sample(8)
+        if any("the state of its sampler" in problem for problem in repaired.repair_report.problems):
+            n_sampler += 1
+            np.testing.assert_array_equal(repaired.rewards, content.rewards)
+            with pytest.raises(CorruptStorage, match=re.escape(str(folder))):
+                load_checkpoint(folder, device="cpu")
+    assert n_sampler, "some damage was to priorities"
+
+
+# -- any order of operations -----------------------------------------------------------------------------------------
+
+OPERATIONS = st.lists(
+    st.sampled_from(["add", "lap", "train", "flush", "reopen", "kill", "save"]), min_size=4, max_size=14
+)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(OPERATIONS, st.sampled_from(["vectors", "optimized", "her"]), st.sampled_from(SAMPLERS))
+def test_any_order_of_operations_continues_exactly(
+    tmp_path_factory: pytest.TempPathFactory, operations: list[str], kind: str, sampler: str
+) -> None:
+    """A buffer in a folder against one in memory; what a kill loses, both lose."""
+    folder = tmp_path_factory.mktemp("folder")
+    buffer, expected = new(kind, sampler, storage=folder / "0"), new(kind, sampler)
+    flushed: Any = None
+    step = 0
+    for number, operation in enumerate(["lap", *operations]):
+        if operation in ("add", "lap"):
+            n_steps = 7 if operation == "add" else ROWS + 4
+            for each in (buffer, expected):
+                for offset in range(n_steps):
+                    add(each, kind, (step + offset) % 300, (step + offset) % 300 + 1)
+            step += n_steps
+            flushed = None
+        elif operation == "train":
+            for each in (buffer, expected):
+                train(each, number)
+        elif operation == "flush":
+            buffer.flush()
+            expected._bound_sampler.synchronize(expected)
+            flushed = copy.deepcopy(expected._bound_sampler)
+        elif operation == "reopen":
+            buffer.close()
+            buffer = new(kind, sampler, storage=folder / "0", resume=True)
+            flushed = copy.deepcopy(expected._bound_sampler)
+        elif operation == "kill" and flushed is not None:
+            buffer._storage.store.log.close()
+            buffer = new(kind, sampler, storage=folder / "0", resume=True)
+            expected._bound_sampler = copy.deepcopy(flushed)
+        elif operation == "save":
+            buffer.save_checkpoint(folder / f"saved {number}")
+            loaded = load_checkpoint(folder / f"saved {number}", device="cpu", **env_of(kind))
+            assert_same_training(loaded, through_copy(expected, kind, folder))
+    assert_same_training(buffer, expected)
+    buffer.close()
+
+
+def test_stream_is_long_enough(stream: Stream) -> None:
+    assert len(stream[-1]) >= 300

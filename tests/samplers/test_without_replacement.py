@@ -1,0 +1,220 @@
+"""``WithoutReplacementSampler`` and ``iterate``: each transition once an epoch."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+from chi_square import assert_frequencies
+from conftest import Stream
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.envs import BitFlippingEnv
+from stable_baselines3.common.vec_env import VecNormalize
+
+from sb3_compressed import BufferNotReady, CompressedHerReplayBuffer, CompressedReplayBuffer
+from sb3_compressed.samplers import WithoutReplacementSampler
+
+
+def filled(stream: Stream, n_steps: int, rows: int = 50, **options: Any) -> CompressedReplayBuffer:
+    """Return a buffer with the first steps of a stream."""
+    space, action_space, n_envs, transitions = stream
+    buffer = CompressedReplayBuffer(
+        rows * n_envs, space, action_space, "cpu", n_envs, sampler="without-replacement", **options
+    )
+    for transition in transitions[:n_steps]:
+        transition.add_to(buffer)
+    return buffer
+
+
+cart = pytest.mark.parametrize("stream", ["cart"], indirect=True)
+
+
+@cart
+@pytest.mark.parametrize("batch_size", [1, 7, 20, 200, 1000])
+@pytest.mark.parametrize("n_steps", [1, 13, 50, 71])
+def test_an_iteration_returns_each_transition_once_an_epoch(n_steps: int, batch_size: int, stream: Stream) -> None:
+    buffer = filled(stream, n_steps)
+    n_valid = min(n_steps, 50) * 4
+    batches = [batch.indices for batch in buffer.iterate(batch_size, epochs=3)]
+    sizes = ([batch_size] * (n_valid // batch_size) + [n_valid % batch_size] * (n_valid % batch_size > 0)) * 3
+    assert [len(batch) for batch in batches] == sizes
+    epochs = np.concatenate(batches).reshape(3, n_valid)
+    for epoch in epochs:
+        np.testing.assert_array_equal(np.sort(epoch), np.arange(n_steps * 4 - n_valid, n_steps * 4))
+    if n_valid > 10:
+        assert len({tuple(epoch) for epoch in epochs}) == 3
+
+
+@cart
+def test_batches_contain_the_drawn_transitions(stream: Stream) -> None:
+    buffer = filled(stream, 71)
+    for batch in buffer.iterate(32):
+        rows, envs = np.divmod(batch.indices % 200, 4)
+        np.testing.assert_array_equal(batch.observations, buffer.observations[rows, envs])
+        np.testing.assert_array_equal(batch.rewards[:, 0], buffer.rewards[rows, envs])
+
+
+@cart
+def test_sample_always_returns_whole_batches_across_epochs(stream: Stream) -> None:
+    buffer = filled(stream, 10)
+    drawn = np.concatenate([buffer.sample(24).indices for _ in range(10)])
+    assert len(drawn) == 240
+    for epoch in drawn.reshape(6, 40):
+        np.testing.assert_array_equal(np.sort(epoch), np.arange(40))
+    assert np.bincount(buffer.sample(1000).indices).tolist() == [25] * 40
+
+
+@cart
+def test_each_transition_is_equally_likely_at_each_position(stream: Stream) -> None:
+    np.random.seed(0)  # noqa: NPY002
+    buffer = filled(stream, 3)
+    counts = np.zeros((12, 12))
+    for _ in range(3000):
+        counts[np.arange(12), buffer.sample(12).indices] += 1
+    assert_frequencies(counts, n_free=11 * 11)
+
+
+@cart
+def test_new_transitions_are_in_the_next_epoch_and_overwritten_ones_in_none(stream: Stream) -> None:
+    buffer = filled(stream, 50)
+    epoch = buffer.iterate(40)
+    drawn = [*next(epoch).indices]
+    for transition in stream[-1][50:60]:
+        transition.add_to(buffer)
+    rest = np.concatenate([batch.indices for batch in epoch])
+    assert not {*drawn} & {*rest.tolist()}
+    np.testing.assert_array_equal(np.sort(rest), np.setdiff1d(np.arange(40, 200), drawn))
+    following = np.concatenate([batch.indices for batch in buffer.iterate(40)])
+    np.testing.assert_array_equal(np.sort(following), np.arange(40, 240))
+
+
+@cart
+def test_an_epoch_whose_rest_was_overwritten_ends(stream: Stream) -> None:
+    buffer = filled(stream, 50)
+    epochs = buffer.iterate(60, epochs=2)
+    next(epochs)
+    for transition in stream[-1][50:140]:
+        transition.add_to(buffer)
+    batches = [batch.indices for batch in epochs]
+    np.testing.assert_array_equal(np.sort(np.concatenate(batches)), np.arange(90 * 4, 140 * 4))
+
+
+@cart
+def test_an_interrupted_epoch_continues_from_a_pickle(stream: Stream) -> None:
+    buffer = filled(stream, 71)
+    epoch = buffer.iterate(30)
+    drawn = [next(epoch).indices for _ in range(3)]
+    other = pickle.loads(pickle.dumps(buffer))
+    expected = [batch.indices for batch in epoch]
+    resumed = [batch.indices for batch in other.iterate(30, resume=True)]
+    for ours, theirs in zip(resumed, expected, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    np.testing.assert_array_equal(np.sort(np.concatenate(drawn + resumed)), np.arange(21 * 4, 71 * 4))
+    assert other.sampler.n_left == 0
+    assert sum(len(batch.indices) for batch in other.iterate(30, resume=True)) == 200  # the next one
+
+
+@cart
+def test_an_iteration_begins_a_new_epoch_unless_it_resumes_one(stream: Stream) -> None:
+    buffer = filled(stream, 20)
+    buffer.sample(50)
+    assert sum(len(batch.indices) for batch in buffer.iterate(30)) == 80
+    buffer.sample(50)
+    assert [sum(len(batch.indices) for batch in buffer.iterate(30, epochs=2, resume=True))] == [110]
+    assert isinstance(buffer.sampler, WithoutReplacementSampler)
+    assert buffer.sampler.n_epochs == 4
+
+
+@pytest.mark.parametrize("stream", ["goal-bits"], indirect=True)
+def test_hindsight_epochs_contain_complete_episodes(stream: Stream) -> None:
+    space, action_space, n_envs, transitions = stream
+    env = make_vec_env(BitFlippingEnv, n_envs, env_kwargs={"n_bits": 20, "max_steps": 9})
+    env.reset()
+    buffer = CompressedHerReplayBuffer(
+        60 * n_envs,
+        space,
+        action_space,
+        env,
+        "cpu",
+        n_envs,
+        sampler="without-replacement",
+    )
+    transitions[0].add_to(buffer)
+    with pytest.raises(RuntimeError, match="first episode"):
+        buffer.iterate(16)
+    for transition in transitions[1:100]:
+        transition.add_to(buffer)
+    drawn = np.concatenate([batch.indices for batch in buffer.iterate(16)])
+    np.testing.assert_array_equal(np.sort(drawn % (60 * n_envs)), np.flatnonzero(buffer.ep_length.reshape(-1) > 0))
+
+
+@cart
+def test_an_iteration_normalizes(stream: Stream) -> None:
+    buffer = filled(stream, 20)
+    env = VecNormalize(make_vec_env("CartPole-v1", 4), norm_obs=False)
+    env.ret_rms.update(np.array([3.0, 9.0]))
+    for batch in buffer.iterate(30, env=env):
+        rows, envs = np.divmod(batch.indices, 4)
+        np.testing.assert_allclose(batch.rewards[:, 0], env.normalize_reward(buffer.rewards[rows, envs]), rtol=1e-6)
+
+
+@cart
+def test_wrong_iterations_raise_before_the_first_batch(stream: Stream) -> None:
+    buffer = filled(stream, 0)
+    with pytest.raises(BufferNotReady):
+        buffer.iterate(4)
+    stream[-1][0].add_to(buffer)
+    for arguments in ((0,), (-1,), (4, -1)):
+        with pytest.raises(ValueError, match=r"batch_size|epochs"):
+            buffer.iterate(*arguments)
+    with pytest.raises(TypeError, match="epochs"):
+        buffer.iterate(4, 1.5)  # type: ignore[arg-type]
+    assert list(buffer.iterate(4, epochs=0)) == []
+    uniform = CompressedReplayBuffer(10, *stream[:2])
+    with pytest.raises(TypeError, match="sampler='without-replacement'"):
+        uniform.iterate(4)
+
+
+def test_two_bytes_a_transition() -> None:
+    sampler = WithoutReplacementSampler()
+    sampler.bind(1000, 8)
+    arrays = [value for value in vars(sampler).values() if isinstance(value, np.ndarray)]
+    assert sum(array.nbytes for array in arrays) == 2 * 8000
+
+
+@cart
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"n_bits": 64},
+        {"n_bits": 9},
+        {"n_bits": 1},
+        {"position": -1},
+        {"position": 1 << 20},
+        {"n_epochs": -1},
+        {"is_left": np.ones(200, np.bool_)},
+        {"is_left": np.zeros(3, np.bool_)},
+    ],
+)
+def test_an_invalid_state_is_refused(wrong: dict[str, Any], stream: Stream) -> None:
+    buffer = filled(stream, 30)
+    buffer.sample(16)
+    assert buffer.sampler is not None
+    state = buffer.sampler.state_dict()
+    before = pickle.dumps(state)
+    with pytest.raises(ValueError, match=r"position|is_left"):
+        buffer.sampler.load_state_dict({**state, **wrong})
+    assert pickle.dumps(buffer.sampler.state_dict()) == before
+
+
+@cart
+def test_a_state_that_left_transitions_behind_ends_the_epoch(stream: Stream) -> None:
+    buffer = filled(stream, 30)
+    buffer.sample(16)
+    assert isinstance(buffer.sampler, WithoutReplacementSampler)
+    state = buffer.sampler.state_dict()
+    buffer.sampler.load_state_dict({**state, "position": 1 << state["n_bits"]})
+    assert sum(len(batch.indices) for batch in buffer.iterate(50, resume=True)) == 0
+    assert np.bincount(buffer.sample(120).indices).tolist() == [1] * 120
