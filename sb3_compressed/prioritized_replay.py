@@ -15,6 +15,7 @@ from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from sb3_compressed.gradient_steps import CriticSteps, PrioritizedSteps, QNetworkSteps, QuantileNetworkSteps, TDError
 from sb3_compressed.samplers import Sampler
+from sb3_compressed.samplers.registry import name_of
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -185,7 +186,8 @@ def _validate_buffer(model: Any) -> None:
     sampler = getattr(buffer, "sampler", None)
     if sampler is None or type(sampler).update is Sampler.update:
         kind = "uniform" if sampler is None else type(sampler).__name__
-        raise ValueError(f"prioritize() needs a sampler with priorities, got {kind!r}; {_hint(model)}")
+        own = ", or implement its update()" if sampler is not None and name_of(sampler) is None else ""
+        raise ValueError(f"prioritize() needs a sampler with priorities, got {kind!r}; {_hint(model)}{own}")
     if _needs_lap(model) and getattr(sampler, "mode", None) != "lap":
         raise ValueError(
             f"importance weights impair {type(model).__name__} (https://arxiv.org/abs/2209.00532); {_hint(model)}"

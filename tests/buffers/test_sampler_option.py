@@ -685,6 +685,7 @@ def test_a_parent_with_a_sample_of_its_own_cannot_have_a_sampler(stream: Stream)
         ("prioritised", ValueError, "did you mean 'prioritized'"),
         ("without_replacement", ValueError, "did you mean 'without-replacement'"),
         (3, TypeError, "got 3"),
+        (None, TypeError, "did you mean 'uniform'"),
         (ValidSampler, TypeError, r"did you mean ValidSampler\(\)"),
     ],
 )
