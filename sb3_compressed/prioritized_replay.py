@@ -96,6 +96,8 @@ def prioritize(model: OffPolicyAlgorithm, *, td_error: TDError | None = None) ->
     """
     if not isinstance(model, OffPolicyAlgorithm):
         raise TypeError(f"prioritize() supports DQN, QRDQN, TD3, DDPG and SAC, got {type(model).__name__}")
+    if td_error is not None and not callable(td_error):
+        raise TypeError(f"td_error must be a function of the model and a batch, got {td_error!r}")
     original = _original_class(model)
     _steps_of(model, original, td_error)
     _validate_buffer(model)

@@ -531,6 +531,7 @@ class QuietTD3(TD3):
         (TD3, "lap", double_dqn_errors, TypeError, "td_error is not supported for TD3"),
         (QuietTD3, "lap", None, TypeError, r"got QuietTD3 with a train\(\) of its own"),
         (TQC, "per", None, TypeError, "supports DQN, QRDQN and, with LAP, TD3, DDPG and SAC, got TQC"),
+        (TD3, "lap", 3, TypeError, "td_error must be a function of the model and a batch, got 3"),
     ],
 )
 def test_unsupported_actor_critics_are_errors(
