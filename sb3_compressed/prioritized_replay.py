@@ -43,7 +43,7 @@ class PrioritizedReplay:
         self._class = type(model)
 
     def remove(self) -> None:
-        """Train the model as before :func:`prioritize`. Does nothing if that was already called again or undone."""
+        """Train the model as before :func:`prioritize`. Does nothing after another call of it, or of this method."""
         model = self._model()
         if model is not None and type(model) is self._class:
             model.__class__ = _original_class(model)
@@ -82,8 +82,8 @@ def prioritize(model: OffPolicyAlgorithm, *, td_error: TDError | None = None) ->
     - ``DQN`` and sb3-contrib's ``QRDQN``, with one step or, with ``CompressedNStepReplayBuffer``, several. The TD error
       of ``QRDQN`` is that of the mean values of the distributions.
     - their subclasses with a ``train`` of their own, such as Double DQN, if ``td_error`` is given. The loss must be the
-      mean of one loss per transition, and of a batch's outputs of the Q-network, the first computed with gradients must
-      be that in the loss.
+      mean of one loss per transition, and the first output of the Q-network that is computed with gradients after
+      ``sample`` must be the one in the loss.
     - ``TD3``, ``DDPG`` and ``SAC``, if the sampler is ``PrioritizedSampler(mode="lap")`` (Fujimoto et al. 2020,
       https://arxiv.org/abs/2007.06049): the critics' losses become Huber losses. With importance weights instead,
       they learn less than with uniform sampling (Saglam et al. 2023, https://arxiv.org/abs/2209.00532).
