@@ -54,6 +54,9 @@ bench: $(VENV)/.environments $(PEERS)/.installed  ## measure everything, about f
 	$(BENCH)/persistence.py --buffers checkpoint storage torchrl:tensors torchrl:list torchrl:flat torchrl:nested torchrl:h5 --rounds 1 --out $(RESULTS)/persistence.json
 	$(BENCH)/opening.py --out $(RESULTS)/opening.json
 	$(BENCH)/stores.py --out $(RESULTS)/stores.json
+	$(BENCH)/samplers.py --sources MsPacman HalfCheetah-v5 --size 1000000 --out $(RESULTS)/samplers.json
+	$(BENCH)/sequence_sampling.py --out $(RESULTS)/sequence_sampling.json
+	$(BENCH)/blind_cliffwalk.py --out $(RESULTS)/blind_cliffwalk.json
 	$(BENCH)/report.py
 
 bench-quick: $(VENV)/.environments  ## measure eight image environments, about ten minutes on two quiet cores

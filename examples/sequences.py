@@ -26,7 +26,7 @@ GAMMA, TARGET_INTERVAL = 0.99, 50
 
 
 class RecurrentQNetwork(th.nn.Module):
-    """Q-values from images and what an LSTM remembers of earlier ones."""
+    """A convolutional network, an LSTM, and a linear layer that returns Q-values."""
 
     def __init__(self, n_frames: int, n_actions: int, n_units: int) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ def sequence_loss(network: RecurrentQNetwork, target: RecurrentQNetwork, batch: 
 
 
 class Player:
-    """Plays with random actions, of which fewer and fewer, and otherwise those of a network; adds what happens."""
+    """Plays epsilon-greedily with a recurrent network, and adds the transitions to a buffer."""
 
     def __init__(self, env: VecEnv, network: RecurrentQNetwork, buffer: CompressedReplayBuffer) -> None:
         self.env, self.network, self.buffer = env, network, buffer

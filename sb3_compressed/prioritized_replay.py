@@ -15,6 +15,7 @@ from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from sb3_compressed.gradient_steps import CriticSteps, PrioritizedSteps, QNetworkSteps, QuantileNetworkSteps, TDError
 from sb3_compressed.samplers import Sampler
+from sb3_compressed.samplers.registry import name_of
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -42,7 +43,7 @@ class PrioritizedReplay:
         self._class = type(model)
 
     def remove(self) -> None:
-        """Train the model as before :func:`prioritize`. Does nothing if that was already called again or undone."""
+        """Train the model as before :func:`prioritize`. Does nothing after another call of it, or of this method."""
         model = self._model()
         if model is not None and type(model) is self._class:
             model.__class__ = _original_class(model)
@@ -81,8 +82,8 @@ def prioritize(model: OffPolicyAlgorithm, *, td_error: TDError | None = None) ->
     - ``DQN`` and sb3-contrib's ``QRDQN``, with one step or, with ``CompressedNStepReplayBuffer``, several. The TD error
       of ``QRDQN`` is that of the mean values of the distributions.
     - their subclasses with a ``train`` of their own, such as Double DQN, if ``td_error`` is given. The loss must be the
-      mean of one loss per transition, and of a batch's outputs of the Q-network, the first computed with gradients must
-      be that in the loss.
+      mean of one loss per transition, and the first output of the Q-network that is computed with gradients after
+      ``sample`` must be the one in the loss.
     - ``TD3``, ``DDPG`` and ``SAC``, if the sampler is ``PrioritizedSampler(mode="lap")`` (Fujimoto et al. 2020,
       https://arxiv.org/abs/2007.06049): the critics' losses become Huber losses. With importance weights instead,
       they learn less than with uniform sampling (Saglam et al. 2023, https://arxiv.org/abs/2209.00532).
@@ -95,6 +96,8 @@ def prioritize(model: OffPolicyAlgorithm, *, td_error: TDError | None = None) ->
     """
     if not isinstance(model, OffPolicyAlgorithm):
         raise TypeError(f"prioritize() supports DQN, QRDQN, TD3, DDPG and SAC, got {type(model).__name__}")
+    if td_error is not None and not callable(td_error):
+        raise TypeError(f"td_error must be a function of the model and a batch, got {td_error!r}")
     original = _original_class(model)
     _steps_of(model, original, td_error)
     _validate_buffer(model)
@@ -185,7 +188,8 @@ def _validate_buffer(model: Any) -> None:
     sampler = getattr(buffer, "sampler", None)
     if sampler is None or type(sampler).update is Sampler.update:
         kind = "uniform" if sampler is None else type(sampler).__name__
-        raise ValueError(f"prioritize() needs a sampler with priorities, got {kind!r}; {_hint(model)}")
+        own = ", or implement its update()" if sampler is not None and name_of(sampler) is None else ""
+        raise ValueError(f"prioritize() needs a sampler with priorities, got {kind!r}; {_hint(model)}{own}")
     if _needs_lap(model) and getattr(sampler, "mode", None) != "lap":
         raise ValueError(
             f"importance weights impair {type(model).__name__} (https://arxiv.org/abs/2209.00532); {_hint(model)}"

@@ -137,6 +137,23 @@ def test_priorities_are_those_of_given_td_errors(algorithm: Any, shape: tuple[in
     assert model.logger.name_to_value["train/td_error"] == 3
 
 
+@pytest.mark.parametrize(
+    ("errors", "error", "message"),
+    [
+        (np.zeros(16), TypeError, "td_error must return a tensor, got ndarray"),
+        (th.zeros(3), ValueError, r"must return \(16,\) or \(16, 1\) TD errors, got \(3,\)"),
+        (th.zeros(16, 2), ValueError, r"got \(16, 2\)"),
+        (th.zeros(()), ValueError, r"got \(\)"),
+    ],
+)
+def test_given_td_errors_must_be_one_for_each_transition(errors: Any, error: type[Exception], message: str) -> None:
+    model = dqn()
+    prioritize(model, td_error=lambda model, batch: errors)
+    with pytest.raises(error, match=message):
+        model.learn(60)
+    assert hooks_of(model) == []
+
+
 def test_a_handle_does_not_keep_its_model_alive() -> None:
     handle = prioritize(dqn())
     handle.remove()
@@ -395,7 +412,11 @@ def test_lap_trains_critics(algorithm: Any) -> None:
     [
         ({"replay_buffer_class": None, "replay_buffer_kwargs": None}, TypeError, "got ReplayBuffer; construct"),
         ({"replay_buffer_kwargs": None}, ValueError, "got 'uniform'; construct the model with .*prioritized"),
-        ({"replay_buffer_kwargs": {"sampler": ValidSampler()}}, ValueError, "got 'ValidSampler'"),
+        (
+            {"replay_buffer_kwargs": {"sampler": ValidSampler()}},
+            ValueError,
+            r"'ValidSampler'.* or implement its update\(\)",
+        ),
         (
             {"replay_buffer_class": None, "replay_buffer_kwargs": None, "n_steps": 3, "gamma": 0.9},
             TypeError,
@@ -510,6 +531,7 @@ class QuietTD3(TD3):
         (TD3, "lap", double_dqn_errors, TypeError, "td_error is not supported for TD3"),
         (QuietTD3, "lap", None, TypeError, r"got QuietTD3 with a train\(\) of its own"),
         (TQC, "per", None, TypeError, "supports DQN, QRDQN and, with LAP, TD3, DDPG and SAC, got TQC"),
+        (TD3, "lap", 3, TypeError, "td_error must be a function of the model and a batch, got 3"),
     ],
 )
 def test_unsupported_actor_critics_are_errors(

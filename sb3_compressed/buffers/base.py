@@ -102,8 +102,8 @@ class CompressedBuffer(_Base):
         the newest transitions that fit, ``"overwrite"`` replaces it, and ``"repair"`` resumes without damaged
         transitions, with a warning; ``repair_report`` lists them, except those of damaged commits at the very end.
         ``resume=True``, ``overwrite=True`` and ``resume=True, repair=True`` are shorthands
-    :param prefetch: for replay buffers, how many batches to decode in another thread ahead of ``sample``; each batch is
-        then drawn so many calls earlier. 0 draws each batch when it is sampled
+    :param prefetch: for replay buffers, how many batches another thread decodes ahead of ``sample``; each batch is then
+        drawn that many calls earlier. 0 draws each batch when it is sampled
     :param sampler: for replay buffers, which transitions a batch consists of: ``"uniform"`` for SB3's own sampling,
         another name of :func:`~sb3_compressed.samplers.available_samplers`, or a
         :class:`~sb3_compressed.samplers.Sampler`, which is copied

@@ -264,8 +264,9 @@ class BoundSampler:
         if numbers.dtype.kind not in "iu":
             raise TypeError(f"indices must be integers, as in batch.indices, got {_described(numbers)}")
         if numbers.ndim != 1 or values.shape not in (numbers.shape, (*numbers.shape, 1)):
+            hint = "; see sequence_priorities() for sequences" if values.ndim > 1 else ""
             raise ValueError(
-                f"indices and td_errors must have the same shape (n,), got {numbers.shape} and {values.shape}"
+                f"indices and td_errors must have the same shape (n,), got {numbers.shape} and {values.shape}{hint}"
             )
         if values.dtype.kind not in "fiub":
             raise TypeError(f"td_errors must be numbers, got {_described(values)}")

@@ -234,7 +234,7 @@ class CompressedReplay(CompressedBuffer):
         :param next_observations: whether to return next observations
         :param as_views: whether to return stacked observations as views of shared frames, if their frames lie so that
             that is possible: the tensors must not be written to, and their steps that are padding may contain frames
-            of others. With next observations and four stacked frames, this takes a quarter of the memory and time
+            of others. With four stacked frames, observations take about a quarter of the memory
         :raises BufferNotReady: if there is no such sequence yet
         :raises ValueError: if an argument is out of range
         :raises TypeError: if one is not an integer

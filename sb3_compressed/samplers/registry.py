@@ -46,6 +46,7 @@ def get_sampler(sampler: str | Sampler) -> Sampler | None:
         return copy.deepcopy(sampler)
     if not isinstance(sampler, str):
         hint = f"; did you mean {sampler.__name__}()?" if isinstance(sampler, type) else ""
+        hint = f"; did you mean {UNIFORM!r}?" if sampler is None else hint
         raise TypeError(f"sampler must be one of {available_samplers()} or a Sampler, got {sampler!r}{hint}")
     if sampler == UNIFORM:
         return None

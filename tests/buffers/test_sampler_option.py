@@ -446,6 +446,7 @@ def test_priorities_of_excluded_transitions_are_not_updated(stream: Stream) -> N
         ([1, 2], [float("-inf"), 1.0], ValueError, "inf for the index 1"),
         ([1, 2], [1.0], ValueError, r"\(2,\) and \(1,\)"),
         ([[1, 2]], [[1.0, 2.0]], ValueError, "same shape"),
+        ([1, 2], [[1.0, 2.0, 3.0]] * 2, ValueError, r"same shape .*sequence_priorities\(\)"),
         ([1.0, 2.0], [1.0, 2.0], TypeError, "integers"),
         ([1, 2], ["a", "b"], TypeError, "numbers"),
         ([1, 12], [1.0, 2.0], ValueError, "from 0 to 11, got 12"),
@@ -685,6 +686,7 @@ def test_a_parent_with_a_sample_of_its_own_cannot_have_a_sampler(stream: Stream)
         ("prioritised", ValueError, "did you mean 'prioritized'"),
         ("without_replacement", ValueError, "did you mean 'without-replacement'"),
         (3, TypeError, "got 3"),
+        (None, TypeError, "did you mean 'uniform'"),
         (ValidSampler, TypeError, r"did you mean ValidSampler\(\)"),
     ],
 )
