@@ -9,6 +9,7 @@ import numpy as np
 import torch as th
 from numpy.typing import ArrayLike, NDArray
 
+from sb3_compressed.errors import BufferNotReady
 from sb3_compressed.samplers import Draw, Sampler, WithoutReplacementSampler
 
 __all__ = ["BoundSampler"]
@@ -200,6 +201,25 @@ class BoundSampler:
         if batch_size == 0:
             return Draw(np.empty(0, dtype=np.int64))
         draw = self.sampler.draw(batch_size)
+        self._validate(draw, buffer, batch_size)
+        return draw
+
+    @property
+    def can_draw_among(self) -> bool:
+        """Whether the sampler implements :meth:`.Sampler.draw_among`."""
+        return type(self.sampler).draw_among is not Sampler.draw_among
+
+    def draw_among(self, buffer: Any, candidates: NDArray[np.int64], batch_size: int) -> Draw:
+        """Draw a batch from some transitions, after :meth:`draw`. Those that may not be drawn are left out.
+
+        :param candidates: flat indices ``(n,)``
+        :raises BufferNotReady: if none of them may be drawn
+        """
+        may_be_drawn = self._may_be_drawn(buffer, candidates)
+        candidates = candidates if may_be_drawn is None else candidates[may_be_drawn]
+        if not len(candidates):
+            raise BufferNotReady("a sequence begins at none of the transitions that the sampler may draw")
+        draw = self.sampler.draw_among(candidates, batch_size)
         self._validate(draw, buffer, batch_size)
         return draw
 

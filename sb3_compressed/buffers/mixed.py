@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache, partial
 from os import PathLike, fspath
 from pathlib import Path
@@ -24,9 +24,11 @@ from sb3_compressed.buffers.replay import (
     CompressedReplayBuffer,
 )
 from sb3_compressed.buffers.replay_mixin import CompressedReplay
+from sb3_compressed.buffers.sequences import SequenceSamples
 from sb3_compressed.buffers.timing import MethodTimer
 from sb3_compressed.buffers.validation import validate_integer
 from sb3_compressed.errors import BufferNotReady
+from sb3_compressed.samplers import Sampler
 from sb3_compressed.tree_map import tree_map
 
 __all__ = ["MixedReplayBuffer"]
@@ -241,6 +243,25 @@ class MixedReplayBuffer(ReplayBuffer):
         ]
         return self._mixed_samples([number for number, _ in parts], [part for _, part in parts])
 
+    def sample_sequences(self, *args: Any, **kwargs: Any) -> SequenceSamples:
+        """Sample sequences from the online buffer; see :meth:`.CompressedReplay.sample_sequences`."""
+        online: Any = self.online
+        samples: SequenceSamples = self._with_own_indices(online.sample_sequences(*args, **kwargs))
+        return samples
+
+    def iterate(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
+        """Iterate over the transitions of the online buffer; see :meth:`.CompressedReplay.iterate`."""
+        online: Any = self.online
+        return map(self._with_own_indices, online.iterate(*args, **kwargs))
+
+    def _with_own_indices(self, samples: Any) -> Any:
+        """Return a batch of the online buffer with indices for :meth:`update_priorities` of this one."""
+        return samples._replace(indices=samples.indices * len(self._sources)) if self._has_samplers else samples
+
+    @property
+    def _has_samplers(self) -> bool:
+        return any(getattr(buffer, "sampler", None) is not None for buffer in self.buffers)
+
     def _counts(self, batch_size: int) -> NDArray[np.int64]:
         """Return how many rows of a batch are from each buffer."""
         are_ready = [_can_be_sampled(source.buffer) for source in self._sources]
@@ -269,7 +290,8 @@ class MixedReplayBuffer(ReplayBuffer):
         fields = {name: [getattr(part, name) for part in parts] for name in _sb3_fields(parts[0])}
         mixed = {name: self._concatenated(values) for name, values in fields.items()}
         mixed["sources"] = sources
-        if any(hasattr(part, "indices") for part in parts):
+        # In all batches, also those without rows of such a buffer.
+        if self._has_samplers:
             indices = [
                 part.indices * len(self._sources) + number
                 if hasattr(part, "indices")
@@ -321,12 +343,14 @@ class MixedReplayBuffer(ReplayBuffer):
         if not np.isfinite(errors).all():
             index = int(np.flatnonzero(~np.isfinite(errors))[0])
             raise ValueError(f"td_errors must be finite, got {errors[index]} at index {index}")
+        if not any(map(_has_priorities, self.buffers)):
+            raise TypeError("update_priorities() is for buffers with a sampler, such as sampler='prioritized'")
         n_skipped = 0
         numbers, sources = np.divmod(encoded, len(self._sources))
         for number, source in enumerate(self._sources):
             is_selected = (sources == number) & (encoded != NO_PRIORITY)
-            if is_selected.any():
-                buffer: Any = source.buffer
+            buffer: Any = source.buffer
+            if is_selected.any() and _has_priorities(buffer):
                 n_skipped += buffer.update_priorities(numbers[is_selected], errors[is_selected])
         return n_skipped
 
@@ -446,6 +470,11 @@ def _can_be_sampled(buffer: ReplayBuffer) -> bool:
     if isinstance(buffer, HerReplayBuffer):
         return bool((buffer.ep_length > 0).any())  # of complete episodes
     return buffer.size() > 0
+
+
+def _has_priorities(buffer: ReplayBuffer) -> bool:
+    sampler = getattr(buffer, "sampler", None)
+    return sampler is not None and type(sampler).update is not Sampler.update
 
 
 def _concatenate_into(out: th.Tensor, tensors: list[th.Tensor]) -> None:

@@ -14,6 +14,7 @@ from stable_baselines3.common.type_aliases import TensorDict
 from sb3_compressed.arrays.frame_layout import FrameLayout
 from sb3_compressed.arrays.sequence_reading import SequenceObservations, Steps, clear_padding, read_sequences
 from sb3_compressed.errors import BufferNotReady
+from sb3_compressed.samplers import Draw
 from sb3_compressed.samplers.sequence_draw import (
     AnchorDraw,
     Ring,
@@ -131,12 +132,20 @@ def _draw(buffer: Any, shape: SequenceShape, batch_size: int) -> SequenceDraw:
     if not ring.n_ages or ("ep_length" in vars(buffer) and not bound.has_episodes):
         raise BufferNotReady("the sampler of this buffer may not draw any transition yet: add transitions first")
 
-    def draw(n: int) -> AnchorDraw:
-        indices, weights = bound.draw(buffer, n)
-        rows, envs = np.divmod(indices, buffer.n_envs)
-        return AnchorDraw((rows - ring.oldest) % buffer.buffer_size, envs, bound.numbers_of(indices), weights)
+    def anchors(draw: Draw) -> AnchorDraw:
+        rows, envs = np.divmod(draw.indices, buffer.n_envs)
+        return AnchorDraw((rows - ring.oldest) % buffer.buffer_size, envs, bound.numbers_of(draw.indices), draw.weights)
 
-    drawn = draw_by_sampler(ring, shape, batch_size, draw, each_once=bound.sampler.is_without_replacement)
+    def draw(n: int) -> AnchorDraw:
+        return anchors(bound.draw(buffer, n))
+
+    def draw_among(ages: NDArray[np.int64], envs: NDArray[np.int64], n: int) -> AnchorDraw:
+        return anchors(bound.draw_among(buffer, ring.rows(ages) * buffer.n_envs + envs, n))
+
+    drawn = draw_by_sampler(
+        ring, shape, batch_size, draw, draw_among if bound.can_draw_among else None,
+        each_once=bound.sampler.is_without_replacement,
+    )  # fmt: skip
     return drawn if drawn.weights is not None else drawn._replace(weights=np.ones(batch_size, dtype=np.float32))
 
 

@@ -147,6 +147,20 @@ class PrioritizedSampler(Sampler):
         indices, priorities = tree.draw(np.random.random(batch_size), stratified=self.stratified)  # noqa: NPY002
         beta = self.current_beta
         self._n_draws += 1
+        return self._weighted(indices, priorities, beta)
+
+    def draw_among(self, candidates: NDArray[np.int64], batch_size: int) -> Draw:
+        """Draw from some transitions with probabilities proportional to their priorities.
+
+        It belongs to the batch of the last :meth:`draw`, so the exponent of the weights does not change.
+
+        :raises ValueError: if all their priorities are zero
+        """
+        numbers = np.random.random(batch_size)  # noqa: NPY002
+        indices, priorities = self.tree.draw_among(candidates, numbers, stratified=self.stratified)
+        return self._weighted(indices, priorities, self.current_beta)
+
+    def _weighted(self, indices: NDArray[np.int64], priorities: NDArray[np.float64], beta: float) -> Draw:
         if self.mode == "lap":
             return Draw(indices)
         return Draw(indices, ((priorities.min() / priorities) ** beta).astype(np.float32))

@@ -84,6 +84,18 @@ class Sampler(ABC):
         :param batch_size: how many, at least 1; at least one transition may be drawn
         """
 
+    def draw_among(self, candidates: NDArray[np.int64], batch_size: int) -> Draw:
+        """Draw the transitions of a batch from some of those that may be drawn.
+
+        Sequences begin at few transitions if most episodes are short. Those are listed if :meth:`draw` returns hardly
+        any of them. Optional: a sampler without this method then raises an error.
+
+        :param candidates: flat indices ``(n,)`` of transitions that may be drawn, each once, at least one
+        :param batch_size: how many, at least 1
+        :raises TypeError: if the sampler cannot do that
+        """
+        raise TypeError(f"{type(self).__name__} cannot draw from some of the transitions only; see draw_among")
+
     def update(self, indices: NDArray[np.int64], values: ArrayLike) -> None:
         """Update the values of transitions, such as priorities.
 

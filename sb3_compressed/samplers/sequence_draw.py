@@ -196,22 +196,30 @@ def draw_uniformly(ring: Ring, shape: SequenceShape, batch_size: int) -> Sequenc
 
 
 def draw_by_sampler(
-    ring: Ring, shape: SequenceShape, batch_size: int, draw: Callable[[int], AnchorDraw], *, each_once: bool = False
+    ring: Ring,
+    shape: SequenceShape,
+    batch_size: int,
+    draw: Callable[[int], AnchorDraw],
+    draw_among: Callable[[NDArray[np.int64], NDArray[np.int64], int], AnchorDraw] | None = None,
+    *,
+    each_once: bool = False,
 ) -> SequenceDraw:
     """Draw sequences with the probabilities of their anchors.
 
     :param draw: draws a number of anchors
+    :param draw_among: draws a number of anchors from those of these ages and environments, ``None`` if the sampler
+        cannot do that. It is called if hardly any anchors are valid. With priorities, that is common: only those of
+        valid anchors are updated, and all others keep the priority of new transitions
     :param each_once: whether it draws without replacement, so that no valid anchor may be left out
     :raises BufferNotReady: if there is no sequence, or the sampler draws none
     """
     kept: list[AnchorDraw] = []
     n_kept = n_drawn = 0
     n = batch_size if each_once else _n_to_draw(batch_size, shape)
-    while n_kept < batch_size:
-        if n_drawn > MAX_DRAWS * batch_size * shape.stride:
-            has_anchors = len(_valid_anchors(ring, shape)[0])
-            reason = f"the sampler drew {n_drawn} transitions, and at {n_kept} of them a sequence begins"
-            raise BufferNotReady(reason if has_anchors else _no_sequence(ring, shape))
+    max_drawn = max_next = MAX_DRAWS * batch_size * shape.stride
+    if draw_among is not None:  # from then on, listing all valid anchors is faster
+        max_next = max(4 * batch_size * shape.stride, ring.n_ages * ring.n_envs // TEST_COST)
+    while n_kept < batch_size and n_drawn <= max_drawn and n <= max_next:
         drawn = draw(n)
         n_drawn += n
         valid = _valid_among(ring, shape, drawn.ages, drawn.envs, n)
@@ -222,6 +230,17 @@ def draw_by_sampler(
         n_kept = sum(len(each.ages) for each in kept)
         if drawn.weights is None:
             n = max(batch_size - n_kept, 1) if each_once else _n_to_draw(max(batch_size - n_kept, 1), shape)
+    if n_kept < batch_size:
+        ages, envs = _valid_anchors(ring, shape)
+        if not len(ages):
+            raise BufferNotReady(_no_sequence(ring, shape))
+        if draw_among is None:
+            raise BufferNotReady(f"the sampler drew {n_drawn} transitions, and at {n_kept} of them a sequence begins")
+        if drawn.weights is not None:
+            kept, n_kept = [], 0
+        drawn = draw_among(ages, envs, batch_size - n_kept)
+        kept.append(drawn)
+        n_kept = batch_size
     ages, envs, numbers = (np.concatenate([each[field] for each in kept]) for field in range(3))
     # At random, since samplers may order what they draw.
     chosen = np.arange(n_kept) if n_kept == batch_size else np.random.permutation(n_kept)[:batch_size]  # noqa: NPY002

@@ -30,6 +30,7 @@ from sb3_compressed import (
     StorageError,
     buffer_statistics,
     latest_checkpoint,
+    prioritize,
     save_checkpoint,
 )
 from sb3_compressed.samplers import Draw, PrioritizedSampler, Sampler
@@ -405,3 +406,53 @@ def test_demonstrations_have_the_sampler_of_the_online_buffer(demonstrations: st
     assert buffer.update_priorities(batch.indices, np.where(batch.sources == 1, 3.0, 2.0)) == 0
     assert [each.sampler.priority_max for each in buffer.buffers] == [2, 3]
     assert not sampler.is_bound
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_batches_without_rows_of_a_prioritized_buffer_have_weights_and_indices(prefetch: int) -> None:
+    online = CompressedReplayBuffer(100, IMAGES, COUNTER, "cpu", sampler="prioritized")
+    buffer = MixedReplayBuffer.from_buffers([online, filled(DEMOS)], [0.5, 0.5], prefetch=prefetch)
+    batch = buffer.sample(4)  # the online buffer is empty
+    assert batch.weights.tolist() == [[1.0]] * 4
+    assert buffer.update_priorities(batch.indices, np.ones(4)) == 0
+
+
+def test_samplers_without_priorities_are_ignored_by_updates() -> None:
+    buffers = [filled(ONLINE, sampler="prioritized"), filled(DEMOS, sampler="recent")]
+    buffer = MixedReplayBuffer.from_buffers(buffers, [0.5, 0.5])
+    assert buffer.update_priorities(buffer.sample(8).indices, np.full(8, 3.0)) == 0
+    assert buffers[0].sampler.priority_max > 1
+    without = MixedReplayBuffer.from_buffers(buffers[1:], [1])
+    with pytest.raises(TypeError, match="sampler='prioritized'"):
+        without.update_priorities(without.sample(8).indices, np.ones(8))
+
+
+def test_indices_of_sequences_and_epochs_are_those_of_the_mixed_buffer() -> None:
+    buffer = mixed(sampler=PrioritizedSampler(alpha=1.0, epsilon=0.0))
+    sequences = buffer.sample_sequences(4, 3)
+    before = [each.sampler.priorities for each in buffer.buffers]  # type: ignore[attr-defined]
+    assert buffer.update_priorities(sequences.indices, np.full(4, 7.0)) == 0
+    online, demonstrations = (each.sampler.priorities for each in buffer.buffers)  # type: ignore[attr-defined]
+    rewards = buffer.rewards.reshape(-1)
+    assert set(rewards[online == 7]) == set(sequences.rewards[:, 0].tolist())
+    np.testing.assert_array_equal(demonstrations, before[1])
+
+    epochs = mixed(sampler="without-replacement")
+    for batch in epochs.iterate(16):
+        numbers, sources = np.divmod(batch.indices, 2)
+        assert not sources.any()
+        np.testing.assert_array_equal(epochs.rewards.reshape(-1)[numbers], batch.rewards.reshape(-1))
+
+
+def test_prioritized_model_trains_on_demonstrations_before_its_first_step() -> None:
+    model = DQN(
+        "MlpPolicy", "CartPole-v1", batch_size=4, learning_starts=0, train_freq=1, device="cpu",
+        replay_buffer_class=CompressedReplayBuffer, replay_buffer_kwargs={"sampler": "prioritized"}, buffer_size=100,
+    )  # fmt: skip
+    expert = DQN("MlpPolicy", "CartPole-v1", learning_starts=100, buffer_size=100, device="cpu").learn(50)
+    assert expert.replay_buffer is not None
+    model.replay_buffer = MixedReplayBuffer.from_buffers([model.replay_buffer, expert.replay_buffer], [0.05, 0.95])  # type: ignore[list-item]
+    prioritize(model)
+    model.learn(40)
+    online: Any = model.replay_buffer.online
+    assert online.sampler.priorities.min() != 1

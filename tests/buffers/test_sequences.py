@@ -27,6 +27,7 @@ from sb3_compressed import (
     CorruptPayload,
 )
 from sb3_compressed.arrays.slot_store import slot_n_frames
+from sb3_compressed.samplers import PrioritizedSampler
 from sb3_compressed.samplers.sequence_draw import Pad
 
 PADS = get_args(Pad)
@@ -533,6 +534,48 @@ def test_samplers_draw_sequences_in_proportion_to_the_values_of_their_first_tran
     assert sum(counts.values()) == 400
     assert 250 < counts[chosen] < 350
     assert {float(weight) for weight in batch.weights[batch.indices == chosen]} == {np.float32(1 / 3)}
+
+
+def single_episodes(sampler: Any, lengths: list[int]) -> CompressedReplayBuffer:
+    """Return a buffer with episodes of these lengths."""
+    buffer = CompressedReplayBuffer(sum(lengths), VECTOR, spaces.Discrete(2), "cpu", sampler=sampler)
+    zeros = np.zeros((1, 5), np.float32)
+    for length in lengths:
+        for step in range(length):
+            done = np.array([step == length - 1])
+            buffer.add(zeros, zeros, np.zeros((1, 1), np.int64), np.zeros(1), done, [{}])
+    return buffer
+
+
+@pytest.mark.parametrize(("length", "stride", "pad"), [(80, 1, "none"), (40, 40, "none"), (8, 4, "end")])
+def test_sequences_are_drawn_after_their_priorities_became_small(length: int, stride: int, pad: Pad) -> None:
+    # Other transitions keep the priority of new ones.
+    buffer = single_episodes("prioritized", [100] * 20)
+    for _ in range(100):
+        sequences = buffer.sample_sequences(32, length, stride=stride, pad=pad)
+        buffer.update_priorities(sequences.indices, np.zeros(32))
+    assert sequences.mask.all() or pad == "end"
+
+
+def test_few_anchors_are_drawn_in_proportion_to_their_priorities() -> None:
+    seed_draws(0)
+    buffer = single_episodes(PrioritizedSampler(alpha=1.0, beta=1.0, epsilon=0.0), [10] * 100 + [23])
+    priorities = np.array([1e-5, 4e-5, 2e-5, 1e-5])  # of the only sequences of 20 transitions
+    buffer.sample(1)
+    buffer.update_priorities(np.arange(1000, 1004), priorities)
+    counts = np.zeros(4)
+    for _ in range(50):
+        sequences = buffer.sample_sequences(64, 20)
+        np.add.at(counts, sequences.indices - 1000, 1)
+        chosen = priorities[sequences.indices - 1000]
+        assert sequences.weights is not None
+        np.testing.assert_allclose(sequences.weights.numpy()[:, 0], chosen.min() / chosen, rtol=1e-6)
+    np.testing.assert_allclose(counts / counts.sum(), priorities / priorities.sum(), atol=0.02)
+
+
+def test_epochs_of_few_sequences_contain_each_once() -> None:
+    buffer = single_episodes("without-replacement", [10] * 500 + [23])
+    assert sorted(buffer.sample_sequences(4, 20).indices.tolist()) == [5000, 5001, 5002, 5003]
 
 
 def test_sampler_without_transitions_is_an_error() -> None:
