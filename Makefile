@@ -57,6 +57,7 @@ bench: $(VENV)/.environments $(PEERS)/.installed  ## measure everything, about f
 	$(BENCH)/samplers.py --sources MsPacman HalfCheetah-v5 --size 1000000 --out $(RESULTS)/samplers.json
 	$(BENCH)/sequence_sampling.py --out $(RESULTS)/sequence_sampling.json
 	$(BENCH)/blind_cliffwalk.py --out $(RESULTS)/blind_cliffwalk.json
+	$(BENCH)/dqn_replay.py --frames 30000 --sources MsPacman Breakout Seaquest --out $(RESULTS)/dqn_replay.json
 	$(BENCH)/report.py
 
 bench-quick: $(VENV)/.environments  ## measure eight image environments, about ten minutes on two quiet cores
