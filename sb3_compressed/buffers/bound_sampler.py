@@ -60,16 +60,23 @@ class BoundSampler:
 
     def synchronize(self, buffer: Any) -> None:
         """Pass the transitions to the sampler that were written since the last call, each once."""
+        if not self._is_reached(buffer):
+            self.n_written += 1  # Ctrl-C may interrupt an add after it has moved the position
+            if not self._is_reached(buffer):
+                self.n_written -= 1
+                self._start_anew(buffer)
         n_new = self.n_written - self._n_synced
-        reached = self._pos + n_new
-        if buffer.pos != reached % self.n_rows or buffer.full != (self._is_full or reached >= self.n_rows):
-            self._start_anew(buffer)
-            n_new = self.n_written - self._n_synced
         if "ep_length" in vars(buffer):
             self._synchronize_episodes(buffer, n_new)
         elif n_new:
             self._synchronize_rows(buffer, n_new)
         self._n_synced, self._pos, self._is_full = self.n_written, buffer.pos, buffer.full
+
+    def _is_reached(self, buffer: Any) -> bool:
+        """Return whether the rows that were counted lead to the position of the buffer."""
+        reached = self._pos + self.n_written - self._n_synced
+        is_full: bool = self._is_full or reached >= self.n_rows
+        return bool(buffer.pos == reached % self.n_rows and buffer.full == is_full)
 
     def _start_anew(self, buffer: Any) -> None:
         """Replace all transitions, after the buffer was reset or its position was assigned directly."""

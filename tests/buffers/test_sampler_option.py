@@ -358,6 +358,27 @@ def test_position_may_be_assigned_directly(stream: Stream) -> None:
     np.testing.assert_array_equal(np.sort(np.unique(flat(buffer.sample(900), buffer))), np.arange(40))
 
 
+@pytest.mark.parametrize("n_rows", [4, 9, 25])
+@pytest.mark.parametrize("stream", ["cart"], indirect=True)
+def test_an_interrupt_after_the_position_was_moved_keeps_the_priorities(stream: Stream, n_rows: int) -> None:
+    buffer = make(CompressedReplayBuffer, stream, rows=10, sampler=WeightedSampler())
+    for transition in stream[-1][:n_rows]:
+        transition.add_to(buffer)
+    batch = buffer.sample(8)
+    buffer.update_priorities(batch.indices, np.full(8, 9.0))
+    transition = stream[-1][n_rows]
+    # All that an add has done when it is interrupted before it returns.
+    infos = transition.infos
+    ReplayBuffer.add(
+        buffer, transition.obs, transition.next_obs, transition.action, transition.reward, transition.done, infos
+    )
+    assert buffer.update_priorities(batch.indices, np.full(8, 5.0)) == np.count_nonzero(
+        batch.indices < (n_rows + 1 - 10) * buffer.n_envs
+    )
+    assert buffer.sample(500).indices.max() == (n_rows + 1) * buffer.n_envs - 1
+    assert buffer.sampler.values.max() == 5.0
+
+
 @pytest.mark.parametrize("stream", ["cart"], indirect=True)
 def test_extend_counts_rows(stream: Stream) -> None:
     buffer = make(CompressedReplayBuffer, stream, rows=10, sampler=ValidSampler())
