@@ -18,7 +18,7 @@ from stable_baselines3.common.utils import get_device
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from sb3_compressed.arrays.batch_pool import BatchPool, sampling
-from sb3_compressed.buffers.bound_sampler import BoundSampler
+from sb3_compressed.buffers.bound_sampler import BoundSampler, on_cpu
 from sb3_compressed.buffers.prefetch import Prefetcher
 from sb3_compressed.buffers.replay import (
     CompressedDictReplayBuffer,
@@ -336,8 +336,7 @@ class MixedReplayBuffer(ReplayBuffer):
         :raises ValueError: if shapes or values do not fit; no priority is changed then
         :raises TypeError: if indices are not integers
         """
-        errors = td_errors.detach().cpu().numpy() if isinstance(td_errors, th.Tensor) else np.asarray(td_errors)
-        encoded = np.asarray(indices)
+        errors, encoded = np.asarray(on_cpu(td_errors)), np.asarray(on_cpu(indices))
         if encoded.dtype.kind not in "iu":
             raise TypeError(f"indices must be integers, got {encoded.dtype}")
         if encoded.ndim != 1 or errors.size != encoded.size:

@@ -373,6 +373,16 @@ def test_assigning_the_online_buffer_of_a_copy_leaves_the_original() -> None:
     assert buffer.online is online
 
 
+def test_td_errors_of_any_float_dtype_update_priorities() -> None:
+    buffer: Any = mixed(sampler=PrioritizedSampler(alpha=1.0, epsilon=0.0))
+    for dtype in (th.bfloat16, th.float16, th.float64):
+        for each in (buffer, buffer.online):
+            batch = each.sample(8)
+            assert each.update_priorities(batch.indices, th.full((8, 1), 0.25, dtype=dtype)) == 0
+    assert buffer.online.sampler.priorities.min() == 0  # of rows that were not added
+    assert 0.25 in buffer.online.sampler.priorities
+
+
 def test_pickle_of_missing_demonstrations_names_their_folder(demonstrations: str, tmp_path: Path) -> None:
     pickled = pickle.dumps(new_model(demonstrations).learn(50).replay_buffer)
     Path(demonstrations).rename(tmp_path / "moved")
