@@ -189,7 +189,13 @@ def _validate_buffer(model: Any) -> None:
     if sampler is None or type(sampler).update is Sampler.update:
         kind = "uniform" if sampler is None else type(sampler).__name__
         own = ", or implement its update()" if sampler is not None and name_of(sampler) is None else ""
-        raise ValueError(f"prioritize() needs a sampler with priorities, got {kind!r}; {_hint(model)}{own}")
+        hint = _hint(model)
+        if sampler is None and (model.replay_buffer_kwargs or {}).get("sampler", "uniform") != "uniform":
+            hint = (
+                "the buffer that the model was constructed with was replaced, for example by load_replay_buffer(); "
+                "buffer.take_over(loaded) of a buffer with a sampler takes over one without"
+            )
+        raise ValueError(f"prioritize() needs a sampler with priorities, got {kind!r}; {hint}{own}")
     if _needs_lap(model) and getattr(sampler, "mode", None) != "lap":
         raise ValueError(
             f"importance weights impair {type(model).__name__} (https://arxiv.org/abs/2209.00532); {_hint(model)}"

@@ -257,8 +257,14 @@ def test_a_loaded_buffer_without_priorities_is_an_error(tmp_path: Path) -> None:
     model = dqn()
     prioritize(model)
     model.load_replay_buffer(tmp_path / "buffer")
-    with pytest.raises(ValueError, match="needs a sampler with priorities, got 'uniform'"):
+    with pytest.raises(ValueError, match=r"got 'uniform'.*take_over"):
         model.learn(60)
+
+    buffer = dqn().replay_buffer
+    buffer.take_over(model.replay_buffer)
+    model.replay_buffer = buffer
+    model.train(1, 8)
+    assert updated_priorities(model)
 
 
 def test_environment_and_parameters_can_be_replaced(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from sb3_compressed.errors import BufferNotReady
 from sb3_compressed.samplers import Draw, Sampler, WithoutReplacementSampler
 
-__all__ = ["BoundSampler"]
+__all__ = ["BoundSampler", "on_cpu"]
 
 
 class BoundSampler:
@@ -284,8 +284,8 @@ class BoundSampler:
         :raises ValueError: if shapes do not fit, a value is not finite, or there is no such transition
         :raises TypeError: if numbers are not integers, or the sampler has no values
         """
-        numbers = np.asarray(_on_cpu(numbers))
-        values = np.asarray(_on_cpu(values))
+        numbers = np.asarray(on_cpu(numbers))
+        values = np.asarray(on_cpu(values))
         if not numbers.size:
             numbers = numbers.astype(np.int64)
         if numbers.dtype.kind not in "iu":
@@ -318,8 +318,12 @@ class BoundSampler:
         return n_skipped
 
 
-def _on_cpu(values: Any) -> Any:
-    return values.detach().cpu().numpy() if isinstance(values, th.Tensor) else values
+def on_cpu(values: Any) -> Any:
+    """Return a tensor as an array, and anything else unchanged."""
+    if not isinstance(values, th.Tensor):
+        return values
+    values = values.detach()
+    return (values.float() if values.dtype == th.bfloat16 else values).cpu().numpy()  # NumPy has no bfloat16
 
 
 def _described(value: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
 from functools import cache, partial
 from os import PathLike, fspath
@@ -17,6 +18,7 @@ from stable_baselines3.common.utils import get_device
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from sb3_compressed.arrays.batch_pool import BatchPool, sampling
+from sb3_compressed.buffers.bound_sampler import BoundSampler, on_cpu
 from sb3_compressed.buffers.prefetch import Prefetcher
 from sb3_compressed.buffers.replay import (
     CompressedDictReplayBuffer,
@@ -68,7 +70,8 @@ class MixedReplayBuffer(ReplayBuffer):
     also have ``weights``, which are 1 for rows of the others, and ``indices`` for :meth:`update_priorities`.
 
     Everything else, such as ``size()``, ``pos``, ``rewards`` and ``save_checkpoint``, is the online buffer's. Pickles,
-    and so ``save_replay_buffer``, contain buffers in memory; those in folders are opened again.
+    and so ``save_replay_buffer``, contain buffers in memory; those in folders are opened again, where
+    their priorities continue.
 
     :param buffer_size: number of transitions of the online buffer
     :param observation_space: observation space of all buffers
@@ -333,8 +336,7 @@ class MixedReplayBuffer(ReplayBuffer):
         :raises ValueError: if shapes or values do not fit; no priority is changed then
         :raises TypeError: if indices are not integers
         """
-        errors = td_errors.detach().cpu().numpy() if isinstance(td_errors, th.Tensor) else np.asarray(td_errors)
-        encoded = np.asarray(indices)
+        errors, encoded = np.asarray(on_cpu(td_errors)), np.asarray(on_cpu(indices))
         if encoded.dtype.kind not in "iu":
             raise TypeError(f"indices must be integers, got {encoded.dtype}")
         if encoded.ndim != 1 or errors.size != encoded.size:
@@ -385,10 +387,9 @@ class MixedReplayBuffer(ReplayBuffer):
         return {name: vars(self)[name] for name in names}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        # In a new list with new sources: a shallow copy must not change those of the original.
         online = state["_sources"][0].buffer
-        for source in state["_sources"]:
-            source.reopen(online)
-        vars(self).update(state)
+        vars(self).update(state, _sources=[source.reopened(online) for source in state["_sources"]])
 
 
 class _Source:
@@ -398,6 +399,9 @@ class _Source:
     :param folder: the folder that it was opened from, ``None`` if it was passed
     :param options: further arguments that it was opened with
     """
+
+    #: The state of the sampler in a pickle, with the step of the folder; see :meth:`reopened`.
+    _saved: tuple[int, BoundSampler] | None = None
 
     def __init__(self, buffer: ReplayBuffer, folder: Path | None = None, options: dict[str, Any] | None = None) -> None:
         self.buffer = buffer
@@ -409,13 +413,30 @@ class _Source:
         """Open a folder to read it in place, as a buffer like the online one."""
         return cls(_open(folder, online, options), folder, options)
 
-    def reopen(self, online: ReplayBuffer) -> None:
-        """Open the folder of an unpickled one."""
-        if self.folder is not None:
-            self.buffer = _open(self.folder, online, self.options)
+    def reopened(self, online: ReplayBuffer) -> _Source:
+        """Return one whose folder was opened again; the state of its sampler continues if the folder is unchanged."""
+        if self.folder is None:
+            return self
+        source = _Source.open(self.folder, online, self.options)
+        buffer: Any = source.buffer
+        saved = copy.deepcopy(self._sampler_state())
+        if saved is not None and buffer.sampler is not None:
+            step, bound = saved
+            if (step, bound.n_rows, bound.n_envs) == (buffer._storage.store.step, buffer.buffer_size, buffer.n_envs):
+                buffer._bound_sampler = bound
+        return source
+
+    def _sampler_state(self) -> tuple[int, BoundSampler] | None:
+        """Return the sampler of a buffer in a folder, and the step of the folder that it belongs to."""
+        if self.buffer is None:  # unpickled
+            return self._saved
+        buffer: Any = self.buffer
+        return None if buffer.sampler is None else (buffer._storage.store.step, buffer._bound_sampler)
 
     def __getstate__(self) -> dict[str, Any]:
-        return vars(self) if self.folder is None else {**vars(self), "buffer": None}
+        if self.folder is None:
+            return vars(self)
+        return {**vars(self), "buffer": None, "_saved": self._sampler_state()}
 
 
 def _open(folder: Path, online: ReplayBuffer, options: dict[str, Any]) -> ReplayBuffer:

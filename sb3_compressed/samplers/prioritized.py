@@ -156,6 +156,11 @@ class PrioritizedSampler(Sampler):
 
         :raises ValueError: if all their priorities are zero
         """
+        if not self.tree.values[candidates].any():
+            raise ValueError(
+                f"the priorities of all {len(candidates)} transitions to choose from are 0, so none can be drawn; use "
+                "epsilon > 0, or update priorities with positive values"
+            )
         numbers = np.random.random(batch_size)  # noqa: NPY002
         indices, priorities = self.tree.draw_among(candidates, numbers, stratified=self.stratified)
         return self._weighted(indices, priorities, self.current_beta)

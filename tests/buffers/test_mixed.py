@@ -352,6 +352,37 @@ def test_pickles_contain_the_path_of_demonstrations_and_copies_open_it(demonstra
         assert (other.size(), buffer.size()) == (51, 50)
 
 
+def test_copies_continue_with_the_priorities_of_demonstrations(demonstrations: str) -> None:
+    buffer: Any = new_model(demonstrations, sampler="prioritized").learn(50).replay_buffer
+    buffer.update_priorities(buffer.sample(32).indices, np.arange(32))
+    priorities = [each.sampler.priorities for each in buffer.buffers]
+    originals = buffer.buffers
+    for copied in (pickle.loads(pickle.dumps(buffer)), copy.deepcopy(buffer), copy.copy(buffer)):
+        assert buffer.buffers == originals
+        for other, expected in zip(copied.buffers, priorities, strict=True):
+            np.testing.assert_array_equal(other.sampler.priorities, expected)
+        if copied.buffers[1] is not originals[1]:
+            copied.buffers[1].sampler.update(np.arange(4), np.full(4, 50.0))  # changes none of the others
+    assert copy.copy(buffer).buffers[1].sampler.priorities.tolist() == priorities[1].tolist()
+
+
+def test_assigning_the_online_buffer_of_a_copy_leaves_the_original() -> None:
+    buffer = mixed()
+    online = buffer.online
+    copy.copy(buffer).online = filled(ONLINE)
+    assert buffer.online is online
+
+
+def test_td_errors_of_any_float_dtype_update_priorities() -> None:
+    buffer: Any = mixed(sampler=PrioritizedSampler(alpha=1.0, epsilon=0.0))
+    for dtype in (th.bfloat16, th.float16, th.float64):
+        for each in (buffer, buffer.online):
+            batch = each.sample(8)
+            assert each.update_priorities(batch.indices, th.full((8, 1), 0.25, dtype=dtype)) == 0
+    assert buffer.online.sampler.priorities.min() == 0  # of rows that were not added
+    assert 0.25 in buffer.online.sampler.priorities
+
+
 def test_pickle_of_missing_demonstrations_names_their_folder(demonstrations: str, tmp_path: Path) -> None:
     pickled = pickle.dumps(new_model(demonstrations).learn(50).replay_buffer)
     Path(demonstrations).rename(tmp_path / "moved")

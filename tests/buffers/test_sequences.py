@@ -573,6 +573,14 @@ def test_few_anchors_are_drawn_in_proportion_to_their_priorities() -> None:
     np.testing.assert_allclose(counts / counts.sum(), priorities / priorities.sum(), atol=0.02)
 
 
+def test_sequences_without_positive_priorities_are_an_error() -> None:
+    buffer = single_episodes(PrioritizedSampler(epsilon=0.0), [10])
+    buffer.sample(1)
+    buffer.update_priorities([0], [0.0])
+    with pytest.raises(ValueError, match="priorities of all 1 transitions"):
+        buffer.sample_sequences(2, 10)
+
+
 def test_epochs_of_few_sequences_contain_each_once() -> None:
     buffer = single_episodes("without-replacement", [10] * 500 + [23])
     assert sorted(buffer.sample_sequences(4, 20).indices.tolist()) == [5000, 5001, 5002, 5003]
