@@ -19,7 +19,7 @@ from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from sb3_compressed.arrays.batch_pool import BatchPool, sampling
 from sb3_compressed.buffers.bound_sampler import BoundSampler, on_cpu
-from sb3_compressed.buffers.prefetch import Prefetcher
+from sb3_compressed.buffers.prefetch import Prefetcher, Prefetching
 from sb3_compressed.buffers.replay import (
     CompressedDictReplayBuffer,
     CompressedNStepReplayBuffer,
@@ -43,7 +43,7 @@ NO_PRIORITY = -1
 N_DIGITS = 9
 
 
-class MixedReplayBuffer(ReplayBuffer):
+class MixedReplayBuffer(Prefetching, ReplayBuffer):
     """Samples from several replay buffers by weights. Transitions are added to the first one, the online buffer.
 
     As an argument of a model, with the folders of the other buffers:
@@ -360,16 +360,6 @@ class MixedReplayBuffer(ReplayBuffer):
     def n_skipped_updates(self) -> int:
         """How many updates were skipped since their transitions were overwritten."""
         return sum(getattr(buffer, "n_skipped_updates", 0) for buffer in self.buffers)
-
-    @property
-    def prefetch(self) -> int:
-        """How many batches are prepared ahead."""
-        return 0 if self._prefetcher is None else self._prefetcher.n_batches
-
-    def discard_prefetched(self) -> None:
-        """Discard the batches that were drawn ahead."""
-        if self._prefetcher is not None:
-            self._prefetcher.discard()
 
     def close(self) -> None:
         """Discard prefetched batches, and flush and close the folders of all buffers."""

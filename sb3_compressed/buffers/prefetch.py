@@ -21,7 +21,7 @@ from sb3_compressed.buffers.validation import validate_integer
 from sb3_compressed.threads import PoolTask
 from sb3_compressed.tree_map import tree_map
 
-__all__ = ["Prefetcher"]
+__all__ = ["Prefetcher", "Prefetching"]
 
 
 class Prefetcher:
@@ -69,6 +69,23 @@ class Prefetcher:
     def _discard(self) -> None:
         while self._queue:
             self._queue.popleft().cancel()
+
+
+class Prefetching:
+    """What buffers that prefetch have in common."""
+
+    #: The queue of batches, ``None`` without prefetching.
+    _prefetcher: Prefetcher | None = None
+
+    @property
+    def prefetch(self) -> int:
+        """How many batches are decoded ahead."""
+        return 0 if self._prefetcher is None else self._prefetcher.n_batches
+
+    def discard_prefetched(self) -> None:
+        """Discard the batches that were drawn ahead, for example after writing to ``rewards``."""
+        if self._prefetcher is not None:
+            self._prefetcher.discard()
 
 
 class _QueuedBatch:

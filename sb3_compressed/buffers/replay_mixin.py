@@ -19,7 +19,7 @@ from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.arrays.batch_pool import BatchPool, sampling
 from sb3_compressed.buffers.base import CompressedBuffer
 from sb3_compressed.buffers.bound_sampler import BoundSampler
-from sb3_compressed.buffers.prefetch import Prefetcher
+from sb3_compressed.buffers.prefetch import Prefetcher, Prefetching
 from sb3_compressed.buffers.selected_environments import get_samples_at
 from sb3_compressed.buffers.sequences import SequenceSamples, sample_sequences
 from sb3_compressed.buffers.timing import MethodTimer
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 __all__ = ["CompressedReplay"]
 
 
-class CompressedReplay(CompressedBuffer):
+class CompressedReplay(Prefetching, CompressedBuffer):
     """Mixin of compressed replay buffers; it precedes SB3's class in the bases.
 
     Every class accepts ``optimize_memory_usage=True``, also with ``handle_timeout_termination=True``, which SB3
@@ -63,8 +63,6 @@ class CompressedReplay(CompressedBuffer):
     _sampling_method = "sample"
     #: The folder that observations are stored in, ``None`` for a buffer in memory.
     _storage: BufferStorage | None = None
-    #: The queue of batches that are decoded ahead, ``None`` with ``prefetch=0``.
-    _prefetcher: Prefetcher | None = None
     #: The sampler with the transitions that it may draw, ``None`` for SB3's own sampling.
     _bound_sampler: BoundSampler | None = None
     #: Whether SB3 reads observations and next observations of the same rows.
@@ -185,16 +183,6 @@ class CompressedReplay(CompressedBuffer):
             return self._samples_of(self._draw(batch_size), env)
         may_be_referenced = env is not None or isinstance(self, HerReplayBuffer)  # whose environment computes rewards
         return self._batch(partial(super().sample, batch_size, env=env), may_be_referenced=may_be_referenced)
-
-    @property
-    def prefetch(self) -> int:
-        """How many batches are decoded ahead."""
-        return 0 if self._prefetcher is None else self._prefetcher.n_batches
-
-    def discard_prefetched(self) -> None:
-        """Discard the batches that were drawn ahead, for example after writing to :attr:`rewards`."""
-        if self._prefetcher is not None:
-            self._prefetcher.discard()
 
     def reset(self) -> None:
         """Remove all transitions, as SB3's buffer does."""

@@ -115,7 +115,7 @@ TOLERANCE, CLEARLY_SMALLER = 1.25, 0.85
 #: Of variants whose payloads are larger by at most this factor, the one that is decoded fastest is chosen.
 SIMILAR = 1.1
 #: Where memory does not come first, a variant that takes at most this part of the time to decode is chosen even if its
-#: payloads are larger by this share of the frames: hardly any memory. Those of Pong take 0.6x of the time.
+#: payloads are larger by this share of the frames: hardly any memory. Those of Pong are tiny anyway.
 CLEARLY_FASTER, HARDLY_ANY = 0.85, 0.01
 #: Bytes of a payload besides its content: the header of a Python object, and a reference to it.
 OBJECT_NBYTES = 48
