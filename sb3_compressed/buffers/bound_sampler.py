@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch as th
@@ -12,7 +12,20 @@ from numpy.typing import ArrayLike, NDArray
 from sb3_compressed.errors import BufferNotReady
 from sb3_compressed.samplers import Draw, Sampler, WithoutReplacementSampler
 
-__all__ = ["BoundSampler", "on_cpu"]
+__all__ = ["BoundSampler", "PreparedUpdate", "on_cpu"]
+
+
+class PreparedUpdate(NamedTuple):
+    """An update of the values of transitions that has been validated.
+
+    :param indices: flat indices ``(n,)``
+    :param values: new values ``(n,)``, finite and not negative
+    :param n_skipped: how many transitions were overwritten since they were drawn
+    """
+
+    indices: NDArray[np.int64]
+    values: NDArray[np.float64]
+    n_skipped: int
 
 
 class BoundSampler:
@@ -211,6 +224,12 @@ class BoundSampler:
         self._validate(draw, buffer, batch_size)
         return draw
 
+    def draw_again(self, buffer: Any, batch_size: int) -> Draw:
+        """Draw more transitions for the batch of the last :meth:`draw`, at least 1."""
+        draw = self.sampler.draw_again(batch_size)
+        self._validate(draw, buffer, batch_size)
+        return draw
+
     @property
     def can_draw_among(self) -> bool:
         """Whether the sampler implements :meth:`.Sampler.draw_among`."""
@@ -279,10 +298,17 @@ class BoundSampler:
     def update(self, buffer: Any, numbers: ArrayLike, values: Any) -> int:
         """Update the values of transitions; return how many were skipped since they were overwritten.
 
+        Parameters and errors are those of :meth:`prepared_update`; no value is changed after an error.
+        """
+        return self.apply(self.prepared_update(buffer, numbers, values))
+
+    def prepared_update(self, buffer: Any, numbers: ArrayLike, values: Any) -> PreparedUpdate:
+        """Return an update of the values of transitions for :meth:`apply`, without those that were overwritten.
+
         :param numbers: numbers of transitions ``(n,)``
         :param values: new values ``(n,)`` or ``(n, 1)``, of which the absolute values are used
         :raises ValueError: if shapes do not fit, a value is not finite, or there is no such transition
-        :raises TypeError: if numbers are not integers, or the sampler has no values
+        :raises TypeError: if numbers are not integers
         """
         numbers = np.asarray(on_cpu(numbers))
         values = np.asarray(on_cpu(values))
@@ -313,9 +339,16 @@ class BoundSampler:
         n_skipped = len(numbers) - int(np.count_nonzero(is_current))
         if n_skipped:
             indices, values = indices[is_current], values[is_current]
-        self.sampler.update(indices, values)
-        self.n_skipped_updates += n_skipped
-        return n_skipped
+        return PreparedUpdate(indices, values, n_skipped)
+
+    def apply(self, update: PreparedUpdate) -> int:
+        """Apply an update at once, before anything else happens; return how many transitions it skips.
+
+        :raises TypeError: if the sampler has no values
+        """
+        self.sampler.update(update.indices, update.values)
+        self.n_skipped_updates += update.n_skipped
+        return update.n_skipped
 
 
 def on_cpu(values: Any) -> Any:

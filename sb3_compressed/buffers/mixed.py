@@ -18,7 +18,7 @@ from stable_baselines3.common.utils import get_device
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from sb3_compressed.arrays.batch_pool import BatchPool, sampling
-from sb3_compressed.buffers.bound_sampler import BoundSampler, on_cpu
+from sb3_compressed.buffers.bound_sampler import BoundSampler, PreparedUpdate, on_cpu
 from sb3_compressed.buffers.prefetch import Prefetcher, Prefetching
 from sb3_compressed.buffers.replay import (
     CompressedDictReplayBuffer,
@@ -347,14 +347,15 @@ class MixedReplayBuffer(Prefetching, ReplayBuffer):
             raise ValueError(f"td_errors must be finite, got {errors[index]} at index {index}")
         if not any(map(_has_priorities, self.buffers)):
             raise TypeError("update_priorities() is for buffers with a sampler, such as sampler='prioritized'")
-        n_skipped = 0
+        updates: list[tuple[BoundSampler, PreparedUpdate]] = []
         numbers, sources = np.divmod(encoded, len(self._sources))
         for number, source in enumerate(self._sources):
             is_selected = (sources == number) & (encoded != NO_PRIORITY)
             buffer: Any = source.buffer
             if is_selected.any() and _has_priorities(buffer):
-                n_skipped += buffer.update_priorities(numbers[is_selected], errors[is_selected])
-        return n_skipped
+                bound: BoundSampler = buffer._bound_sampler
+                updates.append((bound, bound.prepared_update(buffer, numbers[is_selected], errors[is_selected])))
+        return sum(bound.apply(update) for bound, update in updates)
 
     @property
     def n_skipped_updates(self) -> int:

@@ -139,11 +139,14 @@ def _draw(buffer: Any, shape: SequenceShape, batch_size: int) -> SequenceDraw:
     def draw(n: int) -> AnchorDraw:
         return anchors(bound.draw(buffer, n))
 
+    def draw_again(n: int) -> AnchorDraw:
+        return anchors(bound.draw_again(buffer, n))
+
     def draw_among(ages: NDArray[np.int64], envs: NDArray[np.int64], n: int) -> AnchorDraw:
         return anchors(bound.draw_among(buffer, ring.rows(ages) * buffer.n_envs + envs, n))
 
     drawn = draw_by_sampler(
-        ring, shape, batch_size, draw, draw_among if bound.can_draw_among else None,
+        ring, shape, batch_size, draw, draw_again, draw_among if bound.can_draw_among else None,
         each_once=bound.sampler.is_without_replacement,
     )  # fmt: skip
     return drawn if drawn.weights is not None else drawn._replace(weights=np.ones(batch_size, dtype=np.float32))

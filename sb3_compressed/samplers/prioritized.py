@@ -51,9 +51,9 @@ class PrioritizedSampler(Sampler):
 
     :param alpha: exponent of the priorities; 0 for uniform probabilities, 1 for the TD errors themselves
     :param beta: exponent of the importance weights in the first draw: 0 for none, 1 for a full correction
-    :param beta_final: exponent after ``beta_steps`` draws
-    :param beta_steps: number of draws, which is that of gradient steps, during which the exponent changes linearly from
-        ``beta`` to ``beta_final``; ``None`` leaves it at ``beta``
+    :param beta_final: exponent after ``beta_steps`` batches
+    :param beta_steps: number of batches, which is that of gradient steps, during which the exponent changes linearly
+        from ``beta`` to ``beta_final``; ``None`` leaves it at ``beta``
     :param epsilon: added to absolute TD errors, so that transitions with none are drawn, too
     :param stratified: divide the sum of priorities into ``batch_size`` equal parts and draw one transition from
         each, as in the paper: batches vary less, and their transitions are in the order of their indices. ``False``
@@ -111,10 +111,19 @@ class PrioritizedSampler(Sampler):
     @property
     def current_beta(self) -> float:
         """The exponent of the importance weights in the next draw."""
+        return self._beta_after(self._n_draws)
+
+    def _beta_after(self, n_draws: int) -> float:
+        """Return the exponent of the importance weights after a number of draws."""
         if self.beta_steps is None:
             return self.beta
-        progress = min(1.0, self._n_draws / self.beta_steps)
+        progress = min(1.0, n_draws / self.beta_steps)
         return self.beta + progress * (self.beta_final - self.beta)
+
+    @property
+    def _beta_of_batch(self) -> float:
+        """The exponent of the importance weights in the last draw."""
+        return self._beta_after(max(self._n_draws - 1, 0))
 
     def add(self, indices: NDArray[np.int64], buffer: CompressedReplay | None = None) -> None:
         """Include new transitions with the largest priority in the buffer."""
@@ -134,6 +143,15 @@ class PrioritizedSampler(Sampler):
         :raises BufferNotReady: if there are no transitions to draw
         :raises ValueError: if all priorities are zero
         """
+        draw = self._draw(batch_size, self.current_beta)
+        self._n_draws += 1
+        return draw
+
+    def draw_again(self, batch_size: int) -> Draw:
+        """Draw as :meth:`draw` does, for the same batch: with the same exponent of the weights, and not counted."""
+        return self._draw(batch_size, self._beta_of_batch)
+
+    def _draw(self, batch_size: int, beta: float) -> Draw:
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {batch_size}")
         tree = self.tree
@@ -145,14 +163,10 @@ class PrioritizedSampler(Sampler):
                 "with positive values"
             )
         indices, priorities = tree.draw(np.random.random(batch_size), stratified=self.stratified)  # noqa: NPY002
-        beta = self.current_beta
-        self._n_draws += 1
         return self._weighted(indices, priorities, beta)
 
     def draw_among(self, candidates: NDArray[np.int64], batch_size: int) -> Draw:
-        """Draw from some transitions with probabilities proportional to their priorities.
-
-        It belongs to the batch of the last :meth:`draw`, so the exponent of the weights does not change.
+        """Draw from some transitions as :meth:`draw_again` draws from all.
 
         :raises ValueError: if all their priorities are zero
         """
@@ -163,7 +177,7 @@ class PrioritizedSampler(Sampler):
             )
         numbers = np.random.random(batch_size)  # noqa: NPY002
         indices, priorities = self.tree.draw_among(candidates, numbers, stratified=self.stratified)
-        return self._weighted(indices, priorities, self.current_beta)
+        return self._weighted(indices, priorities, self._beta_of_batch)
 
     def _weighted(self, indices: NDArray[np.int64], priorities: NDArray[np.float64], beta: float) -> Draw:
         if self.mode == "lap":

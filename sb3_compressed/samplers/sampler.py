@@ -84,8 +84,18 @@ class Sampler(ABC):
         :param batch_size: how many, at least 1; at least one transition may be drawn
         """
 
+    def draw_again(self, batch_size: int) -> Draw:
+        """Draw more transitions for the batch of the last :meth:`draw`.
+
+        Sequences begin at some transitions only; those of a draw that are none of them are replaced by others.
+        Optional: by default, this is :meth:`draw`. A sampler that counts batches overrides it.
+
+        :param batch_size: how many, at least 1
+        """
+        return self.draw(batch_size)
+
     def draw_among(self, candidates: NDArray[np.int64], batch_size: int) -> Draw:
-        """Draw the transitions of a batch from some of those that may be drawn.
+        """Draw transitions for the batch of the last :meth:`draw` from some of those that may be drawn.
 
         Sequences begin at few transitions if most episodes are short. Those are listed if :meth:`draw` returns hardly
         any of them. Optional: a sampler without this method then raises an error.

@@ -200,13 +200,15 @@ def draw_by_sampler(
     shape: SequenceShape,
     batch_size: int,
     draw: Callable[[int], AnchorDraw],
+    draw_again: Callable[[int], AnchorDraw],
     draw_among: Callable[[NDArray[np.int64], NDArray[np.int64], int], AnchorDraw] | None = None,
     *,
     each_once: bool = False,
 ) -> SequenceDraw:
     """Draw sequences with the probabilities of their anchors.
 
-    :param draw: draws a number of anchors
+    :param draw: draws a number of anchors, first
+    :param draw_again: draws a number of anchors, if those are too few
     :param draw_among: draws a number of anchors from those of these ages and environments, ``None`` if the sampler
         cannot do that. It is called if hardly any anchors are valid. With priorities, that is common: only those of
         valid anchors are updated, and all others keep the priority of new transitions
@@ -220,7 +222,7 @@ def draw_by_sampler(
     if draw_among is not None:  # from then on, listing all valid anchors is faster
         max_next = max(4 * batch_size * shape.stride, ring.n_ages * ring.n_envs // TEST_COST)
     while n_kept < batch_size and n_drawn <= max_drawn and n <= max_next:
-        drawn = draw(n)
+        drawn = draw_again(n) if n_drawn else draw(n)
         n_drawn += n
         valid = _valid_among(ring, shape, drawn.ages, drawn.envs, n)
         if drawn.weights is not None:  # those of one draw are relative to each other

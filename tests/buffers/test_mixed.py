@@ -227,6 +227,7 @@ def test_wrong_updates_change_no_priority() -> None:
         (batch.indices, np.append(np.ones(7), np.nan), ValueError, "nan at index 7"),
         (batch.indices, np.ones(7), ValueError, "one length"),
         (batch.indices.astype(float), np.ones(8), TypeError, "must be integers"),
+        (np.append(batch.indices[:7], 2 * 10**9 + 1), np.ones(8), ValueError, "must be those of a batch"),
     ):
         with pytest.raises(error, match=message):
             buffer.update_priorities(indices, errors)

@@ -27,6 +27,15 @@ def ages_of(sampler: Any, n: int, n_rows: int, n_written: int) -> Any:
     return (n_written - 1 - indices) % n_rows
 
 
+def shares_of_ages(shortest: float, longest: float, n: int) -> Any:
+    """Return the probabilities of the first ``n`` ages, by numerical integration.
+
+    That is the mean over windows w, whose logarithm is uniform, of the length of [age, age + 1) below w, by w.
+    """
+    windows = shortest * (longest / shortest) ** ((np.arange(200_000) + 0.5) / 200_000)
+    return np.array([(np.clip(windows - age, 0, 1) / windows).mean() for age in range(n)])
+
+
 @pytest.mark.parametrize("n_written", [60, 100, 173])
 def test_equal_lengths_draw_the_newest_transitions_uniformly(n_written: int) -> None:
     np.random.seed(0)  # noqa: NPY002
@@ -41,12 +50,37 @@ def test_ages_follow_log_uniform_windows(n_written: int) -> None:
     np.random.seed(0)  # noqa: NPY002
     sampler = filled(RecentSampler(shortest=0.05, longest=1.0), 200, n_written)
     counts = np.bincount(ages_of(sampler, 200_000, 200, n_written), minlength=200)
-    # Numerically: the mean over windows w, whose logarithm is uniform, of the length of [age, age + 1) below w, by w.
-    windows = 10 * 20 ** ((np.arange(200_000) + 0.5) / 200_000)
-    ages = np.arange(200)
-    shares = np.array([(np.clip(windows - age, 0, 1) / windows).mean() for age in ages])
+    shares = shares_of_ages(10, 200, 200)
     assert_frequencies(counts.reshape(40, 5).sum(axis=1), shares.reshape(40, 5).sum(axis=1))
     assert counts[:10].mean() > 20 * counts[-10:].mean()
+
+
+@pytest.mark.parametrize(
+    ("sampler", "windows"),
+    [
+        (RecentSampler(0.05, 1.0), (2.5, 50)),
+        (RecentSampler(0.1, 0.5), (5, 25)),
+        (RecentSampler(30, 30), (7.5, 7.5)),
+        (RecentSampler(1, 1), (1, 1)),
+    ],
+)
+def test_candidates_are_drawn_in_proportion_to_their_probabilities(
+    sampler: RecentSampler, windows: tuple[float, float]
+) -> None:
+    np.random.seed(0)  # noqa: NPY002
+    sampler = filled(sampler, 50, 70, n_envs=4)
+    candidates = np.unique(np.append(np.random.randint(0, 200, 60), [76, 79]))[::-1]  # noqa: NPY002
+    shares = shares_of_ages(*windows, 50)[(19 - candidates // 4) % 50]
+    counts = np.bincount(sampler.draw_among(candidates, 100_000).indices, minlength=200)
+    assert counts.sum() == counts[candidates[shares > 0]].sum()
+    assert_frequencies(counts[candidates[shares > 0]], shares[shares > 0])
+
+
+def test_newest_candidates_are_drawn_if_all_are_older_than_the_longest_window() -> None:
+    sampler = filled(RecentSampler(4, 8), 50, 70, n_envs=2)
+    candidates = np.array([60, 50, 51, 99, 98])  # rows of ages 39, 44, 44, 20, 20
+    indices = sampler.draw_among(candidates, 100).indices
+    assert set(indices) == {99, 98, 60, 50}
 
 
 def test_environments_are_drawn_equally_often() -> None:

@@ -190,7 +190,7 @@ def test_transitions_drawn_without_replacement_are_kept_in_order() -> None:
     def draw(n: int) -> AnchorDraw:
         return drawer(n)._replace(weights=None)
 
-    batches = [draw_by_sampler(ring, shape, 2, draw, each_once=True) for _ in range(len(possible) // 2)]
+    batches = [draw_by_sampler(ring, shape, 2, draw, draw, each_once=True) for _ in range(len(possible) // 2)]
     indices = np.concatenate([batch.indices for batch in batches])
     assert indices.tolist() == [index + 1000 for index in possible[: len(indices)]]
     assert drawn_sequences(batches[0]) == [expected[index] for index in possible[:2]]
@@ -208,7 +208,7 @@ def test_weights_are_those_of_one_draw(is_normalized: bool) -> None:
         draws.append(drawn._replace(weights=(drawn.numbers / scale).astype(np.float32)))
         return draws[-1]
 
-    batch = draw_by_sampler(ring, shape, 9, draw)
+    batch = draw_by_sampler(ring, shape, 9, draw, draw)
     assert len(draws) > 1
     assert batch.weights is not None
     assert draws[-1].weights is not None
@@ -219,7 +219,8 @@ def test_weights_are_those_of_one_draw(is_normalized: bool) -> None:
 
 def test_sampler_that_draws_no_possible_sequence_is_an_error() -> None:
     ring = ring_of(np.zeros((20, 1), np.bool_), 12, full=False)
+    drawer = Drawer(ring, [10, 11])
     with pytest.raises(BufferNotReady, match="at 0 of them a sequence begins"):
-        draw_by_sampler(ring, SequenceShape(4), 3, Drawer(ring, [10, 11]))
+        draw_by_sampler(ring, SequenceShape(4), 3, drawer, drawer)
     with pytest.raises(BufferNotReady, match="no episode has 13 consecutive"):
-        draw_by_sampler(ring, SequenceShape(13), 3, Drawer(ring, [0, 1]))
+        draw_by_sampler(ring, SequenceShape(13), 3, drawer, drawer)
