@@ -7,10 +7,11 @@ import inspect
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from stable_baselines3.common.buffers import DictReplayBuffer, DictRolloutBuffer
+from stable_baselines3.common.buffers import DictReplayBuffer, DictRolloutBuffer, ReplayBuffer
 
 from sb3_compressed.errors import StorageError
 from sb3_compressed.persistence.buffer_storage import StorageMode
+from sb3_compressed.samplers.registry import class_with_option
 from sb3_compressed.warning import warn_user
 
 __all__ = [
@@ -53,8 +54,10 @@ def bind_parent_arguments(cls: type, mixin: type, args: tuple[Any, ...], kwargs:
         unknown = [name for name in kwargs if name not in signature.parameters]
         hint = ""
         if unknown:
-            hint = _classes_hint(unknown[0], cls, mixin) or suggest_argument(
-                unknown[0], inspect.signature(cls).parameters
+            hint = (
+                _classes_hint(unknown[0], cls, mixin)
+                or suggest_argument(unknown[0], inspect.signature(cls).parameters)
+                or _sampler_hint(unknown[0], cls)
             )
         raise TypeError(f"{cls.__name__}: {error}{hint}") from None
 
@@ -95,6 +98,12 @@ def _classes_hint(argument: str, cls: type, mixin: type) -> str:
     if takes_dicts(cls) not in map(takes_dicts, takers):
         hint += f", for observation spaces that are {'not ' if takes_dicts(cls) else ''}Dict spaces"
     return hint
+
+
+def _sampler_hint(argument: str, cls: type) -> str:
+    """Return which sampler takes an argument that replay buffer ``cls`` does not, as the end of an error message."""
+    sampler = class_with_option(argument) if issubclass(cls, ReplayBuffer) else None
+    return f"; pass sampler={sampler}({argument}=...), from sb3_compressed.samplers" if sampler else ""
 
 
 def storage_mode_of(storage_mode: StorageMode, kwargs: dict[str, Any]) -> StorageMode:

@@ -10,18 +10,13 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
-import numpy as np
-import torch as th
-from numpy.typing import ArrayLike
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.arrays.batch_pool import BatchPool, sampling
-from sb3_compressed.buffers.base import CompressedBuffer
 from sb3_compressed.buffers.bound_sampler import BoundSampler
 from sb3_compressed.buffers.prefetch import Prefetcher, Prefetching
-from sb3_compressed.buffers.selected_environments import get_samples_at
-from sb3_compressed.buffers.sequences import SequenceSamples, sample_sequences
+from sb3_compressed.buffers.sampled_replay import SampledReplay
 from sb3_compressed.buffers.timing import MethodTimer
 from sb3_compressed.buffers.validation import (
     kind_of,
@@ -31,24 +26,20 @@ from sb3_compressed.buffers.validation import (
     validate_observations,
     validate_per_env,
 )
-from sb3_compressed.buffers.weighted_samples import weighted_samples
-from sb3_compressed.errors import BufferNotReady, StorageError
+from sb3_compressed.errors import StorageError
 from sb3_compressed.persistence.buffer_from_store import buffer_from_store, open_to_load
 from sb3_compressed.persistence.buffer_repair import RepairReport
 from sb3_compressed.persistence.buffer_storage import BufferStorage, StorageMode
 from sb3_compressed.persistence.checkpoint import CheckpointHistory
-from sb3_compressed.samplers import Draw, Sampler, WithoutReplacementSampler, get_sampler
-from sb3_compressed.samplers.sequence_draw import Pad, SequenceShape
 from sb3_compressed.storage.array_store import ArrayStore
 
 if TYPE_CHECKING:
-    from stable_baselines3.common.vec_env import VecNormalize
     from typing_extensions import Self
 
 __all__ = ["CompressedReplay"]
 
 
-class CompressedReplay(Prefetching, CompressedBuffer):
+class CompressedReplay(Prefetching, SampledReplay):
     """Mixin of compressed replay buffers; it precedes SB3's class in the bases.
 
     Every class accepts ``optimize_memory_usage=True``, also with ``handle_timeout_termination=True``, which SB3
@@ -63,14 +54,11 @@ class CompressedReplay(Prefetching, CompressedBuffer):
     _sampling_method = "sample"
     #: The folder that observations are stored in, ``None`` for a buffer in memory.
     _storage: BufferStorage | None = None
-    #: The sampler with the transitions that it may draw, ``None`` for SB3's own sampling.
-    _bound_sampler: BoundSampler | None = None
     #: Whether SB3 reads observations and next observations of the same rows.
     _reads_same_rows: ClassVar[bool] = True
     #: Whether the parent implements ``optimize_memory_usage`` (without ``handle_timeout_termination``).
     _parent_optimizes: ClassVar[bool] = False
 
-    optimize_memory_usage: bool
     handle_timeout_termination: bool
     copy_info_dict: bool = False  # only SB3's hindsight buffer sets it
 
@@ -189,54 +177,6 @@ class CompressedReplay(Prefetching, CompressedBuffer):
         self.discard_prefetched()
         super().reset()
 
-    def sample_sequences(
-        self,
-        batch_size: int,
-        length: int,
-        burn_in: int = 0,
-        stride: int = 1,
-        pad: Pad = "none",
-        env: Any = None,
-        *,
-        next_observations: bool = True,
-        as_views: bool = False,
-    ) -> SequenceSamples:
-        """Sample sequences of consecutive transitions, each within one episode.
-
-        Each possible sequence has the same probability, or with a sampler, that of its first transition after the
-        burn-in. Random numbers are from ``np.random``. The time it takes does not depend on the size of the buffer,
-        unless nearly all episodes are shorter than ``length``. Buffers with n-step returns and hindsight replay return
-        the transitions as they were added.
-
-        :param batch_size: number of sequences, at least 1
-        :param length: transitions of a sequence to train on, at least 1
-        :param burn_in: transitions before them, from which a recurrent network computes its state (R2D2,
-            https://openreview.net/forum?id=r1lyTjAqYX). At the beginning of an episode they are padding
-        :param stride: sequences begin at the first transition of each episode, at every ``stride``-th row of the
-            buffer, and with ``pad="none"`` also where they end with their episode. Other libraries call it period
-        :param pad: what to do where an episode has fewer transitions. ``"none"``: only complete sequences are drawn;
-            ``"end"``: sequences begin at any transition, and are padded with zeros after the end of the episode;
-            ``"start"``: sequences end at any transition, and are padded before the beginning of the episode. Then
-            ``stride`` refers to their last transition
-        :param env: a ``VecNormalize`` to normalize observations and rewards with
-        :param next_observations: whether to return next observations
-        :param as_views: whether to return stacked observations as views of shared frames, if their frames lie so that
-            that is possible: the tensors must not be written to, and their steps that are padding may contain frames
-            of others. With four stacked frames, observations take about a quarter of the memory
-        :raises BufferNotReady: if there is no such sequence yet
-        :raises ValueError: if an argument is out of range
-        :raises TypeError: if one is not an integer
-        :raises CorruptPayload: if a payload is damaged; the error names its slot
-        """
-        for name, value, least in (
-            ("batch_size", batch_size, 1), ("length", length, 1), ("burn_in", burn_in, 0), ("stride", stride, 1),
-        ):  # fmt: skip
-            validate_integer(name, value, least)
-        shape = SequenceShape(length, burn_in, stride, pad)
-        make = partial(sample_sequences, self, batch_size, shape, env, with_next=next_observations, as_views=as_views)
-        samples: SequenceSamples = self._with_pooled_memory(make, dict, may_be_referenced=env is not None)
-        return samples
-
     def _partners(self) -> dict[int, CompressedArray]:
         """Return the observations by the ids of the next observations, which SB3 reads before."""
         attributes = self.__dict__
@@ -245,129 +185,6 @@ class CompressedReplay(Prefetching, CompressedBuffer):
             return {}
         pairs = [(first[key], second[key]) for key in second] if isinstance(second, dict) else [(first, second)]
         return {id(array): partner for array, partner in pairs if type(array) is CompressedArray}
-
-    def _validate_sampling(self, batch_size: Any) -> None:
-        """Raise if no batch of that size can be sampled."""
-        validate_integer("batch_size", batch_size, 0)
-        if batch_size == 0 or isinstance(self, HerReplayBuffer):
-            return  # SB3's hindsight buffer raises a clear error itself, until its first episode is over
-        if self.size() == 0:
-            raise BufferNotReady("cannot sample from an empty buffer: add transitions first")
-        if self.full and self.buffer_size == 1 and self.optimize_memory_usage:
-            raise BufferNotReady(
-                "cannot sample from a buffer of one row with optimize_memory_usage=True, which reserves one row; "
-                "increase buffer_size"
-            )
-
-    # -- samplers --------------------------------------------------------------------------------------------
-
-    @property
-    def sampler(self) -> Sampler | None:
-        """The sampler of this buffer, ``None`` for SB3's own sampling."""
-        return None if self._bound_sampler is None else self._bound_sampler.sampler
-
-    @property
-    def n_skipped_updates(self) -> int:
-        """How many updates :meth:`update_priorities` skipped since their transitions were overwritten."""
-        return 0 if self._bound_sampler is None else self._bound_sampler.n_skipped_updates
-
-    def update_priorities(self, indices: ArrayLike | th.Tensor, td_errors: ArrayLike | th.Tensor) -> int:
-        """Update the priorities of transitions after a training step; return how many were skipped.
-
-        Transitions that were overwritten since they were sampled are skipped. Of equal indices, the last value counts.
-
-        :param indices: ``indices`` of a batch, ``(n,)``
-        :param td_errors: TD errors of these transitions, ``(n,)`` or ``(n, 1)``; their signs are ignored
-        :raises ValueError: if shapes differ, a TD error is not finite, or the buffer has no such transitions
-        :raises TypeError: if the buffer's sampler has no priorities
-        """
-        if self._bound_sampler is None:
-            raise TypeError("update_priorities() is for buffers with a sampler, such as sampler='prioritized'")
-        return self._bound_sampler.update(self, indices, td_errors)
-
-    def _set_sampler(self, sampler: str | Sampler) -> None:
-        if (configured := get_sampler(sampler)) is None:
-            return
-        parents = type(self).__mro__[type(self).__mro__.index(CompressedReplay) + 1 :]
-        parent = next(base for base in parents if "sample" in vars(base))
-        if parent.__module__.partition(".")[0] != "stable_baselines3":
-            raise TypeError(
-                f"a sampler replaces {parent.__name__}.sample, which {type(self).__name__} inherits; override "
-                "_get_samples instead, or pass sampler='uniform'"
-            )
-        self._bound_sampler = BoundSampler(configured, self.buffer_size, self.n_envs)
-
-    def iterate(
-        self, batch_size: int, epochs: int = 1, *, env: VecNormalize | None = None, resume: bool = False
-    ) -> Iterator[Any]:
-        """Iterate over batches that together contain each transition once an epoch, in random order.
-
-        For ``sampler="without-replacement"``. The last batch of an epoch is smaller, where the number of transitions
-        is no multiple of ``batch_size``. Transitions that are added meanwhile are in the next epoch, and those that are
-        overwritten before their batch are left out. :meth:`sample` continues the same epoch.
-
-        :param batch_size: number of transitions of a batch, at least 1
-        :param epochs: number of epochs
-        :param env: a ``VecNormalize`` to normalize observations and rewards with
-        :param resume: whether to continue an epoch that has transitions left, such as one that was interrupted and
-            loaded, as the first one
-        :raises TypeError: if the buffer has another sampler
-        :raises BufferNotReady: if nothing was added yet
-        :raises ValueError: if ``batch_size`` is not positive, or ``epochs`` is negative
-        """
-        if not isinstance(self.sampler, WithoutReplacementSampler):
-            raise TypeError("iterate() is for buffers with sampler='without-replacement'")
-        validate_integer("batch_size", batch_size, 1)
-        validate_integer("epochs", epochs, 0)
-        self._require_transitions(batch_size)
-        return self._epochs(batch_size, epochs, env, resume=resume)
-
-    def _epochs(self, batch_size: int, epochs: int, env: VecNormalize | None, *, resume: bool) -> Iterator[Any]:
-        bound = self._bound_sampler
-        assert bound is not None
-        sampler = self.sampler
-        assert isinstance(sampler, WithoutReplacementSampler)
-        for _ in range(epochs):
-            if not (resume and sampler.n_left):
-                bound.start_epoch(self)
-            resume = False
-            while len((draw := bound.draw_of_epoch(self, batch_size)).indices):
-                yield self._samples_of(self._arranged(draw), env)
-
-    def _require_transitions(self, batch_size: int) -> None:
-        """Raise if there is no transition that the sampler may draw."""
-        self._validate_sampling(batch_size)
-
-    def _draw(self, batch_size: int) -> Draw:
-        """Draw the transitions of a batch with the sampler."""
-        bound = self._bound_sampler
-        assert bound is not None
-        return self._arranged(bound.draw(self, batch_size))
-
-    def _arranged(self, draw: Draw) -> Draw:
-        """Return the transitions of a batch in the order of the batch."""
-        return draw
-
-    def _samples_of(self, draw: Draw, env: VecNormalize | None) -> Any:
-        """Return the batch of transitions.
-
-        :param draw: flat indices of the transitions, and their weights
-        """
-        bound = self._bound_sampler
-        assert bound is not None
-        rows, envs = np.divmod(draw.indices, self.n_envs)
-        make = partial(get_samples_at, self, rows, envs, env)
-        samples = self._batch(make, may_be_referenced=env is not None)
-        return self._with_weights(samples, draw)
-
-    def _with_weights(self, samples: Any, draw: Draw) -> Any:
-        assert self._bound_sampler is not None
-        if draw.weights is None:
-            weights = th.ones((len(draw.indices), 1), device=self.device)
-        else:
-            # A copy: a sampler may reuse its array.
-            weights = th.tensor(draw.weights.reshape(-1, 1), dtype=th.float32, device=self.device)
-        return weighted_samples(samples, weights, self._bound_sampler.numbers_of(draw.indices))
 
     # -- folders ---------------------------------------------------------------------------------------------
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import copy
 import difflib
 import importlib
+import inspect
 from typing import Any
 
 from sb3_compressed.samplers.sampler import Sampler
 
-__all__ = ["UNIFORM", "available_samplers", "get_sampler", "name_of", "sampler_class"]
+__all__ = ["UNIFORM", "available_samplers", "class_with_option", "get_sampler", "name_of", "sampler_class"]
 
 #: The name of SB3's own sampling, which is no :class:`Sampler`.
 UNIFORM = "uniform"
@@ -75,3 +76,9 @@ def sampler_class(name: str) -> type[Any]:
     module, _, class_name = _SAMPLERS[name].partition(":")
     cls: type[Any] = getattr(importlib.import_module(module), class_name)
     return cls
+
+
+def class_with_option(name: str) -> str | None:
+    """Return the name of a sampler class with an option, such as ``alpha``; ``None`` if there is none."""
+    classes = map(sampler_class, sorted(_SAMPLERS))
+    return next((cls.__name__ for cls in classes if name in inspect.signature(cls).parameters), None)

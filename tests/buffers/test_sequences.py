@@ -27,7 +27,7 @@ from sb3_compressed import (
     CorruptPayload,
 )
 from sb3_compressed.arrays.slot_store import slot_n_frames
-from sb3_compressed.samplers import PrioritizedSampler
+from sb3_compressed.samplers import PrioritizedSampler, RecentSampler
 from sb3_compressed.samplers.sequence_draw import Pad
 
 PADS = get_args(Pad)
@@ -474,6 +474,8 @@ def test_memory_of_sequences_is_reused_and_never_shared() -> None:
         ((4, 2.0), TypeError, "length must be an integer, got 2.0; pass 2"),
         ((4, 4, 0, 1, "both"), ValueError, "pad must be one of"),
         ((4, 61), BufferNotReady, "no episode has 61 consecutive transitions"),
+        ((4, 61, 0, 1, "end"), ValueError, "must be at most 60, the rows of the buffer, got 61 and 0"),
+        ((4, 4, 10**9), ValueError, "must be at most 60, the rows of the buffer, got 4 and 1000000000"),
         ((4, 14), BufferNotReady, "no episode has 14 consecutive transitions"),
     ],
 )
@@ -571,6 +573,21 @@ def test_few_anchors_are_drawn_in_proportion_to_their_priorities() -> None:
         assert sequences.weights is not None
         np.testing.assert_allclose(sequences.weights.numpy()[:, 0], chosen.min() / chosen, rtol=1e-6)
     np.testing.assert_allclose(counts / counts.sum(), priorities / priorities.sum(), atol=0.02)
+
+
+def test_each_batch_of_sequences_counts_once_for_beta() -> None:
+    # Three in four transitions begin no sequence, so that a batch takes several draws.
+    sampler = PrioritizedSampler(beta=0.0, beta_steps=10)
+    buffer = single_episodes(sampler, [12] * 20)
+    for n_batches in range(1, 6):
+        buffer.sample_sequences(32, 10)
+        assert isinstance(buffer.sampler, PrioritizedSampler)
+        assert buffer.sampler.current_beta == n_batches / 10
+
+
+def test_recent_sequences_are_drawn_from_short_episodes() -> None:
+    buffer = single_episodes(RecentSampler(0.9, 1.0), [10] * 500 + [23])
+    assert set(buffer.sample_sequences(64, 20).indices.tolist()) == {5000, 5001, 5002, 5003}
 
 
 def test_sequences_without_positive_priorities_are_an_error() -> None:

@@ -157,6 +157,8 @@ def test_nested_dict_spaces_raise() -> None:
         (CompressedReplayBuffer, "gae_lambda", "CompressedDictRolloutBuffer, .*CompressedRolloutBuffer take it$"),
         (CompressedReplayBuffer, "bufer_size", r"unexpected keyword argument 'bufer_size'; .* buffer_size\?$"),
         (CompressedReplayBuffer, "framestack", r"'framestack'; did you mean frame_stack\?$"),
+        (CompressedReplayBuffer, "alpha", r"'alpha'; pass sampler=PrioritizedSampler\(alpha=\.\.\.\), from sb3_"),
+        (CompressedRolloutBuffer, "alpha", r"'alpha'$"),
         (CompressedRolloutBuffer, "unknown", "unexpected keyword argument 'unknown'$"),
     ],
 )
