@@ -58,7 +58,7 @@ GROUPS = [UNTUNED_GAMES, UNTUNED_ENVS, TUNED_GAMES, TUNED_ENVS, LARGE, COUNTS, T
 #: With more than that many sources, these are measured in one round, which shows the spread between sources.
 ONCE, MAX_REPEATED = (UNTUNED_GAMES, LARGE), 10
 
-LARGE_GAMES = ["BeamRider", "Enduro", "Asteroids", "Frostbite", "Hero", "RoadRunner"]
+LARGE_GAMES = ["BeamRider", "Enduro", "Asteroids", "Freeway", "SpaceInvaders", "Asterix"]
 LARGE_GAMES += ["MsPacman", "Pong", "Breakout", "Seaquest", "Qbert", "Riverraid"]
 ENVIRONMENTS = ["ProcgenJumper-v0", "ProcgenMaze-v0", "ProcgenCaveflyer-v0", "MiniGridRGB-v0", "MiniGridWholeRGB-v0"]
 ENVIRONMENTS += ["Doom84-v0", "Doom120x160-v0", "Doom84Nearest-v0", "DoomCenter84-v0:stack4"]
@@ -254,10 +254,17 @@ def _cases(arguments: Any) -> list[Case]:
     size = _size_of_buffers(arguments)
     sources = arguments.sources or (QUICK if arguments.quick else [*all_games(), *ENVIRONMENTS])
     return [
-        Case(group_of(source) if n_envs == N_ENVS else COUNTS, source, size, n_envs)
+        Case(_group_of_case(source, size, n_envs), source, size, n_envs)
         for n_envs in arguments.n_envs or [N_ENVS]
         for source in sources
     ]
+
+
+def _group_of_case(source: str, size: int, n_envs: int) -> str:
+    """Return the group of a source with any size and number of environments."""
+    if n_envs != N_ENVS:
+        return COUNTS
+    return LARGE if size == LARGE_SIZE else group_of(source)
 
 
 def _merged_with(path: Path, groups: dict[str, list[str]], results: Results) -> tuple[dict[str, list[str]], Results]:
@@ -312,9 +319,11 @@ def main() -> None:
     fixed = run_interleaved(fixed_cost.measure, fixed_cost_jobs(recorded, names), 1, arguments.peers, packages)
     groups = {group: labels for group, labels in {**groups, FIXED: list(fixed)}.items() if labels}
     results |= fixed
+    size = _size_of_buffers(arguments)
     if arguments.update:
         groups, results = _merged_with(arguments.out, groups, results)
-    options = {"size": _size_of_buffers(arguments), "rounds": arguments.rounds, "groups": groups}
+        size = SIZE  # other sizes are part of the labels
+    options = {"size": size, "rounds": arguments.rounds, "groups": groups}
     save(arguments.out, "images", options, results, arguments.peers)
     print("\n\n".join(sections(groups, results)))
 
