@@ -53,6 +53,7 @@ bench: $(VENV)/.environments $(PEERS)/.installed  ## measure everything, about f
 	$(BENCH)/published.py --out $(RESULTS)/published.json
 	$(BENCH)/persistence.py --buffers checkpoint storage torchrl:tensors torchrl:list torchrl:flat torchrl:nested torchrl:h5 --rounds 1 --out $(RESULTS)/persistence.json
 	$(BENCH)/opening.py --out $(RESULTS)/opening.json
+	$(BENCH)/storage_times.py --out $(RESULTS)/storage_times.json
 	$(BENCH)/stores.py --out $(RESULTS)/stores.json
 	$(BENCH)/samplers.py --sources MsPacman HalfCheetah-v5 --size 1000000 --out $(RESULTS)/samplers.json
 	$(BENCH)/sequence_sampling.py --out $(RESULTS)/sequence_sampling.json

@@ -27,6 +27,7 @@ import published
 import samplers
 import scale
 import sequence_sampling
+import storage_times
 import stores
 import training
 from ratios import Results
@@ -39,7 +40,8 @@ IN_README = ["auto", "auto@1", "zstd3", "none", "extra:zstd-3", "torchrl:zlib-3"
 #: Units of benchmarks that do not report ratios to SB3's buffer.
 UNITS = {
     **dict.fromkeys(
-        ("dqn_replay", "opening", "persistence", "samplers", "sequence_sampling", "stores"), "Times of this machine."
+        ("dqn_replay", "opening", "persistence", "samplers", "sequence_sampling", "storage_times", "stores"),
+        "Times of this machine.",
     ),
     "blind_cliffwalk": "Numbers of updates.",
     "prioritized_learning": "Mean returns: interquartile means over the runs, with confidence intervals of 95%.",
@@ -84,6 +86,8 @@ def _tables(name: str, written: dict[str, Any]) -> list[str]:
         return [dqn_replay.table(results)]
     if benchmark == "opening":
         return [opening.table(results)]
+    if benchmark == "storage_times":
+        return [storage_times.table(results)]
     if benchmark == "samplers":
         return [samplers.tables(results)]
     if benchmark == "blind_cliffwalk":

@@ -157,6 +157,17 @@ def test_startup_benchmark_writes_its_results(folder: Path) -> None:
 
 
 @pytest.mark.slow
+def test_storage_benchmark_writes_its_results(folder: Path) -> None:
+    printed, results = run("storage_times", folder, "--sources", "Pong")
+    assert "| Pong | folder |" in printed
+    assert results["Pong"].keys() == {"memory", "folder"}
+    for measured in results["Pong"].values():
+        assert 0 < measured["add, 50%"] <= measured["add, 99.999%"] <= measured["add, longest"]
+        assert 0 <= measured["share of long adds"] < 1
+        assert measured["sample(32)"] > 0
+
+
+@pytest.mark.slow
 def test_opening_benchmark_writes_its_results(folder: Path) -> None:
     printed, results = run("opening", folder, "--vectors", "Pendulum-v1", "--images", "Pong")
     assert "| Pendulum-v1 | 100 | 450 |" in printed
