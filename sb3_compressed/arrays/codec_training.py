@@ -40,6 +40,9 @@ class CodecTrainer:
     further trainings follow as after the first one. If not, as with noise, the previous codec stays, which will be good
     again for frames as before.
 
+    From the payloads of recent frames, a codec can see that these take longer than those of its training sample, and
+    adapt to them; see :meth:`.TrainableCodec.adapted_to`.
+
     A codec trains in another thread while the previous one encodes, unless the caller requests otherwise. An error in
     it is raised by the next :meth:`observe`.
     """
@@ -59,6 +62,8 @@ class CodecTrainer:
     CHANGED = 96
     #: How much smaller payloads have to be after a change for a new codec to be used.
     GAIN = 0.7
+    #: Measured payloads after which a codec may adapt to them: about 512 frames of four environments.
+    N_RECENT = 64
 
     def __init__(self) -> None:
         self._interval = self.FIRST
@@ -69,6 +74,7 @@ class CodecTrainer:
         self._n_measured = 0  # value of _n_frames at the last measurement
         self._trained_nbytes = 0.0  # mean size of the payloads of the last sample that changed the codec
         self._drift = DriftDetector()
+        self._recent: list[bytes] = []  # measured payloads of this codec
         self._has_changed = False  # whether the sample is one after a change
         self._training: BackgroundTask[Training] | None = None
 
@@ -94,6 +100,9 @@ class CodecTrainer:
         if self._training is not None:
             return self._finished(codec) if self._training.is_done else codec
         has_drifted = self._drift.observe(frames, payloads, n_frames - self._n_measured)
+        self._recent += payloads
+        if len(self._recent) >= self.N_RECENT:
+            codec = self._adapted(codec, frames)
         self._n_measured = n_frames
         if has_drifted and not self._has_changed and self._interval > 4 * self.FIRST:
             self._has_changed = True
@@ -111,6 +120,16 @@ class CodecTrainer:
             self._training = BackgroundTask(work)
             return codec
         return self._use(codec, work)
+
+    def _adapted(self, codec: TrainableCodec, frames: NDArray[Any]) -> TrainableCodec:
+        """Return the codec that suits recent payloads."""
+        adapted = codec.adapted_to(self._recent, frames)
+        self._recent = []
+        if adapted is not codec:
+            self._interval = min(self._interval, 4 * self.FIRST)  # references may be worth it again soon
+            self._drift.restart()
+            codec.release_encoder()
+        return adapted
 
     def finish(self, codec: TrainableCodec) -> TrainableCodec:
         """Wait for the training in another thread; return the codec to use from now on.
@@ -176,7 +195,7 @@ class CodecTrainer:
         return sample
 
     def _discard_sample(self) -> None:
-        self._sample = []
+        self._sample, self._recent = [], []
         self._n_frames = self._next_sample = self._next_event = self._n_measured = 0
 
     def __getstate__(self) -> dict[str, Any]:

@@ -172,6 +172,17 @@ class TrainableCodec(Codec):
     def train(self, frames: NDArray[Any]) -> TrainableCodec:
         """Return a codec trained on a batch of frames ``(n, *frame_shape)``; this one if it learned nothing new."""
 
+    def adapted_to(self, payloads: Sequence[bytes], frames: NDArray[Any]) -> TrainableCodec:
+        """Return a codec that is faster for frames such as recent ones, if these took far too long; else this one.
+
+        Training sees a sample of frames, which later ones may not resemble. This is the feedback: it sees what
+        became of them.
+
+        :param payloads: payloads of this codec
+        :param frames: frames of the same shape and memory order, ``(n, *frame_shape)``
+        """
+        return self
+
     @property
     @abstractmethod
     def nbytes(self) -> int:

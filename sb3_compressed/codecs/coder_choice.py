@@ -32,6 +32,7 @@ __all__ = [
     "Work",
     "best_variant",
     "coder_of",
+    "decodes_slowly",
     "decoding_work",
     "encoding_work",
     "estimated_ns",
@@ -112,6 +113,8 @@ OBJECTIVES = {
 STACKED, STACKED_SAMPLING = 2.3, 8 / 5
 #: By which factor the present variant may exceed the limits, and another one has to be smaller to replace it.
 TOLERANCE, CLEARLY_SMALLER = 1.25, 0.85
+#: By which factor recent payloads may exceed the limit for decoding, before another coder replaces the present one.
+FAR_TOO_SLOW = 2.0
 #: Of variants whose payloads are larger by at most this factor, the one that is decoded fastest is chosen.
 SIMILAR = 1.1
 #: Where memory does not come first, a variant that takes at most this part of the time to decode is chosen even if its
@@ -222,18 +225,7 @@ def best_variant(
     :param present: the index of the variant that is used so far, if any: it is kept if it exceeds the limits a little,
         or another one is only a little smaller
     """
-    limits, n_frames = OBJECTIVES[objective], max(len(variants[0].payloads), 1)
-    order = "channel_last" if is_channel_last else "contiguous"
-    sampling = estimated_ns("sampling", frame_work("sb3", n_frames, frame_nbytes))
-    adding = estimated_ns("adding", frame_work(order, n_frames, frame_nbytes))
-    storing = estimated_ns("adding", frame_work("storing", n_frames, frame_nbytes))
-    sampling_ns, adding_ns = limits.sampling_ns * n_frames, limits.adding_ns * n_frames
-    most_decoding = limits.sampling * sampling * (1.0 if is_channel_last else STACKED_SAMPLING) + sampling_ns
-    if is_channel_last:
-        most_encoding = max(limits.adding * adding - storing, adding + adding_ns - storing, adding_ns)
-    else:
-        most_encoding = limits.adding * adding + STACKED * adding_ns
-
+    limits = _limits_ns(objective, len(variants[0].payloads), frame_nbytes, is_channel_last=is_channel_last)
     decoding = [
         estimated_ns("decoding", decoding_work(variant.payloads, frame_nbytes, is_channel_last=is_channel_last))
         for variant in variants
@@ -244,17 +236,52 @@ def best_variant(
     ]
     # By which factor each is too slow, 1 if it is not.
     slowness = [
-        max(decode / most_decoding, encode / most_encoding, 1.0)
+        max(decode / limits.decoding, encode / limits.encoding, 1.0)
         for decode, encode in zip(decoding, encoding, strict=True)
     ]
     nbytes = [sum(map(len, variant.payloads)) + OBJECT_NBYTES * len(variant.payloads) for variant in variants]
     fastest = [index for index, factor in enumerate(slowness) if factor == min(slowness)]
     smallest = min(nbytes[index] for index in fastest)
-    best = min((index for index in fastest if nbytes[index] <= SIMILAR * smallest), key=decoding.__getitem__)
-    hardly_any = 0.0 if objective == "small" else HARDLY_ANY * frame_nbytes * n_frames
+    coder = "" if present is None else variants[present].coder
+    similar = [index for index in fastest if nbytes[index] <= SIMILAR * smallest]
+    # Equal where all frames are deltas. Other frames are then encoded as before.
+    best = min(similar, key=lambda index: (decoding[index], variants[index].coder != coder))
+    hardly_any = 0.0 if objective == "small" else HARDLY_ANY * frame_nbytes * len(variants[0].payloads)
     hardly_larger = [index for index in fastest if nbytes[index] <= smallest + hardly_any]
     faster = [index for index in hardly_larger if decoding[index] <= CLEARLY_FASTER * decoding[best]]
     best = min(faster, key=decoding.__getitem__, default=best)
     if present is None or slowness[present] > TOLERANCE * slowness[best]:
         return best
     return best if nbytes[best] < min(CLEARLY_SMALLER * nbytes[present], nbytes[present] - hardly_any) else present
+
+
+def decodes_slowly(objective: str, payloads: Sequence[bytes], frame_nbytes: int, *, is_channel_last: bool) -> bool:
+    """Return whether decoding takes far longer than the objective allows: other frames were expected.
+
+    :param payloads: payloads of recent frames
+    """
+    limits = _limits_ns(objective, len(payloads), frame_nbytes, is_channel_last=is_channel_last)
+    work = decoding_work(payloads, frame_nbytes, is_channel_last=is_channel_last)
+    return estimated_ns("decoding", work) > FAR_TOO_SLOW * limits.decoding
+
+
+class _LimitsNs(NamedTuple):
+    """The most time in nanoseconds that decoding and encoding some frames may take."""
+
+    decoding: float
+    encoding: float
+
+
+def _limits_ns(objective: str, n_frames: int, frame_nbytes: int, *, is_channel_last: bool) -> _LimitsNs:
+    limits, n_frames = OBJECTIVES[objective], max(n_frames, 1)
+    order = "channel_last" if is_channel_last else "contiguous"
+    sampling = estimated_ns("sampling", frame_work("sb3", n_frames, frame_nbytes))
+    adding = estimated_ns("adding", frame_work(order, n_frames, frame_nbytes))
+    storing = estimated_ns("adding", frame_work("storing", n_frames, frame_nbytes))
+    sampling_ns, adding_ns = limits.sampling_ns * n_frames, limits.adding_ns * n_frames
+    decoding = limits.sampling * sampling * (1.0 if is_channel_last else STACKED_SAMPLING) + sampling_ns
+    if is_channel_last:
+        encoding = max(limits.adding * adding - storing, adding + adding_ns - storing, adding_ns)
+    else:
+        encoding = limits.adding * adding + STACKED * adding_ns
+    return _LimitsNs(decoding, encoding)

@@ -43,7 +43,7 @@ from sb3_compressed.codecs.codec import (
     new_status,
     output_bytes,
 )
-from sb3_compressed.codecs.coder_choice import OBJECTIVES, Variant, best_variant, coder_of
+from sb3_compressed.codecs.coder_choice import OBJECTIVES, Variant, best_variant, coder_of, decodes_slowly
 from sb3_compressed.codecs.config import OMITTED_BY_DEFAULT
 from sb3_compressed.codecs.lz4_library import lz4_functions
 from sb3_compressed.codecs.payloads import Payloads
@@ -54,7 +54,7 @@ from sb3_compressed.codecs.reference_frames import (
     delta_kernels,
     select_references,
 )
-from sb3_compressed.codecs.whole_frames import HEADER_LZ4, Lz4Blocks, raw_payloads
+from sb3_compressed.codecs.whole_frames import HEADER_LZ4, HEADER_RAW, Lz4Blocks, raw_payloads
 from sb3_compressed.codecs.zstd_dict import ZstdDict, decode_with_dictionaries
 from sb3_compressed.errors import CodecError, CorruptPayload
 
@@ -184,6 +184,24 @@ class Delta(TrainableCodec):
             dictionary = b"" if best.coder == "raw" else trained.dictionary
             best = replace(best, references=references, dictionary=dictionary)
         return self if best == self else best
+
+    def adapted_to(self, payloads: Sequence[bytes], frames: NDArray[Any]) -> Delta:
+        """Return this codec without its other coder, or also without references, if decoding takes far too long.
+
+        See :meth:`TrainableCodec.adapted_to`. Where each episode shows another scene, a training sample contains
+        frames of few episodes only, which resemble each other and the references. Those of later episodes do not.
+        """
+        if self.objective in ("", "small") or not self.references:
+            return self
+        order = {"is_channel_last": self._is_channel_last(frames)}
+        frame_nbytes = frames.nbytes // len(frames)
+        if not decodes_slowly(self.objective, payloads, frame_nbytes, **order):
+            return self
+        uncompressed = replace(self, coder="raw", dictionary=b"")
+        deltas = [payload if coder_of(payload) == "delta" else HEADER_RAW for payload in payloads]
+        if not decodes_slowly(self.objective, deltas, frame_nbytes, **order):
+            return uncompressed
+        return replace(uncompressed, references=ReferenceFrames())
 
     def _with_order_of(self, frames: NDArray[Any]) -> Delta:
         """Return this codec for frames whose bytes are stored in the order that they have in memory."""

@@ -22,6 +22,7 @@ from programs import run
 from sb3_compressed import CompressedArray, CompressedReplayBuffer
 from sb3_compressed.arrays.codec_training import CodecTrainer
 from sb3_compressed.codecs import TrainableCodec, get_codec
+from sb3_compressed.codecs.coder_choice import coder_of
 from sb3_compressed.codecs.delta import Delta
 from sb3_compressed.codecs.zstd_dict import ZstdDict
 
@@ -476,3 +477,30 @@ def test_difficult_frames_are_rarely_trained_on(kind: str, monkeypatch: pytest.M
 
 
 train = Delta.train
+
+
+def levels(n_steps: int, every: int, n_envs: int = 4) -> NDArray[np.uint8]:
+    """Return channel-first views of channel-last frames ``(n_steps, n_envs, 3, 64, 64)``.
+
+    Every so many steps, each environment shows other dashes of random colors, on which something moves.
+    """
+    rng = np.random.default_rng(0)
+    colors = rng.integers(0, 256, (-(-n_steps // every), n_envs, 64, 22, 3), np.uint8)
+    frames = np.repeat(np.repeat(colors, 3, axis=3)[..., :64, :], every, axis=0)[:n_steps]
+    for step, env in np.ndindex(n_steps, n_envs):
+        row, column = rng.integers(0, 60, 2)
+        frames[step, env, row : row + 4, column : column + 4] = 255
+    return frames.transpose(0, 1, 4, 2, 3)
+
+
+def test_frames_of_later_levels_are_stored_uncompressed_if_they_take_too_long() -> None:
+    frames = levels(1500, every=250)
+    array = CompressedArray(frames.shape, frame_stack=None, num_threads=1)
+    for row, of_row in enumerate(frames):
+        array[row] = of_row
+    np.testing.assert_array_equal(np.asarray(array), frames)
+    coders = np.array([[coder_of(slot[-1]) for slot in slots] for slots in array.slots])
+    slow = np.isin(coders, ["lz4", "zstd"])
+    assert slow[16:128].sum() > 8, "the first samples contain frames that resemble each other"
+    assert not slow[144:].any()
+    assert (coders[144:] == "delta").mean() > 0.4

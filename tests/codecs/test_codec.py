@@ -130,7 +130,7 @@ def test_trainable_codecs_of_version_0_1_are_trained_by_their_former_methods() -
                 row[...] = np.frombuffer(payload, row.dtype).reshape(row.shape)
 
     codec = Counting()
-    array = CompressedArray((200, 1, 3, 5), codec=codec)
+    array = CompressedArray((200, 1, 3, 5), codec=codec, num_threads=1)
     frames = np.arange(200 * 15, dtype=np.uint8).reshape(200, 1, 3, 5)
     for row in range(200):
         array[row] = frames[row]

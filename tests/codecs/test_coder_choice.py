@@ -326,6 +326,55 @@ def test_frames_that_compress_only_slowly_are_stored_uncompressed() -> None:
     assert codec.nbytes == 0
 
 
+def still_tiles(n: int, seed: int) -> NDArray[np.uint8]:
+    """Return nearly equal frames of the same random tiles."""
+    frames = np.repeat(tiles(1, seed).transpose(0, 2, 3, 1), n, axis=0)
+    for frame, row in zip(frames, np.random.default_rng(seed).integers(0, 60, n), strict=True):
+        frame[row : row + 4, :4] = 0
+    return frames.transpose(0, 3, 1, 2)
+
+
+def dashes(n: int, seed: int) -> NDArray[np.uint8]:
+    """Return color frames ``(n, 3, 64, 64)`` of dashes of random colors, in channel-last memory."""
+    frames = np.repeat(noise(n, 64, 22, 3, seed=seed), 3, axis=2)[:, :, :64]
+    return np.ascontiguousarray(frames).transpose(0, 3, 1, 2)
+
+
+def test_a_coder_that_is_far_too_slow_for_recent_frames_is_given_up() -> None:
+    codec = trained("auto", still_tiles(48, seed=0))
+    similar, others = still_tiles(64, seed=0), dashes(64, seed=1)
+    assert codec.references
+    assert {*map(coder_of, codec.encode(others))} == {"lz4"}, "training did not see such frames"
+    assert codec.adapted_to(codec.encode(similar), similar) is codec
+    adapted = codec.adapted_to(roundtrip(codec, others), others)
+    assert (adapted.coder, adapted.references) == ("raw", codec.references)
+    assert {*map(coder_of, roundtrip(adapted, others))} == {"raw"}
+    assert {*map(coder_of, roundtrip(adapted, similar))} == {"delta"}
+    assert adapted.adapted_to(adapted.encode(others), others) is adapted
+
+
+def test_references_that_are_far_too_slow_for_recent_frames_are_given_up() -> None:
+    codec = trained("auto", still_tiles(48, seed=0))
+    others = tiles(64, seed=1)  # the same tiles elsewhere: large deltas of many pieces
+    assert {*map(coder_of, codec.encode(others))} == {"delta"}
+    adapted = codec.adapted_to(codec.encode(others), others)
+    assert (adapted.coder, len(adapted.references)) == ("raw", 0)
+    assert {*map(coder_of, roundtrip(adapted, others))} == {"raw"}
+    assert adapted.adapted_to(adapted.encode(others), others) is adapted
+
+
+@pytest.mark.parametrize("method", ["auto/small", "delta"])
+def test_a_slow_coder_is_kept_where_memory_comes_first(method: str) -> None:
+    codec, others = trained(method, still_tiles(48, seed=0)), tiles(64, seed=1)
+    assert codec.adapted_to(codec.encode(others), others) is codec
+
+
+def test_an_untrained_codec_keeps_its_coder() -> None:
+    codec, frames = get_codec("auto"), tiles(64)
+    assert isinstance(codec, Delta)
+    assert codec.adapted_to(codec.encode(frames), frames) is codec
+
+
 def test_training_a_codec_of_uncompressed_frames_again_returns_the_same_one() -> None:
     codec = trained("auto", soft_noise(64))
     assert codec.train(soft_noise(64, seed=1)) is codec
