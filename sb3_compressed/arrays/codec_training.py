@@ -62,7 +62,7 @@ class CodecTrainer:
     CHANGED = 96
     #: How much smaller payloads have to be after a change for a new codec to be used.
     GAIN = 0.7
-    #: Measured payloads after which a codec may adapt to them: about 512 frames of four environments.
+    #: Measured payloads after which a codec may adapt to them: about 512 frames of a few environments.
     N_RECENT = 64
 
     def __init__(self) -> None:
@@ -75,6 +75,7 @@ class CodecTrainer:
         self._trained_nbytes = 0.0  # mean size of the payloads of the last sample that changed the codec
         self._drift = DriftDetector()
         self._recent: list[bytes] = []  # measured payloads of this codec
+        self._after_adapting = 4 * self.FIRST  # frames until the training after the next adaptation
         self._has_changed = False  # whether the sample is one after a change
         self._training: BackgroundTask[Training] | None = None
 
@@ -101,9 +102,9 @@ class CodecTrainer:
             return self._finished(codec) if self._training.is_done else codec
         has_drifted = self._drift.observe(frames, payloads, n_frames - self._n_measured)
         self._recent += payloads
+        self._n_measured = n_frames
         if len(self._recent) >= self.N_RECENT:
             codec = self._adapted(codec, frames)
-        self._n_measured = n_frames
         if has_drifted and not self._has_changed and self._interval > 4 * self.FIRST:
             self._has_changed = True
             self._discard_sample()
@@ -123,10 +124,13 @@ class CodecTrainer:
 
     def _adapted(self, codec: TrainableCodec, frames: NDArray[Any]) -> TrainableCodec:
         """Return the codec that suits recent payloads."""
-        adapted = codec.adapted_to(self._recent, frames)
-        self._recent = []
+        recent, self._recent = self._recent, []
+        adapted = _replacement(codec, codec.adapted_to(recent, frames), "adapted_to")
         if adapted is not codec:
-            self._interval = min(self._interval, 4 * self.FIRST)  # references may be worth it again soon
+            # Frames may soon be as before, but training must not undo each adaptation at once.
+            self._interval = min(self._interval, self._after_adapting)
+            self._after_adapting = min(4 * self._after_adapting, self.LONGEST)
+            self._discard_sample()
             self._drift.restart()
             codec.release_encoder()
         return adapted
@@ -257,10 +261,18 @@ def _train_after_change(codec: TrainableCodec, sample: Sequence[NDArray[Any]], t
 
 
 def _trained(codec: TrainableCodec, frames: NDArray[Any]) -> TrainableCodec:
-    trained = codec.train(frames)
-    if type(trained) is not type(codec):  # else its payloads could not be decoded with those of the others
-        raise TypeError(f"{type(codec).__name__}.train must return a codec of the same class, got {trained!r}")
-    return trained
+    return _replacement(codec, codec.train(frames), "train")
+
+
+def _replacement(codec: TrainableCodec, other: TrainableCodec, method: str) -> TrainableCodec:
+    """Return a codec that replaces another one.
+
+    :param method: what returned it
+    :raises TypeError: if it is of another class: its payloads could not be decoded with those of the other
+    """
+    if type(other) is not type(codec):
+        raise TypeError(f"{type(codec).__name__}.{method} must return a codec of the same class, got {other!r}")
+    return other
 
 
 def _payload_nbytes(codec: TrainableCodec, frames: NDArray[Any]) -> float:

@@ -244,12 +244,16 @@ def best_variant(
     smallest = min(nbytes[index] for index in fastest)
     coder = "" if present is None else variants[present].coder
     similar = [index for index in fastest if nbytes[index] <= SIMILAR * smallest]
-    # Equal where all frames are deltas. Other frames are then encoded as before.
-    best = min(similar, key=lambda index: (decoding[index], variants[index].coder != coder))
+
+    def fastest_first(index: int) -> tuple[float, bool]:
+        # Variants tie where every frame is a delta; the present coder is then kept for other frames.
+        return decoding[index], variants[index].coder != coder
+
+    best = min(similar, key=fastest_first)
     hardly_any = 0.0 if objective == "small" else HARDLY_ANY * frame_nbytes * len(variants[0].payloads)
     hardly_larger = [index for index in fastest if nbytes[index] <= smallest + hardly_any]
     faster = [index for index in hardly_larger if decoding[index] <= CLEARLY_FASTER * decoding[best]]
-    best = min(faster, key=decoding.__getitem__, default=best)
+    best = min(faster, key=fastest_first, default=best)
     if present is None or slowness[present] > TOLERANCE * slowness[best]:
         return best
     return best if nbytes[best] < min(CLEARLY_SMALLER * nbytes[present], nbytes[present] - hardly_any) else present
