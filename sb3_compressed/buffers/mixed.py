@@ -18,7 +18,7 @@ from stable_baselines3.common.utils import get_device
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from sb3_compressed.arrays.batch_pool import BatchPool, sampling
-from sb3_compressed.buffers.bound_sampler import BoundSampler, PreparedUpdate, on_cpu
+from sb3_compressed.buffers.bound_sampler import BoundSampler, on_cpu
 from sb3_compressed.buffers.prefetch import Prefetcher, Prefetching
 from sb3_compressed.buffers.replay import (
     CompressedDictReplayBuffer,
@@ -333,7 +333,8 @@ class MixedReplayBuffer(Prefetching, ReplayBuffer):
         :param td_errors: TD errors of these transitions, ``(batch_size,)`` or ``(batch_size, 1)``; those of buffers
             without priorities are ignored
         :return: number of transitions that were overwritten since
-        :raises ValueError: if shapes or values do not fit; no priority is changed then
+        :raises ValueError: if shapes do not fit, a TD error is not finite, or there is no such transition; no priority
+            is changed then
         :raises TypeError: if indices are not integers
         """
         errors, encoded = np.asarray(on_cpu(td_errors)), np.asarray(on_cpu(indices))
@@ -347,15 +348,15 @@ class MixedReplayBuffer(Prefetching, ReplayBuffer):
             raise ValueError(f"td_errors must be finite, got {errors[index]} at index {index}")
         if not any(map(_has_priorities, self.buffers)):
             raise TypeError("update_priorities() is for buffers with a sampler, such as sampler='prioritized'")
-        updates: list[tuple[BoundSampler, PreparedUpdate]] = []
+        updates: list[tuple[Any, NDArray[Any], NDArray[Any]]] = []
         numbers, sources = np.divmod(encoded, len(self._sources))
         for number, source in enumerate(self._sources):
             is_selected = (sources == number) & (encoded != NO_PRIORITY)
             buffer: Any = source.buffer
             if is_selected.any() and _has_priorities(buffer):
-                bound: BoundSampler = buffer._bound_sampler
-                updates.append((bound, bound.prepared_update(buffer, numbers[is_selected], errors[is_selected])))
-        return sum(bound.apply(update) for bound, update in updates)
+                updates.append((buffer, numbers[is_selected], errors[is_selected]))
+                buffer._bound_sampler.prepared_update(*updates[-1])  # all are validated before any is applied
+        return sum(buffer.update_priorities(*update) for buffer, *update in updates)
 
     @property
     def n_skipped_updates(self) -> int:

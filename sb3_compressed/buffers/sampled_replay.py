@@ -61,8 +61,8 @@ class SampledReplay(CompressedBuffer):
     def _set_sampler(self, sampler: str | Sampler) -> None:
         if (configured := get_sampler(sampler)) is None:
             return
-        parents = (base for base in type(self).__mro__ if not issubclass(base, CompressedBuffer))
-        parent = next(base for base in parents if "sample" in vars(base))
+        order = type(self).__mro__
+        parent = next(base for base in order[order.index(SampledReplay) + 1 :] if "sample" in vars(base))
         if parent.__module__.partition(".")[0] != "stable_baselines3":
             raise TypeError(
                 f"a sampler replaces {parent.__name__}.sample, which {type(self).__name__} inherits; override "

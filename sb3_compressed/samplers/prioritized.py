@@ -143,15 +143,6 @@ class PrioritizedSampler(Sampler):
         :raises BufferNotReady: if there are no transitions to draw
         :raises ValueError: if all priorities are zero
         """
-        draw = self._draw(batch_size, self.current_beta)
-        self._n_draws += 1
-        return draw
-
-    def draw_again(self, batch_size: int) -> Draw:
-        """Draw as :meth:`draw` does, for the same batch: with the same exponent of the weights, and not counted."""
-        return self._draw(batch_size, self._beta_of_batch)
-
-    def _draw(self, batch_size: int, beta: float) -> Draw:
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {batch_size}")
         tree = self.tree
@@ -163,7 +154,18 @@ class PrioritizedSampler(Sampler):
                 "with positive values"
             )
         indices, priorities = tree.draw(np.random.random(batch_size), stratified=self.stratified)  # noqa: NPY002
+        beta = self.current_beta
+        self._n_draws += 1
         return self._weighted(indices, priorities, beta)
+
+    def draw_again(self, batch_size: int) -> Draw:
+        """Draw as :meth:`draw` does, for the same batch: with the same exponent of the weights, and not counted."""
+        n_draws = self._n_draws
+        self._n_draws = max(n_draws - 1, 0)
+        try:
+            return self.draw(batch_size)
+        finally:
+            self._n_draws = n_draws
 
     def draw_among(self, candidates: NDArray[np.int64], batch_size: int) -> Draw:
         """Draw from some transitions as :meth:`draw_again` draws from all.

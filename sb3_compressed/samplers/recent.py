@@ -78,7 +78,8 @@ class RecentSampler(Sampler):
     def draw_among(self, candidates: NDArray[np.int64], batch_size: int) -> Draw:
         """Draw from some transitions, with probabilities in proportion to those of :meth:`draw`."""
         ages = self._ages(candidates)
-        ends = np.cumsum(self._share_below(ages + 1) - self._share_below(ages))
+        shares = self._share_below(ages + 1) - self._share_below(ages)
+        ends = np.cumsum(np.maximum(shares, 0))  # rounded differences of nearly equal numbers may be negative
         if ends[-1] == 0:  # all are older than the longest window
             return Draw(np.random.choice(self._newest(candidates), batch_size))  # noqa: NPY002
         positions = np.searchsorted(ends, np.random.random_sample(batch_size) * ends[-1], side="right")  # noqa: NPY002

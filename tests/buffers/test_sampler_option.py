@@ -688,6 +688,23 @@ def test_a_users_samples_get_the_two_fields(stream: Stream) -> None:
 
 
 @pytest.mark.parametrize("stream", ["cart"], indirect=True)
+def test_a_mixin_that_extends_sample_can_have_a_sampler(stream: Stream) -> None:
+    class Counting:
+        n_samples = 0
+
+        def sample(self, *args: Any, **kwargs: Any) -> Any:
+            self.n_samples += 1
+            return super().sample(*args, **kwargs)  # type: ignore[misc]
+
+    class Counted(Counting, CompressedReplayBuffer):
+        pass
+
+    buffer = make(Counted, stream, sampler="prioritized")
+    stream[-1][0].add_to(buffer)
+    assert len(buffer.sample(8).indices) == 8
+    assert buffer.n_samples == 1
+
+
 def test_a_parent_with_a_sample_of_its_own_cannot_have_a_sampler(stream: Stream) -> None:
     class Parent(ReplayBuffer):
         def sample(self, batch_size: int, env: Any = None) -> Any:

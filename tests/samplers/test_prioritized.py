@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from programs import fresh_outcome
 
 from sb3_compressed.errors import BufferNotReady
-from sb3_compressed.samplers import PrioritizedSampler, sequence_priorities
+from sb3_compressed.samplers import Draw, PrioritizedSampler, sequence_priorities
 
 N_ROWS, N_ENVS = 60, 3
 N = N_ROWS * N_ENVS
@@ -129,6 +129,19 @@ def test_draws_for_the_same_batch_have_the_same_beta() -> None:
             drawn = sampler.priorities[indices]
             np.testing.assert_allclose(weights, (drawn.min() / drawn) ** beta, rtol=1e-6)
     assert sampler.current_beta == 0.75
+
+
+def test_draws_for_the_same_batch_are_those_of_a_subclass() -> None:
+    class First(PrioritizedSampler):
+        def draw(self, batch_size: int) -> Draw:
+            return super().draw(batch_size)._replace(indices=np.zeros(batch_size, np.int64))
+
+    sampler = First(beta_steps=10)
+    sampler.bind(N_ROWS, N_ENVS)
+    sampler.add(np.arange(N))
+    assert not sampler.draw(8).indices.any()
+    assert not sampler.draw_again(8).indices.any()
+    assert sampler.current_beta == pytest.approx(0.46)
 
 
 def test_beta_is_constant_without_a_number_of_steps() -> None:

@@ -76,6 +76,13 @@ def test_candidates_are_drawn_in_proportion_to_their_probabilities(
     assert_frequencies(counts[candidates[shares > 0]], shares[shares > 0])
 
 
+def test_rounding_of_tiny_probabilities_is_no_error() -> None:
+    sampler = filled(RecentSampler(0.3, float(np.nextafter(0.3, 1))), 100, 130)
+    candidates = np.arange(100)
+    assert set(sampler.draw_among(candidates, 1000).indices) <= set(candidates)
+    assert sampler.draw_among(np.array([29]), 4).indices.tolist() == [29] * 4
+
+
 def test_newest_candidates_are_drawn_if_all_are_older_than_the_longest_window() -> None:
     sampler = filled(RecentSampler(4, 8), 50, 70, n_envs=2)
     candidates = np.array([60, 50, 51, 99, 98])  # rows of ages 39, 44, 44, 20, 20
