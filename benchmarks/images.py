@@ -72,13 +72,19 @@ QUICK = ["BeamRider", "Enduro", "MsPacman", "ProcgenJumper-v0", "Doom84-v0", "Cr
 
 #: Kinds of observations, by the beginnings of the names of their sources; everything else is an Atari game.
 KINDS = {
-    "tile and platform games, 64x64x3 and similar": ("Crafter", "MiniGrid", "Procgen"),
+    "mazes and grid worlds, 64x64x3 and similar": ("MiniGrid", "ProcgenMaze"),
+    "tile and platform games, 64x64x3": ("Crafter", "Procgen"),
     "car racing, 96x96x3": ("CarRacing",),
     "first-person scenes, 84x84x3 and larger": ("Doom",),
     "video, 128x128x3": ("Camera", "Video128"),
     "noise, 84x84": ("Noise",),
 }
-ATARI, ONE_ENV = "Atari games, 4 stacked frames of 84x84", "all of these with one environment"
+ATARI = "Atari games, 4 stacked frames of 84x84"
+#: Of some sources, by the ends of their labels.
+OTHER_COUNTS = {
+    ", 1 environment": "some of these with one environment",
+    ", 16 environments": "some of these with 16 environments",
+}
 
 
 @dataclass(frozen=True)
@@ -113,17 +119,16 @@ def group_of(source: str) -> str:
 
 def kind_of(label: str) -> str:
     """Return which kind of observations the results with a label are of."""
-    if label.endswith(", 1 environment"):
-        return ONE_ENV
-    return next((kind for kind, beginnings in KINDS.items() if label.startswith(beginnings)), ATARI)
+    found = (kind for end, kind in OTHER_COUNTS.items() if label.endswith(end))
+    return next(found, None) or next((kind for kind, start in KINDS.items() if label.startswith(start)), ATARI)
 
 
 def readme_table(groups: dict[str, list[str]], results: Results, name: str = "auto") -> str:
     """Return a row per kind of observations with the geometric means of one buffer, and its worst cases."""
     labels = [label for group in GROUPS if group not in (FIXED, LARGE) for label in groups.get(group, ())]
-    by_kind: dict[str, Results] = {kind: {} for kind in [ATARI, *KINDS, ONE_ENV]}
+    by_kind: dict[str, Results] = {kind: {} for kind in [ATARI, *KINDS, *OTHER_COUNTS.values()]}
     for label in labels:
-        if label in results and (", " not in label or kind_of(label) == ONE_ENV):
+        if label in results:
             by_kind[kind_of(label)][label] = results[label]
     return kinds_table({kind: found for kind, found in by_kind.items() if found}, name)
 
@@ -201,9 +206,9 @@ def sections(groups: dict[str, list[str]], results: Results) -> list[str]:
     """Return the report: of each group, means and worst cases, then each source."""
     texts = [
         "Sources that the code was tuned on are listed apart, after the others: "
-        f"{', '.join(f'`{name}`' for name in sorted(TUNED))}. Memory is that of each transition: `growth` is the part "
-        "that each further transition takes, without what counts once. Cells are geometric means, with the worst case "
-        "in parentheses; page faults are minor ones per transition (`add`) or batch."
+        f"{', '.join(f'`{name}`' for name in sorted(TUNED))}. `growth` is the memory of each further transition, "
+        "without the fixed cost of the package, which memory (RSS) includes. Cells are geometric means, with the worst "
+        "case in parentheses; page faults are minor ones per transition (`add`) or batch."
     ]
     for group, labels in groups.items():
         of_group = {label: results[label] for label in labels if label in results}

@@ -135,9 +135,9 @@ def images_part(written: dict[str, Any]) -> str:
     fixed = [label["auto"]["fixed"] for label in written["results"].values() if "fixed" in label.get("auto", {})]
     besides = f", besides {statistics.median(fixed) / 1e6:.0f} MB for the package itself" if fixed else ""
     before = (
-        f"With the default method, relative to SB3's uncompressed buffer (4 environments, {size:,} transitions of real "
-        "environments; geometric means, the worst source in parentheses; lower is better; memory is the growth of the "
-        f"process with each further transition{besides}):"
+        f"With the default method, relative to SB3's uncompressed buffer (4 environments, {size:,} transitions; "
+        "geometric means, the worst source in parentheses; lower is better; memory is the growth of the process with "
+        f"each further transition{besides}):"
     )
     after = f"[Each source]({pages}/images.md), those first that the code was not tuned on."
     table = images.readme_table(written["arguments"]["groups"], written["results"])
