@@ -52,7 +52,7 @@ def test_atari_game_is_measured_as_in_training(pong: dict[str, Any]) -> None:
     assert 0.8 < sb3["transition"] / raw < 1.2, "few transitions give a rough estimate"
     assert (sb3["ratio"], sb3["add_ratio"], sb3["sample_ratio"]) == (1, 1, 1)
     for buffer in others:
-        assert 0 < buffer["ratio"] < 0.25, "frames are shared"
+        assert 0 < buffer["ratio"] < 0.5, "frames are shared"
         assert buffer["memory"] == pytest.approx(1000 * buffer["transition"])
         assert buffer["add"] > 0 < buffer["sample"]
         assert buffer["wrong"] == ""
