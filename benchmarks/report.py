@@ -36,7 +36,17 @@ from tables import game_table, merged, ratio_table
 
 BEGIN, END = "<!-- benchmarks: begin (make report writes what is between these marks) -->", "<!-- benchmarks: end -->"
 PAGES = ROOT / "docs" / "results"
-IN_README = ["auto", "auto@1", "zstd3", "none", "extra:zstd-3", "torchrl:zlib-3", "cpprb"]
+IN_README = [
+    "auto",
+    "auto@1",
+    "zstd3",
+    "lz4-frame/0",
+    "none",
+    "extra:zstd-3",
+    "extra:lz4-frame/0",
+    "torchrl:zlib-3",
+    "cpprb",
+]
 #: Units of benchmarks that do not report ratios to SB3's buffer.
 UNITS = {
     **dict.fromkeys(
@@ -155,12 +165,10 @@ def readme_part(written: dict[str, Any], plot: str, trained: Results) -> str:
     rounds = "one round" if arguments["rounds"] == 1 else f"medians of {arguments['rounds']} rounds"
     before = (
         f"Relative to SB3's uncompressed buffer, on real frames ({', '.join(results)}; random actions, 4 environments, "
-        f"{arguments['size']:,} transitions, {rounds}), geometric means:"
+        f"{arguments['size']:,} transitions, {rounds}){', geometric means' if len(results) > 1 else ''}; memory is the "
+        "resident set size (RSS):"
     )
-    after = (
-        "`make bench` reproduces this table, the plot and [all other results](docs/results); memory is the resident "
-        "set size (RSS)."
-    )
+    after = "`make bench` reproduces both tables, the plot and [all other results](docs/results)."
     image = f"![memory and sampling time of each buffer and codec]({plot})"
     texts = [trainings(trained), after] if trained else [after]
     paragraphs = [textwrap.fill(text, 120, break_long_words=False, break_on_hyphens=False) for text in texts]
@@ -210,7 +218,7 @@ def main() -> None:
         plots.codecs(codecs["results"], plot)
         shown = plot.resolve().relative_to(arguments.readme.resolve().parent).as_posix()
         parts = [images_part(found["images"])] if "images" in found else []
-        parts.append(readme_part(found["replay"], shown, found.get("training", {}).get("results", {})))
+        parts.append(readme_part(codecs, shown, found.get("training", {}).get("results", {})))
         write_readme(arguments.readme, "\n\n".join(parts))
     print(f"{len(found)} results in {folder}")
 
