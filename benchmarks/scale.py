@@ -24,17 +24,25 @@ MAX_SB3_SIZE = 100_000  # 5.6 GB
 
 
 def table(results: Results) -> str:
-    """Return a row per buffer and size, relative to the smallest size."""
+    """Return a row per buffer and size: the memory, and all numbers relative to the smallest size."""
     smallest = next(iter(results))
     keys = [key for key, value in results[smallest]["SB3"].items() if isinstance(value, int | float)]
-    header = ["buffer", "transitions", "memory (RSS) per transition", *(f"`{key}`" for key in keys if key != "rss")]
+    header = [
+        "buffer",
+        "transitions",
+        "memory (RSS)",
+        "of a transition",
+        "relative",
+        *(f"`{key}`" for key in keys if key != "rss"),
+    ]
     rows = []
     for name, base in results[smallest].items():
         for size, of_size in results.items():
             measured = of_size.get(name, {})
             if keys[0] in measured and keys[0] in base:
                 cells = [f"{measured[key] / base[key]:.2f}x" if base[key] > 0 else "" for key in keys]
-                rows.append([title(name), f"{int(size):,}", *cells])
+                memory = [f"{measured['rss'] * int(size) / 1e9:.3g} GB", f"{measured['rss']:,.0f} B"]
+                rows.append([title(name), f"{int(size):,}", *memory, *cells])
     return markdown(header, rows)
 
 
