@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch as th
@@ -12,20 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from sb3_compressed.errors import BufferNotReady
 from sb3_compressed.samplers import Draw, Sampler, WithoutReplacementSampler
 
-__all__ = ["BoundSampler", "PreparedUpdate", "on_cpu"]
-
-
-class PreparedUpdate(NamedTuple):
-    """An update of the values of transitions that has been validated.
-
-    :param indices: flat indices ``(n,)``
-    :param values: new values ``(n,)``, finite and not negative
-    :param n_skipped: how many transitions were overwritten since they were drawn
-    """
-
-    indices: NDArray[np.int64]
-    values: NDArray[np.float64]
-    n_skipped: int
+__all__ = ["BoundSampler", "on_cpu"]
 
 
 class BoundSampler:
@@ -298,12 +285,19 @@ class BoundSampler:
     def update(self, buffer: Any, numbers: ArrayLike, values: Any) -> int:
         """Update the values of transitions; return how many were skipped since they were overwritten.
 
-        Parameters and errors are those of :meth:`prepared_update`; no value is changed after an error.
-        """
-        return self.apply(self.prepared_update(buffer, numbers, values))
+        Parameters and errors are those of :meth:`validated_update`; no value is changed after an error.
 
-    def prepared_update(self, buffer: Any, numbers: ArrayLike, values: Any) -> PreparedUpdate:
-        """Return an update of the values of transitions for :meth:`apply`, without those that were overwritten.
+        :raises TypeError: if the sampler has no values, too
+        """
+        indices, values, n_skipped = self.validated_update(buffer, numbers, values)
+        self.sampler.update(indices, values)
+        self.n_skipped_updates += n_skipped
+        return n_skipped
+
+    def validated_update(
+        self, buffer: Any, numbers: ArrayLike, values: Any
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64], int]:
+        """Return flat indices and values without those of overwritten transitions, and how many these are.
 
         :param numbers: numbers of transitions ``(n,)``
         :param values: new values ``(n,)`` or ``(n, 1)``, of which the absolute values are used
@@ -339,16 +333,7 @@ class BoundSampler:
         n_skipped = len(numbers) - int(np.count_nonzero(is_current))
         if n_skipped:
             indices, values = indices[is_current], values[is_current]
-        return PreparedUpdate(indices, values, n_skipped)
-
-    def apply(self, update: PreparedUpdate) -> int:
-        """Apply an update at once, before anything else happens; return how many transitions it skips.
-
-        :raises TypeError: if the sampler has no values
-        """
-        self.sampler.update(update.indices, update.values)
-        self.n_skipped_updates += update.n_skipped
-        return update.n_skipped
+        return indices, values, n_skipped
 
 
 def on_cpu(values: Any) -> Any:

@@ -355,7 +355,9 @@ class MixedReplayBuffer(Prefetching, ReplayBuffer):
             buffer: Any = source.buffer
             if is_selected.any() and _has_priorities(buffer):
                 updates.append((buffer, numbers[is_selected], errors[is_selected]))
-                buffer._bound_sampler.prepared_update(*updates[-1])  # all are validated before any is applied
+        if len(updates) > 1:  # all are valid before any is applied
+            for buffer, *update in updates:
+                buffer._bound_sampler.validated_update(buffer, *update)
         return sum(buffer.update_priorities(*update) for buffer, *update in updates)
 
     @property
