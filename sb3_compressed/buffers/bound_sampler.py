@@ -325,7 +325,8 @@ class BoundSampler:
         end = self.n_written * self.n_envs
         if len(numbers) and (numbers.min() < 0 or numbers.max() >= end):
             wrong = numbers[(numbers < 0) | (numbers >= end)][0]
-            raise ValueError(f"indices must be those of a batch of this buffer, from 0 to {end - 1}, got {wrong}")
+            possible = f"from 0 to {end - 1}" if end else "of which none was sampled yet"
+            raise ValueError(f"indices must be those of a batch of this buffer, {possible}, got {wrong}")
         is_current = numbers >= (self.n_written - buffer.size()) * self.n_envs
         indices = (numbers % (self.n_rows * self.n_envs)).astype(np.int64, copy=False)
         if (may_be_drawn := self._may_be_drawn(buffer, indices)) is not None:

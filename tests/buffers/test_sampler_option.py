@@ -688,6 +688,12 @@ def test_a_users_samples_get_the_two_fields(stream: Stream) -> None:
 
 
 @pytest.mark.parametrize("stream", ["cart"], indirect=True)
+def test_an_update_of_an_empty_buffer_is_an_error(stream: Stream) -> None:
+    with pytest.raises(ValueError, match="of which none was sampled yet, got 0"):
+        make(CompressedReplayBuffer, stream, sampler="prioritized").update_priorities([0], [1.0])
+
+
+@pytest.mark.parametrize("stream", ["cart"], indirect=True)
 def test_a_mixin_that_extends_sample_can_have_a_sampler(stream: Stream) -> None:
     class Counting:
         n_samples = 0
