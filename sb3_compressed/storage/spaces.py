@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import math
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from enum import Enum
 from functools import partial
@@ -120,8 +119,8 @@ def _space(fields: dict[str, Any]) -> spaces.Space[Any]:
         return spaces.Box(fields["low"], fields["high"], dtype=fields["low"].dtype.type)
     if kind == "MultiBinary":
         return spaces.MultiBinary(fields["n"])
-    if kind == "Dict":  # Gymnasium keeps the order of an OrderedDict, and sorts a dict
-        return spaces.Dict(OrderedDict((key, _space(part)) for key, part in fields["spaces"]))
+    if kind == "Dict":  # Gymnasium keeps the order of a list, and sorts a dict; 1.0 also sorts an OrderedDict
+        return spaces.Dict([(key, _space(part)) for key, part in fields["spaces"]])
     dtype = fields["dtype"].type
     if kind == "MultiDiscrete":
         return spaces.MultiDiscrete(np.array(fields["nvec"]), dtype=dtype, start=np.array(fields["start"]))
