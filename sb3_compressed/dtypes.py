@@ -59,7 +59,13 @@ def space_parts(space: spaces.Space[Any]) -> dict[Key, spaces.Space[Any]]:
 
 def space_shape(space: spaces.Space[Any]) -> tuple[int, ...]:
     """Return the shape of observations of a space in SB3's buffers; the space must not be a Dict."""
-    from stable_baselines3.common.preprocessing import get_obs_shape
+    if isinstance(space, spaces.Box | spaces.MultiBinary):
+        return space.shape
+    if isinstance(space, spaces.Discrete):
+        return (1,)
+    if isinstance(space, spaces.MultiDiscrete):
+        return (len(space.nvec),)
+    from stable_baselines3.common.preprocessing import get_obs_shape  # for its errors: importing SB3 takes long
 
     shape = get_obs_shape(space)
     if isinstance(shape, dict):

@@ -1,15 +1,20 @@
 """Compressed counterparts of SB3's replay and rollout buffers; those of sb3-contrib's are in ``contrib``."""
 
-from sb3_compressed.buffers.loading import load_checkpoint, save_checkpoint
-from sb3_compressed.buffers.memory_statistics import BufferStatistics, buffer_statistics
-from sb3_compressed.buffers.mixed import MixedReplayBuffer
-from sb3_compressed.buffers.replay import (
-    CompressedDictReplayBuffer,
-    CompressedHerReplayBuffer,
-    CompressedNStepReplayBuffer,
-    CompressedReplayBuffer,
-)
-from sb3_compressed.buffers.rollout import CompressedDictRolloutBuffer, CompressedRolloutBuffer
+from typing import TYPE_CHECKING
+
+from sb3_compressed.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from sb3_compressed.buffers.loading import load_checkpoint, save_checkpoint
+    from sb3_compressed.buffers.memory_statistics import BufferStatistics, buffer_statistics
+    from sb3_compressed.buffers.mixed import MixedReplayBuffer
+    from sb3_compressed.buffers.replay import (
+        CompressedDictReplayBuffer,
+        CompressedHerReplayBuffer,
+        CompressedNStepReplayBuffer,
+        CompressedReplayBuffer,
+    )
+    from sb3_compressed.buffers.rollout import CompressedDictRolloutBuffer, CompressedRolloutBuffer
 
 __all__ = [
     "BufferStatistics",
@@ -24,3 +29,19 @@ __all__ = [
     "load_checkpoint",
     "save_checkpoint",
 ]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "loading": ("load_checkpoint", "save_checkpoint"),
+        "memory_statistics": ("BufferStatistics", "buffer_statistics"),
+        "mixed": ("MixedReplayBuffer",),
+        "replay": (
+            "CompressedDictReplayBuffer",
+            "CompressedHerReplayBuffer",
+            "CompressedNStepReplayBuffer",
+            "CompressedReplayBuffer",
+        ),
+        "rollout": ("CompressedDictRolloutBuffer", "CompressedRolloutBuffer"),
+    },
+)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import importlib
 import inspect
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -83,6 +84,8 @@ def takes_dicts(cls: type) -> bool:
 def _classes_hint(argument: str, cls: type, mixin: type) -> str:
     """Return which compressed classes take an argument that ``cls`` does not, as the end of an error message."""
     package = mixin.__module__.rpartition(".")[0]
+    for module in ("replay", "rollout"):  # which define subclasses
+        importlib.import_module(f"{package}.{module}")
     takers: set[type] = set()
     subclasses: list[type] = mixin.__subclasses__()
     while subclasses:

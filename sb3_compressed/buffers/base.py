@@ -50,6 +50,7 @@ from sb3_compressed.codecs import Codec
 from sb3_compressed.dtypes import Key
 from sb3_compressed.errors import ObservationSpaceError, StorageError
 from sb3_compressed.legacy_names import with_current_names
+from sb3_compressed.persistence import buffer_state
 from sb3_compressed.persistence.buffer_storage import StorageLocation, StorageMode
 from sb3_compressed.probes import holds, metadata_is_handed_on
 from sb3_compressed.samplers import Sampler
@@ -251,11 +252,7 @@ class CompressedBuffer(_Base):
 
     def _arrays(self) -> list[tuple[Key, Any]]:
         """Return the arrays of observations and next observations with their keys, compressed and plain ones."""
-        arrays: list[tuple[Key, Any]] = []
-        for name in ("observations", "next_observations"):
-            value = self.__dict__.get(name)
-            arrays += value.items() if isinstance(value, dict) else [] if value is None else [(None, value)]
-        return arrays
+        return buffer_state.observation_arrays(self)
 
     @property
     def observations_nbytes(self) -> int:
@@ -270,8 +267,7 @@ class CompressedBuffer(_Base):
     @property
     def raw_observations_nbytes(self) -> int:
         """The memory of all observations in SB3's buffer with the same arguments, in bytes."""
-        arrays = [array for _, array in self._arrays()]
-        return sum(array.nbytes if isinstance(array, np.ndarray) else array.raw_nbytes for array in arrays)
+        return buffer_state.raw_observations_nbytes(self)
 
     def _warn_of_memory(self) -> None:
         """Warn as SB3 does if the buffer may not fit into the available memory."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import copy
+import sys
 from typing import Any
 
 import numpy as np
-import torch as th
 from numpy.typing import ArrayLike, NDArray
 
 from sb3_compressed.errors import BufferNotReady
@@ -339,7 +339,8 @@ class BoundSampler:
 
 def on_cpu(values: Any) -> Any:
     """Return a tensor as an array, and anything else unchanged."""
-    if not isinstance(values, th.Tensor):
+    th = sys.modules.get("torch")  # not imported here, since that takes long
+    if th is None or not isinstance(values, th.Tensor):
         return values
     values = values.detach()
     return (values.float() if values.dtype == th.bfloat16 else values).cpu().numpy()  # NumPy has no bfloat16

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from stable_baselines3.common.buffers import BaseBuffer
 
 from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.arrays.memory_estimate import MemoryEstimate
 from sb3_compressed.arrays.payload_batch import codec_digest
-from sb3_compressed.buffers.base import CompressedBuffer
 from sb3_compressed.codecs import TrainableCodec
 from sb3_compressed.dtypes import Key
 
-__all__ = ["BufferStatistics", "buffer_statistics"]
+if TYPE_CHECKING:
+    from stable_baselines3.common.buffers import BaseBuffer
+
+    from sb3_compressed.buffers.base import CompressedBuffer
+    from sb3_compressed.buffers.stored_buffer import StoredBuffer
+
+__all__ = ["BufferStatistics", "buffer_statistics", "statistics_of"]
 
 
 @dataclass(frozen=True)
@@ -87,9 +91,16 @@ def buffer_statistics(buffer: BaseBuffer | None, max_slots: int = 8192) -> Buffe
     :param max_slots: approximate number of slots to read
     :raises TypeError: if it is not a buffer of this package
     """
+    from sb3_compressed.buffers.base import CompressedBuffer  # imports SB3
+
     buffer = getattr(buffer, "online", buffer)
     if not isinstance(buffer, CompressedBuffer):
         raise TypeError(f"buffer_statistics is for compressed buffers, got a {type(buffer).__name__}")
+    return statistics_of(buffer, max_slots)
+
+
+def statistics_of(buffer: CompressedBuffer | StoredBuffer, max_slots: int = 8192) -> BufferStatistics:
+    """Return the current size of a compressed buffer, which may be that in a folder; see :func:`buffer_statistics`."""
     by_key: dict[Key, list[Any]] = {}
     for key, array in buffer._arrays():
         by_key.setdefault(key, []).append(array)
@@ -103,6 +114,7 @@ def buffer_statistics(buffer: BaseBuffer | None, max_slots: int = 8192) -> Buffe
     ]
     others_nbytes = filled * sum(array.nbytes for array in others)
     raw_nbytes = filled * buffer.raw_observations_nbytes
+    pool = getattr(buffer, "_batch_pool", None)
     return BufferStatistics(
         transitions=buffer.size() * buffer.n_envs,
         memory_nbytes=round(memory + others_nbytes),
@@ -111,13 +123,15 @@ def buffer_statistics(buffer: BaseBuffer | None, max_slots: int = 8192) -> Buffe
         payload_nbytes=round(payload),
         frames=round(sum(part.n_frames for part in parts)),
         stored_frames=round(sum(part.n_payloads for part in parts)),
-        batch_memory_nbytes=buffer._batch_pool.nbytes,
+        batch_memory_nbytes=0 if pool is None else pool.nbytes,
         loaded_memory_nbytes=round(sum(part.loaded_nbytes for part in parts) + others_nbytes),
         raw_memory_nbytes=round(raw_nbytes + others_nbytes),
     )
 
 
-def _part(arrays: Sequence[Any], buffer: CompressedBuffer, filled: float, max_slots: int) -> MemoryEstimate:
+def _part(
+    arrays: Sequence[Any], buffer: CompressedBuffer | StoredBuffer, filled: float, max_slots: int
+) -> MemoryEstimate:
     """Return the size of the observations and, if there are any, next observations of one key.
 
     :param filled: fraction of the buffer that is written
@@ -136,7 +150,7 @@ def _part(arrays: Sequence[Any], buffer: CompressedBuffer, filled: float, max_sl
     return MemoryEstimate(nbytes, nbytes, nbytes, n_items, n_items)
 
 
-def _includes(codecs: Sequence[TrainableCodec], codec: TrainableCodec, buffer: CompressedBuffer) -> bool:
+def _includes(codecs: Sequence[TrainableCodec], codec: TrainableCodec, buffer: CompressedBuffer | StoredBuffer) -> bool:
     """Return whether a codec of a buffer is among others; those that were read from a folder are other objects."""
     if any(codec is other for other in codecs):
         return True
@@ -144,7 +158,7 @@ def _includes(codecs: Sequence[TrainableCodec], codec: TrainableCodec, buffer: C
     return is_on_disk and codec_digest(codec) in map(codec_digest, codecs)
 
 
-def _written(buffer: CompressedBuffer) -> tuple[int, int]:
+def _written(buffer: CompressedBuffer | StoredBuffer) -> tuple[int, int]:
     """Return the oldest row and the number of written rows from there on, around the end of the ring."""
     # With optimize_memory_usage, the row after the newest contains its next observations.
     n_more = int(bool(getattr(buffer, "optimize_memory_usage", False)) and buffer.size() > 0)

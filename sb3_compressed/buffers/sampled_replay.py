@@ -69,6 +69,7 @@ class SampledReplay(CompressedBuffer):
                 "_get_samples instead, or pass sampler='uniform'"
             )
         self._bound_sampler = BoundSampler(configured, self.buffer_size, self.n_envs)
+        configured.prepare()  # rather than at the first step of the training
 
     def iterate(
         self, batch_size: int, epochs: int = 1, *, env: VecNormalize | None = None, resume: bool = False

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from sb3_compressed.codecs.c_library import addresses_of
 from sb3_compressed.probes import holds
 
-__all__ = ["MAX_DICTIONARY_NBYTES", "Lz4Functions", "loaded_stream", "lz4_functions", "xxh32_function"]
+__all__ = ["MAX_DICTIONARY_NBYTES", "Lz4Functions", "loaded_stream", "lz4_functions", "xxh32_function", "xxh64_address"]
 
 #: LZ4 copies from at most so many bytes back, so further ones of a dictionary are useless.
 MAX_DICTIONARY_NBYTES = 65_536
@@ -58,6 +58,15 @@ def xxh32_function() -> int | None:
 
 def _xxh32_address() -> int:
     [address] = addresses_of(ctypes.CDLL(lz4.frame._frame.__file__), ["XXH32"])
+    return address
+
+
+def xxh64_address() -> int:
+    """Return the address of ``XXH64``, which the library contains as well although LZ4 does not use it.
+
+    :raises AttributeError: if it is not exported
+    """
+    [address] = addresses_of(ctypes.CDLL(lz4.frame._frame.__file__), ["XXH64"])
     return address
 
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.codecs import Codec
+from sb3_compressed.dtypes import Key
 from sb3_compressed.errors import CorruptStorage, StorageError
 from sb3_compressed.persistence.sampler_state import sampler_specs
 from sb3_compressed.persistence.vector_slots import is_stored_as_slots
@@ -23,7 +24,9 @@ __all__ = [
     "last_arrays",
     "metadata",
     "named_arrays",
+    "observation_arrays",
     "put_array",
+    "raw_observations_nbytes",
     "streams",
     "upgrade_arguments",
     "values_and_codecs",
@@ -47,6 +50,21 @@ def named_arrays(buffer: Any) -> dict[str, Any]:
             arrays[name] = value
     arrays.update({name: vars(buffer)[name] for name in PLAIN if isinstance(vars(buffer).get(name), np.ndarray)})
     return arrays
+
+
+def observation_arrays(buffer: Any) -> list[tuple[Key, Any]]:
+    """Return the arrays of observations and next observations with their keys, compressed and plain ones."""
+    arrays: list[tuple[Key, Any]] = []
+    for name in OBSERVATIONS:
+        value = vars(buffer).get(name)
+        arrays += value.items() if isinstance(value, dict) else [] if value is None else [(None, value)]
+    return arrays
+
+
+def raw_observations_nbytes(buffer: Any) -> int:
+    """Return the memory of all observations in SB3's buffer with the same arguments, in bytes."""
+    arrays = [array for _, array in observation_arrays(buffer)]
+    return sum(array.nbytes if isinstance(array, np.ndarray) else array.raw_nbytes for array in arrays)
 
 
 def is_observation(name: str) -> bool:

@@ -61,6 +61,7 @@ class BufferStorage:
     """
 
     def __init__(self, buffer: Any, store: ArrayStore, values: dict[str, Any]) -> None:
+        store.slots.prepare()
         bind(buffer, store)
         restore_values(buffer, store, values)
         self.store = store

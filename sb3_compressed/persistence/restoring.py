@@ -61,6 +61,7 @@ def load_into(buffer: Any, store: ArrayStore) -> BufferCheckpoint:
     :raises StorageError: if the store does not contain such a buffer
     :raises CorruptPayload: if a slot is damaged
     """
+    store.slots.prepare()
     arrays, values = fit_arrays(store, buffer)
     ours = buffer_state.named_arrays(buffer)
     streams = buffer_state.streams(buffer)

@@ -13,10 +13,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from sb3_compressed.errors import BufferNotReady
 from sb3_compressed.samplers.sampler import Draw, Sampler
+from sb3_compressed.samplers.sum_tree import DRAWN, VALID, SumTree, sum_tree_kernels
 
 if TYPE_CHECKING:
     from sb3_compressed.buffers.replay_mixin import CompressedReplay
-    from sb3_compressed.samplers.sum_tree import SumTree
 
 __all__ = ["PrioritizedSampler", "sequence_priorities"]
 
@@ -92,11 +92,13 @@ class PrioritizedSampler(Sampler):
 
     def bind(self, n_rows: int, n_envs: int) -> None:
         """Allocate the state for a buffer without transitions. Called once, before any other method."""
-        from sb3_compressed.samplers.sum_tree import SumTree  # imports numba
-
         super().bind(n_rows, n_envs)
         self._tree = SumTree(n_rows * n_envs)
         self._n_draws = 0
+
+    def prepare(self) -> None:
+        """Import and compile what drawing and updating need."""
+        sum_tree_kernels()
 
     @property
     def tree(self) -> SumTree:
@@ -111,9 +113,9 @@ class PrioritizedSampler(Sampler):
     @property
     def current_beta(self) -> float:
         """The exponent of the importance weights in the next draw."""
-        return self._beta_after(self._n_draws)
+        return self.beta_after(self._n_draws)
 
-    def _beta_after(self, n_draws: int) -> float:
+    def beta_after(self, n_draws: int) -> float:
         """Return the exponent of the importance weights after a number of draws."""
         if self.beta_steps is None:
             return self.beta
@@ -123,7 +125,7 @@ class PrioritizedSampler(Sampler):
     @property
     def _beta_of_batch(self) -> float:
         """The exponent of the importance weights in the last draw."""
-        return self._beta_after(max(self._n_draws - 1, 0))
+        return self.beta_after(max(self._n_draws - 1, 0))
 
     def add(self, indices: NDArray[np.int64], buffer: CompressedReplay | None = None) -> None:
         """Include new transitions with the largest priority in the buffer."""
@@ -246,8 +248,6 @@ class PrioritizedSampler(Sampler):
     @property
     def share_never_sampled(self) -> float:
         """The share of the transitions that were never drawn; NaN without transitions."""
-        from sb3_compressed.samplers.sum_tree import DRAWN, VALID
-
         counts = np.bincount(self.tree.flags & (DRAWN | VALID), minlength=4)
         n = counts[VALID] + counts[DRAWN | VALID]
         return float(counts[VALID] / n) if n else math.nan
@@ -295,8 +295,6 @@ class PrioritizedSampler(Sampler):
 
         :raises ValueError: if it does not fit, or was made with another ``alpha``; nothing is changed then
         """
-        from sb3_compressed.samplers.sum_tree import VALID
-
         if state["alpha"] != self.alpha:
             raise ValueError(f"the priorities are powers with alpha={state['alpha']}, but alpha is {self.alpha}")
         if not isinstance(state["n_draws"], Integral) or state["n_draws"] < 0:

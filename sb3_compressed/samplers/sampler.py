@@ -59,6 +59,9 @@ class Sampler(ABC):
         self.n_rows, self.n_envs = n_rows, n_envs
         self.is_valid = np.zeros(n_rows * n_envs, dtype=np.bool_)
 
+    def prepare(self) -> None:  # noqa: B027  # most samplers need nothing
+        """Import and compile everything that it needs, called before the first step of a training."""
+
     def add(self, indices: NDArray[np.int64], buffer: CompressedReplay) -> None:
         """Include transitions that were written, or that may be drawn from now on.
 

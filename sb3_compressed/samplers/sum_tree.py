@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
+from functools import cache
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sb3_compressed.samplers.sum_tree_kernels import (
-    ADD,
-    DRAWN,
-    FANOUT,
-    MAX_VALUE,
-    REMOVE,
-    UPDATE,
-    UPDATED,
-    VALID,
-    draw_items,
-    recompute,
-    set_items,
-)
+from sb3_compressed.samplers.sum_tree_format import ADD, DRAWN, FANOUT, MAX_VALUE, REMOVE, UPDATE, UPDATED, VALID
 
-__all__ = ["DRAWN", "MAX_VALUE", "UPDATED", "VALID", "SumTree"]
+__all__ = ["DRAWN", "MAX_VALUE", "UPDATED", "VALID", "SumTree", "sum_tree_kernels"]
 
 CACHE_LINE = 64  # bytes
 CHUNK = 1024  # items that are set together
+
+
+@cache
+def sum_tree_kernels() -> ModuleType:
+    """Import the kernels on first use: importing numba is slow."""
+    from sb3_compressed.samplers import sum_tree_kernels
+
+    return sum_tree_kernels
 
 
 class SumTree:
@@ -68,6 +66,8 @@ class SumTree:
         self._maxima = _aligned_zeros(int(starts[-1]) - n_padded)
         self._flags = np.zeros(n_padded, dtype=np.uint8)
         self._scratch = np.empty((2, CHUNK), dtype=np.int64)
+        #: Whether sums and maxima are those of the items; loaded items may only be read.
+        self._is_current = True
         self.values = self._sums[:n_items]
         self.flags = self._flags[:n_items]
         self.values.flags.writeable = self.flags.flags.writeable = False
@@ -75,11 +75,13 @@ class SumTree:
     @property
     def total(self) -> float:
         """The sum of all values."""
+        self._update_sums()
         return float(self._sums[-FANOUT])
 
     @property
     def max_updated(self) -> float:
         """The maximum value of the items that were updated since they were added, 0 if there are none."""
+        self._update_sums()
         return float(self._maxima[-FANOUT])
 
     @property
@@ -123,8 +125,9 @@ class SumTree:
             values = values.reshape(1)
         elif values.shape != items.shape:
             raise ValueError(f"there must be a value for each item, got {values.shape} for {items.shape}")
+        self._update_sums()
         arrays = self._sums, self._maxima, self._starts, self._flags
-        invalid = set_items(*arrays, self.n_items, items, values, action, self._scratch)
+        invalid = sum_tree_kernels().set_items(*arrays, self.n_items, items, values, action, self._scratch)
         if invalid >= 0:
             item, value = items[invalid], values[invalid if len(values) > 1 else 0]
             if not 0 <= item < self.n_items:
@@ -140,8 +143,9 @@ class SumTree:
         :raises ValueError: if the total is zero
         """
         items = np.empty(numbers.shape, dtype=np.int64)
+        self._update_sums()
         arrays = self._sums, self._maxima, self._starts, self._flags
-        if not draw_items(*arrays, self.n_items, numbers, items, stratified):
+        if not sum_tree_kernels().draw_items(*arrays, self.n_items, numbers, items, stratified):
             raise ValueError("all values are 0")
         return items, numbers
 
@@ -184,7 +188,12 @@ class SumTree:
             raise ValueError("values must be finite and not negative, and zero for items that are not valid")
         self._sums[: self.n_items] = values
         self._flags[: self.n_items] = flags
-        recompute(self._sums, self._maxima, self._starts, self._flags, self.n_items)
+        self._is_current = False
+
+    def _update_sums(self) -> None:
+        if not self._is_current:
+            sum_tree_kernels().recompute(self._sums, self._maxima, self._starts, self._flags, self.n_items)
+            self._is_current = True
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the items only: sums are recomputed."""

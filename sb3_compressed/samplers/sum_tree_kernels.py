@@ -17,34 +17,15 @@ from numpy.typing import NDArray
 
 from sb3_compressed.byte_kernels import INT
 from sb3_compressed.jit import BYTES, INT_ROWS, INTS, READ_BYTES, READ_INTS, helper, kernel, prefetch
+from sb3_compressed.samplers.sum_tree_format import ADD, DRAWN, FANOUT, MAX_VALUE, REMOVE, UPDATED, VALID
 
-__all__ = [
-    "ADD",
-    "DRAWN",
-    "FANOUT",
-    "MAX_VALUE",
-    "REMOVE",
-    "UPDATE",
-    "UPDATED",
-    "VALID",
-    "draw_items",
-    "recompute",
-    "set_items",
-]
+__all__ = ["draw_items", "recompute", "set_items"]
 
 FLOAT = types.float64
 FLOATS = types.Array(FLOAT, 1, "C")
 READ_FLOATS = types.Array(FLOAT, 1, "C", readonly=True)
 
-FANOUT = 8
 FLOAT_NBYTES = 8
-MAX_VALUE = 2.0**960
-"""The largest value of an item: the sum of 2**63 of them is finite."""
-
-VALID, DRAWN, UPDATED = 1, 2, 4
-"""Flags of an item, one byte: it may be drawn, was drawn, and was updated since it was added."""
-ADD, UPDATE, REMOVE = 0, 1, 2
-"""What :func:`set_items` does."""
 
 
 @helper(FLOAT, READ_FLOATS, INT)

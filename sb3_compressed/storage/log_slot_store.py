@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -37,6 +37,7 @@ from sb3_compressed.codecs import Codec, TrainableCodec
 from sb3_compressed.codecs.payloads import Payloads
 from sb3_compressed.codecs.registry import codec_from_config
 from sb3_compressed.errors import CorruptPayload, CorruptStorage, StorageError
+from sb3_compressed.storage import python_reading
 from sb3_compressed.storage.json_schema import load_json
 from sb3_compressed.storage.log import Log
 from sb3_compressed.storage.record_format import (
@@ -57,6 +58,8 @@ REFERENCE = reference_dtype(np.int64)
 
 NUMBER = struct.Struct("<I")
 NUMBERS = struct.Struct("<II")
+#: Compiled functions that read and write slots; importing them takes long.
+SLOT_KERNELS = "sb3_compressed.storage.log_slot_kernels"
 #: The lower bits of an address.
 OFFSET = 0xFFFFFFFF
 #: Payloads of a slot for which :meth:`SlotReader.load` has room at first.
@@ -213,11 +216,14 @@ class LogSlotStore:
     unwritten: NDArray[Any] = np.array(0, dtype=np.int64)
 
     def __init__(self, log: Log, codec: AcceptedCodec | None = None) -> None:
-        from sb3_compressed.storage import log_slot_kernels, record_kernels  # noqa: F401  # compile now, not in a training
-
         self.writer, self.reader = SlotWriter(log), SlotReader(log)
         self.codec = codec
         self.write = self.writer.write
+
+    @staticmethod
+    def prepare() -> None:
+        """Import and compile everything that writing and reading need, rather than at the first step of a training."""
+        from sb3_compressed.storage import log_slot_kernels, record_kernels  # noqa: F401
 
     def for_codec(self, codec: Codec) -> LogSlotStore:
         """Return this store for an array with a codec."""
@@ -330,7 +336,11 @@ class SlotReader:
         :param kind: the class of the codecs that must have written them; ``None`` for any
         :raises CorruptPayload: if one is damaged or of another codec; the message names the file and the byte
         """
-        from sb3_compressed.storage.log_slot_kernels import locate_stored  # on first use: importing numba is slow
+        locate_stored: Callable[..., int]
+        if python_reading.is_little(len(addresses), SLOT_KERNELS):
+            locate_stored = python_reading.locate_stored
+        else:
+            from sb3_compressed.storage.log_slot_kernels import locate_stored  # on first use: importing numba is slow
 
         owner, table = self._table
         if not owner or owner[-1] is not self._log.last.bytes:

@@ -16,6 +16,7 @@ import writer
 from commands import error_of, run, run_process
 from conftest import recorded
 from memory import with_one_episode
+from programs import fresh_outcome
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.envs import BitFlippingEnv
 from stable_baselines3.common.save_util import save_to_pkl
@@ -28,7 +29,9 @@ from sb3_compressed import (
     save_checkpoint,
 )
 from sb3_compressed.buffers.description import describe
+from sb3_compressed.callbacks import checkpoint_folder
 from sb3_compressed.datasets import trajectories
+from sb3_compressed.probes import FORCE_FALLBACKS
 from sb3_compressed.samplers import PrioritizedSampler
 
 ROWS = 100
@@ -101,6 +104,38 @@ def test_folder_is_described(way: str, tmp_path: Path) -> None:
     assert found["health"] == {
         "opens": True, "damage": None, "is_written_to": way == "storage", "unfinished": []
     }  # fmt: skip
+
+
+IMPORTS = """
+import sys
+from sb3_compressed.cli import main
+for path in sys.argv[1:]:
+    try:
+        main(["inspect", path])
+    except SystemExit as exit:
+        print(exit.code, *[name for name in ("torch", "stable_baselines3", "numba") if name in sys.modules])
+"""
+
+
+@pytest.mark.skipif(FORCE_FALLBACKS, reason="fallbacks compute checksums with kernels")
+def test_folders_are_inspected_without_importing_torch_sb3_and_numba(tmp_path: Path) -> None:
+    filled("atari", 250, storage=tmp_path / "storage").close()
+    for name, options in {
+        "images": {}, "prioritized": {"sampler": "prioritized"}, "zstd": {"compression_method": "zstd-dict"}
+    }.items():  # fmt: skip
+        save_checkpoint(filled("atari", 150, **options), tmp_path / name)
+    save_checkpoint(filled("console", 40, CompressedDictReplayBuffer), tmp_path / "dict")
+    save_checkpoint(filled("pendulum", 150), tmp_path / "vectors")
+    save_checkpoint(filled("pendulum", 0), tmp_path / "empty")
+    (tmp_path / "checkpoints" / "step_0000000007").mkdir(parents=True)
+    checkpoint_folder.write_manifest(tmp_path / "checkpoints" / "step_0000000007", 1, 7, "run")
+    (tmp_path / "checkpoints" / "step_0000000007" / "model.zip").touch()
+    save_checkpoint(filled("atari", 40), tmp_path / "checkpoints" / "step_0000000007" / "buffer")
+    folders = sorted(tmp_path.iterdir())
+    done = fresh_outcome(IMPORTS, *folders)
+    lines = done.stdout.splitlines()
+    assert [line for line in lines if line[0].isdigit()] == ["0"] * len(folders), done.stdout + done.stderr
+    assert sum(line.startswith("health        opens") for line in lines) == len(folders)
 
 
 def test_shared_payloads_count_once(tmp_path: Path) -> None:

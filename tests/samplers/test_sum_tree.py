@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from programs import run
 
 from sb3_compressed.samplers.sum_tree import CHUNK, DRAWN, MAX_VALUE, UPDATED, VALID, SumTree
-from sb3_compressed.samplers.sum_tree_kernels import ADD, FANOUT, draw_items, recompute, set_items
+from sb3_compressed.samplers.sum_tree_format import ADD, FANOUT
+from sb3_compressed.samplers.sum_tree_kernels import draw_items, recompute, set_items
 
 SIZES = [1, 2, FANOUT - 1, FANOUT, FANOUT + 1, FANOUT**2 - 1, FANOUT**2, FANOUT**2 + 1, 1000]
 LARGEST_NUMBER = np.nextafter(1.0, 0.0)
@@ -24,6 +25,7 @@ Floats = NDArray[np.float64]
 
 def arrays_of(tree: SumTree) -> list[NDArray[Any]]:
     """Return all sums, maxima and flags."""
+    assert tree.total >= 0, "loaded trees compute their sums when they are needed"
     return [tree._sums, tree._maxima, tree._flags]
 
 
@@ -360,8 +362,8 @@ import numpy as np
 from memory import memory_of_process
 from sb3_compressed.samplers.sum_tree import SumTree
 N, STEP = 4_000_000, 1000
-small = SumTree(STEP)
 items, values = np.arange(STEP), np.ones(STEP)
+SumTree(STEP).add(items, values)  # imports the kernels
 before = memory_of_process("VmRSS")
 tree = SumTree(N)
 empty = memory_of_process("VmRSS") - before

@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sb3_compressed.storage.checksum import checksum
+from sb3_compressed.probes import FORCE_FALLBACKS
+from sb3_compressed.storage.checksum import checksum, xxh64_function
+from sb3_compressed.storage.checksum_kernels import xxh64_of
 
 DATA = bytes(range(256)) * 40
 
@@ -75,6 +77,11 @@ KINDS: dict[str, Callable[[bytes], Any]] = {
 @pytest.mark.parametrize(("nbytes", "seed", "expected"), REFERENCE)
 def test_checksum_matches_the_reference_implementation(nbytes: int, seed: int, expected: int) -> None:
     assert checksum(DATA[:nbytes], seed) == expected
+    assert xxh64_of(np.frombuffer(DATA, np.uint8)[:nbytes], np.uint64(seed)) == expected, "the kernel"
+    function = xxh64_function()
+    assert (function is None) is FORCE_FALLBACKS
+    if function is not None:
+        assert function(DATA[:nbytes], nbytes, seed) == expected, "the function of the LZ4 library"
 
 
 @pytest.mark.parametrize("kind", KINDS)
