@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from gymnasium import spaces
 from stable_baselines3 import DQN, SAC, TD3
+from stable_baselines3.common.buffers import NStepReplayBuffer
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from sb3_compressed.gradient_steps import CriticSteps, PrioritizedSteps, QNetworkSteps, QuantileNetworkSteps, TDError
+from sb3_compressed.model_layers import ModelLayer, add_layer, layers_of, original_class, remove_layer
 from sb3_compressed.samplers import Sampler
 from sb3_compressed.samplers.registry import name_of
 
@@ -38,15 +40,15 @@ class PrioritizedReplay:
     ...     model = model.learn(100)
     """
 
-    def __init__(self, model: OffPolicyAlgorithm) -> None:
+    def __init__(self, model: OffPolicyAlgorithm, layer: PrioritizedLayer) -> None:
         self._model = weakref.ref(model)
-        self._class = type(model)
+        self._layer = layer
 
     def remove(self) -> None:
         """Train the model as before :func:`prioritize`. Does nothing after another call of it, or of this method."""
         model = self._model()
-        if model is not None and type(model) is self._class:
-            model.__class__ = _original_class(model)
+        if model is not None:
+            remove_layer(model, self._layer)
 
     def __enter__(self) -> Self:
         return self
@@ -98,49 +100,41 @@ def prioritize(model: OffPolicyAlgorithm, *, td_error: TDError | None = None) ->
         raise TypeError(f"prioritize() supports DQN, QRDQN, TD3, DDPG and SAC, got {type(model).__name__}")
     if td_error is not None and not callable(td_error):
         raise TypeError(f"td_error must be a function of the model and a batch, got {td_error!r}")
-    original = _original_class(model)
+    original = original_class(model)
     _steps_of(model, original, td_error)
     _validate_buffer(model)
-    model.__class__ = _prioritized_class(original, td_error)
-    return PrioritizedReplay(model)
+    for previous in layers_of(model):
+        if isinstance(previous, PrioritizedLayer):
+            remove_layer(model, previous)
+    layer = PrioritizedLayer(original, td_error)
+    add_layer(model, layer)
+    return PrioritizedReplay(model, layer)
 
 
-def _prioritized_class(original: type[Any], td_error: TDError | None) -> type[Any]:
-    """Return a subclass of an algorithm whose ``train`` prioritizes."""
+class PrioritizedLayer(ModelLayer):
+    """Replaces ``train`` of a model by one that prioritizes.
 
-    class Prioritized(original):  # type: ignore[misc]
-        _sb3_compressed_original = original
+    :param original: the class of the model without layers
+    :param td_error: as for :func:`prioritize`
+    """
 
-        def train(self, *args: Any, **kwargs: Any) -> None:
-            make = _steps_of(self, original, td_error)
-            _validate_buffer(self)  # which may have been replaced by load_replay_buffer
-            with make(self) as steps:
-                super().train(*args, **kwargs)
-            if steps.mean_td_error is not None:
-                self.logger.record("train/td_error", steps.mean_td_error)
+    def __init__(self, original: type[Any], td_error: TDError | None) -> None:
+        self._original, self._td_error = original, td_error
 
-        @classmethod
-        def load(cls, *args: Any, **kwargs: Any) -> Any:
-            return original.load(*args, **kwargs)
+    def extend(self, base: type[Any]) -> type[Any]:
+        """Return a subclass of an algorithm whose ``train`` prioritizes."""
+        original, td_error = self._original, self._td_error
 
-        def __reduce_ex__(self, protocol: Any) -> Any:
-            _, _, *state = super().__reduce_ex__(2)
-            return _new_instance, (original,), *state
+        class Prioritized(base):  # type: ignore[misc]
+            def train(self, *args: Any, **kwargs: Any) -> None:
+                make = _steps_of(self, original, td_error)
+                _validate_buffer(self)  # which may have been replaced by load_replay_buffer
+                with make(self) as steps:
+                    super().train(*args, **kwargs)
+                if steps.mean_td_error is not None:
+                    self.logger.record("train/td_error", steps.mean_td_error)
 
-    Prioritized.__name__, Prioritized.__qualname__ = original.__name__, original.__qualname__
-    Prioritized.__module__, Prioritized.__doc__ = original.__module__, original.__doc__
-    return Prioritized
-
-
-def _new_instance(model_class: type[Any]) -> Any:
-    """Return a model without attributes, which copies and pickles of prioritized models begin with."""
-    return object.__new__(model_class)
-
-
-def _original_class(model: Any) -> type[Any]:
-    """Return the class of a model before it was prioritized."""
-    original: type[Any] = getattr(model, "_sb3_compressed_original", type(model))
-    return original
+        return Prioritized
 
 
 def _steps_of(
@@ -200,7 +194,8 @@ def _validate_buffer(model: Any) -> None:
         raise ValueError(
             f"importance weights impair {type(model).__name__} (https://arxiv.org/abs/2209.00532); {_hint(model)}"
         )
-    is_n_step = hasattr(buffer, "n_steps")
+    # Buffers of SB3 with that attribute compute discounts in any case, distributed ones if there are several steps.
+    is_n_step = isinstance(buffer, NStepReplayBuffer) or getattr(buffer, "n_steps", 1) > 1
     if model.n_steps not in (1, buffer.n_steps if is_n_step else 1):
         steps = f"n_steps={buffer.n_steps}" if is_n_step else "one step"
         raise ValueError(f"the model has n_steps={model.n_steps}, but its buffer {steps}; {_hint(model)}")
