@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, SupportsIndex
 
 import numpy as np
@@ -16,12 +16,13 @@ from sb3_compressed.arrays.array_like import ArrayLike
 from sb3_compressed.arrays.batch_pool import Batch, BatchArray, sampling
 from sb3_compressed.arrays.cast import cast_values, clip_values
 from sb3_compressed.arrays.change_flags import ChangeFlags, ViewChangeFlags
-from sb3_compressed.arrays.decoding import decode
 from sb3_compressed.arrays.encoding import FrameEncoder
 from sb3_compressed.arrays.frame_dedup import FrameDeduplicator
-from sb3_compressed.arrays.frame_layout import FrameStack, FrameStackDetector, explicit_layout
+from sb3_compressed.arrays.frame_layout import FrameLayout, FrameStack, FrameStackDetector, explicit_layout
 from sb3_compressed.arrays.indexing import basic_index, has_ellipsis, is_whole, split_index
+from sb3_compressed.arrays.located_items import LocatedItems
 from sb3_compressed.arrays.memory_slot_store import MemorySlotStore
+from sb3_compressed.arrays.payload_batch import PayloadBatch
 from sb3_compressed.arrays.slot_source import SlotSource
 from sb3_compressed.arrays.slot_store import METADATA, Slot, SlotStore
 from sb3_compressed.arrays.write_through import Items, WriteThroughArray
@@ -200,7 +201,7 @@ class CompressedArray(ArrayLike):
         if batch is None or item_index:
             self._decode(references, items, slot_index)
         else:
-            batch.decode(self._decoding(references, items, slot_index))
+            batch.decode(self._located(references, items, slot_index))
         if item_index:
             out = out[(slice(None),) * len(leading_shape) + item_index]
         elif batch is not None:
@@ -228,7 +229,7 @@ class CompressedArray(ArrayLike):
         references = np.concatenate((references, partner._table[slot_index]))
         n_items = len(references) // 2
         out = batch.empty((2 * n_items, *self.item_shape), self.dtype)
-        batch.decode(self._decoding(references, out, slot_index, is_pair=True))
+        batch.decode(self._located(references, out, slot_index, is_pair=True))
         batch.ahead[id(partner)] = slot_index, out[n_items:]
         return batch.own(out[:n_items])
 
@@ -255,10 +256,10 @@ class CompressedArray(ArrayLike):
         slot_index: tuple[Any, ...],
         positions: Items | None = None,
     ) -> None:
-        """Decode slots into ``out``; see :meth:`_decoding`."""
-        self._decoding(references, out, slot_index, positions)()
+        """Decode slots into ``out``; see :meth:`_located`."""
+        self._located(references, out, slot_index, positions)()
 
-    def _decoding(
+    def _located(
         self,
         references: NDArray[Any],
         out: NDArray[Any],
@@ -266,42 +267,30 @@ class CompressedArray(ArrayLike):
         positions: Items | None = None,
         *,
         is_pair: bool = False,
-    ) -> Callable[[], None]:
-        """Locate the payloads of slots, and return a function that decodes them into ``out``.
-
-        Payloads never change, and the function keeps them alive, so that another thread may call it while slots are
-        overwritten.
+    ) -> LocatedItems:
+        """Locate the payloads of slots, to be decoded into ``out``.
 
         :param references: references to the slots, ``(n,)``
         :param out: C-contiguous array ``(n, *item_shape)``
         :param slot_index: the index that selected them
         :param positions: their numbers among those selected, if they are not all of them
         :param is_pair: whether the second half of the slots was selected in another array by the same index
-        :raises CorruptPayload: if a slot is invalid, now or when the function is called; the error names the slot
+        :raises CorruptPayload: if a slot is invalid, now or when the result is called; the error names the slot
         """
         encoder = self._encoder
         layout = encoder.layout  # once: another thread may find it meanwhile
-        stored = out if out.dtype == encoder.dtype else np.empty(out.shape, encoder.dtype)
 
-        def corrupt_slot(error: CorruptPayload) -> CorruptPayload:
+        def with_slot(error: CorruptPayload) -> CorruptPayload:
             position = error.index if positions is None else int(positions[error.index])
             if is_pair:
                 position %= len(references) // 2
             return CorruptPayload(error.reason, error.index, self._index_of_slot(slot_index, position))
 
-        def decode_located() -> None:
-            try:
-                decode(batch, layout, stored, self.num_threads)
-            except CorruptPayload as error:
-                raise corrupt_slot(error) from error
-            if stored is not out:
-                out[...] = stored
-
         try:
             batch = self._store.gather(references, 1 if layout is None else layout.n_frames)
         except CorruptPayload as error:
-            raise corrupt_slot(error) from error
-        return decode_located
+            raise with_slot(error) from error
+        return LocatedItems(batch, layout, out, encoder.dtype, self.num_threads, with_slot)
 
     def _require_memory(self, n_items: int) -> None:
         """Raise if so many decoded items do not fit into memory, before the system kills the process."""
@@ -491,6 +480,31 @@ class CompressedArray(ArrayLike):
         array = self._with_table(self._store.new_table((n_rows, *self._table.shape[1:])))
         array._table[: len(kept)] = self._table[kept]
         return array
+
+    # -- for other processes ---------------------------------------------------------------------------------
+
+    def located(self) -> PayloadBatch:
+        """Return the payloads of all items."""
+        layout = self._encoder.layout
+        return self._store.gather(self._table.flatten(), 1 if layout is None else layout.n_frames)
+
+    @property
+    def layout(self) -> FrameLayout | None:
+        """How items are divided into frames; ``None`` if they are not, or as long as that is not known."""
+        return self._encoder.layout
+
+    def set_layout(self, layout: FrameLayout) -> None:
+        """Set how items are divided into frames, for all arrays that share frames, whose layout is not known yet."""
+        if self._deduplicator is not None:
+            self._deduplicator.set_layout(layout)
+
+    def store_slots(self, slots: Sequence[Slot]) -> NDArray[Any]:
+        """Store slots that another encoder made, for a codec and a layout of this array.
+
+        :return: references to them as of :meth:`encode_rows`, ``(n,)``
+        :raises OSError: if they cannot be written
+        """
+        return self._store.write(slots)
 
     # -- for persistence -------------------------------------------------------------------------------------
 

@@ -32,7 +32,8 @@ def decode(
     :param out: C-contiguous array ``(n, *item_shape)`` of the dtype that frames were encoded in
     :param num_threads: the number of threads that may decode
     :raises CorruptPayload: if a payload is damaged; ``index`` is the position of its item
-    :raises ValueError: if ``out`` is not C-contiguous or not of length ``n``
+    :raises ValueError: if ``out`` is not C-contiguous or not of length ``n``, or the layout has another number of
+        frames
     """
     if len(out) != batch.n_items:
         raise ValueError(f"out has room for {len(out)} items, got {batch.n_items}")
@@ -44,6 +45,8 @@ def decode(
     payloads, codecs, n_frames, frames = batch.payloads, batch.codecs, batch.n_frames, out
     n_payloads = len(payloads.places)
     if layout is not None and n_frames > 1:
+        if layout.n_frames != n_frames:  # kernels write as many frames as there are payloads
+            raise ValueError(f"items of {n_frames} frames cannot have a layout of {layout.n_frames}")
         # Frames along the first axis of an item are contiguous.
         shape = (n_payloads, *layout.frame_shape)
         frames = out.reshape(shape) if layout.axis == 0 else np.empty(shape, out.dtype)

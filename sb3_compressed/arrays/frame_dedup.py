@@ -77,6 +77,12 @@ class FrameDeduplicator:
             encoder.codec = self._trainer.observe(encoder.codec, frames, payloads, in_background=num_threads > 1)  # type: ignore[arg-type]
         return slots
 
+    def set_layout(self, layout: FrameLayout) -> None:
+        """Set the encoder's layout, which is not known yet."""
+        self._detector = None
+        self._previous, self._last_slots = None, []  # the last row was stored as whole items
+        self.encoder.layout = layout
+
     def finish_training(self) -> None:
         """Wait for a training in another thread, so that copies of this object and checkpoints use its result."""
         if isinstance(self.encoder.codec, TrainableCodec):

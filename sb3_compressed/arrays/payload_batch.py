@@ -1,17 +1,20 @@
 """``PayloadBatch``: the payloads of many items, which every store returns and every decoder takes.
 
 A batch can be packed into one block of bytes for a file, a socket or a device. Numbers are little-endian. The block
-begins with a header: magic, version, number of sections (uint32 each), size of the block (uint64) and a checksum, the
-8-byte BLAKE2b of all other bytes of the block. Then follows a table with the name (16 bytes, padded with zeros), the
-offset and the size (uint64 each) of each section, then the sections, each aligned to 8 bytes. A reader skips sections
-that it does not support if their name begins with a lower-case letter, and refuses the block otherwise:
+begins with a header: magic, version, number of sections (uint32 each), size of the block (uint64) and a checksum of all
+other bytes of the block: the 8-byte BLAKE2b in version 1, XXH64 in version 2. Then follows a table with the name (16
+bytes, padded with zeros), the offset and the size (uint64 each) of each section, then the sections, each aligned to 8
+bytes. A reader skips sections that it does not support if their name begins with a lower-case letter, and refuses the
+block otherwise:
 
 - ``Codecs``: the digest of each codec, 16 bytes, see :func:`codec_digest`;
 - ``Items``: the number of frames of an item, then the number of payloads of each item (uint32): 0 for an item that was
   never written, 1 for one that was stored as a whole;
 - ``Lengths``: the number of bytes of each payload (uint32);
 - ``Writers``: the index of the codec of each payload (uint32);
-- ``Payloads``: the bytes of the payloads, one after the other.
+- ``Payloads``: the bytes of the payloads, one after the other;
+- ``Indices``: only if items share payloads: these are then stored once, and this is the index of each payload of each
+  item among them (uint32).
 """
 
 from __future__ import annotations
@@ -29,19 +32,24 @@ from sb3_compressed.codecs import Codec
 from sb3_compressed.codecs.payloads import Payloads
 from sb3_compressed.errors import CorruptPayload, MissingCodec
 
-__all__ = ["MAX_CODECS", "PayloadBatch", "codec_digest", "pack_sections", "unpack_sections"]
+__all__ = ["FAST", "MAX_CODECS", "PayloadBatch", "codec_digest", "pack_sections", "unpack_sections"]
 
 #: Codecs of one batch that kernels have room for.
 MAX_CODECS = 256
 
-MAGIC, VERSION = b"SB3C", 1
+MAGIC = b"SB3C"
+DURABLE, FAST = 1, 2  # the versions, which differ in the checksum only
 HEADER = struct.Struct("<4sIIQ8s")
 CHECKSUM_AT = HEADER.size - 8
 SECTION = struct.Struct("<16sQQ")
 ALIGNMENT = 8
 DIGEST_NBYTES = 16
 REQUIRED = ("Codecs", "Items", "Lengths", "Writers", "Payloads")
+INDICES = "Indices"
 MAX_UINT32 = (1 << 32) - 1
+
+Section = bytes | NDArray[Any]
+"""The content of a section."""
 
 
 class PayloadBatch:
@@ -79,27 +87,92 @@ class PayloadBatch:
         """Return a batch of some payloads, each of them one item of one frame."""
         return PayloadBatch(self.codecs, self.payloads.select(numbers), n_frames=1)
 
+    def part(self, first: int, last: int) -> PayloadBatch:
+        """Return the batch of the items from ``first`` to ``last``, which is not included."""
+        begin, end = int(self.offsets[first]), int(self.offsets[last])
+        offsets = self.offsets[first : last + 1] - begin
+        return PayloadBatch(
+            self.codecs, Payloads(self.payloads.places[begin:end], self.payloads.owner), self.n_frames, offsets
+        )
+
+    @classmethod
+    def joined(cls, batches: Sequence[PayloadBatch], order: NDArray[np.int64] | None = None) -> PayloadBatch:
+        """Return the items of several batches as one batch.
+
+        :param batches: at least one; those whose items are all single payloads may have another number of frames
+        :param order: the numbers of the items among those of all batches, in the new order; ``None`` for as they are
+        :raises ValueError: if their items have different numbers of frames
+        """
+        n_frames = max(batch.n_frames for batch in batches)
+        codecs: dict[int, Codec] = {}
+        places, counts = [], []
+        for batch in batches:
+            each = np.diff(batch.offsets)
+            if batch.n_frames not in (1, n_frames) and each.max(initial=0) > 1:
+                raise ValueError(f"batches of {batch.n_frames} and {n_frames} frames an item cannot be joined")
+            codecs |= {id(codec): codec for codec in batch.codecs}
+            numbers = {key: number for number, key in enumerate(codecs)}
+            moved = batch.payloads.places.copy()
+            moved[:, 2] = np.array([numbers[id(codec)] for codec in batch.codecs] or [0])[moved[:, 2]]
+            places.append(moved)
+            counts.append(each)
+        all_places, all_counts = np.concatenate(places), np.concatenate(counts)
+        if order is not None:
+            firsts = np.cumsum(all_counts) - all_counts
+            all_counts, firsts = all_counts[order], firsts[order]
+            begins = np.cumsum(all_counts) - all_counts
+            all_places = all_places[np.repeat(firsts - begins, all_counts) + np.arange(int(all_counts.sum()))]
+        offsets = np.concatenate(([0], np.cumsum(all_counts)))
+        return cls(
+            list(codecs.values()), Payloads(all_places, [batch.payloads for batch in batches]), n_frames, offsets
+        )
+
     def pack(self) -> bytes:
         """Return the batch as one block of bytes, without the codecs.
 
         :raises CodecError: if a codec has no configuration that can be stored
         :raises ValueError: if a payload is larger than 4 GiB
         """
+        return pack_sections(self.sections()).tobytes()
+
+    def sections(self) -> dict[str, Section]:
+        """Return what :meth:`pack` packs, see the module.
+
+        :raises CodecError: if a codec has no configuration that can be stored
+        :raises ValueError: if a payload is larger than 4 GiB
+        """
+        from sb3_compressed.arrays.payload_kernels import concatenate_payloads, find_repeated  # imports numba
+
         places = self.payloads.places
-        if places[:, 1].max(initial=0) > MAX_UINT32:
-            raise ValueError(f"payloads of {places[:, 1].max()} bytes are too large to be packed")
-        return pack_sections(
-            {
-                "Codecs": b"".join(map(codec_digest, self.codecs)),
-                "Items": np.append(self.n_frames, np.diff(self.offsets)).astype("<u4").tobytes(),
-                "Lengths": places[:, 1].astype("<u4").tobytes(),
-                "Writers": places[:, 2].astype("<u4").tobytes(),
-                "Payloads": b"".join(self.payloads),
-            }
+        n = len(places)
+        table, first, repeated = (
+            np.empty(1 << (2 * n).bit_length(), np.int64),
+            np.empty(n, np.int64),
+            np.empty(n, np.int64),
         )
+        is_repeated = np.empty(n, np.uint8)
+        is_shared = find_repeated(places, table, first, repeated, is_repeated) > 0
+        is_first = is_repeated == 0
+        distinct = places[is_first] if is_shared else places
+        if distinct[:, 1].max(initial=0) > MAX_UINT32:
+            raise ValueError(f"payloads of {distinct[:, 1].max()} bytes are too large to be packed")
+        content = np.empty(int(distinct[:, 1].sum()), dtype=np.uint8)
+        concatenate_payloads(np.ascontiguousarray(distinct), content)
+        sections: dict[str, Section] = {
+            "Codecs": b"".join(map(codec_digest, self.codecs)),
+            "Items": np.append(self.n_frames, np.diff(self.offsets)).astype("<u4"),
+            "Lengths": distinct[:, 1].astype("<u4"),
+            "Writers": distinct[:, 2].astype("<u4"),
+            "Payloads": content,
+        }
+        if is_shared:
+            sections[INDICES] = (np.cumsum(is_first) - 1)[first].astype("<u4")
+        return sections
 
     @classmethod
-    def unpack(cls, block: bytes | bytearray | memoryview, codecs: Mapping[bytes, Codec]) -> PayloadBatch:
+    def unpack(
+        cls, block: bytes | bytearray | memoryview | NDArray[np.uint8], codecs: Mapping[bytes, Codec]
+    ) -> PayloadBatch:
         """Return the batch that :meth:`pack` packed, without copying the payloads.
 
         >>> import numpy as np
@@ -115,25 +188,40 @@ class PayloadBatch:
         :raises CorruptPayload: if the block is damaged or of another version
         :raises MissingCodec: if codecs are missing; ``digests`` lists them
         """
-        sections = unpack_sections(block)
-        if unknown := [name for name in sections if name not in REQUIRED and not name[:1].islower()]:
+        return cls.from_sections(unpack_sections(block), codecs)
+
+    @classmethod
+    def from_sections(cls, sections: Mapping[str, NDArray[np.uint8]], codecs: Mapping[bytes, Codec]) -> PayloadBatch:
+        """Return the batch of which :meth:`sections` returned these sections, in their memory.
+
+        :param codecs: codecs by their digests
+        :raises CorruptPayload: if they do not fit each other, or are of a later version
+        :raises MissingCodec: if codecs are missing; ``digests`` lists them
+        """
+        known = {*REQUIRED, INDICES}
+        if unknown := [name for name in sections if name not in known and not name[:1].islower()]:
             raise CorruptPayload(f"a later version packed it, with the sections {', '.join(unknown)}")
         if missing := [name for name in REQUIRED if name not in sections]:
             raise CorruptPayload(f"the block has no sections {', '.join(missing)}")
         digests = _elements(sections["Codecs"], np.dtype((np.void, DIGEST_NBYTES))).tolist()
         items = _elements(sections["Items"], np.dtype("<u4")).astype(np.int64)
         n_frames = int(items[0]) if len(items) else 0
-        lengths, writers = (_elements(sections[name], np.dtype("<u4")) for name in ("Lengths", "Writers"))
-        offsets = np.cumsum(items) - n_frames
-        counts = items[1:]
-        ends = np.cumsum(lengths, dtype=np.int64)
+        lengths, writers = (
+            _elements(sections[name], np.dtype("<u4")).astype(np.int64) for name in ("Lengths", "Writers")
+        )
+        indices = _elements(sections[INDICES], np.dtype("<u4")) if INDICES in sections else None
+        n_payloads = len(lengths) if indices is None else len(indices)
+        offsets, ends = np.append(0, np.cumsum(items[1:])), np.cumsum(lengths)
         if not (
-            n_frames >= 1
-            and ((counts == 0) | (counts == 1) | (counts == n_frames)).all()
-            and offsets[-1] == len(lengths) == len(writers)
+            n_frames
+            and np.isin(items[1:], (0, 1, n_frames)).all()
+            and offsets[-1] == n_payloads
+            and len(lengths) == len(writers)
             and (ends[-1] if len(ends) else 0) == len(sections["Payloads"])
             and writers.max(initial=0) < max(len(digests), 1)
             and (len(digests) or not len(lengths))
+            and (indices is None or indices.max(initial=0) < max(len(lengths), 1))
+            and (len(lengths) or not n_payloads)
         ):
             raise CorruptPayload("the sections of the block do not fit each other")
         if absent := [digest for digest in digests if digest not in codecs]:
@@ -143,30 +231,41 @@ class PayloadBatch:
             raise CorruptPayload(f"codecs of different classes wrote it: {found}")
         payloads = sections["Payloads"]
         places = np.stack([payloads.ctypes.data + ends - lengths, lengths, writers], axis=1, dtype=np.int64)
-        return cls(found, Payloads(places, payloads), n_frames, offsets)
+        return cls(found, Payloads(places if indices is None else places[indices], payloads), n_frames, offsets)
 
 
 def codec_digest(codec: Codec) -> bytes:
     """Return 16 bytes that name a codec with all that it has learned, the same in every process."""
-    config = json.dumps(codec.get_config(), sort_keys=True, separators=(",", ":"))
-    return hashlib.blake2b(config.encode(), digest_size=DIGEST_NBYTES).digest()
+    attributes = vars(codec)
+    if "_digest" not in attributes:  # codecs do not change, and what they learned may be large
+        config = json.dumps(codec.get_config(), sort_keys=True, separators=(",", ":"))
+        attributes["_digest"] = hashlib.blake2b(config.encode(), digest_size=DIGEST_NBYTES).digest()
+    digest: bytes = attributes["_digest"]
+    return digest
 
 
-def pack_sections(sections: Mapping[str, bytes]) -> bytes:
-    """Return a block of named sections, see the module."""
-    table: list[bytes] = []
-    content: list[bytes] = []
-    offset = _aligned(HEADER.size + SECTION.size * len(sections))
-    padding = bytes(offset - HEADER.size - SECTION.size * len(sections))
-    for name, section in sections.items():
-        table.append(SECTION.pack(name.encode("ascii"), offset, len(section)))
-        content.append(section + bytes(_aligned(len(section)) - len(section)))
-        offset += len(content[-1])
-    head, body = HEADER.pack(MAGIC, VERSION, len(sections), offset, b""), b"".join([*table, padding, *content])
-    return head[:CHECKSUM_AT] + _checksum(head[:CHECKSUM_AT], body) + body
+def pack_sections(sections: Mapping[str, Section], version: int = DURABLE) -> NDArray[np.uint8]:
+    """Return a block of named sections, see the module.
+
+    :param version: ``FAST`` for blocks that are not stored: with a checksum that is computed at memory bandwidth
+    """
+    views = [np.frombuffer(section, dtype=np.uint8) for section in sections.values()]
+    begin = _aligned(HEADER.size + SECTION.size * len(sections))
+    block = np.empty(begin + sum(_aligned(len(view)) for view in views), dtype=np.uint8)
+    block[:begin] = 0
+    offset = begin
+    for number, (name, view) in enumerate(zip(sections, views, strict=True)):
+        SECTION.pack_into(block.data, HEADER.size + number * SECTION.size, name.encode("ascii"), offset, len(view))
+        end = offset + len(view)
+        block[offset:end] = view
+        offset = offset + _aligned(len(view))
+        block[end:offset] = 0
+    HEADER.pack_into(block.data, 0, MAGIC, version, len(sections), offset, b"")
+    block[CHECKSUM_AT : HEADER.size] = np.frombuffer(_checksum(block, version), dtype=np.uint8)
+    return block
 
 
-def unpack_sections(block: bytes | bytearray | memoryview) -> dict[str, NDArray[np.uint8]]:
+def unpack_sections(block: bytes | bytearray | memoryview | NDArray[np.uint8]) -> dict[str, NDArray[np.uint8]]:
     """Return the sections of a block by their names, in its memory.
 
     :raises CorruptPayload: if the block is damaged or of another version
@@ -177,12 +276,12 @@ def unpack_sections(block: bytes | bytearray | memoryview) -> dict[str, NDArray[
     magic, version, n_sections, nbytes, checksum = HEADER.unpack_from(data.data)
     if magic != MAGIC:
         raise CorruptPayload(f"the block begins with {magic!r}, not with {MAGIC!r}")
-    if version != VERSION:
-        raise CorruptPayload(f"the block is of version {version}, this package reads version {VERSION}")
+    if version not in (DURABLE, FAST):
+        raise CorruptPayload(f"the block is of version {version}, this package reads versions {DURABLE} and {FAST}")
     table_end = HEADER.size + SECTION.size * n_sections
     if nbytes != len(data) or table_end > nbytes:
         raise CorruptPayload(f"the block has {len(data)} bytes, its header declares {nbytes}")
-    if _checksum(data[:CHECKSUM_AT].tobytes(), data[HEADER.size :].data) != checksum:
+    if _checksum(data, version) != checksum:
         raise CorruptPayload("the checksum of the block is wrong")
     sections: dict[str, NDArray[np.uint8]] = {}
     for position in range(HEADER.size, table_end, SECTION.size):
@@ -193,10 +292,16 @@ def unpack_sections(block: bytes | bytearray | memoryview) -> dict[str, NDArray[
     return sections
 
 
-def _checksum(head: bytes, body: bytes | memoryview) -> bytes:
-    state = hashlib.blake2b(head, digest_size=8)
-    state.update(body)
-    return state.digest()
+def _checksum(block: NDArray[np.uint8], version: int) -> bytes:
+    """Return the checksum of a block: of its bytes but those of the checksum."""
+    head, body = block[:CHECKSUM_AT], block[HEADER.size :]
+    if version == DURABLE:
+        state = hashlib.blake2b(head.data, digest_size=8)
+        state.update(body.data)
+        return state.digest()
+    from sb3_compressed.storage.checksum import checksum
+
+    return checksum(body, seed=checksum(head)).to_bytes(8, "little")
 
 
 def _aligned(nbytes: int) -> int:

@@ -33,6 +33,7 @@ from sb3_compressed.probes import holds
 __all__ = [
     "LAYOUT_IS_KNOWN",
     "OBJECT_TYPES",
+    "concatenate_payloads",
     "copy_repeated",
     "find_repeated",
     "interleave_frames",
@@ -168,6 +169,20 @@ def copy_repeated(repeated: NDArray[np.int64], first: NDArray[np.int64], frames:
     size = frames.shape[1]
     for k in repeated:
         copy_bytes(frames.ctypes.data + first[k] * size, frames.ctypes.data + k * size, size, size)
+
+
+@kernel(types.void, INT_ROWS, BYTES)
+def concatenate_payloads(places: NDArray[np.int64], content: NDArray[np.uint8]) -> None:
+    """Copy payloads to contiguous memory.
+
+    :param places: as :func:`locate_payloads` returns them, ``(n, 3)``
+    :param content: receives the bytes of the payloads, one after the other, ``(sum of their lengths,)``
+    """
+    to = content.ctypes.data
+    for k in range(len(places)):
+        length = places[k, 1]
+        copy_bytes(places[k, 0], to, length, length)
+        to += length
 
 
 @kernel(types.void, READ_BYTE_ROWS, INT, BYTE_ROWS)

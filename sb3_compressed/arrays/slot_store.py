@@ -18,6 +18,7 @@ __all__ = [
     "Slot",
     "SlotStore",
     "accepted_codec",
+    "are_equal_slots",
     "pack_slot",
     "reference_dtype",
     "slot_n_frames",
@@ -136,3 +137,10 @@ def unpack_slot(slot: Any) -> tuple[Sequence[TrainableCodec], Sequence[bytes]]:
         else:
             codec = part
     return codecs, payloads
+
+
+def are_equal_slots(slot: Slot, other: Slot) -> bool:
+    """Return whether slots have the same payloads by equal codecs, and so decode to equal items; others may as well."""
+    if type(slot) is not tuple or type(other) is not tuple:
+        return slot is other or (type(slot) is type(other) is bytes and slot == other)
+    return len(slot) == len(other) and all(part is its or part == its for part, its in zip(slot, other))

@@ -17,7 +17,7 @@ from sb3_compressed.storage.chunks import row_chunks
 if TYPE_CHECKING:
     from sb3_compressed.buffers.replay_mixin import CompressedReplay
 
-__all__ = ["RingResize", "check_episodes", "resize", "rows_by_age"]
+__all__ = ["RingResize", "check_episodes", "copy_newest", "resize", "rows_by_age"]
 
 
 def resize(buffer: CompressedReplay, buffer_size: int) -> None:
@@ -44,12 +44,15 @@ def resize(buffer: CompressedReplay, buffer_size: int) -> None:
         **{**buffer_state.upgrade_arguments(buffer.given_arguments), **storage, **sampler, "buffer_size": buffer_size},
     )
     if buffer.is_in_memory:
-        _copy(buffer, resized)
+        copy_newest(buffer, resized)
     buffer.take_over(resized)
 
 
-def _copy(buffer: Any, resized: Any) -> None:
-    """Copy the content of a buffer in memory to a larger one of the same kind."""
+def copy_newest(buffer: Any, resized: Any) -> None:
+    """Copy the newest rows of a buffer in memory that fit to a new one of the same kind, and the state of its sampler.
+
+    Neither may be one of hindsight replay.
+    """
     ring = RingResize(buffer.pos, buffer.buffer_size, resized.buffer_size, full=buffer.full)
     new_arrays = buffer_state.named_arrays(resized)
     for name, array in buffer_state.named_arrays(buffer).items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,6 +33,7 @@ from sb3_compressed import (
     CompressedReplayBuffer,
     CompressedRolloutBuffer,
 )
+from sb3_compressed.arrays.located_items import LocatedItems
 from sb3_compressed.buffers.replay_mixin import CompressedReplay
 from sb3_compressed.buffers.weighted_samples import WeightedDictReplayBufferSamples, WeightedReplayBufferSamples
 from sb3_compressed.persistence.ring_resize import resize
@@ -249,13 +250,13 @@ def test_observations_and_next_observations_are_decoded_at_once(
         transition.add_to(buffer)
     assert buffer.n_envs > 1
     decoded: list[int] = []
-    decoding = CompressedArray._decoding
+    located = CompressedArray._located
 
-    def counted(self: CompressedArray, references: Any, *args: Any, **kwargs: Any) -> Callable[[], None]:
+    def counted(self: CompressedArray, references: Any, *args: Any, **kwargs: Any) -> LocatedItems:
         decoded.append(len(references))
-        return decoding(self, references, *args, **kwargs)
+        return located(self, references, *args, **kwargs)
 
-    monkeypatch.setattr(CompressedArray, "_decoding", counted)
+    monkeypatch.setattr(CompressedArray, "_located", counted)
     batch = buffer.sample(32)
     assert decoded == [64]
     first, second = batch.next_observations, batch.observations
