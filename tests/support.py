@@ -13,7 +13,7 @@ import gymnasium as gym
 import numpy as np
 import torch as th
 from gymnasium import spaces
-from stable_baselines3.common.buffers import ReplayBuffer, RolloutBuffer
+from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.env_util import make_atari_env, make_vec_env
 from stable_baselines3.common.vec_env import VecEnv, VecFrameStack, VecTransposeImage
 
@@ -73,7 +73,7 @@ class Transition:
     done: np.ndarray[Any, Any]
     infos: list[dict[str, Any]]
 
-    def add_to(self, buffer: ReplayBuffer) -> None:
+    def add_to(self, buffer: Any) -> None:
         """Add a copy of it, since SB3's Dict buffers write into the dicts that they get."""
         buffer.add(*copy.deepcopy((self.obs, self.next_obs, self.action, self.reward, self.done, self.infos)))
 

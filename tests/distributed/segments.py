@@ -1,0 +1,158 @@
+"""A writer without Ray: it stages rows, and calls a shard's methods directly."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distributed.emitted import NUMBERS, SPACES, observation, transition
+from sb3_compressed.arrays.decoding import decode
+from sb3_compressed.distributed.block import Block
+from sb3_compressed.distributed.codec_exchange import CodecExchange
+from sb3_compressed.distributed.encoded_rows import EncodedRows, layout_of
+from sb3_compressed.distributed.ring import EncodedSamples
+from sb3_compressed.distributed.ring_spec import RingSpec
+from sb3_compressed.distributed.shard import InsertReply, SampleReply, Shard
+
+ARGUMENTS = {"handle_timeout_termination": True}
+
+
+def spec_of(kind: str, *, sampler: Any = "uniform", n_steps: int = 1, gamma: float = 0.9, **options: Any) -> RingSpec:
+    """Return how the rings for a kind of observations are constructed."""
+    return RingSpec(SPACES[kind], NUMBERS, {**ARGUMENTS, **options}, sampler, n_steps, gamma)
+
+
+class Segment(NamedTuple):
+    """A segment as it is sent.
+
+    :param codecs: the configurations of all its codecs
+    """
+
+    position: int
+    n_rows: int
+    block: NDArray[np.uint8]
+    codecs: dict[bytes, bytes]
+
+
+class Client:
+    """Sends the transitions of one vectorized environment to a shard; their numbers begin at ``first``.
+
+    :param shard: the shard
+    :param spec: of its rings
+    :param kind: of observations
+    """
+
+    def __init__(
+        self, shard: Shard | None, spec: RingSpec, kind: str, name: str = "w", n_envs: int = 1, first: int = 0
+    ) -> None:
+        self.shard, self.kind, self.name, self.n_envs = shard, kind, name, n_envs
+        self.session = uuid.uuid4().hex
+        self.staging: Any = spec.staging(128, n_envs, 1)
+        self.exchange = CodecExchange(8)
+        self.position = 0
+        self.next = first
+
+    def open(self, *, continues: bool = False) -> Any:
+        """Open the ring."""
+        assert self.shard is not None
+        opened = self.shard.open_ring(self.name, self.session, self.n_envs, continues=continues)
+        self.position = opened.position
+        return opened
+
+    def segment(self, n_rows: int) -> Segment:
+        """Return the next rows."""
+        for number in range(self.next, self.next + n_rows):
+            transition(self.kind, number, self.n_envs, action=number * self.n_envs).add_to(self.staging)
+        self.next += n_rows
+        rows = EncodedRows.of(self.staging, np.arange(n_rows))
+        self.staging.reset()
+        digests = [self.exchange.add(codec) for batch in rows.batches.values() for codec in batch.codecs]
+        segment = Segment(self.position, n_rows, rows.to_block().pack(), self.exchange.configs_of(digests))
+        self.position += n_rows
+        return segment
+
+    def insert(self, segment: Segment, **options: Any) -> InsertReply:
+        """Send a segment."""
+        assert self.shard is not None
+        return self.shard.insert(self.name, self.session, segment.position, segment.block, segment.codecs, **options)
+
+    def send(self, *lengths: int) -> None:
+        """Send segments of these lengths, and assert that they are acknowledged."""
+        for n_rows in lengths:
+            assert self.insert(self.segment(n_rows)).missing == []
+
+
+class Samples(NamedTuple):
+    """Decoded samples.
+
+    :param observations: those of each part of a Dict space, ``""`` where there is no Dict
+    """
+
+    arrays: dict[str, NDArray[Any]]
+    observations: dict[str, NDArray[Any]]
+    next_observations: dict[str, NDArray[Any]]
+
+
+def _part(name: str) -> str:
+    return name.partition("/")[2]
+
+
+def _decoded(batch: Any, layout: Any, kind: str, name: str, dtype: Any = None) -> NDArray[Any]:
+    space: Any = SPACES[kind]
+    if kind == "dict":
+        space = space.spaces[_part(name)]
+    out = np.empty((batch.n_items, *space.shape), space.dtype if dtype is None else dtype)
+    decode(batch, layout_of(space.shape, layout) if isinstance(layout, list) else layout, out)
+    return out.astype(space.dtype)
+
+
+def samples_of(encoded: EncodedSamples, kind: str, dtype: Any = None) -> Samples:
+    """Decode what :meth:`.Ring.sample` returned."""
+    values: dict[str, Any] = dict(encoded.arrays)
+    for name, batch in encoded.batches.items():
+        values[name] = _decoded(batch, encoded.layouts[name], kind, name, dtype)
+    return _split(values)
+
+
+def _split(values: dict[str, Any]) -> Samples:
+    found: tuple[dict[str, Any], ...] = {}, {}, {}
+    for name, array in values.items():
+        group = 1 + ("next_observations", "observations").index(name.partition("/")[0]) if "observations" in name else 0
+        found[{0: 0, 1: 2, 2: 1}[group]][_part(name) if group else name] = array
+    return Samples(*found)
+
+
+def batches_of(reply: SampleReply, kind: str, codecs: CodecExchange) -> list[Samples]:
+    """Decode the batches that :meth:`.Shard.sample` returned."""
+    codecs.receive(reply.codecs)
+    assert reply.block is not None
+    block = Block.unpack(reply.block, codecs)
+    found: list[Samples] = []
+    first = 0
+    for count in block.values["counts"]:
+        values = {name: array[first : first + count] for name, array in block.arrays.items()}
+        for name, batch in block.batches.items():
+            both = _decoded(batch.part(2 * first, 2 * (first + count)), block.values["layouts"][name], kind, name)
+            values |= {name: both[:count], f"next_{name}": both[count:]}
+        found.append(_split(values))
+        first += count
+    return found
+
+
+def assert_emitted(samples: Samples, kind: str, n_envs: int = 1) -> NDArray[np.int64]:
+    """Assert that each sample is the transition that its action names; return their numbers."""
+    actions = samples.arrays["actions"].reshape(-1).astype(np.int64)
+    assert samples.arrays["rewards"].reshape(-1).tolist() == actions.tolist()
+    for row, action in enumerate(actions.tolist()):
+        number, env = divmod(action, n_envs)
+        for found, each in ((samples.observations, number), (samples.next_observations, number + 1)):
+            expected = observation(kind, each, env)
+            for key, value in (expected if isinstance(expected, dict) else {"": expected}).items():
+                assert np.array_equal(found[key][row].reshape(value.shape), value.astype(found[key].dtype)), (
+                    action,
+                    key,
+                )
+    return actions
