@@ -1,0 +1,71 @@
+"""The connection to Ray: on this machine by default, or to a cluster."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from sb3_compressed.errors import install_command
+
+try:
+    import ray
+    from ray import exceptions
+except ImportError as error:  # pragma: no cover  # the tests install it
+    raise ImportError(f"sb3_compressed.distributed needs Ray: {install_command('ray')}") from error
+
+__all__ = ["ACTOR_FAILURES", "connect", "is_restarted", "new_actor"]
+
+#: What a call of an actor raises that died, is restarting, or whose node was lost.
+ACTOR_FAILURES = (
+    exceptions.RayActorError,  # which includes those of unavailable actors
+    exceptions.WorkerCrashedError,
+    exceptions.NodeDiedError,
+    exceptions.ObjectLostError,
+    exceptions.OwnerDiedError,
+)
+
+#: Warns each time that Ray's processes on this machine accept calls only with a token, which is no reason to worry.
+TOKEN_LOGGER = logging.getLogger("ray._private.authentication.authentication_token_setup")
+
+
+def connect(address: str | None = None) -> None:
+    """Connect this process to Ray, unless it is connected.
+
+    :param address: of a cluster, such as ``"auto"``; ``None`` for that in the environment variable ``RAY_ADDRESS``, or
+        without it, starts Ray on this machine, until this process ends
+    :raises ConnectionError: if there is no cluster
+    """
+    if ray.is_initialized():
+        return
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray would report its use over the network
+    # Without an address, Ray would connect to any other one on this machine, such as that of another training.
+    address = address or os.environ.get("RAY_ADDRESS", "local")
+    options: dict[str, Any] = {"include_dashboard": False} if address == "local" else {}
+    previous = TOKEN_LOGGER.level
+    TOKEN_LOGGER.setLevel(logging.ERROR)
+    try:
+        ray.init(address, logging_level=logging.WARNING, log_to_driver=False, **options)
+    finally:
+        TOKEN_LOGGER.setLevel(previous)
+
+
+def new_actor(cls: type[Any], options: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
+    """Return an actor that Ray restarts if its process dies.
+
+    Calls are not repeated, since the callers know which are safe to repeat.
+
+    :param cls: the class of the actor
+    :param options: of Ray's actors, which override the defaults
+    """
+    defaults = {"num_cpus": 0, "max_restarts": -1, "max_task_retries": 0}
+    return ray.remote(cls).options(**{**defaults, **options}).remote(*args, **kwargs)
+
+
+def is_restarted() -> bool:
+    """Return whether this is an actor that Ray has restarted."""
+    if not ray.is_initialized():
+        return False
+    context = ray.get_runtime_context()
+    return context.get_actor_id() is not None and bool(context.was_current_actor_reconstructed)

@@ -1,0 +1,229 @@
+"""``Ring``: the transitions of one writer, in a replay buffer of a shard."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sb3_compressed.arrays import CompressedArray
+from sb3_compressed.arrays.batch_pool import sampling
+from sb3_compressed.arrays.frame_layout import FrameLayout
+from sb3_compressed.arrays.located_items import LocatedItems
+from sb3_compressed.arrays.payload_batch import PayloadBatch
+from sb3_compressed.buffers.selected_environments import get_samples_at
+from sb3_compressed.distributed.encoded_rows import NEXT_OBSERVATIONS, OBSERVATIONS, EncodedRows
+from sb3_compressed.distributed.ring_spec import RingSpec
+from sb3_compressed.persistence.buffer_state import is_observation, named_arrays
+from sb3_compressed.persistence.ring_resize import copy_newest
+from sb3_compressed.samplers import PrioritizedSampler
+
+__all__ = ["EncodedSamples", "Ring", "RingState"]
+
+
+class RingState(NamedTuple):
+    """Where a ring is.
+
+    :param row: the row to write next
+    :param n_rows: number of rows of the ring
+    :param is_empty: whether no row is written
+    """
+
+    row: int
+    n_rows: int
+    is_empty: bool
+
+
+class EncodedSamples(NamedTuple):
+    """Sampled transitions whose observations are not decoded.
+
+    :param arrays: everything but compressed observations, ``(n, ...)`` by their names; ``"numbers"`` are those for
+        :meth:`Ring.update`, and with priorities, ``"priorities"`` are those of the transitions
+    :param batches: the items of observations and next observations that are compressed, by their names
+    :param layouts: how these items are divided into frames
+    """
+
+    arrays: dict[str, NDArray[Any]]
+    batches: dict[str, PayloadBatch]
+    layouts: dict[str, FrameLayout | None]
+
+
+class Ring:
+    """A replay buffer that one writer appends to.
+
+    :param spec: how the buffer is constructed
+    :param n_rows: number of rows
+    :param n_envs: number of environments
+    :param storage: ``storage`` and ``storage_mode`` of the buffer, empty for memory
+    :param rng: draws transitions uniformly
+    """
+
+    def __init__(
+        self, spec: RingSpec, n_rows: int, n_envs: int, storage: Mapping[str, Any], rng: np.random.Generator
+    ) -> None:
+        self._spec, self._rng = spec, rng
+        self.buffer = spec.ring(n_rows, n_envs, **storage)
+        #: The writer that may append, as it named itself; empty if it must open the ring first.
+        self.session = ""
+        #: Number of rows that it has appended.
+        self.position = 0
+
+    @property
+    def streams(self) -> dict[str, CompressedArray]:
+        """The compressed observations by their names."""
+        arrays = named_arrays(self.buffer).items()
+        return {name: array for name, array in arrays if is_observation(name) and isinstance(array, CompressedArray)}
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows."""
+        return self.buffer.buffer_size
+
+    @property
+    def n_envs(self) -> int:
+        """Number of environments."""
+        return self.buffer.n_envs
+
+    @property
+    def state(self) -> RingState:
+        """Where it is."""
+        return RingState(int(self.buffer.pos), self.n_rows, is_empty=not self.buffer.size())
+
+    @property
+    def n_transitions(self) -> int:
+        """Number of transitions that can be sampled."""
+        return self.buffer.size() * self.buffer.n_envs
+
+    @property
+    def mass(self) -> float:
+        """The sum of the priorities, or without any, the number of transitions."""
+        sampler = self.buffer.sampler
+        if not isinstance(sampler, PrioritizedSampler):
+            return self.n_transitions
+        self._bound.synchronize(self.buffer)
+        return sampler.tree.total
+
+    @property
+    def _bound(self) -> Any:
+        bound = self.buffer._bound_sampler
+        assert bound is not None
+        return bound
+
+    # -- writing ---------------------------------------------------------------------------------------------
+
+    def append(self, rows: EncodedRows) -> None:
+        """Append rows.
+
+        :raises OSError: if the folder cannot be written; the ring is then as it was, unless it has fewer rows than
+            these: then the writer must open it again
+        """
+        before = self.buffer.pos
+        try:
+            rows.append_to(self.buffer)
+        except BaseException:
+            if self.buffer.pos != before:
+                self.session = ""
+            raise
+        self.position += rows.n_rows
+
+    def truncate(self) -> None:
+        """End the last episode of each environment by truncation, since what follows is from another episode."""
+        buffer: Any = self.buffer
+        if not buffer.size():
+            return
+        row = buffer.pos - 1
+        is_running = buffer.dones[row] == 0
+        buffer.timeouts[row][is_running] = 1
+        buffer.dones[row] = 1
+        if buffer.folder is not None:
+            buffer.flush()
+
+    def reset(self) -> None:
+        """Remove all transitions; the writer must open the ring again."""
+        self.buffer.reset()
+        self.session = ""
+        if self.buffer.folder is not None:
+            self.buffer.flush()
+
+    def resize(self, n_rows: int) -> None:
+        """Change the number of rows; the newest transitions that fit stay."""
+        if n_rows == self.n_rows:
+            return
+        old = self.buffer
+        n_envs = old.n_envs
+        if old.folder is not None:
+            old.close()
+            self.buffer = self._spec.ring(n_rows, n_envs, storage=old.folder, storage_mode="resume")
+            return
+        self.buffer = self._spec.ring(n_rows, n_envs)
+        copy_newest(old, self.buffer)
+
+    def load(self, folder: Path) -> None:
+        """Replace the content by that of a checkpoint, in memory.
+
+        :raises StorageError: if the folder does not contain such a ring
+        """
+        self.buffer = type(self.buffer).from_checkpoint(
+            folder, buffer_size=self.n_rows * self.n_envs, device="cpu", num_threads=1, sampler=self._spec.sampler
+        )
+
+    # -- sampling --------------------------------------------------------------------------------------------
+
+    def sample(self, n: int) -> EncodedSamples:
+        """Draw transitions, each independently of the others or, with priorities, stratified; in any order."""
+        buffer = self.buffer
+        priorities: NDArray[np.float64] | None = None
+        if buffer.sampler is None:
+            indices = self._rng.integers(0, self.n_transitions, n)
+        else:
+            indices = self._bound.draw(buffer, n).indices
+            if isinstance(buffer.sampler, PrioritizedSampler):
+                priorities = buffer.sampler.tree.values[indices]
+        rows, envs = np.divmod(indices, buffer.n_envs)
+        located: list[Any] = []
+        outer, sampling.deferred = sampling.deferred, located
+        try:
+            samples = buffer._batch(partial(get_samples_at, buffer, rows, envs, None), may_be_referenced=False)
+        finally:
+            sampling.deferred = outer
+        encoded = _encoded(samples, located)
+        encoded.arrays["numbers"] = indices if buffer.sampler is None else self._bound.numbers_of(indices)
+        if priorities is not None:
+            encoded.arrays["priorities"] = priorities
+        return encoded
+
+    def update(self, numbers: NDArray[np.int64], td_errors: NDArray[np.float64]) -> int:
+        """Update priorities; return how many were skipped since their transitions were overwritten."""
+        n_skipped: int = self._bound.update(self.buffer, numbers, td_errors)
+        return n_skipped
+
+
+def _encoded(samples: Any, located: list[LocatedItems]) -> EncodedSamples:
+    """Return samples whose observations were located, but not decoded."""
+    encoded = EncodedSamples({}, {}, {})
+    for name, value in samples._asdict().items():
+        parts = {f"{name}/{key}": part for key, part in value.items()} if isinstance(value, dict) else {name: value}
+        for path, tensor in parts.items():
+            if tensor is None:
+                continue
+            source = _source_of(tensor, located) if name in (OBSERVATIONS, NEXT_OBSERVATIONS) else None
+            if source is None:
+                encoded.arrays[path] = tensor.numpy()
+            else:
+                items, first = source
+                encoded.batches[path] = items.batch.part(first, first + len(tensor))
+                encoded.layouts[path] = items.layout
+    return encoded
+
+
+def _source_of(tensor: Any, located: list[LocatedItems]) -> tuple[LocatedItems, int] | None:
+    """Return the located items that a tensor is the memory of, and the number of its first item among them."""
+    for items in located:
+        offset = tensor.data_ptr() - items.out.ctypes.data
+        if 0 <= offset < items.out.nbytes:
+            return items, offset // (items.out.nbytes // len(items.out))
+    return None

@@ -1,0 +1,80 @@
+"""``RingSpec``: how the replay buffers of shards and writers are constructed."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import cloudpickle
+from gymnasium import spaces
+
+from sb3_compressed.buffers.replay import (
+    CompressedDictReplayBuffer,
+    CompressedNStepReplayBuffer,
+    CompressedReplayBuffer,
+)
+from sb3_compressed.buffers.replay_mixin import CompressedReplay
+from sb3_compressed.samplers import Sampler
+
+__all__ = ["RingSpec"]
+
+
+@dataclass(frozen=True)
+class RingSpec:
+    """What all rings of a distributed buffer have in common.
+
+    :param observation_space: the observation space
+    :param action_space: the action space
+    :param arguments: arguments of the buffers: compression options and ``handle_timeout_termination``
+    :param sampler: how transitions of a ring are drawn, ``"uniform"`` or a configured sampler
+    :param n_steps: number of steps of the returns
+    :param gamma: discount factor of n-step returns
+    """
+
+    observation_space: spaces.Space[Any]
+    action_space: spaces.Space[Any]
+    arguments: dict[str, Any] = field(default_factory=dict)
+    sampler: str | Sampler = "uniform"
+    n_steps: int = 1
+    gamma: float = 0.99
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Bounds of images are large arrays of equal numbers. Small arguments are kept with an actor, so that Ray can
+        # restart it after the process that has created it is gone.
+        return _unpacked, (
+            zlib.compress(cloudpickle.dumps({each.name: getattr(self, each.name) for each in fields(self)})),
+        )
+
+    @property
+    def is_dict(self) -> bool:
+        """Whether observations are dicts."""
+        return isinstance(self.observation_space, spaces.Dict)
+
+    def staging(self, n_rows: int, n_envs: int, num_threads: int | None) -> CompressedReplay:
+        """Return a buffer in memory that encodes the rows of a segment."""
+        cls = CompressedDictReplayBuffer if self.is_dict else CompressedReplayBuffer
+        return self._new(cls, n_rows, n_envs, num_threads=num_threads)
+
+    def ring(self, n_rows: int, n_envs: int, **storage: Any) -> CompressedReplay:
+        """Return the buffer of a ring.
+
+        :param storage: ``storage`` and ``storage_mode`` for a folder
+        """
+        arguments: dict[str, Any] = {"sampler": self.sampler, "num_threads": 1, **storage}
+        if self.n_steps > 1:
+            arguments |= {"n_steps": self.n_steps, "gamma": self.gamma}
+            return self._new(CompressedNStepReplayBuffer, n_rows, n_envs, **arguments)
+        cls = CompressedDictReplayBuffer if self.is_dict else CompressedReplayBuffer
+        return self._new(cls, n_rows, n_envs, **arguments)
+
+    def _new(self, cls: type[CompressedReplay], n_rows: int, n_envs: int, **arguments: Any) -> CompressedReplay:
+        return cls(
+            n_rows * n_envs, self.observation_space, self.action_space, device="cpu", n_envs=n_envs,
+            **{**self.arguments, **arguments},
+        )  # fmt: skip
+
+
+def _unpacked(data: bytes) -> RingSpec:
+    """Return the object that was pickled as these bytes."""
+    return RingSpec(**cloudpickle.loads(zlib.decompress(data)))

@@ -1,0 +1,560 @@
+"""``Shard``: a part of a distributed replay buffer, with one ring for each writer. It runs as an actor of Ray.
+
+A shard stores the payloads of segments without decoding them, draws transitions from its rings, and returns their
+payloads. Each writer appends to one ring, in order and with its position, so a segment that is sent twice is stored
+once.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import threading
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import psutil
+import ray
+from numpy.typing import NDArray
+
+from sb3_compressed import __version__
+from sb3_compressed.arrays.frame_layout import FrameLayout
+from sb3_compressed.arrays.payload_batch import PayloadBatch, codec_digest
+from sb3_compressed.codecs import Codec
+from sb3_compressed.distributed.block import Block
+from sb3_compressed.distributed.checkpoint_manifest import ring_folder, write_file
+from sb3_compressed.distributed.codec_exchange import CodecExchange
+from sb3_compressed.distributed.encoded_rows import EncodedRows, layout_to_state
+from sb3_compressed.distributed.ray_session import is_restarted
+from sb3_compressed.distributed.ring import EncodedSamples, Ring, RingState
+from sb3_compressed.distributed.ring_spec import RingSpec
+from sb3_compressed.errors import CorruptStorage, MissingCodec, StorageError
+from sb3_compressed.persistence.buffer_state import is_observation
+from sb3_compressed.persistence.buffer_storage import StorageMode
+from sb3_compressed.storage.lock import FolderInUse
+
+__all__ = [
+    "InsertReply",
+    "OpenReply",
+    "SampleReply",
+    "Shard",
+    "ShardStatus",
+    "UnknownWriter",
+    "WriterReplaced",
+    "require_version",
+]
+
+logger = logging.getLogger(__name__)
+
+RINGS = "rings.json"
+#: Codecs of earlier writers that are kept although no payload refers to them.
+N_KEPT_CODECS = 64
+#: Seconds to wait for the lock of a folder, which a killed process may still have for a moment.
+LOCK_TIMEOUT = 30.0
+#: The same for a shard that Ray restarts after a node was lost, whose processes may not have noticed yet.
+RESTART_LOCK_TIMEOUT = 120.0
+
+
+class UnknownWriter(LookupError):
+    """A shard does not know a writer, or its last segment was another one; the writer must open its ring first."""
+
+
+class WriterReplaced(RuntimeError):
+    """Another writer of the same name took over the ring."""
+
+
+class ShardStatus(NamedTuple):
+    """The state of a shard, which each reply contains.
+
+    :param incarnation: names the process; it differs after a restart
+    :param n_transitions: number of transitions that can be sampled
+    :param mass: the sum of their priorities, or without any, their number
+    :param n_inserted: number of transitions inserted since the process began
+    :param n_sampled: number of transitions sampled since then
+    :param n_bytes_inserted: bytes of the segments, with codecs
+    :param n_bytes_sampled: bytes of the samples, with codecs
+    :param memory: resident memory of the process in bytes
+    :param n_skipped_updates: updates of priorities whose transitions were overwritten
+    :param n_restored: number of transitions that the process has found in its folder when it began
+    :param number: how many states this process has returned before
+    """
+
+    incarnation: str
+    n_transitions: int
+    mass: float
+    n_inserted: int
+    n_sampled: int
+    n_bytes_inserted: int
+    n_bytes_sampled: int
+    memory: int
+    n_skipped_updates: int
+    n_restored: int
+    number: int
+
+
+class OpenReply(NamedTuple):
+    """Where a writer continues.
+
+    :param position: the number of rows that it has inserted, which is counted from when this process knows it
+    :param is_known: whether this process has known it before
+    """
+
+    position: int
+    is_known: bool
+    ring: RingState
+    status: ShardStatus
+
+
+class InsertReply(NamedTuple):
+    """The acknowledgement of a segment.
+
+    :param missing: digests of codecs that the shard does not have; if there are any, nothing was stored
+    """
+
+    missing: list[bytes]
+    ring: RingState
+    status: ShardStatus
+
+
+class SampleReply(NamedTuple):
+    """Sampled transitions.
+
+    :param block: see :meth:`Shard.sample`; ``None`` if there is nothing to sample
+    :param codecs: configurations of codecs that were not sent to this session before
+    """
+
+    block: NDArray[np.uint8] | None
+    codecs: dict[bytes, bytes]
+    status: ShardStatus
+
+
+def require_version(version: str) -> None:
+    """Raise unless the caller has the version of this process.
+
+    :raises RuntimeError: if it has another one
+    """
+    if version != __version__:
+        raise RuntimeError(
+            f"the learner has sb3-compressed {version}, but this node has {__version__}: install the same version on "
+            "all nodes"
+        )
+
+
+class Shard:
+    """A part of a distributed replay buffer.
+
+    :param spec: how its rings are constructed
+    :param n_rows: number of rows of each ring
+    :param folder: the folder to store them in, ``None`` for memory
+    :param run: names the run; a shard that is restarted in the same run continues with what its folder contains
+    :param mode: what to do if the folder contains rings of another run, as ``storage_mode`` of buffers
+    :param seed: of its random numbers
+    :param version: the version of this package that the learner has
+    :param lease: seconds after which a shard that outlives its learner ends, unless one calls it; ``None`` for never
+    """
+
+    def __init__(
+        self,
+        spec: RingSpec,
+        n_rows: int,
+        folder: Path | None,
+        run: str,
+        mode: StorageMode,
+        seed: int,
+        version: str = __version__,
+        lease: float | None = None,
+    ) -> None:
+        self._spec, self._n_rows, self._folder, self._run = spec, n_rows, folder, run
+        self._rng = np.random.default_rng(seed)
+        self._incarnation = uuid.uuid4().hex
+        self._rings: dict[str, Ring] = {}
+        #: The last change of each ring that is known, and how many transitions all shards had inserted then.
+        self._changes: dict[str, tuple[tuple[str, int], int]] = {}
+        self._codecs = CodecExchange(N_KEPT_CODECS)
+        self._own_codecs: list[Codec] = []
+        self._layouts: dict[str, FrameLayout] = {}
+        self._learner, self._sent = "", set[bytes]()
+        self._n_inserted = self._n_sampled = self._n_bytes_inserted = self._n_bytes_sampled = self._n_restored = 0
+        self._n_skipped_updates = self._n_states = 0
+        self._process = psutil.Process()
+        # Prioritized sampling draws from NumPy's global generator, as buffers do.
+        np.random.seed(seed % 2**32)  # noqa: NPY002
+        #: Why it cannot be used. Ray does not return the error of a constructor, so each reply raises it.
+        self._error: Exception | None = None
+        try:
+            require_version(version)
+            if folder is not None:
+                self._open_folder(folder, mode)
+                self._n_restored = sum(ring.n_transitions for ring in self._rings.values())
+        except Exception as error:
+            self._error = error
+        self._called_at = time.monotonic()
+        if lease is not None:
+            threading.Thread(target=self._end_after, args=(lease,), daemon=True).start()
+
+    def _end_after(self, lease: float) -> None:
+        """End this actor when no learner has called it for so long."""
+        while (left := self._called_at + lease - time.monotonic()) > 0:
+            time.sleep(min(left, 1.0))
+        logger.warning("no learner has called this shard for %s s, so it ends", lease)
+        self.close()
+        ray.kill(ray.get_runtime_context().current_actor, no_restart=True)
+
+    # -- rings -----------------------------------------------------------------------------------------------
+
+    def _open_folder(self, folder: Path, mode: str) -> None:
+        """Open the rings in the folder.
+
+        :raises StorageError: if it contains rings of another run, and the mode is ``"create"``
+        :raises CorruptStorage: if the list of its rings is damaged
+        """
+        folder.mkdir(parents=True, exist_ok=True)
+        file = folder / RINGS
+        if file.exists():
+            run, n_rows, rings = _read_rings(file)
+            is_resumed = run == self._run or mode == "resume"
+            if is_resumed:
+                self._n_rows = n_rows
+            if not is_resumed and mode != "overwrite":
+                raise StorageError(
+                    f"{folder} contains a shard; pass storage_mode='resume' to continue it, or 'overwrite' to replace "
+                    "it"
+                )
+            for name, n_envs in rings.items():
+                if is_resumed:
+                    self._rings[name] = self._new_ring(name, n_envs, "resume")
+                else:
+                    shutil.rmtree(ring_folder(folder, name), ignore_errors=True)
+        self._save_rings()
+
+    def _new_ring(self, name: str, n_envs: int, mode: StorageMode) -> Ring:
+        storage: dict[str, Any] = {}
+        if self._folder is not None:
+            storage = {"storage": ring_folder(self._folder, name), "storage_mode": mode}
+        deadline = time.monotonic() + (RESTART_LOCK_TIMEOUT if is_restarted() else LOCK_TIMEOUT)
+        while True:
+            try:
+                ring = Ring(self._spec, self._n_rows, n_envs, storage, self._rng)
+                break
+            except FolderInUse:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.1)
+        return self._known(ring)
+
+    def _known(self, ring: Ring) -> Ring:
+        """Return a new ring after recording its codecs and layouts."""
+        for name, array in ring.streams.items():
+            self._own_codecs.append(array.codec)  # so that they are not forgotten
+            self._codecs.add(array.codec)
+            self._use_layout(name, array.layout)
+        return ring
+
+    def _use_layout(self, name: str, layout: FrameLayout | None) -> None:
+        """Use the first layout that is known for a stream of observations in all rings, so that batches have one."""
+        layout = self._layouts.get(name) or layout
+        if layout is not None:
+            self._layouts[name] = layout
+            for ring in self._rings.values():
+                if ring.streams[name].layout is None:
+                    ring.streams[name].set_layout(layout)
+
+    def _save_rings(self) -> None:
+        if self._folder is not None:
+            rings = {name: ring.n_envs for name, ring in self._rings.items()}
+            content = {"run": self._run, "rows": self._n_rows, "rings": rings}
+            write_file(self._folder / RINGS, json.dumps(content).encode())
+
+    def resize(self, n_rows: int) -> None:
+        """Change the number of rows of all rings; the newest transitions that fit stay."""
+        if n_rows != self._n_rows:
+            self._n_rows = n_rows
+            for ring in self._rings.values():
+                ring.resize(n_rows)
+            self._save_rings()
+
+    def reset(self) -> None:
+        """Remove all transitions. Writers must open their rings again."""
+        for ring in self._rings.values():
+            ring.reset()
+
+    def evict_idle(self, n_inserted: int, capacity: int) -> None:
+        """Remove the transitions of writers that have not added any while others have filled the whole buffer.
+
+        A buffer with one ring would have overwritten them. Here, nothing else does: the writer may be gone.
+
+        :param n_inserted: number of transitions that all shards have inserted
+        :param capacity: number of transitions in the whole buffer
+        """
+        for name, ring in self._rings.items():
+            change = ring.session, ring.position
+            known, n_before = self._changes.get(name, (None, 0))
+            if known != change or n_inserted < n_before:  # fewer after a restart of another shard
+                self._changes[name] = change, n_inserted
+            elif ring.n_transitions and n_inserted - n_before >= capacity:
+                logger.info("%s has added nothing for %d transitions: its own are removed", name, capacity)
+                ring.reset()
+
+    def open_ring(self, name: str, session: str, n_envs: int, *, continues: bool) -> OpenReply:
+        """Open the ring of a writer, which is created if there is none.
+
+        :param name: the name of the writer
+        :param session: names this writer; another one of the same name cannot insert any more
+        :param n_envs: number of environments of the writer
+        :param continues: whether the writer continues episodes that it has begun; otherwise, they are truncated
+        :raises ValueError: if the ring has another number of environments
+        :raises WriterReplaced: if the writer continues, but another one has opened the ring
+        """
+        self.status()  # raises if it cannot be used
+        ring = self._rings.get(name)
+        if ring is None:
+            ring = self._rings[name] = self._new_ring(name, n_envs, "overwrite")
+            for stream, layout in self._layouts.items():
+                self._use_layout(stream, layout)
+            self._save_rings()
+        if ring.n_envs != n_envs:
+            raise ValueError(f"the ring of {name!r} has {ring.n_envs} environments, the writer has {n_envs}")
+        is_known = ring.session == session
+        if not is_known:
+            if continues and ring.session:
+                raise WriterReplaced(f"another writer of the name {name!r} has taken over the ring")
+            if not continues:
+                ring.truncate()
+            ring.session, ring.position = session, 0
+        return OpenReply(ring.position, is_known, ring.state, self.status())
+
+    def insert(
+        self,
+        name: str,
+        session: str,
+        position: int,
+        block: NDArray[np.uint8],
+        codecs: Mapping[bytes, bytes],
+        *,
+        after_gap: bool = False,
+    ) -> InsertReply:
+        """Append a segment to the ring of a writer; return when it is stored, in the folder if there is one.
+
+        :param name: the name of the writer
+        :param session: as for :meth:`open_ring`
+        :param position: the number of rows that the writer has inserted before, from that of :meth:`open_ring` on. A
+            segment that was stored before is acknowledged
+        :param block: the packed block of :class:`.EncodedRows`
+        :param codecs: configurations of codecs that the writer has not sent yet
+        :param after_gap: whether rows before these were lost, so that episodes do not continue
+        :raises UnknownWriter: if the ring was not opened by this writer, or the position does not follow the last one
+        :raises CorruptPayload: if the block is damaged, or does not fit the ring
+        :raises OSError: if the folder cannot be written; nothing is stored then
+        """
+        ring = self._rings.get(name)
+        if ring is None or ring.session != session:
+            raise UnknownWriter(f"{name!r} must open its ring first")
+        self._codecs.receive(codecs)
+        try:
+            rows = EncodedRows.from_block(Block.unpack(block, self._codecs), ring.buffer)
+        except MissingCodec as error:
+            return InsertReply(error.digests, ring.state, self.status())
+        if position != ring.position:
+            if position + rows.n_rows != ring.position:
+                raise UnknownWriter(f"{name!r} must continue after {ring.position} rows, got {position}")
+            return InsertReply([], ring.state, self.status())  # it was stored, and the acknowledgement lost
+        for stream, layout in rows.layouts.items():
+            self._use_layout(stream, layout)
+        if after_gap:
+            ring.truncate()
+        ring.append(rows)
+        self._n_inserted += rows.n_rows * rows.n_envs
+        self._n_bytes_inserted += block.nbytes + sum(map(len, codecs.values()))
+        return InsertReply([], ring.state, self.status())
+
+    # -- sampling --------------------------------------------------------------------------------------------
+
+    def sample(self, session: str, counts: Sequence[int]) -> SampleReply:
+        """Draw the transitions of several batches.
+
+        The block contains the arrays of :class:`.EncodedSamples`, those of a batch together, and the ring of each
+        transition in ``"rings"``. Of each stream of observations it has a batch of payloads, in which the observations
+        of a batch precede its next observations. With priorities, ``"total"`` is the sum of all.
+
+        :param session: names the learner; a codec is sent once in a session
+        :param counts: how many transitions of this shard each batch has
+        """
+        self._called_at = time.monotonic()
+        n = sum(counts)
+        rings = [ring for ring in self._rings.values() if ring.n_transitions]
+        masses = np.array([ring.mass for ring in rings], dtype=np.float64)
+        total = float(masses.sum()) if rings else 0.0
+        if not total or not n:
+            return SampleReply(None, {}, self.status())
+        if session != self._learner:
+            self._learner, self._sent = session, set()
+        joined = self._drawn(rings, masses / total, counts)
+        layouts = {name: layout_to_state(layout) for name, layout in joined.layouts.items()}
+        block = Block(
+            {"counts": list(counts), "total": total, "layouts": layouts}, joined.arrays, joined.batches
+        ).pack()
+        used = {codec_digest(codec): codec for batch in joined.batches.values() for codec in batch.codecs}
+        for codec in used.values():
+            self._codecs.add(codec)
+        new = self._codecs.configs_of(used.keys() - self._sent)
+        self._sent |= used.keys()
+        self._n_sampled += n
+        self._n_bytes_sampled += block.nbytes + sum(map(len, new.values()))
+        return SampleReply(block, new, self.status())
+
+    def _drawn(self, rings: Sequence[Ring], shares: NDArray[np.float64], counts: Sequence[int]) -> EncodedSamples:
+        """Draw transitions from all rings, each in proportion to its share, in random order.
+
+        :return: the samples of all batches one after the other. Of each stream of observations, there is one batch of
+            payloads, in which the observations of a batch precede its next observations
+        """
+        n = sum(counts)
+        numbers = {id(ring): number for number, ring in enumerate(self._rings.values())}
+        drawn = self._rng.multinomial(n, shares).tolist()
+        parts = [(numbers[id(ring)], ring.sample(count)) for ring, count in zip(rings, drawn, strict=True) if count]
+        # Stratified draws are in the order of their indices, and batches are consecutive parts.
+        order = self._rng.permutation(n)
+        samples = [part for _, part in parts]
+        arrays = {name: np.concatenate([part.arrays[name] for part in samples])[order] for name in samples[0].arrays}
+        ring_numbers = [np.full(len(part.arrays["numbers"]), number, np.int16) for number, part in parts]
+        arrays["rings"] = np.concatenate(ring_numbers)[order]
+        ends = np.cumsum(counts)
+        of_batches = [order[end - count : end] for count, end in zip(counts, ends, strict=True)]
+        both = np.concatenate([np.concatenate((part, n + part)) for part in of_batches])
+        batches: dict[str, PayloadBatch] = {}
+        for name in samples[0].batches:
+            if is_observation(name):
+                pair = [[part.batches[each] for part in samples] for each in (name, f"next_{name}")]
+                batches[name] = PayloadBatch.joined([*pair[0], *pair[1]], both)
+        return EncodedSamples(arrays, batches, {name: self._layouts.get(name) for name in batches})
+
+    def codecs(self, digests: Sequence[bytes]) -> dict[bytes, bytes]:
+        """Return the configurations of codecs, without those that no transition needs any more."""
+        return self._codecs.configs_of(digests)
+
+    def update_priorities(
+        self,
+        rings: NDArray[np.int16],
+        numbers: NDArray[np.int64],
+        td_errors: NDArray[Any],
+        incarnation: str | None = None,
+    ) -> int:
+        """Update the priorities of transitions; return how many were skipped since they were overwritten or lost.
+
+        :param rings: the rings of the transitions, as in the block of :meth:`sample`, ``(n,)``
+        :param numbers: their numbers, ``(n,)``
+        :param td_errors: absolute TD errors, ``(n,)``; of equal transitions, the last one counts
+        :param incarnation: the process that the transitions were sampled from, if it may be another one
+        """
+        if incarnation not in (None, self._incarnation):
+            self._n_skipped_updates += len(numbers)
+            return len(numbers)
+        all_rings = list(self._rings.values())
+        n_skipped = 0
+        for number in np.unique(rings).tolist():
+            is_here = rings == number
+            n_skipped += all_rings[number].update(numbers[is_here], td_errors[is_here])
+        self._n_skipped_updates += n_skipped
+        return n_skipped
+
+    # -- state -----------------------------------------------------------------------------------------------
+
+    def status(self) -> ShardStatus:
+        """Return the state that each reply contains.
+
+        :raises RuntimeError: if the learner has another version of this package
+        :raises StorageError: if the folder contains shards of another run, which are not to be continued
+        :raises CorruptStorage: if it is damaged
+        """
+        if self._error is not None:
+            raise self._error
+        rings = self._rings.values()
+        self._n_states += 1
+        return ShardStatus(
+            self._incarnation, sum(ring.n_transitions for ring in rings), sum(ring.mass for ring in rings),
+            self._n_inserted, self._n_sampled, self._n_bytes_inserted, self._n_bytes_sampled,
+            self._process.memory_info().rss, self._n_skipped_updates, self._n_restored, self._n_states - 1,
+        )  # fmt: skip
+
+    def renew_lease(self) -> ShardStatus:
+        """Return the state, and record that there is a learner."""
+        self._called_at = time.monotonic()
+        return self.status()
+
+    def pid(self) -> int:
+        """Return the id of the process."""
+        return os.getpid()
+
+    def rings(self) -> dict[str, int]:
+        """Return the number of environments of each ring by its name."""
+        return {name: ring.n_envs for name, ring in self._rings.items()}
+
+    def save_checkpoint(self, folder: Path, copy: Path) -> None:
+        """Save all rings, and hard links of the saved state to another folder.
+
+        :param folder: receives what changed since the last save there
+        :param copy: a new folder
+        """
+        shutil.rmtree(copy, ignore_errors=True)  # of a save that was interrupted
+        for name, ring in self._rings.items():
+            if ring.buffer.is_in_memory:
+                ring.buffer.save_checkpoint(ring_folder(folder, name), overwrite=True)
+            else:
+                ring.buffer.flush()
+            ring.buffer.copy_checkpoint(ring_folder(copy, name))
+
+    def load_checkpoint(self, rings: Mapping[str, tuple[Path, int]], n_rows: int) -> None:
+        """Replace all rings by those that were saved. Writers must open their rings again.
+
+        :param rings: the folder and the number of environments of each ring, by the name of its writer
+        :param n_rows: number of rows of each ring
+        :raises StorageError: if a folder does not contain such a ring
+        """
+        self.close()
+        self._n_rows, self._rings, self._layouts = n_rows, {}, {}
+        for name, (folder, n_envs) in rings.items():
+            if self._folder is None:
+                ring = Ring(self._spec, n_rows, n_envs, {}, self._rng)
+                ring.load(folder)
+                self._rings[name] = self._known(ring)
+            else:
+                target = ring_folder(self._folder, name)
+                shutil.rmtree(target, ignore_errors=True)
+                shutil.copytree(folder, target)
+                self._rings[name] = self._new_ring(name, n_envs, "resume")
+            self._rings[name].truncate()  # what follows is from another episode
+        for stream, layout in list(self._layouts.items()):
+            self._use_layout(stream, layout)
+        self._save_rings()
+
+    def flush(self) -> None:
+        """Write everything to the disk, so that it survives a power cut. Does nothing in memory."""
+        for ring in self._rings.values():
+            if self._folder is not None:
+                ring.buffer.flush()
+
+    def close(self) -> None:
+        """Flush and release the folder."""
+        for ring in self._rings.values():
+            ring.buffer.close()
+
+
+def _read_rings(file: Path) -> tuple[str, int, dict[str, int]]:
+    """Return the run, the number of rows of each ring, and the number of environments of each.
+
+    :raises CorruptStorage: if the file is damaged
+    """
+    try:
+        stored = json.loads(file.read_bytes())
+        run, n_rows, rings = stored["run"], stored["rows"], stored["rings"]
+        if not isinstance(run, str) or any(type(n) is not int or n < 1 for n in (n_rows, *rings.values())):
+            raise ValueError("numbers must be positive")
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise CorruptStorage(f"{file} is damaged: {error!r}") from error
+    return run, n_rows, rings

@@ -1,0 +1,357 @@
+"""``ShardGroup``: the shards of a distributed buffer, and what the learner knows of each."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import ray
+from numpy.typing import NDArray
+from ray.exceptions import RayError, RayTaskError
+
+from sb3_compressed import __version__
+from sb3_compressed.distributed.ray_session import ACTOR_FAILURES, new_actor
+from sb3_compressed.distributed.ring_spec import RingSpec
+from sb3_compressed.distributed.shard import Shard, ShardStatus
+from sb3_compressed.errors import StorageError
+from sb3_compressed.persistence.buffer_storage import StorageMode
+
+__all__ = ["ShardGroup", "ShardView"]
+
+logger = logging.getLogger(__name__)
+
+#: Seconds between attempts to reach a shard that is being restarted.
+PAUSE = 0.2
+#: Seconds between requests for the state of an empty shard.
+EMPTY_PAUSE = 1.0
+#: Of named shards.
+NAMESPACE = "sb3_compressed"
+#: How the names of the folders of shards begin.
+FOLDER = "shard-"
+#: Seconds for which calls of all shards are repeated.
+PATIENCE = 120.0
+#: Seconds to wait for the errors of other shards after one has raised an error.
+ERRORS_TIME = 5.0
+
+
+@dataclass
+class ShardView:
+    """A shard as the learner knows it.
+
+    :param actor: its handle
+    :param status: the newest state that is known, ``None`` until it has answered
+    :param epochs: a number for each of its processes that have answered; transitions of earlier ones may be lost
+    :param since: when the present process was found, in seconds of ``time.monotonic``
+    :param n_lost: number of transitions that restarts have lost
+    :param ended: of each earlier process, its newest state, and how many transitions the next one has restored
+    :param is_answering: whether the last request was answered, in time
+    :param probe: a request for its state
+    :param probed_at: when that was made, in seconds of ``time.monotonic``
+    """
+
+    actor: Any
+    status: ShardStatus | None = None
+    epochs: dict[str, int] = field(default_factory=dict)
+    since: float = 0.0
+    n_lost: int = 0
+    ended: dict[str, tuple[ShardStatus, int]] = field(default_factory=dict)
+    is_answering: bool = True
+    probe: Any = None
+    probed_at: float = 0.0
+
+    @property
+    def mass(self) -> float:
+        """What it contributes to batches, 0 if it does not answer."""
+        return 0.0 if self.status is None or not self.is_answering else self.status.mass
+
+    @property
+    def epoch(self) -> int:
+        """The number of the process that answered last; transitions of others may be lost."""
+        return 0 if self.status is None else self.epochs[self.status.incarnation]
+
+    @property
+    def n_restarts(self) -> int:
+        """How often it was restarted."""
+        return max(len(self.epochs) - 1, 0)
+
+
+class ShardGroup:
+    """The shards of a distributed buffer.
+
+    :param n_shards: number of shards
+    :param spec: how their rings are constructed
+    :param n_rows: number of rows of each ring
+    :param folder: the folder to store them in, ``None`` for memory
+    :param run: names the run
+    :param mode: as ``storage_mode`` of buffers
+    :param seed: of their random numbers
+    :param options: of the actors
+    :param name: names shards that outlive this process; those of that name are used if there are any
+    :param lease: seconds after which these end if no learner calls them
+    :raises StorageError: if the folder contains more shards, or shards that are not to be continued
+    """
+
+    def __init__(
+        self,
+        n_shards: int,
+        spec: RingSpec,
+        n_rows: int,
+        folder: Path | None,
+        run: str,
+        mode: StorageMode,
+        seed: int,
+        options: Mapping[str, Any],
+        name: str | None = None,
+        lease: float | None = None,
+    ) -> None:
+        #: Number of rows of each ring.
+        self.n_rows = n_rows
+        self.shards: list[ShardView] = []
+        if folder is not None:
+            _require_no_more_shards(folder, n_shards)
+        for index in range(n_shards):
+            named: dict[str, Any] = {}
+            if name is not None:
+                named = {"name": f"{name}/shard-{index}", "namespace": NAMESPACE}
+                named |= {"lifetime": "detached", "get_if_exists": True}
+            of_shard = None if folder is None else folder / f"{FOLDER}{index}"
+            actor = new_actor(
+                Shard, {"scheduling_strategy": "SPREAD", **named, **options}, spec, n_rows, of_shard, run, mode,
+                seed + index, __version__, None if name is None else lease,
+            )  # fmt: skip
+            self.shards.append(ShardView(actor))
+        # Errors of the constructors are raised here.
+        for view, status in zip(self.shards, self.call("renew_lease"), strict=True):
+            self.update(view, status)
+        if name is not None and lease is not None:
+            threading.Thread(target=_renew_leases, args=(weakref.ref(self), lease / 4), daemon=True).start()
+
+    def update(self, view: ShardView, status: ShardStatus, requested_at: float = 0.0) -> int:
+        """Record the state in a reply, unless a newer one is known.
+
+        Replies of an earlier process may arrive after those of a later one, and those to other writers are older than
+        what is known.
+
+        :param requested_at: when the reply was requested; 0 if that is not known
+        :return: the number of the process that it comes from, see :class:`ShardView`
+        """
+        previous = view.status
+        if previous is not None and previous.incarnation == status.incarnation:
+            if status.number > previous.number:
+                view.status = status
+            return view.epoch
+        is_new = status.incarnation not in view.epochs
+        if not is_new and requested_at <= view.since:
+            self._ended(view, status)
+            return view.epochs[status.incarnation]
+        view.epochs.setdefault(status.incarnation, max(view.epochs.values(), default=-1) + 1)
+        view.status, view.since = status, time.monotonic()
+        if previous is not None and is_new:
+            view.actor.resize.remote(self.n_rows)  # its constructor has the first number of rows
+            view.ended[previous.incarnation] = previous, status.n_restored
+            n_lost = max(previous.n_transitions - status.n_restored, 0)
+            view.n_lost += n_lost
+            logger.warning("shard %d was restarted, and %d transitions were lost", self.shards.index(view), n_lost)
+        return view.epoch
+
+    def _ended(self, view: ShardView, status: ShardStatus) -> None:
+        """Count what a process had acknowledged to other writers before it ended, which they report afterwards."""
+        known, n_restored = view.ended.get(status.incarnation, (None, 0))
+        if known is not None and status.number > known.number:
+            view.ended[status.incarnation] = status, n_restored
+            view.n_lost += max(status.n_transitions, n_restored) - max(known.n_transitions, n_restored)
+
+    def renumber(self) -> None:
+        """Forget the numbers of all transitions, which were replaced by others."""
+        for view in self.shards:
+            if view.status is not None:
+                view.epochs[view.status.incarnation] = max(view.epochs.values()) + 1
+
+    def failed(self, view: ShardView, error: Exception) -> None:
+        """Record that a call failed; the shard gets no requests until it answers again."""
+        self._exclude(view, f"failed: {type(error).__name__}")
+
+    def late(self, view: ShardView) -> None:
+        """Record that a shard did not answer in time; it gets no requests until it answers again."""
+        self._exclude(view, "is late; batches are sampled from the others")
+
+    def _exclude(self, view: ShardView, reason: str) -> None:
+        if view.is_answering:
+            logger.warning("shard %d %s", self.shards.index(view), reason)
+            view.is_answering = False
+            self.request_status(view)
+
+    def request_status(self, view: ShardView) -> None:
+        """Request the state of a shard, unless it was requested; :meth:`poll` receives it."""
+        if view.probe is None:
+            view.probe, view.probed_at = view.actor.status.remote(), time.monotonic()
+
+    def refresh(self, timeout: float) -> None:
+        """Request the state of all shards, and wait until they have answered.
+
+        :param timeout: seconds after which it returns in any case
+        """
+        for view in self.shards:
+            self.request_status(view)
+        self.poll(timeout)
+
+    def poll(self, timeout: float = 0.0) -> None:
+        """Receive the states that were requested, and request those of empty shards, which others may fill.
+
+        :param timeout: seconds to wait for them
+        """
+        now = time.monotonic()
+        for view in self.shards:
+            if not view.mass and now - view.probed_at > EMPTY_PAUSE:
+                self.request_status(view)
+        waiting = [view for view in self.shards if view.probe is not None]
+        if not waiting:
+            return
+        ready, _ = ray.wait([view.probe for view in waiting], timeout=timeout, num_returns=len(waiting))
+        has_failed = False
+        for view in waiting:
+            if view.probe not in ready:
+                continue
+            try:
+                status = ray.get(view.probe)
+            except ACTOR_FAILURES as error:
+                self.failed(view, error)
+                if time.monotonic() - view.probed_at > PAUSE:
+                    view.probe = None
+                    self.request_status(view)
+                else:
+                    has_failed = True
+                continue
+            self._answered(view, status, view.probed_at)
+        if has_failed and timeout:
+            time.sleep(min(PAUSE, timeout))
+
+    def _answered(self, view: ShardView, status: ShardStatus, requested_at: float) -> None:
+        view.probe, view.is_answering = None, True
+        self.update(view, status, requested_at)
+
+    def refresh_all(self) -> None:
+        """Wait for the state of all shards."""
+        requested_at = time.monotonic()
+        for view, status in zip(self.shards, self.call("status"), strict=True):
+            self._answered(view, status, requested_at)
+
+    def resize(self, n_rows: int) -> None:
+        """Change the number of rows of all rings, see :meth:`.Shard.resize`."""
+        self.n_rows = n_rows
+        self.call("resize", n_rows)
+
+    @property
+    def masses(self) -> NDArray[np.float64]:
+        """What each shard contributes to batches, ``(n_shards,)``."""
+        return np.array([view.mass for view in self.shards])
+
+    @property
+    def n_transitions(self) -> int:
+        """Number of transitions in all shards, as far as the learner knows."""
+        return sum(view.status.n_transitions for view in self.shards if view.status is not None)
+
+    @property
+    def n_inserted(self) -> int:
+        """Number of transitions that the present processes of all shards have inserted, as far as the learner knows."""
+        return sum(view.status.n_inserted for view in self.shards if view.status is not None)
+
+    def evict_idle(self, capacity: int) -> None:
+        """Remove old transitions of writers that add nothing any more, see :meth:`.Shard.evict_idle`."""
+        for view in self.shards:
+            view.actor.evict_idle.remote(self.n_inserted, capacity)
+
+    def call(self, method: str, *args: Any) -> list[Any]:
+        """Call a method of all shards, and return the results. It is repeated where a shard fails.
+
+        :raises RayActorError: if one fails for minutes
+        """
+        return self.call_each(method, [args] * len(self.shards))
+
+    def call_each(self, method: str, args: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """Call a method of all shards as :meth:`call` does.
+
+        :param args: its arguments for each shard
+        :raises Exception: what the method has raised in a shard
+        """
+        deadline = time.monotonic() + PATIENCE
+        replies = [getattr(view.actor, method).remote(*each) for view, each in zip(self.shards, args, strict=True)]
+        results: list[Any] = []
+        while len(results) < len(replies):
+            index = len(results)
+            try:
+                results.append(ray.get(replies[index]))
+            except ACTOR_FAILURES:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(PAUSE)
+                replies[index] = getattr(self.shards[index].actor, method).remote(*args[index])
+            except RayTaskError as error:
+                _receive_errors(replies[index + 1 :])
+                _raise_cause(error)
+        return results
+
+    def close(self) -> None:
+        """Flush the folders, and end all shards; those that do not answer are ended in any case."""
+        replies = [view.actor.close.remote() for view in self.shards]
+        expected = [reply for view, reply in zip(self.shards, replies, strict=True) if view.is_answering]
+        if expected:
+            ray.wait(expected, num_returns=len(expected), timeout=PATIENCE)
+        ready, late = ray.wait(replies, num_returns=len(replies), timeout=0)
+        for index, reply in enumerate(replies):
+            if reply in late:
+                logger.warning("shard %d does not answer, so it is ended", index)
+        try:
+            for reply in ready:
+                with contextlib.suppress(*ACTOR_FAILURES):  # its folder contains everything
+                    ray.get(reply)
+        finally:
+            for view in self.shards:
+                ray.kill(view.actor)
+
+
+def _require_no_more_shards(folder: Path, n_shards: int) -> None:
+    """Raise if a folder contains the folders of more shards, whose transitions would be left out.
+
+    :raises StorageError: if it does
+    """
+    names = (path.name.removeprefix(FOLDER) for path in folder.glob(f"{FOLDER}*") if path.is_dir())
+    n_found = max((int(name) + 1 for name in names if name.isdecimal()), default=0)
+    if n_found > n_shards:
+        raise StorageError(
+            f"{folder} contains {n_found} shards, got n_shards={n_shards}: pass n_shards={n_found}, or another folder"
+        )
+
+
+def _receive_errors(replies: list[Any]) -> None:
+    """Receive the errors of calls that are not needed any more, since Ray prints those that nobody has received."""
+    if replies:
+        ready, _ = ray.wait(replies, num_returns=len(replies), timeout=ERRORS_TIME)
+        for reply in ready:
+            with contextlib.suppress(RayError):
+                ray.get(reply)
+
+
+def _raise_cause(error: RayTaskError) -> NoReturn:
+    """Raise what a shard has raised; Ray's own error would be of another class, with the traceback as its message."""
+    cause = error.cause
+    if isinstance(cause, StorageError):  # which says what to do
+        raise cause from None
+    raise (cause if isinstance(cause, Exception) else error) from error
+
+
+def _renew_leases(group: weakref.ref[ShardGroup], interval: float) -> None:
+    """Renew the leases of all shards as long as the group exists, also while it does not call them."""
+    while (existing := group()) is not None and ray.is_initialized():
+        for view in existing.shards:
+            view.actor.renew_lease.remote()
+        del existing
+        time.sleep(interval)

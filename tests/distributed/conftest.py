@@ -1,0 +1,32 @@
+"""Fixtures of tests that need Ray."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import ray
+
+from distributed.dying_shard import DEATHS
+
+TESTS = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="session")
+def local_ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Start Ray on this machine, once for all tests of a process."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("RAY_ADDRESS", raising=False)
+        # Processes of actors import helpers of the tests.
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")]))
+        patch.setenv(DEATHS, str(tmp_path_factory.mktemp("deaths")))
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        ray.init(
+            "local", include_dashboard=False, num_cpus=2, object_store_memory=150_000_000, log_to_driver=False,
+            logging_level=logging.WARNING,
+        )  # fmt: skip
+        yield
+        ray.shutdown()

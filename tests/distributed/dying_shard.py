@@ -1,0 +1,66 @@
+"""``DyingShard``: a shard that kills its process at a chosen point, once."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+from sb3_compressed.distributed.shard import InsertReply, OpenReply, SampleReply, Shard
+
+#: The variable with the folder in which files name the points to die at. Processes of actors inherit it.
+DEATHS = "SB3_COMPRESSED_TEST_DEATHS"
+POINTS = ["open", "opened", "insert", "inserted", "sample", "sampled", "update"]
+
+
+def die_at(point: str) -> Path:
+    """Let the next shard that comes to a point die there; return a file that exists until it does."""
+    file = Path(os.environ[DEATHS]) / point
+    file.touch()
+    return file
+
+
+def _is_at(point: str) -> None:
+    try:
+        (Path(os.environ[DEATHS]) / point).unlink()
+    except FileNotFoundError:
+        return
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+class DyingShard(Shard):
+    """A shard that dies before or after it has done what it was called for."""
+
+    def open_ring(self, *args: Any, **kwargs: Any) -> OpenReply:
+        """Die before or after a ring is opened."""
+        _is_at("open")
+        reply = super().open_ring(*args, **kwargs)
+        _is_at("opened")
+        return reply
+
+    def insert(self, *args: Any, **kwargs: Any) -> InsertReply:
+        """Die before or after a segment is stored."""
+        _is_at("insert")
+        reply = super().insert(*args, **kwargs)
+        _is_at("inserted")
+        return reply
+
+    def sample(self, *args: Any, **kwargs: Any) -> SampleReply:
+        """Die before or after samples are drawn."""
+        _is_at("sample")
+        reply = super().sample(*args, **kwargs)
+        _is_at("sampled")
+        return reply
+
+    def update_priorities(self, *args: Any, **kwargs: Any) -> int:
+        """Die before priorities are updated."""
+        _is_at("update")
+        return super().update_priorities(*args, **kwargs)
+
+    def content(self, name: str) -> list[int]:
+        """Return the actions in a ring, the oldest first."""
+        ring = self._rings[name]
+        buffer: Any = ring.buffer
+        rows = range(buffer.pos - buffer.size(), buffer.pos)
+        return [int(action) for row in rows for action in buffer.actions[row].reshape(-1)]

@@ -1,0 +1,287 @@
+"""Rings contain what was appended, sample it correctly, and keep priorities when they are resized."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from chi_square import assert_frequencies
+from numpy.typing import NDArray
+
+from distributed.emitted import NUMBERS, SPACES, sb3_buffer, transition
+from distributed.segments import Client, assert_emitted, samples_of, spec_of
+from sb3_compressed import CompressedDictReplayBuffer, CompressedNStepReplayBuffer, CompressedReplayBuffer
+from sb3_compressed.buffers.selected_environments import get_samples_at
+from sb3_compressed.distributed.block import Block
+from sb3_compressed.distributed.codec_exchange import CodecExchange
+from sb3_compressed.distributed.encoded_rows import EncodedRows
+from sb3_compressed.distributed.ring import Ring, RingState
+from sb3_compressed.persistence.buffer_state import named_arrays
+from sb3_compressed.samplers import PrioritizedSampler
+
+WHERE = ["memory", "folder"]
+
+
+def new_ring(kind: str, where: str, tmp_path: Path, n_rows: int = 50, n_envs: int = 2, **options: Any) -> Ring:
+    storage = {} if where == "memory" else {"storage": tmp_path / "ring", "storage_mode": "create"}
+    return Ring(spec_of(kind, **options), n_rows, n_envs, storage, np.random.default_rng(0))
+
+
+class Source:
+    """Appends numbered transitions to a ring, and adds them to another buffer."""
+
+    def __init__(self, ring: Ring, kind: str, n_envs: int = 2, **options: Any) -> None:
+        self.ring, self.kind = ring, kind
+        self.client = Client(None, spec_of(kind, **options), kind, n_envs=n_envs)
+        self.codecs = CodecExchange(8)
+        self.added: list[Any] = []
+
+    def append(self, *lengths: int) -> None:
+        for n_rows in lengths:
+            first = self.client.next
+            for number in range(first, first + n_rows):
+                self.added.append(transition(self.kind, number, self.client.n_envs, action=number * self.client.n_envs))
+            segment = self.client.segment(n_rows)
+            self.codecs.receive(segment.codecs)
+            self.ring.append(EncodedRows.from_block(Block.unpack(segment.block, self.codecs), self.ring.buffer))
+
+
+def assert_content(ring: Ring, expected: Any) -> None:
+    """Assert that a ring has the transitions of a buffer in the same order of time."""
+    n_rows = min(ring.n_rows, expected.size())
+    assert ring.buffer.size() == n_rows
+    ours = (np.arange(ring.buffer.pos - n_rows, ring.buffer.pos)) % ring.n_rows
+    theirs = (np.arange(expected.pos - n_rows, expected.pos)) % expected.buffer_size
+    found = named_arrays(ring.buffer)
+    for name, array in named_arrays(expected).items():
+        assert np.asarray(found[name][ours]).tobytes() == np.asarray(array[theirs]).tobytes(), name
+
+
+# -- samples -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("where", WHERE)
+@pytest.mark.parametrize("kind", SPACES)
+def test_samples_are_transitions(kind: str, where: str, tmp_path: Path) -> None:
+    ring = new_ring(kind, where, tmp_path)
+    source = Source(ring, kind)
+    for n_rows in (2, 30, 40):
+        source.append(n_rows)
+        numbers = assert_emitted(samples_of(ring.sample(60), kind), kind, 2)
+        assert len(np.unique(numbers)) > 3
+    assert numbers.min() >= 2 * (72 - 50)
+
+
+@pytest.mark.parametrize("where", WHERE)
+@pytest.mark.parametrize("sampler", ["uniform", "prioritized", "recent"])
+@pytest.mark.parametrize(("kind", "n_steps"), [("images", 1), ("images", 3), ("vector", 4), ("dict", 1)])
+def test_samples_equal_those_of_a_buffer(kind: str, n_steps: int, sampler: str, where: str, tmp_path: Path) -> None:
+    ring = new_ring(kind, where, tmp_path, n_steps=n_steps, sampler=sampler)
+    source = Source(ring, kind)
+    cls: Any = CompressedDictReplayBuffer if kind == "dict" else CompressedReplayBuffer
+    options: dict[str, Any] = {}
+    if n_steps > 1:
+        cls, options = CompressedNStepReplayBuffer, {"n_steps": n_steps, "gamma": 0.9}
+    expected = cls(100, SPACES[kind], NUMBERS, device="cpu", n_envs=2, **options)
+    for n_rows in (20, 40):
+        source.append(n_rows)
+        for each in source.added:
+            each.add_to(expected)
+        source.added = []
+        encoded = ring.sample(100)
+        indices = encoded.arrays["numbers"] % 100
+        theirs = get_samples_at(expected, indices // 2, indices % 2, None)
+        ours = samples_of(encoded, kind)
+        for name in ("actions", "rewards", "dones", "discounts"):
+            value = getattr(theirs, name)
+            if value is None:
+                assert name not in ours.arrays
+                continue
+            assert ours.arrays[name].dtype == value.numpy().dtype
+            assert ours.arrays[name].tobytes() == value.numpy().tobytes(), name
+        for found, value in (
+            (ours.observations, theirs.observations), (ours.next_observations, theirs.next_observations),
+        ):  # fmt: skip
+            for key, each in (value if isinstance(value, dict) else {"": value}).items():
+                assert found[key].tobytes() == each.numpy().tobytes()
+
+
+@pytest.mark.parametrize("where", WHERE)
+def test_uniform_draws(where: str, tmp_path: Path) -> None:
+    ring = new_ring("vector", where, tmp_path)
+    source = Source(ring, "vector")
+    for n_rows in (20, 50):
+        source.append(n_rows)
+        drawn = np.concatenate([ring.sample(256).arrays["actions"].reshape(-1) for _ in range(100)]).astype(int)
+        first = 2 * max(source.client.next - 50, 0)
+        assert_frequencies(np.bincount(drawn - first, minlength=2 * min(source.client.next, 50)))
+
+
+@pytest.mark.parametrize("where", WHERE)
+@pytest.mark.parametrize("stratified", [True, False])
+def test_prioritized_draws(stratified: bool, where: str, tmp_path: Path) -> None:
+    sampler = PrioritizedSampler(alpha=1.0, epsilon=0.0, stratified=stratified)
+    ring = new_ring("vector", where, tmp_path, n_rows=20, sampler=sampler)
+    source = Source(ring, "vector")
+    source.append(30)
+    everything = np.concatenate([ring.sample(400).arrays["numbers"] for _ in range(3)])
+    numbers = np.unique(everything)
+    assert numbers.tolist() == [*range(20, 60)]
+    errors = np.random.default_rng(0).uniform(0.1, 2, len(numbers))
+    assert ring.update(numbers, errors) == 0
+    np.testing.assert_allclose(ring.mass, errors.sum())
+    counts = np.zeros(60)
+    for _ in range(60):
+        encoded = ring.sample(256)
+        np.testing.assert_array_equal(encoded.arrays["priorities"], errors[encoded.arrays["numbers"] - 20])
+        np.add.at(counts, encoded.arrays["actions"].reshape(-1).astype(int), 1)
+        assert encoded.arrays["actions"].reshape(-1).tolist() == encoded.arrays["numbers"].tolist()
+    assert_frequencies(counts[20:], errors)
+    source.append(5)
+    assert ring.update(numbers, errors) == 10, "those that were overwritten"
+
+
+# -- truncation ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("where", WHERE)
+@pytest.mark.parametrize("handles", [True, False])
+@pytest.mark.parametrize("n_rows", [20, 50, 70])
+def test_returns_do_not_cross_a_truncation(n_rows: int, handles: bool, where: str, tmp_path: Path) -> None:
+    options = {"n_steps": 3, "handle_timeout_termination": handles}
+    ring = new_ring("vector", where, tmp_path, n_envs=2, **options)
+    source = Source(ring, "vector", **options)
+    source.append(n_rows)
+    ring.truncate()
+    source.append(5)
+    last = {2 * (n_rows - 1), 2 * (n_rows - 1) + 1}
+    found = set()
+    for _ in range(20):
+        encoded = ring.sample(200)
+        samples = samples_of(encoded, "vector")
+        for row, action in enumerate(samples.arrays["actions"].reshape(-1).astype(int).tolist()):
+            number, env = divmod(action, 2)
+            if not n_rows - 3 <= number < n_rows:
+                continue
+            n_steps = n_rows - number  # up to the truncation, unless the episode ends before
+            ends = [each for each in range(number, n_rows) if (each + env) % 37 == 36]
+            n_steps = min([n_steps, *(end - number + 1 for end in ends)])
+            assert samples.arrays["rewards"][row, 0] == pytest.approx(
+                sum(0.9**k * (action + 2 * k) for k in range(n_steps))
+            )
+            np.testing.assert_allclose(samples.arrays["discounts"][row, 0], 0.9**n_steps, rtol=1e-6)
+            if not ends:
+                assert samples.arrays["dones"][row, 0] == 0, "it is bootstrapped"
+            found.add(action)
+    assert last <= found
+
+
+@pytest.mark.parametrize("where", WHERE)
+def test_a_truncation_changes_no_one_step_samples(where: str, tmp_path: Path) -> None:
+    ring = new_ring("images", where, tmp_path)
+    source = Source(ring, "images")
+    ring.truncate()  # nothing to truncate
+    source.append(37)  # one episode has just ended
+    buffer: Any = ring.buffer
+    before = buffer.dones[36].tolist()
+    assert before == [1, 0]
+    ring.truncate()
+    ring.truncate()
+    expected = sb3_buffer("images", 50, 2)
+    for each in source.added:
+        each.add_to(expected)
+    for env in range(2):
+        rows, envs = np.array([36]), np.array([env])
+        ours = get_samples_at(ring.buffer, rows, envs, None)
+        done = expected.dones[36, env] * (1 - expected.timeouts[36, env])
+        assert ours.dones.item() == done
+    if where == "folder":
+        ring.buffer.close()
+        again = Ring(
+            spec_of("images"), 50, 2, {"storage": tmp_path / "ring", "storage_mode": "resume"}, np.random.default_rng(0)
+        )
+        reopened: Any = again.buffer
+        assert reopened.dones[36].tolist() == [1, 1]
+        assert reopened.timeouts[36].tolist() == [0, 1]
+
+
+# -- resizing ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("where", WHERE)
+@pytest.mark.parametrize("sampler", ["uniform", "prioritized"])
+@pytest.mark.parametrize("n_added", [0, 20, 75])
+@pytest.mark.parametrize("n_rows", [2, 21, 80])
+def test_the_newest_rows_stay(n_rows: int, n_added: int, sampler: str, where: str, tmp_path: Path) -> None:
+    ring = new_ring("images", where, tmp_path, sampler=sampler)
+    source = Source(ring, "images")
+    if n_added:
+        source.append(n_added)
+    ring.session = "s"
+    ring.resize(n_rows)
+    assert (ring.n_rows, ring.session, ring.position) == (n_rows, "s", n_added)
+    expected = sb3_buffer("images", 50, 2)
+    for each in source.added:
+        each.add_to(expected)
+    assert_content(ring, expected)
+    assert ring.mass == ring.n_transitions == 2 * min(n_rows, n_added, 50)
+    source.append(4)
+    assert ring.state == RingState(ring.buffer.pos, n_rows, is_empty=False)
+    samples = samples_of(ring.sample(150), "images")
+    numbers = np.unique(assert_emitted(samples, "images", 2))
+    n_now = min(n_rows, min(n_added, 50) + 4)
+    assert numbers.min() >= 2 * (n_added + 4 - n_now)
+    assert ring.n_transitions == 2 * n_now
+    assert len(numbers) > 0.35 * 2 * n_now
+
+
+@pytest.mark.parametrize("where", WHERE)
+@pytest.mark.parametrize("n_rows", [5, 20, 30, 60])
+def test_priorities_stay(n_rows: int, where: str, tmp_path: Path) -> None:
+    sampler = PrioritizedSampler(alpha=0.7)
+    ring = new_ring("vector", where, tmp_path, n_rows=30, sampler=sampler)
+    source = Source(ring, "vector")
+    source.append(40)
+    numbers = np.unique(ring.sample(5000).arrays["numbers"])
+    errors = np.linspace(0.1, 0.5, len(numbers))
+    ring.update(numbers, errors)
+    source.append(2)
+    before = dict(zip(*pairs_of(ring), strict=True))
+    sampler_before: Any = ring.buffer.sampler
+    new_priority = sampler_before.new_priority
+    ring.resize(n_rows)
+    after = dict(zip(*pairs_of(ring), strict=True))
+    assert after == {action: before[action] for action in sorted(before)[-2 * n_rows :]}
+    assert len(after) == 2 * min(n_rows, 30)
+    np.testing.assert_allclose(ring.mass, sum(after.values()))
+    sampler_after: Any = ring.buffer.sampler
+    if n_rows >= 30:
+        assert sampler_after.new_priority == new_priority
+    if n_rows == 30:
+        return
+    assert ring.update(numbers, errors) == len(numbers), "numbers of before are those of overwritten transitions"
+    assert dict(zip(*pairs_of(ring), strict=True)) == after
+    encoded = ring.sample(100)
+    assert ring.update(encoded.arrays["numbers"], np.ones(100)) == 0
+    later = dict(zip(*pairs_of(ring), strict=True))
+    for action in encoded.arrays["actions"].reshape(-1).tolist():
+        assert later[action] == pytest.approx(1.0, rel=1e-5)
+
+
+def pairs_of(ring: Ring) -> tuple[list[float], list[float]]:
+    """Return the actions of all transitions, and their priorities."""
+    buffer: Any = ring.buffer
+    actions: NDArray[Any] = buffer.actions[: buffer.size()].reshape(-1)
+    buffer._bound_sampler.synchronize(buffer)
+    return actions.tolist(), buffer.sampler.priorities.reshape(-1)[: len(actions)].tolist()
+
+
+def test_rings_of_one_row(tmp_path: Path) -> None:
+    ring = new_ring("vector", "memory", tmp_path, n_rows=1)
+    source = Source(ring, "vector")
+    source.append(1, 1, 3)
+    assert ring.n_transitions == 2
+    ring.resize(3)
+    assert ring.n_transitions == 2

@@ -1,0 +1,511 @@
+"""Shards store each segment once, survive kills, and sample all rings with the right probabilities."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import programs
+import pytest
+from chi_square import assert_frequencies
+
+from distributed.emitted import SPACES
+from distributed.segments import Client, Samples, assert_emitted, batches_of, spec_of
+from sb3_compressed import CorruptPayload, StorageError
+from sb3_compressed.distributed.codec_exchange import CodecExchange
+from sb3_compressed.distributed.shard import Shard, UnknownWriter, WriterReplaced
+from sb3_compressed.samplers import PrioritizedSampler
+
+KILLS = int(os.environ.get("SB3_COMPRESSED_KILLS", "4"))
+WHERE = ["memory", "folder"]
+
+
+class Sharded:
+    """A shard, its clients, and a learner that samples.
+
+    :param kind: of observations
+    """
+
+    def __init__(
+        self, kind: str, n_rows: int = 100, folder: Path | None = None, run: str = "run", **options: Any
+    ) -> None:
+        self.kind, self.folder, self.n_rows, self.run = kind, folder, n_rows, run
+        self.spec = spec_of(kind, **options)
+        self.shard = self.opened()
+        self.codecs = CodecExchange(8)
+
+    def opened(self, run: str | None = None, mode: Any = "create") -> Shard:
+        return Shard(self.spec, self.n_rows, self.folder, run or self.run, mode, 0)
+
+    def client(self, name: str = "w", n_envs: int = 1, first: int = 0) -> Client:
+        client = Client(self.shard, self.spec, self.kind, name, n_envs, first)
+        client.open()
+        return client
+
+    def batches(self, *counts: int, session: str = "learner") -> list[Samples]:
+        return batches_of(self.shard.sample(session, counts), self.kind, self.codecs)
+
+    def numbers(self, n: int = 400, n_envs: int = 1) -> list[int]:
+        """Return the numbers of transitions that can be sampled, which are verified."""
+        [samples] = self.batches(n)
+        found: list[int] = np.unique(assert_emitted(samples, self.kind, n_envs)).tolist()
+        return found
+
+
+def sharded(kind: str, where: str, tmp_path: Path, **options: Any) -> Sharded:
+    return Sharded(kind, folder=tmp_path / "shard" if where == "folder" else None, **options)
+
+
+def content(shard: Shard, name: str = "w") -> list[int]:
+    """Return the actions in a ring, the oldest first."""
+    buffer: Any = shard._rings[name].buffer
+    rows = np.arange(buffer.pos - buffer.size(), buffer.pos)
+    actions: list[int] = buffer.actions[rows].reshape(-1).tolist()
+    return actions
+
+
+# -- each segment once ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("where", WHERE)
+def test_a_segment_that_is_sent_again_is_stored_once(where: str, tmp_path: Path) -> None:
+    own = sharded("images", where, tmp_path)
+    client = own.client()
+    first, second = client.segment(10), client.segment(5)
+    assert client.insert(first).ring == (10, 100, False)
+    for _ in range(3):
+        assert client.insert(first).missing == []
+    assert client.insert(second).ring.row == 15
+    assert client.insert(second).missing == []
+    assert content(own.shard) == [*range(15)]
+    assert own.shard.status().n_inserted == 15
+    with pytest.raises(UnknownWriter, match="must continue after 15 rows, got 0"):
+        client.insert(first)
+    assert content(own.shard) == [*range(15)]
+
+
+@pytest.mark.parametrize("n_rows", [1, 2, 3, 10])
+def test_a_segment_after_a_missing_one_is_refused(n_rows: int) -> None:
+    own = Sharded("vector", n_rows)
+    client = own.client()
+    client.send(1)
+    _, second = client.segment(1), client.segment(1)
+    with pytest.raises(UnknownWriter, match="must continue after 1 rows, got 2"):
+        client.insert(second)
+    assert content(own.shard) == [0]
+
+
+def test_the_same_writer_continues_where_it_is() -> None:
+    own = Sharded("vector", 10)
+    client = own.client()
+    client.send(7, 8)
+    lost = client.segment(3)
+    client.insert(lost)
+    opened = client.open(continues=True)
+    assert (opened.position, opened.is_known) == (18, True)
+    own.shard.resize(4)
+    opened = client.open(continues=True)
+    assert (opened.position, opened.is_known, opened.ring.n_rows) == (18, True, 4)
+    client.send(3)
+    assert content(own.shard) == [17, 18, 19, 20]
+
+
+def test_another_writer_takes_over_a_ring() -> None:
+    own = Sharded("vector")
+    first = own.client()
+    first.send(5)
+    second = own.client(first=1000)
+    segment = first.segment(2)
+    with pytest.raises(UnknownWriter, match="'w' must open its ring first"):
+        first.insert(segment)
+    with pytest.raises(WriterReplaced, match="another writer of the name 'w' has taken over the ring"):
+        first.open(continues=True)
+    second.send(2)
+    assert content(own.shard) == [0, 1, 2, 3, 4, 1000, 1001]
+    first.open()  # a new one of this name
+    first.send(1)
+    with pytest.raises(UnknownWriter):
+        second.insert(second.segment(2))
+
+
+@pytest.mark.parametrize("where", WHERE)
+def test_rings_without_a_writer_are_emptied_when_others_have_filled_the_buffer(where: str, tmp_path: Path) -> None:
+    sharded_buffer = sharded("images", where, tmp_path)
+    shard, idle, busy = sharded_buffer.shard, sharded_buffer.client("idle"), sharded_buffer.client("busy", first=500)
+    idle.send(20)
+    busy.send(20)
+    shard.evict_idle(40, 100)
+    busy.send(30)
+    shard.evict_idle(139, 100)
+    assert len(content(shard, "idle")) == 20
+    shard.evict_idle(30, 100)  # another shard was restarted, which counts from 0 again
+    busy.send(5)
+    shard.evict_idle(129, 100)
+    assert len(content(shard, "idle")) == 20
+    busy.send(5)
+    shard.evict_idle(130, 100)
+    assert len(content(shard, "idle")) == 0
+    assert content(shard, "busy") == [*range(500, 560)]
+    assert {*sharded_buffer.numbers()} == {*range(500, 560)}
+    with pytest.raises(UnknownWriter):
+        idle.send(1)
+    idle = sharded_buffer.client("idle", first=300)
+    idle.send(3)
+    assert {*sharded_buffer.numbers(1000)} == {*range(300, 303), *range(500, 560)}
+
+
+def test_writers_must_open_their_rings() -> None:
+    own = Sharded("vector")
+    client = Client(own.shard, own.spec, "vector", "other")
+    with pytest.raises(UnknownWriter, match="'other' must open its ring first"):
+        client.insert(client.segment(2))
+    client.n_envs = 2
+    client.open()
+    client.n_envs = 3
+    with pytest.raises(ValueError, match="the ring of 'other' has 2 environments, the writer has 3"):
+        client.open()
+
+
+def test_missing_codecs_are_requested() -> None:
+    own = Sharded("images")
+    client = own.client()
+    client.send(80)
+    segment = client.segment(10)
+    reply = client.insert(segment._replace(codecs={}))
+    assert reply.missing == [] or set(reply.missing) <= segment.codecs.keys()
+    other = Sharded("images")
+    client.shard = other.shard
+    client.open()
+    reply = client.insert(segment._replace(position=0, codecs={}))
+    assert set(reply.missing) == {digest for digest in segment.codecs if digest not in other.shard._codecs}
+    assert reply.missing
+    assert not other.shard.status().n_transitions
+    assert client.insert(segment._replace(position=0)).missing == []
+    assert content(other.shard) == [*range(80, 90)]
+
+
+@pytest.mark.parametrize("where", WHERE)
+def test_damaged_segments_change_nothing(where: str, tmp_path: Path) -> None:
+    own = sharded("images", where, tmp_path)
+    client = own.client()
+    client.send(10)
+    segment = client.segment(10)
+    for position in (0, 30, segment.block.nbytes // 2, segment.block.nbytes - 1):
+        damaged = segment.block.copy()
+        damaged[position] ^= 1
+        with pytest.raises(CorruptPayload):
+            client.insert(segment._replace(block=damaged))
+    with pytest.raises(CorruptPayload):
+        client.insert(segment._replace(codecs={bytes(16): b"x"}))
+    stranger = Client(own.shard, spec_of("vector"), "vector")
+    with pytest.raises(CorruptPayload):
+        client.insert(stranger.segment(10)._replace(position=10))
+    assert content(own.shard) == [*range(10)]
+    assert client.insert(segment).missing == []
+    assert content(own.shard) == [*range(20)]
+
+
+def test_segments_longer_than_a_ring_that_became_smaller() -> None:
+    own = Sharded("images", 100)
+    client = own.client()
+    client.send(20, 64)
+    own.shard.resize(10)
+    client.send(64, 3)
+    assert content(own.shard) == [*range(141, 151)]
+    assert set(own.numbers()) == {*range(141, 151)}
+
+
+# -- gaps ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("where", WHERE)
+@pytest.mark.parametrize("how", ["gap", "writer", "reopened", "same"])
+def test_episodes_do_not_continue_after_a_gap(how: str, where: str, tmp_path: Path) -> None:
+    own = sharded("vector", where, tmp_path, n_steps=3)
+    client = own.client()
+    client.send(20)
+    if how == "gap":
+        assert client.insert(client.segment(5), after_gap=True).missing == []
+    elif how == "writer":
+        client = own.client(first=20)
+        client.send(5)
+    else:
+        if where == "folder" and how == "reopened":
+            own.shard.close()
+            own.shard = client.shard = own.opened()
+            assert not client.open(continues=True).is_known
+        else:
+            assert client.open(continues=True).is_known
+        client.send(5)
+    [samples] = own.batches(400)
+    rewards = dict(zip(samples.arrays["actions"].reshape(-1), samples.arrays["rewards"].reshape(-1), strict=True))
+    is_cut = how in ("gap", "writer")
+    assert rewards[19] == pytest.approx(19 if is_cut else 19 + 0.9 * 20 + 0.81 * 21)
+    assert rewards[18] == pytest.approx(18 + 0.9 * 19 if is_cut else 18 + 0.9 * 19 + 0.81 * 20)
+    assert rewards[17] == pytest.approx(17 + 0.9 * 18 + 0.81 * 19)
+
+
+# -- folders -------------------------------------------------------------------------------------------------
+
+
+def test_a_restarted_shard_continues_with_its_folder(tmp_path: Path) -> None:
+    own = Sharded("images", folder=tmp_path / "shard")
+    clients = [own.client("a", 2), own.client("b/c", 1, first=5000)]
+    for client in clients:
+        client.send(30)
+    own.shard.resize(60)
+    clients[0].send(40)
+    before = [content(own.shard, name) for name in ("a", "b/c")]
+    own.shard.close()
+    for run, mode in (("run", "create"), ("run", "overwrite"), ("run", "resume"), ("another run", "resume")):
+        again = own.opened(run, mode)
+        assert [content(again, name) for name in ("a", "b/c")] == before
+        assert again.rings() == {"a": 2, "b/c": 1}
+        again.close()
+    own.shard = clients[0].shard = own.opened("another run")
+    opened = clients[0].open(continues=True)
+    assert (opened.is_known, opened.position, opened.ring) == (False, 0, (10, 60, False))
+    clients[0].send(3)
+    assert content(own.shard, "a") == [*range(2 * 13, 2 * 73)]
+
+
+def test_the_folder_of_another_run_is_refused_or_overwritten(tmp_path: Path) -> None:
+    own = Sharded("images", folder=tmp_path / "shard")
+    own.client().send(30)
+    own.shard.close()
+    refused = own.opened("another run")
+    with pytest.raises(StorageError, match="contains a shard; pass storage_mode='resume'"):
+        refused.status()
+    with pytest.raises(StorageError, match="contains a shard"):
+        refused.open_ring("w", "s", 1, continues=False)
+    assert content(own.opened()) == [*range(30)]
+    replaced = own.opened("another run", "overwrite")
+    assert replaced.status().n_transitions == 0
+    assert [path.name for path in (tmp_path / "shard").iterdir()] == ["rings.json"]
+    own.shard = replaced
+    own.client().send(5)
+    replaced.close()
+    assert content(own.opened("another run")) == [*range(5)]
+    with pytest.raises(StorageError, match="contains a shard"):
+        own.opened("run").status()
+
+
+DAMAGED = [
+    "", "{", "[]", "{}", "\xff", '{"run": 1}', '{"run": "run", "rows": "x", "rings": {}}',
+    '{"run": "run", "rows": 0, "rings": {}}', '{"run": "run", "rows": 9, "rings": []}',
+    '{"run": "run", "rows": 9, "rings": {"w": 0}}', '{"run": "run", "rows": 9, "rings": {"w": "1"}}',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", DAMAGED)
+def test_a_damaged_list_of_rings_is_reported(text: str, tmp_path: Path) -> None:
+    own = Sharded("images", folder=tmp_path / "shard")
+    own.client().send(30)
+    own.shard.close()
+    (tmp_path / "shard" / "rings.json").write_bytes(text.encode("latin-1"))
+    with pytest.raises(StorageError, match=r"rings\.json"):
+        own.opened().status()
+    assert (tmp_path / "shard" / "ring-w").exists()
+
+
+def test_a_list_of_rings_leads_to_no_other_folder(tmp_path: Path) -> None:
+    own = Sharded("vector", folder=tmp_path / "shard")
+    own.client("../../x").send(3)
+    own.shard.close()
+    assert [path.name for path in tmp_path.iterdir()] == ["shard"]
+    assert content(own.opened(), "../../x") == [0, 1, 2]
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from distributed.segments import Client, spec_of
+from sb3_compressed.distributed.shard import Shard
+kind, folder, first = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
+shard = Shard(spec_of(kind), 60, folder, "run", "create", 0)
+client = Client(shard, spec_of(kind), kind, n_envs=2, first=first)
+client.open(continues=first > 0)
+print("ready", flush=True)
+while True:
+    client.send(7)
+    print(client.next, flush=True)
+"""
+
+
+def test_a_killed_shard_has_everything_that_it_acknowledged(tmp_path: Path) -> None:
+    kind, rng = "dict", random.Random(0)
+    folder = tmp_path / "shard"
+    n_stored = 0
+    for _ in range(KILLS):
+        with programs.start(WRITER, kind, folder, n_stored) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+            reports = [process.stdout.readline() for _ in range(rng.randrange(1, 12))]
+            for _ in range(rng.randrange(300_000)):
+                pass
+            process.kill()
+            reports += process.stdout.readlines()
+        own = Sharded(kind, 60, folder=folder)
+        stored = content(own.shard)
+        n_acknowledged = int(reports[-1])
+        assert stored[-1] + 1 in (2 * n_acknowledged, 2 * (n_acknowledged + 7)), "whole segments"
+        assert stored == [*range(max(0, stored[-1] + 1 - 120), stored[-1] + 1)]
+        assert set(own.numbers(100, n_envs=2)) <= set(stored)
+        n_stored = (stored[-1] + 1) // 2
+        own.shard.close()
+
+
+# -- sampling ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("where", WHERE)
+@pytest.mark.parametrize("kind", SPACES)
+def test_samples_are_transitions(kind: str, where: str, tmp_path: Path) -> None:
+    own = sharded(kind, where, tmp_path)
+    clients = [own.client(name, first=first) for name, first in (("a", 0), ("b", 3000), ("c", 7000))]
+    clients[0].send(3)
+    clients[1].send(40, 1)
+    clients[2].send(90, 50)
+    batches = own.batches(20, 1, 0, 50)
+    assert [len(samples.arrays["actions"]) for samples in batches] == [20, 1, 0, 50]
+    numbers = np.concatenate([assert_emitted(samples, kind) for samples in batches])
+    assert {number // 1000 for number in numbers.tolist()} >= {3, 7}
+    for samples in batches:
+        for ring, action, number in zip(
+            *(samples.arrays[name].reshape(-1).tolist() for name in ("rings", "actions", "numbers")), strict=True
+        ):
+            assert action == (0, 3000, 7000)[ring] + (number if ring < 2 else action - 7000)
+
+
+def test_nothing_to_sample() -> None:
+    own = Sharded("images")
+    assert own.shard.sample("s", [3])[:2] == (None, {})
+    own.client()
+    assert own.shard.sample("s", [3])[:2] == (None, {})
+    own.client().send(3)
+    assert own.shard.sample("s", [0, 0])[:2] == (None, {})
+    assert own.shard.sample("s", [])[:2] == (None, {})
+
+
+@pytest.mark.parametrize("sampler", ["uniform", "recent"])
+def test_uniform_draws_over_rings(sampler: str) -> None:
+    own = Sharded("vector", 40, sampler=sampler)
+    for name, n_envs, n_rows, first in (("a", 1, 10, 0), ("b", 2, 20, 50), ("c", 1, 60, 200)):
+        own.client(name, n_envs, first).send(n_rows)
+    expected = [*range(10), *range(100, 140), *range(220, 260)]
+    counts = np.zeros(300)
+    firsts = np.zeros((2, 300))
+    for _ in range(100):
+        for batch, samples in enumerate(own.batches(100, 50)):
+            drawn = samples.arrays["actions"].reshape(-1).astype(int)
+            np.add.at(counts, drawn, 1)
+            np.add.at(firsts[batch], drawn, 1)
+    assert set(np.flatnonzero(counts)) <= {*expected}
+    # Of each ring, as many as it has.
+    assert_frequencies([counts[:50].sum(), counts[50:150].sum(), counts[150:].sum()], [10, 40, 40])
+    if sampler == "uniform":
+        for each in (counts, firsts[0], firsts[1]):
+            assert_frequencies(each[expected])
+
+
+def test_prioritized_draws_over_rings() -> None:
+    own = Sharded("vector", 40, sampler=PrioritizedSampler(alpha=1.0, epsilon=0.0))
+    for name, n_envs, n_rows, first in (("a", 1, 10, 0), ("b", 2, 20, 50), ("c", 1, 60, 200)):
+        own.client(name, n_envs, first).send(n_rows)
+    expected = np.array([*range(10), *range(100, 140), *range(220, 260)])
+    everything = own.batches(4000)[0].arrays
+    _, chosen = np.unique(everything["actions"].reshape(-1), return_index=True)
+    assert len(chosen) == len(expected)
+    errors = np.random.default_rng(3).uniform(0.5, 3, len(expected))
+    errors[:10] *= 4
+    n_skipped = own.shard.update_priorities(everything["rings"][chosen], everything["numbers"][chosen], errors)
+    assert n_skipped == 0
+    np.testing.assert_allclose(own.shard.status().mass, errors.sum())
+    counts = np.zeros((3, 300))
+    for _ in range(60):
+        reply = own.shard.sample("learner", [64, 64, 64])
+        for batch, samples in enumerate(batches_of(reply, "vector", own.codecs)):
+            drawn = samples.arrays["actions"].reshape(-1).astype(int)
+            np.add.at(counts[batch], drawn, 1)
+            np.testing.assert_array_equal(samples.arrays["priorities"], errors[np.searchsorted(expected, drawn)])
+    for each in (counts.sum(axis=0), *counts):
+        assert_frequencies(each[expected], errors)
+
+
+def test_codecs_are_sent_once_in_a_session() -> None:
+    own = Sharded("images")
+    client = own.client()
+    client.send(80, 80)
+    first = own.shard.sample("one", [200])
+    assert first.codecs
+    assert own.shard.sample("one", [50]).codecs == {}
+    assert own.shard.sample("two", [200]).codecs.keys() == first.codecs.keys()
+    assert own.shard.codecs([*first.codecs, bytes(16)]) == first.codecs
+
+
+def test_statistics() -> None:
+    own = Sharded("images")
+    client = own.client(n_envs=2)
+    before = own.shard.status()
+    assert before[1:7] == (0, 0, 0, 0, 0, 0)
+    segment = client.segment(10)
+    client.insert(segment)
+    reply = own.shard.sample("one", [10, 5])
+    status = own.shard.status()
+    assert status.incarnation == before.incarnation != Sharded("images").shard.status().incarnation
+    assert (status.n_transitions, status.mass, status.n_inserted, status.n_sampled) == (20, 20, 20, 15)
+    assert status.n_bytes_inserted == segment.block.nbytes + sum(map(len, segment.codecs.values()))
+    assert reply.block is not None
+    assert status.n_bytes_sampled == reply.block.nbytes + sum(map(len, reply.codecs.values()))
+    assert own.shard.pid() == os.getpid()
+    assert status.memory > 1 << 20
+    assert status.number > before.number
+
+
+# -- layouts -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("where", WHERE)
+def test_rings_of_writers_with_other_layouts(where: str, tmp_path: Path) -> None:
+    own = sharded("images", where, tmp_path)
+    first, second = own.client("a"), own.client("b", first=3000)
+    unknown = own.client("c", first=6000)
+    unknown.send(2)  # whole items
+    second.staging = spec_of("images", frame_stack=2).staging(128, 1, 1)
+    second.send(20)
+    own.numbers(100)
+    first.send(20)
+    layouts = {ring.buffer.observations.layout for ring in own.shard._rings.values()}
+    assert len(layouts) == 1
+    later = own.client("d", first=9000)
+    later.send(1, 30)
+    for client in (first, second, unknown):
+        client.send(30)
+    if where == "folder":
+        own.shard.close()
+        own.shard = own.opened()
+    assert {number // 1000 for number in own.numbers(300)} == {0, 3, 6, 9}
+
+
+def test_a_layout_that_is_found_while_the_folder_is_closed(tmp_path: Path) -> None:
+    own = Sharded("images", folder=tmp_path)
+    own.client("a").send(2)
+    own.client("b", first=3000).send(20)
+    own.shard.close()
+    stored = json.loads((tmp_path / "rings.json").read_text())
+    assert stored == {"run": "run", "rows": 100, "rings": {"a": 1, "b": 1}}
+    own.shard = own.opened()
+    other = Client(own.shard, spec_of("images", frame_stack=2), "images", "a", first=50)
+    other.open()
+    other.send(10)
+    assert {number // 50 for number in own.numbers(300)} == {0, 1, 60}
+
+
+def test_another_version_is_refused() -> None:
+    shard = Shard(spec_of("images"), 10, None, "run", "create", 0, version="0.0.1")
+    with pytest.raises(RuntimeError, match=r"the learner has sb3-compressed 0\.0\.1, but this node has"):
+        shard.status()
