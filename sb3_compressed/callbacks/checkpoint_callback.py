@@ -332,13 +332,14 @@ class BufferCheckpointCallback(BaseCallback):
     def _buffer(self) -> CompressedReplay:
         buffer: Any = getattr(self.model, "replay_buffer", None)
         buffer = getattr(buffer, "online", buffer)  # of a mixed one, only this changes
-        if not isinstance(buffer, CompressedReplay):
+        if not hasattr(buffer, "copy_checkpoint"):  # compressed buffers and distributed ones
             raise StorageError(
                 f"{type(self).__name__} needs a compressed replay buffer, but this model "
                 f"{'has none' if buffer is None else f'uses {type(buffer).__name__}'}; pass a class of sb3_compressed "
                 "to the model as replay_buffer_class"
             )
-        return buffer
+        compressed: CompressedReplay = buffer
+        return compressed
 
 
 CALL_STACK_IS_VISIBLE = holds(call_stack_is_visible)

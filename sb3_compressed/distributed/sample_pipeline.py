@@ -1,0 +1,281 @@
+"""``SamplePipeline``: requests the transitions of the next batches from all shards, before they are needed."""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import ray
+from numpy.typing import NDArray
+
+from sb3_compressed.distributed.block import Block
+from sb3_compressed.distributed.codec_exchange import CodecExchange
+from sb3_compressed.distributed.ray_session import ACTOR_FAILURES
+from sb3_compressed.distributed.shard_group import PATIENCE, ShardGroup
+from sb3_compressed.errors import BufferNotReady, CorruptPayload, MissingCodec
+
+__all__ = ["Part", "SamplePipeline"]
+
+logger = logging.getLogger(__name__)
+
+#: Seconds between attempts while there is nothing to sample.
+PAUSE = 0.1
+#: Codecs that are kept although no block refers to them.
+N_KEPT_CODECS = 1024
+
+
+class Part(NamedTuple):
+    """The transitions of one shard in a batch.
+
+    :param block: see :meth:`.Shard.sample`
+    :param first: the number of the first transition in the block
+    :param last: that after the last one
+    :param shard: the number of the shard
+    :param epoch: the number of the process that returned it, see :class:`.ShardView`
+    :param share: the share of the shard in all priorities when the batch was requested
+    """
+
+    block: Block
+    first: int
+    last: int
+    shard: int
+    epoch: int
+    share: float
+
+
+@dataclass
+class Request:
+    """A request to a shard.
+
+    :param counts: the number of transitions in each batch of the round
+    :param share: as for :class:`Part`
+    :param requested_at: when it was made, in seconds of ``time.monotonic``
+    """
+
+    shard: int
+    reply: Any
+    counts: NDArray[np.int64]
+    share: float
+    requested_at: float
+
+
+@dataclass
+class Round:
+    """Several batches that were requested together.
+
+    :param n_before: number of batches that had been returned when it was requested
+    """
+
+    n_batches: int
+    batch_size: int
+    n_before: int
+    requested_at: float
+    requests: list[Request]
+    parts: list[list[Part]] = field(default_factory=list)
+
+
+class SamplePipeline:
+    """Batches of transitions from all shards, each with the same probability, or in proportion to priorities.
+
+    How many of the transitions of a batch come from each shard is drawn from the sizes of the shards in their last
+    replies. Several batches are requested at once, a round; two rounds are requested before they are needed. A shard
+    that fails or does not answer in time is left out until it answers again. If shards have lost everything, the last
+    batch is returned again until there are others, so that training continues.
+
+    :param group: the shards
+    :param prefetch: how many batches are requested ahead; 0 to request each batch when it is needed
+    :param timeout: seconds to wait for a shard
+    :param rng: draws the shards
+    :param send_staged: sends the transitions that this process has staged, when no shard has any
+    """
+
+    def __init__(
+        self,
+        group: ShardGroup,
+        prefetch: int,
+        timeout: float,
+        rng: np.random.Generator,
+        send_staged: Callable[[], None],
+    ) -> None:
+        self._group, self._timeout, self._rng, self._send_staged = group, timeout, rng, send_staged
+        self._prefetch = prefetch
+        self._session = uuid.uuid4().hex
+        self._codecs = CodecExchange(N_KEPT_CODECS)
+        self._rounds: deque[Round] = deque()
+        self._last: list[Part] = []
+        #: Number of batches that were returned.
+        self.n_batches = 0
+        #: For the last batch, the number of batches returned since its request, and the seconds.
+        self.staleness = 0, 0.0
+        #: Seconds that all batches waited for shards.
+        self.waited = 0.0
+        #: Number of requests that failed or were late.
+        self.n_failed = self.n_late = 0
+
+    def discard(self) -> None:
+        """Discard what was requested ahead."""
+        self._rounds.clear()
+        self._last = []
+
+    def next(self, batch_size: int) -> list[Part]:
+        """Return the parts of the next batch.
+
+        :raises BufferNotReady: if no shard has a transition
+        :raises CorruptPayload: if a reply is damaged
+        """
+        if self._rounds and self._rounds[0].batch_size != batch_size:
+            self._rounds.clear()
+        length = max(1, self._prefetch // 2)
+        try:
+            while sum(each.n_batches for each in self._rounds) <= self._prefetch - (length - 1):
+                self._rounds.append(self._request(length, batch_size))
+            first = self._rounds[0]
+            if not first.parts:
+                self._receive(first)
+        except BufferNotReady:
+            self._rounds.clear()
+            if sum(part.last - part.first for part in self._last) != batch_size:
+                raise
+            logger.warning("no shard has any transitions, so the last batch is returned again")
+            return self._last
+        except Exception:
+            self._rounds.clear()  # the next call makes other requests
+            raise
+        self._last = parts = first.parts.pop(0)
+        first.n_batches -= 1
+        if not first.n_batches:
+            self._rounds.popleft()
+        self.staleness = self.n_batches - first.n_before, time.monotonic() - first.requested_at
+        self.n_batches += 1
+        return parts
+
+    def _request(self, n_batches: int, batch_size: int) -> Round:
+        """Request batches."""
+        counts = np.full(n_batches, batch_size)
+        return Round(n_batches, batch_size, self.n_batches, time.monotonic(), self._requests(counts))
+
+    def _requests(self, n_each: NDArray[np.int64]) -> list[Request]:
+        """Request transitions from all shards.
+
+        :param n_each: how many each batch needs, ``(n_batches,)``
+        """
+        shares = self._shares()
+        counts = np.array([self._rng.multinomial(n, shares) for n in n_each])  # [batches, shards]
+        requests = []
+        for shard, view in enumerate(self._group.shards):
+            of_shard = counts[:, shard]
+            if of_shard.any():
+                reply = view.actor.sample.remote(self._session, of_shard.tolist())
+                requests.append(Request(shard, reply, of_shard, float(shares[shard]), time.monotonic()))
+            else:  # others may have added to it
+                self._group.request_status(view)
+        return requests
+
+    def _shares(self) -> NDArray[np.float64]:
+        """Return the share of each shard in what can be sampled.
+
+        :raises BufferNotReady: if no shard has a transition within the timeout, or if some do not answer, for minutes
+        """
+        self._group.poll()
+        begin = time.monotonic()
+        while not (masses := self._group.masses).any():
+            self._send_staged()
+            self._group.refresh(PAUSE)
+            is_complete = all(view.is_answering for view in self._group.shards)
+            limit = self._timeout if is_complete else max(PATIENCE, self._timeout)
+            if time.monotonic() - begin > limit and not self._group.masses.any():
+                raise BufferNotReady(
+                    "no shard has a transition to sample: add some first; if shards were lost, wait until writers have "
+                    "inserted new ones"
+                )
+        shares: NDArray[np.float64] = masses / masses.sum()
+        return shares
+
+    def _receive(self, requested: Round) -> None:
+        """Wait for the replies of a round."""
+        begin = time.monotonic()
+        n_batches = requested.n_batches
+        parts: list[list[Part]] = [[] for _ in range(n_batches)]
+        requests = requested.requests
+        while requests:
+            ready = self._wait_for(requests)
+            missing = np.zeros(n_batches, dtype=np.int64)
+            for request in requests:
+                received = self._received(request, is_ready=request.reply in ready)
+                if received is None:
+                    missing += request.counts
+                    continue
+                block, epoch = received
+                first = 0
+                for batch, count in enumerate(request.counts.tolist()):
+                    if count:
+                        parts[batch].append(Part(block, first, first + count, request.shard, epoch, request.share))
+                        first += count
+            requests = self._requests(missing) if missing.any() else []
+        requested.parts, requested.requests = parts, []
+        self.waited += time.monotonic() - begin
+
+    def _wait_for(self, requests: Sequence[Request]) -> set[Any]:
+        """Wait for replies, each until the timeout after its request; return those that have arrived.
+
+        Nothing waits for shards that do not answer, so that a shard that stops costs the timeout once.
+        """
+        expected = [each for each in requests if self._group.shards[each.shard].is_answering]
+        if expected:
+            deadline = max(each.requested_at for each in expected) + self._timeout
+            replies = [each.reply for each in expected]
+            ray.wait(replies, num_returns=len(replies), timeout=max(deadline - time.monotonic(), 0))
+        replies = [each.reply for each in requests]
+        ready, _ = ray.wait(replies, num_returns=len(replies), timeout=0)
+        return set(ready)
+
+    def _received(self, request: Request, *, is_ready: bool) -> tuple[Block, int] | None:
+        """Return the block in a reply and the epoch of the shard, ``None`` if there is none.
+
+        :raises CorruptPayload: if it is damaged
+        """
+        view = self._group.shards[request.shard]
+        if not is_ready:
+            self.n_late += 1
+            self._group.late(view)
+            return None
+        try:
+            reply = ray.get(request.reply)
+            self._codecs.receive(reply.codecs)
+            epoch = self._group.update(view, reply.status, request.requested_at)
+            if reply.block is None:
+                return None
+            try:
+                block = Block.unpack(reply.block, self._codecs)
+            except MissingCodec as error:  # of a reply that was late
+                self._codecs.receive(ray.get(view.actor.codecs.remote(error.digests), timeout=self._timeout))
+                block = Block.unpack(reply.block, self._codecs)
+        except MissingCodec as error:
+            logger.warning("shard %d does not have a codec of its transitions any more: %s", request.shard, error)
+            self.n_failed += 1
+        except (*ACTOR_FAILURES, TimeoutError) as error:
+            self.n_failed += 1
+            if request.requested_at > view.since:  # else it has answered since
+                self._group.failed(view, error)
+        else:
+            _require_complete(block, request.counts)
+            return block, epoch
+        return None
+
+
+def _require_complete(block: Block, counts: NDArray[np.int64]) -> None:
+    """Raise unless a block has the transitions that were requested.
+
+    :raises CorruptPayload: if it does not
+    """
+    n = int(counts.sum())
+    lengths = {name: array.shape[:1] for name, array in block.arrays.items()}
+    n_items = {name: batch.n_items for name, batch in block.batches.items()}
+    if any(length != (n,) for length in lengths.values()) or any(number != 2 * n for number in n_items.values()):
+        raise CorruptPayload(f"there must be {n} transitions, got {lengths} and {n_items} items")
