@@ -1,0 +1,19 @@
+"""Replay buffers beyond one machine: shards, writers and collectors are processes of Ray, here or on a cluster."""
+
+from __future__ import annotations
+
+from sb3_compressed.distributed.collectors import Collected, Collectors
+from sb3_compressed.distributed.exploration import EpsilonLadder
+from sb3_compressed.distributed.remote_rollouts import CollectorStatistics
+from sb3_compressed.distributed.replay_buffer import DistributedReplayBuffer, DistributedStatistics
+from sb3_compressed.distributed.writer import ReplayWriter
+
+__all__ = [
+    "Collected",
+    "CollectorStatistics",
+    "Collectors",
+    "DistributedReplayBuffer",
+    "DistributedStatistics",
+    "EpsilonLadder",
+    "ReplayWriter",
+]

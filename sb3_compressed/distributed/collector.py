@@ -1,0 +1,358 @@
+"""``Collector``: steps environments with a copy of the policy, and sends the transitions to a shard.
+
+It runs as an actor of Ray, see :class:`.CollectorGroup`, and can be used in the process of the caller as well.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import numpy as np
+import torch as th
+from gymnasium import spaces
+from numpy.typing import NDArray
+from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.env_util import is_wrapped
+from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.utils import set_random_seed
+from stable_baselines3.common.vec_env import (
+    DummyVecEnv,
+    VecEnv,
+    VecNormalize,
+    VecTransposeImage,
+    is_vecenv_wrapped,
+    unwrap_vec_normalize,
+)
+from stable_baselines3.common.vec_env.patch_gym import _patch_env
+
+from sb3_compressed.distributed.exploration import ExplorationConfig, Explorer
+from sb3_compressed.distributed.moments import CollectorNormalizer, MomentsIncrement, NormalizationState
+from sb3_compressed.distributed.policy_copy import PolicySpec, UniformPolicy, load_weights
+from sb3_compressed.distributed.shard import ShardStatus, require_version
+from sb3_compressed.distributed.writer import ReplayWriter
+
+__all__ = ["CollectResult", "Collector", "CollectorNotPrepared", "CollectorSettings", "EpisodeEnd", "PolicyState"]
+
+#: What callbacks and the logs of SB3 read of the infos of a step.
+LOGGED_INFOS = ("episode", "is_success")
+NO_EXPLORATION = ExplorationConfig()
+
+
+class CollectorNotPrepared(LookupError):
+    """A collector was restarted, so it has no environments yet."""
+
+
+@dataclass(frozen=True)
+class CollectorSettings:
+    """What all collectors of a group have in common.
+
+    :param observation_space: of the environments, as the learner wraps them
+    :param action_space: of the environments
+    :param policy: how the policy is constructed, ``None`` for random actions
+    :param exploration: how to explore
+    :param n_collectors: number of collectors
+    :param n_envs: how many environments a collector has, unless ``make_env`` returns vectorized ones
+    :param seed: of all collectors; ``None`` for random ones
+    :param vec_normalize: that of the learner, to normalize observations for the policy; ``None`` if it has none
+    """
+
+    observation_space: spaces.Space[Any]
+    action_space: spaces.Space[Any]
+    policy: PolicySpec | None = None
+    exploration: ExplorationConfig = NO_EXPLORATION
+    n_collectors: int = 1
+    n_envs: int = 1
+    seed: int | None = None
+    vec_normalize: VecNormalize | None = None
+    #: Whether images are transposed inside of ``vec_normalize``, which has no environment in other processes.
+    is_transposed: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        normalize = self.vec_normalize
+        is_transposed = normalize is not None and is_vecenv_wrapped(normalize, VecTransposeImage)
+        object.__setattr__(self, "is_transposed", is_transposed)
+
+
+class PolicyState(NamedTuple):
+    """A version of the policy, as the learner sends it.
+
+    :param weights: see :func:`.policy_weights`
+    :param normalization: the statistics of ``VecNormalize`` at that time, ``None`` if there is none
+    """
+
+    weights: Mapping[str, NDArray[Any]]
+    normalization: NormalizationState | None = None
+
+
+class EpisodeEnd(NamedTuple):
+    """What SB3 logs of a step: nearly always the end of an episode.
+
+    :param offset: the number of the transition among those of the result, which are counted step by step
+    :param info: those entries of ``info`` that SB3 logs, ``"episode"`` of ``Monitor`` and ``"is_success"``
+    :param done: whether the episode ended; SB3's Atari environments return its reward with the last of its lives
+    """
+
+    offset: int
+    info: dict[str, Any]
+    done: bool
+
+
+class CollectResult(NamedTuple):
+    """What a collector has done in one call.
+
+    :param n_transitions: number of transitions that it collected, and that shards have acknowledged
+    :param episodes: which episodes ended
+    :param policy_version: the version of the policy that chose the actions, 0 if none was needed
+    :param n_bytes_sent: bytes of the segments
+    :param n_lost: number of transitions that were dropped since a shard did not answer
+    :param moments: of observations and returns since the last result, ``None`` without ``VecNormalize``
+    :param status: the state of the shard, ``None`` if nothing was sent
+    :param epsilon: the probability of random actions, the mean of all environments; ``None`` if the policy explores
+    """
+
+    n_transitions: int
+    episodes: list[EpisodeEnd]
+    policy_version: int
+    n_bytes_sent: int
+    n_lost: int
+    moments: MomentsIncrement | None
+    status: ShardStatus | None
+    epsilon: float | None = None
+
+
+class Collector:
+    """Steps environments with a copy of the policy.
+
+    It has to be prepared and connected before it collects, also after Ray has restarted it.
+    """
+
+    def __init__(self) -> None:
+        self._env: VecEnv | None = None
+        self._writer: ReplayWriter | None = None
+
+    def prepare(
+        self,
+        version: str,
+        make_env: Callable[[], gym.Env[Any, Any] | VecEnv],
+        settings: CollectorSettings,
+        index: int,
+        n_restarts: int = 0,
+    ) -> int:
+        """Create the environments and the policy, and return the number of environments.
+
+        :param version: the version of this package that the learner has
+        :param make_env: returns an environment, or a vectorized one
+        :param settings: what all collectors have in common
+        :param index: the number of this collector
+        :param n_restarts: how often it was restarted; it has another seed then, since it would repeat what it did
+        :raises RuntimeError: if this process has another version of this package
+        :raises ValueError: if the environments are not those that the policy was made for
+        """
+        require_version(version)
+        th.set_num_threads(1)  # there are as many processes as cores, or more
+        self._close_env()
+        self._env = env = new_env(make_env, settings)
+        n_envs = env.num_envs
+        number = n_restarts * settings.n_collectors + index
+        if settings.seed is not None:
+            first = (settings.seed + number * n_envs) % 2**31
+            set_random_seed(first)  # policies may draw from the generators of torch and NumPy
+            env.seed(first)
+        self._policy = (
+            UniformPolicy(settings.observation_space, settings.action_space)
+            if settings.policy is None
+            else settings.policy.new_policy()
+        )
+        self._explorer = Explorer(
+            self._policy, settings.exploration, n_envs, collector=index, n_collectors=settings.n_collectors,
+            seed=None if settings.seed is None else (settings.seed, n_restarts),
+        )  # fmt: skip
+        vec_normalize = settings.vec_normalize
+        self._normalizer = None if vec_normalize is None else CollectorNormalizer(vec_normalize)
+        self._version = 0
+        self._writer = None
+        self._raw_observations: Any = env.reset()
+        self._observations = self._raw_observations
+        if self._normalizer is not None:
+            self._observations = self._normalizer.reset(self._raw_observations)
+        return n_envs
+
+    def connect(self, writer: ReplayWriter) -> None:
+        """Send transitions to a shard from now on.
+
+        :param writer: a new one, with the number of environments that :meth:`prepare` returned
+        """
+        self._writer = writer
+
+    def collect(
+        self,
+        n_steps: int,
+        version: int = 0,
+        state: PolicyState | None = None,
+        *,
+        n_random_steps: int = 0,
+        exploration_rate: float | None = None,
+    ) -> CollectResult:
+        """Step all environments, and return when shards have acknowledged the transitions.
+
+        :param n_steps: how often
+        :param version: the version of the policy
+        :param state: that version; it is loaded if it is another one than before
+        :param n_random_steps: the number of steps whose actions are random, since learning has not started
+        :param exploration_rate: that of the learner
+        :raises CollectorNotPrepared: after a restart
+        """
+        env, writer = self._env, self._writer
+        if env is None or writer is None:
+            raise CollectorNotPrepared("the collector was restarted; call prepare() and connect()")
+        try:
+            self._load(version, state)
+            return self._collect(env, writer, n_steps, n_random_steps, exploration_rate)
+        except Exception:
+            self._writer = None  # calls that were made already must not continue
+            raise
+
+    def _load(self, version: int, state: PolicyState | None) -> None:
+        """Load a version of the policy, unless it is the present one."""
+        if state is None or version == self._version:
+            return
+        load_weights(self._policy, state.weights)
+        if self._normalizer is not None and state.normalization is not None:
+            self._normalizer.load_state(state.normalization)
+            self._observations = self._normalizer.normalize(self._raw_observations)
+        self._version = version
+
+    def _collect(
+        self, env: VecEnv, writer: ReplayWriter, n_steps: int, n_random_steps: int, exploration_rate: float | None
+    ) -> CollectResult:
+        n_bytes, n_lost = writer.n_bytes_sent, writer.n_lost
+        self._explorer.begin_rollout()
+        episodes: list[EpisodeEnd] = []
+        for step in range(n_steps):
+            dones, infos = self._step(env, writer, is_random=step < n_random_steps, exploration_rate=exploration_rate)
+            episodes += episode_ends(dones, infos, step * env.num_envs)
+        writer.flush()
+        n_lost = writer.n_lost - n_lost
+        epsilons = self._explorer.epsilons(exploration_rate)
+        return CollectResult(
+            n_transitions=n_steps * env.num_envs - n_lost,
+            episodes=episodes,
+            policy_version=self._version,
+            n_bytes_sent=writer.n_bytes_sent - n_bytes,
+            n_lost=n_lost,
+            moments=None if self._normalizer is None else self._normalizer.take_increment(),
+            status=writer.status,
+            epsilon=None if epsilons is None else float(epsilons.mean()),
+        )
+
+    def _step(
+        self, env: VecEnv, writer: ReplayWriter, *, is_random: bool, exploration_rate: float | None
+    ) -> tuple[NDArray[Any], Sequence[dict[str, Any]]]:
+        """Step all environments and add the transitions, as ``OffPolicyAlgorithm.collect_rollouts`` does."""
+        actions, stored_actions = self._explorer.actions(
+            self._observations, is_warmup=is_random, exploration_rate=exploration_rate
+        )
+        observations, rewards, dones, infos = env.step(actions)
+        next_observations = with_terminal_observations(observations, dones, infos)
+        truncations = [{"TimeLimit.truncated": info.get("TimeLimit.truncated", False)} for info in infos]
+        writer.add(self._raw_observations, next_observations, stored_actions, rewards, dones, truncations)
+        self._raw_observations = self._observations = observations
+        if self._normalizer is not None:
+            self._observations = self._normalizer.step(observations, rewards, dones)
+        self._explorer.end_episodes(dones)
+        return dones, infos
+
+    def pid(self) -> int:
+        """Return the id of the process."""
+        return os.getpid()
+
+    def close(self) -> None:
+        """Close the environments, after everything was sent."""
+        if self._writer is not None:
+            self._writer.flush()
+        self._close_env()
+
+    def _close_env(self) -> None:
+        if self._env is not None:
+            self._env.close()
+        self._env = self._writer = None
+
+
+def new_env(make_env: Callable[[], gym.Env[Any, Any] | VecEnv], settings: CollectorSettings) -> VecEnv:
+    """Return the environments of a collector, wrapped as SB3's algorithms wrap theirs.
+
+    :raises TypeError: if ``make_env`` returns something else
+    :raises ValueError: if the spaces are not those of the learner, or the environments normalize
+    """
+    made = make_env()
+    if isinstance(made, VecEnv):
+        if settings.n_envs not in (1, made.num_envs):
+            raise ValueError(
+                f"make_env returned {made.num_envs} environments, but n_envs is {settings.n_envs}; omit it"
+            )
+        if unwrap_vec_normalize(made) is not None:
+            raise ValueError(
+                "make_env must return environments without VecNormalize: collectors normalize with the statistics of "
+                "the VecNormalize around the environment of the model"
+            )
+        env = made
+    elif isinstance(made, gym.Env):
+        envs = [made, *(make_env() for _ in range(settings.n_envs - 1))]
+        env = DummyVecEnv([lambda env=each: _monitored(env) for each in envs])  # type: ignore[misc]
+    else:
+        raise TypeError(f"make_env must return a gymnasium.Env or a VecEnv, got {type(made).__name__}")
+    if settings.vec_normalize is None:
+        env = BaseAlgorithm._wrap_env(env)
+    elif settings.is_transposed and not is_vecenv_wrapped(env, VecTransposeImage):
+        env = VecTransposeImage(env)
+    for name, found, expected in (
+        ("observation", env.observation_space, settings.observation_space),
+        ("action", env.action_space, settings.action_space),
+    ):
+        if found != expected:
+            env.close()
+            raise ValueError(f"the environments of make_env have the {name} space {found}, the learner has {expected}")
+    return env
+
+
+def _monitored(env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
+    patched = _patch_env(env)
+    return patched if is_wrapped(patched, Monitor) else Monitor(patched)
+
+
+def with_terminal_observations(observations: Any, dones: NDArray[Any], infos: Sequence[Mapping[str, Any]]) -> Any:
+    """Return the observations after a step, with the last ones of episodes instead of the first ones of the next.
+
+    :param observations: those that the environments return, ``(n_envs, *obs_shape)`` or a dict of such arrays
+    :param dones: whether each episode ended, ``(n_envs,)``
+    :param infos: those of the step, with ``"terminal_observation"`` where an episode ended
+    """
+    ends = [env for env in np.flatnonzero(dones).tolist() if infos[env].get("terminal_observation") is not None]
+    if not ends:
+        return observations
+    observations = copy.deepcopy(observations)
+    for env in ends:
+        terminal = infos[env]["terminal_observation"]
+        if isinstance(observations, dict):
+            for key, array in observations.items():
+                array[env] = terminal[key]
+        else:
+            observations[env] = terminal
+    return observations
+
+
+def episode_ends(dones: NDArray[Any], infos: Sequence[Mapping[str, Any]], first: int) -> list[EpisodeEnd]:
+    """Return what SB3 logs of a step.
+
+    :param first: the number of the first transition of the step
+    """
+    return [
+        EpisodeEnd(first + env, {name: info[name] for name in LOGGED_INFOS if name in info}, bool(done))
+        for env, (done, info) in enumerate(zip(dones, infos, strict=True))
+        if done or "episode" in info
+    ]

@@ -1,0 +1,245 @@
+"""``Collectors``: a callback that lets remote processes collect the transitions of a training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.policies import BasePolicy
+from stable_baselines3.common.vec_env import VecEnv
+
+from sb3_compressed.buffers.validation import validate_integer
+from sb3_compressed.distributed.collector import CollectorSettings, PolicyState
+from sb3_compressed.distributed.collector_group import CollectorGroup
+from sb3_compressed.distributed.exploration import Exploration, ExplorationConfig
+from sb3_compressed.distributed.moments import normalization_state
+from sb3_compressed.distributed.policy_copy import PolicySpec, policy_weights
+from sb3_compressed.distributed.remote_rollouts import CollectorStatistics, RemoteRollouts, RolloutOptions
+from sb3_compressed.distributed.replay_buffer import DistributedReplayBuffer
+
+__all__ = ["Collected", "Collectors"]
+
+
+class Collected(NamedTuple):
+    """What :meth:`Collectors.collect` has done.
+
+    :param n_transitions: number of transitions that were added
+    :param returns: sums of the rewards of the episodes that ended, as ``Monitor`` reports them
+    :param lengths: numbers of steps of these episodes
+    :param n_lost: number of transitions that failures have lost; others were collected instead
+    """
+
+    n_transitions: int
+    returns: list[float]
+    lengths: list[int]
+    n_lost: int
+
+
+class Collectors(BaseCallback):
+    """Lets remote processes collect the transitions of a training, as in Ape-X (https://arxiv.org/abs/1803.00933).
+
+    The model needs a :class:`~sb3_compressed.distributed.DistributedReplayBuffer`. During ``learn``, the environment of
+    the model is not stepped; ``num_timesteps``, callbacks, schedules and the logs of episodes count the transitions of
+    the collectors.
+
+    >>> import gymnasium as gym
+    >>> from stable_baselines3 import DQN
+    >>> from sb3_compressed.distributed import Collectors, DistributedReplayBuffer
+    >>> def make_env():
+    ...     return gym.make("CartPole-v1")
+    >>> model = DQN("MlpPolicy", make_env(), replay_buffer_class=DistributedReplayBuffer)  # doctest: +SKIP
+    >>> model.learn(10_000, callback=Collectors(make_env, n_collectors=4))  # doctest: +SKIP
+
+    Before each call of ``train``, the learner waits for ``gradient_steps * batch_size / samples_per_insert``
+    transitions; fractions accumulate, and ``train_freq`` is ignored. Before ``learning_starts``, actions are random and
+    nothing is trained. Never more than ``total_timesteps`` transitions are counted; collectors of several environments
+    may add a few more at the end, to complete a step.
+
+    Callbacks find ``infos`` and ``dones`` in their ``locals``, with the ends of episodes and otherwise empty, but no
+    observations, actions or rewards. A callback that returns ``False`` and all exceptions end the collectors.
+
+    These values are recorded with those of episodes, see ``log_interval`` of ``learn``:
+
+    ====================================  ==========================================================================
+    ``distributed/insert_rate``           transitions collected per second since the last record
+    ``distributed/sample_rate``           transitions sampled per second since the last record
+    ``distributed/samples_per_insert``    how often a transition was sampled on average, from ``learning_starts`` on
+    ``distributed/bytes_per_transition``  bytes that collectors sent to shards, divided by their transitions
+    ``distributed/policy_age_versions``   how many versions behind the newest one the collectors' policies were
+    ``distributed/policy_age_seconds``    how old these were when the transitions arrived
+    ``distributed/learner_waited``        seconds that the learner has waited for collectors
+    ``distributed/collectors_waited``     seconds that collectors have waited for the learner
+    ``distributed/restarts``              restarts of collectors
+    ``distributed/lost``                  transitions that these have lost
+    ====================================  ==========================================================================
+
+    :param make_env: returns an environment, or several that are vectorized; it is called in each collector. They are
+        wrapped as SB3 wraps the environment of a model, and normalized as by its ``VecNormalize``
+    :param n_collectors: number of collectors
+    :param n_envs: number of environments of each collector, unless ``make_env`` returns vectorized ones
+    :param samples_per_insert: how often a transition is sampled on average; ``None`` for no limit: then the learner
+        only waits before ``learning_starts``
+    :param tolerance: number of transitions by which collectors may be ahead of the learner, besides what one call
+        collects; by default, two calls of each collector. What collectors lack is never refused
+    :param lock_step: whether collectors collect the transitions of each rollout, and no others, while the learner
+        waits, each time with the newest policy. With one collector and a buffer with ``prefetch=0``, a training is then
+        reproducible from its seed
+    :param exploration: probability of random actions of DQN and QR-DQN: ``"ladder"`` for a different one in each
+        environment as in Ape-X, ``"schedule"`` for the ``exploration_rate`` of the model, an
+        :class:`~sb3_compressed.distributed.EpsilonLadder` or a number. Other algorithms explore as without collectors
+    :param weights_interval: number of gradient steps after which collectors receive the policy
+    :param steps_per_call: number of steps after which a collector returns; segments of transitions are not longer
+    :param max_in_flight: number of calls that are made to a collector before the first one has returned
+    :param seed: of the environments and their exploration, by default that of the model
+    :param live_table: whether to show a table of shards, collectors and rates during ``learn``: on a terminal or in a
+        notebook; elsewhere a line now and then
+    :param ray_options: options of the collectors' actors, by default ``num_cpus=1`` if there are as many, else 0
+    :param verbose: unused, as all failures are logged by :mod:`logging`
+    :raises ValueError: if a number is out of range
+    :raises TypeError: if ``make_env`` is no function; at the begin of the training, if the model is not supported
+    """
+
+    def __init__(
+        self,
+        make_env: Callable[[], gym.Env[Any, Any] | VecEnv],
+        n_collectors: int = 1,
+        *,
+        n_envs: int = 1,
+        samples_per_insert: float | None = 8.0,
+        tolerance: int | None = None,
+        lock_step: bool = False,
+        exploration: Exploration = "ladder",
+        weights_interval: int = 100,
+        steps_per_call: int = 64,
+        max_in_flight: int = 2,
+        seed: int | None = None,
+        live_table: bool = False,
+        ray_options: Mapping[str, Any] | None = None,
+        verbose: int = 0,
+    ) -> None:
+        super().__init__(verbose)
+        if not callable(make_env):
+            raise TypeError(f"make_env must be a function that returns an environment, got {make_env!r}")
+        for name, value in (
+            ("n_collectors", n_collectors), ("n_envs", n_envs), ("weights_interval", weights_interval),
+            ("steps_per_call", steps_per_call), ("max_in_flight", max_in_flight),
+        ):  # fmt: skip
+            validate_integer(name, value, 1)
+        if tolerance is not None:
+            validate_integer("tolerance", tolerance, 0)
+        if samples_per_insert is not None and not 0 < samples_per_insert < float("inf"):
+            raise ValueError(f"samples_per_insert must be positive, or None for no limit, got {samples_per_insert!r}")
+        if lock_step and samples_per_insert is None:
+            raise ValueError("lock_step needs a limit of samples per insert, got samples_per_insert=None")
+        self._options = RolloutOptions(
+            make_env, n_collectors, n_envs, samples_per_insert, tolerance, lock_step, exploration, weights_interval,
+            steps_per_call, max_in_flight, seed, dict(ray_options or {}), live_table,
+        )  # fmt: skip
+        self._rollouts: RemoteRollouts | None = None
+
+    # -- training --------------------------------------------------------------------------------------------
+
+    def _on_training_start(self) -> None:
+        model: Any = self.model
+        self._rollouts = RemoteRollouts(model, self._options)
+
+    def _on_step(self) -> bool:
+        return True
+
+    def _on_training_end(self) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End all collectors.
+
+        ``learn`` does it, also after exceptions, except if an interrupt hits the few instructions between training and
+        rollouts.
+        """
+        if self._rollouts is not None:
+            self._rollouts.end(self.model)
+
+    def statistics(self) -> CollectorStatistics:
+        """Return what collectors have done during the last call of ``learn``.
+
+        :raises ValueError: if there was none
+        """
+        if self._rollouts is None:
+            raise ValueError("there are no statistics before learn() was called with this callback")
+        return self._rollouts.statistics()
+
+    # -- without a learner -----------------------------------------------------------------------------------
+
+    def collect(
+        self,
+        buffer: DistributedReplayBuffer,
+        n_transitions: int,
+        policy: BaseAlgorithm | BasePolicy | None = None,
+        *,
+        exploration: Exploration = None,
+    ) -> Collected:
+        """Fill a buffer without training, such as to record a dataset.
+
+        :param buffer: receives the transitions
+        :param n_transitions: how many; collectors of several environments may add a few more, to complete a step
+        :param policy: a model or its policy, which does not change; ``None`` for random actions. Observations are
+            normalized by the ``VecNormalize`` of a model, with its present statistics
+        :param exploration: probability of random actions instead of those of the policy, as for :class:`Collectors`
+        :raises ValueError: if the spaces of the environments are not those of the buffer
+        """
+        validate_integer("n_transitions", n_transitions, 1)
+        if exploration == "schedule":
+            raise ValueError("exploration='schedule' needs a learner; pass a number, or None for the policy alone")
+        options = self._options
+        settings, state = _settings_without_learner(buffer, policy, exploration, options)
+        returns: list[float] = []
+        lengths: list[int] = []
+        n_collected = 0
+        with CollectorGroup(options.make_env, settings, buffer, ray_options=options.ray_options) as group:
+            group.start()
+            if state is not None:
+                group.publish(state)
+            while n_collected < n_transitions:
+                for member in group.idle(options.max_in_flight):
+                    n_left = n_transitions - n_collected - group.n_in_flight
+                    n_steps = min(options.steps_per_call, -(-n_left // group.n_envs))
+                    if n_steps <= 0:
+                        break
+                    group.submit(member, n_steps, n_random_steps=n_steps if state is None else 0)
+                for _, result in group.poll(timeout=None):
+                    n_collected += result.n_transitions
+                    episodes = [end.info["episode"] for end in result.episodes if "episode" in end.info]
+                    returns += [float(episode["r"]) for episode in episodes]
+                    lengths += [int(episode["l"]) for episode in episodes]
+            n_lost = group.n_lost
+            group.close(wait=True)
+        return Collected(n_collected, returns, lengths, n_lost)
+
+
+def _settings_without_learner(
+    buffer: DistributedReplayBuffer,
+    policy: BaseAlgorithm | BasePolicy | None,
+    exploration: Exploration,
+    options: RolloutOptions,
+) -> tuple[CollectorSettings, PolicyState | None]:
+    """Return the settings of collectors that fill a buffer, and the policy that they use."""
+    model = policy if isinstance(policy, BaseAlgorithm) else None
+    acting = model.policy if model is not None else policy
+    vec_normalize = None if model is None else model.get_vec_normalize_env()
+    space = buffer.observation_space if vec_normalize is None else vec_normalize.venv.observation_space
+    settings = CollectorSettings(
+        observation_space=space,
+        action_space=buffer.action_space,
+        policy=None if acting is None else PolicySpec.of(acting),  # type: ignore[arg-type]
+        exploration=ExplorationConfig(exploration),
+        n_collectors=options.n_collectors,
+        n_envs=options.n_envs,
+        seed=options.seed,
+        vec_normalize=vec_normalize,
+    )
+    if acting is None:
+        return settings, None
+    normalization = None if vec_normalize is None else normalization_state(vec_normalize)
+    return settings, PolicyState(policy_weights(acting), normalization)  # type: ignore[arg-type]

@@ -1,0 +1,279 @@
+"""``Explorer``: turns the output of a policy into the actions of a collector, as SB3's off-policy algorithms do."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+from stable_baselines3.common.noise import ActionNoise, VectorizedActionNoise
+from stable_baselines3.common.policies import BasePolicy
+
+__all__ = ["EpsilonLadder", "Exploration", "ExplorationConfig", "Explorer"]
+
+
+@dataclass(frozen=True)
+class EpsilonLadder:
+    """A constant probability of random actions for each collector, from ``base`` down to ``base ** (1 + alpha)``.
+
+    That of position ``i`` of ``n`` is ``base ** (1 + alpha * i / (n - 1))`` (Horgan et al. 2018, Ape-X,
+    https://arxiv.org/abs/1803.00933, section 4.1). A single position has ``base``. If collectors have several
+    environments, each environment of each collector has its own position.
+
+    >>> ladder = EpsilonLadder()
+    >>> [round(ladder.epsilon(i, 4), 5) for i in range(4)]
+    [0.4, 0.04716, 0.00556, 0.00066]
+    >>> ladder.epsilons(collector=1, n_collectors=2, n_envs=2).round(5).tolist()
+    [0.00556, 0.00066]
+
+    :param base: the probability at the first position
+    :param alpha: how much smaller those of the others are
+    :raises ValueError: if ``base`` is not between 0 and 1, or ``alpha`` is negative or not finite
+    """
+
+    base: float = 0.4
+    alpha: float = 7.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.base <= 1:
+            raise ValueError(f"base must be between 0 and 1, got {self.base!r}")
+        if not 0 <= self.alpha < math.inf:
+            raise ValueError(f"alpha must be finite and at least 0, got {self.alpha!r}")
+
+    def epsilon(self, position: int, n_positions: int) -> float:
+        """Return the probability of random actions at one position.
+
+        :raises ValueError: if there is no such position
+        """
+        if not 0 <= position < n_positions:
+            raise ValueError(f"position must be at least 0 and below n_positions={n_positions}, got {position}")
+        return float(self.base ** (1 + self.alpha * position / max(n_positions - 1, 1)))
+
+    def epsilons(self, collector: int, n_collectors: int, n_envs: int = 1) -> NDArray[np.float64]:
+        """Return the probabilities of random actions for the environments of one collector, ``(n_envs,)``.
+
+        :param collector: its number, from 0
+        :param n_collectors: number of collectors
+        :param n_envs: number of environments of each collector
+        :raises ValueError: if there is no such collector
+        """
+        if not 0 <= collector < n_collectors:
+            raise ValueError(f"collector must be at least 0 and below n_collectors={n_collectors}, got {collector}")
+        first = collector * n_envs
+        return np.array([self.epsilon(i, n_collectors * n_envs) for i in range(first, first + n_envs)])
+
+
+#: Probability of random actions: a constant, ``"schedule"`` for the learner's ``exploration_rate``, ``"ladder"`` for
+#: :class:`EpsilonLadder` with its defaults, or ``None`` for none but the policy's own.
+Exploration = float | Literal["schedule", "ladder"] | EpsilonLadder | None
+
+
+@dataclass(frozen=True)
+class ExplorationConfig:
+    """How collectors explore: what an :class:`Explorer` needs of an algorithm; it can be sent to other processes.
+
+    :param epsilon: probability of random actions instead of those of the policy, see :data:`Exploration`
+    :param action_noise: noise of a single environment, added to actions scaled to [-1, 1]
+    :param use_sde: whether the policy explores with gSDE
+    :param sde_sample_freq: number of steps between new noise matrices of gSDE, -1 for one at the begin of each rollout
+    :param use_sde_at_warmup: whether gSDE replaces uniformly random actions before learning starts
+    :raises ValueError: if ``epsilon`` is no probability or unknown
+    """
+
+    epsilon: Exploration = None
+    action_noise: ActionNoise | None = None
+    use_sde: bool = False
+    sde_sample_freq: int = -1
+    use_sde_at_warmup: bool = False
+
+    def __post_init__(self) -> None:
+        epsilon = self.epsilon
+        if epsilon is None or isinstance(epsilon, EpsilonLadder):
+            return
+        if isinstance(epsilon, str) and epsilon in ("ladder", "schedule"):
+            return
+        is_number = isinstance(epsilon, int | float | np.integer | np.floating) and not isinstance(epsilon, bool)
+        if not is_number or not 0 <= float(epsilon) <= 1:
+            raise ValueError(
+                f"epsilon must be between 0 and 1, 'ladder', 'schedule', an EpsilonLadder or None, got {epsilon!r}"
+            )
+
+    @classmethod
+    def from_model(cls, model: Any, epsilon: Exploration = "ladder") -> ExplorationConfig:
+        """Return the exploration of one of SB3's off-policy algorithms.
+
+        :param model: the algorithm
+        :param epsilon: probability of random actions; ``"ladder"`` and ``"schedule"`` only apply to algorithms with an
+            ``exploration_rate``, DQN and QR-DQN: the policies of the others are stochastic or have action noise
+        :raises ValueError: if ``epsilon`` is invalid, or is a constant or an :class:`EpsilonLadder` and the algorithm
+            has no ``exploration_rate``
+        """
+        if not hasattr(model, "exploration_rate"):
+            if epsilon is not None and not isinstance(epsilon, str):
+                raise ValueError(
+                    f"{type(model).__name__} does not explore with random actions, so their probability cannot be "
+                    f"{epsilon!r}; omit it"
+                )
+            epsilon = None
+        noise = model.action_noise
+        return cls(
+            epsilon=epsilon,
+            action_noise=copy.deepcopy(noise.base_noise if isinstance(noise, VectorizedActionNoise) else noise),
+            use_sde=model.use_sde,
+            sde_sample_freq=model.sde_sample_freq,
+            use_sde_at_warmup=model.use_sde_at_warmup,
+        )
+
+
+class Explorer:
+    """Chooses the actions of a collector's environments, as ``OffPolicyAlgorithm.collect_rollouts`` does.
+
+    - Before learning starts, actions are uniformly random.
+    - Afterwards they are those of the policy: SAC and TQC sample them. Where the configuration has an ``epsilon`` (DQN,
+      QR-DQN), each environment has a random action instead with that probability. ``DQN.predict`` draws once for all
+      environments: all of them act randomly in the same steps. The expected share of random actions is the same, but
+      then a step of many environments has either no exploration or nothing else, and environments cannot differ in
+      epsilon, as the ladder requires. So each environment draws independently here.
+    - Action noise (TD3, DDPG) is added to continuous actions, scaled to [-1, 1] and clipped to that. Replay buffers
+      store scaled actions, environments receive unscaled ones.
+
+    Random actions, and which ones are random, depend on ``seed`` and ``collector`` only. Stochastic policies draw from
+    torch's global generator and SB3's action noise from NumPy's; call
+    :func:`stable_baselines3.common.utils.set_random_seed` in the process of the collector to reproduce these.
+
+    :param policy: the policy, a copy of the learner's; it may be given new weights at any time
+    :param config: how to explore
+    :param n_envs: number of environments
+    :param collector: number of the collector, from 0
+    :param n_collectors: number of collectors, for the positions of :class:`EpsilonLadder`
+    :param seed: seed of the random actions; a sequence such as ``(seed, n_restarts)`` is one seed as well
+    :raises ValueError: if a number is out of range, or random actions are configured for continuous ones
+    """
+
+    def __init__(
+        self,
+        policy: BasePolicy,
+        config: ExplorationConfig,
+        n_envs: int,
+        *,
+        collector: int = 0,
+        n_collectors: int = 1,
+        seed: int | Sequence[int] | None = None,
+    ) -> None:
+        if n_envs < 1:
+            raise ValueError(f"n_envs must be at least 1, got {n_envs}")
+        if not 0 <= collector < n_collectors:
+            raise ValueError(f"collector must be at least 0 and below n_collectors={n_collectors}, got {collector}")
+        self.policy, self.config, self.n_envs = policy, config, n_envs
+        self._is_continuous = isinstance(policy.action_space, spaces.Box)
+        if self._is_continuous and config.epsilon is not None:
+            raise ValueError(f"epsilon={config.epsilon!r} needs discrete actions, got {policy.action_space}")
+        if not self._is_continuous and config.action_noise is not None:
+            raise ValueError(f"action_noise needs continuous actions (Box), got {policy.action_space}")
+        self._rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(collector,)))
+        #: Where random actions are drawn from: a copy, since environments and policy may share the space.
+        self.action_space = copy.deepcopy(policy.action_space)
+        self.action_space.seed(int(self._rng.integers(2**31)))
+        noise = config.action_noise
+        self._noise = None if noise is None else VectorizedActionNoise(noise, n_envs)
+        self._epsilons = self._constant_epsilons(collector, n_collectors)
+        self.begin_rollout()
+
+    def begin_rollout(self) -> None:
+        """Draw new noise for policies with gSDE; call it before each rollout, and after new weights."""
+        self._n_steps = 0
+        if self.config.use_sde:
+            self._reset_sde_noise()
+
+    def epsilons(self, exploration_rate: float | None = None) -> NDArray[np.float64] | None:
+        """Return the probability of a random action for each environment, ``(n_envs,)``; ``None`` without epsilon.
+
+        :param exploration_rate: that of the learner
+        :raises ValueError: if ``epsilon`` is ``"schedule"`` and there is no exploration rate between 0 and 1
+        """
+        if self.config.epsilon != "schedule":
+            return self._epsilons
+        if exploration_rate is None or not 0 <= exploration_rate <= 1:
+            raise ValueError(
+                f"epsilon='schedule' needs an exploration_rate between 0 and 1 in each call, got {exploration_rate!r}"
+            )
+        return np.full(self.n_envs, float(exploration_rate))
+
+    def actions(
+        self, observations: Any, *, is_warmup: bool = False, exploration_rate: float | None = None
+    ) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Return the next actions, for the environments and for the replay buffer, ``(n_envs, *action_shape)`` each.
+
+        :param observations: those of all environments, normalized if the policy was trained with VecNormalize,
+            ``(n_envs, *obs_shape)`` or a dict of such arrays
+        :param is_warmup: whether learning has not started (``num_timesteps < learning_starts``)
+        :param exploration_rate: that of the learner, for ``epsilon="schedule"``
+        :raises ValueError: if there is no exploration rate although it is needed, or the number of observations is not
+            that of the environments
+        """
+        config = self.config
+        if config.use_sde and config.sde_sample_freq > 0 and self._n_steps % config.sde_sample_freq == 0:
+            self._reset_sde_noise()
+        self._n_steps += 1
+        if is_warmup and not (config.use_sde and config.use_sde_at_warmup):
+            actions = self._random_actions(self.n_envs)
+        else:
+            actions = self._policy_actions(observations, self.epsilons(exploration_rate))
+        if not self._is_continuous:
+            return actions, actions
+        scaled = self.policy.scale_action(actions)
+        if self._noise is not None:
+            scaled = self._with_noise(scaled, self._noise())
+        return self.policy.unscale_action(scaled), scaled
+
+    def end_episodes(self, dones: NDArray[Any]) -> None:
+        """Reset the action noise of environments whose episodes have ended.
+
+        :param dones: whether each has, ``(n_envs,)``
+        """
+        if self._noise is not None:
+            self._noise.reset(np.flatnonzero(dones).tolist())
+
+    def _constant_epsilons(self, collector: int, n_collectors: int) -> NDArray[np.float64] | None:
+        epsilon = EpsilonLadder() if self.config.epsilon == "ladder" else self.config.epsilon
+        if epsilon is None or epsilon == "schedule":
+            return None
+        if isinstance(epsilon, EpsilonLadder):
+            return epsilon.epsilons(collector, n_collectors, self.n_envs)
+        return np.full(self.n_envs, float(epsilon))
+
+    def _policy_actions(self, observations: Any, epsilons: NDArray[np.float64] | None) -> NDArray[Any]:
+        """Return the policy's actions, with random ones for some environments."""
+        is_random = self._rng.random(self.n_envs) < (0.0 if epsilons is None else epsilons)
+        if is_random.all():
+            return self._random_actions(self.n_envs)
+        actions = np.array(self.policy.predict(observations, deterministic=False)[0])  # a copy, which can be written to
+        expected = (self.n_envs, *(self.action_space.shape or ()))
+        if actions.shape != expected:
+            raise ValueError(
+                f"observations must be those of n_envs={self.n_envs} environments: the policy returned actions of "
+                f"shape {actions.shape} instead of {expected}"
+            )
+        if is_random.any():
+            actions[is_random] = self._random_actions(int(is_random.sum()))
+        return actions
+
+    def _with_noise(self, scaled: NDArray[Any], noise: NDArray[Any]) -> NDArray[Any]:
+        noisy: NDArray[Any] = np.clip(scaled + noise, -1, 1)
+        if noisy.shape != scaled.shape:
+            raise ValueError(
+                f"action_noise must have the shape of an action, {scaled.shape[1:]}, got {noise.shape[1:]}: "
+                f"{self.config.action_noise!r}"
+            )
+        return noisy
+
+    def _random_actions(self, n: int) -> NDArray[Any]:
+        return np.array([self.action_space.sample() for _ in range(n)])
+
+    def _reset_sde_noise(self) -> None:
+        self.policy.reset_noise(self.n_envs)  # type: ignore[operator]

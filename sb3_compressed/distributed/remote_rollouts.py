@@ -1,0 +1,486 @@
+"""``RemoteRollouts``: ``collect_rollouts`` of SB3's off-policy algorithms with transitions of remote collectors.
+
+The learner decides what collectors do. In each call of ``collect_rollouts`` it receives what has arrived, calls the
+collectors that may go on, and waits if it has trained on more samples than the collected transitions allow. Transitions
+are in the buffer when they arrive. They are counted as ``num_timesteps`` when the learner has waited for them, so
+callbacks, schedules and logs progress in step with training.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import numpy as np
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
+from stable_baselines3.common.type_aliases import RolloutReturn
+from stable_baselines3.common.vec_env import VecEnv
+
+from sb3_compressed.distributed.collector import CollectorSettings, CollectResult, EpisodeEnd, PolicyState
+from sb3_compressed.distributed.collector_group import CollectorGroup, Member
+from sb3_compressed.distributed.exploration import Exploration, ExplorationConfig
+from sb3_compressed.distributed.live_progress import LiveProgress
+from sb3_compressed.distributed.moments import merge, normalization_state
+from sb3_compressed.distributed.policy_copy import PolicySpec, policy_weights
+from sb3_compressed.distributed.rate_limiter import RateLimiter
+from sb3_compressed.distributed.replay_buffer import DistributedReplayBuffer
+from sb3_compressed.errors import BufferNotReady
+from sb3_compressed.model_layers import ModelLayer, add_layer, layers_of, remove_layer
+
+__all__ = ["CollectorStatistics", "RemoteRollouts", "RolloutOptions"]
+
+logger = logging.getLogger(__name__)
+
+#: Seconds between warnings while no transitions arrive.
+PATIENCE = 30.0
+
+
+@dataclass(frozen=True)
+class RolloutOptions:
+    """How a model uses collectors, see :class:`.Collectors`."""
+
+    make_env: Callable[[], gym.Env[Any, Any] | VecEnv]
+    n_collectors: int = 1
+    n_envs: int = 1
+    samples_per_insert: float | None = 8.0
+    tolerance: int | None = None
+    lock_step: bool = False
+    exploration: Exploration = "ladder"
+    weights_interval: int = 100
+    steps_per_call: int = 64
+    max_in_flight: int = 2
+    seed: int | None = None
+    ray_options: dict[str, Any] | None = None
+    live_table: bool = False
+
+
+class CollectorStatistics(NamedTuple):
+    """What collectors have done during a call of ``learn``.
+
+    :param n_collected: number of transitions that have arrived
+    :param n_sampled: number of transitions that were sampled
+    :param samples_per_insert: how often a transition was sampled on average, not counting those before
+        ``learning_starts``; ``None`` until there are others
+    :param n_in_flight: number of transitions of calls in flight
+    :param n_lost: number of transitions that failures of collectors have lost, or that were dropped
+    :param n_restarts: how often collectors were restarted
+    :param n_bytes_sent: bytes of the segments that collectors sent to shards
+    :param policy_version: number of the newest version of the policy
+    :param policy_age: how many versions behind the newest one the last results were, in the mean
+    :param policy_seconds: how old these versions were when their results arrived, in seconds
+    :param learner_waited: seconds that the learner has waited for collectors
+    :param collectors_waited: seconds that collectors have waited for the learner
+    :param waiting: who waits at the moment: ``"learner"``, ``"collectors"``, or ``None``
+    """
+
+    n_collected: int
+    n_sampled: int
+    samples_per_insert: float | None
+    n_in_flight: int
+    n_lost: int
+    n_restarts: int
+    n_bytes_sent: int
+    policy_version: int
+    policy_age: float
+    policy_seconds: float
+    learner_waited: float
+    collectors_waited: float
+    waiting: str | None
+
+
+class Arrivals:
+    """Transitions that have arrived, and are not counted yet, with the ends of episodes among them."""
+
+    def __init__(self) -> None:
+        #: Number of transitions that have arrived.
+        self.n_arrived = 0
+        self._n_counted = 0
+        self._episodes: deque[tuple[int, EpisodeEnd]] = deque()
+
+    def __len__(self) -> int:
+        return self.n_arrived - self._n_counted
+
+    def add(self, result: CollectResult) -> None:
+        """Add the transitions of a result."""
+        self._episodes += ((self.n_arrived + episode.offset, episode) for episode in result.episodes)
+        self.n_arrived += result.n_transitions
+
+    def count(self, n: int) -> list[EpisodeEnd]:
+        """Count the next transitions, and return the episodes that ended with them."""
+        self._n_counted += n
+        ended = []
+        while self._episodes and self._episodes[0][0] < self._n_counted:
+            ended.append(self._episodes.popleft()[1])
+        return ended
+
+
+class RemoteRollouts(ModelLayer):
+    """Replaces ``collect_rollouts`` of a model during one call of ``learn``.
+
+    Collectors are started by the first rollout. They are ended, and the methods of the model restored, by :meth:`end`,
+    by any exception in a rollout or in ``train``, and at the latest by the next call of ``learn``.
+
+    :param model: the model
+    :param options: how it uses collectors
+    :raises TypeError: if the model or its buffer is not supported
+    :raises ValueError: if its settings are not
+    """
+
+    def __init__(self, model: OffPolicyAlgorithm, options: RolloutOptions) -> None:
+        self._options = options
+        self._buffer = _validated_buffer(model)
+        self._group: CollectorGroup | None = None
+        self._limiter = RateLimiter(None, 1)
+        self._arrivals = Arrivals()
+        #: How many transitions the learner has to wait for besides those of the present rollout.
+        self._credit = Fraction(0)
+        self._n_updates_published = -1
+        self._is_published_after_warmup = False
+        self._n_sampled = self._n_sampled_before = self._buffer.n_sampled
+        self._live = LiveProgress() if options.live_table else None
+        self._n_bytes = 0
+        self._ages: deque[tuple[float, float]] = deque(maxlen=max(4 * options.n_collectors, 16))
+        self._last_record = (time.monotonic(), 0, self._n_sampled)
+        ExplorationConfig.from_model(model, options.exploration)  # raises before training
+        add_layer(model, self)
+
+    def extend(self, base: type[Any]) -> type[Any]:
+        """Return a subclass of an algorithm whose rollouts are remote."""
+        rollouts = self
+
+        class RemotelyCollected(base):  # type: ignore[misc]
+            def collect_rollouts(
+                self,
+                env: VecEnv,
+                callback: BaseCallback,
+                train_freq: Any,
+                replay_buffer: Any,
+                action_noise: Any = None,
+                learning_starts: int = 0,
+                log_interval: int | None = None,
+            ) -> RolloutReturn:
+                with rollouts._ended_by_errors(self):
+                    return rollouts._collect(self, callback, learning_starts, log_interval)
+
+            def train(self, *args: Any, **kwargs: Any) -> None:
+                with rollouts._ended_by_errors(self):
+                    try:
+                        super().train(*args, **kwargs)
+                    except BufferNotReady:  # all transitions were lost with their shards
+                        logger.warning("there is nothing to train on until collectors have inserted new transitions")
+
+            def dump_logs(self) -> None:
+                rollouts._record(self.logger)
+                super().dump_logs()
+
+            def _setup_learn(self, *args: Any, **kwargs: Any) -> Any:
+                rollouts.end(self)  # an interrupted call of learn() has not
+                return self._setup_learn(*args, **kwargs)  # of the class that the model has now
+
+        return RemotelyCollected
+
+    @contextmanager
+    def _ended_by_errors(self, model: Any) -> Iterator[None]:
+        """End collectors if there is an exception: ``learn`` does not call ``on_training_end`` then."""
+        try:
+            yield
+        except BaseException:
+            self.end(model)
+            raise
+
+    def end(self, model: Any) -> None:
+        """End all collectors, and restore the methods of the model."""
+        remove_layer(model, self)
+        self._close()
+
+    def _close(self, *, wait: bool = False) -> None:
+        self._limiter.insert_wait.stop()
+        if self._live is not None:
+            self._live.close()
+        if self._group is not None:
+            self._group.close(wait=wait)
+
+    # -- rollouts --------------------------------------------------------------------------------------------
+
+    def _collect(
+        self, model: Any, callback: BaseCallback, learning_starts: int, log_interval: int | None
+    ) -> RolloutReturn:
+        """Wait for the transitions of a rollout, and count them as ``OffPolicyAlgorithm.collect_rollouts`` does."""
+        learning_starts = math.ceil(learning_starts)  # users write 1e4, which SB3 accepts
+        if self._group is None:
+            self._group = self._start(model, learning_starts)
+        model.policy.set_training_mode(False)
+        callback.on_rollout_start()
+        self._exchange(model, learning_starts, 0)
+        n_due = self._n_due(model, learning_starts)
+        n_counted = n_episodes = 0
+        while n_counted < n_due:
+            n = min(model.n_envs, n_due - n_counted)
+            self._wait_for(model, learning_starts, n, n_due - n_counted)
+            model.num_timesteps += n
+            n_counted += n
+            episodes = self._arrivals.count(n)
+            infos: list[dict[str, Any]] = [{} for _ in range(max(model.n_envs, len(episodes)))]
+            dones = np.zeros(len(infos), dtype=bool)
+            for position, episode in enumerate(episodes):
+                infos[position], dones[position] = episode.info, episode.done
+            callback.update_locals(
+                {
+                    "self": model, "infos": infos, "dones": dones, "num_collected_steps": n_counted // model.n_envs,
+                    "num_collected_episodes": n_episodes, "learning_starts": learning_starts,
+                }
+            )  # fmt: skip
+            if not callback.on_step():
+                self._close(wait=True)
+                return RolloutReturn(n_counted, n_episodes, continue_training=False)
+            model._update_info_buffer(infos, dones)
+            model._update_current_progress_remaining(model.num_timesteps, model._total_timesteps)
+            model._on_step()
+            for _ in range(int(dones.sum())):
+                n_episodes += 1
+                model._episode_num += 1
+                if log_interval is not None and model._episode_num % log_interval == 0:
+                    model.dump_logs()
+        callback.on_rollout_end()
+        if model.num_timesteps >= model._total_timesteps:
+            self._close(wait=True)
+        return RolloutReturn(n_counted, n_episodes, continue_training=True)
+
+    def _n_due(self, model: Any, learning_starts: int) -> int:
+        """Return the number of transitions of the next rollout: whole steps, unless they would be too many."""
+        n_envs, n_left = model.n_envs, _n_left(model)
+        ratio = self._options.samples_per_insert
+        if model.gradient_steps == 0:
+            self._credit += model.train_freq.frequency * n_envs
+        elif ratio is not None:
+            self._credit += Fraction(model.gradient_steps * model.batch_size) / Fraction(str(ratio))
+        else:  # what has arrived, and before there is anything to train on, at least one step
+            if len(self._arrivals) >= n_left:
+                return n_left
+            is_warmup = model.num_timesteps <= learning_starts
+            self._credit = Fraction(max(len(self._arrivals), n_envs if is_warmup else 0))
+        n_due: int = int(self._credit // n_envs) * n_envs
+        self._credit -= n_due
+        return min(n_due, n_left)
+
+    def _wait_for(self, model: Any, learning_starts: int, n: int, n_due: int) -> None:
+        """Wait until a number of transitions have arrived.
+
+        :param n_due: how many more the rollout needs
+        """
+        if len(self._arrivals) >= n:
+            return
+        last_arrival, n_before = time.monotonic(), len(self._arrivals)
+        with self._limiter.sample_wait:
+            while len(self._arrivals) < n:
+                self._exchange(model, learning_starts, n_due, timeout=PATIENCE)
+                if len(self._arrivals) != n_before:
+                    last_arrival, n_before = time.monotonic(), len(self._arrivals)
+                elif time.monotonic() - last_arrival > PATIENCE:
+                    last_arrival = time.monotonic()
+                    statistics = self.statistics()
+                    logger.warning(
+                        "the learner has waited %.0f s for collectors: %d transitions are in flight, and there were %d "
+                        "restarts", PATIENCE, statistics.n_in_flight, statistics.n_restarts,
+                    )  # fmt: skip
+
+    # -- collectors ------------------------------------------------------------------------------------------
+
+    def _start(self, model: Any, learning_starts: int) -> CollectorGroup:
+        """Start the collectors."""
+        options = self._options
+        vec_normalize = model.get_vec_normalize_env()
+        space = model.observation_space if vec_normalize is None else vec_normalize.venv.observation_space
+        settings = CollectorSettings(
+            observation_space=space,
+            action_space=model.action_space,
+            policy=PolicySpec.of(model.policy),
+            exploration=ExplorationConfig.from_model(model, options.exploration),
+            n_collectors=options.n_collectors,
+            n_envs=options.n_envs,
+            seed=model.seed if options.seed is None else options.seed,
+            vec_normalize=vec_normalize,
+        )
+        group = CollectorGroup(options.make_env, settings, self._buffer, ray_options=options.ray_options)
+        self._group = group  # which errors and Ctrl-C end
+        group.start()
+        self._limiter = self._new_limiter(model, learning_starts, options.steps_per_call * group.n_envs)
+        self._last_record = (time.monotonic(), 0, self._n_sampled)
+        return group
+
+    def _new_limiter(self, model: Any, learning_starts: int, n_per_call: int) -> RateLimiter:
+        options = self._options
+        n_sampled = model.gradient_steps * model.batch_size
+        ratio = options.samples_per_insert if n_sampled else None
+        tolerance = options.tolerance
+        if tolerance is None:
+            tolerance = options.n_collectors * options.max_in_flight * n_per_call
+        smallest = RateLimiter(
+            ratio, max(learning_starts - model.num_timesteps, 1), insert_size=n_per_call, sample_size=max(n_sampled, 1)
+        )
+        if ratio is None:
+            return smallest
+        return RateLimiter(
+            ratio, smallest.min_size_to_sample, max(tolerance * ratio, n_sampled, n_per_call * ratio),
+            insert_size=n_per_call, sample_size=n_sampled,
+        )  # fmt: skip
+
+    def _exchange(self, model: Any, learning_starts: int, n_due: int, timeout: float = 0.0) -> None:
+        """Call the collectors that may go on, and receive what has arrived.
+
+        :param n_due: how many transitions the present rollout still needs
+        :param timeout: seconds to wait for results
+        """
+        assert self._group is not None
+        self._call(model, self._group, learning_starts, n_due)
+        for member, result in self._group.poll(timeout):
+            if self._live is not None:
+                self._live.observe(member, result)
+            self._arrivals.add(result)
+            self._limiter.record_insert(result.n_transitions)
+            self._n_bytes += result.n_bytes_sent
+            if result.policy_version:
+                version = self._group.policy_version
+                seconds = time.monotonic() - self._group.published_at.get(result.policy_version, 0.0)
+                self._ages.append((version - result.policy_version, seconds))
+            if result.moments is not None:
+                merge(model.get_vec_normalize_env(), result.moments)
+        if self._live is not None:
+            self._live.update(self._group, self._buffer.shards, model.num_timesteps, self.statistics())
+
+    def _call(self, model: Any, group: CollectorGroup, learning_starts: int, n_due: int) -> None:
+        """Call the collectors that may go on."""
+        options = self._options
+        self._record_samples()
+        idle = group.idle(1 if options.lock_step else options.max_in_flight)
+        for position, member in enumerate(idle):
+            n_expected = len(self._arrivals) + group.n_in_flight
+            n_steps = min(options.steps_per_call, _steps(_n_left(model) - n_expected, group.n_envs))
+            n_missing = n_due - n_expected
+            if options.lock_step:  # what the rollout needs, divided among the collectors
+                n_steps = min(n_steps, -(-_steps(n_missing, group.n_envs) // (len(idle) - position)))
+            if n_steps <= 0:
+                return
+            n = group.n_in_flight + n_steps * group.n_envs
+            # The learner may wait for more than it samples, so nothing is refused that it waits for.
+            if not options.lock_step and n_missing <= 0 and not self._limiter.can_insert(n):
+                self._limiter.insert_wait.start()
+                return
+            self._submit(model, group, member, n_steps, learning_starts - model.num_timesteps - n_expected)
+        self._limiter.insert_wait.stop()
+
+    def _record_samples(self) -> None:
+        """Count what was sampled since the last call."""
+        n_new = self._buffer.n_sampled - self._n_sampled
+        self._limiter.record_sample(n_new)
+        self._n_sampled += n_new
+
+    def _submit(self, model: Any, group: CollectorGroup, member: Member, n_steps: int, n_random: int) -> None:
+        """Call a collector, with the present policy if the last version of it is old.
+
+        :param n_random: how many transitions are to be collected with random actions
+        """
+        n_random_steps = min(_steps(n_random, group.n_envs), n_steps)
+        n_updates = model._n_updates - self._n_updates_published
+        is_due = n_updates >= self._options.weights_interval or (self._options.lock_step and n_updates)
+        if self._n_updates_published < 0 or is_due or not (n_random_steps or self._is_published_after_warmup):
+            vec_normalize = model.get_vec_normalize_env()
+            normalization = None if vec_normalize is None else normalization_state(vec_normalize)
+            group.publish(PolicyState(policy_weights(model.policy), normalization))
+            self._n_updates_published = model._n_updates
+            self._is_published_after_warmup = not n_random_steps
+        rate = getattr(model, "exploration_rate", None)
+        group.submit(member, n_steps, n_random_steps=n_random_steps, exploration_rate=rate)
+
+    # -- statistics ------------------------------------------------------------------------------------------
+
+    def statistics(self) -> CollectorStatistics:
+        """Return what collectors have done."""
+        self._record_samples()
+        group, limiter = self._group, self._limiter.statistics()
+        age, seconds = np.mean(self._ages, axis=0).tolist() if self._ages else (0.0, 0.0)
+        waiting = None
+        if self._limiter.sample_wait.is_waiting or self._limiter.insert_wait.is_waiting:
+            waiting = "learner" if self._limiter.sample_wait.is_waiting else "collectors"
+        return CollectorStatistics(
+            n_collected=self._arrivals.n_arrived,
+            n_sampled=self._buffer.n_sampled - self._n_sampled_before,
+            samples_per_insert=limiter.samples_per_insert,
+            n_in_flight=0 if group is None else group.n_in_flight,
+            n_lost=0 if group is None else group.n_lost,
+            n_restarts=0 if group is None else group.n_restarts,
+            n_bytes_sent=self._n_bytes,
+            policy_version=0 if group is None else group.policy_version,
+            policy_age=age,
+            policy_seconds=seconds,
+            learner_waited=limiter.sample_wait_seconds,
+            collectors_waited=limiter.insert_wait_seconds,
+            waiting=waiting,
+        )
+
+    def _record(self, log: Any) -> None:
+        """Record values since the last call in SB3's logger."""
+        statistics = self.statistics()
+        now, n_collected, n_sampled = time.monotonic(), statistics.n_collected, self._buffer.n_sampled
+        then, n_collected_then, n_sampled_then = self._last_record
+        self._last_record = now, n_collected, n_sampled
+        seconds = max(now - then, 1e-9)
+        values = {
+            "insert_rate": (n_collected - n_collected_then) / seconds,
+            "sample_rate": (n_sampled - n_sampled_then) / seconds,
+            "samples_per_insert": statistics.samples_per_insert,
+            "bytes_per_transition": statistics.n_bytes_sent / n_collected if n_collected else None,
+            "policy_age_versions": statistics.policy_age,
+            "policy_age_seconds": statistics.policy_seconds,
+            "learner_waited": statistics.learner_waited,
+            "collectors_waited": statistics.collectors_waited,
+            "restarts": statistics.n_restarts,
+            "lost": statistics.n_lost,
+        }
+        for name, value in values.items():
+            if value is not None:
+                log.record(f"distributed/{name}", value)
+
+
+def _n_left(model: Any) -> int:
+    """Return how many transitions the training still lacks; users write ``learn(1e6)``, which SB3 accepts."""
+    n_left: int = math.ceil(model._total_timesteps - model.num_timesteps)
+    return n_left
+
+
+def _steps(n_transitions: int, n_envs: int) -> int:
+    """Return how many steps of all environments collect at least so many transitions."""
+    return max(-(-n_transitions // n_envs), 0)
+
+
+def _validated_buffer(model: Any) -> DistributedReplayBuffer:
+    """Return the buffer of a model, whose rollouts can be remote.
+
+    :raises TypeError: if the model or its buffer is not supported
+    :raises ValueError: if its settings are not
+    """
+    if not isinstance(model, OffPolicyAlgorithm):
+        raise TypeError(f"collectors need an off-policy algorithm such as DQN or SAC, got {type(model).__name__}")
+    buffer: Any = model.replay_buffer
+    if not isinstance(buffer, DistributedReplayBuffer):
+        raise TypeError(
+            f"collectors add to shards, so the model needs a distributed buffer, got {type(buffer).__name__}: "
+            "construct it with replay_buffer_class=DistributedReplayBuffer"
+        )
+    if model.gradient_steps < 0:
+        raise ValueError(
+            f"collectors need a fixed number of gradient steps, got gradient_steps={model.gradient_steps}: the number "
+            "of steps follows from it and from samples_per_insert, not the other way round"
+        )
+    if any(isinstance(layer, RemoteRollouts) for layer in layers_of(model)):
+        raise ValueError("a model can have one Collectors callback; use n_collectors for more of them")
+    return buffer

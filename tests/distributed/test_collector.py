@@ -1,0 +1,408 @@
+"""A collector stores exactly the transitions that SB3's algorithms store with the same actions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import cloudpickle
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch as th
+from gymnasium import spaces
+from stable_baselines3 import DQN, SAC, TD3
+from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecNormalize, VecTransposeImage
+
+from distributed.collected_envs import (
+    Numbered,
+    breakout,
+    broken,
+    cart,
+    carts,
+    console,
+    failing,
+    normalized_carts,
+    pendulum,
+)
+from sb3_compressed import CompressedDictReplayBuffer, CompressedReplayBuffer, __version__
+from sb3_compressed.distributed.collector import (
+    Collector,
+    CollectorNotPrepared,
+    CollectorSettings,
+    CollectResult,
+    PolicyState,
+)
+from sb3_compressed.distributed.exploration import ExplorationConfig
+from sb3_compressed.distributed.moments import normalization_state
+from sb3_compressed.distributed.policy_copy import PolicySpec, policy_weights
+
+SEED = 5
+N_STEPS = 150
+GREEDY = ExplorationConfig(epsilon=0.0)
+
+
+class LocalWriter:
+    """Adds transitions to a buffer in this process, with the interface of writers."""
+
+    n_bytes_sent = n_lost = 0
+    status = None
+
+    def __init__(self, env: VecEnv) -> None:
+        cls = CompressedDictReplayBuffer if isinstance(env.observation_space, spaces.Dict) else CompressedReplayBuffer
+        self.buffer = cls(1000, env.observation_space, env.action_space, "cpu", env.num_envs)
+        self.add = self.buffer.add
+        self.n_flushed = 0
+
+    def flush(self) -> None:
+        """Count the calls."""
+        self.n_flushed += 1
+
+
+def settings_of(env: VecEnv, **options: Any) -> CollectorSettings:
+    return CollectorSettings(env.observation_space, env.action_space, **{"seed": SEED, **options})
+
+
+def wrapped(make_env: Callable[[], Any]) -> VecEnv:
+    return BaseAlgorithm._wrap_env(make_env())
+
+
+def prepared(make_env: Callable[[], Any], *, index: int = 0, n_restarts: int = 0, **options: Any) -> Any:
+    """Return a collector that writes to a buffer in this process, and the buffer."""
+    env = wrapped(make_env)
+    collector = Collector()
+    collector.prepare(__version__, make_env, settings_of(env, **options), index, n_restarts)
+    assert collector._env is not None
+    writer: Any = LocalWriter(collector._env)
+    collector.connect(writer)
+    return collector, writer.buffer
+
+
+def fields_of(buffer: Any, n_steps: int) -> dict[str, Any]:
+    """Return the first steps of a buffer."""
+    fields: dict[str, Any] = {}
+    for name in ("observations", "next_observations", "actions", "rewards", "dones", "timeouts"):
+        value = getattr(buffer, name)
+        for key, array in value.items() if isinstance(value, dict) else [("", value)]:
+            fields[name + key] = np.array(array[:n_steps])
+    return fields
+
+
+class Replayed(DQN):
+    """Chooses given actions."""
+
+    actions: Any
+
+    def _sample_action(self, *args: Any, **kwargs: Any) -> Any:
+        return next(self.actions)
+
+
+class ReplayedContinuous(TD3):
+    """Chooses given actions, scaled."""
+
+    actions: Any
+
+    def _sample_action(self, *args: Any, **kwargs: Any) -> Any:
+        scaled, stored = next(self.actions)
+        return self.policy.unscale_action(scaled), stored
+
+
+def sb3_transitions(env: VecEnv, actions: Any) -> Any:
+    """Return the buffer in which SB3 stores transitions with these actions, ``(n_steps, n_envs, action_size)``."""
+    is_continuous = isinstance(env.action_space, spaces.Box)
+    policy = "MultiInputPolicy" if isinstance(env.observation_space, spaces.Dict) else "MlpPolicy"
+    options: Any = {"buffer_size": 1000, "learning_starts": 10_000, "train_freq": 1, "seed": SEED, "device": "cpu"}
+    algorithm: Any = ReplayedContinuous if is_continuous else Replayed
+    model = algorithm(policy, env, policy_kwargs={"net_arch": [4]}, **options)
+    given = actions if is_continuous else actions[..., 0]
+    model.actions = iter(zip(given, given, strict=True))
+    model.learn(len(given) * env.num_envs)
+    return model.replay_buffer
+
+
+# -- the same transitions as SB3 -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "make_env",
+    [cart, pendulum, breakout, console, Numbered, carts],
+    ids=["vector", "continuous", "image", "dict", "no-time-limit", "vectorized"],
+)
+def test_transitions_are_those_of_sb3(make_env: Callable[[], Any]) -> None:
+    collector, buffer = prepared(make_env)
+    result = collector.collect(N_STEPS, n_random_steps=N_STEPS)
+    collector.close()
+    ours = fields_of(buffer, N_STEPS)
+    theirs = fields_of(sb3_transitions(wrapped(make_env), ours["actions"]), N_STEPS)
+    assert ours.keys() == theirs.keys()
+    for name in ours:
+        np.testing.assert_array_equal(ours[name], theirs[name], err_msg=name)
+    assert result.n_transitions == N_STEPS * buffer.n_envs
+    assert len(result.episodes) >= ours["dones"].sum() > 0
+
+
+@pytest.mark.parametrize("norm_obs", [False, True])
+def test_transitions_are_not_normalized(norm_obs: bool) -> None:
+    normalized = VecNormalize(wrapped(cart), norm_obs=norm_obs)
+    collector, buffer = prepared(cart, vec_normalize=normalized)
+    collector.collect(N_STEPS, n_random_steps=N_STEPS)
+    ours = fields_of(buffer, N_STEPS)
+    theirs = fields_of(sb3_transitions(VecNormalize(wrapped(cart), norm_obs=norm_obs), ours["actions"]), N_STEPS)
+    is_end = ours["dones"][:, 0].astype(bool)
+    for name in ours:
+        if name == "next_observations":  # SB3 normalizes the last ones, and undoes that with rounding errors
+            np.testing.assert_allclose(ours[name][is_end], theirs[name][is_end], rtol=1e-5, atol=1e-6)
+        else:
+            np.testing.assert_array_equal(ours[name], theirs[name], err_msg=name)
+    assert is_end.any()
+
+
+@pytest.mark.parametrize(("algorithm", "make_env"), [(DQN, carts), (TD3, pendulum)])
+def test_actions_are_those_of_sb3(algorithm: Any, make_env: Callable[[], Any]) -> None:
+    env = wrapped(make_env)
+    options: Any = {"learning_starts": 0, "buffer_size": 1000, "train_freq": N_STEPS, "seed": SEED, "device": "cpu"}
+    if algorithm is DQN:
+        options |= {"exploration_initial_eps": 0.0, "exploration_final_eps": 0.0}
+    model = algorithm("MlpPolicy", env, **options)
+    for parameter in model.policy.parameters():  # new policies choose one action nearly always
+        th.nn.init.normal_(parameter)
+    exploration = ExplorationConfig.from_model(model, 0.0 if algorithm is DQN else None)
+    collector, buffer = prepared(make_env, policy=PolicySpec.of(model.policy), exploration=exploration)
+    state = PolicyState(policy_weights(model.policy))
+    _, callback = model._setup_learn(N_STEPS, None)
+    model.collect_rollouts(env, callback, model.train_freq, model.replay_buffer)
+    collector.collect(N_STEPS, 1, state)
+    ours, theirs = fields_of(buffer, N_STEPS), fields_of(model.replay_buffer, N_STEPS)
+    for name in ours:
+        np.testing.assert_array_equal(ours[name], theirs[name], err_msg=name)
+    assert len(np.unique(ours["actions"])) > 1
+
+
+class InfoRecorder(BaseCallback):
+    """Records what callbacks find of the ends of episodes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ends: list[Any] = []
+
+    def _on_step(self) -> bool:
+        for env, (info, done) in enumerate(zip(self.locals["infos"], self.locals["dones"], strict=True)):
+            if done or "episode" in info:
+                step = (self.n_calls - 1) * len(self.locals["dones"]) + env
+                episode = info.get("episode", {})
+                self.ends.append((step, episode.get("r"), episode.get("l"), info.get("is_success"), bool(done)))
+        return True
+
+
+@pytest.mark.parametrize("make_env", [carts, Numbered, breakout], ids=["vector", "success", "lives"])
+def test_ends_of_episodes_are_those_of_sb3(make_env: Callable[[], Any]) -> None:
+    collector, buffer = prepared(make_env)
+    result = collector.collect(N_STEPS, n_random_steps=N_STEPS)
+    env = wrapped(make_env)
+    model = Replayed("MlpPolicy", env, learning_starts=10_000, train_freq=1, buffer_size=1000, seed=SEED, device="cpu")
+    actions = np.array(buffer.actions[:N_STEPS])[..., 0]
+    model.actions = iter(zip(actions, actions, strict=True))
+    recorder = InfoRecorder()
+    model.learn(N_STEPS * env.num_envs, callback=recorder)
+    ours = []
+    for end in result.episodes:
+        episode = end.info.get("episode", {})
+        ours.append((end.offset, episode.get("r"), episode.get("l"), end.info.get("is_success"), end.done))
+    assert ours == recorder.ends
+    assert ours
+
+
+def test_several_calls_continue_the_episodes() -> None:
+    one, buffer = prepared(cart)
+    one.collect(60, n_random_steps=60)
+    several, other_buffer = prepared(cart)
+    for n_steps in (1, 0, 27, 32):
+        assert several.collect(n_steps, n_random_steps=n_steps).n_transitions == n_steps
+    expected = fields_of(buffer, 60)
+    for name, array in fields_of(other_buffer, 60).items():
+        np.testing.assert_array_equal(array, expected[name], err_msg=name)
+
+
+# -- environments ----------------------------------------------------------------------------------------------
+
+
+def test_a_collector_can_have_several_environments() -> None:
+    collector = Collector()
+    n_envs = collector.prepare(__version__, cart, settings_of(wrapped(cart), n_envs=4), 0)
+    assert n_envs == 4
+    assert collector._raw_observations.shape == (4, 4)
+    assert len(np.unique(collector._raw_observations, axis=0)) == 4  # each has a seed of its own
+
+
+def observations(index: int, n_restarts: int, seed: int | None = SEED) -> Any:
+    collector, buffer = prepared(cart, index=index, n_restarts=n_restarts, seed=seed, n_collectors=2)
+    collector.collect(20, n_random_steps=20)
+    return np.array(buffer.observations[:20])
+
+
+def test_runs_are_reproducible_and_differ_between_collectors_and_after_restarts() -> None:
+    np.testing.assert_array_equal(observations(1, 3), observations(1, 3))
+    runs = [
+        observations(0, 0),
+        observations(1, 0),
+        observations(0, 1),
+        observations(0, 0, None),
+        observations(0, 0, None),
+    ]
+    assert len(np.unique([run[0, 0] for run in runs], axis=0)) == len(runs)
+
+
+@pytest.mark.parametrize("is_outside", [False, True])
+def test_images_are_transposed_where_the_learner_does(is_outside: bool) -> None:
+    learner = VecNormalize(VecTransposeImage(breakout()) if is_outside else breakout(), norm_obs=True)
+    space = learner.venv.observation_space
+    collector = Collector()
+    settings = CollectorSettings(space, learner.action_space, vec_normalize=learner)
+    # As Ray sends them: without the environments of the learner.
+    collector.prepare(__version__, breakout, cloudpickle.loads(cloudpickle.dumps(settings)), 0)
+    assert collector._raw_observations.shape[1:] == space.shape
+
+
+def test_environments_with_other_spaces_are_refused() -> None:
+    settings = settings_of(wrapped(cart))
+    with pytest.raises(ValueError, match=r"observation space Box.*\(3,\).*the learner has Box.*\(4,\)"):
+        Collector().prepare(__version__, pendulum, settings, 0)
+    other = CollectorSettings(settings.observation_space, spaces.Discrete(5))
+    with pytest.raises(ValueError, match=r"action space Discrete\(2\), the learner has Discrete\(5\)"):
+        Collector().prepare(__version__, cart, other, 0)
+
+
+@pytest.mark.parametrize(
+    ("make_env", "options", "error", "message"),
+    [
+        (broken, {}, LookupError, "no such game"),
+        (lambda: "CartPole-v1", {}, TypeError, "got str"),
+        (normalized_carts, {}, ValueError, "without VecNormalize"),
+        (carts, {"n_envs": 2}, ValueError, "returned 3 environments, but n_envs is 2"),
+    ],
+)
+def test_invalid_environments_are_refused(make_env: Any, options: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        Collector().prepare(__version__, make_env, settings_of(wrapped(cart), **options), 0)
+
+
+def test_another_version_of_the_package_is_refused() -> None:
+    with pytest.raises(RuntimeError, match=rf"0\.0\.1.*{__version__}"):
+        Collector().prepare("0.0.1", cart, settings_of(wrapped(cart)), 0)
+
+
+# -- calls -----------------------------------------------------------------------------------------------------
+
+
+def test_a_collector_must_be_prepared() -> None:
+    collector = Collector()
+    with pytest.raises(CollectorNotPrepared):
+        collector.collect(1)
+    collector.prepare(__version__, cart, settings_of(wrapped(cart)), 0)
+    with pytest.raises(CollectorNotPrepared):
+        collector.collect(1, n_random_steps=1)
+    collector.close()
+    with pytest.raises(CollectorNotPrepared):
+        collector.collect(1, n_random_steps=1)
+
+
+def test_after_an_exception_a_collector_must_be_prepared_again() -> None:
+    collector, buffer = prepared(failing(n_steps=10))
+    with pytest.raises(OSError, match="crashed"):
+        collector.collect(20, n_random_steps=20)
+    with pytest.raises(CollectorNotPrepared):
+        collector.collect(1, n_random_steps=1)
+    assert buffer.pos == 10
+
+
+def test_what_was_added_is_sent_at_the_end_of_each_call() -> None:
+    env = wrapped(cart)
+    collector = Collector()
+    collector.prepare(__version__, cart, settings_of(env), 0)
+    writer: Any = LocalWriter(env)
+    collector.connect(writer)
+    for _ in range(3):
+        collector.collect(5, n_random_steps=5)
+    assert writer.n_flushed == 3
+
+
+def test_a_version_of_the_policy_is_loaded_once() -> None:
+    model = DQN("MlpPolicy", cart(), seed=0, device="cpu", buffer_size=100)
+    collector, _ = prepared(cart, policy=PolicySpec.of(model.policy), exploration=GREEDY)
+    zeros = {name: np.zeros_like(array) for name, array in policy_weights(model.policy).items()}
+    result: CollectResult = collector.collect(1, 3, PolicyState(zeros))
+    assert result.policy_version == 3
+    assert all(not array.any() for array in policy_weights(collector._policy).values())
+    collector.collect(1, 3, PolicyState({"unknown": np.zeros(1)}))  # not looked at
+    collector.collect(1, 4, PolicyState(policy_weights(model.policy)))
+    assert any(array.any() for array in policy_weights(collector._policy).values())
+
+
+def test_random_steps_precede_those_of_the_policy() -> None:
+    model = DQN("MlpPolicy", cart(), seed=0, device="cpu", buffer_size=100)
+    collector, buffer = prepared(cart, policy=PolicySpec.of(model.policy), exploration=GREEDY)
+    weights = {name: np.zeros_like(array) for name, array in policy_weights(model.policy).items()}
+    weights["q_net.q_net.4.bias"] = np.array([0.0, 1.0], np.float32)  # always the second action
+    collector.collect(200, 1, PolicyState(weights), n_random_steps=100)
+    actions = buffer.actions[:200, 0, 0]
+    assert set(actions[:100].tolist()) == {0, 1}
+    assert set(actions[100:].tolist()) == {1}
+
+
+def test_the_exploration_rate_of_the_learner_can_be_used() -> None:
+    model = DQN("MlpPolicy", cart(), seed=0, device="cpu", buffer_size=100)
+    spec, schedule = PolicySpec.of(model.policy), ExplorationConfig(epsilon="schedule")
+    collector, buffer = prepared(cart, policy=spec, exploration=schedule)
+    weights = {name: np.zeros_like(array) for name, array in policy_weights(model.policy).items()}
+    for rate in (0.0, 1.0):
+        collector.collect(100, 1, PolicyState(weights), exploration_rate=rate)
+    assert set(buffer.actions[:100, 0, 0].tolist()) == {0}
+    assert set(buffer.actions[100:200, 0, 0].tolist()) == {0, 1}
+
+
+def test_policies_can_explore_with_gsde() -> None:
+    model = SAC("MlpPolicy", pendulum(), use_sde=True, sde_sample_freq=4, seed=0, device="cpu", buffer_size=100)
+    exploration = ExplorationConfig.from_model(model)
+    collector, buffer = prepared(pendulum, policy=PolicySpec.of(model.policy), exploration=exploration)
+    collector.collect(60, 1, PolicyState(policy_weights(model.policy)))
+    actions = buffer.actions[:60]
+    assert len(np.unique(actions)) > 30
+    assert np.abs(actions).max() <= 1
+
+
+def test_observations_are_normalized_for_the_policy() -> None:
+    learner: Any = VecNormalize(make_vec_env(cart, 1))
+    learner.obs_rms.mean += 3
+    model = DQN("MlpPolicy", learner, seed=0, device="cpu", buffer_size=100)
+    collector, _ = prepared(cart, policy=PolicySpec.of(model.policy), exploration=GREEDY, vec_normalize=learner)
+    np.testing.assert_array_equal(collector._observations, learner.normalize_obs(collector._raw_observations))
+    learner.obs_rms.mean += 4
+    state = PolicyState(policy_weights(model.policy), normalization_state(learner))
+    assert collector.collect(0, 1, state).moments.observations[""].count == 1  # that of the reset
+    np.testing.assert_array_equal(collector._observations, learner.normalize_obs(collector._raw_observations))
+    moments = collector.collect(30, 1, state).moments
+    assert (moments.observations[""].count, moments.returns.count) == (30, 30)
+    assert prepared(cart)[0].collect(1, n_random_steps=1).moments is None
+
+
+def test_new_environments_replace_the_former_ones() -> None:
+    closed: list[int] = []
+
+    class Closing(Numbered):
+        def close(self) -> None:
+            closed.append(1)
+
+    collector, _ = prepared(Closing)
+    collector.prepare(__version__, Closing, settings_of(DummyVecEnv([Closing])), 0, 1)
+    assert len(closed) == 1
+    collector.close()
+    assert len(closed) == 2
+
+
+def test_monitors_are_not_added_twice() -> None:
+    collector, _ = prepared(lambda: gym.wrappers.TimeLimit(Numbered(), 100))
+    result = collector.collect(20, n_random_steps=20)
+    assert [end.info["episode"]["l"] for end in result.episodes] == [7, 7]

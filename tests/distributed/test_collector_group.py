@@ -1,0 +1,261 @@
+"""Collectors as actors: they are started, restarted after failures, and ended."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+import ray
+from stable_baselines3 import DQN
+from stable_baselines3.common.base_class import BaseAlgorithm
+
+from distributed.collected_envs import Numbered, broken, failing, numbered_processes
+from sb3_compressed import __version__
+from sb3_compressed.distributed import DistributedReplayBuffer
+from sb3_compressed.distributed.collector import CollectorSettings, CollectResult, PolicyState
+from sb3_compressed.distributed.collector_group import MAX_ERRORS, CollectorGroup, Member
+from sb3_compressed.distributed.policy_copy import PolicySpec, policy_weights
+
+pytestmark = pytest.mark.usefixtures("local_ray")
+
+DEADLINE = 120.0
+
+
+@pytest.fixture(scope="module")
+def buffer(local_ray: None) -> Iterator[DistributedReplayBuffer]:
+    """Return a buffer for environments that number their steps, with returns of several steps."""
+    env = Numbered()
+    buffer = DistributedReplayBuffer(
+        20_000, env.observation_space, env.action_space, "cpu", prefetch=0, segment_length=16, n_steps=3
+    )
+    yield buffer
+    buffer.close()
+
+
+def settings_of(make_env: Any, **options: Any) -> CollectorSettings:
+    env = BaseAlgorithm._wrap_env(make_env())
+    return CollectorSettings(env.observation_space, env.action_space, **{"seed": 0, **options})
+
+
+def group_of(buffer: DistributedReplayBuffer, make_env: Any = Numbered, **options: Any) -> CollectorGroup:
+    """Return collectors of environments that number their steps."""
+    return CollectorGroup(make_env, settings_of(Numbered, **options), buffer)
+
+
+def results(group: CollectorGroup, n: int) -> list[tuple[Member, CollectResult]]:
+    """Return the next results."""
+    deadline, received = time.monotonic() + DEADLINE, list[tuple[Member, CollectResult]]()
+    while len(received) < n:
+        assert time.monotonic() < deadline
+        received += group.poll(timeout=1.0)
+    return received
+
+
+def idle(group: CollectorGroup, n: int = 1) -> list[Member]:
+    """Return the collectors without calls, when there are so many."""
+    deadline = time.monotonic() + DEADLINE
+    while len(members := group.idle(1)) < n:
+        assert time.monotonic() < deadline
+        group.poll(timeout=1.0)
+    return members
+
+
+def collect(group: CollectorGroup, n_steps: int, n_members: int = 1) -> list[CollectResult]:
+    """Let some collectors collect at random, and return their results."""
+    members = idle(group, n_members)
+    for member in members:
+        group.submit(member, n_steps, n_random_steps=n_steps)
+    return [result for _, result in results(group, len(members))]
+
+
+def pid_of(member: Member) -> int:
+    pid: int = ray.get(member.actor.pid.remote())
+    return pid
+
+
+def pids_in(buffer: DistributedReplayBuffer) -> set[int]:
+    """Return the processes whose environments have emitted the transitions in a buffer."""
+    return {int(pid) for pid in np.unique(buffer.sample(5000).observations[:, 1].numpy())}
+
+
+def wait_until_ended(pids: set[int]) -> None:
+    deadline = time.monotonic() + DEADLINE
+    while any(psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE for pid in pids):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+# -- calls -----------------------------------------------------------------------------------------------------
+
+
+def test_each_collector_has_a_process_and_a_ring(buffer: DistributedReplayBuffer) -> None:
+    n_before = buffer.n_transitions
+    with group_of(buffer, n_collectors=2, n_envs=3) as group:
+        group.start()
+        assert group.n_envs == 3
+        for member in idle(group, 2):
+            assert group.submit(member, 40, n_random_steps=40) == 120
+        assert group.n_in_flight == 240
+        received = results(group, 2)
+        assert {member.index for member, _ in received} == {0, 1}
+        assert [result.n_transitions for _, result in received] == [120, 120]
+        assert all(result.n_bytes_sent > 0 for _, result in received)
+        assert group.n_in_flight == 0
+        assert buffer.n_transitions == n_before + 240  # known from their results
+        pids = {pid_of(member) for member in group.members}
+        assert len(pids) == 2
+        assert pids <= pids_in(buffer)
+    wait_until_ended(pids)
+
+
+def test_calls_are_answered_in_their_order_and_use_the_published_policy(buffer: DistributedReplayBuffer) -> None:
+    model = DQN("MlpPolicy", Numbered(), device="cpu", buffer_size=100)
+    with group_of(buffer, policy=PolicySpec.of(model.policy)) as group:
+        group.start()
+        (member,) = idle(group)
+        for n_steps in (3, 1, 2):
+            group.submit(member, n_steps, n_random_steps=n_steps)
+        assert (group.idle(3), group.idle(4)) == ([], [member])
+        assert [result.n_transitions for _, result in results(group, 3)] == [3, 1, 2]
+        for version, action in ((1, 2), (2, 1)):
+            weights = {name: np.zeros_like(array) for name, array in policy_weights(model.policy).items()}
+            weights["q_net.q_net.4.bias"][action] = 1
+            assert group.publish(PolicyState(weights)) == version
+            group.submit(member, 14)  # two episodes
+            ((_, result),) = results(group, 1)
+            assert result.policy_version == version
+            assert [end.info["episode"]["r"] for end in result.episodes[-1:]] == [7 * action]
+        assert set(group.published_at) == {1, 2}
+
+
+# -- mistakes --------------------------------------------------------------------------------------------------
+
+
+def test_mistakes_are_raised_at_the_start(buffer: DistributedReplayBuffer) -> None:
+    with group_of(buffer, broken, n_collectors=2) as group, pytest.raises(LookupError, match="no such game"):
+        group.start()
+
+
+def test_another_version_of_the_package_is_raised_at_the_start(buffer: DistributedReplayBuffer) -> None:
+    with (
+        CollectorGroup(Numbered, settings_of(Numbered), buffer, version="0.0.1") as group,
+        pytest.raises(RuntimeError, match=rf"0\.0\.1.*{__version__}.*install the same version"),
+    ):
+        group.start()
+
+
+def test_functions_that_cannot_be_sent_are_raised_at_the_start(buffer: DistributedReplayBuffer) -> None:
+    lock = Lock()
+    with group_of(buffer, lambda: lock) as group, pytest.raises(TypeError, match="lock"):
+        group.start()
+
+
+# -- failures --------------------------------------------------------------------------------------------------
+
+
+def test_a_killed_collector_is_restarted(buffer: DistributedReplayBuffer, caplog: pytest.LogCaptureFixture) -> None:
+    with group_of(buffer, n_collectors=2) as group:
+        group.start()
+        collect(group, 33, 2)  # in the middle of an episode
+        killed = {pid_of(member) for member in group.members}
+        for member in group.members:
+            group.submit(member, 100_000_000, n_random_steps=100_000_000)  # until they are killed
+        with caplog.at_level(logging.WARNING, "sb3_compressed"):
+            for pid in killed:
+                os.kill(pid, signal.SIGKILL)
+            idle(group, 2)
+        assert group.n_restarts >= 2
+        assert group.n_lost == 200_000_000
+        assert "collector 1 failed and is restarted; up to 100000000 transitions are lost" in caplog.text
+        assert [result.n_transitions for result in collect(group, 33, 2)] == [33, 33]
+        pids = {pid_of(member) for member in group.members}
+        assert not pids & killed
+        assert pids <= pids_in(buffer)
+    # Returns of several steps do not continue in the episodes of another process.
+    samples = buffer.sample(5000)
+    np.testing.assert_array_equal(samples.observations[:, 1], samples.next_observations[:, 1])
+
+
+def test_a_crashed_environment_is_created_again(
+    buffer: DistributedReplayBuffer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with group_of(buffer, failing(tmp_path / "has-failed")) as group:
+        group.start()
+        (member,) = idle(group)
+        with caplog.at_level(logging.WARNING, "sb3_compressed"):
+            for _ in range(3):
+                group.submit(member, 40, n_random_steps=40)
+            ((_, result),) = results(group, 1)
+            idle(group)
+        assert "the game has crashed" in caplog.text
+        assert (result.n_transitions, group.n_lost, group.n_restarts) == (40, 80, 1)
+        assert collect(group, 60)[0].n_transitions == 60
+
+
+def test_an_environment_that_always_crashes_is_an_error(buffer: DistributedReplayBuffer) -> None:
+    with group_of(buffer, failing(n_steps=0)) as group:
+        group.start()
+
+        def play() -> None:
+            for _ in range(MAX_ERRORS):
+                (member,) = idle(group)
+                group.submit(member, 10, n_random_steps=10)
+                idle(group)
+
+        with pytest.raises(RuntimeError, match=rf"collector 0 failed {MAX_ERRORS} times.*the game has crashed"):
+            play()
+
+
+def test_an_actor_that_ray_does_not_restart_is_replaced(buffer: DistributedReplayBuffer) -> None:
+    with CollectorGroup(Numbered, settings_of(Numbered), buffer, ray_options={"max_restarts": 0}) as group:
+        group.start()
+        collect(group, 32)
+        member = group.members[0]
+        os.kill(pid_of(member), signal.SIGKILL)
+        group.submit(member, 32, n_random_steps=32)
+        deadline = time.monotonic() + DEADLINE
+        while not group.n_restarts:
+            assert time.monotonic() < deadline
+            group.poll(timeout=1.0)
+        assert collect(group, 32)[0].n_transitions == 32
+
+
+# -- end -------------------------------------------------------------------------------------------------------
+
+
+def test_processes_of_environments_end_with_their_collector(buffer: DistributedReplayBuffer) -> None:
+    with group_of(buffer, partial(numbered_processes, 2)) as group:
+        group.start()
+        collect(group, 5)
+        children = {child.pid for child in psutil.Process(pid_of(group.members[0])).children(recursive=True)}
+        assert len(children) >= 2
+        assert children & pids_in(buffer)
+        group.close(wait=True)
+        group.close()  # does nothing
+    wait_until_ended(children)
+
+
+def test_an_exception_ends_the_collectors(buffer: DistributedReplayBuffer) -> None:
+    def interrupted(group: CollectorGroup) -> None:
+        with group:
+            group.start()
+            (member,) = idle(group)
+            pids.add(pid_of(member))
+            group.submit(member, 100_000_000, n_random_steps=100_000_000)
+            raise KeyboardInterrupt
+
+    group, pids = group_of(buffer), set[int]()
+    with pytest.raises(KeyboardInterrupt):
+        interrupted(group)
+    wait_until_ended(pids)
+    assert group.members == []

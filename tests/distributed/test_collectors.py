@@ -1,0 +1,552 @@
+"""During ``learn``, the transitions of collectors count as those of the model's own environment would."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import psutil
+import pytest
+import ray
+import torch as th
+from programs import run
+from stable_baselines3 import DQN, PPO, SAC, TD3
+from stable_baselines3.common.callbacks import (
+    BaseCallback,
+    CheckpointCallback,
+    ProgressBarCallback,
+    StopTrainingOnMaxEpisodes,
+)
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.noise import NormalActionNoise
+from stable_baselines3.common.vec_env import VecNormalize
+
+from distributed.collected_envs import Endless, Numbered, broken, cart, failing, pendulum
+from sb3_compressed import CompressedReplayBuffer, PrioritizedReplayCallback, prioritize
+from sb3_compressed.distributed import Collectors, DistributedReplayBuffer
+
+pytestmark = pytest.mark.usefixtures("local_ray")
+
+DEADLINE = 120.0
+
+
+def model_of(make_env: Callable[[], Any] = Numbered, algorithm: Any = DQN, **options: Any) -> Any:
+    """Return a small model with a distributed buffer."""
+    defaults = {
+        "buffer_size": 5000, "learning_starts": 100, "batch_size": 32, "policy_kwargs": {"net_arch": [8]},
+        "replay_buffer_class": DistributedReplayBuffer, "replay_buffer_kwargs": {"prefetch": 2}, "seed": 0,
+        "device": "cpu",
+    }  # fmt: skip
+    if algorithm is DQN:
+        defaults["target_update_interval"] = 20
+    return algorithm("MlpPolicy", make_env(), **{**defaults, **options})
+
+
+@pytest.fixture(scope="module")
+def model(local_ray: None) -> Iterator[Any]:
+    """Return a model that several tests train, each anew."""
+    model: Any = model_of()
+    buffer = model.replay_buffer
+    yield model
+    assert type(model) is DQN
+    buffer.close()
+
+
+def collectors(make_env: Any = Numbered, n_collectors: int = 1, **options: Any) -> Collectors:
+    return Collectors(make_env, n_collectors, **{"steps_per_call": 16, **options})
+
+
+def pids_of(callback: Collectors) -> set[int]:
+    """Return the processes of the collectors."""
+    group: Any = callback._rollouts._group  # type: ignore[union-attr]
+    return set(ray.get([member.actor.pid.remote() for member in group.members]))
+
+
+def assert_ended(model: Any, pids: set[int], algorithm: Any = DQN) -> None:
+    """Assert that collectors end soon, and that the model is as before."""
+    assert type(model) is algorithm
+    deadline = time.monotonic() + DEADLINE
+    while any(psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE for pid in pids):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+class Recorder(BaseCallback):
+    """Records what callbacks see, and calls a function in the first step after training has begun."""
+
+    def __init__(self, remote: Collectors, action: Callable[[Any], Any] | None = None, at: int = 120) -> None:
+        super().__init__()
+        self.remote, self.action, self.at = remote, action, at
+        self.timesteps: list[int] = []
+        self.n_episodes = self.n_rollouts = 0
+        self.rates: list[float] = []
+        self.pids: set[int] = set()
+
+    def _on_rollout_end(self) -> None:
+        self.n_rollouts += 1
+
+    def _on_step(self) -> bool:
+        self.timesteps.append(self.num_timesteps)
+        self.n_episodes += int(self.locals["dones"].sum())
+        self.rates.append(getattr(self.model, "exploration_rate", 0.0))
+        if self.at is not None and self.num_timesteps >= self.at and not self.pids:
+            self.pids = pids_of(self.remote)
+            if self.action is not None:
+                return self.action(self.model) is not False
+        return True
+
+
+# -- counting --------------------------------------------------------------------------------------------------
+
+
+def test_transitions_of_collectors_count_as_steps(model: Any) -> None:
+    env = model.env.envs[0].unwrapped
+    n_steps, n_resets, n_calls, n_updates = env.n_steps, env.n_resets, model._n_calls, model._n_updates
+    remote = collectors(n_collectors=2, samples_per_insert=8)
+    recorder = Recorder(remote)
+    model.learn(500, callback=[remote, recorder], log_interval=10)
+    assert (env.n_steps, env.n_resets) == (n_steps, n_resets + 1)
+    assert model.num_timesteps == 500
+    assert recorder.timesteps == list(range(1, 501))
+    assert recorder.n_rollouts == 125  # of 32 / 8 transitions
+    assert model._n_calls - n_calls == 500
+    assert model._n_updates - n_updates == 100  # from the first rollout after 100 transitions
+    assert (model._current_progress_remaining, model.exploration_rate) == (0, 0.05)
+    assert sorted(recorder.rates[1:], reverse=True) == recorder.rates[1:]  # SB3's first one is 0
+    assert model._episode_num == recorder.n_episodes in {500 // 7, 500 // 7 - 1}  # of two collectors
+    assert [info["l"] for info in model.ep_info_buffer] == [7] * recorder.n_episodes
+    assert len(model.ep_success_buffer) == recorder.n_episodes
+    assert_ended(model, recorder.pids)
+    statistics = remote.statistics()
+    assert (statistics.n_collected, statistics.n_sampled, statistics.n_in_flight) == (500, 3200, 0)
+    assert statistics.samples_per_insert == 3200 / (500 - 100)
+    assert (statistics.n_lost, statistics.n_restarts, statistics.waiting) == (0, 0, None)
+    assert statistics.policy_version > 1
+    assert statistics.n_bytes_sent > 0
+
+
+def test_training_can_continue(model: Any) -> None:
+    for n, total in ((150, 150), (70, 220)):
+        model.learn(n, callback=collectors(), reset_num_timesteps=n == 150)
+        assert model.num_timesteps == total
+        assert model._total_timesteps == total
+    model.learn(20)  # without collectors
+    assert model.num_timesteps == 20
+    assert model.env.envs[0].unwrapped.n_steps >= 20
+
+
+def test_values_are_logged(model: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    logged: dict[str, float] = {}
+
+    def action(model: Any) -> None:
+        dump = model.logger.dump
+
+        def record(step: int) -> None:
+            logged.update(model.logger.name_to_value)
+            dump(step)
+
+        model.logger.dump = record
+
+    remote = collectors()
+    model.learn(400, callback=[remote, Recorder(remote, action)], log_interval=4)
+    values = {name.removeprefix("distributed/"): logged[name] for name in logged if name.startswith("distributed/")}
+    assert set(values) == {
+        "insert_rate", "sample_rate", "samples_per_insert", "bytes_per_transition", "policy_age_versions",
+        "policy_age_seconds", "learner_waited", "collectors_waited", "restarts", "lost",
+    }  # fmt: skip
+    assert values["insert_rate"] > 0 < values["sample_rate"]
+    assert 0 < values["samples_per_insert"] <= 8
+    assert values["bytes_per_transition"] > 16
+    assert logged["rollout/ep_len_mean"] == 7
+    assert logged["rollout/success_rate"] <= 1
+    assert logged["time/episodes"] % 4 == 0
+
+
+@pytest.mark.parametrize("algorithm", [TD3, SAC])
+def test_fractions_of_transitions_accumulate(algorithm: Any) -> None:
+    options: Any = {"learning_starts": 10, "batch_size": 16}
+    if algorithm is TD3:
+        options["action_noise"] = NormalActionNoise(np.zeros(1), np.ones(1))
+    model = model_of(lambda: make_vec_env(pendulum, 2), algorithm, **options)
+    remote = collectors(pendulum, n_collectors=1, n_envs=3, samples_per_insert=32, lock_step=True)
+    recorder = Recorder(remote)
+    model.learn(40, callback=[remote, recorder])
+    assert recorder.timesteps == list(range(2, 41, 2))
+    assert model._n_updates == 57  # half a transition for each, from 12 of them until there are 40
+    assert remote.statistics().n_collected == 42
+    model.replay_buffer.close()
+
+
+def test_no_more_steps_are_counted_than_were_ordered() -> None:
+    model = model_of(lambda: make_vec_env(cart, 4), gradient_steps=0, train_freq=3, learning_starts=0)
+    remote = collectors(cart)
+    recorder = Recorder(remote)
+    model.learn(30, callback=[remote, recorder])
+    assert recorder.timesteps == [4, 8, 12, 16, 20, 24, 28, 30]
+    assert recorder.n_rollouts == 3  # of three steps each
+    assert (model._n_updates, model.replay_buffer.n_transitions) == (0, 30)
+    model.replay_buffer.close()
+
+
+def test_numbers_of_steps_may_be_floats() -> None:
+    """SB3 accepts ``learn(1e6)`` and ``learning_starts=1e4``, and continues until there are no fewer steps."""
+    model = model_of(learning_starts=5e1)
+    model.learn(1.005e2, callback=collectors())
+    assert (model.num_timesteps, model._n_updates) == (101, 14)  # the last rollout is shorter
+    model.replay_buffer.close()
+
+
+def test_without_a_limit_the_learner_waits_before_learning_starts_only(model: Any) -> None:
+    remote = collectors(n_collectors=2, samples_per_insert=None)
+    model.learn(300, callback=remote)
+    assert (model.num_timesteps, remote.statistics().n_collected) == (300, 300)
+
+
+# -- exploration and policies ----------------------------------------------------------------------------------
+
+
+def test_actions_are_random_until_learning_starts() -> None:
+    model = model_of(gradient_steps=0)
+    for parameter in model.policy.parameters():
+        th.nn.init.zeros_(parameter)
+    model.policy.q_net.q_net[-1].bias.data[1] = 1  # always the second action
+    model.learn(300, callback=collectors(exploration=0.0, lock_step=True))
+    samples = model.replay_buffer.sample(5000)
+    is_random = samples.observations[:, 0] < 100
+    assert set(samples.actions[is_random].flatten().tolist()) == {0, 1, 2}
+    assert set(samples.actions[~is_random].flatten().tolist()) == {1}
+    model.replay_buffer.close()
+
+
+def weights_after_training(**options: Any) -> tuple[Any, Any]:
+    model = model_of(cart, learning_starts=50, replay_buffer_kwargs={"prefetch": 0}, seed=3)
+    remote = collectors(cart, lock_step=True, exploration="schedule", **options)
+    model.learn(200, callback=remote)
+    assert (remote.statistics().n_collected, remote.statistics().n_sampled) == (200, 38 * 32)
+    assert remote.statistics().policy_age == 0
+    weights = np.concatenate([value.numpy().ravel() for value in model.policy.state_dict().values()])
+    returns = [info["r"] for info in model.ep_info_buffer]
+    model.replay_buffer.close()
+    return weights, returns
+
+
+def test_runs_in_lock_step_are_reproducible() -> None:
+    weights, returns = weights_after_training()
+    same_weights, same_returns = weights_after_training()
+    np.testing.assert_array_equal(weights, same_weights)
+    assert returns == same_returns
+    other_weights, _ = weights_after_training(seed=4)
+    assert (weights != other_weights).any()
+
+
+def test_statistics_of_normalization_are_those_of_collectors() -> None:
+    def make_env() -> Any:
+        return VecNormalize(make_vec_env(cart, 1), gamma=0.9)
+
+    model = model_of(make_env)
+    normalize = model.get_vec_normalize_env()
+    model.learn(200, callback=collectors(cart, n_collectors=2, n_envs=2))
+    # One of the learner's reset, and two of that of each collector whose steps the learner has counted.
+    assert round(normalize.obs_rms.count) in {1 + 200 + 2, 1 + 200 + 4}
+    assert normalize.ret_rms.count == pytest.approx(200, abs=1e-3)
+    assert np.abs(model.replay_buffer.sample(500).observations.numpy()).max() > 0.1
+    model.replay_buffer.close()
+
+
+def test_what_the_local_environment_has_added_is_replaced() -> None:
+    model = model_of(buffer_size=400)
+    model.learn(400)
+    assert model.replay_buffer.size() == 400
+    model.learn(1600, callback=collectors(n_collectors=1))
+    buffer = model.replay_buffer
+    buffer.sample(64)
+    buffer._group.refresh_all()
+    assert buffer.size() == 200  # the ring of the local environment is empty
+    buffer.close()
+
+
+# -- callbacks, ends and errors --------------------------------------------------------------------------------
+
+
+def test_callbacks_can_end_the_training(model: Any) -> None:
+    remote = collectors()
+    recorder = Recorder(remote, lambda _: False)
+    model.learn(10_000, callback=[remote, recorder])
+    assert model.num_timesteps == 120
+    assert_ended(model, recorder.pids)
+    model.learn(10_000, callback=[collectors(), StopTrainingOnMaxEpisodes(5)])
+    assert model._episode_num + 1 == 5  # SB3 counts the last one later
+    assert model.num_timesteps < 10_000
+
+
+@pytest.mark.filterwarnings("ignore:rich is experimental")
+def test_progress_bars_count_remote_steps(model: Any) -> None:
+    bar = ProgressBarCallback()
+    model.learn(150, callback=[collectors(), bar])
+    assert bar.pbar.n == 150
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
+def test_exceptions_of_callbacks_end_the_collectors(model: Any, error: type[BaseException]) -> None:
+    def action(model: Any) -> None:
+        raise error("stop")
+
+    remote = collectors(n_collectors=2)
+    recorder = Recorder(remote, action)
+    with pytest.raises(error, match="stop"):
+        model.learn(10_000, callback=[remote, recorder])
+    assert len(recorder.pids) == 2
+    assert_ended(model, recorder.pids)
+    model.learn(10)
+
+
+class Interrupted(DQN):
+    """Is interrupted while it trains."""
+
+    pids: set[int]
+    remote: Collectors
+
+    def train(self, gradient_steps: int, batch_size: int = 100) -> None:
+        self.pids = pids_of(self.remote)
+        raise KeyboardInterrupt
+
+
+def test_interrupts_in_train_end_the_collectors() -> None:
+    model = model_of(algorithm=Interrupted)
+    model.remote = collectors()
+    with pytest.raises(KeyboardInterrupt):
+        model.learn(500, callback=model.remote)
+    del model.remote
+    assert_ended(model, model.pids, Interrupted)
+    model.replay_buffer.close()
+
+
+def test_interrupts_of_waits_end_the_collectors(model: Any) -> None:
+    remote = collectors(Endless)
+
+    def interrupt() -> None:
+        deadline = time.monotonic() + DEADLINE
+        while time.monotonic() < deadline and not (remote._rollouts and remote.statistics().n_in_flight):
+            time.sleep(0.05)
+        group: Any = remote._rollouts._group  # type: ignore[union-attr]
+        assert remote.statistics().waiting == "learner"
+        members.extend(group.members)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    members: list[Any] = []
+    thread = Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        model.learn(500, callback=remote)
+    thread.join()
+    assert_ended(model, set())
+    for member in members:
+        with pytest.raises(ray.exceptions.RayActorError):
+            ray.get(member.actor.pid.remote())
+
+
+def test_errors_at_the_start_end_the_collectors(model: Any) -> None:
+    with pytest.raises(LookupError, match="no such game"):
+        model.learn(500, callback=collectors(broken))
+    assert_ended(model, set())
+    with pytest.raises(ValueError, match="observation space"):
+        model.learn(500, callback=collectors(cart))
+    assert_ended(model, set())
+
+
+def test_environments_that_crash_end_the_training(model: Any) -> None:
+    with pytest.raises(RuntimeError, match="the game has crashed"):
+        model.learn(500, callback=collectors(failing(n_steps=10)))
+    assert_ended(model, set())
+
+
+class FailingStart(BaseCallback):
+    """Fails when the training starts."""
+
+    def _on_training_start(self) -> None:
+        raise ValueError("not today")
+
+    def _on_step(self) -> bool:
+        return True
+
+
+def test_an_interrupted_call_of_learn_does_not_change_the_next_one(model: Any) -> None:
+    remote = collectors()
+    with pytest.raises(ValueError, match="not today"):
+        model.learn(500, callback=[remote, FailingStart()])
+    env = model.env.envs[0].unwrapped
+    n_steps = env.n_steps
+    model.learn(20)
+    assert env.n_steps == n_steps + 20
+    assert type(model) is DQN
+    with pytest.raises(ValueError, match="not today"):
+        model.learn(500, callback=[remote, FailingStart()])
+    remote.close()
+    assert type(model) is DQN
+
+
+def test_killed_collectors_are_restarted(model: Any) -> None:
+    remote = collectors(n_collectors=2)
+
+    def action(model: Any) -> None:
+        for pid in recorder.pids:
+            os.kill(pid, signal.SIGKILL)
+
+    recorder = Recorder(remote, action)
+    model.learn(600, callback=[remote, recorder])
+    assert recorder.timesteps == list(range(1, 601))
+    assert remote.statistics().n_restarts >= 1
+    assert_ended(model, recorder.pids)
+
+
+# -- saving ----------------------------------------------------------------------------------------------------
+
+LOAD_WITHOUT_RAY = """
+import sys
+
+sys.modules["ray"] = None  # cannot be imported
+
+import numpy as np
+from stable_baselines3 import DQN
+from stable_baselines3.common.buffers import ReplayBuffer
+
+custom = {{"replay_buffer_class": ReplayBuffer, "replay_buffer_kwargs": {{}}}}
+model = DQN.load({path!r}, custom_objects=custom, device="cpu")
+print(type(model).__name__, model.num_timesteps, model.predict(np.zeros(2), deterministic=True)[0].shape)
+"""
+
+
+def test_models_are_saved_without_anything_of_this(model: Any, tmp_path: Path) -> None:
+    pickles: list[bytes] = []
+
+    def action(model: Any) -> None:
+        excluded = model._excluded_save_params()
+        state = {name: value for name, value in vars(model).items() if name not in excluded}
+        pickles.append(pickle.dumps({name: cloudpickle.dumps(value) for name, value in state.items()}))
+        model.save(tmp_path / "during")
+
+    remote = collectors()
+    checkpoints = CheckpointCallback(150, str(tmp_path))
+    model.learn(300, callback=[remote, Recorder(remote, action), checkpoints])
+    model.save(tmp_path / "after")
+    assert pickles
+    for word in (b"ActorHandle", b"RemoteRollouts", b"CollectorGroup"):
+        assert word not in pickles[0]
+        for path in tmp_path.iterdir():
+            assert word not in path.read_bytes()
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"during.zip", "after.zip", "rl_model_150_steps.zip", "rl_model_300_steps.zip"}
+    for name, n in (("during", 120), ("after", 300)):
+        output = run(LOAD_WITHOUT_RAY.format(path=str(tmp_path / name)))
+        assert output.split() == ["DQN", str(n), "()"]
+
+
+# -- with prioritized replay -----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def prioritized(local_ray: None) -> Iterator[Any]:
+    """Return a model with a prioritized buffer."""
+    model = model_of(replay_buffer_kwargs={"sampler": "prioritized", "prefetch": 0})
+    yield model
+    model.replay_buffer.close()
+
+
+@pytest.mark.parametrize("order", ["before learn", "first", "last"])
+def test_prioritized_replay_works_with_collectors(prioritized: Any, order: str) -> None:
+    model, remote = prioritized, collectors()
+    errors: list[float] = []
+
+    def action(model: Any) -> None:
+        errors.append(model.logger.name_to_value["train/td_error"])
+
+    callbacks: list[BaseCallback] = [remote, Recorder(remote, action)]
+    if order == "first":
+        callbacks.insert(0, PrioritizedReplayCallback())
+    elif order == "last":
+        callbacks.insert(1, PrioritizedReplayCallback())
+    handle = prioritize(model) if order == "before learn" else None
+    model.learn(200, callback=callbacks)
+    assert errors[0] > 0
+    if handle is not None:
+        assert type(model) is not DQN
+        handle.remove()
+    assert type(model) is DQN
+
+
+# -- mistakes --------------------------------------------------------------------------------------------------
+
+
+def test_models_that_are_not_supported_are_refused(model: Any) -> None:
+    compressed = model_of(replay_buffer_class=CompressedReplayBuffer, replay_buffer_kwargs={})
+    with pytest.raises(TypeError, match="got CompressedReplayBuffer: construct it with replay_buffer_class=Dist"):
+        compressed.learn(10, callback=collectors())
+    assert type(compressed) is DQN
+    with pytest.raises(TypeError, match="off-policy algorithm such as DQN or SAC, got PPO"):
+        PPO("MlpPolicy", cart(), device="cpu", n_steps=8, batch_size=8).learn(8, callback=collectors())
+    model.gradient_steps = -1
+    with pytest.raises(ValueError, match="got gradient_steps=-1"):
+        model.learn(10, callback=collectors())
+    model.gradient_steps = 1
+    with pytest.raises(ValueError, match="one Collectors callback"):
+        model.learn(10, callback=[collectors(), collectors()])
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        model.learn(10, callback=collectors(exploration=2.0))
+    model.learn(10)
+    assert type(model) is DQN
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"make_env": "CartPole-v1"}, TypeError, "make_env must be a function.*'CartPole-v1'"),
+        ({"n_collectors": 0}, ValueError, "n_collectors must be .*got 0"),
+        ({"steps_per_call": 1.5}, TypeError, "steps_per_call must be an int"),
+        ({"tolerance": -1}, ValueError, "tolerance must be .*got -1"),
+        ({"samples_per_insert": 0}, ValueError, "samples_per_insert must be positive.*got 0"),
+        ({"samples_per_insert": None, "lock_step": True}, ValueError, "lock_step needs a limit"),
+    ],
+)
+def test_invalid_arguments_are_refused(options: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        Collectors(**{"make_env": cart, **options})
+
+
+def test_statistics_need_a_training() -> None:
+    with pytest.raises(ValueError, match="before learn"):
+        collectors().statistics()
+
+
+# -- without a learner -----------------------------------------------------------------------------------------
+
+
+def test_collectors_fill_buffers_without_a_learner(model: Any) -> None:
+    env = Numbered()
+    buffer = DistributedReplayBuffer(2000, env.observation_space, env.action_space, "cpu")
+    collected = collectors(n_collectors=2, n_envs=2, seed=0).collect(buffer, 203)
+    assert (collected.n_transitions, collected.n_lost, buffer.n_transitions) == (204, 0, 204)
+    assert collected.lengths == [7] * len(collected.returns)
+    assert len(collected.returns) >= 2 * 2 * (48 // 7)
+    assert set(buffer.sample(500).actions.flatten().tolist()) == {0, 1, 2}
+    for parameter in model.policy.parameters():
+        th.nn.init.zeros_(parameter)
+    model.policy.q_net.q_net[-1].bias.data[2] = 1
+    for policy in (model, model.policy):
+        collected = collectors(n_envs=2, seed=0).collect(buffer, 140, policy)
+        assert set(collected.returns) == {14.0}
+    collected = collectors(n_envs=2, seed=0).collect(buffer, 140, model, exploration=0.5)
+    assert len(set(collected.returns)) > 1
+    with pytest.raises(ValueError, match="needs a learner"):
+        collectors().collect(buffer, 10, model, exploration="schedule")
+    with pytest.raises(ValueError, match="observation space"):
+        collectors(partial(cart, 30)).collect(buffer, 10)
+    buffer.close()

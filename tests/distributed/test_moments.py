@@ -1,0 +1,334 @@
+"""Merged statistics of several collectors equal those of a single VecNormalize that has seen everything."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.running_mean_std import RunningMeanStd
+from stable_baselines3.common.vec_env import VecEnv, VecNormalize
+from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
+
+from sb3_compressed.distributed.moments import (
+    CollectorNormalizer,
+    Moments,
+    MomentsIncrement,
+    NormalizationState,
+    merge,
+    normalization_state,
+)
+
+VECTOR = spaces.Box(-np.inf, np.inf, (3,), np.float32)
+NORMALIZED_KEYS = ["vector", "image"]
+DICT = spaces.Dict(
+    {
+        "vector": VECTOR,
+        "image": spaces.Box(0, 255, (1, 4, 4), np.uint8),
+        "other": spaces.Discrete(3),
+    }
+)
+
+
+class Recording:
+    """Random observations, rewards and episode ends of some environments, ``(n_steps, n_envs, ...)``."""
+
+    def __init__(self, is_dict: bool, n_steps: int, n_envs: int, seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        scales = rng.uniform(0.1, 30, (n_envs, 3))  # environments differ
+        vectors = (rng.standard_normal((n_steps + 1, n_envs, 3)) * scales + 5 * scales).astype(np.float32)
+        self.observations: Any = vectors
+        if is_dict:
+            self.observations = {
+                "vector": vectors,
+                "image": rng.integers(0, 256, (n_steps + 1, n_envs, 1, 4, 4), np.uint8),
+                "other": rng.integers(0, 3, (n_steps + 1, n_envs)),
+            }
+        self.rewards = rng.normal(0.3, 2, (n_steps, n_envs)).astype(np.float32)
+        self.dones = rng.random((n_steps, n_envs)) < 0.1
+        self.n_steps, self.n_envs = n_steps, n_envs
+
+    def observation(self, step: int, envs: slice = slice(None)) -> Any:
+        if isinstance(self.observations, dict):
+            return {key: values[step, envs] for key, values in self.observations.items()}
+        return self.observations[step, envs]
+
+
+class RecordedEnv(VecEnv):
+    """Environments that return a recording, whatever the actions are."""
+
+    def __init__(self, recording: Recording) -> None:
+        # A space of its own, since VecNormalize changes the Dict space of its environments.
+        space = pickle.loads(pickle.dumps(DICT if isinstance(recording.observations, dict) else VECTOR))
+        self.recording, self.step_number = recording, 0
+        super().__init__(recording.n_envs, space, spaces.Discrete(2))
+
+    def reset(self) -> Any:
+        self.step_number = 0
+        return self.recording.observation(0)
+
+    def step_async(self, actions: NDArray[Any]) -> None:
+        self.step_number += 1
+
+    def step_wait(self) -> VecEnvStepReturn:
+        at = self.step_number
+        recording = self.recording
+        infos: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
+        return recording.observation(at), recording.rewards[at - 1], recording.dones[at - 1], infos
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+    def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
+        return [None] * self.num_envs  # the render mode
+
+    def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
+        raise NotImplementedError
+
+    def env_method(self, method_name: str, *args: Any, indices: Any = None, **kwargs: Any) -> list[Any]:
+        raise NotImplementedError
+
+    def env_is_wrapped(self, wrapper_class: Any, indices: Any = None) -> list[bool]:
+        return [False] * self.num_envs
+
+
+def vec_normalize(recording: Recording, **options: Any) -> VecNormalize:
+    is_dict = isinstance(recording.observations, dict)
+    keys = NORMALIZED_KEYS if is_dict and options.get("norm_obs", True) else None
+    return VecNormalize(RecordedEnv(recording), norm_obs_keys=keys, **options)
+
+
+def play(normalized: VecNormalize, n_steps: int) -> None:
+    normalized.reset()
+    for _ in range(n_steps):
+        normalized.step(np.zeros(normalized.num_envs, np.int64))
+
+
+def statistics(normalized: VecNormalize) -> dict[str, RunningMeanStd]:
+    found = {"returns": normalized.ret_rms}
+    if normalized.norm_obs:
+        rms: Any = normalized.obs_rms
+        found.update(rms if isinstance(rms, dict) else {"observations": rms})
+    return found
+
+
+def assert_same_statistics(ours: VecNormalize, theirs: VecNormalize) -> None:
+    assert statistics(ours).keys() == statistics(theirs).keys()
+    for key, expected in statistics(theirs).items():
+        found = statistics(ours)[key]
+        np.testing.assert_allclose(found.count, expected.count, rtol=1e-12)
+        np.testing.assert_allclose(found.mean, expected.mean, rtol=1e-6, atol=1e-6, err_msg=key)
+        np.testing.assert_allclose(found.var, expected.var, rtol=1e-6, atol=1e-6, err_msg=key)
+
+
+def through_pickle(value: Any) -> Any:
+    """Return a value as another process receives it; arrays are read-only there, as those of Ray."""
+    received = pickle.loads(pickle.dumps(value))
+    if isinstance(received, NormalizationState):
+        for moments in (*received.observations.values(), received.returns):
+            moments.mean.setflags(write=False)
+            moments.var.setflags(write=False)
+    return received
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    is_dict=st.booleans(),
+    norm_obs=st.booleans(),
+    norm_reward=st.booleans(),
+    sizes=st.lists(st.integers(1, 3), min_size=1, max_size=4),
+    n_steps=st.integers(0, 25),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_merged_statistics_equal_those_of_a_single_vec_normalize(
+    is_dict: bool, norm_obs: bool, norm_reward: bool, sizes: Sequence[int], n_steps: int, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    recording = Recording(is_dict, n_steps, sum(sizes), seed)
+    options = {"norm_obs": norm_obs, "norm_reward": norm_reward, "gamma": 0.9}
+    single = vec_normalize(recording, **options)
+    play(single, n_steps)
+
+    learner = vec_normalize(recording, **options)
+    ends = np.cumsum(sizes)
+    collectors = [
+        (CollectorNormalizer(through_pickle(learner)), slice(end - size, end)) for end, size in zip(ends, sizes)
+    ]
+    increments = []
+    # Collectors step in random order, take increments now and then, and receive broadcasts now and then.
+    turns = rng.permutation(np.repeat(np.arange(len(sizes)), n_steps + 1))
+    positions = [0] * len(sizes)
+    for turn in turns:
+        normalizer, envs = collectors[turn]
+        step = positions[turn]
+        positions[turn] += 1
+        observations = recording.observation(step, envs)
+        if step == 0:
+            normalizer.reset(observations)
+        else:
+            normalizer.step(observations, recording.rewards[step - 1, envs], recording.dones[step - 1, envs])
+        if rng.random() < 0.3:
+            increments.append(normalizer.take_increment())
+        if increments and rng.random() < 0.3:
+            merge(learner, through_pickle(increments.pop(rng.integers(len(increments)))))
+        if rng.random() < 0.3:
+            normalizer.load_state(through_pickle(normalization_state(learner)))
+    increments += [normalizer.take_increment() for normalizer, _ in collectors]
+    for i in rng.permutation(len(increments)):
+        merge(learner, increments[i])
+
+    assert_same_statistics(learner, single)
+    normalizer, envs = collectors[0]
+    normalizer.load_state(through_pickle(normalization_state(learner)))
+    observations = recording.observation(n_steps)
+    expected: Any = learner.normalize_obs(observations)
+    found = normalizer.normalize(observations)
+    for key in expected if is_dict else [...]:
+        np.testing.assert_array_equal(found[key], expected[key])
+        assert found[key].dtype == expected[key].dtype
+
+
+def test_one_collector_with_real_environments() -> None:
+    def environments() -> VecEnv:
+        env = make_vec_env("Pendulum-v1", n_envs=3, seed=0)
+        env.action_space.seed(0)
+        return env
+
+    single, learner, env = VecNormalize(environments()), VecNormalize(environments()), environments()
+    normalizer = CollectorNormalizer(learner)
+    single.reset()
+    normalizer.reset(env.reset())
+    for step in range(450):  # more than two episodes
+        actions = np.array([env.action_space.sample() for _ in range(3)])
+        single.step(actions)
+        observations, rewards, dones, _ = env.step(actions)
+        normalizer.step(observations, rewards, dones)
+        if step % 50 == 7:
+            merge(learner, normalizer.take_increment())
+    merge(learner, normalizer.take_increment())
+    assert_same_statistics(learner, single)
+
+
+def test_resets_start_new_returns_as_in_vec_normalize() -> None:
+    recording = Recording(False, 8, 3, seed=1)
+    single, learner = vec_normalize(recording), vec_normalize(recording)
+    play(single, 8)
+    play(single, 8)
+    normalizer = CollectorNormalizer(learner)
+    for _ in range(2):
+        normalizer.reset(recording.observation(0))
+        for step in range(8):
+            normalizer.step(recording.observation(step + 1), recording.rewards[step], recording.dones[step])
+    merge(learner, normalizer.take_increment())
+    assert_same_statistics(learner, single)
+
+
+def test_broadcasts_are_not_counted_again() -> None:
+    recording = Recording(False, 5, 2, seed=0)
+    learner = vec_normalize(recording)
+    play(learner, 5)
+    normalizer = CollectorNormalizer(learner)
+    count = statistics(learner)["observations"].count
+    for _ in range(3):
+        normalizer.load_state(normalization_state(learner))
+        merge(learner, normalizer.take_increment())
+    assert statistics(learner)["observations"].count == count
+    empty = normalizer.take_increment()
+    assert empty.observations == {}
+    assert empty.returns is None
+
+
+def test_collectors_normalize_with_the_last_broadcast_only() -> None:
+    recording = Recording(False, 5, 2, seed=0)
+    learner = vec_normalize(recording)
+    normalizer = CollectorNormalizer(learner)
+    observations = recording.observation(0)
+    before = normalizer.reset(observations)
+    np.testing.assert_allclose(before, np.clip(observations, -10, 10), rtol=1e-6)
+    np.testing.assert_array_equal(normalizer.normalize(observations), before)
+    merge(learner, normalizer.take_increment())
+    np.testing.assert_array_equal(normalizer.normalize(observations), before)
+    normalizer.load_state(normalization_state(learner))
+    np.testing.assert_array_equal(normalizer.normalize(observations), learner.normalize_obs(observations))
+    assert not np.array_equal(normalizer.normalize(observations), before)
+
+
+def test_observations_are_not_changed() -> None:
+    recording = Recording(True, 5, 2, seed=0)
+    normalizer = CollectorNormalizer(vec_normalize(recording))
+    observations = recording.observation(0)
+    before = pickle.dumps(observations)
+    normalizer.reset(observations)
+    assert pickle.dumps(observations) == before
+
+
+def test_nothing_is_accumulated_or_merged_unless_in_training() -> None:
+    recording = Recording(False, 5, 2, seed=0)
+    learner = vec_normalize(recording)
+    normalizer = CollectorNormalizer(learner)
+    normalizer.reset(recording.observation(0))
+    increment = normalizer.take_increment()
+    learner.training = False
+    before = normalization_state(learner)
+    merge(learner, increment)
+    normalizer.load_state(before)
+    normalizer.step(recording.observation(1), recording.rewards[0], recording.dones[0])
+    assert normalizer.take_increment().observations == {}
+    learner.training = True
+    assert statistics(learner)["observations"].count == 1e-4
+
+
+def test_states_are_copies() -> None:
+    recording = Recording(False, 5, 2, seed=0)
+    learner = vec_normalize(recording)
+    state = normalization_state(learner)
+    normalizer = CollectorNormalizer(learner)
+    play(learner, 5)
+    assert state.observations[""].mean.tolist() == [0, 0, 0]
+    np.testing.assert_allclose(normalizer.normalize(np.ones((1, 3), np.float32)), 1, rtol=1e-6)
+
+
+def moments(shape: tuple[int, ...] = (3,), count: float = 1, mean: float = 0, var: float = 0) -> Moments:
+    return Moments(count, np.full(shape, mean), np.full(shape, var))
+
+
+@pytest.mark.parametrize(
+    ("increment", "message"),
+    [
+        (MomentsIncrement({"x": moments()}), r"moments of \['x'\], but the normalized keys are \[''\]"),
+        (MomentsIncrement({"": moments((4,))}), r"shape \(3,\), got \(4,\)"),
+        (MomentsIncrement({"": moments((1,))}), r"shape \(3,\), got \(1,\)"),
+        (MomentsIncrement({"": moments(mean=np.nan)}), "VecCheckNan"),
+        (MomentsIncrement({"": moments(var=np.inf)}), "VecCheckNan"),
+        (MomentsIncrement({"": moments(count=np.nan)}), "VecCheckNan"),
+        (MomentsIncrement({"": moments(count=-1)}), "non-negative"),
+        (MomentsIncrement({"": moments(var=-1)}), "non-negative"),
+        (MomentsIncrement({"": moments()}, moments((3,))), r"returns of an increment must have moments of shape \(\)"),
+        (MomentsIncrement({"": moments((2,))}, moments(())), r"shape \(3,\), got \(2,\)"),
+    ],
+)
+def test_wrong_increments_are_errors_and_change_nothing(increment: MomentsIncrement, message: str) -> None:
+    learner = vec_normalize(Recording(False, 5, 2, seed=0))
+    with pytest.raises(ValueError, match=message):
+        merge(learner, increment)
+    assert statistics(learner)["observations"].count == learner.ret_rms.count == 1e-4
+
+
+def test_wrong_broadcasts_are_errors_and_change_nothing() -> None:
+    normalizer = CollectorNormalizer(vec_normalize(Recording(True, 5, 2, seed=0)))
+    state = normalization_state(vec_normalize(Recording(True, 5, 2, seed=0)))
+    wrong_keys = NormalizationState({"vector": moments(mean=3)}, state.returns, True)
+    wrong_shape = NormalizationState({**state.observations, "image": moments()}, state.returns, True)
+    for wrong, message in ((wrong_keys, "normalized keys are"), (wrong_shape, r"observations\['image'\] of the broad")):
+        with pytest.raises(ValueError, match=message):
+            normalizer.load_state(wrong)
+    vector = np.full((1, 3), 2, np.float32)
+    found = normalizer.normalize({"vector": vector, "image": np.zeros((1, 1, 4, 4), np.uint8), "other": 0})
+    np.testing.assert_allclose(found["vector"], vector, rtol=1e-6)

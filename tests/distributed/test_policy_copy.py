@@ -1,0 +1,99 @@
+"""Copies of policies act like the originals, without hooks and without what choosing actions does not need."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import pytest
+import torch as th
+from sb3_contrib import QRDQN, TQC
+from stable_baselines3 import DDPG, DQN, SAC, TD3
+from stable_baselines3.dqn.policies import DQNPolicy
+
+from distributed.collected_envs import cart, pendulum
+from sb3_compressed.distributed.policy_copy import PolicySpec, UniformPolicy, load_weights, policy_weights
+
+ALGORITHMS = [DQN, QRDQN, DDPG, TD3, SAC, TQC]
+
+
+def model_of(algorithm: Any, **arguments: Any) -> Any:
+    env = cart() if algorithm in (DQN, QRDQN) else pendulum()
+    return algorithm("MlpPolicy", env, seed=0, device="cpu", buffer_size=100, **arguments)
+
+
+def read_only(weights: dict[str, Any]) -> dict[str, Any]:
+    """Return copies of weights as Ray delivers them."""
+    copied = {name: np.array(array) for name, array in weights.items()}
+    for array in copied.values():
+        array.flags.writeable = False
+    return copied
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_copy_acts_like_the_policy(algorithm: Any) -> None:
+    model = model_of(algorithm)
+    model.policy.register_forward_hook(lambda *_: None)  # cannot be pickled
+    spec = pickle.loads(cloudpickle.dumps(PolicySpec.of(model.policy)))
+    policy = spec.new_policy()
+    observations = np.array([model.observation_space.sample() for _ in range(9)])
+    load_weights(policy, read_only(policy_weights(model.policy)))
+    expected, _ = model.policy.predict(observations, deterministic=True)
+    actions, _ = policy.predict(observations, deterministic=True)
+    np.testing.assert_array_equal(actions, expected)
+    assert not policy._forward_hooks
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_only_the_weights_that_choose_actions_are_sent(algorithm: Any) -> None:
+    model = model_of(algorithm)
+    weights = policy_weights(model.policy)
+    acting = {DQN: model.policy, QRDQN: model.policy}.get(algorithm)
+    module = model.policy.actor if acting is None else next(model.policy.children())
+    assert sum(array.size for array in weights.values()) == sum(p.numel() for p in module.state_dict().values())
+
+
+class Cautious(DQNPolicy):
+    """Chooses actions with the target network."""
+
+    def _predict(self, obs: Any, deterministic: bool = True) -> th.Tensor:
+        return self.q_net_target._predict(obs, deterministic=deterministic)
+
+
+def test_policies_that_choose_actions_differently_are_sent_as_a_whole() -> None:
+    model = DQN(Cautious, cart(), seed=0, device="cpu", buffer_size=100)
+    assert policy_weights(model.policy).keys() == model.policy.state_dict().keys()
+
+
+def test_statistics_of_normalization_layers_are_sent() -> None:
+    class Normalized(DQNPolicy):
+        def make_q_net(self) -> Any:
+            net = super().make_q_net()
+            net.q_net.append(th.nn.BatchNorm1d(2))
+            return net
+
+    model = DQN(Normalized, cart(), seed=0, device="cpu", buffer_size=100)
+    original: Any = model.policy
+    original.q_net.q_net[-1].running_mean += 3
+    policy: Any = PolicySpec.of(model.policy).new_policy()
+    load_weights(policy, read_only(policy_weights(model.policy)))
+    assert policy.q_net.q_net[-1].running_mean.tolist() == [3, 3]
+    assert not policy.training
+
+
+def test_weights_of_another_policy_are_refused() -> None:
+    wide, narrow = (model_of(DQN, policy_kwargs={"net_arch": [size]}) for size in (32, 16))
+    with pytest.raises(ValueError, match=r"q_net.*\(32, 4\).*DQNPolicy has \(16, 4\)"):
+        load_weights(narrow.policy, policy_weights(wide.policy))
+    with pytest.raises(ValueError, match="no such weights"):
+        load_weights(narrow.policy, policy_weights(model_of(SAC).policy))
+
+
+@pytest.mark.parametrize("make_env", [cart, pendulum])
+def test_a_uniform_policy_returns_valid_actions(make_env: Any) -> None:
+    env = make_env()
+    policy = UniformPolicy(env.observation_space, env.action_space)
+    actions, _ = policy.predict(np.array([env.observation_space.sample() for _ in range(5)]))
+    assert all(env.action_space.contains(action) for action in actions)
