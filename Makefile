@@ -14,10 +14,13 @@ PEER_SOURCES := BeamRider Enduro MsPacman:trained Crafter-v0 CarRacing-v3 Doom84
 CODECS := auto delta zstd-dict zstd3 zstd-5 lz4-frame/0 igzip/1 gzip/6 rle-jit none cpprb torchrl:zlib-3 torchrl:zstd-3 \
 	extra:zstd3 extra:zstd-3 extra:zstd-5 extra:lz4-frame/0 extra:igzip1 extra:gzip6 extra:rle-jit extra:none
 
-.PHONY: demo test test-all coverage bounds fallbacks upstream soak bench bench-quick peers report docs pictures lint format clean
+.PHONY: demo apex test test-all coverage bounds fallbacks upstream d3rlpy zoo soak bench bench-quick peers report docs pictures lint format clean
 
-demo: $(VENV)/.installed  ## train DQN on Pong with a compressed replay buffer and compare the memory
-	$(BIN)/python examples/dqn_atari.py
+demo: $(VENV)/.demo  ## train DQN with SB3's buffer and a compressed one; compare weights, memory and time
+	$(BIN)/python examples/demo.py
+
+apex: $(VENV)/.installed  ## train Ape-X DQN on Pong with collectors and a distributed buffer
+	$(BIN)/python examples/apex_dqn.py
 
 test: $(VENV)/.installed  ## run the tests, but the slow ones
 	$(PYTEST) -m "not slow"
