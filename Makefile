@@ -44,7 +44,17 @@ fallbacks: $(VENV)/.installed  ## run all tests without the mechanisms that depe
 upstream: $(VENV)/.installed  ## run the buffer tests of SB3 and sb3-contrib against the compressed buffers
 	$(BIN)/python tests/upstream/run.py
 
-bench: $(VENV)/.environments $(PEERS)/.installed  ## measure everything, about four hours on two quiet cores
+soak: $(VENV)/.installed  ## overwrite a buffer for hours, and kill trainings on Ray 300 times
+	$(BENCH)/soak.py
+	$(BENCH)/fault_soak.py
+
+d3rlpy: $(D3RLPY)/.installed  ## run the tests with d3rlpy, which has an environment of its own
+	$(D3RLPY)/bin/python -m pytest tests/datasets/test_d3rlpy.py tests/datasets/test_d3rlpy_library.py
+
+zoo: $(ZOO)/.installed  ## train with rl-baselines3-zoo and SBX, which have an environment of their own
+	$(ZOO)/bin/python -m pytest tests/examples/test_zoo.py tests/algorithms/test_sbx.py
+
+bench: $(VENV)/.environments $(PEERS)/.installed $(D3RLPY)/.installed  ## measure everything, about four hours on two quiet cores
 	$(BENCH)/images.py --out $(RESULTS)/images.json
 	$(BENCH)/images.py --sources $(PEER_SOURCES) --size 20000 --rounds 1 --buffers auto zstd3 $(PEER_BUFFERS) --out $(RESULTS)/peers.json
 	$(BENCH)/replay.py --buffers auto auto@1 zstd3 none $(PEER_BUFFERS) --rounds 1 --out $(RESULTS)/replay.json
@@ -72,6 +82,7 @@ report: $(VENV)/.installed  ## write the tables, the plots and the README's part
 
 docs: $(VENV)/.installed  ## build the documentation in docs/_build
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build
+	$(BENCH)/distributed_buffer.py --out $(RESULTS)/distributed.json
 
 pictures: $(VENV)/.installed  ## draw what the README shows of the terminal
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python docs/pictures/terminal.py docs/pictures/advise.svg \

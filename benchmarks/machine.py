@@ -11,7 +11,8 @@ from typing import Any
 
 LIBRARIES = [
     *("stable_baselines3", "torch", "numpy", "numba", "zstandard", "isal", "lz4", "sb3-compressed"),
-    *("sb3-extra-buffers", "zstd", "torchrl", "tensordict", "cpprb", "lmdb"),
+    *("sb3-extra-buffers", "zstd", "torchrl", "tensordict", "cpprb", "lmdb", "ray"),
+    *("minari", "d3rlpy", "h5py"),
 ]
 PRINT_VERSIONS = """
 import json, sys

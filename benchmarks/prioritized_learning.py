@@ -128,12 +128,17 @@ def train(game: str, replay: str, seed: int, steps: int) -> dict[str, Any]:
         prioritize(model)
     callback, begin = ReturnsCallback(), time.process_time()
     model.learn(steps, callback=callback)
+    return run_of(callback, game, replay, seed, steps, time.process_time() - begin)
+
+
+def run_of(callback: ReturnsCallback, game: str, replay: str, seed: int, steps: int, seconds: float) -> dict[str, Any]:
+    """Return the score and the learning curve of a run."""
     limits = np.linspace(0, steps, N_POINTS + 1).astype(int).tolist()
     return {
         "game": game, "replay": replay, "seed": seed, "steps": steps,
         "score": callback.between(steps - steps // 10, steps) or 0.0,
         "curve": [callback.between(*pair) for pair in itertools.pairwise(limits)],
-        "cpu_seconds": time.process_time() - begin,
+        "cpu_seconds": seconds,
     }  # fmt: skip
 
 
@@ -238,7 +243,7 @@ def plot(results: dict[str, dict[str, Any]], steps: int, path: Path) -> None:
     import matplotlib.pyplot as plt
     from plots import STYLE
 
-    colors = {"uniform": "#1a1a19", "prioritized": "#2a78d6", "lap": "#d95926"}
+    colors = {"uniform": "#1a1a19", "prioritized": "#2a78d6", "lap": "#d95926", "collectors": "#2a78d6"}
     positions = (np.arange(N_POINTS) + 0.5) * steps / N_POINTS / 1000
     with mpl.rc_context(STYLE):
         figure, axes = plt.subplots(1, len(results), figsize=(2.2 * len(results), 2.4), squeeze=False)
@@ -260,9 +265,27 @@ def plot(results: dict[str, dict[str, Any]], steps: int, path: Path) -> None:
 
 def main() -> None:
     """Run from the command line."""
-    flags: argparse.ArgumentParser = parser(__doc__, rounds=10)
+    compare(__doc__, "prioritized_learning", train, list(REPLAYS), ["uniform", "prioritized"])
+
+
+def compare(
+    description: str | None,
+    name: str,
+    train: Callable[[str, str, int, int], dict[str, Any]],
+    replays: Sequence[str],
+    default: Sequence[str],
+) -> None:
+    """Run a benchmark of kinds of replay from the command line.
+
+    :param description: of the script
+    :param name: of the benchmark
+    :param train: trains once, as :func:`train` does
+    :param replays: the kinds of replay that it knows
+    :param default: those that are compared by default
+    """
+    flags: argparse.ArgumentParser = parser(description, rounds=10)
     flags.add_argument("--games", nargs="+", default=GAMES, choices=GAMES)
-    flags.add_argument("--replays", nargs="+", default=["uniform", "prioritized"], choices=list(REPLAYS))
+    flags.add_argument("--replays", nargs="+", default=default, choices=replays)
     flags.add_argument("--steps", type=int, default=100_000, help="environment steps of a run (default: %(default)s)")
     flags.add_argument("--runs", type=Path, help="file to which finished runs are appended")
     flags.add_argument("--plot", type=Path, help="write learning curves to this file")
@@ -296,7 +319,7 @@ def main() -> None:
         print("no seed is finished with all kinds of replay")
         return
     options = {"steps": arguments.steps, "seeds": arguments.rounds, "settings": SETTINGS}
-    save(arguments.out, "prioritized_learning", options, results, arguments.peers)
+    save(arguments.out, name, options, results, arguments.peers)
     if arguments.plot:
         plot(results, arguments.steps, arguments.plot)
     print(table(results))

@@ -12,7 +12,7 @@ from sb3_compressed.benchmarking.adapters import Batch, ReplayAdapter, RolloutAd
 from sb3_compressed.step import Step
 from sb3_compressed.tree_map import leaves, tree_map
 
-__all__ = ["check_replay", "check_rollout"]
+__all__ = ["check_replay", "check_rollout", "compare_batch"]
 
 BATCH_SIZE = 256
 
@@ -31,7 +31,7 @@ def check_replay(replay: ReplayAdapter, steps: Iterator[Step], rows: int, *, has
         replay.add(step)
         added.append(step)
         if i > 8 and i % max(rows // 8, 1) == 0:
-            wrong = _compare(replay.read(replay.sample(BATCH_SIZE)), added, has_ends=has_ends)
+            wrong = compare_batch(replay.read(replay.sample(BATCH_SIZE)), added, has_ends=has_ends)
             if wrong:
                 return f"after {i + 1} steps: {wrong}"
     return ""
@@ -47,12 +47,16 @@ def check_rollout(rollout: RolloutAdapter, steps: Iterator[Step], rows: int) -> 
             rollout.add(step)
             added.append(step)
         for batch in rollout.buffer.get(BATCH_SIZE):
-            if wrong := _compare(rollout.read(batch), added):
+            if wrong := compare_batch(rollout.read(batch), added):
                 return wrong
     return ""
 
 
-def _compare(batch: Batch, added: deque[Step], *, has_ends: bool = True) -> str:
+def compare_batch(batch: Batch, added: deque[Step], *, has_ends: bool = True) -> str:
+    """Compare a batch with consecutive steps that contain it, and return a description of wrong data.
+
+    :param has_ends: whether next observations at episode ends must be terminal observations
+    """
     first, n_envs = int(added[0].reward[0]), len(added[0].reward)
     counts = dict.fromkeys(("observations", "next observations", "next observations at episode ends", "unknown"), 0)
     for i, serial in enumerate(batch.serial):
