@@ -6,6 +6,8 @@ BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
 
 PEERS := .venv-peers
+D3RLPY := .venv-d3rlpy
+ZOO := .venv-zoo
 
 BENCH := $(BIN)/python benchmarks
 RESULTS := benchmarks/results
@@ -70,8 +72,10 @@ bench: $(VENV)/.environments $(PEERS)/.installed $(D3RLPY)/.installed  ## measur
 	$(BENCH)/stores.py --out $(RESULTS)/stores.json
 	$(BENCH)/samplers.py --sources MsPacman HalfCheetah-v5 --size 1000000 --out $(RESULTS)/samplers.json
 	$(BENCH)/sequence_sampling.py --out $(RESULTS)/sequence_sampling.json
+	$(BENCH)/distributed_buffer.py --out $(RESULTS)/distributed.json
 	$(BENCH)/blind_cliffwalk.py --out $(RESULTS)/blind_cliffwalk.json
 	$(BENCH)/dqn_replay.py --frames 30000 --sources MsPacman Breakout Seaquest --out $(RESULTS)/dqn_replay.json
+	$(BENCH)/formats.py --out $(RESULTS)/formats.json
 	$(BENCH)/report.py
 
 bench-quick: $(VENV)/.environments  ## measure eight image environments, about ten minutes on two quiet cores
@@ -101,7 +105,7 @@ format: $(VENV)/.installed  ## format the code
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) $(PEERS) docs/_build
+	rm -rf $(VENV) $(PEERS) $(D3RLPY) $(ZOO) docs/_build
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "Python 3.10 or newer is needed: make PYTHON=...")'
@@ -118,4 +122,15 @@ $(PEERS)/.installed: $(VENV)/.installed benchmarks/peers.txt
 	$(PYTHON) -m venv $(PEERS)
 	$(BIN)/python -m pip freeze --exclude-editable > $(PEERS)/constraints.txt
 	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check -c $(PEERS)/constraints.txt -r benchmarks/peers.txt
+	@touch $@
+
+$(D3RLPY)/.installed: d3rlpy.txt pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(D3RLPY)
+	$(D3RLPY)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
+		-r d3rlpy.txt -e '.[examples,d3rlpy]'
+	@touch $@
+
+$(ZOO)/.installed: zoo.txt pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(ZOO)
+	$(ZOO)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -r zoo.txt -e '.[examples]'
 	@touch $@

@@ -48,6 +48,23 @@ def fallbacks(session: nox.Session) -> None:
     session.run("python", "-m", "pytest", "-n", "auto", "--dist", "worksteal", *session.posargs, env=env)
 
 
+@nox.session(python="3.11")
+def d3rlpy(session: nox.Session) -> None:
+    """Run the tests with d3rlpy, which requires another version of Gymnasium."""
+    session.install("-c", "constraints.txt", "-r", "d3rlpy.txt", "-e", ".[examples,d3rlpy]")
+    files = ("tests/datasets/test_d3rlpy.py", "tests/datasets/test_d3rlpy_library.py")
+    session.run("python", "-m", "pytest", *files, *session.posargs)
+
+
+@nox.session(python="3.11")
+def zoo(session: nox.Session) -> None:
+    """Train with rl-baselines3-zoo and SBX."""
+    session.install("-c", "constraints.txt", "-r", "zoo.txt", "-e", ".[examples]")
+    session.run(
+        "python", "-m", "pytest", "tests/examples/test_zoo.py", "tests/algorithms/test_sbx.py", *session.posargs
+    )
+
+
 @nox.session
 def package(session: nox.Session) -> None:
     """Build sdist and wheel, look at them, and try the wheel alone in a folder with nothing else."""

@@ -1,10 +1,12 @@
-"""Offline reinforcement learning: write experience to a Minari dataset and train an agent on the dataset alone.
+"""Offline reinforcement learning: write experience to a data set, import it into a folder, and train in epochs.
 
 The game is Catch (https://arxiv.org/abs/1406.6247): a ball falls, and a paddle at the bottom moves left or right to
-catch it. Random play catches few balls; from this data alone, DQN learns to catch nearly all of them.
+catch it. Random play catches few balls; from this data alone, DQN learns to catch nearly all of them. Each epoch uses
+each transition once, in random order, and reads it from the folder, so the data may be larger than the memory.
 
 python examples/offline.py
-python examples/offline.py --folder datasets  # keep the dataset for other libraries
+python examples/offline.py --d3rlpy           # a file of d3rlpy instead of a Minari dataset
+python examples/offline.py --folder datasets  # keep the data set and the folder
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from typing import Annotated, Any
 import gymnasium as gym
 import numpy as np
 import torch as th
+import torch.nn.functional as F
 import typer
 from common import Method, NEnvs, Seed, memory_table
 from gymnasium import spaces
@@ -25,16 +28,16 @@ from numpy.typing import NDArray
 from rich.console import Console
 from stable_baselines3 import DQN
 from stable_baselines3.common.env_util import make_vec_env
-from stable_baselines3.common.logger import configure
 from stable_baselines3.common.utils import polyak_update
 
 from sb3_compressed import CompressedReplayBuffer
-from sb3_compressed.datasets import export_minari, import_minari
+from sb3_compressed.datasets import export_d3rlpy, export_minari, import_d3rlpy, import_minari
 from sb3_compressed.evaluation import evaluate
 from sb3_compressed.warmup import warm_up
 
-DATASET = "catch/random-v0"
+DATASET, FILE = "catch/random-v0", "catch.h5"
 TARGET_INTERVAL = 100  # gradient steps between two updates of the target network
+BATCH_SIZE = 64
 
 
 class Catch(gym.Env[NDArray[np.uint8], np.int64]):
@@ -70,49 +73,64 @@ class Catch(gym.Env[NDArray[np.uint8], np.int64]):
 
 
 def main(
-    experience: Annotated[int, typer.Option(min=100, help="Transitions of random play in the dataset.")] = 20_000,
-    gradient_steps: Annotated[int, typer.Option(min=1, help="Gradient steps of the training.")] = 6_000,
+    experience: Annotated[int, typer.Option(min=100, help="Transitions of random play in the data set.")] = 20_000,
+    epochs: Annotated[int, typer.Option(min=1, help="Epochs of the training.")] = 20,
     episodes: Annotated[int, typer.Option(min=1, help="Episodes per evaluation.")] = 100,
-    folder: Annotated[Path | None, typer.Option(help="Folder for the dataset; temporary by default.")] = None,
+    folder: Annotated[Path | None, typer.Option(help="Folder for all files; temporary by default.")] = None,
+    d3rlpy: Annotated[bool, typer.Option("--d3rlpy", help="Write a file of d3rlpy, not a Minari dataset.")] = False,
     method: Method = "auto",
     n_envs: NEnvs = 4,
     seed: Seed = 0,
 ) -> None:
-    """Record random play as a Minari dataset, train DQN on it offline, and evaluate."""
+    """Write random play to a data set, train DQN on it offline, and evaluate."""
     th.set_num_threads(1)
     with tempfile.TemporaryDirectory() as temporary:
-        os.environ["MINARI_DATASETS_PATH"] = str(folder or temporary)
-        record(experience, n_envs, seed)
-        # From here on, only the dataset is used.
-        dataset = import_minari(DATASET, compression_method=method, device="cpu")
-    Console().print(memory_table(dataset))
-    env = make_vec_env(Catch, 1, seed)
-    model = DQN("MlpPolicy", env, buffer_size=1, learning_rate=1e-3, gamma=0.95, device="cpu", seed=seed)
-    model.replay_buffer = dataset
-    print("Before:", evaluate(model, env, episodes))
-    learn_offline(model, gradient_steps)
-    print("After:", evaluate(model, env, episodes))
+        root = folder or Path(temporary)
+        os.environ["MINARI_DATASETS_PATH"] = str(root)
+        record(experience, n_envs, seed, root / FILE if d3rlpy else None)
+        # From here on, only the data set is used.
+        options: dict[str, Any] = {"compression_method": method, "device": "cpu", "sampler": "without-replacement"}
+        options["storage"] = root / "buffer"
+        buffer: Any = import_d3rlpy(root / FILE, **options) if d3rlpy else import_minari(DATASET, **options)
+        Console().print(memory_table(buffer))
+        env = make_vec_env(Catch, 1, seed)
+        model = DQN("MlpPolicy", env, buffer_size=1, learning_rate=1e-3, gamma=0.95, device="cpu", seed=seed)
+        print("Before:", evaluate(model, env, episodes))
+        learn_offline(model, buffer, epochs)
+        print("After:", evaluate(model, env, episodes))
+        buffer.close()
 
 
-def record(n_steps: int, n_envs: int, seed: int) -> None:
-    """Write random play to a dataset."""
+def record(n_steps: int, n_envs: int, seed: int, file: Path | None) -> None:
+    """Write random play to a Minari dataset or a file of d3rlpy."""
     env = make_vec_env(Catch, n_envs, seed)
     env.action_space.seed(seed)
     buffer = CompressedReplayBuffer(n_steps, env.observation_space, env.action_space, "cpu", n_envs=n_envs)
     warm_up(buffer, env, n_steps)
+    if file is not None:
+        print(f"{file}: {export_d3rlpy(buffer, file, gzip_level=1):,} episodes, {n_steps:,} steps.")
+        return
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", module="minari")  # metadata recommended for published datasets
         dataset = export_minari(buffer, DATASET, algorithm_name="random", author="examples/offline.py")
     print(f"{DATASET}: {dataset.total_episodes:,} episodes, {dataset.total_steps:,} steps.")
 
 
-def learn_offline(model: DQN, gradient_steps: int) -> None:
-    """Train on the model's replay buffer without an environment."""
-    model.set_logger(configure(None, []))  # as learn() does
-    for _ in range(0, gradient_steps, TARGET_INTERVAL):
-        model.train(TARGET_INTERVAL, batch_size=64)
-        # DQN does this while it collects experience.
-        polyak_update(model.q_net.parameters(), model.q_net_target.parameters(), 1.0)
+def learn_offline(model: DQN, buffer: Any, epochs: int) -> None:
+    """Train on a buffer without an environment, as ``DQN.train`` does, but with each transition once an epoch."""
+    model.policy.set_training_mode(True)
+    for step, batch in enumerate(buffer.iterate(BATCH_SIZE, epochs)):
+        with th.no_grad():
+            next_values = model.q_net_target(batch.next_observations).max(dim=1, keepdim=True).values
+            targets = batch.rewards + (1 - batch.dones) * model.gamma * next_values
+        values = model.q_net(batch.observations).gather(1, batch.actions.long())
+        loss = F.smooth_l1_loss(values, targets)
+        model.policy.optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        th.nn.utils.clip_grad_norm_(model.policy.parameters(), model.max_grad_norm)
+        model.policy.optimizer.step()
+        if step % TARGET_INTERVAL == 0:
+            polyak_update(model.q_net.parameters(), model.q_net_target.parameters(), 1.0)
 
 
 if __name__ == "__main__":

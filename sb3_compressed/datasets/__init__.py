@@ -1,19 +1,43 @@
 """Episodes of replay buffers, and their export as datasets, videos and contact sheets."""
 
-from sb3_compressed.datasets.contact_sheet import write_contact_sheet
-from sb3_compressed.datasets.dopamine import import_dopamine
-from sb3_compressed.datasets.dopamine_export import export_dopamine
-from sb3_compressed.datasets.minari import export_minari, import_minari
-from sb3_compressed.datasets.trajectory import Trajectory, trajectories
-from sb3_compressed.datasets.video import write_video
+from typing import TYPE_CHECKING
+
+from sb3_compressed.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from sb3_compressed.datasets.contact_sheet import write_contact_sheet
+    from sb3_compressed.datasets.d3rlpy import import_d3rlpy
+    from sb3_compressed.datasets.d3rlpy_export import export_d3rlpy, to_d3rlpy
+    from sb3_compressed.datasets.dopamine import import_dopamine
+    from sb3_compressed.datasets.dopamine_export import export_dopamine
+    from sb3_compressed.datasets.minari import export_minari, import_minari
+    from sb3_compressed.datasets.trajectory import Trajectory, trajectories
+    from sb3_compressed.datasets.video import write_video
 
 __all__ = [
     "Trajectory",
+    "export_d3rlpy",
     "export_dopamine",
     "export_minari",
+    "import_d3rlpy",
     "import_dopamine",
     "import_minari",
+    "to_d3rlpy",
     "trajectories",
     "write_contact_sheet",
     "write_video",
 ]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "contact_sheet": ("write_contact_sheet",),
+        "d3rlpy": ("import_d3rlpy",),
+        "d3rlpy_export": ("export_d3rlpy", "to_d3rlpy"),
+        "dopamine": ("import_dopamine",),
+        "dopamine_export": ("export_dopamine",),
+        "minari": ("export_minari", "import_minari"),
+        "trajectory": ("Trajectory", "trajectories"),
+        "video": ("write_video",),
+    },
+)

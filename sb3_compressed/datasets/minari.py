@@ -68,7 +68,7 @@ def export_minari(
                     yield minari.data_collector.EpisodeBuffer(
                         id=number,
                         observations=tree_map(lambda values, stop=stop: values[:stop], part.observations),
-                        actions=_unscale(part.actions, buffer.action_space) if unscale_actions else part.actions,
+                        actions=unscale(part.actions, buffer.action_space) if unscale_actions else part.actions,
                         rewards=part.rewards,
                         terminations=part.terminations,
                         truncations=part.truncations,
@@ -118,7 +118,7 @@ def _without_advice_on_metadata() -> Iterator[None]:
         yield
 
 
-def _unscale(actions: NDArray[Any], space: spaces.Space[Any]) -> NDArray[Any]:
+def unscale(actions: NDArray[Any], space: spaces.Space[Any]) -> NDArray[Any]:
     """Map actions from [-1, 1] to the range of their space, like ``BasePolicy.unscale_action``."""
     if not isinstance(space, spaces.Box):
         return actions

@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
-from stable_baselines3.common.buffers import ReplayBuffer
 
 from sb3_compressed.arrays import CompressedArray
+from sb3_compressed.arrays.slot_store import are_equal_slots
 from sb3_compressed.persistence.ring_resize import rows_by_age
 from sb3_compressed.tree_map import leaves, tree_map
+
+if TYPE_CHECKING:
+    from stable_baselines3.common.buffers import ReplayBuffer
 
 __all__ = ["Trajectory", "TrajectoryPart", "trajectories", "transitions"]
 
@@ -175,28 +178,36 @@ def trajectories(buffer: ReplayBuffer) -> Iterator[Trajectory]:
 def _continues(buffer: ReplayBuffer, rows: NDArray[np.int64], env: int) -> NDArray[np.bool_]:
     """Return for each row that is not done whether its next observation is, bit for bit, the next row's observation."""
     continues = np.ones(len(rows), np.bool_)
-    is_open = ~buffer.dones[rows[:-1], env].astype(np.bool_) & ~_share_slots(buffer, rows, env)
-    unknown = np.flatnonzero(is_open)  # only these have to be decoded
-    for first in range(0, len(unknown), CHUNK_SIZE):
-        some = unknown[first : first + CHUNK_SIZE]
-        both = _observation(buffer, rows[some + 1], env), _next_observation(buffer, rows[some], env)
-        for following, next_one in leaves(tree_map(lambda *arrays: arrays, *both)):
-            n = len(some)
-            same = following.reshape(n, -1).view(np.uint8) == next_one.reshape(n, -1).view(np.uint8)
-            continues[some] &= same.all(axis=1)
+    if buffer.optimize_memory_usage:  # next observations are not stored separately
+        return continues
+    is_open = np.flatnonzero(~buffer.dones[rows[:-1], env].astype(np.bool_))
+    for ours, theirs in leaves(tree_map(lambda *arrays: arrays, buffer.observations, buffer.next_observations)):
+        unknown = is_open[continues[is_open]]
+        if isinstance(ours, CompressedArray) and isinstance(theirs, CompressedArray):  # nearly all share their slots
+            unknown = unknown[ours.slots[rows[unknown + 1], env] != theirs.slots[rows[unknown], env]]
+        for first in range(0, len(unknown), CHUNK_SIZE):
+            some = unknown[first : first + CHUNK_SIZE]
+            continues[some] = _are_equal(ours, rows[some + 1], theirs, rows[some], env)
     return continues
 
 
-def _share_slots(buffer: ReplayBuffer, rows: NDArray[np.int64], env: int) -> NDArray[np.bool_]:
-    """Return for each row but the last whether its next observation shares its slot with the next row's observation."""
-    shared = np.ones(max(len(rows) - 1, 0), np.bool_)
-    if buffer.optimize_memory_usage:  # next observations are not stored separately
-        return shared
-    for ours, theirs in leaves(tree_map(lambda *arrays: arrays, buffer.observations, buffer.next_observations)):
-        if not (isinstance(ours, CompressedArray) and isinstance(theirs, CompressedArray)):
-            return np.zeros_like(shared)
-        shared &= ours.slots[rows[1:], env] == theirs.slots[rows[:-1], env]
-    return shared
+def _are_equal(
+    array: Any, rows: NDArray[np.int64], other: Any, other_rows: NDArray[np.int64], env: int
+) -> NDArray[np.bool_]:
+    """Return for each of some rows of an array whether its item is, bit for bit, that of a row of another array."""
+    are_equal = np.zeros(len(rows), np.bool_)
+    if isinstance(array, CompressedArray) and isinstance(other, CompressedArray):
+        # A frame may be stored twice, for example at the end of a file and at the beginning of the next one.
+        slots = array.store.load(array.slots[rows, env]), other.store.load(other.slots[other_rows, env])
+        are_equal[:] = [are_equal_slots(*both) for both in zip(*slots, strict=True)]
+    unknown = np.flatnonzero(~are_equal)
+    if len(unknown):  # only these are decoded
+        values, other_values = (
+            np.ascontiguousarray(each[each_rows[unknown], np.full(len(unknown), env)]).reshape(len(unknown), -1)
+            for each, each_rows in ((array, rows), (other, other_rows))
+        )
+        are_equal[unknown] = (values.view(np.uint8) == other_values.view(np.uint8)).all(axis=1)
+    return are_equal
 
 
 def _observation(buffer: ReplayBuffer, rows: NDArray[np.int64], env: int) -> Any:

@@ -1,4 +1,4 @@
-"""``sb3-compressed export`` writes a dataset that Minari reads."""
+"""``sb3-compressed export`` writes a dataset that Minari reads, or a file of d3rlpy."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import writer
 from commands import error_of, run
+from d3rlpy_episodes import read_file
 
 from sb3_compressed.datasets import trajectories
 
-minari = pytest.importorskip("minari", reason="lossless images in Minari require Python 3.11")
-
 
 def test_exported_dataset_equals_the_stored_episodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    minari = pytest.importorskip("minari", reason="lossless images in Minari require Python 3.11")
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "datasets"))
     buffer = writer.new_buffer(storage=tmp_path / "buffer")
     for number in range(1, 50):
@@ -39,6 +39,7 @@ def test_exported_dataset_equals_the_stored_episodes(tmp_path: Path, monkeypatch
 
 
 def test_invalid_dataset_name_is_an_error_and_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("minari", reason="lossless images in Minari require Python 3.11")
     buffer = writer.new_buffer(storage=tmp_path / "buffer")
     writer.add_step(buffer, 1)
     buffer.close()
@@ -48,4 +49,37 @@ def test_invalid_dataset_name_is_an_error_and_writes_nothing(tmp_path: Path, mon
         assert message.startswith(f"malformed dataset ID {name!r}: use name-v0 or namespace/name-v0")
         assert "\n" not in message
     assert not [*(tmp_path / "datasets").rglob("*.hdf5")]
-    assert run("export", tmp_path / "buffer").returncode == 2, "--minari is required"
+
+
+def test_exported_file_of_d3rlpy_contains_the_stored_episodes(tmp_path: Path) -> None:
+    buffer = writer.new_buffer(storage=tmp_path / "buffer")
+    for number in range(1, 50):
+        writer.add_step(buffer, number)
+    buffer.flush()
+    done = run("export", tmp_path / "buffer", "--d3rlpy", tmp_path / "new.h5", "--gzip", 1, "--json")
+    assert (done.returncode, done.stderr) == (0, ""), "no progress bar, no warnings"
+    result, stored = json.loads(done.stdout), [*trajectories(buffer)]
+    assert (result["episodes"], result["steps"]) == (len(stored), 49 * writer.N_ENVS)
+    assert result["nbytes"] == (tmp_path / "new.h5").stat().st_size
+    for episode, trajectory in zip(read_file(tmp_path / "new.h5"), stored, strict=True):
+        n = len(trajectory)
+        np.testing.assert_array_equal(episode.observations[:n], trajectory.observations[:n])
+        np.testing.assert_array_equal(episode.rewards[:n, 0], trajectory.rewards)
+    assert "exists already" in error_of("export", tmp_path / "buffer", "--d3rlpy", tmp_path / "new.h5")
+    done = run("export", tmp_path / "buffer", "--d3rlpy", tmp_path / "other.h5")
+    assert done.stdout.startswith(f"{tmp_path / 'other.h5'}: {len(stored)} episodes, {49 * writer.N_ENVS} steps, 0.")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ([], "pass either --minari ID or --d3rlpy FILE"),
+        (["--minari", "a/b-v0", "--d3rlpy", "b.h5"], "pass either --minari ID or --d3rlpy FILE"),
+        (["--minari", "a/b-v0", "--gzip", "1"], "options of d3rlpy were passed, but not --d3rlpy"),
+        (["--d3rlpy", "b.h5", "--author", "Ada"], "options of Minari were passed, but not --minari"),
+    ],
+)
+def test_options_that_do_not_fit_together_are_an_error(tmp_path: Path, options: list[str], message: str) -> None:
+    done = run("export", tmp_path / "buffer", *options)
+    assert done.returncode == 2
+    assert message in " ".join(done.stderr.replace("│", " ").split())

@@ -1,0 +1,409 @@
+"""Import episodes of d3rlpy, a library for offline reinforcement learning: https://github.com/takuseno/d3rlpy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+from stable_baselines3.common.buffers import ReplayBuffer
+
+from sb3_compressed.buffers.replay import CompressedDictReplayBuffer, CompressedReplayBuffer
+from sb3_compressed.buffers.replay_mixin import CompressedReplay
+from sb3_compressed.datasets.d3rlpy_episodes import (
+    EpisodeSource,
+    Rows,
+    StoredEpisode,
+    episodes_in_memory,
+    rows_at_a_time,
+)
+from sb3_compressed.datasets.d3rlpy_files import Description, open_file, read_description, read_episodes
+from sb3_compressed.errors import StorageError
+from sb3_compressed.progress import progress_bar as shown_progress
+from sb3_compressed.tree_map import tree_map
+
+__all__ = ["import_d3rlpy"]
+
+Part = tuple[tuple[int, ...], np.dtype[Any]]
+"""Shape and dtype of a part of the observations."""
+
+
+def import_d3rlpy(
+    source: Any,
+    buffer: ReplayBuffer | None = None,
+    *,
+    frame_stack: int | None = None,
+    keys: Sequence[str] | None = None,
+    n_actions: int | None = None,
+    action_range: tuple[float, float] | None = None,
+    scale_actions: bool = False,
+    n_steps: int | None = None,
+    progress_bar: bool = True,
+    **options: Any,
+) -> ReplayBuffer:
+    """Add the transitions of d3rlpy's episodes to a replay buffer, in bounded memory.
+
+    The buffer contains the transitions that d3rlpy's ``BasicTransitionPicker`` returns, or with ``frame_stack`` its
+    ``FrameStackTransitionPicker``, in the order of the episodes:
+
+    - The next observation of a transition that terminated an episode consists of zeros, since episodes do not contain
+      the observation after their last step. Algorithms that respect ``dones`` do not use it.
+    - The last step of an episode that did not terminate, for example because of a time limit, has no next observation,
+      and is no transition. The one before it is stored as truncated.
+    - Rewards are stored as float32, as SB3 does.
+
+    >>> import numpy as np
+    >>> from types import SimpleNamespace
+    >>> from sb3_compressed.datasets import import_d3rlpy
+    >>> episode = SimpleNamespace(  # of d3rlpy.dataset.Episode
+    ...     observations=np.zeros((5, 1, 84, 84), np.uint8),
+    ...     actions=np.array([[0], [3], [1], [2], [0]]),
+    ...     rewards=np.zeros((5, 1), np.float32),
+    ...     terminated=True,
+    ... )
+    >>> buffer = import_d3rlpy([episode], frame_stack=4, progress_bar=False)
+    >>> buffer.size(), buffer.observation_space.shape, buffer.action_space
+    (5, (4, 84, 84), Discrete(4))
+
+    :param source: the path of a file that ``ReplayBuffer.dump`` of d3rlpy or
+        :func:`~sb3_compressed.datasets.export_d3rlpy` wrote, or one of d3rlpy 1; or a ``d3rlpy.dataset.ReplayBuffer``
+        in memory, or a sequence of episodes
+    :param buffer: a buffer of one environment; ``None`` for a new compressed buffer with space for all transitions
+    :param frame_stack: number of frames of an observation, if episodes contain single frames ``(channels, ...)``;
+        zeros precede the first one of an episode. By default the number in a file of ``export_d3rlpy``, otherwise 1
+    :param keys: keys of a Dict space for the parts of tuples. By default those of the buffer or in a file of
+        ``export_d3rlpy``, otherwise ``observation_0``, ``observation_1``...
+    :param n_actions: number of discrete actions. By default the number in a file of ``export_d3rlpy``, otherwise the
+        largest action plus one. Integers are discrete actions, and so are floats if this is passed
+    :param action_range: lowest and highest value of continuous actions. By default the range in a file of
+        ``export_d3rlpy``, otherwise (-1, 1)
+    :param scale_actions: whether to map continuous actions from the range of their space to [-1, 1], as SB3's
+        off-policy algorithms store them
+    :param n_steps: number of transitions after which to stop; ``None`` for all
+    :param progress_bar: whether to show a progress bar
+    :param options: further arguments of the new buffer, such as ``storage=<folder>``
+    :return: the buffer
+    :raises ImportError: if h5py is not installed: ``pip install 'sb3-compressed[d3rlpy]'``
+    :raises CheckpointNotFound: if there is no such file
+    :raises CorruptStorage: if it is damaged; only compressed observations have checksums
+    :raises StorageError: if d3rlpy did not write it, or there are no transitions
+    :raises TypeError: if the source is of another kind
+    :raises ValueError: if the buffer has other spaces, or several environments; if episodes differ in their shapes; or
+        if actions are outside their range
+    """
+    for name, value in (("frame_stack", frame_stack), ("n_actions", n_actions), ("n_steps", n_steps)):
+        if value is not None and value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value}")
+    with _open(source) as (episodes, description):
+        content = _examine(episodes)
+        given = _Spaces(content, description, frame_stack, keys, n_actions, action_range)
+        n_all = min(content.n_transitions, n_steps or content.n_transitions)
+        if buffer is None:
+            observation_space, action_space = given.observation_space(), given.action_space()
+            cls = CompressedDictReplayBuffer if isinstance(observation_space, spaces.Dict) else CompressedReplayBuffer
+            buffer = cls(options.pop("buffer_size", n_all), observation_space, action_space, **options)
+        else:
+            given.require_fitting(buffer)
+        adder = _Adder(buffer, given.names(buffer.observation_space), given.frame_stack, scale=scale_actions)
+        remaining = n_all
+        with shown_progress(n_all, "importing", is_shown=progress_bar) as advance:
+            for episode in episodes:
+                n = min(episode.n_transitions, remaining)
+                for n_added in adder.add(episode, n):
+                    advance(n_added)
+                remaining -= n
+                if not remaining:
+                    break
+    return buffer
+
+
+@contextmanager
+def _open(source: Any) -> Iterator[tuple[EpisodeSource, Description | None]]:
+    if not isinstance(source, str | PathLike):
+        yield episodes_in_memory(source), None
+        return
+    path = Path(source)
+    with open_file(path) as file:
+        episodes = read_episodes(file, path)
+        first = next(iter(episodes), None)
+        yield episodes, None if first is None else read_description(file, path, first)
+
+
+# -- spaces -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Content:
+    """What all episodes have in common.
+
+    :param parts: shape and dtype of each part of the observations
+    :param is_tuple: whether they are tuples
+    :param actions: shape and dtype of actions
+    :param low: the lowest value in all actions
+    :param high: the highest one
+    :param n_transitions: number of transitions
+    """
+
+    parts: list[Part]
+    is_tuple: bool
+    actions: Part
+    low: float
+    high: float
+    n_transitions: int
+
+
+def _examine(episodes: EpisodeSource) -> _Content:
+    """Read all actions, and the shapes of everything else.
+
+    :raises StorageError: if there are no transitions
+    :raises ValueError: if episodes differ
+    """
+    content: _Content | None = None
+    for episode in episodes:
+        parts = [(rows.shape, rows.dtype) for rows in episode.observations]
+        actions = episode.actions.read(0, episode.n_rows)
+        of_episode = parts, episode.is_tuple, (actions.shape[1:] or (1,), actions.dtype)
+        if content is None:
+            content = _Content(*of_episode, np.inf, -np.inf, 0)
+        if (content.parts, content.is_tuple, content.actions) != of_episode:
+            raise ValueError(
+                f"{episode.name} has observations {parts} and actions {of_episode[2]}, but the first episode has "
+                f"{content.parts} and {content.actions}"
+            )
+        if int(np.prod(episode.rewards.shape, dtype=np.int64)) != 1:
+            raise ValueError(f"{episode.name} has rewards of shape {episode.rewards.shape}, expected one per step")
+        used = actions[: episode.n_transitions]
+        low, high = (float(used.min()), float(used.max())) if used.size else (np.inf, -np.inf)
+        n = content.n_transitions + episode.n_transitions
+        content = _Content(*of_episode, min(content.low, low), max(content.high, high), n)
+    if content is None or not content.n_transitions:
+        raise StorageError(f"{episodes.name} contains no transitions")
+    return content
+
+
+class _Spaces:
+    """The spaces of episodes, from what the caller passed, what an export wrote, and the arrays themselves."""
+
+    def __init__(
+        self,
+        content: _Content,
+        description: Description | None,
+        frame_stack: int | None,
+        keys: Sequence[str] | None,
+        n_actions: int | None,
+        action_range: tuple[float, float] | None,
+    ) -> None:
+        described = None if description is None else description.frame_stack
+        self.frame_stack = frame_stack or described or 1
+        self._content, self._description, self._keys = content, description, keys
+        self._described_space = None if description is None else description.observation_space
+        self._n_actions, self._action_range = n_actions, action_range
+        if self.frame_stack > 1 and not all(shape for shape, _ in content.parts):
+            raise ValueError(f"single numbers cannot be stacked: pass frame_stack=1, got {self.frame_stack}")
+        if keys is not None and not content.is_tuple:
+            raise ValueError(f"keys are for tuples of observations, got {list(keys)} for single ones")
+        if keys is not None and (len(keys) != len(content.parts) or len({*keys}) < len(keys)):
+            raise ValueError(f"expected {len(content.parts)} different keys, got {list(keys)}")
+        self._parts: list[Part] = [
+            ((shape[0] * self.frame_stack, *shape[1:]) if self.frame_stack > 1 else shape, dtype)
+            for shape, dtype in content.parts
+        ]
+
+    def names(self, space: spaces.Space[Any] | None = None) -> list[str] | None:
+        """Return the key of each part; ``None`` if there is a single part without a key.
+
+        :param space: the space of the buffer, if there is one
+        """
+        if not self._content.is_tuple:
+            return None
+        if self._keys is not None:
+            return [*self._keys]
+        # The order of the parts is that of the exported space, whatever the order in this one.
+        known_spaces = [each for each in (self._described_space, space) if isinstance(each, spaces.Dict)]
+        for known in known_spaces:
+            if len(known) == len(self._parts) and (space is None or _has_keys(space, [*known])):
+                return [*known]
+        return [f"observation_{number}" for number in range(len(self._parts))]
+
+    def observation_space(self) -> spaces.Space[Any]:
+        """Return the space of a new buffer."""
+        described = self._described_space
+        if described is not None and self._keys is None and self._fits(described):
+            return described
+        found = [_space_of(*part) for part in self._parts]
+        names = self.names()
+        return found[0] if names is None else spaces.Dict(list(zip(names, found, strict=True)))
+
+    def action_space(self) -> spaces.Space[Any]:
+        """Return the action space of a new buffer.
+
+        :raises ValueError: if the actions are not in it
+        """
+        (shape, dtype), low, high = self._content.actions, self._content.low, self._content.high
+        if self._n_actions is None and self._action_range is None and self._description is not None:
+            described = self._description.action_space
+            if not self._fit_actions(described):
+                raise StorageError(f"actions from {low:g} to {high:g} of shape {shape} are not in {described}")
+            return described
+        if dtype.kind == "f" and self._n_actions is None:
+            allowed = self._action_range or (-1.0, 1.0)
+            if not allowed[0] <= low <= high <= allowed[1]:
+                raise ValueError(
+                    f"actions are from {low} to {high}, outside of {list(allowed)}: pass action_range=(low, high), "
+                    "or n_actions if they are discrete"
+                )
+            return spaces.Box(*allowed, shape, np.float32 if dtype == np.float32 else np.float64)
+        n_actions = self._n_actions or int(high) + 1
+        if shape != (1,) or low < 0 or high >= n_actions:
+            raise ValueError(
+                f"discrete actions must be single numbers from 0 to {n_actions - 1}, got {low:g} to {high:g} with "
+                f"shape {shape}"
+            )
+        return spaces.Discrete(n_actions)
+
+    def require_fitting(self, buffer: ReplayBuffer) -> None:
+        """Raise if the buffer has other spaces.
+
+        :raises ValueError: with both
+        """
+        actions, (shape, _) = buffer.action_space, self._content.actions
+        if buffer.n_envs != 1 or not self._fits(buffer.observation_space) or not self._fit_actions(actions):
+            parts = ", ".join(f"{dtype} of shape {shape}" for shape, dtype in self._parts)
+            raise ValueError(
+                f"the buffer must have n_envs=1, observations {parts} and actions of shape {shape} from "
+                f"{self._content.low:g} to {self._content.high:g}, got n_envs={buffer.n_envs}, "
+                f"{buffer.observation_space} and {actions}"
+            )
+
+    def _fit_actions(self, space: spaces.Space[Any]) -> bool:
+        """Return whether the actions are in a space; those of a Box may be scaled to [-1, 1]."""
+        shape, _ = self._content.actions
+        if isinstance(space, spaces.Discrete):
+            return shape == (1,) and 0 <= self._content.low <= self._content.high < space.n
+        return isinstance(space, spaces.Box) and (space.shape or (1,)) == shape
+
+    def _fits(self, space: spaces.Space[Any]) -> bool:
+        names = self.names(space)
+        if names is None:
+            return not isinstance(space, spaces.Dict) and _same_items(space, self._parts[0])
+        if not isinstance(space, spaces.Dict) or not _has_keys(space, names):
+            return False
+        return all(_same_items(space[name], part) for name, part in zip(names, self._parts, strict=True))
+
+
+def _has_keys(space: spaces.Space[Any], keys: Sequence[str]) -> bool:
+    return isinstance(space, spaces.Dict) and {*space} == {*keys}
+
+
+def _same_items(space: spaces.Space[Any], part: Part) -> bool:
+    """Return whether items of a space are stored like this; single numbers may be arrays of one element."""
+    shape, dtype = part
+    return (space.shape or (1,)) == (shape or (1,)) and np.dtype(space.dtype) == dtype
+
+
+def _space_of(shape: tuple[int, ...], dtype: np.dtype[Any]) -> spaces.Space[Any]:
+    """Return a space for arrays of which nothing else is known."""
+    if dtype.kind == "b":
+        return spaces.MultiBinary(shape)
+    kind: Any = dtype.type
+    if dtype.kind == "f":
+        return spaces.Box(-np.inf, np.inf, shape, kind)
+    limits = np.iinfo(dtype)
+    return spaces.Box(int(limits.min), int(limits.max), shape, kind)
+
+
+# -- transitions ------------------------------------------------------------------------------------------------------
+
+
+class _Adder:
+    """Adds transitions to a buffer.
+
+    :param names: the key of each part of the observations
+    :param scale: whether to scale actions
+    """
+
+    def __init__(self, buffer: ReplayBuffer, names: list[str] | None, frame_stack: int, *, scale: bool) -> None:
+        self._buffer, self._names, self._frame_stack = buffer, names, frame_stack
+        self._joint_commit = buffer.joint_commit if isinstance(buffer, CompressedReplay) else nullcontext
+        self._scale: tuple[NDArray[Any], NDArray[Any]] | None = None
+        if scale:
+            space = buffer.action_space
+            if not isinstance(space, spaces.Box) or not space.is_bounded():
+                raise ValueError(f"scale_actions is for continuous actions with bounds, got {space}")
+            self._scale = space.low, space.high
+
+    def add(self, episode: StoredEpisode, n_transitions: int) -> Iterator[int]:
+        """Add the first transitions of an episode, and yield the number of each piece."""
+        n_at_a_time = rows_at_a_time(sum(rows.row_nbytes for rows in episode.observations) * self._frame_stack)
+        for first in range(0, n_transitions, n_at_a_time):
+            last = min(first + n_at_a_time, n_transitions)
+            with self._joint_commit(last - first):
+                self._add(episode, first, last, is_end=last == n_transitions)
+            yield last - first
+
+    def _add(self, episode: StoredEpisode, first: int, last: int, *, is_end: bool) -> None:
+        """Add some transitions.
+
+        :param is_end: whether the last one is followed by another episode, or by nothing
+        """
+        buffer = self._buffer
+        parts = [self._stacks(rows, first, last) for rows in episode.observations]
+        spaces_of = buffer.observation_space
+        if self._names is None:
+            observations: Any = parts[0].reshape(len(parts[0]), *(spaces_of.shape or ()))
+        else:
+            assert isinstance(spaces_of, spaces.Dict)
+            observations = {
+                name: part.reshape(len(part), *(spaces_of[name].shape or ()))
+                for name, part in zip(self._names, parts, strict=True)
+            }
+        actions = self._actions(episode, first, last)
+        rewards = episode.rewards.read(first, last).reshape(-1).astype(np.float32)
+        has_terminated = is_end and last == episode.n_rows
+        # SB3 takes any end for a terminal one without handle_timeout_termination.
+        is_cut = is_end and not has_terminated and buffer.handle_timeout_termination
+        done, infos = np.zeros(1, np.bool_), [{"TimeLimit.truncated": False}]
+        n = last - first
+        for step in range(n):
+            obs = tree_map(lambda values, at=step: values[at : at + 1], observations)
+            next_obs = tree_map(lambda values, at=step + 1: values[at : at + 1], observations)
+            if step == n - 1 and (has_terminated or is_cut):
+                done, infos = np.ones(1, np.bool_), [{"TimeLimit.truncated": is_cut}]
+                if has_terminated:
+                    next_obs = tree_map(np.zeros_like, next_obs)
+            buffer.add(obs, next_obs, actions[step : step + 1], rewards[step : step + 1], done, infos)
+
+    def _actions(self, episode: StoredEpisode, first: int, last: int) -> NDArray[Any]:
+        actions = episode.actions.read(first, last).reshape(last - first, -1)
+        space = self._buffer.action_space
+        if isinstance(space, spaces.Discrete):
+            if actions.dtype.kind == "f" and (actions != np.floor(actions)).any():
+                raise ValueError(f"{episode.name} has actions that are no integers: omit n_actions")
+            return actions.astype(np.int64)
+        actions = actions.reshape(last - first, *(space.shape or ()))
+        if self._scale is not None:
+            low, high = self._scale
+            actions = (2.0 * ((actions - low) / (high - low)) - 1.0).astype(actions.dtype)
+        return actions
+
+    def _stacks(self, rows: Rows, first: int, last: int) -> NDArray[Any]:
+        """Return observations from ``first`` to ``last``, both included, with zeros outside of the episode.
+
+        With stacked frames, it is a view in which they overlap.
+        """
+        n_before = self._frame_stack - 1
+        begin, end = max(first - n_before, 0), min(last + 1, rows.n)
+        skipped = begin - (first - n_before)
+        frames = np.zeros((last + 1 - first + n_before, *rows.shape), rows.dtype)
+        frames[skipped : skipped + end - begin] = rows.read(begin, end)
+        if not n_before:
+            return frames
+        shape = last + 1 - first, self._frame_stack * rows.shape[0], *rows.shape[1:]
+        strides = frames.strides[0], *frames.strides[1:]
+        return np.lib.stride_tricks.as_strided(frames, shape, strides, writeable=False)

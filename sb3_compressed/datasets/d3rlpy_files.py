@@ -1,0 +1,297 @@
+"""HDF5 files of d3rlpy, read and written in pieces.
+
+A file of version 2.1, which ``d3rlpy.dataset.dump`` writes, contains the columns of each episode, one HDF5 dataset
+each: ``observations_0`` ``(n_rows, *obs_shape)``, or ``observations_0_0``, ``observations_0_1``... for tuples,
+``actions_0`` ``(n_rows, *action_shape)``, ``rewards_0`` ``(n_rows, 1)`` and ``terminated_0``, a flag. It also contains
+``columns``, ``num_episodes`` and ``version``. A file of d3rlpy 1 contains all episodes in ``observations``,
+``actions``, ``rewards``, ``terminals`` and ``episode_terminals``.
+
+Source: ``dump``, ``load`` and ``load_v1`` in https://github.com/takuseno/d3rlpy, ``d3rlpy/dataset/io.py``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from itertools import count, pairwise
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from sb3_compressed.datasets.d3rlpy_episodes import EpisodeSource, Rows, StoredEpisode, damage_of
+from sb3_compressed.errors import CheckpointNotFound, CorruptStorage, StorageError, install_command
+from sb3_compressed.storage.json_schema import load_json, optional, parse
+from sb3_compressed.storage.spaces import parse_space, space_from_data, space_nbytes, space_to_data
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["Description", "EpisodeWriter", "import_h5py", "open_file", "read_description", "read_episodes"]
+
+VERSION = "2.1"
+COLUMNS = ("observations", "actions", "rewards", "terminated")
+COLUMNS_OF_VERSION_1 = ("observations", "actions", "rewards", "terminals")
+#: A dataset that d3rlpy ignores: the exported buffer's spaces, and the number of frames of an observation, as JSON.
+DESCRIPTION = "sb3_compressed"
+#: Bytes that HDF5 compresses at once; its cache of decompressed chunks has 1 MB.
+CHUNK_NBYTES = 1 << 19
+
+
+def import_h5py() -> Any:
+    """Import h5py.
+
+    :raises ImportError: if it is not installed; the message names the command that installs it
+    """
+    try:
+        import h5py
+    except ImportError:
+        raise ImportError(f"h5py, which reads HDF5 files, is not installed: {install_command('d3rlpy')}") from None
+    return h5py
+
+
+@contextmanager
+def open_file(path: Path) -> Iterator[Any]:
+    """Open a file for reading.
+
+    :raises CheckpointNotFound: if there is none
+    :raises CorruptStorage: if it is damaged, or not an HDF5 file
+    """
+    h5py = import_h5py()
+    if not path.is_file():
+        raise CheckpointNotFound(f"{path} is not a file")
+    with damage_of(str(path)):
+        file = h5py.File(path, "r")
+    with file:
+        yield file
+
+
+# -- reading ----------------------------------------------------------------------------------------------------------
+
+
+def read_episodes(file: Any, path: Path) -> EpisodeSource:
+    """Return the episodes of a file.
+
+    :param file: the open file
+    :param path: its path, for error messages
+    :raises CorruptStorage: if it is damaged
+    :raises StorageError: if d3rlpy did not write it
+    """
+    if "observations" in file:
+        return _episodes_of_version_1(file, path)
+    version = _text(file, "version", path)
+    if version != VERSION:
+        raise StorageError(f"{path} has version {version}, expected {VERSION}: load and dump it with a newer d3rlpy")
+    with damage_of(f"{path}: num_episodes"):
+        n_episodes = int(_dataset(file, "num_episodes", path)[()])
+    return EpisodeSource(n_episodes, partial(_read_episode, file, path), str(path))
+
+
+def _read_episode(file: Any, path: Path, index: int) -> StoredEpisode:
+    names, is_tuple = [f"observations_{index}"], f"observations_{index}_0" in file
+    if is_tuple:
+        n_parts = next(number for number in count() if f"observations_{index}_{number}" not in file)
+        names = [f"observations_{index}_{number}" for number in range(n_parts)]
+    with damage_of(f"{path}: terminated_{index}"):
+        terminated = bool(_dataset(file, f"terminated_{index}", path)[()])
+    return StoredEpisode(
+        tuple(_column(file, name, path) for name in names),
+        is_tuple,
+        _column(file, f"actions_{index}", path),
+        _column(file, f"rewards_{index}", path),
+        terminated,
+        f"{path}: episode {index}",
+    )
+
+
+def _episodes_of_version_1(file: Any, path: Path) -> EpisodeSource:
+    """Return the episodes of a file of d3rlpy 1.
+
+    d3rlpy drops the rows after the last end; here they are an episode that did not terminate.
+    """
+    observations, actions, rewards, terminals = (_column(file, name, path) for name in COLUMNS_OF_VERSION_1)
+    terminated = terminals.read(0, terminals.n).reshape(-1).astype(np.bool_)
+    ends = terminated.copy()
+    lengths = {observations.n, actions.n, rewards.n, len(ends)}
+    if "episode_terminals" in file:
+        flags = _column(file, "episode_terminals", path)
+        lengths.add(flags.n)
+    if len(lengths) > 1:
+        raise CorruptStorage(f"{path} has columns of different lengths: {sorted(lengths)}")
+    if "episode_terminals" in file:
+        ends |= flags.read(0, flags.n).reshape(-1).astype(np.bool_)
+    bounds = [0, *(np.flatnonzero(ends) + 1).tolist()]
+    if bounds[-1] < len(ends):
+        bounds.append(len(ends))
+    spans = [*pairwise(bounds)]
+
+    def get(index: int) -> StoredEpisode:
+        first, last = spans[index]
+        parts = [Rows(rows.values, first, last - first, rows.name) for rows in (observations, actions, rewards)]
+        name = f"{path}: episode {index}"
+        return StoredEpisode((parts[0],), False, parts[1], parts[2], bool(terminated[last - 1]), name)
+
+    return EpisodeSource(len(spans), get, str(path))
+
+
+def _column(file: Any, name: str, path: Path) -> Rows:
+    dataset = _dataset(file, name, path)
+    if not dataset.ndim:
+        raise StorageError(f"{path}: {name!r} must be an array, got a single value")
+    return Rows(dataset, 0, len(dataset), f"{path}: {name}")
+
+
+def _dataset(file: Any, name: str, path: Path, kinds: str = "biuf") -> Any:
+    """Return a dataset, which must be in this file: an untrusted one could refer to any other.
+
+    :raises StorageError: if there is none, or it is not one that d3rlpy writes
+    """
+    h5py = import_h5py()
+    with damage_of(f"{path}: {name}"):
+        link = file.get(name, getlink=True)
+        found = file[name] if isinstance(link, h5py.HardLink) else None
+    if link is None:
+        raise StorageError(f"{path} has no dataset {name!r}, which files of d3rlpy contain")
+    if not isinstance(found, h5py.Dataset) or found.external or found.is_virtual:
+        raise StorageError(f"{path}: {name!r} must be a dataset in the file itself")
+    if found.dtype.kind not in kinds:
+        raise StorageError(f"{path}: {name!r} has the dtype {found.dtype}, which no file of d3rlpy has there")
+    return found
+
+
+def _text(file: Any, name: str, path: Path) -> str:
+    """Return the content of a dataset of text."""
+    dataset = _dataset(file, name, path, "OS")
+    if import_h5py().check_string_dtype(dataset.dtype) is None or dataset.shape != ():
+        raise StorageError(f"{path}: {name!r} must be text")
+    with damage_of(f"{path}: {name}"):
+        content: bytes = dataset[()]
+    return content.decode(errors="replace")
+
+
+# -- writing ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Description:
+    """What an export adds to a file.
+
+    :param observation_space: the space of the exported buffer
+    :param action_space: likewise
+    :param frame_stack: the number of frames of an observation, of which only the newest is stored; ``None`` if
+        observations are stored as they were
+    """
+
+    observation_space: spaces.Space[Any]
+    action_space: spaces.Space[Any]
+    frame_stack: int | None
+
+    def to_json(self) -> str:
+        """Return it as text."""
+        data = {name: space_to_data(getattr(self, name)) for name in ("observation_space", "action_space")}
+        return json.dumps({**data, "frame_stack": self.frame_stack})
+
+
+def read_description(file: Any, path: Path, episode: StoredEpisode) -> Description | None:
+    """Return what an export added to a file, if anything.
+
+    :param episode: any of the episodes. Spaces are refused if their items are larger than its rows, because the bounds
+        of a space take memory
+    :raises CorruptStorage: if it is invalid
+    """
+    if DESCRIPTION not in file:
+        return None
+    schema = {"observation_space": parse_space, "action_space": parse_space}
+    try:
+        data = load_json(_text(file, DESCRIPTION, path).encode())
+        frame_stack = parse({**schema, "frame_stack": optional(range(1, 1 << 16))}, data)["frame_stack"]
+        nbytes = sum(rows.row_nbytes for rows in episode.observations) * (frame_stack or 1), episode.actions.row_nbytes
+        for name, limit in zip(schema, nbytes, strict=True):
+            if space_nbytes(data[name]) > max(limit, 8):
+                raise ValueError(f"{name} does not fit rows of {limit} bytes")
+        observation_space, action_space = (space_from_data(data[name]) for name in schema)
+        return Description(observation_space, action_space, frame_stack)
+    except ValueError as error:
+        raise CorruptStorage(f"{path}: the dataset {DESCRIPTION!r} is invalid: {error}") from error
+
+
+class EpisodeWriter:
+    """A new file, which appears under its name when it is complete.
+
+    :param path: the file
+    :param description: is added to the file
+    :param gzip_level: level of HDF5's gzip filter for observations, which then have checksums; ``None`` to store them
+        uncompressed
+    :raises StorageError: if the file exists
+    :raises OSError: if it cannot be written
+    """
+
+    def __init__(self, path: Path, description: Description, gzip_level: int | None) -> None:
+        h5py = import_h5py()
+        if path.exists():
+            raise StorageError(f"{path} exists already; delete it, or choose another name")
+        self._path, self._unfinished = path, path.with_name(f"{path.name}.unfinished")
+        self._gzip_level, self._n_episodes = gzip_level, 0
+        self._file = h5py.File(self._unfinished, "w")
+        self._file.create_dataset("columns", data=list(COLUMNS))
+        self._file.create_dataset("version", data=VERSION)
+        self._file.create_dataset(DESCRIPTION, data=description.to_json())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None:
+                self._file.create_dataset("num_episodes", data=self._n_episodes)
+            self._file.close()
+            if kind is None:
+                self._unfinished.rename(self._path)
+        finally:
+            self._unfinished.unlink(missing_ok=True)
+
+    def add(
+        self,
+        observations: Sequence[tuple[tuple[int, ...], np.dtype[Any]]],
+        actions: NDArray[Any],
+        rewards: NDArray[Any],
+        *,
+        is_tuple: bool,
+        terminated: bool,
+    ) -> Callable[[int, Sequence[NDArray[Any]]], None]:
+        """Begin an episode, and return the function that writes its observations from a row on.
+
+        :param observations: shape and dtype of each part of an observation
+        :param actions: ``(n_rows, *action_shape)``
+        :param rewards: ``(n_rows, 1)``
+        :param is_tuple: whether observations are tuples
+        :param terminated: whether the episode terminated
+        """
+        index, self._n_episodes = self._n_episodes, self._n_episodes + 1
+        parts = []
+        for number, (shape, dtype) in enumerate(observations):
+            name = f"observations_{index}_{number}" if is_tuple else f"observations_{index}"
+            options: dict[str, Any] = {}
+            nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+            if self._gzip_level is not None and nbytes:
+                chunk = min(len(actions), max(1, CHUNK_NBYTES // nbytes)), *shape
+                options = {"chunks": chunk, "fletcher32": True}
+                options |= {"compression": "gzip", "compression_opts": self._gzip_level}
+            parts.append(self._file.create_dataset(name, (len(actions), *shape), dtype, **options))
+        self._file.create_dataset(f"actions_{index}", data=actions)
+        self._file.create_dataset(f"rewards_{index}", data=rewards)
+        self._file.create_dataset(f"terminated_{index}", data=terminated)
+
+        def write(first: int, values: Sequence[NDArray[Any]]) -> None:
+            for dataset, rows in zip(parts, values, strict=True):
+                dataset[first : first + len(rows)] = rows
+
+        return write
