@@ -143,6 +143,26 @@ def test_sequences_benchmark_writes_its_results(folder: Path) -> None:
 
 
 @pytest.mark.slow
+def test_distributed_benchmark_writes_its_results(folder: Path) -> None:
+    parts = ["bytes", "sampling", "inserts", "throughput", "costs", "training"]
+    printed, results = run("distributed_buffer", folder, "--parts", *parts)
+    for row in (
+        "| MsPacman | ",
+        "| acknowledged inserts of encoded segments into one shard, transitions | at least 50,000/s |",
+        "| 1 | 1 | ",
+        "| 10 Gbit/s | 8 | ",
+    ):
+        assert row in printed
+    assert not any("error" in measured for of_label in results.values() for measured in of_label.values())
+    measured = results["bytes, MsPacman"]
+    assert measured["distributed"]["to shard"] < measured["LZ4"]["to shard"] < measured["distributed"]["raw"]
+    assert measured["distributed"]["to learner(256)"] < measured["LZ4"]["to shard"]
+    assert results["inserts"]["distributed"]["cpu"]["2 ahead"]["Shard"] > 0
+    for name in ("local", "distributed", "SB3", "SB3, arrays"):
+        assert results["sampling"][name]["wrong"] == ""
+
+
+@pytest.mark.slow
 def test_persistence_benchmark_writes_its_results(folder: Path) -> None:
     printed, results = run("persistence", folder, "--source", "Pong")
     assert "| 800 | sb3-compressed, checkpoint |" in printed
@@ -166,6 +186,20 @@ def test_storage_benchmark_writes_its_results(folder: Path) -> None:
         assert 0 < measured["add, 50%"] <= measured["add, 99.999%"] <= measured["add, longest"]
         assert 0 <= measured["share of long adds"] < 1
         assert measured["sample(32)"] > 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="resets the peak of the memory with /proc")
+def test_formats_benchmark_writes_its_results(folder: Path) -> None:
+    pytest.importorskip("minari", reason="a Minari that stores images without loss needs Python 3.11")
+    printed, results = run("formats", folder, "--source", "Pong")
+    assert "| sb3-compressed, in the folder |" in printed
+    assert results["write"].keys() == {"minari", "minari frames", "d3rlpy gzip", "dopamine", "ours"}
+    readers = ["minari episodes", "minari array", "minari frames", "dopamine", "ours memory", "ours folder"]
+    assert [*results["read"]] == readers, "d3rlpy, which is missing, is skipped"
+    for name in readers:
+        if name != "dopamine":
+            assert (results["read"][name]["share"], results["read"][name]["wrong"]) == (1, "")
+    assert all(found["wrong"] == "" for found in results["import"].values())
 
 
 @pytest.mark.slow
