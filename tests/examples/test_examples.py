@@ -11,20 +11,33 @@ from pathlib import Path
 
 import pytest
 from programs import run_python
+from terminal_output import read_terminal, words
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-SCRIPTS = sorted(path.name for path in EXAMPLES.glob("*.py") if "__main__" in path.read_text(encoding="utf-8"))
+#: See test_distributed_examples.py.
+DISTRIBUTED = {"apex_dqn.py", "collect_dataset.py"}
+SCRIPTS = sorted(
+    path.name
+    for path in EXAMPLES.glob("*.py")
+    if "__main__" in path.read_text(encoding="utf-8") and path.name not in DISTRIBUTED
+)
 
 # Arguments of short runs of each script.
-SHORT = {
+SHORT: dict[str, list[str]] = {
     "dqn_atari.py": ["--steps 400 --n-envs 2 --buffer-size 300", "--steps 250 --n-envs 1 --plain"],
+    "demo.py": [],  # see test_demo.py
+    "demo_kernels.py": [],  # and of these
+    "demo_training.py": [],
     "her_goal.py": ["--steps 200 --n-bits 4"],
     "ppo_atari_subproc.py": [
         f"--steps 256 --n-steps 128 --n-envs 2 --start-method {method}" for method in ("fork", "spawn")
     ],
     "resume_dqn.py": [],  # see test_a_killed_training_is_resumed
     "million.py": ["--size 600 --n-envs 2"],
-    "offline.py": ["--experience 400 --gradient-steps 200 --episodes 4 --folder {folder}"],
+    "offline.py": [
+        "--experience 400 --epochs 20 --episodes 4 --folder {folder} --d3rlpy",
+        "--experience 400 --epochs 20 --episodes 4 --folder {folder}",
+    ],
     "sequences.py": ["--steps 400 --updates 3 --length 6 --burn-in 3 --n-units 8 --batch-size 4 --n-envs 2"],
     "prioritized_dqn.py": ["--steps 400 --n-envs 2 --buffer-size 300", "--steps 250 --n-envs 1 --uniform"],
     "rainbow_lite.py": ["--steps 1200 --n-envs 2 --buffer-size 300 --n-quantiles 10"],
@@ -40,7 +53,7 @@ RUNS = [
 SUMMARY = {
     "million.py": r"100 batches of 32 in [\d.]+ ms\.$",
     "sequences.py": r"3 updates with 4 sequences of 3 \+ 6 observations: [\d.]+ ms .* at last\.$",
-    "offline.py": r"catch/random-v0: \d+ episodes, 400 steps\. .* Before: 4 episodes: .* After: 4 episodes: return ",
+    "offline.py": r"catch\S+: \d+ episodes, 400 steps\. .* Before: 4 episodes: .* After: 4 episodes: return ",
 }
 
 TIMEOUT_S = 120  # a multiple of any run, to end one that hangs
@@ -48,11 +61,6 @@ TIMEOUT_S = 120  # a multiple of any run, to end one that hangs
 
 def run(script: str, options: str) -> subprocess.CompletedProcess[str]:
     return run_python([EXAMPLES / script, *options.split()], os.environ, timeout=TIMEOUT_S)
-
-
-def words(text: str) -> str:
-    """Return the text without colours, boxes and line breaks."""
-    return " ".join(re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|[^\x20-\x7e]", " ", text).split())
 
 
 def assert_summary(result: subprocess.CompletedProcess[str], summary: str = r"Episodes: .+\.$") -> None:
@@ -71,7 +79,7 @@ def assert_summary(result: subprocess.CompletedProcess[str], summary: str = r"Ep
 
 @pytest.mark.parametrize(("script", "options"), RUNS)
 def test_an_example_runs_and_prints_its_summary(script: str, options: str, tmp_path: Path) -> None:
-    if script == "offline.py":
+    if script == "offline.py" and "--d3rlpy" not in options:
         pytest.importorskip("minari", reason="a Minari that stores images without loss needs Python 3.11")
     assert script in SHORT, f"add arguments for a short run of {script} to SHORT in {Path(__file__).name}"
     result = run(script, options.format(folder=tmp_path))
@@ -117,24 +125,17 @@ def test_ctrl_c_ends_the_training_with_the_summary() -> None:
     command = [sys.executable, str(EXAMPLES / "dqn_atari.py"), "--steps", "10_000_000"]
     with subprocess.Popen(command, stdout=theirs, stderr=theirs) as process:
         os.close(theirs)
-        printed, sent = b"", False
+        printed, sent = "", False
         try:
-            while chunk := _read(ours):
-                printed += chunk
-                if not sent and re.search(rb"\d it/s", printed):  # "? it/s" before the first steps
+            for text in read_terminal(ours):
+                printed += text
+                if not sent and re.search(r"\d it/s", printed):  # "? it/s" before the first steps
                     process.send_signal(signal.SIGINT)
                     sent = True
-            assert process.wait(TIMEOUT_S) == 0, printed.decode()
+            assert process.wait(TIMEOUT_S) == 0, printed
         finally:
             process.kill()
             os.close(ours)
-    assert "Ctrl-C: stopped after" in words(printed.decode())
-    assert "transitions stored" in words(printed.decode())
-    assert "Traceback" not in printed.decode()
-
-
-def _read(descriptor: int) -> bytes:
-    try:
-        return os.read(descriptor, 65536)
-    except OSError:  # Linux: the other end is closed
-        return b""
+    assert "Ctrl-C: stopped after" in words(printed)
+    assert "transitions stored" in words(printed)
+    assert "Traceback" not in printed
