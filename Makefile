@@ -38,7 +38,7 @@ coverage: $(VENV)/.installed  ## run all tests and list the lines and branches t
 		--deselect tests/callbacks/test_checkpoint_callback.py::test_a_kill_while_a_checkpoint_is_replaced_leaves_a_complete_one
 
 bounds: $(VENV)/.installed  ## run all tests, the fuzzers longer, with bounds checking in the kernels
-	NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$(abspath $(VENV))/bounds SB3_COMPRESSED_DAMAGES=1000 SB3_COMPRESSED_FOLDERS=1000 $(PYTEST)
+	NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$(abspath $(VENV))/bounds SB3_COMPRESSED_DAMAGES=1000 SB3_COMPRESSED_FOLDERS=1000 SB3_COMPRESSED_EXAMPLES=2000 $(PYTEST)
 
 fallbacks: $(VENV)/.installed  ## run all tests without the mechanisms that depend on CPython's details
 	SB3_COMPRESSED_FORCE_FALLBACKS=1 $(PYTEST)
@@ -86,7 +86,6 @@ report: $(VENV)/.installed  ## write the tables, the plots and the README's part
 
 docs: $(VENV)/.installed  ## build the documentation in docs/_build
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build
-	$(BENCH)/distributed_buffer.py --out $(RESULTS)/distributed.json
 
 pictures: $(VENV)/.installed  ## draw what the README shows of the terminal
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python docs/pictures/terminal.py docs/pictures/advise.svg \
@@ -107,7 +106,8 @@ format: $(VENV)/.installed  ## format the code
 clean:
 	rm -rf $(VENV) $(PEERS) $(D3RLPY) $(ZOO) docs/_build
 
-$(VENV)/.installed: pyproject.toml constraints.txt
+# $(call install,EXTRA): install the package with an extra in the environment, which is created if necessary.
+define install
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "Python 3.10 or newer is needed: make PYTHON=...")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(1)]'

@@ -45,7 +45,7 @@ print("equal")
 """
 
 
-@pytest.mark.skipif(importlib.util.find_spec("sbx") is None, reason="needs SBX: pip install sbx-rl")
+@pytest.mark.skipif(importlib.util.find_spec("sbx") is None, reason="needs SBX: make zoo")
 @pytest.mark.parametrize(
     "make", ["dqn(compressed)", "dqn(compressed, n_steps=3)", "sac(compressed)", "ppo(compressed)"]
 )
