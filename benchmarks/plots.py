@@ -37,6 +37,10 @@ def _ratio(value: float, _: Any = None) -> str:
     return f"{value:g}×"  # noqa: RUF001
 
 
+def _number(value: float, _: Any = None) -> str:
+    return f"{value:g}"
+
+
 def _percent(value: float, _: Any = None) -> str:
     return f"{value:.3g}%"
 
@@ -126,42 +130,42 @@ def _place(axes: Axes, labels: Sequence[tuple[float, float, str, str]]) -> None:
 
 
 def scale(results: Results, path: Path) -> None:
-    """Plot memory and times by the size of the buffer, relative to the smallest size."""
+    """Plot memory by the size of the buffer, and memory per transition and times relative to the smallest size."""
     smallest = next(iter(results))
     panels = {
-        "rss": "memory per transition (RSS)",
+        "rss": "memory per transition",
         "add": "add",
         "sample(32)": "sample(32)",
         "sample(256)": "sample(256)",
     }
     names = list(results[smallest])
     with mpl.rc_context(STYLE):
-        figure, axes = plt.subplots(1, len(panels), figsize=(10, 2.8), sharey=True, layout="constrained")
+        figure, (memory, *axes) = plt.subplots(1, 1 + len(panels), figsize=(12, 2.8), layout="constrained")
         styles = itertools.cycle(["-", "--", ":", "-."])
         for name in names:
             library, *_ = split_name(name)
-            style = next(styles) if library == "ours" else "-"
+            look: dict[str, Any] = {"marker": MARKERS[library], "ms": 4, "color": COLORS[library]}
+            look |= {"ls": next(styles) if library == "ours" else "-", "label": title(name).replace("`", "")}
+            sizes = [int(size) for size, of_size in results.items() if "rss" in of_size.get(name, {})]
+            memory.plot(sizes, [size * results[str(size)][name]["rss"] / 1e9 for size in sizes], **look)
             for panel, key in zip(axes, panels):
                 base = results[smallest][name].get(key, 0)
                 of_name = {int(size): of_size.get(name, {}).get(key) for size, of_size in results.items()}
                 there = {size: value / base for size, value in of_name.items() if value is not None and base > 0}
-                panel.plot(
-                    there.keys(),
-                    there.values(),
-                    style,
-                    marker=MARKERS[library],
-                    ms=4,
-                    color=COLORS[library],
-                    label=title(name).replace("`", ""),
-                )
+                panel.plot(there.keys(), there.values(), **look)
+        memory.set(title="memory (RSS)", ylabel="GB", yscale="log")
+        _log(memory.yaxis, _number)
         for panel, heading in zip(axes, panels.values()):
-            panel.set(xscale="log", yscale="log", title=heading, xlabel="transitions")
+            panel.set_title(heading)
             panel.axhline(1, color="#8a8a84", lw=0.8, zorder=0)
-            _log(panel.yaxis, _ratio)
+            panel.yaxis.set_major_formatter(FuncFormatter(_ratio))
+            panel.set_ylim(0, max(1.1 * each.dataLim.y1 for each in axes))
+        for panel in (memory, *axes):
+            panel.set(xscale="log", xlabel="transitions")
             panel.xaxis.set_major_formatter(EngFormatter(sep=""))
             panel.xaxis.set_minor_formatter(NullFormatter())
         axes[0].set_ylabel(f"at {int(smallest):,} = 1×")  # noqa: RUF001
-        axes[0].legend(frameon=False, fontsize=7.5)
+        axes[0].legend(frameon=False, fontsize=7.5, loc="lower left")
         _save(figure, path)
 
 

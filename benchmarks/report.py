@@ -3,7 +3,8 @@
     python benchmarks/report.py
 
 Reads ``results/*.json``, writes a Markdown page for each and the plots to ``docs/results``, and writes the short table
-and the first plot between two marks in the README. Numbers are ratios to SB3's buffer in the same run, except on pages
+and the first plot between two marks in the README, and the tables of formats between the same marks in
+``docs/formats.md``. Numbers are ratios to SB3's buffer in the same run, except on pages
 that state otherwise.
 """
 
@@ -17,7 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import blind_cliffwalk
+import distributed_buffer
 import dqn_replay
+import formats
 import images
 import opening
 import persistence
@@ -50,11 +53,39 @@ IN_README = [
 #: Units of benchmarks that do not report ratios to SB3's buffer.
 UNITS = {
     **dict.fromkeys(
-        ("dqn_replay", "opening", "persistence", "samplers", "sequence_sampling", "storage_times", "stores"),
+        (
+            *("distributed_buffer", "dqn_replay", "formats", "opening", "persistence", "samplers", "sequence_sampling"),
+            *("storage_times", "stores"),
+        ),
         "Times of this machine.",
     ),
     "blind_cliffwalk": "Numbers of updates.",
+    "collector_learning": "Mean returns: interquartile means over the runs, with confidence intervals of 95%.",
     "prioritized_learning": "Mean returns: interquartile means over the runs, with confidence intervals of 95%.",
+}
+#: Titles of pages.
+TITLES = {
+    "blind_cliffwalk": "Prioritized replay on the Blind Cliffwalk",
+    "codecs": "Codecs and other packages",
+    "collector_learning": "Learning with collectors",
+    "distributed": "Distributed buffers",
+    "dqn_replay": "The DQN Replay data set",
+    "formats": "Formats of data sets",
+    "images": "Kinds of images",
+    "opening": "Opening a folder after a crash",
+    "persistence": "Saving and loading",
+    "prioritized_learning": "Learning with prioritized replay",
+    "published": "Published results of sb3-extra-buffers",
+    "replay": "Replay buffers",
+    "rollout": "Rollout buffers",
+    "samplers": "Samplers",
+    "scale": "Size of the buffer",
+    "sequence_sampling": "Sequences",
+    "storage_times": "Single calls, in memory and in a folder",
+    "stores": "Single frames: stores of other packages",
+    "trained": "Replay buffers, with trained policies",
+    "training": "Whole trainings",
+    "vectors": "Vector observations",
 }
 GAMES_OF = ["replay", "trained"]  # results shown in the plot of games
 
@@ -68,7 +99,7 @@ def page(name: str, written: dict[str, Any]) -> str:
     unit = UNITS.get(written["benchmark"], "Ratios to SB3's buffer in the same run.")
     return "\n\n".join(
         [
-            f"# {name}",
+            f"# {TITLES.get(name, name)}",
             f"`benchmarks/{written['benchmark']}.py`, {options}; {written['date']}, {host['cores']} cores of "
             f"{host['cpu']}; {software}. {unit}",
             *_tables(name, written),
@@ -84,7 +115,7 @@ def _tables(name: str, written: dict[str, Any]) -> list[str]:
         return [f"![distribution of the results]({name}.svg)", *sections]
     if benchmark == "published":
         return [published.table(results)]
-    if benchmark == "prioritized_learning":
+    if benchmark in ("prioritized_learning", "collector_learning"):
         return [f"![learning curves]({name}.svg)", prioritized_learning.table(results)]
     if benchmark == "scale":
         return [scale.table(results)]
@@ -94,6 +125,8 @@ def _tables(name: str, written: dict[str, Any]) -> list[str]:
         return [persistence.table(results)]
     if benchmark == "dqn_replay":
         return [dqn_replay.table(results)]
+    if benchmark == "formats":
+        return [formats.tables(results)]
     if benchmark == "opening":
         return [opening.table(results)]
     if benchmark == "storage_times":
@@ -106,6 +139,8 @@ def _tables(name: str, written: dict[str, Any]) -> list[str]:
         return sequence_sampling.tables(results)
     if benchmark == "stores":
         return [stores.table(results)]
+    if benchmark == "distributed_buffer":
+        return distributed_buffer.sections(results, written["arguments"])
     if benchmark == "roundtrip":
         return []
     return ["Geometric means:", ratio_table(results), "By source:", game_table(results)]
@@ -151,11 +186,15 @@ def images_part(written: dict[str, Any]) -> str:
     )
     after = f"[Each source]({pages}/images.md), those first that the code was not tuned on."
     table = images.readme_table(written["arguments"]["groups"], written["results"])
-    return "\n\n".join([textwrap.fill(before, 120, break_on_hyphens=False), table, after])
+    return "\n\n".join([_filled(before), table, after])
 
 
-def readme_part(written: dict[str, Any], plot: str, trained: Results) -> str:
-    """Return the second part of the README's section: the plot, the setup, the short table, and training times."""
+def _filled(text: str) -> str:
+    return textwrap.fill(text, 120, break_long_words=False, break_on_hyphens=False)
+
+
+def packages_part(written: dict[str, Any], plot: str) -> str:
+    """Return the section on other packages: the plot, the setup and the short table."""
     results: Results = written["results"]
     chosen = {
         label: {name: of_label[name] for name in ["SB3", *IN_README] if name in of_label}
@@ -168,24 +207,21 @@ def readme_part(written: dict[str, Any], plot: str, trained: Results) -> str:
         f"{arguments['size']:,} transitions, {rounds}){', geometric means' if len(results) > 1 else ''}; memory is the "
         "resident set size (RSS):"
     )
-    after = "`make bench` reproduces both tables, the plot and [all other results](docs/results)."
     image = f"![memory and sampling time of each buffer and codec]({plot})"
-    texts = [trainings(trained), after] if trained else [after]
-    paragraphs = [textwrap.fill(text, 120, break_long_words=False, break_on_hyphens=False) for text in texts]
-    return "\n\n".join([image, textwrap.fill(before, 120), ratio_table(chosen), *paragraphs])
+    return "\n\n".join([image, textwrap.fill(before, 120), ratio_table(chosen)])
 
 
-def write_readme(readme: Path, part: str) -> None:
+def write_section(page: Path, part: str) -> None:
     """Replace the section between the marks.
 
     :raises ValueError: if the marks are missing
     """
-    text = readme.read_text(encoding="utf-8")
+    text = page.read_text(encoding="utf-8")
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
-        raise ValueError(f"{readme} does not contain {BEGIN} followed by {END}")
-    readme.write_text(f"{before}{BEGIN}\n{part}\n{END}{after}", encoding="utf-8")
+        raise ValueError(f"{page} does not contain {BEGIN} followed by {END}")
+    page.write_text(f"{before}{BEGIN}\n{part}\n{END}{after}", encoding="utf-8")
 
 
 def main() -> None:
@@ -194,6 +230,9 @@ def main() -> None:
     flags.add_argument("--results", type=Path, default=RESULTS, help="folder of the results (default: %(default)s)")
     flags.add_argument("--pages", type=Path, default=PAGES, help="folder for the pages (default: %(default)s)")
     flags.add_argument("--readme", type=Path, default=ROOT / "README.md", help="README (default: %(default)s)")
+    performance = ROOT / "docs" / "performance.md"
+    flags.add_argument("--performance", type=Path, default=performance, help="page with other packages")
+    flags.add_argument("--formats", type=Path, default=ROOT / "docs" / "formats.md", help="page of formats")
     arguments = flags.parse_args()
     folder: Path = arguments.pages
     folder.mkdir(parents=True, exist_ok=True)
@@ -208,18 +247,22 @@ def main() -> None:
         if written["benchmark"] == "images":
             shown_groups = images.plotted(written["arguments"]["groups"], written["results"])
             plots.distribution(shown_groups, folder / f"{name}.svg")
-        if written["benchmark"] == "prioritized_learning":
+        if written["benchmark"] in ("prioritized_learning", "collector_learning"):
             prioritized_learning.plot(written["results"], written["arguments"]["steps"], folder / f"{name}.svg")
     if "blind_cliffwalk" in found:
         plots.cliffwalk(found["blind_cliffwalk"]["results"], folder / "blind_cliffwalk.svg")
+    if "images" in found:
+        trained = found.get("training", {}).get("results")
+        parts = [images_part(found["images"]), *([_filled(trainings(trained))] if trained else [])]
+        write_section(arguments.readme, "\n\n".join(parts))
     if "replay" in found:
         codecs = found.get("codecs", found["replay"])
         plot = folder / "codecs.svg"
         plots.codecs(codecs["results"], plot)
-        shown = plot.resolve().relative_to(arguments.readme.resolve().parent).as_posix()
-        parts = [images_part(found["images"])] if "images" in found else []
-        parts.append(readme_part(codecs, shown, found.get("training", {}).get("results", {})))
-        write_readme(arguments.readme, "\n\n".join(parts))
+        shown = plot.resolve().relative_to(arguments.performance.resolve().parent).as_posix()
+        write_section(arguments.performance, packages_part(codecs, shown))
+    if "formats" in found:
+        write_section(arguments.formats, formats.tables(found["formats"]["results"]))
     print(f"{len(found)} results in {folder}")
 
 

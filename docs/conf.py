@@ -6,6 +6,7 @@ import sb3_compressed
 
 project = "sb3-compressed"
 author = "The sb3-compressed maintainers"
+copyright = "2026, the sb3-compressed maintainers"
 release = version = sb3_compressed.__version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_copybutton"]

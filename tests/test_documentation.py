@@ -61,7 +61,15 @@ def test_the_site_is_built_without_warnings(tmp_path: Path) -> None:
 def test_code_layout_lists_every_module() -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     sections = re.findall(r"^### `(\w+)/`(.*?)(?=^##)", text, re.DOTALL | re.MULTILINE)
-    assert {name for name, _ in sections} == {"arrays", "buffers", "codecs", "persistence", "samplers", "storage"}
+    assert {name for name, _ in sections} == {
+        "arrays",
+        "buffers",
+        "codecs",
+        "distributed",
+        "persistence",
+        "samplers",
+        "storage",
+    }
     for name, section in sections:
         modules = {path.name for path in (ROOT / "sb3_compressed" / name).glob("*.py") if path.stem != "__init__"}
         assert {*re.findall(r"`(\w+\.py)`", section)} == modules

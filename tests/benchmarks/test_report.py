@@ -28,18 +28,41 @@ def replay_results(**more: Any) -> dict[str, Any]:
     }
 
 
-def written(benchmark: str, results: dict[str, Any]) -> str:
+def image_results() -> tuple[dict[str, list[str]], dict[str, Any]]:
+    """Return groups of sources, and results of them."""
+
+    def of(ratio: float) -> dict[str, Any]:
+        keys = ("rss", "growth", "add", "sample(32)", "sample(256)")
+        return {"SB3": dict.fromkeys(keys, 100.0), "auto": dict.fromkeys(keys, 100 * ratio)}
+
+    fixed = {"(4, 84, 84), 4 environments": {"SB3": {"fixed": 5e5}, "auto": {"fixed": 8e7}}}
+    counts = {"Pong, 1 environment": of(3.0), "Pong, 16 environments": of(4.0)}
+    groups = {
+        images.UNTUNED_GAMES: ["Enduro"],
+        images.TUNED_GAMES: ["Pong"],
+        images.UNTUNED_ENVS: ["Doom84-v0"],
+        images.COUNTS: list(counts),
+        images.FIXED: list(fixed),
+    }
+    return groups, {"Pong": of(0.5), "Enduro": of(2.0), "Doom84-v0": of(0.25), **counts, **fixed}
+
+
+def written(benchmark: str, results: dict[str, Any], **arguments: Any) -> str:
     machine = {"cpu": "a processor", "cores": 2, "system": "", "python": "3.11", "versions": [{"torch": "2"}]}
-    arguments = {"size": 100_000, "rounds": 1}
+    arguments = {"size": 100_000, "rounds": 1, **arguments}
     return json.dumps(
         {"benchmark": benchmark, "date": "", "machine": machine, "arguments": arguments, "results": results}
     )
 
 
 def test_pages_plots_and_readme_are_written_and_reproducible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder, pages, readme = tmp_path / "results", tmp_path / "docs", tmp_path / "README.md"
+    folder, pages = tmp_path / "results", tmp_path / "docs"
+    readme, performance = tmp_path / "README.md", tmp_path / "performance.md"
     folder.mkdir()
-    readme.write_text(f"before\n{report.BEGIN}\nold\n{report.END}\nafter\n")
+    for page in (readme, performance):
+        page.write_text(f"before\n{report.BEGIN}\nold\n{report.END}\nafter\n")
+    groups, results = image_results()
+    (folder / "images.json").write_text(written("images", results, size=4000, groups=groups))
     (folder / "replay.json").write_text(written("replay", replay_results()))
     sizes = {"400": replay_results()["Pong"], "800": replay_results()["Pong"]}
     (folder / "scale.json").write_text(written("scale", sizes))
@@ -49,21 +72,27 @@ def test_pages_plots_and_readme_are_written_and_reproducible(tmp_path: Path, mon
     }
     (folder / "training.json").write_text(written("training", runs))
     monkeypatch.setattr(
-        "sys.argv", ["report.py", "--results", str(folder), "--pages", str(pages), "--readme", str(readme)]
+        "sys.argv",
+        [
+            *("report.py", "--results", str(folder), "--pages", str(pages)),
+            *("--readme", str(readme), "--performance", str(performance)),
+        ],
     )
     report.main()
-    text = readme.read_text()
-    assert text.startswith("before")
-    assert text.endswith("after\n")
-    assert "old" not in text
-    assert "| sb3-compressed `auto` | 50.00% | 50.00% | 0.50x |" in text
-    assert "![memory and sampling time of each buffer and codec](docs/codecs.svg)" in text
-    one_line = text.replace("\n", " ")
+    texts = [page.read_text() for page in (readme, performance)]
+    for text in texts:
+        assert text.startswith("before")
+        assert text.endswith("after\n")
+        assert "old" not in text
+    assert "| sb3-compressed `auto` | 50.00% | 50.00% | 0.50x |" in texts[1]
+    assert "![memory and sampling time of each buffer and codec](docs/codecs.svg)" in texts[1]
+    one_line = texts[0].replace("\n", " ")
+    assert f"| {images.ATARI} | 2 | 100.00% (200.00%) |" in one_line
     assert "Training on Pong takes 0.98x (DQN; 0.97x to 1.20x in 3 pairs) of the time" in one_line
     assert "bit-identical weights" in one_line
     assert "a processor" in (pages / "replay.md").read_text()
     first = {path.name: path.read_bytes() for path in pages.glob("*.svg")}
-    assert first.keys() == {"codecs.svg", "scale.svg", "games.svg"}
+    assert first.keys() == {"codecs.svg", "images.svg", "scale.svg", "games.svg"}
     report.main()
     assert {path.name: path.read_bytes() for path in pages.glob("*.svg")} == first
 
@@ -84,13 +113,45 @@ def test_readme_without_marks_raises_and_is_unchanged(tmp_path: Path) -> None:
     readme = tmp_path / "README.md"
     readme.write_text("nothing")
     with pytest.raises(ValueError, match="does not contain <!-- benchmarks: begin"):
-        report.write_readme(readme, "part")
+        report.write_section(readme, "part")
     assert readme.read_text() == "nothing"
 
 
-def test_readme_has_the_marks_that_make_report_needs() -> None:
-    text = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+@pytest.mark.parametrize("page", ["README.md", "docs/formats.md", "docs/performance.md"])
+def test_pages_have_the_marks_that_make_report_needs(page: str) -> None:
+    text = (Path(__file__).parents[2] / page).read_text(encoding="utf-8")
     assert report.BEGIN in text.partition(report.END)[0]
+
+
+def test_tables_of_formats_are_written_into_their_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, page = tmp_path / "results", tmp_path / "formats.md"
+    folder.mkdir()
+    page.write_text(f"before\n{report.BEGIN}\nprevious\n{report.END}\nafter\n")
+    of_epoch = {"epoch": 9.0, "share": 0.63, "episodes": 120.0}
+    results = {
+        "write": {"ours": {"seconds": 2.5, "nbytes": 20e6, "frames": 1000}, "d3rlpy": {"error": "missing"}},
+        "read": {
+            "ours folder": {"load": 0.5, "loaded": 1e6, "peak": 2e6, **of_epoch},
+            "dopamine": {"load": 3.0, "loaded": 7e6, "peak": 8e6},
+        },
+        "import": {"dopamine": {"seconds": 2.0, "peak": 30e6, "frames": 1000, "wrong": ""}},
+    }
+    (folder / "formats.json").write_text(written("formats", results))
+    arguments = ["--results", str(folder), "--pages", str(tmp_path / "pages"), "--formats", str(page)]
+    monkeypatch.setattr("sys.argv", ["report.py", *arguments])
+    report.main()
+    text = page.read_text()
+    assert text.startswith("before")
+    assert "previous" not in text
+    for line in (
+        "Files with 1,000 transitions. Raw, the frames take 7 MB, and stacks of four 28 MB:",
+        "| sb3-compressed | 20 MB | 20,000 B | 2.5 s |",
+        "| sb3-compressed, in the folder | 0.50 s | 9.0 s | 63% | 120 | 1 MB | 2 MB |",
+        "| NumPy, as Dopamine's reader | 3.00 s |  |  |  | 7 MB | 8 MB |",
+        "| Dopamine | 2.0 s | 500 | 30 MB |",
+    ):
+        assert line in text
+    assert "**Wrong**: write, d3rlpy: missing" in (tmp_path / "pages" / "formats.md").read_text()
 
 
 def test_failed_and_wrong_buffers_are_marked() -> None:
@@ -125,10 +186,10 @@ def test_images_are_reported_by_group_with_worst_cases_and_the_spread_of_rounds(
     folder.mkdir()
     text = json.loads(written("images", results))
     text["arguments"] = {"rounds": 3, "groups": groups}
-    (folder / "images.json").write_text(json.dumps(text))
+    (folder / "few.json").write_text(json.dumps(text))
     monkeypatch.setattr("sys.argv", ["report.py", "--results", str(folder), "--pages", str(tmp_path)])
     report.main()
-    page = (tmp_path / "images.md").read_text()
+    page = (tmp_path / "few.md").read_text()
     assert "rounds 3;" in page
     assert page.index("## Games not used for tuning") < page.index("## Games used for tuning")
     # The rounds of SB3 and of the buffer are paired: 0.5, 0.5 and 1.
@@ -137,7 +198,7 @@ def test_images_are_reported_by_group_with_worst_cases_and_the_spread_of_rounds(
     assert "| Tetris | sb3-compressed `auto` | failed |" in page
     assert "**Wrong**: Tetris, auto: ended with -11: " in page
     assert "| SB3 | 1.0 MB | 1.0 MB |\n| sb3-compressed `auto` | 120.0 MB | 120.0 MB |" in page
-    assert (tmp_path / "images.svg").exists()
+    assert (tmp_path / "few.svg").exists()
 
 
 def test_means_are_beside_the_worst_case_and_every_version_has_its_row() -> None:
@@ -153,20 +214,7 @@ def test_means_are_beside_the_worst_case_and_every_version_has_its_row() -> None
 
 
 def test_first_table_of_the_readme_shows_the_worst_source_of_each_kind() -> None:
-    def of(ratio: float) -> dict[str, Any]:
-        keys = ("growth", "add", "sample(32)", "sample(256)")
-        return {"SB3": dict.fromkeys(keys, 100.0), "auto": dict.fromkeys(keys, 100 * ratio)}
-
-    fixed = {"(4, 84, 84), 4 environments": {"SB3": {"fixed": 5e5}, "auto": {"fixed": 8e7}}}
-    counts = {"Pong, 1 environment": of(3.0), "Pong, 16 environments": of(4.0)}
-    results = {"Pong": of(0.5), "Enduro": of(2.0), "Doom84-v0": of(0.25), **counts, **fixed}
-    groups = {
-        images.UNTUNED_GAMES: ["Enduro"],
-        images.TUNED_GAMES: ["Pong"],
-        images.UNTUNED_ENVS: ["Doom84-v0"],
-        images.COUNTS: list(counts),
-        images.FIXED: list(fixed),
-    }
+    groups, results = image_results()
     part = report.images_part({"arguments": {"size": 4000, "groups": groups}, "results": results})
     assert "4,000 transitions" in part
     assert "besides 80 MB" in " ".join(part.split())
