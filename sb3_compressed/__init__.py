@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from sb3_compressed.prioritized_replay import prioritize
     from sb3_compressed.samplers import PrioritizedSampler, RecentSampler, Sampler, WithoutReplacementSampler
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "BufferCheckpointCallback",
