@@ -230,9 +230,20 @@ class ReplayCase:
     def fill(self, buffer: Any, n_steps: int | None = None, first: int = 0) -> Any:
         """Add transitions and return the buffer."""
         stream = steps(self.kind, self.n_envs, first)
-        for _, step in zip(range(self.n_steps if n_steps is None else n_steps), stream, strict=False):
+        n_steps = self.n_steps if n_steps is None else n_steps
+        for _, step in zip(range(n_steps), stream, strict=False):
             step.add_to(buffer)
+        if getattr(buffer, "sampler", None) is not None and first + n_steps == self.n_steps:
+            update_priorities(buffer)
         return buffer
+
+
+def update_priorities(buffer: Any) -> None:
+    """Give drawn transitions other priorities, as a training does."""
+    np.random.seed(SEED)  # noqa: NPY002  # what samplers draw from
+    for _ in range(3):
+        indices = buffer.sample(BATCH).indices
+        buffer.update_priorities(indices, np.arange(1, BATCH + 1) / 8)
 
 
 OF_SB3: dict[str, Any] = {
@@ -286,6 +297,9 @@ REPLAY: dict[str, ReplayCase] = {
     "dict-optimized": ReplayCase("dict", 40, **DICT, arguments=LEAN),  # type: ignore[arg-type]
     "n-step-stack": ReplayCase("stack", 40, **N_STEP),  # type: ignore[arg-type]
     "n-step-vector": ReplayCase("vector", 40, **N_STEP),  # type: ignore[arg-type]
+    "stack-prioritized": ReplayCase("stack", 40, options={"sampler": "prioritized"}),
+    "vector-prioritized-partial": ReplayCase("vector", 13, options={"sampler": "prioritized"}),
+    "dict-prioritized": ReplayCase("dict", 40, **DICT, options={"sampler": "prioritized"}),  # type: ignore[arg-type]
     "her-vector": ReplayCase("bits", 40, **HER),
     "her-vector-partial": ReplayCase("bits", 15, **HER),
     "her-image": ReplayCase("bit-images", 40, **HER),
@@ -295,8 +309,12 @@ REPLAY: dict[str, ReplayCase] = {
 CHECKPOINTS = (
     "stack-auto", "stack-auto-partial", "stack-auto-optimized", "stack-zstd-dict", "vector", "vector-partial",
     "dict", "n-step-stack", "n-step-vector", "her-vector", "her-vector-partial", "her-image",
+    "stack-prioritized", "vector-prioritized-partial", "dict-prioritized",
 )  # fmt: skip
-STORAGE = ("stack-auto", "stack-auto-partial", "vector", "dict", "n-step-vector", "her-vector")
+STORAGE = (
+    "stack-auto", "stack-auto-partial", "vector", "dict", "n-step-vector", "her-vector",
+    "stack-prioritized", "vector-prioritized-partial",
+)  # fmt: skip
 
 
 # -- rollout buffers ---------------------------------------------------------------------------------------------
@@ -568,7 +586,7 @@ def flat(batch: Any, name: str) -> Arrays:
     elif isinstance(batch, tuple | list):
         parts = dict(enumerate(batch))
     else:
-        return {name: batch.cpu().numpy()}
+        return {name: batch if isinstance(batch, np.ndarray) else batch.cpu().numpy()}
     return {key: array for part, value in parts.items() for key, array in flat(value, f"{name}/{part}").items()}
 
 

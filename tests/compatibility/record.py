@@ -1,8 +1,9 @@
 """Record what this version of the package saves: ``PYTHONPATH=.:tests python tests/compatibility/record.py FOLDER``.
 
-Run it once for each released format, with a new folder in ``fixtures``, named after year and month; it refuses to
-overwrite one. ``test_fixtures.py`` loads what it writes with every later version of the package. Contents are the same
-whoever records them; random ids of folders, the order of sets and the weights of models are not.
+Run it once for each released format, with a new folder in ``fixtures``, named after year and month, and the version if
+there are several of a month; it refuses to overwrite one. ``test_fixtures.py`` loads what it writes with every later
+version of the package. Contents are the same whoever records them; random ids of folders, the order of sets and the
+weights of models are not.
 
 ::
 
@@ -128,6 +129,7 @@ def record_storage(folder: Path, name: str, case: cases.ReplayCase) -> None:
     """Fill a buffer in a folder; copy it while it is open, as a kill would leave it, and again when it is closed."""
     with tempfile.TemporaryDirectory() as temporary:
         buffer = case.fill(case.new(storage=temporary))
+        buffer.flush()  # priorities, which are not written with each transition
         pack(Path(temporary), folder / "killed" / f"{name}.tar.xz")
         buffer.close()
         pack(Path(temporary), folder / "storage" / f"{name}.tar.xz")
