@@ -163,6 +163,11 @@ def _title(process: psutil.Process) -> str:
         return ""
 
 
+def is_sampled(report: Report) -> bool:
+    """Return whether batches contain transitions of the present process of the first shard of each buffer."""
+    return report.shards.n_sampled[0] > 0 and report.memory is not None and report.memory.n_sampled[0] > 0
+
+
 class FaultSession:
     """The program and what was killed of it.
 
@@ -238,7 +243,8 @@ class FaultSession:
         Batches are then sampled from the others, and what is added for the one in memory is dropped and counted.
         """
         program = self.program
-        before = program.wait_for(self.is_recovered)
+        program.wait_for(self.is_recovered)
+        before = program.wait_for(is_sampled)  # a shard without transitions cannot be late
         assert before.memory is not None
         pids = before.shards.pids[0], before.memory.pids[0]
         for pid in pids:
