@@ -329,10 +329,10 @@ def _line(shards: Sequence[ShardRow], collectors: Sequence[CollectorRow], totals
     n_restarts = sum(shard.n_restarts for shard in shards) + sum(collector.n_restarts for collector in collectors)
     n_transitions = sum(row.n_transitions for row in shards)
     return (
-        f"{_whole(totals.num_timesteps)} steps, {len(collectors)} collectors: "
+        f"{_whole(totals.num_timesteps)} steps; collectors: {len(collectors)}, "
         f"{_decimal(sum(row.step_rate for row in collectors))} steps/s, "
         f"{_whole(sum(row.n_episodes for row in collectors))} episodes, mean return {_decimal(totals.mean_return)}; "
-        f"{len(shards)} shards: {_whole(n_transitions)} transitions in {_bytes(_total_bytes(shards))}, "
+        f"shards: {len(shards)}, {_whole(n_transitions)} transitions in {_bytes(_total_bytes(shards))}, "
         f"{_decimal(sum(row.insert_rate for row in shards))} inserts/s, "
         f"{_decimal(sum(row.sample_rate for row in shards))} samples/s; "
         f"{_decimal(totals.samples_per_insert)} samples per insert, {n_restarts} restarts{_incidents(totals)}"

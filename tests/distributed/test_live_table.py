@@ -35,7 +35,7 @@ COLLECTORS = [
 ]
 TOTALS = Totals(10**9, 7.98, 12.34, "collectors", 1234)
 LINE = (
-    "1,000,000,000 steps, 30 collectors: 370,368 steps/s, 30,000,000 episodes, mean return 12.3; 4 shards: "
+    "1,000,000,000 steps; collectors: 30, 370,368 steps/s, 30,000,000 episodes, mean return 12.3; shards: 4, "
     "4,000,000,000 transitions in 45 GB, 493,827 inserts/s, 399,996 samples/s; 8.0 samples per insert, 372 restarts, "
     "1,234 transitions lost, collectors wait"
 )
@@ -280,7 +280,7 @@ with LiveTable(line_interval=0) as table:
 """
     )
     assert (done.returncode, done.stderr) == (0, "")
-    assert [line.split(",")[0] for line in done.stdout.splitlines()] == ["1 steps", "2 steps"]
+    assert [line.split(";")[0] for line in done.stdout.splitlines()] == ["1 steps", "2 steps"]
 
 
 def assert_restored(outcome: Outcome) -> None:
