@@ -73,6 +73,7 @@ class Member:
     :param writer: what it writes with; each restart begins with a copy
     :param calls: in their order
     :param is_prepared: whether it can be called, as far as the learner knows
+    :param is_lost: whether its process was lost, and no other has answered since
     :param retry_at: when it is prepared again after a failure, in seconds of ``time.monotonic``; ``None`` if it needs
         not, or was given up
     :param n_restarts: how often it was prepared again
@@ -85,6 +86,7 @@ class Member:
     writer: ReplayWriter | None = None
     calls: list[Call] = field(default_factory=list)
     is_prepared: bool = False
+    is_lost: bool = False
     is_given_up: bool = False
     retry_at: float | None = None
     n_restarts: int = 0
@@ -179,7 +181,7 @@ class CollectorGroup:
         if n_envs != self.n_envs:
             raise ValueError(f"make_env returned {n_envs} environments, and {self.n_envs} to another collector")
         member.actor.connect.remote(member.writer)
-        member.is_prepared = True
+        member.is_prepared, member.is_lost = True, False
 
     # -- calls -----------------------------------------------------------------------------------------------
 
@@ -308,15 +310,17 @@ class CollectorGroup:
         n_lost = member.n_in_flight
         self.n_lost += n_lost
         is_exception = isinstance(error, RayTaskError) and not isinstance(error, CollectorNotPrepared)
-        logger.warning(
-            "collector %d failed and is restarted; up to %d transitions are lost: %s",
-            member.index, n_lost, error if is_exception else type(error).__name__,
-        )  # fmt: skip
+        if is_exception or not member.is_lost:  # while its process starts, further calls fail
+            logger.warning(
+                "collector %d failed and is restarted; up to %d transitions are lost: %s",
+                member.index, n_lost, error if is_exception else type(error).__name__,
+            )  # fmt: skip
+            member.n_restarts += 1
+            self.n_restarts += 1
+        member.is_lost = not is_exception
         self._discarded += [call.reply for call in member.calls[1:]]
         member.calls.clear()
         member.is_prepared = False
-        member.n_restarts += 1
-        self.n_restarts += 1
         first, most = PAUSES
         n_failures = member.n_errors + member.n_losses
         member.retry_at = time.monotonic() + min(first * 2 ** (n_failures - 1), most)
