@@ -59,7 +59,7 @@ class DistributedStatistics(NamedTuple):
     """The state of a distributed buffer.
 
     :param n_transitions: number of transitions in all shards
-    :param n_inserted: number of transitions inserted since the shards were started
+    :param n_inserted: number of transitions inserted since the shards were started; restarts do not reset it
     :param n_sampled: number of transitions that :meth:`DistributedReplayBuffer.sample` returned
     :param n_lost: number of transitions that restarts of shards lost, or that were dropped after a timeout
     :param n_restarts: number of restarts of shards
@@ -445,7 +445,7 @@ class DistributedReplayBuffer(ReplayBuffer):
     def _evict_idle(self) -> None:
         """Remove what writers that are gone have added, when the whole buffer has been filled since."""
         n_new = self._group.n_inserted - self._n_inserted_before
-        if not 0 <= n_new < max(self._n_transitions_most // 8, 1):  # negative after a restart of a shard
+        if n_new >= max(self._n_transitions_most // 8, 1):
             self._n_inserted_before += n_new
             self._group.evict_idle(self._n_transitions_most)
 
@@ -585,10 +585,10 @@ class DistributedReplayBuffer(ReplayBuffer):
     def statistics(self) -> DistributedStatistics:
         """Return the state of the buffer, as far as this process knows."""
         group, pipeline = self._group, self._pipeline
-        statuses = [view.status for view in group.shards if view.status is not None]
+        statuses = [status for view in group.shards for status in view.statuses]
         return DistributedStatistics(
             n_transitions=self.n_transitions,
-            n_inserted=sum(status.n_inserted for status in statuses),
+            n_inserted=group.n_inserted,
             n_sampled=self.n_sampled,
             n_lost=sum(view.n_lost for view in group.shards) + sum(writer.n_lost for _, writer in self._local),
             n_restarts=sum(view.n_restarts for view in group.shards),

@@ -295,7 +295,7 @@ class Shard:
         for name, ring in self._rings.items():
             change = ring.session, ring.position
             known, n_before = self._changes.get(name, (None, 0))
-            if known != change or n_inserted < n_before:  # fewer after a restart of another shard
+            if known != change or n_inserted < n_before:  # fewer when the learner was restarted
                 self._changes[name] = change, n_inserted
             elif ring.n_transitions and n_inserted - n_before >= capacity:
                 logger.info("%s has added nothing for %d transitions: its own are removed", name, capacity)

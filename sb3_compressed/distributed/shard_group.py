@@ -82,6 +82,12 @@ class ShardView:
         """How often it was restarted."""
         return max(len(self.epochs) - 1, 0)
 
+    @property
+    def statuses(self) -> list[ShardStatus]:
+        """The newest state of each of its processes."""
+        ended = [status for status, _ in self.ended.values()]
+        return ended if self.status is None else [*ended, self.status]
+
 
 class ShardGroup:
     """The shards of a distributed buffer.
@@ -261,8 +267,8 @@ class ShardGroup:
 
     @property
     def n_inserted(self) -> int:
-        """Number of transitions that the present processes of all shards have inserted, as far as the learner knows."""
-        return sum(view.status.n_inserted for view in self.shards if view.status is not None)
+        """Number of transitions that all shards have inserted, as far as the learner knows."""
+        return sum(status.n_inserted for view in self.shards for status in view.statuses)
 
     def evict_idle(self, capacity: int) -> None:
         """Remove old transitions of writers that add nothing any more, see :meth:`.Shard.evict_idle`."""

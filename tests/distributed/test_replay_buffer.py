@@ -499,6 +499,7 @@ def test_vectors_in_a_folder(local_ray: None, tmp_path: Path) -> None:
     assert {*actions_of(buffer.sample(2000))} == {*range(60)}
     found = buffer.statistics()
     assert (found.n_restarts, found.n_lost) == (1, 0)
+    assert found.n_inserted > 40, "of both processes"
     buffer.close()
 
 
