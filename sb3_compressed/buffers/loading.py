@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sb3_compressed.buffers import replay
 from sb3_compressed.buffers.replay_mixin import CompressedReplay
@@ -14,20 +14,26 @@ from sb3_compressed.persistence.buffer_from_store import buffer_from_store, open
 from sb3_compressed.persistence.sampler_state import stored_config
 from sb3_compressed.storage.array_store import ArrayStore
 
+if TYPE_CHECKING:
+    from sb3_compressed.distributed import DistributedReplayBuffer
+
 __all__ = ["load_checkpoint", "open_to_read", "save_checkpoint"]
 
 
-def save_checkpoint(buffer: CompressedReplay, folder: str | PathLike[str], *, overwrite: bool = False) -> None:
+def save_checkpoint(
+    buffer: CompressedReplay | DistributedReplayBuffer, folder: str | PathLike[str], *, overwrite: bool = False
+) -> None:
     """Save a replay buffer to a folder: all of it the first time, then what changed since.
 
     See :meth:`~sb3_compressed.buffers.replay_mixin.CompressedReplay.save_checkpoint`.
 
-    :param buffer: a compressed replay buffer, or a mixed one, of which the online buffer is saved
+    :param buffer: a compressed replay buffer, a mixed one, of which the online buffer is saved, or a distributed one,
+        whose own ``load_checkpoint`` loads it
     :raises StorageError: if the buffer is of another kind, or the folder contains another buffer or other files
     :raises OSError: if it cannot be written; the folder is as it was
     """
     buffer = getattr(buffer, "online", buffer)
-    if not isinstance(buffer, CompressedReplay):
+    if not hasattr(buffer, "copy_checkpoint"):  # compressed buffers and distributed ones
         raise StorageError(f"only compressed replay buffers can be saved to a folder, got a {type(buffer).__name__}")
     buffer.save_checkpoint(folder, overwrite=overwrite)
 

@@ -67,7 +67,18 @@ def find_source(path: Path) -> BufferSource:
         return BufferSource(path)
     if has_log(path / "buffer"):
         return BufferSource(path / "buffer", checkpoint=path)
+    _require_no_rings(path)
     return _find_latest(path)
+
+
+def _require_no_rings(path: Path) -> None:
+    """Raise if a folder or checkpoint contains a distributed buffer, whose rings are buffers of their own."""
+    from sb3_compressed.storage.log import has_log
+
+    patterns = ("ring-*", "*/ring-*", "buffer/*/ring-*")
+    rings = sorted(ring for pattern in patterns for ring in path.glob(pattern) if has_log(ring))
+    if rings:
+        raise StorageError(f"{path} contains a distributed buffer; pass the folder of a ring, such as {rings[0]}")
 
 
 def _find_file(path: Path) -> BufferSource:
@@ -90,6 +101,7 @@ def _find_latest(path: Path) -> BufferSource:
 
     latest = latest_checkpoint(path, missing_ok=True)
     if latest is not None:
+        _require_no_rings(latest)
         n_checkpoints = len([*path.glob("step_*/model.zip")])
         note(f"{path}: using the latest checkpoint, {latest.name}" + (f", of {n_checkpoints}" * (n_checkpoints > 1)))
         return BufferSource(latest / "buffer", checkpoint=latest)

@@ -160,7 +160,13 @@ def trajectories(buffer: ReplayBuffer) -> Iterator[Trajectory]:
     [(3, True), (2, False)]
 
     :param buffer: the buffer; do not add to it during the iteration
+    :raises TypeError: if it is a distributed buffer, whose transitions are in other processes
     """
+    if not hasattr(buffer, "dones"):
+        raise TypeError(
+            f"the transitions of a {type(buffer).__name__} are in other processes; load_checkpoint opens the folder of "
+            "each of its rings, shard-*/ring-*"
+        )
     rows = rows_by_age(buffer.pos, buffer.buffer_size, full=buffer.full)
     if buffer.full and buffer.optimize_memory_usage:  # the newest transition overwrote the oldest observation
         rows = rows[1:]

@@ -17,6 +17,7 @@ import pytest
 import ray
 import torch as th
 from chi_square import assert_frequencies
+from commands import error_of
 from stable_baselines3 import DQN, SAC, HerReplayBuffer
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 from support import ImageEnv
@@ -24,10 +25,20 @@ from support import ImageEnv
 from distributed.dying_shard import DyingShard, die_at
 from distributed.emitted import NUMBERS, SPACES, observation, sb3_buffer, transition
 from distributed.test_writer import until
-from sb3_compressed import BufferNotReady, CompressedReplayBuffer, CorruptPayload, StorageError, prioritize
+from sb3_compressed import (
+    BufferNotReady,
+    CompressedReplayBuffer,
+    CorruptPayload,
+    StorageError,
+    buffer_statistics,
+    load_checkpoint,
+    prioritize,
+    save_checkpoint,
+)
 from sb3_compressed.arrays.payload_batch import PayloadBatch
 from sb3_compressed.codecs import get_codec
 from sb3_compressed.codecs.payloads import Payloads
+from sb3_compressed.datasets import trajectories
 from sb3_compressed.distributed import DistributedReplayBuffer, shard_group
 from sb3_compressed.distributed.sample_pipeline import SamplePipeline
 from sb3_compressed.distributed.shard import SampleReply
@@ -217,7 +228,7 @@ def test_lists_are_accepted(images: DistributedReplayBuffer) -> None:
 
 def test_a_checkpoint_is_one_state_of_all_shards(images: DistributedReplayBuffer, tmp_path: Path) -> None:
     add_rows(images, "transposed", range(300, 390))
-    images.save_checkpoint(tmp_path / "checkpoint")
+    save_checkpoint(images, tmp_path / "checkpoint")
     add_rows(images, "transposed", range(390, 410))
     images.flush()
     images.load_checkpoint(tmp_path / "checkpoint")
@@ -246,6 +257,25 @@ def test_a_checkpoint_continues_with_another_number_of_shards(
     refreshed(again)
     assert {*assert_true(again.sample(2000), "small", 3)} == {*range(3 * 12, 3 * 20), *range(3 * 100, 3 * 112)}
     again.close()
+
+
+def test_tools_for_buffers_in_the_process_say_that_rings_are_buffers(
+    images: DistributedReplayBuffer, tmp_path: Path
+) -> None:
+    with pytest.raises(
+        TypeError, match="are in other processes; load_checkpoint opens the folder of each"
+    ):
+        next(trajectories(images))
+    with pytest.raises(TypeError, match="buffer_statistics is for compressed buffers, got a DistributedReplayBuffer"):
+        buffer_statistics(images)
+    add_rows(images, "transposed", range(420, 430))
+    checkpoint = tmp_path / "step_0000000430"
+    images.save_checkpoint(checkpoint / "buffer")
+    for folder in (checkpoint / "buffer", checkpoint):
+        error = error_of("inspect", folder)
+        ring = Path(error.partition(", such as ")[2])
+        assert error == f"{folder} contains a distributed buffer; pass the folder of a ring, such as {ring}"
+        assert sum(len(episode) for episode in trajectories(load_checkpoint(ring, device="cpu"))) > 0
 
 
 def test_reset_removes_everything(images: DistributedReplayBuffer) -> None:
