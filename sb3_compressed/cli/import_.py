@@ -29,7 +29,9 @@ def import_(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="New folder for the buffer.", show_default=False)],
     frame_stack: Annotated[
         int | None,
-        typer.Option(help="Number of frames of an observation; by default 4 for Dopamine, and as exported for d3rlpy."),
+        typer.Option(
+            help="Number of frames of an observation; 4 for Dopamine, and as exported or 1 for d3rlpy, by default."
+        ),
     ] = None,
     n_actions: Annotated[
         int | None, typer.Option(help="Number of discrete actions; by default the largest one in the files, plus one.")
@@ -57,7 +59,7 @@ def import_(
     action_range: Annotated[
         tuple[float, float] | None,
         typer.Option(
-            help="Lowest and highest continuous action; by default -1 and 1.",
+            help="Lowest and highest continuous action; by default as exported, or -1 and 1.",
             metavar="LOW HIGH",
             rich_help_panel=D3RLPY,
         ),

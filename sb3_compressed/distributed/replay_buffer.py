@@ -125,7 +125,8 @@ class DistributedReplayBuffer(ReplayBuffer):
     :param name: on a cluster, a name for shards that outlive the learner: one that is started again with the same name
         continues with them
     :param lease: seconds after which these shards end if no learner has called them; they flush their folders
-    :param address: of a Ray cluster, such as ``"auto"``; ``None`` starts Ray on this machine
+    :param address: of a Ray cluster, such as ``"auto"``; ``None`` uses the connection of this process or
+        ``RAY_ADDRESS``, if there is one, and starts Ray on this machine otherwise
     :param ray_options: options of the shards' actors, such as ``dict(num_cpus=1)``
     :param num_threads: number of threads that decode a batch, as for other buffers
     :param output_dtype: as for other buffers

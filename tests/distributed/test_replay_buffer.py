@@ -262,9 +262,7 @@ def test_a_checkpoint_continues_with_another_number_of_shards(
 def test_tools_for_buffers_in_the_process_say_that_rings_are_buffers(
     images: DistributedReplayBuffer, tmp_path: Path
 ) -> None:
-    with pytest.raises(
-        TypeError, match="are in other processes; load_checkpoint opens the folder of each"
-    ):
+    with pytest.raises(TypeError, match="are in other processes; load_checkpoint opens the folder of each"):
         next(trajectories(images))
     with pytest.raises(TypeError, match="buffer_statistics is for compressed buffers, got a DistributedReplayBuffer"):
         buffer_statistics(images)
