@@ -60,7 +60,9 @@ Method = Annotated[
 ]
 Steps = Annotated[int, typer.Option(min=1, help="Environment steps to train for.")]
 NEnvs = Annotated[int, typer.Option(min=1, help="Number of environments.")]
-Seed = Annotated[int, typer.Option(min=0, help="Seed of the environments, the network and the exploration.")]
+Seed = Annotated[
+    int, typer.Option(min=0, max=2**31 - 1, help="Seed of the environments, the network and the exploration.")
+]
 
 # -- training --------------------------------------------------------------------------------------------------
 

@@ -11,13 +11,16 @@ teach a network nothing.
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import combinations
 from pathlib import Path
+from statistics import median
 from typing import Annotated, Any
 
 import numpy as np
@@ -66,11 +69,18 @@ class Training:
 
     @property
     def nbytes_per_transition(self) -> float | None:
-        """By how much the process grew with each transition; ``None`` after too few of them."""
-        last, after = self.memory[-1]
-        first, before = next(each for each in self.memory if each[0] >= SETTLED * last)
-        is_measured = last - first >= MIN_TRANSITIONS and after - before >= NOISE_NBYTES
-        return (after - before) / (last - first) if is_measured else None
+        """By how much the process grew with each transition; ``None`` after too few of them.
+
+        The median of the slopes between all pairs of measurements, which is hardly different if the system takes back
+        other memory meanwhile.
+        """
+        last, _ = self.memory[-1]
+        settled = [each for each in self.memory if each[0] >= SETTLED * last]
+        n_transitions = last - settled[0][0]
+        if n_transitions < MIN_TRANSITIONS:
+            return None
+        growth = median((after - before) / (n - first) for (first, before), (n, after) in combinations(settled, 2))
+        return growth if growth * n_transitions >= NOISE_NBYTES else None
 
 
 def main(
@@ -85,7 +95,11 @@ def main(
         f"DQN on {game}: {transitions:,} transitions with each buffer, one process after the other, same seed. "
         "With 15,000 it takes one to two minutes.\n"
     )
-    out.mkdir(parents=True, exist_ok=True)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        sys.exit(f"--out: {error}")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that no process and no file is left
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         options = ["--game", game, "--transitions", str(transitions), "--seed", str(seed)]

@@ -85,7 +85,7 @@ def main(
     """Write random play to a data set, train DQN on it offline, and evaluate."""
     th.set_num_threads(1)
     with tempfile.TemporaryDirectory() as temporary:
-        root = folder or Path(temporary)
+        root = new_folder(folder) if folder else Path(temporary)
         os.environ["MINARI_DATASETS_PATH"] = str(root)
         record(experience, n_envs, seed, root / FILE if d3rlpy else None)
         # From here on, only the data set is used.
@@ -99,6 +99,14 @@ def main(
         learn_offline(model, buffer, epochs)
         print("After:", evaluate(model, env, episodes))
         buffer.close()
+
+
+def new_folder(folder: Path) -> Path:
+    """Create a folder, and return its absolute path, which Minari needs."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if any(folder.iterdir()):
+        raise typer.BadParameter(f"{folder} is not empty; pass a new folder")
+    return folder.resolve()
 
 
 def record(n_steps: int, n_envs: int, seed: int, file: Path | None) -> None:

@@ -21,6 +21,8 @@ def lazy_names(
     module_of = {name: module for module, names in modules.items() for name in names}
 
     def get(name: str) -> Any:
+        if name in modules:  # which is an attribute of the package once it is imported
+            return importlib.import_module(f"{package}.{name}")
         if name not in module_of:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         value = getattr(importlib.import_module(f"{package}.{module_of[name]}"), name)

@@ -57,6 +57,16 @@ print(len(names) > 100)
     assert printed == "True\n"
 
 
+def test_modules_of_packages_that_import_lazily_are_attributes() -> None:
+    done = fresh_outcome("""
+import sb3_compressed.buffers, sb3_compressed.callbacks, sb3_compressed.datasets
+print(sb3_compressed.buffers.replay.CompressedReplayBuffer is sb3_compressed.buffers.CompressedReplayBuffer)
+print(sb3_compressed.callbacks.stats_callback.__name__, sb3_compressed.datasets.minari.__name__)
+""")
+    expected = "True\nsb3_compressed.callbacks.stats_callback sb3_compressed.datasets.minari\n"
+    assert (done.returncode, done.stdout) == (0, expected)
+
+
 def test_arrays_and_codecs_work_without_torch() -> None:
     done = fresh_outcome("""
 import sys

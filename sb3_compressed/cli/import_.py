@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from sb3_compressed.cli.output import Json, is_terminal, print_result
+from sb3_compressed.errors import StorageError
+from sb3_compressed.storage.files import UNFINISHED
 
 if TYPE_CHECKING:
     from stable_baselines3.common.buffers import ReplayBuffer
@@ -76,24 +81,48 @@ def import_(
     from sb3_compressed.datasets import import_d3rlpy, import_dopamine
 
     options: dict[str, Any] = {"n_actions": n_actions, "n_steps": steps, "progress_bar": is_terminal()}
-    options |= {"compression_method": codec, "storage": folder, "device": "cpu"}
-    if path.is_file():
-        _refuse(D3RLPY, {"--checkpoint": checkpoints, "--padding": padding})
-        buffer = import_d3rlpy(
-            path, frame_stack=frame_stack, keys=keys, action_range=action_range, scale_actions=scale_actions, **options
-        )
-    else:
-        _refuse(DOPAMINE, {"--key": keys, "--action-range": action_range, "--scale-actions": scale_actions or None})
-        n_frames = 4 if frame_stack is None else frame_stack
-        buffer = import_dopamine(path, checkpoints=checkpoints, frame_stack=n_frames, n_padding=padding, **options)
-    result = _describe(buffer)
-    buffer.close()  # type: ignore[attr-defined]
+    options |= {"compression_method": codec, "device": "cpu"}
+    if not path.exists():
+        raise FileNotFoundError(f"{path} does not exist")
+    with _unfinished(folder) as unfinished:
+        options |= {"storage": unfinished, "storage_mode": "overwrite"}  # what a killed import has left
+        if path.is_file():
+            _refuse(D3RLPY, {"--checkpoint": checkpoints, "--padding": padding})
+            of_d3rlpy: dict[str, Any] = {"keys": keys, "action_range": action_range, "scale_actions": scale_actions}
+            buffer = import_d3rlpy(path, frame_stack=frame_stack, **of_d3rlpy, **options)
+        else:
+            _refuse(DOPAMINE, {"--key": keys, "--action-range": action_range, "--scale-actions": scale_actions or None})
+            n_frames = 4 if frame_stack is None else frame_stack
+            buffer = import_dopamine(path, checkpoints=checkpoints, frame_stack=n_frames, n_padding=padding, **options)
+        result = _describe(buffer)
+        buffer.close()  # type: ignore[attr-defined]
     nbytes = sum(each.stat().st_size for each in folder.rglob("*") if each.is_file())
     line = (
         f"{folder}: {result['steps']:,} transitions of {result['episodes']:,} episodes, {nbytes / 1e6:,.1f} MB on "
         f"disk, {nbytes / result['steps']:,.0f} bytes each"
     )
     print_result({"path": path, "folder": folder, **result, "nbytes": nbytes}, line, as_json=as_json)
+
+
+@contextmanager
+def _unfinished(folder: Path) -> Iterator[Path]:
+    """Yield a folder that gets its name at the end, so that no part of a data set is taken for all of it.
+
+    :raises StorageError: if there is something in the folder
+    """
+    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+        raise StorageError(f"{folder} exists already; pass a new folder")
+    unfinished = folder.with_name(f"{folder.name}.{UNFINISHED}")
+    is_new = not unfinished.exists()  # otherwise, another process may be writing it
+    try:
+        yield unfinished
+        if folder.exists():
+            folder.rmdir()
+        unfinished.rename(folder)
+    except BaseException:
+        if is_new:
+            shutil.rmtree(unfinished, ignore_errors=True)
+        raise
 
 
 def _refuse(kind: str, options: dict[str, Any]) -> None:

@@ -26,6 +26,7 @@ class LineProgress(Progress):
         super().__init__(auto_refresh=False, **options)
         self._is_transient = is_transient
         self._next_line = time.monotonic() + INTERVAL
+        self._printed: dict[TaskID, str] = {}
 
     def start(self) -> None:
         """Begin without a display."""
@@ -55,6 +56,9 @@ class LineProgress(Progress):
             self._print(next(task for task in self.tasks if task.id == task_id))
 
     def _print(self, task: Task) -> None:
+        """Print the line of a task, unless it is invisible or was printed as it is."""
         total = "" if task.total is None else f"/{task.total:.0f}"
         line = f"{task.description} {task.completed:.0f}{total}"
-        self.console.print(line, markup=False, highlight=False, soft_wrap=True)
+        if task.visible and self._printed.get(task.id) != line:
+            self._printed[task.id] = line
+            self.console.print(line, markup=False, highlight=False, soft_wrap=True)

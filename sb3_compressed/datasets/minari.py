@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gymnasium import spaces
@@ -49,12 +51,14 @@ def export_minari(
         ``algorithm_name`` and ``author``
     :return: the dataset
     :raises ImportError: if Minari is not installed: ``pip install 'sb3-compressed[minari]'``
-    :raises ValueError: if the dataset exists already, its name is malformed, or the buffer is empty; nothing is written
+    :raises ValueError: if the dataset exists already, its name is malformed, the buffer is empty, or
+        ``MINARI_DATASETS_PATH`` is a relative path; nothing is written
     """
     minari = _import_minari()
     if not buffer.size():
         raise ValueError("cannot export an empty buffer; add transitions first")
     _validate_dataset_id(dataset_id)
+    _validate_folder()
     episodes: list[Trajectory] = []
 
     def parts() -> Iterator[Any]:
@@ -107,6 +111,12 @@ def _validate_dataset_id(dataset_id: str) -> None:
             f"malformed dataset ID {dataset_id!r}: use name-v0 or namespace/name-v0, for example 'pong/dqn-v0'. Names "
             "consist of letters, digits, - and _, and a namespace has at least two of these"
         ) from None
+
+
+def _validate_folder() -> None:
+    folder = os.environ.get("MINARI_DATASETS_PATH", "")
+    if folder and not Path(folder).is_absolute():
+        raise ValueError(f"Minari cannot create data sets in a relative path: MINARI_DATASETS_PATH={folder}")
 
 
 @contextmanager

@@ -51,7 +51,27 @@ def test_errors_are_one_line(tmp_path: Path) -> None:
     (tmp_path / "files" / "$store$_reward_ckpt.0.gz").write_bytes(b"damaged")
     message = error_of("import", tmp_path / "files", tmp_path / "buffer")
     assert "$store$_reward_ckpt.0.gz is damaged, or not a gzip-compressed .npy file" in message
-    assert not (tmp_path / "buffer").exists()
+    assert {path.name for path in tmp_path.iterdir()} == {"empty", "files"}, "nothing is left of either"
+    assert error_of("import", tmp_path / "none", tmp_path / "buffer") == f"{tmp_path / 'none'} does not exist"
+
+
+def test_the_folder_has_its_name_only_when_all_was_imported(tmp_path: Path) -> None:
+    ring, rng = Ring(200), np.random.default_rng(0)
+    for number in range(2):
+        ring.play(60, rng)
+        ring.save(tmp_path / "files", number)
+    content = (tmp_path / "files" / "$store$_action_ckpt.1.gz").read_bytes()
+    (tmp_path / "files" / "$store$_action_ckpt.1.gz").write_bytes(content[: len(content) // 2])
+    error_of("import", tmp_path / "files", tmp_path / "buffer")
+    assert {path.name for path in tmp_path.iterdir()} == {"files"}
+    (tmp_path / "files" / "$store$_action_ckpt.1.gz").write_bytes(content)
+    assert run("import", tmp_path / "files", tmp_path / "buffer", "--steps", 20).returncode == 0
+    (tmp_path / "buffer").rename(tmp_path / "buffer.unfinished")  # as a kill leaves it
+    assert run("import", tmp_path / "files", tmp_path / "buffer").returncode == 0
+    assert load_checkpoint(tmp_path / "buffer", device="cpu").size() == len(ring.transitions())
+    assert {path.name for path in tmp_path.iterdir()} == {"files", "buffer"}
+    message = error_of("import", tmp_path / "files", tmp_path / "buffer")
+    assert message == f"{tmp_path / 'buffer'} exists already; pass a new folder"
 
 
 def test_imported_folder_contains_the_transitions_of_a_file_of_d3rlpy(tmp_path: Path) -> None:

@@ -85,6 +85,16 @@ def test_empty_buffers_and_existing_datasets_raise(stream: Stream) -> None:
         export_minari(filled(stream, 5), "test/there-v0", progress_bar=False)
 
 
+def test_relative_folders_of_minari_raise_before_anything_is_written(
+    stream: Stream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MINARI_DATASETS_PATH", "datasets")
+    with pytest.raises(ValueError, match="relative path: MINARI_DATASETS_PATH=datasets"):
+        export_minari(filled(stream, 5), "test/relative-v0", progress_bar=False)
+    assert not [*tmp_path.iterdir()]
+
+
 @pytest.mark.parametrize("name", ["badname", "test/badname", "no name-v0", "-v0", ""])
 def test_malformed_names_raise_before_anything_is_written(name: str, stream: Stream, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=f"malformed dataset ID {name!r}: use name-v0 or namespace/name-v0"):

@@ -74,6 +74,8 @@ def test_growth_is_measured_after_updates_have_begun(demo: Any) -> None:
     memory = [(0, 400_000_000), (3_000, 500_000_000), (5_000, 600_000_000), (15_000, 1_100_000_000)]
     assert demo.Training("", memory).nbytes_per_transition == 50_000
     assert demo.Training("", [(0, 400), (5_000, 10**9), (15_000, 10**9 + 10_000)]).nbytes_per_transition is None
+    grown = [(n, 400_000_000 + 50_000 * n - (200_000_000 if n > 6_000 else 0)) for n in range(0, 15_001, 500)]
+    assert demo.Training("", grown).nbytes_per_transition == 50_000, "although the system took back other memory"
 
 
 def test_errors_of_a_training_are_shown(tmp_path: Path) -> None:

@@ -87,6 +87,15 @@ def test_an_example_runs_and_prints_its_summary(script: str, options: str, tmp_p
 
 
 @pytest.mark.slow
+def test_the_offline_example_needs_a_new_folder(tmp_path: Path) -> None:
+    options = "--experience 400 --epochs 1 --episodes 4 --d3rlpy --folder"
+    folder = Path(os.path.relpath(tmp_path / "new" / "data"))
+    assert_summary(run("offline.py", f"{options} {folder}"), SUMMARY["offline.py"])
+    again = run("offline.py", f"{options} {folder}")
+    assert again.returncode == 2
+    assert "is not empty; pass a new folder" in words(again.stderr)
+
+
 def test_a_killed_training_is_resumed(tmp_path: Path) -> None:
     options = f"--steps 900 --n-envs 2 --save-freq 100 --folder {tmp_path}"
     crashed = run("resume_dqn.py", f"{options} --crash-at 650")
