@@ -23,12 +23,21 @@ from sb3_compressed.datasets.d3rlpy_episodes import (
     episodes_in_memory,
     rows_at_a_time,
 )
-from sb3_compressed.datasets.d3rlpy_files import Description, open_file, read_description, read_episodes
+from sb3_compressed.datasets.d3rlpy_files import (
+    MAX_FRAME_STACK,
+    Description,
+    open_file,
+    read_description,
+    read_episodes,
+)
 from sb3_compressed.errors import StorageError
 from sb3_compressed.progress import progress_bar as shown_progress
 from sb3_compressed.tree_map import tree_map
 
 __all__ = ["import_d3rlpy"]
+
+#: More discrete actions are assumed to be a mistake, unless their number is passed.
+MAX_N_ACTIONS = 1 << 20
 
 Part = tuple[tuple[int, ...], np.dtype[Any]]
 """Shape and dtype of a part of the observations."""
@@ -100,12 +109,16 @@ def import_d3rlpy(
     for name, value in (("frame_stack", frame_stack), ("n_actions", n_actions), ("n_steps", n_steps)):
         if value is not None and value < 1:
             raise ValueError(f"{name} must be at least 1, got {value}")
+    if frame_stack is not None and frame_stack > MAX_FRAME_STACK:
+        raise ValueError(f"frame_stack must be at most {MAX_FRAME_STACK}, got {frame_stack}")
     with _open(source) as (episodes, description):
         content = _examine(episodes)
         given = _Spaces(content, description, frame_stack, keys, n_actions, action_range)
         n_all = min(content.n_transitions, n_steps or content.n_transitions)
         if buffer is None:
             observation_space, action_space = given.observation_space(), given.action_space()
+            if scale_actions:
+                _bounds(action_space)  # before anything is written
             cls = CompressedDictReplayBuffer if isinstance(observation_space, spaces.Dict) else CompressedReplayBuffer
             buffer = cls(options.pop("buffer_size", n_all), observation_space, action_space, **options)
         else:
@@ -167,8 +180,7 @@ def _examine(episodes: EpisodeSource) -> _Content:
     content: _Content | None = None
     for episode in episodes:
         parts = [(rows.shape, rows.dtype) for rows in episode.observations]
-        actions = episode.actions.read(0, episode.n_rows)
-        of_episode = parts, episode.is_tuple, (actions.shape[1:] or (1,), actions.dtype)
+        of_episode = parts, episode.is_tuple, (episode.actions.shape or (1,), episode.actions.dtype)
         if content is None:
             content = _Content(*of_episode, np.inf, -np.inf, 0)
         if (content.parts, content.is_tuple, content.actions) != of_episode:
@@ -178,10 +190,15 @@ def _examine(episodes: EpisodeSource) -> _Content:
             )
         if int(np.prod(episode.rewards.shape, dtype=np.int64)) != 1:
             raise ValueError(f"{episode.name} has rewards of shape {episode.rewards.shape}, expected one per step")
-        used = actions[: episode.n_transitions]
-        low, high = (float(used.min()), float(used.max())) if used.size else (np.inf, -np.inf)
-        n = content.n_transitions + episode.n_transitions
-        content = _Content(*of_episode, min(content.low, low), max(content.high, high), n)
+        low, high = content.low, content.high
+        n_at_a_time = rows_at_a_time(episode.actions.row_nbytes)
+        for first in range(0, episode.n_transitions, n_at_a_time):
+            used = episode.actions.read(first, min(first + n_at_a_time, episode.n_transitions))
+            if used.dtype.kind == "f" and np.isnan(used).any():
+                raise ValueError(f"{episode.name} has actions that are not a number (NaN)")
+            if used.size:
+                low, high = min(low, float(used.min())), max(high, float(used.max()))
+        content = _Content(*of_episode, low, high, content.n_transitions + episode.n_transitions)
     if content is None or not content.n_transitions:
         raise StorageError(f"{episodes.name} contains no transitions")
     return content
@@ -259,6 +276,10 @@ class _Spaces:
                     "or n_actions if they are discrete"
                 )
             return spaces.Box(*allowed, shape, np.float32 if dtype == np.float32 else np.float64)
+        if self._action_range is not None:
+            raise ValueError(f"action_range is for continuous actions, got {dtype} actions")
+        if self._n_actions is None and high >= MAX_N_ACTIONS:
+            raise ValueError(f"the largest action is {high:g}: pass n_actions if that is correct")
         n_actions = self._n_actions or int(high) + 1
         if shape != (1,) or low < 0 or high >= n_actions:
             raise ValueError(
@@ -318,6 +339,16 @@ def _space_of(shape: tuple[int, ...], dtype: np.dtype[Any]) -> spaces.Space[Any]
     return spaces.Box(int(limits.min), int(limits.max), shape, kind)
 
 
+def _bounds(space: spaces.Space[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return the bounds of continuous actions.
+
+    :raises ValueError: if there are none
+    """
+    if not isinstance(space, spaces.Box) or not space.is_bounded():
+        raise ValueError(f"scale_actions is for continuous actions with bounds, got {space}")
+    return space.low, space.high
+
+
 # -- transitions ------------------------------------------------------------------------------------------------------
 
 
@@ -333,10 +364,7 @@ class _Adder:
         self._joint_commit = buffer.joint_commit if isinstance(buffer, CompressedReplay) else nullcontext
         self._scale: tuple[NDArray[Any], NDArray[Any]] | None = None
         if scale:
-            space = buffer.action_space
-            if not isinstance(space, spaces.Box) or not space.is_bounded():
-                raise ValueError(f"scale_actions is for continuous actions with bounds, got {space}")
-            self._scale = space.low, space.high
+            self._scale = _bounds(buffer.action_space)
 
     def add(self, episode: StoredEpisode, n_transitions: int) -> Iterator[int]:
         """Add the first transitions of an episode, and yield the number of each piece."""

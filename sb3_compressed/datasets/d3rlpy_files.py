@@ -26,6 +26,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from sb3_compressed.datasets.d3rlpy_episodes import EpisodeSource, Rows, StoredEpisode, damage_of
+from sb3_compressed.datasets.hdf5_target import HDF5Target
 from sb3_compressed.errors import CheckpointNotFound, CorruptStorage, StorageError, install_command
 from sb3_compressed.storage.json_schema import load_json, optional, parse
 from sb3_compressed.storage.spaces import parse_space, space_from_data, space_nbytes, space_to_data
@@ -33,13 +34,26 @@ from sb3_compressed.storage.spaces import parse_space, space_from_data, space_nb
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Description", "EpisodeWriter", "import_h5py", "open_file", "read_description", "read_episodes"]
+__all__ = [
+    "MAX_FRAME_STACK",
+    "Description",
+    "EpisodeWriter",
+    "import_h5py",
+    "open_file",
+    "read_description",
+    "read_episodes",
+]
 
 VERSION = "2.1"
 COLUMNS = ("observations", "actions", "rewards", "terminated")
 COLUMNS_OF_VERSION_1 = ("observations", "actions", "rewards", "terminals")
 #: A dataset that d3rlpy ignores: the exported buffer's spaces, and the number of frames of an observation, as JSON.
 DESCRIPTION = "sb3_compressed"
+#: An array of a file may be so many times as large as the file: gzip compresses no better. A smaller array may have
+#: any size, since chunks that were never written take no space.
+MAX_RATIO, MAX_NBYTES = 1032, 1 << 26
+#: More frames are a mistake, or an attack.
+MAX_FRAME_STACK = 256
 #: Bytes that HDF5 compresses at once; its cache of decompressed chunks has 1 MB.
 CHUNK_NBYTES = 1 << 19
 
@@ -83,23 +97,23 @@ def read_episodes(file: Any, path: Path) -> EpisodeSource:
     :raises CorruptStorage: if it is damaged
     :raises StorageError: if d3rlpy did not write it
     """
-    if "observations" in file:
+    if _has(file, "observations", path):
         return _episodes_of_version_1(file, path)
     version = _text(file, "version", path)
     if version != VERSION:
         raise StorageError(f"{path} has version {version}, expected {VERSION}: load and dump it with a newer d3rlpy")
-    with damage_of(f"{path}: num_episodes"):
-        n_episodes = int(_dataset(file, "num_episodes", path)[()])
+    n_episodes = _number(file, "num_episodes", path, "iu")
+    if n_episodes < 0:
+        raise CorruptStorage(f"{path}: num_episodes is {n_episodes}")
     return EpisodeSource(n_episodes, partial(_read_episode, file, path), str(path))
 
 
 def _read_episode(file: Any, path: Path, index: int) -> StoredEpisode:
-    names, is_tuple = [f"observations_{index}"], f"observations_{index}_0" in file
+    names, is_tuple = [f"observations_{index}"], _has(file, f"observations_{index}_0", path)
     if is_tuple:
-        n_parts = next(number for number in count() if f"observations_{index}_{number}" not in file)
+        n_parts = next(number for number in count() if not _has(file, f"observations_{index}_{number}", path))
         names = [f"observations_{index}_{number}" for number in range(n_parts)]
-    with damage_of(f"{path}: terminated_{index}"):
-        terminated = bool(_dataset(file, f"terminated_{index}", path)[()])
+    terminated = bool(_number(file, f"terminated_{index}", path, "biu"))
     return StoredEpisode(
         tuple(_column(file, name, path) for name in names),
         is_tuple,
@@ -119,12 +133,13 @@ def _episodes_of_version_1(file: Any, path: Path) -> EpisodeSource:
     terminated = terminals.read(0, terminals.n).reshape(-1).astype(np.bool_)
     ends = terminated.copy()
     lengths = {observations.n, actions.n, rewards.n, len(ends)}
-    if "episode_terminals" in file:
+    has_ends = _has(file, "episode_terminals", path)
+    if has_ends:
         flags = _column(file, "episode_terminals", path)
         lengths.add(flags.n)
     if len(lengths) > 1:
         raise CorruptStorage(f"{path} has columns of different lengths: {sorted(lengths)}")
-    if "episode_terminals" in file:
+    if has_ends:
         ends |= flags.read(0, flags.n).reshape(-1).astype(np.bool_)
     bounds = [0, *(np.flatnonzero(ends) + 1).tolist()]
     if bounds[-1] < len(ends):
@@ -144,7 +159,28 @@ def _column(file: Any, name: str, path: Path) -> Rows:
     dataset = _dataset(file, name, path)
     if not dataset.ndim:
         raise StorageError(f"{path}: {name!r} must be an array, got a single value")
+    limit = max(MAX_NBYTES, MAX_RATIO * path.stat().st_size)
+    if dataset.nbytes > limit:
+        raise CorruptStorage(f"{path}: {name!r} declares {dataset.nbytes:,} bytes, more than the file can contain")
     return Rows(dataset, 0, len(dataset), f"{path}: {name}")
+
+
+def _has(file: Any, name: str, path: Path) -> bool:
+    """Return whether there is something of that name in a file."""
+    with damage_of(f"{path}: {name}"):
+        return name in file
+
+
+def _number(file: Any, name: str, path: Path, kinds: str) -> int:
+    """Return the content of a dataset of one number.
+
+    :raises CorruptStorage: if it is something else
+    """
+    dataset = _dataset(file, name, path)
+    if dataset.shape != () or dataset.dtype.kind not in kinds:
+        raise CorruptStorage(f"{path}: {name!r} must be one number, got {dataset.dtype} of shape {dataset.shape}")
+    with damage_of(f"{path}: {name}"):
+        return int(dataset[()])
 
 
 def _dataset(file: Any, name: str, path: Path, kinds: str = "biuf") -> Any:
@@ -205,12 +241,12 @@ def read_description(file: Any, path: Path, episode: StoredEpisode) -> Descripti
         of a space take memory
     :raises CorruptStorage: if it is invalid
     """
-    if DESCRIPTION not in file:
+    if not _has(file, DESCRIPTION, path):
         return None
     schema = {"observation_space": parse_space, "action_space": parse_space}
     try:
         data = load_json(_text(file, DESCRIPTION, path).encode())
-        frame_stack = parse({**schema, "frame_stack": optional(range(1, 1 << 16))}, data)["frame_stack"]
+        frame_stack = parse({**schema, "frame_stack": optional(range(1, MAX_FRAME_STACK + 1))}, data)["frame_stack"]
         nbytes = sum(rows.row_nbytes for rows in episode.observations) * (frame_stack or 1), episode.actions.row_nbytes
         for name, limit in zip(schema, nbytes, strict=True):
             if space_nbytes(data[name]) > max(limit, 8):
@@ -237,13 +273,14 @@ class EpisodeWriter:
         if path.exists():
             raise StorageError(f"{path} exists already; delete it, or choose another name")
         self._path, self._unfinished = path, path.with_name(f"{path.name}.unfinished")
-        self._gzip_level, self._n_episodes = gzip_level, 0
-        self._file = h5py.File(self._unfinished, "w")
-        self._file.create_dataset("columns", data=list(COLUMNS))
-        self._file.create_dataset("version", data=VERSION)
-        self._file.create_dataset(DESCRIPTION, data=description.to_json())
+        self._description, self._gzip_level, self._n_episodes = description, gzip_level, 0
+        self._target = HDF5Target(self._unfinished)
+        self._file = h5py.File(self._target, "w")
 
     def __enter__(self) -> Self:
+        self._file.create_dataset("columns", data=list(COLUMNS))
+        self._file.create_dataset("version", data=VERSION)
+        self._file.create_dataset(DESCRIPTION, data=self._description.to_json())
         return self
 
     def __exit__(
@@ -253,7 +290,9 @@ class EpisodeWriter:
             if kind is None:
                 self._file.create_dataset("num_episodes", data=self._n_episodes)
             self._file.close()
+            self._target.close()
             if kind is None:
+                self._target.raise_error()
                 self._unfinished.rename(self._path)
         finally:
             self._unfinished.unlink(missing_ok=True)
@@ -274,6 +313,7 @@ class EpisodeWriter:
         :param rewards: ``(n_rows, 1)``
         :param is_tuple: whether observations are tuples
         :param terminated: whether the episode terminated
+        :raises OSError: if the file cannot be written, as the returned function does
         """
         index, self._n_episodes = self._n_episodes, self._n_episodes + 1
         parts = []
@@ -289,9 +329,11 @@ class EpisodeWriter:
         self._file.create_dataset(f"actions_{index}", data=actions)
         self._file.create_dataset(f"rewards_{index}", data=rewards)
         self._file.create_dataset(f"terminated_{index}", data=terminated)
+        self._target.raise_error()
 
         def write(first: int, values: Sequence[NDArray[Any]]) -> None:
             for dataset, rows in zip(parts, values, strict=True):
                 dataset[first : first + len(rows)] = rows
+            self._target.raise_error()
 
         return write

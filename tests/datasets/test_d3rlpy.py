@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -28,7 +30,7 @@ from d3rlpy_episodes import (
 from episodes import assert_same_arrays, filled
 from gymnasium import spaces
 from numpy.typing import NDArray
-from programs import run
+from programs import fresh_outcome, run
 from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer
 
 from sb3_compressed import (
@@ -38,6 +40,7 @@ from sb3_compressed import (
     load_checkpoint,
 )
 from sb3_compressed.datasets import export_d3rlpy, import_d3rlpy, trajectories
+from sb3_compressed.datasets.hdf5_target import HDF5Target
 from sb3_compressed.errors import CheckpointNotFound, CorruptStorage, StorageError
 
 
@@ -442,6 +445,57 @@ def test_an_existing_file_is_not_replaced(tmp_path: Path) -> None:
     assert path.read_text() == "something else"
 
 
+FULL_DISK = """
+import os, resource, signal
+import numpy as np
+from gymnasium import spaces
+from sb3_compressed import CompressedReplayBuffer
+from sb3_compressed.datasets import export_d3rlpy
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+buffer = CompressedReplayBuffer(400, spaces.Box(-1, 1, (30,), np.float32), spaces.Discrete(3), "cpu")
+row = np.zeros((1, 30), np.float32)
+for step in range(400):
+    buffer.add(row, row, np.array([1]), np.array([1.0]), np.array([step % 5 == 4]), [{}])
+export_d3rlpy(buffer, "whole.h5", progress_bar=False, gzip_level=1)
+for percent in (0, 1, 10, 50, 90, 99):
+    limit = os.path.getsize("whole.h5") * percent // 100
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+    try:
+        export_d3rlpy(buffer, "new.h5", progress_bar=False, gzip_level=1)
+    except OSError as error:
+        print(percent, error.errno, error.filename)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="limits the size of files with setrlimit")
+def test_a_full_disk_is_an_error_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """HDF5 itself crashes if it cannot write its caches."""
+    monkeypatch.chdir(tmp_path)
+    done = fresh_outcome(FULL_DISK)
+    assert (done.returncode, done.stderr) == (0, "")
+    expected = [f"{percent} {errno.EFBIG} new.h5.unfinished" for percent in (0, 1, 10, 50, 90, 99)]
+    assert done.stdout.splitlines() == expected
+    assert [path.name for path in tmp_path.iterdir()] == ["whole.h5"]
+
+
+def test_what_cannot_be_written_can_be_read_until_the_file_is_closed(tmp_path: Path) -> None:
+    target = HDF5Target(tmp_path / "new")
+    target.write(memoryview(b"0123456789"))
+    target._error = OSError(errno.ENOSPC, "No space left on device")
+    for offset, content in ((4, b"abcd"), (12, b"ef"), (6, b"x")):
+        target.seek(offset)
+        target.write(memoryview(content))
+    target.seek(0)
+    read = bytearray(16)
+    assert target.readinto(memoryview(read)) == 16
+    assert bytes(read) == b"0123abxd89\0\0ef\0\0"
+    assert target.seek(0, os.SEEK_END) == 14
+    with pytest.raises(OSError, match=r"No space left on device: .*new"):
+        target.raise_error()
+    target.close()
+    assert (tmp_path / "new").read_bytes() == b"0123456789"
+
+
 # -- damaged and untrusted files -----------------------------------------------------------------------------
 
 
@@ -531,6 +585,71 @@ def test_columns_that_do_not_fit_are_an_error(tmp_path: Path) -> None:
     assert "has columns of different lengths: [3, 46]" in error_of(old, CorruptStorage)
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "reason"),
+    [
+        ("num_episodes", [1, 2], "must be one number, got int64 of shape (2,)"),
+        ("num_episodes", np.nan, "must be one number, got float64 of shape ()"),
+        ("num_episodes", -1, "num_episodes is -1"),
+        ("num_episodes", h5py.Empty("i8"), "must be one number, got int64 of shape None"),
+        ("terminated_0", [True, False], "must be one number, got bool of shape (2,)"),
+        ("terminated_0", 0.5, "must be one number, got float64 of shape ()"),
+    ],
+)
+def test_numbers_that_are_something_else_are_damage(name: str, value: Any, reason: str, tmp_path: Path) -> None:
+    path = in_file(new_episodes("frames"), tmp_path)
+    with h5py.File(path, "r+") as file:
+        del file[name]
+        file[name] = value
+    message = error_of(path, CorruptStorage)
+    assert str(path) in message
+    assert reason in message
+
+
+def test_damaged_links_are_damage(tmp_path: Path) -> None:
+    """Names are looked up in structures of HDF5, which may be damaged as well."""
+    path = in_file(new_episodes("frames"), tmp_path)
+    intact, rng = path.read_bytes(), np.random.default_rng(0)
+    n_damaged = 0
+    for _ in range(200):
+        content = np.frombuffer(intact, np.uint8).copy()
+        content[rng.integers(0, 4096, 8)] = rng.integers(0, 256, 8)
+        path.write_bytes(content.tobytes())
+        try:
+            imported(path)
+        except (StorageError, ValueError):
+            n_damaged += 1
+    assert n_damaged > 50
+
+
+@pytest.mark.parametrize(("name", "shape"), [("observations_0", (10**8, 4, 84, 84)), ("actions_0", (100, 10**7))])
+def test_columns_that_the_file_cannot_contain_are_refused(name: str, shape: tuple[int, ...], tmp_path: Path) -> None:
+    path = in_file(new_episodes("frames"), tmp_path)
+    with h5py.File(path, "r+") as file:
+        del file[name]
+        file.create_dataset(name, shape, np.uint8, chunks=(1, *shape[1:]))
+    assert f"{name!r} declares {np.prod(shape):,} bytes, more than the file can contain" in error_of(
+        path, CorruptStorage
+    )
+
+
+def test_actions_that_are_mistakes_are_explained(tmp_path: Path) -> None:
+    episodes = new_episodes("vectors", is_discrete=False)
+    with pytest.raises(ValueError, match="action_range is for continuous actions, got int64 actions"):
+        imported(new_episodes("vectors"), action_range=(0, 1))
+    with pytest.raises(ValueError, match="scale_actions is for continuous actions"):
+        imported(new_episodes("vectors"), scale_actions=True, storage=tmp_path / "buffer")
+    assert not (tmp_path / "buffer").exists()
+    episodes[0].actions[0] = np.nan
+    with pytest.raises(ValueError, match=r"episode 0 has actions that are not a number \(NaN\)"):
+        imported(episodes)
+    for episode in (discrete := new_episodes("vectors")):
+        episode.actions = episode.actions.astype(np.uint64)
+    discrete[0].actions[0] = 2**63
+    with pytest.raises(ValueError, match=r"the largest action is 9\.22337e\+18: pass n_actions if that is correct"):
+        imported(discrete)
+
+
 def test_compressed_observations_have_checksums(tmp_path: Path) -> None:
     path = tmp_path / "new.h5"
     export_d3rlpy(noise(), path, gzip_level=1, progress_bar=False)
@@ -594,6 +713,8 @@ def test_other_sources_are_an_error() -> None:
         imported([3])
     with pytest.raises(ValueError, match="episode 0 must have arrays of numbers"):
         imported([Episode(np.array(["a"]), np.zeros((1, 1)), np.zeros((1, 1), np.float32), True)])
+    with pytest.raises(ValueError, match="frame_stack must be at most 256, got 1000000"):
+        imported(new_episodes("frames"), frame_stack=10**6)
     for name in ("frame_stack", "n_actions", "n_steps"):
         with pytest.raises(ValueError, match=f"{name} must be at least 1, got 0"):
             imported(new_episodes("frames"), None, **{name: 0})
