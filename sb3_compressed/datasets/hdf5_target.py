@@ -29,18 +29,20 @@ class HDF5Target(RawIOBase):
         self._path = path
         self._file = open(path, "w+b", buffering=0)  # noqa: SIM115
         self._position = 0
-        self._error: OSError | None = None
+        self._error: BaseException | None = None
         #: What was written since the error: offsets and bytes.
         self._kept: list[tuple[int, bytes]] = []
         self._nbytes_kept = 0
 
     def raise_error(self) -> None:
-        """Raise the first error of writing, if there was one.
+        """Raise the first error of writing, if there was one, or the Ctrl-C that arrived meanwhile.
 
         :raises OSError: as the system has reported it
         """
-        if self._error is not None:
+        if isinstance(self._error, OSError):
             raise OSError(self._error.errno, self._error.strerror, str(self._path))
+        if self._error is not None:
+            raise self._error
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         """Move to an offset, from the start or from the end."""
@@ -79,7 +81,7 @@ class HDF5Target(RawIOBase):
         try:
             self.raise_error()
             write_at(self._file, content, self._position)
-        except OSError as error:
+        except BaseException as error:
             self._error = self._error or error
             self._kept.append((self._position, bytes(content)))
             self._nbytes_kept = max(self._nbytes_kept, self._position + len(content))

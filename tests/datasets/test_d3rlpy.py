@@ -493,6 +493,9 @@ def test_what_cannot_be_written_can_be_read_until_the_file_is_closed(tmp_path: P
     assert target.seek(0, os.SEEK_END) == 14
     with pytest.raises(OSError, match=r"No space left on device: .*new"):
         target.raise_error()
+    target._error = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt):
+        target.raise_error()
     target.close()
     assert (tmp_path / "new").read_bytes() == b"0123456789"
 
