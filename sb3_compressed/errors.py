@@ -16,6 +16,8 @@ __all__ = [
     "LossyDtypeWarning",
     "MissingCodec",
     "ObservationSpaceError",
+    "ShardTimeout",
+    "ShardUnavailable",
     "StorageError",
     "UnknownCodec",
 ]
@@ -106,6 +108,17 @@ class CheckpointNotFound(StorageError, FileNotFoundError):
 
 class CorruptStorage(StorageError):
     """A file of a buffer's storage is damaged; the message names the file, and the byte where it is known."""
+
+
+class ShardUnavailable(StorageError, ConnectionError):
+    """A shard of a distributed buffer failed, or was restarted, during a call; the message names it.
+
+    Nothing else has changed, and the call can be repeated: a save that fails leaves the previous one as it was.
+    """
+
+
+class ShardTimeout(ShardUnavailable, TimeoutError):
+    """A shard of a distributed buffer did not answer in time; the message names it."""
 
 
 class LossyDtypeWarning(UserWarning):

@@ -1,52 +1,125 @@
-"""The checkpoint of a distributed buffer: a folder with one state of all rings, and a manifest that names it.
+"""The checkpoint of a distributed buffer: a folder with one state of all rings, and a manifest that lists them.
 
-A save writes what changed in each ring to ``newest``, then hard links of it to ``cut-N``, and then replaces the
-manifest, so whatever interrupts it, the manifest names a state that is complete.
+In a save, each shard writes what changed in its rings to ``newest``, and hard links of that to a new folder ``cut-*``.
+The learner creates this folder, and replaces the manifest when all shards have answered with the digests of their
+rings. So whatever interrupts a save, the manifest names a complete state. Only the learner removes folders of cuts.
 """
 
 from __future__ import annotations
 
 import json
+import re
+import secrets
 import shutil
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 from sb3_compressed.errors import CheckpointNotFound, CorruptStorage, StorageError
+from sb3_compressed.storage import json_schema as js
+from sb3_compressed.storage.checksum import checksum
 from sb3_compressed.storage.files import flush_path
+from sb3_compressed.storage.lock import LOCK_NAME
+from sb3_compressed.storage.log import has_log, newest_segment_digest
 
-__all__ = ["NEWEST", "Manifest", "read_manifest", "ring_folder", "write_file"]
+__all__ = [
+    "NEWEST",
+    "Manifest",
+    "SavedRing",
+    "is_unfinished",
+    "new_cut",
+    "read_manifest",
+    "remove_other_cuts",
+    "remove_other_rings",
+    "ring_folder",
+    "write_file",
+]
 
 #: The folder of the rings as they were saved last.
 NEWEST = "newest"
+CUT = "cut-"
 MANIFEST = "distributed.json"
-VERSION = 1
+#: Version 1, of 0.2.0, has a number instead of the name of the cut, and neither rings nor checksum.
+VERSION = 2
+
+
+def _cut_name(value: object) -> str:
+    if not isinstance(value, str) or not re.fullmatch(rf"{CUT}[0-9a-f]+", value):
+        raise ValueError(f"it must be the name of a cut, got {value!r}")
+    return value
+
+
+POSITIVE = range(1, 1 << 63)
+WRITERS = {str: (POSITIVE, range(1 << 63))}
+SCHEMAS: dict[int, dict[str, Any]] = {
+    1: {"cut": POSITIVE, "writers": WRITERS},
+    2: {"cut": _cut_name, "writers": WRITERS, "rings": {str: {"n_transitions": range(1 << 63), "digest": str}}},
+}
+
+
+@dataclass(frozen=True)
+class SavedRing:
+    """A ring in a checkpoint.
+
+    :param n_transitions: number of transitions in it
+    :param digest: of its newest segment, which names all others, see :func:`.newest_segment_digest`
+    """
+
+    n_transitions: int
+    digest: str
 
 
 @dataclass(frozen=True)
 class Manifest:
     """One state of a distributed buffer.
 
-    :param cut: its number
-    :param n_rows: number of rows of each ring
+    :param cut: the name of the folder with the rings
     :param writers: the number of environments and the shard of each writer, by its name
+    :param rings: the rings of the writers that have added something; ``None`` in files of 0.2.0, which do not list them
     """
 
-    cut: int
-    n_rows: int
+    cut: str
     writers: dict[str, tuple[int, int]]
+    rings: dict[str, SavedRing] | None = field(default_factory=dict)
 
     def write(self, folder: Path) -> None:
-        """Replace the manifest of a folder, and delete the states that it does not name."""
-        write_file(folder / MANIFEST, json.dumps({"version": VERSION, **asdict(self)}).encode())
-        for path in folder.glob("cut-*"):
-            if path.name != self.folder_name:
-                shutil.rmtree(path, ignore_errors=True)
+        """Replace the manifest of a folder."""
+        values = {"version": VERSION, **asdict(self)}
+        write_file(folder / MANIFEST, json.dumps({**values, "checksum": _checksum(values)}).encode())
 
-    @property
-    def folder_name(self) -> str:
-        """The name of its folder."""
-        return f"cut-{self.cut}"
+    def rings_in(self, folder: Path) -> dict[str, Path]:
+        """Return the folder of each ring, by the name of its writer.
+
+        :raises CorruptStorage: if one is missing, or is not the one that was saved
+        """
+        paths = {name: ring_folder(folder / self.cut, name) for name in self.writers}
+        if self.rings is None:
+            return {name: path for name, path in paths.items() if has_log(path)}
+        for name, ring in self.rings.items():
+            path = paths[name]
+            digest = newest_segment_digest(path)
+            if digest != ring.digest:
+                problem = "is missing" if digest is None else "was changed or damaged since it was saved"
+                raise CorruptStorage(f"{path}, with {ring.n_transitions} transitions of {name!r}, {problem}")
+        return {name: paths[name] for name in self.rings}
+
+    def verify_loaded(self, folder: Path, n_transitions: Mapping[str, int], n_rows: int) -> None:
+        """Verify that shards have loaded what was saved, as far as it fits.
+
+        :param n_transitions: how many of each ring were loaded, by the name of its writer
+        :param n_rows: number of rows of each ring now
+        :raises CorruptStorage: if they have not
+        """
+        for name, ring in (self.rings or {}).items():
+            expected = min(ring.n_transitions, n_rows * self.writers[name][0])
+            if n_transitions.get(name) != expected:
+                raise CorruptStorage(
+                    f"{ring_folder(folder / self.cut, name)} should contain {expected} transitions, got "
+                    f"{n_transitions.get(name)}"
+                )
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -54,24 +127,63 @@ def read_manifest(folder: Path) -> Manifest:
 
     :raises CheckpointNotFound: if there is none
     :raises CorruptStorage: if it is damaged
+    :raises StorageError: if a later version of this package has written it
     """
     path = folder / MANIFEST
     try:
-        data = json.loads(path.read_bytes())
+        values = js.load_json(path.read_bytes())
     except FileNotFoundError:
         raise CheckpointNotFound(f"{folder} contains no checkpoint of a distributed buffer") from None
     except ValueError as error:
         raise CorruptStorage(f"{path} is not JSON: {error}") from error
-    try:
-        if data["version"] != VERSION:
-            raise StorageError(f"{path} is of version {data['version']}, this package reads version {VERSION}")
-        writers = {str(name): (int(n_envs), int(shard)) for name, (n_envs, shard) in data["writers"].items()}
-        manifest = Manifest(int(data["cut"]), int(data["n_rows"]), writers)
-        if manifest.n_rows < 1 or any(n_envs < 1 or shard < 0 for n_envs, shard in writers.values()):
-            raise ValueError("numbers must be positive")
-    except (KeyError, TypeError, AttributeError) as error:
-        raise CorruptStorage(f"{path} is damaged: {error!r}") from error
-    return manifest
+    js.check({"version": POSITIVE}, values, str(path))
+    version = values["version"]
+    if version not in SCHEMAS:
+        raise StorageError(f"{path} is of version {version}, this package reads versions up to {VERSION}")
+    if version > 1 and values.pop("checksum", None) != _checksum(values):
+        raise CorruptStorage(f"the checksum of {path} is wrong")
+    js.check(SCHEMAS[version], values, str(path))
+    writers = {name: (n_envs, shard) for name, (n_envs, shard) in values["writers"].items()}
+    if not {*values.get("rings", {})} <= {*writers}:
+        raise CorruptStorage(f"{path} names rings without a writer")
+    if version == 1:
+        return Manifest(f"{CUT}{values['cut']}", writers, None)
+    return Manifest(values["cut"], writers, {name: SavedRing(**ring) for name, ring in values["rings"].items()})
+
+
+def is_unfinished(folder: Path) -> bool:
+    """Return whether a folder contains nothing but what a first save leaves that was interrupted."""
+    names = {path.name for path in folder.iterdir()}
+    return all(name in (NEWEST, LOCK_NAME, f"{MANIFEST}.unfinished") or name.startswith(CUT) for name in names)
+
+
+def new_cut(folder: Path) -> str:
+    """Create the folder of a cut in the folder of a checkpoint, and return its name, which no cut had before.
+
+    So a shard that is late in writing an earlier one, whose save has failed, does not write to this one.
+    """
+    remove_other_cuts(folder)  # of processes that were killed
+    name = f"{CUT}{secrets.token_hex(8)}"
+    (folder / name).mkdir()
+    return name
+
+
+def remove_other_cuts(folder: Path) -> None:
+    """Remove the cuts that the manifest does not name: those of saves that have failed, or were replaced."""
+    named = None
+    with suppress(CheckpointNotFound, CorruptStorage):  # a damaged one is being overwritten
+        named = read_manifest(folder).cut
+    for path in folder.glob(f"{CUT}*"):
+        if path.name != named:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def remove_other_rings(folder: Path, manifest: Manifest) -> None:
+    """Remove the rings in ``newest`` that no shard has any more."""
+    rings = {ring_folder(folder, name).name for name in manifest.rings or {}}
+    for path in (folder / NEWEST).glob("ring-*"):
+        if path.name not in rings:
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def ring_folder(folder: Path, name: str) -> Path:
@@ -86,3 +198,7 @@ def write_file(path: Path, content: bytes) -> None:
     flush_path(unfinished)
     unfinished.replace(path)
     flush_path(path.parent)
+
+
+def _checksum(values: dict[str, Any]) -> str:
+    return f"{checksum(json.dumps(values, sort_keys=True).encode()):016x}"

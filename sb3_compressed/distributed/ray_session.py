@@ -15,7 +15,7 @@ try:
 except ImportError as error:  # pragma: no cover  # the tests install it
     raise ImportError(f"sb3_compressed.distributed needs Ray: {install_command('ray')}") from error
 
-__all__ = ["ACTOR_FAILURES", "connect", "is_restarted", "new_actor"]
+__all__ = ["ACTOR_FAILURES", "connect", "free_resources", "is_restarted", "new_actor", "summary", "why_no_node_fits"]
 
 #: What a call of an actor raises that died, is restarting, or whose node was lost.
 ACTOR_FAILURES = (
@@ -25,6 +25,9 @@ ACTOR_FAILURES = (
     exceptions.ObjectLostError,
     exceptions.OwnerDiedError,
 )
+
+#: The names of resources that options of actors request.
+RESOURCE_OF_OPTION = {"num_cpus": "CPU", "num_gpus": "GPU", "memory": "memory"}
 
 #: Warns each time that Ray's processes on this machine accept calls only with a token, which is no reason to worry.
 TOKEN_LOGGER = logging.getLogger("ray._private.authentication.authentication_token_setup")
@@ -56,11 +59,46 @@ def new_actor(cls: type[Any], options: Mapping[str, Any], *args: Any, **kwargs: 
 
     Calls are not repeated, since the callers know which are safe to repeat.
 
-    :param cls: the class of the actor
+    :param cls: the class of the actor; its attribute ``CONCURRENCY_GROUPS``, if there is one, is the number of threads
+        of each group of methods that run beside others
     :param options: of Ray's actors, which override the defaults
     """
     defaults = {"num_cpus": 0, "max_restarts": -1, "max_task_retries": 0}
-    return ray.remote(cls).options(**{**defaults, **options}).remote(*args, **kwargs)
+    options_of_class: dict[str, Any] = {"concurrency_groups": getattr(cls, "CONCURRENCY_GROUPS", {})}
+    remote: Any = ray.remote(**options_of_class)(cls)
+    return remote.options(**{**defaults, **options}).remote(*args, **kwargs)
+
+
+def why_no_node_fits(options: Mapping[str, Any], n_actors: int) -> str | None:
+    """Return why the cluster cannot run so many actors, even if nothing else runs; ``None`` if it can.
+
+    :param options: of each actor, such as ``dict(num_cpus=1)``
+    """
+    requested = {
+        **{resource: options[option] for option, resource in RESOURCE_OF_OPTION.items() if options.get(option)},
+        **(options.get("resources") or {}),
+    }
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
+    free = [dict(node) for node in nodes]
+    for _ in range(n_actors):
+        fitting = [node for node in free if all(node.get(name, 0) >= amount for name, amount in requested.items())]
+        if not fitting:
+            names = {*RESOURCE_OF_OPTION.values(), *requested}
+            has = "; ".join(_described({name: node[name] for name in node if name in names}) for node in nodes)
+            return f"{n_actors} actors with {_described(requested)} each were requested, but the nodes have {has}"
+        for name, amount in requested.items():
+            fitting[0][name] -= amount
+    return None
+
+
+def free_resources() -> str:
+    """Return which resources of the cluster are free, for error messages."""
+    free = ray.available_resources()  # type: ignore[no-untyped-call]
+    return _described({name: free.get(name, 0) for name in RESOURCE_OF_OPTION.values()})
+
+
+def _described(resources: Mapping[str, float]) -> str:
+    return ", ".join(f"{amount:g} {name}" for name, amount in sorted(resources.items()))
 
 
 def is_restarted() -> bool:
@@ -69,3 +107,8 @@ def is_restarted() -> bool:
         return False
     context = ray.get_runtime_context()
     return context.get_actor_id() is not None and bool(context.was_current_actor_reconstructed)
+
+
+def summary(error: Exception) -> str:
+    """Return the first line of an error, since those of Ray have many."""
+    return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"

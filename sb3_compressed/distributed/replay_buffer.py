@@ -7,6 +7,7 @@ import os
 import shutil
 import time
 import uuid
+from collections import ChainMap
 from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
@@ -27,7 +28,15 @@ from sb3_compressed.arrays.payload_batch import PayloadBatch
 from sb3_compressed.buffers.arguments import storage_mode_of
 from sb3_compressed.buffers.validation import validate_infos, validate_integer
 from sb3_compressed.buffers.weighted_samples import weighted_samples
-from sb3_compressed.distributed.checkpoint_manifest import NEWEST, Manifest, read_manifest, ring_folder
+from sb3_compressed.distributed.checkpoint_manifest import (
+    NEWEST,
+    Manifest,
+    is_unfinished,
+    new_cut,
+    read_manifest,
+    remove_other_cuts,
+    remove_other_rings,
+)
 from sb3_compressed.distributed.encoded_rows import OBSERVATIONS, layout_of, stored_dtype
 from sb3_compressed.distributed.ray_session import connect
 from sb3_compressed.distributed.ring_spec import RingSpec
@@ -35,10 +44,12 @@ from sb3_compressed.distributed.sample_pipeline import Part, SamplePipeline
 from sb3_compressed.distributed.shard import ShardStatus
 from sb3_compressed.distributed.shard_group import ShardGroup, ShardView
 from sb3_compressed.distributed.writer import ReplayWriter
-from sb3_compressed.errors import CheckpointNotFound, CorruptPayload, StorageError
+from sb3_compressed.errors import CheckpointNotFound, CorruptPayload, CorruptStorage, ShardTimeout, StorageError
 from sb3_compressed.persistence.buffer_state import is_observation, named_arrays
 from sb3_compressed.persistence.buffer_storage import StorageLocation, StorageMode
 from sb3_compressed.samplers import PrioritizedSampler, RecentSampler, Sampler, get_sampler
+from sb3_compressed.storage.files import flush_path
+from sb3_compressed.storage.lock import FolderLock
 from sb3_compressed.threads import validate_num_threads
 
 __all__ = ["DistributedReplayBuffer", "DistributedStatistics"]
@@ -228,6 +239,7 @@ class DistributedReplayBuffer(ReplayBuffer):
             ray_options or {},
             name,
             lease,
+            timeout,
         )
         self._pipeline = SamplePipeline(
             self._group, prefetch, timeout, np.random.default_rng(rng_seed), self._send_staged
@@ -593,7 +605,7 @@ class DistributedReplayBuffer(ReplayBuffer):
             n_sampled=self.n_sampled,
             n_lost=sum(view.n_lost for view in group.shards) + sum(writer.n_lost for _, writer in self._local),
             n_restarts=sum(view.n_restarts for view in group.shards),
-            n_failed=pipeline.n_failed,
+            n_failed=pipeline.n_failed + group.n_failed,
             n_late=pipeline.n_late,
             n_bytes_inserted=sum(status.n_bytes_inserted for status in statuses),
             n_bytes_sampled=sum(status.n_bytes_sampled for status in statuses),
@@ -630,39 +642,54 @@ class DistributedReplayBuffer(ReplayBuffer):
     def save_checkpoint(self, folder: str | PathLike[str], *, overwrite: bool = False) -> None:
         """Save the transitions of all shards to a folder that all nodes reach: what changed since the last save.
 
-        Saves are atomic: after a crash, the last complete one is still there. What other processes have staged is not
-        included; of each writer, the transitions up to some segment are.
+        Saves are atomic: if one fails or is interrupted, the last complete one is still there, and the next call tries
+        again. What other processes have staged is not included; of each writer, the transitions up to some segment are.
 
-        :param folder: a new or empty folder, or one with a checkpoint of a distributed buffer
+        :param folder: a new or empty folder, or one that this buffer was saved to or loaded from
         :param overwrite: whether to replace the checkpoint of another buffer
-        :raises StorageError: if the folder contains something else
+        :raises ShardUnavailable: if a shard fails or does not answer; nothing was saved
+        :raises StorageError: if the folder contains something else, or another process saves to it
         :raises OSError: if it cannot be written
         """
+        self._require_open()
         path = Path(folder).absolute()
-        manifest = self._manifest_in(path, overwrite=overwrite)
-        self.flush()
-        new = Manifest(manifest.cut + 1 if manifest else 1, self._group.n_rows, dict(self._writers))
+        self._require_writable(path, overwrite=overwrite)
+        self._flush_within_timeout()
+        self._group.refresh_all()
         path.mkdir(parents=True, exist_ok=True)
-        self._group.call("save_checkpoint", path / NEWEST, path / new.folder_name)
-        new.write(path)
+        lock = FolderLock(path)
+        try:
+            cut = new_cut(path)
+            try:
+                rings = self._group.save_checkpoint(path / NEWEST, path / cut)
+                flush_path(path / cut)
+                manifest = Manifest(cut, dict(self._writers), rings)
+                manifest.write(path)
+                remove_other_rings(path, manifest)
+            finally:
+                remove_other_cuts(path)
+        finally:
+            lock.release()
         self._saved = path
 
-    def _manifest_in(self, path: Path, *, overwrite: bool) -> Manifest | None:
-        """Return the manifest in a folder that may be saved to, ``None`` if there is none.
+    def _require_writable(self, path: Path, *, overwrite: bool) -> None:
+        """Raise if a folder contains something else than a checkpoint that may be replaced.
 
-        :raises StorageError: if it may not
+        :raises StorageError: if it does
         """
-        if not path.exists() or not any(path.iterdir()):
-            return None
+        if not path.exists():
+            return
         try:
-            manifest = read_manifest(path)
+            read_manifest(path)
         except CheckpointNotFound:
-            if not any(each.name == NEWEST for each in path.iterdir()):
+            if not is_unfinished(path):
                 raise StorageError(f"{path} contains other files, but no checkpoint of a distributed buffer") from None
-            return None  # the first save was interrupted
-        if not overwrite and path != self._saved:
-            raise StorageError(f"{path} contains another checkpoint; pass overwrite=True to replace it")
-        return manifest
+        except CorruptStorage:
+            if not overwrite:
+                raise
+        else:
+            if not overwrite and path != self._saved:
+                raise StorageError(f"{path} contains another checkpoint; pass overwrite=True to replace it")
 
     def copy_checkpoint(self, folder: str | PathLike[str]) -> None:
         """Copy the last save to a new folder, as hard links to the same files where possible.
@@ -674,7 +701,7 @@ class DistributedReplayBuffer(ReplayBuffer):
             raise StorageError("nothing was saved yet that could be copied; see save_checkpoint")
         path, manifest = Path(folder).absolute(), read_manifest(self._saved)
         path.mkdir(parents=True)
-        shutil.copytree(self._saved / manifest.folder_name, path / manifest.folder_name, copy_function=os.link)
+        shutil.copytree(self._saved / manifest.cut, path / manifest.cut, copy_function=os.link)
         manifest.write(path)
 
     def load_checkpoint(self, folder: str | PathLike[str]) -> None:
@@ -682,26 +709,43 @@ class DistributedReplayBuffer(ReplayBuffer):
 
         The number of shards may be another one than that of the saved buffer, and so may ``buffer_size``.
 
+        :raises ShardUnavailable: if a shard fails or does not answer; load again then, since others may have loaded
         :raises StorageError: if the folder contains no checkpoint of a distributed buffer, or one of other spaces
-        :raises CorruptStorage: if it is damaged
+        :raises CorruptStorage: if it is damaged, or lacks transitions that were saved; nothing has changed then
         """
+        self._require_open()
         path = Path(folder).absolute()
         manifest = read_manifest(path)
+        saved = manifest.rings_in(path)
         n_shards = len(self._group.shards)
         writers = {name: (n_envs, shard % n_shards) for name, (n_envs, shard) in manifest.writers.items()}
         rings: list[dict[str, tuple[Path, int]]] = [{} for _ in range(n_shards)]
-        for name, (n_envs, shard) in writers.items():
-            source = ring_folder(path / manifest.folder_name, name)
-            if source.exists():  # of a writer that has added something
-                rings[shard][name] = source, n_envs
+        for name, source in saved.items():
+            n_envs, shard = writers[name]
+            rings[shard][name] = source, n_envs
         n_rows = self._n_rows(sum(n_envs for n_envs, _ in writers.values()) or self.n_envs)
         self._pipeline.discard()
         self._updates = {}
-        self._group.call_each("load_checkpoint", [(of_shard, n_rows) for of_shard in rings])
+        loaded = self._group.call_each("load_checkpoint", [(of_shard, n_rows) for of_shard in rings])
+        manifest.verify_loaded(path, dict(ChainMap(*loaded)), n_rows)
         self._group.n_rows = n_rows
         self._writers, self._local = writers, []
+        self._saved = path
         self._group.refresh_all()
         self._group.renumber()
+
+    def _flush_within_timeout(self) -> None:
+        """Send everything that was added, and wait until shards have it.
+
+        :raises ShardTimeout: if one does not acknowledge it in time
+        """
+        self.flush(self._timeout)
+        for _, writer in self._local:
+            if writer.n_staged:
+                shard = self._writers[writer.name][1]
+                raise ShardTimeout(
+                    f"shard {shard} has not acknowledged {writer.n_staged} transitions for {self._timeout:g} s"
+                )
 
 
 def _layout(item_shape: tuple[int, ...], state: Any) -> FrameLayout | None:

@@ -16,7 +16,7 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import psutil
@@ -28,7 +28,7 @@ from sb3_compressed.arrays.frame_layout import FrameLayout
 from sb3_compressed.arrays.payload_batch import PayloadBatch, codec_digest
 from sb3_compressed.codecs import Codec
 from sb3_compressed.distributed.block import Block
-from sb3_compressed.distributed.checkpoint_manifest import ring_folder, write_file
+from sb3_compressed.distributed.checkpoint_manifest import SavedRing, ring_folder, write_file
 from sb3_compressed.distributed.codec_exchange import CodecExchange
 from sb3_compressed.distributed.encoded_rows import EncodedRows, layout_to_state
 from sb3_compressed.distributed.ray_session import is_restarted
@@ -38,11 +38,13 @@ from sb3_compressed.errors import CorruptStorage, MissingCodec, StorageError
 from sb3_compressed.persistence.buffer_state import is_observation
 from sb3_compressed.persistence.buffer_storage import StorageMode
 from sb3_compressed.storage.lock import FolderInUse
+from sb3_compressed.storage.log import newest_segment_digest
 
 __all__ = [
     "InsertReply",
     "OpenReply",
     "SampleReply",
+    "SaveReply",
     "Shard",
     "ShardStatus",
     "UnknownWriter",
@@ -53,6 +55,8 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 RINGS = "rings.json"
+#: The group of methods that return while another one is running.
+HEALTH = "health"
 #: Codecs of earlier writers that are kept although no payload refers to them.
 N_KEPT_CODECS = 64
 #: Seconds to wait for the lock of a folder, which a killed process may still have for a moment.
@@ -134,6 +138,16 @@ class SampleReply(NamedTuple):
     status: ShardStatus
 
 
+class SaveReply(NamedTuple):
+    """What a shard has saved.
+
+    :param rings: its rings, by the names of their writers
+    """
+
+    rings: dict[str, SavedRing]
+    status: ShardStatus
+
+
 def require_version(version: str) -> None:
     """Raise unless the caller has the version of this process.
 
@@ -158,6 +172,8 @@ class Shard:
     :param version: the version of this package that the learner has
     :param lease: seconds after which a shard that outlives its learner ends, unless one calls it; ``None`` for never
     """
+
+    CONCURRENCY_GROUPS: ClassVar = {HEALTH: 1}
 
     def __init__(
         self,
@@ -495,25 +511,38 @@ class Shard:
         """Return the number of environments of each ring by its name."""
         return {name: ring.n_envs for name, ring in self._rings.items()}
 
-    def save_checkpoint(self, folder: Path, copy: Path) -> None:
-        """Save all rings, and hard links of the saved state to another folder.
+    @ray.method(concurrency_group=HEALTH)
+    def ping(self) -> None:
+        """Return at once, also while another call is running: this process answers."""
+
+    def save_checkpoint(self, folder: Path, cut: Path) -> SaveReply:
+        """Save all rings, and hard links of the saved state to the folder of a cut.
 
         :param folder: receives what changed since the last save there
-        :param copy: a new folder
+        :param cut: contains the rings of all shards; it must exist, since the learner removes it if a save fails
+        :raises StorageError: if it does not exist any more
         """
-        shutil.rmtree(copy, ignore_errors=True)  # of a save that was interrupted
+        rings: dict[str, SavedRing] = {}
         for name, ring in self._rings.items():
             if ring.buffer.is_in_memory:
                 ring.buffer.save_checkpoint(ring_folder(folder, name), overwrite=True)
             else:
                 ring.buffer.flush()
-            ring.buffer.copy_checkpoint(ring_folder(copy, name))
+            if not cut.is_dir():
+                raise StorageError(f"{cut} was removed, since this save has failed or another one has replaced it")
+            path = ring_folder(cut, name)
+            ring.buffer.copy_checkpoint(path)
+            digest = newest_segment_digest(path)
+            assert digest is not None
+            rings[name] = SavedRing(ring.n_transitions, digest)
+        return SaveReply(rings, self.status())
 
-    def load_checkpoint(self, rings: Mapping[str, tuple[Path, int]], n_rows: int) -> None:
+    def load_checkpoint(self, rings: Mapping[str, tuple[Path, int]], n_rows: int) -> dict[str, int]:
         """Replace all rings by those that were saved. Writers must open their rings again.
 
         :param rings: the folder and the number of environments of each ring, by the name of its writer
         :param n_rows: number of rows of each ring
+        :return: the number of transitions of each ring
         :raises StorageError: if a folder does not contain such a ring
         """
         self.close()
@@ -532,6 +561,7 @@ class Shard:
         for stream, layout in list(self._layouts.items()):
             self._use_layout(stream, layout)
         self._save_rings()
+        return {name: ring.n_transitions for name, ring in self._rings.items()}
 
     def flush(self) -> None:
         """Write everything to the disk, so that it survives a power cut. Does nothing in memory."""

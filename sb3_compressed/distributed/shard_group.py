@@ -15,13 +15,14 @@ from typing import Any, NoReturn
 import numpy as np
 import ray
 from numpy.typing import NDArray
-from ray.exceptions import RayError, RayTaskError
+from ray.exceptions import RayTaskError
 
 from sb3_compressed import __version__
-from sb3_compressed.distributed.ray_session import ACTOR_FAILURES, new_actor
+from sb3_compressed.distributed.checkpoint_manifest import SavedRing
+from sb3_compressed.distributed.ray_session import ACTOR_FAILURES, free_resources, new_actor, summary, why_no_node_fits
 from sb3_compressed.distributed.ring_spec import RingSpec
-from sb3_compressed.distributed.shard import Shard, ShardStatus
-from sb3_compressed.errors import StorageError
+from sb3_compressed.distributed.shard import SaveReply, Shard, ShardStatus
+from sb3_compressed.errors import ShardTimeout, ShardUnavailable, StorageError
 from sb3_compressed.persistence.buffer_storage import StorageMode
 
 __all__ = ["ShardGroup", "ShardView"]
@@ -36,10 +37,10 @@ EMPTY_PAUSE = 1.0
 NAMESPACE = "sb3_compressed"
 #: How the names of the folders of shards begin.
 FOLDER = "shard-"
+#: Seconds to wait for the processes of shards, which import much.
+START_TIME = 120.0
 #: Seconds for which calls of all shards are repeated.
 PATIENCE = 120.0
-#: Seconds to wait for the errors of other shards after one has raised an error.
-ERRORS_TIME = 5.0
 
 
 @dataclass
@@ -102,6 +103,7 @@ class ShardGroup:
     :param options: of the actors
     :param name: names shards that outlive this process; those of that name are used if there are any
     :param lease: seconds after which these end if no learner calls them
+    :param timeout: seconds after which a shard that does not answer is given up
     :raises StorageError: if the folder contains more shards, or shards that are not to be continued
     """
 
@@ -117,28 +119,59 @@ class ShardGroup:
         options: Mapping[str, Any],
         name: str | None = None,
         lease: float | None = None,
+        timeout: float = 10.0,
     ) -> None:
         #: Number of rows of each ring.
         self.n_rows = n_rows
+        self._timeout = timeout
+        #: Number of calls that have failed whose results nobody needs.
+        self.n_failed = 0
+        #: These calls: the number of the shard, the method, and what it will return.
+        self._unreceived: list[tuple[int, str, Any]] = []
         self.shards: list[ShardView] = []
         if folder is not None:
             _require_no_more_shards(folder, n_shards)
-        for index in range(n_shards):
-            named: dict[str, Any] = {}
-            if name is not None:
-                named = {"name": f"{name}/shard-{index}", "namespace": NAMESPACE}
-                named |= {"lifetime": "detached", "get_if_exists": True}
-            of_shard = None if folder is None else folder / f"{FOLDER}{index}"
-            actor = new_actor(
-                Shard, {"scheduling_strategy": "SPREAD", **named, **options}, spec, n_rows, of_shard, run, mode,
-                seed + index, __version__, None if name is None else lease,
-            )  # fmt: skip
-            self.shards.append(ShardView(actor))
-        # Errors of the constructors are raised here.
-        for view, status in zip(self.shards, self.call("renew_lease"), strict=True):
-            self.update(view, status)
+        created: list[Any] = []
+        try:
+            for index in range(n_shards):
+                actor = None if name is None else _existing_shard(f"{name}/shard-{index}")
+                if actor is None:
+                    named: dict[str, Any] = {}
+                    if name is not None:
+                        named = {"name": f"{name}/shard-{index}", "namespace": NAMESPACE, "lifetime": "detached"}
+                    actor = new_actor(
+                        Shard, {"scheduling_strategy": "SPREAD", **named, **options}, spec, n_rows,
+                        None if folder is None else folder / f"{FOLDER}{index}", run, mode, seed + index, __version__,
+                        None if name is None else lease,
+                    )  # fmt: skip
+                    created.append(actor)
+                self.shards.append(ShardView(actor))
+            self._wait_for_start(options)
+            # Errors of the constructors are raised here.
+            for view, status in zip(self.shards, self.call("renew_lease"), strict=True):
+                self.update(view, status)
+        except BaseException:
+            for actor in created:
+                ray.kill(actor)
+            raise
         if name is not None and lease is not None:
             threading.Thread(target=_renew_leases, args=(weakref.ref(self), lease / 4), daemon=True).start()
+
+    def _wait_for_start(self, options: Mapping[str, Any]) -> None:
+        """Wait until the processes of all shards have begun.
+
+        :raises ShardTimeout: if no node can run them, or they do not begin for minutes
+        """
+        pings = [view.actor.ping.remote() for view in self.shards]
+        _, missing = ray.wait(pings, num_returns=len(pings), timeout=self._timeout)
+        if missing and (reason := why_no_node_fits(options, len(pings))):
+            raise ShardTimeout(f"{len(missing)} of {len(pings)} shards did not start in {self._timeout:g} s: {reason}")
+        _, missing = ray.wait(pings, num_returns=len(pings), timeout=max(START_TIME - self._timeout, 0))
+        if missing:
+            raise ShardTimeout(
+                f"{len(missing)} of {len(pings)} shards did not start in {START_TIME:g} s with "
+                f"ray_options={dict(options)}; of the cluster, {free_resources()} are free"
+            )
 
     def update(self, view: ShardView, status: ShardStatus, requested_at: float = 0.0) -> int:
         """Record the state in a reply, unless a newer one is known.
@@ -161,7 +194,7 @@ class ShardGroup:
         view.epochs.setdefault(status.incarnation, max(view.epochs.values(), default=-1) + 1)
         view.status, view.since = status, time.monotonic()
         if previous is not None and is_new:
-            view.actor.resize.remote(self.n_rows)  # its constructor has the first number of rows
+            self.send(view, "resize", self.n_rows)  # its constructor has the first number of rows
             view.ended[previous.incarnation] = previous, status.n_restored
             n_lost = max(previous.n_transitions - status.n_restored, 0)
             view.n_lost += n_lost
@@ -214,6 +247,7 @@ class ShardGroup:
 
         :param timeout: seconds to wait for them
         """
+        self._receive_errors()
         now = time.monotonic()
         for view in self.shards:
             if not view.mass and now - view.probed_at > EMPTY_PAUSE:
@@ -244,6 +278,22 @@ class ShardGroup:
         view.probe, view.is_answering = None, True
         self.update(view, status, requested_at)
 
+    def send(self, view: ShardView, method: str, *args: Any) -> None:
+        """Call a method whose result nobody needs; :meth:`poll` logs and counts its errors."""
+        self._unreceived.append((self.shards.index(view), method, getattr(view.actor, method).remote(*args)))
+
+    def _receive_errors(self) -> None:
+        """Log and count the errors of calls whose results nobody needs."""
+        if not self._unreceived:
+            return
+        replies = [reply for _, _, reply in self._unreceived]
+        ready = {*ray.wait(replies, num_returns=len(replies), timeout=0)[0]}
+        for index, method, reply in self._unreceived:
+            if reply in ready and (error := _received(reply)[1]) is not None:
+                self.n_failed += 1
+                logger.warning("shard %d failed in %s(): %s", index, method, summary(error))
+        self._unreceived = [each for each in self._unreceived if each[2] not in ready]
+
     def refresh_all(self) -> None:
         """Wait for the state of all shards."""
         requested_at = time.monotonic()
@@ -273,55 +323,109 @@ class ShardGroup:
     def evict_idle(self, capacity: int) -> None:
         """Remove old transitions of writers that add nothing any more, see :meth:`.Shard.evict_idle`."""
         for view in self.shards:
-            view.actor.evict_idle.remote(self.n_inserted, capacity)
+            self.send(view, "evict_idle", self.n_inserted, capacity)
 
-    def call(self, method: str, *args: Any) -> list[Any]:
-        """Call a method of all shards, and return the results. It is repeated where a shard fails.
+    def call(self, method: str, *args: Any, is_repeated: bool = True) -> list[Any]:
+        """Call a method of all shards, and return the results.
 
-        :raises RayActorError: if one fails for minutes
+        :param is_repeated: whether to call a shard again that fails, once it was restarted
+        :raises ShardTimeout: if a shard does not answer
+        :raises ShardUnavailable: if one fails, for minutes if the call is repeated
         """
-        return self.call_each(method, [args] * len(self.shards))
+        return self.call_each(method, [args] * len(self.shards), is_repeated=is_repeated)
 
-    def call_each(self, method: str, args: Sequence[tuple[Any, ...]]) -> list[Any]:
+    def call_each(self, method: str, args: Sequence[tuple[Any, ...]], *, is_repeated: bool = True) -> list[Any]:
         """Call a method of all shards as :meth:`call` does.
+
+        A call may take long as long as its shard answers others meanwhile.
 
         :param args: its arguments for each shard
         :raises Exception: what the method has raised in a shard
         """
         deadline = time.monotonic() + PATIENCE
-        replies = [getattr(view.actor, method).remote(*each) for view, each in zip(self.shards, args, strict=True)]
-        results: list[Any] = []
-        while len(results) < len(replies):
-            index = len(results)
-            try:
-                results.append(ray.get(replies[index]))
-            except ACTOR_FAILURES:
-                if time.monotonic() > deadline:
-                    raise
+        results: dict[int, Any] = {}
+        while missing := [index for index in range(len(self.shards)) if index not in results]:
+            replies = {index: getattr(self.shards[index].actor, method).remote(*args[index]) for index in missing}
+            late = self._wait(replies)
+            received = {index: _received(reply) for index, reply in replies.items() if index not in late}
+            results |= {index: result for index, (result, error) in received.items() if error is None}
+            failed = {index: error for index, (_, error) in received.items() if error is not None}
+            for error in failed.values():
+                if isinstance(error, RayTaskError):
+                    _raise_cause(error)
+            if late:
+                self._unreceived += [(index, method, replies[index]) for index in late]
+                names = ", ".join(f"shard {index}" for index in late)
+                raise ShardTimeout(f"{names} did not answer {method}() for {self._timeout:g} s")
+            if failed and (not is_repeated or time.monotonic() > deadline):
+                index, cause = next(iter(failed.items()))
+                raise ShardUnavailable(f"shard {index} failed in {method}(): {type(cause).__name__}") from cause
+            if failed:
                 time.sleep(PAUSE)
-                replies[index] = getattr(self.shards[index].actor, method).remote(*args[index])
-            except RayTaskError as error:
-                _receive_errors(replies[index + 1 :])
-                _raise_cause(error)
-        return results
+        return [results[index] for index in range(len(self.shards))]
+
+    def save_checkpoint(self, folder: Path, cut: Path) -> dict[str, SavedRing]:
+        """Save all rings, see :meth:`.Shard.save_checkpoint`, and return those of all shards.
+
+        :raises ShardTimeout: if a shard does not answer
+        :raises ShardUnavailable: if one fails, or was restarted since the learner has heard of it
+        """
+        expected = [view.status.incarnation if view.status else None for view in self.shards]
+        requested_at = time.monotonic()
+        replies: list[SaveReply] = self.call("save_checkpoint", folder, cut, is_repeated=False)
+        rings: dict[str, SavedRing] = {}
+        for index, (view, reply) in enumerate(zip(self.shards, replies, strict=True)):
+            self._answered(view, reply.status, requested_at)
+            if reply.status.incarnation != expected[index]:
+                raise ShardUnavailable(f"shard {index} was restarted during save_checkpoint()")
+            rings |= reply.rings
+        return rings
+
+    def _wait(self, replies: Mapping[int, Any]) -> list[int]:
+        """Wait for the replies of shards, and return the shards that do not answer for the timeout.
+
+        A call may take longer than that as long as its shard answers pings meanwhile.
+
+        :param replies: for each shard, what it is to return
+        """
+        late: list[int] = []
+        pings: dict[int, Any] = {}
+        pending = dict(replies)
+        while pending:
+            ray.wait([*pending.values()], num_returns=len(pending), timeout=self._timeout / 2)
+            expected = [*pending.values(), *pings.values()]
+            answers = {*ray.wait(expected, num_returns=len(expected), timeout=0)[0]}
+            pending = {index: reply for index, reply in pending.items() if reply not in answers}
+            new_late = [index for index in pending if index in pings and pings[index] not in answers]
+            for index in new_late:
+                self.late(self.shards[index])
+                del pending[index]
+            late += new_late
+            pings = {index: self.shards[index].actor.ping.remote() for index in pending}
+        return sorted(late)
 
     def close(self) -> None:
         """Flush the folders, and end all shards; those that do not answer are ended in any case."""
-        replies = [view.actor.close.remote() for view in self.shards]
-        expected = [reply for view, reply in zip(self.shards, replies, strict=True) if view.is_answering]
-        if expected:
-            ray.wait(expected, num_returns=len(expected), timeout=PATIENCE)
-        ready, late = ray.wait(replies, num_returns=len(replies), timeout=0)
-        for index, reply in enumerate(replies):
-            if reply in late:
-                logger.warning("shard %d does not answer, so it is ended", index)
+        replies = {index: view.actor.close.remote() for index, view in enumerate(self.shards)}
         try:
-            for reply in ready:
+            late = self._wait(replies)
+            for index, reply in replies.items():
+                if index in late:
+                    logger.warning("shard %d does not answer, so it is ended", index)
+                    continue
                 with contextlib.suppress(*ACTOR_FAILURES):  # its folder contains everything
                     ray.get(reply)
         finally:
             for view in self.shards:
                 ray.kill(view.actor)
+
+
+def _existing_shard(name: str) -> Any:
+    """Return the shard of a name, ``None`` if there is none."""
+    try:
+        return ray.get_actor(name, NAMESPACE)
+    except ValueError:
+        return None
 
 
 def _require_no_more_shards(folder: Path, n_shards: int) -> None:
@@ -337,13 +441,12 @@ def _require_no_more_shards(folder: Path, n_shards: int) -> None:
         )
 
 
-def _receive_errors(replies: list[Any]) -> None:
-    """Receive the errors of calls that are not needed any more, since Ray prints those that nobody has received."""
-    if replies:
-        ready, _ = ray.wait(replies, num_returns=len(replies), timeout=ERRORS_TIME)
-        for reply in ready:
-            with contextlib.suppress(RayError):
-                ray.get(reply)
+def _received(reply: Any) -> tuple[Any, Exception | None]:
+    """Return the result of a call, and the error if there is one; Ray prints errors that nobody has received."""
+    try:
+        return ray.get(reply), None
+    except (RayTaskError, *ACTOR_FAILURES) as error:
+        return None, error
 
 
 def _raise_cause(error: RayTaskError) -> NoReturn:

@@ -17,7 +17,7 @@ from sb3_compressed.buffers.replay_mixin import CompressedReplay
 from sb3_compressed.codecs import Codec
 from sb3_compressed.distributed.codec_exchange import CodecExchange
 from sb3_compressed.distributed.encoded_rows import EncodedRows
-from sb3_compressed.distributed.ray_session import ACTOR_FAILURES
+from sb3_compressed.distributed.ray_session import ACTOR_FAILURES, summary
 from sb3_compressed.distributed.ring_spec import RingSpec
 from sb3_compressed.distributed.shard import OpenReply, ShardStatus, UnknownWriter
 
@@ -214,7 +214,7 @@ class ReplayWriter:
             try:
                 reply = ray.get(segment.reply)
             except (*ACTOR_FAILURES, UnknownWriter) as error:
-                logger.warning("%s: segments are sent again after %s", self.name, _summary(error))
+                logger.warning("%s: segments are sent again after %s", self.name, summary(error))
                 segment.reply, segment.is_refused = None, isinstance(error, UnknownWriter)
                 continue
             except Exception:
@@ -299,8 +299,3 @@ class ReplayWriter:
                 continue
             self.status = opened.status
             return opened
-
-
-def _summary(error: Exception) -> str:
-    """Return the first line of an error, since those of Ray have many."""
-    return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"

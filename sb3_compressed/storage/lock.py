@@ -21,8 +21,9 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
     import msvcrt
 
-__all__ = ["FolderInUse", "FolderLock", "NoLocksError"]
+__all__ = ["LOCK_NAME", "FolderInUse", "FolderLock", "NoLocksError"]
 
+#: The file that is locked.
 LOCK_NAME = "lock"
 #: :meth:`FolderLock.is_locked` takes a shared lock for a moment, so a failed attempt is repeated.
 TRIES, PAUSE = 25, 0.004  # seconds

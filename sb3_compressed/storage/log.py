@@ -23,6 +23,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from sb3_compressed.errors import CorruptStorage, StorageError
+from sb3_compressed.storage.checksum import checksum
 from sb3_compressed.storage.files import (
     UNFINISHED,
     copy_bytes,
@@ -40,6 +41,7 @@ __all__ = [
     "has_log",
     "is_segment_name",
     "log_fingerprint",
+    "newest_segment_digest",
     "segment_numbers",
     "segment_path",
     "unfinished_segments",
@@ -508,6 +510,18 @@ def log_fingerprint(folder: Path) -> tuple[int, ...] | None:
         return None
     segment.close()
     return segment.identity, segment.number, segment.id, path.lstat().st_size
+
+
+def newest_segment_digest(folder: Path) -> str | None:
+    """Return the checksum of the last file of a folder's log, 16 hexadecimal digits; ``None`` if there is no log.
+
+    The last file of a copy, see :meth:`Log.copy_to`, is a snapshot: it contains the state and the ids of all files that
+    the state refers to, whose records have checksums of their own. So this identifies the state.
+    """
+    if not has_log(folder):
+        return None
+    with open_regular_file(segment_path(folder, segment_numbers(folder)[-1])) as file:
+        return f"{checksum(file.readall()):016x}"
 
 
 def segment_path(folder: Path, number: int) -> Path:

@@ -1,4 +1,4 @@
-"""``DyingShard``: a shard that kills its process at a chosen point, once."""
+"""``DyingShard``: a shard that kills or stops its process at a chosen point, once."""
 
 from __future__ import annotations
 
@@ -7,30 +7,49 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from sb3_compressed.distributed.shard import InsertReply, OpenReply, SampleReply, Shard
+from sb3_compressed.distributed.shard import InsertReply, OpenReply, SampleReply, SaveReply, Shard
 
 #: The variable with the folder in which files name the points to die at. Processes of actors inherit it.
 DEATHS = "SB3_COMPRESSED_TEST_DEATHS"
-POINTS = ["open", "opened", "insert", "inserted", "sample", "sampled", "update"]
+POINTS = ["open", "opened", "insert", "inserted", "sample", "sampled", "update", "save", "saved"]
 
 
 def die_at(point: str) -> Path:
     """Let the next shard that comes to a point die there; return a file that exists until it does."""
+    return _send_at(point, signal.SIGKILL)
+
+
+def stop_at(point: str) -> Path:
+    """Let the next shard that comes to a point stop there; return a file that contains its process id from then on."""
+    _send_at(point, signal.SIGSTOP)
+    stopped = Path(os.environ[DEATHS]) / f"{point}.stopped"
+    stopped.unlink(missing_ok=True)
+    return stopped
+
+
+def _send_at(point: str, number: signal.Signals) -> Path:
     file = Path(os.environ[DEATHS]) / point
-    file.touch()
+    file.write_text(str(int(number)))
     return file
 
 
 def _is_at(point: str) -> None:
+    file = Path(os.environ[DEATHS]) / point
     try:
-        (Path(os.environ[DEATHS]) / point).unlink()
+        number = int(file.read_text())
+        file.unlink()
     except FileNotFoundError:
         return
-    os.kill(os.getpid(), signal.SIGKILL)
+    if number == signal.SIGSTOP:
+        stopped = file.with_suffix(".stopped")
+        unfinished = stopped.with_suffix(".pid")
+        unfinished.write_text(str(os.getpid()))
+        unfinished.rename(stopped)
+    os.kill(os.getpid(), number)
 
 
 class DyingShard(Shard):
-    """A shard that dies before or after it has done what it was called for."""
+    """A shard that dies, or stops, before or after it has done what it was called for."""
 
     def open_ring(self, *args: Any, **kwargs: Any) -> OpenReply:
         """Die before or after a ring is opened."""
@@ -57,6 +76,13 @@ class DyingShard(Shard):
         """Die before priorities are updated."""
         _is_at("update")
         return super().update_priorities(*args, **kwargs)
+
+    def save_checkpoint(self, *args: Any, **kwargs: Any) -> SaveReply:
+        """Die before or after all rings are saved."""
+        _is_at("save")
+        reply = super().save_checkpoint(*args, **kwargs)
+        _is_at("saved")
+        return reply
 
     def content(self, name: str) -> list[int]:
         """Return the actions in a ring, the oldest first."""

@@ -237,7 +237,7 @@ def test_a_checkpoint_is_one_state_of_all_shards(images: DistributedReplayBuffer
         assert {*actions_of(images.sample(1500))} <= {*range(4 * 330, 4 * 390)}
     add_rows(images, "transposed", range(500, 510))
     refreshed(images)
-    seen = {*assert_true(images.sample(1500), "transposed", 4)}
+    seen = {*assert_true(images.sample(6000), "transposed", 4)}
     assert seen <= {*range(4 * 340, 4 * 390), *range(4 * 500, 4 * 510)}
     assert {*range(4 * 500, 4 * 510)} <= seen
 
