@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 import secrets
 import shutil
@@ -29,7 +30,7 @@ from sb3_compressed.callbacks.checkpoint_folder import (
     write_manifest,
     write_run,
 )
-from sb3_compressed.errors import StorageError
+from sb3_compressed.errors import ShardUnavailable, StorageError
 from sb3_compressed.persistence.buffer_storage import STORAGE_ARGUMENTS
 from sb3_compressed.probes import call_stack_is_visible, holds
 from sb3_compressed.storage.files import UNFINISHED, flush_path
@@ -37,6 +38,8 @@ from sb3_compressed.storage.lock import FolderInUse, FolderLock
 from sb3_compressed.warning import warn_user
 
 __all__ = ["BufferCheckpointCallback", "latest_checkpoint"]
+
+logger = logging.getLogger(__name__)
 
 
 class BufferCheckpointCallback(BaseCallback):
@@ -74,6 +77,9 @@ class BufferCheckpointCallback(BaseCallback):
     it must have at least as many steps as the oldest checkpoint, and ``learn`` sets them to 0 unless called with
     ``reset_num_timesteps=False``.
 
+    If a shard of a distributed buffer fails or does not answer during a save, that is logged, and the next checkpoint
+    is saved after another ``save_freq`` steps. Only at the end of the training it is an error.
+
     :param save_freq: environment steps between two checkpoints
     :param path: folder of the checkpoints
     :param keep: number of checkpoints to keep; older ones are deleted
@@ -105,7 +111,7 @@ class BufferCheckpointCallback(BaseCallback):
         self.keep = keep
         self.resume = resume
         self.overwrite = overwrite
-        self._last_save = 0
+        self._last_save = self._last_attempt = 0
         self._run: str | None = None
         self._trained_model: Any = None
         self._lock: FolderLock | None = None
@@ -125,15 +131,23 @@ class BufferCheckpointCallback(BaseCallback):
 
     def _on_training_start(self) -> None:
         self._check_has_no_parent()
-        self._last_save = self.num_timesteps
+        self._last_save = self._last_attempt = self.num_timesteps
 
     def _on_step(self) -> bool:
         self._check_has_no_parent()
         return True
 
     def _on_rollout_end(self) -> None:
-        if self.num_timesteps - self._last_save >= self.save_freq:
+        if self.num_timesteps - self._last_attempt < self.save_freq:
+            return
+        self._last_attempt = self.num_timesteps
+        try:
             self.save()
+        except ShardUnavailable as error:  # of a distributed buffer; others could not be saved later either
+            logger.warning(
+                "no checkpoint was saved at step %d, the next attempt is in %d steps: %s",
+                self.num_timesteps, self.save_freq, error,
+            )  # fmt: skip
 
     def _on_training_end(self) -> None:
         try:

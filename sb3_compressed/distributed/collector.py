@@ -111,7 +111,7 @@ class CollectResult(NamedTuple):
     :param n_bytes_sent: bytes of the segments
     :param n_lost: number of transitions that were dropped since a shard did not answer
     :param moments: of observations and returns since the last result, ``None`` without ``VecNormalize``
-    :param status: the state of the shard, ``None`` if nothing was sent
+    :param statuses: the newest state of each process of the shard that has replied
     :param epsilon: the probability of random actions, the mean of all environments; ``None`` if the policy explores
     """
 
@@ -121,7 +121,7 @@ class CollectResult(NamedTuple):
     n_bytes_sent: int
     n_lost: int
     moments: MomentsIncrement | None
-    status: ShardStatus | None
+    statuses: list[ShardStatus]
     epsilon: float | None = None
 
 
@@ -246,7 +246,7 @@ class Collector:
             n_bytes_sent=writer.n_bytes_sent - n_bytes,
             n_lost=n_lost,
             moments=None if self._normalizer is None else self._normalizer.take_increment(),
-            status=writer.status,
+            statuses=writer.take_statuses(),
             epsilon=None if epsilons is None else float(epsilons.mean()),
         )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -48,8 +48,8 @@ class TransitionSink(Protocol):
     def writer(self, name: str, n_envs: int) -> ReplayWriter:
         """Return a writer of transitions for another process."""
 
-    def record_status(self, name: str, status: ShardStatus | None) -> None:
-        """Record the state of a shard in its last reply to a writer."""
+    def record_statuses(self, name: str, statuses: Sequence[ShardStatus]) -> None:
+        """Record the states of a shard in its replies to a writer."""
 
 
 @dataclass
@@ -274,7 +274,7 @@ class CollectorGroup:
         member.n_errors = member.n_losses = 0
         self.n_lost += result.n_lost
         assert member.writer is not None
-        self._buffer.record_status(member.writer.name, result.status)
+        self._buffer.record_statuses(member.writer.name, result.statuses)
         return result
 
     def _lost(self, member: Member, error: Exception) -> None:

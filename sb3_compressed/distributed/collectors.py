@@ -72,8 +72,8 @@ class Collectors(BaseCallback):
     ``distributed/policy_age_seconds``    how old these were when the transitions arrived
     ``distributed/learner_waited``        seconds that the learner has waited for collectors
     ``distributed/collectors_waited``     seconds that collectors have waited for the learner
-    ``distributed/restarts``              restarts of collectors
-    ``distributed/lost``                  transitions that these have lost
+    ``distributed/restarts``              restarts of collectors and shards
+    ``distributed/lost``                  transitions that these have lost, or that were dropped after a timeout
     ====================================  ==========================================================================
 
     :param make_env: returns an environment, or several that are vectorized; it is called in each collector. They are

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,7 +16,17 @@ try:
 except ImportError as error:  # pragma: no cover  # the tests install it
     raise ImportError(f"sb3_compressed.distributed needs Ray: {install_command('ray')}") from error
 
-__all__ = ["ACTOR_FAILURES", "connect", "free_resources", "is_restarted", "new_actor", "summary", "why_no_node_fits"]
+__all__ = [
+    "ACTOR_FAILURES",
+    "NAMESPACE",
+    "claim_name",
+    "connect",
+    "free_resources",
+    "is_restarted",
+    "new_actor",
+    "summary",
+    "why_no_node_fits",
+]
 
 #: What a call of an actor raises that died, is restarting, or whose node was lost.
 ACTOR_FAILURES = (
@@ -26,6 +37,10 @@ ACTOR_FAILURES = (
     exceptions.OwnerDiedError,
 )
 
+#: Of all named actors.
+NAMESPACE = "sb3_compressed"
+#: Seconds between attempts to claim a name.
+PAUSE = 0.2
 #: The names of resources that options of actors request.
 RESOURCE_OF_OPTION = {"num_cpus": "CPU", "num_gpus": "GPU", "memory": "memory"}
 
@@ -67,6 +82,32 @@ def new_actor(cls: type[Any], options: Mapping[str, Any], *args: Any, **kwargs: 
     options_of_class: dict[str, Any] = {"concurrency_groups": getattr(cls, "CONCURRENCY_GROUPS", {})}
     remote: Any = ray.remote(**options_of_class)(cls)
     return remote.options(**{**defaults, **options}).remote(*args, **kwargs)
+
+
+def claim_name(name: str, timeout: float) -> Any:
+    """Claim a name on the cluster for this process, and return what must be kept and ended with ``ray.kill``.
+
+    It is an actor of the name. Ray ends it with this process, so another one can claim the name then.
+
+    :param timeout: seconds to wait for a process that is ending
+    :raises RuntimeError: if another process has it
+    """
+    deadline = time.monotonic() + timeout
+    while (claim := _try_claim(name)) is None:
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"the name {name!r} is used by another process, which is still running")
+        time.sleep(PAUSE)
+    return claim
+
+
+def _try_claim(name: str) -> Any:
+    class Claim:  # local, so that its process imports nothing of this package
+        pass
+
+    try:
+        return ray.remote(Claim).options(name=name, namespace=NAMESPACE, num_cpus=0).remote()
+    except ValueError:  # there is an actor of that name
+        return None
 
 
 def why_no_node_fits(options: Mapping[str, Any], n_actors: int) -> str | None:
@@ -111,4 +152,6 @@ def is_restarted() -> bool:
 
 def summary(error: Exception) -> str:
     """Return the first line of an error, since those of Ray have many."""
-    return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
+    cause = error.cause if isinstance(error, exceptions.RayTaskError) else error
+    lines = str(cause).strip().splitlines()
+    return f"{type(cause).__name__}: {lines[0] if lines else ''}"

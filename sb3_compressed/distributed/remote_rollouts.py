@@ -146,6 +146,7 @@ class RemoteRollouts(ModelLayer):
         self._n_updates_published = -1
         self._is_published_after_warmup = False
         self._n_sampled = self._n_sampled_before = self._buffer.n_sampled
+        self._buffer_before = self._buffer.statistics()
         self._live = LiveProgress() if options.live_table else None
         self._n_bytes = 0
         self._ages: deque[tuple[float, float]] = deque(maxlen=max(4 * options.n_collectors, 16))
@@ -434,6 +435,7 @@ class RemoteRollouts(ModelLayer):
         then, n_collected_then, n_sampled_then = self._last_record
         self._last_record = now, n_collected, n_sampled
         seconds = max(now - then, 1e-9)
+        of_buffer = self._buffer.statistics()
         values = {
             "insert_rate": (n_collected - n_collected_then) / seconds,
             "sample_rate": (n_sampled - n_sampled_then) / seconds,
@@ -443,8 +445,8 @@ class RemoteRollouts(ModelLayer):
             "policy_age_seconds": statistics.policy_seconds,
             "learner_waited": statistics.learner_waited,
             "collectors_waited": statistics.collectors_waited,
-            "restarts": statistics.n_restarts,
-            "lost": statistics.n_lost,
+            "restarts": statistics.n_restarts + of_buffer.n_restarts - self._buffer_before.n_restarts,
+            "lost": statistics.n_lost + of_buffer.n_lost - self._buffer_before.n_lost,
         }
         for name, value in values.items():
             if value is not None:

@@ -8,7 +8,7 @@ import shutil
 import time
 import uuid
 from collections import ChainMap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -51,6 +51,7 @@ from sb3_compressed.samplers import PrioritizedSampler, RecentSampler, Sampler, 
 from sb3_compressed.storage.files import flush_path
 from sb3_compressed.storage.lock import FolderLock
 from sb3_compressed.threads import validate_num_threads
+from sb3_compressed.warning import warn_user
 
 __all__ = ["DistributedReplayBuffer", "DistributedStatistics"]
 
@@ -146,6 +147,8 @@ class DistributedReplayBuffer(ReplayBuffer):
         ``dtypes``, ``frame_stack``
     :raises ValueError: if an argument is invalid, or for hindsight replay, which is not supported
     :raises StorageError: if the folder contains shards that are not to be continued, or more than ``n_shards``
+    :raises ShardTimeout: if a shard does not start, since no node has what ``ray_options`` request, or not answer
+    :raises RuntimeError: if another learner uses the shards of that name
     :raises ImportError: without Ray
     """
 
@@ -241,6 +244,11 @@ class DistributedReplayBuffer(ReplayBuffer):
             lease,
             timeout,
         )
+        if self._group.n_transitions > buffer_size:
+            warn_user(
+                f"the shards of {name or storage} contain {self._group.n_transitions} transitions, but "
+                f"buffer_size={buffer_size}: the oldest of each writer are removed"
+            )
         self._pipeline = SamplePipeline(
             self._group, prefetch, timeout, np.random.default_rng(rng_seed), self._send_staged
         )
@@ -251,8 +259,6 @@ class DistributedReplayBuffer(ReplayBuffer):
         self._resize()
         self._is_closed = False
         self._local: list[tuple[slice, ReplayWriter]] = []
-        #: The last status that each writer has reported.
-        self._recorded: dict[str, ShardStatus] = {}
         self._batch_pool = BatchPool()
         self._n_draws = 0
         #: The folder that the buffer was saved to.
@@ -287,6 +293,7 @@ class DistributedReplayBuffer(ReplayBuffer):
 
         :param name: names the ring; a new writer of the same name continues it
         :param n_envs: number of environments
+        :raises ShardUnavailable: if a shard fails or does not answer
         :raises ValueError: if the ring of that name has another number of environments, or the name is one of those of
             the learner's own writers
         """
@@ -297,7 +304,20 @@ class DistributedReplayBuffer(ReplayBuffer):
         return self._new_writer(name)
 
     def _register(self, writers: Mapping[str, int]) -> None:
-        """Include writers, each with its number of environments."""
+        """Include writers, each with its number of environments.
+
+        :raises ShardUnavailable: if a shard fails or does not answer; the writers are as they were
+        """
+        before = dict(self._writers)
+        try:
+            self._include(writers)
+            self._flush_within_timeout()
+            self._resize()
+        except BaseException:
+            self._writers = before
+            raise
+
+    def _include(self, writers: Mapping[str, int]) -> None:
         for name, n_envs in writers.items():
             known, shard = self._writers.get(name, (n_envs, len(self._writers) % len(self._group.shards)))
             if known != n_envs:
@@ -306,9 +326,6 @@ class DistributedReplayBuffer(ReplayBuffer):
             if name not in self._writers and n_rings == 1 << RING_BITS:
                 raise ValueError(f"a shard can have the rings of {n_rings} writers at most; pass a larger n_shards")
             self._writers[name] = n_envs, shard
-        for _, writer in self._local:
-            writer.flush()
-        self._resize()
 
     def _new_writer(self, name: str, **options: Any) -> ReplayWriter:
         n_envs, shard = self._writers[name]
@@ -357,7 +374,7 @@ class DistributedReplayBuffer(ReplayBuffer):
                     np.asarray(done)[part], infos[part],
                 )  # fmt: skip
         for _, writer in local:
-            self.record_status(writer.name, writer.status)
+            self.record_statuses(writer.name, writer.take_statuses())
 
     def _require_open(self) -> None:
         if self._is_closed:
@@ -371,21 +388,20 @@ class DistributedReplayBuffer(ReplayBuffer):
         deadline = None if timeout is None else time.monotonic() + timeout
         for _, writer in self._local:
             writer.flush(None if deadline is None else max(deadline - time.monotonic(), 0))
-            self.record_status(writer.name, writer.status)
+            self.record_statuses(writer.name, writer.take_statuses())
 
     def _send_staged(self) -> None:
         """Send what was added, without waiting for shards that do not answer."""
         self.flush(SENDING_TIME)
 
-    def record_status(self, name: str, status: ShardStatus | None) -> None:
-        """Record the state of a shard in its last reply to a writer, ``writer.status``.
+    def record_statuses(self, name: str, statuses: Sequence[ShardStatus]) -> None:
+        """Record the states of a shard in its replies to a writer, ``writer.take_statuses()``.
 
         This process knows of what others have added from that, or when it samples.
 
         :param name: the name of the writer
         """
-        if status is not None and status is not self._recorded.get(name):
-            self._recorded[name] = status
+        for status in statuses:
             self._group.update(self._group.shards[self._writers[name][1]], status)
 
     def reset(self) -> None:
@@ -412,7 +428,7 @@ class DistributedReplayBuffer(ReplayBuffer):
         for _, writer in self._local:
             with contextlib.suppress(OSError):  # what could not be written is sent again
                 writer.poll()
-            self.record_status(writer.name, writer.status)
+            self.record_statuses(writer.name, writer.take_statuses())
         n_most = self._group.n_rows * sum(n_envs for n_envs, _ in self._writers.values())
         return min(self._group.n_transitions + sum(writer.n_staged for _, writer in self._local), n_most)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import secrets
 import shutil
 import threading
 import time
@@ -187,7 +188,9 @@ class Shard:
         lease: float | None = None,
     ) -> None:
         self._spec, self._n_rows, self._folder, self._run = spec, n_rows, folder, run
-        self._rng = np.random.default_rng(seed)
+        # A process that Ray has restarted must not repeat the random numbers of the one before.
+        words = [seed, secrets.randbits(32)] if is_restarted() else [seed]
+        self._rng = np.random.default_rng(words)
         self._incarnation = uuid.uuid4().hex
         self._rings: dict[str, Ring] = {}
         #: The last change of each ring that is known, and how many transitions all shards had inserted then.
@@ -200,7 +203,7 @@ class Shard:
         self._n_skipped_updates = self._n_states = 0
         self._process = psutil.Process()
         # Prioritized sampling draws from NumPy's global generator, as buffers do.
-        np.random.seed(seed % 2**32)  # noqa: NPY002
+        np.random.seed([word % 2**32 for word in words])  # noqa: NPY002
         #: Why it cannot be used. Ray does not return the error of a constructor, so each reply raises it.
         self._error: Exception | None = None
         try:

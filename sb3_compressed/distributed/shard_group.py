@@ -19,7 +19,15 @@ from ray.exceptions import RayTaskError
 
 from sb3_compressed import __version__
 from sb3_compressed.distributed.checkpoint_manifest import SavedRing
-from sb3_compressed.distributed.ray_session import ACTOR_FAILURES, free_resources, new_actor, summary, why_no_node_fits
+from sb3_compressed.distributed.ray_session import (
+    ACTOR_FAILURES,
+    NAMESPACE,
+    claim_name,
+    free_resources,
+    new_actor,
+    summary,
+    why_no_node_fits,
+)
 from sb3_compressed.distributed.ring_spec import RingSpec
 from sb3_compressed.distributed.shard import SaveReply, Shard, ShardStatus
 from sb3_compressed.errors import ShardTimeout, ShardUnavailable, StorageError
@@ -33,8 +41,6 @@ logger = logging.getLogger(__name__)
 PAUSE = 0.2
 #: Seconds between requests for the state of an empty shard.
 EMPTY_PAUSE = 1.0
-#: Of named shards.
-NAMESPACE = "sb3_compressed"
 #: How the names of the folders of shards begin.
 FOLDER = "shard-"
 #: Seconds to wait for the processes of shards, which import much.
@@ -104,6 +110,8 @@ class ShardGroup:
     :param name: names shards that outlive this process; those of that name are used if there are any
     :param lease: seconds after which these end if no learner calls them
     :param timeout: seconds after which a shard that does not answer is given up
+    :raises RuntimeError: if another learner uses the shards of that name
+    :raises ShardTimeout: if a shard does not start or answer
     :raises StorageError: if the folder contains more shards, or shards that are not to be continued
     """
 
@@ -131,7 +139,9 @@ class ShardGroup:
         self.shards: list[ShardView] = []
         if folder is not None:
             _require_no_more_shards(folder, n_shards)
-        created: list[Any] = []
+        #: Keeps other learners from using the shards of that name, ``None`` without a name.
+        self._claim = None if name is None else claim_name(f"{name}/learner", timeout)
+        created: list[Any] = [] if self._claim is None else [self._claim]
         try:
             for index in range(n_shards):
                 actor = None if name is None else _existing_shard(f"{name}/shard-{index}")
@@ -416,8 +426,9 @@ class ShardGroup:
                 with contextlib.suppress(*ACTOR_FAILURES):  # its folder contains everything
                     ray.get(reply)
         finally:
-            for view in self.shards:
-                ray.kill(view.actor)
+            for actor in (self._claim, *(view.actor for view in self.shards)):
+                if actor is not None:
+                    ray.kill(actor)
 
 
 def _existing_shard(name: str) -> Any:

@@ -91,8 +91,8 @@ class ReplayWriter:
         self.n_lost = 0
         #: Bytes of acknowledged segments.
         self.n_bytes_sent = 0
-        #: The state of the shard in its last reply.
-        self.status: ShardStatus | None = None
+        #: The newest state of each process of the shard that has replied since :meth:`take_statuses`.
+        self._statuses: dict[str, ShardStatus] = {}
         self._staging: CompressedReplay | None = None
 
     def _open(self) -> CompressedReplay:
@@ -117,6 +117,17 @@ class ReplayWriter:
         if self._staging is not None:
             raise TypeError(f"the writer {self.name!r} belongs to the process that has used it")
         return vars(self)
+
+    def take_statuses(self) -> list[ShardStatus]:
+        """Return the newest state of each process of the shard that has replied since the last call, in their order.
+
+        There are several if the shard was restarted: of an earlier process, it says what that had acknowledged.
+        """
+        statuses, self._statuses = self._statuses, {}
+        return [*statuses.values()]
+
+    def _record(self, status: ShardStatus) -> None:
+        self._statuses[status.incarnation] = status
 
     @property
     def n_staged(self) -> int:
@@ -220,7 +231,8 @@ class ReplayWriter:
             except Exception:
                 segment.reply = None
                 raise
-            self.status, self._ring = reply.status, reply.ring
+            self._record(reply.status)
+            self._ring = reply.ring
             if reply.missing:  # the shard forgot them
                 self._sent -= set(reply.missing)
                 segment.reply = None
@@ -297,5 +309,5 @@ class ReplayWriter:
                     return None
                 time.sleep(PAUSE)
                 continue
-            self.status = opened.status
+            self._record(opened.status)
             return opened

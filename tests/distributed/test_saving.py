@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import threading
@@ -10,12 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from stable_baselines3 import DQN
 
 from distributed.dying_shard import DyingShard, die_at, stop_at
 from distributed.emitted import observation
 from distributed.test_replay_buffer import add_rows, new_buffer
 from distributed.test_writer import until
-from sb3_compressed import CompressedReplayBuffer
+from sb3_compressed import BufferCheckpointCallback, CompressedReplayBuffer
+from sb3_compressed.callbacks.checkpoint_folder import list_checkpoints
 from sb3_compressed.distributed import DistributedReplayBuffer, shard_group
 from sb3_compressed.distributed.checkpoint_manifest import read_manifest
 from sb3_compressed.errors import ShardTimeout, ShardUnavailable
@@ -113,3 +116,22 @@ def test_a_shard_that_is_killed_leaves_the_last_save(
     filled._group.refresh_all()  # when Ray has restarted it
     filled.save_checkpoint(folder)
     assert len(saved_actions(folder)) == (75 if request.node.callspec.params["shards"] == "memory" else 100)
+
+
+def test_a_training_goes_on_after_a_save_that_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(shard_group, "Shard", DyingShard)
+    model = DQN(
+        "MlpPolicy", "CartPole-v1", buffer_size=500, learning_starts=1000, device="cpu",
+        replay_buffer_class=DistributedReplayBuffer, replay_buffer_kwargs={"timeout": 60.0},
+    )  # fmt: skip
+    die_at("save")
+    with caplog.at_level(logging.WARNING):
+        model.learn(250, callback=BufferCheckpointCallback(100, tmp_path, keep=9))
+    assert "no checkpoint was saved at step 100" in caplog.text
+    checkpoints, damaged = list_checkpoints(tmp_path)
+    assert [each.num_timesteps for each in checkpoints] == [200, 252]
+    assert not damaged
+    buffer: Any = model.replay_buffer
+    buffer.close()

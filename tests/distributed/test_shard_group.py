@@ -1,0 +1,175 @@
+"""Calls to shards end: with a result, or with an error that names the shard."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import ray
+
+from distributed.dying_shard import DyingShard
+from distributed.test_replay_buffer import add_rows, new_buffer, refreshed
+from distributed.test_writer import until
+from sb3_compressed.distributed import DistributedReplayBuffer, shard_group
+from sb3_compressed.distributed.ray_session import NAMESPACE
+from sb3_compressed.errors import ShardTimeout
+
+pytestmark = pytest.mark.usefixtures("local_ray")
+
+
+def pid_of(buffer: DistributedReplayBuffer, shard: int) -> int:
+    """Return the process of a shard."""
+    pid: int = ray.get(buffer.shards[shard].actor.pid.remote())
+    return pid
+
+
+def kill(buffer: DistributedReplayBuffer, shard: int) -> None:
+    """Kill a shard, and wait until it was restarted."""
+    pid = pid_of(buffer, shard)
+    os.kill(pid, signal.SIGKILL)
+    view = buffer.shards[shard]
+    n_restarts = view.n_restarts
+
+    def is_restarted() -> bool:
+        buffer._group.refresh(0.2)
+        return view.n_restarts > n_restarts
+
+    until(is_restarted)
+
+
+# -- shards that are stopped ---------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def pair(local_ray: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DistributedReplayBuffer]:
+    """Return a buffer with two shards."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shard_group, "Shard", DyingShard)
+        buffer = new_buffer("small", 50, n_envs=2, n_shards=2, timeout=1.5)
+    add_rows(buffer, "small", range(20))
+    yield buffer
+    buffer.close()
+
+
+CALLS: dict[str, Callable[[DistributedReplayBuffer, Path], Any]] = {
+    "writer": lambda buffer, folder: buffer.writer("other", 1),
+    "save_checkpoint": lambda buffer, folder: buffer.save_checkpoint(folder, overwrite=True),
+    "load_checkpoint": lambda buffer, folder: buffer.load_checkpoint(folder),
+    "reset": lambda buffer, folder: buffer.reset(),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_calls_of_a_stopped_shard_end(pair: DistributedReplayBuffer, tmp_path: Path, name: str) -> None:
+    pair.save_checkpoint(tmp_path, overwrite=True)
+    pid = pid_of(pair, 1)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        with pytest.raises(ShardTimeout, match="shard 1"):
+            CALLS[name](pair, tmp_path)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    CALLS[name](pair, tmp_path)
+    add_rows(pair, "small", range(20, 40))
+    refreshed(pair)
+    assert pair.sample(8).actions.shape == (8, 1)
+
+
+def test_a_call_may_take_longer_than_the_timeout(pair: DistributedReplayBuffer) -> None:
+    """A shard that works answers pings meanwhile."""
+    busy = pair.shards[0].actor.work.remote(4.0)
+    assert pair._group.call("pid")
+    assert ray.get(busy)
+
+
+def test_closing_with_a_stopped_shard_ends(local_ray: None) -> None:
+    buffer = new_buffer("small", 50, n_shards=2, timeout=1.5)
+    add_rows(buffer, "small", range(15))
+    pid = pid_of(buffer, 1)
+    os.kill(pid, signal.SIGSTOP)
+    buffer.close()
+    os.kill(pid, signal.SIGCONT)
+
+
+# -- starting ------------------------------------------------------------------------------------------------
+
+
+def test_resources_that_no_node_has_are_an_error(local_ray: None) -> None:
+    with pytest.raises(ShardTimeout, match=r"64 CPU.*but.*2 CPU"):
+        new_buffer("small", 50, ray_options={"num_cpus": 64}, timeout=1.0)
+    with pytest.raises(ShardTimeout, match=r"3 actors.*1 CPU"):
+        new_buffer("small", 50, n_shards=3, ray_options={"num_cpus": 1}, timeout=1.0)
+    with pytest.raises(ShardTimeout, match="tape-drives"):
+        new_buffer("small", 50, ray_options={"resources": {"tape-drives": 1}}, timeout=1.0)
+
+
+def test_one_learner_at_a_time_uses_the_shards_of_a_name(local_ray: None) -> None:
+    first = new_buffer("small", 50, name="taken", timeout=2.0)
+    add_rows(first, "small", range(20))
+    with pytest.raises(RuntimeError, match="taken"):
+        new_buffer("small", 50, name="taken", timeout=2.0)
+    add_rows(first, "small", range(20, 40))
+    refreshed(first)
+    assert first.size() == 40
+    first.close()
+    second = new_buffer("small", 50, name="taken", timeout=2.0)
+    assert second.size() == 0
+    second.close()
+
+
+def test_a_smaller_buffer_warns_before_it_removes_transitions(local_ray: None) -> None:
+    """A learner that ends without closing its buffer leaves the shards for the next one."""
+    first = new_buffer("small", 50, name="shrinking", timeout=5.0)
+    add_rows(first, "small", range(50))
+    first.flush()
+    ray.kill(ray.get_actor("shrinking/learner", NAMESPACE))
+    with pytest.warns(UserWarning, match="50 transitions"):
+        second = new_buffer("small", 30, name="shrinking", timeout=5.0)
+    assert second.size() == 30
+    second.close()
+
+
+# -- restarts ------------------------------------------------------------------------------------------------
+
+
+def test_what_was_inserted_and_lost_is_counted_exactly(local_ray: None) -> None:
+    buffer = new_buffer("small", 1000, segment_length=64)
+    add_rows(buffer, "small", range(264))
+    for _, writer in buffer._local:
+        writer.flush()  # the buffer does not hear of what was acknowledged here
+    kill(buffer, 0)
+    add_rows(buffer, "small", range(264, 700))
+    buffer.flush()
+    buffer.sample(4)
+    found = buffer.statistics()
+    assert (found.n_inserted, found.n_lost, found.n_transitions, found.n_restarts) == (700, 264, 436, 1)
+    buffer.close()
+
+
+def test_a_restarted_shard_draws_other_transitions(local_ray: None) -> None:
+    buffer = new_buffer("small", 200, prefetch=0)
+    batches = []
+    for _ in range(2):
+        add_rows(buffer, "small", range(200))
+        refreshed(buffer)
+        batches.append(buffer.sample(64).actions.reshape(-1).tolist())
+        kill(buffer, 0)
+    assert batches[0] != batches[1]
+    buffer.close()
+
+
+def test_errors_of_calls_without_a_result_are_counted(pair: DistributedReplayBuffer) -> None:
+    n_failed = pair.statistics().n_failed
+    pair._group.send(pair.shards[0], "insert", "nobody", "session", 0, np.zeros(8, np.uint8), {})
+    pair._group.refresh_all()
+
+    def is_counted() -> bool:
+        pair._group.refresh(0.1)
+        return pair.statistics().n_failed > n_failed
+
+    until(is_counted)
