@@ -22,11 +22,11 @@ from sb3_compressed.distributed.collector import (
     CollectResult,
     PolicyState,
 )
-from sb3_compressed.distributed.ray_session import connect, new_actor
+from sb3_compressed.distributed.ray_session import connect, new_actor, why_no_node_fits
 from sb3_compressed.distributed.shard import ShardStatus
 from sb3_compressed.distributed.writer import ReplayWriter
 
-__all__ = ["CollectorGroup", "Member", "TransitionSink"]
+__all__ = ["TIMEOUT", "CollectorGroup", "Member", "TransitionSink"]
 
 logger = logging.getLogger(__name__)
 
@@ -36,6 +36,8 @@ PAUSES = 0.2, 5.0
 MAX_ERRORS = 3
 #: After how many losses of its process in a row a collector is given up.
 MAX_LOSSES = 20
+#: Seconds after which it is an error that no collector has returned anything.
+TIMEOUT = 600.0
 #: Seconds to wait for collectors to close their environments.
 CLOSING_TIME = 5.0
 #: Seconds between warnings while no collector starts.
@@ -50,6 +52,9 @@ class TransitionSink(Protocol):
 
     def record_statuses(self, name: str, statuses: Sequence[ShardStatus]) -> None:
         """Record the states of a shard in its replies to a writer."""
+
+    def silent_shards(self) -> list[int]:
+        """Return the shards that do not answer."""
 
 
 @dataclass
@@ -111,6 +116,7 @@ class CollectorGroup:
     :param make_env: returns the environment of a collector, or several that are vectorized
     :param settings: what all collectors have in common
     :param buffer: receives the transitions
+    :param timeout: seconds after which it is an error that none of them has returned anything
     :param ray_options: options of the actors, such as ``dict(num_cpus=1)``
     :param version: the version of this package; other processes must have the same
     """
@@ -121,6 +127,7 @@ class CollectorGroup:
         settings: CollectorSettings,
         buffer: TransitionSink,
         *,
+        timeout: float = TIMEOUT,
         ray_options: Mapping[str, Any] | None = None,
         version: str = __version__,
     ) -> None:
@@ -133,6 +140,9 @@ class CollectorGroup:
         self.n_restarts = 0
         #: Number of the last version of the policy, and when each was published, in seconds of ``time.monotonic``.
         self.policy_version, self.published_at = 0, dict[int, float]()
+        self._timeout = timeout
+        #: When a collector has returned something, or was called while there were no other calls.
+        self._progress_at = time.monotonic()
         self._state: Any = None
         self._discarded: list[Any] = []
         connect()
@@ -152,6 +162,7 @@ class CollectorGroup:
     def start(self) -> None:
         """Prepare all collectors, and wait for the first one.
 
+        :raises TimeoutError: if none starts, since no node has what ``ray_options`` request, or for another reason
         :raises Exception: what its preparation has raised, such as an exception of ``make_env``, a ``RuntimeError`` if
             its node has another version of this package, or a ``ValueError`` for environments with other spaces
         """
@@ -160,8 +171,12 @@ class CollectorGroup:
         begin = time.monotonic()
         while not self.n_envs:
             self.poll(timeout=PATIENCE)
-            if not self.n_envs and time.monotonic() - begin > PATIENCE:
-                logger.warning("no collector has started for %.0f s; see `ray status`", time.monotonic() - begin)
+            waited = time.monotonic() - begin
+            if not self.n_envs and waited > PATIENCE:
+                self._require_node(waited)
+                logger.warning("no collector has started for %.0f s; see `ray status`", waited)
+        if reason := why_no_node_fits(self._options, len(self.members)):
+            logger.warning("not all collectors can run at the same time: %s", reason)
 
     def _prepare(self, member: Member) -> None:
         """Prepare a collector, at the start and after failures."""
@@ -217,6 +232,8 @@ class CollectorGroup:
         reply = member.actor.collect.remote(
             n_steps, self.policy_version, self._state, n_random_steps=n_random_steps, exploration_rate=exploration_rate
         )
+        if not self.n_in_flight:
+            self._progress_at = time.monotonic()
         call = Call(reply, n_steps * self.n_envs)
         member.calls.append(call)
         return call.n_transitions
@@ -224,12 +241,13 @@ class CollectorGroup:
     def poll(self, timeout: float | None = 0.0) -> list[tuple[Member, CollectResult]]:
         """Return the results that have arrived, each with its collector.
 
-        :param timeout: seconds to wait for one, ``None`` for no limit
+        :param timeout: seconds to wait for one, ``None`` for those after which it is an error
         :raises RuntimeError: if the environments of a collector fail repeatedly, or no collector is left
+        :raises TimeoutError: if none has returned anything for long
         """
         self._retry()
         self._forget_discarded()
-        self._wait(timeout)
+        self._wait(self._timeout if timeout is None else min(timeout, self._timeout))
         results: list[tuple[Member, CollectResult]] = []
         members = self.members
         while replies := {member.calls[0].reply: member for member in members if member.calls}:
@@ -239,14 +257,37 @@ class CollectorGroup:
                 result = self._receive(member)
                 if result is not None:
                     results.append((member, result))
+        self._require_progress()
         return results
 
-    def _wait(self, timeout: float | None) -> None:
+    def _require_progress(self) -> None:
+        """Raise if collectors have been called for long, and none has returned anything.
+
+        :raises TimeoutError: which names the shards that do not answer, since collectors wait for them
+        """
+        called = [member.index for member in self.members if member.calls]
+        seconds = time.monotonic() - self._progress_at
+        if called and seconds > self._timeout:
+            self._require_node(seconds)
+            silent = "".join(f"; shard {index} does not answer" for index in self._buffer.silent_shards())
+            names = ", ".join(map(str, called))
+            raise TimeoutError(f"none of the collectors {names} has returned anything for {seconds:.0f} s{silent}")
+
+    def _require_node(self, seconds: float) -> None:
+        """Raise if no collector has started, and no node can run one.
+
+        :param seconds: how long this has been so
+        :raises TimeoutError: with what was requested, and what the nodes have
+        """
+        if not self.n_envs and (reason := why_no_node_fits(self._options, 1)):
+            raise TimeoutError(f"no collector has started for {seconds:.0f} s: {reason}")
+
+    def _wait(self, timeout: float) -> None:
         """Wait until a call has returned, or a collector can be prepared again."""
         retries = [member.retry_at for member in self.members if member.retry_at is not None]
         if retries:
             until_retry = max(min(retries) - time.monotonic(), 0.0)
-            timeout = until_retry if timeout is None else min(timeout, until_retry)
+            timeout = min(timeout, until_retry)
         replies = [member.calls[0].reply for member in self.members if member.calls]
         if replies:
             ray.wait(replies, timeout=timeout)
@@ -268,6 +309,7 @@ class CollectorGroup:
             self._lost(member, error)
             return None
         del member.calls[0]
+        self._progress_at = time.monotonic()
         if not isinstance(result, CollectResult):
             self._prepared(member, result)
             return None

@@ -13,7 +13,7 @@ from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_compressed.buffers.validation import validate_integer
 from sb3_compressed.distributed.collector import CollectorSettings, PolicyState
-from sb3_compressed.distributed.collector_group import CollectorGroup
+from sb3_compressed.distributed.collector_group import TIMEOUT, CollectorGroup
 from sb3_compressed.distributed.exploration import Exploration, ExplorationConfig
 from sb3_compressed.distributed.moments import normalization_state
 from sb3_compressed.distributed.policy_copy import PolicySpec, policy_weights
@@ -94,6 +94,8 @@ class Collectors(BaseCallback):
     :param steps_per_call: number of steps after which a collector returns; segments of transitions are not longer
     :param max_in_flight: number of calls that are made to a collector before the first one has returned
     :param seed: of the environments and their exploration, by default that of the model
+    :param timeout: seconds after which the learner raises ``TimeoutError`` if collectors were called and none has
+        returned anything, such as when a shard has stopped. Choose more if ``steps_per_call`` steps take longer
     :param live_table: whether to show a table of shards, collectors and rates during ``learn``: on a terminal or in a
         notebook; elsewhere a line now and then
     :param ray_options: options of the collectors' actors, by default ``num_cpus=1`` if there are as many, else 0
@@ -116,6 +118,7 @@ class Collectors(BaseCallback):
         steps_per_call: int = 64,
         max_in_flight: int = 2,
         seed: int | None = None,
+        timeout: float = TIMEOUT,
         live_table: bool = False,
         ray_options: Mapping[str, Any] | None = None,
         verbose: int = 0,
@@ -130,13 +133,15 @@ class Collectors(BaseCallback):
             validate_integer(name, value, 1)
         if tolerance is not None:
             validate_integer("tolerance", tolerance, 0)
+        if not 0 < timeout < float("inf"):
+            raise ValueError(f"timeout must be a positive number of seconds, got {timeout!r}")
         if samples_per_insert is not None and not 0 < samples_per_insert < float("inf"):
             raise ValueError(f"samples_per_insert must be positive, or None for no limit, got {samples_per_insert!r}")
         if lock_step and samples_per_insert is None:
             raise ValueError("lock_step needs a limit of samples per insert, got samples_per_insert=None")
         self._options = RolloutOptions(
             make_env, n_collectors, n_envs, samples_per_insert, tolerance, lock_step, exploration, weights_interval,
-            steps_per_call, max_in_flight, seed, dict(ray_options or {}), live_table,
+            steps_per_call, max_in_flight, seed, timeout, dict(ray_options or {}), live_table,
         )  # fmt: skip
         self._rollouts: RemoteRollouts | None = None
 
@@ -197,7 +202,9 @@ class Collectors(BaseCallback):
         returns: list[float] = []
         lengths: list[int] = []
         n_collected = 0
-        with CollectorGroup(options.make_env, settings, buffer, ray_options=options.ray_options) as group:
+        with CollectorGroup(
+            options.make_env, settings, buffer, timeout=options.timeout, ray_options=options.ray_options
+        ) as group:
             group.start()
             if state is not None:
                 group.publish(state)

@@ -26,7 +26,7 @@ from stable_baselines3.common.type_aliases import RolloutReturn
 from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_compressed.distributed.collector import CollectorSettings, CollectResult, EpisodeEnd, PolicyState
-from sb3_compressed.distributed.collector_group import CollectorGroup, Member
+from sb3_compressed.distributed.collector_group import TIMEOUT, CollectorGroup, Member
 from sb3_compressed.distributed.exploration import Exploration, ExplorationConfig
 from sb3_compressed.distributed.live_progress import LiveProgress
 from sb3_compressed.distributed.moments import merge, normalization_state
@@ -59,6 +59,7 @@ class RolloutOptions:
     steps_per_call: int = 64
     max_in_flight: int = 2
     seed: int | None = None
+    timeout: float = TIMEOUT
     ray_options: dict[str, Any] | None = None
     live_table: bool = False
 
@@ -311,7 +312,9 @@ class RemoteRollouts(ModelLayer):
             seed=model.seed if options.seed is None else options.seed,
             vec_normalize=vec_normalize,
         )
-        group = CollectorGroup(options.make_env, settings, self._buffer, ray_options=options.ray_options)
+        group = CollectorGroup(
+            options.make_env, settings, self._buffer, timeout=options.timeout, ray_options=options.ray_options
+        )
         self._group = group  # which errors and Ctrl-C end
         group.start()
         self._limiter = self._new_limiter(model, learning_starts, options.steps_per_call * group.n_envs)

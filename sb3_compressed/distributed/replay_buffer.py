@@ -404,6 +404,11 @@ class DistributedReplayBuffer(ReplayBuffer):
         for status in statuses:
             self._group.update(self._group.shards[self._writers[name][1]], status)
 
+    def silent_shards(self) -> list[int]:
+        """Return the numbers of the shards that do not answer within the timeout."""
+        self._group.refresh(self._timeout)
+        return [index for index, view in enumerate(self._group.shards) if view.probe is not None]
+
     def reset(self) -> None:
         """Remove all transitions, as SB3's buffer does. What other processes have staged is added afterwards."""
         super().reset()

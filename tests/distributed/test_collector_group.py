@@ -261,3 +261,44 @@ def test_an_exception_ends_the_collectors(buffer: DistributedReplayBuffer) -> No
         interrupted(group)
     wait_until_ended(pids)
     assert group.members == []
+
+
+# -- collectors that do not answer -----------------------------------------------------------------------------
+
+
+def test_resources_that_no_node_has_are_an_error(buffer: DistributedReplayBuffer) -> None:
+    settings = settings_of(Numbered)
+    with (
+        CollectorGroup(Numbered, settings, buffer, timeout=1.0, ray_options={"num_cpus": 64}) as group,
+        pytest.raises(TimeoutError, match=r"64 CPU.*but.*2 CPU"),
+    ):
+        group.start()
+
+
+def test_collectors_that_are_stopped_are_an_error(buffer: DistributedReplayBuffer) -> None:
+    with CollectorGroup(Numbered, settings_of(Numbered), buffer, timeout=60.0) as group:
+        group.start()
+        (member,) = idle(group)
+        pid = pid_of(member)
+        os.kill(pid, signal.SIGSTOP)
+        group._timeout = 1.0
+        group.submit(member, 5, n_random_steps=5)
+        with pytest.raises(TimeoutError, match="collectors 0"):
+            results(group, 1)
+        os.kill(pid, signal.SIGCONT)
+
+
+def test_a_stopped_shard_that_collectors_wait_for_is_named(local_ray: None) -> None:
+    env = Numbered()
+    buffer = DistributedReplayBuffer(200, env.observation_space, env.action_space, "cpu", segment_length=16, timeout=1)
+    with CollectorGroup(Numbered, settings_of(Numbered), buffer, timeout=60.0) as group:
+        group.start()
+        (member,) = idle(group)
+        pid = ray.get(buffer.shards[0].actor.pid.remote())
+        os.kill(pid, signal.SIGSTOP)
+        group._timeout = 1.0
+        group.submit(member, 40, n_random_steps=40)
+        with pytest.raises(TimeoutError, match="shard 0"):
+            results(group, 1)
+        os.kill(pid, signal.SIGCONT)
+    buffer.close()
