@@ -37,8 +37,8 @@ coverage: $(VENV)/.installed  ## run all tests and list the lines and branches t
 		--deselect tests/persistence/test_interrupted.py::test_interrupts_at_any_time_leave_correct_observations \
 		--deselect tests/callbacks/test_checkpoint_callback.py::test_a_kill_while_a_checkpoint_is_replaced_leaves_a_complete_one
 
-bounds: $(VENV)/.installed  ## run all tests, the fuzzers longer, with bounds checking in the kernels
-	NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$(abspath $(VENV))/bounds SB3_COMPRESSED_DAMAGES=1000 SB3_COMPRESSED_FOLDERS=1000 SB3_COMPRESSED_EXAMPLES=2000 $(PYTEST)
+bounds: $(VENV)/.installed  ## run all tests, with new and more random examples, and bounds checking in the kernels
+	NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$(abspath $(VENV))/bounds SB3_COMPRESSED_DAMAGES=1000 SB3_COMPRESSED_FOLDERS=1000 SB3_COMPRESSED_EXAMPLES=7 $(PYTEST)
 
 fallbacks: $(VENV)/.installed  ## run all tests without the mechanisms that depend on CPython's details
 	SB3_COMPRESSED_FORCE_FALLBACKS=1 $(PYTEST)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import random
 import signal
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import drawn_examples  # noqa: F401  # how many examples hypothesis draws, also in tests that do not say
+import numpy as np
 import pytest
 import torch as th
 from fork_server import import_package
@@ -51,6 +54,14 @@ def recorded(name: str) -> Stream:
         env = ENVIRONMENTS[name]()
         _recorded[name] = env.observation_space, env.action_space, env.num_envs, record(env, N_STEPS)
     return _recorded[name]
+
+
+@pytest.fixture(autouse=True)
+def seeds() -> None:
+    """Begin each test with the same random numbers, whatever its process has run before."""
+    random.seed(0)
+    np.random.seed(0)  # noqa: NPY002  # what SB3 draws from
+    th.manual_seed(0)
 
 
 @pytest.fixture

@@ -11,7 +11,8 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from drawn_examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -22,7 +23,7 @@ from sb3_compressed.arrays.frame_layout import FrameStack, FrameStackDetector
 from sb3_compressed.codecs import get_codec
 from sb3_compressed.codecs.raw import Raw
 
-RELAXED = settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+RELAXED = examples(100)
 
 Reset = Literal["zeros", "repeat"]
 

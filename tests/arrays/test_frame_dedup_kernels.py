@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from drawn_examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from numba import types
 from numpy.typing import NDArray
@@ -27,7 +28,7 @@ def unaligned(content: NDArray[np.uint8], offset: int) -> NDArray[np.uint8]:
     return copy
 
 
-@settings(deadline=None)
+@examples(100)
 @given(
     length=st.integers(0, 100),
     offsets=st.tuples(st.integers(0, 8), st.integers(0, 8)),

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from drawn_examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
@@ -87,7 +88,7 @@ def test_two_ellipses_raise() -> None:
         split_index((..., 0, ...), n_slot_axes=2, n_axes=5)
 
 
-@settings(deadline=None, max_examples=300)
+@examples(300)
 @given(
     index=npst.basic_indices((3, 2, 4, 5), allow_newaxis=True, allow_ellipsis=True, max_dims=8),
     n_slot_axes=st.integers(1, 4),

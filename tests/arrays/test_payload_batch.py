@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from drawn_examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -252,7 +253,7 @@ CHANGES: dict[str, Callable[[bytes, int, int], bytes]] = {
 }
 
 
-@settings(deadline=None, max_examples=400)
+@examples(400)
 @given(st.sampled_from(sorted(CHANGES)), st.integers(0, 100_000), st.integers(0, 255))
 def test_a_changed_block_is_refused_or_the_same(change: str, position: int, byte: int) -> None:
     block = small_block()
@@ -270,14 +271,14 @@ def small_block() -> bytes:
     return batch_of(filled("auto"), slice(390, 400)).pack()
 
 
-@settings(deadline=None, max_examples=200)
+@examples(200)
 @given(st.binary(max_size=300))
 def test_any_bytes_are_refused(block: bytes) -> None:
     with pytest.raises(CorruptPayload):
         PayloadBatch.unpack(block, {})
 
 
-@settings(deadline=None, max_examples=200)
+@examples(200)
 @given(st.dictionaries(st.sampled_from(["Codecs", "Items", "Lengths", "Writers", "Payloads"]), st.binary(max_size=24)))
 def test_any_sections_are_refused_or_consistent(sections: dict[str, bytes]) -> None:
     try:

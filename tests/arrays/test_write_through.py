@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch as th
-from hypothesis import HealthCheck, given, settings
+from drawn_examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
@@ -24,7 +25,7 @@ from sb3_compressed import CompressedArray
 from sb3_compressed.arrays.write_through import READ_ONLY_ADVICE, WriteThroughArray
 from sb3_compressed.errors import LossyDtypeWarning
 
-RELAXED = settings(deadline=None, max_examples=400, suppress_health_check=[HealthCheck.too_slow])
+RELAXED = examples(400)
 
 
 # -- any write -----------------------------------------------------------------------------------------------

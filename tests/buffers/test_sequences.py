@@ -10,8 +10,9 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 import torch as th
+from drawn_examples import examples
 from gymnasium import spaces
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from small_samplers import ValidSampler, WeightedSampler
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
@@ -238,7 +239,7 @@ def test_sequences_are_the_transitions_that_were_added(name: str, pad: Pad, as_v
     is_still=st.booleans(),
     seed=st.integers(0, 1000),
 )
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_any_sequences_of_stacks_are_the_transitions_that_were_added(
     n_steps: int,
     length: int,

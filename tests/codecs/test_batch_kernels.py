@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from drawn_examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -29,7 +30,7 @@ LIBRARIES = {
 }
 NAMES = [*LIBRARIES, "none", "rle-jit"]
 SIZE = 200
-RELAXED = settings(deadline=None, max_examples=300, suppress_health_check=list(HealthCheck))
+RELAXED = settings(examples(300), suppress_health_check=list(HealthCheck))
 needs_libraries = pytest.mark.skipif(FORCE_FALLBACKS, reason="the kernels are not used")
 
 

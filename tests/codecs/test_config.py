@@ -10,7 +10,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from drawn_examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -30,7 +31,7 @@ from sb3_compressed.codecs.rle import Rle, RleJit
 from sb3_compressed.codecs.zstd_dict import ZstdDict
 from sb3_compressed.errors import CodecError, LevelOutOfRange, UnknownCodec
 
-RELAXED = settings(deadline=None, max_examples=200, suppress_health_check=[HealthCheck.too_slow])
+RELAXED = examples(200)
 
 TRAINABLE = [name for name in available_codecs() if isinstance(get_codec(name), TrainableCodec)]
 

@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from drawn_examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from numpy.typing import NDArray
@@ -24,7 +25,7 @@ from sb3_compressed.codecs import Codec, TrainableCodec, available_codecs, get_c
 from sb3_compressed.codecs.delta import CODERS, Delta, ReferenceFrames
 from sb3_compressed.errors import CodecError, CorruptPayload
 
-RELAXED = settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+RELAXED = examples(100)
 
 DTYPES = (
     *("?", "u1", "i1", "<u2", "<i2", "<u4", "<i4", "<u8", "<i8", "<f2", "<f4", "<f8"),

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from drawn_examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from numpy.typing import NDArray
@@ -17,7 +18,7 @@ from sb3_compressed.codecs import get_codec
 from sb3_compressed.codecs.rle import Rle, RleJit, smallest_runs_type
 from sb3_compressed.errors import CodecError, CorruptPayload
 
-RELAXED = settings(deadline=None, max_examples=200, suppress_health_check=[HealthCheck.too_slow])
+RELAXED = examples(200)
 
 RUNS_TYPES = (None, "u1", "u2", "u4", "u8")
 

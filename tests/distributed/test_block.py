@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import struct
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -12,7 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from drawn_examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -36,7 +36,6 @@ from sb3_compressed.distributed.block import CONTENT, MAX_PARTS, Block
 from sb3_compressed.errors import CorruptPayload, MissingCodec
 
 #: Examples of each fuzzer; thousands by hand.
-EXAMPLES = int(os.environ.get("SB3_COMPRESSED_EXAMPLES", "300"))
 N_ROWS = 140
 
 
@@ -254,7 +253,7 @@ def packed_block() -> bytes:
 CODECS = cache(lambda: codecs_of(small_block()))
 
 
-@settings(deadline=None, max_examples=EXAMPLES)
+@examples(300)
 @given(st.integers(0, 1 << 20), st.integers(1, 255), st.sampled_from(["flip", "cut", "insert", "remove"]))
 def test_a_changed_block_is_refused(position: int, byte: int, change: str) -> None:
     data = bytearray(packed_block())
@@ -271,7 +270,7 @@ def test_a_changed_block_is_refused(position: int, byte: int, change: str) -> No
         Block.unpack(np.frombuffer(data, np.uint8), CODECS())
 
 
-@settings(deadline=None, max_examples=200)
+@examples(200)
 @given(st.binary(max_size=300))
 def test_any_bytes_are_refused(data: bytes) -> None:
     with pytest.raises(CorruptPayload):
@@ -367,7 +366,7 @@ def test_other_indices_are_in_bounds(indices: bytes) -> None:
     assert read(crafted(**{"Indices.0": indices}), CODECS())
 
 
-@settings(deadline=None, max_examples=EXAMPLES)
+@examples(300)
 @given(
     st.sampled_from(["Items", "Lengths", "Writers", "Indices", "Payloads", "Codecs"]),
     st.integers(0, 1),
@@ -392,7 +391,7 @@ def test_crafted_numbers_never_lead_out_of_the_block(
     read(crafted(**changed), CODECS())
 
 
-@settings(deadline=None, max_examples=EXAMPLES)
+@examples(300)
 @given(
     st.dictionaries(
         st.sampled_from([f"{name}.0" for name in ("Codecs", "Items", "Lengths", "Writers", "Payloads", "Indices")]),

@@ -8,7 +8,8 @@ import json
 import numpy as np
 import pytest
 import zstandard
-from hypothesis import given, settings
+from drawn_examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from distributed.emitted import frames
@@ -137,14 +138,14 @@ def test_configurations_are_not_decompressed_without_a_limit(monkeypatch: pytest
         unpack_codec(zstandard.compress(b" " * (1 << 24)))
 
 
-@settings(deadline=None, max_examples=200)
+@examples(200)
 @given(st.binary(max_size=100))
 def test_any_bytes_are_refused(data: bytes) -> None:
     with pytest.raises(CorruptPayload):
         unpack_codec(data)
 
 
-@settings(deadline=None, max_examples=200)
+@examples(200)
 @given(
     st.sampled_from(available_codecs()),
     st.recursive(

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from drawn_examples import examples
 from gymnasium import spaces
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from stable_baselines3.common.env_util import make_vec_env
@@ -138,7 +139,7 @@ def through_pickle(value: Any) -> Any:
     return received
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(
     is_dict=st.booleans(),
     norm_obs=st.booleans(),

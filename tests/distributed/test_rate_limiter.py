@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from drawn_examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -114,9 +115,7 @@ class Interleavings(RuleBasedStateMachine):
 
 
 TestInterleavings = Interleavings.TestCase
-TestInterleavings.settings = settings(
-    max_examples=150, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
-)
+TestInterleavings.settings = settings(examples(150), stateful_step_count=40, suppress_health_check=list(HealthCheck))
 
 
 def reverb_can_insert(state: tuple[int, int], ratio: float, min_size: int, error_buffer: float) -> bool:
@@ -139,7 +138,7 @@ def reverb_can_sample(state: tuple[int, int], ratio: float, min_size: int, error
     extra=st.integers(0, 20),
     inserts_first=st.lists(st.booleans(), max_size=300),
 )
-@settings(deadline=None)
+@examples(100)
 def test_single_items_are_limited_as_in_reverb(
     ratio: float, min_size: int, extra: int, inserts_first: list[bool]
 ) -> None:

@@ -6,7 +6,8 @@ from typing import get_args
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from drawn_examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -85,7 +86,7 @@ shapes = st.builds(SequenceShape, st.integers(1, 7), st.integers(0, 4), st.integ
 
 
 @given(rings(), shapes, st.integers(0, 2**32 - 1))
-@settings(max_examples=300, deadline=None)
+@examples(300)
 def test_only_possible_sequences_are_drawn_and_all_of_them(ring: Ring, shape: SequenceShape, seed: int) -> None:
     expected = expected_sequences(ring, shape)
     np.random.seed(seed)  # noqa: NPY002  # what is drawn from
@@ -100,7 +101,7 @@ def test_only_possible_sequences_are_drawn_and_all_of_them(ring: Ring, shape: Se
 
 
 @given(rings(), shapes)
-@settings(max_examples=100, deadline=None)
+@examples(100)
 def test_states_are_reset_where_episodes_begin_and_after_padding(ring: Ring, shape: SequenceShape) -> None:
     if not expected_sequences(ring, shape):
         return

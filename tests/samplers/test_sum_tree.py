@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from drawn_examples import examples
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -114,7 +115,7 @@ class TreeModel(RuleBasedStateMachine):
 
 
 TestTreeModel = TreeModel.TestCase
-TestTreeModel.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestTreeModel.settings = settings(examples(60), stateful_step_count=30)
 
 
 def filled(values: Any) -> SumTree:

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 import zstandard
-from hypothesis import HealthCheck, given, settings
+from drawn_examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from numpy.typing import NDArray
@@ -31,9 +32,7 @@ from sb3_compressed.storage.commit_format import (
 )
 from storage.stores import section_record
 
-RELAXED = settings(
-    deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
-)
+RELAXED = examples(150)
 
 DTYPES = ("?", "u1", "i1", "<u2", "<i4", "<i8", "<u8", "<f2", "<f4", "<f8", ">f4", ">i8")
 SHAPES = ((7,), (1,), (0,), (5, 3), (4, 1, 2), (3, 0), (0, 4), (600, 4), (2, 3000))

@@ -18,7 +18,7 @@ from typing import Any
 import crafted
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memory is limited and measured as on Linux")
@@ -170,9 +170,7 @@ CHANGES: list[Callable[[Path, random.Random], None]] = [
 
 @settings(
     max_examples=N_FOLDERS,
-    deadline=None,
     derandomize="SB3_COMPRESSED_FOLDERS" not in os.environ,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 @given(
     kind=st.sampled_from(sorted(crafted.KINDS)),

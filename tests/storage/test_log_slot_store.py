@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from drawn_examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from programs import run
@@ -37,9 +38,7 @@ def log(tmp_path: Path) -> Iterator[Log]:
     made.close()
 
 
-RELAXED = settings(
-    deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
-)
+RELAXED = examples(150)
 
 
 def assert_gathers_what_is_loaded(stored: Any, addresses: NDArray[np.int64], n_frames: int) -> PayloadBatch:

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from drawn_examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from programs import fresh_outcome
@@ -33,9 +34,7 @@ from storage.slot_logs import CODECS, new_log
 
 pytestmark = pytest.mark.skipif(FORCE_FALLBACKS, reason="fallbacks read everything with kernels")
 
-RELAXED = settings(
-    deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
-)
+RELAXED = examples(150)
 
 
 def records_in(data: NDArray[np.uint8], segment_id: int, at_most: int) -> list[list[int]]:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from drawn_examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sb3_compressed.errors import CorruptStorage
@@ -217,7 +218,7 @@ def test_all_damaged_parts_are_reported(tmp_path: Path) -> None:
     segment.close()
 
 
-@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(150)
 @given(before=st.binary(max_size=80), content=st.binary(max_size=60), behind=st.binary(max_size=40))
 def test_record_is_found_after_arbitrary_bytes(before: bytes, content: bytes, behind: bytes) -> None:
     data = np.frombuffer(before + version_1_record(5, content) + behind, np.uint8)

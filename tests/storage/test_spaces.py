@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch as th
+from drawn_examples import examples
 from gymnasium import spaces
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from stable_baselines3.her.goal_selection_strategy import GoalSelectionStrategy
 
@@ -18,7 +19,7 @@ from sb3_compressed import available_codecs, get_codec
 from sb3_compressed.errors import CorruptStorage, StorageError
 from sb3_compressed.storage.spaces import argument_from_data, argument_to_data, space_from_data, space_to_data
 
-RELAXED = settings(deadline=None, max_examples=200, suppress_health_check=[HealthCheck.too_slow])
+RELAXED = examples(200)
 
 INF = float("inf")
 
