@@ -347,7 +347,7 @@ class CompressedArray(ArrayLike):
             return
         slot_index, item_index = split_index(index, self._table.ndim, self.ndim)
         if item_index:
-            items = self[slot_index]
+            items = self[(*slot_index, ...)]  # an array even of one element, with items of shape ()
             n_leading = items.ndim - len(self.item_shape)
             items[(slice(None),) * n_leading + item_index] = cast_values(np.asarray(value), self.dtype)
             if basic_index(slot_index) is None:

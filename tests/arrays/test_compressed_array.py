@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from drawn_examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from numpy.typing import NDArray
@@ -21,7 +22,7 @@ from sb3_compressed.arrays.frame_layout import FrameStack
 from sb3_compressed.codecs import available_codecs, get_codec
 from sb3_compressed.errors import CodecError, CorruptPayload, LossyDtypeWarning
 
-RELAXED = settings(deadline=None, max_examples=400, suppress_health_check=[HealthCheck.too_slow])
+RELAXED = examples(400)
 
 ROWS, ENVS = 5, 3
 
@@ -133,6 +134,16 @@ def test_writes_and_reads_equal_those_of_an_ndarray(data: st.DataObject) -> None
     for _ in range(5):
         index = data.draw(all_indices(plain.shape))
         assert_same(array[index], plain[index])
+    assert_same(array, plain)
+
+
+@pytest.mark.parametrize("dtype", ["?", "u1", "f4"])
+@pytest.mark.parametrize(
+    "index", [np.s_[0, 1, None], np.s_[0, 1, ..., None], np.s_[0, 1, None, None], np.s_[None, 0, 1]]
+)
+def test_a_single_element_is_written_through_new_axes(index: Any, dtype: str) -> None:
+    array, plain = filled_pair((), None, dtype)
+    array[index] = plain[index] = 1
     assert_same(array, plain)
 
 
