@@ -45,7 +45,7 @@ class BoundSampler:
         self._pos, self._is_full = 0, False
         #: Which transitions of hindsight replay the sampler may draw, ``(n_rows * n_envs,)``.
         self._is_included: NDArray[np.bool_] | None = None
-        #: Whether a state was loaded that differs from the content of the buffer.
+        #: Whether a state was loaded that was not compared with the content of the buffer yet.
         self._is_behind = False
 
     def after(self, replaced: BoundSampler) -> BoundSampler:
@@ -59,18 +59,40 @@ class BoundSampler:
     # -- which transitions may be drawn ----------------------------------------------------------------------
 
     def synchronize(self, buffer: Any) -> None:
-        """Pass the transitions to the sampler that were written since the last call, each once."""
-        if not self._is_reached(buffer):
-            self.n_written += 1  # Ctrl-C may interrupt an add after it has moved the position
-            if not self._is_reached(buffer):
-                self.n_written -= 1
-                self._start_anew(buffer)
-        n_new = self.n_written - self._n_synced
-        if "ep_length" in vars(buffer):
+        """Pass the transitions to the sampler that were written since the last call, each once.
+
+        What new transitions are to a sampler may depend on those that are in the buffer when it is informed of them:
+        prioritized ones get the largest priority. So only what draws and updates calls this, no save, which would
+        change what a training draws from then on.
+        """
+        if not self._has_counted(buffer):
+            self._start_anew(buffer)
+        n_new = self.n_new
+        if self._is_behind:
+            self._compare(buffer, n_new)
+        elif "ep_length" in vars(buffer):
             self._synchronize_episodes(buffer, n_new)
         elif n_new:
             self._synchronize_rows(buffer, n_new)
         self._n_synced, self._pos, self._is_full = self.n_written, buffer.pos, buffer.full
+        self._is_behind = False
+
+    def prepare_to_save(self, buffer: Any) -> None:
+        """Count the transitions that were written since the last :meth:`synchronize`, which is not called here.
+
+        Only after the buffer was reset or its position was assigned directly, the transitions are passed on.
+        """
+        if not self._has_counted(buffer):
+            self.synchronize(buffer)
+
+    def _has_counted(self, buffer: Any) -> bool:
+        """Return whether all rows were counted; one that Ctrl-C has interrupted is counted now."""
+        if not self._is_reached(buffer):
+            self.n_written += 1  # the add may have moved the position
+            if not self._is_reached(buffer):
+                self.n_written -= 1
+                return False
+        return True
 
     def _is_reached(self, buffer: Any) -> bool:
         """Return whether the rows that were counted lead to the position of the buffer."""
@@ -142,7 +164,7 @@ class BoundSampler:
         """Restore a saved state; :meth:`catch_up` must be called before anything else, after the buffer's content.
 
         :param state: the state of the sampler, in the order of this buffer's rows
-        :param n_written: number of rows that were written before the state was saved
+        :param n_written: number of rows that were written before the sampler was informed of them for the last time
         :param n_new: number of rows that were written since
         :param n_kept: if the buffer has another size than the saved one, the number of rows that were kept
         :raises ValueError: if the state does not fit; the sampler must not be used then. Other errors are possible, too
@@ -170,27 +192,29 @@ class BoundSampler:
         return self.n_written - self._n_synced
 
     def catch_up(self, buffer: Any) -> None:
-        """Pass the differences between a loaded state and the buffer's content to the sampler, if one was loaded.
+        """Count the rows of a restored buffer, if a state was loaded; the next :meth:`synchronize` compares them."""
+        if not self._is_behind:
+            return
+        n_new = self.n_new
+        self.n_written = max(self.n_written, buffer.size())
+        self.n_written += (buffer.pos - self.n_written) % self.n_rows
+        self._n_synced, self._pos, self._is_full = self.n_written - n_new, buffer.pos - n_new, buffer.full
+
+    def _compare(self, buffer: Any, n_new: int) -> None:
+        """Pass the differences between a loaded state and the buffer's content to the sampler.
 
         Transitions that were written since are new. So are those that may be drawn although the state excludes them,
         for example after a repair.
         """
-        if not self._is_behind:
-            return
-        self._is_behind = False
-        n_items, n_envs = self.n_rows * self.n_envs, self.n_envs
-        n_new = min(self.n_new, self.n_rows)
-        self.n_written = max(self.n_written, buffer.size())
-        self.n_written += (buffer.pos - self.n_written) % self.n_rows
-        self._n_synced, self._pos, self._is_full = self.n_written, buffer.pos, buffer.full
+        n_envs = self.n_envs
         self._is_included = buffer.ep_length.reshape(-1) > 0 if "ep_length" in vars(buffer) else None
-        may_be_drawn = self._may_be_drawn(buffer, np.arange(n_items))
+        may_be_drawn = self._may_be_drawn(buffer, np.arange(self.n_rows * n_envs))
         if may_be_drawn is None:
-            may_be_drawn = np.ones(n_items, dtype=np.bool_)
+            may_be_drawn = np.ones(self.n_rows * n_envs, dtype=np.bool_)
         if len(excluded := np.flatnonzero(self.sampler.is_valid & ~may_be_drawn)):
             self.sampler.remove(excluded)
         is_new = may_be_drawn & ~self.sampler.is_valid
-        rows = np.arange(buffer.pos - n_new, buffer.pos) % self.n_rows
+        rows = np.arange(buffer.pos - min(n_new, self.n_rows), buffer.pos) % self.n_rows
         is_new.reshape(self.n_rows, n_envs)[rows] = may_be_drawn.reshape(self.n_rows, n_envs)[rows]
         if len(indices := np.flatnonzero(is_new)):
             begin = np.searchsorted(indices, buffer.pos * n_envs)  # the oldest row

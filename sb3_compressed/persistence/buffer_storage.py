@@ -294,7 +294,7 @@ class BufferStorage:
         bound = buffer._bound_sampler
         if bound is None:
             return
-        bound.synchronize(buffer)
+        bound.prepare_to_save(buffer)
         changes = self._uncommitted_sampler
         for name, array in sampler_arrays(buffer).items():
             stored = self.store.arrays[name]

@@ -149,7 +149,7 @@ class BufferCheckpoint:
         store.acquire()
         try:
             if buffer._bound_sampler is not None:
-                buffer._bound_sampler.synchronize(buffer)
+                buffer._bound_sampler.prepare_to_save(buffer)
             self._sampler_arrays = sampler_arrays(buffer)
             checksums = self._new_checksums()
             arrays = {**self._arrays, **self._sampler_arrays}

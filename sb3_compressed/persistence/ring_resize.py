@@ -63,7 +63,7 @@ def copy_newest(buffer: Any, resized: Any) -> None:
     resized.pos, resized.full = ring.pos, ring.full
     if (bound := buffer._bound_sampler) is None:
         return
-    bound.synchronize(buffer)
+    bound.prepare_to_save(buffer)
     n_items, n_new_items = (each.buffer_size * buffer.n_envs for each in (buffer, resized))
     kept = (ring.kept[:, np.newaxis] * buffer.n_envs + np.arange(buffer.n_envs)).reshape(-1)
     state = bound.sampler.state_dict()
@@ -71,7 +71,7 @@ def copy_newest(buffer: Any, resized: Any) -> None:
         if isinstance(value, np.ndarray) and value.ndim and len(value) == n_items:
             state[name] = np.zeros((n_new_items, *value.shape[1:]), value.dtype)
             state[name][: len(kept)] = value[kept]
-    resized._bound_sampler.load(state, bound.n_written, 0, len(ring.kept))
+    resized._bound_sampler.load(state, bound.n_written - bound.n_new, bound.n_new, len(ring.kept))
     resized._bound_sampler.catch_up(resized)
 
 

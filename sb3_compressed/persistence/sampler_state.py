@@ -2,7 +2,8 @@
 
 Arrays with an element for each transition have the shape ``(n_rows, n_envs, ...)``. They are no arrays of the ring, so
 that ``add`` does not write them: with ``storage=<folder>``, they are those of the last flush. The value ``sampler``
-contains the step of the store at which they were saved, from which the number of rows follows that were written since.
+contains the step of the store up to which the sampler was informed of rows, from which the number of newer rows
+follows. It is negative if the store was created later.
 """
 
 from __future__ import annotations
@@ -92,8 +93,9 @@ def sampler_values(buffer: Any, store: ArrayStore, pos: int) -> dict[str, Any]:
         }
     except CodecError as error:
         raise StorageError(f"cannot store the state of {bound.sampler}: {error}") from error
-    step = store.step_at(pos, buffer.buffer_size) - bound.n_new
-    return {"sampler": {"step": step, "n_written": bound.n_written - bound.n_new, "state": state}}
+    n_new = min(bound.n_new, bound.n_rows)  # all others were overwritten
+    step = store.step_at(pos, buffer.buffer_size) - n_new
+    return {"sampler": {"step": step, "n_written": bound.n_written - n_new, "state": state}}
 
 
 def load_sampler(buffer: Any, store: ArrayStore, ring: RingResize | None = None) -> bool:
