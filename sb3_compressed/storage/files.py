@@ -42,8 +42,10 @@ NO_FOLLOW: int = getattr(os, "O_NOFOLLOW", 0)
 NO_BLOCK: int = getattr(os, "O_NONBLOCK", 0)
 FLAGS = {"rb": os.O_RDONLY, "r+b": os.O_RDWR, "a+b": os.O_RDWR | os.O_APPEND | os.O_CREAT}
 
-#: Errors of ``open`` for a symbolic link (EMLINK on BSD), a socket, a FIFO without a reader, or a folder.
-NOT_REGULAR = {errno.ELOOP, errno.EMLINK, errno.ENXIO, errno.EISDIR, errno.ENODEV, errno.EOPNOTSUPP}
+#: Errors of ``open`` for a symbolic link (EMLINK on BSD), a socket, a folder, or a FIFO (ESPIPE in mode ``"a+b"``).
+NOT_REGULAR = {
+    errno.ELOOP, errno.EMLINK, errno.ENXIO, errno.EISDIR, errno.ENODEV, errno.EOPNOTSUPP, errno.ESPIPE,
+}  # fmt: skip
 
 
 def open_regular_file(path: Path, mode: Literal["rb", "r+b", "a+b"] = "rb") -> FileIO:
@@ -72,18 +74,21 @@ def _open(path: Path, flags: int, mode: str) -> FileIO:
     if not NO_FOLLOW:  # Windows
         with contextlib.suppress(FileNotFoundError):
             _check_regular(path, os.lstat(path))
+    flags |= NO_FOLLOW | NO_BLOCK | BINARY
     try:
-        descriptor = os.open(path, flags | NO_FOLLOW | NO_BLOCK | BINARY, 0o666)
+        # The file owns its descriptor from the beginning, so that no interrupt lets two owners close it: the second
+        # would close a file that another thread opened meanwhile.
+        file = FileIO(path, mode, opener=lambda name, _: os.open(name, flags, 0o666))
     except OSError as error:
         if error.errno in NOT_REGULAR:
             raise _not_regular(path) from error
         raise
     try:
-        _check_regular(path, os.fstat(descriptor))
-        return FileIO(descriptor, mode)
+        _check_regular(path, os.fstat(file.fileno()))
     except BaseException:
-        os.close(descriptor)
+        file.close()
         raise
+    return file
 
 
 def _check_regular(path: Path, status: os.stat_result) -> None:
