@@ -289,8 +289,9 @@ class BufferCheckpointCallback(BaseCallback):
         owner = _lock_owners.get(resolved)
         if owner is not None and not _is_learning(owner.model):
             owner.close()  # its training raised an exception, of which SB3 does not notify callbacks
+        self._lock = FolderLock(self.path)
         try:
-            lock = FolderLock(self.path)
+            self._lock.acquire()
         except FolderInUse as error:
             is_here = error.owner == str(os.getpid())
             owner_name = "another training of this process" if is_here else f"process {error.owner}"
@@ -301,9 +302,8 @@ class BufferCheckpointCallback(BaseCallback):
         try:
             self._run = self._choose_run()
         except BaseException:
-            lock.release()
+            self._lock.release()
             raise
-        self._lock = lock
         _lock_owners[resolved] = self
         return True
 

@@ -80,7 +80,7 @@ def buffer_from_store(
             report = dataclasses.replace(report, problems=tuple(dict.fromkeys(store.problems)))
         buffer.repair_report = report
         if report is None:
-            buffer._checkpoints.latest = checkpoint
+            buffer._checkpoints.begin_with(checkpoint)
         else:  # the next save to the folder writes the whole buffer
             buffer._checkpoints.record_end(store.log.folder, log_fingerprint(store.log.folder) or ())
     except BaseException:

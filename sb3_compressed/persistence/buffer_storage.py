@@ -30,6 +30,7 @@ from sb3_compressed.persistence.sampler_state import (
 from sb3_compressed.storage.array_store import RING_ROWS, ArrayStore, Change
 from sb3_compressed.storage.chunks import row_chunks
 from sb3_compressed.storage.damaged_store import DamagedStore, move_slots_from_damaged_files, open_damaged
+from sb3_compressed.storage.lock import FolderLock
 from sb3_compressed.warning import warn_user
 
 __all__ = ["STORAGE_ARGUMENTS", "BufferStorage", "StorageLocation", "StorageMode"]
@@ -97,20 +98,36 @@ class BufferStorage:
         """
         if mode not in get_args(StorageMode):
             raise StorageError(f"storage_mode must be one of {get_args(StorageMode)}, got {mode!r}")
-        if mode in ("create", "overwrite"):
-            values, _ = buffer_state.values_and_codecs(buffer)
-            store = ArrayStore.create(
-                folder,
-                buffer_state.metadata(buffer),
-                buffer_state.array_specs(buffer),
-                values,
-                overwrite=mode == "overwrite",
-                advice="pass resume=True to continue it, or overwrite=True to replace it",
-            )
-            return cls(buffer, store, values), None
+        lock = FolderLock(folder)
+        try:
+            if mode in ("create", "overwrite"):
+                return cls._create(buffer, folder, lock, overwrite=mode == "overwrite"), None
+            return cls._resume(buffer, folder, lock, is_damaged=mode == "repair")
+        except BaseException:
+            lock.release()
+            raise
+
+    @classmethod
+    def _create(cls, buffer: Any, folder: Path, lock: FolderLock, *, overwrite: bool) -> BufferStorage:
+        values, _ = buffer_state.values_and_codecs(buffer)
+        store = ArrayStore.create(
+            folder,
+            buffer_state.metadata(buffer),
+            buffer_state.array_specs(buffer),
+            values,
+            overwrite=overwrite,
+            advice="pass resume=True to continue it, or overwrite=True to replace it",
+            lock=lock,
+        )
+        return cls(buffer, store, values)
+
+    @classmethod
+    def _resume(
+        cls, buffer: Any, folder: Path, lock: FolderLock, *, is_damaged: bool
+    ) -> tuple[BufferStorage, RepairReport | None]:
         report = None
-        open_store = open_damaged if mode == "repair" else ArrayStore.open
-        store = open_store(folder, writable=True, rows=buffer.buffer_size)
+        open_store = open_damaged if is_damaged else ArrayStore.open
+        store = open_store(folder, writable=True, rows=buffer.buffer_size, lock=lock)
         try:
             if isinstance(store, DamagedStore):
                 report = repair_store(store)

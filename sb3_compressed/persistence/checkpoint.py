@@ -19,6 +19,7 @@ from sb3_compressed.persistence.vector_slots import slots_of
 from sb3_compressed.storage.array_store import ArrayStore, Change
 from sb3_compressed.storage.checksum import checksum
 from sb3_compressed.storage.commit_format import rows_of_chunk
+from sb3_compressed.storage.lock import FolderLock
 from sb3_compressed.storage.log import has_log, log_fingerprint
 
 __all__ = ["BufferCheckpoint", "CheckpointHistory", "changed_chunks", "checksums_of"]
@@ -35,10 +36,20 @@ class CheckpointHistory:
         self.latest: BufferCheckpoint | None = None
         #: The end of the log in each folder after the last save.
         self._ends: Mapping[Path, tuple[int, ...]] = {}
+        #: Stores whose end is not recorded, by folder: of a loaded buffer, or of a save that Ctrl-C may interrupt.
+        self._unrecorded: Mapping[Path, ArrayStore] = {}
+        #: The lock of the last save.
+        self._lock: FolderLock | None = None
 
     def include(self, other: CheckpointHistory) -> None:
         """Include the folders of another history, whose buffer has the content of this one now."""
         self._ends = {**other._ends, **self._ends}
+        self._unrecorded = {**other._unrecorded, **self._unrecorded}
+
+    def begin_with(self, checkpoint: BufferCheckpoint) -> None:
+        """Record that the buffer was loaded from a checkpoint."""
+        self.latest = checkpoint
+        self._unrecorded = {checkpoint.store.log.folder.resolve(): checkpoint.store}
 
     def record_end(self, folder: Path, end: tuple[int, ...]) -> None:
         """Record where the log in a folder ends, so that the buffer may overwrite it as long as it ends there."""
@@ -52,25 +63,44 @@ class CheckpointHistory:
         :raises StorageError: if the folder contains another buffer or other files
         :raises OSError: if it cannot be written; the folder is as it was
         """
-        checkpoint, self.latest = self.latest, None  # restored if the save succeeds
-        if checkpoint is not None and checkpoint.belongs_to(buffer, folder):
-            try:
-                self._save(checkpoint, buffer)
-                return
-            except StorageError:  # another process wrote to it
-                if not overwrite:
-                    raise
-        path = folder.resolve()
-        is_unchanged = path in self._ends and log_fingerprint(folder) == self._ends[path]
-        self._save(BufferCheckpoint.new(buffer, folder, overwrite=overwrite or is_unchanged), buffer)
-
-    def _save(self, checkpoint: BufferCheckpoint, buffer: Any) -> None:
+        if self._lock is not None:  # an interrupted save may not have released it
+            self._lock.release()
+        self._lock = lock = FolderLock(folder)
         try:
-            checkpoint.save(buffer)
+            if has_log(folder):
+                lock.acquire()  # nobody else may write between the checks below and the save
+            checkpoint = self.latest
+            if checkpoint is not None and checkpoint.belongs_to(buffer, folder):
+                try:
+                    self._save(checkpoint, buffer, lock)
+                    return
+                except StorageError:  # another process wrote to it
+                    if not overwrite:
+                        raise
+            may_replace = overwrite or self._is_unchanged(folder)
+            self._save(BufferCheckpoint.new(buffer, folder, lock, overwrite=may_replace), buffer, lock)
+        finally:
+            lock.release()
+
+    def _is_unchanged(self, folder: Path) -> bool:
+        """Return whether nobody else wrote to a folder since this buffer was saved to it or loaded from it."""
+        path = folder.resolve()
+        if path in self._ends and log_fingerprint(folder) == self._ends[path]:
+            return True
+        return path in self._unrecorded and has_log(folder) and self._unrecorded[path].is_latest()
+
+    def _save(self, checkpoint: BufferCheckpoint, buffer: Any, lock: FolderLock) -> None:
+        store = checkpoint.store
+        path = store.log.folder.resolve()
+        self._unrecorded = {**self._unrecorded, path: store}
+        self.latest = None  # restored if the save succeeds
+        try:
+            checkpoint.save(buffer, lock)
             self.latest = checkpoint
         finally:
-            if checkpoint.end is not None:
-                self.record_end(checkpoint.store.log.folder, checkpoint.end)
+            if store.log.end is not None:
+                self.record_end(path, store.log.end)
+        self._unrecorded = {each: other for each, other in self._unrecorded.items() if each != path}
 
 
 class BufferCheckpoint:
@@ -84,8 +114,6 @@ class BufferCheckpoint:
     def __init__(self, buffer: Any, store: ArrayStore, *, is_saved: bool) -> None:
         self.store = store
         self._is_new = not is_saved
-        #: The end of the log after the last save, whether that succeeded or not.
-        self.end: tuple[int, ...] | None = None
         self._arrays = buffer_state.named_arrays(buffer)
         self._streams = buffer_state.streams(buffer)
         #: The addresses of slots, and which slots were written since the last save.
@@ -105,20 +133,21 @@ class BufferCheckpoint:
             store.arrays = self._stored_arrays()
 
     @classmethod
-    def new(cls, buffer: Any, folder: Path, *, overwrite: bool) -> BufferCheckpoint:
+    def new(cls, buffer: Any, folder: Path, lock: FolderLock, *, overwrite: bool) -> BufferCheckpoint:
         """Return a checkpoint of a buffer in a folder that it was not saved to yet.
 
+        :param lock: a lock of the folder, which the caller releases
         :raises StorageError: if the folder contains other files, or another buffer that may not be overwritten
         """
         store = None
         if has_log(folder):  # its content stays until the first save is complete
             with contextlib.suppress(CorruptStorage):
-                store = ArrayStore.open(folder, writable=True)
+                store = ArrayStore.open(folder, writable=True, lock=lock)
         if store is not None and store.metadata and not overwrite:
             store.close()
             store = None
         if store is None:
-            store = ArrayStore.create(folder, {}, {}, {}, overwrite=overwrite)
+            store = ArrayStore.create(folder, {}, {}, {}, overwrite=overwrite, lock=lock)
         store.release()
         return cls(buffer, store, is_saved=False)
 
@@ -139,14 +168,15 @@ class BufferCheckpoint:
         same = same and self._sampler is buffer.sampler
         return same and self.store.log.folder.resolve() == folder.resolve()
 
-    def save(self, buffer: Any) -> None:
+    def save(self, buffer: Any, lock: FolderLock) -> None:
         """Write what changed since the last save.
 
+        :param lock: a lock of the folder, which is acquired and released
         :raises OSError: if it cannot be written; the folder is then as it was, and this checkpoint cannot be used again
         :raises StorageError: if another process writes or wrote to the folder
         """
         store = self.store
-        store.acquire()
+        store.acquire(lock)
         try:
             if buffer._bound_sampler is not None:
                 buffer._bound_sampler.prepare_to_save(buffer)
@@ -167,7 +197,6 @@ class BufferCheckpoint:
             self._checksums, self._is_new = checksums, False
         finally:
             store.release()
-            self.end = log_fingerprint(store.log.folder)
 
     def _save_slots(self, buffer: Any, chunks: list[Change]) -> list[Change]:
         """Write the slots that changed, and their addresses to the tables.

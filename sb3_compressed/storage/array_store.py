@@ -123,14 +123,16 @@ class ArrayStore:
         *,
         overwrite: bool = False,
         advice: str = "pass overwrite=True to replace it",
+        lock: FolderLock | None = None,
     ) -> ArrayStore:
         """Create a store whose arrays are zero.
 
         :param overwrite: whether it may replace an existing store, which stays until this one is complete
         :param advice: what the user can do, for the error message if there is an existing store
+        :param lock: a lock of the folder, which the caller releases after errors; it is acquired
         :raises StorageError: if the folder contains a store that may not be replaced, or other files
         """
-        log = Log.create(folder, overwrite=overwrite, advice=advice)
+        log = Log.create(folder, overwrite=overwrite, advice=advice, lock=lock)
         try:
             store = cls(log, metadata, specs, {name: spec.zeros() for name, spec in specs.items()}, values)
             store.write_snapshot()
@@ -140,15 +142,16 @@ class ArrayStore:
         return store
 
     @classmethod
-    def open(cls, folder: Path, *, writable: bool = False, rows: int = 0) -> ArrayStore:
+    def open(cls, folder: Path, *, writable: bool = False, rows: int = 0, lock: FolderLock | None = None) -> ArrayStore:
         """Open a store in the state of the last commit.
 
         :param writable: whether to write to it, which one process can at a time
         :param rows: rows of the arrays that the caller requests itself, so they are not limited by the folder's size
+        :param lock: as for :meth:`create`, if it is writable
         :raises StorageError: if there is none, or another process writes to it
         :raises CorruptStorage: if a file that is read is damaged, or declares sizes that are too large
         """
-        log = Log.open(folder, writable=writable)
+        log = Log.open(folder, writable=writable, lock=lock)
         try:
             store = cls._read_log(log, writable=writable, rows=rows)
             if writable:
@@ -534,11 +537,15 @@ class ArrayStore:
         """Allow other processes to write to the folder."""
         self.log.release()
 
-    def acquire(self) -> None:
+    def acquire(self, lock: FolderLock | None = None) -> None:
         """Get write access again; see :meth:`Log.acquire`."""
-        self.log.acquire(COMMIT)
+        self.log.acquire(COMMIT, lock)
         if not self._full_at:
             self._plan_next_segment(self.live_segments())
+
+    def is_latest(self) -> bool:
+        """Return whether nobody else committed anything since; see :meth:`Log.is_latest`."""
+        return self.log.is_latest(COMMIT)
 
     def close(self) -> None:
         """Close the folder. Slots in open segments can still be read."""

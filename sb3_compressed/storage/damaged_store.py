@@ -42,17 +42,18 @@ class DamagedStore(ArrayStore):
     incomplete_arrays: set[str]
 
 
-def open_damaged(folder: Path, *, writable: bool, rows: int = 0) -> DamagedStore:
+def open_damaged(folder: Path, *, writable: bool, rows: int = 0, lock: FolderLock | None = None) -> DamagedStore:
     """Open a store whose files may be damaged or missing, with all commits that can be read.
 
     If the newest snapshot is damaged, the state is rebuilt from the commits in all files.
 
     :param writable: whether to write to it; nothing is changed before :meth:`ArrayStore.write_snapshot` is called
     :param rows: as for :meth:`ArrayStore.open`
+    :param lock: likewise
     :raises StorageError: if there is none, or a process writes to it
     :raises CorruptStorage: if nothing can be read
     """
-    log = Log.open(folder, writable=writable)
+    log = Log.open(folder, writable=writable, lock=lock)
     try:
         if not writable and FolderLock.is_locked(folder):
             raise StorageError(f"{folder} is being written to; close the buffer that writes to it before repairing")

@@ -8,9 +8,9 @@ import gc
 import os
 import time
 import weakref
-from collections.abc import Callable
 from io import FileIO
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sb3_compressed.errors import StorageError
 from sb3_compressed.storage.files import open_regular_file
@@ -20,6 +20,9 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
     import msvcrt
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["LOCK_NAME", "FolderInUse", "FolderLock", "NoLocksError"]
 
@@ -34,34 +37,45 @@ BUSY = {errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES, errno.EDEADLK}
 
 
 class FolderLock:
-    """Exclusive write access to a folder, until it is released or the process ends.
+    """Exclusive write access to a folder, from :meth:`acquire` until it is released or the process ends.
 
     The operating system manages the lock (``flock``), so a crash leaves nothing to clean up. Forked child processes
-    release their inherited descriptor at once.
+    release their inherited descriptor at once. A new object has not acquired anything, so that its owner has it before
+    it is locked and can release it whenever Ctrl-C interrupts what follows.
 
     :param folder: the folder; its file ``lock`` contains the id of the owning process
-    :raises FolderInUse: if another process, or another buffer of this one, writes to the folder
-    :raises StorageError: if the file system has no locks, or if ``lock`` is not a regular file
-    :raises OSError: if the folder cannot be written to
     """
-
-    release: Callable[[], object]
-    """Release the lock; also called when the object is garbage collected."""
 
     def __init__(self, folder: Path) -> None:
         self._pid = os.getpid()
+        self._folder = folder  # as the user wrote it, for messages
         self._path = folder.absolute() / LOCK_NAME  # the working directory may change
         # One file, in a list since the finalizer must not refer to this object and `ensure_held` may replace the file.
         self._files: list[FileIO] = []
-        self.release = weakref.finalize(self, _close_all, self._files)
-        try:
-            self._acquire(folder)
-        except BaseException:
-            self.release()
-            raise
+        weakref.finalize(self, _close_all, self._files)
         _all_locks.add(self)
 
+    def acquire(self) -> Self:
+        """Acquire the lock, if it is not owned, and return this object.
+
+        :raises FolderInUse: if another process, or another buffer of this one, writes to the folder
+        :raises StorageError: if the file system has no locks, or if ``lock`` is not a regular file
+        :raises OSError: if the folder cannot be written to
+        """
+        if not self.is_owned:
+            try:
+                self._acquire(self._folder)
+            except BaseException:
+                self.release()
+                raise
+        return self
+
+    def release(self) -> None:
+        """Release the lock, if it is owned; also done when the object is garbage collected."""
+        _close_all(self._files)
+
     def _acquire(self, folder: Path) -> None:
+        self._pid = os.getpid()
         for _ in range(TRIES + 1):
             file = open_regular_file(self._path, "a+b")
             self._files[:] = [file]
@@ -109,21 +123,20 @@ class FolderLock:
             "nothing more is written. Open the folder again with resume=True, and never delete that file"
         )
         try:
-            file = FileIO(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666), "r+b")
+            file = FileIO(self._path, "x+b")
         except OSError as error:
             raise StorageError(lost) from error
+        self._files.append(file)  # before it is locked, so that an interrupt releases it
         if not _retry_lock(file, self._path.parent) or not _is_at_path(file, self._path):  # pragma: no cover  # a race
-            file.close()
             raise StorageError(lost)
         with contextlib.suppress(OSError):  # a full disk
             file.write(str(self._pid).encode("ascii"))
-        old, self._files[0] = self._files[0], file
-        old.close()
+        self._files.pop(0).close()
 
     @property
     def is_owned(self) -> bool:
         """Whether this process has the lock; false in processes forked from the owner."""
-        return os.getpid() == self._pid and not self._files[0].closed
+        return os.getpid() == self._pid and bool(self._files) and not self._files[0].closed
 
     @classmethod
     def is_locked(cls, folder: Path) -> bool:

@@ -82,15 +82,18 @@ class Log:
         #: A random number that all segments of a log, and of its copies, have in common.
         self.identity = secrets.randbits(64)
         self._pid = os.getpid()
+        #: The fingerprint of the log when write access to it was released.
+        self.end: tuple[int, ...] | None = None
 
     # -- opening ---------------------------------------------------------------------------------------------
 
     @classmethod
-    def create(cls, folder: Path, *, overwrite: bool = False, advice: str = "") -> Log:
+    def create(cls, folder: Path, *, overwrite: bool = False, advice: str = "", lock: FolderLock | None = None) -> Log:
         """Return a log without segments; its first :meth:`write_snapshot` replaces the state of an existing log.
 
         :param overwrite: whether there may be an existing log
         :param advice: what the user can do, for the error message if there is an existing log
+        :param lock: a lock of the folder, which the caller releases after errors; it is acquired
         :raises StorageError: if the folder contains a log already, or other files
         """
         make_folder_durably(folder)
@@ -99,26 +102,37 @@ class Log:
         )
         if foreign:
             raise StorageError(f"{folder} contains other files, such as {foreign[0]}; pass an empty or a new folder")
-        log = cls(folder, FolderLock(folder))
-        existing = segment_numbers(folder)
-        if existing and not overwrite:
-            log.close()
-            raise StorageError(f"{folder} already contains a buffer; {advice}")
-        log.next_number = max(existing, default=-1) + 1
+        lock = FolderLock(folder) if lock is None else lock
+        try:
+            log = cls(folder, lock.acquire())
+            existing = segment_numbers(folder)
+            if existing and not overwrite:
+                raise StorageError(f"{folder} already contains a buffer; {advice}")
+            log.next_number = max(existing, default=-1) + 1
+        except BaseException:
+            lock.release()
+            raise
         return log
 
     @classmethod
-    def open(cls, folder: Path, *, writable: bool = False) -> Log:
+    def open(cls, folder: Path, *, writable: bool = False, lock: FolderLock | None = None) -> Log:
         """Open the log of a folder; no segment is open before :meth:`open_chain`.
 
+        :param lock: as for :meth:`create`, if it is writable
         :raises StorageError: if there is none, or another process writes to it
         """
         if not folder.is_dir():
             raise StorageError(f"there is no folder {folder}")
         if not segment_numbers(folder):
             raise StorageError(f"{folder} contains no buffer")
-        log = cls(folder, FolderLock(folder) if writable else None)
-        log.next_number = max(segment_numbers(folder)) + 1
+        lock = FolderLock(folder) if writable and lock is None else lock
+        try:
+            log = cls(folder, lock.acquire() if lock is not None else None)
+            log.next_number = max(segment_numbers(folder)) + 1
+        except BaseException:
+            if lock is not None:
+                lock.release()
+            raise
         return log
 
     def open_chain(self) -> list[Segment]:
@@ -424,51 +438,76 @@ class Log:
                 self._register_pending()
                 self.last.recover()
                 self.last.shrink_to_fit()
+                self.end = log_fingerprint(self.folder)  # while nobody else can write
         finally:
             self._lock.release()
             self._lock = None
 
-    def acquire(self, commit_kind: int) -> None:
+    def acquire(self, commit_kind: int, lock: FolderLock | None = None) -> None:
         """Get write access again, if no other process committed anything since :meth:`release`.
 
         :param commit_kind: the kind of the records that commit
+        :param lock: as for :meth:`create`
         :raises StorageError: if another process did, or writes to the folder now
         """
         if self._lock is not None:
             return
         if not has_log(self.folder):
             raise StorageError(f"{self.folder} was deleted; overwrite=True creates it again")
-        lock = FolderLock(self.folder)
+        lock = FolderLock(self.folder) if lock is None else lock
         try:
+            lock.acquire()
             self._reopen_last(commit_kind)
+            self._lock = lock
         except BaseException:
+            self._lock = None
             lock.release()
             raise
-        self._lock = lock
 
     def _reopen_last(self, commit_kind: int) -> None:
         """Reopen the last segment, to append to it if this process began it.
 
         :raises StorageError: if it is not the last one any more, or has other commits
         """
+        if self._is_changed(self.last, commit_kind):
+            raise StorageError(f"{self.folder} was written to by another buffer since; overwrite=True replaces it")
         last = self.last
-        changed = StorageError(f"{self.folder} was written to by another buffer since; overwrite=True replaces it")
-        if segment_numbers(self.folder)[-1:] != [last.number]:
-            raise changed
         is_own = self._owns_last and os.getpid() == self._pid  # the parent process may continue its own segment
         segment = Segment(self._path(last.number), writable=is_own)
-        has_commit = any(
-            isinstance(part, Record) and part.kind == commit_kind for part in segment.undamaged_records(start=last.end)
-        )
-        if segment.id != last.id or has_commit or not segment.is_record_end(last.end):
-            segment.close()
-            raise changed
         segment.end = last.end
         self.segments[last.number] = self._last = segment
         self._pid = os.getpid()
         if is_own:
             segment.truncate_tail()  # a process that was killed may have left a partial record
         self.next_number = last.number + 1
+
+    def _is_changed(self, last: Segment, commit_kind: int) -> bool:
+        """Return whether another segment is the last one of the folder now, or it has commits after its known end."""
+        if segment_numbers(self.folder)[-1:] != [last.number]:
+            return True
+        segment = Segment(self._path(last.number))
+        try:
+            has_commit = any(
+                isinstance(part, Record) and part.kind == commit_kind
+                for part in segment.undamaged_records(start=last.end)
+            )
+            return segment.id != last.id or has_commit or not segment.is_record_end(last.end)
+        finally:
+            segment.close()
+
+    def is_latest(self, commit_kind: int) -> bool:
+        """Return whether no other log committed anything since this one was opened, even if Ctrl-C interrupted it.
+
+        The folder must be locked.
+
+        :param commit_kind: the kind of the records that commit
+        """
+        if os.getpid() == self._pid and (end := log_fingerprint(self.folder)) is not None:
+            # Nobody else appends commits to a segment that this log began.
+            begun = {each.id for each in (self._last, self._pending) if each is not None and each.is_writable}
+            if end[2] in begun:
+                return True
+        return self._last is not None and not self._is_changed(self._last, commit_kind)
 
     def close(self) -> None:
         """Release write access and close the files. Segments that were open can still be read."""

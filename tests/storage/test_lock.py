@@ -22,7 +22,7 @@ import sys
 from pathlib import Path
 from sb3_compressed.storage.lock import FolderLock
 
-lock = FolderLock(Path(sys.argv[1]))
+lock = FolderLock(Path(sys.argv[1])).acquire()
 print("locked", flush=True)
 sys.stdin.read()
 """
@@ -36,7 +36,7 @@ from sb3_compressed.storage.lock import FolderLock
 folder = Path(sys.argv[1])
 print(FolderLock.is_locked(folder))
 try:
-    FolderLock(folder)
+    FolderLock(folder).acquire()
     print("locked")
 except StorageError as error:
     print(error)
@@ -81,7 +81,7 @@ def try_in_other_process() -> Iterator[TryLock]:
 
 
 def test_other_process_cannot_lock_and_learns_the_owner(tmp_path: Path, try_in_other_process: TryLock) -> None:
-    lock = FolderLock(tmp_path)
+    lock = FolderLock(tmp_path).acquire()
     assert lock.is_owned
     [is_held, message] = try_in_other_process(tmp_path)
     assert is_held == "True"
@@ -96,10 +96,10 @@ def test_lock_of_another_process_is_respected(tmp_path: Path) -> None:
         for _ in range(3):  # failed attempts change nothing
             assert FolderLock.is_locked(tmp_path)
             with pytest.raises(StorageError, match=f"is written to by the process {process.pid};"):
-                FolderLock(tmp_path)
+                FolderLock(tmp_path).acquire()
         process.communicate()
     assert not FolderLock.is_locked(tmp_path)
-    FolderLock(tmp_path).release()
+    FolderLock(tmp_path).acquire().release()
 
 
 def test_lock_of_a_killed_process_is_released(tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_lock_of_a_killed_process_is_released(tmp_path: Path) -> None:
         process.kill()
         process.wait()
         assert not FolderLock.is_locked(tmp_path)
-        lock = FolderLock(tmp_path)
+        lock = FolderLock(tmp_path).acquire()
         assert lock.is_owned
         lock.release()
 
@@ -121,14 +121,14 @@ def test_one_process_cannot_lock_a_folder_twice(
     (tmp_path / "link").symlink_to(folder)
     monkeypatch.chdir(folder)
     same = Path(".") if name == "." else tmp_path / name
-    lock = FolderLock(folder)
+    lock = FolderLock(folder).acquire()
     assert FolderLock.is_locked(same)
     with pytest.raises(StorageError, match=rf"^{re.escape(str(same))} is written to by another buffer of this process"):
-        FolderLock(same)
+        FolderLock(same).acquire()
     assert lock.is_owned
     assert name != "link" or try_in_other_process(same)[0] == "True", "the failed attempt did not release it"
     lock.release()
-    again = FolderLock(same)
+    again = FolderLock(same).acquire()
     assert not lock.is_owned
     again.release()
 
@@ -137,7 +137,7 @@ def test_one_process_can_lock_several_folders(tmp_path: Path) -> None:
     folders = [tmp_path / name for name in "abc"]
     for folder in folders:
         folder.mkdir()
-    locks = [FolderLock(folder) for folder in folders]
+    locks = [FolderLock(folder).acquire() for folder in folders]
     locks[1].release()
     assert [FolderLock.is_locked(folder) for folder in folders] == [True, False, True]
     assert [lock.is_owned for lock in locks] == [True, False, True]
@@ -146,9 +146,9 @@ def test_one_process_can_lock_several_folders(tmp_path: Path) -> None:
 
 
 def test_release_is_idempotent(tmp_path: Path) -> None:
-    lock = FolderLock(tmp_path)
+    lock = FolderLock(tmp_path).acquire()
     lock.release()
-    again = FolderLock(tmp_path)
+    again = FolderLock(tmp_path).acquire()
     lock.release()
     assert again.is_owned
     assert FolderLock.is_locked(tmp_path)
@@ -156,18 +156,18 @@ def test_release_is_idempotent(tmp_path: Path) -> None:
 
 
 def test_lock_is_released_when_garbage_collected(tmp_path: Path) -> None:
-    lock: FolderLock | None = FolderLock(tmp_path)
+    lock: FolderLock | None = FolderLock(tmp_path).acquire()
     assert lock is not None
     del lock
     gc.collect()
-    FolderLock(tmp_path).release()
+    FolderLock(tmp_path).acquire().release()
 
 
 def test_existing_lock_files_are_harmless(tmp_path: Path) -> None:
     for content in (b"", b"999999", b"\xff" * 100):
         (tmp_path / "lock").write_bytes(content)
         assert not FolderLock.is_locked(tmp_path)
-        lock = FolderLock(tmp_path)
+        lock = FolderLock(tmp_path).acquire()
         assert FolderLock.is_locked(tmp_path)
         lock.release()
         assert int((tmp_path / "lock").read_text()) == os.getpid()
@@ -194,7 +194,7 @@ while threading.active_count() > 1:
 def test_is_locked_does_not_block_writers(tmp_path: Path) -> None:
     with lock_in_other_process(tmp_path, LOOK) as process:
         for _ in range(300):
-            FolderLock(tmp_path).release()
+            FolderLock(tmp_path).acquire().release()
         process.communicate()
 
 
@@ -207,13 +207,13 @@ signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 folder = Path(sys.argv[1])
 resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
 try:
-    lock = FolderLock(folder)
+    lock = FolderLock(folder).acquire()
     print(FolderLock.is_locked(folder))
     lock.release()
 except OSError:
     print(not FolderLock.is_locked(folder))
 resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-print(FolderLock(folder).is_owned)
+print(FolderLock(folder).acquire().is_owned)
 """
 
 
@@ -229,13 +229,13 @@ from sb3_compressed.errors import StorageError
 from sb3_compressed.storage.lock import FolderLock
 
 folder = Path(sys.argv[1])
-lock = FolderLock(folder)
+lock = FolderLock(folder).acquire()
 ready, tell_ready = os.pipe()
 child = os.fork()
 if not child:
     print("child", lock.is_owned, FolderLock.is_locked(folder))
     try:
-        FolderLock(folder)
+        FolderLock(folder).acquire()
     except StorageError as error:
         print(f"process {os.getppid()};" in str(error))
     lock.release()
@@ -253,7 +253,7 @@ def test_forked_process_neither_owns_nor_releases_the_lock(tmp_path: Path) -> No
     printed = run(FORK, tmp_path, TRY).splitlines()
     assert printed[:4] == ["child False True", "True", "parent True True", "True"]
     assert "is written to by the process" in printed[4]
-    FolderLock(tmp_path).release()
+    FolderLock(tmp_path).acquire().release()
 
 
 FORK_AND_DIE = """
@@ -261,7 +261,7 @@ import os, sys
 from pathlib import Path
 from sb3_compressed.storage.lock import FolderLock
 
-lock = FolderLock(Path(sys.argv[1]))
+lock = FolderLock(Path(sys.argv[1])).acquire()
 child = os.fork()
 if child:
     os.waitpid(child, 0)
@@ -277,7 +277,7 @@ def test_surviving_forked_process_does_not_keep_the_lock(tmp_path: Path, try_in_
     with lock_in_other_process(tmp_path, FORK_AND_DIE) as process:
         process.kill()
         process.wait()
-        lock = FolderLock(tmp_path)
+        lock = FolderLock(tmp_path).acquire()
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdin.close()
@@ -295,7 +295,7 @@ def test_surviving_forked_process_does_not_keep_the_lock(tmp_path: Path, try_in_
 def test_linked_lock_file_is_rejected_and_its_target_unchanged(tmp_path: Path) -> None:
     (tmp_path / "target").write_text("content")
     (tmp_path / "lock").symlink_to("target")
-    for attempt in (FolderLock, FolderLock.is_locked):
+    for attempt in (lambda folder: FolderLock(folder).acquire(), FolderLock.is_locked):
         with pytest.raises(StorageError, match=f"^{re.escape(str(tmp_path / 'lock'))} is a symbolic link"):
             attempt(tmp_path)
     assert (tmp_path / "target").read_text() == "content"
@@ -305,14 +305,14 @@ def test_linked_lock_file_is_rejected_and_its_target_unchanged(tmp_path: Path) -
 def test_dangling_lock_link_creates_no_file(tmp_path: Path) -> None:
     (tmp_path / "lock").symlink_to("target")
     with pytest.raises(StorageError, match="is a symbolic link"):
-        FolderLock(tmp_path)
+        FolderLock(tmp_path).acquire()
     assert not (tmp_path / "target").exists()
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no FIFOs")
 def test_fifo_as_lock_file_is_rejected_without_blocking(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "lock")
-    for attempt in (FolderLock, FolderLock.is_locked):
+    for attempt in (lambda folder: FolderLock(folder).acquire(), FolderLock.is_locked):
         with pytest.raises(StorageError, match="is a FIFO"):
             attempt(tmp_path)
 
@@ -320,7 +320,7 @@ def test_fifo_as_lock_file_is_rejected_without_blocking(tmp_path: Path) -> None:
 def test_hard_linked_lock_file_is_not_written_to(tmp_path: Path) -> None:
     (tmp_path / "precious").write_text("content")
     os.link(tmp_path / "precious", tmp_path / "lock")
-    lock = FolderLock(tmp_path)
+    lock = FolderLock(tmp_path).acquire()
     assert FolderLock.is_locked(tmp_path)
     assert (tmp_path / "precious").read_text() == "content"
     lock.release()
@@ -330,7 +330,7 @@ def test_hard_linked_lock_file_is_not_written_to(tmp_path: Path) -> None:
 
 
 def test_deleted_lock_file_is_recreated(tmp_path: Path, try_in_other_process: TryLock) -> None:
-    lock = FolderLock(tmp_path)
+    lock = FolderLock(tmp_path).acquire()
     lock.ensure_held()
     (tmp_path / "lock").unlink()
     assert lock.is_owned
@@ -342,7 +342,7 @@ def test_deleted_lock_file_is_recreated(tmp_path: Path, try_in_other_process: Tr
 
 
 def test_check_raises_while_another_process_has_the_lock(tmp_path: Path) -> None:
-    lock = FolderLock(tmp_path)
+    lock = FolderLock(tmp_path).acquire()
     (tmp_path / "lock").unlink()
     with lock_in_other_process(tmp_path):
         with pytest.raises(StorageError, match="was deleted or replaced while this process was writing"):
@@ -352,15 +352,15 @@ def test_check_raises_while_another_process_has_the_lock(tmp_path: Path) -> None
 
 
 def test_check_raises_after_another_process_had_the_lock(tmp_path: Path) -> None:
-    lock = FolderLock(tmp_path)
+    lock = FolderLock(tmp_path).acquire()
     (tmp_path / "lock").unlink()
-    FolderLock(tmp_path).release()
+    FolderLock(tmp_path).acquire().release()
     with pytest.raises(StorageError, match="was deleted or replaced"):
         lock.ensure_held()
 
 
 def test_check_of_a_released_lock_raises(tmp_path: Path) -> None:
-    lock = FolderLock(tmp_path)
+    lock = FolderLock(tmp_path).acquire()
     lock.release()
     with pytest.raises(StorageError, match="is not locked by this process"):
         lock.ensure_held()
@@ -384,7 +384,7 @@ def test_lock_file_deleted_during_locking_is_not_a_lock(tmp_path: Path) -> None:
         n_held = 0
         while n_held < 200:
             try:
-                lock = FolderLock(tmp_path)
+                lock = FolderLock(tmp_path).acquire()
             except StorageError as error:  # it may be deleted in every attempt
                 assert "repeatedly deleted or replaced" in str(error)  # noqa: PT017
                 continue
@@ -408,7 +408,7 @@ def test_file_system_without_locks_is_reported(code: int, tmp_path: Path, monkey
     with pytest.raises(
         StorageError, match=rf"the file system of {re.escape(str(tmp_path))} has no file locks .* local"
     ):
-        FolderLock(tmp_path)
+        FolderLock(tmp_path).acquire()
     assert not FolderLock.is_locked(tmp_path), "without locks, reading is allowed"
 
 
@@ -419,4 +419,4 @@ def test_other_locking_errors_are_raised(tmp_path: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr("fcntl.flock", flock)
     with pytest.raises(OSError, match="Input/output error"):
-        FolderLock(tmp_path)
+        FolderLock(tmp_path).acquire()

@@ -1,0 +1,73 @@
+"""Ctrl-C at every bytecode of the package that a call runs, each in a run of its own."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import numpy as np
+
+import sb3_compressed
+
+#: A code object and the offset of a bytecode in it.
+Bytecode = tuple[CodeType, int]
+
+PACKAGE = str(Path(sb3_compressed.__file__).parent)
+
+
+def bytecodes(call: Callable[[], object]) -> list[Bytecode]:
+    """Return the bytecodes of the package that a call runs in this thread, each once, in order."""
+    seen: dict[Bytecode, None] = {}
+    _trace(call, lambda frame: seen.setdefault((frame.f_code, frame.f_lasti)))
+    return [*seen]
+
+
+def evenly(found: Sequence[Bytecode], n: int) -> list[Bytecode]:
+    """Return about ``n`` of some bytecodes, from the first to the last."""
+    return [found[each] for each in np.unique(np.linspace(0, len(found) - 1, n).astype(int))]
+
+
+def interrupt(call: Callable[[], object], at: Bytecode) -> KeyboardInterrupt | None:
+    """Run a call that Ctrl-C interrupts when it first reaches a bytecode; return the interrupt, if it is not caught.
+
+    As in a notebook, its traceback keeps alive what the interrupted frames refer to.
+    """
+    error = KeyboardInterrupt()
+    is_pending = True
+
+    def raise_there(frame: FrameType) -> None:
+        nonlocal is_pending
+        if is_pending and (frame.f_code, frame.f_lasti) == at:
+            is_pending = False
+            raise error
+
+    try:
+        _trace(call, raise_there)
+    except KeyboardInterrupt as caught:
+        if caught is not error:
+            raise
+        return caught
+    return None
+
+
+def _trace(call: Callable[[], object], visit: Callable[[FrameType], object]) -> None:
+    """Run a call; visit each frame of the package before each of its bytecodes."""
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        if event == "call":
+            if not frame.f_code.co_filename.startswith(PACKAGE):
+                return None
+            frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        elif event == "opcode":
+            visit(frame)
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        call()
+    finally:
+        sys.settrace(before)

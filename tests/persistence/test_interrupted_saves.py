@@ -1,0 +1,163 @@
+"""Ctrl-C at each bytecode of a save or flush: the buffer can be saved again, and nobody else may replace the folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from interrupts import Bytecode, bytecodes, evenly, interrupt
+
+from sb3_compressed import CompressedReplayBuffer, StorageError, load_checkpoint, save_checkpoint
+
+SPACE, BUTTONS = spaces.Box(0, 255, (4, 12, 12), np.uint8), spaces.Discrete(2)
+FRAMES = np.random.default_rng(0).integers(0, 256, (40, 1, 4, 12, 12), np.uint8)
+#: How many bytecodes of each save are interrupted, about; all of them if slow tests run.
+N_INTERRUPTS = [50, pytest.param(1 << 20, marks=pytest.mark.slow)]
+
+# An interrupted constructor of a file leaves the file to the garbage collector.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning")
+
+
+def new(**options: Any) -> CompressedReplayBuffer:
+    return CompressedReplayBuffer(16, SPACE, BUTTONS, "cpu", compression_method="zstd3", frame_stack=4, **options)
+
+
+def add(buffer: CompressedReplayBuffer, first: int, last: int) -> None:
+    for step in range(first, last):
+        reward, done = np.array([float(step)]), np.array([step % 7 == 6])
+        buffer.add(FRAMES[step], FRAMES[step + 1], np.array([[step % 2]]), reward, done, [{}])
+
+
+def assert_saved(folder: Path, buffer: CompressedReplayBuffer) -> None:
+    loaded = load_checkpoint(folder, device="cpu")
+    assert (loaded.pos, loaded.full) == (buffer.pos, buffer.full)
+    for name in ("observations", "next_observations", "actions", "rewards", "dones", "timeouts"):
+        np.testing.assert_array_equal(np.asarray(getattr(loaded, name)), np.asarray(getattr(buffer, name)))
+    if buffer.sampler is not None:
+        assert loaded.sampler is not None
+        for name, value in buffer.sampler.state_dict().items():
+            np.testing.assert_array_equal(loaded.sampler.state_dict()[name], value)
+
+
+def first_save(folder: Path) -> CompressedReplayBuffer:
+    buffer = new()
+    add(buffer, 0, 10)
+    return buffer
+
+
+def later_save(folder: Path) -> CompressedReplayBuffer:
+    buffer = new(sampler="prioritized")
+    add(buffer, 0, 10)
+    buffer.save_checkpoint(folder)
+    add(buffer, 10, 19)
+    return buffer
+
+
+def save_of_new_arrays(folder: Path) -> CompressedReplayBuffer:
+    buffer = later_save(folder)
+    buffer.rewards = buffer.rewards.copy()  # so that all is written again
+    return buffer
+
+
+def save_of_a_loaded_buffer(folder: Path) -> CompressedReplayBuffer:
+    add(buffer := new(), 0, 10)
+    buffer.save_checkpoint(folder)
+    loaded: CompressedReplayBuffer = load_checkpoint(folder, device="cpu")
+    add(loaded, 10, 13)
+    return loaded
+
+
+@pytest.mark.parametrize("n_interrupts", N_INTERRUPTS)
+@pytest.mark.parametrize("prepare", [first_save, later_save, save_of_new_arrays, save_of_a_loaded_buffer])
+def test_an_interrupted_save_can_be_repeated(
+    prepare: Callable[[Path], CompressedReplayBuffer], n_interrupts: int, tmp_path: Path
+) -> None:
+    def run(folder: Path, at: Bytecode | None) -> list[Bytecode]:
+        buffer = prepare(folder)
+        if at is None:
+            return bytecodes(lambda: buffer.save_checkpoint(folder))
+        error = interrupt(lambda: buffer.save_checkpoint(folder), at)
+        add(buffer, 20, 22)
+        buffer.save_checkpoint(folder)
+        assert_saved(folder, buffer)
+        with pytest.raises(StorageError, match="already"):
+            save_checkpoint(new(), folder)
+        del error
+        return []
+
+    run(tmp_path / "imports", None)
+    found = run(tmp_path / "complete", None)
+    assert len(found) > 3000
+    for number, at in enumerate(evenly(found, n_interrupts)):
+        run(tmp_path / str(number), at)
+
+
+@pytest.mark.parametrize("n_interrupts", N_INTERRUPTS)
+@pytest.mark.parametrize("method", ["flush", "close"])
+def test_an_interrupted_flush_can_be_repeated(method: str, n_interrupts: int, tmp_path: Path) -> None:
+    def run(folder: Path, at: Bytecode | None) -> list[Bytecode]:
+        buffer = new(storage=folder, sampler="prioritized")
+        add(buffer, 0, 19)
+        if at is None:
+            return bytecodes(getattr(buffer, method))
+        error = interrupt(getattr(buffer, method), at)
+        if method == "flush":
+            add(buffer, 20, 22)
+        buffer.close()
+        assert_saved(folder, buffer)
+        new(storage=folder, sampler="prioritized", resume=True).close()
+        del error
+        return []
+
+    run(tmp_path / "imports", None)
+    found = run(tmp_path / "complete", None)
+    assert len(found) > 1000
+    for number, at in enumerate(evenly(found, n_interrupts)):
+        run(tmp_path / str(number), at)
+
+
+@pytest.mark.parametrize("mode", [{}, {"resume": True}, {"overwrite": True}, {"resume": True, "repair": True}])
+def test_an_interrupted_constructor_releases_the_folder(mode: dict[str, bool], tmp_path: Path) -> None:
+    def run(folder: Path, at: Bytecode | None) -> list[Bytecode]:
+        if mode:
+            add(buffer := new(storage=folder), 0, 19)
+            buffer.close()
+        if at is None:
+            return bytecodes(lambda: new(storage=folder, **mode).close())
+        error = interrupt(lambda: new(storage=folder, **mode), at)
+        new(storage=folder, overwrite=True).close()
+        del error
+        return []
+
+    run(tmp_path / "imports", None)
+    found = run(tmp_path / "complete", None)
+    assert len(found) > 3000
+    for number, at in enumerate(evenly(found, 100)):
+        run(tmp_path / str(number), at)
+
+
+def test_a_save_after_an_interrupted_one_does_not_replace_another_buffer(tmp_path: Path) -> None:
+    found = bytecodes(lambda: first_save(tmp_path / "a").save_checkpoint(tmp_path / "a"))
+    for number, at in enumerate(evenly(found, 30)):
+        folder = tmp_path / str(number)
+        buffer = first_save(folder)
+        error = interrupt(lambda: buffer.save_checkpoint(folder), at)  # noqa: B023
+        other = new()
+        add(other, 3, 9)
+        other.save_checkpoint(folder, overwrite=True)
+        with pytest.raises(StorageError, match="buffer"):
+            buffer.save_checkpoint(folder)
+        assert_saved(folder, other)
+        del error
+
+
+def test_a_loaded_buffer_with_new_arrays_is_saved_to_its_folder(tmp_path: Path) -> None:
+    first_save(tmp_path).save_checkpoint(tmp_path)
+    loaded = load_checkpoint(tmp_path, device="cpu")
+    loaded.rewards = loaded.rewards + 1
+    loaded.save_checkpoint(tmp_path)
+    assert_saved(tmp_path, loaded)
