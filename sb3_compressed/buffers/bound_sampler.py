@@ -267,12 +267,16 @@ class BoundSampler:
         self.synchronize(buffer)
         return sampler.draw_of_epoch(batch_size)
 
-    def start_epoch(self, buffer: Any) -> None:
-        """Begin an epoch of a :class:`WithoutReplacementSampler`."""
+    def start_epoch(self, buffer: Any, *, resume: bool) -> None:
+        """Begin an epoch of a :class:`WithoutReplacementSampler`.
+
+        :param resume: whether to continue the current one instead, if it has transitions left that were not overwritten
+        """
         sampler = self.sampler
         assert isinstance(sampler, WithoutReplacementSampler)
         self.synchronize(buffer)
-        sampler.start_epoch()
+        if not (resume and sampler.n_left):
+            sampler.start_epoch()
 
     def _validate(self, draw: Any, buffer: Any, batch_size: int) -> None:
         name = type(self.sampler).__name__

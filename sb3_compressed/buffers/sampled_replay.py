@@ -84,7 +84,7 @@ class SampledReplay(CompressedBuffer):
         :param epochs: number of epochs
         :param env: a ``VecNormalize`` to normalize observations and rewards with
         :param resume: whether to continue an epoch that has transitions left, such as one that was interrupted and
-            loaded, as the first one
+            loaded, as the first one; if all of them were overwritten since, the first one is a new epoch
         :raises TypeError: if the buffer has another sampler
         :raises BufferNotReady: if nothing was added yet
         :raises ValueError: if ``batch_size`` is not positive, or ``epochs`` is negative
@@ -99,11 +99,8 @@ class SampledReplay(CompressedBuffer):
     def _epochs(self, batch_size: int, epochs: int, env: VecNormalize | None, *, resume: bool) -> Iterator[Any]:
         bound = self._bound_sampler
         assert bound is not None
-        sampler = self.sampler
-        assert isinstance(sampler, WithoutReplacementSampler)
         for _ in range(epochs):
-            if not (resume and sampler.n_left):
-                bound.start_epoch(self)
+            bound.start_epoch(self, resume=resume)
             resume = False
             while len((draw := bound.draw_of_epoch(self, batch_size)).indices):
                 yield self._samples_of(self._arranged(draw), env)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import pickle
+from itertools import islice
 from typing import Any
 
 import numpy as np
 import pytest
 from chi_square import assert_frequencies
 from conftest import Stream
+from gymnasium import spaces
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.envs import BitFlippingEnv
 from stable_baselines3.common.vec_env import VecNormalize
@@ -99,6 +103,51 @@ def test_an_epoch_whose_rest_was_overwritten_ends(stream: Stream) -> None:
         transition.add_to(buffer)
     batches = [batch.indices for batch in epochs]
     np.testing.assert_array_equal(np.sort(np.concatenate(batches)), np.arange(90 * 4, 140 * 4))
+
+
+@cart
+@pytest.mark.parametrize("n_drawn", [20, 199])
+def test_resuming_an_epoch_whose_rest_was_overwritten_begins_the_next_one(n_drawn: int, stream: Stream) -> None:
+    buffer = filled(stream, 50)
+    buffer.sample(n_drawn)
+    for transition in stream[-1][50:100]:
+        transition.add_to(buffer)
+    batches = [batch.indices for batch in buffer.iterate(30, resume=True)]
+    np.testing.assert_array_equal(np.sort(np.concatenate(batches)), np.arange(50 * 4, 100 * 4))
+
+
+@settings(max_examples=100, deadline=None)
+@given(data=st.data(), optimize_memory_usage=st.booleans())
+def test_each_iteration_is_what_is_left_of_an_epoch(data: st.DataObject, optimize_memory_usage: bool) -> None:
+    """Whatever is added and drawn in between, an iteration of a buffer with transitions returns some of them."""
+    n_rows = 6
+    buffer = CompressedReplayBuffer(
+        n_rows, spaces.Box(-1, 1, (2,)), spaces.Discrete(2), "cpu", sampler="without-replacement",
+        optimize_memory_usage=optimize_memory_usage, handle_timeout_termination=not optimize_memory_usage,
+    )  # fmt: skip
+    n_added, left = 0, set[int]()
+    for _ in range(data.draw(st.integers(1, 6), "n_rounds")):
+        for _ in range(data.draw(st.sampled_from([0, 1, n_rows] if n_added else [1, 4, n_rows]), "n_adds")):
+            zeros = np.zeros((1, 2), np.float32)
+            buffer.add(zeros, zeros, np.array([[0]]), np.array([0.0]), np.array([False]), [{}])
+            n_added += 1
+        n_kept = min(n_added, n_rows - (optimize_memory_usage and n_added >= n_rows))
+        valid = {*range(n_added - n_kept, n_added)}
+        left &= valid
+        if n_drawn := data.draw(st.sampled_from([0, n_kept // 2]), "n_drawn"):
+            for number in buffer.sample(n_drawn).indices.tolist():
+                left = left or set(valid)
+                left.remove(number)
+        resume = data.draw(st.booleans(), "resume")
+        expected = left if resume and left else valid
+        iteration = buffer.iterate(data.draw(st.integers(1, n_rows), "batch_size"), resume=resume)
+        n_batches = data.draw(st.sampled_from([1, n_rows]), "n_batches")  # and then it is abandoned
+        found = [number for batch in islice(iteration, n_batches) for number in batch.indices.tolist()]
+        assert len({*found}) == len(found)
+        assert {*found} <= expected
+        left = expected - {*found}
+        if n_batches == n_rows:
+            assert not left
 
 
 @cart
