@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar, cast
 
 import numba
 import numpy as np
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
+from numba.core import cgutils, config
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Flags, compile_internal
 from numba.extending import intrinsic
@@ -81,15 +82,29 @@ def kernel(result: types.Type, *arguments: types.Type, nogil: bool = True) -> Ca
 
     def compile_function(function: Function) -> Function:
         options: dict[str, Any] = {"nogil": nogil, "no_cfunc_wrapper": True, "_nrt": False}
-        compiled: Any = numba.njit(**options)(function)
-        code_cache = new_kernel_cache(function)
-        if code_cache is not None:
-            compiled._cache = code_cache  # numba's enable_caching() sets its own in the same way
-        compiled.compile(result(*arguments))
+        with _jit_enabled():
+            compiled: Any = numba.njit(**options)(function)
+            code_cache = new_kernel_cache(function)
+            if code_cache is not None:
+                compiled._cache = code_cache  # numba's enable_caching() sets its own in the same way
+            compiled.compile(result(*arguments))
         compiled.disable_compile()
         return cast("Function", compiled)
 
     return compile_function
+
+
+@contextmanager
+def _jit_enabled() -> Iterator[None]:
+    """Compile within the block even with ``NUMBA_DISABLE_JIT=1``, which users set to debug functions of their own.
+
+    Kernels call C functions and read memory by its address, which Python cannot do.
+    """
+    before, config.DISABLE_JIT = config.DISABLE_JIT, 0
+    try:
+        yield
+    finally:
+        config.DISABLE_JIT = before
 
 
 def helper(result: types.Type, *arguments: types.Type) -> Callable[[Function], Function]:

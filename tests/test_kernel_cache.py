@@ -158,6 +158,39 @@ def test_settings_that_change_machine_code_use_separate_files(warm: Path) -> Non
 LIMITED = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))\n"
 
 
+def test_kernels_are_compiled_even_if_compilation_is_disabled(package: Path) -> None:
+    assert int(run(PROGRAM, package, NUMBA_DISABLE_JIT="1")) > 3
+    assert int(run(PROGRAM, package)) == 0, "they are the same"
+
+
+def test_a_buffer_equals_sb3s_if_compilation_is_disabled() -> None:
+    """Users set the variable to debug functions of their own, which are then not compiled."""
+    code = """
+import numba
+import numpy as np
+from gymnasium import spaces
+from stable_baselines3.common.buffers import ReplayBuffer
+from sb3_compressed import CompressedReplayBuffer
+
+arguments = 20, spaces.Box(0, 255, (4, 36, 36), np.uint8), spaces.Discrete(2), "cpu"
+buffers = CompressedReplayBuffer(*arguments), ReplayBuffer(*arguments)
+frames, action = np.random.default_rng(0).integers(0, 256, (40, 36, 36), np.uint8), np.array([[1]])
+for step in range(30):
+    for buffer in buffers:
+        obs, next_obs = (frames[np.newaxis, first : first + 4] for first in (step, step + 1))
+        buffer.add(obs, next_obs, action, np.array([float(step)]), np.array([False]), [{}])
+ours, theirs = (np.random.seed(0) or buffer.sample(50) for buffer in buffers)
+assert all((our == their).all() for our, their in zip(ours[:5], theirs[:5]))
+
+@numba.njit
+def of_a_user(x):
+    return type(x).__name__
+
+print(of_a_user(1))
+"""
+    assert run(code, NUMBA_DISABLE_JIT="1") == "int\n"
+
+
 def test_unwritable_files_are_logged_once(package: Path) -> None:
     pytest.importorskip("resource", reason="this system has no file size limits")
     for _ in range(2):
