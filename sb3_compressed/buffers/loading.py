@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import inspect
 from os import PathLike
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sb3_compressed.buffers import replay
 from sb3_compressed.buffers.replay_mixin import CompressedReplay
 from sb3_compressed.errors import StorageError
+from sb3_compressed.paths import user_path
 from sb3_compressed.persistence.buffer_from_store import buffer_from_store, open_to_load
 from sb3_compressed.persistence.sampler_state import stored_config
 from sb3_compressed.storage.array_store import ArrayStore
@@ -67,7 +67,7 @@ def load_checkpoint(folder: str | PathLike[str], *, follow: bool = False, repair
         ``buffer_size`` or the space if that is correct, since the buffer is new
     """
     rows = kwargs.get("buffer_size") or 0
-    store = open_to_load(Path(folder), repair=repair, follow=follow, rows=rows)
+    store = open_to_load(user_path(folder), repair=repair, follow=follow, rows=rows)
     return buffer_from_store(_stored_class(store), store, kwargs, follow=follow)
 
 
@@ -79,7 +79,7 @@ def open_to_read(folder: str | PathLike[str]) -> Any:
     :raises StorageError: as :func:`load_checkpoint`
     :raises CorruptStorage: if what must be read is damaged
     """
-    store = ArrayStore.open(Path(folder))
+    store = ArrayStore.open(user_path(folder))
     cls = _stored_class(store)
     needs_env = "env" in inspect.signature(cls).parameters
     given: dict[str, Any] = {"device": "cpu", **({"env": None} if needs_env else {})}

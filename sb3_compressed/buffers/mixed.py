@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Sequence
 from functools import cache, partial
-from os import PathLike, fspath
+from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,6 +30,7 @@ from sb3_compressed.buffers.sequences import SequenceSamples
 from sb3_compressed.buffers.timing import MethodTimer
 from sb3_compressed.buffers.validation import validate_integer
 from sb3_compressed.errors import BufferNotReady
+from sb3_compressed.paths import user_path
 from sb3_compressed.samplers import Sampler
 from sb3_compressed.tree_map import tree_map
 
@@ -123,7 +124,7 @@ class MixedReplayBuffer(Prefetching, ReplayBuffer):
                 buffer_class = CompressedNStepReplayBuffer if "n_steps" in kwargs else CompressedReplayBuffer
         online = buffer_class(buffer_size, observation_space, action_space, device=device, n_envs=n_envs, **kwargs)
         options = {"sampler": kwargs["sampler"]} if "sampler" in kwargs else {}
-        others = [_Source.open(Path(fspath(folder)).absolute(), online, options) for folder in folders]
+        others = [_Source.open(user_path(folder).absolute(), online, options) for folder in folders]
         self._mix([_Source(online), *others], [1 - sum(shares), *shares], prefetch)
 
     @classmethod

@@ -27,6 +27,7 @@ from sb3_compressed.buffers.validation import (
     validate_per_env,
 )
 from sb3_compressed.errors import StorageError
+from sb3_compressed.paths import user_path
 from sb3_compressed.persistence.buffer_from_store import buffer_from_store, open_to_load
 from sb3_compressed.persistence.buffer_repair import RepairReport
 from sb3_compressed.persistence.buffer_storage import BufferStorage, StorageMode
@@ -88,7 +89,7 @@ class CompressedReplay(Prefetching, SampledReplay):
         if isinstance(storage, ArrayStore):  # from from_checkpoint(follow=True)
             self._storage = BufferStorage.follow(self, storage)
         elif storage != "memory":
-            self._storage, self.repair_report = BufferStorage.open(self, Path(storage), mode)
+            self._storage, self.repair_report = BufferStorage.open(self, user_path(storage), mode)
         elif mode not in get_args(StorageMode):
             raise StorageError(f"storage_mode must be one of {get_args(StorageMode)}, got {mode!r}")
         elif mode != "create":
@@ -266,7 +267,7 @@ class CompressedReplay(Prefetching, SampledReplay):
         :raises StorageError: if the folder contains another buffer or other files
         :raises OSError: if it cannot be written; the folder is as it was
         """
-        path = Path(folder).absolute()
+        path = user_path(folder).absolute()
         if self._storage is not None and self._storage.folder.resolve() == path.resolve():
             self.flush()
             return
@@ -281,7 +282,7 @@ class CompressedReplay(Prefetching, SampledReplay):
         latest = self._storage or self._checkpoints.latest
         if latest is None:
             raise StorageError("nothing was saved yet that could be copied; see save_checkpoint")
-        latest.store.copy_to(Path(folder))
+        latest.store.copy_to(user_path(folder))
 
     @classmethod
     def from_checkpoint(
@@ -309,7 +310,7 @@ class CompressedReplay(Prefetching, SampledReplay):
         """
         if buffer_size is not None:
             kwargs["buffer_size"] = buffer_size
-        store = open_to_load(Path(folder), repair=repair, follow=follow, rows=buffer_size or 0)
+        store = open_to_load(user_path(folder), repair=repair, follow=follow, rows=buffer_size or 0)
         return buffer_from_store(cls, store, kwargs, follow=follow)
 
     def take_over(self, other: CompressedReplay) -> None:

@@ -31,6 +31,7 @@ from sb3_compressed.callbacks.checkpoint_folder import (
     write_run,
 )
 from sb3_compressed.errors import ShardUnavailable, StorageError
+from sb3_compressed.paths import user_path
 from sb3_compressed.persistence.buffer_storage import STORAGE_ARGUMENTS
 from sb3_compressed.probes import call_stack_is_visible, holds
 from sb3_compressed.storage.files import UNFINISHED, flush_path
@@ -107,7 +108,7 @@ class BufferCheckpointCallback(BaseCallback):
         if resume and overwrite:
             raise ValueError("resume=True continues the run in a folder, overwrite=True replaces it: pass one of them")
         self.save_freq = save_freq
-        self.path = Path(path).absolute()  # the working directory may change
+        self.path = user_path(path).absolute()  # the working directory may change
         self.keep = keep
         self.resume = resume
         self.overwrite = overwrite

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Literal, overload
 
 from sb3_compressed.errors import CheckpointNotFound, CorruptStorage
+from sb3_compressed.paths import user_path
 from sb3_compressed.storage import json_schema as js
 from sb3_compressed.storage.checksum import checksum
 from sb3_compressed.storage.files import UNFINISHED, flush_path, open_regular_file
@@ -94,7 +95,7 @@ def latest_checkpoint(path: str | PathLike[str], *, missing_ok: bool = False) ->
     :raises CheckpointNotFound: if there is none; a ``FileNotFoundError`` and a ``StorageError``
     :raises CorruptStorage: if all checkpoints are damaged, even with ``missing_ok=True``
     """
-    folder = Path(path)
+    folder = user_path(path)
     if not folder.is_dir():
         if missing_ok and not folder.exists():
             return None

@@ -15,6 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from sb3_compressed.cli.output import Json, note, print_result, progress_bar, python_code
+from sb3_compressed.cli.sources import expand_user
 
 if TYPE_CHECKING:
     from gymnasium import spaces
@@ -62,7 +63,9 @@ def advise(
         list[str] | None,
         typer.Option("--codec", help="Codec to try, e.g. zstd-5; may be repeated.", show_default=" ".join(CODECS)),
     ] = None,
-    plot: Annotated[Path | None, typer.Option(help="Write a plot to this file, e.g. out.png.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Write a plot to this file, e.g. out.png.", callback=expand_user)
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Record an environment, measure codecs on its observations, and recommend a buffer.

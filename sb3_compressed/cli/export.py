@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sb3_compressed.cli.output import Json, is_terminal, print_result
-from sb3_compressed.cli.sources import SourcePath, Unpickle, find_source, open_source
+from sb3_compressed.cli.sources import SourcePath, Unpickle, expand_user, find_source, open_source
 
 if TYPE_CHECKING:
     from stable_baselines3.common.buffers import ReplayBuffer
@@ -24,7 +24,10 @@ def export(
         str | None, typer.Option("--minari", metavar="ID", help="Write a dataset of Minari, e.g. pong/mine-v0.")
     ] = None,
     file: Annotated[
-        Path | None, typer.Option("--d3rlpy", metavar="FILE", help="Write an HDF5 file of d3rlpy, e.g. pong.h5.")
+        Path | None,
+        typer.Option(
+            "--d3rlpy", metavar="FILE", help="Write an HDF5 file of d3rlpy, e.g. pong.h5.", callback=expand_user
+        ),
     ] = None,
     unscale_actions: Annotated[
         bool,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sb3_compressed.cli.output import Json, is_terminal, print_result
+from sb3_compressed.cli.sources import expand_user
 from sb3_compressed.errors import StorageError
 from sb3_compressed.storage.files import UNFINISHED
 
@@ -29,9 +30,13 @@ def import_(
             metavar="PATH",
             help="Folder of Dopamine's files, such as $store$_observation_ckpt.0.gz; or an HDF5 file of d3rlpy.",
             show_default=False,
+            callback=expand_user,
         ),
     ],
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="New folder for the buffer.", show_default=False)],
+    folder: Annotated[
+        Path,
+        typer.Argument(metavar="FOLDER", help="New folder for the buffer.", show_default=False, callback=expand_user),
+    ],
     frame_stack: Annotated[
         int | None,
         typer.Option(

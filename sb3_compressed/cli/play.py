@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from sb3_compressed.cli.output import Json, print_result, progress_bar
-from sb3_compressed.cli.sources import SourcePath, Unpickle, find_source, open_source
+from sb3_compressed.cli.sources import SourcePath, Unpickle, expand_user, find_source, open_source
 
 __all__ = ["play"]
 
@@ -21,9 +21,16 @@ def play(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="Video to write, .mp4 or .gif.", show_default="episode-NUMBER.mp4 unless --sheet is given"),
+        typer.Option(
+            help="Video to write, .mp4 or .gif.",
+            show_default="episode-NUMBER.mp4 unless --sheet is given",
+            callback=expand_user,
+        ),
     ] = None,
-    sheet: Annotated[Path | None, typer.Option(help="Contact sheet to write: evenly spaced frames in a .png.")] = None,
+    sheet: Annotated[
+        Path | None,
+        typer.Option(help="Contact sheet to write: evenly spaced frames in a .png.", callback=expand_user),
+    ] = None,
     pictures: Annotated[int, typer.Option(min=1, help="Number of frames on the contact sheet.")] = 20,
     fps: Annotated[float, typer.Option(help="Frames per second of the video.")] = 15,
     scale: Annotated[

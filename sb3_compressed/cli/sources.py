@@ -16,20 +16,35 @@ import typer
 
 from sb3_compressed.cli.output import note
 from sb3_compressed.errors import StorageError
+from sb3_compressed.paths import user_path
 
 if TYPE_CHECKING:
     from stable_baselines3.common.buffers import ReplayBuffer
 
-__all__ = ["BufferSource", "FolderPath", "SourcePath", "Unpickle", "find_source", "open_source"]
+__all__ = ["BufferSource", "FolderPath", "SourcePath", "Unpickle", "expand_user", "find_source", "open_source"]
 
 FOLDERS = (
     "Folder of a buffer (storage=<folder> or save_checkpoint), a checkpoint step_... of BufferCheckpointCallback, "
     "or a folder of checkpoints (the latest is used)"
 )
-FolderPath = Annotated[Path, typer.Argument(metavar="PATH", help=f"{FOLDERS}.", show_default=False)]
+
+
+def expand_user(path: Path | None) -> Path | None:
+    """Return an argument or option with ``~`` expanded."""
+    return path and user_path(path)
+
+
+FolderPath = Annotated[
+    Path, typer.Argument(metavar="PATH", help=f"{FOLDERS}.", show_default=False, callback=expand_user)
+]
 SourcePath = Annotated[
     Path,
-    typer.Argument(metavar="PATH", help=f"{FOLDERS}; or a pickle of save_replay_buffer.", show_default=False),
+    typer.Argument(
+        metavar="PATH",
+        help=f"{FOLDERS}; or a pickle of save_replay_buffer.",
+        show_default=False,
+        callback=expand_user,
+    ),
 ]
 Unpickle = Annotated[
     bool,

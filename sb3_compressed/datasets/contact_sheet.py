@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from os import PathLike
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ import numpy as np
 from sb3_compressed.datasets.image_layout import find_image_layout, pick_scale
 from sb3_compressed.datasets.trajectory import Trajectory
 from sb3_compressed.datasets.video import import_video_library
+from sb3_compressed.paths import user_path
 from sb3_compressed.tree_map import tree_map
 from sb3_compressed.warning import warn_user
 
@@ -54,7 +54,7 @@ def write_contact_sheet(
     if n_pictures is not None:
         warn_user("n_pictures was renamed to n_images", DeprecationWarning)
         n_images = n_pictures
-    path = Path(path)
+    path = user_path(path)
     if path.suffix.lower() != ".png":
         raise ValueError(f"the path of a contact sheet must end with .png, got {path.name!r}")
     if n_images < 1:

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from os import PathLike
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,6 +30,7 @@ from sb3_compressed.datasets.d3rlpy_files import (
     read_episodes,
 )
 from sb3_compressed.errors import StorageError
+from sb3_compressed.paths import user_path
 from sb3_compressed.progress import progress_bar as shown_progress
 from sb3_compressed.tree_map import tree_map
 
@@ -141,7 +141,7 @@ def _open(source: Any) -> Iterator[tuple[EpisodeSource, Description | None]]:
     if not isinstance(source, str | PathLike):
         yield episodes_in_memory(source), None
         return
-    path = Path(source)
+    path = user_path(source)
     with open_file(path) as file:
         episodes = read_episodes(file, path)
         first = next(iter(episodes), None)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from os import PathLike
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from sb3_compressed.datasets.d3rlpy_episodes import rows_at_a_time
 from sb3_compressed.datasets.d3rlpy_files import Description, EpisodeWriter, import_h5py
 from sb3_compressed.datasets.minari import unscale
 from sb3_compressed.datasets.trajectory import Trajectory, trajectories
+from sb3_compressed.paths import user_path
 from sb3_compressed.progress import progress_bar as shown_progress
 from sb3_compressed.warning import warn_user
 
@@ -88,7 +88,7 @@ def export_d3rlpy(
     rows = _RowsOf(buffer, frame_stack, unscale_actions=unscale_actions)
     n_episodes = 0
     with (
-        EpisodeWriter(Path(path), description, gzip_level) as writer,
+        EpisodeWriter(user_path(path), description, gzip_level) as writer,
         shown_progress(buffer.size() * buffer.n_envs, "exporting", is_shown=progress_bar) as advance,
     ):
         for episode in trajectories(buffer):

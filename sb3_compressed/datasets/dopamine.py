@@ -7,7 +7,6 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from os import PathLike
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from sb3_compressed.buffers.replay import CompressedReplayBuffer
 from sb3_compressed.buffers.replay_mixin import CompressedReplay
 from sb3_compressed.datasets.dopamine_files import Checkpoint, checkpoint_numbers, open_checkpoint
 from sb3_compressed.errors import StorageError
+from sb3_compressed.paths import user_path
 from sb3_compressed.progress import progress_bar as shown_progress
 
 __all__ = ["import_dopamine"]
@@ -91,7 +91,7 @@ def import_dopamine(
     :raises StorageError: if the files do not fit together
     :raises ValueError: if the buffer has other spaces, or several environments
     """
-    path = Path(folder)
+    path = user_path(folder)
     for name, value, minimum in (("frame_stack", frame_stack, 1), ("n_padding", n_padding, 0), ("n_steps", n_steps, 1)):
         if value is not None and value < minimum:
             raise ValueError(f"{name} must be at least {minimum}, got {value}")

@@ -16,6 +16,7 @@ from stable_baselines3.common.buffers import ReplayBuffer
 from sb3_compressed.datasets.dopamine_files import NpyWriter, checkpoint_path
 from sb3_compressed.datasets.trajectory import Trajectory, trajectories
 from sb3_compressed.errors import StorageError
+from sb3_compressed.paths import user_path
 from sb3_compressed.progress import progress_bar as shown_progress
 
 __all__ = ["export_dopamine"]
@@ -43,7 +44,7 @@ def export_dopamine(buffer: ReplayBuffer, folder: str | PathLike[str], *, progre
     :raises ValueError: if the buffer is empty, has other spaces, or its observations are not stacks of consecutive
         frames with zeros before the first one of an episode, which ``VecFrameStack`` creates
     """
-    space, path = buffer.observation_space, Path(folder)
+    space, path = buffer.observation_space, user_path(folder)
     shape = space.shape or ()
     if not isinstance(space, spaces.Box) or space.dtype != np.uint8 or len(shape) != 3 or np.argmin(shape) == 1:
         raise ValueError(f"Dopamine's format contains stacks of grayscale frames of uint8, got {space}")

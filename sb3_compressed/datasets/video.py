@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from sb3_compressed.datasets.image_layout import enlarge, find_image_layout, newest_images, pick_scale
 from sb3_compressed.datasets.trajectory import Trajectory
 from sb3_compressed.errors import install_command
+from sb3_compressed.paths import user_path
 
 __all__ = ["import_video_library", "write_video"]
 
@@ -76,7 +77,7 @@ def write_video(
     :raises ImportError: if imageio-ffmpeg is not installed: ``pip install 'sb3-compressed[video]'``
     :raises OSError: if the file cannot be written
     """
-    path = Path(path)
+    path = user_path(path)
     if path.suffix.lower() not in FORMATS:
         raise ValueError(f"the path of a video must end with .mp4 or .gif, got {path.name!r}")
     if not 0 < fps <= 1000:

@@ -45,6 +45,7 @@ from sb3_compressed.distributed.shard import ShardStatus
 from sb3_compressed.distributed.shard_group import ShardGroup, ShardView
 from sb3_compressed.distributed.writer import ReplayWriter
 from sb3_compressed.errors import CheckpointNotFound, CorruptPayload, CorruptStorage, ShardTimeout, StorageError
+from sb3_compressed.paths import user_path
 from sb3_compressed.persistence.buffer_state import is_observation, named_arrays
 from sb3_compressed.persistence.buffer_storage import StorageLocation, StorageMode
 from sb3_compressed.samplers import PrioritizedSampler, RecentSampler, Sampler, get_sampler
@@ -230,7 +231,7 @@ class DistributedReplayBuffer(ReplayBuffer):
         self._formats = {name: (array.shape[2:], stored_dtype(array), array.dtype) for name, array in arrays.items()}
         connect(address)
         seed, rng_seed = np.random.randint(2**31, size=2)  # noqa: NPY002  # which SB3 seeds
-        folder = None if storage == "memory" else Path(storage).absolute()
+        folder = None if storage == "memory" else user_path(storage).absolute()
         self._group = ShardGroup(
             n_shards,
             self._spec,
@@ -673,12 +674,12 @@ class DistributedReplayBuffer(ReplayBuffer):
         :raises OSError: if it cannot be written
         """
         self._require_open()
-        path = Path(folder).absolute()
+        path = user_path(folder).absolute()
         self._require_writable(path, overwrite=overwrite)
         self._flush_within_timeout()
         self._group.refresh_all()
         path.mkdir(parents=True, exist_ok=True)
-        lock = FolderLock(path)
+        lock = FolderLock(path).acquire()
         try:
             cut = new_cut(path)
             try:
@@ -720,7 +721,7 @@ class DistributedReplayBuffer(ReplayBuffer):
         """
         if self._saved is None:
             raise StorageError("nothing was saved yet that could be copied; see save_checkpoint")
-        path, manifest = Path(folder).absolute(), read_manifest(self._saved)
+        path, manifest = user_path(folder).absolute(), read_manifest(self._saved)
         path.mkdir(parents=True)
         shutil.copytree(self._saved / manifest.cut, path / manifest.cut, copy_function=os.link)
         manifest.write(path)
@@ -735,7 +736,7 @@ class DistributedReplayBuffer(ReplayBuffer):
         :raises CorruptStorage: if it is damaged, or lacks transitions that were saved; nothing has changed then
         """
         self._require_open()
-        path = Path(folder).absolute()
+        path = user_path(folder).absolute()
         manifest = read_manifest(path)
         saved = manifest.rings_in(path)
         n_shards = len(self._group.shards)

@@ -12,6 +12,7 @@ import numpy as np
 from sb3_compressed.codecs import Codec, available_codecs
 from sb3_compressed.codecs.registry import codec_class
 from sb3_compressed.errors import CorruptPayload, CorruptStorage, StorageError
+from sb3_compressed.paths import user_path
 from sb3_compressed.storage.array_store import ArrayStore
 from sb3_compressed.storage.chunks import addresses_in
 from sb3_compressed.storage.lock import FolderLock
@@ -48,7 +49,7 @@ def verify(folder: str | PathLike[str], *, progress: Callable[[float], object] |
     :raises StorageError: if the folder contains no buffer
     """
     report = progress or (lambda share: None)
-    path = Path(folder)
+    path = user_path(folder)
     if not has_log(path):
         raise StorageError(f"{path} contains no buffer")
     found: list[str] = []

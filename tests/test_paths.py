@@ -1,0 +1,114 @@
+"""``~`` in a path is the home folder, wherever a path is passed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from commands import run
+from gymnasium import spaces
+from stable_baselines3 import DQN
+
+from sb3_compressed import CompressedReplayBuffer, MixedReplayBuffer, load_checkpoint, save_checkpoint
+from sb3_compressed.callbacks import BufferCheckpointCallback, latest_checkpoint
+from sb3_compressed.datasets import (
+    export_d3rlpy,
+    export_dopamine,
+    import_d3rlpy,
+    import_dopamine,
+    trajectories,
+    write_contact_sheet,
+    write_video,
+)
+from sb3_compressed.paths import user_path
+from sb3_compressed.recording import RecordBuffer
+from sb3_compressed.storage import verify
+
+SPACES = spaces.Box(0, 255, (4, 84, 84), np.uint8), spaces.Discrete(2)
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Set a home folder, and assert that none is created in the working directory."""
+    home, work = tmp_path / "home", tmp_path / "work"
+    home.mkdir()
+    work.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("USERPROFILE", str(home))
+    monkeypatch.chdir(work)
+    yield home
+    assert not [*work.iterdir()]
+
+
+def filled(**options: Any) -> CompressedReplayBuffer:
+    buffer = CompressedReplayBuffer(100, *SPACES, "cpu", **options)
+    frames = np.random.default_rng(0).integers(1, 256, (24, 84, 84), np.uint8)
+    frames[:3] = 0  # before each episode
+    for step in range(40):
+        obs, next_obs = (frames[np.newaxis, first : first + 4] for first in (step % 20, step % 20 + 1))
+        buffer.add(obs, next_obs, np.array([[1]]), np.array([1.0]), np.array([step % 20 == 19]), [{}])
+    return buffer
+
+
+@pytest.mark.parametrize("kind", [str, Path])
+def test_folders_of_buffers(kind: Any, home: Path) -> None:
+    filled(storage=kind("~/storage")).close()
+    CompressedReplayBuffer(100, *SPACES, "cpu", storage=kind("~/storage"), resume=True).close()
+    buffer = filled()
+    save_checkpoint(buffer, kind("~/saved"))
+    buffer.save_checkpoint(home / "saved")
+    buffer.copy_checkpoint(kind("~/copy"))
+    assert load_checkpoint(kind("~/copy"), device="cpu").size() == 40
+    assert CompressedReplayBuffer.from_checkpoint(kind("~/saved"), device="cpu").size() == 40
+    assert verify(kind("~/saved")) == []
+    mixed = MixedReplayBuffer(100, *SPACES, "cpu", demonstrations=kind("~/saved"))
+    assert mixed.sample(4).observations.shape == (4, 4, 84, 84)
+    assert sorted(path.name for path in home.iterdir()) == ["copy", "saved", "storage"]
+
+
+def test_recordings(home: Path) -> None:
+    for resume in (False, True):
+        buffer = RecordBuffer(*SPACES, storage="~/recording", resume=resume)
+        buffer.close()
+    assert (home / "recording").is_dir()
+
+
+def test_checkpoints_of_callbacks(home: Path) -> None:
+    model = DQN("MlpPolicy", "CartPole-v1", replay_buffer_class=CompressedReplayBuffer, buffer_size=100, device="cpu")
+    model.learn(40, callback=BufferCheckpointCallback(20, "~/checkpoints"))
+    assert latest_checkpoint("~/checkpoints").parent == home / "checkpoints"
+
+
+def test_data_sets(home: Path) -> None:
+    (home / "dopamine").mkdir()
+    buffer = filled()
+    export_dopamine(buffer, "~/dopamine", progress_bar=False)
+    assert import_dopamine("~/dopamine", progress_bar=False, device="cpu", n_actions=2).size() > 20
+    export_d3rlpy(buffer, "~/set.h5", progress_bar=False)
+    assert import_d3rlpy("~/set.h5", progress_bar=False, device="cpu", storage="~/imported").size() == 40
+    episode = next(trajectories(buffer))
+    write_contact_sheet(episode, "~/sheet.png")
+    write_video(episode, "~/episode.gif")
+    assert {"dopamine", "set.h5", "imported", "sheet.png", "episode.gif"} == {path.name for path in home.iterdir()}
+
+
+def test_commands(home: Path) -> None:
+    save_checkpoint(filled(), "~/saved")
+    for command in (
+        ["inspect", "~/saved"],
+        ["verify", "~/saved"],
+        ["play", "~/saved", "--sheet", "~/sheet.png", "--out=~/episode.gif"],
+        ["export", "~/saved", "--d3rlpy=~/set.h5"],
+        ["import", "~/set.h5", "~/imported"],
+    ):
+        done = run(*command)
+        assert done.returncode == 0, done.stderr
+    assert {path.name for path in home.iterdir()} == {"saved", "sheet.png", "episode.gif", "set.h5", "imported"}
+
+
+def test_other_paths_are_unchanged() -> None:
+    for path in ("a/~", "~no-such-user/a", "/a/../b", "."):
+        assert user_path(path) == Path(path)
