@@ -45,7 +45,7 @@ from sb3_compressed.buffers.arguments import (
 from sb3_compressed.buffers.array_attributes import ArrayAttribute, ArrayDict
 from sb3_compressed.buffers.compression_plan import placeholder_space, plan_arrays
 from sb3_compressed.buffers.timing import MethodTimer
-from sb3_compressed.buffers.validation import is_unchanged, validate_counts
+from sb3_compressed.buffers.validation import is_unchanged, validated_counts
 from sb3_compressed.codecs import Codec
 from sb3_compressed.dtypes import Key
 from sb3_compressed.errors import ObservationSpaceError, StorageError
@@ -165,11 +165,10 @@ class CompressedBuffer(_Base):
             "compression_method": compression_method, "compression_kwargs": compression_kwargs, "dtypes": dtypes,
             "frame_stack": frame_stack, "output_dtype": output_dtype, "normalize_images": normalize_images,
         }  # fmt: skip
-        arguments = bind_parent_arguments(type(self), CompressedBuffer, args, kwargs)
+        arguments = validated_counts(bind_parent_arguments(type(self), CompressedBuffer, args, kwargs))
         #: Arguments that describe the buffer, by their names; the others may be large, or of this process.
         stored_names = [name for name in arguments if name not in NOT_STORED_ARGUMENTS]
         self.given_arguments = {**{name: arguments[name] for name in stored_names}, **options}
-        validate_counts(arguments)
         space = arguments["observation_space"]
         get_obs_shape(space)  # raises NotImplementedError where SB3 does
         needs_dict = takes_dicts(type(self))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from sb3_compressed.buffers import replay
 from sb3_compressed.buffers.replay_mixin import CompressedReplay
+from sb3_compressed.buffers.validation import validated_buffer_size
 from sb3_compressed.errors import StorageError
 from sb3_compressed.paths import user_path
 from sb3_compressed.persistence.buffer_from_store import buffer_from_store, open_to_load
@@ -61,12 +62,14 @@ def load_checkpoint(folder: str | PathLike[str], *, follow: bool = False, repair
     :param kwargs: arguments of the constructor that override the stored ones, such as ``buffer_size``, ``device`` or
         ``env``
     :return: a buffer of the class that was saved
+    :raises ValueError: if an argument is invalid
+    :raises TypeError: if one is unknown, or of the wrong type
     :raises StorageError: if the folder contains no buffer, or one of a class from outside this package
     :raises CorruptStorage: if a file is damaged, or the folder declares far more than its files can contain: arrays of
         more than 512 MiB, or items of a space of more than 32 MiB, and more than 100 times its size on the disk. Pass
         ``buffer_size`` or the space if that is correct, since the buffer is new
     """
-    rows = kwargs.get("buffer_size") or 0
+    rows = validated_buffer_size(kwargs)
     store = open_to_load(user_path(folder), repair=repair, follow=follow, rows=rows)
     return buffer_from_store(_stored_class(store), store, kwargs, follow=follow)
 

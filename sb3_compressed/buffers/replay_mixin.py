@@ -25,6 +25,7 @@ from sb3_compressed.buffers.validation import (
     validate_numbers,
     validate_observations,
     validate_per_env,
+    validated_buffer_size,
 )
 from sb3_compressed.errors import StorageError
 from sb3_compressed.paths import user_path
@@ -304,13 +305,15 @@ class CompressedReplay(Prefetching, SampledReplay):
             folder does not change
         :param kwargs: arguments of the constructor that override the stored ones, such as ``device``, or ``env`` for
             hindsight replay
+        :raises ValueError: if an argument is invalid
+        :raises TypeError: if one is unknown, or of the wrong type
         :raises StorageError: if the folder contains no buffer, or one of another kind
         :raises CorruptStorage: if a file is damaged, or declares more than is plausible, as for
             :func:`~sb3_compressed.load_checkpoint`
         """
-        if buffer_size is not None:
-            kwargs["buffer_size"] = buffer_size
-        store = open_to_load(user_path(folder), repair=repair, follow=follow, rows=buffer_size or 0)
+        kwargs["buffer_size"] = buffer_size
+        rows = validated_buffer_size(kwargs)
+        store = open_to_load(user_path(folder), repair=repair, follow=follow, rows=rows)
         return buffer_from_store(cls, store, kwargs, follow=follow)
 
     def take_over(self, other: CompressedReplay) -> None:

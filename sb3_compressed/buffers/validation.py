@@ -17,7 +17,6 @@ from sb3_compressed.arrays.cast import cast_values
 __all__ = [
     "is_unchanged",
     "kind_of",
-    "validate_counts",
     "validate_infos",
     "validate_integer",
     "validate_numbers",
@@ -25,24 +24,36 @@ __all__ = [
     "validate_observations",
     "validate_per_env",
     "validate_tensor",
+    "validated_buffer_size",
+    "validated_counts",
 ]
 
 #: Arguments of SB3's constructors that are counts, and their minimum.
 LEAST = {"buffer_size": 1, "n_envs": 1, "n_steps": 1, "n_sampled_goal": 0}
 
 
-def validate_counts(arguments: Mapping[str, Any]) -> None:
-    """Raise if a count among the arguments of a constructor is not an integer, or is too small.
+def validated_counts(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a constructor with Python's integers for counts; raise if one is none, or is too small.
 
     SB3 fails later or not at all: ``n_envs=0`` is a ``ZeroDivisionError``, ``buffer_size=-5`` one row.
     """
-    for name, least in LEAST.items():
-        if name in arguments:
-            validate_integer(name, arguments[name], least)
+    counts = {name: validate_integer(name, arguments[name], LEAST[name]) for name in LEAST if name in arguments}
+    return {**arguments, **counts}
 
 
-def validate_integer(name: str, value: Any, least: int) -> None:
-    """Raise if ``value`` is not an integer, Python's or NumPy's, of at least ``least``.
+def validated_buffer_size(arguments: dict[str, Any]) -> int:
+    """Return the ``buffer_size`` among arguments that override stored ones, 0 if there is none.
+
+    ``None`` is removed from the arguments.
+    """
+    if arguments.get("buffer_size") is None:
+        arguments.pop("buffer_size", None)
+        return 0
+    return validate_integer("buffer_size", arguments["buffer_size"], 1)
+
+
+def validate_integer(name: str, value: Any, least: int) -> int:
+    """Return an integer, Python's or NumPy's, as Python's; raise if it is none, or not at least ``least``.
 
     :raises TypeError: if it is not an integer
     :raises ValueError: if it is too small
@@ -56,6 +67,7 @@ def validate_integer(name: str, value: Any, least: int) -> None:
         raise TypeError(f"{name} must be an integer, got {value!r}{hint}")
     if number < least:
         raise ValueError(f"{name} must be at least {least}, got {value}")
+    return number
 
 
 def validate_observations(name: str, value: Any, arrays: Any, space: spaces.Space[Any], n_envs: int) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import warnings
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -62,7 +63,8 @@ def buffer_from_store(
                 f"the content of a folder is loaded into memory: pass {', '.join(about_storage)} to the constructor, "
                 "with resume=True to continue the buffer in that folder"
             )
-        arguments = {**_stored_arguments(cls, store, given), **given}
+        stored = _stored_arguments(cls, store, given)
+        arguments = {**stored, **given}
         missing = [
             name
             for name, parameter in inspect.signature(cls).parameters.items()
@@ -73,8 +75,8 @@ def buffer_from_store(
         if missing:
             raise StorageError(f"a {cls.__name__} cannot be loaded without {', '.join(missing)}, pass that, too")
         if follow:
-            return _construct(cls, store, {**arguments, "storage": store})
-        buffer = _construct(cls, store, arguments)
+            return _construct(cls, store, stored, {**given, "storage": store})
+        buffer = _construct(cls, store, stored, given)
         checkpoint = load_into(buffer, store)
         if isinstance(store, DamagedStore) and report is not None:
             report = dataclasses.replace(report, problems=tuple(dict.fromkeys(store.problems)))
@@ -139,14 +141,32 @@ def _is_default(value: Any, defaults: Mapping[str, Any], name: str) -> bool:
     return name in defaults and type(value) is type(defaults[name]) and bool(value == defaults[name])
 
 
-def _construct(cls: type[_Buffer], store: ArrayStore, arguments: dict[str, Any]) -> _Buffer:
-    """Return a buffer with stored arguments.
+#: Errors of constructors that get wrong arguments.
+ARGUMENT_ERRORS = (TypeError, ValueError, ArithmeticError, AttributeError, LookupError, MemoryError, AssertionError)
 
-    :raises CorruptStorage: if they are invalid
+
+def _construct(cls: type[_Buffer], store: ArrayStore, stored: Mapping[str, Any], given: Mapping[str, Any]) -> _Buffer:
+    """Return a buffer with stored arguments, and those of the caller, whose errors are those of the constructor.
+
+    :raises CorruptStorage: if the stored ones are invalid
     """
     try:
-        return cls(**arguments)
+        return cls(**{**stored, **given})
     except (StorageError, OSError):
         raise
-    except (TypeError, ValueError, ArithmeticError, AttributeError, LookupError, MemoryError, AssertionError) as error:
+    except ARGUMENT_ERRORS as error:
+        if given and _is_valid(cls, stored, given):
+            raise
         raise CorruptStorage(f"{store.log.folder}: no {cls.__name__} can be constructed from it: {error}") from error
+
+
+def _is_valid(cls: type[CompressedReplay], stored: Mapping[str, Any], given: Mapping[str, Any]) -> bool:
+    """Return whether a small buffer can be constructed with stored arguments, and only those given that it requires."""
+    required = {name: given[name] for name in ("env", "observation_space", "action_space") if name in given}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            cls(**{**stored, **required, "buffer_size": stored.get("n_envs", 1), "device": "cpu"})
+        except ARGUMENT_ERRORS:
+            return False
+    return True

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +24,9 @@ from sb3_compressed import (
     CompressedReplayBuffer,
     CompressedRolloutBuffer,
     ObservationSpaceError,
+    StorageError,
+    load_checkpoint,
+    save_checkpoint,
 )
 from sb3_compressed.contrib import (
     CompressedMaskableDictRolloutBuffer,
@@ -261,3 +266,57 @@ def test_time_limit_ends_the_episode_of_its_environment_only(stream: Stream) -> 
     with pytest.raises(ValueError, match="infos must be 4 dicts"):
         buffer.add(step.obs, step.next_obs, step.action, step.reward, step.done, [{"TimeLimit.truncated": True}])
     assert not buffer.timeouts.any()
+
+
+SAVED = spaces.Box(0, 255, (4, 12, 12), np.uint8), spaces.Discrete(2)
+
+
+def load_from(folder: Path, **options: Any) -> Any:
+    return CompressedReplayBuffer.from_checkpoint(folder, device="cpu", **options)
+
+
+def load_any(folder: Path, **options: Any) -> Any:
+    return load_checkpoint(folder, device="cpu", **options)
+
+
+@pytest.mark.parametrize("load", [load_from, load_any])
+@pytest.mark.parametrize("options", [{}, {"follow": True}, {"repair": True}])
+@pytest.mark.parametrize(
+    ("error", "name", "value"),
+    [
+        *((ValueError, "buffer_size", value) for value in (0, -1, np.int64(0))),
+        *((TypeError, "buffer_size", value) for value in (True, False, 2.5, 10.0, "10", np.float64(7), np.True_)),
+        (ValueError, "n_envs", 0),
+        (ValueError, "compression_method", "nonsense"),
+        (ValueError, "sampler", "nonsense"),
+        (ValueError, "num_threads", -1),
+        (ValueError, "output_dtype", "nonsense"),
+        (ValueError, "prefetch", -1),
+        (TypeError, "n_steps", 3),
+        (TypeError, "unknown", 3),
+    ],
+)
+def test_wrong_arguments_of_a_load_are_no_damage(
+    load: Any, options: dict[str, bool], error: type[Exception], name: str, value: Any, tmp_path: Path
+) -> None:
+    save_checkpoint(CompressedReplayBuffer(20, *SAVED, "cpu"), tmp_path)
+    with pytest.raises(error, match=re.escape(str(value)) if error is ValueError else name) as caught:
+        load(tmp_path, **{name: value}, **options)
+    assert not isinstance(caught.value, StorageError)
+
+
+@pytest.mark.parametrize("size", [np.int64(7), np.uint8(7), np.int64(30), None])
+def test_counts_may_be_numpy_integers(size: Any, tmp_path: Path) -> None:
+    buffer = CompressedReplayBuffer(np.int64(20), *SAVED, "cpu", np.int16(1), storage=tmp_path / "folder")
+    obs = np.zeros((1, 4, 12, 12), np.uint8)
+    for _ in range(25):
+        buffer.add(obs, obs, np.array([[1]]), np.array([1.0]), np.array([False]), [{}])
+    buffer.close()
+    for load in (load_from, load_any):
+        loaded = load(tmp_path / "folder", buffer_size=size)
+        assert loaded.buffer_size == (size or 20)
+        save_checkpoint(loaded, tmp_path / load.__name__)
+    if size is not None:
+        resumed = CompressedReplayBuffer(size, *SAVED, "cpu", storage=tmp_path / "folder", resume=True)
+        assert resumed.size() == min(size, 20)
+        resumed.close()
