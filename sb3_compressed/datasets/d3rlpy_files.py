@@ -103,9 +103,15 @@ def read_episodes(file: Any, path: Path) -> EpisodeSource:
     if version != VERSION:
         raise StorageError(f"{path} has version {version}, expected {VERSION}: load and dump it with a newer d3rlpy")
     n_episodes = _number(file, "num_episodes", path, "iu")
-    if n_episodes < 0:
-        raise CorruptStorage(f"{path}: num_episodes is {n_episodes}")
+    if n_episodes < 0 or (n_episodes and not _has_episode(file, n_episodes - 1, path)):
+        raise CorruptStorage(f"{path}: num_episodes is {n_episodes}, but there are fewer episodes")
+    if _has_episode(file, n_episodes, path):
+        raise CorruptStorage(f"{path}: num_episodes is {n_episodes}, but there are more episodes")
     return EpisodeSource(n_episodes, partial(_read_episode, file, path), str(path))
+
+
+def _has_episode(file: Any, index: int, path: Path) -> bool:
+    return any(_has(file, f"observations_{index}{part}", path) for part in ("", "_0"))
 
 
 def _read_episode(file: Any, path: Path, index: int) -> StoredEpisode:

@@ -264,7 +264,7 @@ def _read(segments: Sequence[Segment], n_padding: int) -> Iterator[Rows]:
         checkpoint = segment.checkpoint
         actions = checkpoint.column("action")[segment.first :].astype(np.int64)
         rewards = checkpoint.column("reward")[segment.first :].astype(np.float32)
-        terminals = checkpoint.column("terminal")[segment.first :].astype(np.bool_)
+        terminals = checkpoint.flags("terminal")[segment.first :]
         bounds = _bounds(terminals, n_padding)
         sizes = np.diff(bounds).tolist()
         begins_episode, continues = segment.begins_episode, segment.continues

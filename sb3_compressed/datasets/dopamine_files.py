@@ -4,7 +4,7 @@ A checkpoint N of a buffer of ``n_rows`` rows consists of gzip-compressed ``.npy
 ``$store$_observation_ckpt.N.gz`` with single frames ``(n_rows, height, width)``, ``$store$_action_ckpt.N.gz``,
 ``$store$_reward_ckpt.N.gz`` and ``$store$_terminal_ckpt.N.gz``, each ``(n_rows,)``, and ``add_count_ckpt.N.gz``, the
 number of rows that were ever added, from which the position in the ring follows. ``invalid_range_ckpt.N.gz`` lists rows
-around that position; it follows from the count and is written, but not read.
+around that position, and so the position itself, which must be that of the count.
 
 Source: ``OutOfGraphReplayBuffer`` in https://github.com/google/dopamine,
 ``dopamine/replay_memory/circular_replay_buffer.py``.
@@ -36,6 +36,10 @@ __all__ = ["Checkpoint", "NpyReader", "NpyWriter", "checkpoint_numbers", "checkp
 
 #: Arrays with one element for each row, with the kinds of their dtypes.
 STORED = {"observation": "u", "action": "iu", "reward": "f", "terminal": "bu"}
+#: No training adds as many rows. A larger count is damaged, and would select rows that were never written.
+MAX_ADD_COUNT = 1 << 48
+#: Integers of a file of counters: frames of an observation, and steps of a return.
+MAX_INTEGERS = 1 << 16
 #: Bytes that are decompressed at a time to skip rows.
 SKIPPED_NBYTES = 1 << 20
 #: Of zlib: frames take about half of what igzip's highest level makes of them, 32 us each instead of 159 with level 9.
@@ -217,6 +221,16 @@ class Checkpoint:
             values = file.read_all()
         return np.concatenate([values[self.oldest :], values[: self.oldest]])[: self.n_rows]
 
+    def flags(self, name: str) -> NDArray[np.bool_]:
+        """Return a column of flags.
+
+        :raises CorruptStorage: if it contains anything but 0 and 1, such as rows that were never written
+        """
+        values = self.column(name)
+        if len(wrong := values[(values != 0) & (values != 1)]):
+            raise CorruptStorage(f"{self.path(name)} contains {wrong[0]}, expected 0 or 1")
+        return values.astype(np.bool_)
+
     def frames(self, first: int, chunk_sizes: list[int], out: NDArray[np.uint8]) -> Iterator[NDArray[np.uint8]]:
         """Yield frames, oldest first, in pieces; each is overwritten by the next one.
 
@@ -278,17 +292,38 @@ def open_checkpoint(folder: Path, number: int) -> Checkpoint:
     capacity, *frame_shape = shapes["observation"]
     if 0 in shapes["observation"]:
         raise StorageError(f"{checkpoint_path(folder, 'observation', number)} is empty")
-    return Checkpoint(folder, number, capacity, tuple(frame_shape), _add_count(folder, number))
+    return Checkpoint(folder, number, capacity, tuple(frame_shape), _add_count(folder, number, capacity))
 
 
-def _add_count(folder: Path, number: int) -> int | None:
+def _add_count(folder: Path, number: int, capacity: int) -> int | None:
+    """Return how many rows were ever added, ``None`` if there is no such file.
+
+    :raises StorageError: if it is none, or contradicts the position in the ring
+    """
     path = checkpoint_path(folder, "add_count", number)
     if not path.exists():
         return None
-    with NpyReader(path) as file:
-        if file.shape not in ((), (1,)) or file.dtype.kind not in "iu":
-            raise StorageError(f"{path} contains {file.dtype} of shape {file.shape}, expected one integer")
-        count = int(file.read_all().item())
-    if count < 0:
-        raise StorageError(f"{path} contains {count}, expected at least 0")
+    values = _integers(path)
+    if values.shape not in ((), (1,)):
+        raise StorageError(f"{path} contains an array of shape {values.shape}, expected one integer")
+    count = int(values.item())
+    if not 0 <= count <= MAX_ADD_COUNT:
+        raise StorageError(f"{path} contains {count}, expected 0 to {MAX_ADD_COUNT}")
+    around = checkpoint_path(folder, "invalid_range", number)
+    if count and around.exists() and count % capacity not in (positions := _integers(around)):
+        raise StorageError(
+            f"{path} contains {count}, so row {count % capacity} would be written next, but {around.name} lists "
+            f"{positions.reshape(-1)[:8].tolist()}: one of them is damaged"
+        )
     return count
+
+
+def _integers(path: Path) -> NDArray[Any]:
+    """Return the content of a small file.
+
+    :raises StorageError: if it is not one of integers
+    """
+    with NpyReader(path) as file:
+        if len(file.shape) > 1 or sum(file.shape) > MAX_INTEGERS or file.dtype.kind not in "iu":
+            raise StorageError(f"{path} contains {file.dtype} of shape {file.shape}, expected integers")
+        return file.read_all()

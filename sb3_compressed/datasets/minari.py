@@ -16,7 +16,7 @@ from stable_baselines3.common.buffers import ReplayBuffer
 
 from sb3_compressed.buffers.replay import CompressedDictReplayBuffer, CompressedReplayBuffer
 from sb3_compressed.datasets.trajectory import Trajectory, trajectories, transitions
-from sb3_compressed.errors import install_command
+from sb3_compressed.errors import StorageError, install_command
 from sb3_compressed.progress import progress_bar as shown_progress
 from sb3_compressed.tree_map import tree_map
 
@@ -148,6 +148,7 @@ def import_minari(
     :return: the buffer
     :raises ImportError: if Minari is not installed: ``pip install 'sb3-compressed[minari]'``
     :raises ValueError: if the buffer has other spaces, or several environments
+    :raises StorageError: if the episodes have other numbers of steps together than the metadata of the dataset
     """
     minari = _import_minari()
     if isinstance(dataset, str):
@@ -163,10 +164,17 @@ def import_minari(
             f"the dataset, got n_envs={buffer.n_envs}, {buffer.observation_space} and {buffer.action_space}"
         )
     with shown_progress(n_steps, "importing", is_shown=progress_bar) as advance:
+        n_left = n_steps
         for episode in dataset.iterate_episodes():
+            n_left -= len(episode.rewards)
+            if n_left < 0:  # a new buffer would overwrite the first episodes
+                break
             for transition in transitions(episode):
                 buffer.add(*transition)
             advance(len(episode.rewards))
+    if n_left:
+        found = "more" if n_left < 0 else f"{n_steps - n_left:,}"
+        raise StorageError(f"the metadata of the dataset declares {n_steps:,} steps, but its episodes have {found}")
     return buffer
 
 

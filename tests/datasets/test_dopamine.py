@@ -405,3 +405,32 @@ def test_buffers_that_the_format_cannot_represent_are_rejected(stream: Stream, t
     buffer = filled(stream)
     export_dopamine(buffer, tmp_path, progress_bar=False)
     assert "contains checkpoints already" in error(buffer, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("count", "has_range"), [(80, True), (100, True), (120, True), (1 << 62, True), (1 << 62, False)]
+)
+def test_counts_that_contradict_the_files_are_an_error(count: int, has_range: bool, tmp_path: Path) -> None:
+    ring = Ring(100)
+    ring.play(87, np.random.default_rng(0), end=0)
+    assert len(ring.rows) == 90
+    ring.save(tmp_path, 0)
+    around = checkpoint_path(tmp_path, "invalid_range", 0)
+    write_array(around, np.arange(89, 94))
+    assert_contains(imported(tmp_path), ring.transitions())
+    ring.save(tmp_path, 0, count=count)
+    if not has_range:
+        around.unlink()
+    with pytest.raises(StorageError, match=r"add_count_ckpt\.0\.gz contains"):
+        imported(tmp_path)
+
+
+def test_flags_of_rows_that_were_never_written_are_an_error(tmp_path: Path) -> None:
+    ring = Ring(100)
+    ring.play(50, np.random.default_rng(0))
+    ring.save(tmp_path, 0, count=100)
+    flags = np.zeros(100, np.uint8)
+    flags[99] = 0xA5
+    write_array(checkpoint_path(tmp_path, "terminal", 0), flags)
+    with pytest.raises(CorruptStorage, match=r"terminal.* contains 165"):
+        imported(tmp_path)

@@ -13,6 +13,7 @@ from episodes import assert_same_episode, filled
 from programs import run
 from stable_baselines3.common.buffers import ReplayBuffer
 
+from sb3_compressed import StorageError
 from sb3_compressed.datasets import export_minari, import_minari, trajectories
 
 minari = pytest.importorskip("minari", reason="a Minari that stores images without loss needs Python 3.11")
@@ -132,3 +133,13 @@ def test_export_uses_bounded_memory() -> None:
     sizes = 1024, 4096  # one episode of 29 or 116 MB
     peaks = [int(line) for line in run(BOUNDED, *sizes).splitlines() if line.isdigit()]
     assert peaks[1] - peaks[0] < 80_000_000
+
+
+@pytest.mark.parametrize("stream", ["pendulum"], indirect=True)
+@pytest.mark.parametrize("difference", [-7, 7])
+def test_a_number_of_steps_that_contradicts_the_episodes_is_an_error(difference: int, stream: Stream) -> None:
+    export_minari(filled(stream), "test/wrong-v0", progress_bar=False)
+    dataset = minari.load_dataset("test/wrong-v0")
+    dataset.storage.update_metadata({"total_steps": dataset.total_steps + difference})
+    with pytest.raises(StorageError, match="declares"):
+        import_minari("test/wrong-v0", progress_bar=False, device="cpu")
