@@ -100,11 +100,12 @@ def _jit_enabled() -> Iterator[None]:
 
     Kernels call C functions and read memory by its address, which Python cannot do.
     """
-    before, config.DISABLE_JIT = config.DISABLE_JIT, 0
+    settings: Any = config  # whose attributes are those of environment variables
+    before, settings.DISABLE_JIT = settings.DISABLE_JIT, 0
     try:
         yield
     finally:
-        config.DISABLE_JIT = before
+        settings.DISABLE_JIT = before
 
 
 def helper(result: types.Type, *arguments: types.Type) -> Callable[[Function], Function]:

@@ -106,15 +106,15 @@ class Manifest:
                 raise CorruptStorage(f"{path}, with {ring.n_transitions} transitions of {name!r}, {problem}")
         return {name: paths[name] for name in self.rings}
 
-    def verify_loaded(self, folder: Path, n_transitions: Mapping[str, int], n_rows: int) -> None:
+    def verify_loaded(self, folder: Path, n_transitions: Mapping[str, int], rows: Mapping[str, int]) -> None:
         """Verify that shards have loaded what was saved, as far as it fits.
 
         :param n_transitions: how many of each ring were loaded, by the name of its writer
-        :param n_rows: number of rows of each ring now
+        :param rows: the number of rows of each ring now
         :raises CorruptStorage: if they have not
         """
         for name, ring in (self.rings or {}).items():
-            expected = min(ring.n_transitions, n_rows * self.writers[name][0])
+            expected = min(ring.n_transitions, rows[name] * self.writers[name][0])
             if n_transitions.get(name) != expected:
                 raise CorruptStorage(
                     f"{ring_folder(folder / self.cut, name)} should contain {expected} transitions, got "

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import os
 import shutil
 import time
 import uuid
-from collections import ChainMap
-from collections.abc import Mapping, Sequence
+from collections import ChainMap, Counter
+from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -39,6 +40,7 @@ from sb3_compressed.distributed.checkpoint_manifest import (
 )
 from sb3_compressed.distributed.encoded_rows import OBSERVATIONS, layout_of, stored_dtype
 from sb3_compressed.distributed.ray_session import connect
+from sb3_compressed.distributed.ring_quotas import RingQuotas
 from sb3_compressed.distributed.ring_spec import RingSpec
 from sb3_compressed.distributed.sample_pipeline import Part, SamplePipeline
 from sb3_compressed.distributed.shard import ShardStatus
@@ -235,7 +237,7 @@ class DistributedReplayBuffer(ReplayBuffer):
         self._group = ShardGroup(
             n_shards,
             self._spec,
-            self._n_rows(n_envs),
+            max(buffer_size // n_envs, 2),
             folder,
             uuid.uuid4().hex,
             storage_mode,
@@ -255,9 +257,15 @@ class DistributedReplayBuffer(ReplayBuffer):
         )
         #: The number of environments and the shard of each writer.
         self._writers: dict[str, tuple[int, int]] = {}
+        sizes: dict[str, int] = {}
         for shard, rings in enumerate(self._group.call("rings")):  # of a run that is continued
-            self._writers |= {each: (n, shard) for each, n in rings.items()}
-        self._resize()
+            self._writers |= {each: (n, shard) for each, (n, _) in rings.items()}
+            sizes |= {each: size for each, (_, size) in rings.items()}
+        #: How many transitions had been inserted when :attr:`_quotas` was last updated.
+        self._n_inserted_before = 0
+        #: How the buffer is divided among the rings.
+        self._quotas = self._new_quotas(self._writers, sizes)
+        self._group.resize(self._rows(self._quotas, self._writers))
         self._is_closed = False
         self._local: list[tuple[slice, ReplayWriter]] = []
         self._batch_pool = BatchPool()
@@ -267,30 +275,40 @@ class DistributedReplayBuffer(ReplayBuffer):
         self._updates: dict[tuple[int, str], list[tuple[NDArray[Any], ...]]] = {}
         #: Number of transitions that :meth:`sample` has returned.
         self.n_sampled = 0
-        #: How many transitions had been inserted when rings without a writer were last looked for.
-        self._n_inserted_before = 0
         #: How many updates of priorities were skipped since their transitions were lost with a shard.
         self._n_lost_updates = 0
 
     # -- writing ---------------------------------------------------------------------------------------------
 
-    def _n_rows(self, n_envs: int) -> int:
-        """Return the number of rows of each ring.
+    def _new_quotas(self, writers: Mapping[str, tuple[int, int]], sizes: Mapping[str, int]) -> RingQuotas:
+        """Return how the buffer is divided among writers.
 
-        :param n_envs: number of environments of all writers
+        :param writers: the number of environments and the shard of each
+        :param sizes: how many transitions each ring contains
         """
-        return max(self._n_transitions_most // n_envs, 2)
+        return RingQuotas(
+            self._n_transitions_most, self._segment_length, _by_process({name: n for name, (n, _) in writers.items()}),
+            _by_process(sizes), _by_process(self._group.n_inserted_by),
+        )  # fmt: skip
 
-    def _resize(self) -> None:
-        """Divide the buffer among the environments of all writers."""
-        if self._writers:
-            self._group.resize(self._n_rows(sum(n_envs for n_envs, _ in self._writers.values())))
+    def _rows(self, quotas: RingQuotas, writers: Iterable[str]) -> dict[str, int]:
+        """Return the number of rows of the ring of each writer."""
+        return {name: quotas.rows[_process(name)] for name in writers}
+
+    def _update_quotas(self) -> None:
+        """Divide the buffer among all writers again if their speeds have changed."""
+        n_new = self._group.n_inserted - self._n_inserted_before
+        if n_new >= self._quotas.interval:
+            self._n_inserted_before += n_new
+            if self._quotas.record(_by_process(self._group.n_inserted_by)):
+                idle = [name for name in self._writers if _process(name) in self._quotas.idle]
+                self._group.request_resize(self._rows(self._quotas, self._writers), idle)
 
     def writer(self, name: str, n_envs: int) -> ReplayWriter:
         """Return a writer of transitions for another process, such as an actor of Ray.
 
-        Its ring has as many rows for each environment as those of all other writers, which become smaller if there are
-        more. So all writers are to be created before they are used.
+        The buffer is divided among the rings of all writers by how fast they add. Those that exist become smaller if
+        the buffer is full, so create all writers before they are used.
 
         :param name: names the ring; a new writer of the same name continues it
         :param n_envs: number of environments
@@ -309,24 +327,20 @@ class DistributedReplayBuffer(ReplayBuffer):
 
         :raises ShardUnavailable: if a shard fails or does not answer; the writers are as they were
         """
-        before = dict(self._writers)
-        try:
-            self._include(writers)
-            self._flush_within_timeout()
-            self._resize()
-        except BaseException:
-            self._writers = before
-            raise
-
-    def _include(self, writers: Mapping[str, int]) -> None:
+        all_writers, quotas = dict(self._writers), copy.deepcopy(self._quotas)
         for name, n_envs in writers.items():
-            known, shard = self._writers.get(name, (n_envs, len(self._writers) % len(self._group.shards)))
+            known, shard = all_writers.get(name, (n_envs, len(all_writers) % len(self._group.shards)))
             if known != n_envs:
                 raise ValueError(f"the ring of {name!r} has {known} environments, got n_envs={n_envs}")
-            n_rings = sum(each == shard for _, each in self._writers.values())
-            if name not in self._writers and n_rings == 1 << RING_BITS:
+            n_rings = sum(each == shard for _, each in all_writers.values())
+            if name not in all_writers and n_rings == 1 << RING_BITS:
                 raise ValueError(f"a shard can have the rings of {n_rings} writers at most; pass a larger n_shards")
-            self._writers[name] = n_envs, shard
+            all_writers[name] = n_envs, shard
+        self._flush_within_timeout()
+        n_envs_of = {name: n for name, (n, _) in all_writers.items()}
+        quotas.include(_by_process(n_envs_of), _by_process(self._group.n_inserted_by))
+        self._group.resize(self._rows(quotas, all_writers))
+        self._writers, self._quotas = all_writers, quotas
 
     def _new_writer(self, name: str, **options: Any) -> ReplayWriter:
         n_envs, shard = self._writers[name]
@@ -404,6 +418,7 @@ class DistributedReplayBuffer(ReplayBuffer):
         """
         for status in statuses:
             self._group.update(self._group.shards[self._writers[name][1]], status)
+            self._update_quotas()
 
     def silent_shards(self) -> list[int]:
         """Return the numbers of the shards that do not answer within the timeout."""
@@ -419,6 +434,8 @@ class DistributedReplayBuffer(ReplayBuffer):
         self._pipeline.discard()
         self._local, self._updates = [], {}
         self._group.call("reset")
+        self._quotas = self._new_quotas(self._writers, {})
+        self._group.resize(self._rows(self._quotas, self._writers))
         self._group.refresh_all()
         self._group.renumber()
 
@@ -435,8 +452,8 @@ class DistributedReplayBuffer(ReplayBuffer):
             with contextlib.suppress(OSError):  # what could not be written is sent again
                 writer.poll()
             self.record_statuses(writer.name, writer.take_statuses())
-        n_most = self._group.n_rows * sum(n_envs for n_envs, _ in self._writers.values())
-        return min(self._group.n_transitions + sum(writer.n_staged for _, writer in self._local), n_most)
+        n_staged = sum(writer.n_staged for _, writer in self._local)
+        return min(self._group.n_transitions + n_staged, self._quotas.n_transitions)
 
     def sample(self, batch_size: int, env: Any = None) -> Any:
         """Sample a batch, as SB3's buffer does.
@@ -453,7 +470,7 @@ class DistributedReplayBuffer(ReplayBuffer):
                 "rewards of n-step returns are summed in the shards, so VecNormalize must have norm_reward=False"
             )
         self._send_updates()
-        self._evict_idle()
+        self._update_quotas()
         parts = self._pipeline.next(batch_size)
         self.n_sampled += batch_size
         arrays = {name: self._joined(parts, name) for name in parts[0].block.arrays}
@@ -476,13 +493,6 @@ class DistributedReplayBuffer(ReplayBuffer):
         if self.sampler is None:
             return samples
         return weighted_samples(samples, self._weights(parts), self._numbers(parts))
-
-    def _evict_idle(self) -> None:
-        """Remove what writers that are gone have added, when the whole buffer has been filled since."""
-        n_new = self._group.n_inserted - self._n_inserted_before
-        if n_new >= max(self._n_transitions_most // 8, 1):
-            self._n_inserted_before += n_new
-            self._group.evict_idle(self._n_transitions_most)
 
     def _joined(self, parts: list[Part], name: str) -> NDArray[Any]:
         """Return an array of a batch."""
@@ -745,13 +755,15 @@ class DistributedReplayBuffer(ReplayBuffer):
         for name, source in saved.items():
             n_envs, shard = writers[name]
             rings[shard][name] = source, n_envs
-        n_rows = self._n_rows(sum(n_envs for n_envs, _ in writers.values()) or self.n_envs)
+        sizes = {name: ring.n_transitions for name, ring in (manifest.rings or {}).items()}
+        quotas = self._new_quotas(writers, sizes)
+        rows = self._rows(quotas, writers)
         self._pipeline.discard()
         self._updates = {}
-        loaded = self._group.call_each("load_checkpoint", [(of_shard, n_rows) for of_shard in rings])
-        manifest.verify_loaded(path, dict(ChainMap(*loaded)), n_rows)
-        self._group.n_rows = n_rows
-        self._writers, self._local = writers, []
+        loaded = self._group.call_each("load_checkpoint", [(of_shard, rows) for of_shard in rings])
+        manifest.verify_loaded(path, dict(ChainMap(*loaded)), rows)
+        self._group.rows = rows
+        self._writers, self._local, self._quotas = writers, [], quotas
         self._saved = path
         self._group.refresh_all()
         self._group.renumber()
@@ -768,6 +780,19 @@ class DistributedReplayBuffer(ReplayBuffer):
                 raise ShardTimeout(
                     f"shard {shard} has not acknowledged {writer.n_staged} transitions for {self._timeout:g} s"
                 )
+
+
+def _process(name: str) -> str:
+    """Return what names the process of a writer: those of the learner insert in step, whatever has arrived of them."""
+    return LEARNER if name.startswith(LEARNER) else name
+
+
+def _by_process(counts: Mapping[str, int]) -> dict[str, int]:
+    """Return the sums of counts of writers by their processes."""
+    sums: Counter[str] = Counter()
+    for name, count in counts.items():
+        sums[_process(name)] += count
+    return sums
 
 
 def _layout(item_shape: tuple[int, ...], state: Any) -> FrameLayout | None:

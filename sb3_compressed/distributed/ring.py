@@ -150,14 +150,21 @@ class Ring:
             self.buffer.flush()
 
     def resize(self, n_rows: int) -> None:
-        """Change the number of rows; the newest transitions that fit stay."""
+        """Change the number of rows; the newest transitions that fit stay.
+
+        :raises OSError: if the folder cannot be written; the ring is then as it was
+        """
         if n_rows == self.n_rows:
             return
         old = self.buffer
         n_envs = old.n_envs
         if old.folder is not None:
             old.close()
-            self.buffer = self._spec.ring(n_rows, n_envs, storage=old.folder, storage_mode="resume")
+            try:
+                self.buffer = self._spec.ring(n_rows, n_envs, storage=old.folder, storage_mode="resume")
+            except OSError:
+                self.buffer = self._spec.ring(old.buffer_size, n_envs, storage=old.folder, storage_mode="resume")
+                raise
             return
         self.buffer = self._spec.ring(n_rows, n_envs)
         copy_newest(old, self.buffer)

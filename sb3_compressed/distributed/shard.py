@@ -88,6 +88,7 @@ class ShardStatus(NamedTuple):
     :param n_skipped_updates: updates of priorities whose transitions were overwritten
     :param n_restored: number of transitions that the process has found in its folder when it began
     :param number: how many states this process has returned before
+    :param n_inserted_by: number of transitions that each writer has inserted since the process began
     """
 
     incarnation: str
@@ -101,6 +102,7 @@ class ShardStatus(NamedTuple):
     n_skipped_updates: int
     n_restored: int
     number: int
+    n_inserted_by: dict[str, int]
 
 
 class OpenReply(NamedTuple):
@@ -165,7 +167,7 @@ class Shard:
     """A part of a distributed replay buffer.
 
     :param spec: how its rings are constructed
-    :param n_rows: number of rows of each ring
+    :param n_rows: number of rows of rings that :meth:`resize` has not named
     :param folder: the folder to store them in, ``None`` for memory
     :param run: names the run; a shard that is restarted in the same run continues with what its folder contains
     :param mode: what to do if the folder contains rings of another run, as ``storage_mode`` of buffers
@@ -193,8 +195,9 @@ class Shard:
         self._rng = np.random.default_rng(words)
         self._incarnation = uuid.uuid4().hex
         self._rings: dict[str, Ring] = {}
-        #: The last change of each ring that is known, and how many transitions all shards had inserted then.
-        self._changes: dict[str, tuple[tuple[str, int], int]] = {}
+        #: Number of rows of rings, also of those that are not opened yet.
+        self._rows: dict[str, int] = {}
+        self._n_inserted_by: dict[str, int] = {}
         self._codecs = CodecExchange(N_KEPT_CODECS)
         self._own_codecs: list[Codec] = []
         self._layouts: dict[str, FrameLayout] = {}
@@ -236,10 +239,10 @@ class Shard:
         folder.mkdir(parents=True, exist_ok=True)
         file = folder / RINGS
         if file.exists():
-            run, n_rows, rings = _read_rings(file)
+            run, rows, rings = _read_rings(file)
             is_resumed = run == self._run or mode == "resume"
             if is_resumed:
-                self._n_rows = n_rows
+                self._rows = rows
             if not is_resumed and mode != "overwrite":
                 raise StorageError(
                     f"{folder} contains a shard; pass storage_mode='resume' to continue it, or 'overwrite' to replace "
@@ -259,7 +262,7 @@ class Shard:
         deadline = time.monotonic() + (RESTART_LOCK_TIMEOUT if is_restarted() else LOCK_TIMEOUT)
         while True:
             try:
-                ring = Ring(self._spec, self._n_rows, n_envs, storage, self._rng)
+                ring = Ring(self._spec, self._rows.get(name, self._n_rows), n_envs, storage, self._rng)
                 break
             except FolderInUse:
                 if time.monotonic() > deadline:
@@ -287,38 +290,35 @@ class Shard:
     def _save_rings(self) -> None:
         if self._folder is not None:
             rings = {name: ring.n_envs for name, ring in self._rings.items()}
-            content = {"run": self._run, "rows": self._n_rows, "rings": rings}
+            rows = {name: self._rows.get(name, self._n_rows) for name in rings}
+            content = {"run": self._run, "rows": rows, "rings": rings}
             write_file(self._folder / RINGS, json.dumps(content).encode())
 
-    def resize(self, n_rows: int) -> None:
-        """Change the number of rows of all rings; the newest transitions that fit stay."""
-        if n_rows != self._n_rows:
-            self._n_rows = n_rows
-            for ring in self._rings.values():
-                ring.resize(n_rows)
-            self._save_rings()
+    def resize(self, rows: Mapping[str, int], idle: Mapping[str, int] | None = None) -> None:
+        """Change the number of rows of rings; the newest transitions that fit stay.
+
+        :param rows: of rings by the names of their writers, also of those that are not opened yet
+        :param idle: rings to empty, since one ring of the whole buffer would have overwritten their transitions, by the
+            names of their writers, unless these have inserted another number of transitions than this. A writer of such
+            a ring must open it again
+        :raises OSError: if a folder cannot be written; its ring is then as it was
+        """
+        for name, n_inserted in (idle or {}).items():
+            ring = self._rings.get(name)
+            if ring is not None and ring.n_transitions and self._n_inserted_by.get(name, 0) == n_inserted:
+                logger.info("%s has added nothing for a long time: its transitions are removed", name)
+                ring.reset()
+        if rows != self._rows:
+            self._rows = dict(rows)
+            self._save_rings()  # first, so that a process that is killed here continues with these
+        changes = [(n_rows - self._rings[name].n_rows, name) for name, n_rows in rows.items() if name in self._rings]
+        for _, name in sorted(changes):  # those that grow are the last ones, so that less memory is needed
+            self._rings[name].resize(rows[name])
 
     def reset(self) -> None:
         """Remove all transitions. Writers must open their rings again."""
         for ring in self._rings.values():
             ring.reset()
-
-    def evict_idle(self, n_inserted: int, capacity: int) -> None:
-        """Remove the transitions of writers that have not added any while others have filled the whole buffer.
-
-        A buffer with one ring would have overwritten them. Here, nothing else does: the writer may be gone.
-
-        :param n_inserted: number of transitions that all shards have inserted
-        :param capacity: number of transitions in the whole buffer
-        """
-        for name, ring in self._rings.items():
-            change = ring.session, ring.position
-            known, n_before = self._changes.get(name, (None, 0))
-            if known != change or n_inserted < n_before:  # fewer when the learner was restarted
-                self._changes[name] = change, n_inserted
-            elif ring.n_transitions and n_inserted - n_before >= capacity:
-                logger.info("%s has added nothing for %d transitions: its own are removed", name, capacity)
-                ring.reset()
 
     def open_ring(self, name: str, session: str, n_envs: int, *, continues: bool) -> OpenReply:
         """Open the ring of a writer, which is created if there is none.
@@ -388,7 +388,9 @@ class Shard:
         if after_gap:
             ring.truncate()
         ring.append(rows)
-        self._n_inserted += rows.n_rows * rows.n_envs
+        n_new = rows.n_rows * rows.n_envs
+        self._n_inserted += n_new
+        self._n_inserted_by[name] = self._n_inserted_by.get(name, 0) + n_new
         self._n_bytes_inserted += block.nbytes + sum(map(len, codecs.values()))
         return InsertReply([], ring.state, self.status())
 
@@ -499,6 +501,7 @@ class Shard:
             self._incarnation, sum(ring.n_transitions for ring in rings), sum(ring.mass for ring in rings),
             self._n_inserted, self._n_sampled, self._n_bytes_inserted, self._n_bytes_sampled,
             self._process.memory_info().rss, self._n_skipped_updates, self._n_restored, self._n_states - 1,
+            dict(self._n_inserted_by),
         )  # fmt: skip
 
     def renew_lease(self) -> ShardStatus:
@@ -510,9 +513,9 @@ class Shard:
         """Return the id of the process."""
         return os.getpid()
 
-    def rings(self) -> dict[str, int]:
-        """Return the number of environments of each ring by its name."""
-        return {name: ring.n_envs for name, ring in self._rings.items()}
+    def rings(self) -> dict[str, tuple[int, int]]:
+        """Return the number of environments and of transitions of each ring by its name."""
+        return {name: (ring.n_envs, ring.n_transitions) for name, ring in self._rings.items()}
 
     @ray.method(concurrency_group=HEALTH)
     def ping(self) -> None:
@@ -540,19 +543,19 @@ class Shard:
             rings[name] = SavedRing(ring.n_transitions, digest)
         return SaveReply(rings, self.status())
 
-    def load_checkpoint(self, rings: Mapping[str, tuple[Path, int]], n_rows: int) -> dict[str, int]:
+    def load_checkpoint(self, rings: Mapping[str, tuple[Path, int]], rows: Mapping[str, int]) -> dict[str, int]:
         """Replace all rings by those that were saved. Writers must open their rings again.
 
         :param rings: the folder and the number of environments of each ring, by the name of its writer
-        :param n_rows: number of rows of each ring
+        :param rows: as for :meth:`resize`
         :return: the number of transitions of each ring
         :raises StorageError: if a folder does not contain such a ring
         """
         self.close()
-        self._n_rows, self._rings, self._layouts = n_rows, {}, {}
+        self._rows, self._rings, self._layouts = dict(rows), {}, {}
         for name, (folder, n_envs) in rings.items():
             if self._folder is None:
-                ring = Ring(self._spec, n_rows, n_envs, {}, self._rng)
+                ring = Ring(self._spec, rows[name], n_envs, {}, self._rng)
                 ring.load(folder)
                 self._rings[name] = self._known(ring)
             else:
@@ -578,16 +581,20 @@ class Shard:
             ring.buffer.close()
 
 
-def _read_rings(file: Path) -> tuple[str, int, dict[str, int]]:
-    """Return the run, the number of rows of each ring, and the number of environments of each.
+def _read_rings(file: Path) -> tuple[str, dict[str, int], dict[str, int]]:
+    """Return the run, and of each ring, the number of rows and the number of environments.
 
     :raises CorruptStorage: if the file is damaged
     """
     try:
         stored = json.loads(file.read_bytes())
-        run, n_rows, rings = stored["run"], stored["rows"], stored["rings"]
-        if not isinstance(run, str) or any(type(n) is not int or n < 1 for n in (n_rows, *rings.values())):
+        run, rows, rings = stored["run"], stored["rows"], stored["rings"]
+        if type(rows) is int and rows > 0:  # in version 0.2, all rings had as many
+            rows = dict.fromkeys(rings, rows)
+        if not isinstance(run, str) or any(type(n) is not int or n < 1 for n in (*rows.values(), *rings.values())):
             raise ValueError("numbers must be positive")
+        if rows.keys() != rings.keys():
+            raise ValueError("there must be a number of rows for each ring")
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise CorruptStorage(f"{file} is damaged: {error!r}") from error
-    return run, n_rows, rings
+    return run, rows, rings

@@ -7,7 +7,8 @@ import logging
 import threading
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
@@ -101,7 +102,7 @@ class ShardGroup:
 
     :param n_shards: number of shards
     :param spec: how their rings are constructed
-    :param n_rows: number of rows of each ring
+    :param n_rows: number of rows of rings that :meth:`resize` has not named
     :param folder: the folder to store them in, ``None`` for memory
     :param run: names the run
     :param mode: as ``storage_mode`` of buffers
@@ -130,7 +131,7 @@ class ShardGroup:
         timeout: float = 10.0,
     ) -> None:
         #: Number of rows of each ring.
-        self.n_rows = n_rows
+        self.rows: dict[str, int] = {}
         self._timeout = timeout
         #: Number of calls that have failed whose results nobody needs.
         self.n_failed = 0
@@ -204,7 +205,7 @@ class ShardGroup:
         view.epochs.setdefault(status.incarnation, max(view.epochs.values(), default=-1) + 1)
         view.status, view.since = status, time.monotonic()
         if previous is not None and is_new:
-            self.send(view, "resize", self.n_rows)  # its constructor has the first number of rows
+            self.send(view, "resize", self.rows)  # its constructor knows nothing of them
             view.ended[previous.incarnation] = previous, status.n_restored
             n_lost = max(previous.n_transitions - status.n_restored, 0)
             view.n_lost += n_lost
@@ -310,10 +311,21 @@ class ShardGroup:
         for view, status in zip(self.shards, self.call("status"), strict=True):
             self._answered(view, status, requested_at)
 
-    def resize(self, n_rows: int) -> None:
-        """Change the number of rows of all rings, see :meth:`.Shard.resize`."""
-        self.n_rows = n_rows
-        self.call("resize", n_rows)
+    def resize(self, rows: Mapping[str, int]) -> None:
+        """Change the number of rows of rings, see :meth:`.Shard.resize`, and wait until that is done."""
+        self.rows = dict(rows)
+        self.call("resize", self.rows)
+
+    def request_resize(self, rows: Mapping[str, int], idle: Collection[str]) -> None:
+        """Change the number of rows of rings, and empty some of them, without waiting for it.
+
+        :param rows: as for :meth:`.Shard.resize`
+        :param idle: the writers of rings that are emptied if these have inserted nothing more than is known
+        """
+        self.rows = dict(rows)
+        for view in self.shards:
+            n_inserted = {} if view.status is None else view.status.n_inserted_by
+            self.send(view, "resize", self.rows, {name: n_inserted.get(name, 0) for name in idle})
 
     @property
     def masses(self) -> NDArray[np.float64]:
@@ -330,10 +342,14 @@ class ShardGroup:
         """Number of transitions that all shards have inserted, as far as the learner knows."""
         return sum(status.n_inserted for view in self.shards for status in view.statuses)
 
-    def evict_idle(self, capacity: int) -> None:
-        """Remove old transitions of writers that add nothing any more, see :meth:`.Shard.evict_idle`."""
+    @property
+    def n_inserted_by(self) -> dict[str, int]:
+        """Number of transitions that each writer has inserted, as far as the learner knows."""
+        counts: Counter[str] = Counter()
         for view in self.shards:
-            self.send(view, "evict_idle", self.n_inserted, capacity)
+            for status in view.statuses:
+                counts.update(status.n_inserted_by)
+        return counts
 
     def call(self, method: str, *args: Any, is_repeated: bool = True) -> list[Any]:
         """Call a method of all shards, and return the results.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -107,7 +108,7 @@ def test_the_same_writer_continues_where_it_is() -> None:
     client.insert(lost)
     opened = client.open(continues=True)
     assert (opened.position, opened.is_known) == (18, True)
-    own.shard.resize(4)
+    own.shard.resize({"w": 4})
     opened = client.open(continues=True)
     assert (opened.position, opened.is_known, opened.ring.n_rows) == (18, True, 4)
     client.send(3)
@@ -133,29 +134,84 @@ def test_another_writer_takes_over_a_ring() -> None:
 
 
 @pytest.mark.parametrize("where", WHERE)
-def test_rings_without_a_writer_are_emptied_when_others_have_filled_the_buffer(where: str, tmp_path: Path) -> None:
+def test_rings_of_idle_writers_are_emptied_unless_they_return(where: str, tmp_path: Path) -> None:
     sharded_buffer = sharded("images", where, tmp_path)
     shard, idle, busy = sharded_buffer.shard, sharded_buffer.client("idle"), sharded_buffer.client("busy", first=500)
     idle.send(20)
-    busy.send(20)
-    shard.evict_idle(40, 100)
-    busy.send(30)
-    shard.evict_idle(139, 100)
-    assert len(content(shard, "idle")) == 20
-    shard.evict_idle(30, 100)  # another shard was restarted, which counts from 0 again
-    busy.send(5)
-    shard.evict_idle(129, 100)
-    assert len(content(shard, "idle")) == 20
-    busy.send(5)
-    shard.evict_idle(130, 100)
+    busy.send(60)
+    assert shard.status().n_inserted_by == {"idle": 20, "busy": 60}
+    idle.send(1)
+    shard.resize({"idle": 30, "busy": 100}, {"idle": 20, "unknown": 0})
+    assert len(content(shard, "idle")) == 21, "it has returned in the meantime"
+    shard.resize({"idle": 5, "busy": 100}, {"idle": 21})
     assert len(content(shard, "idle")) == 0
     assert content(shard, "busy") == [*range(500, 560)]
     assert {*sharded_buffer.numbers()} == {*range(500, 560)}
     with pytest.raises(UnknownWriter):
         idle.send(1)
     idle = sharded_buffer.client("idle", first=300)
-    idle.send(3)
-    assert {*sharded_buffer.numbers(1000)} == {*range(300, 303), *range(500, 560)}
+    idle.send(9)
+    assert {*sharded_buffer.numbers(1000)} == {*range(304, 309), *range(500, 560)}
+
+
+@pytest.mark.parametrize("where", WHERE)
+def test_rings_have_rows_of_their_own(where: str, tmp_path: Path) -> None:
+    own = sharded("images", where, tmp_path)
+    clients = {name: own.client(name, first=first) for name, first in (("a", 0), ("b", 500), ("c", 900))}
+    for client in clients.values():
+        client.send(90)
+    own.shard.resize({"a": 20, "b": 200, "c": 100, "later": 7})
+    clients["later"] = own.client("later", first=2000)
+    for client in clients.values():
+        client.send(60)
+    expected = {"a": range(130, 150), "b": range(500, 650), "c": range(950, 1050), "later": range(2053, 2060)}
+    assert {name: content(own.shard, name) for name in clients} == {name: [*each] for name, each in expected.items()}
+    if where == "folder":
+        own.shard.close()
+        own.shard = own.opened()
+        for name, client in clients.items():
+            assert content(own.shard, name) == [*expected[name]]
+            client.shard = own.shard
+            client.open(continues=True)
+            client.send(40)
+            assert len(content(own.shard, name)) == {"a": 20, "b": 190, "c": 100, "later": 7}[name]
+
+
+def test_a_ring_stays_as_it_was_if_it_cannot_be_resized(tmp_path: Path) -> None:
+    """Wherever the disk becomes full."""
+    own = Sharded("images", folder=tmp_path / "shard")
+    client = own.client()
+    client.send(80)
+    own.shard.resize({"w": 100, "x": 1})  # so that only the ring's own folder is written below
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    n_failed = 0
+    for limit in (1000 << each for each in range(20)):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+        try:
+            own.shard.resize({"w": 60, "x": 1})
+            break
+        except OSError:
+            n_failed += 1
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+        client.send(1)
+        assert content(own.shard) == [*range(max(n_failed - 20, 0), 80 + n_failed)]
+    assert n_failed > 3
+    client.send(1)
+    assert content(own.shard) == [*range(21 + n_failed, 81 + n_failed)]
+
+
+def test_rings_of_version_0_2_have_equal_rows(tmp_path: Path) -> None:
+    own = Sharded("images", 60, folder=tmp_path / "shard")
+    for name in ("a", "b"):
+        own.client(name).send(80)
+    own.shard.close()
+    stored = {"run": "run", "rows": 60, "rings": {"a": 1, "b": 1}}
+    (tmp_path / "shard" / "rings.json").write_text(json.dumps(stored))
+    own.n_rows = 10
+    again = own.opened()
+    assert again.rings() == {"a": (1, 60), "b": (1, 60)}
+    again.close()
 
 
 def test_writers_must_open_their_rings() -> None:
@@ -213,7 +269,7 @@ def test_segments_longer_than_a_ring_that_became_smaller() -> None:
     own = Sharded("images", 100)
     client = own.client()
     client.send(20, 64)
-    own.shard.resize(10)
+    own.shard.resize({"w": 10})
     client.send(64, 3)
     assert content(own.shard) == [*range(141, 151)]
     assert set(own.numbers()) == {*range(141, 151)}
@@ -257,14 +313,14 @@ def test_a_restarted_shard_continues_with_its_folder(tmp_path: Path) -> None:
     clients = [own.client("a", 2), own.client("b/c", 1, first=5000)]
     for client in clients:
         client.send(30)
-    own.shard.resize(60)
+    own.shard.resize({"a": 60, "b/c": 20})
     clients[0].send(40)
     before = [content(own.shard, name) for name in ("a", "b/c")]
     own.shard.close()
     for run, mode in (("run", "create"), ("run", "overwrite"), ("run", "resume"), ("another run", "resume")):
         again = own.opened(run, mode)
         assert [content(again, name) for name in ("a", "b/c")] == before
-        assert again.rings() == {"a": 2, "b/c": 1}
+        assert again.rings() == {"a": (2, 120), "b/c": (1, 20)}
         again.close()
     own.shard = clients[0].shard = own.opened("another run")
     opened = clients[0].open(continues=True)
@@ -298,6 +354,8 @@ DAMAGED = [
     "", "{", "[]", "{}", "\xff", '{"run": 1}', '{"run": "run", "rows": "x", "rings": {}}',
     '{"run": "run", "rows": 0, "rings": {}}', '{"run": "run", "rows": 9, "rings": []}',
     '{"run": "run", "rows": 9, "rings": {"w": 0}}', '{"run": "run", "rows": 9, "rings": {"w": "1"}}',
+    '{"run": "run", "rows": true, "rings": {"w": 1}}', '{"run": "run", "rows": {}, "rings": {"w": 1}}',
+    '{"run": "run", "rows": {"w": 0}, "rings": {"w": 1}}', '{"run": "run", "rows": {"x": 9}, "rings": {"w": 1}}',
 ]  # fmt: skip
 
 
@@ -497,7 +555,7 @@ def test_a_layout_that_is_found_while_the_folder_is_closed(tmp_path: Path) -> No
     own.client("b", first=3000).send(20)
     own.shard.close()
     stored = json.loads((tmp_path / "rings.json").read_text())
-    assert stored == {"run": "run", "rows": 100, "rings": {"a": 1, "b": 1}}
+    assert stored == {"run": "run", "rows": {"a": 100, "b": 100}, "rings": {"a": 1, "b": 1}}
     own.shard = own.opened()
     other = Client(own.shard, spec_of("images", frame_stack=2), "images", "a", first=50)
     other.open()

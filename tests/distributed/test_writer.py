@@ -164,7 +164,7 @@ def test_rings_may_be_resized_at_any_time(memory: Any) -> None:
     add_to(writer, "images", range(100))
     sizes = [50, 37, 200, 64, 65, 2, 300]
     for index, n_rows in enumerate(sizes):
-        resized = memory.resize.remote(n_rows)
+        resized = memory.resize.remote({"resized": n_rows})
         add_to(writer, "images", range(100 + 70 * index, 100 + 70 * (index + 1)))
         ray.get(resized)
     writer.flush()

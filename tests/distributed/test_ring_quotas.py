@@ -1,0 +1,205 @@
+"""The rings of all writers contain about what one ring of the whole buffer would."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sb3_compressed.distributed.ring_quotas import RingQuotas
+
+CAPACITY = 10_000
+#: Shorter than an interval.
+LENGTH = 64
+
+
+class Training:
+    """Writers that insert segments in turn, and rings that lose their oldest transitions.
+
+    :param speeds: how many transitions each writer inserts at once; a writer has one environment
+    :param capacity: as for the quotas
+    """
+
+    def __init__(self, speeds: dict[str, int], capacity: int = CAPACITY) -> None:
+        self.speeds, self.capacity = speeds, capacity
+        self.n_inserted = dict.fromkeys(speeds, 0)
+        self.sizes = dict.fromkeys(speeds, 0)
+        self.quotas = RingQuotas(capacity, LENGTH, dict.fromkeys(speeds, 1))
+        self.n_changes = 0
+        self._n_before = 0
+
+    def include(self, **speeds: int) -> None:
+        """Include writers."""
+        self.speeds |= speeds
+        for name in speeds:
+            self.n_inserted.setdefault(name, 0)
+            self.sizes.setdefault(name, 0)
+        self.quotas.include(dict.fromkeys(speeds, 1), self.n_inserted)
+
+    def run(self, n: int) -> Training:
+        """Insert at least a number of transitions."""
+        end = sum(self.n_inserted.values()) + n
+        while sum(self.n_inserted.values()) < end:
+            for name, speed in self.speeds.items():
+                self.n_inserted[name] += speed
+                self.sizes[name] = min(self.sizes[name] + speed, self.quotas.rows[name])
+                if sum(self.n_inserted.values()) - self._n_before >= self.quotas.interval:
+                    self._n_before = sum(self.n_inserted.values())
+                    if self.quotas.record(self.n_inserted):
+                        self.n_changes += 1
+                        self._resize()
+        return self
+
+    def _resize(self) -> None:
+        for name, n_rows in self.quotas.rows.items():
+            self.sizes[name] = 0 if name in self.quotas.idle else min(self.sizes[name], n_rows)
+
+    @property
+    def n_stored(self) -> int:
+        return sum(self.sizes.values())
+
+
+counts = st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 5_000), min_size=1)
+
+
+@given(
+    st.integers(1, 20_000), st.integers(1, 100), st.dictionaries(st.sampled_from("abc"), st.integers(1, 8)), counts,
+    st.lists(st.tuples(st.dictionaries(st.sampled_from("abcdef"), st.integers(1, 8)), counts), min_size=1),
+)  # fmt: skip
+def test_quotas_fit_the_buffer(
+    capacity: int,
+    length: int,
+    writers: dict[str, int],
+    sizes: dict[str, int],
+    steps: list[tuple[dict[str, int], dict[str, int]]],
+) -> None:
+    """Whatever writers insert, and whenever others are included."""
+    quotas = RingQuotas(capacity, length, writers, sizes)
+    n_inserted: dict[str, int] = {}
+    for included, new in steps:
+        n_envs = {**writers, **included}
+        if n_envs != writers:
+            quotas.include(included, n_inserted)
+            writers = n_envs
+        n_inserted = {name: n_inserted.get(name, 0) + new.get(name, 0) for name in {*n_inserted, *new}}
+        before = dict(quotas.rows)
+        is_changed = quotas.record(n_inserted)
+        assert is_changed or quotas.rows == before
+        n_all = sum(writers.values())
+        assert quotas.rows.keys() == writers.keys()
+        assert quotas.n_transitions == sum(quotas.rows[name] * each for name, each in writers.items())
+        assert quotas.n_transitions <= max(capacity, 2 * n_all)
+        assert all(
+            n_rows >= max(2, min(4 * length, capacity // max(n_all, 1) // 16)) for n_rows in quotas.rows.values()
+        )
+        assert quotas.idle <= writers.keys()
+
+
+@pytest.mark.parametrize("n_writers", [1, 2, 3, 16, 50])
+def test_equally_fast_writers_have_equal_rings(n_writers: int) -> None:
+    training = Training({str(number): LENGTH for number in range(n_writers)}, 200_000).run(1_000_000)
+    assert {*training.quotas.rows.values()} == {200_000 // n_writers}
+    assert training.n_changes == 0
+    assert training.n_stored == 200_000 // n_writers * n_writers
+
+
+def test_environments_have_equal_rows() -> None:
+    quotas = RingQuotas(CAPACITY, LENGTH, {"a": 1, "b": 3})
+    assert quotas.rows == {"a": 2_500, "b": 2_500}
+    for number in range(1, 30):
+        assert not quotas.record({"a": 500 * number, "b": 1_500 * number})
+
+
+@pytest.mark.parametrize("speeds", [(65, 10), (64, 64, 1), (10, 20, 30, 40), (1, 100)])
+def test_the_buffer_becomes_full_whatever_the_speeds(speeds: tuple[int, ...]) -> None:
+    training = Training({str(number): speed for number, speed in enumerate(speeds)}).run(CAPACITY)
+    assert training.n_stored > 0.9 * CAPACITY
+    training.run(4 * CAPACITY)
+    n_changes = training.n_changes
+    assert n_changes <= 8
+    training.run(20 * CAPACITY)
+    assert training.n_changes == n_changes
+    assert training.n_stored > 0.99 * CAPACITY
+    for number, speed in enumerate(speeds):
+        share = speed / sum(speeds)
+        assert training.quotas.rows[str(number)] >= 0.5 * share * CAPACITY
+
+
+def test_the_rows_of_a_writer_that_is_gone_go_to_the_others() -> None:
+    training = Training({"gone": 64, "a": 64, "b": 64}).run(2 * CAPACITY)
+    training.speeds["gone"] = 0
+    training.run(CAPACITY // 2)
+    assert not training.quotas.idle
+    assert 0 < training.sizes["gone"] < CAPACITY // 3
+    training.run(CAPACITY)
+    assert training.quotas.idle == {"gone"}
+    assert training.sizes["gone"] == 0
+    assert training.quotas.rows["gone"] == CAPACITY // 3 // 16
+    assert training.sizes["a"] == training.sizes["b"] == training.quotas.rows["a"] > 0.48 * CAPACITY
+    n_changes = training.n_changes
+    training.run(10 * CAPACITY)
+    assert training.n_changes == n_changes
+    training.speeds["gone"] = 64  # it returns
+    training.run(3 * CAPACITY)
+    assert not training.quotas.idle
+    assert training.quotas.rows["gone"] > 0.5 * CAPACITY / 3
+    assert training.n_stored > 0.98 * CAPACITY
+
+
+@pytest.mark.parametrize("n_before", [100, CAPACITY // 2, 3 * CAPACITY])
+def test_collectors_that_follow_the_learner(n_before: int) -> None:
+    """Room for the next interval is made ahead of it, so while speeds change, a part of the buffer is empty."""
+    training = Training({"learner": 64}).run(n_before)
+    assert training.quotas.rows == {"learner": CAPACITY}
+    training.speeds["learner"] = 0
+    training.include(x=64)
+    training.include(y=64)
+    assert training.quotas.rows["x"] == training.quotas.rows["y"] > CAPACITY // 30
+    training._resize()
+    shares = []
+    for _ in range(150):
+        training.run(CAPACITY // 50)
+        shares.append(training.n_stored / min(sum(training.n_inserted.values()), CAPACITY))
+    assert min(shares) > 0.75
+    assert sum(shares) / len(shares) > 0.95
+    assert shares[-1] > 0.97
+    assert training.sizes["learner"] == 0
+    assert training.n_changes <= 12
+
+
+def test_what_rings_contain_at_the_start_is_kept() -> None:
+    """Of a checkpoint, for example: what one ring would contain has room, the newest transitions of all."""
+    quotas = RingQuotas(CAPACITY, LENGTH, {"a": 1, "b": 1, "c": 1}, {"a": 9_000, "b": 100, "c": 800}, {"a": 77})
+    assert quotas.rows["a"] > 7_500
+    assert quotas.rows["b"] >= 100
+    assert quotas.rows["c"] >= 800
+    rows = []
+    for number in range(1, 13):
+        quotas.record({"a": 77, "b": 1_250 * number})
+        rows.append(quotas.rows["b"])
+    assert all(before <= after for before, after in pairwise(rows))
+    assert quotas.idle == {"a", "c"}
+    assert quotas.rows["b"] > 0.95 * CAPACITY
+    half = RingQuotas(CAPACITY // 2, LENGTH, {"a": 1, "b": 1}, {"a": 9_000, "b": 1_000})
+    assert half.rows["a"] > 4 * half.rows["b"]
+
+
+def test_writers_that_stop_for_a_moment_stay() -> None:
+    training = Training({"a": 64, "b": 64}).run(2 * CAPACITY)
+    training.speeds["b"] = 0
+    training.run(CAPACITY // 8)
+    training.speeds["b"] = 64
+    training.run(5 * CAPACITY)
+    assert training.n_changes <= 2
+    assert training.n_stored > 0.98 * CAPACITY
+
+
+def test_writers_that_insert_one_after_the_other_lose_nothing() -> None:
+    """While one ring would contain everything, so do theirs."""
+    training = Training({"a": 64, "b": 0, "c": 0}).run(CAPACITY * 3 // 10)
+    for name in "bc":
+        training.speeds = {**dict.fromkeys("abc", 0), name: 64}
+        training.run(CAPACITY * 3 // 10)
+    assert training.sizes == training.n_inserted
