@@ -39,6 +39,7 @@ from sb3_compressed.distributed.collector import (
 from sb3_compressed.distributed.exploration import ExplorationConfig
 from sb3_compressed.distributed.moments import normalization_state
 from sb3_compressed.distributed.policy_copy import PolicySpec, policy_weights
+from sb3_compressed.distributed.shard import ShardStatus
 
 SEED = 5
 N_STEPS = 150
@@ -49,7 +50,6 @@ class LocalWriter:
     """Adds transitions to a buffer in this process, with the interface of writers."""
 
     n_bytes_sent = n_lost = 0
-    status = None
 
     def __init__(self, env: VecEnv) -> None:
         cls = CompressedDictReplayBuffer if isinstance(env.observation_space, spaces.Dict) else CompressedReplayBuffer
@@ -60,6 +60,10 @@ class LocalWriter:
     def flush(self) -> None:
         """Count the calls."""
         self.n_flushed += 1
+
+    def take_statuses(self) -> list[ShardStatus]:
+        """Return nothing, as there is no shard."""
+        return []
 
 
 def settings_of(env: VecEnv, **options: Any) -> CollectorSettings:
