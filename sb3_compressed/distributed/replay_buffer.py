@@ -337,6 +337,7 @@ class DistributedReplayBuffer(ReplayBuffer):
                 raise ValueError(f"a shard can have the rings of {n_rings} writers at most; pass a larger n_shards")
             all_writers[name] = n_envs, shard
         self._flush_within_timeout()
+        self._group.refresh_all()  # so that rings keep what has arrived
         n_envs_of = {name: n for name, (n, _) in all_writers.items()}
         quotas.include(_by_process(n_envs_of), _by_process(self._group.n_inserted_by))
         self._group.resize(self._rows(quotas, all_writers))

@@ -514,16 +514,18 @@ def test_a_checkpoint_keeps_rings_of_different_size(local_ray: None, size: int, 
 
 def test_a_checkpoint_of_version_0_2_is_loaded_into_equal_rings(local_ray: None, tmp_path: Path) -> None:
     buffer = new_buffer("small", 100)
-    add_rows(buffer, "small", range(60))
-    write(buffer, "small", {"a": buffer.writer("a", 1)}, range(40))
+    add_rows(buffer, "small", range(70))
+    a = buffer.writer("a", 1)
+    assert stored(buffer) == {"learner-0": 70}
+    write(buffer, "small", {"a": a}, range(10))
     buffer.save_checkpoint(tmp_path / "checkpoint")
     manifest = tmp_path / "checkpoint" / "distributed.json"
     saved = json.loads(manifest.read_text())
-    assert saved["sizes"] == stored(buffer) == {"learner-0": 60, "a": 40}
+    assert saved["sizes"] == stored(buffer) == {"learner-0": 70, "a": 10}
     del saved["sizes"]
     manifest.write_text(json.dumps({**saved, "version": 1, "n_rows": 50}))
     buffer.load_checkpoint(tmp_path / "checkpoint")
-    assert stored(buffer) == {"learner-0": 50, "a": 40}
+    assert stored(buffer) == {"learner-0": 50, "a": 10}
     buffer.close()
 
 
