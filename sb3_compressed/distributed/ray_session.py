@@ -78,7 +78,8 @@ def new_actor(cls: type[Any], options: Mapping[str, Any], *args: Any, **kwargs: 
         of each group of methods that run beside others
     :param options: of Ray's actors, which override the defaults
     """
-    defaults = {"num_cpus": 0, "max_restarts": -1, "max_task_retries": 0}
+    # Ray's control process would keep 3 kB for each call.
+    defaults = {"num_cpus": 0, "max_restarts": -1, "max_task_retries": 0, "enable_task_events": False}
     options_of_class: dict[str, Any] = {"concurrency_groups": getattr(cls, "CONCURRENCY_GROUPS", {})}
     remote: Any = ray.remote(**options_of_class)(cls)
     return remote.options(**{**defaults, **options}).remote(*args, **kwargs)

@@ -43,7 +43,7 @@ from sb3_compressed.distributed.ray_session import connect
 from sb3_compressed.distributed.ring_quotas import RingQuotas
 from sb3_compressed.distributed.ring_spec import RingSpec
 from sb3_compressed.distributed.sample_pipeline import Part, SamplePipeline
-from sb3_compressed.distributed.shard import ShardStatus
+from sb3_compressed.distributed.shard import PriorityUpdates, ShardStatus
 from sb3_compressed.distributed.shard_group import ShardGroup, ShardView
 from sb3_compressed.distributed.writer import ReplayWriter
 from sb3_compressed.errors import CheckpointNotFound, CorruptPayload, CorruptStorage, ShardTimeout, StorageError
@@ -253,7 +253,7 @@ class DistributedReplayBuffer(ReplayBuffer):
                 f"buffer_size={buffer_size}: the oldest of each writer are removed"
             )
         self._pipeline = SamplePipeline(
-            self._group, prefetch, timeout, np.random.default_rng(rng_seed), self._send_staged
+            self._group, prefetch, timeout, np.random.default_rng(rng_seed), self._send_staged, self._take_updates
         )
         #: The number of environments and the shard of each writer.
         self._writers: dict[str, tuple[int, int]] = {}
@@ -397,10 +397,13 @@ class DistributedReplayBuffer(ReplayBuffer):
             raise RuntimeError("the buffer is closed, and its shards have ended")
 
     def flush(self, timeout: float | None = None) -> None:
-        """Send everything that was added, and wait until shards have it.
+        """Send everything that was added, and wait until shards have it. Updates of priorities are sent as well.
 
         :param timeout: seconds after which it returns in any case; ``None`` to wait
         """
+        for shard, view in enumerate(self._group.shards):
+            for updates in self._take_updates(shard):
+                view.actor.update_priorities.remote(*updates)
         deadline = None if timeout is None else time.monotonic() + timeout
         for _, writer in self._local:
             writer.flush(None if deadline is None else max(deadline - time.monotonic(), 0))
@@ -470,7 +473,6 @@ class DistributedReplayBuffer(ReplayBuffer):
             raise ValueError(
                 "rewards of n-step returns are summed in the shards, so VecNormalize must have norm_reward=False"
             )
-        self._send_updates()
         self._update_quotas()
         parts = self._pipeline.next(batch_size)
         self.n_sampled += batch_size
@@ -614,12 +616,13 @@ class DistributedReplayBuffer(ReplayBuffer):
         statuses = (view.status for view in self._group.shards)
         return self._n_lost_updates + sum(status.n_skipped_updates for status in statuses if status is not None)
 
-    def _send_updates(self) -> None:
-        """Send updates of priorities to the shards."""
-        for (shard, incarnation), updates in self._updates.items():
-            arrays = [np.concatenate(each) for each in zip(*updates, strict=True)]
-            self._group.shards[shard].actor.update_priorities.remote(*arrays, incarnation)
-        self._updates = {}
+    def _take_updates(self, shard: int) -> list[PriorityUpdates]:
+        """Return the updates of priorities for a shard that were not sent yet; they are not returned again."""
+        found = []
+        for key in [key for key in self._updates if key[0] == shard]:
+            rings, numbers, errors = (np.concatenate(each) for each in zip(*self._updates.pop(key), strict=True))
+            found.append(PriorityUpdates(rings, numbers, errors, key[1]))
+        return found
 
     @property
     def shards(self) -> list[ShardView]:

@@ -108,6 +108,12 @@ class Ring:
         return sampler.tree.total
 
     @property
+    def max_updated(self) -> float:
+        """The largest priority that was updated, 0 if there is none."""
+        sampler = self.buffer.sampler
+        return sampler.tree.max_updated if isinstance(sampler, PrioritizedSampler) else 0.0
+
+    @property
     def _bound(self) -> Any:
         bound = self.buffer._bound_sampler
         assert bound is not None
@@ -115,12 +121,18 @@ class Ring:
 
     # -- writing ---------------------------------------------------------------------------------------------
 
-    def append(self, rows: EncodedRows) -> None:
+    def append(self, rows: EncodedRows, max_updated_elsewhere: float = 0.0) -> None:
         """Append rows.
 
+        :param max_updated_elsewhere: the largest priority that was updated in other rings; new transitions have at
+            least this
         :raises OSError: if the folder cannot be written; the ring is then as it was, unless it has fewer rows than
             these: then the writer must open it again
         """
+        sampler = self.buffer.sampler
+        if isinstance(sampler, PrioritizedSampler):
+            self._bound.synchronize(self.buffer)
+            sampler.max_updated_elsewhere = max_updated_elsewhere
         before = self.buffer.pos
         try:
             rows.append_to(self.buffer)

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from sb3_compressed.distributed.block import Block
 from sb3_compressed.distributed.codec_exchange import CodecExchange
 from sb3_compressed.distributed.ray_session import ACTOR_FAILURES
+from sb3_compressed.distributed.shard import PriorityUpdates
 from sb3_compressed.distributed.shard_group import PATIENCE, ShardGroup
 from sb3_compressed.errors import BufferNotReady, CorruptPayload, MissingCodec
 
@@ -93,6 +94,7 @@ class SamplePipeline:
     :param timeout: seconds to wait for a shard
     :param rng: draws the shards
     :param send_staged: sends the transitions that this process has staged, when no shard has any
+    :param take_updates: returns the updates of priorities that a shard has not received yet, once
     """
 
     def __init__(
@@ -102,7 +104,9 @@ class SamplePipeline:
         timeout: float,
         rng: np.random.Generator,
         send_staged: Callable[[], None],
+        take_updates: Callable[[int], Sequence[PriorityUpdates]] = lambda shard: (),
     ) -> None:
+        self._take_updates = take_updates
         self._group, self._timeout, self._rng, self._send_staged = group, timeout, rng, send_staged
         self._prefetch = prefetch
         self._session = uuid.uuid4().hex
@@ -169,11 +173,15 @@ class SamplePipeline:
         counts = np.array([self._rng.multinomial(n, shares) for n in n_each])  # [batches, shards]
         requests = []
         for shard, view in enumerate(self._group.shards):
-            of_shard = counts[:, shard]
+            of_shard, updates = counts[:, shard], self._take_updates(shard)
             if of_shard.any():
-                reply = view.actor.sample.remote(self._session, of_shard.tolist())
+                reply = view.actor.sample.remote(
+                    self._session, of_shard.tolist(), updates, self._group.max_updated_besides(view)
+                )
                 requests.append(Request(shard, reply, of_shard, float(shares[shard]), time.monotonic()))
             else:  # others may have added to it
+                for each in updates:
+                    view.actor.update_priorities.remote(*each)
                 self._group.request_status(view)
         return requests
 

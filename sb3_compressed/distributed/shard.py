@@ -44,6 +44,7 @@ from sb3_compressed.storage.log import newest_segment_digest
 __all__ = [
     "InsertReply",
     "OpenReply",
+    "PriorityUpdates",
     "SampleReply",
     "SaveReply",
     "Shard",
@@ -89,6 +90,7 @@ class ShardStatus(NamedTuple):
     :param n_restored: number of transitions that the process has found in its folder when it began
     :param number: how many states this process has returned before
     :param n_inserted_by: number of transitions that each writer has inserted since the process began
+    :param max_updated: the largest priority that was updated, 0 if there is none
     """
 
     incarnation: str
@@ -103,6 +105,7 @@ class ShardStatus(NamedTuple):
     n_restored: int
     number: int
     n_inserted_by: dict[str, int]
+    max_updated: float
 
 
 class OpenReply(NamedTuple):
@@ -149,6 +152,15 @@ class SaveReply(NamedTuple):
 
     rings: dict[str, SavedRing]
     status: ShardStatus
+
+
+class PriorityUpdates(NamedTuple):
+    """Updates of priorities, see :meth:`Shard.update_priorities`."""
+
+    rings: NDArray[np.int16]
+    numbers: NDArray[np.int64]
+    td_errors: NDArray[Any]
+    incarnation: str | None = None
 
 
 def require_version(version: str) -> None:
@@ -198,6 +210,8 @@ class Shard:
         #: Number of rows of rings, also of those that are not opened yet.
         self._rows: dict[str, int] = {}
         self._n_inserted_by: dict[str, int] = {}
+        #: The largest priority that was updated in other shards.
+        self._max_updated_elsewhere = 0.0
         self._codecs = CodecExchange(N_KEPT_CODECS)
         self._own_codecs: list[Codec] = []
         self._layouts: dict[str, FrameLayout] = {}
@@ -387,7 +401,8 @@ class Shard:
             self._use_layout(stream, layout)
         if after_gap:
             ring.truncate()
-        ring.append(rows)
+        others = (each.max_updated for each in self._rings.values() if each is not ring)
+        ring.append(rows, max(self._max_updated_elsewhere, *others, 0.0))
         n_new = rows.n_rows * rows.n_envs
         self._n_inserted += n_new
         self._n_inserted_by[name] = self._n_inserted_by.get(name, 0) + n_new
@@ -396,8 +411,10 @@ class Shard:
 
     # -- sampling --------------------------------------------------------------------------------------------
 
-    def sample(self, session: str, counts: Sequence[int]) -> SampleReply:
-        """Draw the transitions of several batches.
+    def sample(
+        self, session: str, counts: Sequence[int], updates: Sequence[PriorityUpdates] = (), max_updated: float = 0.0
+    ) -> SampleReply:
+        """Update priorities, and then draw the transitions of several batches.
 
         The block contains the arrays of :class:`.EncodedSamples`, those of a batch together, and the ring of each
         transition in ``"rings"``. Of each stream of observations it has a batch of payloads, in which the observations
@@ -405,8 +422,13 @@ class Shard:
 
         :param session: names the learner; a codec is sent once in a session
         :param counts: how many transitions of this shard each batch has
+        :param updates: for :meth:`update_priorities`
+        :param max_updated: as for :meth:`status`
         """
         self._called_at = time.monotonic()
+        self._max_updated_elsewhere = max_updated
+        for each in updates:
+            self.update_priorities(*each)
         n = sum(counts)
         rings = [ring for ring in self._rings.values() if ring.n_transitions]
         masses = np.array([ring.mass for ring in rings], dtype=np.float64)
@@ -486,22 +508,26 @@ class Shard:
 
     # -- state -----------------------------------------------------------------------------------------------
 
-    def status(self) -> ShardStatus:
+    def status(self, max_updated: float | None = None) -> ShardStatus:
         """Return the state that each reply contains.
 
+        :param max_updated: the largest priority that was updated in other shards, if that is known; new transitions
+            have at least this, as in one buffer
         :raises RuntimeError: if the learner has another version of this package
         :raises StorageError: if the folder contains shards of another run, which are not to be continued
         :raises CorruptStorage: if it is damaged
         """
         if self._error is not None:
             raise self._error
+        if max_updated is not None:
+            self._max_updated_elsewhere = max_updated
         rings = self._rings.values()
         self._n_states += 1
         return ShardStatus(
             self._incarnation, sum(ring.n_transitions for ring in rings), sum(ring.mass for ring in rings),
             self._n_inserted, self._n_sampled, self._n_bytes_inserted, self._n_bytes_sampled,
             self._process.memory_info().rss, self._n_skipped_updates, self._n_restored, self._n_states - 1,
-            dict(self._n_inserted_by),
+            dict(self._n_inserted_by), max((ring.max_updated for ring in rings), default=0.0),
         )  # fmt: skip
 
     def renew_lease(self) -> ShardStatus:

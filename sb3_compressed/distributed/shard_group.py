@@ -242,7 +242,8 @@ class ShardGroup:
     def request_status(self, view: ShardView) -> None:
         """Request the state of a shard, unless it was requested; :meth:`poll` receives it."""
         if view.probe is None:
-            view.probe, view.probed_at = view.actor.status.remote(), time.monotonic()
+            view.probe = view.actor.status.remote(self.max_updated_besides(view))
+            view.probed_at = time.monotonic()
 
     def refresh(self, timeout: float) -> None:
         """Request the state of all shards, and wait until they have answered.
@@ -326,6 +327,11 @@ class ShardGroup:
         for view in self.shards:
             n_inserted = {} if view.status is None else view.status.n_inserted_by
             self.send(view, "resize", self.rows, {name: n_inserted.get(name, 0) for name in idle})
+
+    def max_updated_besides(self, view: ShardView) -> float:
+        """Return the largest priority that was updated in the other shards, 0 if there is none."""
+        statuses = (each.status for each in self.shards if each is not view)
+        return max((status.max_updated for status in statuses if status is not None), default=0.0)
 
     @property
     def masses(self) -> NDArray[np.float64]:

@@ -69,6 +69,8 @@ class PrioritizedSampler(Sampler):
     epsilon: float = 1e-6
     stratified: bool = True
     mode: Literal["per", "lap"] = "per"
+    #: The largest priority of updated transitions in other parts of a divided buffer, for new transitions of this one.
+    max_updated_elsewhere: float = field(init=False, repr=False, compare=False, default=0.0)
     _tree: SumTree | None = field(init=False, repr=False, compare=False, default=None)
     _n_draws: int = field(init=False, repr=False, compare=False, default=0)
 
@@ -217,7 +219,7 @@ class PrioritizedSampler(Sampler):
     @property
     def new_priority(self) -> float:
         """The priority of new transitions."""
-        return self.tree.max_updated or 1.0
+        return max(self.tree.max_updated, self.max_updated_elsewhere) or 1.0
 
     @property
     def priorities(self) -> NDArray[np.float64]:

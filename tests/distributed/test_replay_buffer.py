@@ -23,6 +23,7 @@ from stable_baselines3 import DQN, SAC, HerReplayBuffer
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 from support import ImageEnv
 
+from distributed.counting_shard import CountingShard
 from distributed.dying_shard import DyingShard, die_at
 from distributed.emitted import NUMBERS, SPACES, observation, sb3_buffer, transition
 from distributed.test_writer import until
@@ -596,6 +597,63 @@ def test_priorities(local_ray: None) -> None:
     assert buffer._group.masses.sum() == before
     assert buffer.n_skipped_updates == n_skipped + 90
     buffer.close()
+
+
+def test_new_transitions_have_the_largest_priority_of_all_shards(local_ray: None) -> None:
+    sampler = PrioritizedSampler(alpha=1.0, epsilon=0.0)
+    buffer = new_buffer("small", 100, n_shards=3, prefetch=0, sampler=sampler)
+    writers = {name: buffer.writer(name, 1) for name in ("a", "b", "c")}
+    write(buffer, "small", writers, range(10))
+    refreshed(buffer)
+    batch = buffer.sample(200)
+    of_a = np.array(actions_of(batch)) < REMOTE + 50_000
+    buffer.update_priorities(batch.indices[of_a], np.full(of_a.sum(), 8.0))
+    buffer.sample(200)  # which sends the updates
+    buffer.sample(200)  # which sends what is the largest one now
+    write(buffer, "small", {"-": writers["a"], "b": writers["b"]}, range(10, 20))
+    for shard in range(3):
+        before = buffer.shards[shard].status
+        assert before is not None
+        assert before.max_updated == (8.0 if shard == 0 else 0.0)
+    masses = buffer._group.masses.tolist()
+    assert masses == [8.0 * 20, 1.0 * 10 + 8.0 * 10, 1.0 * 10]
+    buffer.close()
+
+
+def test_updates_of_priorities_need_no_calls_of_their_own(local_ray: None) -> None:
+    """Shards have them before they draw, and at the latest when the buffer is flushed."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shard_group, "Shard", CountingShard)
+        buffer = new_buffer("small", 100, n_shards=2, prefetch=8, sampler="prioritized")
+    add_rows(buffer, "small", range(50))
+    write(buffer, "small", {"b": buffer.writer("b", 1)}, range(50))
+    refreshed(buffer)
+    for _ in range(80):
+        batch = buffer.sample(64)
+        buffer.update_priorities(batch.indices, np.full(64, 3.0))
+    n_requests = 80 // 4 + 2  # two rounds of four batches are requested ahead
+    assert buffer._group.call("n_calls") == [n_requests, n_requests]
+    buffer.flush()
+    refreshed(buffer)
+    assert buffer._group.call("n_calls") == [n_requests + 1, n_requests + 1]
+    np.testing.assert_allclose(buffer._group.masses.sum(), buffer.n_transitions * (3 + 1e-6) ** 0.6)
+    buffer.close()
+
+
+def test_updates_are_sent_before_a_checkpoint(local_ray: None, tmp_path: Path) -> None:
+    sampler = PrioritizedSampler(alpha=1.0, epsilon=0.0)
+    buffer = new_buffer("small", 100, sampler=sampler)
+    add_rows(buffer, "small", range(20))
+    batch = buffer.sample(400)
+    buffer.update_priorities(batch.indices, np.full(400, 4.0))
+    buffer.save_checkpoint(tmp_path / "checkpoint")
+    refreshed(buffer)
+    assert buffer._group.masses.tolist() == [4.0 * 20]
+    again = new_buffer("small", 100, sampler=sampler)
+    again.load_checkpoint(tmp_path / "checkpoint")
+    assert again._group.masses.tolist() == [4.0 * 20]
+    for each in (buffer, again):
+        each.close()
 
 
 def test_updates_need_priorities(images: DistributedReplayBuffer) -> None:

@@ -18,7 +18,7 @@ from distributed.emitted import SPACES
 from distributed.segments import Client, Samples, assert_emitted, batches_of, spec_of
 from sb3_compressed import CorruptPayload, StorageError
 from sb3_compressed.distributed.codec_exchange import CodecExchange
-from sb3_compressed.distributed.shard import Shard, UnknownWriter, WriterReplaced
+from sb3_compressed.distributed.shard import PriorityUpdates, Shard, UnknownWriter, WriterReplaced
 from sb3_compressed.samplers import PrioritizedSampler
 
 KILLS = int(os.environ.get("SB3_COMPRESSED_KILLS", "4"))
@@ -492,6 +492,51 @@ def test_prioritized_draws_over_rings() -> None:
             np.testing.assert_array_equal(samples.arrays["priorities"], errors[np.searchsorted(expected, drawn)])
     for each in (counts.sum(axis=0), *counts):
         assert_frequencies(each[expected], errors)
+
+
+def priorities(own: Sharded) -> dict[int, float]:
+    """Return the priority of each transition."""
+    arrays = own.batches(5000)[0].arrays
+    pairs = zip(arrays["actions"].reshape(-1).tolist(), arrays["priorities"].tolist(), strict=True)
+    return {int(action): priority for action, priority in pairs}
+
+
+@pytest.mark.parametrize("where", WHERE)
+def test_new_transitions_have_the_largest_priority_of_all_rings(where: str, tmp_path: Path) -> None:
+    """As in one buffer, where it may also fall."""
+    own = sharded("vector", where, tmp_path, sampler=PrioritizedSampler(alpha=1.0, epsilon=0.0))
+    clients = [own.client(name, first=first) for name, first in (("a", 0), ("b", 100))]
+    for client in clients:
+        client.send(20)
+    assert {*priorities(own).values()} == {1.0}
+    assert own.shard.status().max_updated == 0
+    rings, number = np.zeros(1, np.int16), np.array([4])
+    reply = own.shard.sample("learner", [1], [PriorityUpdates(rings, number, np.array([7.0]))])
+    assert reply.status.max_updated == 7
+    clients[1].send(1)
+    assert priorities(own)[120] == 7
+    own.shard.status(9.0)  # in another shard
+    clients[0].send(1)
+    assert priorities(own)[20] == 9.0
+    assert own.shard.status().max_updated == 7, "that of others is theirs"
+    own.shard.sample("learner", [], [PriorityUpdates(rings, number, np.array([0.25]))], 0.5)
+    clients[1].send(1)
+    assert priorities(own)[121] == 0.5
+    own.shard.resize({"a": 50, "b": 90})
+    own.shard.sample("learner", [], (), 0.75)
+    clients[1].send(1)
+    assert priorities(own)[122] == 0.75
+
+
+def test_updates_precede_the_draws_of_their_request() -> None:
+    own = Sharded("vector", sampler=PrioritizedSampler(alpha=1.0, epsilon=0.0))
+    own.client().send(20)
+    numbers, errors = np.arange(20), np.where(np.arange(20) == 3, 5.0, 0.0)
+    updates = PriorityUpdates(np.zeros(20, np.int16), numbers, errors)
+    other_process = updates._replace(td_errors=np.ones(20), incarnation="another")
+    [samples] = batches_of(own.shard.sample("learner", [64], [updates, other_process]), "vector", own.codecs)
+    assert {*samples.arrays["actions"].reshape(-1).tolist()} == {3}
+    assert own.shard.status().n_skipped_updates == 20
 
 
 def test_codecs_are_sent_once_in_a_session() -> None:
