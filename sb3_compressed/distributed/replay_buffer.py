@@ -113,8 +113,9 @@ class DistributedReplayBuffer(ReplayBuffer):
 
     Observations are encoded where they are added, stored and sent as payloads, and decoded in the learner. Each writer
     has a ring of its own in one shard: this buffer, whose :meth:`add` is that of SB3, and any number of others, see
-    :meth:`writer` and :class:`~sb3_compressed.distributed.Collectors`. Each environment of each writer has the same
-    number of rows. Batches are drawn uniformly from all transitions, or in proportion to their priorities.
+    :meth:`writer` and :class:`~sb3_compressed.distributed.Collectors`. Those of fast writers
+    are larger, so that together, they contain the newest transitions. Batches are drawn uniformly from all transitions,
+    or in proportion to their priorities.
 
     Unlike SB3's buffer, it draws random numbers of its own, transitions can be sampled after a segment of them was
     added, and batches are requested before they are needed.
