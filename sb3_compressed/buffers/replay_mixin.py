@@ -15,6 +15,7 @@ from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.arrays.batch_pool import BatchPool, sampling
 from sb3_compressed.buffers.bound_sampler import BoundSampler
+from sb3_compressed.buffers.buffer_lock import new_lock
 from sb3_compressed.buffers.prefetch import Prefetcher, Prefetching
 from sb3_compressed.buffers.sampled_replay import SampledReplay
 from sb3_compressed.buffers.timing import MethodTimer
@@ -39,6 +40,9 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 __all__ = ["CompressedReplay"]
+
+#: Attributes that copies and pickles do not share.
+NOT_COPIED = {"_storage", "_checkpoints", "_lock"}
 
 
 class CompressedReplay(Prefetching, SampledReplay):
@@ -87,6 +91,7 @@ class CompressedReplay(Prefetching, SampledReplay):
         self._batch_pool = BatchPool(2 + n_batches)
 
     def _open_storage(self, storage: Any, mode: StorageMode) -> None:
+        self._lock = new_lock()
         if isinstance(storage, ArrayStore):  # from from_checkpoint(follow=True)
             self._storage = BufferStorage.follow(self, storage)
         elif storage != "memory":
@@ -109,36 +114,37 @@ class CompressedReplay(Prefetching, SampledReplay):
         :raises ValueError: if an argument does not fit; the buffer is then as it was
         :raises TypeError: if an argument is not numeric; likewise
         """
-        storage = self._storage
-        if storage is not None:
-            storage.require_writable("added")
-        if self.handle_timeout_termination or self.copy_info_dict:  # SB3 does not read them otherwise
-            validate_infos(infos, self.n_envs)
-        try:
-            kinds = (
-                kind_of(obs), kind_of(next_obs), type(action), action.dtype, action.shape,
-                type(reward), reward.dtype, reward.shape, type(done), done.dtype, done.shape,
-            )  # fmt: skip
-        except AttributeError:  # lists
-            kinds = None
-        if kinds is None or kinds != self._validated_kinds:
-            given = (obs, next_obs), (action, reward, done)
-            obs, next_obs, action, reward, done = self._validate_step(kinds, *given)
-        if self._new_arrays and self.passes_encoded_rows:
-            observations = self.__dict__["observations"]
-            encode = observations.encode_rows if type(observations) is CompressedArray else self._encode
-            obs, next_obs = encode(obs, next_obs)
-        elif type(obs) is dict:
-            obs, next_obs = dict(obs), dict(next_obs)  # SB3 writes into them
-        if storage is None:
-            super().add(obs, next_obs, action, reward, done, infos)
-        else:
-            # Before add, so that an interrupted step is committed with the next one, and a failed one is undone.
-            storage.begin_row(self, done)
-            super().add(obs, next_obs, action, reward, done, infos)
-            storage.commit_row(self)
-        if self._bound_sampler is not None:
-            self._bound_sampler.n_written += 1
+        with self._lock:
+            storage = self._storage
+            if storage is not None:
+                storage.require_writable("added")
+            if self.handle_timeout_termination or self.copy_info_dict:  # SB3 does not read them otherwise
+                validate_infos(infos, self.n_envs)
+            try:
+                kinds = (
+                    kind_of(obs), kind_of(next_obs), type(action), action.dtype, action.shape,
+                    type(reward), reward.dtype, reward.shape, type(done), done.dtype, done.shape,
+                )  # fmt: skip
+            except AttributeError:  # lists
+                kinds = None
+            if kinds is None or kinds != self._validated_kinds:
+                given = (obs, next_obs), (action, reward, done)
+                obs, next_obs, action, reward, done = self._validate_step(kinds, *given)
+            if self._new_arrays and self.passes_encoded_rows:
+                observations = self.__dict__["observations"]
+                encode = observations.encode_rows if type(observations) is CompressedArray else self._encode
+                obs, next_obs = encode(obs, next_obs)
+            elif type(obs) is dict:
+                obs, next_obs = dict(obs), dict(next_obs)  # SB3 writes into them
+            if storage is None:
+                super().add(obs, next_obs, action, reward, done, infos)
+            else:
+                # Before add, so that an interrupted step is committed with the next one, and a failed one is undone.
+                storage.begin_row(self, done)
+                super().add(obs, next_obs, action, reward, done, infos)
+                storage.commit_row(self)
+            if self._bound_sampler is not None:
+                self._bound_sampler.n_written += 1
 
     def _validated_step(self, *given: Any) -> tuple[Any, ...]:
         obs, next_obs, action, reward, done = given
@@ -167,17 +173,20 @@ class CompressedReplay(Prefetching, SampledReplay):
         if prefetcher is not None and env is None and self._new_arrays and sampling.deferred is None:
             samples = prefetcher.sample(partial(type(self).sample, self, batch_size), batch_size, self.device)
             return self._output(samples)
-        if type(batch_size) is not int or batch_size < 1 or self.pos == 0 or self.buffer_size == 1:
-            self._validate_sampling(batch_size)
-        if self._bound_sampler is not None:
-            return self._samples_of(self._draw(batch_size), env)
-        may_be_referenced = env is not None or isinstance(self, HerReplayBuffer)  # whose environment computes rewards
-        return self._batch(partial(super().sample, batch_size, env=env), may_be_referenced=may_be_referenced)
+        with self._lock:
+            if type(batch_size) is not int or batch_size < 1 or self.pos == 0 or self.buffer_size == 1:
+                self._validate_sampling(batch_size)
+            if self._bound_sampler is not None:
+                return self._samples_of(self._draw(batch_size), env)
+            # The environment of hindsight replay computes rewards from observations.
+            may_be_referenced = env is not None or isinstance(self, HerReplayBuffer)
+            return self._batch(partial(super().sample, batch_size, env=env), may_be_referenced=may_be_referenced)
 
     def reset(self) -> None:
         """Remove all transitions, as SB3's buffer does."""
         self.discard_prefetched()
-        super().reset()
+        with self._lock:
+            super().reset()
 
     def _partners(self) -> dict[int, CompressedArray]:
         """Return the observations by the ids of the next observations, which SB3 reads before."""
@@ -241,13 +250,15 @@ class CompressedReplay(Prefetching, SampledReplay):
         """
         if self._storage is None:
             raise StorageError("flush() is for buffers with storage=<folder>; this one is in memory")
-        self._storage.flush(self)
+        with self._lock:
+            self._storage.flush(self)
 
     def close(self) -> None:
         """Flush and release the folder. The buffer can still be sampled, but not added to."""
         self.discard_prefetched()
         if self._storage is not None:
-            self._storage.close(self)
+            with self._lock:
+                self._storage.close(self)
 
     def refresh(self) -> bool:
         """Read what another process has written to the folder since the last call; return whether it wrote anything.
@@ -256,7 +267,8 @@ class CompressedReplay(Prefetching, SampledReplay):
         """
         if self._storage is None or not self._storage.is_follower:
             raise StorageError("only a buffer that follows a folder can be refreshed; see from_checkpoint")
-        return self._storage.refresh(self)
+        with self._lock:
+            return self._storage.refresh(self)
 
     def save_checkpoint(self, folder: str | PathLike[str], *, overwrite: bool = False) -> None:
         """Save the buffer to a folder: all of it the first time, then what changed since.
@@ -272,7 +284,8 @@ class CompressedReplay(Prefetching, SampledReplay):
         if self._storage is not None and self._storage.folder.resolve() == path.resolve():
             self.flush()
             return
-        self._checkpoints.save(self, path, overwrite=overwrite)
+        with self._lock:
+            self._checkpoints.save(self, path, overwrite=overwrite)
 
     def copy_checkpoint(self, folder: str | PathLike[str]) -> None:
         """Copy the last save or flush to a new folder, as hard links to the same files where possible.
@@ -283,7 +296,8 @@ class CompressedReplay(Prefetching, SampledReplay):
         latest = self._storage or self._checkpoints.latest
         if latest is None:
             raise StorageError("nothing was saved yet that could be copied; see save_checkpoint")
-        latest.store.copy_to(user_path(folder))
+        with self._lock:
+            latest.store.copy_to(user_path(folder))
 
     @classmethod
     def from_checkpoint(
@@ -326,7 +340,7 @@ class CompressedReplay(Prefetching, SampledReplay):
         self.discard_prefetched()
         for name in vars(self).keys() | vars(other).keys():  # of only this one: the other has the default of the class
             is_timer = any(isinstance(vars(each).get(name), MethodTimer) for each in (self, other))
-            if hasattr(other, name) and not is_timer and name not in ("_prefetcher", "_batch_pool"):
+            if hasattr(other, name) and not is_timer and name not in ("_prefetcher", "_batch_pool", "_lock"):
                 vars(self)[name] = getattr(other, name)
         if replaced is not None:
             bound = self._bound_sampler
@@ -344,7 +358,11 @@ class CompressedReplay(Prefetching, SampledReplay):
         shallow._bound_sampler = copy.deepcopy(self._bound_sampler)  # of the shared arrays, both may write other rows
         return shallow
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._lock = new_lock()
+
     def __getstate__(self) -> dict[str, Any]:
         # Copies and pickles are in memory, and do not write to the folders.
         attributes = super().__getstate__()
-        return {name: value for name, value in attributes.items() if name not in ("_storage", "_checkpoints")}
+        return {name: value for name, value in attributes.items() if name not in NOT_COPIED}

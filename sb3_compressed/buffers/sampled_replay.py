@@ -13,6 +13,7 @@ from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from sb3_compressed.buffers.base import CompressedBuffer
 from sb3_compressed.buffers.bound_sampler import BoundSampler
+from sb3_compressed.buffers.buffer_lock import BufferLock
 from sb3_compressed.buffers.selected_environments import get_samples_at
 from sb3_compressed.buffers.sequences import SequenceSamples, sample_sequences
 from sb3_compressed.buffers.validation import validate_integer
@@ -33,6 +34,8 @@ class SampledReplay(CompressedBuffer):
     optimize_memory_usage: bool
     #: The sampler with the transitions that it may draw, ``None`` for SB3's own sampling.
     _bound_sampler: BoundSampler | None = None
+    #: Acquired by each method that reads or writes transitions.
+    _lock: BufferLock
 
     @property
     def sampler(self) -> Sampler | None:
@@ -56,7 +59,8 @@ class SampledReplay(CompressedBuffer):
         """
         if self._bound_sampler is None:
             raise TypeError("update_priorities() is for buffers with a sampler, such as sampler='prioritized'")
-        return self._bound_sampler.update(self, indices, td_errors)
+        with self._lock:
+            return self._bound_sampler.update(self, indices, td_errors)
 
     def _set_sampler(self, sampler: str | Sampler) -> None:
         if (configured := get_sampler(sampler)) is None:
@@ -100,10 +104,16 @@ class SampledReplay(CompressedBuffer):
         bound = self._bound_sampler
         assert bound is not None
         for _ in range(epochs):
-            bound.start_epoch(self, resume=resume)
+            with self._lock:
+                bound.start_epoch(self, resume=resume)
             resume = False
-            while len((draw := bound.draw_of_epoch(self, batch_size)).indices):
-                yield self._samples_of(self._arranged(draw), env)
+            while True:
+                with self._lock:
+                    draw = bound.draw_of_epoch(self, batch_size)
+                    if not len(draw.indices):
+                        break
+                    samples = self._samples_of(self._arranged(draw), env)
+                yield samples
 
     def _require_transitions(self, batch_size: int) -> None:
         """Raise if there is no transition that the sampler may draw."""
@@ -204,5 +214,6 @@ class SampledReplay(CompressedBuffer):
                 f"length and burn_in must be at most {most}, the rows of the buffer, got {length} and {burn_in}"
             )
         make = partial(sample_sequences, self, batch_size, shape, env, with_next=next_observations, as_views=as_views)
-        samples: SequenceSamples = self._with_pooled_memory(make, dict, may_be_referenced=env is not None)
+        with self._lock:
+            samples: SequenceSamples = self._with_pooled_memory(make, dict, may_be_referenced=env is not None)
         return samples

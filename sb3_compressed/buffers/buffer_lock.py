@@ -1,0 +1,45 @@
+"""``BufferLock``: a lock for each replay buffer, so that one thread can sample or save while another one adds.
+
+A method that only reads also takes it, since a transition consists of elements of several arrays. It is reentrant: a
+user's class may sample within ``add``. Forks wait for it, so that a child process has no half-written transitions and
+no lock of a thread that it lacks.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from contextlib import AbstractContextManager
+
+__all__ = ["BufferLock", "new_lock"]
+
+BufferLock = AbstractContextManager[bool]
+"""The lock of a buffer."""
+
+#: All locks of this process.
+_locks: weakref.WeakSet[threading.RLock] = weakref.WeakSet()
+#: Those that the thread which forks has acquired.
+_held: list[threading.RLock] = []
+
+
+def new_lock() -> BufferLock:
+    """Return a lock."""
+    lock = threading.RLock()
+    _locks.add(lock)
+    return lock
+
+
+def _before_fork() -> None:
+    for lock in [*_locks]:
+        lock.acquire()
+        _held.append(lock)
+
+
+def _after_fork() -> None:
+    while _held:
+        _held.pop().release()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)

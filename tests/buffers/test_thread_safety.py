@@ -1,0 +1,250 @@
+"""While one thread adds transitions, others sample and save: each transition that they read is one that was added."""
+
+from __future__ import annotations
+
+import copy
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from sb3_compressed import CompressedDictReplayBuffer, CompressedReplayBuffer, MixedReplayBuffer, load_checkpoint
+
+IMAGE, VECTOR = spaces.Box(0, 255, (2, 36, 36), np.uint8), spaces.Box(0, 1 << 20, (3,), np.float32)
+BUTTONS = spaces.Discrete(7)
+N_ROWS, N_BATCHES = 6, 1500
+BACKGROUND = np.random.default_rng(0).integers(0, 256, IMAGE.shape, np.uint8)
+
+
+@pytest.fixture(autouse=True)
+def _frequent_switches() -> Iterator[None]:
+    """Switch between threads so often that each pair of lines is separated soon."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+def image(numbers: NDArray[Any]) -> NDArray[np.uint8]:
+    """Return the observations of some steps, ``(n, 2, 36, 36)``, whose frames contain their numbers."""
+    stacks = np.repeat(BACKGROUND[np.newaxis], len(numbers), axis=0)
+    frames = numbers[:, np.newaxis].astype(np.int64) + np.arange(2)
+    stacks[:, :, 0, 0], stacks[:, :, 35, 35] = frames % 256, frames // 256 % 256
+    return stacks
+
+
+def vector(numbers: NDArray[Any]) -> NDArray[np.float32]:
+    return np.repeat(numbers[:, np.newaxis], 3, axis=1).astype(np.float32)
+
+
+def observation(space: spaces.Space[Any], numbers: NDArray[Any]) -> Any:
+    if isinstance(space, spaces.Dict):
+        return {"image": image(numbers), "vector": vector(numbers)}
+    return image(numbers) if space is IMAGE else vector(numbers)
+
+
+def add(buffer: Any, step: int) -> None:
+    numbers = step + 1000 * np.arange(buffer.n_envs)
+    obs, next_obs = (observation(buffer.observation_space, each) for each in (numbers, numbers + 1))
+    actions, rewards, dones = (numbers % 7).reshape(-1, 1), numbers.astype(np.float32), numbers % 5 == 0
+    infos = [{"TimeLimit.truncated": bool(number % 10 == 0)} for number in numbers]
+    buffer.add(obs, next_obs, actions, rewards, dones, infos)
+
+
+def assert_consistent(space: spaces.Space[Any], batch: Any, n_per_batch: int) -> None:
+    """Assert that all parts of each transition have the same number."""
+    numbers = np.asarray(batch.rewards)[:, 0].astype(np.int64)
+    assert len(numbers) == n_per_batch
+    for found, expected in (
+        (batch.observations, observation(space, numbers)),
+        (batch.next_observations, observation(space, numbers + 1)),
+        (batch.actions, (numbers % 7).reshape(-1, 1)),
+        (batch.dones, ((numbers % 5 == 0) & (numbers % 10 != 0)).reshape(-1, 1)),
+    ):
+        parts = expected if isinstance(expected, dict) else {"": expected}
+        for key, part in parts.items():
+            np.testing.assert_array_equal(np.asarray(found[key] if key else found), part)
+
+
+def run_beside_adds(buffer: Any, *others: Any) -> None:
+    """Run functions in threads while another thread adds steps."""
+    stop = threading.Event()
+
+    def keep_adding() -> None:
+        step = N_ROWS
+        while not stop.is_set():
+            step = step + 1 if step < 60_000 else N_ROWS
+            add(buffer, step)
+
+    for step in range(N_ROWS + 2):
+        add(buffer, step)
+    with ThreadPoolExecutor(len(others) + 1) as pool:
+        adding = pool.submit(keep_adding)
+        running = [pool.submit(other) for other in others]
+        try:
+            for each in running:
+                each.result()
+        finally:
+            stop.set()
+        adding.result()
+
+
+SPACES: dict[str, spaces.Space[Any]] = {
+    "image": IMAGE,
+    "vector": VECTOR,
+    "dict": spaces.Dict(image=IMAGE, vector=VECTOR),
+}
+OPTIONS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "optimized": {"optimize_memory_usage": True},
+    "prioritized": {"sampler": "prioritized"},
+    "recent": {"sampler": "recent"},
+    "without-replacement": {"sampler": "without-replacement"},
+    "prefetch": {"prefetch": 2},
+    "delta": {"compression_method": "delta"},
+}
+
+
+def new(space: str, **options: Any) -> Any:
+    cls = CompressedDictReplayBuffer if space == "dict" else CompressedReplayBuffer
+    return cls(2 * N_ROWS, SPACES[space], BUTTONS, "cpu", 2, **{"compression_method": "zstd1", **options})
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("space", SPACES)
+def test_samples_beside_adds_are_transitions_that_were_added(space: str, options: str) -> None:
+    buffer = new(space, **OPTIONS[options])
+
+    def sample() -> None:
+        for _ in range(N_BATCHES if space == "vector" else N_BATCHES // 5):
+            batch = buffer.sample(16)
+            assert_consistent(SPACES[space], batch, 16)
+            if options == "prioritized":
+                buffer.update_priorities(batch.indices, np.ones(16))
+
+    run_beside_adds(buffer, sample, sample)
+
+
+def test_sequences_beside_adds_are_consecutive() -> None:
+    buffer = new("vector")
+
+    def sample() -> None:
+        for _ in range(N_BATCHES // 5):
+            batch = buffer.sample_sequences(8, 2, pad="end")
+            mask = np.asarray(batch.mask).reshape(-1)
+            numbers, rewards = np.asarray(batch.observations)[..., 0].reshape(-1), np.asarray(batch.rewards).reshape(-1)
+            np.testing.assert_array_equal(numbers * mask, rewards * mask)
+
+    run_beside_adds(buffer, sample)
+
+
+def test_epochs_beside_adds_contain_transitions_once() -> None:
+    buffer = new("vector", sampler="without-replacement")
+
+    def iterate() -> None:
+        for _ in range(N_BATCHES // 10):
+            for batch in buffer.iterate(5):
+                assert_consistent(VECTOR, batch, len(batch.indices))
+
+    run_beside_adds(buffer, iterate)
+
+
+@pytest.mark.parametrize("is_stored", [False, True])
+@pytest.mark.parametrize("options", ["plain", "optimized", "prioritized"])
+@pytest.mark.parametrize("space", SPACES)
+def test_saves_beside_adds_and_samples_are_complete(space: str, options: str, is_stored: bool, tmp_path: Path) -> None:
+    storage = {"storage": tmp_path / "folder"} if is_stored else {}
+    buffer = new(space, **OPTIONS[options], **storage)
+
+    def sample() -> None:
+        for _ in range(N_BATCHES // 10):
+            assert_consistent(SPACES[space], buffer.sample(16), 16)
+
+    def save() -> None:
+        for _ in range(10):
+            buffer.save_checkpoint(tmp_path / "folder")
+            if not is_stored:  # nothing else writes to the folder until the next save
+                loaded = load_checkpoint(tmp_path / "folder", device="cpu")
+                assert_consistent(SPACES[space], loaded.sample(64), 64)
+
+    run_beside_adds(buffer, sample, save)
+    buffer.close()
+    buffer.save_checkpoint(tmp_path / "end", overwrite=True)
+    for folder in ("end", "folder") if is_stored else ("end",):
+        loaded = load_checkpoint(tmp_path / folder, device="cpu")
+        for name in ("rewards", "actions", "dones", "timeouts"):
+            np.testing.assert_array_equal(getattr(loaded, name), getattr(buffer, name))
+        assert_consistent(SPACES[space], loaded.sample(64), 64)
+
+
+def test_mixed_buffers_beside_adds() -> None:
+    demonstrations = new("vector")
+    for step in range(N_ROWS):
+        add(demonstrations, step)
+    online = new("vector", sampler="prioritized")
+    mixed = MixedReplayBuffer.from_buffers([online, demonstrations], weights=[1, 1])
+
+    def sample() -> None:
+        for _ in range(N_BATCHES // 5):
+            assert_consistent(VECTOR, mixed.sample(16), 16)
+
+    run_beside_adds(online, sample)
+
+
+def test_a_subclass_that_adds_and_samples_within_add_does_not_wait_for_itself() -> None:
+    class Recursive(CompressedReplayBuffer):
+        def add(self, *args: Any) -> None:
+            super().add(*args)
+            assert self.sample(1) is not None
+
+        def _get_samples(self, batch_inds: NDArray[Any], env: Any = None) -> Any:
+            if self.pos == 3:
+                add(self, 3)  # a callback of the user
+            return super()._get_samples(batch_inds, env)
+
+    buffer = Recursive(20, VECTOR, BUTTONS, "cpu")
+    for step in range(3):
+        add(buffer, step)
+    assert buffer.size() == 4
+    assert_consistent(VECTOR, buffer.sample(16), 16)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+def test_a_fork_while_another_thread_adds_can_use_the_buffer() -> None:
+    buffer = new("vector")
+
+    def fork() -> None:
+        for _ in range(20):
+            pid = os.fork()
+            if pid == 0:
+                code = 1
+                try:
+                    add(buffer, 3)
+                    assert_consistent(VECTOR, buffer.sample(16), 16)
+                    code = 0
+                finally:
+                    os._exit(code)
+            assert os.waitpid(pid, 0)[1] == 0
+
+    run_beside_adds(buffer, fork)
+
+
+def test_copies_have_locks_of_their_own() -> None:
+    buffer = new("vector")
+    for step in range(N_ROWS):
+        add(buffer, step)
+    copies = [copy.copy(buffer), copy.deepcopy(buffer)]
+
+    def sample() -> None:
+        for each in copies:
+            assert_consistent(VECTOR, each.sample(16), 16)
+
+    run_beside_adds(copies[1], sample)
