@@ -12,6 +12,9 @@ import threading
 import weakref
 from contextlib import AbstractContextManager
 
+# It is registered first, so a fork acquires its locks last: a thread that samples waits for threads that decode.
+import sb3_compressed.threads  # noqa: F401
+
 __all__ = ["BufferLock", "new_lock"]
 
 BufferLock = AbstractContextManager[bool]
@@ -19,8 +22,16 @@ BufferLock = AbstractContextManager[bool]
 
 #: All locks of this process.
 _locks: weakref.WeakSet[threading.RLock] = weakref.WeakSet()
-#: Those that the thread which forks has acquired.
-_held: list[threading.RLock] = []
+
+
+class _Forking(threading.local):
+    """The locks that a thread has acquired since it forks."""
+
+    def __init__(self) -> None:
+        self.locks: list[threading.RLock] = []
+
+
+_forking = _Forking()
 
 
 def new_lock() -> BufferLock:
@@ -33,12 +44,12 @@ def new_lock() -> BufferLock:
 def _before_fork() -> None:
     for lock in [*_locks]:
         lock.acquire()
-        _held.append(lock)
+        _forking.locks.append(lock)
 
 
 def _after_fork() -> None:
-    while _held:
-        _held.pop().release()
+    while _forking.locks:
+        _forking.locks.pop().release()
 
 
 if hasattr(os, "register_at_fork"):

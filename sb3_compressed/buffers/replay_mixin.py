@@ -48,6 +48,8 @@ NOT_COPIED = {"_storage", "_checkpoints", "_lock"}
 class CompressedReplay(Prefetching, SampledReplay):
     """Mixin of compressed replay buffers; it precedes SB3's class in the bases.
 
+    Threads may share a buffer: one can sample or save while another one adds.
+
     Every class accepts ``optimize_memory_usage=True``, also with ``handle_timeout_termination=True``, which SB3
     rejects. Images need no extra memory for next observations, which share their payloads with observations; vectors,
     which are plain arrays, take the memory of both. SB3's own variant, with its random numbers, is used only with

@@ -20,7 +20,10 @@ __all__ = ["CompressedRollout"]
 
 
 class CompressedRollout(CompressedBuffer):
-    """Mixin of compressed rollout buffers; it precedes SB3's or sb3-contrib's class in the bases."""
+    """Mixin of compressed rollout buffers; it precedes SB3's or sb3-contrib's class in the bases.
+
+    As rollouts and training alternate, a buffer is for one thread only.
+    """
 
     _sampling_method = "_get_samples"  # get() is a generator, and training runs between its batches
 

@@ -218,8 +218,10 @@ def test_a_subclass_that_adds_and_samples_within_add_does_not_wait_for_itself() 
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
-def test_a_fork_while_another_thread_adds_can_use_the_buffer() -> None:
-    buffer = new("vector")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+@pytest.mark.parametrize("space", ["image", "vector"])
+def test_a_fork_while_other_threads_add_and_sample_can_use_the_buffer(space: str) -> None:
+    buffer = new(space, num_threads=2)
 
     def fork() -> None:
         for _ in range(20):
@@ -228,13 +230,17 @@ def test_a_fork_while_another_thread_adds_can_use_the_buffer() -> None:
                 code = 1
                 try:
                     add(buffer, 3)
-                    assert_consistent(VECTOR, buffer.sample(16), 16)
+                    assert_consistent(SPACES[space], buffer.sample(64), 64)
                     code = 0
                 finally:
                     os._exit(code)
             assert os.waitpid(pid, 0)[1] == 0
 
-    run_beside_adds(buffer, fork)
+    def sample() -> None:
+        for _ in range(N_BATCHES // 10):
+            assert_consistent(SPACES[space], buffer.sample(64), 64)
+
+    run_beside_adds(buffer, fork, sample)
 
 
 def test_copies_have_locks_of_their_own() -> None:
