@@ -24,7 +24,7 @@ from sb3_compressed.arrays.located_items import LocatedItems
 from sb3_compressed.arrays.memory_slot_store import MemorySlotStore
 from sb3_compressed.arrays.payload_batch import PayloadBatch
 from sb3_compressed.arrays.slot_source import SlotSource
-from sb3_compressed.arrays.slot_store import METADATA, Slot, SlotStore
+from sb3_compressed.arrays.slot_store import METADATA, Slot, SlotStore, slots_with_handles
 from sb3_compressed.arrays.write_through import Items, WriteThroughArray
 from sb3_compressed.codecs import Codec, get_codec
 from sb3_compressed.errors import CorruptPayload, LossyDtypeWarning
@@ -617,7 +617,8 @@ class CompressedArray(ArrayLike):
         self._set_table(MemorySlotStore(self.codec), None, shape)
         if len(written):
             self._allocate()
-            self._table[: len(written)] = written
+            slots = slots_with_handles(written.reshape(-1).tolist())
+            self._table[: len(written)] = self._store.write(slots).reshape(written.shape)
 
 
 def _holds_every_value(narrow: np.dtype[Any], wide: np.dtype[Any]) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sb3_compressed.arrays.codec_handle import handle_of
 from sb3_compressed.arrays.frame_layout import FrameLayout
 from sb3_compressed.arrays.slot_store import Slot, pack_slot, unpack_slot
 from sb3_compressed.codecs import Codec, TrainableCodec
@@ -71,16 +72,16 @@ class FrameEncoder:
         :param previous: the slot of the previous item, whose newest frames are the oldest of this one; ignored if all
             frames are new
         """
-        codec, n_frames = self.codec, self.n_frames
-        n_new = len(new)
+        n_frames, n_new = self.n_frames, len(new)
         if not self.is_trainable:
             if self.layout is None:
                 return new[0]
             return (*previous[n_new:], *new) if n_new < n_frames else tuple(new)  # type: ignore[index]
+        handle = handle_of(self.codec)  # type: ignore[arg-type]
         if n_new == n_frames:
-            return (codec, *new)
-        codecs, payloads = unpack_slot(previous)
-        return pack_slot([*codecs[n_new:], *[codec] * n_new], [*payloads[n_new:], *new])  # type: ignore[list-item]
+            return (handle, *new)
+        handles, payloads = unpack_slot(previous)
+        return pack_slot([*handles[n_new:], *[handle] * n_new], [*payloads[n_new:], *new])
 
     def encode(self, items: NDArray[Any]) -> list[Slot]:
         """Encode items ``(n, *item_shape)`` independently of each other.

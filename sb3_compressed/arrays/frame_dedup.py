@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sb3_compressed.arrays.codec_handle import handle_of
 from sb3_compressed.arrays.codec_training import CodecTrainer
 from sb3_compressed.arrays.decoding import decode
 from sb3_compressed.arrays.encoding import FrameEncoder
 from sb3_compressed.arrays.frame_layout import FrameLayout, FrameStackDetector, layout_from_state
 from sb3_compressed.arrays.memory_slot_store import MemorySlotStore
-from sb3_compressed.arrays.slot_store import Slot, slot_n_frames
+from sb3_compressed.arrays.slot_store import Slot, slot_n_frames, with_handles
 from sb3_compressed.codecs import Codec, TrainableCodec
 from sb3_compressed.codecs.codec import UINT8
 
@@ -97,12 +98,12 @@ class FrameDeduplicator:
         n_envs = len(newest)
         encoder, last = self.encoder, self._last_slots
         if len(payloads) == len(last) == newest.count(1):  # nearly always: one each, in the last row
-            codec, size = encoder.codec, 1 + (1 if encoder.layout is None else encoder.layout.n_frames)
-            is_trainable = encoder.is_trainable
+            handle = handle_of(encoder.codec) if encoder.is_trainable else None  # type: ignore[arg-type]
+            size = 1 + encoder.n_frames
             row: list[Slot] = []
             for slot, payload in zip(last, payloads):  # they are of one length
-                if is_trainable and slot[0] is codec and len(slot) == size:  # type: ignore[index, arg-type]
-                    row.append((codec, *slot[2:], payload))  # type: ignore[index]
+                if handle is not None and slot[0] is handle and len(slot) == size:  # type: ignore[index, arg-type]
+                    row.append((handle, *slot[2:], payload))  # type: ignore[index]
                 else:
                     row.append(encoder.join((payload,), slot))
             return [last, row] if others else [row]
@@ -154,6 +155,7 @@ class FrameDeduplicator:
         # Pickles of version 0.1 have other names.
         names = {"coder": "encoder", "_search": "_detector", "_teacher": "_trainer", "_slots": "_last_slots"}
         self.__dict__.update({names.get(name, name): value for name, value in state.items() if name != "_known"})
+        self._last_slots = [*map(with_handles, self._last_slots)]
         self._previous = None
 
     def to_data(self) -> dict[str, Any]:

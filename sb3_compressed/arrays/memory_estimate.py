@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sb3_compressed.arrays.codec_handle import CodecHandle, codec_of
 from sb3_compressed.codecs import TrainableCodec
 
 __all__ = ["MemoryEstimate", "estimate_memory", "object_nbytes", "slots_nbytes"]
@@ -109,8 +110,13 @@ class _Count:
 
     def __init__(self) -> None:
         self.nbytes = self.payload_nbytes = self.n_frames = self.n_payloads = 0
-        self.codecs: dict[int, TrainableCodec] = {}
+        self._handles: dict[int, CodecHandle] = {}
         self._counted: set[int] = set()
+
+    @property
+    def codecs(self) -> dict[int, TrainableCodec]:
+        """The trained codecs by their ids."""
+        return {id(codec): codec for codec in map(codec_of, self._handles.values()) if codec is not None}
 
     def begin_run(self, before: NDArray[Any]) -> None:
         """Begin a run; objects of the row before it do not count."""
@@ -128,8 +134,8 @@ class _Count:
                 self._counted.add(id(slot))
                 self.nbytes += object_nbytes(slot)
             for part in slot if is_tuple else (slot,):
-                if isinstance(part, TrainableCodec):
-                    self.codecs[id(part)] = part
+                if type(part) is not bytes:
+                    self._handles[id(part)] = part
                     continue
                 self.n_frames += 1
                 if id(part) not in self._counted:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sb3_compressed.arrays.codec_handle import codec_of
 from sb3_compressed.arrays.memory_estimate import MemoryEstimate, estimate_memory, slots_nbytes, tables_nbytes
 from sb3_compressed.arrays.payload_batch import MAX_CODECS, PayloadBatch
 from sb3_compressed.arrays.slot_store import AcceptedCodec, Slot, accepted_codec, reference_dtype
@@ -84,8 +85,8 @@ class MemorySlotStore:
                     objects = slots
         else:
             for _, slot, position in found[:n_codecs].tolist():
-                codec = references[slot][position]
-                if type(codec) is not self.codec:
+                codec = codec_of(references[slot][position])
+                if codec is None or type(codec) is not self.codec:
                     return gather_in_python(references, self.codec, n_frames)
                 codecs.append(codec)
         return PayloadBatch(codecs, Payloads(places[:n_payloads], references, objects), n_frames, offsets)
@@ -101,7 +102,8 @@ class MemorySlotStore:
     def codecs(self, *tables: NDArray[Any]) -> Iterable[TrainableCodec]:
         """Return the different codecs of the payloads in tables."""
         slots = (slot for table in tables for slot in table.ravel().tolist() if type(slot) is tuple)
-        return {id(part): part for slot in slots for part in slot if type(part) is not bytes}.values()
+        handles = {id(part): part for slot in slots for part in slot if type(part) is not bytes}
+        return {id(codec): codec for codec in map(codec_of, handles.values()) if codec is not None}.values()
 
     def estimate(self, tables: Sequence[NDArray[Any]], begin: int, n_rows: int, max_slots: int) -> MemoryEstimate:
         """Estimate the memory of tables; see :func:`~.memory_estimate.estimate_memory`."""
@@ -133,11 +135,12 @@ def gather_in_python(slots: NDArray[Any], codec: AcceptedCodec | None, n_frames:
                 payloads.append(part)
                 writers.append(writer)
                 continue
-            if not isinstance(part, TrainableCodec) or not (codec is None or type(part) is codec):
+            written_by = codec_of(part)
+            if written_by is None or not (codec is None or type(written_by) is codec):
                 name = codec.name if codec else "trainable"
-                raise CorruptPayload(f"{part!r} wrote it, and the codec of its array is {name}", index)
-            writer = numbers.setdefault(id(part), len(codecs))
-            codecs += [part] * (writer == len(codecs))
+                raise CorruptPayload(f"{written_by or part!r} wrote it, and the codec of its array is {name}", index)
+            writer = numbers.setdefault(id(written_by), len(codecs))
+            codecs += [written_by] * (writer == len(codecs))
         n_payloads = len(payloads) - offsets[-1]
         offsets.append(len(payloads))
         if slot is not None and n_payloads not in (1, n_frames):

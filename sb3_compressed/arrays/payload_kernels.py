@@ -69,9 +69,9 @@ def locate_payloads(
 
     :param slots: the addresses of the slots, ``(n_slots,)``, in the memory of an object array that lives on
     :param n_frames: the number of frames of an item
-    :param n_codecs: 1 if the slots contain payloads only, all of codec 0; 0 if codecs precede their payloads
+    :param n_codecs: 1 if the slots contain payloads only, all of codec 0; 0 if handles of codecs precede their payloads
     :param object_types: the addresses of the types of ``None``, tuples and bytes
-    :param codecs: receives the address of each different codec, and the slot and position where it is found first,
+    :param codecs: receives the address of each different handle, and the slot and position where it is found first,
         ``(at most, 3)``
     :param offsets: receives the index of the first payload of each slot, and the number of payloads, ``(n_slots + 1,)``
     :param places: receives the address of each payload's bytes, their number, and the number of its codec,
@@ -224,19 +224,19 @@ def _layout_is_known() -> bool:
     """Locate payloads of slots whose content is known."""
     if sys.implementation.name != "cpython" or object.__itemsize__ != 0 or sys.maxsize != 2**63 - 1:
         return False
-    codec = object()
+    handle = object()
     # The header of an object as ctypes reads it, before a kernel does.
-    if ctypes.c_int64.from_address(id(codec) + TYPE).value != id(object):
+    if ctypes.c_int64.from_address(id(handle) + TYPE).value != id(object):
         return False
     slots = np.empty(4, dtype=object)
-    slots[:] = [(codec, *PAYLOADS[:2]), None, (codec, *PAYLOADS[2:]), (codec, PAYLOADS[0])]
+    slots[:] = [(handle, *PAYLOADS[:2]), None, (handle, *PAYLOADS[2:]), (handle, PAYLOADS[0])]
     codecs, places = np.ones((4, 3), dtype=np.int64), np.ones((8, 3), dtype=np.int64)
     offsets = np.ones(5, dtype=np.int64)
     n_codecs = locate_payloads(np.frombuffer(slots, np.int64), 2, 0, OBJECT_TYPES, codecs, offsets, places)
     found = [ctypes.string_at(address, length) for address, length, _ in places[:5].tolist()]
     return (
         n_codecs == 1
-        and codecs[0].tolist() == [id(codec), 0, 0]
+        and codecs[0].tolist() == [id(handle), 0, 0]
         and offsets.tolist() == [0, 2, 2, 4, 5]
         and not places[:5, 2].any()
         and found == [*PAYLOADS, PAYLOADS[0]]

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from sb3_compressed.arrays.codec_handle import CodecHandle, codec_of, handle_of
 from sb3_compressed.arrays.memory_estimate import MemoryEstimate
 from sb3_compressed.arrays.payload_batch import PayloadBatch
 from sb3_compressed.codecs import Codec, TrainableCodec
@@ -22,16 +23,18 @@ __all__ = [
     "pack_slot",
     "reference_dtype",
     "slot_n_frames",
+    "slots_with_handles",
     "unpack_slot",
+    "with_handles",
 ]
 
 Slot = bytes | tuple[Any, ...] | None
 """One encoded item.
 
 - ``bytes``: the payload of a whole item;
-- a tuple: the payloads of its frames, the oldest first. With a trainable codec, each codec precedes the payloads that
-  it wrote: ``(codec, p0, p1, p2, p3)``, or ``(older, p0, p1, newer, p2, p3)`` just after the codec was trained. A
-  codec and one payload encode a whole item;
+- a tuple: the payloads of its frames, the oldest first. With a trainable codec, the handle of each codec
+  precedes the payloads that it wrote: ``(handle, p0, p1, p2, p3)``, or ``(older, p0, p1, newer, p2, p3)`` just after
+  the codec was trained. A handle and one payload encode a whole item;
 - ``None``: not written yet.
 """
 
@@ -115,7 +118,7 @@ def slot_n_frames(slot: Slot) -> int:
     return [*map(type, slot)].count(bytes)
 
 
-def pack_slot(codecs: Sequence[TrainableCodec], payloads: Sequence[bytes]) -> tuple[Any, ...]:
+def pack_slot(codecs: Sequence[CodecHandle], payloads: Sequence[bytes]) -> tuple[Any, ...]:
     """Return the slot from which :func:`unpack_slot` returns these."""
     parts: list[Any] = []
     previous = None
@@ -125,10 +128,10 @@ def pack_slot(codecs: Sequence[TrainableCodec], payloads: Sequence[bytes]) -> tu
     return tuple(parts)
 
 
-def unpack_slot(slot: Any) -> tuple[Sequence[TrainableCodec], Sequence[bytes]]:
-    """Return the codec of each payload of a slot, and the payloads."""
-    codec: TrainableCodec = slot[0]
-    codecs: list[TrainableCodec] = []
+def unpack_slot(slot: Any) -> tuple[Sequence[CodecHandle], Sequence[bytes]]:
+    """Return the handle of the codec of each payload of a slot, and the payloads."""
+    codec: CodecHandle = slot[0]
+    codecs: list[CodecHandle] = []
     payloads: list[bytes] = []
     for part in slot:
         if type(part) is bytes:
@@ -144,3 +147,20 @@ def are_equal_slots(slot: Slot, other: Slot) -> bool:
     if type(slot) is not tuple or type(other) is not tuple:
         return slot is other or (type(slot) is type(other) is bytes and slot == other)
     return len(slot) == len(other) and all(part is its or part == its for part, its in zip(slot, other))
+
+
+def with_handles(slot: Slot) -> Slot:
+    """Return a slot of a copy or a pickle, which up to version 0.2 has codecs where their handles are now."""
+    if type(slot) is not tuple:
+        return slot
+    codecs = [part if isinstance(part, TrainableCodec) else codec_of(part) for part in slot]
+    return tuple(part if codec is None else handle_of(codec) for part, codec in zip(slot, codecs, strict=True))
+
+
+def slots_with_handles(slots: Sequence[Slot]) -> Sequence[Slot]:
+    """Return the slots of a pickle, converted by :func:`with_handles` if it is of version 0.2 or earlier."""
+    first: Any = next((slot for slot in slots if type(slot) is tuple), (None,))
+    if not isinstance(first[0], TrainableCodec):
+        return slots
+    converted = {id(slot): with_handles(slot) for slot in {id(slot): slot for slot in slots}.values()}
+    return [converted[id(slot)] for slot in slots]

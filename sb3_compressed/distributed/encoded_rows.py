@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sb3_compressed.arrays import CompressedArray
+from sb3_compressed.arrays.codec_handle import handle_of
 from sb3_compressed.arrays.decoding import decode
 from sb3_compressed.arrays.frame_layout import FrameLayout, layout_from_state
 from sb3_compressed.arrays.payload_batch import PayloadBatch
@@ -217,14 +218,14 @@ def slots_of(batch: PayloadBatch) -> list[Slot]:
         payloads.append(payload)
     writers = places[:, 2].tolist()
     offsets = batch.offsets.tolist()
-    is_trainable = bool(codecs) and isinstance(codecs[0], TrainableCodec)
+    handles = [handle_of(codec) for codec in codecs if isinstance(codec, TrainableCodec)]  # all of them, or none
     slots: list[Slot] = []
     for begin, end in pairwise(offsets):
         item: Any = payloads[begin:end]
         if not item:
             slots.append(None)
-        elif is_trainable:
-            slots.append(pack_slot([codecs[writer] for writer in writers[begin:end]], item))
+        elif handles:
+            slots.append(pack_slot([handles[writer] for writer in writers[begin:end]], item))
         else:
             slots.append(tuple(item) if batch.n_frames > 1 and len(item) > 1 else item[0])
     return slots

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from sb3_compressed.arrays.codec_handle import handle_of
 from sb3_compressed.arrays.memory_estimate import MemoryEstimate, estimate_memory, tables_nbytes
 from sb3_compressed.arrays.payload_batch import PayloadBatch
 from sb3_compressed.arrays.slot_store import (
@@ -157,9 +158,10 @@ class SlotWriter:
             codec = 0
             for part in slot if type(slot) is tuple else (slot,):
                 if type(part) is not bytes:
-                    if id(part) not in codecs:
-                        return part  # type: ignore[no-any-return]
-                    codec = codecs[id(part)][0]
+                    written_by: TrainableCodec = part.item()  # of its handle
+                    if id(written_by) not in codecs:
+                        return written_by
+                    codec = codecs[id(written_by)][0]
                     continue
                 key = ~id(part)  # not that of a slot, which the payload may be as well
                 cached = recent.get(key) or older.get(key)
@@ -449,7 +451,7 @@ def _class_of(codec: AcceptedCodec | None) -> type[Codec] | None:
 
 def _slot(codecs: Sequence[TrainableCodec | None], payloads: Sequence[bytes]) -> Slot:
     """Return the slot that has these payloads; either all or none have a trainable codec."""
-    trained = [codec for codec in codecs if codec is not None]
-    if trained:
-        return pack_slot(trained, payloads)
+    handles = [handle_of(codec) for codec in codecs if codec is not None]
+    if handles:
+        return pack_slot(handles, payloads)
     return tuple(payloads) if len(payloads) > 1 else payloads[0]

@@ -47,7 +47,7 @@ def scenes(n_steps: int, n_envs: int = 2, seed: int = 0) -> NDArray[np.uint8]:
 def codecs_of(array: CompressedArray) -> set[Any]:
     """Return the codecs that the slots refer to."""
     slots = [slot for slot in array.slots.ravel() if slot is not None]
-    return {part for slot in slots for part in slot if not isinstance(part, bytes)}
+    return {part.item() for slot in slots for part in slot if not isinstance(part, bytes)}
 
 
 @pytest.mark.parametrize("frame_stack", [4, "auto", None])

@@ -9,6 +9,7 @@ import pytest
 from programs import run
 
 from sb3_compressed.arrays import memory_slot_store, payload_kernels
+from sb3_compressed.arrays.codec_handle import handle_of
 from sb3_compressed.arrays.memory_slot_store import MemorySlotStore, gather_in_python
 from sb3_compressed.arrays.payload_batch import PayloadBatch
 from sb3_compressed.arrays.slot_store import accepted_codec
@@ -34,6 +35,7 @@ def object_array(values: list[Any]) -> np.ndarray[Any, Any]:
 
 
 CODEC = Delta()
+HANDLE = handle_of(CODEC)
 
 needs_layout = pytest.mark.skipif(not payload_kernels.LAYOUT_IS_KNOWN, reason="Python reads slots: the probe failed")
 
@@ -48,16 +50,17 @@ def test_the_probe_succeeds_in_this_interpreter() -> None:
 def test_kernel_and_python_gather_the_same_payloads(n_frames: int) -> None:
     rng = np.random.default_rng(n_frames)
     codecs = [Delta(level) for level in range(1, 20)]
+    handles = [*map(handle_of, codecs)]
     made: list[Any] = []
     for _ in range(300):
-        parts: list[Any] = [codecs[rng.integers(len(codecs))]]
+        parts: list[Any] = [handles[rng.integers(len(codecs))]]
         for _ in range(n_frames):
             if len(parts) > 1 and rng.random() < 0.3:
-                parts.append(codecs[rng.integers(len(codecs))])
+                parts.append(handles[rng.integers(len(codecs))])
             parts.append(rng.bytes(int(rng.integers(0, 300))))
         made.append(tuple(parts))
         if rng.random() < 0.1:
-            made += [None, (codecs[0], b"whole")]
+            made += [None, (handles[0], b"whole")]
     array = object_array(made)
     found = gathered_by_kernel(array, codecs[0], n_frames)
     expected = gather_in_python(array, accepted_codec(codecs[0]), n_frames)
@@ -66,9 +69,6 @@ def test_kernel_and_python_gather_the_same_payloads(n_frames: int) -> None:
     assert [found.codecs[i] for i in found.payloads.writers] == [expected.codecs[i] for i in expected.payloads.writers]
     assert [found.payloads[i] for i in (0, -1)] == [expected.payloads[i] for i in (0, -1)]
     assert list(found.payloads[5:9]) == list(expected.payloads[5:9])
-
-
-CODEC = Delta()
 
 
 @needs_layout
@@ -97,16 +97,17 @@ def test_whole_items_may_be_bytes_or_tuples_of_one_payload() -> None:
     [
         b"whole",
         (),
-        (CODEC,),
-        (CODEC, b"1", b"2", b"3"),
-        (b"1", CODEC, b"2"),
+        (HANDLE,),
+        (HANDLE, b"1", b"2", b"3"),
+        (b"1", HANDLE, b"2"),
         (b"1", b"2"),
-        (CODEC, 7, b"2"),
-        [CODEC, b"1", b"2"],
+        (HANDLE, 7, b"2"),
+        [HANDLE, b"1", b"2"],
+        (CODEC, b"1", b"2"),
     ],
 )
 def test_invalid_slots_are_refused(slot: Any) -> None:
-    good = (CODEC, b"1", b"2")
+    good = (HANDLE, b"1", b"2")
     assert list(gathered_by_kernel(object_array([good, good]), CODEC, 2).payloads) == [b"1", b"2"] * 2
     for index, slots in enumerate(([slot, good], [good, slot])):
         with pytest.raises(CorruptPayload) as caught:
@@ -116,7 +117,7 @@ def test_invalid_slots_are_refused(slot: Any) -> None:
 
 @needs_layout
 def test_more_codecs_than_there_is_room_for_are_gathered_in_python(monkeypatch: pytest.MonkeyPatch) -> None:
-    array = object_array([(Delta(1), b"1"), (Delta(2), b"2"), (Delta(1), b"3")])
+    array = object_array([(handle_of(Delta(1)), b"1"), (handle_of(Delta(2)), b"2"), (handle_of(Delta(1)), b"3")])
     gathered_by_kernel(array, CODEC, 1)
     monkeypatch.setattr(memory_slot_store, "MAX_CODECS", 2)
     with pytest.raises(AssertionError):

@@ -15,6 +15,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from sb3_compressed import CompressedArray, CompressedReplayBuffer, CorruptPayload, get_codec, save_checkpoint
+from sb3_compressed.arrays.codec_handle import codec_of, handle_of
 from sb3_compressed.arrays.decoding import decode
 from sb3_compressed.arrays.encoding import FrameEncoder
 from sb3_compressed.arrays.frame_layout import FrameLayout
@@ -28,7 +29,7 @@ from sb3_compressed.codecs.zstd_dict import ZstdDict
 SHAPE = (4, 16, 16)
 LAYOUT = FrameLayout(SHAPE, 0, 4)
 ITEMS = np.random.default_rng(0).integers(0, 2, (8, *SHAPE)).astype(np.uint8)
-#: Slots of trainable codecs contain the codecs.
+#: Slots of trainable codecs contain handles of the codecs.
 CODECS = ["delta", "zstd-dict", "zstd3", "none", "rle-jit"]
 N_ROWS = 40
 
@@ -53,8 +54,11 @@ def changed(slot: Any, change: str) -> Any:
         "none": tuple(codecs),
         "empty": (),
         "list": [*slot],
-        "payload first": (payloads[0], *codecs, *payloads[1:]) if codecs else (*payloads, Delta()),
-        "another codec": (ZstdDict() if isinstance(slot[0], Delta) else Delta(), *payloads),
+        "payload first": (payloads[0], *codecs, *payloads[1:]) if codecs else (*payloads, handle_of(Delta())),
+        "another codec": (
+            handle_of(ZstdDict() if codecs and isinstance(codec_of(codecs[0]), Delta) else Delta()),
+            *payloads,
+        ),
         "another kind": (OTHER_CODEC, *payloads),
     }[change]
 
@@ -113,7 +117,7 @@ def test_references_need_not_be_contiguous(codec: str) -> None:
 
 def test_memory_to_decode_into_has_room_for_the_whole_batch() -> None:
     codec = Delta()
-    slots = [(codec, *codec.encode(ITEMS[0]))] * 2
+    slots = [(handle_of(codec), *codec.encode(ITEMS[0]))] * 2
     store = MemorySlotStore(codec)
     batch = store.gather(store.write(slots), 4)
     for n_items in (1, 3):

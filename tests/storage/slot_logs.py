@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sb3_compressed.arrays.codec_handle import handle_of
 from sb3_compressed.arrays.slot_store import Slot
 from sb3_compressed.codecs import TrainableCodec
 from sb3_compressed.codecs.delta import Delta
@@ -18,6 +19,7 @@ from sb3_compressed.storage.log_slot_store import SlotReader
 from storage.logs import begin_segment
 
 CODECS: list[TrainableCodec] = [Delta(1), Delta(2), ZstdDict(3), Delta(1)]  # two of them equal, and still not one
+HANDLES = [handle_of(codec) for codec in CODECS]
 
 #: Of the segment that slots are written to first; a log begins with a snapshot.
 FIRST = 1

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from programs import run
 
+from sb3_compressed.arrays.codec_handle import codec_of, handle_of
 from sb3_compressed.arrays.decoding import decode
 from sb3_compressed.arrays.memory_slot_store import gather_in_python
 from sb3_compressed.arrays.payload_batch import PayloadBatch
@@ -28,7 +29,7 @@ from sb3_compressed.errors import CorruptPayload
 from sb3_compressed.storage.log import Log
 from sb3_compressed.storage.log_slot_store import LogSlotStore, SlotReader, SlotWriter
 from storage.logs import begin_segment
-from storage.slot_logs import CODECS, assert_same_slots, keep, new_log, opened
+from storage.slot_logs import CODECS, HANDLES, assert_same_slots, keep, new_log, opened
 
 
 @pytest.fixture
@@ -66,15 +67,15 @@ SLOTS_OF_ALL_KINDS: list[Slot] = [
     (b"first", b"second", b"third"),
     (b"", b""),
     (b"1", b"", b"1"),
-    (CODECS[0], b"whole, trained"),
-    (CODECS[0], b""),
-    (CODECS[1], b""),
-    (CODECS[0], b"1"),
-    (CODECS[2], b"1"),
-    (CODECS[0], b"1st", b"2nd", b"3rd", b"4th"),
-    (CODECS[0], b"old", b"older", CODECS[1], b"new", b"newer"),
-    (CODECS[0], b"1", CODECS[1], b"1", CODECS[2], b"1", CODECS[3], b"1"),
-    (CODECS[2], b"", CODECS[0], b"", b""),
+    (HANDLES[0], b"whole, trained"),
+    (HANDLES[0], b""),
+    (HANDLES[1], b""),
+    (HANDLES[0], b"1"),
+    (HANDLES[2], b"1"),
+    (HANDLES[0], b"1st", b"2nd", b"3rd", b"4th"),
+    (HANDLES[0], b"old", b"older", HANDLES[1], b"new", b"newer"),
+    (HANDLES[0], b"1", HANDLES[1], b"1", HANDLES[2], b"1", HANDLES[3], b"1"),
+    (HANDLES[2], b"", HANDLES[0], b"", b""),
     None,
 ]
 
@@ -121,7 +122,7 @@ def any_slots(draw: st.DrawFn) -> list[list[Slot]]:
             return tuple(frames(4, draw(st.integers(2, 5))))
         n_codecs = 1 if kind == "trained" else draw(st.integers(2, 4))
         chosen = draw(st.permutations(range(4)))[:n_codecs]
-        return tuple(part for index in chosen for part in (CODECS[index], *frames(index, draw(st.integers(1, 3)))))
+        return tuple(part for index in chosen for part in (HANDLES[index], *frames(index, draw(st.integers(1, 3)))))
 
     pool_of_slots = [slot() for _ in range(draw(st.integers(1, 12)))]
     return draw(st.lists(st.lists(st.sampled_from(pool_of_slots), max_size=10), min_size=1, max_size=4))
@@ -153,8 +154,8 @@ def test_any_slots_are_read_back_however_they_share(common_log: Log, batches: li
 
 @pytest.mark.parametrize("payload", [b"", b"1", b"of several bytes"])
 def test_one_object_may_be_a_payload_of_several_codecs(payload: bytes, log: Log) -> None:
-    slots: list[Slot] = [(codec, payload) for codec in CODECS[:3]]
-    slots += [payload, (payload, b"other"), (CODECS[0], payload, CODECS[1], payload)]
+    slots: list[Slot] = [(handle, payload) for handle in HANDLES[:3]]
+    slots += [payload, (payload, b"other"), (HANDLES[0], payload, HANDLES[1], payload)]
     stored = LogSlotStore(log)
     for _ in range(2):
         assert_same_slots(stored.load(stored.write(slots)), slots)
@@ -167,7 +168,7 @@ def stacks(n_slots: int, nbytes: int, codec: TrainableCodec | None = None) -> li
     """Return slots of four payloads, each of which has three of the one before."""
     rng = np.random.default_rng(0)
     payloads = [rng.bytes(nbytes) for _ in range(n_slots + 3)]
-    return [((codec,) if codec else ()) + tuple(payloads[k : k + 4]) for k in range(n_slots)]
+    return [((handle_of(codec),) if codec else ()) + tuple(payloads[k : k + 4]) for k in range(n_slots)]
 
 
 @pytest.mark.parametrize("codec", [None, CODECS[0]])
@@ -197,12 +198,12 @@ def test_a_codec_is_written_once(log: Log) -> None:
     stored = LogSlotStore(log)
     place = stored.writer.place_of_codec(codec)
     end = log.last.end
-    addresses = stored.write([(codec, b"%d" % k) for k in range(20)])
+    addresses = stored.write([(handle_of(codec), b"%d" % k) for k in range(20)])
     assert stored.writer.place_of_codec(codec) == place
     assert log.last.end - end < 20 * 100
     assert stored.reader.codec(place) == codec
     assert stored.reader.codec(place) is stored.reader.codec(place)
-    assert {id(slot[0]) for slot in stored.load(addresses)} == {id(stored.reader.codec(place))}
+    assert {id(codec_of(slot[0])) for slot in stored.load(addresses)} == {id(stored.reader.codec(place))}
 
 
 def test_loaded_slots_share_what_they_shared(log: Log) -> None:
@@ -243,6 +244,7 @@ def test_everything_a_slot_refers_to_is_in_its_segment(log: Log, tmp_path: Path)
 FULL_DISK = """
 import resource, signal, sys
 from pathlib import Path
+from sb3_compressed.arrays.codec_handle import handle_of
 from sb3_compressed.codecs.delta import Delta
 from sb3_compressed.storage.log_slot_store import LogSlotStore
 from storage.slot_logs import new_log, opened
@@ -250,7 +252,7 @@ from storage.slot_logs import new_log, opened
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 log = new_log(Path(sys.argv[1]), 1_000_000)
 stored = LogSlotStore(log)
-old, new = Delta(1), Delta(2)
+old, new = handle_of(Delta(1)), handle_of(Delta(2))
 frames = [bytes([k]) * 300 for k in range(20)]
 slots = [(old, *frames[k : k + 4]) for k in range(10)]
 addresses = stored.write(slots)
@@ -290,10 +292,10 @@ def test_payloads_of_several_codecs_and_segments_are_gathered(n_frames: int, log
             begin_segment(log, 100_000)
         slots: list[Slot] = []
         for _ in range(100):
-            parts: list[Any] = [CODECS[rng.integers(3)]]
+            parts: list[Any] = [HANDLES[rng.integers(3)]]
             for _ in range(n_frames):
                 if len(parts) > 1 and rng.random() < 0.3:
-                    parts.append(CODECS[rng.integers(3)])
+                    parts.append(HANDLES[rng.integers(3)])
                 parts.append(rng.bytes(int(rng.integers(0, 300))))
             slots.append(tuple(parts))
         written.append(stored.write(slots))
@@ -321,7 +323,7 @@ def test_gathered_payloads_outlive_their_segments(log: Log) -> None:
 
 
 def test_unwritten_and_whole_items_are_gathered_among_frames(log: Log) -> None:
-    stored, frames, whole = LogSlotStore(log), (CODECS[0], b"first", b"second"), (CODECS[1], b"whole")
+    stored, frames, whole = LogSlotStore(log), (HANDLES[0], b"first", b"second"), (HANDLES[1], b"whole")
     for slots in ([None, frames], [frames, None, whole, frames], [None, None], [whole], [frames, frames]):
         found = assert_gathers_what_is_loaded(stored, stored.write(slots), 2)
         assert np.diff(found.offsets).tolist() == [*map(slot_n_frames, slots)]
@@ -329,11 +331,11 @@ def test_unwritten_and_whole_items_are_gathered_among_frames(log: Log) -> None:
 
 @pytest.mark.parametrize(
     "slot",
-    [b"whole", (b"1", b"2"), (CODECS[0], b"1", b"2", b"3"), (CODECS[0], b"1", CODECS[1], b"2", b"3")],
+    [b"whole", (b"1", b"2"), (HANDLES[0], b"1", b"2", b"3"), (HANDLES[0], b"1", HANDLES[1], b"2", b"3")],
 )
 def test_slots_of_other_codecs_or_numbers_of_frames_are_refused(slot: Slot, log: Log) -> None:
     stored = LogSlotStore(log)
-    good = (CODECS[0], b"first", b"second")
+    good = (HANDLES[0], b"first", b"second")
     assert list(stored.gather(stored.write([good, good]), 2).payloads) == [b"first", b"second"] * 2
     for index, slots in enumerate(([slot, good], [good, slot])):
         addresses = stored.write(slots)
@@ -352,10 +354,10 @@ def test_slots_without_trained_codecs_are_gathered_for_their_codec(name: str, lo
     assert [*found.payloads] == [b"1", b"", b"3", b"whole", b"4", b"5", b"6"]
     assert (found.offsets.tolist(), {*found.codecs}) == ([0, 3, 3, 4, 7], {codec})
     with pytest.raises(CorruptPayload, match=f"is by delta, not by {codec.name}") as caught:
-        stored.gather(stored.write([slots[0], (CODECS[0], b"1", b"2", b"3")]), 3)
+        stored.gather(stored.write([slots[0], (HANDLES[0], b"1", b"2", b"3")]), 3)
     assert caught.value.index == 1
     with pytest.raises(CorruptPayload, match="is by no trainable codec, not by delta") as caught:
-        stored.for_codec(CODECS[0]).gather(stored.write([(CODECS[0], b"1", b"2", b"3"), slots[0]]), 3)
+        stored.for_codec(CODECS[0]).gather(stored.write([(HANDLES[0], b"1", b"2", b"3"), slots[0]]), 3)
     assert caught.value.index == 1
 
 
@@ -368,7 +370,7 @@ def test_payloads_of_trained_codecs_are_decoded(log: Log, tmp_path: Path) -> Non
     slots: list[Slot] = []
     for scene in frames:
         codec = Delta().train(scene)
-        slots += [(codec, payload) for payload in codec.encode(scene)]
+        slots += [(handle_of(codec), payload) for payload in codec.encode(scene)]
     addresses = LogSlotStore(log).write(slots)
     reader = opened(tmp_path)
     found = assert_gathers_what_is_loaded(SlotReader(reader), addresses, 1)
@@ -383,9 +385,9 @@ def test_payloads_of_trained_codecs_are_decoded(log: Log, tmp_path: Path) -> Non
 
 def test_slots_are_written_again_after_a_truncation(log: Log) -> None:
     stored = LogSlotStore(log)
-    before = stored.write([(CODECS[0], b"before")])
+    before = stored.write([(HANDLES[0], b"before")])
     end = log.last.end
-    slots: list[Slot] = [(CODECS[0], b"before"), (CODECS[1], b"first", b"second"), (CODECS[1], b"second", b"third")]
+    slots: list[Slot] = [(HANDLES[0], b"before"), (HANDLES[1], b"first", b"second"), (HANDLES[1], b"second", b"third")]
     stored.write(slots)
     log.last.truncate(end)
     stored.writer.reset()

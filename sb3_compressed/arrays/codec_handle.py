@@ -1,0 +1,41 @@
+"""Handles of codecs: how slots in memory refer to the codec that wrote them."""
+
+from __future__ import annotations
+
+from typing import Any
+from weakref import WeakValueDictionary
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sb3_compressed.codecs import TrainableCodec
+
+__all__ = ["CodecHandle", "codec_of", "handle_of"]
+
+CodecHandle = NDArray[Any]
+"""An array without axes, whose only element is a codec; it keeps the codec alive.
+
+Slots that contained the codec itself would be tracked by Python's garbage collector, like every container with an
+object of a class: a full collection would visit each of them, which takes 0.6 s with a million. NumPy's arrays are not
+tracked, and neither are tuples of arrays and bytes, once the first collection has seen them.
+"""
+
+#: By the ids of the codecs, which are alive as long as their handles.
+_HANDLES: WeakValueDictionary[int, CodecHandle] = WeakValueDictionary()
+
+
+def handle_of(codec: TrainableCodec) -> CodecHandle:
+    """Return the handle of a codec, the same one as long as it is referred to."""
+    handle = _HANDLES.get(id(codec))
+    if handle is None:
+        handle = np.empty((), dtype=object)
+        handle[()] = codec
+        handle.flags.writeable = False
+        handle = _HANDLES.setdefault(id(codec), handle)  # another thread may have been faster
+    return handle
+
+
+def codec_of(handle: Any) -> TrainableCodec | None:
+    """Return the codec of a handle, ``None`` for anything else."""
+    codec = handle[()] if type(handle) is np.ndarray else None
+    return codec if isinstance(codec, TrainableCodec) else None
