@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sb3_compressed.arrays.codec_handle import handle_of
+from sb3_compressed.arrays.codec_handle import CodecHandle, handle_of
 from sb3_compressed.arrays.frame_layout import FrameLayout
 from sb3_compressed.arrays.slot_store import Slot, pack_slot, unpack_slot
 from sb3_compressed.codecs import Codec, TrainableCodec
@@ -36,10 +36,18 @@ class FrameEncoder:
         self.codec = codec
         self.layout = layout
         self.is_trainable = isinstance(codec, TrainableCodec)  # and so are the codecs trained from it
+        self._handle: CodecHandle | None = None
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         # Pickles of version 0.1 have other attributes.
         FrameEncoder.__init__(self, state["item_shape"], state["dtype"], state["codec"], state["layout"])
+
+    @property
+    def handle(self) -> CodecHandle:
+        """The handle of the codec, which is trainable."""
+        if self._handle is None or self._handle.item() is not self.codec:
+            self._handle = handle_of(self.codec)  # type: ignore[arg-type]
+        return self._handle
 
     @property
     def n_frames(self) -> int:
@@ -77,7 +85,7 @@ class FrameEncoder:
             if self.layout is None:
                 return new[0]
             return (*previous[n_new:], *new) if n_new < n_frames else tuple(new)  # type: ignore[index]
-        handle = handle_of(self.codec)  # type: ignore[arg-type]
+        handle = self.handle
         if n_new == n_frames:
             return (handle, *new)
         handles, payloads = unpack_slot(previous)

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sb3_compressed.arrays.codec_handle import handle_of
 from sb3_compressed.arrays.codec_training import CodecTrainer
 from sb3_compressed.arrays.decoding import decode
 from sb3_compressed.arrays.encoding import FrameEncoder
@@ -98,7 +97,7 @@ class FrameDeduplicator:
         n_envs = len(newest)
         encoder, last = self.encoder, self._last_slots
         if len(payloads) == len(last) == newest.count(1):  # nearly always: one each, in the last row
-            handle = handle_of(encoder.codec) if encoder.is_trainable else None  # type: ignore[arg-type]
+            handle = encoder.handle if encoder.is_trainable else None
             size = 1 + encoder.n_frames
             row: list[Slot] = []
             for slot, payload in zip(last, payloads):  # they are of one length

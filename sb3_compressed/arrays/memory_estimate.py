@@ -116,7 +116,7 @@ class _Count:
     @property
     def codecs(self) -> dict[int, TrainableCodec]:
         """The trained codecs by their ids."""
-        return {id(codec): codec for codec in map(codec_of, self._handles.values()) if codec is not None}
+        return {id(codec): codec for codec in map(codec_of, self._handles.values())}
 
     def begin_run(self, before: NDArray[Any]) -> None:
         """Begin a run; objects of the row before it do not count."""

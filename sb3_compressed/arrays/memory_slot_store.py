@@ -86,7 +86,7 @@ class MemorySlotStore:
         else:
             for _, slot, position in found[:n_codecs].tolist():
                 codec = codec_of(references[slot][position])
-                if codec is None or type(codec) is not self.codec:
+                if type(codec) is not self.codec:
                     return gather_in_python(references, self.codec, n_frames)
                 codecs.append(codec)
         return PayloadBatch(codecs, Payloads(places[:n_payloads], references, objects), n_frames, offsets)
@@ -103,7 +103,7 @@ class MemorySlotStore:
         """Return the different codecs of the payloads in tables."""
         slots = (slot for table in tables for slot in table.ravel().tolist() if type(slot) is tuple)
         handles = {id(part): part for slot in slots for part in slot if type(part) is not bytes}
-        return {id(codec): codec for codec in map(codec_of, handles.values()) if codec is not None}.values()
+        return {id(codec): codec for codec in map(codec_of, handles.values())}.values()
 
     def estimate(self, tables: Sequence[NDArray[Any]], begin: int, n_rows: int, max_slots: int) -> MemoryEstimate:
         """Estimate the memory of tables; see :func:`~.memory_estimate.estimate_memory`."""
@@ -136,9 +136,10 @@ def gather_in_python(slots: NDArray[Any], codec: AcceptedCodec | None, n_frames:
                 writers.append(writer)
                 continue
             written_by = codec_of(part)
-            if written_by is None or not (codec is None or type(written_by) is codec):
+            if not isinstance(written_by, TrainableCodec) or not (codec is None or type(written_by) is codec):
                 name = codec.name if codec else "trainable"
-                raise CorruptPayload(f"{written_by or part!r} wrote it, and the codec of its array is {name}", index)
+                found = part if written_by is None else written_by
+                raise CorruptPayload(f"{found!r} wrote it, and the codec of its array is {name}", index)
             writer = numbers.setdefault(id(written_by), len(codecs))
             codecs += [written_by] * (writer == len(codecs))
         n_payloads = len(payloads) - offsets[-1]

@@ -154,7 +154,10 @@ def with_handles(slot: Slot) -> Slot:
     if type(slot) is not tuple:
         return slot
     codecs = [part if isinstance(part, TrainableCodec) else codec_of(part) for part in slot]
-    return tuple(part if codec is None else handle_of(codec) for part, codec in zip(slot, codecs, strict=True))
+    return tuple(
+        handle_of(codec) if isinstance(codec, TrainableCodec) else part
+        for part, codec in zip(slot, codecs, strict=True)
+    )
 
 
 def slots_with_handles(slots: Sequence[Slot]) -> Sequence[Slot]:

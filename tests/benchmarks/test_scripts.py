@@ -178,6 +178,15 @@ def test_startup_benchmark_writes_its_results(folder: Path) -> None:
 
 
 @pytest.mark.slow
+def test_gc_benchmark_writes_its_results(folder: Path) -> None:
+    printed, results = run("gc_pauses", folder, "--source", "Pong", "--buffers", "auto")
+    assert "| sb3-compressed `auto` | 400 |" in printed
+    assert results["Pong"].keys() == {"SB3", "auto"}
+    for measured in results["Pong"].values():
+        assert measured["tracked"] > 0 < measured["collect"]
+
+
+@pytest.mark.slow
 def test_storage_benchmark_writes_its_results(folder: Path) -> None:
     printed, results = run("storage_times", folder, "--sources", "Pong")
     assert "| Pong | folder |" in printed
