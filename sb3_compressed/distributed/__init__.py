@@ -7,6 +7,7 @@ from sb3_compressed.distributed.exploration import EpsilonLadder
 from sb3_compressed.distributed.remote_rollouts import CollectorStatistics
 from sb3_compressed.distributed.replay_buffer import DistributedReplayBuffer, DistributedStatistics
 from sb3_compressed.distributed.writer import ReplayWriter
+from sb3_compressed.errors import ShardTimeout, ShardUnavailable
 
 __all__ = [
     "Collected",
@@ -16,4 +17,6 @@ __all__ = [
     "DistributedStatistics",
     "EpsilonLadder",
     "ReplayWriter",
+    "ShardTimeout",
+    "ShardUnavailable",
 ]
