@@ -209,7 +209,7 @@ def test_a_shard_with_a_folder_has_everything(folder: Any, point: str, caplog: p
     assert content(folder, name) == [*range(100)], "nothing twice, and everything acknowledged"
     assert point == "open" or "segments are sent again after" in caplog.text
     # Episodes continue.
-    [samples] = batches_of(ray.get(folder.sample.remote("learner", [3000])), "vector", CodecExchange(8))
+    [samples] = batches_of(ray.get(folder.sample.remote(name, [3000])), "vector", CodecExchange(8))
     rewards = dict(zip(samples.arrays["actions"].reshape(-1), samples.arrays["rewards"].reshape(-1), strict=True))
     for number in range(90):
         if not {number, number + 1} & {36, 73} and number in rewards:
@@ -252,7 +252,7 @@ def test_a_shard_that_is_stopped_is_waited_for_once(folder: Any, caplog: pytest.
     found = content(folder, "stopped")
     assert found[:60] == [*range(5000, 5060)]
     assert found[60:] == [*range(7060 - len(found[60:]), 7060)]
-    [samples] = batches_of(ray.get(folder.sample.remote("learner", [5000])), "vector", CodecExchange(8))
+    [samples] = batches_of(ray.get(folder.sample.remote("stopped", [5000])), "vector", CodecExchange(8))
     rewards = dict(zip(samples.arrays["actions"].reshape(-1), samples.arrays["rewards"].reshape(-1), strict=True))
     assert rewards[5059] == pytest.approx(5059), "returns do not cross the gap"
     assert rewards[5058] == pytest.approx(5058 + 0.9 * 5059)
