@@ -29,10 +29,16 @@ class Selection:
     """The environments of a batch.
 
     :param envs: environments ``(batch_size,)``
+    :param rows: their rows, if arrays are to be read at these, likewise
+    :param n_envs: number of environments in the arrays
     """
 
-    def __init__(self, envs: NDArray[np.int64]) -> None:
-        self.envs = envs
+    def __init__(
+        self, envs: NDArray[np.int64], rows: NDArray[np.int64] | None = None, n_envs: int | None = None
+    ) -> None:
+        self.envs, self.rows = envs, rows
+        #: The numbers of the transitions, counted row by row.
+        self.indices = None if rows is None or n_envs is None else rows * n_envs + envs
         #: Whether an array was read at them.
         self.is_used = False
 
@@ -59,7 +65,19 @@ class SelectedEnvironments(ArrayLike):
         vars(self).update(_array=array, _selection=selection)  # faster than two assignments
 
     def __getitem__(self, index: Any) -> Any:
-        return self._array[self._with_selection(index)]
+        array = self._array
+        if type(array) is np.ndarray and self._is_of_selection(index) and array.flags.c_contiguous:
+            # The same elements as below, in half the time.
+            self._selection.is_used = True
+            return array.reshape(-1, *array.shape[2:]).take(self._selection.indices, axis=0)
+        return array[self._with_selection(index)]
+
+    def _is_of_selection(self, index: Any) -> bool:
+        """Return whether an index is that of the chosen rows and some environments, as in ``array[rows, envs, :]``."""
+        rows = self._selection.rows
+        if rows is None or type(index) is not tuple or index[0] is not rows or not 2 <= len(index) <= 3:
+            return False
+        return type(index[1]) is np.ndarray and index[1].shape == rows.shape and index[2:] in ((), (slice(None),))
 
     def __setitem__(self, index: Any, value: Any) -> None:
         self._array[self._with_selection(index)] = value
@@ -85,7 +103,7 @@ def get_samples_at(buffer: Any, rows: NDArray[np.int64], envs: NDArray[np.int64]
     """
     if buffer.n_envs == 1:
         return buffer._get_samples(rows, env=env)
-    selection = Selection(envs)
+    selection = Selection(envs, rows, buffer.n_envs)
     stand_in = _stand_in(buffer, selection)
     before = None if buffer._is_from_this_package else dict(vars(stand_in))
     samples = stand_in._get_samples(rows, env=env)
@@ -110,6 +128,7 @@ def _stand_in(buffer: _Buffer, selection: Selection) -> _Buffer:
 
     stand_in = object.__new__(type(buffer))
     attributes = vars(stand_in)
+    attributes.update(vars(buffer))
     for name, value in vars(buffer).items():
         if is_selected(value):
             attributes[name] = SelectedEnvironments(value, selection)
@@ -117,6 +136,6 @@ def _stand_in(buffer: _Buffer, selection: Selection) -> _Buffer:
             attributes[name] = {
                 key: SelectedEnvironments(part, selection) if is_selected(part) else part for key, part in value.items()
             }
-        elif type(value) is not MethodTimer:
-            attributes[name] = value
+        elif type(value) is MethodTimer:
+            del attributes[name]
     return stand_in

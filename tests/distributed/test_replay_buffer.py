@@ -522,9 +522,10 @@ def test_a_checkpoint_of_version_0_2_is_loaded_into_equal_rings(local_ray: None,
     buffer.save_checkpoint(tmp_path / "checkpoint")
     manifest = tmp_path / "checkpoint" / "distributed.json"
     saved = json.loads(manifest.read_text())
-    assert saved["sizes"] == stored(buffer) == {"learner-0": 70, "a": 10}
-    del saved["sizes"]
-    manifest.write_text(json.dumps({**saved, "version": 1, "n_rows": 50}))
+    rings = saved.pop("rings")
+    assert {name: ring["n_transitions"] for name, ring in rings.items()} == stored(buffer) == {"learner-0": 70, "a": 10}
+    (tmp_path / "checkpoint" / saved["cut"]).rename(tmp_path / "checkpoint" / "cut-3")
+    manifest.write_text(json.dumps({**saved, "version": 1, "cut": 3, "n_rows": 50}))
     buffer.load_checkpoint(tmp_path / "checkpoint")
     assert stored(buffer) == {"learner-0": 50, "a": 10}
     buffer.close()
@@ -681,7 +682,8 @@ def test_a_folder_is_continued(local_ray: None, tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="contains a shard; pass storage_mode='resume' to continue it") as raised:
         new_buffer("dict", 50, storage=tmp_path / "shards", **STORED)
     assert type(raised.value) is StorageError  # not that of Ray, whose message is a traceback
-    again = new_buffer("dict", 30, storage=tmp_path / "shards", storage_mode="resume", **STORED)
+    with pytest.warns(UserWarning, match="50 transitions"):
+        again = new_buffer("dict", 30, storage=tmp_path / "shards", storage_mode="resume", **STORED)
     assert again.size() == 30
     assert {*assert_true(again.sample(600), "dict")} == {*range(40, 70)}
     add_rows(again, "dict", range(70, 75))
