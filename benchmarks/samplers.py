@@ -8,7 +8,8 @@ package float64. TorchRL needs the compiled extension of its wheel, which loads 
 was built for.
 
 Of each source, a buffer with ``sampler="prioritized"`` is compared with one that samples uniformly, in one process.
-Both are full; in turn, a row is added and a batch of 256 sampled, and the priorities of the batch are updated.
+Both are full; in turn, a row is added and a batch of 256 sampled, and the priorities of the batch are updated. Where
+observations are vectors, a prioritized buffer of cpprb is measured as well, whose batches are converted to tensors.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from sources import record
 from tables import markdown
 
 from adapters.buffer_names import title
-from adapters.prioritized_samplers import make_sampler
+from adapters.prioritized_samplers import ALPHA, BETA, make_sampler
 from sb3_compressed.benchmarking.frame_recording import play
 from sb3_compressed.benchmarking.metrics import one_thread, resident_nbytes
 from sb3_compressed.benchmarking.runner import Job, Measurement
@@ -35,6 +36,7 @@ NAMES = [OURS, "cpprb", "torchrl", "torchrl:trees"]
 BUFFERS, SAMPLERS = "buffers", ("uniform", "prioritized")
 N_ENVS = 4
 BATCH_SIZE = 256
+PEER_KEY = f"sample and update({BATCH_SIZE})"
 KEYS = (f"draw({BATCH_SIZE})", f"update({BATCH_SIZE})")
 ITEMS, SMOKE_ITEMS = [1_000_000, 100_000_000], [1_000, 10_000]
 ADDED = 100_000  # items at once
@@ -48,7 +50,9 @@ def measure(name: str, **arguments: Any) -> Measurement:
     :param arguments: those of the function that measures it
     """
     one_thread()
-    return _measure_buffers(**arguments) if name == BUFFERS else _measure_sampler(name, **arguments)
+    if name == BUFFERS:
+        return _measure_buffers(**arguments)
+    return _measure_cpprb(**arguments) if "source" in arguments else _measure_sampler(name, **arguments)
 
 
 def _measure_sampler(name: str, n_items: int, repeats: int) -> Measurement:
@@ -111,29 +115,64 @@ def _measure_buffers(source: str, size: int, repeats: int) -> Measurement:
     return {key: statistics.median(each[WARMUP:]) / 1e3 for key, each in times.items()}
 
 
+def _measure_cpprb(source: str, size: int, repeats: int) -> Measurement:
+    """Return the time of sampling a batch as tensors and updating its priorities, with cpprb."""
+    import torch as th
+    from cpprb import PrioritizedReplayBuffer
+
+    recording = record(source, N_ENVS, size // N_ENVS + WARMUP + repeats)
+    obs, action = recording.observation_space, recording.action_space
+    fields = {name: {"shape": obs.shape, "dtype": obs.dtype} for name in ("obs", "next_obs")}
+    fields |= {"act": {"shape": action.shape, "dtype": action.dtype}, "rew": {}, "done": {}}
+    buffer = PrioritizedReplayBuffer(size, fields, alpha=ALPHA)
+    rng = np.random.default_rng(0)
+    times: list[int] = []
+    for number, step in enumerate(play(recording)):
+        buffer.add(obs=step.obs, next_obs=step.next_obs, act=step.action, rew=step.reward, done=step.done)
+        if number < size // N_ENVS:
+            continue
+        td_errors = th.from_numpy(rng.exponential(size=BATCH_SIZE))
+        begin = time.process_time_ns()
+        batch = buffer.sample(BATCH_SIZE, BETA)
+        indices = batch.pop("indexes")
+        {name: th.as_tensor(array) for name, array in batch.items()}
+        buffer.update_priorities(indices, td_errors.numpy())
+        times.append(time.process_time_ns() - begin)
+    return {PEER_KEY: statistics.median(times[WARMUP:]) / 1e3}
+
+
 def tables(results: Results) -> str:
     """Return a table of samplers alone and, if there are results, one of buffers."""
     buffers = {label: found[BUFFERS] for label, found in results.items() if BUFFERS in found}
     parts = [table({label: found for label, found in results.items() if label not in buffers})]
     if buffers:
-        parts += [f"Buffers of the default compression method, with {N_ENVS} environments:", buffer_table(buffers)]
+        peers = {label: found["cpprb"] for label, found in results.items() if label in buffers and "cpprb" in found}
+        parts += [
+            f"Buffers of the default compression method, with {N_ENVS} environments:", buffer_table(buffers, peers)
+        ]  # fmt: skip
     return "\n\n".join(parts)
 
 
-def buffer_table(results: dict[str, Measurement]) -> str:
-    """Return a row per source: the times of uniform and prioritized buffers, their ratio and difference."""
+def buffer_table(results: dict[str, Measurement], peers: dict[str, Measurement]) -> str:
+    """Return a row per source: the times of uniform and prioritized buffers, their ratio and difference.
+
+    :param peers: of some sources, those of cpprb
+    """
     rows = []
     for label, measured in results.items():
         if "error" in measured:
-            rows.append([label, "failed", "", "", "", ""])
+            rows.append([label, "failed", *[""] * 5])
             continue
         uniform, prioritized = (measured[f"{sampler} sample({BATCH_SIZE})"] for sampler in SAMPLERS)
         add = measured["prioritized add"] / measured["uniform add"]
         times = [f"{value:.0f} us" for value in (uniform, prioritized)]
-        rows.append([label, *times, f"{prioritized / uniform:.2f}x", f"{prioritized - uniform:+.0f} us", f"{add:.2f}x"])
+        peer = peers.get(label, {}).get(PEER_KEY)
+        versus = "" if peer is None else f"{prioritized / peer:.2f}x"
+        differences = f"{prioritized / uniform:.2f}x", f"{prioritized - uniform:+.0f} us", f"{add:.2f}x"
+        rows.append([label, *times, *differences, versus])
     sample = f"`sample({BATCH_SIZE})`"
     header = ["observations, transitions", f"uniform {sample}", f"prioritized {sample} and `update_priorities`"]
-    return markdown([*header, "ratio", "difference", "`add`, ratio"], rows)
+    return markdown([*header, "ratio", "difference", "`add`, ratio", "prioritized / cpprb's"], rows)
 
 
 def table(results: Results) -> str:
@@ -175,9 +214,10 @@ def main() -> None:
         for name in names
     ]
     for source in arguments.sources:
-        record(source, N_ENVS, arguments.size // N_ENVS + WARMUP + arguments.repeats)
+        recording = record(source, N_ENVS, arguments.size // N_ENVS + WARMUP + arguments.repeats)
         job_arguments = {"source": source, "size": arguments.size, "repeats": arguments.repeats}
-        jobs.append(Job(f"{source}, {arguments.size:,}", BUFFERS, job_arguments))
+        of_vectors = ["cpprb"] if "cpprb" in names and len(recording.observation_space.shape or ()) == 1 else []
+        jobs += [Job(f"{source}, {arguments.size:,}", name, job_arguments) for name in (BUFFERS, *of_vectors)]
     results = run_interleaved(measure, jobs, arguments.rounds, arguments.peers)
     keys = ["items", *(["sources", "size"] if arguments.sources else []), "repeats", "rounds"]
     options = {key: getattr(arguments, key) for key in keys}
