@@ -305,7 +305,7 @@ class DistributedReplayBuffer(ReplayBuffer):
                 idle = [name for name in self._writers if _process(name) in self._quotas.idle]
                 self._group.request_resize(self._rows(self._quotas, self._writers), idle)
 
-    def writer(self, name: str, n_envs: int) -> ReplayWriter:
+    def writer(self, name: str, n_envs: int, *, timeout: float | None = None) -> ReplayWriter:
         """Return a writer of transitions for another process, such as an actor of Ray.
 
         The buffer is divided among the rings of all writers by how fast they add. Those that exist become smaller if
@@ -313,6 +313,7 @@ class DistributedReplayBuffer(ReplayBuffer):
 
         :param name: names the ring; a new writer of the same name continues it
         :param n_envs: number of environments
+        :param timeout: seconds after which it drops rows if its shard does not answer; ``None`` to wait until it does
         :raises ShardUnavailable: if a shard fails or does not answer
         :raises ValueError: if the ring of that name has another number of environments, or the name is one of those of
             the learner's own writers
@@ -321,7 +322,7 @@ class DistributedReplayBuffer(ReplayBuffer):
         if name.startswith(LEARNER):
             raise ValueError(f"names that begin with {LEARNER!r} are those of the learner's own writers, got {name!r}")
         self._register({name: n_envs})
-        return self._new_writer(name)
+        return self._new_writer(name, timeout=timeout)
 
     def _register(self, writers: Mapping[str, int]) -> None:
         """Include writers, each with its number of environments.
@@ -346,7 +347,10 @@ class DistributedReplayBuffer(ReplayBuffer):
 
     def _new_writer(self, name: str, **options: Any) -> ReplayWriter:
         n_envs, shard = self._writers[name]
-        return ReplayWriter(self._group.shards[shard].actor, self._spec, name, n_envs, self._segment_length, **options)
+        return ReplayWriter(
+            self._group.shards[shard].actor, self._spec, name, n_envs, self._segment_length,
+            shard_name=f"shard {shard}", **options,
+        )  # fmt: skip
 
     @staticmethod
     def _parts(n_parts: int) -> dict[str, slice]:
@@ -363,11 +367,14 @@ class DistributedReplayBuffer(ReplayBuffer):
         if not parts or any(self._writers.get(name, (0, 0))[0] != n_envs for name, n_envs in expected.items()):
             parts = self._parts(min(len(self._group.shards), self.n_envs))
         self._register({name: len(range(self.n_envs)[part]) for name, part in parts.items()})
-        self._local = [
+        local = [
             (part, self._new_writer(name, timeout=self._timeout, num_threads=self.num_threads))
             for name, part in parts.items()
         ]
-        return self._local
+        for _, writer in local:  # all of them, before one of them adds its part of a row
+            writer.open()
+        self._local = local
+        return local
 
     def add(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: Any) -> None:
         """Add a transition of every environment, as SB3's buffer does.

@@ -20,6 +20,7 @@ from sb3_compressed.distributed.encoded_rows import EncodedRows
 from sb3_compressed.distributed.ray_session import ACTOR_FAILURES, summary
 from sb3_compressed.distributed.ring_spec import RingSpec
 from sb3_compressed.distributed.shard import OpenReply, ShardStatus, UnknownWriter
+from sb3_compressed.errors import ShardTimeout
 
 __all__ = ["ReplayWriter"]
 
@@ -68,6 +69,7 @@ class ReplayWriter:
     :param segment_length: rows of a segment; fewer for small rings
     :param timeout: seconds after which rows are dropped, counted and logged if a shard does not acknowledge earlier
         ones; ``None`` to wait
+    :param shard_name: names the shard in messages
     :param num_threads: as for buffers; with 1, payloads are the same in each run
     """
 
@@ -81,7 +83,9 @@ class ReplayWriter:
         *,
         timeout: float | None = None,
         num_threads: int | None = 1,
+        shard_name: str = "the shard",
     ) -> None:
+        self._shard_name = shard_name
         self.name, self.n_envs = name, n_envs
         self._shard, self._spec, self._segment_length = shard, spec, segment_length
         self._timeout, self._num_threads = timeout, num_threads
@@ -95,8 +99,16 @@ class ReplayWriter:
         self._statuses: dict[str, ShardStatus] = {}
         self._staging: CompressedReplay | None = None
 
-    def _open(self) -> CompressedReplay:
-        """Construct the buffer that encodes, and open the ring."""
+    def open(self) -> None:
+        """Open the ring, unless that was done; the first :meth:`add` does it otherwise.
+
+        :raises ShardTimeout: if the shard does not answer within the timeout
+        """
+        if self._staging is None:
+            self._staging = self._opened()
+
+    def _opened(self) -> CompressedReplay:
+        """Open the ring, and return the buffer that encodes."""
         self._session = uuid.uuid4().hex
         self._codecs = CodecExchange(8)
         self._sent: set[bytes] = set()
@@ -106,12 +118,12 @@ class ReplayWriter:
         self._is_late = False
         #: What :meth:`.Shard.open_ring` returns, ``None`` unless that was requested and not received yet.
         self._opening: Any = None
-        opened = self._open_ring(None, continues=False)
-        assert opened is not None
+        opened = self._open_ring(self._timeout, continues=False)
+        if opened is None:
+            raise ShardTimeout(f"{self._shard_name} did not open the ring of {self.name!r} for {self._timeout:g} s")
         self._position, self._ring = opened.position, opened.ring
         n_rows = max(1, min(self._segment_length, self._ring.n_rows // 4))
-        self._staging = self._spec.staging(n_rows, self.n_envs, self._num_threads)
-        return self._staging
+        return self._spec.staging(n_rows, self.n_envs, self._num_threads)
 
     def __getstate__(self) -> dict[str, Any]:
         if self._staging is not None:
@@ -141,9 +153,12 @@ class ReplayWriter:
 
         :raises ValueError: if an argument does not fit; nothing is added then
         :raises OSError: if the shard could not write earlier transitions; they are sent again with the next ones
+        :raises ShardTimeout: if the shard does not open the ring within the timeout; nothing is added then
         :raises WriterReplaced: if another writer of the same name took over the ring
         """
-        staging = self._staging or self._open()
+        self.open()
+        staging = self._staging
+        assert staging is not None
         if staging.full:  # after an error
             self._send(staging, staging.buffer_size)
         staging.add(obs, next_obs, action, reward, done, infos)
@@ -178,8 +193,8 @@ class ReplayWriter:
         if not self._wait_until(MAX_IN_FLIGHT - 1, 0 if self._is_late else self._timeout):
             if not self._is_late:
                 logger.warning(
-                    "%s: the shard did not answer for %s s; transitions are dropped until it does",
-                    self.name, self._timeout,
+                    "%s: %s did not answer for %s s; transitions are dropped until it does",
+                    self.name, self._shard_name, self._timeout,
                 )  # fmt: skip
             self._is_late = True
             self._lose(n_rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import pickle
@@ -22,6 +23,7 @@ from sb3_compressed.distributed.codec_exchange import CodecExchange
 from sb3_compressed.distributed.ray_session import ACTOR_FAILURES, new_actor
 from sb3_compressed.distributed.shard import WriterReplaced
 from sb3_compressed.distributed.writer import MAX_IN_FLIGHT, ReplayWriter
+from sb3_compressed.errors import ShardTimeout
 
 pytestmark = pytest.mark.usefixtures("local_ray")
 DEADLINE_S = 120.0
@@ -256,6 +258,29 @@ def test_a_shard_that_is_stopped_is_waited_for_once(folder: Any, caplog: pytest.
     rewards = dict(zip(samples.arrays["actions"].reshape(-1), samples.arrays["rewards"].reshape(-1), strict=True))
     assert rewards[5059] == pytest.approx(5059), "returns do not cross the gap"
     assert rewards[5058] == pytest.approx(5058 + 0.9 * 5059)
+
+
+def test_a_ring_that_cannot_be_opened_in_time_is_an_error(memory: Any) -> None:
+    writer = writer_of(memory, "images", "not opened", timeout=0.2)
+    pid = call(memory, "pid")
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        with pytest.raises(ShardTimeout, match="'not opened'"):
+            add_to(writer, "images", range(5))
+        assert writer.n_staged == 0
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+    def is_open() -> bool:
+        with contextlib.suppress(ShardTimeout):
+            writer.open()
+            return True
+        return False
+
+    until(is_open)
+    add_to(writer, "images", range(5))
+    writer.flush()
+    assert content(memory, "not opened") == [*range(5)]
 
 
 def test_a_shard_that_is_stopped_and_killed(memory: Any) -> None:
