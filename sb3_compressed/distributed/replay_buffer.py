@@ -338,7 +338,7 @@ class DistributedReplayBuffer(ReplayBuffer):
             if name not in all_writers and n_rings == 1 << RING_BITS:
                 raise ValueError(f"a shard can have the rings of {n_rings} writers at most; pass a larger n_shards")
             all_writers[name] = n_envs, shard
-        self._flush_within_timeout()
+        self.flush()
         self._group.refresh_all()  # so that rings keep what has arrived
         n_envs_of = {name: n for name, (n, _) in all_writers.items()}
         quotas.include(_by_process(n_envs_of), _by_process(self._group.n_inserted_by))
@@ -407,15 +407,22 @@ class DistributedReplayBuffer(ReplayBuffer):
     def flush(self, timeout: float | None = None) -> None:
         """Send everything that was added, and wait until shards have it. Updates of priorities are sent as well.
 
-        :param timeout: seconds after which it returns in any case; ``None`` to wait
+        :param timeout: seconds after which it returns in any case; ``None`` for those of the buffer, after which it
+            raises
+        :raises ShardTimeout: if a shard has not acknowledged everything by then; it is sent again later
         """
         for shard, view in enumerate(self._group.shards):
             for updates in self._take_updates(shard):
-                view.actor.update_priorities.remote(*updates)
-        deadline = None if timeout is None else time.monotonic() + timeout
+                self._group.send(view, "update_priorities", *updates)
+        deadline = time.monotonic() + (self._timeout if timeout is None else timeout)
         for _, writer in self._local:
-            writer.flush(None if deadline is None else max(deadline - time.monotonic(), 0))
+            writer.flush(max(deadline - time.monotonic(), 0))
             self.record_statuses(writer.name, writer.take_statuses())
+            if writer.n_staged and timeout is None:
+                raise ShardTimeout(
+                    f"shard {self._writers[writer.name][1]} has not acknowledged {writer.n_staged} transitions for "
+                    f"{self._timeout:g} s"
+                )
 
     def _send_staged(self) -> None:
         """Send what was added, without waiting for shards that do not answer."""
@@ -698,7 +705,7 @@ class DistributedReplayBuffer(ReplayBuffer):
         self._require_open()
         path = user_path(folder).absolute()
         self._require_writable(path, overwrite=overwrite)
-        self._flush_within_timeout()
+        self.flush()
         self._group.refresh_all()
         path.mkdir(parents=True, exist_ok=True)
         lock = FolderLock(path).acquire()
@@ -779,19 +786,6 @@ class DistributedReplayBuffer(ReplayBuffer):
         self._saved = path
         self._group.refresh_all()
         self._group.renumber()
-
-    def _flush_within_timeout(self) -> None:
-        """Send everything that was added, and wait until shards have it.
-
-        :raises ShardTimeout: if one does not acknowledge it in time
-        """
-        self.flush(self._timeout)
-        for _, writer in self._local:
-            if writer.n_staged:
-                shard = self._writers[writer.name][1]
-                raise ShardTimeout(
-                    f"shard {shard} has not acknowledged {writer.n_staged} transitions for {self._timeout:g} s"
-                )
 
 
 def _process(name: str) -> str:

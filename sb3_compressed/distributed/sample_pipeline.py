@@ -181,7 +181,7 @@ class SamplePipeline:
                 requests.append(Request(shard, reply, of_shard, float(shares[shard]), time.monotonic()))
             else:  # others may have added to it
                 for each in updates:
-                    view.actor.update_priorities.remote(*each)
+                    self._group.send(view, "update_priorities", *each)
                 self._group.request_status(view)
         return requests
 

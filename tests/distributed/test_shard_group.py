@@ -56,10 +56,17 @@ def pair(local_ray: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     buffer.close()
 
 
+def add_and_flush(buffer: DistributedReplayBuffer) -> None:
+    """Send some transitions, and wait until they have arrived."""
+    add_rows(buffer, "small", range(40, 43))
+    buffer.flush()
+
+
 CALLS: dict[str, Callable[[DistributedReplayBuffer, Path], Any]] = {
     "writer": lambda buffer, folder: buffer.writer("other", 1),
     "save_checkpoint": lambda buffer, folder: buffer.save_checkpoint(folder, overwrite=True),
     "load_checkpoint": lambda buffer, folder: buffer.load_checkpoint(folder),
+    "flush": lambda buffer, folder: add_and_flush(buffer),
     "reset": lambda buffer, folder: buffer.reset(),
 }
 
