@@ -36,6 +36,8 @@ from tables import markdown
 from typing_extensions import override
 
 from sb3_compressed import get_codec
+from sb3_compressed.arrays.codec_handle import handle_of
+from sb3_compressed.codecs import TrainableCodec
 from sb3_compressed.codecs.payloads import Payloads
 from sb3_compressed.storage.array_store import RING_ROWS, ArrayStore
 from sb3_compressed.storage.checksum import checksum
@@ -85,14 +87,16 @@ class OwnLog(Engine):
             ArrayStore.open(folder, writable=True) if exists else ArrayStore.create(folder, {"is": "a test"}, plans, {})
         )
         self.table = self.store.arrays["slots"]
-        self.codec = get_codec("delta")
+        codec = get_codec("delta")
+        assert isinstance(codec, TrainableCodec)
+        self.handle = handle_of(codec)
         newest = range(self.last() - N_FRAMES + 1, self.last() + 1)
         self.recent: list[Any] = [tuple(payload(step, env) for step in newest) for env in range(N_ENVS)]
 
     @override
     def put(self, step: int, payloads: Sequence[bytes]) -> None:
         self.recent = [(*stack[1:], new) for stack, new in zip(self.recent, payloads, strict=True)]
-        self.table[step % ROWS] = self.store.slots.write([(self.codec, *stack) for stack in self.recent])
+        self.table[step % ROWS] = self.store.slots.write([(self.handle, *stack) for stack in self.recent])
         self.store.commit([(RING_ROWS, step % ROWS, step % ROWS + 1)], {"last": step}, {})
 
     @override
