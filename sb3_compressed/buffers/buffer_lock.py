@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import os
 import threading
-import weakref
 from contextlib import AbstractContextManager
+from weakref import WeakValueDictionary
 
 # It is registered first, so a fork acquires its locks last: a thread that samples waits for threads that decode.
 import sb3_compressed.threads  # noqa: F401
@@ -20,8 +20,8 @@ __all__ = ["BufferLock", "new_lock"]
 BufferLock = AbstractContextManager[bool]
 """The lock of a buffer."""
 
-#: All locks of this process.
-_locks: weakref.WeakSet[threading.RLock] = weakref.WeakSet()
+#: All locks of this process, by their ids. Unlike those of a set, other threads may create locks while they are listed.
+_locks: WeakValueDictionary[int, threading.RLock] = WeakValueDictionary()
 
 
 class _Forking(threading.local):
@@ -37,14 +37,26 @@ _forking = _Forking()
 def new_lock() -> BufferLock:
     """Return a lock."""
     lock = threading.RLock()
-    _locks.add(lock)
+    _locks[id(lock)] = lock
     return lock
 
 
 def _before_fork() -> None:
-    for lock in [*_locks]:
-        lock.acquire()
-        _forking.locks.append(lock)
+    """Acquire all locks.
+
+    Other threads acquire several in any order, as where a user's class samples from one buffer within ``add`` of
+    another. So this waits for a lock only while it has no other one.
+    """
+    acquired = _forking.locks
+    locks = [lock for reference in _locks.valuerefs() if (lock := reference()) is not None]
+    while len(acquired) < len(locks):
+        lock = locks[len(acquired)]
+        if lock.acquire(blocking=not acquired):
+            acquired.append(lock)
+        else:
+            _after_fork()
+            locks.remove(lock)
+            locks.insert(0, lock)
 
 
 def _after_fork() -> None:

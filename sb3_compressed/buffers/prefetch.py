@@ -8,7 +8,6 @@ content of a batch does not depend on timing.
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Callable
 from functools import cache
@@ -17,6 +16,7 @@ from typing import Any
 import torch as th
 
 from sb3_compressed.arrays.batch_pool import sampling
+from sb3_compressed.buffers.buffer_lock import new_lock
 from sb3_compressed.buffers.validation import validate_integer
 from sb3_compressed.threads import PoolTask
 from sb3_compressed.tree_map import tree_map
@@ -39,7 +39,7 @@ class Prefetcher:
         self.n_batches = n_batches
         self._kind: Any = None
         self._queue: deque[_QueuedBatch] = deque()
-        self._lock = threading.Lock()  # several threads may sample
+        self._lock = new_lock()  # several threads may sample
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Prefetcher, (self.n_batches,)
