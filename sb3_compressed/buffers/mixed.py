@@ -358,7 +358,8 @@ class MixedReplayBuffer(Prefetching, ReplayBuffer):
                 updates.append((buffer, numbers[is_selected], errors[is_selected]))
         if len(updates) > 1:  # all are valid before any is applied
             for buffer, *update in updates:
-                buffer._bound_sampler.validated_update(buffer, *update)
+                with buffer._lock:
+                    buffer._bound_sampler.validated_update(buffer, *update)
         return sum(buffer.update_priorities(*update) for buffer, *update in updates)
 
     @property
