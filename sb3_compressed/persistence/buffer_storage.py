@@ -220,20 +220,25 @@ class BufferStorage:
         :param n_rows: the most rows that are added, fewer than in the buffer; not for hindsight replay
         :raises OSError: if they cannot be written; the buffer is then as it was before the block
         """
-        first = buffer.pos
-        self._take_direct_writes(buffer)
-        before = self._copy_rows(self._ring_changes(buffer, first, n_rows)), first, buffer.full
-        before_counts = len(self._uncommitted), self._n_new_rows
-        self._n_joint_rows = n_rows
+        with buffer._lock:  # released during the block: other threads may sample and save
+            first = buffer.pos
+            self._take_direct_writes(buffer)
+            before = self._copy_rows(self._ring_changes(buffer, first, n_rows)), first, buffer.full
+            before_counts = len(self._uncommitted), self._n_new_rows
+            self._n_joint_rows = n_rows
+        is_complete = False
         try:
             yield
+            is_complete = True
         finally:
-            self._n_joint_rows = None
-            n_added = (buffer.pos - first) % buffer.buffer_size
-            self._n_new_rows += n_added
-            self._uncommitted += self._ring_changes(buffer, first, n_added)
-        self._before = *before, *before_counts
-        self.commit_row(buffer)
+            with buffer._lock:
+                self._n_joint_rows = None
+                n_added = (buffer.pos - first) % buffer.buffer_size
+                self._n_new_rows += n_added
+                self._uncommitted += self._ring_changes(buffer, first, n_added)
+                if is_complete:
+                    self._before = *before, *before_counts
+                    self.commit_row(buffer)
 
     def _copy_rows(self, changes: list[Change]) -> list[tuple[NDArray[Any], int, NDArray[Any]]]:
         """Return copies of rows, each with its array and where it begins."""

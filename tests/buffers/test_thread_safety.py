@@ -6,8 +6,10 @@ import copy
 import os
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from sb3_compressed import CompressedDictReplayBuffer, CompressedReplayBuffer, MixedReplayBuffer, load_checkpoint
+from sb3_compressed.samplers import PrioritizedSampler
 
 IMAGE, VECTOR = spaces.Box(0, 255, (2, 36, 36), np.uint8), spaces.Box(0, 1 << 20, (3,), np.float32)
 BUTTONS = spaces.Discrete(7)
@@ -185,6 +188,39 @@ def test_saves_beside_adds_and_samples_are_complete(space: str, options: str, is
         assert_consistent(SPACES[space], loaded.sample(64), 64)
 
 
+def test_joint_commits_beside_flushes_and_samples_are_complete(tmp_path: Path) -> None:
+    cls, n_steps = CompressedReplayBuffer, 20
+    buffer = cls(400, VECTOR, BUTTONS, "cpu", 2, storage=tmp_path, sampler="prioritized", compression_method="zstd1")
+    add(buffer, 1)
+    is_over = threading.Event()
+
+    def add_jointly() -> None:
+        for first in cycle(range(0, 60_000, n_steps)):
+            if is_over.is_set():
+                break
+            with buffer.joint_commit(n_steps):
+                for step in range(first, first + n_steps):
+                    add(buffer, step)
+
+    def flush() -> None:
+        for _ in range(60):
+            buffer.flush()
+            assert_consistent(VECTOR, load_checkpoint(tmp_path, device="cpu").sample(64), 64)
+            assert_consistent(VECTOR, buffer.sample(16), 16)
+
+    with ThreadPoolExecutor(2) as pool:
+        adding, flushing = pool.submit(add_jointly), pool.submit(flush)
+        try:
+            flushing.result()
+        finally:
+            is_over.set()
+        adding.result()
+    buffer.close()
+    loaded = load_checkpoint(tmp_path, device="cpu")
+    for name in ("rewards", "actions", "dones", "timeouts"):
+        np.testing.assert_array_equal(getattr(loaded, name), getattr(buffer, name))
+
+
 def test_mixed_buffers_beside_adds() -> None:
     demonstrations = new("vector")
     for step in range(N_ROWS):
@@ -197,6 +233,32 @@ def test_mixed_buffers_beside_adds() -> None:
             assert_consistent(VECTOR, mixed.sample(16), 16)
 
     run_beside_adds(online, sample)
+
+
+class OneThreadSampler(PrioritizedSampler):
+    """Raises if two threads use it at once."""
+
+    is_used = False
+
+    def add(self, indices: NDArray[np.int64], buffer: Any) -> None:
+        assert not self.is_used
+        self.is_used = True
+        time.sleep(0)  # so that another thread runs
+        super().add(indices, buffer)
+        self.is_used = False
+
+
+def test_priorities_of_mixed_buffers_are_updated_beside_samples() -> None:
+    buffers = [new("vector", sampler=OneThreadSampler()) for _ in range(2)]
+    for step in range(N_ROWS):
+        add(buffers[1], step)
+    mixed = MixedReplayBuffer.from_buffers(buffers, weights=[1, 1])
+
+    def sample_and_update() -> None:
+        for _ in range(N_BATCHES // 5):
+            mixed.update_priorities(mixed.sample(16).indices, np.ones(16))
+
+    run_beside_adds(buffers[0], sample_and_update, sample_and_update)
 
 
 def test_a_subclass_that_adds_and_samples_within_add_does_not_wait_for_itself() -> None:
