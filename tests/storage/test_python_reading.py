@@ -30,7 +30,7 @@ from sb3_compressed.storage.record_format import (
 from sb3_compressed.storage.segment import Segment
 from storage.logs import begin_segment
 from storage.segments import CONTENTS, write_segment
-from storage.slot_logs import CODECS, new_log
+from storage.slot_logs import HANDLES, new_log
 
 pytestmark = pytest.mark.skipif(FORCE_FALLBACKS, reason="fallbacks read everything with kernels")
 
@@ -80,10 +80,10 @@ SLOTS: list[Slot] = [
     b"a whole item",
     b"",
     (b"first", b"second", b"third"),
-    (CODECS[0], b"whole, trained"),
-    (CODECS[0], b"1st", b"2nd", b"3rd"),
-    (CODECS[0], b"old", b"older", CODECS[1], b"new"),
-    (CODECS[2], b""),
+    (HANDLES[0], b"whole, trained"),
+    (HANDLES[0], b"1st", b"2nd", b"3rd"),
+    (HANDLES[0], b"old", b"older", HANDLES[1], b"new"),
+    (HANDLES[2], b""),
 ]
 
 
