@@ -127,8 +127,7 @@ class BufferCheckpointCallback(BaseCallback):
             self.close()
             raise
         self._trained_model = self.model
-        for folder in [*self.path.glob(f"step_[0-9]*.{UNFINISHED}")]:  # of killed processes
-            _remove(folder)
+        self._remove_unfinished()
 
     def _on_training_start(self) -> None:
         self._check_has_no_parent()
@@ -176,7 +175,7 @@ class BufferCheckpointCallback(BaseCallback):
         begin = time.perf_counter()
         folder = self.path / f"step_{self.num_timesteps:010}"
         unfinished = folder.with_suffix(f".{UNFINISHED}")
-        shutil.rmtree(unfinished, ignore_errors=True)
+        self._remove_unfinished()
         unfinished.mkdir()
         self._save_model(unfinished / "model.zip")
         normalized = self.model.get_vec_normalize_env()
@@ -214,6 +213,11 @@ class BufferCheckpointCallback(BaseCallback):
         if self.verbose >= 1:
             print(f"{folder}: {buffer.size() * buffer.n_envs:,} transitions and the model in {seconds:.2f} s")
         return folder
+
+    def _remove_unfinished(self) -> None:
+        """Remove what killed processes, and saves that have failed, have left."""
+        for folder in [*self.path.glob(f"step_[0-9]*.{UNFINISHED}")]:
+            _remove(folder)
 
     def _delete_old(self) -> None:
         """Delete old checkpoints of this run, and all of a run that it overwrites."""
