@@ -41,6 +41,8 @@ ACTOR_FAILURES = (
 NAMESPACE = "sb3_compressed"
 #: Seconds between attempts to claim a name.
 PAUSE = 0.2
+#: Ray counts resources in ten-thousandths.
+ROUNDING = 0.5e-4
 #: The names of resources that options of actors request.
 RESOURCE_OF_OPTION = {"num_cpus": "CPU", "num_gpus": "GPU", "memory": "memory"}
 
@@ -123,13 +125,15 @@ def why_no_node_fits(options: Mapping[str, Any], n_actors: int) -> str | None:
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
     free = [dict(node) for node in nodes]
     for _ in range(n_actors):
-        fitting = [node for node in free if all(node.get(name, 0) >= amount for name, amount in requested.items())]
+        fitting = [
+            node for node in free if all(node.get(name, 0) > amount - ROUNDING for name, amount in requested.items())
+        ]
         if not fitting:
             names = {*RESOURCE_OF_OPTION.values(), *requested}
             has = "; ".join(_described({name: node[name] for name in node if name in names}) for node in nodes)
             return f"{n_actors} actors with {_described(requested)} each were requested, but the nodes have {has}"
         for name, amount in requested.items():
-            fitting[0][name] -= amount
+            fitting[0][name] = fitting[0].get(name, 0) - amount
     return None
 
 
