@@ -68,7 +68,7 @@ class ReplayWriter:
     :param n_envs: number of environments
     :param segment_length: rows of a segment; fewer for small rings
     :param timeout: seconds after which rows are dropped, counted and logged if a shard does not acknowledge earlier
-        ones; ``None`` to wait
+        ones, and after which :meth:`open` raises; ``None`` to wait
     :param shard_name: names the shard in messages
     :param num_threads: as for buffers; with 1, payloads are the same in each run
     """

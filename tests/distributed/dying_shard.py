@@ -8,11 +8,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+from sb3_compressed.distributed.ring import Ring
 from sb3_compressed.distributed.shard import InsertReply, OpenReply, SampleReply, SaveReply, Shard
 
 #: The variable with the folder in which files name the points to die at. Processes of actors inherit it.
 DEATHS = "SB3_COMPRESSED_TEST_DEATHS"
-POINTS = ["open", "opened", "insert", "inserted", "sample", "sampled", "update", "save", "saved"]
+POINTS = ["open", "opened", "insert", "inserted", "sample", "sampled", "update", "save", "saved", "load", "loaded"]
 
 
 def die_at(point: str) -> Path:
@@ -30,7 +31,9 @@ def stop_at(point: str) -> Path:
 
 def _send_at(point: str, number: signal.Signals) -> Path:
     file = Path(os.environ[DEATHS]) / point
-    file.write_text(str(int(number)))
+    unfinished = file.with_suffix(".unfinished")
+    unfinished.write_text(str(int(number)))
+    unfinished.rename(file)  # so that no shard reads a part of it
     return file
 
 
@@ -84,6 +87,16 @@ class DyingShard(Shard):
         reply = super().save_checkpoint(*args, **kwargs)
         _is_at("saved")
         return reply
+
+    def load_checkpoint(self, *args: Any, **kwargs: Any) -> dict[str, int]:
+        """Die after all rings are loaded."""
+        n_transitions = super().load_checkpoint(*args, **kwargs)
+        _is_at("loaded")
+        return n_transitions
+
+    def _known(self, ring: Ring) -> Ring:
+        _is_at("load")
+        return super()._known(ring)
 
     def work(self, seconds: float) -> bool:
         """Be busy for a while, as with a long save."""

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import ray
 
-from distributed.dying_shard import DyingShard, die_at
+from distributed.dying_shard import DyingShard, die_at, stop_at
 from distributed.emitted import add_to, transition
 from distributed.segments import batches_of, spec_of
 from sb3_compressed.distributed.codec_exchange import CodecExchange
@@ -328,3 +328,16 @@ def test_a_full_disk_loses_nothing(folder: Any) -> None:
     writer.flush()
     assert (writer.n_acknowledged, writer.n_lost) == (150, 0)
     assert content(folder, "full") == [*range(150)]
+
+
+def test_the_first_transition_does_not_wait_forever(memory: Any) -> None:
+    writer = writer_of(memory, "images", "first", timeout=1.0)
+    stopped = stop_at("open")
+    try:
+        with pytest.raises(ShardTimeout, match="first"):
+            add_to(writer, "images", range(1))
+    finally:
+        os.kill(int(until(stopped.exists) and stopped.read_text()), signal.SIGCONT)
+    add_to(writer, "images", range(20))
+    writer.flush()
+    assert content(memory, "first") == [*range(20)]
