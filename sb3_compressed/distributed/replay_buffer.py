@@ -273,6 +273,8 @@ class DistributedReplayBuffer(ReplayBuffer):
         self._n_draws = 0
         #: The folder that the buffer was saved to.
         self._saved: Path | None = None
+        #: The folders and cuts of all checkpoints that it was saved to or loaded from.
+        self._cuts: set[tuple[Path, str]] = set()
         self._updates: dict[tuple[int, str], list[tuple[NDArray[Any], ...]]] = {}
         #: Number of transitions that :meth:`sample` has returned.
         self.n_sampled = 0
@@ -708,20 +710,24 @@ class DistributedReplayBuffer(ReplayBuffer):
         self.flush()
         self._group.refresh_all()
         path.mkdir(parents=True, exist_ok=True)
-        lock = FolderLock(path).acquire()
+        lock = FolderLock(path)
         try:
+            lock.acquire()
+            self._require_writable(path, overwrite=overwrite)  # another learner may have saved to it meanwhile
             cut = new_cut(path)
             try:
-                rings = self._group.save_checkpoint(path / NEWEST, path / cut)
+                rings, writers = self._group.save_checkpoint(path / NEWEST, path / cut)
                 flush_path(path / cut)
-                manifest = Manifest(cut, dict(self._writers), rings)
+                # Shards of a name may have rings of writers that only an earlier learner knew.
+                manifest = Manifest(cut, self._writers | writers, rings)
+                self._cuts.add((path, cut))  # before, so that an interrupted save is known to be that of this buffer
                 manifest.write(path)
+                self._saved = path
                 remove_other_rings(path, manifest)
             finally:
                 remove_other_cuts(path)
         finally:
             lock.release()
-        self._saved = path
 
     def _require_writable(self, path: Path, *, overwrite: bool) -> None:
         """Raise if a folder contains something else than a checkpoint that may be replaced.
@@ -731,7 +737,7 @@ class DistributedReplayBuffer(ReplayBuffer):
         if not path.exists():
             return
         try:
-            read_manifest(path)
+            manifest = read_manifest(path)
         except CheckpointNotFound:
             if not is_unfinished(path):
                 raise StorageError(f"{path} contains other files, but no checkpoint of a distributed buffer") from None
@@ -739,7 +745,7 @@ class DistributedReplayBuffer(ReplayBuffer):
             if not overwrite:
                 raise
         else:
-            if not overwrite and path != self._saved:
+            if not overwrite and (path, manifest.cut) not in self._cuts:
                 raise StorageError(f"{path} contains another checkpoint; pass overwrite=True to replace it")
 
     def copy_checkpoint(self, folder: str | PathLike[str]) -> None:
@@ -758,18 +764,25 @@ class DistributedReplayBuffer(ReplayBuffer):
     def load_checkpoint(self, folder: str | PathLike[str]) -> None:
         """Replace all transitions by those of a checkpoint. Writers of other processes continue after them.
 
-        The number of shards may be another one than that of the saved buffer, and so may ``buffer_size``.
+        The number of shards may be another one than that of the saved buffer, and so may ``buffer_size``. Rings that
+        are missing or were exchanged are found before anything changes. If shards find damage, or fail, the buffer
+        contains a part of the checkpoint: load this or another one again, or :meth:`reset` the buffer.
 
-        :raises ShardUnavailable: if a shard fails or does not answer; load again then, since others may have loaded
+        :raises ShardUnavailable: if a shard fails or does not answer
         :raises StorageError: if the folder contains no checkpoint of a distributed buffer, or one of other spaces
-        :raises CorruptStorage: if it is damaged, or lacks transitions that were saved; nothing has changed then
+        :raises CorruptStorage: if it is damaged, or lacks transitions that were saved
         """
         self._require_open()
         path = user_path(folder).absolute()
         manifest = read_manifest(path)
         saved = manifest.rings_in(path)
         n_shards = len(self._group.shards)
-        writers = {name: (n_envs, shard % n_shards) for name, (n_envs, shard) in manifest.writers.items()}
+        present = {name: each for name, each in self._writers.items() if not name.startswith(LEARNER)}
+        # Writers of other processes keep their shards, also those that have begun after the save.
+        writers = present | {
+            name: (n_envs, present.get(name, (0, shard))[1] % n_shards)
+            for name, (n_envs, shard) in manifest.writers.items()
+        }
         rings: list[dict[str, tuple[Path, int]]] = [{} for _ in range(n_shards)]
         for name, source in saved.items():
             n_envs, shard = writers[name]
@@ -779,13 +792,14 @@ class DistributedReplayBuffer(ReplayBuffer):
         rows = self._rows(quotas, writers)
         self._pipeline.discard()
         self._updates = {}
-        loaded = self._group.call_each("load_checkpoint", [(of_shard, rows) for of_shard in rings])
-        manifest.verify_loaded(path, dict(ChainMap(*loaded)), rows)
+        self._group.renumber()
         self._group.rows = rows
         self._writers, self._local, self._quotas = writers, [], quotas
+        loaded = self._group.call_each("load_checkpoint", [(of_shard, rows) for of_shard in rings])
+        manifest.verify_loaded(path, dict(ChainMap(*loaded)), rows)
         self._saved = path
+        self._cuts.add((path, manifest.cut))
         self._group.refresh_all()
-        self._group.renumber()
 
 
 def _process(name: str) -> str:

@@ -148,9 +148,11 @@ class SaveReply(NamedTuple):
     """What a shard has saved.
 
     :param rings: its rings, by the names of their writers
+    :param n_envs: the number of environments of each
     """
 
     rings: dict[str, SavedRing]
+    n_envs: dict[str, int]
     status: ShardStatus
 
 
@@ -530,11 +532,6 @@ class Shard:
             dict(self._n_inserted_by), max((ring.max_updated for ring in rings), default=0.0),
         )  # fmt: skip
 
-    def renew_lease(self) -> ShardStatus:
-        """Return the state, and record that there is a learner."""
-        self._called_at = time.monotonic()
-        return self.status()
-
     def pid(self) -> int:
         """Return the id of the process."""
         return os.getpid()
@@ -545,7 +542,8 @@ class Shard:
 
     @ray.method(concurrency_group=HEALTH)
     def ping(self) -> None:
-        """Return at once, also while another call is running: this process answers."""
+        """Renew the lease, also while another call is running, such as a long save; this process answers."""
+        self._called_at = time.monotonic()
 
     def save_checkpoint(self, folder: Path, cut: Path) -> SaveReply:
         """Save all rings, and hard links of the saved state to the folder of a cut.
@@ -567,7 +565,7 @@ class Shard:
             digest = newest_segment_digest(path)
             assert digest is not None
             rings[name] = SavedRing(ring.n_transitions, digest)
-        return SaveReply(rings, self.status())
+        return SaveReply(rings, {name: self._rings[name].n_envs for name in rings}, self.status())
 
     def load_checkpoint(self, rings: Mapping[str, tuple[Path, int]], rows: Mapping[str, int]) -> dict[str, int]:
         """Replace all rings by those that were saved. Writers must open their rings again.
@@ -579,6 +577,7 @@ class Shard:
         """
         self.close()
         self._rows, self._rings, self._layouts = dict(rows), {}, {}
+        self._save_rings()  # so that a process that is killed before it has loaded all of them begins without any
         for name, (folder, n_envs) in rings.items():
             if self._folder is None:
                 ring = Ring(self._spec, rows[name], n_envs, {}, self._rng)

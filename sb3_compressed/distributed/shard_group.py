@@ -159,7 +159,7 @@ class ShardGroup:
                 self.shards.append(ShardView(actor))
             self._wait_for_start(options)
             # Errors of the constructors are raised here.
-            for view, status in zip(self.shards, self.call("renew_lease"), strict=True):
+            for view, status in zip(self.shards, self.call("status"), strict=True):
                 self.update(view, status)
         except BaseException:
             for actor in created:
@@ -396,9 +396,10 @@ class ShardGroup:
                 time.sleep(PAUSE)
         return [results[index] for index in range(len(self.shards))]
 
-    def save_checkpoint(self, folder: Path, cut: Path) -> dict[str, SavedRing]:
-        """Save all rings, see :meth:`.Shard.save_checkpoint`, and return those of all shards.
+    def save_checkpoint(self, folder: Path, cut: Path) -> tuple[dict[str, SavedRing], dict[str, tuple[int, int]]]:
+        """Save all rings, see :meth:`.Shard.save_checkpoint`.
 
+        :return: the rings of all shards, and the number of environments and the shard of each, by their writers
         :raises ShardTimeout: if a shard does not answer
         :raises ShardUnavailable: if one fails, or was restarted since the learner has heard of it
         """
@@ -406,12 +407,14 @@ class ShardGroup:
         requested_at = time.monotonic()
         replies: list[SaveReply] = self.call("save_checkpoint", folder, cut, is_repeated=False)
         rings: dict[str, SavedRing] = {}
+        writers: dict[str, tuple[int, int]] = {}
         for index, (view, reply) in enumerate(zip(self.shards, replies, strict=True)):
             self._answered(view, reply.status, requested_at)
             if reply.status.incarnation != expected[index]:
                 raise ShardUnavailable(f"shard {index} was restarted during save_checkpoint()")
             rings |= reply.rings
-        return rings
+            writers |= {name: (n_envs, index) for name, n_envs in reply.n_envs.items()}
+        return rings, writers
 
     def _wait(self, replies: Mapping[int, Any]) -> list[int]:
         """Wait for the replies of shards, and return the shards that do not answer for the timeout.
@@ -494,6 +497,6 @@ def _renew_leases(group: weakref.ref[ShardGroup], interval: float) -> None:
     """Renew the leases of all shards as long as the group exists, also while it does not call them."""
     while (existing := group()) is not None and ray.is_initialized():
         for view in existing.shards:
-            view.actor.renew_lease.remote()
+            view.actor.ping.remote()
         del existing
         time.sleep(interval)

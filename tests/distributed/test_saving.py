@@ -1,26 +1,32 @@
-"""A save of a distributed buffer has every transition of every shard, or leaves the save before as it was."""
+"""A save of a distributed buffer has every transition of every shard, or leaves the save before as it was.
+
+A load restores all of it, also if shards die meanwhile.
+"""
 
 from __future__ import annotations
 
 import logging
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
 from stable_baselines3 import DQN
 
 from distributed.dying_shard import DyingShard, die_at, stop_at
-from distributed.emitted import observation
+from distributed.emitted import observation, transition
 from distributed.test_replay_buffer import add_rows, new_buffer
 from distributed.test_writer import until
-from sb3_compressed import BufferCheckpointCallback, CompressedReplayBuffer
+from sb3_compressed import BufferCheckpointCallback, CompressedReplayBuffer, CorruptStorage
 from sb3_compressed.callbacks.checkpoint_folder import list_checkpoints
 from sb3_compressed.distributed import DistributedReplayBuffer, shard_group
 from sb3_compressed.distributed.checkpoint_manifest import read_manifest
+from sb3_compressed.distributed.writer import ReplayWriter
 from sb3_compressed.errors import ShardTimeout, ShardUnavailable
 
 pytestmark = pytest.mark.usefixtures("local_ray")
@@ -133,5 +139,129 @@ def test_a_training_goes_on_after_a_save_that_failed(
     checkpoints, damaged = list_checkpoints(tmp_path)
     assert [each.num_timesteps for each in checkpoints] == [200, 252]
     assert not damaged
+    assert not [*tmp_path.glob("*.unfinished")]
     buffer: Any = model.replay_buffer
     buffer.close()
+
+
+@pytest.mark.parametrize("point", ["load", "loaded"])
+def test_a_shard_that_dies_loads_again(filled: DistributedReplayBuffer, tmp_path: Path, point: str) -> None:
+    """In a folder, a shard found rings in its list then that were not there, and could not be used any more."""
+    filled.save_checkpoint(tmp_path / "checkpoint")
+    add_rows(filled, "small", range(25, 30))
+    filled.flush()
+    die_at(point)
+    filled.load_checkpoint(tmp_path / "checkpoint")
+    filled.save_checkpoint(tmp_path / "loaded")
+    assert saved_actions(tmp_path / "loaded") == [*range(100)]
+
+
+def test_after_a_damaged_checkpoint_another_one_can_be_loaded(filled: DistributedReplayBuffer, tmp_path: Path) -> None:
+    filled.save_checkpoint(tmp_path / "good")
+    for first in (25, 27):
+        add_rows(filled, "small", range(first, first + 2))
+        filled.save_checkpoint(tmp_path / "damaged", overwrite=True)
+    oldest = min(read_manifest(tmp_path / "damaged").rings_in(tmp_path / "damaged")["learner-1"].glob("*.log"))
+    content = bytearray(oldest.read_bytes())
+    content[-1] ^= 255
+    oldest.unlink()  # others may be links to it
+    oldest.write_bytes(content)
+    with pytest.raises(CorruptStorage):
+        filled.load_checkpoint(tmp_path / "damaged")
+    filled.load_checkpoint(tmp_path / "good")
+    add_rows(filled, "small", range(25, 30))
+    filled.save_checkpoint(tmp_path / "after")
+    assert saved_actions(tmp_path / "after") == [*range(120)]
+
+
+@pytest.fixture
+def single() -> Iterator[DistributedReplayBuffer]:
+    """Return a buffer with one shard and 20 transitions."""
+    buffer = new_buffer("small", 1000)
+    add_rows(buffer, "small", range(20))
+    yield buffer
+    buffer.close()
+
+
+def add_with(writer: ReplayWriter, n: int) -> None:
+    for number in range(n):
+        transition("small", number).add_to(writer)
+    writer.flush()
+
+
+def test_writers_that_began_after_the_save_continue(single: DistributedReplayBuffer, tmp_path: Path) -> None:
+    """The next save listed rings without writers, so it could not be read, and removed the one before."""
+    single.save_checkpoint(tmp_path)
+    writer = single.writer("remote", 1)
+    add_with(writer, 20)
+    single.load_checkpoint(tmp_path)
+    add_with(writer, 10)
+    single.record_statuses(writer.name, writer.take_statuses())
+    single.save_checkpoint(tmp_path)
+    rings = read_manifest(tmp_path).rings
+    assert rings is not None
+    assert {name: ring.n_transitions for name, ring in rings.items()} == {"learner-0": 20, "remote": 10}
+
+
+def test_rings_of_writers_that_the_learner_does_not_know(single: DistributedReplayBuffer, tmp_path: Path) -> None:
+    """Those of an earlier learner may open them again, if shards have a name."""
+    writer = single.writer("remote", 1)
+    stranger = ReplayWriter(*(getattr(writer, name) for name in ("_shard", "_spec")), "stranger", 1, 10)
+    add_with(stranger, 10)
+    single.save_checkpoint(tmp_path)
+    assert {*read_manifest(tmp_path).rings_in(tmp_path)} == {"learner-0", "stranger"}
+    single.load_checkpoint(tmp_path)
+    assert single.n_transitions == 30
+
+
+class Interrupt:
+    """Presses Ctrl-C before a line of the modules that save.
+
+    :param at: how many of their lines run before
+    """
+
+    def __init__(self, at: int) -> None:
+        self._n_left = at
+
+    def run(self, call: Callable[[], object]) -> bool:
+        """Call something, and return whether it was interrupted."""
+        before = sys.gettrace()
+        sys.settrace(self._trace)
+        try:
+            call()
+        except KeyboardInterrupt:
+            return True
+        finally:
+            sys.settrace(before)
+        return False
+
+    def _trace(self, frame: FrameType, event: str, argument: Any) -> Any:
+        if not frame.f_code.co_filename.endswith(("replay_buffer.py", "shard_group.py", "_manifest.py", "files.py")):
+            return None
+        if event == "line":
+            self._n_left -= 1
+            if not self._n_left:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+        return self._trace
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of a lock that it released last
+@pytest.mark.parametrize("is_first", [True, False])
+def test_ctrl_c_leaves_a_save(single: DistributedReplayBuffer, tmp_path: Path, is_first: bool) -> None:
+    single.save_checkpoint(folder := tmp_path / "checkpoint")
+    n_rows, at = 20, 1
+    while True:
+        if is_first:
+            folder = tmp_path / str(at)
+        add_rows(single, "small", range(n_rows, n_rows + 1))
+        n_rows += 1
+        if not Interrupt(at).run(lambda folder=folder: single.save_checkpoint(folder)):
+            break
+        assert is_first or read_manifest(folder).rings_in(folder)
+        single.save_checkpoint(folder)
+        rings = read_manifest(folder).rings
+        assert rings is not None
+        assert rings["learner-0"].n_transitions == n_rows, f"interrupted at line {at}"
+        at += 7
+    assert at > 50

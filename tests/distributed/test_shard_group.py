@@ -180,3 +180,15 @@ def test_errors_of_calls_without_a_result_are_counted(pair: DistributedReplayBuf
         return pair.statistics().n_failed > n_failed
 
     until(is_counted)
+
+
+def test_a_long_call_renews_the_lease(local_ray: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shard of a name ended during a save that took longer than its lease, although the learner was there."""
+    monkeypatch.setattr(shard_group, "Shard", DyingShard)
+    buffer = new_buffer("small", 100, name="lease", lease=1.0)
+    add_rows(buffer, "small", range(20))
+    buffer.flush()
+    assert buffer._group.call("work", 3.0, is_repeated=False) == [True]
+    refreshed(buffer)
+    assert buffer.n_transitions == 20
+    buffer.close()
