@@ -46,9 +46,10 @@ fallbacks: $(VENV)/.installed  ## run all tests without the mechanisms that depe
 upstream: $(VENV)/.installed  ## run the buffer tests of SB3 and sb3-contrib against the compressed buffers
 	$(BIN)/python tests/upstream/run.py
 
-soak: $(VENV)/.installed  ## overwrite a buffer for hours, and kill trainings on Ray 300 times
+soak: $(VENV)/.installed  ## overwrite a buffer for hours, and kill trainings and saves on Ray hundreds of times
 	$(BENCH)/soak.py
 	$(BENCH)/fault_soak.py
+	$(BENCH)/save_soak.py
 
 d3rlpy: $(D3RLPY)/.installed  ## run the tests with d3rlpy, which has an environment of its own
 	$(D3RLPY)/bin/python -m pytest tests/datasets/test_d3rlpy.py tests/datasets/test_d3rlpy_library.py

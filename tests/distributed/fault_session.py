@@ -40,15 +40,18 @@ class Program:
     :param folder: the argument of the program
     :param options: its other arguments
     :param temporary: the folder of Ray
+    :param module: the module to run
     """
 
-    def __init__(self, folder: Path, options: list[str], temporary: Path) -> None:
+    def __init__(
+        self, folder: Path, options: list[str], temporary: Path, module: str = "distributed.fault_program"
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         environment = environment_with(RAY_TMPDIR=str(temporary), RAY_DEDUP_LOGS="0")
         environment.pop("RAY_ADDRESS", None)
         self._log = open(folder / "log.txt", "a", encoding="utf-8")  # noqa: SIM115  # closed at its end
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "distributed.fault_program", str(folder), *options],
+            [sys.executable, "-m", module, str(folder), *options],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self._log, env=environment,
             start_new_session=True,
         )  # fmt: skip
@@ -85,8 +88,8 @@ class Program:
             report = self.report
             if report is not None and condition(report):
                 return report
-            self._require(self.process.poll() is None, "the program has ended")
-            self._require(time.monotonic() < deadline, f"nothing happens after {report}")
+            self.require(self.process.poll() is None, "the program has ended")
+            self.require(time.monotonic() < deadline, f"nothing happens after {report}")
 
     def wait_for_progress(self, n_batches: int = 3) -> Report:
         """Wait until so many further batches of each buffer were sampled and compared."""
@@ -104,14 +107,18 @@ class Program:
 
     def stop(self) -> Result:
         """End the training, and return the result."""
+        return Result(**self.end())
+
+    def end(self) -> Any:
+        """Let the program end, and return the last line that it has printed."""
         (self._folder / "stop").touch()
         deadline = time.monotonic() + DEADLINE
         while self.process.poll() is None:
             self.read(0.1)
-            self._require(time.monotonic() < deadline, "the program does not end")
+            self.require(time.monotonic() < deadline, "the program does not end")
         self.read(0)
-        self._require(self.process.returncode == 0, f"the program has ended with {self.process.returncode}")
-        return Result(**self.lines[-1])
+        self.require(self.process.returncode == 0, f"the program has ended with {self.process.returncode}")
+        return self.lines[-1]
 
     def processes(self) -> list[psutil.Process]:
         """Return the processes of the session that run."""
@@ -136,10 +143,11 @@ class Program:
         deadline = time.monotonic() + DEADLINE
         while left := [each for each in self.processes() if with_agents or not _title(each).startswith(AGENTS)]:
             self.process.poll()
-            self._require(time.monotonic() < deadline, f"these processes do not end: {list(map(_title, left))}")
+            self.require(time.monotonic() < deadline, f"these processes do not end: {list(map(_title, left))}")
             time.sleep(0.1)
 
-    def _require(self, condition: bool, message: str) -> None:
+    def require(self, condition: bool, message: str) -> None:
+        """Raise with the end of the log unless a condition holds."""
         if not condition:
             log = (self._folder / "log.txt").read_text(encoding="utf-8", errors="replace")
             raise AssertionError(f"{message}\n{log[-8000:]}")

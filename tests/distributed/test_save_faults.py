@@ -1,0 +1,31 @@
+"""Saves are complete or leave the last one, whatever is stopped or killed meanwhile.
+
+``benchmarks/save_soak.py`` does the same for hours.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from distributed.save_session import SaveSession
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux", reason="only on Linux, Ray ends with a process that was killed"),
+]
+
+
+@pytest.mark.parametrize("options", [(), ("--storage",)], ids=["memory", "folders"])
+def test_saves_are_complete_or_leave_the_last_one(tmp_path: Path, options: tuple[str, ...]) -> None:
+    session = SaveSession(tmp_path, 0, *options)
+    try:
+        for kind in ("pause", "shard", "writer", "stop", "learner", "shard"):
+            session.cause(kind)
+        result = session.stop()
+        assert result.n_transitions > 0
+        assert session.n_failed > 0
+    finally:
+        session.close()
