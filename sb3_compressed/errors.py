@@ -113,7 +113,8 @@ class CorruptStorage(StorageError):
 class ShardUnavailable(StorageError, ConnectionError):
     """A shard of a distributed buffer failed, or was restarted, during a call; the message names it.
 
-    Nothing else has changed, and the call can be repeated: a save that fails leaves the previous one as it was.
+    The call can be repeated. A save that fails leaves the previous one as it was; a load or a reset that fails may have
+    changed other shards.
     """
 
 

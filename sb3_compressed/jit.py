@@ -96,11 +96,11 @@ def kernel(result: types.Type, *arguments: types.Type, nogil: bool = True) -> Ca
 
 @contextmanager
 def _jit_enabled() -> Iterator[None]:
-    """Compile within the block even with ``NUMBA_DISABLE_JIT=1``, which users set to debug functions of their own.
+    """Compile within the block even with ``NUMBA_DISABLE_JIT=1``, which users set to debug their own functions.
 
     Kernels call C functions and read memory by its address, which Python cannot do.
     """
-    settings: Any = config  # whose attributes are those of environment variables
+    settings: Any = config  # numba sets its attributes from environment variables, so they are not declared
     before, settings.DISABLE_JIT = settings.DISABLE_JIT, 0
     try:
         yield

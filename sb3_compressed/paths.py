@@ -10,5 +10,5 @@ __all__ = ["user_path"]
 
 
 def user_path(path: str | PathLike[str]) -> Path:
-    """Return a path that a user passed, with ``~`` as the home folder, which shells leave to programs within quotes."""
+    """Return a path that a user passed, with ``~`` expanded to the home folder; shells do not expand it in quotes."""
     return Path(os.path.expanduser(path))  # Path.expanduser raises if there is no such user

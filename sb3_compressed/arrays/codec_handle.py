@@ -1,4 +1,4 @@
-"""Handles of codecs: how slots in memory refer to the codec that wrote them."""
+"""Handles of codecs: how slots in memory refer to the codecs that wrote their payloads."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from sb3_compressed.codecs import TrainableCodec
 __all__ = ["CodecHandle", "codec_of", "handle_of"]
 
 CodecHandle = NDArray[Any]
-"""An array without axes, whose only element is a codec; it keeps the codec alive.
+"""A zero-dimensional array of objects whose element is a codec; it keeps the codec alive.
 
 Slots that contained the codec itself would be tracked by Python's garbage collector, like every container with an
 object of a class: a full collection would visit each of them, which takes 0.6 s with a million. NumPy's arrays are not
 tracked, and neither are tuples of arrays and bytes, once the first collection has seen them.
 """
 
-#: By the ids of the codecs, which are alive as long as their handles.
+#: Handles by the ids of their codecs, which are not reused before the handle is deleted, since it refers to the codec.
 _HANDLES: WeakValueDictionary[int, CodecHandle] = WeakValueDictionary()
 
 
 def handle_of(codec: TrainableCodec) -> CodecHandle:
-    """Return the handle of a codec, the same one as long as it is referred to."""
+    """Return the handle of a codec; the same one as long as anything refers to it."""
     handle = _HANDLES.get(id(codec))
     if handle is None:
         handle = np.empty((), dtype=object)
@@ -36,5 +36,5 @@ def handle_of(codec: TrainableCodec) -> CodecHandle:
 
 
 def codec_of(handle: Any) -> Any:
-    """Return the codec of a handle. What is none has ``None``, or anything but a codec."""
+    """Return the codec of a handle; of other objects, ``None`` or an object that is not a codec."""
     return handle[()] if type(handle) is np.ndarray else None

@@ -150,7 +150,10 @@ def are_equal_slots(slot: Slot, other: Slot) -> bool:
 
 
 def with_handles(slot: Slot) -> Slot:
-    """Return a slot of a copy or a pickle, which up to version 0.2 has codecs where their handles are now."""
+    """Return a slot of a copy or a pickle with the handles that :func:`handle_of` returns.
+
+    A deep copy contains copies of handles, and a pickle of version 0.2 or earlier contains codecs.
+    """
     if type(slot) is not tuple:
         return slot
     codecs = [part if isinstance(part, TrainableCodec) else codec_of(part) for part in slot]

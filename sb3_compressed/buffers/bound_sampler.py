@@ -61,11 +61,11 @@ class BoundSampler:
     def synchronize(self, buffer: Any) -> None:
         """Pass the transitions to the sampler that were written since the last call, each once.
 
-        What new transitions are to a sampler may depend on those that are in the buffer when it is informed of them:
-        prioritized ones get the largest priority. So only what draws and updates calls this, no save, which would
-        change what a training draws from then on.
+        The state of new transitions may depend on when the sampler is informed of them: prioritized ones get the
+        largest priority at that time. So only draws and updates call this, and saves do not: a save must not change
+        which transitions are drawn afterwards.
         """
-        if not self._has_counted(buffer):
+        if not self._complete_count(buffer):
             self._start_anew(buffer)
         n_new = self.n_new
         if self._is_behind:
@@ -80,19 +80,20 @@ class BoundSampler:
     def prepare_to_save(self, buffer: Any) -> None:
         """Count the transitions that were written since the last :meth:`synchronize`, which is not called here.
 
-        Only after the buffer was reset or its position was assigned directly, the transitions are passed on.
+        It is called only if the buffer was reset, or its position was assigned directly.
         """
-        if not self._has_counted(buffer):
+        if not self._complete_count(buffer):
             self.synchronize(buffer)
 
-    def _has_counted(self, buffer: Any) -> bool:
-        """Return whether all rows were counted; one that Ctrl-C has interrupted is counted now."""
-        if not self._is_reached(buffer):
-            self.n_written += 1  # the add may have moved the position
-            if not self._is_reached(buffer):
-                self.n_written -= 1
-                return False
-        return True
+    def _complete_count(self, buffer: Any) -> bool:
+        """Count the row of an interrupted ``add``; return whether the counted rows lead to the buffer's position."""
+        if self._is_reached(buffer):
+            return True
+        self.n_written += 1  # Ctrl-C may interrupt an add after it has moved the position
+        if self._is_reached(buffer):
+            return True
+        self.n_written -= 1
+        return False
 
     def _is_reached(self, buffer: Any) -> bool:
         """Return whether the rows that were counted lead to the position of the buffer."""
@@ -164,8 +165,8 @@ class BoundSampler:
         """Restore a saved state; :meth:`catch_up` must be called before anything else, after the buffer's content.
 
         :param state: the state of the sampler, in the order of this buffer's rows
-        :param n_written: number of rows that were written before the sampler was informed of them for the last time
-        :param n_new: number of rows that were written since
+        :param n_written: number of rows that the sampler had been informed of when the state was saved
+        :param n_new: number of rows that were written afterwards
         :param n_kept: if the buffer has another size than the saved one, the number of rows that were kept
         :raises ValueError: if the state does not fit; the sampler must not be used then. Other errors are possible, too
         """
@@ -203,8 +204,10 @@ class BoundSampler:
     def _compare(self, buffer: Any, n_new: int) -> None:
         """Pass the differences between a loaded state and the buffer's content to the sampler.
 
-        Transitions that were written since are new. So are those that may be drawn although the state excludes them,
-        for example after a repair.
+        Transitions that were written since are new, and so are transitions that may be drawn although the state
+        excludes them, for example after a repair.
+
+        :param n_new: number of rows that were written since
         """
         n_envs = self.n_envs
         self._is_included = buffer.ep_length.reshape(-1) > 0 if "ep_length" in vars(buffer) else None
@@ -270,7 +273,8 @@ class BoundSampler:
     def start_epoch(self, buffer: Any, *, resume: bool) -> None:
         """Begin an epoch of a :class:`WithoutReplacementSampler`.
 
-        :param resume: whether to continue the current one instead, if it has transitions left that were not overwritten
+        :param resume: whether to continue the current epoch instead, if it has transitions left that were not
+            overwritten
         """
         sampler = self.sampler
         assert isinstance(sampler, WithoutReplacementSampler)

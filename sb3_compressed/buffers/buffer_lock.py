@@ -1,8 +1,8 @@
 """``BufferLock``: a lock for each replay buffer, so that one thread can sample or save while another one adds.
 
-A method that only reads also takes it, since a transition consists of elements of several arrays. It is reentrant: a
-user's class may sample within ``add``. Forks wait for it, so that a child process has no half-written transitions and
-no lock of a thread that it lacks.
+Methods that only read acquire it, too, since a transition consists of elements of several arrays. It is reentrant: a
+user's class may sample within ``add``. Forks wait for it, so that a child process has no partly written transitions,
+and no lock whose owner is a thread of the parent.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import threading
 from contextlib import AbstractContextManager
 from weakref import WeakValueDictionary
 
-# It is registered first, so a fork acquires its locks last: a thread that samples waits for threads that decode.
+# Imported first, so that its fork handlers run after those below: a thread that samples waits for threads that decode.
 import sb3_compressed.threads  # noqa: F401
 
 __all__ = ["BufferLock", "new_lock"]
@@ -25,7 +25,7 @@ _locks: WeakValueDictionary[int, threading.RLock] = WeakValueDictionary()
 
 
 class _Forking(threading.local):
-    """The locks that a thread has acquired since it forks."""
+    """The locks that a thread has acquired to fork."""
 
     def __init__(self) -> None:
         self.locks: list[threading.RLock] = []

@@ -29,8 +29,8 @@ class Selection:
     """The environments of a batch.
 
     :param envs: environments ``(batch_size,)``
-    :param rows: their rows, if arrays are to be read at these, likewise
-    :param n_envs: number of environments in the arrays
+    :param rows: the rows that arrays are read at, one for each of them, ``(batch_size,)``; ``None`` for any rows
+    :param n_envs: number of environments in the arrays, if there are rows
     """
 
     def __init__(

@@ -33,9 +33,12 @@ LEAST = {"buffer_size": 1, "n_envs": 1, "n_steps": 1, "n_sampled_goal": 0}
 
 
 def validated_counts(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a constructor with Python's integers for counts; raise if one is none, or is too small.
+    """Return the arguments of a constructor with Python's integers for counts.
 
     SB3 fails later or not at all: ``n_envs=0`` is a ``ZeroDivisionError``, ``buffer_size=-5`` one row.
+
+    :raises TypeError: if a count is not an integer
+    :raises ValueError: if one is too small
     """
     counts = {name: validate_integer(name, arguments[name], LEAST[name]) for name in LEAST if name in arguments}
     return {**arguments, **counts}
@@ -44,7 +47,10 @@ def validated_counts(arguments: Mapping[str, Any]) -> dict[str, Any]:
 def validated_buffer_size(arguments: dict[str, Any]) -> int:
     """Return the ``buffer_size`` among arguments that override stored ones, 0 if there is none.
 
-    ``None`` is removed from the arguments.
+    A value of ``None`` is removed from the arguments, so that it does not override the stored size.
+
+    :raises TypeError: if it is not an integer
+    :raises ValueError: if it is not positive
     """
     if arguments.get("buffer_size") is None:
         arguments.pop("buffer_size", None)
@@ -53,7 +59,7 @@ def validated_buffer_size(arguments: dict[str, Any]) -> int:
 
 
 def validate_integer(name: str, value: Any, least: int) -> int:
-    """Return an integer, Python's or NumPy's, as Python's; raise if it is none, or not at least ``least``.
+    """Return an integer of Python or NumPy as Python's ``int``.
 
     :raises TypeError: if it is not an integer
     :raises ValueError: if it is too small

@@ -78,8 +78,8 @@ class BufferCheckpointCallback(BaseCallback):
     it must have at least as many steps as the oldest checkpoint, and ``learn`` sets them to 0 unless called with
     ``reset_num_timesteps=False``.
 
-    If a shard of a distributed buffer fails or does not answer during a save, that is logged, and the next checkpoint
-    is saved after another ``save_freq`` steps. Only at the end of the training it is an error.
+    If a shard of a distributed buffer fails or does not answer during a save, the failure is logged, and the next
+    attempt is after another ``save_freq`` steps. Only at the end of the training is it an error.
 
     :param save_freq: environment steps between two checkpoints
     :param path: folder of the checkpoints
@@ -143,7 +143,7 @@ class BufferCheckpointCallback(BaseCallback):
         self._last_attempt = self.num_timesteps
         try:
             self.save()
-        except ShardUnavailable as error:  # of a distributed buffer; others could not be saved later either
+        except ShardUnavailable as error:  # Ray restarts shards, so a later save may succeed, unlike after other errors
             logger.warning(
                 "no checkpoint was saved at step %d, the next attempt is in %d steps: %s",
                 self.num_timesteps, self.save_freq, error,

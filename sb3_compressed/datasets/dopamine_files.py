@@ -4,7 +4,7 @@ A checkpoint N of a buffer of ``n_rows`` rows consists of gzip-compressed ``.npy
 ``$store$_observation_ckpt.N.gz`` with single frames ``(n_rows, height, width)``, ``$store$_action_ckpt.N.gz``,
 ``$store$_reward_ckpt.N.gz`` and ``$store$_terminal_ckpt.N.gz``, each ``(n_rows,)``, and ``add_count_ckpt.N.gz``, the
 number of rows that were ever added, from which the position in the ring follows. ``invalid_range_ckpt.N.gz`` lists rows
-around that position, and so the position itself, which must be that of the count.
+around that position; it is read only to verify that it contains the position.
 
 Source: ``OutOfGraphReplayBuffer`` in https://github.com/google/dopamine,
 ``dopamine/replay_memory/circular_replay_buffer.py``.
@@ -38,7 +38,7 @@ __all__ = ["Checkpoint", "NpyReader", "NpyWriter", "checkpoint_numbers", "checkp
 STORED = {"observation": "u", "action": "iu", "reward": "f", "terminal": "bu"}
 #: No training adds as many rows. A larger count is damaged, and would select rows that were never written.
 MAX_ADD_COUNT = 1 << 48
-#: Integers of a file of counters: frames of an observation, and steps of a return.
+#: A file has at most as many integers; ``invalid_range`` has one for each frame of an observation and step of a return.
 MAX_INTEGERS = 1 << 16
 #: Bytes that are decompressed at a time to skip rows.
 SKIPPED_NBYTES = 1 << 20
@@ -298,7 +298,7 @@ def open_checkpoint(folder: Path, number: int) -> Checkpoint:
 def _add_count(folder: Path, number: int, capacity: int) -> int | None:
     """Return how many rows were ever added, ``None`` if there is no such file.
 
-    :raises StorageError: if it is none, or contradicts the position in the ring
+    :raises StorageError: if the file does not contain such a number, or one that contradicts ``invalid_range``
     """
     path = checkpoint_path(folder, "add_count", number)
     if not path.exists():
@@ -319,9 +319,9 @@ def _add_count(folder: Path, number: int, capacity: int) -> int | None:
 
 
 def _integers(path: Path) -> NDArray[Any]:
-    """Return the content of a small file.
+    """Return the integers in a small file, of shape ``()`` or ``(n,)``.
 
-    :raises StorageError: if it is not one of integers
+    :raises StorageError: if the file contains anything else
     """
     with NpyReader(path) as file:
         if len(file.shape) > 1 or sum(file.shape) > MAX_INTEGERS or file.dtype.kind not in "iu":

@@ -141,14 +141,14 @@ def _is_default(value: Any, defaults: Mapping[str, Any], name: str) -> bool:
     return name in defaults and type(value) is type(defaults[name]) and bool(value == defaults[name])
 
 
-#: Errors of constructors that get wrong arguments.
+#: What constructors raise if arguments are wrong.
 ARGUMENT_ERRORS = (TypeError, ValueError, ArithmeticError, AttributeError, LookupError, MemoryError, AssertionError)
 
 
 def _construct(cls: type[_Buffer], store: ArrayStore, stored: Mapping[str, Any], given: Mapping[str, Any]) -> _Buffer:
-    """Return a buffer with stored arguments, and those of the caller, whose errors are those of the constructor.
+    """Return a buffer with the stored arguments and those of the caller.
 
-    :raises CorruptStorage: if the stored ones are invalid
+    :raises CorruptStorage: if stored arguments are invalid. If the caller's are, the constructor's error is raised
     """
     try:
         return cls(**{**stored, **given})

@@ -46,7 +46,7 @@ class WithoutReplacementSampler(Sampler):
 
     @property
     def n_left(self) -> int:
-        """How many transitions of the epoch were not drawn yet; the buffer passes on later ``add`` when it draws."""
+        """How many transitions of the epoch are left; the next draw subtracts those that were overwritten since."""
         return self._n_left
 
     def bind(self, n_rows: int, n_envs: int) -> None:

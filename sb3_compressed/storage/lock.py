@@ -40,8 +40,8 @@ class FolderLock:
     """Exclusive write access to a folder, from :meth:`acquire` until it is released or the process ends.
 
     The operating system manages the lock (``flock``), so a crash leaves nothing to clean up. Forked child processes
-    release their inherited descriptor at once. A new object has not acquired anything, so that its owner has it before
-    it is locked and can release it whenever Ctrl-C interrupts what follows.
+    release their inherited descriptor at once. The constructor acquires nothing: the owner stores the object first, and
+    so can release the lock wherever Ctrl-C interrupts :meth:`acquire` or later code.
 
     :param folder: the folder; its file ``lock`` contains the id of the owning process
     """
@@ -50,7 +50,7 @@ class FolderLock:
         self._pid = os.getpid()
         self._folder = folder  # as the user wrote it, for messages
         self._path = folder.absolute() / LOCK_NAME  # the working directory may change
-        # One file, in a list since the finalizer must not refer to this object and `ensure_held` may replace the file.
+        # The locked file, in a list since the finalizer must not refer to this object and `ensure_held` may replace it.
         self._files: list[FileIO] = []
         weakref.finalize(self, _close_all, self._files)
         _all_locks.add(self)
@@ -64,7 +64,7 @@ class FolderLock:
         """
         if not self.is_owned:
             try:
-                self._acquire(self._folder)
+                self._acquire()
             except BaseException:
                 self.release()
                 raise
@@ -74,17 +74,17 @@ class FolderLock:
         """Release the lock, if it is owned; also done when the object is garbage collected."""
         _close_all(self._files)
 
-    def _acquire(self, folder: Path) -> None:
+    def _acquire(self) -> None:
         self._pid = os.getpid()
         for _ in range(TRIES + 1):
             file = open_regular_file(self._path, "a+b")
             self._files[:] = [file]
-            if not _try_lock(file, folder):
+            if not _try_lock(file, self._folder):
                 gc.collect()  # may release the lock of an unreferenced buffer
-                if not _retry_lock(file, folder):
+                if not _retry_lock(file, self._folder):
                     file.seek(0)
                     owner = file.read(20).decode("ascii", "replace").strip() or "unknown"
-                    raise FolderInUse(folder, owner)
+                    raise FolderInUse(self._folder, owner)
             if _is_at_path(file, self._path):
                 break
             # The file was deleted or replaced after it was opened: the next process would lock another file.
