@@ -1,8 +1,9 @@
 """The checkpoint of a distributed buffer: a folder with one state of all rings, and a manifest that lists them.
 
-In a save, each shard writes what changed in its rings to ``newest``, and hard links of that to a new folder ``cut-*``.
-The learner creates this folder, and replaces the manifest when all shards have answered with the digests of their
-rings. So whatever interrupts a save, the manifest names a complete state. Only the learner removes folders of cuts.
+A *cut* is one state of all rings. In a save, each shard writes what changed in its rings to ``newest``, and creates
+hard links to these files in a new folder ``cut-*``. The learner creates this folder, and replaces the manifest when all
+shards have answered with the digests of their rings. So whatever interrupts a save, the manifest names a complete
+state. Only the learner removes cuts.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class SavedRing:
     """A ring in a checkpoint.
 
     :param n_transitions: number of transitions in it
-    :param digest: of its newest segment, which names all others, see :func:`.newest_segment_digest`
+    :param digest: the checksum of its newest segment, which lists all others, see :func:`.newest_segment_digest`
     """
 
     n_transitions: int
@@ -76,7 +77,7 @@ class SavedRing:
 class Manifest:
     """One state of a distributed buffer.
 
-    :param cut: the name of the folder with the rings
+    :param cut: the name of the cut, and of its folder
     :param writers: the number of environments and the shard of each writer, by its name
     :param rings: the rings of the writers that have added something; ``None`` in files of 0.2.0, which do not list them
     """
@@ -107,11 +108,11 @@ class Manifest:
         return {name: paths[name] for name in self.rings}
 
     def verify_loaded(self, folder: Path, n_transitions: Mapping[str, int], rows: Mapping[str, int]) -> None:
-        """Verify that shards have loaded what was saved, as far as it fits.
+        """Verify that shards have loaded all transitions that were saved and that fit.
 
         :param n_transitions: how many of each ring were loaded, by the name of its writer
         :param rows: the number of rows of each ring now
-        :raises CorruptStorage: if they have not
+        :raises CorruptStorage: if a ring has another number of transitions
         """
         for name, ring in (self.rings or {}).items():
             expected = min(ring.n_transitions, rows[name] * self.writers[name][0])
@@ -152,15 +153,15 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def is_unfinished(folder: Path) -> bool:
-    """Return whether a folder contains nothing but what a first save leaves that was interrupted."""
+    """Return whether a folder is empty, or contains only files of a first save that was interrupted."""
     names = {path.name for path in folder.iterdir()}
     return all(name in (NEWEST, LOCK_NAME, f"{MANIFEST}.unfinished") or name.startswith(CUT) for name in names)
 
 
 def new_cut(folder: Path) -> str:
-    """Create the folder of a cut in the folder of a checkpoint, and return its name, which no cut had before.
+    """Create a cut in the folder of a checkpoint, and return its name.
 
-    So a shard that is late in writing an earlier one, whose save has failed, does not write to this one.
+    No earlier cut had this name, so a shard that still writes a cut of a failed save does not write to this one.
     """
     remove_other_cuts(folder)  # of processes that were killed
     name = f"{CUT}{secrets.token_hex(8)}"
@@ -169,7 +170,7 @@ def new_cut(folder: Path) -> str:
 
 
 def remove_other_cuts(folder: Path) -> None:
-    """Remove the cuts that the manifest does not name: those of saves that have failed, or were replaced."""
+    """Remove the cuts that the manifest does not name, which belong to saves that have failed or were replaced."""
     named = None
     with suppress(CheckpointNotFound, CorruptStorage):  # a damaged one is being overwritten
         named = read_manifest(folder).cut

@@ -36,7 +36,7 @@ PAUSES = 0.2, 5.0
 MAX_ERRORS = 3
 #: After how many losses of its process in a row a collector is given up.
 MAX_LOSSES = 20
-#: Seconds after which it is an error that no collector has returned anything.
+#: Seconds without a result of any collector after which it is an error.
 TIMEOUT = 600.0
 #: Seconds to wait for collectors to close their environments.
 CLOSING_TIME = 5.0
@@ -116,7 +116,7 @@ class CollectorGroup:
     :param make_env: returns the environment of a collector, or several that are vectorized
     :param settings: what all collectors have in common
     :param buffer: receives the transitions
-    :param timeout: seconds after which it is an error that none of them has returned anything
+    :param timeout: seconds without a result of any collector after which it is an error
     :param ray_options: options of the actors, such as ``dict(num_cpus=1)``
     :param version: the version of this package; other processes must have the same
     """
@@ -141,7 +141,8 @@ class CollectorGroup:
         #: Number of the last version of the policy, and when each was published, in seconds of ``time.monotonic``.
         self.policy_version, self.published_at = 0, dict[int, float]()
         self._timeout = timeout
-        #: When a collector has returned something, or was called while there were no other calls.
+        #: When a collector last returned something, or was called while there were no other calls, in seconds of
+        #: ``time.monotonic``.
         self._progress_at = time.monotonic()
         self._state: Any = None
         self._discarded: list[Any] = []
@@ -241,9 +242,9 @@ class CollectorGroup:
     def poll(self, timeout: float | None = 0.0) -> list[tuple[Member, CollectResult]]:
         """Return the results that have arrived, each with its collector.
 
-        :param timeout: seconds to wait for one, ``None`` for those after which it is an error
+        :param timeout: seconds to wait for one; ``None`` to wait until it is an error
         :raises RuntimeError: if the environments of a collector fail repeatedly, or no collector is left
-        :raises TimeoutError: if none has returned anything for long
+        :raises TimeoutError: if none has returned anything for the timeout of the group
         """
         self._retry()
         self._forget_discarded()
@@ -261,9 +262,9 @@ class CollectorGroup:
         return results
 
     def _require_progress(self) -> None:
-        """Raise if collectors have been called for long, and none has returned anything.
+        """Raise if collectors were called, and none has returned anything for the timeout.
 
-        :raises TimeoutError: which names the shards that do not answer, since collectors wait for them
+        :raises TimeoutError: with the shards that do not answer, since collectors wait for them
         """
         called = [member.index for member in self.members if member.calls]
         seconds = time.monotonic() - self._progress_at
@@ -276,7 +277,7 @@ class CollectorGroup:
     def _require_node(self, seconds: float) -> None:
         """Raise if no collector has started, and no node can run one.
 
-        :param seconds: how long this has been so
+        :param seconds: how long none has started
         :raises TimeoutError: with what was requested, and what the nodes have
         """
         if not self.n_envs and (reason := why_no_node_fits(self._options, 1)):

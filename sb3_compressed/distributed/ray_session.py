@@ -37,7 +37,7 @@ ACTOR_FAILURES = (
     exceptions.OwnerDiedError,
 )
 
-#: Of all named actors.
+#: The namespace of all named actors.
 NAMESPACE = "sb3_compressed"
 #: Seconds between attempts to claim a name.
 PAUSE = 0.2
@@ -74,13 +74,13 @@ def connect(address: str | None = None) -> None:
 def new_actor(cls: type[Any], options: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
     """Return an actor that Ray restarts if its process dies.
 
-    Calls are not repeated, since the callers know which are safe to repeat.
+    Ray does not repeat calls, since only some are safe to repeat, which callers do.
 
-    :param cls: the class of the actor; its attribute ``CONCURRENCY_GROUPS``, if there is one, is the number of threads
-        of each group of methods that run beside others
+    :param cls: the class of the actor; its attribute ``CONCURRENCY_GROUPS``, if there is one, maps groups of methods
+        that run beside others to their numbers of threads
     :param options: of Ray's actors, which override the defaults
     """
-    # Ray's control process would keep 3 kB for each call.
+    # With task events, Ray's control process keeps 3 kB for each call.
     defaults = {"num_cpus": 0, "max_restarts": -1, "max_task_retries": 0, "enable_task_events": False}
     options_of_class: dict[str, Any] = {"concurrency_groups": getattr(cls, "CONCURRENCY_GROUPS", {})}
     remote: Any = ray.remote(**options_of_class)(cls)
@@ -88,12 +88,13 @@ def new_actor(cls: type[Any], options: Mapping[str, Any], *args: Any, **kwargs: 
 
 
 def claim_name(name: str, timeout: float) -> Any:
-    """Claim a name on the cluster for this process, and return what must be kept and ended with ``ray.kill``.
+    """Claim a name on the cluster for this process, and return an actor of that name.
 
-    It is an actor of the name. Ray ends it with this process, so another one can claim the name then.
+    Keep the actor, and release the name with ``ray.kill``. Ray ends the actor with this process, so that another one
+    can claim the name.
 
     :param timeout: seconds to wait for a process that is ending
-    :raises RuntimeError: if another process has it
+    :raises RuntimeError: if another process has claimed it
     """
     deadline = time.monotonic() + timeout
     while (claim := _try_claim(name)) is None:
@@ -114,9 +115,10 @@ def _try_claim(name: str) -> Any:
 
 
 def why_no_node_fits(options: Mapping[str, Any], n_actors: int) -> str | None:
-    """Return why the cluster cannot run so many actors, even if nothing else runs; ``None`` if it can.
+    """Return why the cluster could not run some actors even if nothing else ran; ``None`` if it could.
 
     :param options: of each actor, such as ``dict(num_cpus=1)``
+    :param n_actors: number of actors
     """
     requested = {
         **{resource: options[option] for option, resource in RESOURCE_OF_OPTION.items() if options.get(option)},
@@ -130,8 +132,8 @@ def why_no_node_fits(options: Mapping[str, Any], n_actors: int) -> str | None:
         ]
         if not fitting:
             names = {*RESOURCE_OF_OPTION.values(), *requested}
-            has = "; ".join(_described({name: node[name] for name in node if name in names}) for node in nodes)
-            return f"{n_actors} actors with {_described(requested)} each were requested, but the nodes have {has}"
+            existing = "; ".join(_described({name: node[name] for name in node if name in names}) for node in nodes)
+            return f"{n_actors} actors with {_described(requested)} each were requested, but the nodes have {existing}"
         for name, amount in requested.items():
             fitting[0][name] = fitting[0].get(name, 0) - amount
     return None

@@ -113,9 +113,9 @@ class DistributedReplayBuffer(ReplayBuffer):
 
     Observations are encoded where they are added, stored and sent as payloads, and decoded in the learner. Each writer
     has a ring of its own in one shard: this buffer, whose :meth:`add` is that of SB3, and any number of others, see
-    :meth:`writer` and :class:`~sb3_compressed.distributed.Collectors`. Those of fast writers
-    are larger, so that together, they contain the newest transitions. Batches are drawn uniformly from all transitions,
-    or in proportion to their priorities.
+    :meth:`writer` and :class:`~sb3_compressed.distributed.Collectors`. Fast writers have
+    larger rings, so that all rings together contain the newest transitions. Batches are drawn uniformly from all
+    transitions, or in proportion to their priorities.
 
     Unlike SB3's buffer, it draws random numbers of its own, transitions can be sampled after a segment of them was
     added, and batches are requested before they are needed.
@@ -151,7 +151,8 @@ class DistributedReplayBuffer(ReplayBuffer):
         ``dtypes``, ``frame_stack``
     :raises ValueError: if an argument is invalid, or for hindsight replay, which is not supported
     :raises StorageError: if the folder contains shards that are not to be continued, or more than ``n_shards``
-    :raises ShardTimeout: if a shard does not start, since no node has what ``ray_options`` request, or not answer
+    :raises ShardTimeout: if a shard does not answer, or does not start, such as if no node has the resources that
+        ``ray_options`` request
     :raises RuntimeError: if another learner uses the shards of that name
     :raises ImportError: without Ray
     """
@@ -310,8 +311,8 @@ class DistributedReplayBuffer(ReplayBuffer):
     def writer(self, name: str, n_envs: int, *, timeout: float | None = None) -> ReplayWriter:
         """Return a writer of transitions for another process, such as an actor of Ray.
 
-        The buffer is divided among the rings of all writers by how fast they add. Those that exist become smaller if
-        the buffer is full, so create all writers before they are used.
+        The buffer is divided among the rings of all writers by how fast they add. If it is full, existing rings become
+        smaller, so create all writers before you use them.
 
         :param name: names the ring; a new writer of the same name continues it
         :param n_envs: number of environments
@@ -409,8 +410,7 @@ class DistributedReplayBuffer(ReplayBuffer):
     def flush(self, timeout: float | None = None) -> None:
         """Send everything that was added, and wait until shards have it. Updates of priorities are sent as well.
 
-        :param timeout: seconds after which it returns in any case; ``None`` for those of the buffer, after which it
-            raises
+        :param timeout: seconds after which it returns in any case; ``None`` to raise after the timeout of the buffer
         :raises ShardTimeout: if a shard has not acknowledged everything by then; it is sent again later
         """
         for shard, view in enumerate(self._group.shards):
@@ -433,7 +433,7 @@ class DistributedReplayBuffer(ReplayBuffer):
     def record_statuses(self, name: str, statuses: Sequence[ShardStatus]) -> None:
         """Record the states of a shard in its replies to a writer, ``writer.take_statuses()``.
 
-        This process knows of what others have added from that, or when it samples.
+        The learner counts transitions of other processes only when it receives such a state, or when it samples.
 
         :param name: the name of the writer
         """
@@ -803,7 +803,7 @@ class DistributedReplayBuffer(ReplayBuffer):
 
 
 def _process(name: str) -> str:
-    """Return what names the process of a writer: those of the learner insert in step, whatever has arrived of them."""
+    """Return the process of a writer. The learner's writers are one, since they insert the same number of rows."""
     return LEARNER if name.startswith(LEARNER) else name
 
 

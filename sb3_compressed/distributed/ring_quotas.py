@@ -9,21 +9,21 @@ __all__ = ["RingQuotas"]
 
 #: Insertions of this part of the buffer are an interval, after which the rings may be resized.
 INTERVALS = 8
-#: More than rounding errors of numbers of rows, and so little that all rings together are not larger than the buffer.
+#: Larger than rounding errors of numbers of rows, and too small to make all rings together larger than the buffer.
 ROUNDING = 1e-6
 
 
 class RingQuotas:
     """Divides the transitions of a buffer among the rings of its writers.
 
-    Together, rings should contain what one ring of the whole buffer would: the newest transitions, whoever has inserted
-    them. So each has room for those of its writer that one ring would still contain after the next interval, in which
-    an eighth of the buffer is inserted. How much of it each writer inserts is estimated from the last half of the
-    buffer; new writers are expected to be as fast as the others. What remains goes to the smallest rings. Each ring has
-    a small minimum, so that a writer that returns can insert at once.
+    Together, the rings should contain the same transitions as a single ring of the whole buffer: the newest ones,
+    whoever has inserted them. So each ring has room for its writer's part of what the single ring would contain after
+    the next interval, in which an eighth of the buffer is inserted. Each writer's part of that interval is estimated
+    from the last half of the buffer; new writers are expected to be as fast as the others. The remaining rows go to
+    the smallest rings. Each ring has a small minimum, so that a writer that returns can insert at once.
 
-    Resizing takes time, so rings stay as they are until they lack a sixteenth of the buffer, or one of them half of
-    what it needs.
+    Resizing takes time, so rings stay as they are until together they lack room for a sixteenth of the buffer, or one
+    of them has less than half of the rows that it needs.
 
     >>> quotas = RingQuotas(1_000, 4, {"a": 1, "b": 1})
     >>> quotas.rows
@@ -34,7 +34,7 @@ class RingQuotas:
     :param capacity: number of transitions of all rings together
     :param segment_length: number of rows that writers insert at once
     :param writers: the number of environments of each
-    :param sizes: how many transitions their rings contain, which are taken for the newest ones; empty if unknown
+    :param sizes: how many transitions each ring contains, by default 0; they are assumed to be the newest ones
     :param n_inserted: as for :meth:`record`
     """
 
@@ -49,14 +49,14 @@ class RingQuotas:
         self._capacity, self._segment_length = capacity, segment_length
         #: Insertions after which :meth:`record` is to be called.
         self.interval = max(capacity // INTERVALS, 1)
-        #: Writers that have inserted nothing among the newest transitions: one ring would have overwritten theirs.
+        #: Writers all of whose transitions a single ring would have overwritten.
         self.idle: set[str] = set()
         self._n_envs = dict(writers)
         #: How many transitions each writer has inserted in the last intervals, the newest first.
         self._intervals: deque[dict[str, int]] = deque()
-        #: How many each had inserted at the end of the last one.
+        #: How many each writer had inserted at the end of the last interval.
         self._n_inserted = dict(n_inserted or {})
-        #: How many all writers have inserted since each was included.
+        #: For each writer, how many transitions all writers have inserted since it was included.
         self._ages = dict.fromkeys(writers, 0)
         self._add_interval({name: (sizes or {}).get(name, 0) for name in writers})
         #: Number of rows of each ring.
@@ -64,7 +64,7 @@ class RingQuotas:
 
     @property
     def n_transitions(self) -> int:
-        """Number of transitions that fit into all rings, as they are."""
+        """Number of transitions that fit into all rings."""
         return sum(n_rows * self._n_envs[name] for name, n_rows in self.rows.items())
 
     def include(self, writers: Mapping[str, int], n_inserted: Mapping[str, int]) -> None:
@@ -126,22 +126,23 @@ class RingQuotas:
         return counts
 
     def _idle(self) -> set[str]:
+        """Return the writers without any of the newest transitions; none before the whole buffer was filled once."""
         newest = self._newest(self._capacity)
         if sum(newest.values()) < self._capacity * (1 - 1e-9):
             return set()
         return {name for name, count in newest.items() if not count}
 
     def _demands(self) -> dict[str, float]:
-        """Return how many transitions of each writer one ring would contain after the next interval, at most."""
+        """Return how many transitions of each writer a single ring would contain after the next interval, at most."""
         n_all_envs, n_recent = sum(self._n_envs.values()), max(self._capacity // 2, 1)
         demands, speeds = self._newest(self._capacity - self.interval), self._newest(n_recent)
-        for name, n_envs in self._n_envs.items():  # it takes a while to find how fast new ones are
+        for name, n_envs in self._n_envs.items():  # the speed of new ones is not known yet
             speeds[name] += max(n_recent - self._ages[name], 0) * n_envs / n_all_envs
         all_speeds = sum(speeds.values())
         return {name: demand + self.interval * speeds[name] / all_speeds for name, demand in demands.items()}
 
     def _divided(self, demands: Mapping[str, float]) -> dict[str, int]:
-        """Return the number of rows of each ring: those that it needs, and otherwise as equal ones as possible."""
+        """Return the number of rows of each ring: as many as it demands, and otherwise as equal as possible."""
         needed = {name: demand / self._n_envs[name] for name, demand in demands.items()}
         n_all_envs = n_envs_left = sum(self._n_envs.values())
         left: float = self._capacity
@@ -155,7 +156,7 @@ class RingQuotas:
         return {name: least + int(part * max(n_rows, equal) + ROUNDING) for name, n_rows in needed.items()}
 
     def _is_due(self, demands: Mapping[str, float]) -> bool:
-        """Return whether rings must be resized: if one has less than half of what it demands, or all lack much."""
+        """Return whether rings must be resized: if one has less than half of its demand, or all together lack much."""
         sizes = {name: n_rows * self._n_envs[name] for name, n_rows in self.rows.items()}
         n_lacking = sum(max(demand - sizes[name], 0) for name, demand in demands.items())
         return n_lacking > self._capacity / 16 or any(demand > 2 * sizes[name] for name, demand in demands.items())

@@ -157,7 +157,13 @@ class SaveReply(NamedTuple):
 
 
 class PriorityUpdates(NamedTuple):
-    """Updates of priorities, see :meth:`Shard.update_priorities`."""
+    """Updates of priorities, see :meth:`Shard.update_priorities`.
+
+    :param rings: the ring of each transition, ``(n,)``
+    :param numbers: their numbers in the rings, ``(n,)``
+    :param td_errors: their TD errors, ``(n,)``
+    :param incarnation: the process of the shard that they were drawn from
+    """
 
     rings: NDArray[np.int16]
     numbers: NDArray[np.int64]

@@ -1,4 +1,4 @@
-"""``ShardGroup``: the shards of a distributed buffer, and what the learner knows of each."""
+"""``ShardGroup``: the shards of a distributed buffer, and the newest state of each."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ class ShardGroup:
         self._timeout = timeout
         #: Number of calls that have failed whose results nobody needs.
         self.n_failed = 0
-        #: These calls: the number of the shard, the method, and what it will return.
+        #: Calls whose results nobody needs: the number of the shard, the method, and the reference to its result.
         self._unreceived: list[tuple[int, str, Any]] = []
         self.shards: list[ShardView] = []
         if folder is not None:
@@ -205,7 +205,7 @@ class ShardGroup:
         view.epochs.setdefault(status.incarnation, max(view.epochs.values(), default=-1) + 1)
         view.status, view.since = status, time.monotonic()
         if previous is not None and is_new:
-            self.send(view, "resize", self.rows)  # its constructor knows nothing of them
+            self.send(view, "resize", self.rows)  # its constructor sets default sizes
             view.ended[previous.incarnation] = previous, status.n_restored
             n_lost = max(previous.n_transitions - status.n_restored, 0)
             view.n_lost += n_lost
@@ -213,7 +213,7 @@ class ShardGroup:
         return view.epoch
 
     def _ended(self, view: ShardView, status: ShardStatus) -> None:
-        """Count what a process had acknowledged to other writers before it ended, which they report afterwards."""
+        """Count transitions that an ended process had acknowledged to writers which report its state only now."""
         known, n_restored = view.ended.get(status.incarnation, (None, 0))
         if known is not None and status.number > known.number:
             view.ended[status.incarnation] = status, n_restored
@@ -369,7 +369,7 @@ class ShardGroup:
     def call_each(self, method: str, args: Sequence[tuple[Any, ...]], *, is_repeated: bool = True) -> list[Any]:
         """Call a method of all shards as :meth:`call` does.
 
-        A call may take long as long as its shard answers others meanwhile.
+        A call may take longer than the timeout if its shard answers pings meanwhile.
 
         :param args: its arguments for each shard
         :raises Exception: what the method has raised in a shard
@@ -401,7 +401,7 @@ class ShardGroup:
 
         :return: the rings of all shards, and the number of environments and the shard of each, by their writers
         :raises ShardTimeout: if a shard does not answer
-        :raises ShardUnavailable: if one fails, or was restarted since the learner has heard of it
+        :raises ShardUnavailable: if one fails, or was restarted since the last state that is known
         """
         expected = [view.status.incarnation if view.status else None for view in self.shards]
         requested_at = time.monotonic()
@@ -421,7 +421,7 @@ class ShardGroup:
 
         A call may take longer than that as long as its shard answers pings meanwhile.
 
-        :param replies: for each shard, what it is to return
+        :param replies: the reference to the result of each shard
         """
         late: list[int] = []
         pings: dict[int, Any] = {}

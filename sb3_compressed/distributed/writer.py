@@ -100,7 +100,7 @@ class ReplayWriter:
         self._staging: CompressedReplay | None = None
 
     def open(self) -> None:
-        """Open the ring, unless that was done; the first :meth:`add` does it otherwise.
+        """Open the ring, unless it is open; :meth:`add` does this, too.
 
         :raises ShardTimeout: if the shard does not answer within the timeout
         """
@@ -131,9 +131,9 @@ class ReplayWriter:
         return vars(self)
 
     def take_statuses(self) -> list[ShardStatus]:
-        """Return the newest state of each process of the shard that has replied since the last call, in their order.
+        """Return the newest state of each process of the shard that has replied since the last call, oldest first.
 
-        There are several if the shard was restarted: of an earlier process, it says what that had acknowledged.
+        There are several if the shard was restarted; the state of an earlier process counts what it had acknowledged.
         """
         statuses, self._statuses = self._statuses, {}
         return [*statuses.values()]
@@ -248,7 +248,7 @@ class ReplayWriter:
                 raise
             self._record(reply.status)
             self._ring = reply.ring
-            if reply.missing:  # the shard forgot them
+            if reply.missing:  # the shard has removed them
                 self._sent -= set(reply.missing)
                 segment.reply = None
             else:
