@@ -2,10 +2,10 @@
 
     python benchmarks/gc_pauses.py --buffers auto delta zstd3 --size 1000000
 
-Each buffer is filled with frames of MsPacman in a process of its own, a recording of 100,000 transitions again and
-again. ``add`` is the longest automatic collection while it is filled, ``collect`` the median of five calls of
-``gc.collect()`` when it is full, and ``tracked`` how many objects these visit, most of them of torch and numba. SB3's
-buffer takes 56 kB per transition, so it is measured with 20,000: the collector does not visit what its arrays contain.
+Each buffer is filled with frames of MsPacman in a separate process; a recording of 100,000 transitions is repeated.
+``add`` is the longest automatic collection while it is filled, ``collect`` the median of five calls of ``gc.collect()``
+when it is full, and ``tracked`` the number of objects that these visit, most of them of torch and numba. SB3's buffer
+takes 56 kB per transition, so it is measured with 20,000: the collector does not visit the content of its arrays.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ N_COLLECTIONS = 5
 
 
 class Pauses:
-    """The longest automatic collection, in milliseconds, while it is entered."""
+    """The longest automatic collection within a ``with`` block, in milliseconds."""
 
     longest = 0.0
 
@@ -47,7 +47,7 @@ class Pauses:
         gc.callbacks.remove(self)
 
     def __call__(self, phase: str, info: dict[str, int]) -> None:
-        """Take the time at the begin and the end of a collection."""
+        """Measure the time between the beginning and the end of a collection."""
         if phase == "start":
             self._begin = time.perf_counter()
         else:

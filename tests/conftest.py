@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import drawn_examples  # noqa: F401  # how many examples hypothesis draws, also in tests that do not say
+import drawn_examples  # noqa: F401  # sets the defaults of hypothesis for all tests
 import numpy as np
 import pytest
 import torch as th

@@ -1,7 +1,7 @@
-"""How many examples hypothesis draws, and whether they are new ones.
+"""Settings of hypothesis: how many examples it draws, and whether it draws new ones.
 
 ``make test`` and ``make test-all`` draw the same examples in each run, so that they pass or fail for everybody.
-``make bounds`` draws new ones, and more of them. What it finds is fixed and becomes an ``@example`` or a test.
+``make bounds`` draws new ones, and more of them. Failures that it finds are added as an ``@example`` or a test.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from hypothesis import HealthCheck, settings
 
 __all__ = ["examples"]
 
-#: How many times the usual number of examples is drawn; new ones if it is set.
+#: A multiple of the usual number of examples; if it is set, new ones are drawn.
 FACTOR = os.environ.get("SB3_COMPRESSED_EXAMPLES")
 
 settings.register_profile(
     "examples",
-    # Neither times nor the examples that failed here before decide whether a test passes.
+    # Whether a test passes depends neither on times nor on examples that failed here before.
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
     derandomize=FACTOR is None,
@@ -27,8 +27,8 @@ settings.load_profile("examples")
 
 
 def examples(usual: int) -> settings:
-    """Return settings for a test with a number of examples, in the long run for more of them.
+    """Return the settings of a test: its number of examples.
 
-    :param usual: the number in `make test`
+    :param usual: the number in ``make test``; ``make bounds`` draws a multiple of it
     """
     return settings(max_examples=usual * int(FACTOR or 1))

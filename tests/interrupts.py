@@ -1,4 +1,4 @@
-"""Ctrl-C at every bytecode of the package that a call runs, each in a run of its own."""
+"""Ctrl-C at a chosen bytecode of the package: a test finds the bytecodes that a call runs, and interrupts one a run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def bytecodes(call: Callable[[], object]) -> list[Bytecode]:
 
 
 def evenly(found: Sequence[Bytecode], n: int) -> list[Bytecode]:
-    """Return about ``n`` of some bytecodes, from the first to the last."""
+    """Return at most ``n`` bytecodes at equal distances, including the first and the last one."""
     return [found[each] for each in np.unique(np.linspace(0, len(found) - 1, n).astype(int))]
 
 

@@ -164,7 +164,7 @@ def test_kernels_are_compiled_even_if_compilation_is_disabled(package: Path) -> 
 
 
 def test_a_buffer_equals_sb3s_if_compilation_is_disabled() -> None:
-    """Users set the variable to debug functions of their own, which are then not compiled."""
+    """Users set the variable to debug their own functions, which are then not compiled."""
     code = """
 import numba
 import numpy as np

@@ -13,7 +13,7 @@ class CountingShard(Shard):
     _n_calls = 0
 
     def sample(self, *args: Any, **kwargs: Any) -> SampleReply:
-        """Count one call, which may contain updates."""
+        """Count one call; updates that it contains do not count."""
         n_after = self._n_calls + 1
         reply = super().sample(*args, **kwargs)
         self._n_calls = n_after

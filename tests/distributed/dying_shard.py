@@ -17,12 +17,12 @@ POINTS = ["open", "opened", "insert", "inserted", "sample", "sampled", "update",
 
 
 def die_at(point: str) -> Path:
-    """Let the next shard that comes to a point die there; return a file that exists until it does."""
+    """Make the next shard that reaches a point die there; return a file that exists until it does."""
     return _send_at(point, signal.SIGKILL)
 
 
 def stop_at(point: str) -> Path:
-    """Let the next shard that comes to a point stop there; return a file that contains its process id from then on."""
+    """Make the next shard that reaches a point stop there; return a file that contains its process id from then on."""
     _send_at(point, signal.SIGSTOP)
     stopped = Path(os.environ[DEATHS]) / f"{point}.stopped"
     stopped.unlink(missing_ok=True)
@@ -53,7 +53,7 @@ def _is_at(point: str) -> None:
 
 
 class DyingShard(Shard):
-    """A shard that dies, or stops, before or after it has done what it was called for."""
+    """A shard that dies, or stops, before or after it has run a method."""
 
     def open_ring(self, *args: Any, **kwargs: Any) -> OpenReply:
         """Die before or after a ring is opened."""

@@ -52,7 +52,7 @@ def test_other_cuts_are_removed(saved: Manifest, tmp_path: Path) -> None:
     assert read_manifest(tmp_path).rings_in(tmp_path)
 
 
-def test_an_unfinished_save_is_told_from_other_files(tmp_path: Path) -> None:
+def test_an_unfinished_save_is_distinguished_from_other_files(tmp_path: Path) -> None:
     assert is_unfinished(tmp_path)
     new_cut(tmp_path)
     assert is_unfinished(tmp_path)
@@ -99,7 +99,7 @@ def test_each_changed_byte_of_a_manifest_is_detected(saved: Manifest, tmp_path: 
         {"writers": {"learner-0": [0, 0]}}, {"writers": {"learner-0": 1}}, {"version": 3}, {"version": "2"},
     ],
 )  # fmt: skip
-def test_values_that_cannot_be_true_are_refused(saved: Manifest, tmp_path: Path, changes: dict[str, Any]) -> None:
+def test_invalid_values_are_refused(saved: Manifest, tmp_path: Path, changes: dict[str, Any]) -> None:
     values = {**json.loads((tmp_path / MANIFEST).read_bytes()), **changes}
     values.pop("checksum")
     values["checksum"] = f"{checksum(json.dumps(values, sort_keys=True).encode()):016x}"

@@ -25,7 +25,7 @@ class Unrecorded(Recorded):
 
 
 def test_ray_does_not_record_calls() -> None:
-    """Each process sends its records once a second, so those of the second round come after all of the first."""
+    """Each process sends its records once a second, so all records of the first round precede those of the second."""
 
     def recorded() -> list[str]:
         events: list[dict[str, Any]] = ray.timeline()

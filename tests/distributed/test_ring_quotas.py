@@ -1,4 +1,4 @@
-"""The rings of all writers contain about what one ring of the whole buffer would."""
+"""All rings together contain about the same transitions as a single ring of the whole buffer."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_collectors_that_follow_the_learner(n_before: int) -> None:
 
 
 def test_what_rings_contain_at_the_start_is_kept() -> None:
-    """Of a checkpoint, for example: what one ring would contain has room, the newest transitions of all."""
+    """Such as those of a checkpoint: the newest ones, which a single ring would contain, have room."""
     quotas = RingQuotas(CAPACITY, LENGTH, {"a": 1, "b": 1, "c": 1}, {"a": 9_000, "b": 100, "c": 800}, {"a": 77})
     assert quotas.rows["a"] > 7_500
     assert quotas.rows["b"] >= 100
@@ -197,7 +197,7 @@ def test_writers_that_stop_for_a_moment_stay() -> None:
 
 
 def test_writers_that_insert_one_after_the_other_lose_nothing() -> None:
-    """While one ring would contain everything, so do theirs."""
+    """As long as a single ring would contain all transitions, so do the rings."""
     training = Training({"a": 64, "b": 0, "c": 0}).run(CAPACITY * 3 // 10)
     for name in "bc":
         training.speeds = {**dict.fromkeys("abc", 0), name: 64}

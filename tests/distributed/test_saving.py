@@ -1,4 +1,4 @@
-"""A save of a distributed buffer has every transition of every shard, or leaves the save before as it was.
+"""A save of a distributed buffer contains every transition of every shard, or leaves the previous save as it was.
 
 A load restores all of it, also if shards die meanwhile.
 """
@@ -60,7 +60,7 @@ def shards(
 
 @pytest.fixture
 def filled(shards: DistributedReplayBuffer) -> DistributedReplayBuffer:
-    """Return that buffer with the transitions 0 to 99."""
+    """Return the buffer with transitions 0 to 99."""
     shards.reset()
     add_rows(shards, "small", range(25))
     return shards

@@ -518,7 +518,7 @@ def test_new_transitions_have_the_largest_priority_of_all_rings(where: str, tmp_
     own.shard.status(9.0)  # in another shard
     clients[0].send(1)
     assert priorities(own)[20] == 9.0
-    assert own.shard.status().max_updated == 7, "that of others is theirs"
+    assert own.shard.status().max_updated == 7, "not that of other shards"
     own.shard.sample("learner", [], [PriorityUpdates(rings, number, np.array([0.25]))], 0.5)
     clients[1].send(1)
     assert priorities(own)[121] == 0.5

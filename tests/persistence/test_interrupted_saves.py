@@ -15,7 +15,7 @@ from sb3_compressed import CompressedReplayBuffer, StorageError, load_checkpoint
 
 SPACE, BUTTONS = spaces.Box(0, 255, (4, 12, 12), np.uint8), spaces.Discrete(2)
 FRAMES = np.random.default_rng(0).integers(0, 256, (40, 1, 4, 12, 12), np.uint8)
-#: How many bytecodes of each save are interrupted, about; all of them if slow tests run.
+#: At how many bytecodes each save is interrupted; at all of them if slow tests run.
 N_INTERRUPTS = [50, pytest.param(1 << 20, marks=pytest.mark.slow)]
 
 # An interrupted constructor of a file leaves the file to the garbage collector.
@@ -59,7 +59,7 @@ def later_save(folder: Path) -> CompressedReplayBuffer:
 
 def save_of_new_arrays(folder: Path) -> CompressedReplayBuffer:
     buffer = later_save(folder)
-    buffer.rewards = buffer.rewards.copy()  # so that all is written again
+    buffer.rewards = buffer.rewards.copy()  # so that the whole buffer is written again
     return buffer
 
 

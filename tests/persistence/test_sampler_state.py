@@ -691,7 +691,7 @@ def test_zero_flags_and_excess_flags_draw_valid_rows_only(tmp_path: Path) -> Non
     loaded = load_checkpoint(tmp_path, device="cpu")
     loaded.sample(1)
     assert (loaded.sampler.priorities[:n_written] == 5).all()
-    assert (loaded.sampler.priorities[n_written:] == 0).all(), "those are not written"
+    assert (loaded.sampler.priorities[n_written:] == 0).all(), "these were not written"
 
     def none_valid(arrays: dict[str, Any]) -> None:
         arrays["sampler/flags"][...] = arrays["sampler/priorities"][...] = 0

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from chi_square import assert_frequencies
 from conftest import Stream
+from drawn_examples import examples
 from gymnasium import spaces
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.envs import BitFlippingEnv
@@ -116,7 +117,7 @@ def test_resuming_an_epoch_whose_rest_was_overwritten_begins_the_next_one(n_draw
     np.testing.assert_array_equal(np.sort(np.concatenate(batches)), np.arange(50 * 4, 100 * 4))
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(data=st.data(), optimize_memory_usage=st.booleans())
 def test_each_iteration_is_what_is_left_of_an_epoch(data: st.DataObject, optimize_memory_usage: bool) -> None:
     """Whatever is added and drawn in between, an iteration of a buffer with transitions returns some of them."""
