@@ -103,7 +103,9 @@ def read_episodes(file: Any, path: Path) -> EpisodeSource:
     if version != VERSION:
         raise StorageError(f"{path} has version {version}, expected {VERSION}: load and dump it with a newer d3rlpy")
     n_episodes = _number(file, "num_episodes", path, "iu")
-    if n_episodes < 0 or (n_episodes and not _has_episode(file, n_episodes - 1, path)):
+    if n_episodes < 0:
+        raise CorruptStorage(f"{path}: num_episodes is {n_episodes}, expected at least 0")
+    if n_episodes and not _has_episode(file, n_episodes - 1, path):
         raise CorruptStorage(f"{path}: num_episodes is {n_episodes}, but there are fewer episodes")
     if _has_episode(file, n_episodes, path):
         raise CorruptStorage(f"{path}: num_episodes is {n_episodes}, but there are more episodes")

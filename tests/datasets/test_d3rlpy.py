@@ -594,7 +594,7 @@ def test_columns_that_do_not_fit_are_an_error(tmp_path: Path) -> None:
     [
         ("num_episodes", [1, 2], "must be one number, got int64 of shape (2,)"),
         ("num_episodes", np.nan, "must be one number, got float64 of shape ()"),
-        ("num_episodes", -1, "num_episodes is -1"),
+        ("num_episodes", -1, "num_episodes is -1, expected at least 0"),
         ("num_episodes", 0, "num_episodes is 0, but there are more"),
         ("num_episodes", 2, "num_episodes is 2, but there are more"),
         ("num_episodes", 1 << 62, "but there are fewer"),
