@@ -78,9 +78,9 @@ class BoundSampler:
         self._is_behind = False
 
     def prepare_to_save(self, buffer: Any) -> None:
-        """Count the transitions that were written since the last :meth:`synchronize`, which is not called here.
+        """Count the transitions that were written since the last :meth:`synchronize`, without passing them on.
 
-        It is called only if the buffer was reset, or its position was assigned directly.
+        Only if the buffer was reset, or its position was assigned directly, is the sampler synchronized.
         """
         if not self._complete_count(buffer):
             self.synchronize(buffer)

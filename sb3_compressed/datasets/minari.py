@@ -148,7 +148,7 @@ def import_minari(
     :return: the buffer
     :raises ImportError: if Minari is not installed: ``pip install 'sb3-compressed[minari]'``
     :raises ValueError: if the buffer has other spaces, or several environments
-    :raises StorageError: if the episodes have other numbers of steps together than the metadata of the dataset
+    :raises StorageError: if the metadata of the dataset declares another number of steps than its episodes have
     """
     minari = _import_minari()
     if isinstance(dataset, str):

@@ -74,7 +74,7 @@ def connect(address: str | None = None) -> None:
 def new_actor(cls: type[Any], options: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
     """Return an actor that Ray restarts if its process dies.
 
-    Ray does not repeat calls, since only some are safe to repeat, which callers do.
+    Ray does not repeat calls; callers repeat the ones that are safe to repeat.
 
     :param cls: the class of the actor; its attribute ``CONCURRENCY_GROUPS``, if there is one, maps groups of methods
         that run beside others to their numbers of threads

@@ -385,6 +385,7 @@ class DistributedReplayBuffer(ReplayBuffer):
         It can be sampled when its segment was sent, see ``segment_length``.
 
         :raises ValueError: if an argument does not fit; nothing is added then
+        :raises ShardUnavailable: at the first call, if a shard fails or does not answer; nothing is added then
         """
         self._require_open()
         local = self._local or self._open()
@@ -411,7 +412,7 @@ class DistributedReplayBuffer(ReplayBuffer):
         """Send everything that was added, and wait until shards have it. Updates of priorities are sent as well.
 
         :param timeout: seconds after which it returns in any case; ``None`` to raise after the timeout of the buffer
-        :raises ShardTimeout: if a shard has not acknowledged everything by then; it is sent again later
+        :raises ShardTimeout: if a shard has not acknowledged everything by then; the rest stays staged
         """
         for shard, view in enumerate(self._group.shards):
             for updates in self._take_updates(shard):
@@ -447,7 +448,10 @@ class DistributedReplayBuffer(ReplayBuffer):
         return [index for index, view in enumerate(self._group.shards) if view.probe is not None]
 
     def reset(self) -> None:
-        """Remove all transitions, as SB3's buffer does. What other processes have staged is added afterwards."""
+        """Remove all transitions, as SB3's buffer does. What other processes have staged is added afterwards.
+
+        :raises ShardUnavailable: if a shard fails or does not answer; reset again then, since others may be empty
+        """
         super().reset()
         if "_group" not in vars(self):  # in SB3's constructor
             return

@@ -496,7 +496,7 @@ class Log:
             segment.close()
 
     def is_latest(self, commit_kind: int) -> bool:
-        """Return whether no other log committed anything since this one was opened, even if Ctrl-C interrupted it.
+        """Return whether no other log committed anything since this one was opened, also after an interrupted write.
 
         The folder must be locked.
 
@@ -505,7 +505,7 @@ class Log:
         if os.getpid() == self._pid and (end := log_fingerprint(self.folder)) is not None:
             # Nobody else appends commits to a segment that this log began.
             begun = {each.id for each in (self._last, self._pending) if each is not None and each.is_writable}
-            if end[2] in begun:
+            if end[2] in begun:  # the id of the last segment
                 return True
         return self._last is not None and not self._is_changed(self._last, commit_kind)
 
