@@ -240,7 +240,7 @@ class OneThreadSampler(PrioritizedSampler):
 
     is_used = False
 
-    def add(self, indices: NDArray[np.int64], buffer: Any) -> None:
+    def add(self, indices: NDArray[np.int64], buffer: Any = None) -> None:
         assert not self.is_used
         self.is_used = True
         time.sleep(0)  # so that another thread runs

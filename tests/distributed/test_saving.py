@@ -11,6 +11,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -26,6 +27,7 @@ from sb3_compressed import BufferCheckpointCallback, CompressedReplayBuffer, Cor
 from sb3_compressed.callbacks.checkpoint_folder import list_checkpoints
 from sb3_compressed.distributed import DistributedReplayBuffer, shard_group
 from sb3_compressed.distributed.checkpoint_manifest import read_manifest
+from sb3_compressed.distributed.ring_spec import RingSpec
 from sb3_compressed.distributed.writer import ReplayWriter
 from sb3_compressed.errors import ShardTimeout, ShardUnavailable
 
@@ -206,7 +208,8 @@ def test_writers_that_began_after_the_save_continue(single: DistributedReplayBuf
 def test_rings_of_writers_that_the_learner_does_not_know(single: DistributedReplayBuffer, tmp_path: Path) -> None:
     """Those of an earlier learner may open them again, if shards have a name."""
     writer = single.writer("remote", 1)
-    stranger = ReplayWriter(*(getattr(writer, name) for name in ("_shard", "_spec")), "stranger", 1, 10)
+    spec: RingSpec = writer._spec
+    stranger = ReplayWriter(single.shards[0].actor, spec, "stranger", 1, 10)
     add_with(stranger, 10)
     single.save_checkpoint(tmp_path)
     assert {*read_manifest(tmp_path).rings_in(tmp_path)} == {"learner-0", "stranger"}
@@ -256,7 +259,7 @@ def test_ctrl_c_leaves_a_save(single: DistributedReplayBuffer, tmp_path: Path, i
             folder = tmp_path / str(at)
         add_rows(single, "small", range(n_rows, n_rows + 1))
         n_rows += 1
-        if not Interrupt(at).run(lambda folder=folder: single.save_checkpoint(folder)):
+        if not Interrupt(at).run(partial(single.save_checkpoint, folder)):
             break
         assert is_first or read_manifest(folder).rings_in(folder)
         single.save_checkpoint(folder)
