@@ -20,7 +20,7 @@ __all__ = ["BufferLock", "new_lock"]
 BufferLock = AbstractContextManager[bool]
 """The lock of a buffer."""
 
-#: All locks of this process, by their ids. Unlike those of a set, other threads may create locks while they are listed.
+#: All locks of this process, by their ids. Unlike in a set, other threads may add locks while they are listed.
 _locks: WeakValueDictionary[int, threading.RLock] = WeakValueDictionary()
 
 
