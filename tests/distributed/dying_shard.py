@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
-from sb3_compressed.distributed.ring import Ring
 from sb3_compressed.distributed.shard import InsertReply, OpenReply, SampleReply, SaveReply, Shard
 
 #: The variable with the folder in which files name the points to die at. Processes of actors inherit it.
@@ -52,6 +54,11 @@ def _is_at(point: str) -> None:
     os.kill(os.getpid(), number)
 
 
+def _dying_copytree(source: Path, target: Path, copy: Callable[[Path, Path], Path] = shutil.copytree) -> Path:
+    _is_at("load")
+    return copy(source, target)
+
+
 class DyingShard(Shard):
     """A shard that dies, or stops, before or after it has run a method."""
 
@@ -89,14 +96,13 @@ class DyingShard(Shard):
         return reply
 
     def load_checkpoint(self, *args: Any, **kwargs: Any) -> dict[str, int]:
-        """Die after all rings are loaded."""
-        n_transitions = super().load_checkpoint(*args, **kwargs)
+        """Die before a ring is copied, whose folder was removed, or after all rings are loaded."""
+        if self._folder is None:
+            _is_at("load")
+        with patch.object(shutil, "copytree", _dying_copytree):
+            n_transitions = super().load_checkpoint(*args, **kwargs)
         _is_at("loaded")
         return n_transitions
-
-    def _known(self, ring: Ring) -> Ring:
-        _is_at("load")
-        return super()._known(ring)
 
     def work(self, seconds: float) -> bool:
         """Be busy for a while, as with a long save."""
