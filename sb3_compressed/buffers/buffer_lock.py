@@ -7,6 +7,7 @@ and no lock whose owner is a thread of the parent.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from contextlib import AbstractContextManager
@@ -51,9 +52,10 @@ def _before_fork() -> None:
     locks = [lock for reference in _locks.valuerefs() if (lock := reference()) is not None]
     while len(acquired) < len(locks):
         lock = locks[len(acquired)]
-        if lock.acquire(blocking=not acquired):
-            acquired.append(lock)
-        else:
+        must_wait = not acquired
+        acquired.append(lock)  # before it is acquired, so that Ctrl-C in between does not leave it locked
+        if not lock.acquire(blocking=must_wait):
+            acquired.pop()
             _after_fork()
             locks.remove(lock)
             locks.insert(0, lock)
@@ -61,8 +63,12 @@ def _before_fork() -> None:
 
 def _after_fork() -> None:
     while _forking.locks:
-        _forking.locks.pop().release()
+        with contextlib.suppress(RuntimeError):  # Ctrl-C came before it was acquired, or after it was released
+            _forking.locks[-1].release()
+        _forking.locks.pop()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)
+    os.register_at_fork(before=_before_fork)
+    for _ in range(2):  # Python ignores what such functions raise: the second one continues if Ctrl-C ends the first
+        os.register_at_fork(after_in_parent=_after_fork, after_in_child=_after_fork)

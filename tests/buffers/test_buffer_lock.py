@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import os
+import threading
 
 import pytest
+from gymnasium import spaces
+from interrupts import bytecodes, interrupt
 from programs import outcome
+
+from sb3_compressed import CompressedReplayBuffer
+from sb3_compressed.buffers import buffer_lock
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
 
@@ -89,3 +95,25 @@ def test_forks_beside_other_threads_wait_for_locks_until_these_are_free(program:
     done = outcome(BEGINNING + program + "os._exit(0)")
     assert (done.returncode, done.stdout) == (0, "complete\n"), done.stderr
     assert "Exception ignored" not in done.stderr
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Python ignores errors before a fork
+def test_interrupted_forks_leave_no_buffer_locked() -> None:
+    buffers = [CompressedReplayBuffer(2, spaces.Box(0, 1, (1,)), spaces.Discrete(2), "cpu") for _ in range(2)]
+
+    def fork() -> None:
+        pid = os.fork()
+        if pid == 0:
+            os._exit(0)
+        os.waitpid(pid, 0)
+
+    found = [at for at in bytecodes(fork) if at[0].co_filename == buffer_lock.__file__]
+    assert len(found) > 50
+    for at in found:
+        interrupt(fork, at)
+        threads = [threading.Thread(target=buffer.reset, daemon=True) for buffer in buffers]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert not any(thread.is_alive() for thread in threads), at
