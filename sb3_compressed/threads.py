@@ -19,10 +19,11 @@ import os
 import sys
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from queue import SimpleQueue
 from typing import Generic, TypeVar
+
+from sb3_compressed.thread_pool import ThreadPool
 
 __all__ = ["BackgroundTask", "PoolTask", "default_num_threads", "in_chunks", "validate_num_threads"]
 
@@ -31,7 +32,7 @@ MAX_DEFAULT_THREADS = 4
 #: By how much the priority of background tasks is lower than that of other threads, so that these get the cores first.
 NICENESS = 5
 
-_pool: ThreadPoolExecutor | None = None
+_pool: ThreadPool | None = None
 
 
 def default_num_threads() -> int:
@@ -291,16 +292,16 @@ def _submit(task: Callable[[], None], n_threads: int) -> None:
     try:
         for _ in range(n_threads):
             pool.submit(task)
-    except RuntimeError:  # "can't start new thread", "cannot schedule new futures after interpreter shutdown"
+    except RuntimeError:  # "can't start new thread"
         # A task that could not be submitted may stay in the pool's queue, and run later or never. Both are harmless,
         # but the queue would grow with each call.
         _discard_pool()
 
 
-def _get_pool() -> ThreadPoolExecutor:
+def _get_pool() -> ThreadPool:
     global _pool
     if _pool is None:
-        _pool = ThreadPoolExecutor(max_workers=os.cpu_count() or 1, thread_name_prefix="sb3-compressed")
+        _pool = ThreadPool(os.cpu_count() or 1)
     return _pool
 
 

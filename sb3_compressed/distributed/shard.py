@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import secrets
 import shutil
@@ -87,7 +88,9 @@ class ShardStatus(NamedTuple):
     :param n_bytes_sampled: bytes of the samples, with codecs
     :param memory: resident memory of the process in bytes
     :param n_skipped_updates: updates of priorities whose transitions were overwritten
-    :param n_restored: number of transitions that the process has found in its folder when it began
+    :param sizes: number of transitions in the ring of each writer
+    :param n_restored: number of transitions that the process has found in the folder of each ring when it began;
+        infinity if the ring was full, since older transitions did not fit then
     :param number: how many states this process has returned before
     :param n_inserted_by: number of transitions that each writer has inserted since the process began
     :param max_updated: the largest priority that was updated, 0 if there is none
@@ -102,7 +105,8 @@ class ShardStatus(NamedTuple):
     n_bytes_sampled: int
     memory: int
     n_skipped_updates: int
-    n_restored: int
+    sizes: dict[str, int]
+    n_restored: dict[str, float]
     number: int
     n_inserted_by: dict[str, int]
     max_updated: float
@@ -224,7 +228,8 @@ class Shard:
         self._own_codecs: list[Codec] = []
         self._layouts: dict[str, FrameLayout] = {}
         self._learner, self._sent = "", set[bytes]()
-        self._n_inserted = self._n_sampled = self._n_bytes_inserted = self._n_bytes_sampled = self._n_restored = 0
+        self._n_inserted = self._n_sampled = self._n_bytes_inserted = self._n_bytes_sampled = 0
+        self._n_restored: dict[str, float] = {}
         self._n_skipped_updates = self._n_states = 0
         self._process = psutil.Process()
         # Prioritized sampling draws from NumPy's global generator, as buffers do.
@@ -235,7 +240,9 @@ class Shard:
             require_version(version)
             if folder is not None:
                 self._open_folder(folder, mode)
-                self._n_restored = sum(ring.n_transitions for ring in self._rings.values())
+                self._n_restored = {
+                    name: math.inf if ring.buffer.full else ring.n_transitions for name, ring in self._rings.items()
+                }
         except Exception as error:
             self._error = error
         self._called_at = time.monotonic()
@@ -534,7 +541,8 @@ class Shard:
         return ShardStatus(
             self._incarnation, sum(ring.n_transitions for ring in rings), sum(ring.mass for ring in rings),
             self._n_inserted, self._n_sampled, self._n_bytes_inserted, self._n_bytes_sampled,
-            self._process.memory_info().rss, self._n_skipped_updates, self._n_restored, self._n_states - 1,
+            self._process.memory_info().rss, self._n_skipped_updates,
+            {name: ring.n_transitions for name, ring in self._rings.items()}, self._n_restored, self._n_states - 1,
             dict(self._n_inserted_by), max((ring.max_updated for ring in rings), default=0.0),
         )  # fmt: skip
 

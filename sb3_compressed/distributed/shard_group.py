@@ -70,7 +70,7 @@ class ShardView:
     epochs: dict[str, int] = field(default_factory=dict)
     since: float = 0.0
     n_lost: int = 0
-    ended: dict[str, tuple[ShardStatus, int]] = field(default_factory=dict)
+    ended: dict[str, tuple[ShardStatus, dict[str, float]]] = field(default_factory=dict)
     is_answering: bool = True
     probe: Any = None
     probed_at: float = 0.0
@@ -207,17 +207,17 @@ class ShardGroup:
         if previous is not None and is_new:
             self.send(view, "resize", self.rows)  # its constructor sets default sizes
             view.ended[previous.incarnation] = previous, status.n_restored
-            n_lost = max(previous.n_transitions - status.n_restored, 0)
+            n_lost = _n_lost(previous, status.n_restored)
             view.n_lost += n_lost
             logger.warning("shard %d was restarted, and %d transitions were lost", self.shards.index(view), n_lost)
         return view.epoch
 
     def _ended(self, view: ShardView, status: ShardStatus) -> None:
         """Count transitions that an ended process had acknowledged to writers which report its state only now."""
-        known, n_restored = view.ended.get(status.incarnation, (None, 0))
+        known, n_restored = view.ended.get(status.incarnation, (None, {}))
         if known is not None and status.number > known.number:
             view.ended[status.incarnation] = status, n_restored
-            view.n_lost += max(status.n_transitions, n_restored) - max(known.n_transitions, n_restored)
+            view.n_lost += _n_lost(status, n_restored) - _n_lost(known, n_restored)
 
     def renumber(self) -> None:
         """Forget the numbers of all transitions, which were replaced by others."""
@@ -454,6 +454,15 @@ class ShardGroup:
             for actor in (self._claim, *(view.actor for view in self.shards)):
                 if actor is not None:
                     ray.kill(actor)
+
+
+def _n_lost(before: ShardStatus, n_restored: Mapping[str, float]) -> int:
+    """Return how many transitions a restart has lost.
+
+    :param before: the last known state of the earlier process
+    :param n_restored: see :class:`.ShardStatus`
+    """
+    return sum(int(max(size - n_restored.get(name, 0), 0)) for name, size in before.sizes.items())
 
 
 def _existing_shard(name: str) -> Any:

@@ -856,7 +856,8 @@ def test_what_a_killed_shard_had_acknowledged_to_others_is_counted_as_lost(morta
     refreshed(mortal)
     group, view, n_lost = mortal._group, mortal.shards[0], mortal.statistics().n_lost
     before: Any = view.status
-    late = before._replace(number=before.number + 5, n_transitions=before.n_transitions + 8)
+    ((name, size),) = before.sizes.items()
+    late = before._replace(number=before.number + 5, sizes={name: size + 8})
     os.kill(ray.get(view.actor.pid.remote()), signal.SIGKILL)
 
     def is_replaced() -> bool:

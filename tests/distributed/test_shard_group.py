@@ -158,6 +158,19 @@ def test_what_was_inserted_and_lost_is_counted_exactly(local_ray: None) -> None:
     buffer.close()
 
 
+def test_what_a_resize_has_removed_is_not_counted_as_lost(local_ray: None, tmp_path: Path) -> None:
+    buffer = new_buffer("small", 100, storage=tmp_path)
+    add_rows(buffer, "small", range(100))
+    refreshed(buffer)
+    buffer._group.request_resize({"learner-0": 40}, [])
+    kill(buffer, 0)
+    status = buffer.shards[0].status
+    assert status is not None
+    assert status.n_transitions == 40
+    assert buffer.statistics().n_lost == 0
+    buffer.close()
+
+
 def test_a_restarted_shard_draws_other_transitions(local_ray: None) -> None:
     buffer = new_buffer("small", 200, prefetch=0)
     batches = []
