@@ -10,7 +10,7 @@ import os
 
 from hypothesis import HealthCheck, settings
 
-__all__ = ["examples"]
+__all__ = ["FACTOR", "examples"]
 
 #: A multiple of the usual number of examples; if it is set, new ones are drawn.
 FACTOR = os.environ.get("SB3_COMPRESSED_EXAMPLES")

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from drawn_examples import FACTOR
 from gymnasium import spaces
 from interrupts import Bytecode, bytecodes, evenly, interrupt
 
@@ -15,8 +16,8 @@ from sb3_compressed import CompressedReplayBuffer, StorageError, load_checkpoint
 
 SPACE, BUTTONS = spaces.Box(0, 255, (4, 12, 12), np.uint8), spaces.Discrete(2)
 FRAMES = np.random.default_rng(0).integers(0, 256, (40, 1, 4, 12, 12), np.uint8)
-#: At how many bytecodes each save is interrupted; at all of them if slow tests run.
-N_INTERRUPTS = [50, pytest.param(1 << 20, marks=pytest.mark.slow)]
+#: At how many bytecodes each save is interrupted; at all of them in ``make bounds``, which takes an hour.
+N_INTERRUPTS = 50 if FACTOR is None else 1 << 20
 
 # An interrupted constructor of a file leaves the file to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning")
@@ -71,11 +72,8 @@ def save_of_a_loaded_buffer(folder: Path) -> CompressedReplayBuffer:
     return loaded
 
 
-@pytest.mark.parametrize("n_interrupts", N_INTERRUPTS)
 @pytest.mark.parametrize("prepare", [first_save, later_save, save_of_new_arrays, save_of_a_loaded_buffer])
-def test_an_interrupted_save_can_be_repeated(
-    prepare: Callable[[Path], CompressedReplayBuffer], n_interrupts: int, tmp_path: Path
-) -> None:
+def test_an_interrupted_save_can_be_repeated(prepare: Callable[[Path], CompressedReplayBuffer], tmp_path: Path) -> None:
     def run(folder: Path, at: Bytecode | None) -> list[Bytecode]:
         buffer = prepare(folder)
         if at is None:
@@ -92,13 +90,12 @@ def test_an_interrupted_save_can_be_repeated(
     run(tmp_path / "imports", None)
     found = run(tmp_path / "complete", None)
     assert len(found) > 3000
-    for number, at in enumerate(evenly(found, n_interrupts)):
+    for number, at in enumerate(evenly(found, N_INTERRUPTS)):
         run(tmp_path / str(number), at)
 
 
-@pytest.mark.parametrize("n_interrupts", N_INTERRUPTS)
 @pytest.mark.parametrize("method", ["flush", "close"])
-def test_an_interrupted_flush_can_be_repeated(method: str, n_interrupts: int, tmp_path: Path) -> None:
+def test_an_interrupted_flush_can_be_repeated(method: str, tmp_path: Path) -> None:
     def run(folder: Path, at: Bytecode | None) -> list[Bytecode]:
         buffer = new(storage=folder, sampler="prioritized")
         add(buffer, 0, 19)
@@ -116,7 +113,7 @@ def test_an_interrupted_flush_can_be_repeated(method: str, n_interrupts: int, tm
     run(tmp_path / "imports", None)
     found = run(tmp_path / "complete", None)
     assert len(found) > 1000
-    for number, at in enumerate(evenly(found, n_interrupts)):
+    for number, at in enumerate(evenly(found, N_INTERRUPTS)):
         run(tmp_path / str(number), at)
 
 
