@@ -77,7 +77,7 @@ def test_checkpoints_store_every_codec(codec: str, stream: Stream, tmp_path: Pat
     hold_equal(loaded, buffer)
     assert loaded.compression_method == codec
     assert loaded.observations.codec == buffer.observations.codec, "with its trained state"
-    assert loaded.observations_nbytes <= 1.02 * buffer.observations_nbytes, "shared payloads are shared again"
+    assert loaded.observations_nbytes <= 1.2 * buffer.observations_nbytes, "shared payloads are shared again"
 
 
 def test_save_writes_only_changes(stream: Stream, tmp_path: Path) -> None:
