@@ -39,8 +39,8 @@ from sb3_compressed import get_codec
 from sb3_compressed.arrays.codec_handle import handle_of
 from sb3_compressed.codecs import TrainableCodec
 from sb3_compressed.codecs.payloads import Payloads
+from sb3_compressed.kernels.checksum import checksum
 from sb3_compressed.storage.array_store import RING_ROWS, ArrayStore
-from sb3_compressed.storage.checksum import checksum
 from sb3_compressed.storage.manifest import ArraySpec
 
 ROWS, N_ENVS, N_FRAMES = 5_000, 4, 4

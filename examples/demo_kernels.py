@@ -14,7 +14,7 @@ import time
 import numpy as np
 
 from sb3_compressed import CompressedArray
-from sb3_compressed.kernel_cache import KernelCache
+from sb3_compressed.kernels.kernel_cache import KernelCache
 
 #: Rows after which the codec is trained.
 N_ROWS = 1000

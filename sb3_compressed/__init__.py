@@ -40,8 +40,8 @@ if TYPE_CHECKING:
         ObservationSpaceError,
         StorageError,
     )
-    from sb3_compressed.prioritized_replay import prioritize
     from sb3_compressed.samplers import PrioritizedSampler, RecentSampler, Sampler, WithoutReplacementSampler
+    from sb3_compressed.training.prioritized_replay import prioritize
 
 __version__ = "0.2.0"
 
@@ -83,7 +83,7 @@ __all__ = [
 
 # Each name is imported on first use, from the first of these modules that exports it: arrays and codecs are useful
 # without importing torch, which the buffers need.
-_MODULES = ("errors", "codecs", "arrays", "dtypes", "samplers", "buffers", "callbacks", "prioritized_replay")
+_MODULES = ("errors", "codecs", "arrays", "dtypes", "samplers", "buffers", "callbacks", "training.prioritized_replay")
 
 #: Names that were exported here, and the modules that export them.
 _MOVED = {

@@ -34,7 +34,7 @@ def main() -> None:
 
 def cached_files() -> list[Path | None]:
     """Compile all kernels that are not cached, and return their files, ``None`` for those that cannot be cached."""
-    from sb3_compressed.kernel_cache import KernelCache
+    from sb3_compressed.kernels.kernel_cache import KernelCache
 
     names = [module.name for module in pkgutil.walk_packages(sb3_compressed.__path__, "sb3_compressed.")]
     modules = [import_module(name) for name in names if "kernels" in name and name != __name__]

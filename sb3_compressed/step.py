@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sb3_compressed.tree_map import tree_map
+from sb3_compressed.common.tree_map import tree_map
 
 __all__ = ["Step", "with_last_observations"]
 

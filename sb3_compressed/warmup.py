@@ -12,7 +12,7 @@ from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.type_aliases import PolicyPredictor
 from stable_baselines3.common.vec_env import VecEnv, unwrap_vec_normalize
 
-from sb3_compressed.progress import progress_bar as shown_progress
+from sb3_compressed.common.progress import progress_bar as shown_progress
 from sb3_compressed.step import with_last_observations
 
 __all__ = ["warm_up"]

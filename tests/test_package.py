@@ -137,7 +137,7 @@ def test_contrib_does_not_blame_sb3_contrib_for_other_missing_modules() -> None:
 def test_warnings_at_the_end_of_a_program_are_printed() -> None:
     done = fresh_outcome("""
 import atexit
-from sb3_compressed.warning import warn_user
+from sb3_compressed.common.warning import warn_user
 atexit.register(warn_user, "too late")  # there is no caller outside of the package
 """)
     assert (done.returncode, done.stdout) == (0, "")

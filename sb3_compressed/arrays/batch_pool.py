@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sb3_compressed.probes import holds, references_are_counted
+from sb3_compressed.common.probes import holds, references_are_counted
 
 __all__ = ["Batch", "BatchArray", "BatchPool", "sampling"]
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from sb3_compressed.arrays.drift_detection import DriftDetector
 from sb3_compressed.codecs import TrainableCodec
-from sb3_compressed.threads import BackgroundTask
+from sb3_compressed.common.threads import BackgroundTask
 
 __all__ = ["CodecTrainer"]
 

@@ -27,9 +27,9 @@ from sb3_compressed.arrays.slot_source import SlotSource
 from sb3_compressed.arrays.slot_store import METADATA, Slot, SlotStore, slots_with_handles
 from sb3_compressed.arrays.write_through import Items, WriteThroughArray
 from sb3_compressed.codecs import Codec, get_codec
+from sb3_compressed.common.threads import validate_num_threads
+from sb3_compressed.common.warning import warn_user
 from sb3_compressed.errors import CorruptPayload, LossyDtypeWarning
-from sb3_compressed.threads import validate_num_threads
-from sb3_compressed.warning import warn_user
 
 __all__ = ["CompressedArray"]
 

@@ -13,8 +13,8 @@ from sb3_compressed.arrays.payload_batch import PayloadBatch
 from sb3_compressed.codecs import Codec, TrainableCodec
 from sb3_compressed.codecs.codec import output_bytes
 from sb3_compressed.codecs.payloads import Payloads
+from sb3_compressed.common.threads import in_chunks
 from sb3_compressed.errors import CorruptPayload
-from sb3_compressed.threads import in_chunks
 
 __all__ = ["decode"]
 

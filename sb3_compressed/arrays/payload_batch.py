@@ -299,7 +299,7 @@ def _checksum(block: NDArray[np.uint8], version: int) -> bytes:
         state = hashlib.blake2b(head.data, digest_size=8)
         state.update(body.data)
         return state.digest()
-    from sb3_compressed.storage.checksum import checksum
+    from sb3_compressed.kernels.checksum import checksum
 
     return checksum(body, seed=checksum(head)).to_bytes(8, "little")
 

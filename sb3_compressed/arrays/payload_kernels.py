@@ -14,8 +14,9 @@ import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
-from sb3_compressed.byte_kernels import INT, WORD, copy_bytes
-from sb3_compressed.jit import (
+from sb3_compressed.common.probes import holds
+from sb3_compressed.kernels.byte_kernels import INT, WORD, copy_bytes
+from sb3_compressed.kernels.jit import (
     BYTE_ROWS,
     BYTES,
     INT_ROWS,
@@ -28,7 +29,6 @@ from sb3_compressed.jit import (
     put_word,
     word_at,
 )
-from sb3_compressed.probes import holds
 
 __all__ = [
     "LAYOUT_IS_KNOWN",

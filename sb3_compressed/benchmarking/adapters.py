@@ -22,8 +22,8 @@ from stable_baselines3.common import buffers
 import sb3_compressed
 from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.benchmarking.frame_recording import Recording
+from sb3_compressed.common.tree_map import leaves, tree_map
 from sb3_compressed.step import Step
-from sb3_compressed.tree_map import leaves, tree_map
 
 __all__ = ["SB3", "Batch", "ReplayAdapter", "RolloutAdapter", "make_replay", "make_rollout", "sb3_class"]
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from sb3_compressed.benchmarking.adapters import Batch, ReplayAdapter, RolloutAdapter
+from sb3_compressed.common.tree_map import leaves, tree_map
 from sb3_compressed.step import Step
-from sb3_compressed.tree_map import leaves, tree_map
 
 __all__ = ["check_replay", "check_rollout", "compare_batch"]
 

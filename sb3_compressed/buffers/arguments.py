@@ -10,10 +10,10 @@ from typing import Any
 
 from stable_baselines3.common.buffers import DictReplayBuffer, DictRolloutBuffer, ReplayBuffer
 
+from sb3_compressed.common.warning import warn_user
 from sb3_compressed.errors import StorageError
 from sb3_compressed.persistence.buffer_storage import StorageMode
 from sb3_compressed.samplers.registry import class_with_option
-from sb3_compressed.warning import warn_user
 
 __all__ = [
     "bind_parent_arguments",

@@ -47,15 +47,15 @@ from sb3_compressed.buffers.compression_plan import placeholder_space, plan_arra
 from sb3_compressed.buffers.timing import MethodTimer
 from sb3_compressed.buffers.validation import is_unchanged, validated_counts
 from sb3_compressed.codecs import Codec
+from sb3_compressed.common.probes import holds, metadata_is_handed_on
+from sb3_compressed.common.threads import validate_num_threads
+from sb3_compressed.common.warning import warn_user
 from sb3_compressed.dtypes import Key
 from sb3_compressed.errors import ObservationSpaceError, StorageError
 from sb3_compressed.legacy_names import with_current_names
 from sb3_compressed.persistence import buffer_state
 from sb3_compressed.persistence.buffer_storage import StorageLocation, StorageMode
-from sb3_compressed.probes import holds, metadata_is_handed_on
 from sb3_compressed.samplers import Sampler
-from sb3_compressed.threads import validate_num_threads
-from sb3_compressed.warning import warn_user
 
 if TYPE_CHECKING:  # the mixins precede a buffer of SB3 in the bases of a class; they use BaseBuffer's interface
     _Base = BaseBuffer

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager
 from weakref import WeakValueDictionary
 
 # Imported first, so that its fork handlers run after those below: a thread that samples waits for threads that decode.
-import sb3_compressed.threads  # noqa: F401
+import sb3_compressed.common.threads  # noqa: F401
 
 __all__ = ["BufferLock", "new_lock"]
 

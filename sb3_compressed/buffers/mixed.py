@@ -29,10 +29,10 @@ from sb3_compressed.buffers.replay_mixin import CompressedReplay
 from sb3_compressed.buffers.sequences import SequenceSamples
 from sb3_compressed.buffers.timing import MethodTimer
 from sb3_compressed.buffers.validation import validate_integer
+from sb3_compressed.common.paths import user_path
+from sb3_compressed.common.tree_map import tree_map
 from sb3_compressed.errors import BufferNotReady
-from sb3_compressed.paths import user_path
 from sb3_compressed.samplers import Sampler
-from sb3_compressed.tree_map import tree_map
 
 __all__ = ["MixedReplayBuffer"]
 

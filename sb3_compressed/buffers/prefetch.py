@@ -18,8 +18,8 @@ import torch as th
 from sb3_compressed.arrays.batch_pool import sampling
 from sb3_compressed.buffers.buffer_lock import new_lock
 from sb3_compressed.buffers.validation import validate_integer
-from sb3_compressed.threads import PoolTask
-from sb3_compressed.tree_map import tree_map
+from sb3_compressed.common.threads import PoolTask
+from sb3_compressed.common.tree_map import tree_map
 
 __all__ = ["Prefetcher", "Prefetching"]
 

@@ -10,8 +10,8 @@ from stable_baselines3.common.buffers import DictReplayBuffer, NStepReplayBuffer
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from sb3_compressed.buffers.replay_mixin import CompressedReplay
+from sb3_compressed.common.tree_map import tree_map
 from sb3_compressed.samplers import Draw
-from sb3_compressed.tree_map import tree_map
 
 __all__ = [
     "CompressedDictReplayBuffer",

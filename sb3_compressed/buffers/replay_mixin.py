@@ -28,8 +28,8 @@ from sb3_compressed.buffers.validation import (
     validate_per_env,
     validated_buffer_size,
 )
+from sb3_compressed.common.paths import user_path
 from sb3_compressed.errors import StorageError
-from sb3_compressed.paths import user_path
 from sb3_compressed.persistence.buffer_from_store import buffer_from_store, open_to_load
 from sb3_compressed.persistence.buffer_repair import RepairReport
 from sb3_compressed.persistence.buffer_storage import BufferStorage, StorageMode

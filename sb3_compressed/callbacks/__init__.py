@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from sb3_compressed.lazy_names import lazy_names
+from sb3_compressed.common.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from sb3_compressed.callbacks.checkpoint_callback import BufferCheckpointCallback, latest_checkpoint

@@ -30,13 +30,13 @@ from sb3_compressed.callbacks.checkpoint_folder import (
     write_manifest,
     write_run,
 )
+from sb3_compressed.common.paths import user_path
+from sb3_compressed.common.probes import call_stack_is_visible, holds
+from sb3_compressed.common.warning import warn_user
 from sb3_compressed.errors import ShardUnavailable, StorageError
-from sb3_compressed.paths import user_path
 from sb3_compressed.persistence.buffer_storage import STORAGE_ARGUMENTS
-from sb3_compressed.probes import call_stack_is_visible, holds
 from sb3_compressed.storage.files import UNFINISHED, flush_path
 from sb3_compressed.storage.lock import FolderInUse, FolderLock
-from sb3_compressed.warning import warn_user
 
 __all__ = ["BufferCheckpointCallback", "latest_checkpoint"]
 

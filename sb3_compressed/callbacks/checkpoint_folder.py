@@ -21,12 +21,12 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, overload
 
+from sb3_compressed.common.paths import user_path
+from sb3_compressed.common.warning import warn_user
 from sb3_compressed.errors import CheckpointNotFound, CorruptStorage
-from sb3_compressed.paths import user_path
+from sb3_compressed.kernels.checksum import checksum
 from sb3_compressed.storage import json_schema as js
-from sb3_compressed.storage.checksum import checksum
 from sb3_compressed.storage.files import UNFINISHED, flush_path, open_regular_file
-from sb3_compressed.warning import warn_user
 
 __all__ = [
     "MANIFEST_NAME",

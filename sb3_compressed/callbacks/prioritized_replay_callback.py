@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from stable_baselines3.common.callbacks import BaseCallback
 
-from sb3_compressed.prioritized_replay import PrioritizedReplay, prioritize
+from sb3_compressed.training.prioritized_replay import PrioritizedReplay, prioritize
 
 if TYPE_CHECKING:
-    from sb3_compressed.gradient_steps import TDError
+    from sb3_compressed.training.gradient_steps import TDError
 
 __all__ = ["PrioritizedReplayCallback"]
 

@@ -18,7 +18,7 @@ from rich.syntax import Syntax
 from rich.table import Table
 from rich.text import Text
 
-from sb3_compressed.progress import new_progress
+from sb3_compressed.common.progress import new_progress
 
 __all__ = ["Json", "is_terminal", "named_lines", "note", "print_result", "progress_bar", "python_code"]
 

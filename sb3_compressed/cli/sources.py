@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sb3_compressed.cli.output import note
+from sb3_compressed.common.paths import user_path
 from sb3_compressed.errors import StorageError
-from sb3_compressed.paths import user_path
 
 if TYPE_CHECKING:
     from stable_baselines3.common.buffers import ReplayBuffer

@@ -1,4 +1,4 @@
-"""The header bytes of payloads of ``delta``, which kernels compiled by :mod:`sb3_compressed.jit` contain."""
+"""The header bytes of payloads of ``delta``, which kernels compiled by :mod:`sb3_compressed.kernels.jit` contain."""
 
 __all__ = ["FIRST_REFERENCE", "LZ4_BLOCK", "RAW"]
 

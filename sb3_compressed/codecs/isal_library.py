@@ -13,7 +13,7 @@ from isal import isal_zlib
 from numpy.typing import NDArray
 
 from sb3_compressed.codecs.c_library import addresses_of
-from sb3_compressed.probes import holds
+from sb3_compressed.common.probes import holds
 
 __all__ = ["IsalFunctions", "inflate_state", "isal_functions"]
 

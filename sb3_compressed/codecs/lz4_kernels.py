@@ -10,8 +10,8 @@ import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
-from sb3_compressed.byte_kernels import INT, copy_bytes, number_at
-from sb3_compressed.jit import BYTE_ROWS, BYTES, INT_ROWS, c_function, helper, kernel, word_at
+from sb3_compressed.kernels.byte_kernels import INT, copy_bytes, number_at
+from sb3_compressed.kernels.jit import BYTE_ROWS, BYTES, INT_ROWS, c_function, helper, kernel, word_at
 
 __all__ = ["decode_blocks", "decode_frames"]
 

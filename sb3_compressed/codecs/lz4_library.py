@@ -15,7 +15,7 @@ from lz4.block import _block
 from numpy.typing import NDArray
 
 from sb3_compressed.codecs.c_library import addresses_of
-from sb3_compressed.probes import holds
+from sb3_compressed.common.probes import holds
 
 __all__ = ["MAX_DICTIONARY_NBYTES", "Lz4Functions", "loaded_stream", "lz4_functions", "xxh32_function", "xxh64_address"]
 

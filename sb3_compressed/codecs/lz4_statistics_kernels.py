@@ -6,9 +6,9 @@ import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
-from sb3_compressed.byte_kernels import INT, number_at
 from sb3_compressed.codecs.delta_headers import LZ4_BLOCK
-from sb3_compressed.jit import INT_ROWS, helper, kernel
+from sb3_compressed.kernels.byte_kernels import INT, number_at
+from sb3_compressed.kernels.jit import INT_ROWS, helper, kernel
 
 __all__ = ["count_sequences"]
 

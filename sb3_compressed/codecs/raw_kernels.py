@@ -6,8 +6,8 @@ import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
-from sb3_compressed.byte_kernels import copy_bytes
-from sb3_compressed.jit import BYTE_ROWS, BYTES, INT_ROWS, kernel
+from sb3_compressed.kernels.byte_kernels import copy_bytes
+from sb3_compressed.kernels.jit import BYTE_ROWS, BYTES, INT_ROWS, kernel
 
 __all__ = ["copy_frames"]
 

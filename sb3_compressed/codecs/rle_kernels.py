@@ -9,8 +9,8 @@ import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
-from sb3_compressed.byte_kernels import INT, STEP, WORD, copy_bytes, number_at
-from sb3_compressed.jit import (
+from sb3_compressed.kernels.byte_kernels import INT, STEP, WORD, copy_bytes, number_at
+from sb3_compressed.kernels.jit import (
     BYTE_ROWS,
     BYTES,
     INT_ROWS,

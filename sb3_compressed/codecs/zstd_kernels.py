@@ -9,8 +9,8 @@ import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
-from sb3_compressed.byte_kernels import INT, number_at
-from sb3_compressed.jit import BYTE_ROWS, BYTES, INT_ROWS, INTS, c_function, helper, kernel
+from sb3_compressed.kernels.byte_kernels import INT, number_at
+from sb3_compressed.kernels.jit import BYTE_ROWS, BYTES, INT_ROWS, INTS, c_function, helper, kernel
 
 __all__ = ["decode_frames", "decode_magicless_frames"]
 

@@ -17,7 +17,7 @@ import zstandard
 from numpy.typing import NDArray
 
 from sb3_compressed.codecs.c_library import addresses_of
-from sb3_compressed.probes import holds
+from sb3_compressed.common.probes import holds
 
 __all__ = ["ZstdFunctions", "decoding_context", "loaded_dictionary", "zstd_functions"]
 

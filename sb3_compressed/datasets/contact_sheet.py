@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from sb3_compressed.common.paths import user_path
+from sb3_compressed.common.tree_map import tree_map
+from sb3_compressed.common.warning import warn_user
 from sb3_compressed.datasets.image_layout import find_image_layout, pick_scale
 from sb3_compressed.datasets.trajectory import Trajectory
 from sb3_compressed.datasets.video import import_video_library
-from sb3_compressed.paths import user_path
-from sb3_compressed.tree_map import tree_map
-from sb3_compressed.warning import warn_user
 
 __all__ = ["write_contact_sheet"]
 

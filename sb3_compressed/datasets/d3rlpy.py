@@ -15,6 +15,9 @@ from stable_baselines3.common.buffers import ReplayBuffer
 
 from sb3_compressed.buffers.replay import CompressedDictReplayBuffer, CompressedReplayBuffer
 from sb3_compressed.buffers.replay_mixin import CompressedReplay
+from sb3_compressed.common.paths import user_path
+from sb3_compressed.common.progress import progress_bar as shown_progress
+from sb3_compressed.common.tree_map import tree_map
 from sb3_compressed.datasets.d3rlpy_episodes import (
     EpisodeSource,
     Rows,
@@ -30,9 +33,6 @@ from sb3_compressed.datasets.d3rlpy_files import (
     read_episodes,
 )
 from sb3_compressed.errors import StorageError
-from sb3_compressed.paths import user_path
-from sb3_compressed.progress import progress_bar as shown_progress
-from sb3_compressed.tree_map import tree_map
 
 __all__ = ["import_d3rlpy"]
 

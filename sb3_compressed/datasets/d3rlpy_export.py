@@ -12,13 +12,13 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from stable_baselines3.common.buffers import ReplayBuffer
 
+from sb3_compressed.common.paths import user_path
+from sb3_compressed.common.progress import progress_bar as shown_progress
+from sb3_compressed.common.warning import warn_user
 from sb3_compressed.datasets.d3rlpy_episodes import rows_at_a_time
 from sb3_compressed.datasets.d3rlpy_files import Description, EpisodeWriter, import_h5py
 from sb3_compressed.datasets.minari import unscale
 from sb3_compressed.datasets.trajectory import Trajectory, trajectories
-from sb3_compressed.paths import user_path
-from sb3_compressed.progress import progress_bar as shown_progress
-from sb3_compressed.warning import warn_user
 
 if TYPE_CHECKING:
     import d3rlpy

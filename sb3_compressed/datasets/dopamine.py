@@ -16,10 +16,10 @@ from stable_baselines3.common.buffers import ReplayBuffer
 
 from sb3_compressed.buffers.replay import CompressedReplayBuffer
 from sb3_compressed.buffers.replay_mixin import CompressedReplay
+from sb3_compressed.common.paths import user_path
+from sb3_compressed.common.progress import progress_bar as shown_progress
 from sb3_compressed.datasets.dopamine_files import Checkpoint, checkpoint_numbers, open_checkpoint
 from sb3_compressed.errors import StorageError
-from sb3_compressed.paths import user_path
-from sb3_compressed.progress import progress_bar as shown_progress
 
 __all__ = ["import_dopamine"]
 

@@ -13,11 +13,11 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from stable_baselines3.common.buffers import ReplayBuffer
 
+from sb3_compressed.common.paths import user_path
+from sb3_compressed.common.progress import progress_bar as shown_progress
 from sb3_compressed.datasets.dopamine_files import NpyWriter, checkpoint_path
 from sb3_compressed.datasets.trajectory import Trajectory, trajectories
 from sb3_compressed.errors import StorageError
-from sb3_compressed.paths import user_path
-from sb3_compressed.progress import progress_bar as shown_progress
 
 __all__ = ["export_dopamine"]
 

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from stable_baselines3.common.buffers import ReplayBuffer
 
 from sb3_compressed.buffers.replay import CompressedDictReplayBuffer, CompressedReplayBuffer
+from sb3_compressed.common.progress import progress_bar as shown_progress
+from sb3_compressed.common.tree_map import tree_map
 from sb3_compressed.datasets.trajectory import Trajectory, trajectories, transitions
 from sb3_compressed.errors import StorageError, install_command
-from sb3_compressed.progress import progress_bar as shown_progress
-from sb3_compressed.tree_map import tree_map
 
 if TYPE_CHECKING:
     from minari import MinariDataset

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.arrays.slot_store import are_equal_slots
+from sb3_compressed.common.tree_map import leaves, tree_map
 from sb3_compressed.persistence.ring_resize import rows_by_age
-from sb3_compressed.tree_map import leaves, tree_map
 
 if TYPE_CHECKING:
     from stable_baselines3.common.buffers import ReplayBuffer

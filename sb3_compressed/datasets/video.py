@@ -15,10 +15,10 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sb3_compressed.common.paths import user_path
 from sb3_compressed.datasets.image_layout import enlarge, find_image_layout, newest_images, pick_scale
 from sb3_compressed.datasets.trajectory import Trajectory
 from sb3_compressed.errors import install_command
-from sb3_compressed.paths import user_path
 
 __all__ = ["import_video_library", "write_video"]
 

@@ -20,8 +20,8 @@ from typing import Any
 from urllib.parse import quote
 
 from sb3_compressed.errors import CheckpointNotFound, CorruptStorage, StorageError
+from sb3_compressed.kernels.checksum import checksum
 from sb3_compressed.storage import json_schema as js
-from sb3_compressed.storage.checksum import checksum
 from sb3_compressed.storage.files import flush_path
 from sb3_compressed.storage.lock import LOCK_NAME
 from sb3_compressed.storage.log import has_log, newest_segment_digest

@@ -34,7 +34,7 @@ from sb3_compressed.distributed.policy_copy import PolicySpec, policy_weights
 from sb3_compressed.distributed.rate_limiter import RateLimiter
 from sb3_compressed.distributed.replay_buffer import DistributedReplayBuffer
 from sb3_compressed.errors import BufferNotReady
-from sb3_compressed.model_layers import ModelLayer, add_layer, layers_of, remove_layer
+from sb3_compressed.training.model_layers import ModelLayer, add_layer, layers_of, remove_layer
 
 __all__ = ["CollectorStatistics", "RemoteRollouts", "RolloutOptions"]
 

@@ -29,6 +29,9 @@ from sb3_compressed.arrays.payload_batch import PayloadBatch
 from sb3_compressed.buffers.arguments import storage_mode_of
 from sb3_compressed.buffers.validation import validate_infos, validate_integer
 from sb3_compressed.buffers.weighted_samples import weighted_samples
+from sb3_compressed.common.paths import user_path
+from sb3_compressed.common.threads import validate_num_threads
+from sb3_compressed.common.warning import warn_user
 from sb3_compressed.distributed.checkpoint_manifest import (
     NEWEST,
     Manifest,
@@ -47,14 +50,11 @@ from sb3_compressed.distributed.shard import PriorityUpdates, ShardStatus
 from sb3_compressed.distributed.shard_group import ShardGroup, ShardView
 from sb3_compressed.distributed.writer import ReplayWriter
 from sb3_compressed.errors import CheckpointNotFound, CorruptPayload, CorruptStorage, ShardTimeout, StorageError
-from sb3_compressed.paths import user_path
 from sb3_compressed.persistence.buffer_state import is_observation, named_arrays
 from sb3_compressed.persistence.buffer_storage import StorageLocation, StorageMode
 from sb3_compressed.samplers import PrioritizedSampler, RecentSampler, Sampler, get_sampler
 from sb3_compressed.storage.files import flush_path
 from sb3_compressed.storage.lock import FolderLock
-from sb3_compressed.threads import validate_num_threads
-from sb3_compressed.warning import warn_user
 
 __all__ = ["DistributedReplayBuffer", "DistributedStatistics"]
 

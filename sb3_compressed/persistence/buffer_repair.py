@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sb3_compressed.common.warning import warn_user
 from sb3_compressed.legacy_names import with_current_names
 from sb3_compressed.persistence.buffer_state import EPISODE_BEGINS, is_observation
 from sb3_compressed.persistence.ring_resize import rows_by_age
@@ -25,7 +26,6 @@ from sb3_compressed.storage.damaged_store import DamagedStore
 from sb3_compressed.storage.manifest import ArraySpec
 from sb3_compressed.storage.metadata_schema import check_values
 from sb3_compressed.storage.verification import damaged_slots
-from sb3_compressed.warning import warn_user
 
 __all__ = ["RepairReport", "repair_store"]
 

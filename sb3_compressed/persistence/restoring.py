@@ -13,6 +13,7 @@ from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.arrays.frame_layout import FrameLayout, layout_from_state
 from sb3_compressed.codecs import get_codec
 from sb3_compressed.codecs.config import abbreviate
+from sb3_compressed.common.warning import warn_user
 from sb3_compressed.errors import CorruptPayload, CorruptStorage, StorageError
 from sb3_compressed.persistence import buffer_state
 from sb3_compressed.persistence.buffer_state import EPISODE_BEGINS
@@ -31,7 +32,6 @@ from sb3_compressed.storage.damaged_store import DamagedStore
 from sb3_compressed.storage.json_schema import check
 from sb3_compressed.storage.metadata_schema import MAX_SPACE_NBYTES, METADATA, check_values
 from sb3_compressed.storage.spaces import space_from_data, space_nbytes
-from sb3_compressed.warning import warn_user
 
 __all__ = ["bind", "fit_arrays", "load_into", "require_buffer", "restore_values"]
 

@@ -11,10 +11,10 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
+from sb3_compressed.common.progress import progress_bar as shown_progress
+from sb3_compressed.common.tree_map import tree_map
 from sb3_compressed.datasets.trajectory import trajectories
-from sb3_compressed.progress import progress_bar as shown_progress
 from sb3_compressed.recording.record_buffer import RecordBuffer
-from sb3_compressed.tree_map import tree_map
 
 if TYPE_CHECKING:
     from stable_baselines3.common.type_aliases import PolicyPredictor

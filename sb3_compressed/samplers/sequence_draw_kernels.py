@@ -6,8 +6,8 @@ import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
-from sb3_compressed.byte_kernels import INT
-from sb3_compressed.jit import BYTES, INTS, READ_INTS, helper, kernel
+from sb3_compressed.kernels.byte_kernels import INT
+from sb3_compressed.kernels.jit import BYTES, INTS, READ_INTS, helper, kernel
 
 __all__ = ["END", "START", "STRICT", "count_steps", "mark_anchors", "select_anchors"]
 

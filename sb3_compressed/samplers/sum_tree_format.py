@@ -1,4 +1,4 @@
-"""The layout of a sum tree and its flags, which kernels compiled by :mod:`sb3_compressed.jit` contain."""
+"""The layout of a sum tree and its flags, which kernels compiled by :mod:`sb3_compressed.kernels.jit` contain."""
 
 from __future__ import annotations
 

@@ -15,8 +15,8 @@ import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
-from sb3_compressed.byte_kernels import INT
-from sb3_compressed.jit import BYTES, INT_ROWS, INTS, READ_BYTES, READ_INTS, helper, kernel, prefetch
+from sb3_compressed.kernels.byte_kernels import INT
+from sb3_compressed.kernels.jit import BYTES, INT_ROWS, INTS, READ_BYTES, READ_INTS, helper, kernel, prefetch
 from sb3_compressed.samplers.sum_tree_format import ADD, DRAWN, FANOUT, MAX_VALUE, REMOVE, UPDATED, VALID
 
 __all__ = ["draw_items", "recompute", "set_items"]

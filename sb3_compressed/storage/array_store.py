@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sb3_compressed.codecs import Codec
+from sb3_compressed.common.warning import warn_user
 from sb3_compressed.errors import CorruptStorage, StorageError
 from sb3_compressed.storage.chunks import copy_changed, row_chunks, segments_of
 from sb3_compressed.storage.commit_format import (
@@ -30,7 +31,6 @@ from sb3_compressed.storage.manifest import ArraySpec, Manifest
 from sb3_compressed.storage.metadata_schema import check_arrays_nbytes
 from sb3_compressed.storage.record_kinds import COMMIT, MANIFEST, PATCHES, SEALED, SECTION
 from sb3_compressed.storage.segment import Segment
-from sb3_compressed.warning import warn_user
 
 __all__ = ["RING_ROWS", "ArrayStore", "Change"]
 

@@ -23,7 +23,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from sb3_compressed.errors import CorruptStorage, StorageError
-from sb3_compressed.storage.checksum import checksum
+from sb3_compressed.kernels.checksum import checksum
 from sb3_compressed.storage.files import (
     UNFINISHED,
     copy_bytes,

@@ -6,9 +6,9 @@ import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
-from sb3_compressed.byte_kernels import INT, number_at
-from sb3_compressed.jit import BYTES, INT_ROWS, INTS, helper, kernel, prefetch
-from sb3_compressed.storage.checksum_kernels import put_low_bytes, xxh64
+from sb3_compressed.kernels.byte_kernels import INT, number_at
+from sb3_compressed.kernels.checksum_kernels import put_low_bytes, xxh64
+from sb3_compressed.kernels.jit import BYTES, INT_ROWS, INTS, helper, kernel, prefetch
 from sb3_compressed.storage.record_format import (
     DAMAGED_PAYLOAD,
     DAMAGED_SLOT,

@@ -12,7 +12,7 @@ import sys
 import numpy as np
 from numpy.typing import NDArray
 
-from sb3_compressed.storage.checksum import xxh64_function
+from sb3_compressed.kernels.checksum import xxh64_function
 from sb3_compressed.storage.record_format import (
     DAMAGED_PAYLOAD,
     DAMAGED_SLOT,

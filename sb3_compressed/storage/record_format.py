@@ -1,4 +1,4 @@
-"""The sizes of records, and of the slots in them, which kernels compiled by :mod:`sb3_compressed.jit` contain."""
+"""The sizes of records, and of the slots in them, which kernels compiled by :mod:`sb3_compressed.kernels.jit` contain."""
 
 from __future__ import annotations
 

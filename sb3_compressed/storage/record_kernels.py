@@ -6,9 +6,9 @@ import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
-from sb3_compressed.byte_kernels import INT, WORD
-from sb3_compressed.jit import BYTES, INT_ROWS, READ_BYTES, byte_at, helper, kernel, word_at
-from sb3_compressed.storage.checksum_kernels import put_low_bytes, xxh64
+from sb3_compressed.kernels.byte_kernels import INT, WORD
+from sb3_compressed.kernels.checksum_kernels import put_low_bytes, xxh64
+from sb3_compressed.kernels.jit import BYTES, INT_ROWS, READ_BYTES, byte_at, helper, kernel, word_at
 from sb3_compressed.storage.record_format import HEADER_CHECKED_NBYTES, HEADER_NBYTES
 
 __all__ = ["find_record", "find_records", "put_header"]

@@ -30,8 +30,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sb3_compressed.errors import CorruptStorage, StorageError
+from sb3_compressed.kernels.checksum import checksum
 from sb3_compressed.storage import python_reading
-from sb3_compressed.storage.checksum import checksum
 from sb3_compressed.storage.files import create_regular_file, open_regular_file, read_at, write_all, write_at
 from sb3_compressed.storage.record_format import HEADER_CHECKED_NBYTES, HEADER_NBYTES, LAST, RECORD_HEADER
 from sb3_compressed.storage.segment_header import new_header, read_header

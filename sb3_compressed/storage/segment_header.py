@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from sb3_compressed.errors import CorruptStorage
-from sb3_compressed.storage.checksum import checksum
+from sb3_compressed.kernels.checksum import checksum
 
 __all__ = ["FORMAT_VERSION", "Header", "new_header", "read_header"]
 

@@ -11,8 +11,8 @@ import numpy as np
 
 from sb3_compressed.codecs import Codec, available_codecs
 from sb3_compressed.codecs.registry import codec_class
+from sb3_compressed.common.paths import user_path
 from sb3_compressed.errors import CorruptPayload, CorruptStorage, StorageError
-from sb3_compressed.paths import user_path
 from sb3_compressed.storage.array_store import ArrayStore
 from sb3_compressed.storage.chunks import addresses_in
 from sb3_compressed.storage.lock import FolderLock

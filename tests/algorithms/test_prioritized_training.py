@@ -31,8 +31,8 @@ from sb3_compressed import (
     CompressedNStepReplayBuffer,
     CompressedReplayBuffer,
 )
-from sb3_compressed.prioritized_replay import prioritize
 from sb3_compressed.samplers import PrioritizedSampler
+from sb3_compressed.training.prioritized_replay import prioritize
 
 QUANTILES = {"n_quantiles": 16, "net_arch": [32]}
 HER = {"n_sampled_goal": 4, "goal_selection_strategy": "future"}

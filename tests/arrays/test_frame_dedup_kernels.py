@@ -11,8 +11,8 @@ from numba import types
 from numpy.typing import NDArray
 
 from sb3_compressed.arrays.frame_dedup_kernels import masks_of_older_frames, take_new_frames
-from sb3_compressed.byte_kernels import INT, differ
-from sb3_compressed.jit import kernel
+from sb3_compressed.kernels.byte_kernels import INT, differ
+from sb3_compressed.kernels.jit import kernel
 
 
 @kernel(types.boolean, INT, INT, INT, types.Array(types.uint64, 1, "C", readonly=True))

@@ -15,8 +15,8 @@ from sb3_compressed.arrays.payload_batch import PayloadBatch
 from sb3_compressed.arrays.slot_store import accepted_codec
 from sb3_compressed.codecs import get_codec
 from sb3_compressed.codecs.delta import Delta
+from sb3_compressed.common.probes import FORCE_FALLBACKS
 from sb3_compressed.errors import CorruptPayload
-from sb3_compressed.probes import FORCE_FALLBACKS
 
 
 def gathered_by_kernel(slots: np.ndarray[Any, Any], codec: Any, n_frames: int) -> PayloadBatch:

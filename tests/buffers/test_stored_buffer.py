@@ -26,9 +26,9 @@ from sb3_compressed.buffers import replay, stored_buffer
 from sb3_compressed.buffers.description import describe
 from sb3_compressed.buffers.loading import open_to_read
 from sb3_compressed.buffers.stored_buffer import StoredBuffer, open_to_describe
+from sb3_compressed.common.probes import FORCE_FALLBACKS
 from sb3_compressed.datasets import trajectories
 from sb3_compressed.datasets.episode_statistics import episode_statistics
-from sb3_compressed.probes import FORCE_FALLBACKS
 from sb3_compressed.storage.array_store import ArrayStore
 
 ROWS = 60

@@ -28,7 +28,7 @@ from sb3_compressed import (
     CorruptPayload,
 )
 from sb3_compressed.codecs.raw import Raw
-from sb3_compressed.probes import FORCE_FALLBACKS
+from sb3_compressed.common.probes import FORCE_FALLBACKS
 
 ROWS = 16
 

@@ -30,8 +30,8 @@ from sb3_compressed import (
 )
 from sb3_compressed.buffers.description import describe
 from sb3_compressed.callbacks import checkpoint_folder
+from sb3_compressed.common.probes import FORCE_FALLBACKS
 from sb3_compressed.datasets import trajectories
-from sb3_compressed.probes import FORCE_FALLBACKS
 from sb3_compressed.samplers import PrioritizedSampler
 
 ROWS = 100

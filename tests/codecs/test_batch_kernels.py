@@ -17,8 +17,8 @@ from sb3_compressed.codecs import BytesCodec, Codec, TrainableCodec, deflate, ge
 from sb3_compressed.codecs.codec import decode_selected
 from sb3_compressed.codecs.payloads import Payloads
 from sb3_compressed.codecs.rle import Rle
+from sb3_compressed.common.probes import FORCE_FALLBACKS
 from sb3_compressed.errors import CorruptPayload
-from sb3_compressed.probes import FORCE_FALLBACKS
 
 LIBRARIES = {
     "lz4-block": (lz4, "lz4_functions"),

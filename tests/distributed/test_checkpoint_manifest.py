@@ -19,7 +19,7 @@ from sb3_compressed.distributed.checkpoint_manifest import (
     remove_other_cuts,
     ring_folder,
 )
-from sb3_compressed.storage.checksum import checksum
+from sb3_compressed.kernels.checksum import checksum
 from sb3_compressed.storage.log import Log, newest_segment_digest
 
 

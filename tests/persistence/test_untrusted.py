@@ -311,7 +311,7 @@ def test_hindsight_episodes_outside_the_ring_raise(tmp_path: Path) -> None:
 @on_linux
 def test_declared_length_of_a_record_takes_no_memory(images: Path, opener: crafted.Opener) -> None:
     """A missing payload of 4 GB, in a sparse file."""
-    from sb3_compressed.storage.checksum import checksum
+    from sb3_compressed.kernels.checksum import checksum
     from sb3_compressed.storage.record_format import HEADER_CHECKED_NBYTES, RECORD_HEADER
     from sb3_compressed.storage.segment import Segment
 

@@ -6,7 +6,7 @@ import struct
 from pathlib import Path
 from typing import Any
 
-from sb3_compressed.storage.checksum import checksum
+from sb3_compressed.kernels.checksum import checksum
 from sb3_compressed.storage.segment import Segment
 
 COPY_NBYTES = 56

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from programs import fresh_outcome
 
 from sb3_compressed.arrays.slot_store import Slot
-from sb3_compressed.probes import FORCE_FALLBACKS
+from sb3_compressed.common.probes import FORCE_FALLBACKS
 from sb3_compressed.storage import log_slot_kernels, python_reading, record_kernels
 from sb3_compressed.storage.log import Log
 from sb3_compressed.storage.log_slot_store import LogSlotStore

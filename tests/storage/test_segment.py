@@ -14,9 +14,9 @@ import pytest
 from lines import interrupts
 
 from sb3_compressed.errors import CorruptStorage, StorageError
+from sb3_compressed.kernels.checksum import checksum
 from sb3_compressed.storage import files as files_module
 from sb3_compressed.storage import segment as segment_module
-from sb3_compressed.storage.checksum import checksum
 from sb3_compressed.storage.segment import Record, Segment
 from storage.folders import damage
 from storage.segments import (

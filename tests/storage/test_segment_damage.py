@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sb3_compressed.errors import CorruptStorage
-from sb3_compressed.storage.checksum import checksum
+from sb3_compressed.kernels.checksum import checksum
 from sb3_compressed.storage.record_kernels import find_record
 from sb3_compressed.storage.segment import Record, Segment
 from sb3_compressed.storage.segment_header import FORMAT_VERSION

@@ -17,7 +17,7 @@ from programs import run
 from sb3_compressed.arrays.slot_store import Slot
 from sb3_compressed.codecs import Codec, get_codec
 from sb3_compressed.errors import CorruptPayload, CorruptStorage
-from sb3_compressed.storage.checksum import checksum
+from sb3_compressed.kernels.checksum import checksum
 from sb3_compressed.storage.log import Log
 from sb3_compressed.storage.log_slot_store import LogSlotStore, SlotReader, address_of
 from sb3_compressed.storage.record_format import SLOT_SEED

@@ -10,8 +10,8 @@ import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
-from sb3_compressed.byte_kernels import INT, STEP
-from sb3_compressed.jit import INTS, helper, stack_ints
+from sb3_compressed.kernels.byte_kernels import INT, STEP
+from sb3_compressed.kernels.jit import INTS, helper, stack_ints
 
 __all__ = ["LONG", "N_RECENT", "PAIR", "address_of", "n_readable", "new_recent", "push_offset"]
 

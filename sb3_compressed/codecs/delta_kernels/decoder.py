@@ -6,7 +6,6 @@ import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
-from sb3_compressed.byte_kernels import INT, copy_bytes, number_at
 from sb3_compressed.codecs.delta_headers import FIRST_REFERENCE, LZ4_BLOCK, RAW
 from sb3_compressed.codecs.delta_kernels.copy_sources import (
     LONG,
@@ -21,7 +20,8 @@ from sb3_compressed.codecs.delta_kernels.whole_frames import (
     decompress_safe_using_dict,
     separate_channels,
 )
-from sb3_compressed.jit import BYTE_ROWS, BYTES, INT_ROWS, INTS, byte_at, helper, kernel
+from sb3_compressed.kernels.byte_kernels import INT, copy_bytes, number_at
+from sb3_compressed.kernels.jit import BYTE_ROWS, BYTES, INT_ROWS, INTS, byte_at, helper, kernel
 
 __all__ = ["DONE", "NOT_A_DELTA", "decode_deltas", "separate_frames"]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from sb3_compressed.byte_kernels import INT, STEP, WORD, common_length, copy_bytes
 from sb3_compressed.codecs.delta_headers import FIRST_REFERENCE
 from sb3_compressed.codecs.delta_kernels.copy_sources import (
     LONG,
@@ -23,7 +22,8 @@ from sb3_compressed.codecs.delta_kernels.source_search import (
     new_frame_table,
     store_words,
 )
-from sb3_compressed.jit import (
+from sb3_compressed.kernels.byte_kernels import INT, STEP, WORD, common_length, copy_bytes
+from sb3_compressed.kernels.jit import (
     BYTES,
     INTS,
     READ_BYTE_ROWS,

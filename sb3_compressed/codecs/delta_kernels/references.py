@@ -6,8 +6,8 @@ import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
-from sb3_compressed.byte_kernels import INT, WORD
-from sb3_compressed.jit import INT_ROWS, READ_BYTE_ROWS, helper, kernel, word_at
+from sb3_compressed.kernels.byte_kernels import INT, WORD
+from sb3_compressed.kernels.jit import INT_ROWS, READ_BYTE_ROWS, helper, kernel, word_at
 
 __all__ = ["nearest_reference", "word_differences"]
 

@@ -11,9 +11,9 @@ import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
-from sb3_compressed.byte_kernels import INT, STEP, WORD, common_length
 from sb3_compressed.codecs.delta_kernels.copy_sources import N_RECENT, PAIR, address_of, n_readable
-from sb3_compressed.jit import INTS, READ_BYTES, SHORT_INTS, byte_at, helper, kernel, stack_ints, word_at
+from sb3_compressed.kernels.byte_kernels import INT, STEP, WORD, common_length
+from sb3_compressed.kernels.jit import INTS, READ_BYTES, SHORT_INTS, byte_at, helper, kernel, stack_ints, word_at
 
 __all__ = [
     "TABLE_BITS",

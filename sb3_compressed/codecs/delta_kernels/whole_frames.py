@@ -6,9 +6,9 @@ import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
-from sb3_compressed.byte_kernels import INT
 from sb3_compressed.codecs.delta_headers import LZ4_BLOCK
-from sb3_compressed.jit import BYTES, INTS, READ_BYTE_ROWS, bytes_at, c_function, helper, kernel
+from sb3_compressed.kernels.byte_kernels import INT
+from sb3_compressed.kernels.jit import BYTES, INTS, READ_BYTE_ROWS, bytes_at, c_function, helper, kernel
 
 __all__ = ["decompress_safe_using_dict", "encode_blocks", "separate_channels"]
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sb3_compressed.probes import FORCE_FALLBACKS
-from sb3_compressed.storage.checksum import checksum, xxh64_function
-from sb3_compressed.storage.checksum_kernels import xxh64_of
+from sb3_compressed.common.probes import FORCE_FALLBACKS
+from sb3_compressed.kernels.checksum import checksum, xxh64_function
+from sb3_compressed.kernels.checksum_kernels import xxh64_of
 
 DATA = bytes(range(256)) * 40
 

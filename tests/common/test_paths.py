@@ -14,6 +14,7 @@ from stable_baselines3 import DQN
 
 from sb3_compressed import CompressedReplayBuffer, MixedReplayBuffer, load_checkpoint, save_checkpoint
 from sb3_compressed.callbacks import BufferCheckpointCallback, latest_checkpoint
+from sb3_compressed.common.paths import user_path
 from sb3_compressed.datasets import (
     export_d3rlpy,
     export_dopamine,
@@ -23,7 +24,6 @@ from sb3_compressed.datasets import (
     write_contact_sheet,
     write_video,
 )
-from sb3_compressed.paths import user_path
 from sb3_compressed.recording import RecordBuffer
 from sb3_compressed.storage import verify
 

@@ -29,8 +29,8 @@ from sb3_compressed import (
     CompressedReplayBuffer,
     MixedReplayBuffer,
 )
-from sb3_compressed.prioritized_replay import prioritize
 from sb3_compressed.samplers import PrioritizedSampler
+from sb3_compressed.training.prioritized_replay import prioritize
 
 PER = {"sampler": "prioritized"}
 

@@ -12,7 +12,7 @@ from programs import fresh_outcome
 from rich.console import Console
 from terminal_output import read_terminal
 
-from sb3_compressed.progress import new_progress, progress_bar
+from sb3_compressed.common.progress import new_progress, progress_bar
 
 
 @pytest.mark.parametrize("is_shown", [True, False])
@@ -43,7 +43,7 @@ class ZMQInteractiveShell:  # the name by which Rich recognizes notebooks
     pass
 builtins.get_ipython = ZMQInteractiveShell
 sys.modules["ipywidgets"] = None
-from sb3_compressed.progress import progress_bar
+from sb3_compressed.common.progress import progress_bar
 with progress_bar(3, "counting sheep", is_shown=True) as advance:
     advance(3)
 """)
@@ -56,7 +56,7 @@ with progress_bar(3, "counting sheep", is_shown=True) as advance:
 LINES = """
 import sys
 from sb3_compressed.cli import line_progress
-from sb3_compressed.progress import new_progress, progress_bar
+from sb3_compressed.common.progress import new_progress, progress_bar
 line_progress.INTERVAL = 0.0
 with progress_bar(3, "counting [/sheep]", is_shown=True) as advance:
     advance(1)

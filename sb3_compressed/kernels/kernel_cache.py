@@ -23,9 +23,9 @@ from numba.core.serialize import dumps
 __all__ = ["KernelCache", "new_kernel_cache", "source_digest"]
 
 PACKAGE = "sb3_compressed"
-FOLDER = Path(__file__).parent
+FOLDER = Path(__file__).parent.parent
 #: Text in the source of every module of kernels, and of those whose constants they contain.
-IMPORT = f"{PACKAGE}.jit".encode()
+IMPORT = f"{PACKAGE}.kernels.jit".encode()
 #: The model and features of a processor in numba's terms, for code that runs on every processor of an architecture.
 ANY_PROCESSOR = ("generic", "")
 #: Settings of numba that change machine code.

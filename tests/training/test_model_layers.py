@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from stable_baselines3 import DQN
 
-from sb3_compressed.model_layers import ModelLayer, add_layer, has_layer, layers_of, original_class, remove_layer
+from sb3_compressed.training.model_layers import ModelLayer, add_layer, has_layer, layers_of, original_class, remove_layer
 
 
 class Recorded(ModelLayer):

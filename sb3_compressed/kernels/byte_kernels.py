@@ -3,7 +3,7 @@
 They are called for every few bytes, where passing an array would cost as much as the work itself. Callers check the
 bounds. Words need not be aligned.
 
-The compiler inlines them into kernels of other files; :mod:`sb3_compressed.kernel_cache` recompiles those when this
+The compiler inlines them into kernels of other files; :mod:`sb3_compressed.kernels.kernel_cache` recompiles those when this
 file changes.
 """
 
@@ -13,7 +13,7 @@ import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
-from sb3_compressed.jit import byte_at, first_byte_of, helper, put_byte, put_word, word_at, words_at
+from sb3_compressed.kernels.jit import byte_at, first_byte_of, helper, put_byte, put_word, word_at, words_at
 
 __all__ = ["INT", "STEP", "WORD", "common_length", "copy_bytes", "differ", "number_at"]
 

@@ -26,7 +26,7 @@ def new_progress(*, is_shown: bool = True, transient: bool = False) -> Progress:
     from rich.console import Console  # importing Rich is slow
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from sb3_compressed.cli.line_progress import LineProgress
+    from sb3_compressed.common.line_progress import LineProgress
 
     # Colors of the terminal's own theme: Rich's are for dark backgrounds.
     bar = BarColumn(style="bright_black", complete_style="cyan", finished_style="green")

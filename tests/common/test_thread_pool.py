@@ -9,7 +9,7 @@ import pytest
 from interrupts import bytecodes, interrupt
 from programs import run
 
-from sb3_compressed.thread_pool import ThreadPool
+from sb3_compressed.common.thread_pool import ThreadPool
 
 
 def test_functions_are_called_in_threads_up_to_a_number() -> None:
@@ -75,7 +75,7 @@ def test_interrupts_leave_a_pool_that_works(n_before: int) -> None:
 def test_the_exit_of_the_interpreter_waits_for_functions() -> None:
     code = """
 import threading, time
-from sb3_compressed.thread_pool import ThreadPool
+from sb3_compressed.common.thread_pool import ThreadPool
 pool, started = ThreadPool(2), threading.Event()
 def work():
     started.set()

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from programs import run
 
-from sb3_compressed import probes
 from sb3_compressed.arrays import batch_pool, payload_kernels
 from sb3_compressed.buffers import base
 from sb3_compressed.callbacks import checkpoint_callback
+from sb3_compressed.common import probes
 
 PROBES = [
     probes.references_are_counted,
@@ -37,10 +37,10 @@ def test_probes_succeed_in_cpython(probe: Any) -> None:
 def test_environment_variable_forces_fallbacks() -> None:
     assert (probes.FORCE_FALLBACKS, *FOUND) in {(True, *[False] * 4), (False, *[True] * 4)}
     code = """
-from sb3_compressed import probes
 from sb3_compressed.arrays import batch_pool, payload_kernels
 from sb3_compressed.buffers import base
 from sb3_compressed.callbacks import checkpoint_callback
+from sb3_compressed.common import probes
 print(
     batch_pool.REFERENCES_ARE_COUNTED, base.METADATA_IS_HANDED_ON, payload_kernels.LAYOUT_IS_KNOWN,
     checkpoint_callback.CALL_STACK_IS_VISIBLE,

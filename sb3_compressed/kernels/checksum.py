@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sb3_compressed.codecs.lz4_library import xxh64_address
-from sb3_compressed.probes import holds
+from sb3_compressed.common.probes import holds
 
 __all__ = ["checksum", "xxh64_function"]
 
@@ -37,7 +37,7 @@ def checksum(data: bytes | bytearray | memoryview | NDArray[np.uint8], seed: int
     rows = data if isinstance(data, np.ndarray) else np.frombuffer(data, dtype=np.uint8)
     if function is not None:
         return function(rows.ctypes.data, rows.nbytes, seed)
-    from sb3_compressed.storage.checksum_kernels import xxh64_of  # on first use, since importing numba takes long
+    from sb3_compressed.kernels.checksum_kernels import xxh64_of  # on first use, since importing numba takes long
 
     return int(xxh64_of(rows, np.uint64(seed)))
 

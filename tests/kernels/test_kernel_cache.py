@@ -308,7 +308,7 @@ def test_nothing_is_cached_if_a_source_cannot_be_read(package: Path) -> None:
 def test_nothing_is_cached_after_an_update_of_the_package(package: Path) -> None:
     """What an earlier process imported may be compiled with what a later one finds."""
     update = """
-import sb3_compressed.kernel_cache as cache
+import sb3_compressed.kernels.kernel_cache as cache
 assert cache._digest_at_import()
 with (cache.FOLDER / "jit.py").open("a") as source:
     source.write("# changed\\n")
@@ -321,11 +321,11 @@ with (cache.FOLDER / "jit.py").open("a") as source:
 
 def test_nothing_is_cached_without_sources(package: Path) -> None:
     code = """
-import sb3_compressed.kernel_cache as cache
+import sb3_compressed.kernels.kernel_cache as cache
 cache.IMPORT = b"in no file"
 (cache.FOLDER / "jit.py").rename("jit.py.away")
 assert cache.source_digest() is None
-from sb3_compressed.kernel_cache import new_kernel_cache
+from sb3_compressed.kernels.kernel_cache import new_kernel_cache
 def function(): pass
 function.__module__ = "sb3_compressed.somewhere"
 assert new_kernel_cache(function) is None
@@ -336,7 +336,7 @@ assert new_kernel_cache(function) is None
 def test_kernels_only_use_modules_that_the_digest_covers() -> None:
     """It covers all modules that import ``jit``; changes in others would not be detected."""
     sources = {path: path.read_text(encoding="utf-8") for path in SOURCE.rglob("*.py")}
-    modules = {path: source for path, source in sources.items() if "sb3_compressed.jit" in source}
+    modules = {path: source for path, source in sources.items() if "sb3_compressed.kernels.jit" in source}
     n_kernels = 0
     for path, source in modules.items():
         tree = ast.parse(source)

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 from programs import fresh_outcome, outcome, run
 
-from sb3_compressed import threads
-from sb3_compressed.threads import BackgroundTask, PoolTask, default_num_threads, in_chunks, validate_num_threads
+from sb3_compressed.common import threads
+from sb3_compressed.common.threads import BackgroundTask, PoolTask, default_num_threads, in_chunks, validate_num_threads
 
 
 @pytest.mark.parametrize("length", [0, 1, 2, 7, 100])
@@ -76,8 +76,8 @@ def test_default_is_the_number_of_cores_available_to_the_process() -> None:
     code = """
 import os
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-from sb3_compressed import threads
-from sb3_compressed.threads import default_num_threads
+from sb3_compressed.common import threads
+from sb3_compressed.common.threads import default_num_threads
 print(default_num_threads())
 """
     assert run(code) == "1\n"
@@ -94,7 +94,7 @@ def test_forked_child_creates_its_own_pool() -> None:
         pytest.skip("this system has no fork")
     code = """
 import os, threading
-from sb3_compressed.threads import in_chunks
+from sb3_compressed.common.threads import in_chunks
 def n_threads():
     names = set()
     meeting = threading.Barrier(2, timeout=20)
@@ -219,7 +219,7 @@ def at_exit():
 atexit.register(at_exit)
 batch = sample()
 if not {is_used_before}:
-    from sb3_compressed import threads
+    from sb3_compressed.common import threads
     threads._discard_pool()
 """
     assert fresh_outcome(BUFFER + code).stdout == "sampled\n"
@@ -278,7 +278,7 @@ while high - low > 1:
 found = [n_startable(low, n_threads + 1) for _ in range(5)]
 if found != [n_threads] * 5:
     sys.exit(f"the limit is not enforced: {found} threads could be started at a limit of {low}")
-from sb3_compressed import threads
+from sb3_compressed.common import threads
 for _ in range(50):
     assert is_right()
 gc.collect()
@@ -374,7 +374,7 @@ def test_forks_and_exit_wait_for_background_tasks() -> None:
         pytest.skip("this system has no fork")
     code = """
 import os, time
-from sb3_compressed.threads import BackgroundTask
+from sb3_compressed.common.threads import BackgroundTask
 def work():
     time.sleep(0.2)
     print("work", flush=True)
@@ -398,7 +398,7 @@ def test_a_background_task_may_fork() -> None:
         pytest.skip("this system has no fork")
     code = """
 import os
-from sb3_compressed.threads import BackgroundTask
+from sb3_compressed.common.threads import BackgroundTask
 def work():
     child = os.fork()
     if child == 0:
@@ -413,7 +413,7 @@ assert [task.result() for task in tasks] == [0, 0]
 def test_a_task_during_interpreter_shutdown_runs_in_the_calling_thread() -> None:
     code = """
 import atexit, threading
-from sb3_compressed.threads import BackgroundTask
+from sb3_compressed.common.threads import BackgroundTask
 def last():
     print(BackgroundTask(threading.get_ident).result() == threading.get_ident())
 atexit.register(last)
@@ -504,7 +504,7 @@ def test_fork_waits_for_running_tasks_and_starts_no_other() -> None:
         pytest.skip("this system has no fork")
     code = """
 import os, threading, time
-from sb3_compressed.threads import PoolTask
+from sb3_compressed.common.threads import PoolTask
 started, done = threading.Event(), []
 def work():
     started.set()

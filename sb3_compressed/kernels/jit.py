@@ -17,7 +17,7 @@ from numba.core.compiler import Flags, compile_internal
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from sb3_compressed.kernel_cache import new_kernel_cache
+from sb3_compressed.kernels.kernel_cache import new_kernel_cache
 
 __all__ = [
     "BYTES",
@@ -73,7 +73,7 @@ def kernel(result: types.Type, *arguments: types.Type, nogil: bool = True) -> Ca
     Importing a module of kernels thus compiles everything it will ever run, and nothing is compiled during training or
     in worker processes. The machine code is cached beside the source if that folder is writable, else in the user's
     cache folder (``NUMBA_CACHE_DIR`` overrides both); if neither is, each process compiles it. See
-    :class:`~sb3_compressed.kernel_cache.KernelCache`.
+    :class:`~sb3_compressed.kernels.kernel_cache.KernelCache`.
 
     :param result: type of the returned value
     :param arguments: types of the arguments

@@ -1,4 +1,4 @@
-"""Compiled kernels that compute XXH64; see :mod:`sb3_compressed.storage.checksum`."""
+"""Compiled kernels that compute XXH64; see :mod:`sb3_compressed.kernels.checksum`."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
-from sb3_compressed.byte_kernels import INT, WORD
-from sb3_compressed.jit import READ_BYTES, byte_at, helper, kernel, put_byte, word_at
+from sb3_compressed.kernels.byte_kernels import INT, WORD
+from sb3_compressed.kernels.jit import READ_BYTES, byte_at, helper, kernel, put_byte, word_at
 
 __all__ = ["put_low_bytes", "xxh64", "xxh64_of"]
 

@@ -23,7 +23,7 @@ from itertools import pairwise
 from queue import SimpleQueue
 from typing import Generic, TypeVar
 
-from sb3_compressed.thread_pool import ThreadPool
+from sb3_compressed.common.thread_pool import ThreadPool
 
 __all__ = ["BackgroundTask", "PoolTask", "default_num_threads", "in_chunks", "validate_num_threads"]
 

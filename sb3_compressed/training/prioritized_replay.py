@@ -14,10 +14,16 @@ from stable_baselines3.common.buffers import NStepReplayBuffer
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
-from sb3_compressed.gradient_steps import CriticSteps, PrioritizedSteps, QNetworkSteps, QuantileNetworkSteps, TDError
-from sb3_compressed.model_layers import ModelLayer, add_layer, layers_of, original_class, remove_layer
 from sb3_compressed.samplers import Sampler
 from sb3_compressed.samplers.registry import name_of
+from sb3_compressed.training.gradient_steps import (
+    CriticSteps,
+    PrioritizedSteps,
+    QNetworkSteps,
+    QuantileNetworkSteps,
+    TDError,
+)
+from sb3_compressed.training.model_layers import ModelLayer, add_layer, layers_of, original_class, remove_layer
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -1,0 +1,1 @@
+"""What several packages need: threads, progress bars, warnings, spaces."""

@@ -1,0 +1,1 @@
+"""Compiled helpers, their cache, and checksums."""

@@ -1,0 +1,1 @@
+"""What trainings use: prioritized replay."""
