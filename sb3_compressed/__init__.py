@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         load_checkpoint,
         save_checkpoint,
     )
+    from sb3_compressed.buffers.dtypes import find_buffer_dtypes
     from sb3_compressed.callbacks import (
         BufferCheckpointCallback,
         BufferStatsCallback,
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
         latest_checkpoint,
     )
     from sb3_compressed.codecs import Codec, available_codecs, get_codec, register_codec
-    from sb3_compressed.dtypes import find_buffer_dtypes
     from sb3_compressed.errors import (
         BufferNotReady,
         CheckpointNotFound,
@@ -83,7 +83,7 @@ __all__ = [
 
 # Each name is imported on first use, from the first of these modules that exports it: arrays and codecs are useful
 # without importing torch, which the buffers need.
-_MODULES = ("errors", "codecs", "arrays", "dtypes", "samplers", "buffers", "callbacks", "training.prioritized_replay")
+_MODULES = ("errors", "codecs", "arrays", "buffers.dtypes", "samplers", "buffers", "callbacks", "training.prioritized_replay")
 
 #: Names that were exported here, and the modules that export them.
 _MOVED = {

@@ -12,7 +12,7 @@ from gymnasium import spaces
 from stable_baselines3.common.env_util import make_atari_env, make_vec_env
 from stable_baselines3.common.vec_env import VecEnv
 
-from sb3_compressed.dtypes import space_parts
+from sb3_compressed.common.spaces import space_parts
 from sb3_compressed.errors import install_command
 
 __all__ = ["is_atari", "make_env", "register_atari"]

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from stable_baselines3.common.preprocessing import is_image_space, is_image_space_channels_first
 from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, VecFrameStack, VecTransposeImage
 
+from sb3_compressed.common.spaces import space_parts
 from sb3_compressed.common.tree_map import tree_map
-from sb3_compressed.dtypes import space_parts
 from sb3_compressed.step import Step, with_last_observations
 from sb3_compressed.storage.spaces import space_from_data, space_to_data
 

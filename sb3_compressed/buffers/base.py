@@ -48,9 +48,9 @@ from sb3_compressed.buffers.timing import MethodTimer
 from sb3_compressed.buffers.validation import is_unchanged, validated_counts
 from sb3_compressed.codecs import Codec
 from sb3_compressed.common.probes import holds, metadata_is_handed_on
+from sb3_compressed.common.spaces import Key
 from sb3_compressed.common.threads import validate_num_threads
 from sb3_compressed.common.warning import warn_user
-from sb3_compressed.dtypes import Key
 from sb3_compressed.errors import ObservationSpaceError, StorageError
 from sb3_compressed.legacy_names import with_current_names
 from sb3_compressed.persistence import buffer_state

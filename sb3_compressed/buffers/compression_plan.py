@@ -15,7 +15,7 @@ from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.arrays.frame_layout import FrameStack, explicit_layout, validate_n_frames
 from sb3_compressed.codecs import Codec, get_codec
 from sb3_compressed.codecs.registry import AUTO, is_auto
-from sb3_compressed.dtypes import Key, space_dtype, space_parts, space_shape
+from sb3_compressed.common.spaces import Key, space_dtype, space_parts, space_shape
 from sb3_compressed.persistence.vector_slots import is_stored_as_slots
 
 __all__ = ["CompressionPlan", "placeholder_space", "plan_arrays"]

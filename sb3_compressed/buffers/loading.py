@@ -7,11 +7,11 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from sb3_compressed.buffers import replay
+from sb3_compressed.buffers.buffer_from_store import buffer_from_store, open_to_load
 from sb3_compressed.buffers.replay_mixin import CompressedReplay
 from sb3_compressed.buffers.validation import validated_buffer_size
 from sb3_compressed.common.paths import user_path
 from sb3_compressed.errors import StorageError
-from sb3_compressed.persistence.buffer_from_store import buffer_from_store, open_to_load
 from sb3_compressed.persistence.sampler_state import stored_config
 from sb3_compressed.storage.array_store import ArrayStore
 

@@ -12,7 +12,7 @@ from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.arrays.memory_estimate import MemoryEstimate
 from sb3_compressed.arrays.payload_batch import codec_digest
 from sb3_compressed.codecs import TrainableCodec
-from sb3_compressed.dtypes import Key
+from sb3_compressed.common.spaces import Key
 
 if TYPE_CHECKING:
     from stable_baselines3.common.buffers import BaseBuffer

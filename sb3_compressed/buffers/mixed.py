@@ -18,7 +18,6 @@ from stable_baselines3.common.utils import get_device
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from sb3_compressed.arrays.batch_pool import BatchPool, sampling
-from sb3_compressed.buffers.bound_sampler import BoundSampler, on_cpu
 from sb3_compressed.buffers.prefetch import Prefetcher, Prefetching
 from sb3_compressed.buffers.replay import (
     CompressedDictReplayBuffer,
@@ -33,6 +32,7 @@ from sb3_compressed.common.paths import user_path
 from sb3_compressed.common.tree_map import tree_map
 from sb3_compressed.errors import BufferNotReady
 from sb3_compressed.samplers import Sampler
+from sb3_compressed.samplers.bound_sampler import BoundSampler, on_cpu
 
 __all__ = ["MixedReplayBuffer"]
 

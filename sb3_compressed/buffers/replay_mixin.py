@@ -14,7 +14,7 @@ from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.arrays.batch_pool import BatchPool, sampling
-from sb3_compressed.buffers.bound_sampler import BoundSampler
+from sb3_compressed.buffers.buffer_from_store import buffer_from_store, open_to_load
 from sb3_compressed.buffers.buffer_lock import new_lock
 from sb3_compressed.buffers.prefetch import Prefetcher, Prefetching
 from sb3_compressed.buffers.sampled_replay import SampledReplay
@@ -30,10 +30,10 @@ from sb3_compressed.buffers.validation import (
 )
 from sb3_compressed.common.paths import user_path
 from sb3_compressed.errors import StorageError
-from sb3_compressed.persistence.buffer_from_store import buffer_from_store, open_to_load
 from sb3_compressed.persistence.buffer_repair import RepairReport
 from sb3_compressed.persistence.buffer_storage import BufferStorage, StorageMode
 from sb3_compressed.persistence.checkpoint import CheckpointHistory
+from sb3_compressed.samplers.bound_sampler import BoundSampler
 from sb3_compressed.storage.array_store import ArrayStore
 
 if TYPE_CHECKING:

@@ -12,7 +12,6 @@ from numpy.typing import ArrayLike
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from sb3_compressed.buffers.base import CompressedBuffer
-from sb3_compressed.buffers.bound_sampler import BoundSampler
 from sb3_compressed.buffers.buffer_lock import BufferLock
 from sb3_compressed.buffers.selected_environments import get_samples_at
 from sb3_compressed.buffers.sequences import SequenceSamples, sample_sequences
@@ -20,6 +19,7 @@ from sb3_compressed.buffers.validation import validate_integer
 from sb3_compressed.buffers.weighted_samples import weighted_samples
 from sb3_compressed.errors import BufferNotReady
 from sb3_compressed.samplers import Draw, Sampler, WithoutReplacementSampler, get_sampler
+from sb3_compressed.samplers.bound_sampler import BoundSampler
 from sb3_compressed.samplers.sequence_draw import Pad, SequenceShape
 
 if TYPE_CHECKING:

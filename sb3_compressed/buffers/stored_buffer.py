@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 
 from sb3_compressed.arrays import CompressedArray
-from sb3_compressed.buffers.bound_sampler import BoundSampler
 from sb3_compressed.buffers.compression_plan import plan_arrays
 from sb3_compressed.codecs.registry import AUTO
-from sb3_compressed.dtypes import Key, space_dtype, space_parts
+from sb3_compressed.common.spaces import Key, space_dtype, space_parts
 from sb3_compressed.errors import StorageError
 from sb3_compressed.persistence import buffer_state
 from sb3_compressed.persistence.buffer_state import OBSERVATIONS, PLAIN
 from sb3_compressed.persistence.restoring import bind, fit_arrays, require_buffer, restore_values
 from sb3_compressed.persistence.sampler_state import stored_config
 from sb3_compressed.samplers import Sampler
+from sb3_compressed.samplers.bound_sampler import BoundSampler
 from sb3_compressed.samplers.config import sampler_from_config
 from sb3_compressed.storage.array_store import ArrayStore
 from sb3_compressed.storage.metadata_schema import check_buffer

@@ -237,7 +237,7 @@ def _explanation(benchmark: Benchmark, capacity: int) -> str:
 
 def _describe(space: spaces.Space[Any]) -> str:
     """Return shape and dtype of a space, of a Dict space those of each part."""
-    from sb3_compressed.dtypes import space_parts
+    from sb3_compressed.common.spaces import space_parts
 
     parts = space_parts(space).items()
     return ", ".join(f"{'' if key is None else f'{key} '}{part.shape} {part.dtype}" for key, part in parts)

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from stable_baselines3.common.buffers import ReplayBuffer
 
 from sb3_compressed.arrays import CompressedArray
+from sb3_compressed.common.spaces import space_parts
 from sb3_compressed.datasets.trajectory import Trajectory
-from sb3_compressed.dtypes import space_parts
 
 __all__ = ["ImageLayout", "enlarge", "find_image_layout", "newest_images", "pick_scale"]
 

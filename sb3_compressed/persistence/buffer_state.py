@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.codecs import Codec
-from sb3_compressed.dtypes import Key
+from sb3_compressed.common.spaces import Key
 from sb3_compressed.errors import CorruptStorage, StorageError
 from sb3_compressed.persistence.sampler_state import sampler_specs
 from sb3_compressed.persistence.vector_slots import is_stored_as_slots

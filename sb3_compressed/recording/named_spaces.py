@@ -11,7 +11,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from sb3_compressed.arrays.cast import cast_values
-from sb3_compressed.dtypes import space_dtype, space_parts
+from sb3_compressed.common.spaces import space_dtype, space_parts
 
 __all__ = ["Arrays", "NamedSpaces", "merge_arrays", "merge_spaces", "to_feature_space", "validate_batch"]
 

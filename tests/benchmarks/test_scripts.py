@@ -92,7 +92,7 @@ def test_other_package_is_imported_with_the_benchmarking_of_this_checkout(tmp_pa
         file.write('\n__version__ = "0.0.7"\n')
     script = tmp_path / "script.py"
     script.write_text(
-        "import sb3_compressed; from sb3_compressed.benchmarking import metrics; from sb3_compressed import dtypes\n"
+        "import sb3_compressed; from sb3_compressed.benchmarking import metrics; from sb3_compressed.buffers import dtypes\n"
         "print(sb3_compressed.__version__, metrics.__file__, dtypes.__file__, sep='\\n')"
     )
     command: list[str | Path] = [sys.executable, BENCHMARKS / "other_package.py", tmp_path, script]

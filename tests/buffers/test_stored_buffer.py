@@ -165,7 +165,7 @@ def test_arrays_that_do_not_fit_are_reported(tmp_path: Path) -> None:
 def test_spaces_without_kernels_have_the_shapes_of_sb3(tmp_path: Path) -> None:
     from stable_baselines3.common.preprocessing import get_obs_shape
 
-    from sb3_compressed.dtypes import space_shape
+    from sb3_compressed.common.spaces import space_shape
 
     for space in (
         spaces.Box(0, 1, (3, 4)), spaces.Box(0, 1, ()), spaces.Discrete(5), spaces.MultiDiscrete([2, 3]),

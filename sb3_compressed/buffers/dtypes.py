@@ -1,4 +1,4 @@
-"""``find_buffer_dtypes``, and the dtypes and shapes of observation spaces."""
+"""``find_buffer_dtypes``: the ``dtypes`` argument of buffers."""
 
 from __future__ import annotations
 
@@ -11,12 +11,9 @@ from numpy.typing import DTypeLike
 
 from sb3_compressed.codecs import Codec, get_codec
 from sb3_compressed.codecs.rle import smallest_runs_type
-from sb3_compressed.errors import ObservationSpaceError
+from sb3_compressed.common.spaces import space_dtype, space_shape
 
-__all__ = ["Key", "find_buffer_dtypes", "space_dtype", "space_parts", "space_shape"]
-
-Key = str | None
-"""A key of Dict observations; ``None`` for observations that are one array."""
+__all__ = ["find_buffer_dtypes"]
 
 
 def find_buffer_dtypes(
@@ -50,31 +47,3 @@ def find_buffer_dtypes(
     n_elems = obs_shape if isinstance(obs_shape, int | np.integer) else math.prod(obs_shape)
     elem_type = np.dtype(np.uint8 if elem_dtype is None else elem_dtype)
     return {"elem_type": elem_type, "runs_type": smallest_runs_type(int(n_elems))}
-
-
-def space_parts(space: spaces.Space[Any]) -> dict[Key, spaces.Space[Any]]:
-    """Return the subspaces of a Dict space by their keys, in a fixed order; any other space under the key ``None``."""
-    return dict(space.spaces.items()) if isinstance(space, spaces.Dict) else {None: space}
-
-
-def space_shape(space: spaces.Space[Any]) -> tuple[int, ...]:
-    """Return the shape of observations of a space in SB3's buffers; the space must not be a Dict."""
-    if isinstance(space, spaces.Box | spaces.MultiBinary):
-        return space.shape
-    if isinstance(space, spaces.Discrete):
-        return (1,)
-    if isinstance(space, spaces.MultiDiscrete):
-        return (len(space.nvec),)
-    from stable_baselines3.common.preprocessing import get_obs_shape  # for its errors: importing SB3 takes long
-
-    shape = get_obs_shape(space)
-    if isinstance(shape, dict):
-        raise ObservationSpaceError(f"a Dict space inside a Dict space is not supported, got {space}")
-    return tuple(shape)
-
-
-def space_dtype(space: spaces.Space[Any]) -> np.dtype[Any]:
-    """Return the dtype of observations of a space; the space must not be a Dict."""
-    if space.dtype is None:
-        raise ValueError(f"observations of {space} have no dtype")
-    return np.dtype(space.dtype)
