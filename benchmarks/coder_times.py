@@ -36,6 +36,7 @@ from tables import markdown
 from sb3_compressed import CompressedReplayBuffer
 from sb3_compressed.benchmarking.frame_recording import play
 from sb3_compressed.benchmarking.metrics import one_thread
+from sb3_compressed.codecs.adaptive import Adaptive
 from sb3_compressed.codecs.coder_choice import (
     COSTS,
     COUNTS,
@@ -48,7 +49,6 @@ from sb3_compressed.codecs.coder_choice import (
     estimated_ns,
     frame_work,
 )
-from sb3_compressed.codecs.delta import Delta
 from sb3_compressed.codecs.payloads import Payloads
 
 SOURCES = ["MsPacman", "Pong", "Seaquest", "SpaceInvaders", "CarRacing-v3", "Crafter-v0", "ProcgenCoinrun-v0"]
@@ -79,17 +79,17 @@ PROCESSES = "sampling", "adding", "decoding", "encoding"
 CALL = "call"
 
 
-class AllVariants(Delta):
+class AllVariants(Adaptive):
     """A codec that training leaves with everything that any variant needs."""
 
-    def _with_best_coder(self, frames: NDArray[Any], previous: Delta) -> Delta:
+    def _with_best_coder(self, frames: NDArray[Any], previous: Adaptive) -> Adaptive:
         return self
 
 
-class Untrained(Delta):
+class Untrained(Adaptive):
     """A codec that remains as it is."""
 
-    def train(self, frames: NDArray[Any]) -> Delta:
+    def train(self, frames: NDArray[Any]) -> Adaptive:
         """Return this codec."""
         return self
 
@@ -180,7 +180,7 @@ def measure(images: NDArray[np.uint8], rounds: int) -> Measured:
     training = _flattened(images[: n_steps // 2])
     training = training[:: -(-len(training) // N_TRAINING)].copy(order="K")
     codec = AllVariants(objective="balanced", coder="lz4").train(training)
-    assert isinstance(codec, Delta)
+    assert isinstance(codec, Adaptive)
     nbytes, is_channel_last = training[0].nbytes, codec.channel_last_nbytes > 0
     n_measured = min(N_MEASURED, MAX_NBYTES // nbytes) // n_envs
     frames = _flattened(images[n_steps // 2 :: -(-(n_steps - n_steps // 2) // n_measured)].copy())
@@ -202,7 +202,7 @@ def _measure_adding(
     measured: Measured,
     frames: NDArray[np.uint8],
     n_envs: int,
-    variants: Sequence[tuple[Delta, Variant]],
+    variants: Sequence[tuple[Adaptive, Variant]],
     rounds: int,
     *,
     is_channel_last: bool,
@@ -257,7 +257,7 @@ def _measure_adding(
 def _measure_sampling(
     measured: Measured,
     frames: NDArray[np.uint8],
-    variants: Sequence[tuple[Delta, Variant]],
+    variants: Sequence[tuple[Adaptive, Variant]],
     rounds: int,
     *,
     is_channel_last: bool,

@@ -38,7 +38,7 @@ import sb3_compressed
 from sb3_compressed import contrib as compressed_contrib
 from sb3_compressed import get_codec
 from sb3_compressed.codecs import TrainableCodec
-from sb3_compressed.codecs.delta import Delta
+from sb3_compressed.codecs.adaptive import Adaptive
 from sb3_compressed.persistence.buffer_repair import RepairReport
 
 Arrays = dict[str, NDArray[Any]]
@@ -280,7 +280,7 @@ REPLAY: dict[str, ReplayCase] = {
     "stack-auto-optimized": ReplayCase("stack", **TRAINED, arguments=LEAN),  # type: ignore[arg-type]
     "stack-auto-optimized-without-timeouts": ReplayCase("stack", 40, arguments=LEANEST),
     "stack-zstd-dict": ReplayCase("stack", **TRAINED, options=method("zstd-dict")),  # type: ignore[arg-type]
-    "stack-delta": ReplayCase("stack", **TRAINED, options=method(Delta(compresslevel=5))),  # type: ignore[arg-type]
+    "stack-delta": ReplayCase("stack", **TRAINED, options=method(Adaptive(compresslevel=5))),  # type: ignore[arg-type]
     "stack-zstd3": ReplayCase("stack", 40, options=method("zstd3", frame_stack=4)),
     "stack-rle-jit": ReplayCase("stack", 13, options=method("rle-jit")),
     "stack-igzip-float": ReplayCase("stack", 30, options=method("igzip1", output_dtype="float", normalize_images=True)),

@@ -32,7 +32,7 @@ _registry: dict[str, str | type[Codec]] = {
     "rle-jit": "sb3_compressed.codecs.rle:RleJit",
     "gzip": "sb3_compressed.codecs.deflate:Gzip",
     "igzip": "sb3_compressed.codecs.deflate:Igzip",
-    "delta": "sb3_compressed.codecs.delta:Delta",
+    "delta": "sb3_compressed.codecs.adaptive:Adaptive",
     "zstd-dict": "sb3_compressed.codecs.zstd_dict:ZstdDict",
     "zstd": "sb3_compressed.codecs.zstd:Zstd",
     "lz4-frame": "sb3_compressed.codecs.lz4:Lz4Frame",

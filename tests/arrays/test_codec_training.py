@@ -22,14 +22,14 @@ from programs import run
 from sb3_compressed import CompressedArray, CompressedReplayBuffer
 from sb3_compressed.arrays.codec_training import CodecTrainer
 from sb3_compressed.codecs import TrainableCodec, get_codec
+from sb3_compressed.codecs.adaptive import Adaptive
 from sb3_compressed.codecs.coder_choice import coder_of
-from sb3_compressed.codecs.delta import Delta
 from sb3_compressed.codecs.zstd_dict import ZstdDict
 
 
 def dictionary_of(array: CompressedArray) -> bytes:
     """Return the dictionary of the array's codec."""
-    assert isinstance(array.codec, Delta | ZstdDict)
+    assert isinstance(array.codec, Adaptive | ZstdDict)
     return array.codec.dictionary
 
 
@@ -461,11 +461,11 @@ def test_a_codec_adapts_to_a_change_of_scene_in_another_thread() -> None:
 def test_difficult_frames_are_rarely_trained_on(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     trained: list[int] = []
 
-    def counted(codec: Delta, frames: NDArray[Any]) -> Delta:
+    def counted(codec: Adaptive, frames: NDArray[Any]) -> Adaptive:
         trained.append(len(frames))
         return train(codec, frames)
 
-    monkeypatch.setattr(Delta, "train", counted)
+    monkeypatch.setattr(Adaptive, "train", counted)
     kinds: dict[str, Callable[[], NDArray[np.uint8]]] = {
         "noise": lambda: noise(16_000),
         "alternating": lambda: np.concatenate([movie(step % 2, 150) for step in range(106)]),
@@ -476,7 +476,7 @@ def test_difficult_frames_are_rarely_trained_on(kind: str, monkeypatch: pytest.M
     assert len(trained) <= 30  # of 64,000 frames
 
 
-train = Delta.train
+train = Adaptive.train
 
 
 def levels(n_steps: int, every: int, n_envs: int = 4) -> NDArray[np.uint8]:

@@ -28,7 +28,7 @@ from sb3_compressed.arrays.payload_batch import (
     unpack_sections,
 )
 from sb3_compressed.codecs import Codec, get_codec
-from sb3_compressed.codecs.delta import Delta, References
+from sb3_compressed.codecs.adaptive import Adaptive, References
 from sb3_compressed.codecs.payloads import Payloads
 from sb3_compressed.errors import CorruptPayload, MissingCodec
 
@@ -103,7 +103,7 @@ def test_payloads_are_not_copied() -> None:
 
 
 def test_digests_are_those_of_equal_codecs() -> None:
-    codecs = [get_codec("zstd3"), get_codec("zstd4"), Delta(3), Delta(3, dictionary=b"d"), get_codec("none")]
+    codecs = [get_codec("zstd3"), get_codec("zstd4"), Adaptive(3), Adaptive(3, dictionary=b"d"), get_codec("none")]
     assert len({codec_digest(codec) for codec in codecs}) == len(codecs)
     for codec in codecs:
         assert codec_digest(pickle.loads(pickle.dumps(codec))) == codec_digest(codec)
@@ -121,14 +121,14 @@ def test_missing_codecs_are_listed() -> None:
 
 # -- the format ----------------------------------------------------------------------------------------------
 
-GOLDEN_CODEC = Delta(3, references=References(bytes(range(16)), 16))
+GOLDEN_CODEC = Adaptive(3, references=References(bytes(range(16)), 16))
 GOLDEN_PAYLOADS = [b"one", b"", b"three", b"4444"]
 GOLDEN_OFFSETS = [0, 2, 2, 3, 4]
 
 
 def golden_batch() -> PayloadBatch:
     """Return a batch of four items of two frames: one of frames, one unwritten, two whole."""
-    codecs = [GOLDEN_CODEC, Delta(4)]
+    codecs = [GOLDEN_CODEC, Adaptive(4)]
     return PayloadBatch(codecs, Payloads.of(GOLDEN_PAYLOADS, np.array([0, 0, 1, 0])), 2, np.array(GOLDEN_OFFSETS))
 
 
@@ -151,7 +151,7 @@ def test_the_block_has_the_documented_format() -> None:
         assert offset % 8 == 0
         sections[name.rstrip(b"\0").decode()] = block[offset : offset + size]
     assert sections == {
-        "Codecs": codec_digest(GOLDEN_CODEC) + codec_digest(Delta(4)),
+        "Codecs": codec_digest(GOLDEN_CODEC) + codec_digest(Adaptive(4)),
         "Items": struct.pack("<5I", 2, 2, 0, 1, 1),
         "Lengths": struct.pack("<4I", 3, 0, 5, 4),
         "Writers": struct.pack("<4I", 0, 0, 1, 0),
@@ -217,7 +217,7 @@ def test_inconsistent_sections_are_refused(kind: str) -> None:
 
 def test_codecs_of_different_classes_are_refused() -> None:
     batch = golden_batch()
-    other = PayloadBatch([Delta(3), get_codec("zstd-dict")], batch.payloads, 2, batch.offsets)
+    other = PayloadBatch([Adaptive(3), get_codec("zstd-dict")], batch.payloads, 2, batch.offsets)
     with pytest.raises(CorruptPayload, match="codecs of different classes"):
         PayloadBatch.unpack(other.pack(), by_digest(other.codecs))
 

@@ -14,7 +14,7 @@ from sb3_compressed.arrays.memory_slot_store import MemorySlotStore, gather_in_p
 from sb3_compressed.arrays.payload_batch import PayloadBatch
 from sb3_compressed.arrays.slot_store import accepted_codec
 from sb3_compressed.codecs import get_codec
-from sb3_compressed.codecs.delta import Delta
+from sb3_compressed.codecs.adaptive import Adaptive
 from sb3_compressed.common.probes import FORCE_FALLBACKS
 from sb3_compressed.errors import CorruptPayload
 
@@ -34,7 +34,7 @@ def object_array(values: list[Any]) -> np.ndarray[Any, Any]:
     return np.fromiter(values, dtype=object, count=len(values))
 
 
-CODEC = Delta()
+CODEC = Adaptive()
 HANDLE = handle_of(CODEC)
 
 needs_layout = pytest.mark.skipif(not payload_kernels.LAYOUT_IS_KNOWN, reason="Python reads slots: the probe failed")
@@ -49,7 +49,7 @@ def test_the_probe_succeeds_in_this_interpreter() -> None:
 @pytest.mark.parametrize("n_frames", [1, 2, 4])
 def test_kernel_and_python_gather_the_same_payloads(n_frames: int) -> None:
     rng = np.random.default_rng(n_frames)
-    codecs = [Delta(level) for level in range(1, 20)]
+    codecs = [Adaptive(level) for level in range(1, 20)]
     handles = [*map(handle_of, codecs)]
     made: list[Any] = []
     for _ in range(300):
@@ -117,7 +117,7 @@ def test_invalid_slots_are_refused(slot: Any) -> None:
 
 @needs_layout
 def test_more_codecs_than_there_is_room_for_are_gathered_in_python(monkeypatch: pytest.MonkeyPatch) -> None:
-    array = object_array([(handle_of(Delta(1)), b"1"), (handle_of(Delta(2)), b"2"), (handle_of(Delta(1)), b"3")])
+    array = object_array([(handle_of(Adaptive(1)), b"1"), (handle_of(Adaptive(2)), b"2"), (handle_of(Adaptive(1)), b"3")])
     gathered_by_kernel(array, CODEC, 1)
     monkeypatch.setattr(memory_slot_store, "MAX_CODECS", 2)
     with pytest.raises(AssertionError):

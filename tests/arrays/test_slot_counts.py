@@ -23,7 +23,7 @@ from sb3_compressed.arrays.memory_slot_store import MemorySlotStore, gather_in_p
 from sb3_compressed.arrays.payload_batch import PayloadBatch
 from sb3_compressed.arrays.slot_store import Slot, accepted_codec
 from sb3_compressed.codecs import TrainableCodec
-from sb3_compressed.codecs.delta import Delta
+from sb3_compressed.codecs.adaptive import Adaptive
 from sb3_compressed.codecs.zstd_dict import ZstdDict
 
 SHAPE = (4, 16, 16)
@@ -54,9 +54,9 @@ def changed(slot: Any, change: str) -> Any:
         "none": tuple(codecs),
         "empty": (),
         "list": [*slot],
-        "payload first": (payloads[0], *codecs, *payloads[1:]) if codecs else (*payloads, handle_of(Delta())),
+        "payload first": (payloads[0], *codecs, *payloads[1:]) if codecs else (*payloads, handle_of(Adaptive())),
         "another codec": (
-            handle_of(ZstdDict() if codecs and isinstance(codec_of(codecs[0]), Delta) else Delta()),
+            handle_of(ZstdDict() if codecs and isinstance(codec_of(codecs[0]), Adaptive) else Adaptive()),
             *payloads,
         ),
         "another kind": (OTHER_CODEC, *payloads),
@@ -116,7 +116,7 @@ def test_references_need_not_be_contiguous(codec: str) -> None:
 
 
 def test_memory_to_decode_into_has_room_for_the_whole_batch() -> None:
-    codec = Delta()
+    codec = Adaptive()
     slots = [(handle_of(codec), *codec.encode(ITEMS[0]))] * 2
     store = MemorySlotStore(codec)
     batch = store.gather(store.write(slots), 4)
@@ -126,7 +126,7 @@ def test_memory_to_decode_into_has_room_for_the_whole_batch() -> None:
     with pytest.raises(ValueError, match="8 payloads are not items of 3"):
         PayloadBatch([codec], batch.payloads, 3)
     with pytest.raises(ValueError, match="8 payloads"):
-        Delta.decode_batch([codec], batch.payloads, np.empty((8, 16, 16), np.uint8), np.zeros(7, np.uint8))
+        Adaptive.decode_batch([codec], batch.payloads, np.empty((8, 16, 16), np.uint8), np.zeros(7, np.uint8))
 
 
 def filled(**options: Any) -> CompressedReplayBuffer:

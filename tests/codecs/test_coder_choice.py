@@ -11,6 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from sb3_compressed.codecs import TrainableCodec, get_codec
+from sb3_compressed.codecs.adaptive import Adaptive, ReferenceFrames
 from sb3_compressed.codecs.coder_choice import (
     COSTS,
     COUNTS,
@@ -24,7 +25,6 @@ from sb3_compressed.codecs.coder_choice import (
     frame_work,
     payload_work,
 )
-from sb3_compressed.codecs.delta import Delta, ReferenceFrames
 from sb3_compressed.codecs.lz4_statistics_kernels import count_sequences
 from sb3_compressed.codecs.payloads import Payloads
 from sb3_compressed.errors import CodecError, CorruptPayload
@@ -52,15 +52,15 @@ def moving_object(n: int, seed: int = 0) -> NDArray[np.uint8]:
     return frames
 
 
-def trained(method: str, frames: NDArray[Any]) -> Delta:
+def trained(method: str, frames: NDArray[Any]) -> Adaptive:
     codec = get_codec(method)
     assert isinstance(codec, TrainableCodec)
     result = codec.train(frames)
-    assert isinstance(result, Delta)
+    assert isinstance(result, Adaptive)
     return result
 
 
-def roundtrip(codec: Delta, frames: NDArray[Any]) -> list[bytes]:
+def roundtrip(codec: Adaptive, frames: NDArray[Any]) -> list[bytes]:
     payloads = codec.encode(frames)
     out = np.empty(frames.shape, frames.dtype)
     codec.decode_into(payloads, out)
@@ -93,7 +93,7 @@ def test_memory_decreases_and_time_increases_from_fast_to_small() -> None:
 
 def test_untrained_codec_does_not_expand_frames() -> None:
     codec = get_codec("auto")
-    assert isinstance(codec, Delta)
+    assert isinstance(codec, Adaptive)
     assert max(map(len, roundtrip(codec, noise(3, 84, 84)))) == 84 * 84 + 1
     assert max(map(len, roundtrip(codec, np.zeros((3, 84, 84), np.uint8)))) < 100
 
@@ -120,7 +120,7 @@ def test_codecs_of_both_memory_orders_are_decoded_in_one_batch() -> None:
     writers = np.arange(8) % 4
     payloads = [codecs[writer].encode(frame[np.newaxis])[0] for writer, frame in zip(writers, frames, strict=True)]
     out = np.empty_like(frames)
-    Delta.decode_batch(codecs, Payloads.of(payloads, writers), out)
+    Adaptive.decode_batch(codecs, Payloads.of(payloads, writers), out)
     np.testing.assert_array_equal(out, frames)
 
 
@@ -128,13 +128,13 @@ def test_codecs_of_both_memory_orders_are_decoded_in_one_batch() -> None:
 @pytest.mark.parametrize("content", [b"", b"\0", bytes(64), b"\xff" * 300])
 def test_malformed_payloads_without_references_raise(header: bytes, content: bytes) -> None:
     codec = get_codec("auto")
-    assert isinstance(codec, Delta)
+    assert isinstance(codec, Adaptive)
     with pytest.raises(CorruptPayload) as caught:
         codec.decode_into([header + content], np.empty((1, 9, 9), np.uint8))
     assert caught.value.index == 0
 
 
-def variant_of(codec: Delta, frames: NDArray[Any]) -> Variant:
+def variant_of(codec: Adaptive, frames: NDArray[Any]) -> Variant:
     """Return what a codec without references makes of frames."""
     payloads = codec.encode(frames)
     return Variant(payloads, False, codec.coder, payloads)
@@ -371,7 +371,7 @@ def test_a_slow_coder_is_kept_where_memory_comes_first(method: str) -> None:
 
 def test_an_untrained_codec_keeps_its_coder() -> None:
     codec, frames = get_codec("auto"), tiles(64)
-    assert isinstance(codec, Delta)
+    assert isinstance(codec, Adaptive)
     assert codec.adapted_to(codec.encode(frames), frames) is codec
 
 
@@ -390,10 +390,10 @@ def test_training_on_a_few_frames_chooses_a_coder(n: int, method: str) -> None:
 def test_training_keeps_the_coder_on_frames_of_the_same_kind() -> None:
     for make in (flat_colors, tiles, moving_object, soft_noise):
         codec = trained("auto", make(64)).train(make(64, seed=9))  # a second sample may revise the first choice
-        assert isinstance(codec, Delta)
+        assert isinstance(codec, Adaptive)
         for seed in range(1, 5):
             again = codec.train(make(64, seed=seed))
-            assert isinstance(again, Delta)
+            assert isinstance(again, Adaptive)
             assert (again.coder, bool(again.references)) == (codec.coder, bool(codec.references))
             codec = again
 
@@ -410,4 +410,4 @@ def test_training_keeps_the_coder_on_frames_of_the_same_kind() -> None:
 )
 def test_invalid_arguments_raise(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(CodecError, match=message):
-        Delta(**arguments)
+        Adaptive(**arguments)

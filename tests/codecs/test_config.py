@@ -24,9 +24,9 @@ from sb3_compressed.codecs import (
     get_codec,
     registry,
 )
+from sb3_compressed.codecs.adaptive import Adaptive, ReferenceFrames
 from sb3_compressed.codecs.codec import Levels
 from sb3_compressed.codecs.config import abbreviate, arguments_from_json, dtype_from_text
-from sb3_compressed.codecs.delta import Delta, ReferenceFrames
 from sb3_compressed.codecs.rle import Rle, RleJit
 from sb3_compressed.codecs.zstd_dict import ZstdDict
 from sb3_compressed.errors import CodecError, LevelOutOfRange, UnknownCodec
@@ -92,7 +92,7 @@ def test_every_codec_survives_json(name: str) -> None:
         (Rle("u2"), '{"name": "rle", "fields": {"runs_type": {"dtype": "<u2"}}}'),
         (ZstdDict(-5, b"dict"), '{"name": "zstd-dict", "fields": {"compresslevel": -5, "dictionary": "ZGljdA=="}}'),
         (
-            Delta(3, b"", ReferenceFrames(bytes(3), 3), False),
+            Adaptive(3, b"", ReferenceFrames(bytes(3), 3), False),
             '{"name": "delta", "fields": {"compresslevel": 3, "dictionary": "", '
             '"references": {"content": "AAAA", "frame_nbytes": 3}, "tries_zstd": false}}',
         ),
@@ -135,10 +135,10 @@ def test_restored_codec_trains_like_the_original(name: str) -> None:
 @pytest.mark.parametrize("tries_zstd", [False, True])
 def test_every_argument_of_delta_survives_json(tries_zstd: bool) -> None:
     codec = trained("delta")
-    assert isinstance(codec, Delta)
-    codec = Delta(-7, codec.dictionary, codec.references, tries_zstd)
+    assert isinstance(codec, Adaptive)
+    codec = Adaptive(-7, codec.dictionary, codec.references, tries_zstd)
     restored = through_json(codec)
-    assert isinstance(restored, Delta)
+    assert isinstance(restored, Adaptive)
     assert (restored.compresslevel, restored.dictionary, restored.references, restored.tries_zstd) == (
         *(-7, codec.dictionary, codec.references, tries_zstd),
     )
@@ -309,7 +309,7 @@ def test_malformed_config_raises(data: Any) -> None:
     with pytest.raises(CodecError):
         codec_from_config(data)
     with pytest.raises(CodecError):
-        Delta.from_config(data)
+        Adaptive.from_config(data)
 
 
 def test_config_of_another_codec_raises() -> None:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from programs import run
 
 from sb3_compressed.codecs import Codec, TrainableCodec, available_codecs, get_codec
-from sb3_compressed.codecs.delta import CODERS, Delta, ReferenceFrames
+from sb3_compressed.codecs.adaptive import CODERS, Adaptive, ReferenceFrames
 from sb3_compressed.errors import CodecError, CorruptPayload
 
 RELAXED = examples(100)
@@ -73,9 +73,9 @@ def trained(name: str) -> Codec:
 def trained_auto(references: str, coder: str) -> Codec:
     """Return a codec of ``"auto"`` in one of the states that training may leave it in."""
     codec = trained("delta")
-    assert isinstance(codec, Delta)
+    assert isinstance(codec, Adaptive)
     found = codec.references if references == "deltas" else ReferenceFrames()
-    return Delta(3, codec.dictionary, found, True, "balanced", coder, finds_tiles=True)
+    return Adaptive(3, codec.dictionary, found, True, "balanced", coder, finds_tiles=True)
 
 
 @pytest.fixture(params=[*shorthands(), *(f"{name}, trained" for name in TRAINABLE), *AUTO], scope="module")

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from sb3_compressed.codecs import available_codecs, get_codec
-from sb3_compressed.codecs.delta import Delta, ReferenceFrames
+from sb3_compressed.codecs.adaptive import Adaptive, ReferenceFrames
 from sb3_compressed.codecs.delta_kernels import encode_deltas
 from sb3_compressed.errors import CorruptPayload
 
@@ -111,7 +111,7 @@ def test_golden_payloads_decode_with_their_dictionary(frame: str, payload: str) 
     assert out.tobytes() == expected.tobytes()
 
 
-def delta_frames() -> tuple[Delta, NDArray[np.uint8]]:
+def delta_frames() -> tuple[Adaptive, NDArray[np.uint8]]:
     """Return a codec with two references, and frames that differ from them in 1, 3, about 270 and 0 bytes."""
     references = np.zeros((2, 600), np.uint8)
     references[1, 200:] = 9
@@ -119,7 +119,7 @@ def delta_frames() -> tuple[Delta, NDArray[np.uint8]]:
     frames[0, 5] = 77
     frames[1, [0, 3, 599]] = 1, 2, 3
     frames[2, 290:560] = np.arange(270) % 251
-    codec = Delta(references=ReferenceFrames(references.tobytes(), 600))
+    codec = Adaptive(references=ReferenceFrames(references.tobytes(), 600))
     return codec, frames
 
 

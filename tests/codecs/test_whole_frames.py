@@ -9,8 +9,8 @@ import pytest
 from numpy.typing import NDArray
 
 from sb3_compressed.codecs import get_codec
+from sb3_compressed.codecs.adaptive import CODERS, Adaptive, ReferenceFrames
 from sb3_compressed.codecs.coder_choice import coder_of
-from sb3_compressed.codecs.delta import CODERS, Delta, ReferenceFrames
 from sb3_compressed.codecs.reference_frames import delta_kernels
 from sb3_compressed.codecs.whole_frames import HEADER_RAW, MAX_SCRATCH_NBYTES, Lz4Blocks, raw_payloads
 
@@ -76,7 +76,7 @@ def test_frames_of_a_batch_are_encoded_as_single_ones(coder: str) -> None:
     frames[::3] = references[0]
     frames[::3, 100:140] ^= 255
     frames[1, :1024] = references[1, :1024]  # a large delta
-    codec = Delta(references=ReferenceFrames(references.tobytes(), 4096), coder=coder)
+    codec = Adaptive(references=ReferenceFrames(references.tobytes(), 4096), coder=coder)
     payloads = codec.encode(frames)
     assert payloads == [codec.encode(frame[np.newaxis])[0] for frame in frames]
     assert {*map(coder_of, payloads)} == {"delta", coder, "zstd" if coder == "zstd" else "raw"}

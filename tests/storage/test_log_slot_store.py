@@ -24,7 +24,7 @@ from sb3_compressed.arrays.memory_slot_store import gather_in_python
 from sb3_compressed.arrays.payload_batch import PayloadBatch
 from sb3_compressed.arrays.slot_store import Slot, slot_n_frames
 from sb3_compressed.codecs import TrainableCodec, get_codec
-from sb3_compressed.codecs.delta import Delta
+from sb3_compressed.codecs.adaptive import Adaptive
 from sb3_compressed.errors import CorruptPayload
 from sb3_compressed.storage.log import Log
 from sb3_compressed.storage.log_slot_store import LogSlotStore, SlotReader, SlotWriter
@@ -194,7 +194,7 @@ def test_a_slot_that_was_just_written_is_not_written_again(log: Log) -> None:
 
 
 def test_a_codec_is_written_once(log: Log) -> None:
-    codec = Delta(5, dictionary=bytes(5000))
+    codec = Adaptive(5, dictionary=bytes(5000))
     stored = LogSlotStore(log)
     place = stored.writer.place_of_codec(codec)
     end = log.last.end
@@ -245,14 +245,14 @@ FULL_DISK = """
 import resource, signal, sys
 from pathlib import Path
 from sb3_compressed.arrays.codec_handle import handle_of
-from sb3_compressed.codecs.delta import Delta
+from sb3_compressed.codecs.adaptive import Adaptive
 from sb3_compressed.storage.log_slot_store import LogSlotStore
 from storage.slot_logs import new_log, opened
 
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 log = new_log(Path(sys.argv[1]), 1_000_000)
 stored = LogSlotStore(log)
-old, new = handle_of(Delta(1)), handle_of(Delta(2))
+old, new = handle_of(Adaptive(1)), handle_of(Adaptive(2))
 frames = [bytes([k]) * 300 for k in range(20)]
 slots = [(old, *frames[k : k + 4]) for k in range(10)]
 addresses = stored.write(slots)
@@ -369,7 +369,7 @@ def test_payloads_of_trained_codecs_are_decoded(log: Log, tmp_path: Path) -> Non
     frames[:, np.arange(100), np.arange(100) % 20] = 255
     slots: list[Slot] = []
     for scene in frames:
-        codec = Delta().train(scene)
+        codec = Adaptive().train(scene)
         slots += [(handle_of(codec), payload) for payload in codec.encode(scene)]
     addresses = LogSlotStore(log).write(slots)
     reader = opened(tmp_path)

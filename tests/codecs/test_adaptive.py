@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from sb3_compressed.codecs.delta import Delta, ReferenceFrames, _line_and_plane_nbytes
+from sb3_compressed.codecs.adaptive import Adaptive, ReferenceFrames, _line_and_plane_nbytes
 from sb3_compressed.codecs.delta_kernels import decode_deltas, encode_deltas
 from sb3_compressed.codecs.payloads import Payloads
 from sb3_compressed.codecs.reference_frames import select_medoids
@@ -42,14 +42,14 @@ def test_equal_frames_have_one_medoid() -> None:
 
 
 def test_incompressible_background_costs_nothing() -> None:
-    codec = Delta().train(screens(64))
+    codec = Adaptive().train(screens(64))
     payloads = codec.encode(screens(50, seed=1))
     assert max(map(len, payloads)) < 80
-    assert min(map(len, Delta().encode(screens(50, seed=1)))) > 700
+    assert min(map(len, Adaptive().encode(screens(50, seed=1)))) > 700
 
 
 def test_frames_unlike_any_reference_are_compressed_with_zstd() -> None:
-    codec = Delta().train(screens(64))
+    codec = Adaptive().train(screens(64))
     ramp = np.arange(900, dtype=np.uint8).reshape(1, 30, 30)
     [payload] = codec.encode(ramp)
     assert payload[0] < 2
@@ -60,7 +60,7 @@ def test_frames_unlike_any_reference_are_compressed_with_zstd() -> None:
 
 @pytest.mark.parametrize("shape", [(2, 10, 10), (1, 70_000), (3, 900)])
 def test_roundtrip_of_frames_of_another_size_than_the_references(shape: tuple[int, ...]) -> None:
-    codec = Delta().train(screens(64))
+    codec = Adaptive().train(screens(64))
     frames = np.random.default_rng(0).integers(0, 3, shape, dtype=np.uint8)
     out = np.empty_like(frames)
     codec.decode_into(codec.encode(frames), out)
@@ -75,7 +75,7 @@ def test_large_frames_have_few_references_and_no_dictionary(
     nbytes: int, has_dictionary: bool, n_references: int
 ) -> None:
     frames = np.random.default_rng(0).integers(0, 3, (12, nbytes), dtype=np.uint8)
-    codec = Delta().train(frames)
+    codec = Adaptive().train(frames)
     assert len(codec.references) == n_references
     assert bool(codec.dictionary) == has_dictionary
 
@@ -84,7 +84,7 @@ def test_equal_stretches_longer_than_a_number_encodes_are_split() -> None:
     sizes = [65_535, 65_536, 65_537, 131_071, 131_072, 131_073, 200_000]
     for size in sizes:
         references = np.random.default_rng(0).integers(0, 256, (2, size), np.uint8)
-        codec = Delta(references=ReferenceFrames(references.tobytes(), size))
+        codec = Adaptive(references=ReferenceFrames(references.tobytes(), size))
         frames = references[[0, 1, 0, 0, 0]]
         frames[2, -1] ^= 1  # literals after a long stretch
         frames[3, -40:] = references[1, 100:140]  # another source after one
@@ -99,7 +99,7 @@ def test_equal_stretches_longer_than_a_number_encodes_are_split() -> None:
 def test_more_literals_than_a_number_encodes_are_compressed_with_zstd() -> None:
     rng = np.random.default_rng(0)
     frames = rng.integers(0, 256, (2, 300_000), np.uint8)
-    codec = Delta(references=ReferenceFrames(frames[:1].tobytes(), 300_000))
+    codec = Adaptive(references=ReferenceFrames(frames[:1].tobytes(), 300_000))
     frames[1, 70_000:] = frames[0, 70_000:]
     out, payloads = np.empty_like(frames), codec.encode(frames)
     codec.decode_into(payloads, out)
@@ -116,7 +116,7 @@ def color_screens(n: int, seed: int = 0) -> NDArray[np.uint8]:
 
 
 def test_bytes_that_color_planes_share_are_encoded_once() -> None:
-    codec = Delta(references=ReferenceFrames(bytes(3 * 40 * 40), 3 * 40 * 40))
+    codec = Adaptive(references=ReferenceFrames(bytes(3 * 40 * 40), 3 * 40 * 40))
     [channel_first] = codec.encode(color_screens(1))
     assert channel_first[0] < 2, "a plane of noise does not fit: a delta has at most a quarter of a frame"
     frames = color_screens(1)
@@ -148,37 +148,37 @@ def test_line_and_plane_sizes_follow_from_the_frame_shape(shape: tuple[int, ...]
 def test_zstd_is_only_tried_if_it_was_better_for_training_frames() -> None:
     rng = np.random.default_rng(0)
     still = screens(64)
-    assert not Delta().train(still).tries_zstd
+    assert not Adaptive().train(still).tries_zstd
     # Stripes of all widths: the references match little of them, and zstd needs few bytes for each.
     stripes = np.stack([np.arange(900, dtype=np.uint16) * step // 256 % 256 for step in rng.integers(300, 9000, 64)])
-    codec = Delta().train(stripes.astype(np.uint8).reshape(64, 30, 30))
+    codec = Adaptive().train(stripes.astype(np.uint8).reshape(64, 30, 30))
     assert codec.tries_zstd
-    assert pickle.loads(pickle.dumps(Delta().train(still))) == Delta().train(still)
+    assert pickle.loads(pickle.dumps(Adaptive().train(still))) == Adaptive().train(still)
 
 
 def test_batch_of_payloads_of_many_codecs_is_decoded() -> None:
-    codecs = [Delta(), *(Delta().train(screens(64, seed=seed)) for seed in range(4))]
+    codecs = [Adaptive(), *(Adaptive().train(screens(64, seed=seed)) for seed in range(4))]
     frames = screens(40, seed=7)
     indices = np.arange(40) % len(codecs)
     payloads = [codecs[index].encode(frame[np.newaxis])[0] for index, frame in zip(indices, frames, strict=True)]
     out = np.empty_like(frames)
     written = Payloads.of(payloads, indices)
-    Delta.decode_batch(codecs, written, out)
+    Adaptive.decode_batch(codecs, written, out)
     np.testing.assert_array_equal(out, frames)
-    Delta.decode_batch(codecs, written[7:30], out[:23])
+    Adaptive.decode_batch(codecs, written[7:30], out[:23])
     np.testing.assert_array_equal(out[:23], frames[7:30])
 
 
 def test_trained_state_is_compared_and_pickled() -> None:
-    codec = Delta().train(screens(64))
+    codec = Adaptive().train(screens(64))
     copied = pickle.loads(pickle.dumps(codec))
-    assert copied == codec != Delta()
+    assert copied == codec != Adaptive()
     assert copied.encode(screens(5)) == codec.encode(screens(5))
 
 
 @pytest.mark.parametrize("former_name", [b"codecs.delta\nReferences\n", b"codecs.delta\nReferenceFrames\n"])
 def test_pickles_with_former_names_of_reference_frames_load(former_name: bytes) -> None:
-    codec = Delta().train(screens(64))
+    codec = Adaptive().train(screens(64))
     pickled = pickle.dumps(codec, protocol=0)
     former = pickled.replace(b"codecs.reference_frames\nReferenceFrames\n", former_name)
     assert former != pickled
@@ -188,7 +188,7 @@ def test_pickles_with_former_names_of_reference_frames_load(former_name: bytes) 
 def test_kernels_are_compiled_for_one_signature() -> None:
     for frames in (screens(4), screens(4).astype(np.float32)):
         frames.flags.writeable = False
-        Delta().train(frames).encode(frames)
+        Adaptive().train(frames).encode(frames)
     assert len(encode_deltas.signatures) == len(decode_deltas.signatures) == 1  # type: ignore[attr-defined]
 
 
@@ -203,25 +203,25 @@ def test_kernels_are_compiled_for_one_signature() -> None:
 )
 def test_invalid_references_raise(references: ReferenceFrames) -> None:
     with pytest.raises(CodecError, match="must be at most 252 whole frames of at most 1048576 bytes"):
-        Delta(references=references)
+        Adaptive(references=references)
 
 
 def test_codec_index_out_of_range_raises() -> None:
-    codec = Delta().train(screens(64))
+    codec = Adaptive().train(screens(64))
     payloads, out = codec.encode(screens(3)), np.empty((3, 30, 30), np.uint8)
     for indices in ([0, 0, 1], [0, -1, 0]):
         with pytest.raises(IndexError, match="the codec index of a payload is out of range"):
-            Delta.decode_batch([codec], Payloads.of(payloads, np.array(indices)), out)
+            Adaptive.decode_batch([codec], Payloads.of(payloads, np.array(indices)), out)
 
 
 def test_training_without_effect_returns_the_same_codec() -> None:
-    codec = Delta()
+    codec = Adaptive()
     assert codec.train(np.zeros((2, 2_000_000), np.uint8)) is codec
     assert codec.train(np.zeros((100, 1), np.uint8)) is codec
 
 
 def test_encoder_never_writes_outside_a_small_output() -> None:
-    codec = Delta().train(screens(64))
+    codec = Adaptive().train(screens(64))
     frames = np.random.default_rng(1).integers(0, 256, (3, 900), np.uint8)
     for room in (0, 1, 15, 16, 40, 300):
         guarded, ends = np.full(3 * room + 64, 99, np.uint8), np.empty(3, np.int64)
@@ -237,7 +237,7 @@ def test_payloads_of_scrolling_frames_are_small(speed: int) -> None:
     rng = np.random.default_rng(0)
     landscape = rng.integers(0, 256, (40 * 200, 30), np.uint8)
     frames = np.stack([landscape[start : start + 30] for start in range(0, 64 * 40, 40)])
-    codec = Delta().train(frames)
+    codec = Adaptive().train(frames)
     seen = frames[rng.integers(0, 64, 50)]
     scrolled = np.concatenate([seen[:, speed:], rng.integers(0, 256, (50, speed, 30), np.uint8)], axis=1)
     references = codec.references.rows.reshape(-1, 30, 30)
@@ -262,7 +262,7 @@ def tile_images(n: int, seed: int = 0) -> NDArray[np.uint8]:
 
 def test_tiles_of_unknown_colors_are_encoded_about_once() -> None:
     references = tile_images(1, seed=1).transpose(0, 2, 3, 1)
-    without = Delta(
+    without = Adaptive(
         references=ReferenceFrames(references.tobytes(), 64 * 64 * 3),
         coder="raw",
         channels=3,
@@ -289,9 +289,9 @@ def test_tiles_of_unknown_colors_are_encoded_about_once() -> None:
 def test_training_enables_the_search_for_tiles_where_it_pays(objective: str, is_gray: bool, expected: bool) -> None:
     images = tile_images(64)
     images = np.ascontiguousarray(images[:, 0]) if is_gray else images
-    trained = Delta(objective=objective).train(images)
+    trained = Adaptive(objective=objective).train(images)
     assert trained.finds_tiles == expected
-    assert not Delta().train(images).finds_tiles
+    assert not Adaptive().train(images).finds_tiles
     out, payloads = np.empty(images.shape, np.uint8), trained.encode(images)
     trained.decode_into(payloads, out)
     np.testing.assert_array_equal(out, images)
@@ -300,7 +300,7 @@ def test_training_enables_the_search_for_tiles_where_it_pays(objective: str, is_
 def test_references_beyond_the_largest_position_are_not_used_as_sources() -> None:
     rng = np.random.default_rng(0)
     references = rng.integers(0, 256, (252, 65_535), np.uint8)
-    codec = Delta(references=ReferenceFrames(references.tobytes(), 65_535))
+    codec = Adaptive(references=ReferenceFrames(references.tobytes(), 65_535))
     frame = references[:1].copy()
     frame[0, 1000:3000] = references[251, 60_000:62_000]  # beyond the largest position
     frame[0, 5000:7000] = references[100, 60_000:62_000]
@@ -312,7 +312,7 @@ def test_references_beyond_the_largest_position_are_not_used_as_sources() -> Non
 
 def test_nearest_reference_is_found_for_small_frames() -> None:
     frames = np.random.default_rng(0).integers(0, 256, (20, 100), np.uint8)
-    codec = Delta().train(frames)
+    codec = Adaptive().train(frames)
     payloads = codec.encode(codec.references.rows.copy())
     assert [payload[0] - 2 for payload in payloads] == list(range(len(codec.references)))
     assert max(map(len, payloads)) == 2
@@ -324,7 +324,7 @@ def test_roundtrip_of_frames_composed_of_references(data: st.DataObject) -> None
     size = data.draw(st.integers(16, 300))
     n_values = data.draw(st.sampled_from([2, 4, 256]))
     frames = rng.integers(0, n_values, (20, size), np.uint8)
-    codec = Delta().train(frames)
+    codec = Adaptive().train(frames)
     frame = np.empty(0, np.uint8)
     while frame.size < size:  # pieces of references, of the frame itself, and of noise
         sources = [*codec.references.rows, frame if frame.size else frames[0]]

@@ -1,0 +1,417 @@
+"""``delta``: frames as differences from reference frames, or by another coder where that is much smaller or faster.
+
+Most of a game's frame is background. Training selects a few reference frames; a payload has only the runs of bytes
+that differ from the nearest of them. In a scrolling game nothing stays in its place, so equal bytes may also be copied
+from anywhere in the references, or from the frame itself: from the line above, from another color plane, or from an
+equal tile, as in LZ77 (Ziv and Lempel 1977). Decoding is copying, which is faster than any general-purpose codec.
+
+A payload begins with one byte ``h``:
+
+- ``h`` < 2: the rest is a payload of ``zstd-dict``, with its header byte ``h``;
+- 254: the rest is a block of LZ4 with the dictionary of ``zstd-dict``; 255: the rest is the frame, uncompressed;
+- otherwise: a sequence of pieces. The *source* starts at the first byte of reference ``h - 2`` and advances with the
+  frame. A piece is a number, how many bytes to copy from the source, and a second number:
+
+  - ``n`` > 0: ``n`` literal bytes follow, which replace as many of the source;
+  - 0: the source changes here. One byte ``k`` < 4 resumes the ``k``-th most recently left source, counted from 0, at
+    the offset from the frame that it had. (It is then no longer among those left; at the beginning all of them are the
+    first source.) Otherwise ``k`` and two more bytes are the position where a new source starts: ``k - 4`` is the
+    highest byte of the position, then come the lowest and the middle one. Positions count the bytes of all references,
+    followed by those of the frame itself, where a source must start at least 32 bytes back.
+
+  The last piece is the one number that completes the frame. A number below 255 is one byte; a larger one is the byte
+  255 and two bytes, little-endian. In longer runs of equal bytes, some are written as literals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from operator import attrgetter
+from typing import Any, ClassVar, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sb3_compressed.codecs.codec import (
+    UINT8,
+    FrameCoder,
+    Levels,
+    TrainableCodec,
+    decode_selected,
+    frame_bytes,
+    new_status,
+    output_bytes,
+)
+from sb3_compressed.codecs.coder_choice import OBJECTIVES, Variant, best_variant, coder_of, decodes_slowly
+from sb3_compressed.codecs.config import OMITTED_BY_DEFAULT
+from sb3_compressed.codecs.lz4_library import lz4_functions
+from sb3_compressed.codecs.payloads import Payloads
+from sb3_compressed.codecs.reference_frames import (
+    MAX_FRAME_NBYTES,
+    MAX_REFERENCES,
+    ReferenceFrames,
+    delta_kernels,
+    select_references,
+)
+from sb3_compressed.codecs.whole_frames import HEADER_LZ4, HEADER_RAW, Lz4Blocks, raw_payloads
+from sb3_compressed.codecs.zstd_dict import ZstdDict, decode_with_dictionaries
+from sb3_compressed.errors import CodecError, CorruptPayload
+
+__all__ = ["Adaptive", "ReferenceFrames"]
+
+#: Coders of frames without a small delta, and of all frames where there are no references. Of equally good ones,
+#: training chooses the first: it is faster, for frames unlike those of the sample, too.
+CODERS = "lz4", "zstd", "raw"
+CODERS_ALONE = "raw", "lz4", "zstd"
+#: Training frames on which coders are compared.
+N_COMPARED = 24
+#: Frames of more channels are not images.
+MAX_CHANNELS = 4
+
+INT64 = np.dtype(np.int64)
+LOCATION = attrgetter("_location")
+References = ReferenceFrames  # pickles of earlier versions contain this name
+
+
+@dataclass(frozen=True)
+class Adaptive(TrainableCodec):
+    """Differences from trained reference frames, or another coder, whichever suits a frame better.
+
+    :param compresslevel: level of Zstandard for frames that it encodes: 1 (fast) to 22 (smallest), or -1 (faster) to
+        -100 (fastest)
+    :param dictionary: the trained dictionary for those frames
+    :param references: the trained reference frames
+    :param tries_zstd: whether frames with a large delta are also compressed with the other coder, to store the better
+        of both
+    :param objective: what training chooses the coder for, see :data:`~.coder_choice.OBJECTIVES`; empty for zstd
+    :param coder: how frames without a small delta are encoded: ``"zstd"``, ``"lz4"`` or ``"raw"``
+    :param channels: the number of channels of frames that are stored in channel-last order
+    :param channel_last_nbytes: the size of these frames in bytes; 0 if all frames are stored in C order
+    :param finds_tiles: whether the encoder searches for equal tiles in the frame itself, which takes more time
+    """
+
+    name: ClassVar[str] = "delta"
+    levels: ClassVar[Levels] = ZstdDict.levels
+    typical_ratio: ClassVar[float] = 0.04
+    is_parallel: ClassVar[bool] = True
+
+    #: The number of references that training selects. More make payloads smaller and encoding slower.
+    N_REFERENCES: ClassVar[int] = 16
+    #: A delta of at most this fraction of its frame is stored without trying zstd.
+    SMALL_DELTA: ClassVar[float] = 0.125
+    #: A zstd payload is stored if it is smaller than this fraction of the delta: it takes ten times as long to decode.
+    MAX_ZSTD_RATIO: ClassVar[float] = 0.4
+    #: If zstd is better for less than this fraction of the training frames, it is not tried until the next training:
+    #: a try takes as long as the delta.
+    MIN_ZSTD_SHARE: ClassVar[float] = 1 / 32
+    #: Tiles are searched for if that makes training frames smaller than this fraction of what they take without.
+    MAX_TILES_RATIO: ClassVar[float] = 0.9
+
+    compresslevel: int = levels.default
+    dictionary: bytes = field(default=b"", repr=False)
+    references: ReferenceFrames = field(default=ReferenceFrames(), repr=False)
+    tries_zstd: bool = field(default=True, repr=False)
+    objective: str = field(default="", metadata=OMITTED_BY_DEFAULT)
+    coder: str = field(default="zstd", repr=False, metadata=OMITTED_BY_DEFAULT)
+    channels: int = field(default=1, repr=False, metadata=OMITTED_BY_DEFAULT)
+    channel_last_nbytes: int = field(default=0, repr=False, metadata=OMITTED_BY_DEFAULT)
+    finds_tiles: bool = field(default=False, repr=False, metadata=OMITTED_BY_DEFAULT)
+
+    _lz4: Lz4Blocks = field(init=False, repr=False, compare=False)
+    _zstd: ZstdDict = field(init=False, repr=False, compare=False)
+    _encoder: list[tuple[Any, ...]] = field(default_factory=list, init=False, repr=False, compare=False)
+    _location: NDArray[np.int64] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        references = self.references
+        if (
+            len(references) > MAX_REFERENCES
+            or references.frame_nbytes > MAX_FRAME_NBYTES
+            or (len(references) * references.frame_nbytes != len(references.content))
+        ):
+            raise CodecError(
+                f"references must be at most {MAX_REFERENCES} whole frames of at most {MAX_FRAME_NBYTES} bytes, "
+                f"got {len(references.content)} bytes for frames of {references.frame_nbytes}"
+            )
+        if self.objective not in ("", *OBJECTIVES):
+            raise CodecError(f"objective must be one of {', '.join(OBJECTIVES)}, got {self.objective!r}")
+        if self.coder not in CODERS:
+            raise CodecError(f"coder must be one of {', '.join(CODERS)}, got {self.coder!r}")
+        if self.channels < 1 or self.channel_last_nbytes < 0 or self.channel_last_nbytes % self.channels:
+            raise CodecError(f"frames of {self.channel_last_nbytes} bytes cannot have {self.channels} channels")
+        object.__setattr__(self, "_zstd", ZstdDict(self.compresslevel, self.dictionary))
+        object.__setattr__(self, "_lz4", Lz4Blocks(self.dictionary))
+        # Kernels read the references by address; the codec, which every slot refers to, keeps them alive.
+        dictionary = np.frombuffer(self._lz4.dictionary, dtype=np.uint8)
+        location = [references.rows.ctypes.data, len(references.content), references.frame_nbytes]
+        location = [*location, dictionary.ctypes.data, dictionary.size, self.channel_last_nbytes, self.channels]
+        object.__setattr__(self, "_location", np.array([location], dtype=np.int64))
+
+    def prepare(self) -> None:
+        """Import and compile now; see :meth:`Codec.prepare`."""
+        delta_kernels()  # a codec without references would not import them
+        super().prepare()
+
+    def train(self, frames: NDArray[Any]) -> Adaptive:
+        """Return a codec with a dictionary and references from these frames; see :meth:`TrainableCodec.train`."""
+        if self.objective:
+            return self._trained_with_best_coder(frames)
+        trained = self._trained_on(self._rows(frames))
+        if trained.references is not self.references:
+            n_zstd = sum(coder_of(payload) == "zstd" for payload in trained.encode(frames))
+            trained = replace(trained, tries_zstd=n_zstd >= self.MIN_ZSTD_SHARE * len(frames))
+        return self if trained == self else trained
+
+    def _trained_on(self, rows: NDArray[np.uint8]) -> Adaptive:
+        """Return this codec with a dictionary and references from frames ``(n, frame_nbytes)``."""
+        references = select_references(rows, self.N_REFERENCES) or self.references
+        dictionary = self._zstd.train(rows).dictionary
+        return replace(self, dictionary=dictionary, references=references, tries_zstd=True)
+
+    def _trained_with_best_coder(self, frames: NDArray[Any]) -> Adaptive:
+        """Return a codec that is trained on frames, with the coder that is best for later ones."""
+        ordered = self._with_order_of(frames)
+        rows = ordered._rows(frames)
+        # References and dictionaries encode frames like those that they are from in a few bytes. So coders are compared
+        # on the last frames of the sample after training on the others, as they will be used.
+        n_earlier = len(rows) - min(N_COMPARED, len(rows) // 3)
+        later = frames[n_earlier:] if n_earlier < len(rows) else frames
+        best = ordered._trained_on(rows[:n_earlier])._with_best_search(later)._with_best_coder(later, self)
+        if best.references or best.coder != "raw":
+            trained = ordered._trained_on(rows)
+            references = trained.references if best.references else best.references
+            dictionary = b"" if best.coder == "raw" else trained.dictionary
+            best = replace(best, references=references, dictionary=dictionary)
+        return self if best == self else best
+
+    def adapted_to(self, payloads: Sequence[bytes], frames: NDArray[Any]) -> Adaptive:
+        """Return this codec without its other coder, or also without references, if decoding takes far too long.
+
+        See :meth:`TrainableCodec.adapted_to`. Where each episode shows another scene, a training sample contains
+        frames of few episodes only, which resemble each other and the references. Those of later episodes do not.
+        """
+        if self.objective in ("", "small") or not self.references:
+            return self
+        order = {"is_channel_last": self._is_channel_last(frames)}
+        frame_nbytes = frames.nbytes // len(frames)
+        if not decodes_slowly(self.objective, payloads, frame_nbytes, **order):
+            return self
+        uncompressed = replace(self, coder="raw", dictionary=b"")
+        deltas = [payload if coder_of(payload) == "delta" else HEADER_RAW for payload in payloads]
+        if not decodes_slowly(self.objective, deltas, frame_nbytes, **order):
+            return uncompressed
+        return replace(uncompressed, references=ReferenceFrames())
+
+    def _with_order_of(self, frames: NDArray[Any]) -> Adaptive:
+        """Return this codec for frames whose bytes are stored in the order that they have in memory."""
+        is_channel_last = (
+            frames.ndim == 4
+            and frames.itemsize == 1
+            and 1 < frames.shape[1] <= MAX_CHANNELS
+            and frames.size > 0
+            and frames.transpose(0, 2, 3, 1).flags.c_contiguous
+        )
+        if not is_channel_last:
+            return replace(self, channels=1, channel_last_nbytes=0)
+        return replace(self, channels=frames.shape[1], channel_last_nbytes=frames[0].nbytes)
+
+    def _rows(self, frames: NDArray[Any]) -> NDArray[np.uint8]:
+        """Return frames as bytes ``(n, frame_nbytes)`` in the order in which they are stored."""
+        if not self.channel_last_nbytes or not self._is_channel_last(frames):
+            return frame_bytes(frames)
+        if frames.ndim == 4 and frames.shape[1] == self.channels:
+            return frame_bytes(frames.transpose(0, 2, 3, 1))
+        return frame_bytes(frame_bytes(frames).reshape(len(frames), self.channels, -1).transpose(0, 2, 1))
+
+    def _is_channel_last(self, frames: NDArray[Any]) -> bool:
+        """Return whether the bytes of frames are stored in channel-last order."""
+        return self.channel_last_nbytes > 0 and frames.nbytes == self.channel_last_nbytes * len(frames)
+
+    def _with_best_search(self, frames: NDArray[Any]) -> Adaptive:
+        """Return this codec with the search for tiles if it makes deltas far smaller.
+
+        :param frames: those of a training sample that neither the references nor the dictionary were trained on
+        """
+        if self.objective == "fast" or not (self.objective == "small" or self._is_channel_last(frames)):
+            return replace(self, finds_tiles=False)  # frames of one color have no tiles, as a rule
+        without, searching = (
+            sum(map(len, replace(self, coder="raw", tries_zstd=False, finds_tiles=finds_tiles).encode(frames)))
+            for finds_tiles in (False, True)
+        )
+        return replace(self, finds_tiles=searching < self.MAX_TILES_RATIO * without)
+
+    def _with_best_coder(self, frames: NDArray[Any], previous: Adaptive) -> Adaptive:
+        """Return this codec with what suits frames best: references or none, and another coder.
+
+        :param frames: those of a training sample that neither the references nor the dictionary were trained on
+        :param previous: the codec before the training, whose coder is kept unless another is clearly better
+        """
+        codecs, variants = zip(*self.variants(frames), strict=True)
+        is_trained = previous.dictionary or previous.references or previous.coder == "raw"
+        kinds = [(codec.coder, bool(codec.references)) for codec in codecs]
+        kind = (previous.coder, bool(previous.references)) if is_trained else None
+        best: Adaptive = codecs[
+            best_variant(
+                self.objective,
+                variants,
+                frames.nbytes // max(len(frames), 1),
+                is_channel_last=self._is_channel_last(frames),
+                present=kinds.index(kind) if kind in kinds else None,
+            )
+        ]
+        return best
+
+    def variants(self, frames: NDArray[Any]) -> list[tuple[Adaptive, Variant]]:
+        """Return variants of this codec, first those without references, and what they make of frames.
+
+        :param frames: ``(n, *frame_shape)``
+        """
+        found = []
+        rows = self._rows(frames)
+        for codec in (replace(self, references=ReferenceFrames()), self) if self.references else (self,):
+            for coder in CODERS if codec.references else CODERS_ALONE:
+                variant = replace(codec, coder=coder, dictionary=b"" if coder == "raw" else self.dictionary)
+                payloads = variant.encode(frames)
+                whole = variant._encode_whole(rows) if codec.references else payloads
+                coders = [*map(coder_of, payloads)]
+                if "raw" in coders and coder not in coders:  # which was tried in vain
+                    continue
+                n_other = len(coders) - coders.count("delta")
+                tries = n_other >= self.MIN_ZSTD_SHARE * len(coders)
+                small = self.SMALL_DELTA * rows.shape[1]
+                tried = [
+                    other
+                    for payload, other in zip(payloads, whole, strict=True)
+                    if coder_of(payload) != "delta" or (tries and len(payload) > small)
+                ]
+                result = Variant(payloads, bool(codec.references), coder, tried)
+                found.append((replace(variant, tries_zstd=tries), result))
+        return found
+
+    @property
+    def nbytes(self) -> int:
+        """The size of the dictionary and the references in bytes."""
+        return len(self.dictionary) + len(self.references.content)
+
+    def release_encoder(self) -> None:
+        """Free the encoder's tables; see :meth:`TrainableCodec.release_encoder`."""
+        self._zstd.release_encoder()
+        self._lz4.release_encoder()
+        self._encoder.clear()
+
+    def encode(self, frames: NDArray[Any]) -> list[bytes]:
+        """Compress a batch; see :meth:`Codec.encode`."""
+        rows, references = self._rows(frames), self.references
+        n_frames, frame_nbytes = rows.shape
+        if not (n_frames and references.content) or frame_nbytes != references.frame_nbytes:
+            return self._encode_whole(rows)
+        cached = self._encoder[:1]  # atomic: another thread may clear the list
+        encoder = cached[0] if cached else self._new_encoder(frames)
+        if encoder[0] != frames.shape[1:]:
+            encoder = self._new_encoder(frames)
+        _, encode_deltas, *arguments = encoder
+        deltas, ends = np.empty(n_frames * (frame_nbytes // 4), UINT8), np.empty(n_frames, INT64)
+        n_bytes = encode_deltas(rows, *arguments, deltas, ends)
+        data = deltas[:n_bytes].tobytes()
+        small = self.SMALL_DELTA * frame_nbytes if self.tries_zstd else frame_nbytes
+        start = 0
+        payloads: list[bytes] = []
+        tried: list[int] = []
+        for end in ends.tolist():
+            if not 0 < end - start <= small:
+                tried.append(len(payloads))
+            payloads.append(data[start:end])
+            start = end
+        if tried:
+            most = self.MAX_ZSTD_RATIO if self.coder == "zstd" else 1.0
+            others = self._encode_whole(rows if len(tried) == n_frames else rows[tried])
+            for index, other in zip(tried, others, strict=True):
+                payload = payloads[index]
+                if not payload or len(other) < most * len(payload):
+                    payloads[index] = other
+        return payloads
+
+    def _line_and_plane_nbytes(self, frames: NDArray[Any]) -> tuple[int, int]:
+        """Return the bytes of a line of pixels and of a color plane, in the order in which frames are stored."""
+        if self._is_channel_last(frames):
+            return self.channels * frames.shape[-1], 0
+        return _line_and_plane_nbytes(frames)
+
+    def _pixel_nbytes(self, frames: NDArray[Any]) -> int:
+        """Return the bytes of a pixel if equal tiles are searched for in the frame itself, else 0."""
+        return (self.channels if self._is_channel_last(frames) else frames.itemsize) if self.finds_tiles else 0
+
+    def _encode_whole(self, rows: NDArray[np.uint8]) -> list[bytes]:
+        """Return the payloads of frames ``(n, frame_nbytes)`` without references."""
+        if self.coder == "zstd":
+            return self._zstd.encode(rows)
+        if self.coder == "raw":
+            return raw_payloads(rows)
+        payloads = self._lz4.encode(rows, delta_kernels()) if rows.size else [b""] * len(rows)
+        larger = [index for index, payload in enumerate(payloads) if not payload]
+        if larger:
+            raw = raw_payloads(rows if len(larger) == len(rows) else rows[larger])
+            for index, payload in zip(larger, raw, strict=True):
+                payloads[index] = payload
+        return payloads
+
+    def _new_encoder(self, frames: NDArray[Any]) -> tuple[Any, ...]:
+        """Return the shape of a frame, the kernel for it, and the kernel's arguments between frames and results.
+
+        These are the references as one vector, the hash table of the words in it, and the bytes of a line and a plane,
+        and of a pixel if equal pixels are searched for.
+        """
+        kernels = delta_kernels()
+        references, table = self.references.rows.reshape(-1), np.empty(1 << kernels.TABLE_BITS, dtype=np.int32)
+        kernels.index_words(references, table)
+        layout = *self._line_and_plane_nbytes(frames), self._pixel_nbytes(frames)
+        encoder = frames.shape[1:], kernels.encode_deltas, references, table, *layout
+        self._encoder[:] = [encoder]
+        return encoder
+
+    @classmethod
+    def decode_batch(
+        cls,
+        codecs: Sequence[TrainableCodec],
+        payloads: Payloads,
+        out: NDArray[Any],
+        done: NDArray[np.uint8] | None = None,
+    ) -> None:
+        """Decode payloads with different references; see :meth:`TrainableCodec.decode_batch`."""
+        kernels = delta_kernels()
+        codecs = cast("Sequence[Adaptive]", codecs)
+        rows = output_bytes(out, len(payloads.places))
+        locations = codecs[0]._location if len(codecs) == 1 else np.concatenate([*map(LOCATION, codecs)])
+        status = new_status(done, len(rows))
+        functions = lz4_functions()
+        decompress = 0 if functions is None else functions.decompress_safe_using_dict
+        scratch = np.empty(rows.shape[1], dtype=np.uint8)
+        if not kernels.decode_deltas(payloads.places, locations, decompress, scratch, rows, status):
+            return
+        others = np.flatnonzero(status != kernels.DONE)
+        corrupt = others[status[others] != kernels.NOT_A_DELTA]
+        if len(corrupt):
+            raise CorruptPayload("it is not a valid delta for the references of its codec", int(corrupt[0]))
+        status[others] = 0
+        decode_with_dictionaries([codec._zstd for codec in codecs], payloads.places, rows, status)
+        writers, left = payloads.writers, np.flatnonzero(status == 0).tolist()
+        decode_selected([codecs[writers[index]]._coder_of(payloads[index]) for index in left], payloads, rows, left)
+        kernels.separate_frames(others, payloads.places, locations, scratch, rows)
+
+    def _coder_of(self, payload: bytes) -> FrameCoder:
+        """Return the coder that decodes a payload that no kernel has decoded."""
+        return self._lz4 if payload[:1] == HEADER_LZ4 else self._zstd
+
+
+def _line_and_plane_nbytes(frames: NDArray[Any]) -> tuple[int, int]:
+    """Return the bytes of a line of pixels and of a color plane in frames ``(n, *frame_shape)``.
+
+    :return: the latter is 0 for frames of one color, and for channel-last ones
+    """
+    line: int = frames.shape[-1] * frames.itemsize
+    if frames.ndim <= 3:
+        return line, 0
+    if frames.shape[-1] < frames.shape[1]:  # channel-last
+        return line * frames.shape[-2], 0
+    return line, line * frames.shape[-2] * (frames.shape[-3] > 1)
