@@ -8,13 +8,12 @@ compiler takes memory that has nothing to do with buffers.
 
 from __future__ import annotations
 
-import sys
 import time
 
 import numpy as np
 
 from sb3_compressed import CompressedArray
-from sb3_compressed.kernels.kernel_cache import KernelCache
+from sb3_compressed.kernels.kernel_cache import kernel_caches
 
 #: Rows after which the codec is trained.
 N_ROWS = 1000
@@ -31,9 +30,7 @@ def main() -> None:
     for row in range(N_ROWS):
         array[row] = frames[np.newaxis, row : row + 4]
     array[np.arange(32), np.zeros(32, int)]
-    values = [value for name, module in [*sys.modules.items()] if "kernels" in name for value in vars(module).values()]
-    caches = {id(cache): cache for value in values if isinstance(cache := getattr(value, "_cache", None), KernelCache)}
-    files = [cache.file for cache in caches.values() if cache.file is not None]
+    files = [cache.file for cache in kernel_caches if cache.file is not None]
     print(sum(file.stat().st_mtime >= begin for file in files))
 
 

@@ -34,13 +34,12 @@ def main() -> None:
 
 def cached_files() -> list[Path | None]:
     """Compile all kernels that are not cached, and return their files, ``None`` for those that cannot be cached."""
-    from sb3_compressed.kernels.kernel_cache import KernelCache
+    from sb3_compressed.kernels.kernel_cache import kernel_caches
 
-    names = [module.name for module in pkgutil.walk_packages(sb3_compressed.__path__, "sb3_compressed.")]
-    modules = [import_module(name) for name in names if "kernels" in name and name != __name__]
-    functions = {id(value): value for module in modules for value in vars(module).values()}
-    caches = [getattr(function, "_cache", None) for function in functions.values()]
-    return [cache.file for cache in caches if isinstance(cache, KernelCache)]
+    for module in pkgutil.walk_packages(sb3_compressed.__path__, "sb3_compressed."):
+        if "kernels" in module.name and module.name != __name__:
+            import_module(module.name)
+    return [cache.file for cache in kernel_caches]
 
 
 if __name__ == "__main__":

@@ -3,8 +3,8 @@
 They are called for every few bytes, where passing an array would cost as much as the work itself. Callers check the
 bounds. Words need not be aligned.
 
-The compiler inlines them into kernels of other files; :mod:`sb3_compressed.kernels.kernel_cache` recompiles those when this
-file changes.
+The compiler inlines them into kernels of other files; :mod:`sb3_compressed.kernels.kernel_cache` recompiles those when
+this file changes.
 """
 
 from __future__ import annotations

@@ -7,7 +7,8 @@ import logging
 import os
 import pickle
 import sys
-from collections.abc import Callable, Iterator
+import tempfile
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,10 @@ from uuid import uuid4
 import llvmlite
 import numba
 from numba.core import config
-from numba.core.caching import CompileResultCacheImpl
 from numba.core.compiler import CompileResult
 from numba.core.serialize import dumps
 
-__all__ = ["KernelCache", "new_kernel_cache", "source_digest"]
+__all__ = ["KernelCache", "kernel_caches", "new_kernel_cache", "source_digest"]
 
 PACKAGE = "sb3_compressed"
 FOLDER = Path(__file__).parent.parent
@@ -31,6 +31,9 @@ ANY_PROCESSOR = ("generic", "")
 #: Settings of numba that change machine code.
 SETTINGS = ("BOUNDSCHECK", "OPT", "LOOP_VECTORIZE", "SLP_VECTORIZE", "ENABLE_AVX", "DEBUGINFO_DEFAULT", "FASTMATH")
 CHECKSUM_NBYTES = hashlib.sha256().digest_size
+
+kernel_caches: list[KernelCache] = []
+"""The caches of all kernels that this process has imported."""
 
 _logger = logging.getLogger(__name__)
 
@@ -61,11 +64,12 @@ def new_kernel_cache(function: Callable[..., Any]) -> KernelCache | None:
     digest = _digest_at_import()
     if digest is None or not function.__module__.startswith(f"{PACKAGE}."):
         return None
-    return KernelCache(function, digest)
+    kernel_caches.append(KernelCache(function, digest))
+    return kernel_caches[-1]
 
 
 class KernelCache:
-    """The cached machine code of one kernel, in the folder that numba would use.
+    """The cached machine code of one kernel.
 
     Numba's own cache detects changes only in the file of a function, raises on files that are truncated or cannot be
     written, loads damaged machine code, and does not read folders that it cannot write. Here the name of a file
@@ -79,22 +83,17 @@ class KernelCache:
 
     def __init__(self, function: Callable[..., Any], digest: str) -> None:
         self._digest = digest
-        # Not numba's name, which contains the line number: outdated files are found by what precedes the digest.
-        module = Path(function.__code__.co_filename).stem
+        # Outdated files are found by what precedes the digest.
         version = f"py{sys.version_info[0]}{sys.version_info[1]}{getattr(sys, 'abiflags', '')}"
-        self._stem = f"{module}.{function.__qualname__}.{version}-"
-        self.folder = _writable_folder(function)
-        """Where the code is written, ``None`` if it cannot be."""
+        self._stem = f"{function.__module__.removeprefix(f'{PACKAGE}.')}.{function.__qualname__}.{version}-"
         self.file: Path | None = None
         """The file that the code was read from or written to, ``None`` if there is none yet."""
-        folders = [*_readable_folders(function)] if self.folder is None else [self.folder, *_readable_folders(function)]
-        self._folders = [*dict.fromkeys(folders)]
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Return the cached code for a signature, ``None`` if no usable file exists."""
         processor = target_context.codegen().magic_tuple()
         for name in (self._name(sig, processor), self._name(sig, (processor[0], *ANY_PROCESSOR))):
-            for folder in self._folders:
+            for folder in _folders():
                 code = _read(folder / name, target_context)
                 if code is not None:
                     self.file = folder / name
@@ -103,23 +102,23 @@ class KernelCache:
 
     def save_overload(self, sig: Any, data: Any) -> None:
         """Write the code compiled for a signature; a failure leaves no file behind."""
-        if self.folder is None:
+        folder = _writable_folder()
+        if folder is None:
             _report("no cache folder can be written")
             return
         if data.library.has_dynamic_globals or source_digest() != self._digest:
             return  # the package may have been updated while this process was compiling
         code = dumps(data._reduce())  # type: ignore[no-untyped-call]
-        path = self.folder / self._name(sig, data.library.codegen.magic_tuple())
+        path = folder / self._name(sig, data.library.codegen.magic_tuple())
         temporary = path.with_name(f"{path.name}.tmp.{uuid4().hex[:16]}")
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
             try:
                 temporary.write_bytes(hashlib.sha256(code).digest() + code)
                 os.replace(temporary, path)  # atomic: other processes may write the same file
             finally:
                 temporary.unlink(missing_ok=True)
             self.file = path
-            self._remove_outdated(self.folder)
+            self._remove_outdated(folder)
         except OSError as error:
             _report(str(error))
 
@@ -146,21 +145,28 @@ def _read(path: Path, target_context: Any) -> Any:
         return None
 
 
-def _writable_folder(function: Callable[..., Any]) -> Path | None:
-    """Return the folder that numba would use."""
-    try:
-        return Path(CompileResultCacheImpl(function).locator.get_cache_path())  # type: ignore[no-untyped-call]
-    except (RuntimeError, OSError):  # "cannot cache function ...: no locator available"
-        return None
+@cache
+def _folders() -> list[Path]:
+    """Return the folders that are read, the preferred one first."""
+    # Installations may share a folder outside of them, and each removes files of other versions.
+    name = f"{PACKAGE}_{hashlib.sha256(str(FOLDER.absolute()).encode()).hexdigest()[:16]}"
+    provided = getattr(config, "CACHE_DIR", "")  # the variable NUMBA_CACHE_DIR
+    folders = [Path(provided, name)] if provided else []
+    folders.append(FOLDER / "__pycache__")
+    user_cache = os.environ.get("XDG_CACHE_HOME") or os.environ.get("LOCALAPPDATA") or os.path.expanduser("~/.cache")
+    return [*folders, Path(user_cache, "sb3-compressed", name)]
 
 
-def _readable_folders(function: Callable[..., Any]) -> Iterator[Path]:
-    """Yield the folders that numba would use if they could be written, as at installation."""
-    locators: Any = CompileResultCacheImpl._locator_classes[:3]
-    user_provided, in_tree, user_wide = locators
-    is_provided = getattr(config, "CACHE_DIR", "")
-    for locator in (user_provided, in_tree, user_wide) if is_provided else (in_tree, user_wide):
-        yield Path(locator(function, function.__code__.co_filename).get_cache_path())
+def _writable_folder() -> Path | None:
+    """Return the first folder that can be written, ``None`` if none can."""
+    for folder in _folders():
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=folder).close()
+        except OSError:
+            continue
+        return folder
+    return None
 
 
 _has_reported = False

@@ -26,7 +26,8 @@ import sys
 from numba.core import event
 with event.install_recorder("numba:compile") as compilations:
     import numpy as np
-    from sb3_compressed.storage import checksum_kernels, record_format, record_kernels
+    from sb3_compressed.kernels import checksum_kernels
+    from sb3_compressed.storage import record_format, record_kernels
 assert record_kernels.__file__.startswith(sys.argv[1]), record_kernels.__file__
 record = np.zeros(record_format.HEADER_NBYTES + 101, dtype=np.uint8)
 record[-1] = 255
@@ -66,25 +67,11 @@ def warm(package: Path) -> Path:
     return package
 
 
-def truncate(content: bytes) -> bytes:
-    return content[: len(content) // 2]
-
-
-def flip_bit(content: bytes) -> bytes:
-    return content[:-1000] + bytes([content[-1000] ^ 16]) + content[-999:]
-
-
-def with_valid_checksum(code: bytes) -> bytes:
-    return hashlib.sha256(code).digest() + code
-
-
 DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "empty": lambda content: b"",
-    "truncated": truncate,
-    "garbage": lambda content: os.urandom(len(content)),
-    "flipped bit": flip_bit,
-    "truncated pickle": lambda content: with_valid_checksum(truncate(content[32:])),
-    "other pickle": lambda content: with_valid_checksum(pickle.dumps({})),
+    "truncated": lambda content: content[: len(content) // 2],
+    "flipped bit": lambda content: content[:-1000] + bytes([content[-1000] ^ 16]) + content[-999:],
+    "other content": lambda content: hashlib.sha256(pickle.dumps({})).digest() + pickle.dumps({}),
 }
 
 
@@ -96,13 +83,6 @@ def test_damaged_files_are_replaced(warm: Path) -> None:
         assert n_compiled(warm) > 3, name
         assert cached(warm) == [*intact], name
         assert n_compiled(warm) == 0, name
-
-
-def test_one_damaged_file_costs_one_compilation(warm: Path) -> None:
-    for path in cached(warm)[:3]:
-        path.write_bytes(b"")
-        assert n_compiled(warm) == 1, path
-        assert n_compiled(warm) == 0, path
 
 
 def test_folders_in_place_of_cache_files_are_ignored(warm: Path) -> None:
@@ -128,7 +108,7 @@ def test_files_of_numbas_own_cache_are_ignored(package: Path) -> None:
 def test_changing_a_kernel_recompiles_its_callers(warm: Path) -> None:
     """Numba itself only detects changes in the file of the kernel."""
     before = {*cached(warm)}
-    path = warm / "jit.py"
+    path = warm / "kernels" / "jit.py"
     source = path.read_text()
     changed = source.replace(
         "return builder.load(_pointer(builder, address, 64), align=1)",
@@ -159,36 +139,10 @@ LIMITED = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 200
 
 
 def test_kernels_are_compiled_even_if_compilation_is_disabled(package: Path) -> None:
-    assert int(run(PROGRAM, package, NUMBA_DISABLE_JIT="1")) > 3
-    assert int(run(PROGRAM, package)) == 0, "they are the same"
-
-
-def test_a_buffer_equals_sb3s_if_compilation_is_disabled() -> None:
     """Users set the variable to debug their own functions, which are then not compiled."""
-    code = """
-import numba
-import numpy as np
-from gymnasium import spaces
-from stable_baselines3.common.buffers import ReplayBuffer
-from sb3_compressed import CompressedReplayBuffer
-
-arguments = 20, spaces.Box(0, 255, (4, 36, 36), np.uint8), spaces.Discrete(2), "cpu"
-buffers = CompressedReplayBuffer(*arguments), ReplayBuffer(*arguments)
-frames, action = np.random.default_rng(0).integers(0, 256, (40, 36, 36), np.uint8), np.array([[1]])
-for step in range(30):
-    for buffer in buffers:
-        obs, next_obs = (frames[np.newaxis, first : first + 4] for first in (step, step + 1))
-        buffer.add(obs, next_obs, action, np.array([float(step)]), np.array([False]), [{}])
-ours, theirs = (np.random.seed(0) or buffer.sample(50) for buffer in buffers)
-assert all((our == their).all() for our, their in zip(ours[:5], theirs[:5]))
-
-@numba.njit
-def of_a_user(x):
-    return type(x).__name__
-
-print(of_a_user(1))
-"""
-    assert run(code, NUMBA_DISABLE_JIT="1") == "int\n"
+    of_a_user = "import numba\nassert numba.njit(lambda x: type(x).__name__)(1) == 'int'\n"
+    assert int(run(PROGRAM + of_a_user, package, NUMBA_DISABLE_JIT="1")) > 3
+    assert int(run(PROGRAM, package)) == 0, "they are the same"
 
 
 def test_unwritable_files_are_logged_once(package: Path) -> None:
@@ -222,29 +176,24 @@ def mounted(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", str(folder)], check=True)
 
 
-@pytest.fixture
-def full_disk(mounted: Path) -> Path:
-    """Return a folder on a file system that is too small."""
-    mount(mounted, "remount", "size=64k")
-    return mounted
-
-
-def test_full_disk_is_logged_and_leaves_no_partial_files(package: Path, full_disk: Path) -> None:
-    for _ in range(2):
-        done = outcome(PROGRAM, package, NUMBA_CACHE_DIR=str(full_disk))
-        assert done.returncode == 0, done.stderr
-        assert int(done.stdout) > 0, "not all files fit"
-        assert "No space left on device" in done.stderr
-    assert not [path for path in full_disk.rglob("*") if ".tmp." in path.name]
-
-
-@pytest.mark.parametrize("blocker", ["file", "missing/below/file"])
-def test_uncreatable_cache_folder_falls_back_to_the_package(blocker: str, package: Path, tmp_path: Path) -> None:
-    path = tmp_path / blocker
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.touch()
-    assert int(run(PROGRAM, package, NUMBA_CACHE_DIR=str(path / "cache"))) > 3
+def test_uncreatable_cache_folder_falls_back_to_the_package(package: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert int(run(PROGRAM, package, NUMBA_CACHE_DIR=str(tmp_path / "file" / "cache"))) > 3
     assert n_compiled(package) == 0
+
+
+def nowhere(tmp_path: Path) -> dict[str, str]:
+    """Return variables for folders that cannot be created: root ignores permissions, but not a file in the way."""
+    (tmp_path / "file").touch()
+    return dict.fromkeys(("HOME", "XDG_CACHE_HOME", "LOCALAPPDATA", "APPDATA"), str(tmp_path / "file" / "cache"))
+
+
+def test_kernels_work_without_a_writable_cache_folder(package: Path, tmp_path: Path) -> None:
+    (package / "__pycache__").touch()
+    done = outcome(PROGRAM, package, **nowhere(tmp_path))
+    assert (done.returncode, int(done.stdout) > 3) == (0, True), done.stderr
+    assert done.stderr.count("cannot be cached") == 1
+    assert not list(tmp_path.rglob("*.nb[ci]"))
 
 
 COMPILE = """
@@ -261,21 +210,19 @@ def test_read_only_installation_uses_code_compiled_before(
 ) -> None:
     installed = mounted / package.name
     shutil.move(package, installed)
-    nowhere = {name: str(tmp_path / "file" / "cache") for name in ("HOME", "XDG_CACHE_HOME", "LOCALAPPDATA", "APPDATA")}
-    (tmp_path / "file").touch()
-    nowhere["PYTHONPATH"] = str(mounted)
+    variables = nowhere(tmp_path) | {"PYTHONPATH": str(mounted)}
     os.chdir(mounted)
     try:
-        assert re.search(r"\d+ kernels in", run(COMPILE, "", *option, **nowhere))
+        assert re.search(r"\d+ kernels in", run(COMPILE, "", *option, **variables))
         mount(mounted, "remount", "ro")
-        assert int(run(PROGRAM, installed, **nowhere)) == 0
+        assert int(run(PROGRAM, installed, **variables)) == 0
         if option:
             return
-        done = outcome(PROGRAM, installed, **nowhere, NUMBA_OPT="1")  # for which there is no code
+        done = outcome(PROGRAM, installed, **variables, NUMBA_OPT="1")  # for which there is no code
         assert (done.returncode, int(done.stdout) > 3) == (0, True), done.stderr
         assert done.stderr.count("cannot be cached") == 1
         assert "python -m sb3_compressed.compile_kernels" in done.stderr
-        done = outcome(COMPILE, "", **nowhere, NUMBA_OPT="1")
+        done = outcome(COMPILE, "", **variables, NUMBA_OPT="1")
         assert (done.returncode, done.stdout) == (1, "")
         assert done.stderr.endswith("Error: the kernels cannot be cached\n")
     finally:
@@ -310,7 +257,7 @@ def test_nothing_is_cached_after_an_update_of_the_package(package: Path) -> None
     update = """
 import sb3_compressed.kernels.kernel_cache as cache
 assert cache._digest_at_import()
-with (cache.FOLDER / "jit.py").open("a") as source:
+with (cache.FOLDER / "kernels" / "jit.py").open("a") as source:
     source.write("# changed\\n")
 """
     assert int(run(update + PROGRAM, package)) > 3
@@ -323,7 +270,7 @@ def test_nothing_is_cached_without_sources(package: Path) -> None:
     code = """
 import sb3_compressed.kernels.kernel_cache as cache
 cache.IMPORT = b"in no file"
-(cache.FOLDER / "jit.py").rename("jit.py.away")
+(cache.FOLDER / "kernels" / "jit.py").rename("jit.py.away")
 assert cache.source_digest() is None
 from sb3_compressed.kernels.kernel_cache import new_kernel_cache
 def function(): pass
