@@ -14,7 +14,7 @@ from stable_baselines3.common.vec_env import VecEnv, VecFrameStack, VecTranspose
 
 from sb3_compressed.buffers.arguments import suggest_argument
 from sb3_compressed.buffers.validation import validate_integer
-from sb3_compressed.errors import install_command
+from sb3_compressed.common.extras import import_extra
 
 __all__ = ["make_env"]
 
@@ -47,14 +47,8 @@ def make_env(env_id: str, n_envs: int = 1, *, frame_stack: int = 4, seed: int | 
         raise TypeError(f"make_env() got an unexpected keyword argument {unknown[0]!r}{hint}")
     validate_integer("n_envs", n_envs, 1)
     validate_integer("frame_stack", frame_stack, 1)
-    try:
-        import ale_py  # noqa: F401
-        import cv2  # noqa: F401  # SB3's preprocessing scales frames with it
-    except ImportError as error:
-        raise ImportError(
-            f"Atari environments need {error.name}, which is not installed: {install_command('atari')}",
-            name=error.name,
-        ) from error
+    for name in ("ale_py", "cv2"):  # SB3's preprocessing scales frames with cv2
+        import_extra(name, "atari", "Atari environments")
     _validate_game(env_id)
     env: VecEnv = make_atari_env(partial(_make_game, env_id), n_envs, seed, **kwargs)
     return VecTransposeImage(VecFrameStack(env, frame_stack) if frame_stack > 1 else env)

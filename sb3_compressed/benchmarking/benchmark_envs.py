@@ -12,13 +12,13 @@ from gymnasium import spaces
 from stable_baselines3.common.env_util import make_atari_env, make_vec_env
 from stable_baselines3.common.vec_env import VecEnv
 
+from sb3_compressed.common.extras import import_extra
 from sb3_compressed.common.spaces import space_parts
 from sb3_compressed.errors import install_command
 
 __all__ = ["is_atari", "make_env", "register_atari"]
 
 ARRAY_SPACES = spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary
-INSTALL_ATARI = install_command("atari")
 
 
 def is_atari(env_id: str) -> bool:
@@ -38,8 +38,8 @@ def make_env(env_id: str, n_envs: int, *, atari: bool) -> VecEnv:
     :raises ImportError: if a dependency of the environment is not installed
     """
     _spec(env_id)
-    if atari and not find_spec("cv2"):
-        raise ImportError(f"SB3's Atari preprocessing requires OpenCV: {INSTALL_ATARI}")
+    if atari:
+        import_extra("cv2", "atari", "Atari environments")  # SB3's preprocessing scales frames with it
     try:
         env = (make_atari_env if atari else make_vec_env)(env_id, n_envs=n_envs, seed=0)
     except gym.error.DependencyNotInstalled as error:  # the message has the pip command
@@ -81,7 +81,7 @@ def _spec(env_id: str) -> Any:
         names = {name.lower(): name for name in gym.registry}
         similar = difflib.get_close_matches(env_id.lower(), names, n=5, cutoff=0.5)
         advice = f"did you mean {' or '.join(names[name] for name in similar)}?" if similar else str(error)
-        missing = "" if find_spec("ale_py") else f" For ALE games: {INSTALL_ATARI}."
+        missing = "" if find_spec("ale_py") else f" For ALE games: {install_command('atari')}."
         raise ValueError(
             f"unknown environment {env_id!r}; {advice}{missing} Use 'module:id' for an environment of your own"
         ) from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from sb3_compressed.errors import install_command
+from sb3_compressed.common.extras import import_extra
 
 __all__ = ["check_plottable", "plot_ratios"]
 
@@ -18,11 +18,7 @@ def check_plottable(path: Path) -> None:
     :raises ImportError: if Matplotlib is not installed
     :raises ValueError: if Matplotlib does not support the file format, or the folder does not exist
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError(f"plots require Matplotlib: {install_command('plot')}") from error
-    formats = Figure().canvas.get_supported_filetypes()
+    formats = import_extra("matplotlib.figure", "plot", "plots").Figure().canvas.get_supported_filetypes()
     if path.suffix.removeprefix(".").lower() not in formats:
         raise ValueError(f"the plot must be a {', '.join(sorted(formats))} file, got {str(path)!r}")
     if not path.absolute().parent.is_dir():

@@ -12,10 +12,5 @@ if TYPE_CHECKING:
 __all__ = ["BufferCheckpointCallback", "BufferStatsCallback", "PrioritizedReplayCallback", "latest_checkpoint"]
 
 __getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "checkpoint_callback": ("BufferCheckpointCallback", "latest_checkpoint"),
-        "prioritized_replay_callback": ("PrioritizedReplayCallback",),
-        "stats_callback": ("BufferStatsCallback",),
-    },
+    __name__, __all__, ("checkpoint_callback", "prioritized_replay_callback", "stats_callback")
 )

@@ -30,14 +30,6 @@ __all__ = [
 
 __getattr__, __dir__ = lazy_names(
     __name__,
-    {
-        "contact_sheet": ("write_contact_sheet",),
-        "d3rlpy": ("import_d3rlpy",),
-        "d3rlpy_export": ("export_d3rlpy", "to_d3rlpy"),
-        "dopamine": ("import_dopamine",),
-        "dopamine_export": ("export_dopamine",),
-        "minari": ("export_minari", "import_minari"),
-        "trajectory": ("Trajectory", "trajectories"),
-        "video": ("write_video",),
-    },
+    __all__,
+    ("trajectory", "minari", "d3rlpy", "d3rlpy_export", "dopamine", "dopamine_export", "contact_sheet", "video"),
 )

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from sb3_compressed.common.extras import import_extra
 from sb3_compressed.common.paths import user_path
 from sb3_compressed.common.tree_map import tree_map
 from sb3_compressed.common.warning import warn_user
 from sb3_compressed.datasets.image_layout import find_image_layout, pick_scale
 from sb3_compressed.datasets.trajectory import Trajectory
-from sb3_compressed.datasets.video import import_video_library
 
 __all__ = ["write_contact_sheet"]
 
@@ -59,7 +59,7 @@ def write_contact_sheet(
         raise ValueError(f"the path of a contact sheet must end with .png, got {path.name!r}")
     if n_images < 1:
         raise ValueError(f"n_images must be positive, got {n_images}")
-    pil_image, pil_draw = import_video_library("PIL.Image"), import_video_library("PIL.ImageDraw")
+    pil_image, pil_draw = (import_extra(f"PIL.{name}", "video", "contact sheets") for name in ("Image", "ImageDraw"))
     layout = find_image_layout(episode.buffer, key, channels)
     steps: list[int] = np.unique(
         np.linspace(0, len(episode), min(n_images, len(episode) + 1)).round().astype(int)

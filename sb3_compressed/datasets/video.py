@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import itertools
 import subprocess
 import tempfile
@@ -15,12 +14,13 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sb3_compressed.common.extras import import_extra
 from sb3_compressed.common.paths import user_path
 from sb3_compressed.datasets.image_layout import enlarge, find_image_layout, newest_images, pick_scale
 from sb3_compressed.datasets.trajectory import Trajectory
-from sb3_compressed.errors import install_command
+from sb3_compressed.storage.files import completed_file
 
-__all__ = ["import_video_library", "write_video"]
+__all__ = ["write_video"]
 
 #: Length of the shorter side of a frame, in pixels, if no scale is passed.
 MIN_FRAME_SIZE = 240
@@ -29,10 +29,10 @@ N_COLORS = 256
 
 # Players support yuv420p best, which stores the color of 2x2 pixels together and so needs even sides.
 MP4 = [
-    "-c:v", "libx264", "-crf", "18", "-pix_fmt", "yuv420p", "-vf", "pad=ceil(iw/2)*2:ceil(ih/2)*2",
+    "-f", "mp4", "-c:v", "libx264", "-crf", "18", "-pix_fmt", "yuv420p", "-vf", "pad=ceil(iw/2)*2:ceil(ih/2)*2",
     "-movflags", "+faststart",
 ]  # fmt: skip
-GIF = ["-c:v", "gif", "-loop", "0"]
+GIF = ["-f", "gif", "-c:v", "gif", "-loop", "0"]
 FORMATS = {".mp4": MP4, ".gif": GIF}
 
 
@@ -82,7 +82,7 @@ def write_video(
         raise ValueError(f"the path of a video must end with .mp4 or .gif, got {path.name!r}")
     if not 0 < fps <= 1000:
         raise ValueError(f"fps must be positive and at most 1000, got {fps}")
-    ffmpeg = import_video_library("imageio_ffmpeg").get_ffmpeg_exe()
+    ffmpeg = import_extra("imageio_ffmpeg", "video", "videos").get_ffmpeg_exe()
     images = _images(episodes, key, channels)
     first = next(images, None)
     if first is None:
@@ -99,20 +99,6 @@ def write_video(
             if progress is not None:
                 progress(1)
     return n_frames
-
-
-def import_video_library(name: str) -> Any:
-    """Import a module of the extra ``video``.
-
-    :raises ImportError: if it is not installed; the message names the command that installs it
-    """
-    try:
-        return importlib.import_module(name)
-    except ImportError:
-        raise ImportError(
-            f"videos and contact sheets need {name.partition('.')[0]}, which is not installed: "
-            f"{install_command('video')}"
-        ) from None
 
 
 def _images(
@@ -135,12 +121,11 @@ def ffmpeg_writer(ffmpeg: str, path: Path, pixels: str, shape: tuple[int, ...], 
     :param fps: frames per second
     :raises OSError: if FFmpeg fails, with its error message
     """
-    unfinished = path.with_name(f"{path.stem}.unfinished{path.suffix}")
-    unfinished.touch()  # raises the OSErrors of open()
     height, width = shape[:2]
     source = ["-f", "rawvideo", "-pix_fmt", pixels, "-s", f"{width}x{height}", "-r", str(fps), "-i", "-"]
-    target = [*FORMATS[path.suffix.lower()], f"file:{unfinished.absolute()}"]
-    with tempfile.TemporaryFile() as stderr:
+    with completed_file(path) as unfinished, tempfile.TemporaryFile() as stderr:
+        unfinished.touch()  # raises the OSErrors of open()
+        target = [*FORMATS[path.suffix.lower()], f"file:{unfinished.absolute()}"]
         process = subprocess.Popen(
             [ffmpeg, "-y", "-loglevel", "error", *source, *target], stdin=subprocess.PIPE, stderr=stderr
         )
@@ -153,28 +138,19 @@ def ffmpeg_writer(ffmpeg: str, path: Path, pixels: str, shape: tuple[int, ...], 
                 stderr.seek(0)
                 message = stderr.read().decode(errors="replace").strip() or f"exit code {process.returncode}"
                 raise OSError(f"FFmpeg cannot write {path}: {message}")
-            unfinished.replace(path)
         finally:
             process.kill()  # without effect unless an exception interrupted it
             process.communicate()
-            unfinished.unlink(missing_ok=True)
 
 
 def to_palette(image: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArray[np.uint32]]:
-    """Convert an RGB image to palette indices and a palette.
-
-    Screens of games have few colors, so this is exact; of more than 256 colors, Pillow chooses 256.
+    """Convert an RGB image to palette indices and a palette, exactly unless it has more than 256 colors.
 
     :param image: ``(height, width, 3)``
     :return: indices ``(height, width)`` and the palette ``(256,)`` in FFmpeg's format ``0xAARRGGBB``
     """
-    packed = image.astype(np.uint32) @ np.array([1 << 16, 1 << 8, 1], np.uint32)
-    colors, indices = np.unique(packed, return_inverse=True)
-    if len(colors) > N_COLORS:
-        quantized: Any = import_video_library("PIL.Image").fromarray(image).quantize(N_COLORS)
-        rgb = np.frombuffer(bytes(quantized.getpalette("RGB")), np.uint8).reshape(-1, 3)
-        colors = rgb.astype(np.uint32) @ np.array([1 << 16, 1 << 8, 1], np.uint32)
-        indices = np.asarray(quantized)
+    quantized: Any = import_extra("PIL.Image", "video", "videos of color images").fromarray(image).quantize(N_COLORS)
+    colors = np.frombuffer(bytes(quantized.getpalette("RGB")), np.uint8).reshape(-1, 3)
     palette = np.full(N_COLORS, 0xFF000000, "<u4")
-    palette[: len(colors)] |= colors
-    return indices.reshape(image.shape[:2]).astype(np.uint8), palette
+    palette[: len(colors)] |= colors @ np.array([1 << 16, 1 << 8, 1], np.uint32)
+    return np.asarray(quantized), palette
