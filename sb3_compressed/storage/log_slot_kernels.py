@@ -72,29 +72,20 @@ def row_of(segments: NDArray[np.int64], number: int) -> int:
     return low if low < len(segments) and segments[low, 3] == number else -1
 
 
-@kernel(INT, INTS, INT, INT_ROWS, INTS, INTS, INT_ROWS, INTS)
-def locate_stored(
+@helper(INT, INTS, INT, INT_ROWS, INTS, INT_ROWS, INTS)
+def locate_slots(
     slots: NDArray[np.int64],
     n_frames: int,
     segments: NDArray[np.int64],
-    codecs: NDArray[np.int64],
     offsets: NDArray[np.int64],
     places: NDArray[np.int64],
     problem: NDArray[np.int64],
 ) -> int:
-    """Locate and verify the payloads of slots, some of which may not be written yet.
+    """Verify slots, and write where the payloads of each begin in its segment to the first column of ``places``.
 
-    :param slots: addresses in the log, ``(n,)``
-    :param n_frames: the number of payloads of each slot, unless it has one; 0 for any number
-    :param segments: the address of each segment in memory, its size in bytes, the bits of its id, and its number, by
-        which they are sorted, ``(m, 4)``
-    :param codecs: receives the address in the log of each different codec, ``(number of rows of places,)``
-    :param offsets: receives the index of the first payload of each slot, and the number of payloads, ``(n + 1,)``
-    :param places: receives the address of each payload's bytes, their number, and the number of its codec,
-        ``(at most, 3)``
-    :param problem: receives the index of a slot that cannot be read, and the offset of the damaged part, ``(2,)``
-    :return: the number of different codecs, or what is wrong: :data:`TOO_MANY_PAYLOADS` if ``places`` has no room for
-        them, :data:`NO_SEGMENT`, :data:`INVALID_SLOT`, :data:`DAMAGED_SLOT` or :data:`DAMAGED_PAYLOAD`
+    The arguments are those of :func:`locate_stored`.
+
+    :return: the number of payloads, or what is wrong
     """
     for k in range(slots.size):  # fetching all at once takes a fraction of waiting for one after the other
         segment = row_of(segments, slots[k] >> 32)
@@ -127,6 +118,48 @@ def locate_stored(
             prefetch(segments[segment, 0] + begin)
             n_payloads += 1
     offsets[slots.size] = n_payloads
+    return n_payloads
+
+
+@helper(INT, INTS, INT, INT)
+def number_of(codecs: NDArray[np.int64], n_codecs: int, codec: int) -> int:
+    """Return the number of a codec among those that were found, after adding it if it is new."""
+    number = n_codecs - 1
+    while number >= 0 and codecs[number] != codec:
+        number -= 1
+    if number >= 0:
+        return number
+    codecs[n_codecs] = codec
+    return n_codecs
+
+
+@kernel(INT, INTS, INT, INT_ROWS, INTS, INTS, INT_ROWS, INTS)
+def locate_stored(
+    slots: NDArray[np.int64],
+    n_frames: int,
+    segments: NDArray[np.int64],
+    codecs: NDArray[np.int64],
+    offsets: NDArray[np.int64],
+    places: NDArray[np.int64],
+    problem: NDArray[np.int64],
+) -> int:
+    """Locate and verify the payloads of slots, some of which may not be written yet.
+
+    :param slots: addresses in the log, ``(n,)``
+    :param n_frames: the number of payloads of each slot, unless it has one; 0 for any number
+    :param segments: the address of each segment in memory, its size in bytes, the bits of its id, and its number, by
+        which they are sorted, ``(m, 4)``
+    :param codecs: receives the address in the log of each different codec, ``(number of rows of places,)``
+    :param offsets: receives the index of the first payload of each slot, and the number of payloads, ``(n + 1,)``
+    :param places: receives the address of each payload's bytes, their number, and the number of its codec,
+        ``(at most, 3)``
+    :param problem: receives the index of a slot that cannot be read, and the offset of the damaged part, ``(2,)``
+    :return: the number of different codecs, or what is wrong: :data:`TOO_MANY_PAYLOADS` if ``places`` has no room for
+        them, :data:`NO_SEGMENT`, :data:`INVALID_SLOT`, :data:`DAMAGED_SLOT` or :data:`DAMAGED_PAYLOAD`
+    """
+    n_payloads = locate_slots(slots, n_frames, segments, offsets, places, problem)
+    if n_payloads < 0:
+        return n_payloads
     n_codecs = 0
     for k in range(slots.size):
         segment = row_of(segments, slots[k] >> 32)
@@ -144,16 +177,8 @@ def locate_stored(
             ):
                 return DAMAGED_PAYLOAD
             codec = segments[segment, 3] << 32 | uint32_at(payload + 8)
-            writer = n_codecs - 1
-            while writer >= 0 and codecs[writer] != codec:
-                writer -= 1
-            if writer < 0:
-                writer = n_codecs
-                codecs[writer] = codec
-                n_codecs += 1
-            place[0] = payload + PAYLOAD_HEADER
-            place[1] = nbytes
-            place[2] = writer
+            place[0], place[1], place[2] = payload + PAYLOAD_HEADER, nbytes, number_of(codecs, n_codecs, codec)
+            n_codecs = max(n_codecs, place[2] + 1)
             first = codecs[places[offsets[k], 2]]
             if bool(codec & OFFSET) != bool(first & OFFSET):  # some of its payloads name a codec, and some do not
                 problem[1] = slots[k] & OFFSET

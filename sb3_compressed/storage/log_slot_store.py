@@ -16,8 +16,9 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
+from functools import cache
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -32,13 +33,11 @@ from sb3_compressed.arrays.slot_store import (
     Slot,
     accepted_codec,
     pack_slot,
-    reference_dtype,
 )
 from sb3_compressed.codecs import Codec, TrainableCodec
 from sb3_compressed.codecs.payloads import Payloads
 from sb3_compressed.codecs.registry import codec_from_config
 from sb3_compressed.errors import CorruptPayload, CorruptStorage, StorageError
-from sb3_compressed.storage import python_reading
 from sb3_compressed.storage.json_schema import load_json
 from sb3_compressed.storage.log import Log
 from sb3_compressed.storage.record_format import (
@@ -55,12 +54,10 @@ from sb3_compressed.storage.segment import Segment
 
 __all__ = ["LogSlotStore", "SlotReader", "SlotWriter", "address_of"]
 
-REFERENCE = reference_dtype(np.int64)
+REFERENCE = np.dtype(np.int64)
 
 NUMBER = struct.Struct("<I")
 NUMBERS = struct.Struct("<II")
-#: Compiled functions that read and write slots; importing them takes long.
-SLOT_KERNELS = "sb3_compressed.storage.log_slot_kernels"
 #: The lower bits of an address.
 OFFSET = 0xFFFFFFFF
 #: Payloads of a slot for which :meth:`SlotReader.load` has room at first.
@@ -101,11 +98,11 @@ class SlotWriter:
         """
         segment = self._follow_log()
         try:
+            for slot in slots:
+                for part in slot if type(slot) is tuple else ():
+                    if type(part) is not bytes and id(codec := part.item()) not in self._codecs:  # a handle of it
+                        self.place_of_codec(codec)
             written = self._written(slots, segment)
-            while not isinstance(written, list):
-                self._clear()  # these offsets are taken by the codec
-                self.place_of_codec(written)
-                written = self._written(slots, segment)
         except BaseException:
             self._clear()  # what may not be written
             raise
@@ -135,8 +132,8 @@ class SlotWriter:
     def _clear(self) -> None:
         self._recent, self._older = {}, {}
 
-    def _written(self, slots: Sequence[Slot], segment: Segment) -> list[int] | Codec:
-        """Write slots and return their offsets, 0 for unwritten ones; or return a codec to be written first."""
+    def _written(self, slots: Sequence[Slot], segment: Segment) -> list[int]:
+        """Write slots, whose codecs are in the segment, and return their offsets, 0 for unwritten ones."""
         if len(self._recent) > self.CACHED_ROWS * len(slots):
             self._older, self._recent = self._recent, {}
         recent, older, codecs = self._recent, self._older, self._codecs
@@ -158,10 +155,7 @@ class SlotWriter:
             codec = 0
             for part in slot if type(slot) is tuple else (slot,):
                 if type(part) is not bytes:
-                    written_by: TrainableCodec = part.item()  # of its handle
-                    if id(written_by) not in codecs:
-                        return written_by
-                    codec = codecs[id(written_by)][0]
+                    codec = codecs[id(part.item())][0]  # of its handle
                     continue
                 key = ~id(part)  # not that of a slot, which the payload may be as well
                 cached = recent.get(key) or older.get(key)
@@ -178,7 +172,7 @@ class SlotWriter:
             offsets.append(next_offset)
             bounds.append(next_offset - start)
             slot_parts.append(len(bounds) - 1)
-            pieces += (NO_CHECKSUM, NUMBER_LISTS[len(places)].pack(len(places), *places))
+            pieces += (NO_CHECKSUM, _number_list(len(places)).pack(len(places), *places))
             next_offset += SLOT_HEADER + NUMBER.size * len(places)
         if pieces:
             from sb3_compressed.storage.log_slot_kernels import put_checksums
@@ -197,15 +191,10 @@ class SlotWriter:
 NO_CHECKSUM = bytes(4)
 
 
-class _NumberLists(dict[int, struct.Struct]):
-    """Structs of a number of integers and that many integers, by number."""
-
-    def __missing__(self, length: int) -> struct.Struct:
-        self[length] = struct.Struct(f"<{1 + length}I")
-        return self[length]
-
-
-NUMBER_LISTS = _NumberLists()
+@cache
+def _number_list(length: int) -> struct.Struct:
+    """Return the struct of a number of integers and that many integers."""
+    return struct.Struct(f"<{1 + length}I")
 
 
 class LogSlotStore:
@@ -338,11 +327,7 @@ class SlotReader:
         :param kind: the class of the codecs that must have written them; ``None`` for any
         :raises CorruptPayload: if one is damaged or of another codec; the message names the file and the byte
         """
-        locate_stored: Callable[..., int]
-        if python_reading.is_little(len(addresses), SLOT_KERNELS):
-            locate_stored = python_reading.locate_stored
-        else:
-            from sb3_compressed.storage.log_slot_kernels import locate_stored  # on first use: importing numba is slow
+        from sb3_compressed.storage.log_slot_kernels import locate_stored  # on first use: importing numba is slow
 
         owner, table = self._table
         if not owner or owner[-1] is not self._log.last.bytes:

@@ -1,4 +1,4 @@
-"""The sizes of records, and of the slots in them, which kernels compiled by :mod:`sb3_compressed.kernels.jit` contain."""
+"""The sizes of records, and of the slots in them: constants of kernels, see :mod:`sb3_compressed.kernels.jit`."""
 
 from __future__ import annotations
 

@@ -31,8 +31,7 @@ from numpy.typing import NDArray
 
 from sb3_compressed.errors import CorruptStorage, StorageError
 from sb3_compressed.kernels.checksum import checksum
-from sb3_compressed.storage import python_reading
-from sb3_compressed.storage.files import create_regular_file, open_regular_file, read_at, write_all, write_at
+from sb3_compressed.storage.files import create_regular_file, open_regular_file, read_at, write_at
 from sb3_compressed.storage.record_format import HEADER_CHECKED_NBYTES, HEADER_NBYTES, LAST, RECORD_HEADER
 from sb3_compressed.storage.segment_header import new_header, read_header
 
@@ -44,10 +43,6 @@ MAX_NBYTES = (1 << 32) - 1
 MIN_GROWTH = 1 << 20
 BLOCK_NBYTES = 1 << 20  # bytes that are read or written at a time
 MIN_BLOCK_NBYTES = 1 << 12  # bytes of the first read, since there is often little
-#: The size of a record in the log of a training, about.
-TYPICAL_NBYTES = 200
-#: Compiled functions that read and write records; importing them takes long.
-RECORD_KERNELS = "sb3_compressed.storage.record_kernels"
 #: How often a record that another process may be writing is read before it counts as damaged.
 TRIES = 1000
 
@@ -306,15 +301,12 @@ class Segment:
 
     def _records_of_block(self, nbytes: int) -> Iterator[Record]:
         """Yield the complete records among the next bytes, much faster than one by one."""
+        from sb3_compressed.storage.record_kernels import find_records  # on first use: importing numba is slow
+
         start = self.end
         data = np.frombuffer(self._read(start, nbytes), np.uint8)
         found = np.empty((len(data) // HEADER_NBYTES, 3), np.int64)
-        if python_reading.is_little(len(data) // TYPICAL_NBYTES, RECORD_KERNELS):
-            n_found = python_reading.find_records(data, self.id, found)
-        else:
-            from sb3_compressed.storage.record_kernels import find_records
-
-            n_found = find_records(data, np.uint64(self.id), found)
+        n_found = find_records(data, np.uint64(self.id), found)
         for kind, offset, content_nbytes in found[:n_found].tolist():
             yield Record(kind, start + offset, data[offset : offset + content_nbytes])
 

@@ -14,11 +14,12 @@ from sb3_compressed.arrays.slot_store import Slot
 from sb3_compressed.codecs import TrainableCodec
 from sb3_compressed.codecs.adaptive import Adaptive
 from sb3_compressed.codecs.zstd_dict import ZstdDict
-from sb3_compressed.storage.log import Log
+from sb3_compressed.storage.log import Log, segment_numbers
 from sb3_compressed.storage.log_slot_store import SlotReader
 from storage.logs import begin_segment
 
-CODECS: list[TrainableCodec] = [Adaptive(1), Adaptive(2), ZstdDict(3), Adaptive(1)]  # two of them equal, and still not one
+CODECS: list[TrainableCodec] = [Adaptive(1), Adaptive(2), ZstdDict(3), Adaptive(1)]
+"""Two of them are equal, but not the same."""
 HANDLES = [handle_of(codec) for codec in CODECS]
 
 #: Of the segment that slots are written to first; a log begins with a snapshot.
@@ -37,7 +38,7 @@ def opened(folder: Path) -> Log:
     log = Log.open(folder)
     for segment in log.open_chain():
         assert [*segment.records()] or segment is log.last
-    for number in log.numbers():
+    for number in segment_numbers(folder):
         segment = log.open_segment(number)
         log.ids[number] = segment.id
         segment.close()

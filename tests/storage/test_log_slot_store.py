@@ -16,7 +16,6 @@ from drawn_examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from programs import run
 
 from sb3_compressed.arrays.codec_handle import codec_of, handle_of
 from sb3_compressed.arrays.decoding import decode
@@ -30,14 +29,6 @@ from sb3_compressed.storage.log import Log
 from sb3_compressed.storage.log_slot_store import LogSlotStore, SlotReader, SlotWriter
 from storage.logs import begin_segment
 from storage.slot_logs import CODECS, HANDLES, assert_same_slots, keep, new_log, opened
-
-
-@pytest.fixture
-def log(tmp_path: Path) -> Iterator[Log]:
-    made = new_log(tmp_path)
-    yield made
-    made.close()
-
 
 RELAXED = examples(150)
 
@@ -152,15 +143,6 @@ def test_any_slots_are_read_back_however_they_share(common_log: Log, batches: li
             assert_gathers_what_is_loaded(stored, addresses[alike], n_frames)
 
 
-@pytest.mark.parametrize("payload", [b"", b"1", b"of several bytes"])
-def test_one_object_may_be_a_payload_of_several_codecs(payload: bytes, log: Log) -> None:
-    slots: list[Slot] = [(handle, payload) for handle in HANDLES[:3]]
-    slots += [payload, (payload, b"other"), (HANDLES[0], payload, HANDLES[1], payload)]
-    stored = LogSlotStore(log)
-    for _ in range(2):
-        assert_same_slots(stored.load(stored.write(slots)), slots)
-
-
 # -- written once --------------------------------------------------------------------------------------------
 
 
@@ -241,72 +223,7 @@ def test_everything_a_slot_refers_to_is_in_its_segment(log: Log, tmp_path: Path)
     reader.close()
 
 
-FULL_DISK = """
-import resource, signal, sys
-from pathlib import Path
-from sb3_compressed.arrays.codec_handle import handle_of
-from sb3_compressed.codecs.adaptive import Adaptive
-from sb3_compressed.storage.log_slot_store import LogSlotStore
-from storage.slot_logs import new_log, opened
-
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-log = new_log(Path(sys.argv[1]), 1_000_000)
-stored = LogSlotStore(log)
-old, new = handle_of(Adaptive(1)), handle_of(Adaptive(2))
-frames = [bytes([k]) * 300 for k in range(20)]
-slots = [(old, *frames[k : k + 4]) for k in range(10)]
-addresses = stored.write(slots)
-for free in (10, 100, 2000):
-    resource.setrlimit(resource.RLIMIT_FSIZE, (log.last.end + free, resource.RLIM_INFINITY))
-    more = [(old, *frames[k : k + 4]) for k in range(10, 17)] + [(new, b"of another")]
-    try:
-        stored.write(more)
-        print("written")
-    except OSError:
-        print("refused")
-    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-    print(stored.load(addresses).tolist() == slots)
-    small = [(old, b"small", *frames[1:4])]
-    print(stored.load(stored.write(small)).tolist() == small)
-print(stored.load(stored.write(more)).tolist() == more)
-log.close()
-log = opened(Path(sys.argv[1]))
-print(LogSlotStore(log).load(addresses).tolist() == slots)
-"""
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="the size of files cannot be limited there")
-def test_slots_that_a_full_disk_refused_are_not_referred_to(tmp_path: Path) -> None:
-    assert run(FULL_DISK, tmp_path).splitlines() == ["refused", "True", "True"] * 3 + ["True", "True"]
-
-
 # -- gathering -----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("n_frames", [1, 2, 4])
-def test_payloads_of_several_codecs_and_segments_are_gathered(n_frames: int, log: Log, tmp_path: Path) -> None:
-    rng = np.random.default_rng(n_frames)
-    stored, written = LogSlotStore(log), []
-    for number in range(3):
-        if number:
-            begin_segment(log, 100_000)
-        slots: list[Slot] = []
-        for _ in range(100):
-            parts: list[Any] = [HANDLES[rng.integers(3)]]
-            for _ in range(n_frames):
-                if len(parts) > 1 and rng.random() < 0.3:
-                    parts.append(HANDLES[rng.integers(3)])
-                parts.append(rng.bytes(int(rng.integers(0, 300))))
-            slots.append(tuple(parts))
-        written.append(stored.write(slots))
-    addresses = rng.permutation(np.concatenate(written))
-    reader = opened(tmp_path)
-    for each in (stored.reader, SlotReader(reader)):
-        found = assert_gathers_what_is_loaded(each, addresses, n_frames)
-        assert len(found.codecs) == 9, "three in each of three segments"
-        assert_gathers_what_is_loaded(each, addresses[:1], n_frames)
-        assert [found.payloads[i] for i in (0, -1)] == [[*found.payloads][i] for i in (0, -1)]
-    reader.close()
 
 
 def test_gathered_payloads_outlive_their_segments(log: Log) -> None:
@@ -356,7 +273,7 @@ def test_slots_without_trained_codecs_are_gathered_for_their_codec(name: str, lo
     with pytest.raises(CorruptPayload, match=f"is by delta, not by {codec.name}") as caught:
         stored.gather(stored.write([slots[0], (HANDLES[0], b"1", b"2", b"3")]), 3)
     assert caught.value.index == 1
-    with pytest.raises(CorruptPayload, match="is by no trainable codec, not by delta") as caught:
+    with pytest.raises(CorruptPayload, match="no trainable codec") as caught:
         stored.for_codec(CODECS[0]).gather(stored.write([(HANDLES[0], b"1", b"2", b"3"), slots[0]]), 3)
     assert caught.value.index == 1
 

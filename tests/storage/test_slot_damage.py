@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from programs import run
 
 from sb3_compressed.arrays.slot_store import Slot
@@ -22,18 +21,8 @@ from sb3_compressed.storage.log import Log
 from sb3_compressed.storage.log_slot_store import LogSlotStore, SlotReader, address_of
 from sb3_compressed.storage.record_format import SLOT_SEED
 from sb3_compressed.storage.record_kinds import CODEC, SLOTS
-from storage.folders import damage
 from storage.logs import begin_segment
 from storage.slot_logs import CODECS, FIRST, HANDLES, READERS, assert_same_slots, keep, new_log, opened
-from storage.stores import commit_number, create
-
-
-@pytest.fixture
-def log(tmp_path: Path) -> Iterator[Log]:
-    made = new_log(tmp_path)
-    yield made
-    made.close()
-
 
 # -- damaged bytes -------------------------------------------------------------------------------------------
 
@@ -130,20 +119,6 @@ def test_the_error_names_the_damaged_slot(log: Log, tmp_path: Path) -> None:
             with pytest.raises(CorruptPayload, match=r"payload at byte \d+, is damaged") as caught:
                 read(stored.reader, addresses[order])
             assert order[caught.value.index] == 6
-
-
-def test_a_damaged_slot_among_several_is_reported_with_its_index(tmp_path: Path) -> None:
-    store = create(tmp_path)
-    for number in range(1, 6):
-        commit_number(store, number)
-    addresses: NDArray[np.int64] = store.arrays["table"][3]
-    damage(tmp_path / "00000001.log", int(addresses[1] & 0xFFFFFFFF) + 8)
-    reads: list[Callable[[], object]] = [lambda: store.slots.load(addresses), lambda: store.slots.gather(addresses, 1)]
-    for read in reads:
-        with pytest.raises(CorruptPayload, match=r"00000001\.log, the slot at byte \d+, is damaged") as caught:
-            read()
-        assert caught.value.index == 1
-    store.close()
 
 
 # -- crafted parts -------------------------------------------------------------------------------------------
@@ -314,14 +289,6 @@ def test_wrong_addresses_are_errors(state: str, tmp_path: Path) -> None:
     assert outcomes[1] == "gather CorruptPayload"
     assert outcomes[2] in ("codec CorruptStorage", "codec CorruptStorage found")
     assert last == "50 50"
-
-
-def test_an_address_is_not_taken_for_that_of_a_payload(log: Log) -> None:
-    stored = LogSlotStore(log)
-    [address] = stored.write([(HANDLES[0], b"first", b"second")])
-    for place in range(log.last.end):
-        with pytest.raises(CorruptPayload):
-            stored.load(np.array([address, ~address_of(FIRST, place)]))
 
 
 @pytest.mark.parametrize("way", READERS)
