@@ -20,17 +20,17 @@ from sb3_compressed.storage.commit_format import (
     commit_record,
     pack_patch,
     pack_ring_row,
-    section_name,
     snapshot_patches,
     split_commit,
 )
 from sb3_compressed.storage.lock import FolderLock
-from sb3_compressed.storage.log import Log
+from sb3_compressed.storage.log import Log, segment_numbers
 from sb3_compressed.storage.log_slot_store import LogSlotStore
 from sb3_compressed.storage.manifest import ArraySpec, Manifest
 from sb3_compressed.storage.metadata_schema import check_arrays_nbytes
-from sb3_compressed.storage.record_kinds import COMMIT, MANIFEST, PATCHES, SEALED, SECTION
+from sb3_compressed.storage.record_kinds import COMMIT, MANIFEST, PATCHES, SEALED
 from sb3_compressed.storage.segment import Segment
+from sb3_compressed.storage.segment_header import HEADERS_NBYTES
 
 __all__ = ["RING_ROWS", "ArrayStore", "Change"]
 
@@ -54,7 +54,7 @@ class ArrayStore:
     """Named numeric arrays, slots and a few values in a folder, for one writer and any number of readers.
 
     Changes take effect when they are committed, all at once, and then survive a crash of the process; after
-    :meth:`flush`, they survive a power cut. Use :meth:`create` or :meth:`open`.
+    :meth:`Log.flush`, they survive a power cut. Use :meth:`create` or :meth:`open`.
 
     :param log: the log that contains everything
     :param metadata: JSON-serializable data that is needed to create the buffer
@@ -167,13 +167,16 @@ class ArrayStore:
     @classmethod
     def _read_log(cls, log: Log, *, writable: bool, rows: int) -> ArrayStore:
         """Return the store in the newest snapshot and the commits after it."""
+
+        def files() -> tuple[bool, list[int]]:
+            return not writable and FolderLock.is_locked(log.folder), segment_numbers(log.folder)
+
         while True:
-            is_growing = not writable and FolderLock.is_locked(log.folder)
-            numbers = log.numbers()
+            is_growing, numbers = files()
             try:
                 return cls._read_chain(log, log.open_chain(), is_growing=is_growing, rows=rows)
             except CorruptStorage as error:
-                if writable or (log.numbers() == numbers and is_growing == FolderLock.is_locked(log.folder)):
+                if writable or files() == (is_growing, numbers):
                     raise CorruptStorage(f"{error}{REPAIR_ADVICE}") from error
                 # A writer began meanwhile, or wrote another snapshot.
 
@@ -231,8 +234,6 @@ class ArrayStore:
                     except CorruptStorage as error:
                         raise CorruptStorage(f"{segment.path}, the record at byte {record.offset}: {error}") from error
                     pending, committed = [], segment.end
-                elif record.kind == SECTION:
-                    self.check_section(record.content)
                 elif record.kind == SEALED and limit is None and not is_growing:
                     raise CorruptStorage(f"the segment after {segment.path} is missing")
         finally:
@@ -240,7 +241,7 @@ class ArrayStore:
         if committed is None:
             if is_snapshot:
                 raise CorruptStorage(f"{segment.path} is damaged: its snapshot is incomplete")
-            committed = segment.start
+            committed = HEADERS_NBYTES
         if limit is None:
             segment.end = committed
 
@@ -276,16 +277,6 @@ class ArrayStore:
         """
         return self.step + (pos - 1 - self.step) % n_rows
 
-    def check_section(self, content: NDArray[np.uint8]) -> None:
-        """Raise if a section cannot be skipped.
-
-        :raises StorageError: if it is unknown and required
-        :raises CorruptStorage: if it has no name
-        """
-        name = section_name(content)
-        if name[:1].isupper():
-            raise StorageError(f"{self.log.folder} has the section {name!r}, which requires a newer version to be read")
-
     # -- following a writer ----------------------------------------------------------------------------------
 
     def refresh(self) -> bool:
@@ -316,16 +307,16 @@ class ArrayStore:
 
     def _catch_up(self) -> None:
         while True:
-            last, numbers = self.log.last, self.log.numbers()
+            last, numbers = self.log.last, segment_numbers(self.log.folder)
             try:
                 if numbers[-1:] != [last.number] or last.is_replaced():
                     self._reopen()
                 else:
                     self._read(last, is_growing=True, start=last.end)
-                if self.log.numbers() == numbers:
+                if segment_numbers(self.log.folder) == numbers:
                     return
             except CorruptStorage:
-                if self.log.numbers() == numbers:  # pragma: no branch  # only in a race
+                if segment_numbers(self.log.folder) == numbers:  # pragma: no branch  # only in a race
                     raise
                 # There is a newer snapshot, and the segment was deleted.
 
@@ -348,11 +339,6 @@ class ArrayStore:
         self.step, self.epoch = fresh.step, fresh.epoch
 
     # -- writing ---------------------------------------------------------------------------------------------
-
-    @property
-    def is_version_1(self) -> bool:
-        """Whether the newest segment is in version 1 of the format, which does not store which arrays form the ring."""
-        return self.log.last.is_version_1
 
     def commit(self, changes: Iterable[Change], values: Mapping[str, Any], codecs: Mapping[str, Codec]) -> None:
         """Store rows of the arrays, and all slots that they refer to, atomically.
@@ -529,23 +515,11 @@ class ArrayStore:
         live = self.live_segments()
         self.log.copy_to(folder, live, self._snapshot_records(live))
 
-    def flush(self) -> None:
-        """Sync all commits to the disk, so that they survive a power cut."""
-        self.log.flush()
-
-    def release(self) -> None:
-        """Allow other processes to write to the folder."""
-        self.log.release()
-
     def acquire(self, lock: FolderLock | None = None) -> None:
         """Get write access again; see :meth:`Log.acquire`."""
-        self.log.acquire(COMMIT, lock)
+        self.log.acquire(lock)
         if not self._full_at:
             self._plan_next_segment(self.live_segments())
-
-    def is_latest(self) -> bool:
-        """Return whether nobody else committed anything since; see :meth:`Log.is_latest`."""
-        return self.log.is_latest(COMMIT)
 
     def close(self) -> None:
         """Close the folder. Slots in open segments can still be read."""

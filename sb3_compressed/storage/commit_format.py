@@ -7,10 +7,6 @@ the ring, in order. Instead of the first row, such a patch has the number of a s
 step, and congruent to the row modulo the number of rows. The value ``pos`` is then the following row. A ``PATCHES``
 record is a sequence of patches. A ``COMMIT`` record is the number of bytes of the values (uint32), the changed values
 as a JSON object (empty if none changed), and patches; it commits itself and all patches before it.
-
-A ``SECTION`` record is the length of a name (uint16), the name, and content in its own format, so that later versions
-can add to the state. A reader skips unknown sections whose name begins with a lower-case letter, and refuses the folder
-if it begins with a capital letter.
 """
 
 from __future__ import annotations
@@ -35,7 +31,6 @@ __all__ = [
     "pack_patch",
     "pack_ring_row",
     "rows_of_chunk",
-    "section_name",
     "snapshot_patches",
     "split_commit",
 ]
@@ -47,7 +42,6 @@ STORED, COMPRESSED, ZEROS = 0, 1, 2
 PATCH = struct.Struct("<HHIQ")
 SIZE = struct.Struct("<I")
 COUNT = struct.Struct("<Q")
-NAME_SIZE = struct.Struct("<H")
 #: Patches of more bytes than this are compressed, if that makes them smaller.
 MIN_COMPRESSED_PATCH_NBYTES = 1024
 #: Bytes of a patch in a snapshot; damage to a patch affects that many.
@@ -132,19 +126,6 @@ def split_commit(content: NDArray[np.uint8]) -> tuple[dict[str, Any], NDArray[np
     except (struct.error, ValueError) as error:
         raise CorruptStorage(f"invalid commit: {error}") from error
     return values, content[SIZE.size + nbytes :]
-
-
-def section_name(content: NDArray[np.uint8]) -> str:
-    """Return the name of a ``SECTION`` record.
-
-    :raises CorruptStorage: if it is missing or truncated
-    """
-    data = content[: NAME_SIZE.size + 0xFFFF].tobytes()
-    length = NAME_SIZE.unpack_from(data)[0] if len(data) >= NAME_SIZE.size else 0
-    name = data[NAME_SIZE.size : NAME_SIZE.size + length]
-    if not length or len(name) < length:
-        raise CorruptStorage("a section has no name")
-    return name.decode("utf-8", "replace")
 
 
 class PatchApplier:

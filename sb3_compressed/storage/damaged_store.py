@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-from collections import Counter
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +14,9 @@ from sb3_compressed.storage.array_store import ArrayStore
 from sb3_compressed.storage.chunks import addresses_in, row_chunks
 from sb3_compressed.storage.commit_format import PatchApplier, split_commit
 from sb3_compressed.storage.lock import FolderLock
-from sb3_compressed.storage.log import Log, segment_path
-from sb3_compressed.storage.manifest import ArraySpec, Manifest
-from sb3_compressed.storage.record_kinds import COMMIT, MANIFEST, PATCHES, SEALED, SECTION
+from sb3_compressed.storage.log import Log, segment_numbers, segment_path
+from sb3_compressed.storage.manifest import Manifest
+from sb3_compressed.storage.record_kinds import COMMIT, MANIFEST, PATCHES, SEALED
 from sb3_compressed.storage.segment import Record, Segment
 from sb3_compressed.storage.verification import damaged_codecs, damaged_records
 
@@ -61,7 +58,7 @@ def open_damaged(folder: Path, *, writable: bool, rows: int = 0, lock: FolderLoc
         segments = _readable_segments(log, problems)
         store = DamagedStoreReader(log, segments, problems, rows).read()
         if writable:
-            log.next_number = max(log.numbers()) + 1
+            log.next_number = max(segment_numbers(folder)) + 1
     except BaseException:
         log.close()
         raise
@@ -74,7 +71,7 @@ def _readable_segments(log: Log, problems: list[str]) -> list[Segment]:
     :raises CorruptStorage: if there is none
     """
     found: list[Segment] = []
-    for number in log.numbers():
+    for number in segment_numbers(log.folder):
         try:
             found.append(log.open_segment(number))
         except (CorruptStorage, OSError) as error:  # noqa: PERF203  # rare
@@ -174,13 +171,11 @@ class DamagedStoreReader:
     def _has_current_epoch(self, segment: Segment) -> bool:
         """Return whether the commits in a segment belong to the current content, not to the content before a resize."""
         manifest = _manifest_of(segment)
-        return segment.is_version_1 or (manifest is not None and manifest.epoch == self.store.epoch)
+        return manifest is not None and manifest.epoch == self.store.epoch
 
     def _segments_before(self, snapshot: Segment) -> list[Segment]:
         """Return the segments before a snapshot that it refers to, not those of another copy of the buffer."""
         older = [segment for segment in self.segments if segment.number < snapshot.number]
-        if snapshot.is_version_1:
-            return older
         ids = {snapshot.number - 1: snapshot.previous_id}
         manifest = _manifest_of(snapshot)
         if manifest is not None:
@@ -196,8 +191,7 @@ class DamagedStoreReader:
         for segment in reversed(self.used):
             manifest = _manifest_of(segment)
             if manifest is not None:
-                specs = _with_ring(manifest.specs) if segment.is_version_1 else manifest.specs
-                store = DamagedStore(self.log, manifest.metadata, specs, {}, {})
+                store = DamagedStore(self.log, manifest.metadata, manifest.specs, {}, {})
                 store.allocate_arrays(segment.path, self.rows)
                 store.epoch = manifest.epoch
                 store.problems = self.problems
@@ -206,32 +200,27 @@ class DamagedStoreReader:
         raise CorruptStorage(f"{self.log.folder}: no file has readable metadata: {'; '.join(self.problems)}")
 
     def _read(self, segment: Segment, limit: int | None, *, is_last: bool) -> None:
-        is_snapshot = segment.is_snapshot and not segment.is_version_1
-        # The first commit of a segment of version 1 is a snapshot, which omits zero rows.
-        is_version_1_snapshot = segment.is_version_1
+        is_snapshot = segment.is_snapshot
         self.is_after_damage |= is_snapshot  # until its values are read
         pending: list[NDArray[np.uint8]] = []
         for part in segment.undamaged_records(limit):
             if isinstance(part, CorruptStorage):
                 self.problems.append(str(part))
                 self.is_after_damage |= not is_snapshot
-                is_version_1_snapshot = False
                 continue
             try:
                 if part.kind == PATCHES:
                     pending.append(part.content)
                 elif part.kind == MANIFEST:
-                    self._apply_manifest(Manifest.from_json(part.content, segment), segment)
+                    manifest = Manifest.from_json(part.content, segment)
+                    self.log.ids.update(manifest.segments)
+                    self._set_values(manifest.values, manifest.codecs, manifest.step)
                 elif part.kind == COMMIT and is_snapshot:
                     commit, _ = split_commit(part.content)
                     self._set_values(commit.get("values", {}), commit.get("codecs", {}), self.store.step)
                 elif part.kind == COMMIT:
-                    if is_version_1_snapshot:
-                        self._reset_to_zeros()
                     self._apply_commit(part, pending)
-                    pending, is_version_1_snapshot = [], False
-                elif part.kind == SECTION:
-                    self.store.check_section(part.content)
+                    pending = []
                 elif part.kind == SEALED and is_last:
                     self.problems.append(f"the segment after {segment.path} is missing")
             except CorruptStorage as error:
@@ -245,11 +234,6 @@ class DamagedStoreReader:
                 self.problems.append(f"{segment.path}: {error}")
         self.applier.finish()
         self.end = segment.end
-
-    def _apply_manifest(self, manifest: Manifest, segment: Segment) -> None:
-        self.log.ids.update(manifest.segments)
-        if not segment.is_version_1:  # which has the values in a commit
-            self._set_values(manifest.values, manifest.codecs, manifest.step)
 
     def _set_values(self, values: dict[str, Any], codecs: dict[str, int], step: int) -> None:
         """Use the values at the beginning of a segment; earlier steps that were not read are lost."""
@@ -306,12 +290,6 @@ class DamagedStoreReader:
     def _new_applier(self, covered: list[NDArray[np.bool_]]) -> PatchApplier:
         return PatchApplier([*self.store.arrays.values()], self.store.ring_numbers, covered)
 
-    def _reset_to_zeros(self) -> None:
-        self.applier.finish()
-        for array, covered in zip(self.store.arrays.values(), self.covered, strict=True):
-            array[...], covered[...] = 0, True
-        self.is_after_damage = False
-
     def _finish(self) -> None:
         store = self.store
         store.problems = [*dict.fromkeys(self.problems)]
@@ -347,14 +325,7 @@ def _snapshot_damage(segment: Segment, limit: int | None) -> str | None:
     return None if has_commit else f"{segment.path} is damaged: its snapshot is incomplete"
 
 
-def _with_ring(specs: Mapping[str, ArraySpec]) -> dict[str, ArraySpec]:
-    """Return specs of version 1, which does not store which arrays form the ring: those of the most common length."""
-    [(length, _)] = Counter(spec.shape[:1] for spec in specs.values()).most_common(1) or [((), 0)]
-    return {name: dataclasses.replace(spec, is_ring=spec.shape[:1] == length) for name, spec in specs.items()}
-
-
 def _limit(segments: list[Segment], index: int) -> int | None:
     """Return where a segment ends, if the one that follows it stores that."""
     segment, after = segments[index], segments[index + 1] if index + 1 < len(segments) else None
-    is_stored = after is not None and not segment.is_version_1 and after.previous_id == segment.id
-    return after.previous_end if after is not None and is_stored else None
+    return after.previous_end if after is not None and after.previous_id == segment.id else None

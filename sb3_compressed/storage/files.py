@@ -12,6 +12,7 @@ import errno
 import os
 import stat
 import threading
+from collections.abc import Iterator
 from io import FileIO
 from pathlib import Path
 from typing import Literal
@@ -20,20 +21,18 @@ from sb3_compressed.errors import CorruptStorage
 
 __all__ = [
     "UNFINISHED",
-    "copy_bytes",
+    "completed_file",
     "create_regular_file",
     "flush_path",
     "make_folder_durably",
     "nbytes_on_disk",
     "open_regular_file",
     "read_at",
-    "write_all",
     "write_at",
 ]
 
 #: Suffix of files and folders that are renamed when they are complete.
 UNFINISHED = "unfinished"
-COPIED_NBYTES = 1 << 20  # bytes that are copied at a time
 
 #: Flags that some operating systems lack.
 BINARY: int = getattr(os, "O_BINARY", 0)
@@ -97,45 +96,10 @@ def _check_regular(path: Path, status: os.stat_result) -> None:
 
 
 def _not_regular(path: Path) -> CorruptStorage:
-    kind = "not a regular file"
-    with contextlib.suppress(OSError):
-        mode = os.lstat(path).st_mode
-        kind = next((name for is_kind, name in KINDS.items() if is_kind(mode)), kind)
     return CorruptStorage(
-        f"{path} is {kind}, but only regular files are opened inside the folder of a buffer; replace it with the file "
-        "itself, or delete it"
+        f"{path} is not a regular file, and no link, folder, FIFO, socket or device is opened inside the folder of a "
+        "buffer; replace it with the file itself, or delete it"
     )
-
-
-KINDS = {
-    stat.S_ISLNK: "a symbolic link",
-    stat.S_ISDIR: "a folder",
-    stat.S_ISFIFO: "a FIFO",
-    stat.S_ISSOCK: "a socket",
-    stat.S_ISCHR: "a device",
-    stat.S_ISBLK: "a device",
-}
-
-
-def write_all(file: FileIO, data: bytes | memoryview) -> None:
-    """Write all bytes at the current position; a nearly full disk may accept only some per call.
-
-    :raises OSError: if the disk is full
-    """
-    rest = memoryview(data)
-    while len(rest):
-        rest = rest[file.write(rest) :]
-
-
-def copy_bytes(source: FileIO, target: FileIO, nbytes: int) -> None:
-    """Copy the first bytes of a file and sync the copy.
-
-    :raises OSError: if the disk is full
-    """
-    while nbytes > 0 and (data := source.read(min(nbytes, COPIED_NBYTES))):
-        write_all(target, data)
-        nbytes -= len(data)
-    os.fsync(target.fileno())
 
 
 if hasattr(os, "pread"):
@@ -163,7 +127,19 @@ else:  # Windows
         """Write all bytes from an offset on; a nearly full disk may accept only some per call."""
         with _seek_lock:
             file.seek(offset)
-            write_all(file, data)
+            while len(data):
+                data = data[file.write(data) :]
+
+
+@contextlib.contextmanager
+def completed_file(path: Path) -> Iterator[Path]:
+    """Yield the path of a new file that gets its name after the block, and is removed if the block fails."""
+    unfinished = path.with_name(f"{path.name}.{UNFINISHED}")
+    try:
+        yield unfinished
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
 
 
 def make_folder_durably(folder: Path) -> None:

@@ -18,7 +18,9 @@ import contextlib
 import os
 import re
 import secrets
+import shutil
 from collections.abc import Callable, Collection, Iterable
+from io import BufferedWriter
 from itertools import pairwise
 from pathlib import Path
 
@@ -26,14 +28,13 @@ from sb3_compressed.errors import CorruptStorage, StorageError
 from sb3_compressed.kernels.checksum import checksum
 from sb3_compressed.storage.files import (
     UNFINISHED,
-    copy_bytes,
     create_regular_file,
     flush_path,
     make_folder_durably,
     open_regular_file,
 )
 from sb3_compressed.storage.lock import FolderLock
-from sb3_compressed.storage.record_kinds import SEALED
+from sb3_compressed.storage.record_kinds import COMMIT, SEALED
 from sb3_compressed.storage.segment import Record, Segment
 
 __all__ = [
@@ -190,10 +191,6 @@ class Log:
         self.next_number = self.last.number + 1
 
     # -- segments --------------------------------------------------------------------------------------------
-
-    def numbers(self) -> list[int]:
-        """Return the numbers of the segments in the folder, sorted."""
-        return segment_numbers(self.folder)
 
     def nbytes(self, numbers: Iterable[int]) -> int:
         """Return the total size of some segments."""
@@ -395,8 +392,10 @@ class Log:
                     try:
                         target.hardlink_to(source)
                     except OSError:  # another disk, or a file system without links
-                        with create_regular_file(target) as duplicate:
-                            copy_bytes(original, duplicate, os.fstat(original.fileno()).st_size)
+                        with create_regular_file(target) as file, BufferedWriter(file) as duplicate:
+                            shutil.copyfileobj(original, duplicate)
+                            duplicate.flush()
+                            os.fsync(file.fileno())
             copy.next_number, copy.identity = self.next_number, self.identity
             # The snapshot stores where the last segment, which may be shared, ends for the copy.
             copy.write_snapshot(snapshot, previous=self.last)
@@ -443,10 +442,9 @@ class Log:
             self._lock.release()
             self._lock = None
 
-    def acquire(self, commit_kind: int, lock: FolderLock | None = None) -> None:
+    def acquire(self, lock: FolderLock | None = None) -> None:
         """Get write access again, if no other process committed anything since :meth:`release`.
 
-        :param commit_kind: the kind of the records that commit
         :param lock: as for :meth:`create`
         :raises StorageError: if another process did, or writes to the folder now
         """
@@ -457,19 +455,19 @@ class Log:
         lock = FolderLock(self.folder) if lock is None else lock
         try:
             lock.acquire()
-            self._reopen_last(commit_kind)
+            self._reopen_last()
             self._lock = lock
         except BaseException:
             self._lock = None
             lock.release()
             raise
 
-    def _reopen_last(self, commit_kind: int) -> None:
+    def _reopen_last(self) -> None:
         """Reopen the last segment, to append to it if this process began it.
 
         :raises StorageError: if it is not the last one any more, or has other commits
         """
-        if self._is_changed(self.last, commit_kind):
+        if self._is_changed(self.last):
             raise StorageError(f"{self.folder} was written to by another buffer since; overwrite=True replaces it")
         last = self.last
         is_own = self._owns_last and os.getpid() == self._pid  # the parent process may continue its own segment
@@ -481,33 +479,30 @@ class Log:
             segment.truncate_tail()  # a process that was killed may have left a partial record
         self.next_number = last.number + 1
 
-    def _is_changed(self, last: Segment, commit_kind: int) -> bool:
+    def _is_changed(self, last: Segment) -> bool:
         """Return whether another segment is the last one of the folder now, or it has commits after its known end."""
         if segment_numbers(self.folder)[-1:] != [last.number]:
             return True
         segment = Segment(self._path(last.number))
         try:
             has_commit = any(
-                isinstance(part, Record) and part.kind == commit_kind
-                for part in segment.undamaged_records(start=last.end)
+                isinstance(part, Record) and part.kind == COMMIT for part in segment.undamaged_records(start=last.end)
             )
             return segment.id != last.id or has_commit or not segment.is_record_end(last.end)
         finally:
             segment.close()
 
-    def is_latest(self, commit_kind: int) -> bool:
+    def is_latest(self) -> bool:
         """Return whether no other log committed anything since this one was opened, also after an interrupted write.
 
         The folder must be locked.
-
-        :param commit_kind: the kind of the records that commit
         """
         if os.getpid() == self._pid and (end := log_fingerprint(self.folder)) is not None:
             # Nobody else appends commits to a segment that this log began.
             begun = {each.id for each in (self._last, self._pending) if each is not None and each.is_writable}
             if end[2] in begun:  # the id of the last segment
                 return True
-        return self._last is not None and not self._is_changed(self._last, commit_kind)
+        return self._last is not None and not self._is_changed(self._last)
 
     def close(self) -> None:
         """Release write access and close the files. Segments that were open can still be read."""

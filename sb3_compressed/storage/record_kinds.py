@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-__all__ = ["CODEC", "COMMIT", "MANIFEST", "PATCHES", "SEALED", "SECTION", "SLOTS"]
+__all__ = ["CODEC", "COMMIT", "MANIFEST", "PATCHES", "SEALED", "SLOTS"]
 
 #: The metadata of a store, the first record of each segment; see ``manifest.py``.
 MANIFEST = 1
 #: A codec, and slots with their payloads; see ``log_slot_store.py``.
 CODEC, SLOTS = 2, 3
 #: Parts of a commit; see ``commit_format.py``.
-PATCHES, COMMIT, SECTION = 4, 5, 7
+PATCHES, COMMIT = 4, 5
 #: The last record of a segment that another one follows.
 SEALED = 6

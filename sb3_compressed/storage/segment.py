@@ -33,7 +33,7 @@ from sb3_compressed.errors import CorruptStorage, StorageError
 from sb3_compressed.kernels.checksum import checksum
 from sb3_compressed.storage.files import create_regular_file, open_regular_file, read_at, write_at
 from sb3_compressed.storage.record_format import HEADER_CHECKED_NBYTES, HEADER_NBYTES, LAST, RECORD_HEADER
-from sb3_compressed.storage.segment_header import new_header, read_header
+from sb3_compressed.storage.segment_header import HEADERS_NBYTES, new_header, read_header
 
 __all__ = ["Record", "Segment"]
 
@@ -84,13 +84,13 @@ class Segment:
         except BaseException:
             self.close()
             raise
-        self.number, self.identity, self.id, self.previous_id, self.previous_end, self.is_snapshot, self.start = header
+        self.number, self.identity, self.id, self.previous_id, self.previous_end, self.is_snapshot = header
         #: Whether an interrupt may have left a partial record after the end.
         self._is_dirty = False
         #: Whether the file is longer than its records.
         self._has_room = False
         #: Where the next record begins, as far as :meth:`records` has read.
-        self.end = self.start
+        self.end = HEADERS_NBYTES
 
     @classmethod
     def create(
@@ -105,7 +105,8 @@ class Segment:
         """
         previous_id, previous_end = (0, 0) if previous is None else (previous.id, previous.end)
         with create_regular_file(path) as file:
-            write_all(file, new_header(number, identity, previous_id, previous_end, is_snapshot=is_snapshot))
+            header = new_header(number, identity, previous_id, previous_end, is_snapshot=is_snapshot)
+            write_at(file, memoryview(header), 0)
         return cls(path, writable=True)
 
     def _map(self) -> None:
@@ -117,11 +118,6 @@ class Segment:
         #: The bytes of the file, read-only. They end where a writer may truncate it: reading mapped memory beyond the
         #: end of the file crashes the process.
         self.bytes = self._mapped
-
-    @property
-    def is_version_1(self) -> bool:
-        """Whether the segment has the first version of the format, in which segments have no id."""
-        return self.id == 0
 
     @property
     def n_links(self) -> int:
@@ -256,14 +252,14 @@ class Segment:
         :raises CorruptStorage: if there is no such record
         """
         start = offset - HEADER_NBYTES
-        record = self._record_at(start) if start >= self.start else None
+        record = self._record_at(start) if start >= HEADERS_NBYTES else None
         if record is None or record.kind != kind:
             raise CorruptStorage(f"{self.path} has no record of kind {kind} at byte {offset}")
         return record.content
 
     def is_record_end(self, offset: int) -> bool:
         """Return whether a record may end at an offset; false if the file is shorter, or was not written that far."""
-        return offset == self.start or self._read(offset - 1, 1) == LAST
+        return offset == HEADERS_NBYTES or self._read(offset - 1, 1) == LAST
 
     def records(
         self, start: int | None = None, *, is_growing: bool = False, limit: int | None = None
@@ -275,7 +271,7 @@ class Segment:
         :param limit: where the last record ends, if known
         :raises CorruptStorage: at a damaged record, or if no record ends at the limit
         """
-        self.end = self.start if start is None else start
+        self.end = HEADERS_NBYTES if start is None else start
         block_nbytes = MIN_BLOCK_NBYTES
         while limit is None or self.end < limit:
             block_nbytes = min(4 * block_nbytes, BLOCK_NBYTES)
@@ -326,7 +322,7 @@ class Segment:
         :param start: where to begin; ``None`` for the first record
         :param limit: where the last record ends, if known
         """
-        self.end = self.start if start is None else start
+        self.end = HEADERS_NBYTES if start is None else start
         while True:
             try:
                 yield from self.records(self.end, limit=limit)

@@ -1,12 +1,9 @@
-r"""The header of a segment, and how to read version 1 of it.
+r"""The header of a segment.
 
 It is written twice, so that one damaged copy does no harm: ``b"SB3CMPR\n"``, the version of the format and the number
 of the segment (both uint32), the identity of the log and the random id of the segment (both uint64), the id of the
 segment before it (uint64), where that one ends (uint32), flags (uint32; 1 for a snapshot) and the XXH64 of these
 (uint64). Numbers are little-endian.
-
-Version 1 has a single header of 32 bytes without id, previous segment and flags; its id counts as 0, and each of its
-segments begins with a snapshot.
 """
 
 from __future__ import annotations
@@ -20,12 +17,13 @@ from typing import NamedTuple
 from sb3_compressed.errors import CorruptStorage
 from sb3_compressed.kernels.checksum import checksum
 
-__all__ = ["FORMAT_VERSION", "Header", "new_header", "read_header"]
+__all__ = ["FORMAT_VERSION", "HEADERS_NBYTES", "Header", "new_header", "read_header"]
 
 MAGIC = b"SB3CMPR\n"
 FORMAT_VERSION = 2
 SEGMENT_HEADER = struct.Struct("<8sIIQQQIIQ")
-SEGMENT_HEADER_V1 = struct.Struct("<8sIIQQ")
+#: The bytes of both copies of the header, after which the first record begins.
+HEADERS_NBYTES = 2 * SEGMENT_HEADER.size
 IS_SNAPSHOT = 1
 
 
@@ -34,11 +32,10 @@ class Header(NamedTuple):
 
     :ivar number: the number of the segment in its log
     :ivar identity: that of the log
-    :ivar id: the random id of the segment, 0 in version 1
+    :ivar id: the random id of the segment
     :ivar previous_id: the id of the segment before it, 0 if there is none
     :ivar previous_end: where that one ends
     :ivar is_snapshot: whether the state can be read from here on, without the segments before
-    :ivar start: where the first record begins
     """
 
     number: int
@@ -47,7 +44,6 @@ class Header(NamedTuple):
     previous_id: int
     previous_end: int
     is_snapshot: bool
-    start: int
 
 
 def new_header(number: int, identity: int, previous_id: int, previous_end: int, *, is_snapshot: bool) -> bytes:
@@ -65,32 +61,29 @@ def read_header(file: FileIO, path: Path) -> tuple[Header, bool]:
 
     :raises CorruptStorage: if both are, or the file is not a segment of a known version
     """
-    data = file.read(2 * SEGMENT_HEADER.size)
+    data = file.read(HEADERS_NBYTES)
     copies = [data[: SEGMENT_HEADER.size], data[SEGMENT_HEADER.size :]]
     intact = [copy for copy in copies if len(copy) == SEGMENT_HEADER.size and _is_intact(copy)]
     if not intact:
-        return _read_header_v1(data[: SEGMENT_HEADER_V1.size], path), False
+        raise _header_error(data, path)
     _, version, number, identity, own_id, previous_id, previous_end, flags, _ = SEGMENT_HEADER.unpack(intact[0])
     if version != FORMAT_VERSION:
         raise _unknown_version(path, version)
-    is_snapshot = bool(flags & IS_SNAPSHOT)
-    header = Header(number, identity, own_id, previous_id, previous_end, is_snapshot, 2 * SEGMENT_HEADER.size)
-    return header, intact != copies
+    return Header(number, identity, own_id, previous_id, previous_end, bool(flags & IS_SNAPSHOT)), intact != copies
 
 
-def _read_header_v1(data: bytes, path: Path) -> Header:
-    if len(data) < SEGMENT_HEADER_V1.size or not data.startswith(MAGIC):
-        raise CorruptStorage(f"{path} is not a file of this package")
-    _, version, number, identity, _ = SEGMENT_HEADER_V1.unpack(data)
-    if version == 1 and _is_intact(data):
-        return Header(number, identity, 0, 0, 0, True, SEGMENT_HEADER_V1.size)
-    if version > FORMAT_VERSION:
-        raise _unknown_version(path, version)
-    raise CorruptStorage(f"{path} is damaged at byte 0, in its header")
+def _header_error(data: bytes, path: Path) -> CorruptStorage:
+    """Return the reason why a file has no intact header."""
+    if not data.startswith(MAGIC):
+        return CorruptStorage(f"{path} is not a file of this package")
+    version = int.from_bytes(data[len(MAGIC) : len(MAGIC) + 4], "little")
+    if version not in (0, FORMAT_VERSION):  # such as version 1, whose header was another one
+        return _unknown_version(path, version)
+    return CorruptStorage(f"{path} is damaged at byte 0, in its header")
 
 
 def _unknown_version(path: Path, version: int) -> CorruptStorage:
-    return CorruptStorage(f"{path} has version {version} of the format; supported are 1 and {FORMAT_VERSION}")
+    return CorruptStorage(f"{path} has version {version} of the format; supported is {FORMAT_VERSION}")
 
 
 def _is_intact(header: bytes) -> bool:

@@ -6,7 +6,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 from sb3_compressed.storage.log import Log
-from sb3_compressed.storage.record_kinds import SEALED
+from sb3_compressed.storage.record_kinds import COMMIT, SEALED
 from sb3_compressed.storage.segment import Segment
 
 Records = list[tuple[int, bytes]]
@@ -89,7 +89,7 @@ def expected_records(number: int, *, is_last: bool = False) -> Records:
     return records if is_last else [*records, (SEALED, b"")]
 
 
-APPENDED: Records = [(2, b"of another"), (3, b"of another")]
+APPENDED: Records = [(2, b"of another"), (COMMIT, b"of another")]
 
 
 def append(folder: Path) -> None:

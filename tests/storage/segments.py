@@ -1,4 +1,4 @@
-"""Helpers for segments: small files in the current and the first version of the format."""
+"""Helpers for segments: small files."""
 
 from __future__ import annotations
 
@@ -65,13 +65,7 @@ def damages_of(path: Path) -> list[str]:
         segment.close()
 
 
-def version_1_record(kind: int, content: bytes) -> bytes:
-    """Return a record in version 1 of the format."""
-    fields = struct.pack("<QIB", checksum(content, kind << 32 | len(content)), len(content), kind)
-    return fields + checksum(fields, len(fields)).to_bytes(8, "little")[:3] + content + b"\xff"
-
-
-def version_1_segment(records: Records) -> bytes:
-    """Return a file in version 1 of the format."""
-    fields = struct.pack("<8sIIQ", b"SB3CMPR\n", 1, NUMBER, IDENTITY)
-    return fields + checksum(fields).to_bytes(8, "little") + b"".join(version_1_record(*record) for record in records)
+def record_of(kind: int, content: bytes, segment_id: int = 0) -> bytes:
+    """Return the bytes of a record."""
+    fields = struct.pack("<QIB", checksum(content, (kind << 32 | len(content)) ^ segment_id), len(content), kind)
+    return fields + checksum(fields, len(fields) ^ segment_id).to_bytes(8, "little")[:3] + content + b"\xff"

@@ -13,7 +13,6 @@ from sb3_compressed.arrays.codec_handle import handle_of
 from sb3_compressed.codecs.adaptive import Adaptive
 from sb3_compressed.storage import segment as segment_module
 from sb3_compressed.storage.array_store import RING_ROWS, ArrayStore
-from sb3_compressed.storage.commit_format import NAME_SIZE
 from sb3_compressed.storage.manifest import ArraySpec
 from sb3_compressed.storage.verification import damaged_slots
 from storage.folders import newest_segment
@@ -104,11 +103,6 @@ def assert_consistent(store: ArrayStore, nbytes: int = 300) -> int:
 
 def spec_of(array: NDArray[Any], *, is_table: bool = False) -> ArraySpec:
     return ArraySpec(array.shape, array.dtype.str, is_table)
-
-
-def section_record(name: str, content: bytes) -> bytes:
-    """Return the content of a ``SECTION`` record, which only later versions write."""
-    return NAME_SIZE.pack(len(name.encode())) + name.encode() + content
 
 
 def resized(store: ArrayStore) -> tuple[dict[str, ArraySpec], dict[str, Any]]:

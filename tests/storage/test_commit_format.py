@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import struct
 from collections.abc import Sequence
@@ -26,11 +25,9 @@ from sb3_compressed.storage.commit_format import (
     pack_patch,
     pack_ring_row,
     rows_of_chunk,
-    section_name,
     snapshot_patches,
     split_commit,
 )
-from storage.stores import section_record
 
 RELAXED = examples(150)
 
@@ -65,19 +62,6 @@ def rebuilt(patches: list[bytes], like: NDArray[Any]) -> NDArray[Any]:
 # -- there and back ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("shape", SHAPES)
-def test_patch_restores_its_rows_and_no_others(dtype: str, shape: tuple[int, ...]) -> None:
-    array, before = any_bits(shape, dtype), any_bits(shape, dtype, seed=1)
-    n = len(array)
-    for first, last in [(0, n), (0, 0), (0, 1), (n // 2, n), (max(n - 1, 0), n), (n, n)]:
-        target = before.copy()
-        expected = before.copy()
-        expected[first:last] = array[first:last]
-        apply_patches(content(pack_patch(2, array, first, last)), [np.zeros(3), np.zeros(1), target, np.zeros(9)])
-        assert target.tobytes() == expected.tobytes()
-
-
 @RELAXED
 @given(data=st.data())
 def test_patches_of_any_rows_round_trip(data: st.DataObject) -> None:
@@ -95,18 +79,6 @@ def test_patches_of_any_rows_round_trip(data: st.DataObject) -> None:
     found = [np.zeros_like(array) for array in arrays]
     apply_patches(content(*patches), found)
     assert [array.tobytes() for array in found] == [array.tobytes() for array in targets]
-
-
-def test_patches_apply_in_order() -> None:
-    arrays = [np.full(5, k, np.int32) for k in range(3)]
-    patches = [pack_patch(0, array, k, k + 2) for k, array in enumerate(arrays)]
-    assert rebuilt(patches, arrays[0]).tolist() == [0, 1, 2, 2, 0]
-
-
-@pytest.mark.parametrize("layout", [lambda array: array.T, lambda array: array[:, ::2], lambda array: array[::-1]])
-def test_arrays_of_any_memory_layout_round_trip(layout: Any) -> None:
-    array = layout(any_bits((6, 8), "<f4"))
-    assert rebuilt([pack_patch(0, array, 0, len(array))], array).tobytes() == array.tobytes()
 
 
 @pytest.mark.parametrize(("nbytes", "is_smaller"), [(1000, False), (1024, False), (2000, True), (100_000, True)])
@@ -161,12 +133,12 @@ def test_zero_rows_take_few_bytes_in_a_snapshot(monkeypatch: pytest.MonkeyPatch)
 
 
 def ring_arrays(seed: int = 0) -> list[NDArray[Any]]:
-    """Return arrays; 0, 2 and 3 have a row for each step."""
+    """Return arrays; all but 1 have a row for each step."""
     specs = [((6, 2), "<f4"), ((9,), "u1"), ((6,), "?"), ((6, 2, 1), ">i8"), ((6, 0), "<f8")]
     return [any_bits(shape, dtype, seed + k) for k, (shape, dtype) in enumerate(specs)]
 
 
-RING_NUMBERS = [0, 2, 3]
+RING_NUMBERS = [0, 2, 3, 4]
 
 
 def test_ring_row_is_a_single_patch() -> None:
@@ -230,11 +202,6 @@ def test_ring_rows_and_patches_apply_in_order(data: st.DataObject) -> None:
         replay.finish()
     assert [array.tobytes() for array in found] == [array.tobytes() for array in expected]
     assert [rows.tolist() for rows in is_covered] == [rows.tolist() for rows in covered]
-
-
-@pytest.mark.parametrize("shape", [*SHAPES, (4, 3_000_000)])
-def test_chunk_has_at_least_one_row(shape: tuple[int, ...]) -> None:
-    assert rows_of_chunk(np.zeros(shape, np.uint8)) >= 1
 
 
 VALUES: dict[str, Any] = {
@@ -394,14 +361,6 @@ def test_compressed_patches_outside_an_array_are_rejected(packed: tuple[str, byt
 
 
 @RELAXED
-@given(data=st.binary(max_size=100))
-def test_arbitrary_bytes_as_patches_are_rejected_or_harmless(data: bytes) -> None:
-    apply_or_refuse(data)
-    apply_or_refuse(struct.pack("<HHIQ", 0, 1, len(data), 0) + data)
-    apply_or_refuse(struct.pack("<HHIQ", 0, 1, len(data) + 5, 0) + b"\x28\xb5\x2f\xfd\x20" + data)
-
-
-@RELAXED
 @given(
     patches=st.lists(
         st.tuples(
@@ -416,25 +375,6 @@ def test_arbitrary_bytes_as_patches_are_rejected_or_harmless(data: bytes) -> Non
 )
 def test_arbitrary_patches_are_rejected_or_harmless(patches: list[tuple[int, int, int, int, bytes]]) -> None:
     apply_or_refuse(b"".join(struct.pack("<HHIQ", *header) + data for *header, data in patches))
-
-
-@pytest.mark.parametrize("name", ["statistics", "Ä", "A" * 65535])
-@pytest.mark.parametrize("section", [b"", bytes(70_000)])
-def test_section_name_is_read(name: str, section: bytes) -> None:
-    assert section_name(content(section_record(name, section))) == name
-
-
-@pytest.mark.parametrize("record", [b"", b"\1", b"\0\0", b"\0\0name", b"\5\0name", b"\xff\xffname"])
-def test_sections_without_a_name_are_rejected(record: bytes) -> None:
-    with pytest.raises(CorruptStorage, match="a section has no name"):
-        section_name(content(record))
-
-
-@RELAXED
-@given(record=st.binary(max_size=30))
-def test_arbitrary_records_are_rejected_or_sections(record: bytes) -> None:
-    with contextlib.suppress(CorruptStorage):
-        assert isinstance(section_name(content(record)), str)
 
 
 @pytest.mark.parametrize(
@@ -469,12 +409,3 @@ def test_arbitrary_records_are_rejected_or_commits(record: bytes, cut: int) -> N
         except CorruptStorage:
             continue
         assert isinstance(values, dict)
-
-
-def test_ring_arrays_without_elements_have_no_bytes() -> None:
-    target = [any_bits((6, 0), "<f8"), any_bits((6, 2), "<f4")]
-    source = [any_bits(array.shape, array.dtype.str, seed=1) for array in target]
-    replay = PatchApplier(target, [0, 1])
-    replay.apply(content(pack_ring_row(source, 3, 3)))
-    replay.finish()
-    np.testing.assert_array_equal(target[1][3].view(np.uint8), source[1][3].view(np.uint8))

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from programs import run
 
 from sb3_compressed.errors import CorruptStorage
 from sb3_compressed.storage import files
@@ -48,7 +47,7 @@ IRREGULAR = ["a folder", "a FIFO", "a socket", "a symbolic link", "a link to a d
 def test_only_regular_files_are_opened(kind: str, mode: str, tmp_path: Path) -> None:
     (tmp_path / "target").write_text("content")
     make_irregular(tmp_path / "file", kind)
-    with pytest.raises(CorruptStorage, match=rf"^{re.escape(str(tmp_path / 'file'))} is a .*only regular files"):
+    with pytest.raises(CorruptStorage, match=rf"^{re.escape(str(tmp_path / 'file'))} is not a regular file"):
         open_regular_file(tmp_path / "file", mode)  # type: ignore[arg-type]
     assert (tmp_path / "target").read_text() == "content"
     assert not (tmp_path / "missing").exists()
@@ -81,35 +80,6 @@ def test_files_are_opened_through_a_link_to_their_folder(tmp_path: Path) -> None
     assert (tmp_path / "folder" / "file").read_bytes() == b"conTent!"
     with pytest.raises(FileNotFoundError):
         open_regular_file(tmp_path / "missing")
-
-
-FSYNCED = """
-import os, stat, sys
-from pathlib import Path
-from sb3_compressed.storage.files import make_folder_durably
-
-flush, flushed = os.fsync, []
-
-def fsync(descriptor):
-    if stat.S_ISDIR(os.fstat(descriptor).st_mode):
-        flushed.append(os.readlink(f"/proc/self/fd/{descriptor}"))
-    flush(descriptor)
-
-os.fsync = fsync
-make_folder_durably(Path(sys.argv[1]))
-print(*flushed, sep="\\n")
-"""
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has /proc/self/fd")
-def test_every_created_folder_is_synced(tmp_path: Path) -> None:
-    assert run(FSYNCED, tmp_path / "a" / "b" / "c").split() == [
-        str(tmp_path),
-        str(tmp_path / "a"),
-        str(tmp_path / "a" / "b"),
-    ]
-    assert run(FSYNCED, tmp_path / "a" / "b" / "d").split() == [str(tmp_path / "a" / "b")]
-    assert run(FSYNCED, tmp_path / "a").split() == []
 
 
 def test_folder_below_a_file_is_an_error(tmp_path: Path) -> None:

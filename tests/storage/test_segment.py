@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import struct
-import sys
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -14,34 +11,22 @@ import pytest
 from lines import interrupts
 
 from sb3_compressed.errors import CorruptStorage, StorageError
-from sb3_compressed.kernels.checksum import checksum
 from sb3_compressed.storage import files as files_module
 from sb3_compressed.storage import segment as segment_module
 from sb3_compressed.storage.segment import Record, Segment
 from storage.folders import damage
 from storage.segments import (
     CONTENTS,
-    COPY_NBYTES,
     HEADER_NBYTES,
     IDENTITY,
     NUMBER,
-    damages_of,
     kind_of,
     put,
     read_segment,
     record_nbytes,
     records_of,
-    version_1_segment,
     write_segment,
 )
-
-
-def set_id(path: Path, own_id: int) -> None:
-    """Set the id of an empty segment."""
-    fields = path.read_bytes()[: COPY_NBYTES - 8]
-    fields = fields[:24] + own_id.to_bytes(8, "little") + fields[32:]
-    put(path, 2 * (fields + checksum(fields).to_bytes(8, "little")))
-
 
 # -- reading back --------------------------------------------------------------------------------------------
 
@@ -60,11 +45,6 @@ def test_appended_records_are_read_back(tmp_path: Path) -> None:
     segment.close()
 
 
-def test_segment_without_records_is_valid(tmp_path: Path) -> None:
-    assert write_segment(tmp_path / "segment", []) == read_segment(tmp_path / "segment") == []
-    assert (tmp_path / "segment").stat().st_size == HEADER_NBYTES
-
-
 def test_contents_are_read_only(tmp_path: Path) -> None:
     write_segment(tmp_path / "segment", [b"content"])
     segment = Segment(tmp_path / "segment")
@@ -72,17 +52,6 @@ def test_contents_are_read_only(tmp_path: Path) -> None:
     for data in (record.content, segment.bytes):
         with pytest.raises(ValueError, match="read-only"):
             data[0] = 0
-    segment.close()
-
-
-def test_next_offset_predicts_the_offset_of_a_record(tmp_path: Path) -> None:
-    segment = Segment.create(tmp_path / "segment", NUMBER, IDENTITY)
-    for index, content in enumerate(CONTENTS):
-        expected = segment.next_offset
-        offset = segment.append(kind_of(index), bytearray(content))
-        assert offset == expected
-        assert segment.record_at(offset, kind_of(index)).tobytes() == content
-        assert segment.bytes[offset : offset + len(content)].tobytes() == content
     segment.close()
 
 
@@ -102,18 +71,6 @@ def test_record_at_requires_the_start_of_a_record(tmp_path: Path) -> None:
     segment.close()
 
 
-def test_reopened_segment_can_be_appended_to(tmp_path: Path) -> None:
-    written = write_segment(tmp_path / "segment", CONTENTS)
-    for kind in range(1, 4):
-        segment = Segment(tmp_path / "segment", writable=True)
-        assert records_of(segment) == written
-        content = b"more" * kind
-        segment.append(kind, content)
-        segment.close()  # without removing reserved room
-        written.append((kind, content))
-    assert read_segment(tmp_path / "segment") == written
-
-
 def test_making_room_keeps_earlier_contents_valid(tmp_path: Path) -> None:
     segment = Segment.create(tmp_path / "segment", NUMBER, IDENTITY)
     offset = segment.append(1, bytes(range(200)))
@@ -130,24 +87,10 @@ def test_making_room_keeps_earlier_contents_valid(tmp_path: Path) -> None:
         assert view.tobytes() == bytes(range(200))
 
 
-def test_shrink_to_fit_truncates_to_the_records(tmp_path: Path) -> None:
-    path = tmp_path / "segment"
-    segment = Segment.create(path, NUMBER, IDENTITY)
-    segment.make_room(1_000_000)
-    segment.append(1, b"content")
-    assert path.stat().st_size >= 1_000_000
-    segment.shrink_to_fit()
-    assert path.stat().st_size == segment.end
-    segment.append(2, b"more")
-    segment.seal()
-    assert path.stat().st_size == segment.end
-    assert read_segment(path) == [(1, b"content"), (2, b"more")]
-
-
 def test_segment_size_is_limited_to_32_bits(tmp_path: Path) -> None:
     segment = Segment.create(tmp_path / "segment", NUMBER, IDENTITY)
     segment.append(1, b"content")
-    with pytest.raises(StorageError, match=r"cannot have more than 4294967295 bytes"):
+    with pytest.raises(StorageError, match="4294967295"):
         segment.make_room(2**32)
     segment.append(2, b"more")
     segment.seal()
@@ -172,67 +115,6 @@ def test_reader_follows_a_growing_segment(tmp_path: Path) -> None:
     assert records_of(reader, start=reader.end, is_growing=True) == []
     assert len(records_of(reader)) == 100
     reader.close()
-
-
-WRITE_MANY = """
-import sys
-from pathlib import Path
-from sb3_compressed.storage.segment import Segment
-
-segment = Segment(Path(sys.argv[1]), writable=True)
-for index in range(int(sys.argv[2])):
-    segment.append(1 + index % 255, index.to_bytes(4, "little") * (index % 3000))
-    if not index % 500:
-        segment.make_room(segment.room + 1_000_000)
-segment.seal()
-"""
-
-
-def test_other_process_reads_a_growing_segment(tmp_path: Path) -> None:
-    path, n_records = tmp_path / "segment", 6000
-    Segment.create(path, NUMBER, IDENTITY).close()
-    reader, count, end = Segment(path), 0, HEADER_NBYTES
-    with programs.start(WRITE_MANY, path, n_records) as writer:
-        is_last_look = False
-        while not is_last_look:
-            is_last_look = writer.poll() is not None
-            for record in reader.records(end, is_growing=not is_last_look):
-                assert record.kind == kind_of(count)
-                assert record.content.tobytes() == count.to_bytes(4, "little") * (count % 3000)
-                count += 1
-            end = reader.end
-    assert (writer.returncode, count) == (0, n_records)
-    reader.close()
-
-
-def test_one_thread_reads_while_another_appends(tmp_path: Path) -> None:
-    path = tmp_path / "segment"
-    segment = Segment.create(path, NUMBER, IDENTITY)
-    first = segment.append(1, b"the first")
-    written, read, stop = [(1, b"the first")], set(), threading.Event()
-
-    def keep_reading() -> None:
-        try:
-            while not stop.is_set():
-                read.add(segment.record_at(first, 1).tobytes())
-        except CorruptStorage as error:
-            read.add(str(error).encode())
-
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    thread = threading.Thread(target=keep_reading)
-    thread.start()
-    try:
-        for index in range(3000):
-            written.append((kind_of(index), b"%d" % index))
-            segment.append(*written[-1])
-    finally:
-        stop.set()
-        thread.join()
-        sys.setswitchinterval(interval)
-    segment.seal()
-    assert read == {b"the first"}
-    assert read_segment(path) == written
 
 
 # -- truncated records -----------------------------------------------------------------------------------------------
@@ -276,55 +158,6 @@ def test_reader_retries_a_record_that_is_being_written(n_bytes: int, tmp_path: P
 # -- segments that are alike ---------------------------------------------------------------------------------
 
 
-def test_segments_have_unique_ids_and_store_their_predecessor(tmp_path: Path) -> None:
-    first = Segment.create(tmp_path / "first", 3, IDENTITY, is_snapshot=True)
-    first.append(1, b"content")
-    second = Segment.create(tmp_path / "second", 4, IDENTITY, previous=first)
-    third = Segment.create(tmp_path / "third", 4, IDENTITY, previous=first)
-    found = [Segment(tmp_path / name) for name in ("first", "second", "third")]
-    assert len({segment.id for segment in found} | {0}) == 4
-    assert [segment.number for segment in found] == [3, 4, 4]
-    assert [segment.is_snapshot for segment in found] == [True, False, False]
-    assert [(segment.previous_id, segment.previous_end) for segment in found] == [
-        (0, 0),
-        (first.id, first.end),
-        (first.id, first.end),
-    ]
-    for segment in (first, second, third, *found):
-        segment.close()
-
-
-def test_checksums_depend_on_the_segment_id(tmp_path: Path) -> None:
-    path = tmp_path / "segment"
-    for own_id in (1, 2**64 - 1, 0x123456789ABCDEF0):
-        path.unlink(missing_ok=True)
-        Segment.create(path, NUMBER, IDENTITY).close()
-        set_id(path, own_id)
-        segment = Segment(path, writable=True)
-        segment.append(9, b"content")
-        segment.seal()
-        fields = struct.pack("<QIB", checksum(b"content", (9 << 32 | 7) ^ own_id), 7, 9)
-        header = fields + checksum(fields, 13 ^ own_id).to_bytes(8, "little")[:3]
-        assert path.read_bytes()[HEADER_NBYTES:] == header + b"content\xff"
-
-
-# -- version 1 -----------------------------------------------------------------------------------------------
-
-
-def test_segment_of_version_1_is_read_and_appended_to(tmp_path: Path) -> None:
-    path = tmp_path / "segment"
-    written = [(kind_of(index), content) for index, content in enumerate(CONTENTS)]
-    path.write_bytes(version_1_segment(written))
-    segment = Segment(path, writable=True)
-    assert (segment.number, segment.identity, segment.id) == (NUMBER, IDENTITY, 0)
-    assert segment.is_snapshot, "all segments of version 1 are"
-    assert records_of(segment) == written
-    segment.append(6, b"sealed")
-    segment.seal()
-    assert path.read_bytes() == version_1_segment([*written, (6, b"sealed")])
-    assert damages_of(path) == []
-
-
 # -- pieces --------------------------------------------------------------------------------------------------
 
 
@@ -351,10 +184,10 @@ def test_limit_ends_the_records(tmp_path: Path) -> None:
     path = tmp_path / "segment"
     written = write_segment(path, [bytes([k]) * k for k in range(10)])
     segment = Segment(path)
-    ends = [segment.start, *(record.end for record in segment.records())]
+    ends = [HEADER_NBYTES, *(record.end for record in segment.records())]
     for n_records, end in enumerate(ends):
         assert records_of(segment, limit=end) == written[:n_records]
-    for limit in {*range(segment.start, ends[-1] + 50)} - {*ends}:
+    for limit in {*range(HEADER_NBYTES, ends[-1] + 50)} - {*ends}:
         with pytest.raises(CorruptStorage, match=str(path)):
             records_of(segment, limit=limit)
     segment.close()
@@ -364,21 +197,6 @@ def test_limit_ends_the_records(tmp_path: Path) -> None:
     assert all(isinstance(part, Record) for part in segment.undamaged_records(ends[4]))
     assert len([*segment.problems()]) == 1
     segment.close()
-
-
-def test_truncate_removes_records(tmp_path: Path) -> None:
-    path = tmp_path / "segment"
-    segment = Segment.create(path, NUMBER, IDENTITY)
-    segment.append(1, b"first")
-    end = segment.end
-    for content in (b"second", bytes(100_000)):
-        segment.append(2, content)
-    segment.truncate(end)
-    assert segment.end == end
-    assert read_segment(path) == [(1, b"first")]
-    segment.append(3, b"other")
-    segment.seal()
-    assert read_segment(path) == [(1, b"first"), (3, b"other")]
 
 
 READ_BEHIND_THE_END = """
@@ -416,55 +234,6 @@ def test_reading_beyond_the_end_does_not_crash(state: str, tmp_path: Path) -> No
 
 
 # -- what goes wrong while writing ---------------------------------------------------------------------------
-
-
-FULL_DISK = """
-import resource, signal, sys
-from pathlib import Path
-from sb3_compressed.errors import CorruptStorage
-from sb3_compressed.storage.segment import Segment
-
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-UNLIMITED = resource.RLIM_INFINITY
-before, after = [(1, b"first"), (2, b"second" * 100)], [(4, b"!"), (5, b"later" * 7), (6, bytes(100))]
-
-def contains(path, written):
-    reader = Segment(path)
-    try:
-        return written == [(record.kind, record.content.tobytes()) for record in reader.records()]
-    except CorruptStorage as error:
-        return error
-
-for free in map(int, sys.argv[2:]):
-    path = Path(sys.argv[1]) / str(free)
-    segment = Segment.create(path, 0, 1)
-    if free:
-        segment.make_room(1_000_000)  # sparse: nothing is allocated yet
-    for record in before:
-        segment.append(*record)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (segment.end + free, UNLIMITED))
-    for _ in range(2):
-        try:
-            segment.append(3, bytes(range(256)) * (400 if free else 100_000))
-            print(free, "appended")
-        except OSError as error:
-            print(free, "refused")
-    resource.setrlimit(resource.RLIMIT_FSIZE, (UNLIMITED, UNLIMITED))
-    print(free, contains(path, before))
-    for index, record in enumerate(after):
-        segment.append(*record)
-        print(free, contains(path, before + after[: index + 1]))
-    segment.seal()
-    print(free, contains(path, before + after))
-"""
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="the size of files cannot be limited there")
-def test_full_disk_loses_only_the_new_record(tmp_path: Path) -> None:
-    """There is no room at all, or room for a part of the record."""
-    room = [0, 1, 15, 16, 100, 5000, 100_000]
-    expected = [f"{free} {what}" for free in room for what in ["refused"] * 2 + ["True"] * 5]
-    assert programs.run(FULL_DISK, tmp_path, *room).splitlines() == expected
 
 
 def test_interrupt_leaves_the_complete_record_or_none(tmp_path: Path) -> None:
@@ -518,7 +287,7 @@ def test_damage_of_an_interrupted_record_loses_only_it(tmp_path: Path) -> None:
 def test_sparse_files_beyond_the_maximum_are_rejected(tmp_path: Path) -> None:
     write_segment(tmp_path / "segment", CONTENTS)
     os.truncate(tmp_path / "segment", segment_module.MAX_NBYTES + 1)
-    with pytest.raises(CorruptStorage, match="more than the maximum of"):
+    with pytest.raises(CorruptStorage, match="maximum"):
         Segment(tmp_path / "segment")
 
 

@@ -23,9 +23,8 @@ from storage.segments import (
     put,
     read_segment,
     record_nbytes,
+    record_of,
     records_of,
-    version_1_record,
-    version_1_segment,
     write_segment,
 )
 
@@ -33,10 +32,11 @@ from storage.segments import (
 
 
 @pytest.mark.parametrize("n_zeros", [0, 100], ids=["as short as can be", "with room"])
-def test_every_flipped_bit_is_detected(n_zeros: int, tmp_path: Path) -> None:
+def test_every_flipped_bit_is_detected_and_loses_at_most_one_record(n_zeros: int, tmp_path: Path) -> None:
     path = tmp_path / "segment"
-    written = write_segment(path, [b"", b"a", bytes(12), bytes(range(30)), b"\xff"])
+    written = write_segment(path, [b"", b"a", bytes(12), bytes(range(30)), b"\xff", b"\xff" * 20])
     original = path.read_bytes()
+    lost_at = [k for k, (_, content) in enumerate(written) for _ in range(record_nbytes(len(content)))]
     for bit in range(8 * len(original)):
         damaged = bytearray(original + bytes(n_zeros))
         damaged[bit // 8] ^= 1 << bit % 8
@@ -44,10 +44,18 @@ def test_every_flipped_bit_is_detected(n_zeros: int, tmp_path: Path) -> None:
         if bit // 8 < HEADER_NBYTES:
             assert read_segment(path) == written, "the other copy of the header is intact"
             assert damages_of(path) == [f"{path} is damaged in one of the two copies of its header"]
-        else:
-            with pytest.raises(CorruptStorage, match=str(path)):
-                read_segment(path)
-            assert len(damages_of(path)) == 1
+            continue
+        with pytest.raises(CorruptStorage, match=str(path)):
+            read_segment(path)
+        segment = Segment(path)
+        parts = [*segment.undamaged_records()]
+        segment.close()
+        lost = lost_at[bit // 8 - HEADER_NBYTES]
+        found = [(part.kind, part.content.tobytes()) for part in parts if isinstance(part, Record)]
+        assert found == [record for k, record in enumerate(written) if k != lost]
+        [error] = [part for part in parts if isinstance(part, CorruptStorage)]
+        assert parts.index(error) == lost
+        assert str(path) in str(error)
 
 
 def test_damage_of_a_growing_segment_is_detected(tmp_path: Path) -> None:
@@ -86,9 +94,7 @@ def test_zeroed_bytes_are_detected(nbytes: int, tmp_path: Path) -> None:
                     read_segment(path)
 
 
-@pytest.mark.parametrize(
-    "content", [b"", b"SB3CMPR\n", b"SB3CMPR\n" + bytes(23), bytes(100), b"PK\3\4" + bytes(100), b"\n" * 32]
-)
+@pytest.mark.parametrize("content", [b"", b"SB3CMPR", b"SB3CMPR\r", bytes(100), b"PK\3\4" + bytes(100), b"\n" * 32])
 @pytest.mark.parametrize("writable", [False, True])
 def test_other_files_are_rejected_unchanged(content: bytes, writable: bool, tmp_path: Path) -> None:
     path = tmp_path / "segment"
@@ -98,7 +104,7 @@ def test_other_files_are_rejected_unchanged(content: bytes, writable: bool, tmp_
     assert path.read_bytes() == content
 
 
-@pytest.mark.parametrize("version", [0, FORMAT_VERSION + 1, 2**32 - 1])
+@pytest.mark.parametrize("version", [1, FORMAT_VERSION + 1, 2**32 - 1])
 @pytest.mark.parametrize("copies", [{0, 1}, {0}, {1}])
 def test_unknown_version_is_rejected(copies: set[int], version: int, tmp_path: Path) -> None:
     """The other copy of the header may be damaged."""
@@ -108,8 +114,7 @@ def test_unknown_version_is_rejected(copies: set[int], version: int, tmp_path: P
     fields = original[:8] + version.to_bytes(4, "little") + original[12 : COPY_NBYTES - 8]
     header = fields + checksum(fields).to_bytes(8, "little")
     put(path, b"".join(header if k in copies else bytes(COPY_NBYTES) for k in range(2)) + original[HEADER_NBYTES:])
-    expected = f"{path} has version {version} of the format; supported are 1 and {FORMAT_VERSION}"
-    with pytest.raises(CorruptStorage, match=expected):
+    with pytest.raises(CorruptStorage, match=f"{path} has version {version} "):
         Segment(path)
 
 
@@ -149,44 +154,7 @@ def test_record_of_another_segment_is_rejected(tmp_path: Path) -> None:
         start = end
 
 
-# -- version 1 -----------------------------------------------------------------------------------------------
-
-
-def test_every_flipped_bit_of_version_1_is_detected(tmp_path: Path) -> None:
-    path = tmp_path / "segment"
-    original = version_1_segment([(1, b""), (2, b"content"), (3, bytes(5))])
-    path.write_bytes(original)
-    for bit in range(8 * len(original)):
-        damaged = bytearray(original)
-        damaged[bit // 8] ^= 1 << bit % 8
-        put(path, damaged)
-        with pytest.raises(CorruptStorage, match=str(path)):
-            read_segment(path)
-
-
 # -- after damage --------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("n_zeros", [0, 100], ids=["as short as can be", "with room"])
-def test_every_flipped_bit_loses_one_record(n_zeros: int, tmp_path: Path) -> None:
-    path = tmp_path / "segment"
-    written = write_segment(path, [b"", b"a", bytes(12), bytes(range(30)), b"\xff", b"\xff" * 20])
-    original = path.read_bytes()
-    position = HEADER_NBYTES
-    for lost, (_, content) in enumerate(written):
-        for bit in range(8 * record_nbytes(len(content))):
-            damaged = bytearray(original + bytes(n_zeros))
-            damaged[position + bit // 8] ^= 1 << bit % 8
-            put(path, damaged)
-            segment = Segment(path)
-            parts = [*segment.undamaged_records()]
-            segment.close()
-            found = [(part.kind, part.content.tobytes()) for part in parts if isinstance(part, Record)]
-            assert found == [record for k, record in enumerate(written) if k != lost]
-            [error] = [part for part in parts if isinstance(part, CorruptStorage)]
-            assert parts.index(error) == lost
-            assert str(path) in str(error)
-        position += record_nbytes(len(content))
 
 
 def test_truncated_records_are_not_damage(tmp_path: Path) -> None:
@@ -221,7 +189,7 @@ def test_all_damaged_parts_are_reported(tmp_path: Path) -> None:
 @examples(150)
 @given(before=st.binary(max_size=80), content=st.binary(max_size=60), behind=st.binary(max_size=40))
 def test_record_is_found_after_arbitrary_bytes(before: bytes, content: bytes, behind: bytes) -> None:
-    data = np.frombuffer(before + version_1_record(5, content) + behind, np.uint8)
+    data = np.frombuffer(before + record_of(5, content) + behind, np.uint8)
     assert find_record(data, np.uint64(0)) == len(before)
     assert find_record(data, np.uint64(1)) == -1, "of another segment"
     assert find_record(data[: len(before) + record_nbytes(len(content)) - 1], np.uint64(0)) == -1
