@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-import warnings
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from sb3_compressed import legacy_names
+from sb3_compressed.common.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from sb3_compressed.arrays import CompressedArray
@@ -81,46 +79,18 @@ __all__ = [
     "save_checkpoint",
 ]
 
-# Each name is imported on first use, from the first of these modules that exports it: arrays and codecs are useful
-# without importing torch, which the buffers need.
-_MODULES = ("errors", "codecs", "arrays", "buffers.dtypes", "samplers", "buffers", "callbacks", "training.prioritized_replay")
-
-#: Names that were exported here, and the modules that export them.
-_MOVED = {
-    "buffers": ("BufferStatistics",),
-    "datasets": (
-        "Trajectory",
-        "export_minari",
-        "import_minari",
-        "trajectories",
-        "write_contact_sheet",
-        "write_video",
+# Errors, codecs and arrays are useful without importing torch, which the buffers need.
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    __all__,
+    (
+        "errors",
+        "codecs",
+        "arrays",
+        "buffers.dtypes",
+        "samplers",
+        "buffers",
+        "callbacks",
+        "training.prioritized_replay",
     ),
-    "envs": ("make_env",),
-    "errors": ("InvalidShorthand", "LevelOutOfRange", "UnknownCodec"),
-    "evaluation": ("Evaluation", "Quartiles", "evaluate"),
-    "recording": ("DummyRecordBuffer", "FramelessRecordBuffer", "RecordBuffer", "record_episodes"),
-    "storage": ("verify",),
-    "warmup": ("warm_up",),
-}
-
-legacy_names.install()
-
-
-def __getattr__(name: str) -> Any:
-    if name in __all__:
-        for module_name in _MODULES:  # pragma: no branch  # they export all of these names
-            module = importlib.import_module(f"{__name__}.{module_name}")
-            if name in module.__all__:
-                globals()[name] = getattr(module, name)
-                return globals()[name]
-    for module_name, names in _MOVED.items():
-        if name in names:
-            message = f"sb3_compressed.{name} is deprecated; use sb3_compressed.{module_name}.{name}"
-            warnings.warn(message, DeprecationWarning, stacklevel=2)
-            return getattr(importlib.import_module(f"{__name__}.{module_name}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+)

@@ -6,7 +6,7 @@ All data is computed with integers and fractions of powers of two, and is the sa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -40,6 +40,7 @@ from sb3_compressed import get_codec
 from sb3_compressed.codecs import TrainableCodec
 from sb3_compressed.codecs.adaptive import Adaptive
 from sb3_compressed.persistence.buffer_repair import RepairReport
+from sb3_compressed.recording import FramelessRecordBuffer, RecordBuffer
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -439,6 +440,27 @@ CODECS |= {f"codec-{name}-trained": partial(trained, name) for name in ("delta",
 
 #: What a buffer that was repaired has as ``repair_report``, in memory and in pickles.
 REPORTS = {"repair-report": RepairReport(np.array([[3, 0], [4, 1]], np.int64), 24, ("00000001.log at byte 120",))}
+
+
+# -- recordings --------------------------------------------------------------------------------------------------
+
+RECORDINGS = {"recording": RecordBuffer, "recording-without-frames": FramelessRecordBuffer}
+N_RECORDED = 6
+
+
+def record_steps(recording: RecordBuffer, numbers: Iterable[int]) -> None:
+    """Record steps of one environment, whose episodes end after the fourth and the seventh step."""
+    for number in numbers:
+        obs = np.full((1, 3), number / 8, np.float32)
+        features = np.full((1, 2), number, np.float32)
+        recording.record(obs, [number % 2], obs + 0.125, [float(number)], [number in (3, 6)], [{}], features=features)
+
+
+def new_recording(name: str) -> RecordBuffer:
+    """Return a recording of the first steps; the last of them waits for the features of the next one."""
+    recording = RECORDINGS[name](spaces.Box(-1, 1, (3,)), spaces.Discrete(2), feature_space=2)
+    record_steps(recording, range(N_RECORDED))
+    return recording
 
 
 # -- models ------------------------------------------------------------------------------------------------------

@@ -210,11 +210,11 @@ class CodecTrainer:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__()  # type: ignore[misc]
         self._interval = state["_interval"]
-        self._trained_nbytes = state["_trained_nbytes" if "_trained_nbytes" in state else "_learned_nbytes"]  # of 0.1
+        self._trained_nbytes = state["_trained_nbytes"]
 
     def to_data(self) -> dict[str, Any]:
         """Return its state for JSON, without the sample."""
-        # "learned" is the name of version 0.1, kept for stored buffers.
+        # "learned" is its name in stored buffers.
         return {"interval": self._interval, "learned_nbytes": self._trained_nbytes}
 
     def restore(self, data: Mapping[str, Any]) -> None:

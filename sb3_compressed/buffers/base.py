@@ -52,7 +52,6 @@ from sb3_compressed.common.spaces import Key
 from sb3_compressed.common.threads import validate_num_threads
 from sb3_compressed.common.warning import warn_user
 from sb3_compressed.errors import ObservationSpaceError, StorageError
-from sb3_compressed.legacy_names import with_current_names
 from sb3_compressed.persistence import buffer_state
 from sb3_compressed.persistence.buffer_storage import StorageLocation, StorageMode
 from sb3_compressed.samplers import Sampler
@@ -301,7 +300,6 @@ class CompressedBuffer(_Base):
         return {name: value for name, value in attributes.items() if not isinstance(value, MethodTimer)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        state = with_current_names(state)
         if parent := getattr(super(), "__setstate__", None):  # HER's has one
             parent(state)
         else:

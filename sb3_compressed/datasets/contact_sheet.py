@@ -11,7 +11,6 @@ import numpy as np
 from sb3_compressed.common.extras import import_extra
 from sb3_compressed.common.paths import user_path
 from sb3_compressed.common.tree_map import tree_map
-from sb3_compressed.common.warning import warn_user
 from sb3_compressed.datasets.image_layout import find_image_layout, pick_scale
 from sb3_compressed.datasets.trajectory import Trajectory
 
@@ -33,7 +32,6 @@ def write_contact_sheet(
     scale: int | None = None,
     key: str | None = None,
     channels: int | None = None,
-    n_pictures: int | None = None,
 ) -> list[int]:
     """Write evenly spaced observations of an episode, including the first and the last, to a PNG.
 
@@ -45,15 +43,11 @@ def write_contact_sheet(
     :param scale: factor by which images are enlarged; ``None`` for at least 120 pixels in both directions
     :param key: key of the images in a Dict space, needed if there are several
     :param channels: 1 for gray images, 3 for RGB, to override the detected number
-    :param n_pictures: deprecated name of ``n_images``
     :return: the steps shown; step ``n`` is the observation after ``n`` steps
     :raises ValueError: if observations are not images, or an argument is invalid
     :raises ImportError: if Pillow is not installed: ``pip install 'sb3-compressed[video]'``
     :raises OSError: if the file cannot be written
     """
-    if n_pictures is not None:
-        warn_user("n_pictures was renamed to n_images", DeprecationWarning)
-        n_images = n_pictures
     path = user_path(path)
     if path.suffix.lower() != ".png":
         raise ValueError(f"the path of a contact sheet must end with .png, got {path.name!r}")

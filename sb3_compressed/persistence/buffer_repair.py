@@ -18,8 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sb3_compressed.common.warning import warn_user
-from sb3_compressed.legacy_names import with_current_names
-from sb3_compressed.persistence.buffer_state import EPISODE_BEGINS, is_observation
+from sb3_compressed.persistence.buffer_state import is_observation
 from sb3_compressed.persistence.ring_resize import rows_by_age
 from sb3_compressed.storage.chunks import row_chunks
 from sb3_compressed.storage.damaged_store import DamagedStore
@@ -44,9 +43,6 @@ class RepairReport:
     dropped: NDArray[np.int64]
     n_transitions: int
     problems: tuple[str, ...]
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(with_current_names(state))
 
     def __str__(self) -> str:
         n_kept = self.n_transitions - len(self.dropped)

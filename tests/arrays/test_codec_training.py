@@ -15,13 +15,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from gymnasium import spaces
 from numpy.typing import NDArray
 from programs import run
 
-from sb3_compressed import CompressedArray, CompressedReplayBuffer
+from sb3_compressed import CompressedArray
 from sb3_compressed.arrays.codec_training import CodecTrainer
-from sb3_compressed.codecs import TrainableCodec, get_codec
+from sb3_compressed.codecs import TrainableCodec
 from sb3_compressed.codecs.adaptive import Adaptive
 from sb3_compressed.codecs.coder_choice import coder_of
 from sb3_compressed.codecs.zstd_dict import ZstdDict
@@ -78,20 +77,6 @@ def test_training_keeps_payloads_and_frame_sharing() -> None:
     assert len(mixed) == 3 * (len(codecs_of(array)) - 1), "three observations show frames from before and after"
 
 
-@pytest.mark.parametrize("way", [copy.deepcopy, lambda array: pickle.loads(pickle.dumps(array))])
-def test_copies_include_the_trained_codec(way: Any) -> None:
-    stacks = scenes(200)
-    array = CompressedArray(stacks.shape, codec="zstd-dict", frame_stack=4, num_threads=1)
-    for row, stack in enumerate(stacks[:150]):
-        array[row] = stack
-    twin = way(array)
-    assert twin.codec == array.codec
-    for row, stack in enumerate(stacks[150:], 150):
-        twin[row] = array[row] = stack
-    np.testing.assert_array_equal(np.asarray(twin), stacks)
-    assert twin.nbytes < 1.1 * array.nbytes
-
-
 def test_a_codec_is_freed_with_its_last_payload() -> None:
     array = CompressedArray((50, 1, 4, 24, 24), codec="zstd-dict", frame_stack=4, num_threads=1)
     stacks = scenes(2000, n_envs=1)
@@ -118,45 +103,11 @@ def test_samples_are_taken_at_growing_intervals_without_end() -> None:
     assert all(64 <= size <= CodecTrainer.MAX_FRAMES for _, size in samples)
 
 
-def test_late_trainings_change_a_codec_only_if_frames_have_changed() -> None:
-    trainer, codec = CodecTrainer(), get_codec("delta")
-    assert isinstance(codec, TrainableCodec)
-
-    def observe(frames: NDArray[np.uint8], codec: TrainableCodec) -> list[TrainableCodec]:
-        codecs = [codec]
-        for start in range(0, len(frames), 64):
-            new = frames[start : start + 64]
-            codecs.append(trainer.observe(codecs[-1], new, codecs[-1].encode(new)))
-        return [after for before, after in pairwise(codecs) if after is not before]
-
-    first, second = (scenes(12_000, seed=seed)[:, :, -1].reshape(-1, 24, 24) for seed in (0, 1))
-    young = observe(first[:22_000], codec)
-    assert len(young) == 4
-    rng = np.random.default_rng(0)
-    assert observe(rng.permutation(first), young[-1]) == observe(rng.permutation(first), young[-1]) == []
-    *_, adapted = observe(rng.permutation(np.concatenate([second, second])), young[-1])
-    frames = second[::500]
-    assert sum(map(len, adapted.encode(frames))) < 0.7 * sum(map(len, young[-1].encode(frames)))
-
-
 @pytest.mark.parametrize(("frame_nbytes", "n_frames"), [(260_000, 8), (1_000_000, 8), (5_000_000, 3), (20_000_000, 1)])
 def test_samples_of_large_frames_are_small(frame_nbytes: int, n_frames: int) -> None:
     trainer, frames = CodecTrainer(), np.zeros((1, frame_nbytes), np.uint8)
     samples = [sample for _ in range(trainer.FIRST) if (sample := trainer.collect(frames)) is not None]
     assert [*map(len, samples)] == [n_frames]
-
-
-def test_large_frames_are_compressed_where_that_helps() -> None:
-    rng = np.random.default_rng(0)
-    still = rng.integers(0, 256, (500, 700), np.uint8)
-    for is_still, most in ((True, 0.1), (False, 1.001)):
-        array = CompressedArray((70, 1, 500, 700), frame_stack=None, num_threads=1)
-        for row in range(70):
-            frame = still.copy() if is_still else rng.permuted(still, axis=1)
-            frame[row, row : row + 20] = row
-            array[row] = frame
-        assert len(array.slots[-1, 0][-1]) <= most * still.nbytes
-        np.testing.assert_array_equal(array[69, 0], frame)
 
 
 @pytest.mark.parametrize("value", [0, 7])
@@ -300,31 +251,6 @@ def test_an_error_in_a_training_is_raised_once_by_the_next_write(waiting: type[W
     assert dictionary_of(copy.copy(array))  # of the second training
 
 
-def test_an_error_in_a_training_leaves_a_buffer_unchanged(waiting: type[Waiting]) -> None:
-    stacks = scenes(200, n_envs=1)
-    space = spaces.Box(0, 255, stacks.shape[2:], np.uint8)
-    buffer = CompressedReplayBuffer(
-        200, space, spaces.Discrete(2), "cpu", frame_stack=4, compression_method=waiting(), num_threads=2
-    )
-    waiting.error = RuntimeError("no memory")
-    waiting.may_end.set()
-    one = np.ones(1, np.float32)
-    n_errors = row = 0
-    while row < 199:
-        before = buffer.pos
-        try:
-            buffer.add(stacks[row], stacks[row + 1], one, one, one, [{}])
-            row += 1
-            wait_for_training(buffer.observations)
-        except RuntimeError:
-            waiting.error = None
-            n_errors += 1
-            assert buffer.pos == before == row
-    assert n_errors == 1
-    np.testing.assert_array_equal(np.asarray(buffer.observations)[:199], stacks[:199])
-    np.testing.assert_array_equal(np.asarray(buffer.next_observations)[:199], stacks[1:])
-
-
 def test_a_codec_trains_in_the_calling_thread_where_no_thread_can_be_started(
     waiting: type[Waiting], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -435,26 +361,6 @@ def test_payloads_are_small_again_soon_after_each_change_of_scene() -> None:
         sizes = payload_sizes(array, movie(seed, n_steps))
         assert sizes[512:].max() < 0.1 * 48 * 48
         assert seed == 0 or sizes[:60].min() > 0.5 * 48 * 48
-
-
-@pytest.mark.parametrize("first", ["noise", "movie"])
-def test_payloads_are_small_soon_after_noise(first: str) -> None:
-    array = CompressedArray((50, 4, 48, 48), frame_stack=None, num_threads=1)
-    if first == "movie":
-        payload_sizes(array, movie(1, 1600))
-    assert payload_sizes(array, noise(3000)).min() > 48 * 48
-    assert payload_sizes(array, movie(0, 400))[512:].max() < 0.1 * 48 * 48
-
-
-def test_a_codec_adapts_to_a_change_of_scene_in_another_thread() -> None:
-    array = CompressedArray((50, 4, 48, 48), frame_stack=None, num_threads=2)
-    payload_sizes(array, movie(0, 1600))
-    sizes = []
-    for _ in range(5):
-        sizes.append(payload_sizes(array, movie(1, 100)).mean())
-        copy.copy(array)  # which waits for the training
-    assert sizes[0] > 0.5 * 48 * 48
-    assert sizes[-1] < 0.1 * 48 * 48
 
 
 @pytest.mark.parametrize("kind", ["noise", "alternating", "sometimes noisy"])

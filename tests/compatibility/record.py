@@ -9,7 +9,7 @@ weights of models are not.
 
     replay/NAME.pkl.xz    what SB3's save_replay_buffer writes
     rollout/NAME.pkl.xz   pickled rollout buffers
-    objects/NAME.pkl.xz   pickled arrays, codecs and reports
+    objects/NAME.pkl.xz   pickled arrays, codecs, reports and recordings
     models/NAME.zip       what SB3's save writes
     checkpoints/NAME.tar.xz, storage/NAME.tar.xz, killed/NAME.tar.xz
                           what save_checkpoint writes; folders of storage=..., closed; the same, copied while open
@@ -151,9 +151,11 @@ def without_owner(info: tarfile.TarInfo) -> tarfile.TarInfo:
 
 
 def record_objects(folder: Path) -> None:
-    """Pickle arrays, codecs and reports."""
+    """Pickle arrays, codecs, reports and recordings."""
     for name, report in cases.REPORTS.items():
         write_packed(folder / f"{name}.pkl.xz", pickle.dumps(report))
+    for name in cases.RECORDINGS:
+        write_packed(folder / f"{name}.pkl.xz", pickle.dumps(cases.new_recording(name)))
     for name, arguments in cases.ARRAYS.items():
         array = CompressedArray((20, *cases.stacks(1).shape[1:]), np.uint8, **arguments)
         array[:17] = cases.stacks(17)

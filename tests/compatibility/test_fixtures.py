@@ -27,6 +27,8 @@ from sb3_compressed import (
     load_checkpoint,
     save_checkpoint,
 )
+from sb3_compressed.datasets import trajectories
+from sb3_compressed.recording import RecordBuffer
 
 FIXTURES = Path(__file__).parent / "fixtures"
 RELEASES = sorted(folder for folder in FIXTURES.glob("*") if folder.is_dir())
@@ -39,6 +41,7 @@ KINDS: dict[str, Any] = {
     "objects/array-*.pkl.xz": cases.ARRAYS,
     "objects/codec-*.pkl.xz": cases.CODECS,
     "objects/*-report.pkl.xz": cases.REPORTS,
+    "objects/recording*.pkl.xz": cases.RECORDINGS,
     "models/*.zip": cases.MODELS,
     "callback/*.tar.xz": ("run",),
 }
@@ -244,6 +247,26 @@ def test_reports_pickled_by_earlier_versions_load(path: Path) -> None:
     assert_same({"dropped": report.dropped}, {"dropped": expected.dropped})
     assert (report.n_transitions, report.problems) == (expected.n_transitions, expected.problems)
     assert str(report) == str(expected)
+
+
+@fixtures("objects/recording*.pkl.xz")
+def test_recordings_pickled_by_earlier_versions_load_and_continue(path: Path) -> None:
+    require_versions(path)
+    recording = pickle.loads(lzma.decompress(path.read_bytes()))
+    cls = cases.RECORDINGS[name_of(path)]
+    assert type(recording) is cls
+    assert len(recording) == cases.N_RECORDED - 1, "the last step waits for the next one's features"
+    cases.record_steps(recording, [cases.N_RECORDED])
+    episodes = [*trajectories(recording.buffer)]
+    assert [(len(each), each.has_end) for each in episodes] == [(4, True), (3, True)]
+    for episode, steps in zip(episodes, ([0, 1, 2, 3], [4, 5, 6]), strict=True):
+        observations = episode.observations
+        features = observations["features"] if cls is RecordBuffer else observations
+        np.testing.assert_array_equal(features[:-1, 0], steps)
+        np.testing.assert_array_equal(episode.rewards, steps)
+        np.testing.assert_array_equal(episode.actions, np.array(steps) % 2)
+        if cls is RecordBuffer:
+            np.testing.assert_array_equal(observations["observation"][:, 0] * 8, [*steps, steps[-1] + 1])
 
 
 @fixtures("models/*.zip")

@@ -47,10 +47,3 @@ def test_invalid_arguments_raise_and_write_nothing(stream: Stream, tmp_path: Pat
     with pytest.raises(ValueError, match="n_images must be positive, got 0"):
         write_contact_sheet(episode, tmp_path / "sheet.png", n_images=0)
     assert not [*tmp_path.iterdir()]
-
-
-def test_the_former_name_of_n_images_is_deprecated(stream: Stream, tmp_path: Path) -> None:
-    episode = next(trajectories(filled(stream)))
-    with pytest.warns(DeprecationWarning, match="n_pictures was renamed to n_images"):
-        steps = write_contact_sheet(episode, tmp_path / "sheet.png", n_pictures=3)
-    assert len(steps) == 3
