@@ -14,7 +14,6 @@ from isal import isal_zlib
 from numpy.typing import NDArray
 
 from sb3_compressed.codecs.codec import BytesCodec, Levels, decompress_bounded
-from sb3_compressed.codecs.isal_library import inflate_state, isal_functions
 
 __all__ = ["Gzip", "Igzip"]
 
@@ -24,21 +23,11 @@ GZIP_CONTAINER = 16 + zlib.MAX_WBITS  # selects gzip's header and CRC instead of
 class _Deflate(BytesCodec):
     """The decoder of both."""
 
-    is_parallel: ClassVar[bool] = True
-    chunk_nbytes: ClassVar[int] = 1 << 17
     library_errors: ClassVar[tuple[type[Exception], ...]] = (isal_zlib.error,)  # type: ignore[assignment]  # wrong in isal's stubs
 
     def decompress_frame(self, payload: bytes, nbytes: int) -> bytes:
         """Decompress one payload; see :class:`BytesCodec`."""
         return decompress_bounded(isal_zlib.decompressobj(wbits=GZIP_CONTAINER), payload, nbytes)
-
-    def decode_rows(self, places: NDArray[np.int64], rows: NDArray[np.uint8], done: NDArray[np.uint8]) -> None:
-        """Decode what a kernel can decode; see :meth:`BytesCodec.decode_rows`."""
-        functions = isal_functions()
-        if functions is not None:
-            from sb3_compressed.codecs.deflate_kernels import decode_gzip  # on first use: importing numba takes long
-
-            decode_gzip(places, *functions, inflate_state().ctypes.data, rows, done)
 
 
 @dataclass(frozen=True)

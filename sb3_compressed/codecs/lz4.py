@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -11,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sb3_compressed.codecs.codec import BytesCodec, Levels, decompress_bounded
-from sb3_compressed.codecs.lz4_library import lz4_functions, xxh32_function
+from sb3_compressed.codecs.lz4_library import lz4_functions
 
 __all__ = ["Lz4Block", "Lz4Frame"]
 
@@ -28,8 +29,6 @@ class Lz4Frame(BytesCodec):
 
     name: ClassVar[str] = "lz4-frame"
     levels: ClassVar[Levels] = Levels(((-MAX_ACCELERATION, 16),), default=0)
-    is_parallel: ClassVar[bool] = True
-    chunk_nbytes: ClassVar[int] = 1 << 19
     library_errors: ClassVar[tuple[type[Exception], ...]] = (RuntimeError, ValueError)
 
     compresslevel: int = levels.default
@@ -42,14 +41,6 @@ class Lz4Frame(BytesCodec):
     def decompress_frame(self, payload: bytes, nbytes: int) -> bytes:
         """Decompress one payload; see :class:`BytesCodec`."""
         return decompress_bounded(lz4.frame.LZ4FrameDecompressor(), payload, nbytes)
-
-    def decode_rows(self, places: NDArray[np.int64], rows: NDArray[np.uint8], done: NDArray[np.uint8]) -> None:
-        """Decode what a kernel can decode; see :meth:`BytesCodec.decode_rows`."""
-        functions, checksum = lz4_functions(), xxh32_function()
-        if functions is not None and checksum is not None:
-            from sb3_compressed.codecs.lz4_kernels import decode_frames  # on first use: importing numba takes long
-
-            decode_frames(places, functions.decompress_safe_using_dict, checksum, rows, done)
 
 
 @dataclass(frozen=True)
@@ -84,7 +75,10 @@ class Lz4Block(BytesCodec):
         raw: bytes = lz4.block.decompress(payload, uncompressed_size=nbytes)
         return raw
 
-    def decode_rows(self, places: NDArray[np.int64], rows: NDArray[np.uint8], done: NDArray[np.uint8]) -> None:
+    @classmethod
+    def decode_rows(
+        cls, codecs: Sequence[Lz4Block], places: NDArray[np.int64], rows: NDArray[np.uint8], done: NDArray[np.uint8]
+    ) -> None:
         """Decode what a kernel can decode; see :meth:`BytesCodec.decode_rows`."""
         functions = lz4_functions()
         if functions is not None:

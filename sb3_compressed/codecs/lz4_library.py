@@ -9,7 +9,6 @@ import ctypes
 from functools import cache
 from typing import NamedTuple
 
-import lz4.frame
 import numpy as np
 from lz4.block import _block
 from numpy.typing import NDArray
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 from sb3_compressed.codecs.c_library import addresses_of
 from sb3_compressed.common.probes import holds
 
-__all__ = ["MAX_DICTIONARY_NBYTES", "Lz4Functions", "loaded_stream", "lz4_functions", "xxh32_function", "xxh64_address"]
+__all__ = ["MAX_DICTIONARY_NBYTES", "Lz4Functions", "loaded_stream", "lz4_functions"]
 
 #: LZ4 copies from at most so many bytes back, so further ones of a dictionary are useless.
 MAX_DICTIONARY_NBYTES = 65_536
@@ -48,32 +47,6 @@ def lz4_functions() -> Lz4Functions | None:
 
 def _addresses() -> Lz4Functions:
     return Lz4Functions(*addresses_of(ctypes.CDLL(_block.__file__), EXPORTED))
-
-
-@cache
-def xxh32_function() -> int | None:
-    """Return the address of ``XXH32``, the checksum in the header of LZ4 frames; ``None`` if it is not exported."""
-    return _xxh32_address() if holds(_computes_checksums) else None
-
-
-def _xxh32_address() -> int:
-    [address] = addresses_of(ctypes.CDLL(lz4.frame._frame.__file__), ["XXH32"])
-    return address
-
-
-def xxh64_address() -> int:
-    """Return the address of ``XXH64``, which the library contains as well although LZ4 does not use it.
-
-    :raises AttributeError: if it is not exported
-    """
-    [address] = addresses_of(ctypes.CDLL(lz4.frame._frame.__file__), ["XXH64"])
-    return address
-
-
-def _computes_checksums() -> bool:
-    """Return whether the function computes the checksum of the empty string, as xxHash specifies it."""
-    function = ctypes.CFUNCTYPE(ctypes.c_uint32, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_uint32)(_xxh32_address())
-    return bool(function(b"", 0, 0) == 0x02CC5D05)
 
 
 def loaded_stream(dictionary: bytes) -> NDArray[np.uint8]:
