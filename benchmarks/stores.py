@@ -235,7 +235,7 @@ class Arena(Engine):
         places = np.zeros((len(keys), 3), np.int64)
         places[:, 0] = self.data.ctypes.data + cells * self.CELL_NBYTES
         places[:, 1] = self.sizes[cells]
-        return Payloads(places, lambda index: self.data[cells[index], : places[index, 1]].tobytes())
+        return Payloads(places, self.data)
 
     @override
     def last(self) -> int:

@@ -1,4 +1,4 @@
-"""``delta``: frames as differences from reference frames, or by another coder where that is much smaller or faster.
+"""``delta`` and ``auto``: frames as differences from references, or by other coders, or uncompressed.
 
 Most of a game's frame is background. Training selects a few reference frames; a payload has only the runs of bytes
 that differ from the nearest of them. In a scrolling game nothing stays in its place, so equal bytes may also be copied
@@ -28,25 +28,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
+import lz4.block
 import numpy as np
+import zstandard
 from numpy.typing import NDArray
 
-from sb3_compressed.codecs.codec import (
-    UINT8,
-    FrameCoder,
-    Levels,
-    TrainableCodec,
-    decode_selected,
-    frame_bytes,
-    new_status,
-    output_bytes,
-)
+from sb3_compressed.codecs.codec import UINT8, BytesCodec, Levels, TrainableCodec, frame_bytes
 from sb3_compressed.codecs.coder_choice import OBJECTIVES, Variant, best_variant, coder_of, decodes_slowly
 from sb3_compressed.codecs.config import OMITTED_BY_DEFAULT
 from sb3_compressed.codecs.lz4_library import lz4_functions
-from sb3_compressed.codecs.payloads import Payloads
 from sb3_compressed.codecs.reference_frames import (
     MAX_FRAME_NBYTES,
     MAX_REFERENCES,
@@ -55,7 +47,7 @@ from sb3_compressed.codecs.reference_frames import (
     select_references,
 )
 from sb3_compressed.codecs.whole_frames import HEADER_LZ4, HEADER_RAW, Lz4Blocks, raw_payloads
-from sb3_compressed.codecs.zstd_dict import ZstdDict, decode_with_dictionaries
+from sb3_compressed.codecs.zstd_dict import ZstdDict
 from sb3_compressed.errors import CodecError, CorruptPayload
 
 __all__ = ["Adaptive", "ReferenceFrames"]
@@ -71,12 +63,11 @@ MAX_CHANNELS = 4
 
 INT64 = np.dtype(np.int64)
 LOCATION = attrgetter("_location")
-References = ReferenceFrames  # pickles of earlier versions contain this name
 
 
 @dataclass(frozen=True)
-class Adaptive(TrainableCodec):
-    """Differences from trained reference frames, or another coder, whichever suits a frame better.
+class Adaptive(BytesCodec, TrainableCodec):
+    """Stores each frame as differences from trained reference frames, by another coder, or uncompressed.
 
     :param compresslevel: level of Zstandard for frames that it encodes: 1 (fast) to 22 (smallest), or -1 (faster) to
         -100 (fastest)
@@ -95,6 +86,7 @@ class Adaptive(TrainableCodec):
     levels: ClassVar[Levels] = ZstdDict.levels
     typical_ratio: ClassVar[float] = 0.04
     is_parallel: ClassVar[bool] = True
+    library_errors: ClassVar[tuple[type[Exception], ...]] = (zstandard.ZstdError, lz4.block.LZ4BlockError, ValueError)
 
     #: The number of references that training selects. More make payloads smaller and encoding slower.
     N_REFERENCES: ClassVar[int] = 16
@@ -332,15 +324,16 @@ class Adaptive(TrainableCodec):
                     payloads[index] = other
         return payloads
 
-    def _line_and_plane_nbytes(self, frames: NDArray[Any]) -> tuple[int, int]:
-        """Return the bytes of a line of pixels and of a color plane, in the order in which frames are stored."""
-        if self._is_channel_last(frames):
-            return self.channels * frames.shape[-1], 0
-        return _line_and_plane_nbytes(frames)
+    def _layout_of(self, frames: NDArray[Any]) -> tuple[int, int, int]:
+        """Return the bytes of a line of pixels and of a color plane, in the order in which frames are stored.
 
-    def _pixel_nbytes(self, frames: NDArray[Any]) -> int:
-        """Return the bytes of a pixel if equal tiles are searched for in the frame itself, else 0."""
-        return (self.channels if self._is_channel_last(frames) else frames.itemsize) if self.finds_tiles else 0
+        The third number is the bytes of a pixel if equal tiles are searched for in the frame itself, else 0.
+        """
+        if self._is_channel_last(frames):
+            line, plane, pixel = self.channels * frames.shape[-1], 0, self.channels
+        else:
+            (line, plane), pixel = _line_and_plane_nbytes(frames), frames.itemsize
+        return line, plane, pixel if self.finds_tiles else 0
 
     def _encode_whole(self, rows: NDArray[np.uint8]) -> list[bytes]:
         """Return the payloads of frames ``(n, frame_nbytes)`` without references."""
@@ -365,43 +358,39 @@ class Adaptive(TrainableCodec):
         kernels = delta_kernels()
         references, table = self.references.rows.reshape(-1), np.empty(1 << kernels.TABLE_BITS, dtype=np.int32)
         kernels.index_words(references, table)
-        layout = *self._line_and_plane_nbytes(frames), self._pixel_nbytes(frames)
-        encoder = frames.shape[1:], kernels.encode_deltas, references, table, *layout
+        encoder = frames.shape[1:], kernels.encode_deltas, references, table, *self._layout_of(frames)
         self._encoder[:] = [encoder]
         return encoder
 
     @classmethod
-    def decode_batch(
-        cls,
-        codecs: Sequence[TrainableCodec],
-        payloads: Payloads,
-        out: NDArray[Any],
-        done: NDArray[np.uint8] | None = None,
+    def decode_rows(
+        cls, codecs: Sequence[Adaptive], places: NDArray[np.int64], rows: NDArray[np.uint8], done: NDArray[np.uint8]
     ) -> None:
-        """Decode payloads with different references; see :meth:`TrainableCodec.decode_batch`."""
-        kernels = delta_kernels()
-        codecs = cast("Sequence[Adaptive]", codecs)
-        rows = output_bytes(out, len(payloads.places))
+        """Decode what kernels can decode; see :meth:`BytesCodec.decode_rows`."""
+        kernels, functions = delta_kernels(), lz4_functions()
         locations = codecs[0]._location if len(codecs) == 1 else np.concatenate([*map(LOCATION, codecs)])
-        status = new_status(done, len(rows))
-        functions = lz4_functions()
         decompress = 0 if functions is None else functions.decompress_safe_using_dict
         scratch = np.empty(rows.shape[1], dtype=np.uint8)
-        if not kernels.decode_deltas(payloads.places, locations, decompress, scratch, rows, status):
-            return
-        others = np.flatnonzero(status != kernels.DONE)
-        corrupt = others[status[others] != kernels.NOT_A_DELTA]
-        if len(corrupt):
-            raise CorruptPayload("it is not a valid delta for the references of its codec", int(corrupt[0]))
-        status[others] = 0
-        decode_with_dictionaries([codec._zstd for codec in codecs], payloads.places, rows, status)
-        writers, left = payloads.writers, np.flatnonzero(status == 0).tolist()
-        decode_selected([codecs[writers[index]]._coder_of(payloads[index]) for index in left], payloads, rows, left)
-        kernels.separate_frames(others, payloads.places, locations, scratch, rows)
+        if kernels.decode_deltas(places, locations, decompress, scratch, rows, done):
+            left = np.flatnonzero(done == 0)
+            ZstdDict.decode_rows([codec._zstd for codec in codecs], places, rows, done)
+            kernels.separate_frames(left[done[left] == 1], places, locations, scratch, rows)
 
-    def _coder_of(self, payload: bytes) -> FrameCoder:
-        """Return the coder that decodes a payload that no kernel has decoded."""
-        return self._lz4 if payload[:1] == HEADER_LZ4 else self._zstd
+    def decompress_frame(self, payload: bytes, nbytes: int) -> bytes:
+        """Decompress one payload that no kernel has decoded; see :class:`BytesCodec`."""
+        if payload[:1] == HEADER_LZ4:
+            raw: bytes = lz4.block.decompress(payload[1:], uncompressed_size=nbytes, dict=self._lz4.dictionary)
+        elif coder_of(payload) == "zstd":
+            raw = self._zstd.decompress_frame(payload, nbytes)
+        else:
+            raise CorruptPayload("it is not a valid delta for the references of its codec")
+        if not len(raw) == nbytes == self.channel_last_nbytes:
+            return raw
+        return np.frombuffer(raw, dtype=np.uint8).reshape(-1, self.channels).T.tobytes()
+
+    def compress_frame(self, frame: NDArray[np.uint8]) -> bytes:
+        """Compress one frame in the order in which it is stored, without references; see :class:`BytesCodec`."""
+        return self._encode_whole(frame[np.newaxis])[0]
 
 
 def _line_and_plane_nbytes(frames: NDArray[Any]) -> tuple[int, int]:

@@ -7,7 +7,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,9 @@ from numpy.typing import NDArray
 from sb3_compressed.codecs.config import abbreviate, arguments_from_json, to_json
 from sb3_compressed.codecs.payloads import Payloads
 from sb3_compressed.errors import CodecError, CorruptPayload, LevelOutOfRange
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["UINT8", "BytesCodec", "Codec", "Levels", "TrainableCodec"]
 
@@ -67,7 +70,6 @@ class Codec(ABC):
     :cvar is_parallel: whether several threads decode parts of a batch faster than one: true if decoding consists of few
         long calls that release the GIL
     :cvar chunk_nbytes: bytes of frames whose decoding takes about 0.1 ms: less is not worth waking up a thread
-    :cvar skips_decoded: whether :meth:`decode_into` accepts :class:`.Payloads`, and skips those that are ``done``
     """
 
     name: ClassVar[str]
@@ -75,7 +77,6 @@ class Codec(ABC):
     typical_ratio: ClassVar[float] = 0.1
     is_parallel: ClassVar[bool] = False
     chunk_nbytes: ClassVar[int] = 1 << 20
-    skips_decoded: ClassVar[bool] = False
 
     def __post_init__(self) -> None:  # of dataclasses
         if self.levels is not None:
@@ -98,6 +99,30 @@ class Codec(ABC):
         :raises CorruptPayload: if :meth:`encode` cannot have written a payload; ``index`` is its position
         :raises ValueError: if ``out`` is not C-contiguous or not of length ``n``
         """
+
+    @classmethod
+    def decode_batch(
+        cls, codecs: Sequence[Self], payloads: Payloads, out: NDArray[Any], done: NDArray[np.uint8] | None = None
+    ) -> None:
+        """Decode payloads of different codecs of this class; otherwise like :meth:`decode_into`.
+
+        By default, :meth:`decode_into` of the first codec decodes them all: it can decode what the others wrote.
+
+        :param codecs: the codecs
+        :param payloads: ``n`` payloads, each with the index of its codec
+        :param out: C-contiguous array of shape ``(n, *frame_shape)``
+        :param done: for each payload 1 if its frame is in ``out`` already, else 0, ``(n,)``; it may be written to
+        """
+        if done is None or not done.any():
+            codecs[0].decode_into(list(payloads), out)
+            return
+        left = np.flatnonzero(done == 0)
+        part = np.empty((len(left), *out.shape[1:]), dtype=out.dtype)
+        try:
+            codecs[0].decode_into(list(payloads[left]), part)
+        except CorruptPayload as error:
+            raise CorruptPayload(error.reason, int(left[error.index])) from error
+        out[left] = part
 
     def prepare(self) -> None:
         """Import libraries and compile kernels now rather than at the first use, e.g. before workers are forked."""
@@ -197,18 +222,10 @@ class TrainableCodec(Codec):
     @classmethod
     @abstractmethod
     def decode_batch(
-        cls,
-        codecs: Sequence[TrainableCodec],
-        payloads: Payloads,
-        out: NDArray[Any],
-        done: NDArray[np.uint8] | None = None,
+        cls, codecs: Sequence[Self], payloads: Payloads, out: NDArray[Any], done: NDArray[np.uint8] | None = None
     ) -> None:
-        """Decode payloads of different codecs of this class; otherwise like :meth:`Codec.decode_into`.
+        """Decode payloads of different codecs of this class; see :meth:`Codec.decode_batch`.
 
-        :param codecs: the codecs
-        :param payloads: ``n`` payloads, each with the index of its codec
-        :param out: C-contiguous array of shape ``(n, *frame_shape)``
-        :param done: for each payload 1 if its frame is in ``out`` already, else 0, ``(n,)``; it may be written to
         :raises IndexError: if the codec index of a payload is out of range
         """
 
@@ -270,7 +287,6 @@ class BytesCodec(Codec):
     :cvar library_errors: what the library raises on malformed input
     """
 
-    skips_decoded: ClassVar[bool] = True
     library_errors: ClassVar[tuple[type[Exception], ...]] = ()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -301,20 +317,44 @@ class BytesCodec(Codec):
 
     def decode_into(self, payloads: Sequence[bytes], out: NDArray[Any]) -> None:
         """Decompress a batch; see :meth:`Codec.decode_into`."""
-        payloads = Payloads.of(payloads)
-        rows = output_bytes(out, len(payloads))
-        done = new_status(payloads.done, len(rows))
-        if rows.size:
-            self.decode_rows(payloads.places, rows, done)
-        left = np.flatnonzero(done == 0).tolist()
-        decode_selected([self] * len(left), payloads, rows, left)
+        self.decode_batch([self], Payloads.of(payloads), out)
 
-    def decode_rows(self, places: NDArray[np.int64], rows: NDArray[np.uint8], done: NDArray[np.uint8]) -> None:
+    @classmethod
+    def decode_batch(
+        cls, codecs: Sequence[Self], payloads: Payloads, out: NDArray[Any], done: NDArray[np.uint8] | None = None
+    ) -> None:
+        """Decode payloads of different codecs of this class; see :meth:`Codec.decode_batch`."""
+        rows = output_bytes(out, len(payloads))
+        done = new_status(done, len(rows))
+        size = rows.shape[1]
+        if rows.size:
+            cls.decode_rows(codecs, payloads.places, rows, done)
+        if done.all():
+            return
+        memory = rows.reshape(-1).data  # writing to it takes a fraction of writing to a row
+        indices = np.flatnonzero(done == 0)
+        left = payloads[indices]
+        for index, writer, payload in zip(indices.tolist(), left.writers.tolist(), left, strict=True):
+            try:
+                raw = codecs[writer].decompress_frame(payload, size) if size else payload
+            except CorruptPayload as error:
+                raise CorruptPayload(error.reason, index) from None
+            except cls.library_errors as error:
+                raise CorruptPayload(f"{cls.name} cannot decode it ({error})", index) from error
+            if len(raw) != size:
+                raise CorruptPayload(f"it decodes to {len(raw)} bytes, but a frame has {size}", index)
+            memory[index * size : (index + 1) * size] = raw
+
+    @classmethod
+    def decode_rows(
+        cls, codecs: Sequence[Self], places: NDArray[np.int64], rows: NDArray[np.uint8], done: NDArray[np.uint8]
+    ) -> None:
         """Decode what a kernel can decode; :meth:`decompress_frame` decodes the rest, and finds errors.
 
         A subclass that overrides only :meth:`decompress_frame` does not inherit this method from its parent.
 
-        :param places: for each payload its address, its size in bytes, and a number that is not used, ``(n, 3)``
+        :param codecs: the codecs
+        :param places: for each payload its address, its size in bytes, and the index of its codec, ``(n, 3)``
         :param rows: output, bytes of frames that are not empty, ``(n, frame_nbytes)``
         :param done: for each payload 1 if its frame is in ``rows`` already, else 0, ``(n,)``; set to 1 for each that
             this method decodes
@@ -331,43 +371,3 @@ def new_status(done: NDArray[np.uint8] | None, n_payloads: int) -> NDArray[np.ui
     if len(done) != n_payloads:
         raise ValueError(f"done must have one element for each of {n_payloads} payloads, got {len(done)}")
     return done
-
-
-class FrameCoder(Protocol):
-    """Decodes single frames, as :class:`BytesCodec` does."""
-
-    @property
-    def name(self) -> str:
-        """Its name, for error messages."""
-        ...
-
-    @property
-    def library_errors(self) -> tuple[type[Exception], ...]:
-        """What its library raises on malformed input."""
-        ...
-
-    def decompress_frame(self, payload: bytes, nbytes: int) -> bytes:
-        """Decompress one payload; see :meth:`BytesCodec.decompress_frame`."""
-        ...
-
-
-def decode_selected(
-    codecs: Sequence[FrameCoder], payloads: Sequence[bytes], rows: NDArray[np.uint8], indices: Sequence[int]
-) -> None:
-    """Decode the payloads at the given indices into the rows at the same indices.
-
-    :param codecs: the codec of each index
-    :param rows: bytes of frames, ``(n, frame_nbytes)``
-    :raises CorruptPayload: its ``index`` is the position among all payloads
-    """
-    for codec, index in zip(codecs, indices, strict=True):
-        payload, row = payloads[index], rows[index]
-        try:
-            raw = codec.decompress_frame(payload, row.size) if row.size else payload
-        except CorruptPayload as error:
-            raise CorruptPayload(error.reason, index) from None
-        except codec.library_errors as error:
-            raise CorruptPayload(f"{codec.name} cannot decode it ({error})", index) from error
-        if len(raw) != row.size:
-            raise CorruptPayload(f"it decodes to {len(raw)} bytes, but a frame has {row.size}", index)
-        row[:] = np.frombuffer(raw, dtype=np.uint8)

@@ -88,12 +88,12 @@ COSTS: Mapping[str, Mapping[str, Mapping[str, float]]] = {
 
 
 class Limits(NamedTuple):
-    """The most time that a frame may take, relative to SB3's buffer, and in nanoseconds besides.
+    """The most time that a frame may take: a multiple of SB3's time plus some nanoseconds.
 
-    :param sampling: relative to sampling a frame
-    :param sampling_ns: besides, for decoding
-    :param adding: relative to adding a frame
-    :param adding_ns: besides, for storing and encoding; so much is always allowed for encoding
+    :param sampling: multiple of the time that SB3's buffer takes to sample a frame
+    :param sampling_ns: nanoseconds added to it
+    :param adding: multiple of the time that SB3's buffer takes to add a frame
+    :param adding_ns: nanoseconds added to it. Encoding may always take this long
     """
 
     sampling: float

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -29,7 +30,10 @@ class Raw(BytesCodec):
         """Decompress one payload; see :class:`BytesCodec`."""
         return payload
 
-    def decode_rows(self, places: NDArray[np.int64], rows: NDArray[np.uint8], done: NDArray[np.uint8]) -> None:
+    @classmethod
+    def decode_rows(
+        cls, codecs: Sequence[Raw], places: NDArray[np.int64], rows: NDArray[np.uint8], done: NDArray[np.uint8]
+    ) -> None:
         """Decode what a kernel can decode; see :meth:`BytesCodec.decode_rows`."""
         from sb3_compressed.codecs.raw_kernels import copy_frames  # on first use, since importing numba takes long
 

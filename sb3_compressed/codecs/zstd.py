@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -55,7 +56,10 @@ class Zstd(BytesCodec):
             decompressor = self._contexts.decompressor = zstandard.ZstdDecompressor()
         return decompressor.decompress(payload, allow_extra_data=False)
 
-    def decode_rows(self, places: NDArray[np.int64], rows: NDArray[np.uint8], done: NDArray[np.uint8]) -> None:
+    @classmethod
+    def decode_rows(
+        cls, codecs: Sequence[Zstd], places: NDArray[np.int64], rows: NDArray[np.uint8], done: NDArray[np.uint8]
+    ) -> None:
         """Decode what a kernel can decode; see :meth:`BytesCodec.decode_rows`."""
         functions = zstd_functions()
         if functions is not None:

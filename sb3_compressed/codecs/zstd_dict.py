@@ -10,22 +10,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import numpy as np
 import zstandard
 from numpy.typing import NDArray
 
-from sb3_compressed.codecs.codec import (
-    BytesCodec,
-    Levels,
-    TrainableCodec,
-    decode_selected,
-    frame_bytes,
-    new_status,
-    output_bytes,
-)
-from sb3_compressed.codecs.payloads import Payloads
+from sb3_compressed.codecs.codec import BytesCodec, Levels, TrainableCodec, frame_bytes
 from sb3_compressed.codecs.zstd import Zstd
 from sb3_compressed.codecs.zstd_library import decoding_context, loaded_dictionary, zstd_functions
 from sb3_compressed.errors import CorruptPayload
@@ -40,7 +31,7 @@ MAGICLESS = zstandard.FORMAT_ZSTD1_MAGICLESS
 
 
 @dataclass(frozen=True)
-class ZstdDict(TrainableCodec, BytesCodec):
+class ZstdDict(BytesCodec, TrainableCodec):
     """Zstandard with a trained dictionary; plain Zstandard until it is trained.
 
     :param compresslevel: 1 (fast) to 22 (smallest), or -1 (faster) to -100 (fastest)
@@ -93,23 +84,6 @@ class ZstdDict(TrainableCodec, BytesCodec):
         """The size of the dictionary in bytes."""
         return len(self.dictionary)
 
-    @classmethod
-    def decode_batch(
-        cls,
-        codecs: Sequence[TrainableCodec],
-        payloads: Payloads,
-        out: NDArray[Any],
-        done: NDArray[np.uint8] | None = None,
-    ) -> None:
-        """Decode payloads with different dictionaries; see :meth:`TrainableCodec.decode_batch`."""
-        rows = output_bytes(out, len(payloads))
-        done = new_status(done, len(rows))
-        codecs = cast("Sequence[ZstdDict]", codecs)
-        decode_with_dictionaries(codecs, payloads.places, rows, done)
-        left = np.flatnonzero(done == 0).tolist()
-        writers = payloads.writers
-        decode_selected([codecs[writers[index]] for index in left], payloads, rows, left)
-
     def release_encoder(self) -> None:
         """Free this thread's compressor; see :meth:`TrainableCodec.release_encoder`."""
         self._contexts.__dict__.pop("compressor", None)
@@ -138,6 +112,20 @@ class ZstdDict(TrainableCodec, BytesCodec):
             setattr(self._contexts, name, decompressor)
         return decompressor.decompress(payload[1:], max_output_size=nbytes, allow_extra_data=False)
 
+    @classmethod
+    def decode_rows(
+        cls, codecs: Sequence[ZstdDict], places: NDArray[np.int64], rows: NDArray[np.uint8], done: NDArray[np.uint8]
+    ) -> None:
+        """Decode what a kernel can decode; see :meth:`BytesCodec.decode_rows`."""
+        functions = zstd_functions()
+        if functions is None:
+            return
+        from sb3_compressed.codecs.zstd_kernels import decode_magicless_frames  # on first use: importing numba is slow
+
+        dictionaries = np.array([codec.dictionary_address for codec in codecs], dtype=np.int64)
+        context = decoding_context(MAGICLESS)
+        decode_magicless_frames(places, functions.decompress_using_ddict, dictionaries, context.ctypes.data, rows, done)
+
     @property
     def dictionary_address(self) -> int:
         """The address of the dictionary as kernels read it; 0 if there is none, or zstd cannot load it."""
@@ -159,20 +147,3 @@ class ZstdDict(TrainableCodec, BytesCodec):
             write_dict_id=False,
         )
         return zstandard.ZstdCompressor(dict_data=dictionary, compression_params=parameters)
-
-
-def decode_with_dictionaries(
-    codecs: Sequence[ZstdDict], places: NDArray[np.int64], rows: NDArray[np.uint8], done: NDArray[np.uint8]
-) -> None:
-    """Decode what a kernel can decode; see :meth:`BytesCodec.decode_rows`.
-
-    :param places: for each payload its address, its size in bytes, and the index of its codec, ``(n, 3)``
-    """
-    functions = zstd_functions()
-    if functions is None or not rows.size:
-        return
-    from sb3_compressed.codecs.zstd_kernels import decode_magicless_frames  # on first use: importing numba takes long
-
-    dictionaries = np.array([codec.dictionary_address for codec in codecs], dtype=np.int64)
-    context = decoding_context(MAGICLESS)
-    decode_magicless_frames(places, functions.decompress_using_ddict, dictionaries, context.ctypes.data, rows, done)

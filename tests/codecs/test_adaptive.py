@@ -7,12 +7,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from drawn_examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from roundtrips import roundtrip
 
 from sb3_compressed.codecs.adaptive import Adaptive, ReferenceFrames, _line_and_plane_nbytes
-from sb3_compressed.codecs.delta_kernels import decode_deltas, encode_deltas
+from sb3_compressed.codecs.coder_choice import coder_of
+from sb3_compressed.codecs.delta_kernels import encode_deltas
 from sb3_compressed.codecs.payloads import Payloads
 from sb3_compressed.codecs.reference_frames import select_medoids
 from sb3_compressed.errors import CodecError
@@ -48,25 +51,6 @@ def test_incompressible_background_costs_nothing() -> None:
     assert min(map(len, Adaptive().encode(screens(50, seed=1)))) > 700
 
 
-def test_frames_unlike_any_reference_are_compressed_with_zstd() -> None:
-    codec = Adaptive().train(screens(64))
-    ramp = np.arange(900, dtype=np.uint8).reshape(1, 30, 30)
-    [payload] = codec.encode(ramp)
-    assert payload[0] < 2
-    out = np.empty_like(ramp)
-    codec.decode_into([payload], out)
-    np.testing.assert_array_equal(out, ramp)
-
-
-@pytest.mark.parametrize("shape", [(2, 10, 10), (1, 70_000), (3, 900)])
-def test_roundtrip_of_frames_of_another_size_than_the_references(shape: tuple[int, ...]) -> None:
-    codec = Adaptive().train(screens(64))
-    frames = np.random.default_rng(0).integers(0, 3, shape, dtype=np.uint8)
-    out = np.empty_like(frames)
-    codec.decode_into(codec.encode(frames), out)
-    np.testing.assert_array_equal(out, frames)
-
-
 @pytest.mark.parametrize(
     ("nbytes", "has_dictionary", "n_references"),
     [(200_000, True, 10), (300_000, False, 6), (1 << 20, False, 1), ((1 << 20) + 1, False, 0)],
@@ -89,11 +73,7 @@ def test_equal_stretches_longer_than_a_number_encodes_are_split() -> None:
         frames[2, -1] ^= 1  # literals after a long stretch
         frames[3, -40:] = references[1, 100:140]  # another source after one
         frames[4, 30:] = references[1, 30:]  # a long stretch after literals
-        payloads = codec.encode(frames)
-        assert max(map(len, payloads)) < 70
-        out = np.empty_like(frames)
-        codec.decode_into(payloads, out)
-        np.testing.assert_array_equal(out, frames)
+        assert max(map(len, roundtrip(codec, frames))) < 70
 
 
 def test_more_literals_than_a_number_encodes_are_compressed_with_zstd() -> None:
@@ -101,10 +81,7 @@ def test_more_literals_than_a_number_encodes_are_compressed_with_zstd() -> None:
     frames = rng.integers(0, 256, (2, 300_000), np.uint8)
     codec = Adaptive(references=ReferenceFrames(frames[:1].tobytes(), 300_000))
     frames[1, 70_000:] = frames[0, 70_000:]
-    out, payloads = np.empty_like(frames), codec.encode(frames)
-    codec.decode_into(payloads, out)
-    np.testing.assert_array_equal(out, frames)
-    assert [payload[0] < 2 for payload in payloads] == [False, True]
+    assert [coder_of(payload) for payload in roundtrip(codec, frames)] == ["delta", "zstd"]
 
 
 def color_screens(n: int, seed: int = 0) -> NDArray[np.uint8]:
@@ -121,12 +98,9 @@ def test_bytes_that_color_planes_share_are_encoded_once() -> None:
     assert channel_first[0] < 2, "a plane of noise does not fit: a delta has at most a quarter of a frame"
     frames = color_screens(1)
     frames[:, :, 20:] = 0
-    payloads = codec.encode(frames)
-    assert payloads[0][0] >= 2
-    assert len(payloads[0]) < 20 * 40 + 60
-    out = np.empty_like(frames)
-    codec.decode_into(payloads, out)
-    np.testing.assert_array_equal(out, frames)
+    [payload] = roundtrip(codec, frames)
+    assert coder_of(payload) == "delta"
+    assert len(payload) < 20 * 40 + 60
 
 
 @pytest.mark.parametrize(
@@ -156,40 +130,12 @@ def test_zstd_is_only_tried_if_it_was_better_for_training_frames() -> None:
     assert pickle.loads(pickle.dumps(Adaptive().train(still))) == Adaptive().train(still)
 
 
-def test_batch_of_payloads_of_many_codecs_is_decoded() -> None:
-    codecs = [Adaptive(), *(Adaptive().train(screens(64, seed=seed)) for seed in range(4))]
-    frames = screens(40, seed=7)
-    indices = np.arange(40) % len(codecs)
-    payloads = [codecs[index].encode(frame[np.newaxis])[0] for index, frame in zip(indices, frames, strict=True)]
-    out = np.empty_like(frames)
-    written = Payloads.of(payloads, indices)
-    Adaptive.decode_batch(codecs, written, out)
-    np.testing.assert_array_equal(out, frames)
-    Adaptive.decode_batch(codecs, written[7:30], out[:23])
-    np.testing.assert_array_equal(out[:23], frames[7:30])
-
-
-def test_trained_state_is_compared_and_pickled() -> None:
-    codec = Adaptive().train(screens(64))
-    copied = pickle.loads(pickle.dumps(codec))
-    assert copied == codec != Adaptive()
-    assert copied.encode(screens(5)) == codec.encode(screens(5))
-
-
-@pytest.mark.parametrize("former_name", [b"codecs.delta\nReferences\n", b"codecs.delta\nReferenceFrames\n"])
-def test_pickles_with_former_names_of_reference_frames_load(former_name: bytes) -> None:
+def test_pickles_with_the_former_name_load() -> None:
     codec = Adaptive().train(screens(64))
     pickled = pickle.dumps(codec, protocol=0)
-    former = pickled.replace(b"codecs.reference_frames\nReferenceFrames\n", former_name)
+    former = pickled.replace(b"codecs.adaptive\nAdaptive\n", b"codecs.delta\nDelta\n")
     assert former != pickled
     assert pickle.loads(former) == codec
-
-
-def test_kernels_are_compiled_for_one_signature() -> None:
-    for frames in (screens(4), screens(4).astype(np.float32)):
-        frames.flags.writeable = False
-        Adaptive().train(frames).encode(frames)
-    assert len(encode_deltas.signatures) == len(decode_deltas.signatures) == 1  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
@@ -202,7 +148,7 @@ def test_kernels_are_compiled_for_one_signature() -> None:
     ],
 )
 def test_invalid_references_raise(references: ReferenceFrames) -> None:
-    with pytest.raises(CodecError, match="must be at most 252 whole frames of at most 1048576 bytes"):
+    with pytest.raises(CodecError, match="references"):
         Adaptive(references=references)
 
 
@@ -210,7 +156,7 @@ def test_codec_index_out_of_range_raises() -> None:
     codec = Adaptive().train(screens(64))
     payloads, out = codec.encode(screens(3)), np.empty((3, 30, 30), np.uint8)
     for indices in ([0, 0, 1], [0, -1, 0]):
-        with pytest.raises(IndexError, match="the codec index of a payload is out of range"):
+        with pytest.raises(IndexError, match="index"):
             Adaptive.decode_batch([codec], Payloads.of(payloads, np.array(indices)), out)
 
 
@@ -242,11 +188,7 @@ def test_payloads_of_scrolling_frames_are_small(speed: int) -> None:
     scrolled = np.concatenate([seen[:, speed:], rng.integers(0, 256, (50, speed, 30), np.uint8)], axis=1)
     references = codec.references.rows.reshape(-1, 30, 30)
     shifted = np.concatenate([references[:, speed:], scrolled[:16, -speed:]], axis=1)
-    payloads = codec.encode(shifted)
-    assert max(map(len, payloads)) < 30 * speed + 40
-    out = np.empty_like(shifted)
-    codec.decode_into(payloads, out)
-    np.testing.assert_array_equal(out, shifted)
+    assert max(map(len, roundtrip(codec, shifted))) < 30 * speed + 40
 
 
 def tile_images(n: int, seed: int = 0) -> NDArray[np.uint8]:
@@ -270,12 +212,9 @@ def test_tiles_of_unknown_colors_are_encoded_about_once() -> None:
     )
     codec = replace(without, finds_tiles=True)
     images = tile_images(5)
-    payloads = codec.encode(images)
+    payloads = roundtrip(codec, images)
     assert max(map(len, payloads)) < 1000
     assert min(map(len, without.encode(images))) > 3000
-    out = np.empty(images.shape, np.uint8)
-    codec.decode_into(payloads, out)
-    np.testing.assert_array_equal(out, images)
     assert [codec.encode(images[k : k + 1])[0] for k in range(5)] == payloads, "they do not depend on the batch"
 
 
@@ -292,9 +231,7 @@ def test_training_enables_the_search_for_tiles_where_it_pays(objective: str, is_
     trained = Adaptive(objective=objective).train(images)
     assert trained.finds_tiles == expected
     assert not Adaptive().train(images).finds_tiles
-    out, payloads = np.empty(images.shape, np.uint8), trained.encode(images)
-    trained.decode_into(payloads, out)
-    np.testing.assert_array_equal(out, images)
+    roundtrip(trained, images)
 
 
 def test_references_beyond_the_largest_position_are_not_used_as_sources() -> None:
@@ -305,9 +242,7 @@ def test_references_beyond_the_largest_position_are_not_used_as_sources() -> Non
     frame[0, 1000:3000] = references[251, 60_000:62_000]  # beyond the largest position
     frame[0, 5000:7000] = references[100, 60_000:62_000]
     frame[0, 30_000:40_000] = frame[0, 10_000:20_000]
-    out = np.empty_like(frame)
-    codec.decode_into(codec.encode(frame), out)
-    np.testing.assert_array_equal(out, frame)
+    roundtrip(codec, frame)
 
 
 def test_nearest_reference_is_found_for_small_frames() -> None:
@@ -318,6 +253,7 @@ def test_nearest_reference_is_found_for_small_frames() -> None:
     assert max(map(len, payloads)) == 2
 
 
+@examples(200)
 @given(st.data())
 def test_roundtrip_of_frames_composed_of_references(data: st.DataObject) -> None:
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
@@ -341,5 +277,4 @@ def test_roundtrip_of_frames_composed_of_references(data: st.DataObject) -> None
     out = np.empty_like(frame)
     codec.decode_into([payloads[:n_bytes].tobytes()], out)
     np.testing.assert_array_equal(out, frame)
-    codec.decode_into(codec.encode(frame.reshape(1, *shape)), out)
-    np.testing.assert_array_equal(out, frame)
+    roundtrip(codec, frame.reshape(1, *shape))

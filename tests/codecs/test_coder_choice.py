@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from roundtrips import roundtrip
 
 from sb3_compressed.codecs import TrainableCodec, get_codec
 from sb3_compressed.codecs.adaptive import Adaptive, ReferenceFrames
 from sb3_compressed.codecs.coder_choice import (
-    COSTS,
     COUNTS,
     OBJECTIVES,
     Variant,
@@ -58,14 +58,6 @@ def trained(method: str, frames: NDArray[Any]) -> Adaptive:
     result = codec.train(frames)
     assert isinstance(result, Adaptive)
     return result
-
-
-def roundtrip(codec: Adaptive, frames: NDArray[Any]) -> list[bytes]:
-    payloads = codec.encode(frames)
-    out = np.empty(frames.shape, frames.dtype)
-    codec.decode_into(payloads, out)
-    np.testing.assert_array_equal(out, frames)
-    return payloads
 
 
 @pytest.mark.parametrize("method", ["auto", "auto/small", "auto/fast"])
@@ -247,13 +239,6 @@ def test_channel_last_frames_take_longer_to_add_and_to_decode() -> None:
     assert adding[0] < adding[1]
 
 
-def test_every_cost_is_that_of_a_count() -> None:
-    for of_process in COSTS.values():
-        for costs in of_process.values():
-            assert costs.keys() <= set(COUNTS)
-            assert min(costs.values(), default=0) >= 0
-
-
 def block_with(n_sequences: int) -> Variant:
     return without_deltas([block(*[(4, 50, 8)] * n_sequences)])
 
@@ -401,11 +386,11 @@ def test_training_keeps_the_coder_on_frames_of_the_same_kind() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"objective": "tiny"}, "objective must be one of small, balanced, fast, got 'tiny'"),
-        ({"coder": "gzip"}, "coder must be one of lz4, zstd, raw, got 'gzip'"),
-        ({"channels": 3, "channel_last_nbytes": 10}, "frames of 10 bytes cannot have 3 channels"),
-        ({"channels": 0, "channel_last_nbytes": 10}, "cannot have 0 channels"),
-        ({"channel_last_nbytes": -1}, "frames of -1 bytes"),
+        ({"objective": "tiny"}, "small, balanced, fast"),
+        ({"coder": "gzip"}, "lz4, zstd, raw"),
+        ({"channels": 3, "channel_last_nbytes": 10}, "3 channels"),
+        ({"channels": 0, "channel_last_nbytes": 10}, "0 channels"),
+        ({"channel_last_nbytes": -1}, "-1 bytes"),
     ],
 )
 def test_invalid_arguments_raise(arguments: dict[str, Any], message: str) -> None:

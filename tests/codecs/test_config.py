@@ -14,6 +14,7 @@ from drawn_examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from roundtrips import roundtrip
 
 from sb3_compressed.codecs import (
     BytesCodec,
@@ -25,11 +26,10 @@ from sb3_compressed.codecs import (
     registry,
 )
 from sb3_compressed.codecs.adaptive import Adaptive, ReferenceFrames
-from sb3_compressed.codecs.codec import Levels
 from sb3_compressed.codecs.config import abbreviate, arguments_from_json, dtype_from_text
-from sb3_compressed.codecs.rle import Rle, RleJit
+from sb3_compressed.codecs.rle import Rle
 from sb3_compressed.codecs.zstd_dict import ZstdDict
-from sb3_compressed.errors import CodecError, LevelOutOfRange, UnknownCodec
+from sb3_compressed.errors import CodecError
 
 RELAXED = examples(200)
 
@@ -58,23 +58,10 @@ def trained(name: str) -> TrainableCodec:
     return result
 
 
-def levels() -> Iterator[tuple[str, int]]:
-    """Yield the lowest and highest level of each range of each codec."""
-    for name in available_codecs():
-        of_codec: Levels | None = get_codec(name).levels
-        for low, high in of_codec.ranges if of_codec else ():
-            yield from ((name, low), (name, high))
-
-
 def assert_interchangeable(ours: Codec, theirs: Codec) -> None:
-    """Verify that both codecs encode to the same payloads, and that each decodes them."""
+    """Verify that both codecs encode to the same payloads, and decode them."""
     for frames in (scenes(20), np.random.default_rng(1).integers(0, 256, (3, 24, 24), np.uint8), np.zeros((2, 5), "?")):
-        payloads = theirs.encode(frames)
-        assert ours.encode(frames) == payloads
-        for codec in (ours, theirs):
-            out = np.empty_like(frames)
-            codec.decode_into(payloads, out)
-            np.testing.assert_array_equal(out, frames)
+        assert roundtrip(ours, frames) == roundtrip(theirs, frames)
 
 
 @pytest.mark.parametrize("name", available_codecs())
@@ -96,19 +83,18 @@ def test_every_codec_survives_json(name: str) -> None:
             '{"name": "delta", "fields": {"compresslevel": 3, "dictionary": "", '
             '"references": {"content": "AAAA", "frame_nbytes": 3}, "tries_zstd": false}}',
         ),
+        (
+            Adaptive(-7, b"dict", ReferenceFrames(bytes(3), 3), True, "fast", "lz4", 3, 12, True),
+            '{"name": "delta", "fields": {"compresslevel": -7, "dictionary": "ZGljdA==", '
+            '"references": {"content": "AAAA", "frame_nbytes": 3}, "tries_zstd": true, "objective": "fast", '
+            '"coder": "lz4", "channels": 3, "channel_last_nbytes": 12, "finds_tiles": true}}',
+        ),
     ],
-    ids=["rle", "zstd-dict", "delta"],
+    ids=["rle", "zstd-dict", "delta", "auto"],
 )
 def test_config_in_files_is_frozen(codec: Codec, config: str) -> None:
     assert json.dumps(codec.get_config()) == config
     assert codec_from_config(json.loads(config)) == codec
-
-
-@pytest.mark.parametrize(("name", "level"), [*levels()])
-def test_every_level_survives_json(name: str, level: int) -> None:
-    codec = get_codec(name, compresslevel=level)
-    assert through_json(codec) == codec
-    assert through_json(codec).shorthand == codec.shorthand
 
 
 @pytest.mark.parametrize("name", TRAINABLE)
@@ -122,36 +108,6 @@ def test_trained_state_survives_json(name: str) -> None:
     assert through_json(restored) == codec
     codec.release_encoder()
     assert through_json(codec) == restored
-
-
-@pytest.mark.parametrize("name", TRAINABLE)
-def test_restored_codec_trains_like_the_original(name: str) -> None:
-    codec, others = trained(name), 255 - scenes()[:, ::-1]
-    restored = through_json(codec)
-    assert isinstance(restored, TrainableCodec)
-    assert restored.train(others) == codec.train(others) != codec
-
-
-@pytest.mark.parametrize("tries_zstd", [False, True])
-def test_every_argument_of_delta_survives_json(tries_zstd: bool) -> None:
-    codec = trained("delta")
-    assert isinstance(codec, Adaptive)
-    codec = Adaptive(-7, codec.dictionary, codec.references, tries_zstd)
-    restored = through_json(codec)
-    assert isinstance(restored, Adaptive)
-    assert (restored.compresslevel, restored.dictionary, restored.references, restored.tries_zstd) == (
-        *(-7, codec.dictionary, codec.references, tries_zstd),
-    )
-    assert type(restored.references) is type(codec.references)
-    assert (type(restored.dictionary), type(restored.references.content)) == (bytes, bytes)
-
-
-@pytest.mark.parametrize("kind", [Rle, RleJit])
-@pytest.mark.parametrize("runs_type", ["u1", "<u2", ">u4", np.uint64])
-def test_runs_type_survives_json(kind: type[Rle], runs_type: Any) -> None:
-    codec = kind(runs_type)
-    assert through_json(codec) == codec
-    assert_interchangeable(through_json(codec), codec)
 
 
 # -- codecs of users -------------------------------------------------------------------------------------------------
@@ -239,12 +195,6 @@ def test_arguments_that_json_cannot_represent_raise(value: Any) -> None:
             codec.get_config()
 
 
-def test_config_of_an_unregistered_codec_raises() -> None:
-    config = Own().get_config()
-    with pytest.raises(UnknownCodec, match="unknown codec 'own'"):
-        codec_from_config(config)
-
-
 # -- malformed and untrusted configs ---------------------------------------------------------------------------------
 
 
@@ -252,53 +202,32 @@ def test_config_of_an_unregistered_codec_raises() -> None:
     "data",
     [
         None,
-        5,
         "zstd",
-        [],
         {},
-        {"name": "zstd"},
         {"fields": {}},
         {"name": None, "fields": {}},
-        {"name": [], "fields": {}},
-        {"name": 5, "fields": {}},
-        {"name": "", "fields": {}},
-        {"name": "zstd/5", "fields": {}},
         {"name": "auto", "fields": {}},
         {"name": "unknown", "fields": {}},
-        {"name": "os:system", "fields": {}},
         {"name": "sb3_compressed.codecs.zstd:Zstd", "fields": {}},
         {"name": "zstd", "fields": None},
-        {"name": "zstd", "fields": []},
         {"name": "zstd", "fields": ["compresslevel"]},
-        {"name": "zstd", "fields": "compresslevel"},
-        {"name": "zstd", "fields": {"unknown": 1}},
         {"name": "zstd", "fields": {"compresslevel": 3, "unknown": 1}},
         {"name": "zstd", "fields": {"_contexts": None}},
-        {"name": "zstd", "fields": {"name": "x"}},
         {"name": "zstd", "fields": {"compresslevel": "3"}},
-        {"name": "zstd", "fields": {"compresslevel": None}},
         {"name": "zstd", "fields": {"compresslevel": True}},
         {"name": "zstd", "fields": {"compresslevel": 3.0}},
-        {"name": "zstd", "fields": {"compresslevel": [3]}},
         {"name": "none", "fields": {"compresslevel": 3}},
         {"name": "rle", "fields": {"runs_type": "f4"}},
-        {"name": "rle", "fields": {"runs_type": "no dtype"}},
         {"name": "rle", "fields": {"runs_type": {"a": 1}}},
         {"name": "zstd-dict", "fields": {"dictionary": 5}},
-        {"name": "zstd-dict", "fields": {"dictionary": None}},
         {"name": "zstd-dict", "fields": {"dictionary": "A"}},
-        {"name": "zstd-dict", "fields": {"dictionary": "????"}},
         {"name": "zstd-dict", "fields": {"dictionary": "ä"}},
         {"name": "delta", "fields": {"references": None}},
-        {"name": "delta", "fields": {"references": "text"}},
         {"name": "delta", "fields": {"references": {"unknown": 1}}},
         {"name": "delta", "fields": {"references": {"content": 5, "frame_nbytes": 1}}},
         {"name": "delta", "fields": {"references": {"content": "AAAA", "frame_nbytes": "1"}}},
-        {"name": "delta", "fields": {"references": {"content": "AAAA", "frame_nbytes": 0}}},
         {"name": "delta", "fields": {"references": {"content": "AAAA", "frame_nbytes": 2}}},
         {"name": "delta", "fields": {"references": {"content": "AAAA", "frame_nbytes": -3}}},
-        {"name": "delta", "fields": {"references": {"content": "AAAA", "frame_nbytes": 1.5}}},
-        {"name": "delta", "fields": {"references": {"content": "AAAA", "frame_nbytes": None}}},
         {"name": "delta", "fields": {"references": {"content": "AAAA", "frame_nbytes": 10**30}}},
         {"name": "delta", "fields": {"references": {"content": "A" * 1024, "frame_nbytes": 1}}},
         {"name": "delta", "fields": {"compresslevel": 23}},
@@ -315,17 +244,6 @@ def test_malformed_config_raises(data: Any) -> None:
 def test_config_of_another_codec_raises() -> None:
     with pytest.raises(CodecError, match="not a config of codec 'zstd-dict'"):
         ZstdDict.from_config(get_codec("zstd").get_config())
-
-
-def test_level_out_of_range_in_a_config_raises() -> None:
-    with pytest.raises(LevelOutOfRange, match=r"-100\.\.-1 and 1\.\.22"):
-        codec_from_config({"name": "zstd", "fields": {"compresslevel": 0}})
-
-
-def test_error_message_abbreviates_long_configs() -> None:
-    with pytest.raises(CodecError) as caught:
-        codec_from_config({"fields": "x" * 100_000})
-    assert len(str(caught.value)) < 500
 
 
 json_data = st.recursive(
@@ -352,10 +270,7 @@ def test_config_with_any_value_replaced_raises_or_gives_a_working_codec(
         codec = codec_from_config(config)
     except CodecError:
         return
-    frames = scenes(10)
-    out = np.empty_like(frames)
-    codec.decode_into(codec.encode(frames), out)
-    np.testing.assert_array_equal(out, frames)
+    roundtrip(codec, scenes(10))
 
 
 def test_any_bytes_are_a_working_dictionary() -> None:
@@ -392,15 +307,13 @@ class AnyField:
     size: Any = 0
 
 
-@pytest.mark.parametrize("value", [3, 0.5, "text", True, None])
+@pytest.mark.parametrize("value", [3, 0.5, "text", True, None, [3], {"a": 1}, float("inf")])
 def test_a_field_of_another_type_accepts_what_json_represents(value: Any) -> None:
-    assert arguments_from_json(AnyField, {"size": value}) == {"size": value}
-
-
-@pytest.mark.parametrize("value", [[3], {"a": 1}, float("inf")])
-def test_a_field_of_another_type_accepts_nothing_else(value: Any) -> None:
-    with pytest.raises(CodecError, match=r"AnyField\.size must be"):
-        arguments_from_json(AnyField, {"size": value})
+    if value in ([3], {"a": 1}, float("inf")):
+        with pytest.raises(CodecError, match="size"):
+            arguments_from_json(AnyField, {"size": value})
+    else:
+        assert arguments_from_json(AnyField, {"size": value}) == {"size": value}
 
 
 def test_frames_without_a_dictionary_leave_the_codec_untrained(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from numpy.typing import NDArray
 from programs import run
+from roundtrips import roundtrip
 
 from sb3_compressed.codecs import Codec, TrainableCodec, available_codecs, get_codec
 from sb3_compressed.codecs.adaptive import CODERS, Adaptive, ReferenceFrames
@@ -78,7 +79,12 @@ def trained_auto(references: str, coder: str) -> Codec:
     return Adaptive(3, codec.dictionary, found, True, "balanced", coder, finds_tiles=True)
 
 
-@pytest.fixture(params=[*shorthands(), *(f"{name}, trained" for name in TRAINABLE), *AUTO], scope="module")
+KINDS = [*available_codecs(), *(f"{name}, trained" for name in TRAINABLE), *AUTO]
+#: Payloads are decoded without a level: one test is of all.
+ALL = [*shorthands(), *KINDS[len(available_codecs()) :]]
+
+
+@pytest.fixture(params=KINDS, scope="module")
 def codec(request: pytest.FixtureRequest) -> Codec:
     name, *state = request.param.split(", ")
     if name == "auto":
@@ -113,25 +119,23 @@ def any_frames(draw: st.DrawFn) -> NDArray[Any]:
 @RELAXED
 @given(frames=any_frames())
 def test_roundtrip_is_bit_exact_for_every_dtype_shape_and_layout(codec: Codec, frames: NDArray[Any]) -> None:
-    payloads = codec.encode(frames)
-    out = np.empty(frames.shape, frames.dtype)
-    codec.decode_into(payloads, out)
-    assert out.tobytes() == frames.tobytes()
+    payloads = roundtrip(codec, frames)
     assert [type(payload) for payload in payloads] == [bytes] * len(frames)
 
 
+@pytest.mark.parametrize("codec", ALL, indirect=True)
 @pytest.mark.parametrize("shape", [(3, 84, 84), (2, 1), (1, 300_000)])
 def test_roundtrip_of_small_and_large_frames(codec: Codec, shape: tuple[int, ...]) -> None:
     frames = np.random.default_rng(1).integers(0, 256, shape, dtype=np.uint8)
     frames[..., : shape[-1] // 2] //= 128  # half noise, half runs
-    out = np.empty_like(frames)
-    codec.decode_into(codec.encode(frames), out)
-    np.testing.assert_array_equal(out, frames)
+    roundtrip(codec, frames)
 
 
-def test_encoding_object_arrays_raises(codec: Codec) -> None:
-    with pytest.raises(CodecError, match="objects, got dtype object"):
+def test_object_arrays_raise(codec: Codec) -> None:
+    with pytest.raises(CodecError, match="objects"):
         codec.encode(np.array([[None]]))
+    with pytest.raises(CodecError, match="objects"):
+        codec.decode_into([b"payload"], np.empty((1, 3), object))
 
 
 @pytest.mark.parametrize("shorthand", list(shorthands()))
@@ -256,7 +260,7 @@ def test_payload_of_a_huge_frame_raises_without_allocating_it(name: str) -> None
         codec.decode_into([payload], out)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert peak < 1_000_000
+    assert peak < 1_000_000 + len(payload)
 
 
 # -- memory ----------------------------------------------------------------------------------------------------------
@@ -292,8 +296,3 @@ def test_stored_payloads_take_the_memory_of_their_content(name: str) -> None:
         assert rss_per_byte > 2
     else:
         assert rss_per_byte < 1.5
-
-
-def test_objects_are_not_decoded(codec: Codec) -> None:
-    with pytest.raises(CodecError, match="cannot decode arrays of Python objects, got dtype object"):
-        codec.decode_into([b"payload"], np.empty((1, 3), object))

@@ -7,12 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from roundtrips import roundtrip
 
 from sb3_compressed.codecs import get_codec
 from sb3_compressed.codecs.adaptive import CODERS, Adaptive, ReferenceFrames
 from sb3_compressed.codecs.coder_choice import coder_of
 from sb3_compressed.codecs.reference_frames import delta_kernels
-from sb3_compressed.codecs.whole_frames import HEADER_RAW, MAX_SCRATCH_NBYTES, Lz4Blocks, raw_payloads
+from sb3_compressed.codecs.whole_frames import HEADER_RAW, Lz4Blocks, raw_payloads
 
 
 def noise(n_frames: int, frame_nbytes: int, seed: int = 0) -> NDArray[np.uint8]:
@@ -25,39 +26,22 @@ def half_noise(n_frames: int, frame_nbytes: int, seed: int = 0) -> NDArray[np.ui
     return frames
 
 
-@pytest.mark.parametrize("shape", [(1, 1), (3, 100), (2, 7056), (5, 100), (0, 100), (4, 0), (2, 3_000_000)])
+@pytest.mark.parametrize("shape", [(1, 1), (3, 100), (0, 100), (4, 0), (2, 3_000_000)])
 def test_a_raw_payload_is_a_header_and_the_frame(shape: tuple[int, int]) -> None:
     frames = noise(*shape)
     payloads = raw_payloads(frames)
-    assert payloads == [HEADER_RAW + row.tobytes() if row.size else b"" for row in frames]
-    assert {*map(type, payloads)} <= {bytes}
-    assert raw_payloads(frames[:, ::-1]) == [HEADER_RAW + row.tobytes() if row.size else b"" for row in frames[:, ::-1]]
-
-
-@pytest.mark.parametrize("frame_nbytes", [7056, MAX_SCRATCH_NBYTES])
-def test_raw_payloads_do_not_change_with_later_ones(frame_nbytes: int) -> None:
-    frames = noise(2, frame_nbytes)
-    payloads = raw_payloads(frames)
-    expected = [HEADER_RAW + row.tobytes() for row in frames]
-    raw_payloads(frames[::-1])
+    expected = [HEADER_RAW + row.tobytes() if row.size else b"" for row in frames]
     frames[:] = 0
     assert payloads == expected
 
 
-def test_threads_do_not_share_scratch_memory() -> None:
+def test_threads_do_not_share_memory() -> None:
     batches = [half_noise(2 + seed % 3, 5000, seed) for seed in range(8)]
     coder = Lz4Blocks(batches[0][0].tobytes())
-    raw, blocks = (
-        [raw_payloads(batch) for batch in batches],
-        [coder.encode(batch, delta_kernels()) for batch in batches],
-    )
-
-    def encode(index: int) -> bool:
-        batch = batches[index % 8]
-        return raw_payloads(batch) == raw[index % 8] and coder.encode(batch, delta_kernels()) == blocks[index % 8]
-
+    expected = [coder.encode(batch, delta_kernels()) for batch in batches]
     with ThreadPoolExecutor(4) as pool:
-        assert all(pool.map(encode, range(400)))
+        found = pool.map(lambda k: coder.encode(batches[k % 8], delta_kernels()) == expected[k % 8], range(400))
+        assert all(found)
 
 
 def test_a_released_encoder_encodes_as_before() -> None:
@@ -77,12 +61,9 @@ def test_frames_of_a_batch_are_encoded_as_single_ones(coder: str) -> None:
     frames[::3, 100:140] ^= 255
     frames[1, :1024] = references[1, :1024]  # a large delta
     codec = Adaptive(references=ReferenceFrames(references.tobytes(), 4096), coder=coder)
-    payloads = codec.encode(frames)
+    payloads = roundtrip(codec, frames)
     assert payloads == [codec.encode(frame[np.newaxis])[0] for frame in frames]
     assert {*map(coder_of, payloads)} == {"delta", coder, "zstd" if coder == "zstd" else "raw"}
-    out = np.empty_like(frames)
-    codec.decode_into(payloads, out)
-    np.testing.assert_array_equal(out, frames)
 
 
 def test_frames_in_any_memory_layout_are_encoded_alike() -> None:

@@ -1,14 +1,12 @@
 """The numba kernels of ``delta``; :mod:`sb3_compressed.codecs.adaptive` documents the wire format."""
 
-from sb3_compressed.codecs.delta_kernels.decoder import DONE, NOT_A_DELTA, decode_deltas, separate_frames
+from sb3_compressed.codecs.delta_kernels.decoder import decode_deltas, separate_frames
 from sb3_compressed.codecs.delta_kernels.encoder import encode_deltas
 from sb3_compressed.codecs.delta_kernels.references import word_differences
 from sb3_compressed.codecs.delta_kernels.source_search import TABLE_BITS, index_words
 from sb3_compressed.codecs.delta_kernels.whole_frames import encode_blocks
 
 __all__ = [
-    "DONE",
-    "NOT_A_DELTA",
     "TABLE_BITS",
     "decode_deltas",
     "encode_blocks",

@@ -23,11 +23,9 @@ from sb3_compressed.codecs.delta_kernels.whole_frames import (
 from sb3_compressed.kernels.byte_kernels import INT, copy_bytes, number_at
 from sb3_compressed.kernels.jit import BYTE_ROWS, BYTES, INT_ROWS, INTS, byte_at, helper, kernel
 
-__all__ = ["DONE", "NOT_A_DELTA", "decode_deltas", "separate_frames"]
+__all__ = ["decode_deltas", "separate_frames"]
 
 MAX_BLOCK = 0x7E000000  # LZ4_MAX_INPUT_SIZE
-TO_DO, DONE, NOT_A_DELTA, CORRUPT = 0, 1, 2, 3
-"""The status of a payload in :func:`decode_deltas`."""
 
 
 @helper(PAIR, INT, INT, INT)
@@ -47,7 +45,7 @@ def read_number(payload: int, at: int, size: int) -> tuple[int, int]:
     return number_at(payload + at + 1) | number_at(payload + at + 2) << 8, at + 3
 
 
-@helper(types.uint8, INT, INT, INT, INT, INTS, INT, INT)
+@helper(types.boolean, INT, INT, INT, INT, INTS, INT, INT)
 def decode_delta(
     payload: int,
     payload_size: int,
@@ -56,57 +54,57 @@ def decode_delta(
     recent: NDArray[np.int64],
     frame: int,
     size: int,
-) -> int:
-    """Decode one payload; return :data:`DONE`, :data:`NOT_A_DELTA` or :data:`CORRUPT`.
+) -> bool:
+    """Decode one payload; return whether it is a valid delta.
 
     :param payload: address of the payload, of ``payload_size`` bytes
     :param references: address of the references of its codec, ``references_size`` bytes in all
     :param recent: scratch memory for the recent offsets, ``(N_RECENT,)``
     :param frame: address of the output, of ``size`` bytes
     """
-    if payload_size == 0 or size == 0 or byte_at(payload) < FIRST_REFERENCE:
-        return NOT_A_DELTA
+    if payload_size == 0 or byte_at(payload) < FIRST_REFERENCE:
+        return False
     offset = (number_at(payload) - FIRST_REFERENCE) * size
     if offset + size > references_size:
-        return CORRUPT
+        return False
     recent[:] = offset
     position = 0
     at = 1
     while True:
         equal, at = read_number(payload, at, payload_size)
         if at > payload_size or position + equal > size:
-            return CORRUPT
+            return False
         while equal > 0:  # a second time if the source continues from the references into the frame
             source = offset + position
             readable = n_readable(source, references_size, position, size)
             if readable <= 0:
-                return CORRUPT
+                return False
             length = min(equal, readable)
             copy_bytes(address_of(source, references, references_size, frame), frame + position, length, readable)
             position += length
             equal -= length
         if position == size:
-            return DONE if at == payload_size else CORRUPT
+            return at == payload_size
         length, at = read_number(payload, at, payload_size)
         if at > payload_size:
-            return CORRUPT
+            return False
         if length > 0:
             if position + length > size or at + length > payload_size:
-                return CORRUPT
+                return False
             copy_bytes(payload + at, frame + position, length, min(payload_size - at, size - position))
             position += length
             at += length
             continue
         # The source changes, to a recent offset or to a position.
         if at >= payload_size:
-            return CORRUPT
+            return False
         index = number_at(payload + at)
         if index < N_RECENT:
             next_offset = recent[index]
             at += 1
         else:
             if at + 3 > payload_size:
-                return CORRUPT
+                return False
             source = number_at(payload + at + 1) | number_at(payload + at + 2) << 8
             next_offset = ((index - N_RECENT) << 16 | source) - position
             index = N_RECENT - 1
@@ -115,29 +113,29 @@ def decode_delta(
         offset = next_offset
 
 
-@helper(types.uint8, INT, INT, INT, INT, INT, INT, INT)
+@helper(types.boolean, INT, INT, INT, INT, INT, INT, INT)
 def decode_block(
     payload: int, payload_size: int, dictionary: int, dictionary_size: int, decompress: int, frame: int, size: int
-) -> int:
-    """Decode a payload that is a block of LZ4.
+) -> bool:
+    """Decode a payload that is a block of LZ4; return whether it is valid.
 
     :param decompress: the address of ``LZ4_decompress_safe_usingDict``, 0 if there is none
     """
     if not decompress or payload_size > MAX_BLOCK or size > MAX_BLOCK:
-        return NOT_A_DELTA
+        return False
     arguments = (payload + 1, frame, payload_size - 1, size, dictionary, dictionary_size)
-    return DONE if decompress_safe_using_dict(decompress, arguments) == size else CORRUPT
+    return decompress_safe_using_dict(decompress, arguments) == size
 
 
-@kernel(INT, INT_ROWS, INT_ROWS, INT, BYTES, BYTE_ROWS, BYTES)
+@kernel(types.boolean, INT_ROWS, INT_ROWS, INT, BYTES, BYTE_ROWS, BYTES)
 def decode_deltas(
     places: NDArray[np.int64],
     locations: NDArray[np.int64],
     decompress: int,
     channel_last: NDArray[np.uint8],
     frames: NDArray[np.uint8],
-    status: NDArray[np.uint8],
-) -> int:
+    done: NDArray[np.uint8],
+) -> bool:
     """Decode the payloads that need no zstd.
 
     :param places: for each payload its address, its size in bytes, and the index of its codec, ``(n, 3)``
@@ -147,16 +145,16 @@ def decode_deltas(
     :param decompress: the address of ``LZ4_decompress_safe_usingDict``, 0 if there is none
     :param channel_last: scratch memory for a frame, ``(frame_nbytes,)``
     :param frames: output, ``(n, frame_nbytes)``
-    :param status: for each payload :data:`TO_DO`, or :data:`DONE` if its frame is in ``frames`` already, ``(n,)``;
-        overwritten with :data:`DONE`, :data:`NOT_A_DELTA` or :data:`CORRUPT`
-    :return: the number of payloads that are not done
+    :param done: for each payload 1 if its frame is in ``frames`` already, else 0, ``(n,)``; set to 1 for each payload
+        that this function decodes
+    :return: whether payloads are left
     :raises IndexError: if the codec index of a payload is out of range
     """
-    n_left = 0
+    is_left = False
     n_frames, size = frames.shape
     recent = new_recent()
     for k in range(n_frames):
-        if status[k] == DONE:
+        if done[k] != 0:
             continue
         codec = places[k, 2]
         if not 0 <= codec < len(locations):
@@ -166,22 +164,23 @@ def decode_deltas(
         frame = frames.ctypes.data + k * size
         is_channel_last = of_size == size
         target = channel_last.ctypes.data if is_channel_last else frame
-        header = number_at(payload) if payload_size > 0 and size > 0 else 0
+        header = number_at(payload) if payload_size > 0 else 0
         if header == RAW:
-            status[k] = DONE if payload_size == 1 + size else CORRUPT
-            if status[k] == DONE and is_channel_last:
+            is_decoded = payload_size == 1 + size
+            if is_decoded and is_channel_last:
                 target = payload + 1
-            elif status[k] == DONE:
+            elif is_decoded:
                 copy_bytes(payload + 1, frame, size, size)
         elif header == LZ4_BLOCK:
-            status[k] = decode_block(payload, payload_size, dictionary, dictionary_size, decompress, target, size)
+            is_decoded = decode_block(payload, payload_size, dictionary, dictionary_size, decompress, target, size)
         else:
             usable = references_size if reference_size == size else 0
-            status[k] = decode_delta(payload, payload_size, references, usable, recent, target, size)
-        if is_channel_last and status[k] == DONE:
+            is_decoded = decode_delta(payload, payload_size, references, usable, recent, target, size)
+        if is_decoded and is_channel_last:
             separate_channels(target, frame, size // channels, channels)
-        n_left += status[k] != DONE
-    return n_left
+        done[k] = is_decoded
+        is_left |= not is_decoded
+    return is_left
 
 
 @kernel(types.void, INTS, INT_ROWS, INT_ROWS, BYTES, BYTE_ROWS)
@@ -200,7 +199,7 @@ def separate_frames(
     size = frames.shape[1]
     for k in indices:
         of_size, channels = locations[places[k, 2], 5:]
-        if of_size == size > 0:
+        if of_size == size:
             frame = frames.ctypes.data + k * size
             copy_bytes(frame, channel_last.ctypes.data, size, size)
             separate_channels(channel_last.ctypes.data, frame, size // channels, channels)
