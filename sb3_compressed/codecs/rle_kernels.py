@@ -9,7 +9,7 @@ import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
-from sb3_compressed.kernels.byte_kernels import INT, STEP, WORD, copy_bytes, number_at
+from sb3_compressed.kernels.byte_kernels import INT, STEP, WORD, common_length, copy_bytes, number_at
 from sb3_compressed.kernels.jit import (
     BYTE_ROWS,
     BYTES,
@@ -29,61 +29,56 @@ __all__ = ["decode_frames", "decode_runs", "encode_runs"]
 REPEATED = np.uint64(0x0101010101010101)
 
 
-@kernel(types.int64, READ_BYTES, types.int64, types.int64, types.int64, BYTES)
+@helper(INT, INT, INT, INT, INT, INT)
+def run_at(frame: int, at: int, size: int, elem_size: int, max_nbytes: int) -> int:
+    """Return the bytes of the run that starts at the element at byte ``at`` of a frame.
+
+    An element repeats the one before as long as each byte equals the one ``elem_size`` bytes earlier.
+
+    :param frame: address of the frame, of ``size`` bytes
+    :param max_nbytes: bytes of the longest run
+    """
+    limit = min(size - at, max_nbytes) - elem_size
+    repeated = common_length(frame + at, frame + at + elem_size, limit)
+    return elem_size + repeated - repeated % elem_size
+
+
+@kernel(INT, READ_BYTES, INT, INT, INT, BYTES)
 def encode_runs(
     frame: NDArray[np.uint8], elem_size: int, run_size: int, max_run: int, payload: NDArray[np.uint8]
 ) -> int:
-    """Write the runs of ``frame`` into ``payload``.
+    """Write the payload of a frame, and return the number of its bytes.
 
     :param frame: bytes of one frame, ``(frame_nbytes,)``
     :param elem_size: bytes of one element
     :param run_size: bytes of one run length
-    :param max_run: the longest run that fits the run type
+    :param max_run: the longest run, in elements: at most those of the frame
     :param payload: output, ``(1 + frame_nbytes,)``
-    :return: bytes written, or -1 if the runs would not be smaller than the frame
     """
-    n_elems = frame.size // elem_size
-    n_runs = 0
-    run = 0
-    for i in range(n_elems):
-        same = i > 0 and run < max_run
-        if same:
-            for b in range(elem_size):
-                if frame[i * elem_size + b] != frame[(i - 1) * elem_size + b]:
-                    same = False
-                    break
-        if same:
-            run += 1
-        else:
-            n_runs += 1
-            run = 1
-    if n_runs * (run_size + elem_size) >= frame.size:
-        return -1
-
+    size, source, target = frame.size, frame.ctypes.data, payload.ctypes.data
+    max_nbytes = max_run * elem_size
+    n_runs = at = 0
+    while at < size:
+        at += run_at(source, at, size, elem_size, max_nbytes)
+        n_runs += 1
+    if n_runs * (run_size + elem_size) >= size:
+        payload[0] = 0
+        copy_bytes(source, target + 1, size, size)
+        return 1 + size
     payload[0] = run_size
-    runs_at = 1
-    elems_at = 1 + n_runs * run_size
-    start = 0
-    while start < n_elems:
-        end = start + 1
-        while end < n_elems and end - start < max_run:
-            same = True
-            for b in range(elem_size):
-                if frame[end * elem_size + b] != frame[start * elem_size + b]:
-                    same = False
-                    break
-            if not same:
-                break
-            end += 1
-        length = end - start
-        for b in range(run_size):
-            payload[runs_at + b] = (length >> (8 * b)) & 0xFF
-        for b in range(elem_size):
-            payload[elems_at + b] = frame[start * elem_size + b]
-        runs_at += run_size
-        elems_at += elem_size
-        start = end
-    return elems_at
+    length_at, elem_at = 1, 1 + n_runs * run_size
+    at = 0
+    while at < size:
+        nbytes = run_at(source, at, size, elem_size, max_nbytes)
+        length = nbytes // elem_size
+        for _ in range(run_size):
+            payload[length_at] = length & 0xFF
+            length >>= 8
+            length_at += 1
+        copy_bytes(source + at, target + elem_at, elem_size, min(size - at, payload.size - elem_at))
+        elem_at += elem_size
+        at += nbytes
+    return elem_at
 
 
 @helper(types.void, INT, types.uint64)
