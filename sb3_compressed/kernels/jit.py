@@ -108,20 +108,21 @@ def _jit_enabled() -> Iterator[None]:
         settings.DISABLE_JIT = before
 
 
-def helper(result: types.Type, *arguments: types.Type) -> Callable[[Function], Function]:
+def helper(result: types.Type, *arguments: types.Type, inline: bool = False) -> Callable[[Function], Function]:
     """Declare a function that only kernels call, which is compiled as a part of them.
 
     It takes a fraction of the time of a kernel, which besides gets wrappers for Python and is loaded on its own.
 
     :param result: type of the returned value
     :param arguments: types of the arguments
+    :param inline: whether callers contain its code, where LLVM would not do that: for one part of a long loop
     """
 
     def declare(function: Function) -> Function:
         def call(typingctx: Any, *operands: Any) -> Any:
             def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
                 if not compiled:
-                    compiled.append(_compile_part(context, function, signature))
+                    compiled.append(_compile_part(context, function, signature, inline=inline))
                 _link(context.active_code_library, compiled[0].library)
                 return context.call_internal(builder, compiled[0].fndesc, signature, values)
 
@@ -142,9 +143,10 @@ class PartialLibrary(JITCodeLibrary):
         """Leave the code as it is: numba finalizes libraries before it links them."""
 
 
-def _compile_part(context: Any, function: Callable[..., Any], signature: Any) -> Any:
+def _compile_part(context: Any, function: Callable[..., Any], signature: Any, *, inline: bool) -> Any:
     flags: Any = Flags()  # type: ignore[no-untyped-call]
     flags.no_compile = flags.no_cpython_wrapper = flags.no_cfunc_wrapper = True
+    flags.forceinline = inline
     library = PartialLibrary(context.codegen(), function.__name__)  # type: ignore[no-untyped-call]
     return compile_internal(  # type: ignore[no-untyped-call]
         context.typing_context, context, library, function, signature.args, signature.return_type, flags, {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numba import types
 from numpy.typing import NDArray
 
 from sb3_compressed.codecs.delta_headers import FIRST_REFERENCE
@@ -45,6 +46,7 @@ ROOM = 16  # the most bytes of a piece, a change of source and the end of a payl
 DENSE = 4  # different bytes of a word that start a search for another source: small differences are not scrolling
 DENSE_IN_TILES = 3  # the same where tiles are searched for: as many as a pixel has
 MAX_STRETCH_NBYTES = 5  # bytes that encode a stretch of 65,536 equal bytes
+RUN = types.UniTuple(INT, 6)  # type: ignore[no-untyped-call]
 
 
 @helper(INT, BYTES, INT, INT)
@@ -76,6 +78,135 @@ def write_equal(payload: NDArray[np.uint8], written: int, frame: int, start: int
     return write_number(payload, written, end - start)
 
 
+@helper(INT, BYTES, INT, INT, INT, INT, INT, INT, inline=True)
+def write_literals(
+    payload: NDArray[np.uint8], written: int, frame: int, size: int, encoded: int, start: int, end: int
+) -> int:
+    """Append that bytes equal the source up to ``start``, and those from there to ``end``; return the number of bytes.
+
+    :param frame: address of the frame, of ``size`` bytes
+    :param encoded: bytes of the frame that the payload encodes so far
+    """
+    written = write_equal(payload, written, frame, encoded, start)
+    written = write_number(payload, written, end - start)
+    room = min(size - start, payload.size - written)
+    copy_bytes(frame + start, payload.ctypes.data + written, end - start, room)
+    return written + end - start
+
+
+@helper(INT, BYTES, INT, INT, INT, INT, INT, INT, inline=True)
+def write_source(
+    payload: NDArray[np.uint8], written: int, frame: int, encoded: int, i: int, offset: int, index: int
+) -> int:
+    """Append that bytes equal the source up to ``i``, and another source from there on; return the number of bytes.
+
+    :param frame: address of the frame
+    :param encoded: bytes of the frame that the payload encodes so far
+    :param offset: the other source
+    :param index: its index among the recent offsets, :data:`N_RECENT` if it is none of them
+    """
+    written = write_equal(payload, written, frame, encoded, i)
+    payload[written] = 0
+    if index < N_RECENT:
+        payload[written + 1] = index
+        return written + 2
+    source = offset + i
+    payload[written + 1] = N_RECENT + (source >> 16)
+    payload[written + 2] = source & 0xFF
+    payload[written + 3] = (source >> 8) & 0xFF
+    return written + 4
+
+
+@helper(INT, INT, INT, INT, INT, INT, INT, INT, INTS, inline=True)
+def store_searched(
+    frame: int, stored: int, pending: int, start: int, i: int, pixel: int, first: int, table: NDArray[np.int64]
+) -> int:
+    """Store the words of a frame that are searched for, up to ``i``, and return up to where they are stored now.
+
+    Words that start before ``stored`` are in the table; those before ``pending`` are to follow. Of equal words the
+    table has the last one, which must not be so near that it is no valid source.
+
+    :param frame: address of the frame
+    :param start: the first of the bytes that differ
+    """
+    if start > pending:
+        store_words(frame, stored, pending, pixel, first, table)
+        stored = start
+    last = i + 1 - STEP
+    if stored < last:
+        store_words(frame, stored, last, pixel, first, table)
+        stored = last
+    return stored
+
+
+@helper(INT, READ_BYTES, READ_BYTES, INT, INT, INT, inline=True)
+def first_equal(frame: NDArray[np.uint8], references: NDArray[np.uint8], offset: int, start: int, i: int) -> int:
+    """Return from where on, but not before ``start``, the bytes of a frame before ``i`` equal those of a source."""
+    frame_address, references_address = frame.ctypes.data, references.ctypes.data
+    while i > start and n_readable(offset + i - 1, references.size, i - 1, frame.size) > 0:
+        source = address_of(offset + i - 1, references_address, references.size, frame_address)
+        if byte_at(source) != byte_at(frame_address + i - 1):
+            break
+        i -= 1
+    return i
+
+
+@helper(RUN, READ_BYTES, READ_BYTES, SHORT_INTS, INTS, INT, INT, INT, INT, INT, INT, INTS, INT, INT, inline=True)
+def different_bytes(
+    frame: NDArray[np.uint8],
+    references: NDArray[np.uint8],
+    table: NDArray[np.int32],
+    frame_table: NDArray[np.int64],
+    first: int,
+    start: int,
+    offset: int,
+    line: int,
+    plane: int,
+    pixel: int,
+    recent: NDArray[np.int64],
+    stored: int,
+    pending: int,
+) -> tuple[int, int, int, int, int, int]:
+    """Find the bytes from ``start`` on that differ from the source, until they are equal for a while.
+
+    :return: where they end; the next byte to compare; the offset of a better source from there on, or the same, and its
+        index, as of :func:`better_source`; ``stored`` and ``pending``, as of :func:`store_searched`
+    """
+    size, frame_address = frame.size, frame.ctypes.data
+    least = DENSE_IN_TILES if pixel else DENSE
+    i = end = start
+    base = address_of(offset + i, references.ctypes.data, references.size, frame_address) - i
+    last = i + n_readable(offset + i, references.size, i, size)
+    while i < size and i - end <= MAX_GAP:
+        whole = i + WORD <= last
+        different = word_at(frame_address + i) ^ word_at(base + i) if whole else np.uint64(0)
+        if whole and (different == 0 or i + first_byte_of(different) - end > MAX_GAP):
+            break
+        dense = n_different_bytes(different) >= least if whole else (i - start) % WORD == 0
+        if dense and i + WORD <= size:
+            at = i
+            if pixel:
+                skipped = n_bytes_to_pixel(i, pixel)
+                at += skipped if i + skipped + WORD <= last else 0
+            best, index = better_source(
+                frame, references, table, frame_table, first, at, offset, line, plane, pixel, recent
+            )
+            if pixel:
+                stored = store_searched(frame_address, stored, pending, start, i, pixel, first, frame_table)
+                pending = i + 1
+            if best != offset:
+                equal = first_equal(frame, references, best, start, at)
+                return (equal if equal > i else min(end, equal)), equal, best, index, stored, pending
+        if whole:
+            end = i + last_byte_of(different) + 1
+            i += WORD
+        else:
+            if i >= last or byte_at(base + i) != byte_at(frame_address + i):
+                end = i + 1
+            i += 1
+    return end, i, offset, N_RECENT, stored, pending
+
+
 @helper(INT, READ_BYTES, READ_BYTES, SHORT_INTS, INTS, INT, INT, INT, INT, INT, INTS, BYTES)
 def encode_delta(
     frame: NDArray[np.uint8],
@@ -90,23 +221,14 @@ def encode_delta(
     recent: NDArray[np.int64],
     payload: NDArray[np.uint8],
 ) -> int:
-    """Encode a frame; return the bytes written, -1 if the payload does not fit.
+    """Encode a frame; return the bytes written, -1 if the payload does not fit. See :func:`encode_deltas`.
 
-    :param frame: bytes of the frame, ``(frame_nbytes,)``
-    :param references: bytes of all references, ``(n_references * frame_nbytes,)``
-    :param table: the hash table that :func:`index_words` filled
     :param frame_table: the hash table that :func:`store_words` fills; it may contain words of previous frames
     :param first: the position of the frame among those of its batch, which the table counts from
     :param reference: index of the first source
-    :param line: bytes of a line of pixels: a pixel often equals the one above
-    :param plane: bytes of a color plane, as planes often have equal bytes; 0 if there is only one
-    :param pixel: bytes of a pixel, if equal pixels are searched for in the frame itself; else 0
     :param recent: scratch memory for the recent offsets, ``(N_RECENT,)``
-    :param payload: output
     """
-    size = frame.size
-    frame_address = frame.ctypes.data
-    references_address = references.ctypes.data
+    size, frame_address, references_address = frame.size, frame.ctypes.data, references.ctypes.data
     # Long stretches of equal bytes take more, but their number is limited.
     spare = ROOM + MAX_STRETCH_NBYTES * (size >> 16)
     if payload.size < spare:
@@ -115,82 +237,22 @@ def encode_delta(
     recent[:] = offset
     payload[0] = FIRST_REFERENCE + reference
     written = 1
-    least = DENSE_IN_TILES if pixel else DENSE
-    # Words that start before ``stored`` are in the table of the frame; those before ``pending`` are to follow. Of equal
-    # words the table has the last one, which must not be so near that it is no valid source.
-    stored = pending = 0
-    encoded = 0  # bytes of the frame that the payload encodes so far
+    stored = pending = encoded = 0
     i = common_length(frame_address, references_address + offset, size)
     while i < size:
-        # Frame and source differ here: write literals until they are equal for a while or another source is better.
-        start = end = i
-        best, index = offset, N_RECENT
-        base = address_of(offset + i, references_address, references.size, frame_address) - i
-        last = i + n_readable(offset + i, references.size, i, size)
-        while i < size and i - end <= MAX_GAP:
-            whole = i + WORD <= last
-            different = word_at(frame_address + i) ^ word_at(base + i) if whole else np.uint64(0)
-            if whole and (different == 0 or i + first_byte_of(different) - end > MAX_GAP):
-                break
-            dense = n_different_bytes(different) >= least if whole else (i - start) % WORD == 0
-            if dense and i + WORD <= size:
-                at = i
-                if pixel:
-                    skipped = n_bytes_to_pixel(i, pixel)
-                    at += skipped if i + skipped + WORD <= last else 0
-                best, index = better_source(
-                    frame, references, table, frame_table, first, at, offset, line, plane, pixel, recent
-                )
-                if pixel:
-                    if start > pending:
-                        store_words(frame_address, stored, pending, pixel, first, frame_table)
-                        stored = start
-                    pending = i + 1
-                    if stored < pending - STEP:
-                        store_words(frame_address, stored, pending - STEP, pixel, first, frame_table)
-                        stored = pending - STEP
-                if best != offset:
-                    searched = i
-                    i = at
-                    while i > start and n_readable(best + i - 1, references.size, i - 1, size) > 0:
-                        source = address_of(best + i - 1, references_address, references.size, frame_address)
-                        if byte_at(source) != byte_at(frame_address + i - 1):
-                            break
-                        i -= 1
-                    end = i if i > searched else min(end, i)
-                    break
-            if whole:
-                end = i + last_byte_of(different) + 1
-                i += WORD
-            else:
-                if i >= last or byte_at(base + i) != byte_at(frame_address + i):
-                    end = i + 1
-                i += 1
+        start = i
+        end, i, best, index, stored, pending = different_bytes(
+            frame, references, table, frame_table, first, start, offset, line, plane, pixel, recent, stored, pending
+        )
         if written + end - start + spare > payload.size or end - start > MAX_NUMBER:
             return -1
         if end > start:
-            written = write_equal(payload, written, frame_address, encoded, start)
-            written = write_number(payload, written, end - start)
-            room = min(size - start, payload.size - written)
-            copy_bytes(frame_address + start, payload.ctypes.data + written, end - start, room)
-            written += end - start
+            written = write_literals(payload, written, frame_address, size, encoded, start, end)
             encoded = end
         if best != offset:
-            written = write_equal(payload, written, frame_address, encoded, i)
-            payload[written] = 0
-            written += 1
-            if index < N_RECENT:
-                payload[written] = index
-                written += 1
-            else:
-                source = best + i
-                payload[written] = N_RECENT + (source >> 16)
-                payload[written + 1] = source & 0xFF
-                payload[written + 2] = (source >> 8) & 0xFF
-                written += 3
+            written = write_source(payload, written, frame_address, encoded, i, best, index)
             push_offset(recent, min(index, N_RECENT - 1), offset)
-            offset = best
-            encoded = i
+            offset, encoded = best, i
         readable = n_readable(offset + i, references.size, i, size)
         if readable > 0:
             source = address_of(offset + i, references_address, references.size, frame_address)
@@ -214,8 +276,8 @@ def encode_deltas(
     :param frames: bytes of frames, ``(n, frame_nbytes)``
     :param references: bytes of all references, ``(n_references * frame_nbytes,)``
     :param table: the hash table that :func:`index_words` filled
-    :param line: bytes of a line of pixels
-    :param plane: bytes of a color plane, 0 if there is only one
+    :param line: bytes of a line of pixels: a pixel often equals the one above
+    :param plane: bytes of a color plane, as planes often have equal bytes; 0 if there is only one
     :param pixel: bytes of a pixel, if equal pixels are searched for in the frame itself, which takes more time; else 0
     :param payloads: output, the payloads one after the other, ``(n * room,)``; each has at most ``room`` bytes
     :param ends: output, the end of each payload, ``(n,)``; a payload that does not fit has no bytes
