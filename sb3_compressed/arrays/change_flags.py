@@ -33,17 +33,10 @@ class ChangeFlags:
             self._own = np.zeros(self._lazy_shape, dtype=np.bool_)
         return self._own
 
-    def mark(self, slot_index: Any, index: Any = ...) -> None:
-        """Set the flags of slots, before they are written, so that no interrupt loses a change.
-
-        :param index: which of the slots at ``slot_index``
-        """
-        if (flags := self.flags) is None:
-            return
-        if index is ...:
+    def mark(self, slot_index: Any) -> None:
+        """Set the flags of slots, before they are written, so that no interrupt loses a change."""
+        if (flags := self.flags) is not None:
             flags[slot_index] = True
-        else:
-            flags[slot_index][index] = True
 
     def track(self, shape: tuple[int, ...]) -> NDArray[np.bool_]:
         """Return new flags of a shape that all writes set from now on."""

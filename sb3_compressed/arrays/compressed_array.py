@@ -9,23 +9,20 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, SupportsIndex
 
 import numpy as np
-import psutil
 from numpy.typing import DTypeLike, NDArray
 
 from sb3_compressed.arrays.array_like import ArrayLike
 from sb3_compressed.arrays.batch_pool import Batch, BatchArray, sampling
 from sb3_compressed.arrays.cast import cast_values, clip_values
 from sb3_compressed.arrays.change_flags import ChangeFlags, ViewChangeFlags
+from sb3_compressed.arrays.checked_empty import checked_empty
+from sb3_compressed.arrays.decoding import LocatedItems
 from sb3_compressed.arrays.encoding import FrameEncoder
 from sb3_compressed.arrays.frame_dedup import FrameDeduplicator
 from sb3_compressed.arrays.frame_layout import FrameLayout, FrameStack, FrameStackDetector, explicit_layout
-from sb3_compressed.arrays.indexing import basic_index, has_ellipsis, is_whole, split_index
-from sb3_compressed.arrays.located_items import LocatedItems
+from sb3_compressed.arrays.indexing import basic_index, has_ellipsis, selects_all, split_index
 from sb3_compressed.arrays.memory_slot_store import MemorySlotStore
-from sb3_compressed.arrays.payload_batch import PayloadBatch
-from sb3_compressed.arrays.slot_source import SlotSource
-from sb3_compressed.arrays.slot_store import METADATA, Slot, SlotStore, slots_with_handles
-from sb3_compressed.arrays.write_through import Items, WriteThroughArray
+from sb3_compressed.arrays.slot_store import Slot, SlotStore, slots_with_handles
 from sb3_compressed.codecs import Codec, get_codec
 from sb3_compressed.common.threads import validate_num_threads
 from sb3_compressed.common.warning import warn_user
@@ -33,16 +30,13 @@ from sb3_compressed.errors import CorruptPayload, LossyDtypeWarning
 
 __all__ = ["CompressedArray"]
 
-#: Smaller reads do not check the available memory.
-MIN_CHECKED_READ_NBYTES = 1 << 28
-
 
 class CompressedArray(ArrayLike):
     """A compressed array of observations, of shape ``(rows, n_envs, *item_shape)``.
 
     It is indexed like an ndarray. Reading decodes into a new array, writing encodes a copy, and unwritten items read as
-    zeros. Where NumPy returns a view, assignments to the result are written back. When rows are written one after the
-    other, frames that an observation shares with the previous one are stored once.
+    zeros. Where NumPy returns a view, the new array is read-only: write by ``array[index] = value``. When rows are
+    written one after the other, frames that an observation shares with the previous one are stored once.
 
     >>> import numpy as np
     >>> from sb3_compressed import CompressedArray
@@ -121,8 +115,10 @@ class CompressedArray(ArrayLike):
         item_shape = self._encoder.item_shape
         shape = self._table.shape + item_shape
         # Attributes, since each sample reads them several times.
-        self.__dict__.update(item_shape=item_shape, shape=shape, ndim=len(shape), size=math.prod(shape))
-        self._item_nbytes = math.prod(item_shape) * self.itemsize
+        self.item_shape = self._encoder.item_shape
+        self.shape = self._table.shape + self.item_shape
+        self.ndim, self.size = len(self.shape), math.prod(self.shape)
+        self._item_nbytes = math.prod(self.item_shape) * self.itemsize
         self._row_shape = self._table.shape[1:]
 
     # -- attributes ------------------------------------------------------------------------------------------
@@ -175,7 +171,7 @@ class CompressedArray(ArrayLike):
     def __getitem__(self, index: Any) -> Any:
         """Decode the items at ``index`` into a new array of the shape that NumPy returns.
 
-        Where NumPy returns a view, assignments to the result are written back, see :class:`WriteThroughArray`.
+        Where NumPy returns a view, the result is read-only, so that no write to it is lost silently.
 
         :raises CorruptPayload: if a payload is damaged; the error names its slot
         :raises MemoryError: if there is not enough memory
@@ -191,17 +187,10 @@ class CompressedArray(ArrayLike):
         if not leading_shape:
             references = self._table[(*slot_index, None)]
         # A copy, not a view: other threads may write to the table while kernels read the references.
-        if references.ndim != 1 or not references.flags.owndata:
-            references = references.flatten()
-        if references.size * self._item_nbytes > MIN_CHECKED_READ_NBYTES:
-            self._require_memory(references.size)
-        shape = leading_shape + self.item_shape
-        out = np.empty(shape, self.dtype) if batch is None else batch.empty(shape, self.dtype)
-        items = out if len(leading_shape) == 1 else out.reshape(len(references), *self.item_shape)
-        if batch is None or item_index:
-            self._decode(references, items, slot_index)
-        else:
-            batch.decode(self._located(references, items, slot_index))
+        references = references.flatten()
+        items = checked_empty((len(references), *self.item_shape), self.dtype)
+        self._decode(references, items, slot_index)
+        out = items.reshape(leading_shape + self.item_shape)
         if item_index:
             out = out[(slice(None),) * len(leading_shape) + item_index]
         elif batch is not None:
@@ -241,10 +230,10 @@ class CompressedArray(ArrayLike):
         references = self._table[(*slot_index, ..., None)]  # an array, even of a single slot
         leading_shape = references.shape[:-1]
         references = references.flatten()
-        self._require_memory(len(references))
-        block = np.empty((len(references), *self.item_shape), self.dtype)
+        block = checked_empty((len(references), *self.item_shape), self.dtype)
         self._decode(references, block, slot_index)
-        out = WriteThroughArray.of(SlotSource(self, slot_index, block), leading_shape + self.item_shape)
+        block.flags.writeable = False  # views of a read-only array cannot be made writable
+        out = block.reshape(leading_shape + self.item_shape)
         if item_index:
             out = out[(slice(None),) * len(leading_shape) + (*item_index, ...)]
         return out if is_array or out.ndim else out[()]  # NumPy returns scalars
@@ -254,65 +243,31 @@ class CompressedArray(ArrayLike):
         references: NDArray[Any],
         out: NDArray[Any],
         slot_index: tuple[Any, ...],
-        positions: Items | None = None,
     ) -> None:
-        """Decode slots into ``out``; see :meth:`_located`."""
-        self._located(references, out, slot_index, positions)()
-
-    def _located(
-        self,
-        references: NDArray[Any],
-        out: NDArray[Any],
-        slot_index: tuple[Any, ...],
-        positions: Items | None = None,
-        *,
-        is_pair: bool = False,
-    ) -> LocatedItems:
-        """Locate the payloads of slots, to be decoded into ``out``.
+        """Decode slots into ``out``.
 
         :param references: references to the slots, ``(n,)``
         :param out: C-contiguous array ``(n, *item_shape)``
         :param slot_index: the index that selected them
-        :param positions: their numbers among those selected, if they are not all of them
-        :param is_pair: whether the second half of the slots was selected in another array by the same index
-        :raises CorruptPayload: if a slot is invalid, now or when the result is called; the error names the slot
+        :raises CorruptPayload: if a payload is damaged; the error names its slot
+        """
+        self._located(references, out, partial(self._index_of_slot, slot_index)).decode()
+
+    def _located(
+        self, references: NDArray[Any], out: NDArray[Any], slot_of: Callable[[int], tuple[int, ...]]
+    ) -> LocatedItems:
+        """Locate the payloads of slots, to be decoded into ``out``.
+
+        :param slot_of: returns the index of the slot at a position among the references
+        :raises CorruptPayload: if a slot is invalid; the error names it
         """
         encoder = self._encoder
         layout = encoder.layout  # once: another thread may find it meanwhile
-
-        def with_slot(error: CorruptPayload) -> CorruptPayload:
-            position = error.index if positions is None else int(positions[error.index])
-            if is_pair:
-                position %= len(references) // 2
-            return CorruptPayload(error.reason, error.index, self._index_of_slot(slot_index, position))
-
         try:
             batch = self._store.gather(references, 1 if layout is None else layout.n_frames)
         except CorruptPayload as error:
-            raise with_slot(error) from error
-        return LocatedItems(batch, layout, out, encoder.dtype, self.num_threads, with_slot)
-
-    def _require_memory(self, n_items: int) -> None:
-        """Raise if so many decoded items do not fit into memory, before the system kills the process."""
-        nbytes = n_items * self._item_nbytes
-        if nbytes > MIN_CHECKED_READ_NBYTES and nbytes > (available := psutil.virtual_memory().available):
-            raise MemoryError(
-                f"decoding {n_items} observations takes {nbytes / 1e9:.1f} GB and {available / 1e9:.1f} GB of memory "
-                "are available; decode parts, as in array[start : start + 1000]"
-            )
-
-    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
-        """Decode everything: ``np.array(array)`` into a writable array, ``np.asarray(array)`` into a read-only one.
-
-        :raises ValueError: for ``copy=False``, since there is no uncompressed array to refer to
-        :raises MemoryError: if there is not enough memory
-        """
-        if copy is False:
-            raise ValueError("a CompressedArray cannot become an ndarray without a copy")
-        decoded: NDArray[Any] = np.asarray(self[...])  # read-only, since writes to it would be lost
-        if copy or (dtype is not None and np.dtype(dtype) != self.dtype):
-            return decoded.astype(self.dtype if dtype is None else dtype)
-        return decoded
+            raise CorruptPayload(error.reason, error.index, slot_of(error.index)) from error
+        return LocatedItems(references, batch, layout, out, encoder.dtype, self.num_threads, slot_of)
 
     def _index_of_slot(self, slot_index: tuple[Any, ...], position: int) -> tuple[int, ...]:
         """Return the index of the slot at ``position`` among those that ``slot_index`` selects."""
@@ -347,11 +302,10 @@ class CompressedArray(ArrayLike):
             return
         slot_index, item_index = split_index(index, self._table.ndim, self.ndim)
         if item_index:
-            items = self[(*slot_index, ...)]  # an array even of one element, with items of shape ()
+            items = np.array(self[slot_index])
             n_leading = items.ndim - len(self.item_shape)
             items[(slice(None),) * n_leading + item_index] = cast_values(np.asarray(value), self.dtype)
-            if basic_index(slot_index) is None:
-                self[slot_index] = items
+            self[slot_index] = items
             return
         selected = self._table[slot_index]
         shape = selected.shape if isinstance(selected, np.ndarray) else ()
@@ -405,19 +359,16 @@ class CompressedArray(ArrayLike):
         references, n_envs = self._store.write(slots[0] + slots[1]), len(rows[0])
         return [references[:n_envs], references[n_envs:]]
 
-    def _write_slots(self, slot_index: tuple[Any, ...], positions: Items, values: NDArray[Any]) -> None:
-        """Encode items into some of the slots that a basic index selects.
+    def write_row(self, row: int, references: NDArray[Any]) -> None:
+        """Write a row that was encoded.
 
-        :param slot_index: the index
-        :param positions: numbers of the slots among them
-        :param values: items ``(len(positions), *item_shape)``
+        :param references: from :meth:`encode_rows`, ``(n_envs,)``
         """
-        references = self._store.write(self._encoder.encode(self._stored_values(values)))
-        self._allocate()
-        selected = self._table[slot_index]
-        index = np.unravel_index(positions, selected.shape)
-        self._changes.mark(slot_index, index)
-        selected[index] = references
+        if not self._table.flags.writeable:
+            self._allocate()
+        if (flags := self._changes.added) is not None:
+            flags[row] = True
+        self._table[row] = references
 
     def _stored_values(self, value: Any) -> NDArray[Any]:
         values = cast_values(np.asarray(value), self.dtype)
@@ -441,7 +392,7 @@ class CompressedArray(ArrayLike):
         axes = [axis.__index__() for axis in (axis1, axis2)]
         axes = [axis + self.ndim if axis < 0 else axis for axis in axes]
         if not 0 <= min(axes) <= max(axes) < self._table.ndim:
-            return self._call("swapaxes", axis1, axis2)
+            return super().swapaxes(axis1, axis2)
         return self._view(lambda table: table.swapaxes(*axes))
 
     def reshape(self, *shape: Any, **options: Any) -> Any:
@@ -452,8 +403,8 @@ class CompressedArray(ArrayLike):
         """
         new = tuple(shape[0]) if len(shape) == 1 and not isinstance(shape[0], int | np.integer) else shape
         n_leading = len(new) - len(self.item_shape)
-        if options or n_leading < 1 or new[n_leading:] != self.item_shape:
-            return self._call("reshape", *shape, **options)
+        if options not in ({}, {"order": "C"}) or n_leading < 1 or new[n_leading:] != self.item_shape:
+            return super().reshape(*shape, **options)
         return self._view(lambda table: table.reshape(new[:n_leading]))
 
     def copy(self, order: str = "C") -> CompressedArray:
@@ -482,11 +433,6 @@ class CompressedArray(ArrayLike):
         return array
 
     # -- for other processes ---------------------------------------------------------------------------------
-
-    def located(self) -> PayloadBatch:
-        """Return the payloads of all items."""
-        layout = self._encoder.layout
-        return self._store.gather(self._table.flatten(), 1 if layout is None else layout.n_frames)
 
     @property
     def layout(self) -> FrameLayout | None:
@@ -629,4 +575,4 @@ def _holds_every_value(narrow: np.dtype[Any], wide: np.dtype[Any]) -> bool:
 def _is_row(slot_index: tuple[Any, ...]) -> bool:
     """Return whether an index selects one whole row: ``array[3]``, ``array[3, :]``."""
     row, *rest = slot_index or (None,)
-    return isinstance(row, int | np.integer) and not isinstance(row, bool) and all(map(is_whole, rest))
+    return isinstance(row, int | np.integer) and not isinstance(row, bool) and all(map(selects_all, rest))

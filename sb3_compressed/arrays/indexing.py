@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["basic_index", "has_ellipsis", "is_whole", "split_index"]
+__all__ = ["basic_index", "has_ellipsis", "selects_all", "split_index"]
 
 WHOLE = slice(None)
 
@@ -24,18 +24,7 @@ def split_index(index: Any, n_slot_axes: int, n_axes: int) -> tuple[tuple[Any, .
     :raises IndexError: if the part inside the items contains arrays, or integers if the part before it contains
         arrays: NumPy's rules for these depend on both parts at once
     """
-    if type(index) is int and n_slot_axes > 0:  # a shortcut for SB3's writes of rows
-        return (index,), ()
-    parts = index if isinstance(index, tuple) else (index,)
-    if n_slot_axes <= len(parts) <= n_axes:  # a shortcut for SB3's sampling
-        for part in parts[:n_slot_axes]:
-            if type(part) is not np.ndarray or part.dtype.kind not in "iu":
-                break
-        else:
-            rest = parts[n_slot_axes:]
-            if not rest or (len(rest) == 1 and type(rest[0]) is slice and rest[0] == WHOLE):
-                return parts[:n_slot_axes], ()
-    parts = _expand_ellipsis(parts, n_axes)
+    parts = _expand_ellipsis(index if isinstance(index, tuple) else (index,), n_axes)
     consumed = 0
     slot_index: list[Any] = []
     for position, part in enumerate(parts):
@@ -49,9 +38,9 @@ def split_index(index: Any, n_slot_axes: int, n_axes: int) -> tuple[tuple[Any, .
     if consumed > n_slot_axes:
         raise IndexError(
             "a boolean mask cannot extend from rows and environments into the observations. For a mask of the shape of "
-            "the array, read with np.asarray(array)[mask] and write with np.copyto(array, value, where=mask)"
+            "the array, read with np.asarray(array)[mask] and write with array[...] = np.where(mask, value, array)"
         )
-    if all(is_whole(part) for part in item_index):
+    if all(selects_all(part) for part in item_index):
         return tuple(slot_index), ()
     has_arrays = any(_is_array(part) for part in slot_index)
     allowed = (slice, type(None)) if has_arrays else (slice, type(None), int, np.integer)
@@ -85,7 +74,7 @@ def basic_index(parts: tuple[Any, ...]) -> tuple[Any, ...] | None:
     return tuple(basic)
 
 
-def is_whole(part: Any) -> bool:
+def selects_all(part: Any) -> bool:
     """Return whether one part of an index selects its whole axis."""
     return type(part) is slice and part == WHOLE
 

@@ -21,7 +21,7 @@ class ArrayAttribute:
     def __set_name__(self, owner: type[Any], name: str) -> None:
         self.name = name
 
-    def __get__(self, buffer: Any, owner: type[Any] | None = None) -> Any:
+    def __get__(self, buffer: object, owner: type[Any] | None = None) -> Any:
         if buffer is None:
             return self
         try:
@@ -29,11 +29,11 @@ class ArrayAttribute:
         except KeyError:
             raise AttributeError(f"{type(buffer).__name__!r} object has no attribute {self.name!r}") from None
 
-    def __set__(self, buffer: Any, value: Any) -> None:
-        if not is_written_to(buffer.__dict__.get(self.name), value, self.name):
+    def __set__(self, buffer: object, value: Any) -> None:
+        if not write_in_place(buffer.__dict__.get(self.name), value, self.name):
             buffer.__dict__[self.name] = value
 
-    def __delete__(self, buffer: Any) -> None:
+    def __delete__(self, buffer: object) -> None:
         del buffer.__dict__[self.name]
 
 
@@ -44,11 +44,11 @@ class ArrayDict(dict[str, Any]):
         current = self.get(key)
         if isinstance(current, np.ndarray) and np.shape(value) == current.shape:  # it may be one of a folder
             current[...] = value
-        elif not is_written_to(current, value, f"observations[{key!r}]"):
+        elif not write_in_place(current, value, f"observations[{key!r}]"):
             super().__setitem__(key, value)
 
 
-def is_written_to(array: Any, value: Any, name: str) -> bool:
+def write_in_place(array: Any, value: Any, name: str) -> bool:
     """Return whether a value was written to an array instead of replacing it.
 
     :raises ValueError: if it has another shape

@@ -30,15 +30,14 @@ def pair_of(kind: str, item_shape: tuple[int, ...] = (4, 2, 3), dtype: str = "u1
     return ours, plain
 
 
+def assert_same_array(actual: Any, expected: Any) -> None:
+    """Assert that two arrays or scalars have the same shape, dtype and bytes."""
+    actual, expected = np.asarray(actual), np.asarray(expected)
+    assert (actual.shape, actual.dtype) == (expected.shape, expected.dtype)
+    assert actual.tobytes() == expected.tobytes()
+
+
 def assert_same(ours: Any, plain: Any) -> None:
-    """Assert that all arrays have the same shapes, dtypes and bytes."""
-    for array, expected in zip(ours, plain, strict=True):
-        actual = np.array(array)
-        assert (actual.shape, actual.dtype) == (expected.shape, expected.dtype)
-        assert actual.tobytes() == expected.tobytes()
-
-
-def iadd(array: Any) -> Any:
-    """Return an array after adding 1 in place."""
-    array += 1
-    return array
+    """Assert it of all arrays of two lists."""
+    for pair in zip(ours, plain, strict=True):
+        assert_same_array(*pair)
