@@ -1,4 +1,4 @@
-"""``BatchPool``: reused memory for batches, and ``BatchArray``: arrays that own theirs.
+"""``BatchPool``: reused memory for batches.
 
 A batch of images is so large that C's allocator returns its memory to the operating system and requests it anew each
 time, and the first touch of each new page takes about as long as decoding what is written there.
@@ -8,82 +8,20 @@ from __future__ import annotations
 
 import math
 import sys
-import threading
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sb3_compressed.arrays.checked_empty import checked_empty
+from sb3_compressed.arrays.pinned_memory import empty_pinned
 from sb3_compressed.common.probes import holds, references_are_counted
 
-__all__ = ["Batch", "BatchArray", "BatchPool", "sampling"]
+__all__ = ["BatchPool", "Empty"]
 
-
-class BatchArray(np.ndarray[Any, Any]):
-    """An array of a batch that is being sampled. Views and copies of it do not own its memory.
-
-    :ivar is_owned: whether nothing else refers to its memory, so that a tensor can take it over without a copy
-    """
-
-    is_owned = False
-
-
-@dataclass
-class Batch:
-    """A batch that a thread is sampling.
-
-    :param empty: returns uninitialized arrays for it, as :func:`numpy.empty` does
-    :param partners: by the id of an array, the one that is read with the same index after it
-    :param ahead: by the id of an array, what was decoded together with its partner: the index and the items
-    :param deferred: ``None`` to decode items when they are read; otherwise, functions that decode what was read so far
-    :param owners: with ``deferred``, the arrays that own the memory of these items
-    """
-
-    empty: Callable[[tuple[int, ...], np.dtype[Any]], NDArray[Any]]
-    partners: Mapping[int, Any] = field(default_factory=dict)
-    ahead: dict[int, tuple[tuple[Any, ...], NDArray[Any]]] = field(default_factory=dict)
-    deferred: list[Callable[[], None]] | None = None
-    owners: list[BatchArray] = field(default_factory=list)
-
-    def own(self, array: NDArray[Any]) -> BatchArray:
-        """Return an array of this batch as the owner of its memory."""
-        owner: BatchArray = array.view(BatchArray)
-        owner.is_owned = True
-        if self.deferred is not None:
-            self.owners.append(owner)
-        return owner
-
-    def decode(self, decode: Callable[[], None]) -> None:
-        """Decode items of an array that :meth:`own` returns, now or when the rest of the batch is complete."""
-        if self.deferred is None:
-            decode()
-        else:
-            self.deferred.append(decode)
-
-    def require_untouched(self) -> None:
-        """Raise if anything but a tensor took over arrays that are not decoded yet.
-
-        :raises RuntimeError: then, since their values may have been used
-        """
-        if any(owner.is_owned for owner in self.owners):
-            raise RuntimeError(
-                "observations were used before the batch was complete, so they cannot be prefetched; pass prefetch=0"
-            )
-
-
-class _Sampling(threading.local):
-    """The batch that each thread is sampling.
-
-    :ivar deferred: as for :class:`Batch`, for all batches that the thread begins
-    """
-
-    batch: Batch | None = None
-    deferred: list[Callable[[], None]] | None = None
-
-
-sampling = _Sampling()
+Empty = Callable[[tuple[int, ...], np.dtype[Any]], NDArray[Any]]
+"""Returns an uninitialized array, as :func:`numpy.empty` does."""
 
 
 class BatchPool:
@@ -126,22 +64,25 @@ class BatchPool:
         """The memory that is kept for later batches, in bytes, including that of batches in use."""
         return sum(block.nbytes for _, block in [*self._blocks.values()])
 
-    def begin_batch(self, partners: Mapping[int, Any] | None = None) -> Batch:
+    def begin_batch(self, device: str = "cpu") -> Empty:
         """Begin a batch, and free the memory that the last ones did not use.
 
-        :param partners: see :class:`Batch`
+        :param device: the type of the device that it is copied to
+        :return: a function that allocates its memory
         """
+        if device == "cuda":  # pragma: no cover  # needs CUDA
+            return empty_pinned
         self._n_batches += 1
         for key, (last_batch, _) in list(self._blocks.items()):
             if last_batch < self._n_batches - self._n_kept:
                 self._blocks.pop(key, None)
-        return Batch(self.empty, partners or {}, deferred=sampling.deferred)
+        return self.empty
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
         """Return an array as :func:`numpy.empty` does."""
         nbytes = math.prod(shape) * dtype.itemsize
         if nbytes < self.MIN_NBYTES or not REFERENCES_ARE_COUNTED:
-            return np.empty(shape, dtype=dtype)
+            return checked_empty(shape, dtype)
         for key in reversed(list(self._blocks)):  # the last used first, so that unneeded ones are freed
             entry = self._blocks.pop(key, None)
             if entry is None:  # another thread has it
@@ -154,7 +95,7 @@ class BatchPool:
             del block
         else:
             if self.nbytes + nbytes > self.MAX_NBYTES:
-                return np.empty(shape, dtype=dtype)
+                return checked_empty(shape, dtype)
             block = np.empty(nbytes, dtype=np.uint8)
         array: NDArray[Any] = np.ndarray(shape, dtype, block)  # refers to it
         self._blocks[id(block)] = self._n_batches, block

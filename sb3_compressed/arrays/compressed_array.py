@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import copy
 import math
-import operator
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, SupportsIndex
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from sb3_compressed.arrays.array_like import ArrayLike
-from sb3_compressed.arrays.batch_pool import Batch, BatchArray, sampling
+from sb3_compressed.arrays.batch_pool import Empty
 from sb3_compressed.arrays.cast import cast_values, clip_values
 from sb3_compressed.arrays.change_flags import ChangeFlags, ViewChangeFlags
 from sb3_compressed.arrays.checked_empty import checked_empty
@@ -112,8 +112,6 @@ class CompressedArray(ArrayLike):
         """
         self._store = store
         self._table = np.broadcast_to(store.unwritten, shape) if table is None else table
-        item_shape = self._encoder.item_shape
-        shape = self._table.shape + item_shape
         # Attributes, since each sample reads them several times.
         self.item_shape = self._encoder.item_shape
         self.shape = self._table.shape + self.item_shape
@@ -179,9 +177,6 @@ class CompressedArray(ArrayLike):
         slot_index, item_index = split_index(index, self._table.ndim, self.ndim)
         if not (slot_index and type(slot_index[0]) is np.ndarray) and (basic := basic_index(slot_index)) is not None:
             return self._read_view(basic, item_index, is_array=has_ellipsis(index))
-        batch = sampling.batch
-        if batch is not None and (found := self._read_in_batch(batch, slot_index, item_index)) is not None:
-            return found
         references = self._table[slot_index]
         leading_shape = references.shape if isinstance(references, np.ndarray) else ()
         if not leading_shape:
@@ -193,34 +188,71 @@ class CompressedArray(ArrayLike):
         out = items.reshape(leading_shape + self.item_shape)
         if item_index:
             out = out[(slice(None),) * len(leading_shape) + item_index]
-        elif batch is not None:
-            out = batch.own(out)
         return out if out.ndim else out[()]  # NumPy returns scalars
 
-    def _read_in_batch(
-        self, batch: Batch, slot_index: tuple[Any, ...], item_index: tuple[Any, ...]
-    ) -> BatchArray | None:
-        """Return the items at the index of a batch, and decode those of the array that is read next at once.
+    def locate(
+        self,
+        indices: NDArray[np.int64],
+        other: CompressedArray | None = None,
+        other_indices: NDArray[np.int64] | None = None,
+        *,
+        empty: Empty = checked_empty,
+    ) -> LocatedItems:
+        """Locate the payloads of items, to be decoded later, here or in another thread or process.
 
-        :return: ``None`` if this array has no partner, or the index does not select a vector of items
+        :param indices: the flat indices of the items, ``row * n_envs + env``, ``(n,)``
+        :param other: an array that shares frames with this one, of which further items are decoded together with those
+            of this array, which takes less time
+        :param other_indices: their flat indices, ``(m,)``
+        :param empty: allocates the memory that items are decoded into, as :func:`numpy.empty` does
+        :raises CorruptPayload: if a slot is invalid; the error names it
+        :raises MemoryError: if there is not enough memory
         """
-        if (ahead := batch.ahead.pop(id(self), None)) is not None:
-            index, items = ahead
-            # Whatever else reads in between, such as a signal handler, has another index.
-            if not item_index and len(index) == len(slot_index) and all(map(operator.is_, index, slot_index)):
-                return batch.own(items)
-        partner = batch.partners.get(id(self))
-        if partner is None or item_index or partner._store is not self._store:
-            return None
-        references = self._table[slot_index]
-        if type(references) is not np.ndarray or references.ndim != 1:
-            return None
-        references = np.concatenate((references, partner._table[slot_index]))
-        n_items = len(references) // 2
-        out = batch.empty((2 * n_items, *self.item_shape), self.dtype)
-        batch.decode(self._located(references, out, slot_index, is_pair=True))
-        batch.ahead[id(partner)] = slot_index, out[n_items:]
-        return batch.own(out[:n_items])
+        references, slot_of = self._references_at(indices, other, other_indices)
+        return self._located(references, empty((len(references), *self.item_shape), self.dtype), slot_of)
+
+    def decode_changed(
+        self,
+        located: LocatedItems,
+        indices: NDArray[np.int64],
+        other: CompressedArray | None = None,
+        other_indices: NDArray[np.int64] | None = None,
+    ) -> None:
+        """Decode again the items that were written since :meth:`locate`, whose arguments these are.
+
+        :param located: what it returned, decoded since
+        :raises CorruptPayload: if a payload is damaged; the error names its slot
+        """
+        references, slot_of = self._references_at(indices, other, other_indices)
+        # Located items keep their slots alive, so a slot of the same address is the same.
+        changed = np.flatnonzero(_addresses(references) != _addresses(located.references))
+        if len(changed):
+            out = np.empty((len(changed), *self.item_shape), self.dtype)
+            self._located(references[changed], out, lambda position: slot_of(int(changed[position]))).decode()
+            located.out[changed] = out
+
+    def _references_at(
+        self,
+        indices: NDArray[np.int64],
+        other: CompressedArray | None,
+        other_indices: NDArray[np.int64] | None,
+    ) -> tuple[NDArray[Any], Callable[[int], tuple[int, ...]]]:
+        """Return references to slots, and a function that returns the index of the slot at a position among them."""
+        for each in (indices, other_indices):
+            if each is not None and each.ndim != 1:  # kernels write as many items as there are indices
+                raise ValueError(f"indices must be vectors, got an array of shape {each.shape}")
+        references = self._table.reshape(-1).take(indices)
+        if other is not None and other_indices is not None:
+            references = np.concatenate((references, other._table.reshape(-1).take(other_indices)))
+
+        def slot_of(position: int) -> tuple[int, ...]:
+            if position < len(indices) or other_indices is None:
+                index = indices[position]
+            else:
+                index = other_indices[position - len(indices)]
+            return tuple(int(i) for i in np.unravel_index(index % self._table.size, self._table.shape))
+
+        return references, slot_of
 
     def _read_view(self, slot_index: tuple[Any, ...], item_index: tuple[Any, ...], *, is_array: bool) -> Any:
         """Return the items at a basic index.
@@ -292,14 +324,6 @@ class CompressedArray(ArrayLike):
         :raises ValueError: if the shape or a value does not fit; nothing is changed then
         :raises TypeError: if ``value`` is not numeric
         """
-        if isinstance(value, np.ndarray) and value.dtype.metadata == METADATA:  # references
-            if not self._table.flags.writeable:
-                self._allocate()
-            if (flags := self._changes.added) is not None:
-                flags[index] = True
-            row_shape = self._row_shape
-            self._table[index] = value if value.shape == row_shape else value.reshape(row_shape)
-            return
         slot_index, item_index = split_index(index, self._table.ndim, self.ndim)
         if item_index:
             items = np.array(self[slot_index])
@@ -340,10 +364,7 @@ class CompressedArray(ArrayLike):
         return self._broadcast(self._stored_values(value), shape)
 
     def encode_rows(self, *rows: NDArray[Any]) -> list[NDArray[Any]]:
-        """Encode observations of all environments, alone or with the next ones, without writing them to rows.
-
-        The results represent the observations until they are written, as in
-        ``array[row], next_array[row] = array.encode_rows(obs, next_obs)``; code in between may copy them.
+        """Encode observations of all environments, alone or with the next ones, for :meth:`write_row`.
 
         :param rows: observations ``(n_envs, *item_shape)`` as :meth:`validated_row` returns them, one row or two; one
             call for both takes less time
@@ -499,7 +520,7 @@ class CompressedArray(ArrayLike):
         return self._changes.track(self._table.shape)
 
     def take_direct_writes(self) -> NDArray[np.int64]:
-        """Return the rows written since the last call other than through :meth:`encode_rows`.
+        """Return the rows written since the last call other than by :meth:`write_row`.
 
         They are tracked after :meth:`move_to`.
         """
@@ -555,9 +576,6 @@ class CompressedArray(ArrayLike):
         return {**self.__dict__, "_store": None, "_table": table, "_changes": None}  # copies are in memory
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        # Pickles of version 0.1 have other names.
-        names = {"_coder": "_encoder", "_sharing": "_deduplicator", "_slots": "_table", "_changed": "_changes"}
-        state = {names.get(name, name): value for name, value in state.items()}
         shape, written = state["_table"]
         self.__dict__.update(state, itemsize=state["dtype"].itemsize, _changes=ChangeFlags())
         self._set_table(MemorySlotStore(self.codec), None, shape)
@@ -565,6 +583,11 @@ class CompressedArray(ArrayLike):
             self._allocate()
             slots = slots_with_handles(written.reshape(-1).tolist())
             self._table[: len(written)] = self._store.write(slots).reshape(written.shape)
+
+
+def _addresses(references: NDArray[Any]) -> NDArray[np.int64]:
+    """Return the addresses of slots, in memory or on disk, ``(n,)``."""
+    return np.frombuffer(references, dtype=np.int64) if len(references) else np.empty(0, dtype=np.int64)
 
 
 def _holds_every_value(narrow: np.dtype[Any], wide: np.dtype[Any]) -> bool:

@@ -1,7 +1,9 @@
-"""Decoding: from the payloads of a batch to items, in threads."""
+"""Decoding: from the payloads of a batch to items, in threads; at once, or later as ``LocatedItems``."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,13 +12,49 @@ from numpy.typing import NDArray
 from sb3_compressed.arrays.frame_layout import FrameLayout
 from sb3_compressed.arrays.memory_slot_store import payload_kernels
 from sb3_compressed.arrays.payload_batch import PayloadBatch
-from sb3_compressed.codecs import Codec, TrainableCodec
 from sb3_compressed.codecs.codec import output_bytes
-from sb3_compressed.codecs.payloads import Payloads
 from sb3_compressed.common.threads import in_chunks
 from sb3_compressed.errors import CorruptPayload
 
-__all__ = ["decode"]
+__all__ = ["LocatedItems", "decode"]
+
+
+@dataclass
+class LocatedItems:
+    """A read whose payloads are located, but not decoded yet.
+
+    Payloads never change, and this keeps them alive, so that they may be decoded while slots are overwritten.
+
+    :param references: references to the slots of ``n`` items
+    :param batch: the payloads of these items
+    :param layout: how items are divided into frames; ``None`` if they are not
+    :param out: the array that receives the items, ``(n, *item_shape)``
+    :param dtype: the dtype that items are stored in
+    :param num_threads: the number of threads that may decode
+    :param slot_of: returns the index of the slot of an item in its array
+    """
+
+    references: NDArray[Any]
+    batch: PayloadBatch
+    layout: FrameLayout | None
+    out: NDArray[Any]
+    dtype: np.dtype[Any]
+    num_threads: int
+    slot_of: Callable[[int], tuple[int, ...]]
+
+    def decode(self) -> None:
+        """Decode the items into :attr:`out`.
+
+        :raises CorruptPayload: if a payload is damaged; the error names its slot
+        """
+        out = self.out
+        stored = out if out.dtype == self.dtype else np.empty(out.shape, self.dtype)
+        try:
+            decode(self.batch, self.layout, stored, self.num_threads)
+        except CorruptPayload as error:
+            raise CorruptPayload(error.reason, error.index, self.slot_of(error.index)) from error
+        if stored is not out:
+            out[...] = stored
 
 
 def decode(
@@ -42,73 +80,57 @@ def decode(
         return
     if not out.flags.c_contiguous:
         raise ValueError("out must be C-contiguous, so that payloads can be decoded in place")
-    payloads, codecs, n_frames, frames = batch.payloads, batch.codecs, batch.n_frames, out
+    n_frames = batch.n_frames
+    if n_frames == 1:
+        _decode_frames(batch, out, num_threads)
+        return
+    if layout is None or layout.n_frames != n_frames:  # kernels write as many frames as there are payloads
+        expected = "no layout" if layout is None else f"a layout of {layout.n_frames}"
+        raise ValueError(f"items of {n_frames} frames cannot have {expected}")
+    shape = (len(out) * n_frames, *layout.frame_shape)
+    if layout.axis == 0:  # then the frames of an item are contiguous
+        _decode_frames(batch, out.reshape(shape), num_threads)
+        return
+    frames = np.empty(shape, out.dtype)
+    _decode_frames(batch, frames, num_threads)
+    piece = layout.channels * out.itemsize
+    payload_kernels().interleave_frames(output_bytes(frames, len(frames)), piece, output_bytes(out, len(out)))
+
+
+def _decode_frames(batch: PayloadBatch, frames: NDArray[Any], num_threads: int) -> None:
+    """Decode a batch to frames, each payload to one.
+
+    :param frames: C-contiguous array ``(n_payloads, *frame_shape)``
+    """
+    payloads, codecs, n_frames = batch.payloads, batch.codecs, batch.n_frames
     n_payloads = len(payloads.places)
-    if layout is not None and n_frames > 1:
-        if layout.n_frames != n_frames:  # kernels write as many frames as there are payloads
-            raise ValueError(f"items of {n_frames} frames cannot have a layout of {layout.n_frames}")
-        # Frames along the first axis of an item are contiguous.
-        shape = (n_payloads, *layout.frame_shape)
-        frames = out.reshape(shape) if layout.axis == 0 else np.empty(shape, out.dtype)
-    elif n_frames > 1:
-        raise ValueError(f"items that are not divided into frames cannot have {n_frames}")
     if not n_payloads:
         return
-    # Frames of overlapping stacks repeat, whole items rarely do.
-    repeats = _Repeats(payloads) if n_frames > 1 else None
-    done = repeats.is_repeated if repeats else None
+    # Frames of overlapping stacks repeat, whole items rarely do. Repeated ones are copied, which is faster.
+    done, first, repeated = batch.find_repeated() if n_frames > 1 else (None, None, None)
 
     def decode_part(start: int, end: int) -> None:
         part, part_done = payloads, done
         if end - start < n_payloads:
             part, part_done = payloads[start:end], None if done is None else done[start:end]
         try:
-            if isinstance(codecs[0], TrainableCodec):
-                type(codecs[0]).decode_batch(codecs, part, frames[start:end], part_done)  # type: ignore[arg-type]
-            else:
-                _decode_remaining(codecs[0], part, frames[start:end], part_done)
+            type(codecs[0]).decode_batch(codecs, part, frames[start:end], part_done)
         except CorruptPayload as error:
             raise CorruptPayload(error.reason, (start + error.index) // n_frames) from error
 
-    n_chunks = min(num_threads, out.nbytes // codecs[0].chunk_nbytes) if codecs[0].is_parallel else 1
+    n_chunks = min(num_threads, frames.nbytes // codecs[0].chunk_nbytes) if codecs[0].is_parallel else 1
     if n_chunks > 1:
-        distinct = np.flatnonzero(done == 0) if repeats else np.arange(n_payloads)
+        distinct = np.arange(n_payloads) if done is None else np.flatnonzero(done == 0)
         bounds = [*distinct.tolist(), n_payloads]
         in_chunks(lambda start, end: decode_part(bounds[start], bounds[end]), len(distinct), n_chunks)
     else:
         decode_part(0, n_payloads)
-    if repeats:
-        repeats.copy(output_bytes(frames, n_payloads), n_chunks)
-    if layout is not None and n_frames > 1 and layout.axis != 0:
-        piece = layout.channels * out.itemsize
-        payload_kernels().interleave_frames(output_bytes(frames, n_payloads), piece, output_bytes(out, len(out)))
-
-
-class _Repeats:
-    """Payloads that occur several times in a batch. They are decoded once and copied, which is faster.
-
-    :ivar is_repeated: for each payload 1 if an earlier one is the same, else 0, ``(n,)``
-    """
-
-    def __init__(self, payloads: Payloads) -> None:
-        n = len(payloads.places)
-        table = np.empty(1 << (2 * n).bit_length(), dtype=np.int64)
-        self._first, repeated = np.empty(n, dtype=np.int64), np.empty(n, dtype=np.int64)
-        self.is_repeated = np.empty(n, dtype=np.uint8)
-        n_repeated = payload_kernels().find_repeated(payloads.places, table, self._first, repeated, self.is_repeated)
-        self._repeated = repeated[:n_repeated]
-
-    def copy(self, frames: NDArray[np.uint8], n_chunks: int) -> None:
-        """Copy the frames of these payloads from the first ones.
-
-        :param frames: ``(n, frame_nbytes)``
-        :param n_chunks: the number of threads that may copy
-        """
-
-        def copy_part(start: int, end: int) -> None:
-            payload_kernels().copy_repeated(self._repeated[start:end], self._first, frames)
-
-        in_chunks(copy_part, len(self._repeated), n_chunks)
+    if repeated is not None and len(repeated):
+        copied, copy_repeated = output_bytes(frames, n_payloads), payload_kernels().copy_repeated
+        if n_chunks > 1:
+            in_chunks(lambda i, j: copy_repeated(repeated[i:j], first, copied), len(repeated), n_chunks)
+        else:
+            copy_repeated(repeated, first, copied)
 
 
 def _decode_mixed(batch: PayloadBatch, layout: FrameLayout | None, out: NDArray[Any], num_threads: int) -> None:
@@ -125,20 +147,3 @@ def _decode_mixed(batch: PayloadBatch, layout: FrameLayout | None, out: NDArray[
         except CorruptPayload as error:
             raise CorruptPayload(error.reason, int(items[error.index])) from error
         out[items] = part
-
-
-def _decode_remaining(codec: Codec, payloads: Payloads, frames: NDArray[Any], done: NDArray[np.uint8] | None) -> None:
-    """Decode the payloads that are not done yet, with a codec that cannot skip payloads itself."""
-    if codec.skips_decoded:
-        codec.decode_into(payloads.skipping(done), frames)
-        return
-    if done is None or not done.any():
-        codec.decode_into(payloads.tolist(), frames)
-        return
-    remaining = np.flatnonzero(done == 0).tolist()
-    part = np.empty((len(remaining), *frames.shape[1:]), dtype=frames.dtype)
-    try:
-        codec.decode_into([payloads[index] for index in remaining], part)
-    except CorruptPayload as error:
-        raise CorruptPayload(error.reason, remaining[error.index]) from error
-    frames[remaining] = part

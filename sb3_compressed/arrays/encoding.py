@@ -26,28 +26,30 @@ class FrameEncoder:
     :param dtype: dtype that items are stored in
     :param codec: encodes frames and whole items
     :param layout: how items are divided into frames; ``None`` if they are not
+    :ivar handle: the handle of the codec in slots, ``None`` if it is not trainable
     """
+
+    codec: Codec
+    handle: CodecHandle | None
 
     def __init__(
         self, item_shape: tuple[int, ...], dtype: np.dtype[Any], codec: Codec, layout: FrameLayout | None
     ) -> None:
         self.item_shape = item_shape
         self.dtype = dtype
-        self.codec = codec
         self.layout = layout
         self.is_trainable = isinstance(codec, TrainableCodec)  # and so are the codecs trained from it
-        self._handle: CodecHandle | None = None
+        self.set_codec(codec)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        # Pickles of version 0.1 have other attributes.
+        # Pickles of version 0.2 lack the handle.
         FrameEncoder.__init__(self, state["item_shape"], state["dtype"], state["codec"], state["layout"])
 
-    @property
-    def handle(self) -> CodecHandle:
-        """The handle of the codec, which is trainable."""
-        if self._handle is None or self._handle.item() is not self.codec:
-            self._handle = handle_of(self.codec)  # type: ignore[arg-type]
-        return self._handle
+    def set_codec(self, codec: Codec) -> None:
+        """Use another codec of the same class from now on."""
+        handle = handle_of(codec) if isinstance(codec, TrainableCodec) else None
+        # Both at once: payloads of a codec must never get the handle of another one, whatever Ctrl-C interrupts.
+        vars(self).update(codec=codec, handle=handle)
 
     @property
     def n_frames(self) -> int:
@@ -86,6 +88,7 @@ class FrameEncoder:
                 return new[0]
             return (*previous[n_new:], *new) if n_new < n_frames else tuple(new)  # type: ignore[index]
         handle = self.handle
+        assert handle is not None
         if n_new == n_frames:
             return (handle, *new)
         handles, payloads = unpack_slot(previous)

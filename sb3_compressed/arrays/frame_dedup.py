@@ -74,7 +74,9 @@ class FrameDeduplicator:
         self._last_slots = slots[-1]
         previous.is_valid = True  # only now: whatever interrupts this, no row is valid without its payloads
         if encoder.is_trainable:
-            encoder.codec = self._trainer.observe(encoder.codec, frames, payloads, in_background=num_threads > 1)  # type: ignore[arg-type]
+            codec = self._trainer.observe(encoder.codec, frames, payloads, in_background=num_threads > 1)  # type: ignore[arg-type]
+            if codec is not encoder.codec:
+                encoder.set_codec(codec)
         return slots
 
     def set_layout(self, layout: FrameLayout) -> None:
@@ -86,7 +88,7 @@ class FrameDeduplicator:
     def finish_training(self) -> None:
         """Wait for a training in another thread, so that copies of this object and checkpoints use its result."""
         if isinstance(self.encoder.codec, TrainableCodec):
-            self.encoder.codec = self._trainer.finish(self.encoder.codec)
+            self.encoder.set_codec(self._trainer.finish(self.encoder.codec))
 
     def _join(self, n_new: NDArray[np.int64], payloads: list[bytes]) -> list[list[Slot]]:
         """Return the slots of rows from the payloads of their new frames.
@@ -97,8 +99,8 @@ class FrameDeduplicator:
         n_envs = len(newest)
         encoder, last = self.encoder, self._last_slots
         if len(payloads) == len(last) == newest.count(1):  # nearly always: one each, in the last row
-            handle = encoder.handle if encoder.is_trainable else None
-            size = 1 + encoder.n_frames
+            handle = encoder.handle
+            size = 1 + (1 if encoder.layout is None else encoder.layout.n_frames)
             row: list[Slot] = []
             for slot, payload in zip(last, payloads):  # they are of one length
                 if handle is not None and slot[0] is handle and len(slot) == size:  # type: ignore[index, arg-type]
@@ -151,16 +153,13 @@ class FrameDeduplicator:
         return {**self.__dict__, "_previous": None}  # the payloads contain the same
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        # Pickles of version 0.1 have other names.
-        names = {"coder": "encoder", "_search": "_detector", "_teacher": "_trainer", "_slots": "_last_slots"}
-        self.__dict__.update({names.get(name, name): value for name, value in state.items() if name != "_known"})
+        self.__dict__.update(state)
         self._last_slots = [*map(with_handles, self._last_slots)]
-        self._previous = None
 
     def to_data(self) -> dict[str, Any]:
         """Return its state for JSON, without the codec."""
         layout = self.encoder.layout
-        # "searches" and "lessons" are names of version 0.1, kept for stored buffers.
+        # "searches" and "lessons" are the names in stored buffers.
         return {
             "layout": None if layout is None else [layout.axis, layout.n_frames],
             "searches": self._detector is not None,
@@ -180,7 +179,7 @@ class FrameDeduplicator:
         if not data["searches"]:
             self._detector = None
         self._trainer.restore(data["lessons"])
-        self.encoder.codec = codec
+        self.encoder.set_codec(codec)
         self._previous = None
         # A row that was written before the layout was found cannot be continued.
         self._last_slots = slots if all(slot_n_frames(slot) == self.encoder.n_frames for slot in slots) else []
@@ -239,30 +238,25 @@ class PreviousRow:
     def take_new_frames(self, rows: Sequence[NDArray[Any]]) -> tuple[NDArray[np.int64], NDArray[Any]]:
         """Extract the new frames of one row or two, and copy the last row, which is not valid yet.
 
+        :param rows: of the strides of this one, ``(n_envs, *item_shape)`` each
         :return: the number of new frames of each observation, ``(n_rows, n_envs)``, and these frames, those of an
             environment together, the oldest first, ``(n, *frame_shape)``; the memory of both is reused
         """
         was_valid, self.is_valid = self.is_valid, False
-        first = self._bytes_of(rows[0])
-        second = self._bytes_of(rows[1]) if len(rows) > 1 else first
+        views = []  # of the rows as bytes ``(n_envs * item_nbytes,)``, in the order of this one
+        for items in rows:
+            # The kernel reads and writes at addresses, so rows of another dtype with equal strides must end here.
+            if items.shape != self.shape or items.dtype != self._dtype:
+                raise ValueError(
+                    f"rows must be of shape {self.shape} and dtype {self._dtype}, got {items.shape} and {items.dtype}"
+                )
+            flat = items.ravel("K") if self._is_contiguous else items.transpose(self._axes).ravel()
+            views.append(flat if self._dtype == UINT8 else flat.view(UINT8))
         n_frames = self._take_new_frames(
-            len(rows), first, second, self._rows, self._n_frames, self._piece, self._masks, was_valid, self._n_new,
-            self._frame_rows,
+            len(rows), views[0], views[-1], self._rows, self._n_frames, self._piece, self._masks, was_valid,
+            self._n_new, self._frame_rows,
         )  # fmt: skip
         return self._n_new[: len(rows)], self._frames[:n_frames]
-
-    def _bytes_of(self, items: NDArray[Any]) -> NDArray[np.uint8]:
-        """Return a row as bytes ``(n_envs * item_nbytes,)`` in the order of this one, a view if its memory has it.
-
-        :param items: a row with the strides of this one
-        """
-        # The kernel reads and writes at addresses, so rows of another dtype with equal strides must end here.
-        if items.shape != self.shape or items.dtype != self._dtype:
-            raise ValueError(
-                f"rows must be of shape {self.shape} and dtype {self._dtype}, got {items.shape} and {items.dtype}"
-            )
-        flat = items.ravel("K") if self._is_contiguous else items.transpose(self._axes).ravel()
-        return flat if self._dtype == UINT8 else flat.view(UINT8)
 
 
 def _empty_in_order(shape: tuple[int, ...], dtype: np.dtype[Any], axes: tuple[int, ...]) -> NDArray[Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import cache
-from itertools import chain
 from types import ModuleType
 from typing import Any
 
@@ -14,14 +13,12 @@ from numpy.typing import NDArray
 from sb3_compressed.arrays.codec_handle import codec_of
 from sb3_compressed.arrays.memory_estimate import MemoryEstimate, estimate_memory, slots_nbytes, tables_nbytes
 from sb3_compressed.arrays.payload_batch import MAX_CODECS, PayloadBatch
-from sb3_compressed.arrays.slot_store import AcceptedCodec, Slot, accepted_codec, reference_dtype
+from sb3_compressed.arrays.slot_store import AcceptedCodec, Slot, accepted_codec
 from sb3_compressed.codecs import Codec, TrainableCodec
 from sb3_compressed.codecs.payloads import Payloads
 from sb3_compressed.errors import CorruptPayload
 
 __all__ = ["MemorySlotStore", "gather_in_python", "payload_kernels"]
-
-REFERENCE = reference_dtype(object)
 
 
 @cache
@@ -53,7 +50,7 @@ class MemorySlotStore:
     def write(self, slots: Sequence[Slot]) -> NDArray[Any]:
         """Return references to slots, ``(n,)``."""
         # fromiter, since NumPy would make a second axis of tuples of one length.
-        return np.fromiter(slots, REFERENCE, len(slots))
+        return np.fromiter(slots, object, len(slots))
 
     def gather(self, references: NDArray[Any], n_frames: int) -> PayloadBatch:
         """Return the payloads of slots; see :meth:`SlotStore.gather`."""
@@ -68,28 +65,20 @@ class MemorySlotStore:
         found = np.empty((min(n_slots * n_frames, MAX_CODECS), 3), dtype=np.int64)
         addresses = np.frombuffer(references, dtype=np.int64)  # the memory of an object array
         n_codecs = kernels.locate_payloads(
-            addresses, n_frames, int(isinstance(self.codec, Codec)), kernels.OBJECT_TYPES, found, offsets, places
+            addresses, n_frames, int(isinstance(self.codec, Codec)), kernels.TYPE_ADDRESSES, found, offsets, places
         )
         if n_codecs < 0:
             return gather_in_python(references, self.codec, n_frames)  # which names what is wrong
-        n_payloads = int(offsets[-1])
         codecs: list[Codec] = []
-        objects: list[bytes] | None = None
         if isinstance(self.codec, Codec):
             codecs = [self.codec]
-            if n_payloads == n_slots * n_frames:  # such codecs decode objects, so they need no copies
-                slots = references.tolist()
-                if n_frames > 1:
-                    objects = [*chain.from_iterable(slots)]
-                elif {*map(type, slots)} == {bytes}:
-                    objects = slots
         else:
             for _, slot, position in found[:n_codecs].tolist():
                 codec = codec_of(references[slot][position])
                 if type(codec) is not self.codec:
                     return gather_in_python(references, self.codec, n_frames)
                 codecs.append(codec)
-        return PayloadBatch(codecs, Payloads(places[:n_payloads], references, objects), n_frames, offsets)
+        return PayloadBatch(codecs, Payloads(places[: int(offsets[-1])], references), n_frames, offsets)
 
     def load(self, references: NDArray[Any]) -> NDArray[Any]:
         """Return slots as an object array ``(n,)``."""

@@ -80,20 +80,18 @@ class PayloadBatch:
 
     def take(self, items: NDArray[np.intp], n_frames: int) -> PayloadBatch:
         """Return the batch of some items, which have ``n_frames`` payloads each."""
-        places = self.payloads.places[self.offsets[items, np.newaxis] + np.arange(n_frames)].reshape(-1, 3)
-        return PayloadBatch(self.codecs, Payloads(places, self.payloads.owner), n_frames)
+        numbers = (self.offsets[items, np.newaxis] + np.arange(n_frames)).reshape(-1)
+        return PayloadBatch(self.codecs, self.payloads[numbers], n_frames)
 
     def select(self, numbers: NDArray[np.int64]) -> PayloadBatch:
         """Return a batch of some payloads, each of them one item of one frame."""
-        return PayloadBatch(self.codecs, self.payloads.select(numbers), n_frames=1)
+        return PayloadBatch(self.codecs, self.payloads[numbers], n_frames=1)
 
     def part(self, first: int, last: int) -> PayloadBatch:
         """Return the batch of the items from ``first`` to ``last``, which is not included."""
         begin, end = int(self.offsets[first]), int(self.offsets[last])
         offsets = self.offsets[first : last + 1] - begin
-        return PayloadBatch(
-            self.codecs, Payloads(self.payloads.places[begin:end], self.payloads.owner), self.n_frames, offsets
-        )
+        return PayloadBatch(self.codecs, self.payloads[begin:end], self.n_frames, offsets)
 
     @classmethod
     def joined(cls, batches: Sequence[PayloadBatch], order: NDArray[np.int64] | None = None) -> PayloadBatch:
@@ -127,6 +125,21 @@ class PayloadBatch:
             list(codecs.values()), Payloads(all_places, [batch.payloads for batch in batches]), n_frames, offsets
         )
 
+    def find_repeated(self) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]:
+        """Find the payloads that occur several times among the ``m`` payloads.
+
+        :return: for each payload 1 if an earlier one is the same, else 0, ``(m,)``; the index of the first one that is
+            the same, ``(m,)``; the indices of those that are repeated
+        """
+        from sb3_compressed.arrays.payload_kernels import find_repeated  # imports numba
+
+        places = self.payloads.places
+        n = len(places)
+        table = np.empty(1 << (2 * n).bit_length(), np.int64)
+        first, repeated, is_repeated = np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n, np.uint8)
+        n_repeated = find_repeated(places, table, first, repeated, is_repeated)
+        return is_repeated, first, repeated[:n_repeated]
+
     def pack(self) -> bytes:
         """Return the batch as one block of bytes, without the codecs.
 
@@ -141,17 +154,11 @@ class PayloadBatch:
         :raises CodecError: if a codec has no configuration that can be stored
         :raises ValueError: if a payload is larger than 4 GiB
         """
-        from sb3_compressed.arrays.payload_kernels import concatenate_payloads, find_repeated  # imports numba
+        from sb3_compressed.arrays.payload_kernels import concatenate_payloads  # imports numba
 
         places = self.payloads.places
-        n = len(places)
-        table, first, repeated = (
-            np.empty(1 << (2 * n).bit_length(), np.int64),
-            np.empty(n, np.int64),
-            np.empty(n, np.int64),
-        )
-        is_repeated = np.empty(n, np.uint8)
-        is_shared = find_repeated(places, table, first, repeated, is_repeated) > 0
+        is_repeated, first, repeated = self.find_repeated()
+        is_shared = len(repeated) > 0
         is_first = is_repeated == 0
         distinct = places[is_first] if is_shared else places
         if distinct[:, 1].max(initial=0) > MAX_UINT32:
@@ -212,18 +219,15 @@ class PayloadBatch:
         indices = _elements(sections[INDICES], np.dtype("<u4")) if INDICES in sections else None
         n_payloads = len(lengths) if indices is None else len(indices)
         offsets, ends = np.append(0, np.cumsum(items[1:])), np.cumsum(lengths)
-        if not (
-            n_frames
-            and np.isin(items[1:], (0, 1, n_frames)).all()
-            and offsets[-1] == n_payloads
-            and len(lengths) == len(writers)
-            and (ends[-1] if len(ends) else 0) == len(sections["Payloads"])
-            and writers.max(initial=0) < max(len(digests), 1)
-            and (len(digests) or not len(lengths))
-            and (indices is None or indices.max(initial=0) < max(len(lengths), 1))
-            and (len(lengths) or not n_payloads)
-        ):
-            raise CorruptPayload("the sections of the block do not fit each other")
+        _check_items(items[1:], n_frames, n_payloads)
+        n_bytes = int(ends[-1]) if len(ends) else 0
+        if n_bytes != len(sections["Payloads"]):
+            raise CorruptPayload(f"section Lengths declares {n_bytes} bytes, Payloads has {len(sections['Payloads'])}")
+        if len(writers) != len(lengths):
+            raise CorruptPayload(f"section Writers has {len(writers)} elements for {len(lengths)} payloads")
+        _check_indices("Writers", writers, "codecs", len(digests))
+        if indices is not None:
+            _check_indices(INDICES, indices, "payloads", len(lengths))
         if absent := [digest for digest in digests if digest not in codecs]:
             raise MissingCodec(absent)
         found = [codecs[digest] for digest in digests]
@@ -232,6 +236,26 @@ class PayloadBatch:
         payloads = sections["Payloads"]
         places = np.stack([payloads.ctypes.data + ends - lengths, lengths, writers], axis=1, dtype=np.int64)
         return cls(found, Payloads(places if indices is None else places[indices], payloads), n_frames, offsets)
+
+
+def _check_items(counts: NDArray[np.int64], n_frames: int, n_payloads: int) -> None:
+    """Check the numbers of payloads of the items of a block.
+
+    :raises CorruptPayload: if an item cannot have so many, or the block does not
+    """
+    if not n_frames or not np.isin(counts, (0, 1, n_frames)).all():
+        raise CorruptPayload(f"section Items has other numbers of payloads than 0, 1 and those of {n_frames} frames")
+    if counts.sum() != n_payloads:
+        raise CorruptPayload(f"section Items declares {counts.sum()} payloads, the block has {n_payloads}")
+
+
+def _check_indices(section: str, indices: NDArray[Any], what: str, length: int) -> None:
+    """Check the elements of a section that number others.
+
+    :raises CorruptPayload: if one is out of range
+    """
+    if len(indices) and indices.max() >= length:
+        raise CorruptPayload(f"section {section} has index {indices.max()} of {length} {what}")
 
 
 def codec_digest(codec: Codec) -> bytes:

@@ -32,7 +32,7 @@ from sb3_compressed.kernels.jit import (
 
 __all__ = [
     "LAYOUT_IS_KNOWN",
-    "OBJECT_TYPES",
+    "TYPE_ADDRESSES",
     "concatenate_payloads",
     "copy_repeated",
     "find_repeated",
@@ -46,7 +46,9 @@ LINE = 64  # bytes of a cache line
 ITEMS = tuple.__basicsize__
 CONTENT = bytes.__basicsize__ - 1  # which includes the terminating zero
 HASH_FACTOR = 0x9E3779B1
-OBJECT_TYPES = np.array([id(type(None)), id(tuple), id(bytes)])
+TYPE_ADDRESSES = np.array([id(type(None)), id(tuple), id(bytes)])
+"""The addresses of the types of objects in slots, which each object has in its header. They differ between processes,
+and machine code is cached, so kernels get them as an argument."""
 
 
 @helper(INT, INT)
@@ -60,7 +62,7 @@ def locate_payloads(
     slots: NDArray[np.int64],
     n_frames: int,
     n_codecs: int,
-    object_types: NDArray[np.int64],
+    type_addresses: NDArray[np.int64],
     codecs: NDArray[np.int64],
     offsets: NDArray[np.int64],
     places: NDArray[np.int64],
@@ -70,7 +72,7 @@ def locate_payloads(
     :param slots: the addresses of the slots, ``(n_slots,)``, in the memory of an object array that lives on
     :param n_frames: the number of frames of an item
     :param n_codecs: 1 if the slots contain payloads only, all of codec 0; 0 if handles of codecs precede their payloads
-    :param object_types: the addresses of the types of ``None``, tuples and bytes
+    :param type_addresses: :data:`TYPE_ADDRESSES`
     :param codecs: receives the address of each different handle, and the slot and position where it is found first,
         ``(at most, 3)``
     :param offsets: receives the index of the first payload of each slot, and the number of payloads, ``(n_slots + 1,)``
@@ -79,7 +81,7 @@ def locate_payloads(
     :return: the number of different codecs; -1 for an invalid slot, or if there are more codecs than ``codecs`` has
         room for
     """
-    none_type, tuple_type, bytes_type = object_types
+    none_type, tuple_type, bytes_type = type_addresses
     has_codecs = n_codecs == 0
     # Objects lie anywhere in memory. Fetching them all at once takes a fraction of waiting for one after the other.
     for slot in slots:
@@ -232,7 +234,7 @@ def _layout_is_known() -> bool:
     slots[:] = [(handle, *PAYLOADS[:2]), None, (handle, *PAYLOADS[2:]), (handle, PAYLOADS[0])]
     codecs, places = np.ones((4, 3), dtype=np.int64), np.ones((8, 3), dtype=np.int64)
     offsets = np.ones(5, dtype=np.int64)
-    n_codecs = locate_payloads(np.frombuffer(slots, np.int64), 2, 0, OBJECT_TYPES, codecs, offsets, places)
+    n_codecs = locate_payloads(np.frombuffer(slots, np.int64), 2, 0, TYPE_ADDRESSES, codecs, offsets, places)
     found = [ctypes.string_at(address, length) for address, length, _ in places[:5].tolist()]
     return (
         n_codecs == 1

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sb3_compressed.arrays.checked_empty import checked_empty
+
 __all__ = ["empty_pinned"]
 
 #: Larger arrays are not pinned, since PyTorch never frees pinned memory: it is enough for 2048 observations of four
@@ -25,6 +27,6 @@ def empty_pinned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]: 
 
     nbytes = math.prod(shape) * dtype.itemsize
     if not 0 < nbytes <= MAX_PINNED_NBYTES:
-        return np.empty(shape, dtype=dtype)
+        return checked_empty(shape, dtype)
     pinned: NDArray[np.uint8] = th.empty(nbytes, dtype=th.uint8, pin_memory=True).numpy()
     return pinned.view(dtype).reshape(shape)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sb3_compressed.arrays.batch_pool import sampling
+from sb3_compressed.arrays.batch_pool import Empty
 from sb3_compressed.arrays.compressed_array import CompressedArray
 from sb3_compressed.arrays.decoding import decode
 from sb3_compressed.arrays.frame_layout import FrameLayout
@@ -50,7 +50,13 @@ class SequenceObservations:
 
 
 def read_sequences(
-    array: Any, next_array: Any, steps: Steps, *, with_next: bool, as_frames: bool
+    array: Any,
+    next_array: Any,
+    steps: Steps,
+    *,
+    with_next: bool,
+    as_frames: bool,
+    empty: Empty = np.empty,
 ) -> SequenceObservations:
     """Read the observations of sequences.
 
@@ -58,17 +64,19 @@ def read_sequences(
     :param next_array: the next observations; ``None`` if they are the observations of the following rows
     :param with_next: whether a last step is appended to each sequence, the next observation of its last transition
     :param as_frames: whether to return frames if observations consist of them and are consecutive
+    :param empty: allocates the memory of the observations, as :func:`numpy.empty` does
     :return: zeros are where sequences are padded, except in frames that neighbouring observations contain
     :raises CorruptPayload: if a payload is damaged; the error names its slot
     :raises MemoryError: if there is not enough memory
     """
-    read = _Reading(array, next_array, steps, with_next=with_next)
+    read = _Reading(array, next_array, steps, with_next=with_next, empty=empty)
     observations = read.frames() if as_frames else None
     return observations or read.items()
 
 
 class _Reading:
-    def __init__(self, array: Any, next_array: Any, steps: Steps, *, with_next: bool) -> None:
+    def __init__(self, array: Any, next_array: Any, steps: Steps, *, with_next: bool, empty: Empty) -> None:
+        self._allocate = empty
         self.array, self.next_array, self.steps, self.with_next = array, next_array, steps, with_next
         self.batch_size, self.n_steps = steps.rows.shape
         self.last = steps.stop - 1
@@ -91,7 +99,6 @@ class _Reading:
         values = self._empty(shape)
         items = values.reshape(-1, *shape[2:])
         if isinstance(array, CompressedArray):
-            array._require_memory(len(items))
             array._decode(self._references(), items, self.index)
         else:
             items[...] = array[self.index]
@@ -101,9 +108,8 @@ class _Reading:
         if next_values is not None:
             next_values.reshape(-1, *shape[2:])[...] = self.next_array[self._index_of_steps()]
             clear_padding(next_values, self.steps.first, self.steps.stop)
-            next_values = self._own(next_values)
         clear_padding(values, self.steps.first, self.last + 1)
-        return SequenceObservations(self._own(values), None, next_values)
+        return SequenceObservations(values, None, next_values)
 
     def frames(self) -> SequenceObservations | None:
         """Return the frames of observations, ``None`` if they are not consecutive frames."""
@@ -138,7 +144,7 @@ class _Reading:
             frames[...] = stored
         values = frames[:n_frames].reshape(self.batch_size, width, *layout.frame_shape)
         clear_padding(values, self.steps.first, self.last + layout.n_frames)
-        return SequenceObservations(self._own(values), layout)
+        return SequenceObservations(values, layout)
 
     def is_consecutive(self, values: NDArray[Any] | None = None) -> bool:
         """Return whether the next observation of each step is the observation of the following one.
@@ -192,11 +198,8 @@ class _Reading:
         return CorruptPayload(error.reason, step, slot)
 
     def _empty(self, shape: tuple[int, ...]) -> NDArray[Any]:
-        batch = sampling.batch
-        return np.empty(shape, self.array.dtype) if batch is None else batch.empty(shape, self.array.dtype)
-
-    def _own(self, values: NDArray[Any]) -> NDArray[Any]:
-        return values if sampling.batch is None else sampling.batch.own(values)
+        values: NDArray[Any] = self._allocate(shape, self.array.dtype)
+        return values
 
 
 def clear_padding(values: NDArray[Any], first: NDArray[np.int64], stop: NDArray[np.int64]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
-import numpy as np
 from numpy.typing import NDArray
 
 from sb3_compressed.arrays.codec_handle import CodecHandle, codec_of, handle_of
@@ -14,14 +13,12 @@ from sb3_compressed.arrays.payload_batch import PayloadBatch
 from sb3_compressed.codecs import Codec, TrainableCodec
 
 __all__ = [
-    "METADATA",
     "AcceptedCodec",
     "Slot",
     "SlotStore",
     "accepted_codec",
     "are_equal_slots",
     "pack_slot",
-    "reference_dtype",
     "slot_n_frames",
     "slots_with_handles",
     "unpack_slot",
@@ -101,16 +98,6 @@ class SlotStore(Protocol):
         ...
 
 
-METADATA = {"sb3_compressed": "slots"}
-"""Marks the dtype of references that :meth:`SlotStore.write` returns. NumPy's copies keep it, so that references are
-recognized after they passed through SB3's code."""
-
-
-def reference_dtype(kind: type) -> np.dtype[Any]:
-    """Return the dtype of references with the mark."""
-    return np.dtype(kind, metadata=METADATA)
-
-
 def slot_n_frames(slot: Slot) -> int:
     """Return the number of payloads of a slot."""
     if type(slot) is not tuple:
@@ -152,7 +139,7 @@ def are_equal_slots(slot: Slot, other: Slot) -> bool:
 def with_handles(slot: Slot) -> Slot:
     """Return a slot of a copy or a pickle with the handles that :func:`handle_of` returns.
 
-    A deep copy contains copies of handles, and a pickle of version 0.2 or earlier contains codecs.
+    A deep copy contains copies of handles, and a pickle of version 0.2 contains codecs.
     """
     if type(slot) is not tuple:
         return slot
@@ -164,7 +151,7 @@ def with_handles(slot: Slot) -> Slot:
 
 
 def slots_with_handles(slots: Sequence[Slot]) -> Sequence[Slot]:
-    """Return the slots of a pickle, converted by :func:`with_handles` if it is of version 0.2 or earlier."""
+    """Return the slots of a pickle, converted by :func:`with_handles` if it is of version 0.2."""
     first: Any = next((slot for slot in slots if type(slot) is tuple), (None,))
     if not isinstance(first[0], TrainableCodec):
         return slots

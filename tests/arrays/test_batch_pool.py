@@ -7,7 +7,6 @@ import gc
 import pickle
 import sys
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -16,8 +15,7 @@ import torch as th
 from numpy.typing import NDArray
 from programs import run
 
-from sb3_compressed import CompressedArray
-from sb3_compressed.arrays.batch_pool import REFERENCES_ARE_COUNTED, Batch, BatchArray, BatchPool, sampling
+from sb3_compressed.arrays.batch_pool import REFERENCES_ARE_COUNTED, BatchPool
 
 SHAPE = (64, 84, 84)
 BYTE = np.dtype(np.uint8)
@@ -137,9 +135,9 @@ for _ in range(3):
     buffer.sample(32)
 assert (0 < buffer_statistics(buffer).batch_memory_nbytes < 10e6) == REFERENCES_ARE_COUNTED
 before = memory_of_process("VmRSS")
-batch = buffer.sample(10_000)
+batch = buffer.sample(6000)
 taken = memory_of_process("VmRSS") - before
-assert taken > 500e6, taken
+assert taken > 300e6, taken
 del batch
 left = memory_of_process("VmRSS") - before
 assert left < 30e6, left
@@ -147,66 +145,8 @@ for _ in range(5):
     batch = buffer.sample(1024)
 assert (50e6 < buffer_statistics(buffer).batch_memory_nbytes <= BatchPool.MAX_NBYTES) == REFERENCES_ARE_COUNTED
 before = memory_of_process("VmRSS")
-batch = buffer.sample(10_000)
+batch = buffer.sample(6000)
 del batch
 assert memory_of_process("VmRSS") - before < 30e6
 """
     run(code)
-
-
-# -- ownership -----------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def batch() -> Iterator[Batch]:
-    """Sample a batch in this thread."""
-    sampling.batch = BatchPool().begin_batch()
-    yield sampling.batch
-    sampling.batch = None
-
-
-def test_reads_within_a_batch_own_their_memory_and_their_views_do_not(batch: Batch) -> None:
-    array = filled_array()
-    rows = np.array([1, 2])
-    read = array[rows, rows - rows]
-    assert isinstance(read, BatchArray)
-    assert read.is_owned
-    for other in (read[:], read[0:1], read.reshape(-1), read.T, read.view(), read.copy(), read + 0, read[[0, 1]]):
-        assert not getattr(other, "is_owned", False)
-    assert read.is_owned
-    for other in (array[rows, rows - rows, :2], array[0], array[:2, 0]):
-        assert not getattr(other, "is_owned", False)
-
-
-def test_reads_outside_of_a_batch_are_plain_writable_copies() -> None:
-    array = filled_array()
-    before = np.array(array)
-    read = array[np.array([1, 2]), np.array([0, 0])]
-    assert type(read) is np.ndarray
-    read[...] = 99
-    np.testing.assert_array_equal(array, before)
-
-
-def test_batches_of_other_threads_are_separate(batch: Batch) -> None:
-    found: list[Any] = []
-
-    def read() -> None:
-        found.append((sampling.batch, type(filled_array()[np.array([0]), np.array([0])])))
-
-    thread = threading.Thread(target=read)
-    thread.start()
-    thread.join()
-    assert found == [(None, np.ndarray)]
-
-
-def test_pickles_of_batch_arrays_are_plain_copies(batch: Batch) -> None:
-    read = filled_array()[np.array([1, 2]), np.array([0, 0])]
-    for other in (pickle.loads(pickle.dumps(read)), copy.deepcopy(read)):
-        assert not other.is_owned
-        np.testing.assert_array_equal(other, read)
-
-
-def filled_array() -> CompressedArray:
-    array = CompressedArray((4, 1, 4, 40, 40), np.uint8, frame_stack=4)
-    array[...] = np.random.default_rng(0).integers(0, 256, array.shape, np.uint8)
-    return array

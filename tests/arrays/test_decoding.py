@@ -32,17 +32,6 @@ def test_repeated_payloads_are_those_at_one_address_of_one_codec() -> None:
     assert frames[:, 0].tolist() == [0, 3, 0, 9, 12, 3, 18]
 
 
-def test_repeated_payloads_are_found_among_many() -> None:
-    rng = np.random.default_rng(0)
-    addresses = 16 * rng.integers(0, 700, 1000)
-    places = np.stack([addresses, addresses % 50, np.zeros_like(addresses)], axis=1)
-    first, repeated, is_repeated = np.empty(1000, np.int64), np.empty(1000, np.int64), np.empty(1000, np.uint8)
-    n_repeated = payload_kernels.find_repeated(places, np.empty(2048, np.int64), first, repeated, is_repeated)
-    assert repeated[:n_repeated].tolist() == np.flatnonzero(is_repeated).tolist()
-    assert n_repeated == 1000 - len(np.unique(addresses))
-    assert first.tolist() == [int(np.flatnonzero(addresses == address)[0]) for address in addresses]
-
-
 @pytest.mark.parametrize("num_threads", [1, 3])
 @pytest.mark.parametrize("axis", [0, -1])
 @pytest.mark.parametrize("method", METHODS)
@@ -83,5 +72,5 @@ def test_index_of_a_repeated_damaged_payload_is_that_of_its_first_item() -> None
 
 def test_several_frames_without_a_layout_are_refused() -> None:
     batch, out = damaged_batch()
-    with pytest.raises(ValueError, match="not divided into frames cannot have 2"):
+    with pytest.raises(ValueError, match="layout"):
         decode(batch, None, out)

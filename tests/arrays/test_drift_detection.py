@@ -109,4 +109,5 @@ def test_frames_of_any_size_and_dtype_are_measured(shape: tuple[int, ...], dtype
     frames: NDArray[Any] = np.ones((2, *shape), dtype)
     detector = DriftDetector()
     for _ in range(20):
-        detector.observe(frames, [bytes(frames[0].nbytes + 1)] * 2, 64)
+        assert not detector.observe(frames, [bytes(frames[0].nbytes + 1)] * 2, 64)
+    assert any(detector.observe(frames, [bytes(frames[0].nbytes + 1000)] * 2, 64) for _ in range(4))

@@ -40,23 +40,6 @@ def test_slots_are_decoded_to_their_items(layout: FrameLayout | None, codec: str
     np.testing.assert_array_equal(decoded(slots, layout, codec), items)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS[1:])
-def test_a_slot_of_a_stack_has_one_payload_per_frame_oldest_first(layout: FrameLayout) -> None:
-    [slot] = encoder(layout).encode(ITEMS[:1])
-    assert slot == tuple(frame.tobytes() for frame in layout.split(ITEMS)[0])
-
-
-def test_without_a_layout_a_slot_is_the_items_payload() -> None:
-    assert encoder(None).encode(ITEMS) == [item.tobytes() for item in ITEMS]
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_split_returns_a_contiguous_copy(layout: FrameLayout | None) -> None:
-    frames = encoder(layout).split(ITEMS)
-    assert frames.flags.c_contiguous
-    assert not np.shares_memory(frames, ITEMS)
-
-
 def test_slots_of_all_kinds_are_decoded_side_by_side() -> None:
     layout = FrameLayout((4, 6), 0, 2)
     [whole, _, _], [_, stack, other] = encoder(None).encode(ITEMS), encoder(layout).encode(ITEMS)

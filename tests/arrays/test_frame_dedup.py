@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import copy
 import pickle
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from itertools import pairwise
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -21,7 +20,6 @@ from sb3_compressed.arrays.encoding import FrameEncoder
 from sb3_compressed.arrays.frame_dedup import FrameDeduplicator
 from sb3_compressed.arrays.frame_layout import FrameStack, FrameStackDetector
 from sb3_compressed.codecs import get_codec
-from sb3_compressed.codecs.raw import Raw
 
 RELAXED = examples(100)
 
@@ -193,17 +191,6 @@ def test_an_unchanged_observation_adds_no_payload() -> None:
     assert [array.slots[row, env] is array.slots[0, env] for row in range(5) for env in range(2)] == [True] * 10
 
 
-def test_steps_that_skip_frames_share_the_remaining_ones() -> None:
-    frames = np.arange(20, dtype=np.uint8).repeat(3).reshape(20, 3)
-    array = CompressedArray((4, 1, 4, 3), codec="zstd", frame_stack=4)
-    for row, first in enumerate([0, 2, 5, 9]):
-        array[row] = frames[first : first + 4]
-    slots = array.slots[:, 0]
-    shared = [len({*map(id, old)} & {*map(id, new)}) for old, new in pairwise(slots)]
-    assert shared == [2, 1, 0]
-    np.testing.assert_array_equal(array[3, 0], frames[9:13])
-
-
 @RELAXED
 @given(
     moves=st.lists(st.lists(st.integers(-1, 3), min_size=2, max_size=2), max_size=30),
@@ -250,17 +237,6 @@ def test_frames_of_any_dtype_are_shared(dtype: str, item: str) -> None:
     for step, (obs, next_obs, began) in enumerate(envs.transitions(20)):
         added = pair.add(obs, next_obs)
         assert step < 4 or added == [5 if new else 1 for new in began]
-    pair.assert_equal()
-
-
-def test_transposed_views_of_observations_are_shared() -> None:
-    """As they come from VecFrameStack and VecTransposeImage: channel-first, channel-last in memory."""
-    envs = StackedEnvs(STACKINGS["RGB channel-first"])
-    pair = Pair(envs, 4)
-    for obs, next_obs, began in envs.transitions(20):
-        views = [np.asfortranarray(obs), np.moveaxis(np.moveaxis(next_obs, 1, -1).copy(), -1, 1)]
-        assert not any(view.flags.c_contiguous for view in views)
-        assert pair.add(*views) == [5 if new else 1 for new in began]
     pair.assert_equal()
 
 
@@ -370,29 +346,6 @@ def test_frames_are_shared_in_any_memory_layout(memory: str) -> None:
     payloads = {id(payload) for slot in array.slots.ravel() for payload in slot}
     assert len(payloads) == 2 * (4 + 26)
     np.testing.assert_array_equal(array[13, 1], frames[13:17, 1])
-
-
-@dataclass(frozen=True)
-class Sparse(Raw):
-    """A codec whose payloads may be empty."""
-
-    name: ClassVar[str] = "sparse"
-
-    def encode(self, frames: NDArray[Any]) -> list[bytes]:
-        return [payload if any(payload) else b"" for payload in super().encode(frames)]
-
-    def decode_into(self, payloads: Sequence[bytes], out: NDArray[Any]) -> None:
-        super().decode_into([payload or bytes(out[0].nbytes) for payload in payloads], out)
-
-
-@pytest.mark.parametrize("frame_stack", [None, 4])
-def test_payloads_of_a_custom_codec_may_be_empty(frame_stack: int | None) -> None:
-    array = CompressedArray((9, 1, 4, 4), np.uint8, Sparse(), frame_stack)
-    rows = np.zeros((9, 1, 4, 4), np.uint8)
-    rows[3:, :, 3], rows[5:, :, :3] = 7, 8
-    for row in range(9):
-        array[row] = rows[row]
-    np.testing.assert_array_equal(array, rows)
 
 
 @pytest.mark.parametrize("wrong", ["dtype", "next shape", "next dtype"])

