@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import copy
-import sys
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sb3_compressed.errors import BufferNotReady
-from sb3_compressed.samplers import Draw, Sampler, WithoutReplacementSampler
+from sb3_compressed.samplers.replay_ring import ReplayRing
+from sb3_compressed.samplers.sampler import Draw, Sampler
+from sb3_compressed.samplers.td_errors import validated_td_errors
+from sb3_compressed.samplers.without_replacement import WithoutReplacementSampler
 
-__all__ = ["BoundSampler", "on_cpu"]
+__all__ = ["BoundSampler"]
 
 
 class BoundSampler:
@@ -48,17 +50,16 @@ class BoundSampler:
         #: Whether a state was loaded that was not compared with the content of the buffer yet.
         self._is_behind = False
 
-    def after(self, replaced: BoundSampler) -> BoundSampler:
-        """Return this sampler with numbers after those of a replaced one, whose batches may not be updated any more."""
+    def number_after(self, replaced: BoundSampler) -> None:
+        """Increase the numbers of all transitions, such that those in batches of a replaced sampler are overwritten."""
         shift = -(-replaced.n_written // self.n_rows) * self.n_rows
         self.n_written += shift
         self._n_synced += shift
         self.n_skipped_updates += replaced.n_skipped_updates
-        return self
 
     # -- which transitions may be drawn ----------------------------------------------------------------------
 
-    def synchronize(self, buffer: Any) -> None:
+    def synchronize(self, buffer: ReplayRing) -> None:
         """Pass the transitions to the sampler that were written since the last call, each once.
 
         The state of new transitions may depend on when the sampler is informed of them: prioritized ones get the
@@ -67,17 +68,18 @@ class BoundSampler:
         """
         if not self._complete_count(buffer):
             self._start_anew(buffer)
-        n_new = self.n_new
-        if self._is_behind:
-            self._compare(buffer, n_new)
-        elif "ep_length" in vars(buffer):
-            self._synchronize_episodes(buffer, n_new)
+        n_new, episodes = self.n_new, buffer.episodes
+        is_included = None if episodes is None else episodes.is_complete
+        if self._is_behind or is_included is not None:
+            before = self.sampler.is_valid if self._is_behind else self._is_included
+            self._pass_changes(buffer, before, is_included, n_new)
+            self._is_included = is_included
         elif n_new:
             self._synchronize_rows(buffer, n_new)
         self._n_synced, self._pos, self._is_full = self.n_written, buffer.pos, buffer.full
         self._is_behind = False
 
-    def prepare_to_save(self, buffer: Any) -> None:
+    def prepare_to_save(self, buffer: ReplayRing) -> None:
         """Count the transitions that were written since the last :meth:`synchronize`, without passing them on.
 
         Only if the buffer was reset, or its position was assigned directly, is the sampler synchronized.
@@ -85,7 +87,7 @@ class BoundSampler:
         if not self._complete_count(buffer):
             self.synchronize(buffer)
 
-    def _complete_count(self, buffer: Any) -> bool:
+    def _complete_count(self, buffer: ReplayRing) -> bool:
         """Count the row of an interrupted ``add``; return whether the counted rows lead to the buffer's position."""
         if self._is_reached(buffer):
             return True
@@ -95,13 +97,13 @@ class BoundSampler:
         self.n_written -= 1
         return False
 
-    def _is_reached(self, buffer: Any) -> bool:
+    def _is_reached(self, buffer: ReplayRing) -> bool:
         """Return whether the rows that were counted lead to the position of the buffer."""
         reached = self._pos + self.n_written - self._n_synced
         is_full: bool = self._is_full or reached >= self.n_rows
         return bool(buffer.pos == reached % self.n_rows and buffer.full == is_full)
 
-    def _start_anew(self, buffer: Any) -> None:
+    def _start_anew(self, buffer: ReplayRing) -> None:
         """Replace all transitions, after the buffer was reset or its position was assigned directly."""
         self.sampler.remove(np.arange(self.n_rows * self.n_envs))
         self._is_included = None
@@ -111,7 +113,7 @@ class BoundSampler:
         self.n_written = n_written + (buffer.pos - n_written) % self.n_rows
         self._n_synced = self.n_written - n_rows
 
-    def _synchronize_rows(self, buffer: Any, n_new: int) -> None:
+    def _synchronize_rows(self, buffer: ReplayRing, n_new: int) -> None:
         reserves_row = buffer.optimize_memory_usage and buffer.full
         n_new = min(n_new, self.n_rows - reserves_row)
         first, n_envs = (buffer.pos - n_new) * self.n_envs, self.n_envs
@@ -123,24 +125,35 @@ class BoundSampler:
             self.sampler.remove(np.arange(buffer.pos * n_envs, (buffer.pos + 1) * n_envs))
         self.sampler.add(indices, buffer)
 
-    def _synchronize_episodes(self, buffer: Any, n_new: int) -> None:
-        """Include the transitions of complete episodes, as SB3's hindsight replay does."""
-        is_complete = buffer.ep_length.reshape(-1) > 0
-        is_new = is_complete
-        if (was_included := self._is_included) is not None:
-            is_new = is_complete & ~was_included
-            if n_new:  # written again, since an episode of the same rows was completed since
-                rows = np.arange(buffer.pos - min(n_new, self.n_rows), buffer.pos) % self.n_rows
-                is_new.reshape(self.n_rows, self.n_envs)[rows] = is_complete.reshape(self.n_rows, self.n_envs)[rows]
-            if len(removed := np.flatnonzero(was_included & ~is_complete)):
+    def _pass_changes(
+        self, buffer: ReplayRing, before: NDArray[np.bool_] | None, may_be_drawn: NDArray[np.bool_] | None, n_new: int
+    ) -> None:
+        """Pass the differences between the transitions that may be drawn and those that could be to the sampler.
+
+        Transitions that were written since are new. So are others that could not be drawn, such as those of an episode
+        that is complete now, or that a repair includes.
+
+        :param before: which transitions could be drawn, ``None`` if none could
+        :param may_be_drawn: which may be drawn by hindsight replay, ``None`` for other buffers
+        :param n_new: number of rows that were written since
+        """
+        shape = self.n_rows, self.n_envs
+        if may_be_drawn is None:
+            may_be_drawn = self._may_be_drawn(buffer, np.arange(self.n_rows * self.n_envs))
+        if may_be_drawn is None:
+            may_be_drawn = np.ones(self.n_rows * self.n_envs, dtype=np.bool_)
+        is_new = may_be_drawn
+        if before is not None:
+            is_new = may_be_drawn & ~before
+            rows = np.arange(buffer.pos - min(n_new, self.n_rows), buffer.pos) % self.n_rows
+            is_new.reshape(shape)[rows] = may_be_drawn.reshape(shape)[rows]
+            if len(removed := np.flatnonzero(before & ~may_be_drawn)):
                 self.sampler.remove(removed)
-        self._is_included = is_complete
-        indices = np.flatnonzero(is_new)
-        if len(indices):
+        if len(indices := np.flatnonzero(is_new)):
             begin = np.searchsorted(indices, buffer.pos * self.n_envs)  # the oldest row
             self.sampler.add(np.concatenate((indices[begin:], indices[:begin])), buffer)
 
-    def _may_be_drawn(self, buffer: Any, indices: NDArray[np.int64]) -> NDArray[np.bool_] | None:
+    def _may_be_drawn(self, buffer: ReplayRing, indices: NDArray[np.int64]) -> NDArray[np.bool_] | None:
         """Return which flat indices are those of transitions that may be drawn, after a synchronization.
 
         :return: ``None`` if all are
@@ -155,9 +168,9 @@ class BoundSampler:
         return may_be_drawn
 
     @property
-    def has_episodes(self) -> bool:
-        """Whether any transition of hindsight replay may be drawn."""
-        return self._is_included is not None and bool(self._is_included.any())
+    def lacks_episodes(self) -> bool:
+        """Whether no episode of hindsight replay is complete yet; always false for other buffers."""
+        return self._is_included is not None and not self._is_included.any()
 
     # -- restoring -------------------------------------------------------------------------------------------
 
@@ -192,7 +205,7 @@ class BoundSampler:
         """Number of rows that were written since the state of the sampler."""
         return self.n_written - self._n_synced
 
-    def catch_up(self, buffer: Any) -> None:
+    def catch_up(self, buffer: ReplayRing) -> None:
         """Count the rows of a restored buffer, if a state was loaded; the next :meth:`synchronize` compares them."""
         if not self._is_behind:
             return
@@ -201,31 +214,9 @@ class BoundSampler:
         self.n_written += (buffer.pos - self.n_written) % self.n_rows
         self._n_synced, self._pos, self._is_full = self.n_written - n_new, buffer.pos - n_new, buffer.full
 
-    def _compare(self, buffer: Any, n_new: int) -> None:
-        """Pass the differences between a loaded state and the buffer's content to the sampler.
-
-        Transitions that were written since are new, and so are transitions that may be drawn although the state
-        excludes them, for example after a repair.
-
-        :param n_new: number of rows that were written since
-        """
-        n_envs = self.n_envs
-        self._is_included = buffer.ep_length.reshape(-1) > 0 if "ep_length" in vars(buffer) else None
-        may_be_drawn = self._may_be_drawn(buffer, np.arange(self.n_rows * n_envs))
-        if may_be_drawn is None:
-            may_be_drawn = np.ones(self.n_rows * n_envs, dtype=np.bool_)
-        if len(excluded := np.flatnonzero(self.sampler.is_valid & ~may_be_drawn)):
-            self.sampler.remove(excluded)
-        is_new = may_be_drawn & ~self.sampler.is_valid
-        rows = np.arange(buffer.pos - min(n_new, self.n_rows), buffer.pos) % self.n_rows
-        is_new.reshape(self.n_rows, n_envs)[rows] = may_be_drawn.reshape(self.n_rows, n_envs)[rows]
-        if len(indices := np.flatnonzero(is_new)):
-            begin = np.searchsorted(indices, buffer.pos * n_envs)  # the oldest row
-            self.sampler.add(np.concatenate((indices[begin:], indices[:begin])), buffer)
-
     # -- drawing ---------------------------------------------------------------------------------------------
 
-    def draw(self, buffer: Any, batch_size: int) -> Draw:
+    def draw(self, buffer: ReplayRing, batch_size: int) -> Draw:
         """Draw a batch.
 
         :param batch_size: number of transitions, 0 for none
@@ -238,7 +229,7 @@ class BoundSampler:
         self._validate(draw, buffer, batch_size)
         return draw
 
-    def draw_again(self, buffer: Any, batch_size: int) -> Draw:
+    def draw_again(self, buffer: ReplayRing, batch_size: int) -> Draw:
         """Draw more transitions for the batch of the last :meth:`draw`, at least 1."""
         draw = self.sampler.draw_again(batch_size)
         self._validate(draw, buffer, batch_size)
@@ -249,7 +240,7 @@ class BoundSampler:
         """Whether the sampler implements :meth:`.Sampler.draw_among`."""
         return type(self.sampler).draw_among is not Sampler.draw_among
 
-    def draw_among(self, buffer: Any, candidates: NDArray[np.int64], batch_size: int) -> Draw:
+    def draw_among(self, buffer: ReplayRing, candidates: NDArray[np.int64], batch_size: int) -> Draw:
         """Draw a batch from some transitions, after :meth:`draw`. Those that may not be drawn are left out.
 
         :param candidates: flat indices ``(n,)``
@@ -263,14 +254,14 @@ class BoundSampler:
         self._validate(draw, buffer, batch_size)
         return draw
 
-    def draw_of_epoch(self, buffer: Any, batch_size: int) -> Draw:
+    def draw_of_epoch(self, buffer: ReplayRing, batch_size: int) -> Draw:
         """Draw a batch that ends with the epoch of a :class:`WithoutReplacementSampler`."""
         sampler = self.sampler
         assert isinstance(sampler, WithoutReplacementSampler)
         self.synchronize(buffer)
         return sampler.draw_of_epoch(batch_size)
 
-    def start_epoch(self, buffer: Any, *, resume: bool) -> None:
+    def start_epoch(self, buffer: ReplayRing, *, resume: bool) -> None:
         """Begin an epoch of a :class:`WithoutReplacementSampler`.
 
         :param resume: whether to continue the current epoch instead, if it has transitions left that were not
@@ -282,7 +273,7 @@ class BoundSampler:
         if not (resume and sampler.n_left):
             sampler.start_epoch()
 
-    def _validate(self, draw: Any, buffer: Any, batch_size: int) -> None:
+    def _validate(self, draw: Any, buffer: ReplayRing, batch_size: int) -> None:
         name = type(self.sampler).__name__
         if not isinstance(draw, Draw):
             raise TypeError(f"{name}.draw must return a Draw, got {type(draw).__name__}")
@@ -314,45 +305,28 @@ class BoundSampler:
 
     # -- updating --------------------------------------------------------------------------------------------
 
-    def update(self, buffer: Any, numbers: ArrayLike, values: Any) -> int:
+    def update(self, buffer: ReplayRing, numbers: ArrayLike, td_errors: Any) -> int:
         """Update the values of transitions; return how many were skipped since they were overwritten.
 
         Parameters and errors are those of :meth:`validated_update`; no value is changed after an error.
 
         :raises TypeError: if the sampler has no values, too
         """
-        indices, values, n_skipped = self.validated_update(buffer, numbers, values)
+        indices, values, n_skipped = self.validated_update(buffer, numbers, td_errors)
         self.sampler.update(indices, values)
         self.n_skipped_updates += n_skipped
         return n_skipped
 
     def validated_update(
-        self, buffer: Any, numbers: ArrayLike, values: Any
+        self, buffer: ReplayRing, numbers: ArrayLike, td_errors: Any
     ) -> tuple[NDArray[np.int64], NDArray[np.float64], int]:
         """Return flat indices and values without those of overwritten transitions, and how many these are.
 
-        :param numbers: numbers of transitions ``(n,)``
-        :param values: new values ``(n,)`` or ``(n, 1)``, of which the absolute values are used
-        :raises ValueError: if shapes do not fit, a value is not finite, or there is no such transition
-        :raises TypeError: if numbers are not integers
+        Parameters and errors are those of :func:`.validated_td_errors`.
+
+        :raises ValueError: if there is no such transition, too
         """
-        numbers = np.asarray(on_cpu(numbers))
-        values = np.asarray(on_cpu(values))
-        if not numbers.size:
-            numbers = numbers.astype(np.int64)
-        if numbers.dtype.kind not in "iu":
-            raise TypeError(f"indices must be integers, as in batch.indices, got {_described(numbers)}")
-        if numbers.ndim != 1 or values.shape not in (numbers.shape, (*numbers.shape, 1)):
-            hint = "; see sequence_priorities() for sequences" if values.ndim > 1 else ""
-            raise ValueError(
-                f"indices and td_errors must have the same shape (n,), got {numbers.shape} and {values.shape}{hint}"
-            )
-        if values.dtype.kind not in "fiub":
-            raise TypeError(f"td_errors must be numbers, got {_described(values)}")
-        values = np.abs(values.reshape(-1).astype(np.float64))
-        if not (is_finite := np.isfinite(values)).all():
-            wrong = int(np.flatnonzero(~is_finite)[0])
-            raise ValueError(f"td_errors must be finite, got {values[wrong]} for the index {numbers[wrong]}")
+        numbers, values = validated_td_errors(numbers, td_errors)
         self.synchronize(buffer)
         end = self.n_written * self.n_envs
         if len(numbers) and (numbers.min() < 0 or numbers.max() >= end):
@@ -367,15 +341,6 @@ class BoundSampler:
         if n_skipped:
             indices, values = indices[is_current], values[is_current]
         return indices, values, n_skipped
-
-
-def on_cpu(values: Any) -> Any:
-    """Return a tensor as an array, and anything else unchanged."""
-    th = sys.modules.get("torch")  # not imported here, since that takes long
-    if th is None or not isinstance(values, th.Tensor):
-        return values
-    values = values.detach()
-    return (values.float() if values.dtype == th.bfloat16 else values).cpu().numpy()  # NumPy has no bfloat16
 
 
 def _described(value: Any) -> str:

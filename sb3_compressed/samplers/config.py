@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from sb3_compressed.codecs.config import abbreviate, argument_from_json, to_json
+from sb3_compressed.codecs.config import abbreviate, to_json
 from sb3_compressed.samplers.registry import name_of, sampler_class
 from sb3_compressed.samplers.sampler import Sampler
+from sb3_compressed.storage.spaces import parse_sampler
 
-__all__ = ["is_own_class", "parse_config", "sampler_from_config", "sampler_to_config"]
+__all__ = ["is_own_class", "sampler_from_config", "sampler_to_config"]
 
 
 def sampler_to_config(sampler: Sampler) -> dict[str, Any]:
@@ -38,28 +39,13 @@ def is_own_class(config: Any) -> bool:
     return "class" in config
 
 
-def parse_config(data: object) -> dict[str, Any]:
-    """Return the configuration of a sampler from a file.
-
-    :raises ValueError: if it is none
-    """
-    if isinstance(data, dict) and data.keys() == {"class"} and isinstance(data["class"], str):
-        return data
-    if isinstance(data, dict) and data.keys() == {"name", "arguments"} and isinstance(data["name"], str):
-        arguments = data["arguments"]
-        if isinstance(arguments, dict):
-            kind = bool | int | float | str | None
-            return {**data, "arguments": {name: argument_from_json(kind, arguments[name], name) for name in arguments}}
-    raise ValueError(f"{abbreviate(data)} is not the configuration of a sampler")
-
-
 def sampler_from_config(data: object) -> Sampler:
     """Return a sampler that belongs to no buffer.
 
     :raises ValueError: if the configuration is invalid, or names an unknown sampler
     :raises TypeError: if the sampler has no such arguments
     """
-    config = parse_config(data)
+    config = parse_sampler(data)
     if is_own_class(config):
         raise ValueError(f"{abbreviate(config['class'])} is not a sampler of this package; pass sampler=")
     sampler: Sampler = sampler_class(config["name"])(**config["arguments"])

@@ -6,17 +6,15 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sb3_compressed.errors import BufferNotReady
+from sb3_compressed.samplers.replay_ring import ReplayRing
 from sb3_compressed.samplers.sampler import Draw, Sampler
 from sb3_compressed.samplers.sum_tree import DRAWN, VALID, SumTree, sum_tree_kernels
-
-if TYPE_CHECKING:
-    from sb3_compressed.buffers.replay_mixin import CompressedReplay
 
 __all__ = ["PrioritizedSampler", "sequence_priorities"]
 
@@ -129,7 +127,7 @@ class PrioritizedSampler(Sampler):
         """The exponent of the importance weights in the last draw."""
         return self.beta_after(max(self._n_draws - 1, 0))
 
-    def add(self, indices: NDArray[np.int64], buffer: CompressedReplay | None = None) -> None:
+    def add(self, indices: NDArray[np.int64], buffer: ReplayRing | None = None) -> None:
         """Include new transitions with the largest priority in the buffer."""
         self.tree.add(indices, self.new_priority)
         super().add(indices, buffer)  # type: ignore[arg-type]

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sb3_compressed.samplers.replay_ring import ReplayRing
 from sb3_compressed.samplers.sampler import Draw, Sampler
-
-if TYPE_CHECKING:
-    from sb3_compressed.buffers.replay_mixin import CompressedReplay
 
 __all__ = ["RecentSampler"]
 
@@ -57,7 +55,7 @@ class RecentSampler(Sampler):
     def __repr__(self) -> str:
         return f"{type(self).__name__}(shortest={self.shortest!r}, longest={self.longest!r})"
 
-    def add(self, indices: NDArray[np.int64], buffer: CompressedReplay) -> None:
+    def add(self, indices: NDArray[np.int64], buffer: ReplayRing) -> None:
         """Include transitions."""
         super().add(indices, buffer)
         self._pos, self._n_written = buffer.pos, buffer.size()

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-if TYPE_CHECKING:
-    from sb3_compressed.buffers.replay_mixin import CompressedReplay
+from sb3_compressed.samplers.replay_ring import ReplayRing
 
 __all__ = ["Draw", "Sampler"]
 
@@ -62,7 +61,7 @@ class Sampler(ABC):
     def prepare(self) -> None:  # noqa: B027  # most samplers need nothing
         """Import and compile everything that it needs, called before the first step of a training."""
 
-    def add(self, indices: NDArray[np.int64], buffer: CompressedReplay) -> None:
+    def add(self, indices: NDArray[np.int64], buffer: ReplayRing) -> None:
         """Include transitions that were written, or that may be drawn from now on.
 
         The buffer calls it before a batch is drawn or values are updated, with all transitions since the last call,

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sb3_compressed.samplers.keyed_permutation import keyed_permutation
+from sb3_compressed.samplers.replay_ring import ReplayRing
 from sb3_compressed.samplers.sampler import Draw, Sampler
-
-if TYPE_CHECKING:
-    from sb3_compressed.buffers.replay_mixin import CompressedReplay
 
 __all__ = ["WithoutReplacementSampler"]
 
@@ -54,7 +52,7 @@ class WithoutReplacementSampler(Sampler):
         super().bind(n_rows, n_envs)
         self._is_left = np.zeros_like(self.is_valid)
 
-    def add(self, indices: NDArray[np.int64], buffer: CompressedReplay) -> None:
+    def add(self, indices: NDArray[np.int64], buffer: ReplayRing) -> None:
         """Include transitions in the next epoch."""
         super().add(indices, buffer)
         self._leave_out(indices)

@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from sb3_compressed.codecs.config import abbreviate, argument_from_json, dtype_from_text
+from sb3_compressed.codecs.config import abbreviate, dtype_from_text
 from sb3_compressed.errors import CorruptStorage
 from sb3_compressed.storage.files import nbytes_on_disk
 from sb3_compressed.storage.json_schema import check, optional, parse
-from sb3_compressed.storage.spaces import SIZE, parse_argument, parse_space, space_nbytes
+from sb3_compressed.storage.spaces import SIZE, parse_argument, parse_scalar, parse_space, space_nbytes
 
 __all__ = [
     "COMMIT_SCHEMA",
@@ -37,9 +37,8 @@ __all__ = [
 
 
 def parse_array_spec(data: object) -> Any:
-    """Return shape, dtype, whether the elements are addresses and, since version 2, whether there is a row per step."""
-    is_version_2 = isinstance(data, list) and len(data) == 4
-    return parse(([SIZE, range(1, 33)], dtype_from_text, bool, *[bool] * is_version_2), data)
+    """Return shape, dtype, whether the elements are addresses, and whether there is a row per step."""
+    return parse(([SIZE, range(1, 33)], dtype_from_text, bool, bool), data)
 
 
 def parse_segment_ids(data: object) -> dict[int, int]:
@@ -84,11 +83,10 @@ def parse_sampler_value(data: object) -> bool | int | float | str | None:
 
     :raises ValueError: if it is something else, or an integer of more than 64 bits
     """
-    value = argument_from_json(bool | int | float | str | None, data, "it")
+    value: bool | int | float | str | None = parse_scalar(data)
     if isinstance(value, np.dtype) or (type(value) is int and not -(1 << 63) <= value < 1 << 64):
         raise ValueError(f"{abbreviate(data)} is not a number of 64 bits, text or null")
-    plain: bool | int | float | str | None = value
-    return plain
+    return value
 
 
 #: The value "sampler" of a buffer.

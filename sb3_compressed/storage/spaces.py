@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 from sb3_compressed.codecs import Codec, codec_from_config, config
 from sb3_compressed.codecs.config import abbreviate, dtype_from_text
 from sb3_compressed.errors import CorruptStorage, StorageError
-from sb3_compressed.samplers.config import parse_config, sampler_from_config, sampler_to_config
-from sb3_compressed.samplers.sampler import Sampler
 from sb3_compressed.storage.json_schema import parse
 
 __all__ = [
@@ -25,6 +23,8 @@ __all__ = [
     "argument_from_data",
     "argument_to_data",
     "parse_argument",
+    "parse_sampler",
+    "parse_scalar",
     "parse_space",
     "space_from_data",
     "space_nbytes",
@@ -167,8 +167,6 @@ def argument_to_data(value: Any) -> Any:
         return config.to_json(value)
     if isinstance(value, Codec):
         return {"codec": value.get_config()}
-    if isinstance(value, Sampler):
-        return {"sampler": sampler_to_config(value)}
     if isinstance(value, Enum):
         return value.name.lower()
     if isinstance(value, Mapping):
@@ -176,20 +174,20 @@ def argument_to_data(value: Any) -> Any:
     raise StorageError(f"cannot store the argument {value!r}")
 
 
-def argument_from_data(data: Any) -> Any:
+def argument_from_data(data: Any, make_sampler: Callable[[object], Any] | None = None) -> Any:
     """Return the argument for a result of :func:`argument_to_data`.
 
+    :param make_sampler: returns a sampler for its config; ``None`` for the config itself
     :raises CorruptStorage: if the data is invalid
     """
-    return _convert(
-        data, partial(parse_argument, make_codec=codec_from_config, make_sampler=sampler_from_config), "argument"
-    )
+    make = partial(parse_argument, make_codec=codec_from_config, make_sampler=make_sampler or parse_sampler)
+    return _convert(data, make, "argument")
 
 
 def parse_argument(
     data: object,
     make_codec: Callable[[dict[str, Any]], Any] = dict,
-    make_sampler: Callable[[object], Any] = parse_config,
+    make_sampler: Callable[[object], Any] | None = None,
 ) -> Any:
     """Return the argument for a result of :func:`argument_to_data`.
 
@@ -201,10 +199,29 @@ def parse_argument(
         if "codec" in data:
             return make_codec(parse({"codec": {"name": str, "fields": dict}}, data)["codec"])
         if "sampler" in data:
-            return make_sampler(data["sampler"])
+            return (make_sampler or parse_sampler)(data["sampler"])
         if "mapping" in data:
             return parse({"mapping": {str: partial(parse_argument, make_codec=make_codec)}}, data)["mapping"]
+    return parse_scalar(data)
+
+
+def parse_scalar(data: object) -> Any:
+    """Return a number, text, dtype or ``None`` that :func:`argument_to_data` has converted."""
     return config.argument_from_json(bool | int | float | str | None, data, "it")
+
+
+OWN_SAMPLER = {"class": str}
+SAMPLER = {"name": str, "arguments": {str: parse_scalar}}
+
+
+def parse_sampler(data: object) -> dict[str, Any]:
+    """Return the configuration of a sampler from a file.
+
+    :raises ValueError: if it is none
+    """
+    is_own_class = isinstance(data, dict) and data.keys() == {"class"}  # one that this package cannot construct
+    config: dict[str, Any] = parse(OWN_SAMPLER if is_own_class else SAMPLER, data)
+    return config
 
 
 #: Errors that constructors of spaces and codecs raise for invalid arguments.

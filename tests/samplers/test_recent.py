@@ -18,7 +18,7 @@ def filled(sampler: RecentSampler, n_rows: int, n_written: int, n_envs: int = 1)
     size = min(n_written, n_rows)
     rows = np.arange(n_written - size, n_written) % n_rows
     indices = (rows[:, np.newaxis] * n_envs + np.arange(n_envs)).reshape(-1)
-    sampler.add(indices, SimpleNamespace(pos=n_written % n_rows, size=lambda: size))  # type: ignore[arg-type]
+    sampler.add(indices, SimpleNamespace(pos=n_written % n_rows, size=lambda: size))
     return sampler
 
 

