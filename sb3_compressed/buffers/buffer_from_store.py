@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sb3_compressed.errors import CorruptStorage, StorageError
-from sb3_compressed.persistence import buffer_state
 from sb3_compressed.persistence.buffer_repair import repair_store
 from sb3_compressed.persistence.buffer_storage import STORAGE_ARGUMENTS
 from sb3_compressed.persistence.restoring import load_into, require_buffer
 from sb3_compressed.persistence.sampler_state import stored_config
+from sb3_compressed.samplers.config import sampler_from_config
 from sb3_compressed.storage.array_store import ArrayStore
 from sb3_compressed.storage.damaged_store import DamagedStore, open_damaged
 from sb3_compressed.storage.log import log_fingerprint
@@ -22,11 +22,11 @@ from sb3_compressed.storage.metadata_schema import check_buffer
 from sb3_compressed.storage.spaces import argument_from_data, space_from_data
 
 if TYPE_CHECKING:
-    from sb3_compressed.buffers.replay_mixin import CompressedReplay
+    from sb3_compressed.buffers.stored_replay import StoredReplay
 
 __all__ = ["buffer_from_store", "open_to_load"]
 
-_Buffer = TypeVar("_Buffer", bound="CompressedReplay")
+_Buffer = TypeVar("_Buffer", bound="StoredReplay")
 
 #: Arguments that a folder must not contain: those of an untrusted one could make the buffer write to other folders.
 NOT_FROM_FOLDERS = STORAGE_ARGUMENTS | {"device", "env", "num_threads"}
@@ -91,7 +91,7 @@ def buffer_from_store(
     return buffer
 
 
-def _stored_arguments(cls: type[CompressedReplay], store: ArrayStore, given: Collection[str]) -> dict[str, Any]:
+def _stored_arguments(cls: type[StoredReplay], store: ArrayStore, given: Collection[str]) -> dict[str, Any]:
     """Return the arguments for the constructor of a class that a store contains.
 
     :param given: names of arguments that are overridden
@@ -111,12 +111,11 @@ def _stored_arguments(cls: type[CompressedReplay], store: ArrayStore, given: Col
         stored = {
             name: space_from_data(metadata[name]) for name in ("observation_space", "action_space") if name not in given
         }
-        arguments = {
-            name: argument_from_data(value)
+        stored |= {
+            name: argument_from_data(value, sampler_from_config)
             for name, value in metadata["arguments"].items()
             if name != "sampler" or name not in given  # a user's own class cannot be constructed
         }
-        stored |= buffer_state.upgrade_arguments(arguments)
     except CorruptStorage as error:
         raise CorruptStorage(f"{folder}: its metadata is invalid: {error}") from error
     taken: set[str] = set()
@@ -160,7 +159,7 @@ def _construct(cls: type[_Buffer], store: ArrayStore, stored: Mapping[str, Any],
         raise CorruptStorage(f"{store.log.folder}: no {cls.__name__} can be constructed from it: {error}") from error
 
 
-def _is_valid(cls: type[CompressedReplay], stored: Mapping[str, Any], given: Mapping[str, Any]) -> bool:
+def _is_valid(cls: type[StoredReplay], stored: Mapping[str, Any], given: Mapping[str, Any]) -> bool:
     """Return whether a small buffer can be constructed with stored arguments, and only those given that it requires."""
     required = {name: given[name] for name in ("env", "observation_space", "action_space") if name in given}
     with warnings.catch_warnings():

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from contextlib import AbstractContextManager
+from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
 # Imported first, so that its fork handlers run after those below: a thread that samples waits for threads that decode.
@@ -18,8 +18,19 @@ import sb3_compressed.common.threads  # noqa: F401
 
 __all__ = ["BufferLock", "new_lock"]
 
-BufferLock = AbstractContextManager[bool]
-"""The lock of a buffer."""
+
+class BufferLock(Protocol):
+    """The lock of a buffer."""
+
+    def acquire(self, blocking: bool = ..., timeout: float = ...) -> bool:
+        """Acquire it, as ``threading.Lock`` does."""
+
+    def release(self) -> None:
+        """Release it."""
+
+    def __enter__(self) -> bool: ...
+    def __exit__(self, kind: Any, error: Any, traceback: Any, /) -> None: ...
+
 
 #: All locks of this process, by their ids. Unlike in a set, other threads may add locks while they are listed.
 _locks: WeakValueDictionary[int, threading.RLock] = WeakValueDictionary()

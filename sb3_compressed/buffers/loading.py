@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import inspect
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from stable_baselines3.common.buffers import ReplayBuffer
 
 from sb3_compressed.buffers import replay
 from sb3_compressed.buffers.buffer_from_store import buffer_from_store, open_to_load
@@ -15,15 +17,10 @@ from sb3_compressed.errors import StorageError
 from sb3_compressed.persistence.sampler_state import stored_config
 from sb3_compressed.storage.array_store import ArrayStore
 
-if TYPE_CHECKING:
-    from sb3_compressed.distributed import DistributedReplayBuffer
-
 __all__ = ["load_checkpoint", "open_to_read", "save_checkpoint"]
 
 
-def save_checkpoint(
-    buffer: CompressedReplay | DistributedReplayBuffer, folder: str | PathLike[str], *, overwrite: bool = False
-) -> None:
+def save_checkpoint(buffer: ReplayBuffer, folder: str | PathLike[str], *, overwrite: bool = False) -> None:
     """Save a replay buffer to a folder: all of it the first time, then what changed since.
 
     See :meth:`~sb3_compressed.buffers.replay_mixin.CompressedReplay.save_checkpoint`.
@@ -33,10 +30,10 @@ def save_checkpoint(
     :raises StorageError: if the buffer is of another kind, or the folder contains another buffer or other files
     :raises OSError: if it cannot be written; the folder is as it was
     """
-    buffer = getattr(buffer, "online", buffer)
-    if not hasattr(buffer, "copy_checkpoint"):  # compressed buffers and distributed ones
-        raise StorageError(f"only compressed replay buffers can be saved to a folder, got a {type(buffer).__name__}")
-    buffer.save_checkpoint(folder, overwrite=overwrite)
+    saved: Any = getattr(buffer, "online", buffer)
+    if not hasattr(saved, "copy_checkpoint"):  # compressed buffers and distributed ones
+        raise StorageError(f"only compressed replay buffers can be saved to a folder, got a {type(saved).__name__}")
+    saved.save_checkpoint(folder, overwrite=overwrite)
 
 
 def load_checkpoint(folder: str | PathLike[str], *, follow: bool = False, repair: bool = False, **kwargs: Any) -> Any:

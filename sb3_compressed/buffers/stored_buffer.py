@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.buffers.compression_plan import plan_arrays
@@ -19,6 +20,7 @@ from sb3_compressed.persistence.sampler_state import stored_config
 from sb3_compressed.samplers import Sampler
 from sb3_compressed.samplers.bound_sampler import BoundSampler
 from sb3_compressed.samplers.config import sampler_from_config
+from sb3_compressed.samplers.episode_table import EpisodeTable
 from sb3_compressed.storage.array_store import ArrayStore
 from sb3_compressed.storage.metadata_schema import check_buffer
 from sb3_compressed.storage.spaces import argument_from_data, space_from_data
@@ -38,7 +40,7 @@ class StoredBuffer:
     """The content of a replay buffer's folder, by the names that it has in the buffer's own class.
 
     It is for :func:`~sb3_compressed.buffers.description.describe` and :func:`~sb3_compressed.datasets.trajectories`; it
-    can be neither sampled nor added to. Neither SB3 nor torch is imported, and numba only if much is read.
+    can be neither sampled nor added to. Neither SB3 nor torch is imported.
 
     :param store: the folder, open for reading
     :ivar class_name: name of the buffer's class
@@ -47,6 +49,11 @@ class StoredBuffer:
     """
 
     is_in_memory = False
+    observations: Any
+    actions: NDArray[Any]
+    rewards: NDArray[Any]
+    dones: NDArray[Any]
+    timeouts: NDArray[Any]
 
     def __init__(self, store: ArrayStore) -> None:
         require_buffer(store)
@@ -59,14 +66,12 @@ class StoredBuffer:
         self.observation_space = space_from_data(metadata["observation_space"])
         self.action_space = space_from_data(metadata["action_space"])
         stored = metadata["arguments"].items()
-        arguments = buffer_state.upgrade_arguments(
-            {name: argument_from_data(value) for name, value in stored if name != "sampler"}
-        )
+        arguments = {name: argument_from_data(value) for name, value in stored if name != "sampler"}
         self.given_arguments = arguments
         self.n_envs = arguments.get("n_envs", 1)
         self.buffer_size = max(arguments["buffer_size"] // self.n_envs, 1)
         self.pos, self.full = 0, False
-        self._bound_sampler = self._new_sampler(store)
+        self.bound_sampler = self._new_sampler(store)
         self._install_arrays(store)
         #: Whether next observations are those of the following row.
         self.optimize_memory_usage = "next_observations" not in vars(self)
@@ -111,7 +116,7 @@ class StoredBuffer:
         for name in PLAIN:
             if name in store.arrays:
                 vars(self)[name] = store.arrays[name]
-        if "ep_length" in store.arrays:  # info dicts of SB3's hindsight replay, whose references take memory
+        if self.episodes is not None:  # info dicts of SB3's hindsight replay, whose references take memory
             self.infos = np.broadcast_to(np.array(None), (self.buffer_size, self.n_envs))
         for name in ("rewards", "dones"):
             found = getattr(vars(self).get(name), "shape", None)
@@ -121,7 +126,12 @@ class StoredBuffer:
     @property
     def sampler(self) -> Sampler | None:
         """The sampler, ``None`` for SB3's own sampling."""
-        return None if self._bound_sampler is None else self._bound_sampler.sampler
+        return None if self.bound_sampler is None else self.bound_sampler.sampler
+
+    @property
+    def episodes(self) -> EpisodeTable | None:
+        """The episodes of hindsight replay, ``None`` for other buffers."""
+        return EpisodeTable.among(vars(self))
 
     @property
     def raw_observations_nbytes(self) -> int:

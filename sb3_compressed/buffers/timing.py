@@ -19,7 +19,7 @@ class MethodTimer:
     :param name: the method
     """
 
-    def __init__(self, buffer: Any, name: str) -> None:
+    def __init__(self, buffer: object, name: str) -> None:
         vars(buffer).pop(name, None)  # of a training that ended with an exception
         self._buffer = weakref.ref(buffer)
         self._name = name

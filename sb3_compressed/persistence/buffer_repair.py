@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from sb3_compressed.common.warning import warn_user
 from sb3_compressed.persistence.buffer_state import is_observation
 from sb3_compressed.persistence.ring_resize import rows_by_age
+from sb3_compressed.samplers.episode_table import EpisodeTable
 from sb3_compressed.storage.chunks import row_chunks
 from sb3_compressed.storage.damaged_store import DamagedStore
 from sb3_compressed.storage.manifest import ArraySpec
@@ -78,8 +79,8 @@ def repair_store(store: DamagedStore) -> RepairReport:
             by_age = np.append(int(values["pos"]), by_age)
         if not _has_next(store):
             _add_next_observations(store)
-        if "ep_length" in store.arrays:
-            _split_episodes(store.arrays, is_damaged, by_age, int(values["pos"]))
+        if (episodes := EpisodeTable.among(store.arrays)) is not None:
+            episodes.exclude(is_damaged, by_age, int(values["pos"]), store.arrays["dones"])
         else:
             _replace(store.arrays, is_damaged, by_age, values)
     if report.problems:
@@ -119,35 +120,6 @@ def _add_next_observations(store: DamagedStore) -> None:
             specs[f"next_{name}"], arrays[f"next_{name}"] = store.specs[name], np.roll(array, -1, axis=0)
     arguments = {**store.metadata["arguments"], "optimize_memory_usage": False}
     store.replace_arrays({**store.metadata, "arguments": arguments}, specs, arrays)
-
-
-def _split_episodes(arrays: dict[str, Any], is_damaged: NDArray[np.bool_], by_age: NDArray[np.int64], pos: int) -> None:
-    """End the episodes of hindsight replay before damaged steps and begin them after these.
-
-    The lengths of episodes in a damaged commit are derived again: the steps of an episode have its beginning.
-    """
-    start, length, current = arrays["ep_start"], arrays["ep_length"], arrays[EPISODE_BEGINS]
-    n_rows = len(start)
-    for env in range(start.shape[1]):
-        is_whole, begins = ~is_damaged[by_age, env], start[by_age, env].copy()
-        had_length = length[by_age, env] > 0
-        # Rows of no episode begin with themselves.
-        start[by_age[~is_whole], env] = by_age[~is_whole]
-        length[by_age[~is_whole], env] = 0
-        current[env] = pos
-        edges = np.flatnonzero((np.diff(begins) != 0) | (np.diff(is_whole.astype(np.int8)) != 0)) + 1
-        for ages in np.split(np.arange(len(by_age)), edges):
-            if not len(ages) or not is_whole[ages[0]]:
-                continue
-            rows = by_age[ages]
-            is_oldest, begin = ages[0] == 0, int(begins[ages[0]])
-            is_newest = ages[-1] == len(by_age) - 1
-            was_excluded = len(rows) == 1 and begin == rows[0] and not had_length[ages[0]]
-            start[rows, env], length[rows, env] = rows[0], len(rows)
-            if is_newest and not arrays["dones"][rows[-1], env]:  # it goes on
-                current[env], length[rows, env] = rows[0], 0
-            elif (is_oldest and len(by_age) == n_rows and begin != rows[0]) or was_excluded:
-                start[rows, env], length[rows, env] = begin, 0  # its beginning was overwritten, or an earlier repair
 
 
 def _replace(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,14 +11,20 @@ from numpy.typing import NDArray
 from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.codecs import Codec
 from sb3_compressed.common.spaces import Key
-from sb3_compressed.errors import CorruptStorage, StorageError
+from sb3_compressed.errors import StorageError
 from sb3_compressed.persistence.sampler_state import sampler_specs
 from sb3_compressed.persistence.vector_slots import is_stored_as_slots
+from sb3_compressed.samplers.config import sampler_to_config
+from sb3_compressed.samplers.episode_table import EPISODE_ARRAYS
+from sb3_compressed.samplers.replay_ring import ReplayRing
 from sb3_compressed.storage.manifest import ArraySpec
 from sb3_compressed.storage.spaces import argument_to_data, space_to_data
 
+if TYPE_CHECKING:
+    from stable_baselines3.common.buffers import BaseBuffer
+
+
 __all__ = [
-    "EPISODE_BEGINS",
     "array_specs",
     "is_observation",
     "last_arrays",
@@ -28,18 +34,15 @@ __all__ = [
     "put_array",
     "raw_observations_nbytes",
     "streams",
-    "upgrade_arguments",
     "values_and_codecs",
 ]
 
 OBSERVATIONS = ("observations", "next_observations")
-#: The row in which the current episode of each environment begins, an attribute of SB3's hindsight replay.
-EPISODE_BEGINS = "_current_ep_start"
-#: SB3's own arrays; the last three are those of hindsight replay.
-PLAIN = ("actions", "rewards", "dones", "timeouts", "ep_start", "ep_length", EPISODE_BEGINS)
+#: SB3's own arrays.
+PLAIN = ("actions", "rewards", "dones", "timeouts", *EPISODE_ARRAYS)
 
 
-def named_arrays(buffer: Any) -> dict[str, Any]:
+def named_arrays(buffer: BaseBuffer | ReplayRing) -> dict[str, Any]:
     """Return all arrays of a buffer's state, compressed and plain ones; ``"observations/KEY"`` for a Dict space."""
     arrays: dict[str, Any] = {}
     for name in OBSERVATIONS:
@@ -52,7 +55,7 @@ def named_arrays(buffer: Any) -> dict[str, Any]:
     return arrays
 
 
-def observation_arrays(buffer: Any) -> list[tuple[Key, Any]]:
+def observation_arrays(buffer: BaseBuffer | ReplayRing) -> list[tuple[Key, Any]]:
     """Return the arrays of observations and next observations with their keys, compressed and plain ones."""
     arrays: list[tuple[Key, Any]] = []
     for name in OBSERVATIONS:
@@ -61,7 +64,7 @@ def observation_arrays(buffer: Any) -> list[tuple[Key, Any]]:
     return arrays
 
 
-def raw_observations_nbytes(buffer: Any) -> int:
+def raw_observations_nbytes(buffer: BaseBuffer | ReplayRing) -> int:
     """Return the memory of all observations in SB3's buffer with the same arguments, in bytes."""
     arrays = [array for _, array in observation_arrays(buffer)]
     return sum(array.nbytes if isinstance(array, np.ndarray) else array.raw_nbytes for array in arrays)
@@ -72,7 +75,7 @@ def is_observation(name: str) -> bool:
     return name.partition("/")[0] == OBSERVATIONS[0]
 
 
-def put_array(buffer: Any, name: str, array: NDArray[Any] | CompressedArray) -> None:
+def put_array(buffer: ReplayRing, name: str, array: NDArray[Any] | CompressedArray) -> None:
     """Replace one of a buffer's arrays."""
     attribute, _, key = name.partition("/")
     if key:
@@ -81,19 +84,19 @@ def put_array(buffer: Any, name: str, array: NDArray[Any] | CompressedArray) -> 
         vars(buffer)[attribute] = array
 
 
-def array_specs(buffer: Any) -> dict[str, ArraySpec]:
+def array_specs(buffer: ReplayRing) -> dict[str, ArraySpec]:
     """Return how each array of a buffer and its sampler is stored, arrays of slots as addresses."""
     slotted = {name for names in streams(buffer).values() for name in names}
     specs = {
         name: ArraySpec(array.shape[:2], "<i8", is_table=True, is_ring=True)
         if name in slotted
-        else ArraySpec(tuple(array.shape), array.dtype.str, is_ring=name != EPISODE_BEGINS)
+        else ArraySpec(tuple(array.shape), array.dtype.str, is_ring=array.ndim > 1)
         for name, array in named_arrays(buffer).items()
     }
     return {**specs, **sampler_specs(buffer)}
 
 
-def metadata(buffer: Any) -> dict[str, Any]:
+def metadata(buffer: ReplayRing) -> dict[str, Any]:
     """Return what is needed to construct such a buffer, for JSON.
 
     :raises StorageError: if the buffer cannot be stored
@@ -103,30 +106,16 @@ def metadata(buffer: Any) -> dict[str, Any]:
             "info dicts of hindsight replay (copy_info_dict=True) are Python objects and cannot be stored"
         )
     arrays = named_arrays(buffer)
-    arguments = dict(buffer.given_arguments)
-    if buffer._bound_sampler is not None:  # folders of buffers without one are as they were before there were samplers
-        arguments["sampler"] = buffer._bound_sampler.configured
+    arguments = {name: argument_to_data(value) for name, value in buffer.given_arguments.items()}
+    if buffer.bound_sampler is not None:  # folders of buffers without one are as they were before there were samplers
+        arguments["sampler"] = {"sampler": sampler_to_config(buffer.bound_sampler.configured)}
     return {
         "class": type(buffer).__name__,
         "streams": {key: _item_format(arrays[names[-1]]) for key, names in streams(buffer).items()},
         "observation_space": space_to_data(buffer.observation_space),
         "action_space": space_to_data(buffer.action_space),
-        "arguments": {name: argument_to_data(value) for name, value in arguments.items()},
+        "arguments": arguments,
     }
-
-
-def upgrade_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return stored constructor arguments, with ``decompression_kwargs`` of earlier versions in ``compression_kwargs``.
-
-    :raises CorruptStorage: if these are not mappings
-    """
-    merged = dict(arguments)
-    if decompression_kwargs := merged.pop("decompression_kwargs", None):
-        both = [merged.get("compression_kwargs") or {}, decompression_kwargs]
-        if not all(isinstance(each, Mapping) for each in both):
-            raise CorruptStorage(f"arguments of codecs must be mappings, got {both}")
-        merged["compression_kwargs"] = {**both[0], **both[1]}
-    return merged
 
 
 def _item_format(array: Any) -> dict[str, str]:
@@ -136,7 +125,7 @@ def _item_format(array: Any) -> dict[str, str]:
     return {"codec": "none", "stored as": array.dtype.str}
 
 
-def streams(buffer: Any) -> dict[str, list[str]]:
+def streams(buffer: ReplayRing) -> dict[str, list[str]]:
     """Return the names of the arrays of slots that share frames, by key, ``""`` where there is no Dict."""
     names_by_key: dict[str, list[str]] = {}
     for name, array in named_arrays(buffer).items():
@@ -147,7 +136,7 @@ def streams(buffer: Any) -> dict[str, list[str]]:
     return names_by_key
 
 
-def last_arrays(buffer: Any) -> dict[str, CompressedArray]:
+def last_arrays(buffer: ReplayRing) -> dict[str, CompressedArray]:
     """Return of each compressed stream the array that is written last, that of next observations if there is one."""
     arrays = named_arrays(buffer)
     last = {key: arrays[names[-1]] for key, names in streams(buffer).items()}
@@ -155,7 +144,7 @@ def last_arrays(buffer: Any) -> dict[str, CompressedArray]:
 
 
 def values_and_codecs(
-    buffer: Any, last: Mapping[str, CompressedArray] | None = None
+    buffer: ReplayRing, last: Mapping[str, CompressedArray] | None = None
 ) -> tuple[dict[str, Any], dict[str, Codec]]:
     """Return the state that is not in arrays: for JSON, and the current codec of each stream.
 

@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
-import numpy as np
 from numpy.typing import NDArray
 
 from sb3_compressed.arrays import CompressedArray
@@ -17,7 +16,6 @@ from sb3_compressed.common.warning import warn_user
 from sb3_compressed.errors import StorageError
 from sb3_compressed.persistence import buffer_state
 from sb3_compressed.persistence.buffer_repair import RepairReport, repair_store
-from sb3_compressed.persistence.buffer_state import EPISODE_BEGINS
 from sb3_compressed.persistence.checkpoint import changed_chunks, checksums_of
 from sb3_compressed.persistence.restoring import bind, fit_arrays, restore_values
 from sb3_compressed.persistence.sampler_state import (
@@ -28,10 +26,15 @@ from sb3_compressed.persistence.sampler_state import (
     stored_config,
     without_sampler,
 )
+from sb3_compressed.samplers.replay_ring import ReplayRing
 from sb3_compressed.storage.array_store import RING_ROWS, ArrayStore, Change
 from sb3_compressed.storage.chunks import row_chunks
 from sb3_compressed.storage.damaged_store import DamagedStore, move_slots_from_damaged_files, open_damaged
 from sb3_compressed.storage.lock import FolderLock
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
 
 __all__ = ["STORAGE_ARGUMENTS", "BufferStorage", "StorageLocation", "StorageMode"]
 
@@ -49,6 +52,23 @@ STORAGE_ARGUMENTS = frozenset({"storage", "storage_mode", "resume", "overwrite",
 SAMPLER_CHUNK_NBYTES = 1 << 13
 
 
+class StateBefore(NamedTuple):
+    """What undoing an ``add``, or a block of them, restores.
+
+    :param rows: copies of the rows that it changes: the array, where they begin, and their content
+    :param pos: of the buffer
+    :param full: of the buffer
+    :param n_uncommitted: the number of changes that were not committed
+    :param n_new_rows: the number of rows that were added since the last flush
+    """
+
+    rows: list[tuple[NDArray[Any], int, NDArray[Any]]]
+    pos: int
+    full: bool
+    n_uncommitted: int
+    n_new_rows: int
+
+
 class BufferStorage:
     """The folder that contains the arrays of a replay buffer, and the changes that are not committed to it yet.
 
@@ -61,7 +81,7 @@ class BufferStorage:
     :param values: its values
     """
 
-    def __init__(self, buffer: Any, store: ArrayStore, values: dict[str, Any]) -> None:
+    def __init__(self, buffer: ReplayRing, store: ArrayStore, values: dict[str, Any]) -> None:
         store.slots.prepare()
         bind(buffer, store)
         restore_values(buffer, store, values)
@@ -74,22 +94,20 @@ class BufferStorage:
         self._n_joint_rows: int | None = None
         #: How many rows were added since the last flush.
         self._n_new_rows = 0
-        # The state before the last add: the rows it changed, pos, full, and the lengths of the two above.
-        self._before: tuple[list[tuple[NDArray[Any], int, NDArray[Any]]], int, bool, int, int] = [], 0, False, 0, 0
+        #: The state before the last ``add``.
+        self._before = StateBefore([], 0, False, 0, 0)
         # Looked up once, since that takes time and they do not change.
         self._plain_names = [name for name, spec in store.specs.items() if not spec.is_table and "/" not in name]
-        self._row_names = [name for name in without_sampler(store.specs) if name != EPISODE_BEGINS]
+        self._row_names = [name for name, spec in store.specs.items() if spec.is_ring]
         self._last_arrays = buffer_state.last_arrays(buffer)
-        # If a user's class precedes SB3's, add itself counts as a direct write, so only flush() stores the direct
-        # writes of other code.
-        arrays = buffer_state.named_arrays(buffer) if buffer.passes_encoded_rows else {}
-        self._compressed = [(name, array) for name, array in arrays.items() if isinstance(array, CompressedArray)]
+        arrays = buffer_state.named_arrays(buffer).items()
+        self._compressed = [(name, array) for name, array in arrays if isinstance(array, CompressedArray)]
         self._checksums = {} if self.is_follower else checksums_of(without_sampler(store.arrays))
         #: Rows of the sampler's arrays that were changed and are not committed.
         self._uncommitted_sampler: list[Change] = []
 
     @classmethod
-    def open(cls, buffer: Any, folder: Path, mode: StorageMode) -> tuple[BufferStorage, RepairReport | None]:
+    def open(cls, buffer: ReplayRing, folder: Path, mode: StorageMode) -> tuple[BufferStorage, RepairReport | None]:
         """Open a folder for a new buffer, and load into the buffer what the folder contains.
 
         :return: the storage, and with ``"repair"`` what was excluded
@@ -108,7 +126,7 @@ class BufferStorage:
             raise
 
     @classmethod
-    def _create(cls, buffer: Any, folder: Path, lock: FolderLock, *, overwrite: bool) -> BufferStorage:
+    def _create(cls, buffer: ReplayRing, folder: Path, lock: FolderLock, *, overwrite: bool) -> BufferStorage:
         values, _ = buffer_state.values_and_codecs(buffer)
         store = ArrayStore.create(
             folder,
@@ -123,7 +141,7 @@ class BufferStorage:
 
     @classmethod
     def _resume(
-        cls, buffer: Any, folder: Path, lock: FolderLock, *, is_damaged: bool
+        cls, buffer: ReplayRing, folder: Path, lock: FolderLock, *, is_damaged: bool
     ) -> tuple[BufferStorage, RepairReport | None]:
         report = None
         open_store = open_damaged if is_damaged else ArrayStore.open
@@ -137,12 +155,12 @@ class BufferStorage:
                 report = dataclasses.replace(report, problems=tuple(dict.fromkeys(store.problems)))
             elif "sampler" in store.values and "sampler" not in values:
                 config = stored_config(store)
-                ours = "'uniform'" if buffer.sampler is None else repr(buffer._bound_sampler.configured)
+                ours = "'uniform'" if buffer.bound_sampler is None else repr(buffer.bound_sampler.configured)
                 warn_user(
                     f"{folder} contains the state of the sampler {config and described(config)}, which is removed "
                     f"since this buffer has sampler={ours}"
                 )
-            if arrays is not store.arrays or store.is_version_1 or report is not None:
+            if arrays is not store.arrays or report is not None:
                 codecs = {name: store.slots.reader.codec(address) for name, address in store.codecs.items()}
                 store.replace_content(
                     buffer_state.metadata(buffer), buffer_state.array_specs(buffer), arrays, values, codecs
@@ -153,7 +171,7 @@ class BufferStorage:
             raise
 
     @classmethod
-    def follow(cls, buffer: Any, store: ArrayStore) -> BufferStorage:
+    def follow(cls, buffer: ReplayRing, store: ArrayStore) -> BufferStorage:
         """Read a folder in place, to which another process may be writing.
 
         :param store: the folder, open for reading
@@ -177,10 +195,10 @@ class BufferStorage:
         if not self.store.log.is_writable:
             raise StorageError(f"{self.folder} is closed or open for reading only; nothing was {participle}")
 
-    def begin_row(self, buffer: Any, done: Any) -> None:
+    def begin_row(self, buffer: ReplayRing, done: Any) -> None:
         """Record what the next ``add`` changes, before it does.
 
-        A row interrupted by Ctrl-C is committed with the next one; a failed one is undone.
+        A row interrupted by Ctrl-C is committed with the next one; one whose commit fails is undone.
 
         :param done: whether episodes end with it, ``(n_envs,)``
         """
@@ -189,74 +207,75 @@ class BufferStorage:
                 raise StorageError("a block of joint_commit added more steps than it announced")
             self._n_joint_rows -= 1
             return
-        row = buffer.pos
         self._take_direct_writes(buffer)
-        changes = self._ring_changes(buffer, row, 1) + _episode_changes(buffer, row, done)
-        self._before = self._copy_rows(changes), row, buffer.full, len(self._uncommitted), self._n_new_rows
+        changes = self._ring_changes(buffer, buffer.pos, 1)
+        if (episodes := buffer.episodes) is not None:
+            changes += episodes.changes_of_row(buffer.pos, done)
+        self._before = self._state_before(buffer, changes)
         self._n_new_rows += 1
         self._uncommitted += changes
 
-    def _take_direct_writes(self, buffer: Any) -> None:
+    def _take_direct_writes(self, buffer: ReplayRing) -> None:
         self._take_replaced_arrays(buffer)
         for name, array in self._compressed:
             if len(rows := array.take_direct_writes()):
                 self._uncommitted += [(name, int(each), int(each) + 1) for each in rows]
 
-    def _ring_changes(self, buffer: Any, row: int, n_rows: int) -> list[Change]:
+    def _ring_changes(self, buffer: ReplayRing, row: int, n_rows: int) -> list[Change]:
         """Return what adding rows from ``row`` on changes."""
-        last = row + n_rows
-        spans = [(row, min(last, buffer.buffer_size)), (0, last - buffer.buffer_size)]
-        changes: list[Change] = [(RING_ROWS, *span) for span in spans if span[0] < span[1]]
+        changes: list[Change] = [(RING_ROWS, *span) for span in _spans(row, n_rows, buffer.buffer_size)]
         if changes and buffer.optimize_memory_usage:  # the last next observation is in the following row
-            following = last % buffer.buffer_size
+            following = (row + n_rows) % buffer.buffer_size
             names = [name for name in self._row_names if buffer_state.is_observation(name)]
             changes += [(name, following, following + 1) for name in names]
         return changes
 
     @contextmanager
-    def joint_commit(self, buffer: Any, n_rows: int) -> Iterator[None]:
+    def joint_commit(self, buffer: ReplayRing, n_rows: int, lock: AbstractContextManager[object]) -> Iterator[None]:
         """Commit the rows that are added in the block together; rows before an exception, with the next commit.
 
         :param n_rows: the most rows that are added, fewer than in the buffer; not for hindsight replay
+        :param lock: the lock of the buffer
         :raises OSError: if they cannot be written; the buffer is then as it was before the block
         """
-        with buffer._lock:  # released during the block: other threads may sample and save
+        with lock:  # released during the block: other threads may sample and save
             first = buffer.pos
             self._take_direct_writes(buffer)
-            before = self._copy_rows(self._ring_changes(buffer, first, n_rows)), first, buffer.full
-            before_counts = len(self._uncommitted), self._n_new_rows
+            before = self._state_before(buffer, self._ring_changes(buffer, first, n_rows))
             self._n_joint_rows = n_rows
         is_complete = False
         try:
             yield
             is_complete = True
         finally:
-            with buffer._lock:
+            with lock:
                 self._n_joint_rows = None
                 n_added = (buffer.pos - first) % buffer.buffer_size
                 self._n_new_rows += n_added
                 self._uncommitted += self._ring_changes(buffer, first, n_added)
                 if is_complete:
-                    self._before = *before, *before_counts
+                    self._before = before
                     self.commit_row(buffer)
 
-    def _copy_rows(self, changes: list[Change]) -> list[tuple[NDArray[Any], int, NDArray[Any]]]:
-        """Return copies of rows, each with its array and where it begins."""
+    def _state_before(self, buffer: ReplayRing, changes: list[Change]) -> StateBefore:
+        """Return the present state, with copies of the rows that are changed next."""
         arrays = self.store.arrays
-        return [
+        rows = [
             (arrays[each], first, arrays[each][first:last].copy())
             for name, first, last in changes
             for each in (self._row_names if name == RING_ROWS else [name])
         ]
+        return StateBefore(rows, buffer.pos, buffer.full, len(self._uncommitted), self._n_new_rows)
 
-    def _undo_row(self, buffer: Any) -> None:
+    def _undo_failed_commit(self, buffer: ReplayRing) -> None:
         """Restore the state before the last ``add``, which could not be committed."""
-        rows, buffer.pos, buffer.full, n_uncommitted, self._n_new_rows = self._before
-        for array, first, before in rows:
-            array[first : first + len(before)] = before
-        del self._uncommitted[n_uncommitted:]
+        before = self._before
+        for array, first, content in before.rows:
+            array[first : first + len(content)] = content
+        buffer.pos, buffer.full, self._n_new_rows = before.pos, before.full, before.n_new_rows
+        del self._uncommitted[before.n_uncommitted :]
 
-    def commit_row(self, buffer: Any) -> None:
+    def commit_row(self, buffer: ReplayRing) -> None:
         """Commit everything that is not committed yet.
 
         :raises OSError: if it cannot be written; the buffer is then as it was before the last ``add``
@@ -269,11 +288,11 @@ class BufferStorage:
             changes = dict.fromkeys(self._uncommitted)
             self.store.commit(changes, *buffer_state.values_and_codecs(buffer, self._last_arrays))
         except Exception:
-            self._undo_row(buffer)
+            self._undo_failed_commit(buffer)
             raise
         self._uncommitted = []
 
-    def _take_replaced_arrays(self, buffer: Any) -> None:
+    def _take_replaced_arrays(self, buffer: ReplayRing) -> None:
         """Copy arrays that a user assigned to the buffer, as in ``buffer.rewards = array``, to the stored ones."""
         for name in self._plain_names:
             stored, given = self.store.arrays[name], getattr(buffer, name)
@@ -282,18 +301,17 @@ class BufferStorage:
                 setattr(buffer, name, stored)
                 self._uncommitted.append((name, 0, len(stored)))
 
-    def _new_rows(self, buffer: Any) -> list[Change]:
+    def _new_rows(self, buffer: ReplayRing) -> list[Change]:
         """Return the rows that were added since the last flush, which may have been written to directly since."""
         n_rows = buffer.buffer_size
         n_new = min(self._n_new_rows + 1, n_rows)  # and the next one
-        first = (buffer.pos + 1 - n_new) % n_rows
-        spans = [(first, min(first + n_new, n_rows)), (0, max(first + n_new - n_rows, 0))]
-        changes: list[Change] = [(name, *span) for name in self._row_names for span in spans if span[0] < span[1]]
-        if self._n_new_rows and "ep_length" in self._plain_names:  # episodes begin in earlier rows
-            changes += [(name, 0, len(getattr(buffer, name))) for name in ("ep_start", "ep_length", EPISODE_BEGINS)]
+        spans = _spans((buffer.pos + 1 - n_new) % n_rows, n_new, n_rows)
+        changes: list[Change] = [(name, *span) for name in self._row_names for span in spans]
+        if self._n_new_rows and buffer.episodes is not None:  # episodes begin in earlier rows
+            changes += buffer.episodes.all_changes()
         return changes
 
-    def flush(self, buffer: Any) -> None:
+    def flush(self, buffer: ReplayRing) -> None:
         """Write everything to the disk, including direct writes to arrays.
 
         :raises StorageError: if the folder is closed or open for reading only
@@ -305,15 +323,15 @@ class BufferStorage:
         changes = [*self._uncommitted, *self._new_rows(buffer), *direct_writes]
         self.store.commit(changes, *buffer_state.values_and_codecs(buffer))
         self._commit_sampler(buffer)
-        self.store.flush()
+        self.store.log.flush()
         self._uncommitted, self._checksums, self._n_new_rows = [], checksums, 0
 
-    def _commit_sampler(self, buffer: Any) -> None:
+    def _commit_sampler(self, buffer: ReplayRing) -> None:
         """Commit the state of the buffer's sampler, after the transitions that it includes.
 
         The store has copies of its arrays, so that snapshots between flushes contain a consistent state.
         """
-        bound = buffer._bound_sampler
+        bound = buffer.bound_sampler
         if bound is None:
             return
         bound.prepare_to_save(buffer)
@@ -334,13 +352,13 @@ class BufferStorage:
             self.store.commit(dict.fromkeys(changes), values, codecs)
             self._uncommitted_sampler = []
 
-    def close(self, buffer: Any) -> None:
+    def close(self, buffer: ReplayRing) -> None:
         """Flush and release the folder; the buffer can still be sampled."""
         if self.store.log.is_writable:
             self.flush(buffer)
         self.store.close()
 
-    def refresh(self, buffer: Any) -> bool:
+    def refresh(self, buffer: ReplayRing) -> bool:
         """Read what another process has written since the last call; return whether it wrote anything."""
         is_new = True
         step, sampler = self.store.step, self.store.values.get("sampler")
@@ -349,30 +367,13 @@ class BufferStorage:
         finally:  # what was read before an error is consistent
             if is_new:
                 is_loaded = self.store.values.get("sampler") != sampler and load_sampler(buffer, self.store)
-                if not is_loaded and buffer.sampler is not None:
-                    buffer._bound_sampler.n_written += max(self.store.step - step, 0)
+                if not is_loaded and buffer.bound_sampler is not None:
+                    buffer.bound_sampler.n_written += max(self.store.step - step, 0)
                 restore_values(buffer, self.store, self.store.values)
         return is_new
 
 
-def _episode_changes(buffer: Any, row: int, done: Any) -> list[Change]:
-    """Return what the next ``add`` to a buffer with hindsight replay changes besides the row.
-
-    Lengths are set where an episode ends, and to zero where one begins to be overwritten.
-    """
-    ep_length = vars(buffer).get("ep_length")
-    if ep_length is None:
-        return []
-    n_rows = buffer.buffer_size
-    # SB3 does not take the end modulo the number of rows where an episode wraps around.
-    overwritten = np.flatnonzero(ep_length[row] > 0)
-    spans = [(row, int(buffer.ep_start[row, env] + ep_length[row, env]) - row) for env in overwritten]
-    starts = buffer._current_ep_start
-    spans += [(int(starts[env]), (row + 1 - int(starts[env])) % n_rows or n_rows) for env in np.flatnonzero(done)]
-    changes: list[Change] = [(EPISODE_BEGINS, 0, len(starts))]
-    for first, length in spans:
-        last = first + min(max(length, 0), n_rows)
-        changes.append(("ep_length", first, min(last, n_rows)))
-        if last > n_rows:
-            changes.append(("ep_length", 0, last - n_rows))
-    return changes
+def _spans(first: int, n: int, n_rows: int) -> list[tuple[int, int]]:
+    """Return the begin and the end of ``n`` rows of a ring from a row on, in one part or two."""
+    last = first + n
+    return [span for span in ((first, min(last, n_rows)), (0, last - n_rows)) if span[0] < span[1]]

@@ -17,6 +17,7 @@ from sb3_compressed.persistence import buffer_state
 from sb3_compressed.persistence.ring_resize import rows_by_age
 from sb3_compressed.persistence.sampler_state import is_sampler_array, sampler_arrays, sampler_values
 from sb3_compressed.persistence.vector_slots import slots_of
+from sb3_compressed.samplers.replay_ring import ReplayRing
 from sb3_compressed.storage.array_store import ArrayStore, Change
 from sb3_compressed.storage.commit_format import rows_of_chunk
 from sb3_compressed.storage.lock import FolderLock
@@ -55,7 +56,7 @@ class CheckpointHistory:
         """Record where the log in a folder ends, so that the buffer may overwrite it as long as it ends there."""
         self._ends = {**self._ends, folder.resolve(): end}
 
-    def save(self, buffer: Any, folder: Path, *, overwrite: bool) -> None:
+    def save(self, buffer: ReplayRing, folder: Path, *, overwrite: bool) -> None:
         """Save a buffer to a folder: all of it the first time, then what changed since.
 
         :param folder: an absolute path
@@ -87,9 +88,9 @@ class CheckpointHistory:
         path = folder.resolve()
         if path in self._ends and log_fingerprint(folder) == self._ends[path]:
             return True
-        return path in self._unrecorded and has_log(folder) and self._unrecorded[path].is_latest()
+        return path in self._unrecorded and has_log(folder) and self._unrecorded[path].log.is_latest()
 
-    def _save(self, checkpoint: BufferCheckpoint, buffer: Any, lock: FolderLock) -> None:
+    def _save(self, checkpoint: BufferCheckpoint, buffer: ReplayRing, lock: FolderLock) -> None:
         store = checkpoint.store
         path = store.log.folder.resolve()
         self._unrecorded = {**self._unrecorded, path: store}
@@ -111,7 +112,7 @@ class BufferCheckpoint:
     :param is_saved: whether it contains the current state of the buffer
     """
 
-    def __init__(self, buffer: Any, store: ArrayStore, *, is_saved: bool) -> None:
+    def __init__(self, buffer: ReplayRing, store: ArrayStore, *, is_saved: bool) -> None:
         self.store = store
         self._is_new = not is_saved
         self._arrays = buffer_state.named_arrays(buffer)
@@ -125,7 +126,7 @@ class BufferCheckpoint:
                 self._changed[name] = array.track_changes()
             self._tables[name] = store.arrays[name] if is_saved else np.zeros(array.shape[:2], np.int64)
         # The sampler, whose state changes when it draws, and its arrays, which may be others at each save.
-        self._sampler = buffer.sampler
+        self._sampler = buffer.bound_sampler
         self._sampler_arrays = {name: array for name, array in store.arrays.items() if is_sampler_array(name)}
         #: Checksums of plain arrays, which do not record changes.
         self._checksums = self._new_checksums() if is_saved else {}
@@ -133,7 +134,7 @@ class BufferCheckpoint:
             store.arrays = self._stored_arrays()
 
     @classmethod
-    def new(cls, buffer: Any, folder: Path, lock: FolderLock, *, overwrite: bool) -> BufferCheckpoint:
+    def new(cls, buffer: ReplayRing, folder: Path, lock: FolderLock, *, overwrite: bool) -> BufferCheckpoint:
         """Return a checkpoint of a buffer in a folder that it was not saved to yet.
 
         :param lock: a lock of the folder, which the caller releases
@@ -148,7 +149,7 @@ class BufferCheckpoint:
             store = None
         if store is None:
             store = ArrayStore.create(folder, {}, {}, {}, overwrite=overwrite, lock=lock)
-        store.release()
+        store.log.release()
         return cls(buffer, store, is_saved=False)
 
     def _new_checksums(self) -> dict[str, list[int]]:
@@ -159,16 +160,16 @@ class BufferCheckpoint:
         """Return the arrays of the store: addresses instead of slots, others as they are."""
         return {**self._arrays, **self._tables, **self._sampler_arrays}
 
-    def belongs_to(self, buffer: Any, folder: Path) -> bool:
+    def belongs_to(self, buffer: ReplayRing, folder: Path) -> bool:
         """Return whether this is a checkpoint of the current arrays of a buffer, in that folder."""
         arrays = buffer_state.named_arrays(buffer)
         same = self._arrays.keys() == arrays.keys() and all(self._arrays[name] is arrays[name] for name in arrays)
         # Another checkpoint may track changes by now, of a copy with the same arrays.
         same = same and all(arrays[name].changes is flags for name, flags in self._changed.items())
-        same = same and self._sampler is buffer.sampler
+        same = same and self._sampler is buffer.bound_sampler
         return same and self.store.log.folder.resolve() == folder.resolve()
 
-    def save(self, buffer: Any, lock: FolderLock) -> None:
+    def save(self, buffer: ReplayRing, lock: FolderLock) -> None:
         """Write what changed since the last save.
 
         :param lock: a lock of the folder, which is acquired and released
@@ -178,8 +179,8 @@ class BufferCheckpoint:
         store = self.store
         store.acquire(lock)
         try:
-            if buffer._bound_sampler is not None:
-                buffer._bound_sampler.prepare_to_save(buffer)
+            if buffer.bound_sampler is not None:
+                buffer.bound_sampler.prepare_to_save(buffer)
             self._sampler_arrays = sampler_arrays(buffer)
             checksums = self._new_checksums()
             arrays = {**self._arrays, **self._sampler_arrays}
@@ -193,12 +194,12 @@ class BufferCheckpoint:
             else:
                 store.arrays |= self._sampler_arrays
                 store.commit(changes, values, codecs)  # segments without live slots are deleted with the next snapshot
-                store.flush()
+                store.log.flush()
             self._checksums, self._is_new = checksums, False
         finally:
-            store.release()
+            store.log.release()
 
-    def _save_slots(self, buffer: Any, chunks: list[Change]) -> list[Change]:
+    def _save_slots(self, buffer: ReplayRing, chunks: list[Change]) -> list[Change]:
         """Write the slots that changed, and their addresses to the tables.
 
         :param chunks: chunks of rows of plain arrays that contain changes

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import pickle
 from pathlib import Path
-from typing import Any
 
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.save_util import load_from_pkl
@@ -30,7 +29,7 @@ def load_pickled_buffer(path: Path) -> ReplayBuffer:
     :raises OSError: if the file cannot be read
     """
     try:
-        buffer: Any = load_from_pkl(path)
+        buffer = load_from_pkl(path)
     except (pickle.UnpicklingError, EOFError, AttributeError, ImportError, LookupError, TypeError, ValueError) as error:
         raise StorageError(f"{path} cannot be unpickled: {error}") from error
     if not isinstance(buffer, ReplayBuffer):

