@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 import torch as th
@@ -11,18 +11,22 @@ from numpy.typing import NDArray
 from stable_baselines3.common.buffers import BaseBuffer
 from stable_baselines3.common.type_aliases import TensorDict
 
+from sb3_compressed.arrays.batch_pool import Empty
 from sb3_compressed.arrays.frame_layout import FrameLayout
 from sb3_compressed.arrays.sequence_reading import SequenceObservations, Steps, clear_padding, read_sequences
+from sb3_compressed.buffers.output_format import output_tensors
 from sb3_compressed.errors import BufferNotReady
-from sb3_compressed.samplers import Draw
 from sb3_compressed.samplers.sequence_draw import (
-    AnchorDraw,
-    Ring,
+    AnchorSampler,
+    EpisodeRing,
     SequenceDraw,
     SequenceShape,
     draw_by_sampler,
     draw_uniformly,
 )
+
+if TYPE_CHECKING:
+    from sb3_compressed.buffers.sampled_replay import SampledReplay
 
 __all__ = ["SequenceSamples", "sample_sequences"]
 
@@ -67,13 +71,14 @@ class SequenceSamples(NamedTuple):
 
 
 def sample_sequences(
-    buffer: Any,
+    buffer: SampledReplay,
     batch_size: int,
     shape: SequenceShape,
     env: Any = None,
     *,
     with_next: bool = True,
     as_views: bool = False,
+    empty: Empty = np.empty,
 ) -> SequenceSamples:
     """Sample sequences; see :meth:`.CompressedReplay.sample_sequences`."""
     drawn = _draw(buffer, shape, batch_size)
@@ -90,7 +95,7 @@ def sample_sequences(
     )
     as_frames = as_views and env is None and not is_normalized_by_user(buffer)
     read = {
-        key: read_sequences(array, next_array, steps, with_next=with_next, as_frames=as_frames)
+        key: read_sequences(array, next_array, steps, with_next=with_next, as_frames=as_frames, empty=empty)
         for key, (array, next_array) in pairs.items()
     }
     stacked = _to_tensors(buffer, read, drawn.stop + with_next, drawn, env)
@@ -124,50 +129,33 @@ def sample_sequences(
     )
 
 
-def _draw(buffer: Any, shape: SequenceShape, batch_size: int) -> SequenceDraw:
-    ring, bound = ring_of(buffer), buffer._bound_sampler
+def _draw(buffer: SampledReplay, shape: SequenceShape, batch_size: int) -> SequenceDraw:
+    ring, bound = episode_ring(buffer), buffer.bound_sampler
     if bound is None:
         return draw_uniformly(ring, shape, batch_size)
     bound.synchronize(buffer)
-    if not ring.n_ages or ("ep_length" in vars(buffer) and not bound.has_episodes):
+    if not ring.n_ages or bound.lacks_episodes:
         raise BufferNotReady("the sampler of this buffer may not draw any transition yet: add transitions first")
-
-    def anchors(draw: Draw) -> AnchorDraw:
-        rows, envs = np.divmod(draw.indices, buffer.n_envs)
-        return AnchorDraw((rows - ring.oldest) % buffer.buffer_size, envs, bound.numbers_of(draw.indices), draw.weights)
-
-    def draw(n: int) -> AnchorDraw:
-        return anchors(bound.draw(buffer, n))
-
-    def draw_again(n: int) -> AnchorDraw:
-        return anchors(bound.draw_again(buffer, n))
-
-    def draw_among(ages: NDArray[np.int64], envs: NDArray[np.int64], n: int) -> AnchorDraw:
-        return anchors(bound.draw_among(buffer, ring.rows(ages) * buffer.n_envs + envs, n))
-
-    drawn = draw_by_sampler(
-        ring, shape, batch_size, draw, draw_again, draw_among if bound.can_draw_among else None,
-        each_once=bound.sampler.is_without_replacement,
-    )  # fmt: skip
+    drawn = draw_by_sampler(AnchorSampler(buffer, bound, ring), shape, batch_size)
     return drawn if drawn.weights is not None else drawn._replace(weights=np.ones(batch_size, dtype=np.float32))
 
 
-def is_normalized_by_user(buffer: Any) -> bool:
+def is_normalized_by_user(buffer: SampledReplay) -> bool:
     """Return whether a subclass normalizes observations in its own way."""
     return buffer._normalize_obs is not BaseBuffer._normalize_obs
 
 
-def ring_of(buffer: Any) -> Ring:
+def episode_ring(buffer: SampledReplay) -> EpisodeRing:
     """Return the transitions of a buffer that can be in a sequence."""
     n_rows, pos, full = buffer.buffer_size, buffer.pos, buffer.full
     oldest, n_ages = (pos, n_rows) if full else (0, pos)
     if full and buffer.optimize_memory_usage:  # row pos has the next observation of the newest transition
         oldest, n_ages = (pos + 1) % n_rows, n_rows - 1
-    return Ring(buffer.dones, buffer.timeouts, oldest, n_ages, is_whole=not full)
+    return EpisodeRing(buffer.dones, buffer.timeouts, oldest, n_ages, starts_at_row_0=not full)
 
 
 def _to_tensors(
-    buffer: Any,
+    buffer: SampledReplay,
     read: dict[Any, SequenceObservations],
     stop: NDArray[np.int64],
     draw: SequenceDraw,
@@ -182,15 +170,19 @@ def _to_tensors(
         values = _normalized(buffer, values, env)
         for value in values.values():
             clear_padding(value, draw.first, stop)
+    convert = buffer._converter(None)  # normalized values are copies
     space = buffer.observation_space
     tensors = {}
     for key, value in values.items():
         part_space = space if key is None else cast("spaces.Dict", space)[key]
-        tensors[key] = _stacked(buffer._output_tensor(buffer.to_torch(value), part_space), read[key].layout)
+        tensor = output_tensors(
+            convert(value), part_space, buffer.output_dtype, normalize_images=buffer.normalize_images
+        )
+        tensors[key] = _stacked(tensor, read[key].layout)
     return tensors
 
 
-def _normalized(buffer: Any, values: dict[Any, NDArray[Any]], env: Any) -> dict[Any, NDArray[Any]]:
+def _normalized(buffer: SampledReplay, values: dict[Any, NDArray[Any]], env: Any) -> dict[Any, NDArray[Any]]:
     """Return observations ``(batch, time, *obs_shape)`` as SB3 normalizes them."""
     flat: Any = {key: value.reshape(-1, *value.shape[2:]) for key, value in values.items()}
     flat = buffer._normalize_obs(flat.get(None, flat), env)

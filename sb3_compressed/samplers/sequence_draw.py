@@ -8,7 +8,6 @@ because few episodes are long enough, the valid anchors are listed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, cached_property
 from types import ModuleType
@@ -18,8 +17,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sb3_compressed.errors import BufferNotReady
+from sb3_compressed.samplers.bound_sampler import BoundSampler
+from sb3_compressed.samplers.replay_ring import ReplayRing
+from sb3_compressed.samplers.sampler import Draw
 
-__all__ = ["AnchorDraw", "Pad", "Ring", "SequenceDraw", "SequenceShape", "draw_by_sampler", "draw_uniformly"]
+__all__ = [
+    "AnchorDraw",
+    "AnchorSampler",
+    "EpisodeRing",
+    "Pad",
+    "SequenceDraw",
+    "SequenceShape",
+    "draw_by_sampler",
+    "draw_uniformly",
+]
 
 Pad = Literal["none", "end", "start"]
 """Where sequences are padded that are longer than the rest of their episode."""
@@ -76,21 +87,21 @@ class SequenceShape:
 
 
 @dataclass(frozen=True)
-class Ring:
+class EpisodeRing:
     """The transitions of a ring buffer, and where episodes end.
 
     :param dones: nonzero where an episode ends, ``(n_rows, n_envs)``
     :param timeouts: nonzero where it ends by a time limit, of the same shape
     :param oldest: the row of age 0
     :param n_ages: number of rows that contain transitions
-    :param is_whole: whether row 0 is the first one ever written, so that episodes begin there
+    :param starts_at_row_0: whether row 0 is the first one ever written, so that episodes begin there
     """
 
     dones: NDArray[np.float32]
     timeouts: NDArray[np.float32]
     oldest: int
     n_ages: int
-    is_whole: bool
+    starts_at_row_0: bool
 
     def __post_init__(self) -> None:
         # Kernels do not check the bounds again.
@@ -148,6 +159,37 @@ class AnchorDraw(NamedTuple):
         weights = None if self.weights is None else self.weights[positions]
         return AnchorDraw(self.ages[positions], self.envs[positions], self.numbers[positions], weights)
 
+    def followed_by(self, other: AnchorDraw) -> AnchorDraw:
+        """Return these and others without weights."""
+        ages, envs, numbers = (np.concatenate(pair) for pair in zip(self[:3], other[:3], strict=True))
+        return AnchorDraw(ages, envs, numbers, None)
+
+
+@dataclass
+class AnchorSampler:
+    """Draws anchors by the sampler of a buffer."""
+
+    buffer: ReplayRing
+    bound: BoundSampler
+    ring: EpisodeRing
+
+    def draw(self, n: int, *, again: bool = False) -> AnchorDraw:
+        """Draw anchors for a batch.
+
+        :param again: whether anchors were drawn for this batch before
+        """
+        return self._anchors((self.bound.draw_again if again else self.bound.draw)(self.buffer, n))
+
+    def draw_among(self, ages: NDArray[np.int64], envs: NDArray[np.int64], n: int) -> AnchorDraw:
+        """Draw anchors from those of these ages and environments."""
+        candidates = self.ring.rows(ages) * self.ring.n_envs + envs
+        return self._anchors(self.bound.draw_among(self.buffer, candidates, n))
+
+    def _anchors(self, draw: Draw) -> AnchorDraw:
+        rows, envs = np.divmod(draw.indices, self.ring.n_envs)
+        ages = (rows - self.ring.oldest) % len(self.ring.dones)
+        return AnchorDraw(ages, envs, self.bound.numbers_of(draw.indices), draw.weights)
+
 
 class SequenceDraw(NamedTuple):
     """The steps of a batch of sequences.
@@ -170,7 +212,7 @@ class SequenceDraw(NamedTuple):
     weights: NDArray[np.float32] | None = None
 
 
-def draw_uniformly(ring: Ring, shape: SequenceShape, batch_size: int) -> SequenceDraw:
+def draw_uniformly(ring: EpisodeRing, shape: SequenceShape, batch_size: int) -> SequenceDraw:
     """Draw sequences, each possible one with the same probability.
 
     :raises BufferNotReady: if there is none
@@ -195,63 +237,61 @@ def draw_uniformly(ring: Ring, shape: SequenceShape, batch_size: int) -> Sequenc
     return _sequences_at(ring, shape, ages, envs, ring.rows(ages) * ring.n_envs + envs, None)
 
 
-def draw_by_sampler(
-    ring: Ring,
-    shape: SequenceShape,
-    batch_size: int,
-    draw: Callable[[int], AnchorDraw],
-    draw_again: Callable[[int], AnchorDraw],
-    draw_among: Callable[[NDArray[np.int64], NDArray[np.int64], int], AnchorDraw] | None = None,
-    *,
-    each_once: bool = False,
-) -> SequenceDraw:
+def draw_by_sampler(anchors: AnchorSampler, shape: SequenceShape, batch_size: int) -> SequenceDraw:
     """Draw sequences with the probabilities of their anchors.
 
-    :param draw: draws a number of anchors, first
-    :param draw_again: draws a number of anchors, if those are too few
-    :param draw_among: draws a number of anchors from those of these ages and environments, ``None`` if the sampler
-        cannot do that. It is called if hardly any anchors are valid. With priorities, that is common: only those of
-        valid anchors are updated, and all others keep the priority of new transitions
-    :param each_once: whether it draws without replacement, so that no valid anchor may be left out
+    If hardly any anchors are valid, they are listed and drawn from, where the sampler can do that. With priorities,
+    that is common: only those of valid anchors are updated, and all others keep the priority of new transitions.
+
     :raises BufferNotReady: if there is no sequence, or the sampler draws none
     """
-    kept: list[AnchorDraw] = []
-    n_kept = n_drawn = 0
-    n = batch_size if each_once else _n_to_draw(batch_size, shape)
-    max_drawn = max_next = MAX_DRAWS * batch_size * shape.stride
-    if draw_among is not None:  # from then on, listing all valid anchors is faster
-        max_next = max(4 * batch_size * shape.stride, ring.n_ages * ring.n_envs // TEST_COST)
-    while n_kept < batch_size and n_drawn <= max_drawn and n <= max_next:
-        drawn = draw_again(n) if n_drawn else draw(n)
-        n_drawn += n
-        valid = _valid_among(ring, shape, drawn.ages, drawn.envs, n)
-        if drawn.weights is not None:  # those of one draw are relative to each other
-            kept = []
-            n *= 2
-        kept.append(drawn.take(valid))
-        n_kept = sum(len(each.ages) for each in kept)
-        if drawn.weights is None:
-            n = max(batch_size - n_kept, 1) if each_once else _n_to_draw(max(batch_size - n_kept, 1), shape)
-    if n_kept < batch_size:
+    ring = anchors.ring
+    drawn, kept, n_drawn = _draw_until_enough(anchors, shape, batch_size)
+    if (missing := batch_size - len(kept.ages)) > 0:
         ages, envs = _valid_anchors(ring, shape)
         if not len(ages):
             raise BufferNotReady(_no_sequence(ring, shape))
-        if draw_among is None:
+        if not anchors.bound.can_draw_among:
+            n_kept = len(kept.ages)
             raise BufferNotReady(f"the sampler drew {n_drawn} transitions, and at {n_kept} of them a sequence begins")
+        is_weighted = drawn.weights is not None
+        drawn = anchors.draw_among(ages, envs, batch_size if is_weighted else missing)
+        kept = drawn if is_weighted else kept.followed_by(drawn)
+    if len(kept.ages) > batch_size:  # at random, since samplers may order what they draw
+        kept = kept.take(np.random.permutation(len(kept.ages))[:batch_size])  # noqa: NPY002
+    weights = kept.weights
+    if weights is not None and drawn.weights is not None and drawn.weights.max() == 1:
+        weights = weights / weights.max()  # relative to the largest of a batch
+    return _sequences_at(ring, shape, kept.ages, kept.envs, kept.numbers, weights)
+
+
+def _draw_until_enough(
+    anchors: AnchorSampler, shape: SequenceShape, batch_size: int
+) -> tuple[AnchorDraw, AnchorDraw, int]:
+    """Draw anchors until enough of them are valid, or it would take longer than to list all valid ones.
+
+    :return: the last draw, the valid ones of all draws, and how many were drawn. Weights of one draw are relative to
+        each other, so with weights, the valid ones are those of the last draw
+    """
+    ring, each_once = anchors.ring, anchors.bound.sampler.is_without_replacement
+    n = batch_size if each_once else _n_to_draw(batch_size, shape)
+    max_drawn = max_next = MAX_DRAWS * batch_size * shape.stride
+    if anchors.bound.can_draw_among:
+        max_next = max(4 * batch_size * shape.stride, ring.n_ages * ring.n_envs // TEST_COST)
+    drawn = anchors.draw(n)
+    kept, n_drawn = drawn.take(_valid_among(ring, shape, drawn.ages, drawn.envs, n)), n
+    while (missing := batch_size - len(kept.ages)) > 0:
         if drawn.weights is not None:
-            kept, n_kept = [], 0
-        drawn = draw_among(ages, envs, batch_size - n_kept)
-        kept.append(drawn)
-        n_kept = batch_size
-    ages, envs, numbers = (np.concatenate([each[field] for each in kept]) for field in range(3))
-    # At random, since samplers may order what they draw.
-    chosen = np.arange(n_kept) if n_kept == batch_size else np.random.permutation(n_kept)[:batch_size]  # noqa: NPY002
-    weights = kept[0].weights
-    if weights is not None:
-        weights = weights[chosen]
-        if drawn.weights is not None and drawn.weights.max() == 1:  # relative to the largest of a batch
-            weights = weights / weights.max()
-    return _sequences_at(ring, shape, ages[chosen], envs[chosen], numbers[chosen], weights)
+            n *= 2
+        else:
+            n = missing if each_once else _n_to_draw(missing, shape)
+        if n_drawn > max_drawn or n > max_next:
+            break
+        drawn = anchors.draw(n, again=True)
+        n_drawn += n
+        valid = drawn.take(_valid_among(ring, shape, drawn.ages, drawn.envs, n))
+        kept = valid if drawn.weights is not None else kept.followed_by(valid)
+    return drawn, kept, n_drawn
 
 
 def _n_to_draw(n: int, shape: SequenceShape) -> int:
@@ -260,7 +300,7 @@ def _n_to_draw(n: int, shape: SequenceShape) -> int:
 
 
 def _valid_among(
-    ring: Ring, shape: SequenceShape, ages: NDArray[np.int64], envs: NDArray[np.int64], most: int
+    ring: EpisodeRing, shape: SequenceShape, ages: NDArray[np.int64], envs: NDArray[np.int64], most: int
 ) -> NDArray[np.int64]:
     """Return the positions of the first valid ones among possible anchors, at most ``most``."""
     selected = np.empty(most, dtype=np.int64)
@@ -268,7 +308,7 @@ def _valid_among(
     return selected[:n]
 
 
-def _valid_anchors(ring: Ring, shape: SequenceShape) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _valid_anchors(ring: EpisodeRing, shape: SequenceShape) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the ages and environments of all valid anchors."""
     is_anchor = np.empty((ring.n_envs, ring.n_ages), dtype=np.uint8)
     for env in range(ring.n_envs):
@@ -278,7 +318,7 @@ def _valid_anchors(ring: Ring, shape: SequenceShape) -> tuple[NDArray[np.int64],
 
 
 def _sequences_at(
-    ring: Ring,
+    ring: EpisodeRing,
     shape: SequenceShape,
     ages: NDArray[np.int64],
     envs: NDArray[np.int64],
@@ -289,14 +329,14 @@ def _sequences_at(
     stop = shape.n_before + 1 + ring.n_following(ages, envs, shape.n_after)
     begins = ages - shape.n_before + first
     starts = np.zeros((len(ages), shape.n_steps), dtype=np.float32)
-    is_start = (first > 0) | np.where(begins == 0, ring.is_whole, ring.n_preceding(begins, envs, 1) == 0)
+    is_start = (first > 0) | np.where(begins == 0, ring.starts_at_row_0, ring.n_preceding(begins, envs, 1) == 0)
     starts[np.arange(len(ages)), first] = is_start
     positions = np.clip(np.arange(shape.n_steps), first[:, None], stop[:, None] - 1)
     rows = ring.rows((ages - shape.n_before)[:, None] + positions)
     return SequenceDraw(rows, envs, first, stop, starts, indices, weights)
 
 
-def _no_sequence(ring: Ring, shape: SequenceShape) -> str:
+def _no_sequence(ring: EpisodeRing, shape: SequenceShape) -> str:
     """Return why no sequence can be drawn."""
     if not ring.n_ages:
         return "cannot sample from an empty buffer: add transitions first"

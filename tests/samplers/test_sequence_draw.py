@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 import pytest
+from chi_square import assert_frequencies
 from drawn_examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from small_samplers import ValidSampler
 
 from sb3_compressed import BufferNotReady
+from sb3_compressed.samplers import Sampler, WithoutReplacementSampler
+from sb3_compressed.samplers.bound_sampler import BoundSampler
 from sb3_compressed.samplers.sequence_draw import (
     AnchorDraw,
+    AnchorSampler,
+    EpisodeRing,
     Pad,
-    Ring,
     SequenceDraw,
     SequenceShape,
     draw_by_sampler,
@@ -25,14 +30,14 @@ from sb3_compressed.samplers.sequence_draw import (
 PADS = get_args(Pad)
 
 
-def ring_of(dones: NDArray[np.bool_], pos: int, *, full: bool) -> Ring:
+def ring_of(dones: NDArray[np.bool_], pos: int, *, full: bool) -> EpisodeRing:
     """Return the ring of a buffer with these rows; episodes end by time limits in odd environments."""
     flags = dones.astype(np.float32)
     timeouts = flags * (np.arange(dones.shape[1]) % 2)
-    return Ring(flags, timeouts.astype(np.float32), pos if full else 0, len(dones) if full else pos, not full)
+    return EpisodeRing(flags, timeouts.astype(np.float32), pos if full else 0, len(dones) if full else pos, not full)
 
 
-def episodes(ring: Ring, env: int) -> list[list[int]]:
+def episodes(ring: EpisodeRing, env: int) -> list[list[int]]:
     """Return the rows of each episode of an environment in the ring, the oldest episode first."""
     found: list[list[int]] = [[]]
     for age in range(ring.n_ages):
@@ -43,7 +48,7 @@ def episodes(ring: Ring, env: int) -> list[list[int]]:
     return [rows for rows in found if rows]
 
 
-def expected_sequences(ring: Ring, shape: SequenceShape) -> dict[int, list[int | None]]:
+def expected_sequences(ring: EpisodeRing, shape: SequenceShape) -> dict[int, list[int | None]]:
     """Return all sequences by the flat indices of their anchors: their rows, ``None`` for padding."""
     expected: dict[int, list[int | None]] = {}
     for env in range(ring.n_envs):
@@ -71,7 +76,7 @@ def drawn_sequences(drawn: SequenceDraw) -> list[list[int | None]]:
 
 
 @st.composite
-def rings(draw: st.DrawFn) -> Ring:
+def rings(draw: st.DrawFn) -> EpisodeRing:
     """Return a ring with episodes of any lengths, partly filled or full."""
     n_rows, n_envs = draw(st.integers(1, 24)), draw(st.integers(1, 3))
     ends = draw(st.lists(st.integers(0, n_rows * n_envs - 1), max_size=12))
@@ -87,7 +92,7 @@ shapes = st.builds(SequenceShape, st.integers(1, 7), st.integers(0, 4), st.integ
 
 @given(rings(), shapes, st.integers(0, 2**32 - 1))
 @examples(300)
-def test_only_possible_sequences_are_drawn_and_all_of_them(ring: Ring, shape: SequenceShape, seed: int) -> None:
+def test_only_possible_sequences_are_drawn_and_all_of_them(ring: EpisodeRing, shape: SequenceShape, seed: int) -> None:
     expected = expected_sequences(ring, shape)
     np.random.seed(seed)  # noqa: NPY002  # what is drawn from
     if not expected:
@@ -102,14 +107,14 @@ def test_only_possible_sequences_are_drawn_and_all_of_them(ring: Ring, shape: Se
 
 @given(rings(), shapes)
 @examples(100)
-def test_states_are_reset_where_episodes_begin_and_after_padding(ring: Ring, shape: SequenceShape) -> None:
+def test_states_are_reset_where_episodes_begin_and_after_padding(ring: EpisodeRing, shape: SequenceShape) -> None:
     if not expected_sequences(ring, shape):
         return
     begins = {
         (rows[0], env)
         for env in range(ring.n_envs)
         for number, rows in enumerate(episodes(ring, env))
-        if number > 0 or ring.is_whole
+        if number > 0 or ring.starts_at_row_0
     }
     drawn = draw_uniformly(ring, shape, 20)
     for steps, env, starts in zip(drawn_sequences(drawn), drawn.envs.tolist(), drawn.episode_starts, strict=True):
@@ -128,11 +133,8 @@ def test_sequences_are_equally_likely(pad: Pad, stride: int) -> None:
     np.random.seed(0)  # noqa: NPY002
     indices = np.concatenate([draw_uniformly(ring, shape, 64).indices for _ in range(400)])
     counts = np.array([np.count_nonzero(indices == index) for index in expected])
-    mean = len(indices) / len(expected)
-    chi_square = ((counts - mean) ** 2 / mean).sum()
-    degrees = len(expected) - 1
     assert counts.sum() == len(indices)
-    assert chi_square < degrees + 4 * np.sqrt(2 * degrees), "4 standard deviations"
+    assert_frequencies(counts)
 
 
 def test_only_long_episode_among_many_short_ones_is_found() -> None:
@@ -156,7 +158,7 @@ def test_flags_of_other_shapes_are_an_error() -> None:
     flags = np.zeros((5, 2), np.float32)
     for dones, timeouts, oldest, n_ages in ((flags, flags[:4], 0, 5), (flags, flags, 5, 5), (flags, flags, 0, 6)):
         with pytest.raises(ValueError, match="dones and timeouts"):
-            Ring(dones, timeouts, oldest, n_ages, False)
+            EpisodeRing(dones, timeouts, oldest, n_ages, False)
 
 
 def test_unknown_padding_is_an_error() -> None:
@@ -164,18 +166,33 @@ def test_unknown_padding_is_an_error() -> None:
         SequenceShape(4, pad="zeros")  # type: ignore[arg-type]
 
 
-class Drawer:
-    """Draws transitions in a fixed order, as a sampler does."""
+class Drawer(AnchorSampler):
+    """Draws transitions in a fixed order."""
 
-    def __init__(self, ring: Ring, order: list[int]) -> None:
-        self.ring, self.order, self.n_drawn = ring, order, 0
+    def __init__(self, ring: EpisodeRing, order: list[int], sampler: Sampler) -> None:
+        buffer: Any = None
+        super().__init__(buffer, BoundSampler(sampler, len(ring.dones), ring.n_envs), ring)
+        self.order, self.n_drawn = order, 0
 
-    def __call__(self, n: int) -> AnchorDraw:
+    def draw(self, n: int, *, again: bool = False) -> AnchorDraw:
         """Return the next ones, again from the beginning after the last one."""
         flat = np.array([self.order[(self.n_drawn + k) % len(self.order)] for k in range(n)])
         self.n_drawn += n
         ages = (flat // self.ring.n_envs - self.ring.oldest) % len(self.ring.dones)
-        return AnchorDraw(ages, flat % self.ring.n_envs, flat + 1000, (flat / 100).astype(np.float32))
+        return AnchorDraw(ages, flat % self.ring.n_envs, flat + 1000, None)
+
+
+class WeightedDrawer(Drawer):
+    """Draws them with weights, which are relative to the largest of a batch or to something else."""
+
+    is_normalized = False
+
+    def draw(self, n: int, *, again: bool = False) -> AnchorDraw:
+        """Return the next ones."""
+        drawn = super().draw(n, again=again)
+        scale = drawn.numbers.max() if self.is_normalized else self.n_drawn
+        self.last = drawn._replace(weights=(drawn.numbers / scale).astype(np.float32))
+        return self.last
 
 
 def test_transitions_drawn_without_replacement_are_kept_in_order() -> None:
@@ -186,12 +203,8 @@ def test_transitions_drawn_without_replacement_are_kept_in_order() -> None:
     order = [8, 10, 12, 1, 39, 3, 30, 22, 17, 9]
     possible = [index for index in order if index in expected]
     assert 0 < len(possible) < len(order)
-    drawer = Drawer(ring, order)
-
-    def draw(n: int) -> AnchorDraw:
-        return drawer(n)._replace(weights=None)
-
-    batches = [draw_by_sampler(ring, shape, 2, draw, draw, each_once=True) for _ in range(len(possible) // 2)]
+    drawer = Drawer(ring, order, WithoutReplacementSampler())
+    batches = [draw_by_sampler(drawer, shape, 2) for _ in range(len(possible) // 2)]
     indices = np.concatenate([batch.indices for batch in batches])
     assert indices.tolist() == [index + 1000 for index in possible[: len(indices)]]
     assert drawn_sequences(batches[0]) == [expected[index] for index in possible[:2]]
@@ -200,28 +213,19 @@ def test_transitions_drawn_without_replacement_are_kept_in_order() -> None:
 @pytest.mark.parametrize("is_normalized", [False, True])
 def test_weights_are_those_of_one_draw(is_normalized: bool) -> None:
     ring, shape = ring_of(np.zeros((40, 1), np.bool_), 40, full=False), SequenceShape(30)
-    drawer = Drawer(ring, [*range(11, 40), *range(11)])
-    draws: list[AnchorDraw] = []
-
-    def draw(n: int) -> AnchorDraw:
-        drawn = drawer(n)
-        scale = drawn.numbers.max() if is_normalized else 10 + len(draws)
-        draws.append(drawn._replace(weights=(drawn.numbers / scale).astype(np.float32)))
-        return draws[-1]
-
-    batch = draw_by_sampler(ring, shape, 9, draw, draw)
-    assert len(draws) > 1
+    drawer = WeightedDrawer(ring, [*range(11, 40), *range(11)], ValidSampler())
+    drawer.is_normalized = is_normalized
+    batch = draw_by_sampler(drawer, shape, 9)
+    assert drawer.n_drawn > len(drawer.last.ages), "several draws"
     assert batch.weights is not None
-    assert draws[-1].weights is not None
-    of_number = dict(zip(draws[-1].numbers.tolist(), draws[-1].weights, strict=True))
+    assert drawer.last.weights is not None
+    of_number = dict(zip(drawer.last.numbers.tolist(), drawer.last.weights, strict=True))
     weights = np.array([of_number[number] for number in batch.indices.tolist()])
     np.testing.assert_allclose(batch.weights, weights / weights.max() if is_normalized else weights, rtol=1e-6)
 
 
 def test_sampler_that_draws_no_possible_sequence_is_an_error() -> None:
     ring = ring_of(np.zeros((20, 1), np.bool_), 12, full=False)
-    drawer = Drawer(ring, [10, 11])
-    with pytest.raises(BufferNotReady, match="at 0 of them a sequence begins"):
-        draw_by_sampler(ring, SequenceShape(4), 3, drawer, drawer)
-    with pytest.raises(BufferNotReady, match="no episode has 13 consecutive"):
-        draw_by_sampler(ring, SequenceShape(13), 3, drawer, drawer)
+    for length, message in ((4, "at 0 of them"), (13, "13 consecutive")):
+        with pytest.raises(BufferNotReady, match=message):
+            draw_by_sampler(Drawer(ring, [10, 11], ValidSampler()), SequenceShape(length), 3)
