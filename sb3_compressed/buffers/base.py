@@ -1,40 +1,36 @@
 """``CompressedBuffer``: the common part of the mixins that turn SB3's buffers into compressed ones.
 
-SB3's buffers use ``observations`` and ``next_observations`` only by indexing them. A compressed buffer is therefore its
-SB3 counterpart with a :class:`~sb3_compressed.arrays.CompressedArray` for each: adding, sampling, random numbers,
-normalization and types are SB3's own code. What remains to be done here:
+A compressed buffer is its SB3 counterpart with a :class:`~sb3_compressed.arrays.CompressedArray` for each array of
+observations, and short methods of its own that write a step and read a batch. Normalization, and drawing rows without a
+sampler or prefetching, are SB3's code. This file
 
-- construct the buffer without SB3's allocation: the parent gets a placeholder observation space, whose parts have no
+- constructs the buffer without SB3's allocation: the parent gets a placeholder observation space, whose parts have no
   elements, and the real space and arrays are set afterwards;
-- validate the arguments of ``add`` before SB3 writes the first of them, so that bad input changes nothing, see
-  :mod:`.replay_mixin` and :mod:`.rollout_mixin`;
-- pass encoded observations through SB3's ``add``;
-- create tensors on the memory of decoded observations, without a copy;
-- apply the two options for what is returned, ``output_dtype`` and ``normalize_images``.
+- encodes and writes observations;
+- creates tensors on the memory of decoded observations, without a copy;
+- applies the two options for what is returned, ``output_dtype`` and ``normalize_images``.
 
-Nearly all dependencies on SB3's internals are in this file, ``replay_mixin.py`` and ``rollout_mixin.py``; those on the
-episodes of hindsight replay are in ``persistence``.
+:mod:`.replay_mixin` and :mod:`.rollout_mixin` implement ``add`` and ``_get_samples``.
 """
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from collections.abc import Callable, Mapping
-from types import NoneType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
 import numpy as np
 import psutil
 import torch as th
 from gymnasium import spaces
+from numpy.typing import NDArray
 from stable_baselines3.common.buffers import BaseBuffer
-from stable_baselines3.common.preprocessing import get_obs_shape, is_image_space
+from stable_baselines3.common.preprocessing import get_obs_shape
 
 from sb3_compressed.arrays import CompressedArray
-from sb3_compressed.arrays.batch_pool import Batch, BatchArray, BatchPool, sampling
+from sb3_compressed.arrays.batch_pool import BatchPool
 from sb3_compressed.arrays.frame_layout import FrameStack
-from sb3_compressed.arrays.pinned_memory import empty_pinned
 from sb3_compressed.buffers.arguments import (
     bind_parent_arguments,
     merge_codec_kwargs,
@@ -44,10 +40,10 @@ from sb3_compressed.buffers.arguments import (
 )
 from sb3_compressed.buffers.array_attributes import ArrayAttribute, ArrayDict
 from sb3_compressed.buffers.compression_plan import placeholder_space, plan_arrays
+from sb3_compressed.buffers.output_format import OutputDtype, output_tensors
 from sb3_compressed.buffers.timing import MethodTimer
 from sb3_compressed.buffers.validation import is_unchanged, validated_counts
 from sb3_compressed.codecs import Codec
-from sb3_compressed.common.probes import holds, metadata_is_handed_on
 from sb3_compressed.common.spaces import Key
 from sb3_compressed.common.threads import validate_num_threads
 from sb3_compressed.common.warning import warn_user
@@ -56,23 +52,24 @@ from sb3_compressed.persistence import buffer_state
 from sb3_compressed.persistence.buffer_storage import StorageLocation, StorageMode
 from sb3_compressed.samplers import Sampler
 
+if TYPE_CHECKING:
+    from stable_baselines3.common.vec_env import VecNormalize
+
 if TYPE_CHECKING:  # the mixins precede a buffer of SB3 in the bases of a class; they use BaseBuffer's interface
     _Base = BaseBuffer
 else:
     _Base = object
 
-__all__ = ["CompressedBuffer"]
+__all__ = ["CompressedBuffer", "Methods"]
 
-OutputDtype = Literal["raw", "float"]
+Methods = tuple[Callable[..., Any], ...]
+"""Methods of classes."""
 
 #: Arguments of SB3's constructors that do not describe the content, or are stored elsewhere.
 NOT_STORED_ARGUMENTS = {"observation_space", "action_space", "device", "env"}
-#: Whether arrays of slots that NumPy copies can still be recognized as slots.
-METADATA_IS_HANDED_ON = holds(metadata_is_handed_on)
-#: SB3's method that receives the arrays of a batch. One that replaces it may change or keep them.
-NORMALIZE_OBS = BaseBuffer._normalize_obs
-#: Packages whose ``add`` only copies observations.
-KNOWN_PACKAGES = {"stable_baselines3", "sb3_contrib", "abc", "builtins"}
+#: SB3's methods that receive the arrays of a batch. A user's replacements may modify or keep these, so they get copies.
+NORMALIZE_OBS, NORMALIZE_REWARD = BaseBuffer._normalize_obs, BaseBuffer._normalize_reward
+TO_TORCH = BaseBuffer.to_torch
 
 
 class CompressedBuffer(_Base):
@@ -113,21 +110,20 @@ class CompressedBuffer(_Base):
     """
 
     obs_shape: Any
+    actions: NDArray[Any]
+    rewards: NDArray[np.float32]
     observations: Any = ArrayAttribute()
     next_observations: Any = ArrayAttribute()
 
-    #: Whether all later classes in the MRO are SB3's or sb3-contrib's, which only copy observations, so that ``add``
-    #: may pass them encoded.
-    passes_encoded_rows: ClassVar[bool] = False
-    #: Whether the class is from this package, so that no other code precedes it.
+    #: The methods of SB3 and sb3-contrib that these classes implement themselves and never call.
+    REIMPLEMENTED: ClassVar[Methods] = ()
+    #: Whether the class is from this package, so that no code of a user replaces its methods.
     _is_from_this_package: ClassVar[bool] = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         cls._is_from_this_package = cls.__module__.startswith(f"{__package__}.")
-        parents = cls.__mro__[cls.__mro__.index(CompressedBuffer) + 1 :]
-        are_known = all(base.__module__.partition(".")[0] in KNOWN_PACKAGES for base in parents)
-        cls.passes_encoded_rows = are_known and METADATA_IS_HANDED_ON
+        _require_reimplemented(cls)
         own = list(inspect.signature(cls.__init__).parameters.values())[1:]
         if "__init__" not in vars(cls):
             # What help() and editors show: the parent's arguments, then the options.
@@ -165,19 +161,11 @@ class CompressedBuffer(_Base):
             "frame_stack": frame_stack, "output_dtype": output_dtype, "normalize_images": normalize_images,
         }  # fmt: skip
         arguments = validated_counts(bind_parent_arguments(type(self), CompressedBuffer, args, kwargs))
-        #: Arguments that describe the buffer, by their names; the others may be large, or of this process.
         stored_names = [name for name in arguments if name not in NOT_STORED_ARGUMENTS]
+        #: Arguments that describe the buffer, by their names; the others may be large, or of this process.
         self.given_arguments = {**{name: arguments[name] for name in stored_names}, **options}
         space = arguments["observation_space"]
-        get_obs_shape(space)  # raises NotImplementedError where SB3 does
-        needs_dict = takes_dicts(type(self))
-        if needs_dict != isinstance(space, spaces.Dict):
-            # It begins as SB3's message, which users may match.
-            rule = "must be used with Dict obs space only" if needs_dict else "does not support Dict obs spaces"
-            raise ObservationSpaceError(
-                f"{type(self).__name__} {rule}, got {space}; for Dict spaces use a class with 'Dict' in its name or "
-                "CompressedHerReplayBuffer, for others one without"
-            )
+        _require_supported(type(self), space)
         on_disk = storage != "memory"
         self._plans = plan_arrays(
             space, compression_method, compression_kwargs or {}, dtypes, frame_stack, on_disk=on_disk
@@ -190,8 +178,8 @@ class CompressedBuffer(_Base):
         self.observation_space = space
         self.obs_shape = get_obs_shape(space)
         self._batch_pool = BatchPool()
-        self._set_prefetch(prefetch)
         self._install_arrays()
+        self._set_prefetch(prefetch)
         for array in self._new_arrays.values():
             array.prepare()  # rather than at the first step of the training
         self._set_sampler(sampler)
@@ -320,7 +308,7 @@ class CompressedBuffer(_Base):
         :param observations: those that are observations
         :param others: the arguments after them
         """
-        validated = self._validated_step(*observations, *others)
+        validated = self._validated_arguments(*observations, *others)
         if kinds and all(map(is_unchanged, (*observations, *others), validated)):
             arrays = self.observations
             if isinstance(arrays, dict):
@@ -332,115 +320,111 @@ class CompressedBuffer(_Base):
             self._validated_kinds = kinds if is_of_one_dtype else None
         return validated
 
-    def _validated_step(self, *given: Any) -> tuple[Any, ...]:
+    def _validated_arguments(self, *given: Any) -> tuple[Any, ...]:
         """Return the arguments of ``add`` as they can be written, or raise."""
         raise NotImplementedError
 
     def _encode(self, *observations: Any) -> Any:
-        """Return validated observations as SB3 is to copy them: references to payloads instead of images.
+        """Encode validated observations, before anything of a step is written.
 
         :param observations: the observations of all environments, alone or followed by the next observations
+        :return: of each of them what :meth:`_write` writes, in a list; for a Dict space, such lists by key
+        :raises Exception: if a codec raises
         """
         arrays = self.__dict__["observations"]
         if not isinstance(arrays, dict):
             return arrays.encode_rows(*observations) if isinstance(arrays, CompressedArray) else observations
-        encoded = [*map(dict, observations)]  # SB3 writes into them
-        for key in self._new_arrays:
-            array = arrays[key]
-            if isinstance(array, CompressedArray):
-                rows = array.encode_rows(*[observation[key] for observation in observations])
-                for observation, row in zip(encoded, rows, strict=True):
-                    observation[key] = row
-        return encoded
+        return {
+            key: array.encode_rows(*[observation[key] for observation in observations])
+            if isinstance(array, CompressedArray)
+            else [observation[key] for observation in observations]
+            for key, array in arrays.items()
+        }
+
+    def _write(self, encoded: Any, *rows: tuple[Any, int]) -> None:
+        """Write observations of all environments.
+
+        :param encoded: from :meth:`_encode`
+        :param rows: for each of them, the arrays and the row to write it to
+        """
+        for number, (arrays, row) in enumerate(rows):
+            parts = (
+                [(arrays, encoded)]
+                if type(arrays) is not ArrayDict
+                else [(arrays[key], encoded[key]) for key in encoded]
+            )
+            for array, values in parts:
+                if isinstance(array, CompressedArray):
+                    array.write_row(row, values[number])
+                else:
+                    value = values[number]
+                    # As in SB3, discrete observations get an axis, and others may broadcast.
+                    array[row] = value.reshape(array.shape[1:]) if value.size == array[row].size else value
 
     # -- batches ---------------------------------------------------------------------------------------------
 
-    def to_torch(self, array: np.ndarray[Any, Any], copy: bool = True) -> th.Tensor:
-        """Convert an array to a tensor on the buffer's device.
+    def _converter(self, env: VecNormalize | None) -> Callable[[NDArray[Any]], th.Tensor]:
+        """Return what turns the arrays of a batch into tensors, without a copy if no other code can refer to them.
 
-        :param array: array to convert
-        :param copy: whether the tensor must have memory that is not the array's
-        """
-        is_owned = type(array) is BatchArray and array.is_owned
-        device = self.device.type
-        is_copied_later = device != "cpu" and sampling.deferred is not None
-        if not is_owned:
-            return th.tensor(array) if is_copied_later else super().to_torch(array, copy=copy)
-        array.is_owned = False  # type: ignore[attr-defined]  # the memory belongs to the tensor now
-        tensor = th.from_numpy(array)
-        if device == "cpu" or is_copied_later:
-            return tensor
-        return tensor.to(self.device, non_blocking=device == "cuda")
-
-    def _batch(self, make: Callable[[], Any], *, may_be_referenced: bool) -> Any:
-        """Return the batch that SB3's code creates, with observations in the requested output format.
-
-        Tensors take over the memory of the decoded arrays, if no other code can refer to them.
-
-        :param make: returns the batch
-        :param may_be_referenced: whether an environment receives the arrays and may keep references to them; a user's
-            subclass may as well
-        """
-        samples = self._with_pooled_memory(make, self._partners, may_be_referenced=may_be_referenced)
-        return samples if sampling.deferred is not None else self._output(samples)
-
-    def _with_pooled_memory(
-        self, make: Callable[[], Any], partners: Callable[[], dict[int, CompressedArray]], *, may_be_referenced: bool
-    ) -> Any:
-        """Return the result of a function whose arrays are in reused memory, if no other code can refer to them.
-
-        :param make: the function
-        :param partners: returns which arrays it reads after others, see :class:`.Batch`
-        :param may_be_referenced: as for :meth:`_batch`
+        :param env: it receives the arrays and may keep references to them, as may methods that a user has replaced
         """
         is_private = (
-            self._is_from_this_package
+            env is None
             and self._normalize_obs is NORMALIZE_OBS
-            and "to_torch" not in self.__dict__
-            and type(self.__dict__.get("_get_samples")) in (NoneType, MethodTimer)
+            and self._normalize_reward is NORMALIZE_REWARD
+            and getattr(self.to_torch, "__func__", None) is TO_TORCH
         )
-        if may_be_referenced or not is_private or not self._new_arrays:
-            return make()
-        outer = sampling.batch
-        # Chosen here, since a buffer may be loaded on a machine with another device.
-        if self.device.type == "cuda":  # pragma: no cover  # needs CUDA
-            batch = Batch(empty_pinned, partners(), deferred=sampling.deferred)
-        else:
-            batch = self._batch_pool.begin_batch(partners())
-        sampling.batch = batch
-        try:
-            result = make()
-        finally:
-            sampling.batch = outer
-        if sampling.deferred is not None:
-            batch.require_untouched()
-        return result
+        if not is_private:
+            return self.to_torch
+        # On the CPU, tensors take over the memory of the arrays.
+        return th.from_numpy if self.device.type == "cpu" else self._on_device
+
+    def _on_device(self, array: NDArray[Any]) -> th.Tensor:
+        """Return a tensor on the buffer's device."""
+        return th.from_numpy(array).to(self.device, non_blocking=self.device.type == "cuda")
 
     def _output(self, samples: Any) -> Any:
         """Return a batch with observations in the requested output format."""
         if self.output_dtype == "raw" and not self.normalize_images:
             return samples
+        convert = partial(
+            output_tensors,
+            space=self.observation_space,
+            dtype=self.output_dtype,
+            normalize_images=self.normalize_images,
+        )
         names = [name for name in ("observations", "next_observations") if hasattr(samples, name)]
-        return samples._replace(**{name: self._output_observations(getattr(samples, name)) for name in names})
-
-    def _partners(self) -> dict[int, CompressedArray]:
-        """Return the arrays that SB3 reads with the same index one after the other, see :class:`.Batch`."""
-        return {}
-
-    def _output_observations(self, observations: Any) -> Any:
-        if isinstance(observations, dict):
-            parts = self.observation_space.spaces  # type: ignore[attr-defined]
-            return {key: self._output_tensor(tensor, parts[key]) for key, tensor in observations.items()}
-        return self._output_tensor(observations, self.observation_space)
-
-    def _output_tensor(self, tensor: th.Tensor, space: spaces.Space[Any]) -> th.Tensor:
-        if self.normalize_images and is_image_space(space):
-            return tensor.float() / 255.0  # as SB3's policies do it
-        return tensor.float() if self.output_dtype == "float" else tensor
+        return samples._replace(**{name: convert(getattr(samples, name)) for name in names})
 
 
-def __getattr__(name: str) -> Any:
-    moved = {"CompressedReplay": "replay_mixin", "CompressedRollout": "rollout_mixin"}  # where they were in version 0.1
-    if name in moved:
-        return getattr(importlib.import_module(f"{__package__}.{moved[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+def _require_supported(cls: type[CompressedBuffer], space: spaces.Space[Any]) -> None:
+    """Raise if a class is for Dict spaces and the space is not one, or the other way round.
+
+    :raises ObservationSpaceError: then
+    :raises NotImplementedError: where SB3 does
+    """
+    get_obs_shape(space)
+    needs_dict = takes_dicts(cls)
+    if needs_dict != isinstance(space, spaces.Dict):
+        # It begins as SB3's message, which users may match.
+        rule = "must be used with Dict obs space only" if needs_dict else "does not support Dict obs spaces"
+        raise ObservationSpaceError(
+            f"{cls.__name__} {rule}, got {space}; for Dict spaces use a class with 'Dict' in its name or "
+            "CompressedHerReplayBuffer, for others one without"
+        )
+
+
+def _require_reimplemented(cls: type[CompressedBuffer]) -> None:
+    """Raise if a class has a parent whose method would never be called, since a compressed class precedes it.
+
+    :raises TypeError: then
+    """
+    parents = cls.__mro__[cls.__mro__.index(CompressedBuffer) + 1 :]
+    for name in {function.__name__ for function in cls.REIMPLEMENTED}:
+        for parent in parents:
+            function = vars(parent).get(name)
+            if function not in (None, vars(BaseBuffer).get(name), *cls.REIMPLEMENTED):
+                raise TypeError(
+                    f"{cls.__name__} would never call {parent.__name__}.{name}: place {parent.__name__} before the "
+                    "compressed class in the bases, or derive from its compressed counterpart"
+                )

@@ -136,7 +136,8 @@ def _plan_array(
 def placeholder_space(space: spaces.Space[Any], keys: Collection[Key]) -> spaces.Space[Any]:
     """Return a space of the same dtypes in which the parts of these keys have no elements."""
     if isinstance(space, spaces.Dict):
-        return spaces.Dict({key: _placeholder(part) if key in keys else part for key, part in space.spaces.items()})
+        # From a list, since gymnasium sorts the keys of a dict, and batches have them in the order of the space.
+        return spaces.Dict([(key, _placeholder(part) if key in keys else part) for key, part in space.spaces.items()])
     return _placeholder(space) if None in keys else space
 
 

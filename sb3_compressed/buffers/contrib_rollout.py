@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
-from sb3_contrib.common.maskable.buffers import MaskableDictRolloutBuffer, MaskableRolloutBuffer
+import numpy as np
+from numpy.typing import NDArray
+from sb3_contrib.common.maskable.buffers import (
+    MaskableDictRolloutBuffer,
+    MaskableDictRolloutBufferSamples,
+    MaskableRolloutBuffer,
+    MaskableRolloutBufferSamples,
+)
 from sb3_contrib.common.recurrent.buffers import RecurrentDictRolloutBuffer, RecurrentRolloutBuffer
+from sb3_contrib.common.recurrent.type_aliases import RNNStates
 from stable_baselines3.common.buffers import DictRolloutBuffer, RolloutBuffer
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 
 from sb3_compressed.buffers.arguments import parent_signature
-from sb3_compressed.buffers.base import CompressedBuffer
+from sb3_compressed.buffers.base import CompressedBuffer, Methods
 from sb3_compressed.buffers.rollout import CompressedDictRolloutBuffer, CompressedRolloutBuffer
-from sb3_compressed.buffers.rollout_mixin import CompressedRollout
+from sb3_compressed.buffers.rollout_mixin import CompressedMinibatches, CompressedRollout
 
 __all__ = [
     "CompressedMaskableDictRolloutBuffer",
@@ -23,28 +31,69 @@ __all__ = [
 ]
 
 
-class CompressedMaskableRolloutBuffer(CompressedRollout, MaskableRolloutBuffer):  # type: ignore[misc]  # contrib's add takes anything
+class _Maskable(CompressedMinibatches):
+    """What both buffers with action masks have in common."""
+
+    REIMPLEMENTED: ClassVar[Methods] = (
+        *CompressedMinibatches.REIMPLEMENTED,
+        MaskableRolloutBuffer.add, MaskableRolloutBuffer._get_samples,
+        MaskableDictRolloutBuffer.add, MaskableDictRolloutBuffer._get_samples,
+    )  # fmt: skip
+    action_masks: NDArray[np.float32]
+    mask_dims: int
+
+    def _write_extras(self, action_masks: NDArray[Any] | None = None, **extras: Any) -> None:
+        super()._write_extras(**extras)
+        if action_masks is not None:
+            self.action_masks[self.pos] = action_masks.reshape((self.n_envs, self.mask_dims))
+
+    def _values_at(self, batch_inds: NDArray[np.int64]) -> list[NDArray[Any]]:
+        _, *values = super()._values_at(batch_inds)
+        return [self.actions[batch_inds], *values, self.action_masks[batch_inds].reshape(-1, self.mask_dims)]
+
+
+class _Recurrent(CompressedRollout):
+    """What both buffers with states of recurrent networks have in common."""
+
+    REIMPLEMENTED: ClassVar[Methods] = (
+        *CompressedRollout.REIMPLEMENTED,
+        RecurrentRolloutBuffer.add,
+        RecurrentDictRolloutBuffer.add,
+    )
+
+    def _write_extras(self, lstm_states: RNNStates, **extras: Any) -> None:  # type: ignore[override]  # it is required
+        super()._write_extras(**extras)
+        for name, states in (("pi", lstm_states.pi), ("vf", lstm_states.vf)):
+            for kind, state in zip(("hidden", "cell"), states, strict=True):
+                getattr(self, f"{kind}_states_{name}")[self.pos] = state.cpu().numpy()
+
+
+class CompressedMaskableRolloutBuffer(_Maskable, MaskableRolloutBuffer):  # type: ignore[misc]  # contrib's add takes anything
     """sb3-contrib's ``MaskableRolloutBuffer``, compressed: for MaskablePPO.
 
     Arguments: those of ``MaskableRolloutBuffer`` and of :class:`~sb3_compressed.buffers.base.CompressedBuffer`.
     """
 
+    _samples_class = MaskableRolloutBufferSamples
 
-class CompressedMaskableDictRolloutBuffer(CompressedRollout, MaskableDictRolloutBuffer):  # type: ignore[misc]  # contrib's add takes anything
+
+class CompressedMaskableDictRolloutBuffer(_Maskable, MaskableDictRolloutBuffer):  # type: ignore[misc]  # contrib's add takes anything
     """sb3-contrib's ``MaskableDictRolloutBuffer``, compressed key by key: for MaskablePPO.
 
     Arguments: those of ``MaskableDictRolloutBuffer`` and of :class:`~sb3_compressed.buffers.base.CompressedBuffer`.
     """
 
+    _samples_class = MaskableDictRolloutBufferSamples
 
-class CompressedRecurrentRolloutBuffer(CompressedRollout, RecurrentRolloutBuffer):  # type: ignore[misc]  # contrib's add takes anything
+
+class CompressedRecurrentRolloutBuffer(_Recurrent, RecurrentRolloutBuffer):  # type: ignore[misc]  # contrib's add takes anything
     """sb3-contrib's ``RecurrentRolloutBuffer``, compressed: for RecurrentPPO by :func:`compress_rollout_buffer`.
 
     Arguments: those of ``RecurrentRolloutBuffer`` and of :class:`~sb3_compressed.buffers.base.CompressedBuffer`.
     """
 
 
-class CompressedRecurrentDictRolloutBuffer(CompressedRollout, RecurrentDictRolloutBuffer):  # type: ignore[misc]  # contrib's add takes anything
+class CompressedRecurrentDictRolloutBuffer(_Recurrent, RecurrentDictRolloutBuffer):  # type: ignore[misc]  # contrib's add takes anything
     """sb3-contrib's ``RecurrentDictRolloutBuffer``, compressed: for RecurrentPPO by :func:`compress_rollout_buffer`.
 
     Arguments: those of ``RecurrentDictRolloutBuffer`` and of :class:`~sb3_compressed.buffers.base.CompressedBuffer`.

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from sb3_compressed.buffers.base import CompressedBuffer
+import numpy as np
+import torch as th
+from numpy.typing import NDArray
+from stable_baselines3.common.buffers import DictRolloutBuffer, RolloutBuffer
+
+from sb3_compressed.arrays import CompressedArray
+from sb3_compressed.buffers.base import CompressedBuffer, Methods
 from sb3_compressed.buffers.validation import (
     kind_of,
     validate_integer,
@@ -14,9 +19,13 @@ from sb3_compressed.buffers.validation import (
     validate_per_env,
     validate_tensor,
 )
+from sb3_compressed.common.tree_map import tree_map
 from sb3_compressed.errors import BufferNotReady
 
-__all__ = ["CompressedRollout"]
+if TYPE_CHECKING:
+    from stable_baselines3.common.vec_env import VecNormalize
+
+__all__ = ["CompressedMinibatches", "CompressedRollout"]
 
 
 class CompressedRollout(CompressedBuffer):
@@ -24,6 +33,12 @@ class CompressedRollout(CompressedBuffer):
 
     As rollouts and training alternate, a buffer is for one thread only.
     """
+
+    REIMPLEMENTED: ClassVar[Methods] = (RolloutBuffer.add, DictRolloutBuffer.add)
+    episode_starts: NDArray[np.float32]
+    values: NDArray[np.float32]
+    log_probs: NDArray[np.float32]
+    generator_ready: bool
 
     _sampling_method = "_get_samples"  # get() is a generator, and training runs between its batches
 
@@ -51,8 +66,7 @@ class CompressedRollout(CompressedBuffer):
         :param episode_start: whether an episode starts with this step, ``(n_envs,)``
         :param value: estimated values of the observations, a tensor of ``n_envs`` elements
         :param log_prob: log probabilities of the actions, a tensor of ``n_envs`` elements
-        :param kwargs: further arguments of the parent, such as ``action_masks`` or ``lstm_states``, which are passed on
-            without validation
+        :param kwargs: further arguments of the class, ``action_masks`` or ``lstm_states``
         :raises ValueError: if an argument does not fit; the step then does not count
         :raises TypeError: if an argument is not numeric; likewise
         :raises IndexError: if the buffer is full; call :meth:`reset`
@@ -70,13 +84,27 @@ class CompressedRollout(CompressedBuffer):
         if kinds is None or kinds != self._validated_kinds:
             given = (obs,), (action, reward, episode_start, value, log_prob)
             obs, action, reward, episode_start, value, log_prob = self._validate_step(kinds, *given)
-        if self._new_arrays and self.passes_encoded_rows:
-            [obs] = self._encode(obs)
-        elif type(obs) is dict:
-            obs = dict(obs)  # SB3 writes into it
-        super().add(obs, action, reward, episode_start, value, log_prob, **kwargs)
+        encoded = self._encode(obs)
+        self._write_extras(**kwargs)
+        row = self.pos
+        self._write(encoded, (self.__dict__["observations"], row))
+        self.actions[row] = action.reshape(self.n_envs, self.action_dim)
+        self.rewards[row] = reward
+        self.episode_starts[row] = episode_start
+        self.values[row] = value.cpu().numpy().flatten()
+        self.log_probs[row] = log_prob.cpu().numpy()
+        # At once: interrupted between both, the last step would be missing for ever.
+        self.__dict__.update(pos=row + 1, full=row + 1 == self.buffer_size)
 
-    def _validated_step(self, *given: Any) -> tuple[Any, ...]:
+    def _write_extras(self, **extras: Any) -> None:
+        """Write further arguments of ``add``; there are none here.
+
+        :raises TypeError: if there are
+        """
+        if extras:
+            raise TypeError(f"{type(self).__name__}.add() got unexpected keyword arguments {sorted(extras)}")
+
+    def _validated_arguments(self, *given: Any) -> tuple[Any, ...]:
         obs, action, reward, episode_start, value, log_prob = given
         validate_tensor("value", value, self.n_envs)  # which SB3 makes flat
         return (
@@ -105,5 +133,44 @@ class CompressedRollout(CompressedBuffer):
         return super().get(batch_size)  # type: ignore[misc]  # BaseBuffer has none
 
     def _get_samples(self, *args: Any, **kwargs: Any) -> Any:
-        make = partial(super()._get_samples, *args, **kwargs)  # type: ignore[safe-super]
-        return self._batch(make, may_be_referenced=False)
+        return self._output(super()._get_samples(*args, **kwargs))  # type: ignore[safe-super]
+
+
+class CompressedMinibatches(CompressedRollout):
+    """Mixin of rollout buffers whose batches are single steps."""
+
+    REIMPLEMENTED: ClassVar[Methods] = (
+        *CompressedRollout.REIMPLEMENTED, RolloutBuffer._get_samples, DictRolloutBuffer._get_samples
+    )  # fmt: skip
+    #: The class of the samples.
+    _samples_class: ClassVar[type[Any]]
+
+    def _get_samples(self, batch_inds: NDArray[np.int64], env: VecNormalize | None = None) -> Any:
+        """Return the samples of some steps, as SB3's method does.
+
+        :param batch_inds: the numbers of the steps, of all steps of the first environment first, ``(batch_size,)``
+        :param env: ignored, as in SB3
+        """
+        empty, convert = self._batch_pool.begin_batch(self.device.type), self._converter(None)
+        # A user may pass any index before or after get(), as to SB3's buffer; get() passes vectors.
+        is_vector = type(batch_inds) is np.ndarray and batch_inds.ndim == 1 and batch_inds.dtype.kind in "iu"
+        if not (is_vector and self.generator_ready):
+            convert = self.to_torch  # it copies, and NumPy may return views
+
+        def read(array: Any) -> th.Tensor:
+            if not isinstance(array, CompressedArray) or convert == self.to_torch:
+                return convert(array[batch_inds])
+            items = array.locate(batch_inds, empty=empty)
+            items.decode()
+            return convert(items.out)
+
+        observations = tree_map(read, self.__dict__["observations"])
+        return self._output(self._samples_class(observations, *map(convert, self._values_at(batch_inds))))
+
+    def _values_at(self, batch_inds: NDArray[np.int64]) -> list[NDArray[Any]]:
+        """Return the fields of samples after the observations."""
+        names = ("values", "log_probs", "advantages", "returns")
+        return [
+            self.actions[batch_inds].astype(np.float32, copy=False),
+            *(getattr(self, name)[batch_inds].flatten() for name in names),
+        ]

@@ -8,36 +8,21 @@ from typing import Any
 import numpy as np
 import pytest
 import torch as th
+from buffer_pairs import ROLLOUT_PAIRS
 from conftest import Stream
 from gymnasium import spaces
-from sb3_contrib.common.maskable.buffers import MaskableDictRolloutBuffer, MaskableRolloutBuffer
-from sb3_contrib.common.recurrent.buffers import RecurrentDictRolloutBuffer, RecurrentRolloutBuffer
 from sb3_contrib.common.recurrent.type_aliases import RNNStates
-from stable_baselines3.common.buffers import DictRolloutBuffer, RolloutBuffer
+from stable_baselines3.common.buffers import RolloutBuffer
 from support import Transition, assert_same_batch, n_episode_ends, same_draws
 
-from sb3_compressed import CompressedArray, CompressedDictRolloutBuffer, CompressedRolloutBuffer, available_codecs
-from sb3_compressed.contrib import (
-    CompressedMaskableDictRolloutBuffer,
-    CompressedMaskableRolloutBuffer,
-    CompressedRecurrentDictRolloutBuffer,
-    CompressedRecurrentRolloutBuffer,
-)
+from sb3_compressed import CompressedArray, CompressedRolloutBuffer, available_codecs
 
 N_STEPS = 64
-PAIRS: dict[str, tuple[type[Any], type[Any]]] = {
-    "plain": (CompressedRolloutBuffer, RolloutBuffer),
-    "dict": (CompressedDictRolloutBuffer, DictRolloutBuffer),
-    "maskable": (CompressedMaskableRolloutBuffer, MaskableRolloutBuffer),
-    "maskable-dict": (CompressedMaskableDictRolloutBuffer, MaskableDictRolloutBuffer),
-    "recurrent": (CompressedRecurrentRolloutBuffer, RecurrentRolloutBuffer),
-    "recurrent-dict": (CompressedRecurrentDictRolloutBuffer, RecurrentDictRolloutBuffer),
-}
 
 
 def make_pair(kind: str, stream: Stream, **options: Any) -> tuple[Any, Any]:
     """Return our buffer and its parent for a stream; ``options`` are ours."""
-    compressed, parent = PAIRS[kind]
+    compressed, parent = ROLLOUT_PAIRS[kind]
     assert issubclass(compressed, parent)
     space, action_space, n_envs, _ = stream
     kwargs: dict[str, Any] = {"device": "cpu", "gae_lambda": 0.95, "gamma": 0.9, "n_envs": n_envs}
@@ -72,11 +57,6 @@ def fill(kind: str, buffer: Any, transitions: list[Transition], episode_start: A
     return episode_start
 
 
-def one_epoch(buffer: Any, batch_size: int | None) -> list[Any]:
-    """Return all batches of one pass over a full buffer."""
-    return list(buffer.get(batch_size))
-
-
 def assert_equivalent(kind: str, ours: Any, theirs: Any, stream: Stream) -> None:
     """Fill both with rollouts of the stream and compare every batch of several epochs."""
     transitions, n_envs = stream[-1], stream[2]
@@ -86,7 +66,7 @@ def assert_equivalent(kind: str, ours: Any, theirs: Any, stream: Stream) -> None
         rollout = transitions[begin : begin + N_STEPS]
         start, _ = [fill(kind, buffer, rollout, start) for buffer in (ours, theirs)]
         for batch_size in (48, 48, None):  # 48 leaves an incomplete last batch
-            epochs = [partial(one_epoch, buffer, batch_size) for buffer in (ours, theirs)]
+            epochs = [partial(lambda buffer, size: [*buffer.get(size)], each, batch_size) for each in (ours, theirs)]
             ours_batches, their_batches = same_draws(*epochs, seed=begin)
             assert len(ours_batches) == len(their_batches) > (batch_size is not None)
             for ours_batch, their_batch in zip(ours_batches, their_batches, strict=True):
@@ -118,26 +98,21 @@ def test_batches_equal_sb3s_for_every_codec(method: str, stream: Stream) -> None
 )
 @pytest.mark.parametrize("method", ["auto", "zstd-5"])
 def test_batches_equal_sb3s(kind: str, method: str, stream: Stream) -> None:
-    assert_equivalent(kind, *make_pair(kind, stream, compression_method=method), stream)
+    assert_equivalent(kind, *make_pair(kind, stream, compression_method=method, num_threads=2), stream)
 
 
-def test_reset_frees_the_previous_rollout(stream: Stream) -> None:
+def test_a_full_rollout_buffer_takes_no_more_steps_until_its_reset_frees_the_memory(stream: Stream) -> None:
     ours, _ = make_pair("plain", stream, compression_method="zstd")
     transitions = stream[-1]
-    fill("plain", ours, transitions[:N_STEPS], np.ones(4, dtype=bool))
+    start = fill("plain", ours, transitions[:N_STEPS], np.ones(4, dtype=bool))
     first = ours.observations_nbytes
+    with pytest.raises(IndexError, match="reset"):
+        transitions[N_STEPS].add_to_rollout(ours, start, np.random.default_rng(0))
     fill("plain", ours, transitions[:N_STEPS], np.ones(4, dtype=bool))
     assert ours.observations_nbytes < 1.1 * first
     ours.reset()
     assert ours.observations_nbytes == 0
     assert not np.asarray(ours.observations).any()
-
-
-def test_adding_to_a_full_rollout_buffer_raises(stream: Stream) -> None:
-    ours, _ = make_pair("plain", stream)
-    start = fill("plain", ours, stream[-1][:N_STEPS], np.ones(4, dtype=bool))
-    with pytest.raises(IndexError, match=r"full after 64 steps; call reset\(\)"):
-        stream[-1][N_STEPS].add_to_rollout(ours, start, np.random.default_rng(0))
 
 
 def test_numbers_broadcast_as_in_sb3(stream: Stream) -> None:
@@ -147,3 +122,28 @@ def test_numbers_broadcast_as_in_sb3(stream: Stream) -> None:
             buffer.add(stream[-1][0].obs, np.zeros(4), reward, start, th.zeros(4), th.zeros(4))
     for name in ("rewards", "episode_starts"):
         np.testing.assert_array_equal(getattr(pair[0], name), getattr(pair[1], name))
+
+
+@pytest.mark.parametrize("is_ready", [False, True])
+@pytest.mark.parametrize(
+    "index",
+    [3, slice(1, 5), [2, 0], np.array([5, 1], np.uint8), np.array([[0, 1], [2, 3]]), np.arange(8) % 3 == 0],
+    ids=str,
+)
+def test_get_samples_reads_any_index_as_sb3s_does(index: Any, is_ready: bool) -> None:
+    space, actions = spaces.Box(0, 255, (1, 40, 40), np.uint8), spaces.Box(-1, 1, (2,), np.float32)
+    ours = CompressedRolloutBuffer(8, space, actions, "cpu", compression_method="zstd3", n_envs=1)
+    theirs = RolloutBuffer(8, space, actions, "cpu", n_envs=1)
+    rng = np.random.default_rng(0)
+    for _ in range(8):
+        obs, action = rng.integers(0, 256, (1, 1, 40, 40), np.uint8), rng.random((1, 2), np.float32)
+        for buffer in (ours, theirs):
+            buffer.add(obs, action, np.ones(1), np.zeros(1), th.ones(1), th.ones(1))
+    if is_ready:
+        for buffer in (ours, theirs):
+            next(buffer.get(4))
+    samples = ours._get_samples(index)
+    assert_same_batch(samples, theirs._get_samples(index))
+    for tensor in samples:
+        tensor.zero_()  # a copy
+    assert_same_batch(ours._get_samples(index), theirs._get_samples(index))

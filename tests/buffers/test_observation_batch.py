@@ -1,0 +1,132 @@
+"""Observations and next observations of a batch are located first and decoded together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from sb3_compressed import CompressedArray, CorruptPayload
+from sb3_compressed.buffers.observation_batch import ObservationBatch, as_indices, take
+from sb3_compressed.codecs import get_codec
+from sb3_compressed.codecs.payloads import Payloads
+from sb3_compressed.codecs.rle import Rle
+
+N_ROWS, N_ENVS = 30, 2
+
+Pair = tuple[CompressedArray, CompressedArray, NDArray[Any], NDArray[Any]]
+
+
+@pytest.fixture
+def pair() -> Pair:
+    """Return observations and next observations, compressed and as ndarrays."""
+    frames = np.random.default_rng(0).integers(0, 3, (N_ROWS + 4, N_ENVS, 6, 6), np.uint8)
+    array = CompressedArray((N_ROWS, N_ENVS, 4, 6, 6), np.uint8, get_codec("rle"), frame_stack=4)
+    following = array.new_sharing_frames()
+    plain = np.stack([np.swapaxes(frames[row : row + 4], 0, 1) for row in range(N_ROWS + 1)])
+    for row in range(N_ROWS):
+        for each, references in zip((array, following), array.encode_rows(plain[row], plain[row + 1]), strict=True):
+            each.write_row(row, references)
+    return array, following, plain[:-1], plain[1:]
+
+
+@pytest.mark.parametrize("is_dict", [False, True])
+def test_both_are_read_at_their_own_numbers(pair: Pair, is_dict: bool) -> None:
+    array, following, plain, next_plain = pair
+    numbers, next_numbers = np.array([3, 59, 0, 3]), np.array([10, 59, 1, 2])
+    if is_dict:
+        vector = np.arange(N_ROWS * N_ENVS * 3.0).reshape(N_ROWS, N_ENVS, 3)
+        batch = ObservationBatch({"a": array, "b": vector}, numbers, {"a": following, "b": vector + 1}, next_numbers)
+        batch.decode()
+        np.testing.assert_array_equal(batch.observations["b"], vector.reshape(-1, 3)[numbers])
+        np.testing.assert_array_equal(batch.next_observations["b"], vector.reshape(-1, 3)[next_numbers] + 1)
+    else:
+        batch = ObservationBatch(array, numbers, following, next_numbers)
+        batch.decode()
+    first, second = batch.observations, batch.next_observations
+    np.testing.assert_array_equal(first["a"] if is_dict else first, plain.reshape(-1, 4, 6, 6)[numbers])
+    np.testing.assert_array_equal(second["a"] if is_dict else second, next_plain.reshape(-1, 4, 6, 6)[next_numbers])
+
+
+def test_what_is_written_after_it_was_located_does_not_change_it(pair: Pair) -> None:
+    array, following, plain, next_plain = pair
+    numbers = np.arange(N_ROWS * N_ENVS)
+    batch = ObservationBatch(array, numbers, following, numbers)
+    batch.locate()
+    array[...] = following[...] = 9
+    batch.decode()
+    np.testing.assert_array_equal(batch.observations, plain.reshape(-1, 4, 6, 6))
+    np.testing.assert_array_equal(batch.next_observations, next_plain.reshape(-1, 4, 6, 6))
+
+
+def test_what_is_written_after_it_was_decoded_is_decoded_again(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    array, following, plain, next_plain = pair
+    numbers = np.arange(N_ROWS * N_ENVS)
+    batch = ObservationBatch(array, numbers, following, numbers)
+    batch.decode()
+    plain, next_plain = plain.copy(), next_plain.copy()
+    array[3] = plain[3] = 9
+    following[5, 1] = next_plain[5, 1] = 8
+    n_decoded: list[int] = []
+    original = Rle.decode_batch
+
+    def counted(codecs: Any, payloads: Payloads, out: NDArray[Any], done: NDArray[np.uint8] | None = None) -> None:
+        n_decoded.append(len(payloads) if done is None else int((done == 0).sum()))
+        original(codecs, payloads, out, done)
+
+    monkeypatch.setattr(Rle, "decode_batch", counted)
+    batch.decode_changed()
+    np.testing.assert_array_equal(batch.observations, plain.reshape(-1, 4, 6, 6))
+    np.testing.assert_array_equal(batch.next_observations, next_plain.reshape(-1, 4, 6, 6))
+    assert 0 < sum(n_decoded) <= 12  # of three observations of four frames
+
+
+def test_each_frame_is_decoded_once(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    array, following, _, _ = pair
+    n_decoded: list[int] = []
+    original = Rle.decode_batch
+
+    def counted(codecs: Any, payloads: Payloads, out: NDArray[Any], done: NDArray[np.uint8]) -> None:
+        n_decoded.append(int((done == 0).sum()))
+        original(codecs, payloads, out, done)
+
+    monkeypatch.setattr(Rle, "decode_batch", counted)
+    numbers = np.array([6, 20])
+    ObservationBatch(array, numbers, following, numbers).decode()
+    assert n_decoded == [10]  # of two transitions with five frames each
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_the_error_of_a_damaged_payload_names_its_slot(pair: Pair, which: int) -> None:
+    array, following, _, _ = pair
+    slots = pair[which].slots  # type: ignore[union-attr]
+    slots[7, 1] = (*slots[7, 1][:-1], b"!")
+    batch = ObservationBatch(array, np.array([2, 15]), following, np.array([15, 3]))
+    with pytest.raises(CorruptPayload) as caught:
+        batch.decode()
+    assert caught.value.slot == (7, 1)
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_items_of_plain_arrays_are_copies(order: Any) -> None:
+    array = np.asarray(np.arange(24.0).reshape(4, 2, 3), order=order)
+    items = take(array, np.array([7, 0, -1]))
+    np.testing.assert_array_equal(items, array.reshape(8, 3)[[7, 0, -1]])
+    items[...] = 99
+    assert array.max() == 23
+    assert take(np.zeros((4, 2, 0)), np.array([1])).shape == (1, 0)
+
+
+@pytest.mark.parametrize("values", [[1, 200], np.array([1, 200], np.uint8), np.array([1, 200], np.uint64)])
+def test_rows_of_any_integer_type_become_int64(values: Any) -> None:
+    indices = as_indices(values)
+    assert indices.dtype == np.int64
+    assert indices.tolist() == [1, 200]
+
+
+@pytest.mark.parametrize("values", [np.zeros((2, 2), np.int64), np.array([0.5]), np.array([True]), 3])
+def test_other_rows_raise(values: Any) -> None:
+    with pytest.raises(IndexError, match="vectors"):
+        as_indices(values)
