@@ -30,18 +30,4 @@ __all__ = [
     "save_checkpoint",
 ]
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "loading": ("load_checkpoint", "save_checkpoint"),
-        "memory_statistics": ("BufferStatistics", "buffer_statistics"),
-        "mixed": ("MixedReplayBuffer",),
-        "replay": (
-            "CompressedDictReplayBuffer",
-            "CompressedHerReplayBuffer",
-            "CompressedNStepReplayBuffer",
-            "CompressedReplayBuffer",
-        ),
-        "rollout": ("CompressedDictRolloutBuffer", "CompressedRolloutBuffer"),
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__, __all__, ("replay", "rollout", "loading", "memory_statistics", "mixed"))

@@ -1,9 +1,9 @@
 """``Prefetcher``: decodes the next batches in another thread while the network trains.
 
-All of SB3's code runs in the thread that calls ``sample``: it draws the rows, from the same random numbers in each run,
-and copies actions and rewards. Only the observations are not decoded yet; the locations of their payloads are known,
-and payloads never change. So another thread can decode them while transitions are added, without locks, and the
-content of a batch does not depend on timing.
+The thread that calls ``sample`` draws the transitions, from the same random numbers in each run, and copies actions and
+rewards. Only the observations are not decoded yet; the locations of their payloads are known, and payloads never
+change. So another thread can decode them while transitions are added, without locks, and the content of a batch does
+not depend on timing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from typing import Any
 
 import torch as th
 
-from sb3_compressed.arrays.batch_pool import sampling
 from sb3_compressed.buffers.buffer_lock import new_lock
 from sb3_compressed.buffers.validation import validate_integer
 from sb3_compressed.common.threads import PoolTask
@@ -44,10 +43,10 @@ class Prefetcher:
     def __reduce__(self) -> tuple[Any, ...]:
         return Prefetcher, (self.n_batches,)
 
-    def sample(self, draw: Callable[[], Any], batch_size: int, device: th.device) -> Any:
+    def sample(self, draw: Callable[[], Callable[[], Any]], batch_size: int, device: th.device) -> Any:
         """Return the samples of the oldest batch, after drawing new ones.
 
-        :param draw: returns SB3's samples of another batch
+        :param draw: draws another batch; returns a function that returns its samples, in main memory
         :param batch_size: if it or the device differs from that of the last call, the queue is discarded
         :param device: the device to which tensors are copied
         :raises CorruptPayload: if a payload of this batch is damaged; the next call returns the next batch
@@ -91,15 +90,10 @@ class Prefetching:
 class _QueuedBatch:
     """A batch whose observations a thread of the pool decodes and copies to the device."""
 
-    def __init__(self, draw: Callable[[], Any], device: th.device) -> None:
-        deferred: list[Callable[[], None]] = []
-        outer, sampling.deferred = sampling.deferred, deferred
-        try:
-            self._samples = draw()
-        finally:
-            sampling.deferred = outer
-        self._deferred = deferred
+    def __init__(self, draw: Callable[[], Callable[[], Any]], device: th.device) -> None:
+        self._decode = draw()
         self._device = device
+        self._samples: Any = None
         self._copied: th.cuda.Event | None = None
         self._task = PoolTask(self._complete)
         self._task.start()
@@ -118,8 +112,7 @@ class _QueuedBatch:
         self._task.cancel()
 
     def _complete(self) -> None:
-        for decode in self._deferred:
-            decode()
+        self._samples = self._decode()
         if self._device.type == "cuda":  # pragma: no cover  # needs CUDA
             # On a stream of its own, so that the copy does not wait for the kernels of the training.
             stream = _copy_stream(self._device)

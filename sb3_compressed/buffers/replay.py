@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch as th
+from numpy.typing import NDArray
 from stable_baselines3.common.buffers import DictReplayBuffer, NStepReplayBuffer, ReplayBuffer
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
+from sb3_compressed.buffers.base import Methods
+from sb3_compressed.buffers.observation_batch import ObservationBatch, as_indices, take
 from sb3_compressed.buffers.replay_mixin import CompressedReplay
+from sb3_compressed.buffers.transitions import Transitions
+from sb3_compressed.buffers.validation import validate_integer
+from sb3_compressed.buffers.weighted_samples import weighted_samples
 from sb3_compressed.common.tree_map import tree_map
 from sb3_compressed.samplers import Draw
+
+if TYPE_CHECKING:
+    from stable_baselines3.common.vec_env import VecNormalize
 
 __all__ = [
     "CompressedDictReplayBuffer",
@@ -33,6 +46,19 @@ class CompressedReplayBuffer(CompressedReplay, ReplayBuffer):
     _parent_optimizes = True
 
 
+class _StepsOfReturns(NamedTuple):
+    """The steps of a batch of returns of several steps.
+
+    :ivar indices: their flat indices, ``(batch_size, n_steps)``
+    :ivar last: the number of the last step that each return includes, ``(batch_size,)``
+    :ivar dones: whether an episode terminates with that step, ``(batch_size,)``
+    """
+
+    indices: NDArray[np.int64]
+    last: NDArray[np.int64]
+    dones: NDArray[np.float32]
+
+
 class CompressedNStepReplayBuffer(CompressedReplay, NStepReplayBuffer):
     """SB3's ``NStepReplayBuffer``, compressed.
 
@@ -47,7 +73,56 @@ class CompressedNStepReplayBuffer(CompressedReplay, NStepReplayBuffer):
     Arguments: those of ``NStepReplayBuffer``, and those of :class:`~sb3_compressed.buffers.base.CompressedBuffer`.
     """
 
-    _reads_same_rows = False
+    REIMPLEMENTED: ClassVar[Methods] = (*CompressedReplay.REIMPLEMENTED, NStepReplayBuffer._get_samples)
+
+    def _transitions_at(
+        self,
+        rows: NDArray[np.int64],
+        envs: NDArray[np.int64],
+        env: VecNormalize | None = None,
+    ) -> Transitions:
+        rows, envs = as_indices(rows), as_indices(envs)
+        steps = self._steps_of_returns(rows, envs)
+        rewards = self._normalize_reward(take(self.rewards, steps.indices), env)
+        is_included = np.arange(self.n_steps) <= steps.last[:, None]
+        discounts = self.gamma ** np.arange(self.n_steps, dtype=np.float32)
+        returns = (rewards * discounts * is_included).sum(axis=1, keepdims=True)
+        return Transitions(
+            self._observations_until(rows, envs, steps.last),
+            take(self.actions, rows * self.n_envs + envs),
+            steps.dones.reshape(-1, 1),
+            returns,
+            self.gamma ** is_included.sum(axis=1, keepdims=True).astype(np.float32),
+        )
+
+    def _steps_of_returns(self, rows: NDArray[np.int64], envs: NDArray[np.int64]) -> _StepsOfReturns:
+        """Return the steps of the returns of the transitions at some rows and environments."""
+        n_envs = self.n_envs
+        indices = (rows[:, None] + np.arange(self.n_steps)) % self.buffer_size * n_envs + envs[:, None]
+        dones, timeouts = take(self.dones, indices), take(self.timeouts, indices)
+        # What follows the newest row is of another episode.
+        is_newest = indices // n_envs == (self.pos - 1) % self.buffer_size
+        timeouts = np.where(is_newest, (timeouts != 0) | (dones == 0), timeouts)
+        is_last = (dones != 0) | (timeouts != 0)
+        last = np.where(is_last.any(axis=1), is_last.argmax(axis=1), self.n_steps - 1)
+        final = np.arange(len(rows)), last
+        final_dones = dones[final].astype(np.float32) * (1.0 - timeouts[final].astype(np.float32))
+        return _StepsOfReturns(indices, last, final_dones)
+
+    def _observations_at(self, rows: NDArray[np.int64], envs: NDArray[np.int64]) -> ObservationBatch:
+        return self._observations_until(rows, envs, self._steps_of_returns(rows, envs).last)
+
+    def _observations_until(
+        self, rows: NDArray[np.int64], envs: NDArray[np.int64], last: NDArray[np.int64]
+    ) -> ObservationBatch:
+        """Return the observations of returns, and the next observations of their last steps."""
+        return ObservationBatch(
+            self.__dict__["observations"],
+            rows * self.n_envs + envs,
+            self.__dict__["next_observations"],
+            (rows + last) % self.buffer_size * self.n_envs + envs,
+            partial(self._batch_pool.begin_batch, self.device.type),
+        )
 
 
 class CompressedDictReplayBuffer(CompressedReplay, DictReplayBuffer):
@@ -63,17 +138,81 @@ class CompressedHerReplayBuffer(CompressedReplay, HerReplayBuffer):
     Arguments: those of ``HerReplayBuffer``, and those of :class:`~sb3_compressed.buffers.base.CompressedBuffer`.
     """
 
+    REIMPLEMENTED: ClassVar[Methods] = (
+        *CompressedReplay.REIMPLEMENTED,
+        HerReplayBuffer.add, HerReplayBuffer._get_real_samples, HerReplayBuffer._get_virtual_samples,
+    )  # fmt: skip
+    _is_predictable = False  # it draws episodes and goals
+
+    def _set_prefetch(self, n_batches: int) -> None:
+        if n_batches != 0:
+            raise ValueError(
+                f"prefetch={n_batches} is not possible for {type(self).__name__}: its environment computes rewards "
+                "from observations, so these are needed at once"
+            )
+
+    @property
+    def _can_draw_ahead(self) -> bool:
+        return False  # environments receive observations
+
+    @contextmanager
+    def joint_commit(self, n_steps: int) -> Iterator[None]:
+        """Do nothing: each ``add`` of hindsight replay is a transaction of its own."""
+        yield
+
+    def _write_step(self, encoded: Any, action: Any, reward: Any, done: Any, infos: Any) -> None:
+        # An episode of which a row is overwritten can no longer be sampled.
+        row, n_rows = self.pos, self.buffer_size
+        for env in np.flatnonzero(self.ep_length[row] > 0).tolist():
+            # Where the episode wraps around, this is past it, so that all lengths are cleared, as in SB3.
+            end = self.ep_start[row, env] + self.ep_length[row, env]
+            self.ep_length[np.arange(row, end) % n_rows, env] = 0
+        self.ep_start[row] = self._current_ep_start
+        if self.copy_info_dict:
+            self.infos[row] = infos
+        super()._write_step(encoded, action, reward, done, infos)
+        for env in range(self.n_envs):
+            if done[env]:
+                self._compute_episode_length(env)
+
+    def _get_real_samples(self, batch_indices: Any, env_indices: Any, env: VecNormalize | None = None) -> Any:
+        transitions = self._transitions_at(batch_indices, env_indices, env)
+        transitions.observations.decode()
+        return self._to_tensors(transitions, env)
+
+    def _get_virtual_samples(self, batch_indices: Any, env_indices: Any, env: VecNormalize | None = None) -> Any:
+        transitions = self._transitions_at(batch_indices, env_indices)
+        batch = transitions.observations
+        batch.decode()
+        infos: Any = [{} for _ in batch_indices]
+        if self.copy_info_dict:
+            infos = copy.deepcopy(self.infos[batch_indices, env_indices])
+        goals = self._sample_goals(batch_indices, env_indices)
+        batch.observations["desired_goal"] = batch.next_observations["desired_goal"] = goals
+        assert self.env is not None, (
+            "You must initialize HerReplayBuffer with a VecEnv so it can compute rewards for virtual transitions"
+        )
+        # All environments compute the same rewards, from the goals that were achieved by the actions.
+        achieved = batch.next_observations["achieved_goal"]
+        rewards = self.env.env_method("compute_reward", achieved, goals, infos, indices=[0])[0]
+        transitions = transitions._replace(rewards=rewards.astype(np.float32).reshape(-1, 1))
+        # The environment may keep and change what it received, so tensors are copies.
+        return self._to_tensors(transitions, env, convert=self.to_torch)
+
     def truncate_last_trajectory(self) -> None:
         """End unfinished episodes, as SB3's buffer does, also in the buffer's folder."""
         super().truncate_last_trajectory()
         if self._storage is not None:
             self.flush()
 
+    def _validate_sampling(self, batch_size: Any) -> None:
+        validate_integer("batch_size", batch_size, 0)  # SB3 raises a clear error until the first episode is over
+
     def _require_transitions(self, batch_size: int) -> None:
         bound = self._bound_sampler
         assert bound is not None
         bound.synchronize(self)
-        if not bound.has_episodes:
+        if bound.lacks_episodes:
             HerReplayBuffer.sample(self, batch_size)  # raises SB3's error
 
     def _draw(self, batch_size: int) -> Draw:
@@ -89,20 +228,17 @@ class CompressedHerReplayBuffer(CompressedReplay, HerReplayBuffer):
         return Draw(indices[order], None if weights is None else weights[order])
 
     def _samples_of(self, draw: Draw, env: Any) -> Any:
-        def make() -> Any:
-            n_virtual = int(self.her_ratio * len(draw.indices))
-            n_real = len(draw.indices) - n_virtual
-            rows, envs = np.divmod(draw.indices, self.n_envs)
-            # Environments need not compute the rewards of no transitions, as in a small last batch of an epoch.
-            if not n_virtual:
-                return self._get_real_samples(rows, envs, env)
-            if not n_real:
-                return self._get_virtual_samples(rows, envs, env)
-            real = self._get_real_samples(rows[:n_real], envs[:n_real], env)
-            virtual = self._get_virtual_samples(rows[n_real:], envs[n_real:], env)
-            return type(real)(*map(_concatenated, real, virtual))
-
-        return self._with_weights(self._batch(make, may_be_referenced=True), draw)
+        n_virtual = int(self.her_ratio * len(draw.indices))
+        n_real = len(draw.indices) - n_virtual
+        rows, envs = np.divmod(draw.indices, self.n_envs)
+        # Environments need not compute the rewards of no transitions, as in a small last batch of an epoch.
+        parts = []
+        if n_real or not n_virtual:
+            parts.append(self._get_real_samples(rows[:n_real], envs[:n_real], env))
+        if n_virtual:
+            parts.append(self._get_virtual_samples(rows[n_real:], envs[n_real:], env))
+        samples = parts[0] if len(parts) == 1 else type(parts[0])(*map(_concatenated, *parts))
+        return weighted_samples(self._output(samples), *self._weights_and_numbers(draw))
 
 
 def _concatenated(first: Any, second: Any) -> Any:

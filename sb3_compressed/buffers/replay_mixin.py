@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import cached_property, partial
-from os import PathLike
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, get_args
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
+from weakref import WeakMethod
 
-from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
+import numpy as np
+import torch as th
+from numpy.typing import NDArray
+from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer
+from stable_baselines3.common.type_aliases import DictReplayBufferSamples, ReplayBufferSamples
 
 from sb3_compressed.arrays import CompressedArray
-from sb3_compressed.arrays.batch_pool import BatchPool, sampling
-from sb3_compressed.buffers.buffer_from_store import buffer_from_store, open_to_load
+from sb3_compressed.arrays.batch_pool import BatchPool
+from sb3_compressed.buffers.base import Methods
 from sb3_compressed.buffers.buffer_lock import new_lock
 from sb3_compressed.buffers.prefetch import Prefetcher, Prefetching
-from sb3_compressed.buffers.sampled_replay import SampledReplay
+from sb3_compressed.buffers.stored_replay import StoredReplay
 from sb3_compressed.buffers.timing import MethodTimer
+from sb3_compressed.buffers.transitions import Transitions
 from sb3_compressed.buffers.validation import (
     kind_of,
     validate_infos,
@@ -26,17 +29,14 @@ from sb3_compressed.buffers.validation import (
     validate_numbers,
     validate_observations,
     validate_per_env,
-    validated_buffer_size,
 )
-from sb3_compressed.common.paths import user_path
-from sb3_compressed.errors import StorageError
-from sb3_compressed.persistence.buffer_repair import RepairReport
-from sb3_compressed.persistence.buffer_storage import BufferStorage, StorageMode
-from sb3_compressed.persistence.checkpoint import CheckpointHistory
+from sb3_compressed.buffers.weighted_samples import weighted_samples
+from sb3_compressed.common.tree_map import tree_map
+from sb3_compressed.persistence.buffer_storage import StorageMode
 from sb3_compressed.samplers.bound_sampler import BoundSampler
-from sb3_compressed.storage.array_store import ArrayStore
 
 if TYPE_CHECKING:
+    from stable_baselines3.common.vec_env import VecNormalize
     from typing_extensions import Self
 
 __all__ = ["CompressedReplay"]
@@ -45,7 +45,7 @@ __all__ = ["CompressedReplay"]
 NOT_COPIED = {"_storage", "_checkpoints", "_lock"}
 
 
-class CompressedReplay(Prefetching, SampledReplay):
+class CompressedReplay(Prefetching, StoredReplay):
     """Mixin of compressed replay buffers; it precedes SB3's class in the bases.
 
     Threads may share a buffer: one can sample or save while another one adds.
@@ -56,14 +56,10 @@ class CompressedReplay(Prefetching, SampledReplay):
     ``handle_timeout_termination=False``, and only where SB3's class supports it.
     """
 
-    #: What was excluded when the buffer was loaded or resumed with a repair, ``None`` without one.
-    repair_report: RepairReport | None = None
-
     _sampling_method = "sample"
-    #: The folder that observations are stored in, ``None`` for a buffer in memory.
-    _storage: BufferStorage | None = None
-    #: Whether SB3 reads observations and next observations of the same rows.
-    _reads_same_rows: ClassVar[bool] = True
+    REIMPLEMENTED: ClassVar[Methods] = (
+        ReplayBuffer.add, ReplayBuffer._get_samples, DictReplayBuffer.add, DictReplayBuffer._get_samples
+    )  # fmt: skip
     #: Whether the parent implements ``optimize_memory_usage`` (without ``handle_timeout_termination``).
     _parent_optimizes: ClassVar[bool] = False
 
@@ -80,14 +76,10 @@ class CompressedReplay(Prefetching, SampledReplay):
         validate_integer("prefetch", n_batches, 0)
         if not n_batches:
             return
-        if isinstance(self, HerReplayBuffer) or not self._is_from_this_package:
+        if not self._is_from_this_package:
             raise ValueError(
-                f"prefetch={n_batches} is not possible for {type(self).__name__}: "
-                + (
-                    "its environment computes rewards from observations, so these are needed at once"
-                    if isinstance(self, HerReplayBuffer)
-                    else "a class from outside this package may use observations while a batch is drawn"
-                )
+                f"prefetch={n_batches} is not possible for {type(self).__name__}: a class from outside this package "
+                "may use observations while a batch is drawn"
             )
         self._prefetcher = Prefetcher(n_batches)
         self._batch_pool = BatchPool(2 + n_batches)
@@ -132,23 +124,40 @@ class CompressedReplay(Prefetching, SampledReplay):
             if kinds is None or kinds != self._validated_kinds:
                 given = (obs, next_obs), (action, reward, done)
                 obs, next_obs, action, reward, done = self._validate_step(kinds, *given)
-            if self._new_arrays and self.passes_encoded_rows:
-                observations = self.__dict__["observations"]
-                encode = observations.encode_rows if type(observations) is CompressedArray else self._encode
-                obs, next_obs = encode(obs, next_obs)
-            elif type(obs) is dict:
-                obs, next_obs = dict(obs), dict(next_obs)  # SB3 writes into them
+            observations = self.__dict__["observations"]
+            # The usual case directly, for speed.
+            encode = observations.encode_rows if type(observations) is CompressedArray else self._encode
+            encoded = encode(obs, next_obs)
             if storage is None:
-                super().add(obs, next_obs, action, reward, done, infos)
+                self._write_step(encoded, action, reward, done, infos)
             else:
-                # Before add, so that an interrupted step is committed with the next one, and a failed one is undone.
+                # Before it is written: an interrupted step is committed with the next one, a refused one is undone.
                 storage.begin_row(self, done)
-                super().add(obs, next_obs, action, reward, done, infos)
+                self._write_step(encoded, action, reward, done, infos)
                 storage.commit_row(self)
             if self._bound_sampler is not None:
                 self._bound_sampler.n_written += 1
 
-    def _validated_step(self, *given: Any) -> tuple[Any, ...]:
+    def _write_step(self, encoded: Any, action: Any, reward: Any, done: Any, infos: Any) -> None:
+        """Write a validated step, as SB3's ``add`` does.
+
+        :param encoded: its observations and next observations, from ``_encode``
+        """
+        row, attributes = self.pos, self.__dict__
+        observations = attributes["observations"]
+        if self.optimize_memory_usage:
+            self._write(encoded, (observations, row), (observations, (row + 1) % self.buffer_size))
+        else:
+            self._write(encoded, (observations, row), (attributes["next_observations"], row))
+        self.actions[row] = action.reshape(self.n_envs, self.action_dim)
+        self.rewards[row] = reward
+        self.dones[row] = done
+        if self.handle_timeout_termination:
+            self.timeouts[row] = np.array([info.get("TimeLimit.truncated", False) for info in infos])
+        # At once: interrupted between both, the buffer could never be added to again.
+        attributes.update(pos=(row + 1) % self.buffer_size, full=self.full or row + 1 == self.buffer_size)
+
+    def _validated_arguments(self, *given: Any) -> tuple[Any, ...]:
         obs, next_obs, action, reward, done = given
         action = validate_numbers("action", action, self.n_envs * self.action_dim, self.n_envs)
         reward = validate_per_env("reward", reward, self.n_envs)
@@ -184,57 +193,41 @@ class CompressedReplay(Prefetching, SampledReplay):
             may_be_referenced = env is not None or isinstance(self, HerReplayBuffer)
             return self._batch(partial(super().sample, batch_size, env=env), may_be_referenced=may_be_referenced)
 
-    def reset(self) -> None:
-        """Remove all transitions, as SB3's buffer does."""
-        self.discard_prefetched()
+    @property
+    def _can_draw_ahead(self) -> bool:
+        """Whether no other code receives observations while a batch is drawn."""
+        return (
+            self._is_from_this_package and "_get_samples" not in vars(self) and self._converter(None) != self.to_torch
+        )
+
+    def _draw_ahead(self, batch_size: int) -> Callable[[], Any]:
+        """Draw a batch; return a function that decodes it to tensors in main memory, in any thread."""
         with self._lock:
-            super().reset()
+            self._validate_sampling(batch_size)
+            if self._bound_sampler is None:
+                rows = self._draw_rows(batch_size, np.random, self.pos, is_full=self.full)
+                transitions = self._transitions_at(rows, self._draw_envs(batch_size))
+                add_fields = None
+            else:
+                draw = self._draw(batch_size)
+                rows, envs = np.divmod(draw.indices, self.n_envs)
+                transitions = self._transitions_at(rows, envs)
+                add_fields = self._weights_and_numbers(draw)
+            transitions.observations.locate()
 
-    def _partners(self) -> dict[int, CompressedArray]:
-        """Return the observations by the ids of the next observations, which SB3 reads before."""
-        attributes = self.__dict__
-        first, second = attributes.get("next_observations"), attributes["observations"]
-        if first is None or not self._reads_same_rows:
-            return {}
-        pairs = [(first[key], second[key]) for key in second] if isinstance(second, dict) else [(first, second)]
-        return {id(array): partner for array, partner in pairs if type(array) is CompressedArray}
+        def complete() -> Any:
+            transitions.observations.decode()
+            samples = self._to_tensors(transitions, convert=th.from_numpy)
+            return samples if add_fields is None else weighted_samples(samples, *add_fields)
 
-    # -- folders ---------------------------------------------------------------------------------------------
+        return complete
 
-    @cached_property
-    def _checkpoints(self) -> CheckpointHistory:
-        """The folders that it was saved to or loaded from."""
-        return CheckpointHistory()
+    def _draw_rows(self, batch_size: int, random: Any, position: int, *, is_full: bool) -> NDArray[np.int64]:
+        """Draw rows as SB3's ``sample`` does.
 
-    @property
-    def is_in_memory(self) -> bool:
-        """Whether compressed observations are in memory, not in a folder."""
-        return self._storage is None
-
-    @property
-    def folder(self) -> Path | None:
-        """The folder with the compressed observations, ``None`` if they are in memory."""
-        return None if self._storage is None else self._storage.folder
-
-    @contextmanager
-    def joint_commit(self, n_steps: int) -> Iterator[None]:
-        """Commit what the block adds to the folder at once, which takes less time than after each ``add``.
-
-        If the process is killed within the block, the folder contains nothing of it. For buffers in memory, those with
-        hindsight replay, and blocks of more steps than the buffer has rows, this does nothing.
-
-        >>> import numpy as np
-        >>> from gymnasium import spaces
-        >>> from sb3_compressed import CompressedReplayBuffer
-        >>> buffer = CompressedReplayBuffer(100, spaces.Box(0, 255, (2, 84, 84), np.uint8), spaces.Discrete(2))
-        >>> frames = np.zeros((1, 2, 84, 84), np.uint8)
-        >>> with buffer.joint_commit(50):
-        ...     for step in range(50):
-        ...         buffer.add(frames, frames, np.array([1]), np.array([0.5]), np.array([False]), [{}])
-
-        :param n_steps: the most steps that the block adds
-        :raises StorageError: if the folder is closed or open for reading only, or when the block adds more steps
-        :raises OSError: if the steps cannot be written; the buffer is then as it was before the block
+        :param random: ``np.random``, or a generator that draws as it does
+        :param position: of the ring
+        :param is_full: whether the ring is full
         """
         storage = self._storage
         if storage is None or isinstance(self, HerReplayBuffer) or n_steps >= self.buffer_size:
@@ -250,13 +243,21 @@ class CompressedReplay(Prefetching, SampledReplay):
         :raises StorageError: if the buffer is in memory, see :meth:`save_checkpoint`, or its folder is closed or open
             for reading only
         """
-        if self._storage is None:
-            raise StorageError("flush() is for buffers with storage=<folder>; this one is in memory")
-        with self._lock:
-            self._storage.flush(self)
+        is_full = is_full or position + n_rows >= self.buffer_size
+        rows = self._draw_rows(batch_size, random, (position + n_rows) % self.buffer_size, is_full=is_full)
+        envs = random.randint(0, high=self.n_envs, size=(batch_size,))
+        rows, envs = as_indices(rows), as_indices(envs)
+        if not self._lock.acquire(timeout=LOCK_TIMEOUT_S):
+            return None
+        try:
+            batch = self._observations_at(rows, envs)
+            batch.locate()
+        finally:
+            self._lock.release()
+        return batch
 
-    def close(self) -> None:
-        """Flush and release the folder. The buffer can still be sampled, but not added to."""
+    def reset(self) -> None:
+        """Remove all transitions, as SB3's buffer does."""
         self.discard_prefetched()
         if self._storage is not None:
             with self._lock:
@@ -270,67 +271,9 @@ class CompressedReplay(Prefetching, SampledReplay):
         if self._storage is None or not self._storage.is_follower:
             raise StorageError("only a buffer that follows a folder can be refreshed; see from_checkpoint")
         with self._lock:
-            return self._storage.refresh(self)
+            super().reset()
 
-    def save_checkpoint(self, folder: str | PathLike[str], *, overwrite: bool = False) -> None:
-        """Save the buffer to a folder: all of it the first time, then what changed since.
-
-        Saves are atomic: after a crash, the last complete save is still there.
-
-        :param folder: a new or empty folder, or one that this buffer was saved to or loaded from
-        :param overwrite: whether to replace another buffer in the folder
-        :raises StorageError: if the folder contains another buffer or other files
-        :raises OSError: if it cannot be written; the folder is as it was
-        """
-        path = user_path(folder).absolute()
-        if self._storage is not None and self._storage.folder.resolve() == path.resolve():
-            self.flush()
-            return
-        with self._lock:
-            self._checkpoints.save(self, path, overwrite=overwrite)
-
-    def copy_checkpoint(self, folder: str | PathLike[str]) -> None:
-        """Copy the last save or flush to a new folder, as hard links to the same files where possible.
-
-        :raises StorageError: if nothing was saved yet, or the folder is not empty
-        :raises OSError: if it cannot be written
-        """
-        latest = self._storage or self._checkpoints.latest
-        if latest is None:
-            raise StorageError("nothing was saved yet that could be copied; see save_checkpoint")
-        with self._lock:
-            latest.store.copy_to(user_path(folder))
-
-    @classmethod
-    def from_checkpoint(
-        cls,
-        folder: str | PathLike[str],
-        *,
-        buffer_size: int | None = None,
-        follow: bool = False,
-        repair: bool = False,
-        **kwargs: Any,
-    ) -> Self:
-        """Load the buffer in a folder.
-
-        :param buffer_size: number of transitions of the new buffer, ``None`` for that of the saved one; if it is
-            smaller, the newest transitions are loaded
-        :param follow: whether to read the folder in place instead of loading it, while another process may write to
-            it; :meth:`refresh` reads what that has added
-        :param repair: whether to exclude damaged transitions instead of raising; :attr:`repair_report` lists them. The
-            folder does not change
-        :param kwargs: arguments of the constructor that override the stored ones, such as ``device``, or ``env`` for
-            hindsight replay
-        :raises ValueError: if an argument is invalid
-        :raises TypeError: if one is unknown, or of the wrong type
-        :raises StorageError: if the folder contains no buffer, or one of another kind
-        :raises CorruptStorage: if a file is damaged, or declares more than is plausible, as for
-            :func:`~sb3_compressed.load_checkpoint`
-        """
-        kwargs["buffer_size"] = buffer_size
-        rows = validated_buffer_size(kwargs)
-        store = open_to_load(user_path(folder), repair=repair, follow=follow, rows=rows)
-        return buffer_from_store(cls, store, kwargs, follow=follow)
+    # -- copies ----------------------------------------------------------------------------------------------
 
     def take_over(self, other: CompressedReplay) -> None:
         """Take over another buffer's content and folder; the other buffer must not be used afterwards.
@@ -348,7 +291,8 @@ class CompressedReplay(Prefetching, SampledReplay):
             bound = self._bound_sampler
             if bound is None:
                 bound = BoundSampler(copy.deepcopy(replaced.configured), self.buffer_size, self.n_envs)
-            self._bound_sampler = bound.after(replaced)
+            bound.number_after(replaced)
+            self._bound_sampler = bound
 
     def __copy__(self) -> Self:
         if self._storage is not None:  # a shallow copy would write to the arrays of the folder
@@ -368,3 +312,9 @@ class CompressedReplay(Prefetching, SampledReplay):
         # Copies and pickles are in memory, and do not write to the folders.
         attributes = super().__getstate__()
         return {name: value for name, value in attributes.items() if name not in NOT_COPIED}
+
+
+def _call(method: WeakMethod[Callable[..., ObservationBatch | None]], *arguments: Any) -> ObservationBatch | None:
+    """Call a method of a buffer, unless the buffer does not exist any more."""
+    function = method()
+    return None if function is None else function(*arguments)

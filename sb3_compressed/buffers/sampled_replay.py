@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch as th
-from numpy.typing import ArrayLike
-from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
+from numpy.typing import ArrayLike, NDArray
 
 from sb3_compressed.buffers.base import CompressedBuffer
 from sb3_compressed.buffers.buffer_lock import BufferLock
-from sb3_compressed.buffers.selected_environments import get_samples_at
 from sb3_compressed.buffers.sequences import SequenceSamples, sample_sequences
 from sb3_compressed.buffers.validation import validate_integer
 from sb3_compressed.buffers.weighted_samples import weighted_samples
 from sb3_compressed.errors import BufferNotReady
 from sb3_compressed.samplers import Draw, Sampler, WithoutReplacementSampler, get_sampler
 from sb3_compressed.samplers.bound_sampler import BoundSampler
+from sb3_compressed.samplers.episode_table import EpisodeTable
 from sb3_compressed.samplers.sequence_draw import Pad, SequenceShape
 
 if TYPE_CHECKING:
@@ -28,12 +27,27 @@ if TYPE_CHECKING:
 __all__ = ["SampledReplay"]
 
 
+@dataclass
+class ChosenEnvs:
+    """The environments of the batch that a sampler has drawn, and whether they were read.
+
+    :param envs: environments ``(batch_size,)``
+    """
+
+    envs: NDArray[np.int64]
+    are_used: bool = False
+
+
 class SampledReplay(CompressedBuffer):
     """The part of :class:`.CompressedReplay` that draws transitions and sequences by a sampler."""
 
     optimize_memory_usage: bool
-    #: The sampler with the transitions that it may draw, ``None`` for SB3's own sampling.
+    dones: NDArray[np.float32]
+    timeouts: NDArray[np.float32]
+    #: See :attr:`bound_sampler`.
     _bound_sampler: BoundSampler | None = None
+    #: The environments of the batch that is being read, ``None`` if SB3's random numbers choose them.
+    _chosen_envs: ChosenEnvs | None = None
     #: Acquired by each method that reads or writes transitions.
     _lock: BufferLock
 
@@ -41,6 +55,16 @@ class SampledReplay(CompressedBuffer):
     def sampler(self) -> Sampler | None:
         """The sampler of this buffer, ``None`` for SB3's own sampling."""
         return None if self._bound_sampler is None else self._bound_sampler.sampler
+
+    @property
+    def bound_sampler(self) -> BoundSampler | None:
+        """The sampler with the transitions that it may draw, ``None`` for SB3's own sampling."""
+        return self._bound_sampler
+
+    @property
+    def episodes(self) -> EpisodeTable | None:
+        """The episodes of hindsight replay, ``None`` for other buffers."""
+        return EpisodeTable.among(vars(self))
 
     @property
     def n_skipped_updates(self) -> int:
@@ -122,8 +146,8 @@ class SampledReplay(CompressedBuffer):
     def _validate_sampling(self, batch_size: Any) -> None:
         """Raise if no batch of that size can be sampled."""
         validate_integer("batch_size", batch_size, 0)
-        if batch_size == 0 or isinstance(self, HerReplayBuffer):
-            return  # SB3's hindsight buffer raises a clear error itself, until its first episode is over
+        if batch_size == 0:
+            return
         if self.size() == 0:
             raise BufferNotReady("cannot sample from an empty buffer: add transitions first")
         if self.full and self.buffer_size == 1 and self.optimize_memory_usage:
@@ -147,21 +171,41 @@ class SampledReplay(CompressedBuffer):
 
         :param draw: flat indices of the transitions, and their weights
         """
-        bound = self._bound_sampler
-        assert bound is not None
         rows, envs = np.divmod(draw.indices, self.n_envs)
-        make = partial(get_samples_at, self, rows, envs, env)
-        samples = self._batch(make, may_be_referenced=env is not None)
-        return self._with_weights(samples, draw)
+        outer, self._chosen_envs = self._chosen_envs, ChosenEnvs(envs)
+        try:
+            samples = self._get_samples(rows, env=env)
+            if not self._chosen_envs.are_used and self.n_envs > 1:
+                raise TypeError(
+                    f"{type(self).__name__}._get_samples must draw environments by _draw_envs, or call the method that "
+                    "it overrides, so that a sampler can choose them"
+                )
+        finally:
+            self._chosen_envs = outer
+        return weighted_samples(self._output(samples), *self._weights_and_numbers(draw))
 
-    def _with_weights(self, samples: Any, draw: Draw) -> Any:
+    def _draw_envs(self, batch_size: int) -> NDArray[np.int64]:
+        """Return the environments of a batch: drawn as SB3 does, or those that the sampler has chosen.
+
+        :raises TypeError: if the sampler has chosen another number of them
+        """
+        chosen = self._chosen_envs
+        if chosen is None:
+            return np.random.randint(0, high=self.n_envs, size=(batch_size,))  # noqa: NPY002  # what SB3 draws from
+        if len(chosen.envs) != batch_size:
+            raise TypeError(f"the sampler has drawn {len(chosen.envs)} transitions, but {batch_size} rows are read")
+        chosen.are_used = True
+        return chosen.envs
+
+    def _weights_and_numbers(self, draw: Draw) -> tuple[th.Tensor, NDArray[np.int64]]:
+        """Return the importance weights ``(batch_size, 1)`` and numbers ``(batch_size,)`` of transitions."""
         assert self._bound_sampler is not None
         if draw.weights is None:
             weights = th.ones((len(draw.indices), 1), device=self.device)
         else:
             # A copy: a sampler may reuse its array.
             weights = th.tensor(draw.weights.reshape(-1, 1), dtype=th.float32, device=self.device)
-        return weighted_samples(samples, weights, self._bound_sampler.numbers_of(draw.indices))
+        return weights, self._bound_sampler.numbers_of(draw.indices)
 
     def sample_sequences(
         self,
@@ -213,7 +257,13 @@ class SampledReplay(CompressedBuffer):
             raise ValueError(
                 f"length and burn_in must be at most {most}, the rows of the buffer, got {length} and {burn_in}"
             )
-        make = partial(sample_sequences, self, batch_size, shape, env, with_next=next_observations, as_views=as_views)
         with self._lock:
-            samples: SequenceSamples = self._with_pooled_memory(make, dict, may_be_referenced=env is not None)
-        return samples
+            return sample_sequences(
+                self,
+                batch_size,
+                shape,
+                env,
+                with_next=next_observations,
+                as_views=as_views,
+                empty=self._batch_pool.begin_batch(self.device.type),
+            )

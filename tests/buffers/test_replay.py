@@ -7,47 +7,30 @@ from typing import Any
 
 import numpy as np
 import pytest
+from buffer_pairs import REPLAY_PAIRS, SB3_OPTIMIZED
 from conftest import Stream
-from stable_baselines3.common.buffers import DictReplayBuffer, NStepReplayBuffer, ReplayBuffer
+from gymnasium import spaces
+from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer
 from stable_baselines3.common.env_util import make_vec_env
-from stable_baselines3.common.envs import BitFlippingEnv
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
-from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
-from support import ImageEnv, assert_same_batch, n_episode_ends, same_draws
+from support import ImageEnv, add_all, assert_same_batch, n_episode_ends, new_buffer, same_draws
 
 from sb3_compressed import (
     CompressedArray,
     CompressedDictReplayBuffer,
-    CompressedHerReplayBuffer,
-    CompressedNStepReplayBuffer,
     CompressedReplayBuffer,
     available_codecs,
 )
 
 ROWS = 70  # an odd number of laps fits into the recorded steps
-PAIRS: dict[str, tuple[type[Any], type[Any]]] = {
-    "replay": (CompressedReplayBuffer, ReplayBuffer),
-    "n-step": (CompressedNStepReplayBuffer, NStepReplayBuffer),
-    "dict": (CompressedDictReplayBuffer, DictReplayBuffer),
-    "her": (CompressedHerReplayBuffer, HerReplayBuffer),
-}
-
-
-def make(buffer_class: type[Any], stream: Stream, **kwargs: Any) -> Any:
-    """Return a buffer of ``ROWS`` rows for the environment of a stream."""
-    space, action_space, n_envs, _ = stream
-    if issubclass(buffer_class, HerReplayBuffer):
-        kwargs["env"] = make_vec_env(BitFlippingEnv, n_envs, env_kwargs={"n_bits": 4, "image_obs_space": True})
-        kwargs["env"].reset()  # it computes rewards from a state
-    return buffer_class(ROWS * n_envs, space, action_space, device="cpu", n_envs=n_envs, **kwargs)
 
 
 def make_pair(kind: str, stream: Stream, theirs: dict[str, Any] | None = None, **options: Any) -> tuple[Any, Any]:
     """Return our buffer and SB3's for a stream; ``theirs`` are SB3's own arguments, ``options`` ours."""
-    compressed, parent = PAIRS[kind]
+    compressed, parent = REPLAY_PAIRS[kind]
     assert issubclass(compressed, parent)
     theirs = theirs or {}
-    return make(compressed, stream, **theirs, **options), make(parent, stream, **theirs)
+    return new_buffer(compressed, stream, ROWS, **theirs, **options), new_buffer(parent, stream, ROWS, **theirs)
 
 
 def assert_equivalent(ours: Any, theirs: Any, stream: Stream, env: VecNormalize | None = None) -> None:
@@ -56,27 +39,20 @@ def assert_equivalent(ours: Any, theirs: Any, stream: Stream, env: VecNormalize 
     assert len(transitions) > 3 * ROWS
     assert n_episode_ends(transitions) >= 3
     for step, transition in enumerate(transitions):
-        transition.add_to(ours)
-        transition.add_to(theirs)
+        add_all([transition], ours, theirs)
         assert (ours.pos, ours.full, ours.size()) == (theirs.pos, theirs.full, theirs.size())
         if step in (20, ROWS - 2, ROWS - 1, ROWS) or step % 50 == 49 or step == len(transitions) - 1:
             for batch_size in (2, 64):
                 samplers = [partial(buffer.sample, batch_size, env) for buffer in (ours, theirs)]
                 assert_same_batch(*same_draws(*samplers, seed=step))
+    found: Any
     for name in ("observations", "next_observations"):
-        assert_same_arrays(getattr(ours, name, None), getattr(theirs, name, None))
-
-
-def assert_same_arrays(ours: Any, theirs: Any) -> None:
-    """Assert that all observations of two buffers are equal."""
-    if isinstance(theirs, dict):
-        assert ours.keys() == theirs.keys()
-        for key in theirs:
-            np.testing.assert_array_equal(np.asarray(ours[key]), theirs[key])
-    elif theirs is None:
-        assert ours is None
-    else:
-        np.testing.assert_array_equal(np.asarray(ours), theirs)
+        found, expected = getattr(ours, name, None), getattr(theirs, name, None)
+        if expected is None:
+            assert found is None
+            continue
+        for key in expected if isinstance(expected, dict) else [...]:
+            np.testing.assert_array_equal(np.asarray(found[key]), expected[key])
 
 
 @pytest.mark.parametrize("method", ["auto", *available_codecs()])
@@ -93,7 +69,7 @@ def test_batches_equal_sb3s_for_every_codec(method: str, stream: Stream) -> None
         ("replay", "atari-single", {}),
         ("replay", "atari-channel-last", {}),
         ("replay", "atari", {"handle_timeout_termination": False}),
-        ("replay", "atari", {"handle_timeout_termination": False, "optimize_memory_usage": True}),
+        ("replay", "atari", SB3_OPTIMIZED),
         ("replay", "pendulum", {}),
         ("replay", "discrete", {}),
         ("replay", "multi-discrete", {}),
@@ -123,15 +99,14 @@ def test_frame_stack_does_not_change_batches(frame_stack: int | None, stream: St
     indirect=["stream"],
 )
 def test_optimize_memory_usage_works_with_timeouts_and_for_every_class(kind: str, stream: Stream) -> None:
-    compressed, parent = PAIRS[kind]
-    ours = make(compressed, stream, optimize_memory_usage=True, handle_timeout_termination=True)
-    assert_equivalent(ours, make(parent, stream), stream)
+    ours, theirs = make_pair(kind, stream, optimize_memory_usage=True, handle_timeout_termination=True)
+    assert_equivalent(ours, theirs, stream)
 
 
 def test_optimize_memory_usage_may_be_passed_by_position(stream: Stream) -> None:
     space, action_space, n_envs, _ = stream
     buffer = CompressedReplayBuffer(ROWS * n_envs, space, action_space, "cpu", n_envs, True, True)
-    assert_equivalent(buffer, ReplayBuffer(ROWS * n_envs, space, action_space, "cpu", n_envs), stream)
+    assert_equivalent(buffer, new_buffer(REPLAY_PAIRS["replay"][1], stream, ROWS), stream)
 
 
 @pytest.mark.parametrize("stream", ["pendulum", "atari"], indirect=True)
@@ -168,8 +143,33 @@ def test_next_observations_share_all_their_payloads(stream: Stream) -> None:
 
 def test_memory_is_below_three_percent_of_sb3s(stream: Stream) -> None:
     ours, theirs = make_pair("replay", stream, num_threads=1)  # trains its codec at once
-    for transition in stream[-1]:
-        transition.add_to(ours)
+    add_all(stream[-1], ours)
     raw = theirs.observations.nbytes + theirs.next_observations.nbytes
     assert ours.raw_observations_nbytes == raw
     assert ours.observations_nbytes < 0.03 * raw
+
+
+def test_batches_have_the_keys_in_the_order_of_the_space() -> None:
+    image, vector = spaces.Box(0, 255, (4, 36, 36), np.uint8), spaces.Box(-1, 1, (3,), np.float32)
+    space, actions = spaces.Dict([("z", image), ("a", vector), ("m", image)]), spaces.Discrete(2)
+    obs = {key: np.stack([part.sample()]) for key, part in space.spaces.items()}
+    for cls in (CompressedDictReplayBuffer, DictReplayBuffer):
+        buffer = cls(10, space, actions, "cpu")
+        buffer.add(obs, obs, np.array([1]), np.zeros(1), np.zeros(1), [{}])
+        batch = buffer.sample(2)
+        assert [*batch.observations] == [*batch.next_observations] == ["z", "a", "m"]
+
+
+@pytest.mark.parametrize("cls", [CompressedReplayBuffer, ReplayBuffer])
+def test_a_buffer_is_extended_by_the_arrays_of_another_one(cls: Any) -> None:
+    """As SB3's own tests do it, with timeouts that are arrays of one element."""
+    space, actions = spaces.Box(0, 255, (4, 36, 36), np.uint8), spaces.Discrete(9)
+    buffers = [cls(5, space, actions, "cpu") for _ in range(2)]
+    for step in range(5):
+        obs, info = np.full((1, 4, 36, 36), step, np.uint8), {"TimeLimit.truncated": step == 2}
+        buffers[0].add(obs, obs + 1, np.array([step]), np.ones(1), np.array([step == 2]), [info])
+    first = buffers[0]
+    infos = [[{"TimeLimit.truncated": truncated}] for truncated in first.timeouts]
+    buffers[1].extend(first.observations, first.next_observations, first.actions, first.rewards, first.dones, infos)
+    assert buffers[1].timeouts.ravel().tolist() == [0, 0, 1, 0, 0]
+    assert_same_batch(*same_draws(*[lambda buffer=buffer: buffer.sample(20) for buffer in buffers], seed=0))

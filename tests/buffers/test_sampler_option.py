@@ -5,78 +5,61 @@ from __future__ import annotations
 import copy
 import dataclasses
 import pickle
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 import torch as th
-from conftest import Stream
+from buffer_pairs import REPLAY_PAIRS, SB3_OPTIMIZED
 from small_samplers import ScriptedSampler, ValidSampler, WeightedSampler
 from stable_baselines3 import DQN
-from stable_baselines3.common.buffers import DictReplayBuffer, NStepReplayBuffer, ReplayBuffer
+from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.env_util import make_vec_env
-from stable_baselines3.common.envs import BitFlippingEnv
 from stable_baselines3.common.type_aliases import DictReplayBufferSamples, ReplayBufferSamples
 from stable_baselines3.common.vec_env import VecNormalize
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
-from support import assert_same_batch, same_draws
-
-from sb3_compressed import (
-    BufferNotReady,
-    CompressedArray,
-    CompressedDictReplayBuffer,
-    CompressedHerReplayBuffer,
-    CompressedNStepReplayBuffer,
-    CompressedReplayBuffer,
-    CompressedRolloutBuffer,
+from support import (
+    Stream,
+    Transition,
+    add_all,
+    assert_same_batch,
+    batch_at,
+    draws_replaced,
+    filled,
+    new_buffer,
+    recorded,
+    same_draws,
 )
-from sb3_compressed.arrays.located_items import LocatedItems
+
+from sb3_compressed import BufferNotReady, CompressedHerReplayBuffer, CompressedReplayBuffer, CompressedRolloutBuffer
 from sb3_compressed.buffers.replay_mixin import CompressedReplay
+from sb3_compressed.buffers.resize import resize
 from sb3_compressed.buffers.weighted_samples import WeightedDictReplayBufferSamples, WeightedReplayBufferSamples
-from sb3_compressed.persistence.ring_resize import resize
 from sb3_compressed.samplers import Draw, Sampler
 
 ROWS = 70
-PAIRS: dict[str, tuple[type[Any], type[Any]]] = {
-    "replay": (CompressedReplayBuffer, ReplayBuffer),
-    "n-step": (CompressedNStepReplayBuffer, NStepReplayBuffer),
-    "dict": (CompressedDictReplayBuffer, DictReplayBuffer),
-    "her": (CompressedHerReplayBuffer, HerReplayBuffer),
-}
-SB3_OPTIMIZED = {"optimize_memory_usage": True, "handle_timeout_termination": False}
 
 
-def make(buffer_class: type[Any], stream: Stream, rows: int = ROWS, **kwargs: Any) -> Any:
-    """Return a buffer for the environment of a stream."""
-    space, action_space, n_envs, _ = stream
-    if issubclass(buffer_class, HerReplayBuffer):
-        kwargs["env"] = make_vec_env(BitFlippingEnv, n_envs, env_kwargs={"n_bits": 4, "image_obs_space": True})
-        kwargs["env"].reset()
-    return buffer_class(rows * n_envs, space, action_space, device="cpu", n_envs=n_envs, **kwargs)
+def steps(begin: int, end: int) -> list[Transition]:
+    """Return transitions of CartPole in four environments."""
+    return recorded("cart")[-1][begin:end]
 
 
-@contextmanager
-def draws_replaced(**functions: Any) -> Iterator[None]:
-    """Replace functions of ``np.random``, so that SB3's code gets chosen numbers."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name, function in functions.items():
-            patch.setattr(np.random, name, function)
-        yield
-
-
-def sb3_batch_at(buffer: ReplayBuffer, indices: Any, env: VecNormalize | None = None) -> Any:
-    """Return the batch that SB3 creates for flat indices."""
-    rows, envs = np.divmod(indices, buffer.n_envs)
-    with draws_replaced(randint=lambda *args, **kwargs: envs):
-        return buffer._get_samples(rows, env=env)
+def cart(n_steps: int, sampler: Any = None, rows: int = 10, cls: Any = CompressedReplayBuffer, **options: Any) -> Any:
+    """Return a buffer with the first of them, whose sampler records what it is informed of by default."""
+    return filled("cart", n_steps, rows, cls, sampler=sampler or ValidSampler(), **options)
 
 
 def flat(batch: Any, buffer: Any) -> Any:
     """Return the flat indices of a batch."""
     return batch.indices % (buffer.buffer_size * buffer.n_envs)
+
+
+def assert_as_drawn(batch: Any, buffer: Any, expected: ReplayBuffer, env: VecNormalize | None = None) -> None:
+    """Assert that a batch is what SB3 creates for its indices, with weights and indices."""
+    rows, envs = np.divmod(flat(batch, buffer), buffer.n_envs)
+    assert_same_batch(without_draw(batch), batch_at(expected, rows, envs, env))
 
 
 def without_draw(batch: Any) -> Any:
@@ -85,38 +68,36 @@ def without_draw(batch: Any) -> Any:
     return (DictReplayBufferSamples if is_dict else ReplayBufferSamples)(*batch[:-2])
 
 
-CASES = [
-    ("replay", "atari", {}),
-    ("replay", "atari-single", {}),
-    ("replay", "atari", SB3_OPTIMIZED),
-    ("replay", "atari-channel-last", {"handle_timeout_termination": False}),
-    ("replay", "pendulum", {}),
-    ("replay", "discrete", {}),
-    ("n-step", "atari", {"n_steps": 3, "gamma": 0.9}),
-    ("n-step", "atari-single", {"n_steps": 5, "gamma": 0.99}),
-    ("n-step", "cart", {"n_steps": 4, "gamma": 0.5}),
-    ("dict", "console", {}),
-    ("dict", "bits", {}),
-]
-
-
-@pytest.mark.parametrize(("kind", "stream", "theirs"), CASES, indirect=["stream"])
+@pytest.mark.parametrize(
+    ("kind", "stream", "theirs"),
+    [
+        ("replay", "atari", {}),
+        ("replay", "atari-single", {}),
+        ("replay", "atari", SB3_OPTIMIZED),
+        ("replay", "atari-channel-last", {"handle_timeout_termination": False}),
+        ("replay", "pendulum", {}),
+        ("replay", "discrete", {}),
+        ("n-step", "atari", {"n_steps": 3, "gamma": 0.9}),
+        ("n-step", "atari-single", {"n_steps": 5, "gamma": 0.99}),
+        ("n-step", "cart", {"n_steps": 4, "gamma": 0.5}),
+        ("dict", "console", {}),
+        ("dict", "bits", {}),
+    ],
+    indirect=["stream"],
+)
 def test_batches_contain_what_sb3s_buffer_returns_for_the_drawn_transitions(
     kind: str, stream: Stream, theirs: dict[str, Any]
 ) -> None:
-    compressed, parent = PAIRS[kind]
+    compressed, parent = REPLAY_PAIRS[kind]
     method: dict[str, Any] = {"compression_method": "zstd-5"} if stream[0].shape != (3,) else {}
-    buffer, expected = (
-        make(compressed, stream, sampler=ValidSampler(), **theirs, **method),
-        make(parent, stream, **theirs),
-    )
+    buffer = new_buffer(compressed, stream, ROWS, sampler=ValidSampler(), **theirs, **method)
+    expected = new_buffer(parent, stream, ROWS, **theirs)
     for step, transition in enumerate(stream[-1]):
-        transition.add_to(buffer)
-        transition.add_to(expected)
+        add_all([transition], buffer, expected)
         if step in (0, 20, ROWS - 2, ROWS - 1, ROWS) or step % 50 == 49:
             for batch_size in (1, 64):
                 batch = buffer.sample(batch_size)
-                assert_same_batch(without_draw(batch), sb3_batch_at(expected, flat(batch, buffer)))
+                assert_as_drawn(batch, buffer, expected)
                 assert (batch.indices // buffer.n_envs <= step).all()
                 assert (batch.indices // buffer.n_envs > step - ROWS).all()
                 np.testing.assert_array_equal(batch.weights, np.ones((batch_size, 1), np.float32))
@@ -131,13 +112,11 @@ def test_hindsight_batches_contain_what_sb3s_buffer_returns_for_the_drawn_transi
     stream: Stream, options: dict[str, Any], strategy: str
 ) -> None:
     theirs = {name: value for name, value in options.items() if name != "optimize_memory_usage"}
-    buffer = make(
-        CompressedHerReplayBuffer, stream, sampler=ValidSampler(), goal_selection_strategy=strategy, **options
-    )
-    expected = make(HerReplayBuffer, stream, goal_selection_strategy=strategy, **theirs)
+    goals = {"goal_selection_strategy": strategy}
+    buffer = new_buffer(CompressedHerReplayBuffer, stream, ROWS, sampler=ValidSampler(), **goals, **options)
+    expected = new_buffer(HerReplayBuffer, stream, ROWS, **goals, **theirs)
     for step, transition in enumerate(stream[-1]):
-        transition.add_to(buffer)
-        transition.add_to(expected)
+        add_all([transition], buffer, expected)
         if step in (20, ROWS - 2, ROWS - 1, ROWS) or step % 50 == 49:
             draw = buffer._draw(32)  # apart, so that both draw goals from the same state
             np.random.seed(step)  # noqa: NPY002
@@ -153,12 +132,8 @@ def test_hindsight_batches_contain_what_sb3s_buffer_returns_for_the_drawn_transi
             assert_same_batch(without_draw(batch), theirs_batch)
 
 
-@pytest.mark.parametrize("stream", ["bits"], indirect=True)
-def test_an_order_of_the_sampler_does_not_select_virtual_transitions(stream: Stream) -> None:
-    sampler = ScriptedSampler()
-    buffer = make(CompressedHerReplayBuffer, stream, sampler=sampler)
-    for transition in stream[-1][:60]:
-        transition.add_to(buffer)
+def test_an_order_of_the_sampler_does_not_select_virtual_transitions() -> None:
+    buffer = filled("bits", 60, ROWS, CompressedHerReplayBuffer, sampler=ScriptedSampler())
     [valid] = np.nonzero(buffer.ep_length.reshape(-1) > 0)
     weights = np.arange(1, 21, dtype=np.float32)
     buffer.sampler.result = Draw(valid[:20], weights)
@@ -172,25 +147,19 @@ def test_an_order_of_the_sampler_does_not_select_virtual_transitions(stream: Str
     assert real == {*valid[:20].tolist()}
 
 
-@pytest.mark.parametrize("stream", ["bits"], indirect=True)
-def test_hindsight_replay_without_a_complete_episode_raises_sb3s_error(stream: Stream) -> None:
-    buffers = [
-        make(HerReplayBuffer, stream),
-        make(CompressedHerReplayBuffer, stream, sampler=ValidSampler()),
-    ]
-    messages = []
-    for buffer in buffers:
-        stream[-1][0].add_to(buffer)
-        with pytest.raises(RuntimeError) as error:
-            buffer.sample(4)
-        messages.append(str(error.value))
-    assert messages[0] == messages[1]
+def test_hindsight_replay_without_a_complete_episode_raises_sb3s_error() -> None:
+    ours = filled("bits", 1, ROWS, CompressedHerReplayBuffer, sampler=ValidSampler())
+    theirs = filled("bits", 1, ROWS, HerReplayBuffer)
+    with pytest.raises(RuntimeError) as expected:
+        theirs.sample(4)
+    with pytest.raises(RuntimeError, match=str(expected.value)):
+        ours.sample(4)
 
 
 @pytest.mark.parametrize("stream", ["goal-bits"], indirect=True)
 def test_hindsight_transitions_are_included_while_their_episodes_are_complete(stream: Stream) -> None:
-    buffer = make(CompressedHerReplayBuffer, stream, rows=23, sampler=WeightedSampler())
-    updated: list[Any] = []
+    buffer = new_buffer(CompressedHerReplayBuffer, stream, 23, sampler=WeightedSampler())
+    updated: dict[int, float] = {}
     n_checked = n_kept = 0
     for step, transition in enumerate(stream[-1]):
         transition.add_to(buffer)
@@ -198,14 +167,13 @@ def test_hindsight_transitions_are_included_while_their_episodes_are_complete(st
             batch = buffer.sample(32)
             np.testing.assert_array_equal(buffer.sampler.is_valid, buffer.ep_length.reshape(-1) > 0)
             numbers = np.arange(max(step - 22, 0) * 2, (step + 1) * 2)
-            values = dict(zip(numbers % 46, numbers, strict=True))
-            known = dict(updated)
+            values: dict[Any, Any] = dict(zip(numbers % 46, numbers, strict=True))
             for index in np.flatnonzero(buffer.sampler.is_valid):  # what was not overwritten keeps its value
-                assert buffer.sampler.values[index] == known.get(values[index], 1.0)
+                assert buffer.sampler.values[index] == updated.get(values[index], 1.0)
                 n_checked += 1
-                n_kept += values[index] in known
+                n_kept += values[index] in updated
             assert buffer.update_priorities(batch.indices, batch.indices + 2.0) == 0
-            updated += zip(batch.indices.tolist(), (batch.indices + 2.0).tolist(), strict=True)
+            updated.update(zip(batch.indices.tolist(), (batch.indices + 2.0).tolist(), strict=True))
     assert n_checked > 100
     assert n_kept > 20
     n_complete = (buffer.ep_length > 0).sum()
@@ -219,71 +187,28 @@ def test_hindsight_transitions_are_included_while_their_episodes_are_complete(st
 @pytest.mark.parametrize("stream", ["pendulum", "atari"], indirect=True)
 @pytest.mark.parametrize("kind", ["replay", "n-step"])
 def test_vec_normalize_normalizes_the_drawn_transitions(kind: str, stream: Stream) -> None:
-    compressed, parent = PAIRS[kind]
+    compressed, parent = REPLAY_PAIRS[kind]
     env = VecNormalize(make_vec_env("Pendulum-v1", stream[2]), norm_obs=len(stream[0].shape or ()) == 1)
     env.ret_rms.update(np.array([3.0, 7.0]))
-    buffer, expected = make(compressed, stream, sampler=ValidSampler()), make(parent, stream)
-    for transition in stream[-1][:100]:
-        transition.add_to(buffer)
-        transition.add_to(expected)
-    batch = buffer.sample(32, env)
-    assert_same_batch(without_draw(batch), sb3_batch_at(expected, flat(batch, buffer), env))
-
-
-def test_output_format_applies(stream: Stream) -> None:
-    buffer = make(CompressedReplayBuffer, stream, sampler=ValidSampler(), output_dtype="float", normalize_images=True)
-    expected = make(ReplayBuffer, stream)
-    for transition in stream[-1][:100]:
-        transition.add_to(buffer)
-        transition.add_to(expected)
-    batch = buffer.sample(8)
-    theirs = sb3_batch_at(expected, flat(batch, buffer))
-    np.testing.assert_array_equal(batch.observations, theirs.observations.float() / 255)
-    np.testing.assert_array_equal(batch.next_observations, theirs.next_observations.float() / 255)
-
-
-def test_observations_and_next_observations_are_decoded_at_once(
-    stream: Stream, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    buffer = make(CompressedReplayBuffer, stream, sampler=ValidSampler())
-    for transition in stream[-1][:100]:
-        transition.add_to(buffer)
-    assert buffer.n_envs > 1
-    decoded: list[int] = []
-    located = CompressedArray._located
-
-    def counted(self: CompressedArray, references: Any, *args: Any, **kwargs: Any) -> LocatedItems:
-        decoded.append(len(references))
-        return located(self, references, *args, **kwargs)
-
-    monkeypatch.setattr(CompressedArray, "_located", counted)
-    batch = buffer.sample(32)
-    assert decoded == [64]
-    first, second = batch.next_observations, batch.observations
-    assert second.data_ptr() == first.data_ptr() + first.nbytes  # tensors of the decoded memory, without a copy
+    buffer, expected = filled(stream, 100, ROWS, compressed, sampler=ValidSampler()), filled(stream, 100, ROWS, parent)
+    assert_as_drawn(buffer.sample(32, env), buffer, expected, env)
 
 
 @pytest.mark.parametrize("kind", ["replay", "n-step"])
 def test_uniform_sampling_is_sb3s_own(kind: str, stream: Stream) -> None:
-    compressed, parent = PAIRS[kind]
-    buffer, expected = make(compressed, stream, sampler="uniform"), make(parent, stream)
+    compressed, parent = REPLAY_PAIRS[kind]
+    buffer, expected = filled(stream, 100, ROWS, compressed, sampler="uniform"), filled(stream, 100, ROWS, parent)
     assert buffer.sampler is None
-    for transition in stream[-1][:100]:
-        transition.add_to(buffer)
-        transition.add_to(expected)
     assert_same_batch(*same_draws(lambda: buffer.sample(32), lambda: expected.sample(32), seed=3))
-    with pytest.raises(TypeError, match="sampler='prioritized'"):
+    with pytest.raises(TypeError, match="prioritized"):
         buffer.update_priorities([0], [1.0])
     assert buffer.n_skipped_updates == 0
-    assert not [name for name in vars(buffer) if "sampler" in name]
 
 
-def test_batches_are_named_tuples_that_begin_with_sb3s_fields(stream: Stream) -> None:
+def test_batches_are_named_tuples_that_begin_with_sb3s_fields() -> None:
     assert WeightedReplayBufferSamples._fields == (*ReplayBufferSamples._fields, "weights", "indices")
     assert WeightedDictReplayBufferSamples._fields == (*DictReplayBufferSamples._fields, "weights", "indices")
-    buffer = make(CompressedReplayBuffer, stream, sampler=ValidSampler())
-    stream[-1][0].add_to(buffer)
-    batch = buffer.sample(3)
+    batch = cart(1).sample(3)
     assert type(batch) is WeightedReplayBufferSamples
     assert batch.indices.dtype == np.int64
     assert (batch.weights.dtype, batch.weights.shape) == (th.float32, (3, 1))
@@ -294,51 +219,27 @@ def test_batches_are_named_tuples_that_begin_with_sb3s_fields(stream: Stream) ->
 
 
 @pytest.mark.parametrize("n_steps", [0, 1, 5, 9, 10, 11, 20, 37])
-@pytest.mark.parametrize("stream", ["cart"], indirect=True)
-def test_each_written_transition_is_added_once_before_a_draw(n_steps: int, stream: Stream) -> None:
-    buffer = make(CompressedReplayBuffer, stream, rows=10, sampler=ValidSampler())
-    for transition in stream[-1][:7]:
-        transition.add_to(buffer)
+def test_each_written_transition_is_added_once_before_a_draw(n_steps: int) -> None:
+    buffer = cart(7)
     assert buffer.sampler.added == []  # nothing happens in add
     buffer.sample(2)
-    for transition in stream[-1][7 : 7 + n_steps]:
-        transition.add_to(buffer)
+    add_all(steps(7, 7 + n_steps), buffer)
     for _ in range(3):
         buffer.sample(2)
-    added = buffer.sampler.added
-    np.testing.assert_array_equal(added[0], np.arange(28))
-    if n_steps == 0:
-        assert len(added) == 1
-        return
-    assert len(added) == 2
     rows = np.arange(7 + n_steps - min(n_steps, 10), 7 + n_steps) % 10  # from the oldest to the newest
-    np.testing.assert_array_equal(added[1], (rows[:, np.newaxis] * 4 + np.arange(4)).reshape(-1))
+    expected = [np.arange(28), (rows[:, np.newaxis] * 4 + np.arange(4)).reshape(-1)][: 1 + (n_steps > 0)]
+    for added, indices in zip(buffer.sampler.added, expected, strict=True):
+        np.testing.assert_array_equal(added, indices)
     assert buffer.sampler.removed == []
 
 
-@pytest.mark.parametrize("stream", ["cart"], indirect=True)
-def test_the_row_that_sb3_reserves_is_excluded_once_the_ring_is_full(stream: Stream) -> None:
-    buffer = make(CompressedReplayBuffer, stream, rows=10, sampler=ValidSampler(), **SB3_OPTIMIZED)
-    for step, transition in enumerate(stream[-1][:47]):
-        transition.add_to(buffer)
-        if step % 3 == 0 or step == 9:
-            buffer.sample(4)
-            is_valid = buffer.sampler.is_valid.reshape(10, 4)
-            expected = np.arange(10) < buffer.pos if not buffer.full else np.arange(10) != buffer.pos
-            np.testing.assert_array_equal(is_valid, np.repeat(expected[:, np.newaxis], 4, axis=1))
-
-
-@pytest.mark.parametrize("stream", ["cart"], indirect=True)
-def test_reset_excludes_everything(stream: Stream) -> None:
-    buffer = make(CompressedReplayBuffer, stream, rows=10, sampler=WeightedSampler())
-    for transition in stream[-1][:25]:
-        transition.add_to(buffer)
+def test_reset_excludes_everything() -> None:
+    buffer = cart(25, WeightedSampler())
     before = buffer.sample(8)
     buffer.reset()
     with pytest.raises(BufferNotReady):
         buffer.sample(1)
-    for transition in stream[-1][:5]:
-        transition.add_to(buffer)
+    add_all(steps(0, 5), buffer)
     batch = buffer.sample(64)
     assert {*flat(batch, buffer).tolist()} <= {*range(20)}
     np.testing.assert_array_equal(np.flatnonzero(buffer.sampler.is_valid), np.arange(20))
@@ -347,32 +248,23 @@ def test_reset_excludes_everything(stream: Stream) -> None:
     assert buffer.update_priorities(batch.indices, np.full(64, 9.0)) == 0
 
 
-@pytest.mark.parametrize("stream", ["cart"], indirect=True)
-def test_position_may_be_assigned_directly(stream: Stream) -> None:
-    buffer = make(CompressedReplayBuffer, stream, rows=10, sampler=ValidSampler())
-    for transition in stream[-1][:4]:
-        transition.add_to(buffer)
+def test_position_may_be_assigned_directly() -> None:
+    buffer = cart(4)
     buffer.sample(1)
     buffer.pos = 7
-    np.testing.assert_array_equal(np.sort(np.unique(flat(buffer.sample(500), buffer))), np.arange(28))
+    np.testing.assert_array_equal(np.unique(flat(buffer.sample(500), buffer)), np.arange(28))
     buffer.pos, buffer.full = 3, True
-    np.testing.assert_array_equal(np.sort(np.unique(flat(buffer.sample(900), buffer))), np.arange(40))
+    np.testing.assert_array_equal(np.unique(flat(buffer.sample(900), buffer)), np.arange(40))
 
 
 @pytest.mark.parametrize("n_rows", [4, 9, 25])
-@pytest.mark.parametrize("stream", ["cart"], indirect=True)
-def test_an_interrupt_after_the_position_was_moved_keeps_the_priorities(stream: Stream, n_rows: int) -> None:
-    buffer = make(CompressedReplayBuffer, stream, rows=10, sampler=WeightedSampler())
-    for transition in stream[-1][:n_rows]:
-        transition.add_to(buffer)
+def test_an_interrupt_after_the_position_was_moved_keeps_the_priorities(n_rows: int) -> None:
+    buffer = cart(n_rows, WeightedSampler())
     batch = buffer.sample(8)
     buffer.update_priorities(batch.indices, np.full(8, 9.0))
-    transition = stream[-1][n_rows]
+    [step] = steps(n_rows, n_rows + 1)
     # All that an add has done when it is interrupted before it returns.
-    infos = transition.infos
-    ReplayBuffer.add(
-        buffer, transition.obs, transition.next_obs, transition.action, transition.reward, transition.done, infos
-    )
+    ReplayBuffer.add(buffer, step.obs, step.next_obs, step.action, step.reward, step.done, step.infos)
     assert buffer.update_priorities(batch.indices, np.full(8, 5.0)) == np.count_nonzero(
         batch.indices < (n_rows + 1 - 10) * buffer.n_envs
     )
@@ -380,23 +272,20 @@ def test_an_interrupt_after_the_position_was_moved_keeps_the_priorities(stream: 
     assert buffer.sampler.values.max() == 5.0
 
 
-@pytest.mark.parametrize("stream", ["cart"], indirect=True)
-def test_extend_counts_rows(stream: Stream) -> None:
-    buffer = make(CompressedReplayBuffer, stream, rows=10, sampler=ValidSampler())
-    steps = stream[-1][:13]
-    columns = zip(*((t.obs, t.next_obs, t.action, t.reward, t.done, t.infos) for t in steps), strict=True)
+def test_extend_counts_rows() -> None:
+    buffer = cart(0)
+    columns = zip(*((t.obs, t.next_obs, t.action, t.reward, t.done, t.infos) for t in steps(0, 13)), strict=True)
     buffer.extend(*map(list, columns))
     assert buffer.sample(400).indices.max() == 13 * 4 - 1
     assert buffer.sampler.is_valid.all()
 
 
-def test_a_failed_add_is_not_counted(stream: Stream) -> None:
-    buffer = make(CompressedReplayBuffer, stream, sampler=ValidSampler())
-    for transition in stream[-1][:3]:
-        transition.add_to(buffer)
+def test_a_failed_add_is_not_counted() -> None:
+    buffer = cart(3)
+    [step] = steps(3, 4)
     with pytest.raises(ValueError, match="reward"):
-        dataclasses.replace(stream[-1][3], reward=np.zeros(99)).add_to(buffer)
-    stream[-1][3].add_to(buffer)
+        dataclasses.replace(step, reward=np.zeros(99)).add_to(buffer)
+    step.add_to(buffer)
     buffer.sample(1)
     np.testing.assert_array_equal(np.concatenate(buffer.sampler.added), np.arange(16))
 
@@ -404,7 +293,7 @@ def test_a_failed_add_is_not_counted(stream: Stream) -> None:
 @pytest.mark.parametrize("kind", ["replay", "n-step"])
 @pytest.mark.parametrize("stream", ["acrobot"], indirect=True)
 def test_a_buffer_of_one_row_can_be_sampled(kind: str, stream: Stream) -> None:
-    buffer = make(PAIRS[kind][0], stream, rows=1, sampler=ValidSampler())
+    buffer = new_buffer(REPLAY_PAIRS[kind][0], stream, 1, sampler=ValidSampler())
     for step, transition in enumerate(stream[-1][:3]):
         transition.add_to(buffer)
         batch = buffer.sample(2)
@@ -412,30 +301,21 @@ def test_a_buffer_of_one_row_can_be_sampled(kind: str, stream: Stream) -> None:
         np.testing.assert_array_equal(batch.observations, np.repeat(transition.obs, 2, axis=0))
 
 
-def test_an_empty_batch_can_be_sampled(stream: Stream) -> None:
-    buffer = make(CompressedReplayBuffer, stream, sampler=ValidSampler())
-    for _ in range(2):
-        batch = buffer.sample(0)
-        assert batch.observations.shape == (0, *stream[0].shape)  # type: ignore[misc]
-        assert batch.weights.shape == (0, 1)
-        assert batch.indices.shape == (0,)
-        stream[-1][0].add_to(buffer)
-
-
-def test_an_empty_buffer_cannot_be_sampled(stream: Stream) -> None:
-    buffer = make(CompressedReplayBuffer, stream, sampler=ValidSampler())
+def test_an_empty_batch_of_any_buffer_can_be_sampled_but_nothing_of_an_empty_buffer() -> None:
+    buffer = cart(0)
     with pytest.raises(BufferNotReady):
         buffer.sample(1)
+    for _ in range(2):
+        batch = buffer.sample(0)
+        assert (batch.observations.shape, batch.weights.shape, batch.indices.shape) == ((0, 4), (0, 1), (0,))
+        add_all(steps(0, 1), buffer)
 
 
 # -- priorities --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("stream", ["cart"], indirect=True)
-def test_priorities_decide_what_is_drawn_until_it_is_overwritten(stream: Stream) -> None:
-    buffer = make(CompressedReplayBuffer, stream, rows=10, sampler=WeightedSampler())
-    for transition in stream[-1][:10]:
-        transition.add_to(buffer)
+def test_priorities_decide_what_is_drawn_until_it_is_overwritten() -> None:
+    buffer = cart(10, WeightedSampler())
     assert buffer.update_priorities(np.arange(40), np.zeros(40)) == 0
     assert buffer.update_priorities(th.tensor([13, 6]), th.tensor([[-3.0], [1.0]], requires_grad=True)) == 0
     batch = buffer.sample(1000)
@@ -443,8 +323,7 @@ def test_priorities_decide_what_is_drawn_until_it_is_overwritten(stream: Stream)
     assert counts[13] + counts[6] == 1000
     assert 650 < counts[13] < 850
     np.testing.assert_allclose(batch.weights[:, 0], np.where(batch.indices == 13, 1 / 3, 1.0), rtol=1e-6)
-    for transition in stream[-1][10:13]:
-        transition.add_to(buffer)
+    add_all(steps(10, 13), buffer)
     assert buffer.update_priorities(batch.indices[:1], [7.0]) == (batch.indices[0] < 12)
     assert buffer.update_priorities([6, 13, 44], [9.0, 5.0, 2.0]) == 1
     assert buffer.n_skipped_updates == 1 + (batch.indices[0] < 12)
@@ -452,11 +331,8 @@ def test_priorities_decide_what_is_drawn_until_it_is_overwritten(stream: Stream)
     assert buffer.update_priorities([], []) == 0
 
 
-@pytest.mark.parametrize("stream", ["cart"], indirect=True)
-def test_priorities_of_excluded_transitions_are_not_updated(stream: Stream) -> None:
-    buffer = make(CompressedReplayBuffer, stream, rows=10, sampler=WeightedSampler(), **SB3_OPTIMIZED)
-    for transition in stream[-1][:12]:
-        transition.add_to(buffer)
+def test_priorities_of_excluded_transitions_are_not_updated() -> None:
+    buffer = cart(12, WeightedSampler(), **SB3_OPTIMIZED)
     assert buffer.update_priorities([8, 11, 12], [5.0, 5.0, 5.0]) == 2  # row 2 is reserved
     assert buffer.sampler.values[[8, 11, 12]].tolist() == [0.0, 0.0, 5.0]
 
@@ -464,59 +340,54 @@ def test_priorities_of_excluded_transitions_are_not_updated(stream: Stream) -> N
 @pytest.mark.parametrize(
     ("indices", "td_errors", "error", "message"),
     [
-        ([1, 2], [1.0, float("nan")], ValueError, "nan for the index 2"),
-        ([1, 2], [float("-inf"), 1.0], ValueError, "inf for the index 1"),
-        ([1, 2], [1.0], ValueError, r"\(2,\) and \(1,\)"),
-        ([[1, 2]], [[1.0, 2.0]], ValueError, "same shape"),
-        ([1, 2], [[1.0, 2.0, 3.0]] * 2, ValueError, r"same shape .*sequence_priorities\(\)"),
+        ([1, 2], [1.0, float("nan")], ValueError, "nan"),
+        ([1, 2], [float("-inf"), 1.0], ValueError, "inf"),
+        ([1, 2], [1.0], ValueError, "shape"),
+        ([[1, 2]], [[1.0, 2.0]], ValueError, "shape"),
+        ([1, 2], [[1.0, 2.0, 3.0]] * 2, ValueError, "sequence_priorities"),
         ([1.0, 2.0], [1.0, 2.0], TypeError, "integers"),
         ([1, 2], ["a", "b"], TypeError, "numbers"),
-        ([1, 12], [1.0, 2.0], ValueError, "from 0 to 11, got 12"),
+        ([1, 12], [1.0, 2.0], ValueError, "got 12"),
         ([1, -1], [1.0, 2.0], ValueError, "got -1"),
     ],
 )
-@pytest.mark.parametrize("stream", ["cart"], indirect=True)
 def test_wrong_priorities_raise_and_change_nothing(
-    indices: Any, td_errors: Any, error: type[Exception], message: str, stream: Stream
+    indices: Any, td_errors: Any, error: type[Exception], message: str
 ) -> None:
-    buffer = make(CompressedReplayBuffer, stream, rows=10, sampler=WeightedSampler())
-    for transition in stream[-1][:3]:
-        transition.add_to(buffer)
+    buffer = cart(3, WeightedSampler())
     with pytest.raises(error, match=message):
         buffer.update_priorities(indices, td_errors)
     buffer.sample(1)
     assert buffer.sampler.values.tolist() == [1.0] * 12 + [0.0] * 28
 
 
-@pytest.mark.parametrize("stream", ["cart"], indirect=True)
-def test_a_sampler_without_priorities_is_named(stream: Stream) -> None:
-    buffer = make(CompressedReplayBuffer, stream, sampler=ValidSampler())
-    stream[-1][0].add_to(buffer)
-    with pytest.raises(TypeError, match="ValidSampler has no priorities"):
-        buffer.update_priorities([0], [1.0])
+@pytest.mark.parametrize(
+    ("n_steps", "sampler", "error", "message"),
+    [(1, ValidSampler(), TypeError, "ValidSampler"), (0, "prioritized", ValueError, "got 0")],
+)
+def test_updates_without_priorities_or_transitions_raise(
+    n_steps: int, sampler: Any, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        cart(n_steps, sampler).update_priorities([0], [1.0])
 
 
 @pytest.mark.parametrize(
     ("result", "error", "message"),
     [
-        (Draw(np.arange(3)), ValueError, "must return 4 integer indices"),
-        (Draw(np.arange(4.0)), ValueError, "must return 4 integer indices"),  # type: ignore[arg-type]
-        (Draw([0, 1, 2, 3]), ValueError, "must return 4 integer indices"),  # type: ignore[arg-type]
-        (Draw(np.array([0, 1, 2, 40])), ValueError, "from 0 to 39, got 40"),
+        (Draw(np.arange(3)), ValueError, "4 integer"),
+        (Draw(np.arange(4.0)), ValueError, "4 integer"),  # type: ignore[arg-type]
+        (Draw([0, 1, 2, 3]), ValueError, "4 integer"),  # type: ignore[arg-type]
+        (Draw(np.array([0, 1, 2, 40])), ValueError, "got 40"),
         (Draw(np.array([0, 1, 2, -1])), ValueError, "got -1"),
-        (Draw(np.array([0, 1, 2, 12])), ValueError, "12, which may not be drawn"),
-        (Draw(np.arange(4), np.ones(3, np.float32)), ValueError, "4 weights"),
-        (Draw(np.arange(4), np.array([1, np.nan, 1, 1], np.float32)), ValueError, "not finite"),
-        (np.arange(4), TypeError, "must return a Draw, got ndarray"),
+        (Draw(np.array([0, 1, 2, 12])), ValueError, "12"),
+        (Draw(np.arange(4), np.ones(3, np.float32)), ValueError, "weights"),
+        (Draw(np.arange(4), np.array([1, np.nan, 1, 1], np.float32)), ValueError, "finite"),
+        (np.arange(4), TypeError, "ndarray"),
     ],
 )
-@pytest.mark.parametrize("stream", ["cart"], indirect=True)
-def test_a_wrong_draw_raises_and_names_the_sampler(
-    result: Any, error: type[Exception], message: str, stream: Stream
-) -> None:
-    buffer = make(CompressedReplayBuffer, stream, rows=10, sampler=ScriptedSampler())
-    for transition in stream[-1][:3]:
-        transition.add_to(buffer)
+def test_a_wrong_draw_raises_and_names_the_sampler(result: Any, error: type[Exception], message: str) -> None:
+    buffer = cart(3, ScriptedSampler())
     buffer.sampler.result = result
     with pytest.raises(error, match=f"ScriptedSampler.*{message}"):
         buffer.sample(4)
@@ -525,45 +396,34 @@ def test_a_wrong_draw_raises_and_names_the_sampler(
 # -- configurations, copies and user's classes -------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("stream", ["cart"], indirect=True)
-def test_each_buffer_copies_the_sampler(stream: Stream) -> None:
+def test_each_buffer_copies_the_sampler() -> None:
     configured = WeightedSampler()
-    first, second = (make(CompressedReplayBuffer, stream, sampler=configured) for _ in range(2))
+    first, second = (cart(n_steps, configured) for n_steps in (3, 0))
     assert not configured.is_bound
     assert first.sampler is not second.sampler
-    for transition in stream[-1][:3]:
-        transition.add_to(first)
     first.sample(2)
     assert not hasattr(configured, "values")
     assert not second.sampler.is_valid.any()
-    with pytest.raises(ValueError, match="belongs to a buffer"):
-        make(CompressedReplayBuffer, stream, sampler=first.sampler)
+    with pytest.raises(ValueError, match="belongs"):
+        cart(0, first.sampler)
 
 
 @pytest.mark.parametrize("duplicate", [copy.deepcopy, copy.copy, lambda buffer: pickle.loads(pickle.dumps(buffer))])
-@pytest.mark.parametrize("stream", ["cart"], indirect=True)
-def test_copies_and_pickles_contain_the_sampler(duplicate: Any, stream: Stream) -> None:
-    buffer = make(CompressedReplayBuffer, stream, rows=10, sampler=WeightedSampler())
-    for transition in stream[-1][:14]:
-        transition.add_to(buffer)
+def test_copies_and_pickles_contain_the_sampler(duplicate: Any) -> None:
+    buffer = cart(14, WeightedSampler())
     buffer.update_priorities(np.arange(20, 56), np.arange(36.0))
-    stream[-1][14].add_to(buffer)  # not passed to the sampler yet
+    add_all(steps(14, 15), buffer)  # not passed to the sampler yet
     other = duplicate(buffer)
-    batches = same_draws(lambda: buffer.sample(32), lambda: other.sample(32), seed=0)
-    np.testing.assert_array_equal(batches[0].indices, batches[1].indices)
-    np.testing.assert_array_equal(batches[0].observations, batches[1].observations)
+    first, second = same_draws(lambda: buffer.sample(32), lambda: other.sample(32), seed=0)
+    np.testing.assert_array_equal(first.indices, second.indices)
+    np.testing.assert_array_equal(first.observations, second.observations)
     values = other.sampler.values.copy()
     buffer.update_priorities([50], [99.0])
     np.testing.assert_array_equal(other.sampler.values, values)
 
 
-@pytest.mark.parametrize("stream", ["cart"], indirect=True)
-def test_take_over_takes_the_sampler_of_the_other_buffer(stream: Stream) -> None:
-    buffer, other = (make(CompressedReplayBuffer, stream, rows=10, sampler=WeightedSampler()) for _ in range(2))
-    for transition in stream[-1][:23]:
-        transition.add_to(buffer)
-    for transition in stream[-1][:14]:
-        transition.add_to(other)
+def test_take_over_takes_the_sampler_of_the_other_buffer() -> None:
+    buffer, other = (cart(n_steps, WeightedSampler()) for n_steps in (23, 14))
     before = buffer.sample(8)
     other.update_priorities(np.arange(16, 56), np.arange(16.0, 56.0))
     buffer.take_over(other)
@@ -575,31 +435,21 @@ def test_take_over_takes_the_sampler_of_the_other_buffer(stream: Stream) -> None
 
 
 @pytest.mark.parametrize("n_steps", [0, 5, 10, 14])
-@pytest.mark.parametrize("stream", ["cart"], indirect=True)
-def test_the_sampler_begins_anew_where_the_other_buffer_has_none(n_steps: int, stream: Stream) -> None:
-    buffer = make(CompressedReplayBuffer, stream, rows=10, sampler=WeightedSampler())
-    other = make(CompressedReplayBuffer, stream, rows=12)
-    for transition in stream[-1][:23]:
-        transition.add_to(buffer)
+def test_the_sampler_begins_anew_where_the_other_buffer_has_none(n_steps: int) -> None:
+    buffer, other = cart(23, WeightedSampler()), cart(n_steps, "uniform", rows=12)
     before = buffer.sample(8)
-    for transition in stream[-1][:n_steps]:
-        transition.add_to(other)
     buffer.take_over(other)
     assert buffer.update_priorities(before.indices, np.full(8, 99.0)) == 8
     assert buffer.sampler.values.sum() == min(n_steps, 12) * 4
-    stream[-1][n_steps].add_to(buffer)
+    add_all(steps(n_steps, n_steps + 1), buffer)
     batch = buffer.sample(32)
     assert buffer.update_priorities(batch.indices, np.full(32, 99.0)) == 0
 
 
-@pytest.mark.parametrize("stream", ["cart"], indirect=True)
-def test_a_resized_buffer_keeps_its_sampler(stream: Stream) -> None:
-    buffer = make(CompressedReplayBuffer, stream, rows=10, sampler=WeightedSampler())
-    for transition in stream[-1][:13]:
-        transition.add_to(buffer)
+def test_a_resized_buffer_keeps_its_sampler() -> None:
+    buffer = cart(13, WeightedSampler())
     resize(buffer, 16 * 4)
-    for transition in stream[-1][13:17]:
-        transition.add_to(buffer)
+    add_all(steps(13, 17), buffer)
     batch = buffer.sample(100)
     assert buffer.sampler.is_valid.sum() == 14 * 4
     rows, envs = np.divmod(flat(batch, buffer), 4)
@@ -627,11 +477,10 @@ def test_a_saved_model_does_not_contain_the_sampler_of_its_buffer(tmp_path: Path
 
 
 class CountingBuffer(CompressedReplayBuffer):
-    """A user's buffer, with an array and samples of its own."""
+    """A user's buffer, which counts its batches."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.costs = np.arange(self.buffer_size * self.n_envs, dtype=np.float32).reshape(self.buffer_size, self.n_envs)
         self.n_batches = 0
         self.counts = {"batches": 0}
         self.seen: Any = None
@@ -640,40 +489,57 @@ class CountingBuffer(CompressedReplayBuffer):
         self.n_batches += 1
         self.counts["batches"] += 1
         samples = super()._get_samples(batch_inds, env)
-        self.seen = self.costs[batch_inds, np.zeros(len(batch_inds), dtype=np.int64)]
-        assert float(self.costs.mean()) == float(np.mean(self.costs)) > 0
+        self.seen = batch_inds
         return samples
 
 
-@pytest.mark.parametrize("stream", ["cart", "acrobot"], indirect=True)
-def test_a_users_get_samples_is_called(stream: Stream) -> None:
-    buffer = make(CountingBuffer, stream, sampler=ValidSampler())
-    for transition in stream[-1][:30]:
-        transition.add_to(buffer)
+@pytest.mark.parametrize("name", ["cart", "acrobot"])
+def test_a_users_get_samples_is_called(name: str) -> None:
+    buffer = filled(name, 30, ROWS, CountingBuffer, sampler=ValidSampler())
     for _ in range(3):
         batch = buffer.sample(16)
-        np.testing.assert_array_equal(buffer.seen, flat(batch, buffer).astype(np.float32))
+        np.testing.assert_array_equal(buffer.seen, flat(batch, buffer) // buffer.n_envs)
     assert buffer.n_batches == buffer.counts["batches"] == 3
-    assert type(buffer.costs) is np.ndarray
 
 
-@pytest.mark.parametrize("stream", ["cart"], indirect=True)
-def test_a_get_samples_that_ignores_the_drawn_environments_raises(stream: Stream) -> None:
-    class FirstEnvironment(CompressedReplayBuffer):
+class FirstEnvironment(CompressedReplayBuffer):
+    """Ignores the environments that were drawn."""
+
+    def _get_samples(self, batch_inds: Any, env: Any = None) -> Any:
+        return ReplayBufferSamples(*[th.as_tensor(self.rewards[batch_inds, 0])] * 5)
+
+
+class Fewer(CompressedReplayBuffer):
+    """Reads other rows."""
+
+    def _get_samples(self, batch_inds: Any, env: Any = None) -> Any:
+        return super()._get_samples(batch_inds[1:], env)
+
+
+@pytest.mark.parametrize(("cls", "message"), [(FirstEnvironment, "_draw_envs"), (Fewer, "3 rows")])
+def test_a_get_samples_that_does_not_read_the_drawn_transitions_raises(cls: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        cart(1, cls=cls).sample(4)
+
+
+def test_a_get_samples_may_call_the_one_it_overrides_twice_and_sample_again() -> None:
+    class Nested(CompressedReplayBuffer):
+        inner: Any = None
+
         def _get_samples(self, batch_inds: Any, env: Any = None) -> Any:
-            return ReplayBufferSamples(*[th.as_tensor(self.rewards[batch_inds, 0])] * 5)
+            if self.inner is None:
+                self.inner = ()
+                self.inner = self.sample(8)
+            samples = super()._get_samples(batch_inds, env)
+            assert_same_batch(super()._get_samples(batch_inds, env), samples)
+            return samples
 
-    buffer = make(FirstEnvironment, stream, sampler=ValidSampler())
-    replaced = make(CompressedReplayBuffer, stream, sampler=ValidSampler())
-    replaced._get_samples = replaced._get_samples  # bound to the buffer itself
-    for each in (buffer, replaced):
-        stream[-1][0].add_to(each)
-        with pytest.raises(TypeError, match="_get_samples must index arrays as"):
-            each.sample(4)
+    buffer, expected = cart(50, rows=ROWS, cls=Nested), filled("cart", 50, ROWS, ReplayBuffer)
+    for batch in (buffer.sample(16), buffer.inner):
+        assert_as_drawn(batch, buffer, expected)
 
 
-@pytest.mark.parametrize("stream", ["cart"], indirect=True)
-def test_a_users_samples_get_the_two_fields(stream: Stream) -> None:
+def test_a_users_samples_get_the_two_fields() -> None:
     class Own(NamedTuple):
         observations: Any
         bonus: Any
@@ -683,19 +549,10 @@ def test_a_users_samples_get_the_two_fields(stream: Stream) -> None:
             samples = super()._get_samples(batch_inds, env)
             return Own(samples.observations, samples.rewards + 1)
 
-    buffer = make(OwnSamples, stream, sampler=ValidSampler())
-    stream[-1][0].add_to(buffer)
-    assert buffer.sample(4)._fields == ("observations", "bonus", "weights", "indices")
+    assert cart(1, cls=OwnSamples).sample(4)._fields == ("observations", "bonus", "weights", "indices")
 
 
-@pytest.mark.parametrize("stream", ["cart"], indirect=True)
-def test_an_update_of_an_empty_buffer_is_an_error(stream: Stream) -> None:
-    with pytest.raises(ValueError, match="of which none was sampled yet, got 0"):
-        make(CompressedReplayBuffer, stream, sampler="prioritized").update_priorities([0], [1.0])
-
-
-@pytest.mark.parametrize("stream", ["cart"], indirect=True)
-def test_a_mixin_that_extends_sample_can_have_a_sampler(stream: Stream) -> None:
+def test_a_mixin_that_extends_sample_can_have_a_sampler() -> None:
     class Counting:
         n_samples = 0
 
@@ -706,13 +563,12 @@ def test_a_mixin_that_extends_sample_can_have_a_sampler(stream: Stream) -> None:
     class Counted(Counting, CompressedReplayBuffer):
         pass
 
-    buffer = make(Counted, stream, sampler="prioritized")
-    stream[-1][0].add_to(buffer)
+    buffer = cart(1, "prioritized", cls=Counted)
     assert len(buffer.sample(8).indices) == 8
     assert buffer.n_samples == 1
 
 
-def test_a_parent_with_a_sample_of_its_own_cannot_have_a_sampler(stream: Stream) -> None:
+def test_a_parent_with_a_sample_of_its_own_cannot_have_a_sampler() -> None:
     class Parent(ReplayBuffer):
         def sample(self, batch_size: int, env: Any = None) -> Any:
             return super().sample(batch_size, env)
@@ -720,9 +576,9 @@ def test_a_parent_with_a_sample_of_its_own_cannot_have_a_sampler(stream: Stream)
     class Compressed(CompressedReplay, Parent):
         pass
 
-    assert make(Compressed, stream).sampler is None
+    assert new_buffer(Compressed, "cart", ROWS).sampler is None
     with pytest.raises(TypeError, match=r"Parent\.sample"):
-        make(Compressed, stream, sampler=ValidSampler())
+        cart(0, cls=Compressed)
 
 
 @pytest.mark.parametrize(
@@ -735,17 +591,14 @@ def test_a_parent_with_a_sample_of_its_own_cannot_have_a_sampler(stream: Stream)
         (ValidSampler, TypeError, r"did you mean ValidSampler\(\)"),
     ],
 )
-@pytest.mark.parametrize("stream", ["cart"], indirect=True)
-def test_unknown_samplers_raise(sampler: Any, error: type[Exception], message: str, stream: Stream) -> None:
-    with pytest.raises(error, match=f"must be one of .*uniform.*{message}"):
-        make(CompressedReplayBuffer, stream, sampler=sampler)
+def test_unknown_samplers_raise(sampler: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=f"uniform.*{message}"):
+        new_buffer(CompressedReplayBuffer, "cart", ROWS, sampler=sampler)
 
 
-@pytest.mark.parametrize("stream", ["cart"], indirect=True)
-def test_rollout_buffers_have_no_sampler(stream: Stream) -> None:
-    space, action_space, n_envs, _ = stream
-    with pytest.raises(ValueError, match="sampler is for replay buffers"):
-        CompressedRolloutBuffer(8, space, action_space, n_envs=n_envs, sampler=ValidSampler())
+def test_rollout_buffers_have_no_sampler() -> None:
+    with pytest.raises(ValueError, match="replay"):
+        CompressedRolloutBuffer(8, *recorded("cart")[:2], sampler=ValidSampler())
 
 
 def test_sampler_is_an_abstract_class_with_one_abstract_method() -> None:

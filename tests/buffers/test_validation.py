@@ -5,19 +5,20 @@ from __future__ import annotations
 import copy
 import pickle
 from collections import UserDict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import torch as th
+from buffer_pairs import SB3_OPTIMIZED
 from conftest import Stream
 from gymnasium import spaces
 from numpy.typing import NDArray
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.envs import BitFlippingEnv
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
-from support import ImageEnv, Transition
+from support import ImageEnv, add_all, filled, new_buffer
 
 from sb3_compressed import (
     CompressedDictReplayBuffer,
@@ -33,87 +34,55 @@ from sb3_compressed.common.probes import FORCE_FALLBACKS
 ROWS = 16
 
 
-def filled(buffer_class: type[Any], stream: Stream, n_steps: int = ROWS + 3, **kwargs: Any) -> Any:
-    space, action_space, n_envs, transitions = stream
-    buffer = buffer_class(ROWS * n_envs, space, action_space, device="cpu", n_envs=n_envs, **kwargs)
-    for transition in transitions[:n_steps]:
-        transition.add_to(buffer)
-    return buffer
-
-
-def with_change(transition: Transition, **changes: Any) -> Transition:
-    changed = copy.deepcopy(transition)
-    for name, value in changes.items():
-        setattr(changed, name, value)
-    return changed
+def full(stream: Stream | str, n_steps: int = ROWS + 3, cls: Any = None, **options: Any) -> Any:
+    return filled(stream, n_steps, ROWS, cls, **options)
 
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
-    "obs of a wrong shape": ({"obs": np.zeros((4, 4, 84, 83), np.uint8)}, "obs: cannot write values of shape"),
-    "obs of too few environments": ({"obs": np.zeros((3, 4, 84, 84), np.uint8)}, r"\(4, 4, 84, 84\)"),
-    "next_obs of a wrong shape": ({"next_obs": np.zeros((4, 84, 84, 4), np.uint8)}, "next_obs: cannot write"),
-    "an image scaled to 0..1": ({"next_obs": np.full((4, 4, 84, 84), 0.5)}, "0.5 would become 0"),
-    "a value out of range": ({"obs": np.full((4, 4, 84, 84), 256)}, "256 would become 0"),
-    "no numbers": ({"obs": np.full((4, 4, 84, 84), "a")}, "cannot store values of dtype <U1"),
-    "nothing": ({"next_obs": None}, "cannot store values of dtype object"),
-    "too few actions": (
-        {"action": np.zeros(3, int)},
-        "action must have 4 elements, for a step of 4 environments, got 3",
-    ),
-    "too many rewards": (
-        {"reward": np.zeros(5)},
-        r"reward must have the shape \(4,\), one for each environment, got \(5,\)",
-    ),
-    "too few dones": ({"done": np.zeros(2)}, r"done must have the shape \(4,\).*got \(2,\)"),
-    "rewards in a column": ({"reward": np.zeros((4, 1))}, r"got \(4, 1\)"),
-    "one done for all": ({"done": np.zeros(1)}, r"done must have the shape \(4,\).*got \(1,\)"),
-    "timeouts that are no flags": (
-        {"infos": [{"TimeLimit.truncated": [0, 1]}] * 4},
-        "infos' 'TimeLimit.truncated' must have the shape",
-    ),
-    "no actions": ({"action": ["left"] * 4}, "action must be numbers"),
-    "too few infos": ({"infos": [{}] * 2}, "infos must be 4 dicts, one for each environment, got"),
-    "no infos": ({"infos": [None] * 4}, "infos must be 4 dicts"),
+    "obs of a wrong shape": ({"obs": np.zeros((4, 4, 84, 83), np.uint8)}, "obs: .*shape"),
+    "obs of too few environments": ({"obs": np.zeros((3, 4, 84, 84), np.uint8)}, "obs: .*shape"),
+    "next_obs of a wrong shape": ({"next_obs": np.zeros((4, 84, 84, 4), np.uint8)}, "next_obs: .*shape"),
+    "an image scaled to 0..1": ({"next_obs": np.full((4, 4, 84, 84), 0.5)}, "0.5 .*norm_obs=False"),
+    "a value out of range": ({"obs": np.full((4, 4, 84, 84), 256)}, "256"),
+    "no numbers": ({"obs": np.full((4, 4, 84, 84), "a")}, "dtype <U1"),
+    "nothing": ({"next_obs": None}, "dtype object"),
+    "too few actions": ({"action": np.zeros(3, int)}, "action .*got 3"),
+    "too many rewards": ({"reward": np.zeros(5)}, r"reward .*got \(5,\)"),
+    "too few dones": ({"done": np.zeros(2)}, r"done .*got \(2,\)"),
+    "rewards in a column": ({"reward": np.zeros((4, 1))}, r"reward .*got \(4, 1\)"),
+    "one done for all": ({"done": np.zeros(1)}, r"done .*got \(1,\)"),
+    "timeouts that are no flags": ({"infos": [{"TimeLimit.truncated": [0, 1]}] * 4}, "TimeLimit"),
+    "no actions": ({"action": ["left"] * 4}, "action"),
+    "too few infos": ({"infos": [{}] * 2}, "infos"),
+    "no infos": ({"infos": [None] * 4}, "infos"),
 }
 
 
 @pytest.mark.parametrize("case", BAD)
-@pytest.mark.parametrize("kwargs", [{}, {"optimize_memory_usage": True, "handle_timeout_termination": False}])
+@pytest.mark.parametrize("kwargs", [{}, SB3_OPTIMIZED])
 def test_invalid_input_leaves_the_buffer_unchanged(case: str, kwargs: dict[str, Any], stream: Stream) -> None:
     changes, message = BAD[case]
     if "infos" in changes and kwargs:
         changes, message = BAD["no actions"]  # SB3 does not read infos without handle_timeout_termination
-    buffer = filled(CompressedReplayBuffer, stream, **kwargs)
+    buffer = full(stream, **kwargs)
     before = pickle.dumps(buffer)
     with pytest.raises((ValueError, TypeError), match=message):
-        with_change(stream[-1][50], **changes).add_to(buffer)
+        replace(stream[-1][50], **changes).add_to(buffer)
     assert pickle.dumps(buffer) == before
     stream[-1][ROWS + 3].add_to(buffer)  # and it still works
     np.testing.assert_array_equal(buffer.observations[3], stream[-1][ROWS + 3].obs)
 
 
-@pytest.mark.parametrize("infos", [None, [], [{}]])
-def test_infos_that_are_not_read_are_not_validated(infos: Any, stream: Stream) -> None:
-    space, action_space, n_envs, transitions = stream
-    buffers: list[Any] = [
-        buffer_class(ROWS * n_envs, space, action_space, "cpu", n_envs, handle_timeout_termination=False)
-        for buffer_class in (CompressedReplayBuffer, ReplayBuffer)
-    ]
-    for buffer in buffers:
-        with_change(transitions[0], infos=infos).add_to(buffer)
-    np.testing.assert_array_equal(buffers[0].observations[0], buffers[1].observations[0])
-
-
-def test_infos_may_be_any_mappings(stream: Stream) -> None:
-    space, action_space, n_envs, transitions = stream
-    buffers: list[Any] = [
-        buffer_class(ROWS * n_envs, space, action_space, "cpu", n_envs)
-        for buffer_class in (CompressedReplayBuffer, ReplayBuffer)
-    ]
-    infos = [UserDict({"TimeLimit.truncated": env % 2 == 0}) for env in range(n_envs)]
-    for buffer in buffers:
-        with_change(transitions[0], infos=infos).add_to(buffer)
-    assert buffers[0].timeouts[0].tolist() == buffers[1].timeouts[0].tolist() == [1, 0, 1, 0]
+@pytest.mark.parametrize("infos", [None, [], [{}], [UserDict({"TimeLimit.truncated": env % 2}) for env in range(4)]])
+def test_infos_may_be_any_mappings_and_are_validated_where_they_are_read(infos: Any, stream: Stream) -> None:
+    is_read = infos is not None and len(infos) == 4
+    ours, theirs = (
+        new_buffer(cls, stream, ROWS, handle_timeout_termination=is_read)
+        for cls in (CompressedReplayBuffer, ReplayBuffer)
+    )
+    add_all([replace(stream[-1][0], infos=infos)], ours, theirs)
+    np.testing.assert_array_equal(ours.observations[0], theirs.observations[0])
+    assert ours.timeouts[0].tolist() == theirs.timeouts[0].tolist() == [0, is_read, 0, is_read]
 
 
 @pytest.mark.parametrize("infos", [None, [], [{}]])
@@ -158,60 +127,57 @@ def test_leading_axes_of_length_one_are_dropped_as_in_sb3(n_envs: int, is_stored
     np.testing.assert_array_equal(rollout.observations[0], obs[0])
 
 
-@pytest.mark.parametrize("stream", ["console"], indirect=True)
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
-        ("screen", np.zeros((2, 84, 83, 1), np.uint8), r"obs\['screen'\]: cannot write values of shape"),
-        ("ram", np.full((2, 128), 300), r"obs\['ram'\]: .*300 would become 44"),
-        ("ram", np.zeros((2, 127), np.uint8), r"obs\['ram'\]: cannot write values of shape \(2, 127\)"),
-        ("lives", np.zeros(3, int), r"cannot reshape array of size 3|obs\['lives'\]"),
+        ("screen", np.zeros((2, 84, 83, 1), np.uint8), r"obs\['screen'\]: .*shape"),
+        ("ram", np.full((2, 128), 300), r"obs\['ram'\]: .*300"),
+        ("ram", np.zeros((2, 127), np.uint8), r"obs\['ram'\]: .*\(2, 127\)"),
+        ("lives", np.zeros(3, int), r"size 3|obs\['lives'\]"),
         ("ram", None, r"obs\['ram'\]"),
     ],
 )
+@pytest.mark.parametrize("stream", ["console"], indirect=True)
 def test_invalid_input_leaves_a_dict_buffer_unchanged(key: str, value: Any, message: str, stream: Stream) -> None:
-    buffer = filled(CompressedDictReplayBuffer, stream)
+    buffer = full(stream)
     before = pickle.dumps(buffer)
     good = stream[-1][50]
     for name in ("obs", "next_obs"):
-        with pytest.raises((ValueError, TypeError), match=message):
-            with_change(good, **{name: {**getattr(good, name), key: value}}).add_to(buffer)
+        part = getattr(good, name)
+        bad: list[tuple[Any, str]] = [
+            ({**part, key: value}, message),
+            ({other: part[other] for other in part if other != key}, f"{name} .*{key}.*missing"),
+            (part[key], "must be a dict"),
+        ]
+        for wrong, reason in bad:
+            with pytest.raises((ValueError, TypeError), match=reason):
+                replace(good, **{name: wrong}).add_to(buffer)
     for changes in ({"action": np.zeros(3)}, {"reward": ["a", "b"]}, {"infos": [None, None]}):
         with pytest.raises((ValueError, TypeError), match=next(iter(changes))):
-            with_change(good, **changes).add_to(buffer)
+            replace(good, **changes).add_to(buffer)
     assert pickle.dumps(buffer) == before
-
-
-@pytest.mark.parametrize("stream", ["console"], indirect=True)
-def test_missing_key_raises_and_is_named(stream: Stream) -> None:
-    buffer = filled(CompressedDictReplayBuffer, stream)
-    good = stream[-1][50]
-    with pytest.raises(ValueError, match=r"obs must be a dict with the keys .*'ram'.*\['screen'\] are missing"):
-        with_change(good, obs={key: part for key, part in good.obs.items() if key != "screen"}).add_to(buffer)
-    with pytest.raises(ValueError, match="must be a dict"):
-        with_change(good, next_obs=good.obs["screen"]).add_to(buffer)
 
 
 @pytest.mark.parametrize("stream", ["bits"], indirect=True)
 def test_invalid_input_does_not_overwrite_an_episode_of_a_her_buffer(stream: Stream) -> None:
-    buffer = filled(CompressedHerReplayBuffer, stream, env=None)
+    buffer = full(stream, cls=CompressedHerReplayBuffer, env=None)
     before = pickle.dumps(buffer)
-    with pytest.raises(ValueError, match=r"reward must have the shape \(2,\)"):
-        with_change(stream[-1][50], reward=np.zeros(3)).add_to(buffer)
+    with pytest.raises(ValueError, match="reward"):
+        replace(stream[-1][50], reward=np.zeros(3)).add_to(buffer)
     assert pickle.dumps(buffer) == before
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"obs": np.zeros((4, 4, 84, 83), np.uint8)}, "obs: cannot write"),
-        ({"action": np.zeros(3)}, "action must have 4 elements, for a step of 4 environments, got 3"),
-        ({"reward": np.zeros(3)}, r"reward must have the shape \(4,\)"),
-        ({"reward": np.zeros((4, 1))}, r"reward must have the shape \(4,\), one for each environment, got \(4, 1\)"),
-        ({"value": np.zeros(4)}, "value must be a tensor of 4 elements without gradient, got array"),
-        ({"value": th.zeros(3)}, "value must be a tensor of 4 elements"),
-        ({"value": th.zeros(4, requires_grad=True)}, "value must be a tensor of 4 elements without gradient"),
-        ({"log_prob": th.zeros(5)}, "log_prob must be a tensor of 4 elements"),
+        ({"obs": np.zeros((4, 4, 84, 83), np.uint8)}, "obs: .*shape"),
+        ({"action": np.zeros(3)}, "action .*got 3"),
+        ({"reward": np.zeros(3)}, "reward"),
+        ({"reward": np.zeros((4, 1))}, r"reward .*got \(4, 1\)"),
+        ({"value": np.zeros(4)}, "value .*got array"),
+        ({"value": th.zeros(3)}, "value"),
+        ({"value": th.zeros(4, requires_grad=True)}, "value .*gradient"),
+        ({"log_prob": th.zeros(5)}, "log_prob"),
     ],
 )
 def test_invalid_input_leaves_a_rollout_buffer_unchanged(changes: dict[str, Any], message: str, stream: Stream) -> None:
@@ -220,14 +186,8 @@ def test_invalid_input_leaves_a_rollout_buffer_unchanged(changes: dict[str, Any]
     transitions[0].add_to_rollout(buffer, np.ones(n_envs), np.random.default_rng(0))
     before = pickle.dumps(buffer)
     step = transitions[1]
-    good = {
-        "obs": step.obs,
-        "action": step.action,
-        "reward": step.reward,
-        "episode_start": np.zeros(n_envs),
-        "value": th.zeros(n_envs),
-        "log_prob": th.zeros(n_envs),
-    }
+    good = {"obs": step.obs, "action": step.action, "reward": step.reward, "episode_start": np.zeros(n_envs)}
+    good |= {"value": th.zeros(n_envs), "log_prob": th.zeros(n_envs)}
     with pytest.raises(ValueError, match=message):
         buffer.add(**{**good, **changes})
     assert pickle.dumps(buffer) == before
@@ -235,10 +195,10 @@ def test_invalid_input_leaves_a_rollout_buffer_unchanged(changes: dict[str, Any]
 
 
 def test_changing_added_or_sampled_arrays_does_not_change_the_buffer(stream: Stream) -> None:
-    buffer = filled(CompressedReplayBuffer, stream, n_steps=0)
+    buffer = full(stream, 0)
     transition = copy.deepcopy(stream[-1][7])
     expected = transition.obs.copy(), transition.next_obs.copy()
-    buffer.add(*(getattr(transition, name) for name in ("obs", "next_obs", "action", "reward", "done", "infos")))
+    buffer.add(*vars(transition).values())
     transition.obs[:], transition.next_obs[:] = 7, 9
     batch = buffer.sample(8)
     batch.observations.fill_(3)
@@ -248,10 +208,10 @@ def test_changing_added_or_sampled_arrays_does_not_change_the_buffer(stream: Str
 
 
 def test_sampling_a_corrupt_payload_raises_and_names_its_slot(stream: Stream) -> None:
-    buffer = filled(CompressedReplayBuffer, stream)
+    buffer = full(stream)
     slot = buffer.observations.slots[5, 2]
     buffer.observations.slots[5, 2] = (*slot[:-1], slot[-1][:-1])
-    with pytest.raises(CorruptPayload, match=r"corrupt payload in slot \(5, 2\)"):
+    with pytest.raises(CorruptPayload, match=r"\(5, 2\)"):
         buffer.sample(64 * 100)
 
 
@@ -270,10 +230,10 @@ class Moody(Raw):
 @pytest.mark.skipif(FORCE_FALLBACKS, reason="SB3's code encodes one row after the other then")
 @pytest.mark.parametrize("n_steps", [0, 5, ROWS + 3])
 def test_codec_error_during_add_leaves_the_buffer_unchanged(n_steps: int, stream: Stream) -> None:
-    buffer = filled(CompressedReplayBuffer, stream, n_steps, compression_method=Moody())
+    buffer = full(stream, n_steps, compression_method=Moody())
     expected = [np.asarray(array) for array in (buffer.observations, buffer.next_observations)]
-    bad = with_change(stream[-1][50], next_obs=np.full((4, 4, 84, 84), 13, np.uint8))
-    with pytest.raises(OSError, match="no encoding today"):
+    bad = replace(stream[-1][50], next_obs=np.full((4, 4, 84, 84), 13, np.uint8))
+    with pytest.raises(OSError, match="today"):
         bad.add_to(buffer)
     assert buffer.pos == n_steps % ROWS
     for array, before in zip((buffer.observations, buffer.next_observations), expected, strict=True):
@@ -295,27 +255,21 @@ class Careless(Raw):
 
 
 @pytest.mark.skipif(FORCE_FALLBACKS, reason="SB3's code encodes one row after the other then")
-@pytest.mark.parametrize(("how", "got"), [("bytearray", "got 8 of bytearray"), ("too few", "got 7 of bytes")])
+@pytest.mark.parametrize(("how", "got"), [("bytearray", "8 of bytearray"), ("too few", "7 of bytes")])
 def test_codec_that_returns_invalid_payloads_raises(how: str, got: str, stream: Stream) -> None:
-    buffer = filled(CompressedReplayBuffer, stream, 0, compression_method=Careless(how), frame_stack=None)
-    with pytest.raises(TypeError, match=f"must encode 8 frames to as many bytes objects, {got}"):
+    buffer = full(stream, 0, compression_method=Careless(how), frame_stack=None)
+    with pytest.raises(TypeError, match=got):
         stream[-1][0].add_to(buffer)
 
 
 @pytest.mark.parametrize("stream", ["console"], indirect=True)
 def test_added_dicts_do_not_change(stream: Stream) -> None:
-    buffer = filled(CompressedDictReplayBuffer, stream, 0)
+    buffer = full(stream, 0)
     step = stream[-1][0]
     obs = {**step.obs, "lives": step.obs["lives"].tolist()}  # SB3 cannot take a list here
     buffer.add(obs, step.next_obs, step.action, step.reward, step.done, step.infos)
     assert obs["lives"] == step.obs["lives"].tolist()
     assert buffer.observations["lives"][0, :, 0].tolist() == obs["lives"]
-
-
-def test_normalized_observations_in_an_integer_space_raise_with_the_reason(stream: Stream) -> None:
-    buffer = filled(CompressedReplayBuffer, stream, 0)
-    with pytest.raises(ValueError, match=r"normalized or scaled need a space of floats \(or norm_obs=False\)"):
-        with_change(stream[-1][0], obs=stream[-1][0].obs / 255).add_to(buffer)
 
 
 def test_only_batches_own_decoded_memory(stream: Stream) -> None:
@@ -328,7 +282,7 @@ def test_only_batches_own_decoded_memory(stream: Stream) -> None:
             obs[:] = 77
             return super()._get_samples(batch_inds, env)._replace(observations=tensor)
 
-    for buffer in (filled(CompressedReplayBuffer, stream), filled(Subclass, stream)):
+    for buffer in (full(stream), full(stream, cls=Subclass)):
         decoded = buffer.observations[[3]]
         tensor = buffer.to_torch(decoded)
         decoded[:] = 77
@@ -348,7 +302,7 @@ def test_environment_that_stores_normalized_observations_cannot_change_a_batch(s
 
     space, action_space, n_envs, _ = stream
     env = Keeper(DummyVecEnv([lambda: ImageEnv(space, action_space)] * n_envs))
-    buffer = filled(CompressedReplayBuffer, stream)
+    buffer = full(stream)
     batch = buffer.sample(8, env=env)
     before = batch.observations.clone()
     env.kept[...] = 77
@@ -356,7 +310,7 @@ def test_environment_that_stores_normalized_observations_cannot_change_a_batch(s
 
 
 def test_fields_of_a_batch_do_not_share_memory(stream: Stream) -> None:
-    batch = filled(CompressedReplayBuffer, stream).sample(8)
+    batch = full(stream).sample(8)
     tensors = [tensor for tensor in batch if tensor is not None]
     assert len({tensor.untyped_storage().data_ptr() for tensor in tensors}) == len(tensors)
 
@@ -384,8 +338,6 @@ def test_steps_of_known_kinds_are_validated_once_and_dicts_are_not_written_to() 
         given = dict(observation)
         add(given)
         assert all(given[key] is observation[key] for key in observation)
-        assert replay._validated_kinds is not None
-        assert rollout._validated_kinds is not None
         for buffer in (replay, rollout):
             for key, array in buffer.observations.items():
                 np.testing.assert_array_equal(array[step].reshape(2, -1), observation[key].reshape(2, -1))
