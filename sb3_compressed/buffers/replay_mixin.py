@@ -18,6 +18,8 @@ from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.arrays.batch_pool import BatchPool
 from sb3_compressed.buffers.base import Methods
 from sb3_compressed.buffers.buffer_lock import new_lock
+from sb3_compressed.buffers.next_batch import NextBatch
+from sb3_compressed.buffers.observation_batch import ObservationBatch, as_indices, take
 from sb3_compressed.buffers.prefetch import Prefetcher, Prefetching
 from sb3_compressed.buffers.stored_replay import StoredReplay
 from sb3_compressed.buffers.timing import MethodTimer
@@ -43,6 +45,10 @@ __all__ = ["CompressedReplay"]
 
 #: Attributes that copies and pickles do not share.
 NOT_COPIED = {"_storage", "_checkpoints", "_lock"}
+#: How long another thread waits for the lock at most. A thread that forks has it, and waits for that thread.
+LOCK_TIMEOUT_S = 0.002
+#: Attributes that a buffer keeps when it takes over another one.
+KEPT_ATTRIBUTES = {"_prefetcher", "_next_batch", "_batch_pool", "_lock"}
 
 
 class CompressedReplay(Prefetching, StoredReplay):
@@ -64,6 +70,11 @@ class CompressedReplay(Prefetching, StoredReplay):
     _parent_optimizes: ClassVar[bool] = False
 
     handle_timeout_termination: bool
+    #: Whether SB3 draws batches uniformly, and nothing else draws random numbers meanwhile.
+    _is_predictable: ClassVar[bool] = True
+    #: The batch that is decoded ahead, ``None`` where that is not possible.
+    _next_batch: NextBatch | None = None
+
     copy_info_dict: bool = False  # only SB3's hindsight buffer sets it
 
     def _adapt_arguments(self, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -75,6 +86,9 @@ class CompressedReplay(Prefetching, StoredReplay):
     def _set_prefetch(self, n_batches: int) -> None:
         validate_integer("prefetch", n_batches, 0)
         if not n_batches:
+            if self._is_predictable and self._new_arrays and NextBatch.is_possible(self.num_threads):
+                self._next_batch = NextBatch()
+                self._batch_pool = BatchPool(3)
             return
         if not self._is_from_this_package:
             raise ValueError(
@@ -86,14 +100,14 @@ class CompressedReplay(Prefetching, StoredReplay):
 
     def _open_storage(self, storage: Any, mode: StorageMode) -> None:
         self._lock = new_lock()
-        if isinstance(storage, ArrayStore):  # from from_checkpoint(follow=True)
-            self._storage = BufferStorage.follow(self, storage)
-        elif storage != "memory":
-            self._storage, self.repair_report = BufferStorage.open(self, user_path(storage), mode)
-        elif mode not in get_args(StorageMode):
-            raise StorageError(f"storage_mode must be one of {get_args(StorageMode)}, got {mode!r}")
-        elif mode != "create":
-            raise StorageError("resume, overwrite and repair are for storage=<folder>, got storage='memory'")
+        super()._open_storage(storage, mode)
+
+    def close(self) -> None:
+        """Flush and release the folder. The buffer can still be sampled, but not added to."""
+        self.discard_prefetched()
+        if self._next_batch is not None:
+            self._next_batch.discard()
+        super().close()
 
     def add(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: Any) -> None:
         """Add a transition of every environment, as SB3's buffer does.
@@ -181,17 +195,108 @@ class CompressedReplay(Prefetching, StoredReplay):
         :raises CorruptPayload: if a payload is damaged; the error names its slot
         """
         prefetcher = self._prefetcher
-        if prefetcher is not None and env is None and self._new_arrays and sampling.deferred is None:
-            samples = prefetcher.sample(partial(type(self).sample, self, batch_size), batch_size, self.device)
-            return self._output(samples)
+        if prefetcher is not None and env is None and self._new_arrays and self._can_draw_ahead:
+            return self._output(prefetcher.sample(partial(self._draw_ahead, batch_size), batch_size, self.device))
+        next_batch = self._next_batch
+        if next_batch is not None:
+            next_batch.end()
         with self._lock:
             if type(batch_size) is not int or batch_size < 1 or self.pos == 0 or self.buffer_size == 1:
                 self._validate_sampling(batch_size)
             if self._bound_sampler is not None:
                 return self._samples_of(self._draw(batch_size), env)
-            # The environment of hindsight replay computes rewards from observations.
-            may_be_referenced = env is not None or isinstance(self, HerReplayBuffer)
-            return self._batch(partial(super().sample, batch_size, env=env), may_be_referenced=may_be_referenced)
+            if next_batch is None:
+                return self._output(super().sample(batch_size, env=env))
+            next_batch.observe(self.pos, self.buffer_size)
+            samples = self._output(super().sample(batch_size, env=env))
+        # Weakly, so that a buffer that is deleted is freed at once.
+        predicted = WeakMethod(self._predicted)
+        next_batch.start(self.pos, partial(_call, predicted, batch_size, self.pos, self.full))
+        return samples
+
+    def _get_samples(self, batch_inds: Any, env: VecNormalize | None = None) -> Any:
+        """Return the samples of some rows, of environments that are drawn here, as SB3's method does.
+
+        :param batch_inds: rows ``(batch_size,)``
+        """
+        transitions = self._transitions_at(batch_inds, self._draw_envs(len(batch_inds)), env)
+        if self._next_batch is None or self._bound_sampler is not None:
+            transitions.observations.decode()
+        else:
+            transitions = transitions._replace(observations=self._next_batch.decoded(transitions.observations))
+        return self._to_tensors(transitions, env)
+
+    def _transitions_at(
+        self,
+        rows: NDArray[np.int64],
+        envs: NDArray[np.int64],
+        env: VecNormalize | None = None,
+    ) -> Transitions:
+        """Return the transitions at some rows and environments.
+
+        :param rows: rows ``(batch_size,)``
+        :param envs: environments ``(batch_size,)``
+        :param env: normalizes rewards before they are summed to returns of several steps; others are normalized in
+            :meth:`_to_tensors`
+        """
+        rows, envs = as_indices(rows), as_indices(envs)
+        indices = rows * self.n_envs + envs
+        dones = take(self.dones, indices) * (1 - take(self.timeouts, indices))
+        return Transitions(
+            self._observations_at(rows, envs),
+            take(self.actions, indices),
+            dones.reshape(-1, 1),
+            take(self.rewards, indices).reshape(-1, 1),
+        )
+
+    def _observations_at(self, rows: NDArray[np.int64], envs: NDArray[np.int64]) -> ObservationBatch:
+        """Return the observations of the transitions at some rows and environments, not located yet.
+
+        It calls no methods that users override, as another thread calls it.
+        """
+        indices = rows * self.n_envs + envs
+        observations = self.__dict__["observations"]
+        if self.optimize_memory_usage:  # the next observations are those of the next rows
+            next_observations, next_indices = observations, (rows + 1) % self.buffer_size * self.n_envs + envs
+        else:
+            next_observations, next_indices = self.__dict__["next_observations"], indices
+        return ObservationBatch(
+            observations,
+            indices,
+            next_observations,
+            next_indices,
+            partial(self._batch_pool.begin_batch, self.device.type),
+        )
+
+    def _to_tensors(self, transitions: Transitions, env: VecNormalize | None = None, convert: Any = None) -> Any:
+        """Return the samples of decoded transitions as tensors.
+
+        :param env: normalizes observations, and rewards of one step
+        :param convert: converts arrays, ``None`` for to the buffer's device
+        """
+        convert = convert or self._converter(env)
+        observations, actions, dones, rewards, discounts = transitions
+        first, second = observations.observations, observations.next_observations
+        is_dict = isinstance(first, dict)
+        if convert == self.to_torch:  # otherwise, there is nothing to normalize, see _converter
+            # In the order of SB3's classes, as a user's method may draw random numbers.
+            if is_dict:
+                first, second = self._normalize_obs(first, env), self._normalize_obs(second, env)
+            else:
+                second, first = self._normalize_obs(second, env), self._normalize_obs(first, env)
+            if discounts is None:
+                rewards = self._normalize_reward(rewards, env)
+        if is_dict:  # which SB3 converts first
+            first, second = tree_map(convert, first), tree_map(convert, second)
+            return DictReplayBufferSamples(first, convert(actions), second, convert(dones), convert(rewards))
+        return ReplayBufferSamples(
+            convert(first),
+            convert(actions),
+            convert(second),
+            convert(dones),
+            convert(rewards),
+            None if discounts is None else convert(discounts),
+        )
 
     @property
     def _can_draw_ahead(self) -> bool:
@@ -229,19 +334,18 @@ class CompressedReplay(Prefetching, StoredReplay):
         :param position: of the ring
         :param is_full: whether the ring is full
         """
-        storage = self._storage
-        if storage is None or isinstance(self, HerReplayBuffer) or n_steps >= self.buffer_size:
-            yield
-            return
-        storage.require_writable("added")
-        with storage.joint_commit(self, n_steps):
-            yield
+        n_rows = self.buffer_size
+        if self.optimize_memory_usage and is_full:  # the row at the position has the last next observation
+            return (random.randint(1, n_rows, size=batch_size) + position) % n_rows  # type: ignore[no-any-return]
+        return random.randint(0, n_rows if is_full else position, size=batch_size)  # type: ignore[no-any-return]
 
-    def flush(self) -> None:
-        """Write everything to the disk, including direct writes to arrays, so that it survives a power cut.
+    def _predicted(
+        self, batch_size: int, position: int, is_full: bool, random: np.random.RandomState, n_rows: int
+    ) -> ObservationBatch | None:
+        """Return the located observations of the batch that SB3 draws after adding ``n_rows`` rows, in another thread.
 
-        :raises StorageError: if the buffer is in memory, see :meth:`save_checkpoint`, or its folder is closed or open
-            for reading only
+        :param position: of the ring, before they are added
+        :return: ``None`` while another thread uses the buffer
         """
         is_full = is_full or position + n_rows >= self.buffer_size
         rows = self._draw_rows(batch_size, random, (position + n_rows) % self.buffer_size, is_full=is_full)
@@ -259,17 +363,8 @@ class CompressedReplay(Prefetching, StoredReplay):
     def reset(self) -> None:
         """Remove all transitions, as SB3's buffer does."""
         self.discard_prefetched()
-        if self._storage is not None:
-            with self._lock:
-                self._storage.close(self)
-
-    def refresh(self) -> bool:
-        """Read what another process has written to the folder since the last call; return whether it wrote anything.
-
-        :raises StorageError: if the buffer does not follow a folder
-        """
-        if self._storage is None or not self._storage.is_follower:
-            raise StorageError("only a buffer that follows a folder can be refreshed; see from_checkpoint")
+        if self._next_batch is not None:
+            self._next_batch.discard()
         with self._lock:
             super().reset()
 
@@ -283,9 +378,15 @@ class CompressedReplay(Prefetching, StoredReplay):
         replaced = self._bound_sampler
         other._checkpoints.include(self._checkpoints)
         self.discard_prefetched()
+        if self._next_batch is not None:
+            self._next_batch.discard()
         for name in vars(self).keys() | vars(other).keys():  # of only this one: the other has the default of the class
             is_timer = any(isinstance(vars(each).get(name), MethodTimer) for each in (self, other))
-            if hasattr(other, name) and not is_timer and name not in ("_prefetcher", "_batch_pool", "_lock"):
+            if (
+                hasattr(other, name)
+                and not is_timer
+                and name not in ("_prefetcher", "_next_batch", "_batch_pool", "_lock")
+            ):
                 vars(self)[name] = getattr(other, name)
         if replaced is not None:
             bound = self._bound_sampler
@@ -301,6 +402,8 @@ class CompressedReplay(Prefetching, StoredReplay):
         shallow.__setstate__(self.__getstate__())
         if self._prefetcher is not None:
             shallow._prefetcher = copy.copy(self._prefetcher)  # with a queue of its own
+        if self._next_batch is not None:
+            shallow._next_batch = NextBatch()
         shallow._bound_sampler = copy.deepcopy(self._bound_sampler)  # of the shared arrays, both may write other rows
         return shallow
 

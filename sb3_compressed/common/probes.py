@@ -7,21 +7,18 @@ Assumption                                    Used by, to                       
 interpreter counts references                 batch memory
 ``payload_kernels.LAYOUT_IS_KNOWN``: the      :mod:`.arrays.payload_batch`, to locate  Python locates the payloads
 memory layout of tuples and bytes             payloads in a kernel
-:func:`call_stack_is_visible`: the running    :mod:`.callbacks.checkpoint_callback`,   the folder stays locked until
-calls of each thread can be inspected         to detect failed trainings               ``callback.close()``
+``random_words.STATE_IS_READABLE``: the       :mod:`.buffers.next_batch`, to predict   no batch is decoded ahead
+memory of NumPy's global generator            what SB3 will draw
 ============================================  =======================================  ================================
 
-With fallbacks, buffers give the same results but are slower. One guarantee is weaker: without metadata, a codec that
-raises during ``add`` may leave the new row partly written, as in SB3. The environment variable
+With fallbacks, buffers give the same results but are slower. The environment variable
 ``SB3_COMPRESSED_FORCE_FALLBACKS=1`` makes every probe fail, for tests.
 """
 
 from __future__ import annotations
 
-import copy
 import os
 import sys
-import threading
 from collections.abc import Callable
 
 import numpy as np

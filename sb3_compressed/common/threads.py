@@ -140,6 +140,7 @@ class PoolTask:
     def __init__(self, work: Callable[[], None]) -> None:
         self._work: Callable[[], None] | None = work
         self._is_claimed = False
+        self._is_in_pool = False  # whether a thread of the pool has claimed it
         self._done = threading.Event()
         self._error: Exception | None = None
 
@@ -175,7 +176,7 @@ class PoolTask:
         with _claims:
             if self._is_claimed:
                 return
-            self._is_claimed = True
+            self._is_claimed = self._is_in_pool = True
             _running_tasks.add(self)
         try:
             self._run()
@@ -183,13 +184,13 @@ class PoolTask:
             _running_tasks.discard(self)
 
     def _run(self) -> None:
-        assert self._work is not None
-        try:
-            self._work()
-        except Exception as error:
-            self._error = error
-        self._work = None  # the pool's queue may keep a reference to this object for long; see _submit
+        if (work := self._work) is not None:  # otherwise, Ctrl-C interrupted another thread after it had run it
+            try:
+                work()
+            except Exception as error:
+                self._error = error
         self._done.set()
+        self._work = None  # the pool's queue may keep a reference to this object for long; see _submit
 
 
 #: Acquired while a task is claimed, and during a fork, so that no task starts.

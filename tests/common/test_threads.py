@@ -526,3 +526,26 @@ for task in tasks:
 assert len(done) == 8
 """
     run(code, PYTHONWARNINGS="ignore::DeprecationWarning")
+
+
+def test_a_task_that_was_interrupted_after_it_had_run_does_not_end_a_thread_of_the_pool(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Interrupting(threading.Event):
+        def set(self) -> None:
+            monkeypatch.undo()
+            raise KeyboardInterrupt
+
+    n_runs = 0
+
+    def work() -> None:
+        nonlocal n_runs
+        n_runs += 1
+
+    task = PoolTask(work)
+    with monkeypatch.context() as patch:
+        patch.setattr(task, "_done", Interrupting())
+        with pytest.raises(KeyboardInterrupt):
+            task.wait()
+    task.wait()
+    assert n_runs in (1, 2)

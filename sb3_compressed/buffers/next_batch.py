@@ -1,0 +1,194 @@
+"""``NextBatch``: decodes the next batch before it is drawn, while the network trains and environments step.
+
+SB3 draws a batch from NumPy's global random numbers. What is consumed of these between two batches follows a pattern,
+such as one number for each step of an environment. So the next batch can be predicted: after a batch, another thread
+continues a copy of the generator, skips what will be consumed, draws, and decodes. Then SB3 draws as always. If it has
+drawn what was predicted, the observations are ready, except for those that were written meanwhile, which are decoded
+again. Otherwise, they are decoded as without this. A wrong prediction costs time, never correctness.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sb3_compressed.buffers.observation_batch import ObservationBatch
+from sb3_compressed.common.random_words import STATE_IS_READABLE, MersenneTwister, State, global_state
+from sb3_compressed.common.threads import PoolTask, default_num_threads
+
+__all__ = ["Between", "NextBatch"]
+
+#: Batches after which predictions are judged, and the share of them that must have been ready in time.
+N_JUDGED, MIN_READY = 128, 0.9
+#: Batches without predictions after too many failed, at first and at most.
+SHORTEST_REST, LONGEST_REST = 256, 16_384
+Draw = Callable[[np.random.RandomState, int], "ObservationBatch | None"]
+"""Draws a batch from a generator after so many further rows were added, in another thread; locates its observations."""
+
+#: The most batches after which consumption repeats, as with ``gradient_steps=4``: 0, 0, 0, n.
+LONGEST_PERIOD = 8
+
+
+class Between(NamedTuple):
+    """What happens between two batches.
+
+    :param n_words: words of random numbers that are consumed
+    :param n_rows: rows that are added
+    """
+
+    n_words: int
+    n_rows: int
+
+
+class NextBatch:
+    """The batch that is decoded ahead, and what predicts it. Copies and pickles have none."""
+
+    def __init__(self) -> None:
+        self._twister = MersenneTwister()
+        self._state: State | None = None  # after the last batch
+        self._position = 0  # likewise
+        #: The states after a batch and before the next one, and the rows added in between, not counted yet.
+        self._observed: deque[tuple[State, State | None, int]] = deque(maxlen=2 * LONGEST_PERIOD)
+        self._history: deque[Between] = deque(maxlen=2 * LONGEST_PERIOD)
+        self._task: _DecodingTask | None = None
+        self._n_batches = self._n_ready = 0  # since predictions were judged
+        self._rest = SHORTEST_REST
+        self._n_resting = 0
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return NextBatch, ()
+
+    @staticmethod
+    def is_possible(num_threads: int) -> bool:
+        """Return whether random numbers can be predicted, and another thread and core can decode.
+
+        :param num_threads: number of threads that the buffer may use
+        """
+        return num_threads > 1 and default_num_threads() > 1 and STATE_IS_READABLE
+
+    def end(self) -> None:
+        """Wait for the other thread if it has begun to decode; otherwise do not decode ahead this time.
+
+        Not with the lock of the buffer: the other thread may need it.
+        """
+        task = self._task  # once: another thread may take it meanwhile
+        if task is not None:
+            task.end()
+
+    def observe(self, position: int, n_rows: int) -> None:
+        """Observe what has happened since the last batch, before another one is drawn.
+
+        :param position: of the ring, which has ``n_rows`` rows
+        """
+        state = self._state  # once: another thread may sample meanwhile
+        if state is not None:
+            self._observed.append((state, global_state(), (position - self._position) % n_rows))
+
+    def decoded(self, batch: ObservationBatch) -> ObservationBatch:
+        """Return the observations of a batch that was drawn, decoded; those decoded ahead if it was predicted.
+
+        :param batch: the batch, which is not located yet
+        :raises CorruptPayload: if a payload is damaged; the error names its slot
+        """
+        task, self._task = self._task, None
+        if task is not None and (ready := task.batch_like(batch)) is not None:
+            self._n_ready += 1
+            ready.next_indices = batch.next_indices  # those of returns of several steps depend on what was added
+            ready.decode_changed()
+            return ready
+        batch.decode()
+        return batch
+
+    def start(self, position: int, draw: Draw) -> None:
+        """Predict and decode the next batch in another thread, after one was sampled.
+
+        :param position: of the ring
+        :param draw: draws the next batch
+        """
+        self.discard()
+        self._state, self._position = None, position
+        if self._n_resting:
+            self._n_resting -= 1
+            return
+        self._n_batches += 1
+        if self._n_batches == N_JUDGED:
+            is_good = self._n_ready >= MIN_READY * N_JUDGED
+            self._n_batches = self._n_ready = 0
+            self._rest = SHORTEST_REST if is_good else min(2 * self._rest, LONGEST_REST)
+            self._n_resting = 0 if is_good else self._rest
+        self._state = state = global_state()
+        if state is not None and (self._observed or self._history):
+            self._task = task = _DecodingTask(partial(self._decode_next, state, draw))
+            task.start()
+
+    def _decode_next(self, state: State, draw: Draw) -> ObservationBatch | None:
+        """Return the next batch, decoded; in another thread, so that counting words does not take time from training.
+
+        :param state: of the generator after the last batch
+        """
+        while self._observed:
+            before, after, n_rows = self._observed.popleft()
+            n_words = None if after is None else self._twister.words_between(before, after)
+            if n_words is None:
+                self._history.clear()
+            else:
+                self._history.append(Between(n_words, n_rows))
+        if not self._history:
+            return None
+        expected = _expected([*self._history])
+        self._twister.continue_after(state, expected.n_words)
+        batch = draw(self._twister.random, expected.n_rows)
+        if batch is not None:
+            batch.decode()
+        return batch
+
+    def discard(self) -> None:
+        """Discard the batch that is decoded ahead."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+
+
+def _expected(history: list[Between]) -> Between:
+    """Return what will happen until the next batch, by the period that has fitted the history for longest."""
+    latest = history[::-1]
+    best, longest = 1, -1
+    for period in range(1, LONGEST_PERIOD + 1):
+        pairs = enumerate(zip(latest, latest[period:], strict=False))
+        fitted = next((n for n, (now, before) in pairs if now != before), len(latest) - period)
+        if fitted > longest:
+            best, longest = period, fitted
+    return latest[min(best, len(latest)) - 1]
+
+
+class _DecodingTask(PoolTask):
+    """Draws and decodes a batch in a thread of the pool.
+
+    :param decode: returns the batch, ``None`` if it could not be read
+    """
+
+    def __init__(self, decode: Callable[[], ObservationBatch | None]) -> None:
+        self.batch: ObservationBatch | None = None
+        super().__init__(self._decode)
+        self._decode_batch: Callable[[], ObservationBatch | None] | None = decode
+
+    def _decode(self) -> None:
+        decode, self._decode_batch = self._decode_batch, None  # which refers to the buffer, that refers to this
+        if decode is not None:
+            self.batch = decode()
+
+    def end(self) -> None:
+        """Wait until it has ended, if a thread of the pool has begun; otherwise do not run it."""
+        self._claim()
+        if self._is_in_pool:  # an earlier call may have claimed it as well, before Ctrl-C
+            self._done.wait()
+
+    def batch_like(self, drawn: ObservationBatch) -> ObservationBatch | None:
+        """Return the batch after :meth:`end`; ``None`` if it was not read, or another one was drawn."""
+        batch = self.batch
+        is_same = batch is not None and self._error is None and batch.is_like(drawn)
+        return batch if is_same else None
