@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from os import PathLike
 from pathlib import Path
@@ -17,7 +17,7 @@ from stable_baselines3.common.buffers import NStepReplayBuffer, ReplayBuffer
 from stable_baselines3.common.utils import get_device
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
-from sb3_compressed.arrays.batch_pool import BatchPool, sampling
+from sb3_compressed.arrays.batch_pool import BatchPool
 from sb3_compressed.buffers.prefetch import Prefetcher, Prefetching
 from sb3_compressed.buffers.replay import (
     CompressedDictReplayBuffer,
@@ -32,7 +32,8 @@ from sb3_compressed.common.paths import user_path
 from sb3_compressed.common.tree_map import tree_map
 from sb3_compressed.errors import BufferNotReady
 from sb3_compressed.samplers import Sampler
-from sb3_compressed.samplers.bound_sampler import BoundSampler, on_cpu
+from sb3_compressed.samplers.bound_sampler import BoundSampler
+from sb3_compressed.samplers.td_errors import validated_td_errors
 
 __all__ = ["MixedReplayBuffer"]
 
@@ -42,6 +43,18 @@ Folder = str | PathLike[str]
 NO_PRIORITY = -1
 #: Digits of the number of rows that a buffer contributes, as 0.1 * 30 = 3.0000000000000004.
 N_DIGITS = 9
+
+
+def _of_online(name: str) -> Any:
+    """Return a property for an attribute or a method of the online buffer."""
+
+    def get(self: MixedReplayBuffer) -> Any:
+        return getattr(self.online, name)
+
+    def set_value(self: MixedReplayBuffer, value: Any) -> None:
+        setattr(self.online, name, value)
+
+    return property(get, set_value, doc=f"``{name}`` of the online buffer.")
 
 
 class MixedReplayBuffer(Prefetching, ReplayBuffer):
@@ -70,9 +83,9 @@ class MixedReplayBuffer(Prefetching, ReplayBuffer):
     field ``sources``: the buffer of each row, an array ``(batch_size,)`` of int64. If a buffer has priorities, they
     also have ``weights``, which are 1 for rows of the others, and ``indices`` for :meth:`update_priorities`.
 
-    Everything else, such as ``size()``, ``pos``, ``rewards`` and ``save_checkpoint``, is the online buffer's. Pickles,
-    and so ``save_replay_buffer``, contain buffers in memory; those in folders are opened again, where
-    their priorities continue.
+    The attributes and methods of a replay buffer, such as ``size()``, ``pos``, ``rewards`` and ``save_checkpoint``, are
+    those of the online buffer; :attr:`online` has all others. Pickles, and so ``save_replay_buffer``, contain buffers
+    in memory; those in folders are opened again, where their priorities continue.
 
     :param buffer_size: number of transitions of the online buffer
     :param observation_space: observation space of all buffers
@@ -154,12 +167,10 @@ class MixedReplayBuffer(Prefetching, ReplayBuffer):
         if not relative.any():
             raise ValueError(f"at least one weight must be positive, got {weights}")
         validate_integer("prefetch", prefetch, 0)
-        vars(self).update(
-            _sources=[*sources],
-            _weights=relative / relative.sum(),
-            _prefetcher=Prefetcher(prefetch) if prefetch else None,
-            _batch_pool=BatchPool(2 + prefetch),
-        )
+        self._sources = [*sources]
+        self._weights = relative / relative.sum()
+        self._prefetcher = Prefetcher(prefetch) if prefetch else None
+        self._batch_pool = BatchPool(2 + prefetch)
         self.device = buffers[0].device
 
     # -- buffers ---------------------------------------------------------------------------------------------
@@ -198,16 +209,44 @@ class MixedReplayBuffer(Prefetching, ReplayBuffer):
         for buffer in self.buffers:
             buffer.device = get_device(device)
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or "_sources" not in vars(self):  # while it is unpickled
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        return getattr(self.online, name)
+    # Of SB3's buffers.
+    buffer_size = _of_online("buffer_size")
+    observation_space = _of_online("observation_space")
+    action_space = _of_online("action_space")
+    obs_shape = _of_online("obs_shape")
+    action_dim = _of_online("action_dim")
+    n_envs = _of_online("n_envs")
+    pos = _of_online("pos")
+    full = _of_online("full")
+    observations = _of_online("observations")
+    next_observations = _of_online("next_observations")
+    actions = _of_online("actions")
+    rewards = _of_online("rewards")
+    dones = _of_online("dones")
+    timeouts = _of_online("timeouts")
+    optimize_memory_usage = _of_online("optimize_memory_usage")
+    handle_timeout_termination = _of_online("handle_timeout_termination")
+    n_steps = _of_online("n_steps")
+    gamma = _of_online("gamma")
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name in vars(self) or hasattr(type(self), name):
-            super().__setattr__(name, value)
-        else:
-            setattr(self.online, name, value)
+    # Of compressed buffers.
+    compression_method = _of_online("compression_method")
+    sampler = _of_online("sampler")
+    output_dtype = _of_online("output_dtype")
+    normalize_images = _of_online("normalize_images")
+    num_threads = _of_online("num_threads")
+    given_arguments = _of_online("given_arguments")
+    observations_nbytes = _of_online("observations_nbytes")
+    raw_observations_nbytes = _of_online("raw_observations_nbytes")
+    is_in_memory = _of_online("is_in_memory")
+    folder = _of_online("folder")
+    repair_report = _of_online("repair_report")
+    flush = _of_online("flush")
+    refresh = _of_online("refresh")
+    joint_commit = _of_online("joint_commit")
+    save_checkpoint = _of_online("save_checkpoint")
+    copy_checkpoint = _of_online("copy_checkpoint")
+    take_over = _of_online("take_over")
 
     # -- SB3's interface -------------------------------------------------------------------------------------
 
@@ -234,18 +273,28 @@ class MixedReplayBuffer(Prefetching, ReplayBuffer):
         :raises ValueError: if ``batch_size`` is negative
         :raises TypeError: if it is not an integer
         """
-        if self._prefetcher is not None and env is None and sampling.deferred is None:
-            samples = self._prefetcher.sample(partial(type(self).sample, self, batch_size), batch_size, self.device)
-            online = self.online
-            return online._output(samples) if isinstance(online, CompressedReplay) else samples
+        if self._prefetcher is not None and env is None:
+            return self._prefetcher.sample(partial(self._draw_ahead, batch_size), batch_size, self.device)
+        numbers, counts = self._divided(batch_size)
+        parts = [
+            self._sources[number].buffer.sample(count, env=env) for number, count in zip(numbers, counts, strict=True)
+        ]
+        return self._mixed_samples(numbers, parts)
+
+    def _draw_ahead(self, batch_size: int) -> Callable[[], Any]:
+        """Draw a batch; return a function that decodes it to tensors in main memory, in any thread."""
+        numbers, counts = self._divided(batch_size)
+        draws = [
+            _drawn_ahead(self._sources[number].buffer, count) for number, count in zip(numbers, counts, strict=True)
+        ]
+        return lambda: self._mixed_samples(numbers, [draw() for draw in draws])
+
+    def _divided(self, batch_size: int) -> tuple[list[int], list[int]]:
+        """Return which buffers a batch is from, and how many rows are from each."""
         validate_integer("batch_size", batch_size, 0)
         counts = self._counts(batch_size)
-        parts = [
-            (number, source.buffer.sample(count, env=env))
-            for number, (source, count) in enumerate(zip(self._sources, counts.tolist(), strict=True))
-            if count or (not batch_size and number == 0)
-        ]
-        return self._mixed_samples([number for number, _ in parts], [part for _, part in parts])
+        numbers = np.flatnonzero(counts).tolist() if batch_size else [0]
+        return numbers, counts[numbers].tolist()
 
     def sample_sequences(self, *args: Any, **kwargs: Any) -> SequenceSamples:
         """Sample sequences from the online buffer; see :meth:`.CompressedReplay.sample_sequences`."""
@@ -310,21 +359,17 @@ class MixedReplayBuffer(Prefetching, ReplayBuffer):
         return _samples_type(tuple(mixed))(**mixed)
 
     def _concatenated(self, parts: list[Any]) -> Any:
-        """Return one field of the batches of several buffers, now or when these are decoded."""
+        """Return one field of the batches of several buffers."""
         if parts[0] is None or len(parts) == 1:
             return parts[0]
         return tree_map(self._concatenated_tensors, *parts)
 
     def _concatenated_tensors(self, *parts: th.Tensor) -> th.Tensor:
-        if sampling.deferred is None and self.device.type != "cpu":  # pragma: no cover  # needs another device
-            return th.cat(parts)
-        tensors = [part.cpu() for part in parts]  # prefetched batches are copied to the device afterwards
-        shape = sum(len(tensor) for tensor in tensors), *tensors[0].shape[1:]
-        out = th.from_numpy(self._batch_pool.empty(shape, tensors[0].numpy().dtype))
-        if sampling.deferred is None:
-            th.cat(tensors, out=out)
-        else:
-            sampling.deferred.append(partial(_concatenate_into, out, tensors))
+        if any(part.device.type != "cpu" for part in parts):  # pragma: no cover  # needs another device
+            return th.cat([part.to(self.device) for part in parts])
+        shape = sum(len(part) for part in parts), *parts[0].shape[1:]
+        out = th.from_numpy(self._batch_pool.empty(shape, parts[0].numpy().dtype))
+        th.cat(parts, out=out)
         return out
 
     def update_priorities(self, indices: ArrayLike, td_errors: ArrayLike | th.Tensor) -> int:
@@ -338,15 +383,7 @@ class MixedReplayBuffer(Prefetching, ReplayBuffer):
             is changed then
         :raises TypeError: if indices are not integers
         """
-        errors, encoded = np.asarray(on_cpu(td_errors)), np.asarray(on_cpu(indices))
-        if encoded.dtype.kind not in "iu":
-            raise TypeError(f"indices must be integers, got {encoded.dtype}")
-        if encoded.ndim != 1 or errors.size != encoded.size:
-            raise ValueError(f"indices and td_errors must have one length, got {encoded.shape} and {errors.shape}")
-        errors = errors.reshape(-1)
-        if not np.isfinite(errors).all():
-            index = int(np.flatnonzero(~np.isfinite(errors))[0])
-            raise ValueError(f"td_errors must be finite, got {errors[index]} at index {index}")
+        encoded, errors = validated_td_errors(indices, td_errors)
         if not any(map(_has_priorities, self.buffers)):
             raise TypeError("update_priorities() is for buffers with a sampler, such as sampler='prioritized'")
         updates: list[tuple[Any, NDArray[Any], NDArray[Any]]] = []
@@ -494,8 +531,13 @@ def _has_priorities(buffer: ReplayBuffer) -> bool:
     return sampler is not None and type(sampler).update is not Sampler.update
 
 
-def _concatenate_into(out: th.Tensor, tensors: list[th.Tensor]) -> None:
-    th.cat(tensors, out=out)
+def _drawn_ahead(buffer: Any, batch_size: int) -> Callable[[], Any]:
+    """Draw a batch from a buffer; return a function that returns its samples, in the format of the buffer."""
+    if isinstance(buffer, CompressedReplay) and buffer._can_draw_ahead:
+        draw = buffer._draw_ahead(batch_size)
+        return lambda: buffer._output(draw())
+    samples = buffer.sample(batch_size)
+    return lambda: samples
 
 
 def _sb3_fields(samples: Any) -> tuple[str, ...]:

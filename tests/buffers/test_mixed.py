@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import torch as th
 from gymnasium import spaces
 from numbered import COUNTER, DICTS, IMAGES, add_steps, assert_true, stack
 from numpy.typing import NDArray
-from stable_baselines3 import DQN, SAC
+from stable_baselines3 import DQN
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.callbacks import CheckpointCallback
 from stable_baselines3.common.env_util import make_vec_env
@@ -98,10 +99,10 @@ def test_number_of_rows_is_exact_on_average_and_within_one(prefetch: int) -> Non
     buffer = MixedReplayBuffer.from_buffers(buffers, (3 * weights).tolist(), prefetch=prefetch)
     np.testing.assert_allclose(buffer.weights, weights)
     np.random.seed(0)  # noqa: NPY002  # what SB3 draws from
-    counts = np.array([np.bincount(buffer.sample(5).sources, minlength=3) for _ in range(1500)])
+    counts = np.array([np.bincount(buffer.sample(5).sources, minlength=3) for _ in range(500)])
     assert (counts.sum(axis=1) == 5).all()
     assert (abs(counts - 5 * weights) < 1).all()
-    np.testing.assert_allclose(counts.mean(axis=0), 5 * weights, atol=0.06)  # 5 standard errors
+    np.testing.assert_allclose(counts.mean(axis=0), 5 * weights, atol=0.1)  # 5 standard errors
 
 
 def test_prefetching_returns_the_same_batches_of_unchanged_buffers() -> None:
@@ -153,6 +154,17 @@ def test_only_the_online_buffer_changes() -> None:
     assert set(buffer.sample(10).sources.tolist()) == {1}
     buffer.pos = 7
     assert online.pos == 7
+
+
+def test_public_attributes_are_those_of_the_online_buffer() -> None:
+    buffer = mixed(cls=CompressedNStepReplayBuffer, n_steps=3, gamma=0.9)
+    online: Any = buffer.online
+    names = {name for name in dir(online) if not name.startswith("_")}
+    assert names - {*dir(buffer)} <= {"REIMPLEMENTED", "bound_sampler", "copy_info_dict", "episodes", "from_checkpoint"}
+    assert (buffer.n_steps, buffer.gamma, buffer.compression_method) == (3, 0.9, online.compression_method)
+    assert not hasattr(mixed(), "n_steps"), "only with n-step returns"
+    buffer.mine = 5  # type: ignore[attr-defined]
+    assert not hasattr(online, "mine")
 
 
 def test_buffers_without_transitions_are_left_out() -> None:
@@ -224,9 +236,9 @@ def test_wrong_updates_change_no_priority() -> None:
     buffer = mixed(sampler=Values())
     batch = buffer.sample(8)
     for indices, errors, error, message in (
-        (batch.indices, np.append(np.ones(7), np.nan), ValueError, "nan at index 7"),
-        (batch.indices, np.ones(7), ValueError, "one length"),
-        (batch.indices.astype(float), np.ones(8), TypeError, "must be integers"),
+        (batch.indices, np.append(np.ones(7), np.nan), ValueError, "nan"),
+        (batch.indices, np.ones(7), ValueError, "shape"),
+        (batch.indices.astype(float), np.ones(8), TypeError, "integers"),
         (np.append(batch.indices[:7], 2 * 10**9 + 1), np.ones(8), ValueError, "must be those of a batch"),
     ):
         with pytest.raises(error, match=message):
@@ -241,23 +253,23 @@ def test_buffers_that_do_not_fit_raise() -> None:
     online = filled(ONLINE)
     last = spaces.Box(0, 255, (36, 36, 4), np.uint8)
     for other, message in (
-        (CompressedReplayBuffer(10, last, COUNTER), "same observation_space.*VecTransposeImage"),
-        (CompressedReplayBuffer(10, spaces.Box(0, 1, (4, 36, 36), np.uint8), COUNTER), "same observation_space"),
-        (CompressedReplayBuffer(10, IMAGES, spaces.Discrete(3)), "same action_space"),
-        (CompressedNStepReplayBuffer(10, IMAGES, COUNTER), "same n_steps: that of buffer 1 is 3"),
-        (CompressedReplayBuffer(10, IMAGES, COUNTER, normalize_images=True), "same normalize_images"),
-        (CompressedReplayBuffer(10, IMAGES, COUNTER, output_dtype="float"), "same output_dtype"),
+        (CompressedReplayBuffer(10, last, COUNTER), "VecTransposeImage"),
+        (CompressedReplayBuffer(10, spaces.Box(0, 1, (4, 36, 36), np.uint8), COUNTER), "observation_space"),
+        (CompressedReplayBuffer(10, IMAGES, spaces.Discrete(3)), "action_space"),
+        (CompressedNStepReplayBuffer(10, IMAGES, COUNTER), "n_steps"),
+        (CompressedReplayBuffer(10, IMAGES, COUNTER, normalize_images=True), "normalize_images"),
+        (CompressedReplayBuffer(10, IMAGES, COUNTER, output_dtype="float"), "output_dtype"),
     ):
         with pytest.raises(ValueError, match=message):
             MixedReplayBuffer.from_buffers([online, other], [1, 1])
-        with pytest.raises(ValueError, match="all buffers must have the same"):
+        with pytest.raises(ValueError, match="same"):
             mixed().online = other
     for weights in ([1], [1, 1, 1], [1, -1], [0, 0], [1, np.nan]):
         with pytest.raises(ValueError, match="weight"):
             MixedReplayBuffer.from_buffers([online, filled(DEMOS)], weights)
-    with pytest.raises(TypeError, match="buffer 1 must be a replay buffer"):
+    with pytest.raises(TypeError, match="buffer 1"):
         MixedReplayBuffer.from_buffers([online, None], [1, 1])  # type: ignore[list-item]
-    with pytest.raises(TypeError, match="that is not mixed"):
+    with pytest.raises(TypeError, match="mixed"):
         MixedReplayBuffer.from_buffers([online, mixed()], [1, 1])
     with pytest.raises(ValueError, match="at least one buffer"):
         MixedReplayBuffer.from_buffers([], [])
@@ -267,28 +279,35 @@ def test_wrong_arguments_of_the_constructor_raise(tmp_path: Path) -> None:
     demos = filled(DEMOS)
     demos.save_checkpoint(tmp_path / "demos")
     folder = str(tmp_path / "demos")
-    with pytest.raises(TypeError, match="SB3 saves replay_buffer_kwargs"):
+    with pytest.raises(TypeError, match="replay_buffer_kwargs"):
         MixedReplayBuffer(10, IMAGES, COUNTER, demonstrations=demos)
     for share in (0, 1.1, -0.5, [0.5, 0.6], [], float("nan")):
-        with pytest.raises(ValueError, match="share must"):
+        with pytest.raises(ValueError, match="share"):
             MixedReplayBuffer(10, IMAGES, COUNTER, demonstrations=folder, share=share)
     with pytest.raises(ValueError, match="same action_space"):
         MixedReplayBuffer(10, IMAGES, spaces.Discrete(3), demonstrations=folder)
     with pytest.raises(StorageError):
         MixedReplayBuffer(10, IMAGES, COUNTER, demonstrations=tmp_path / "missing")
-    with pytest.raises(TypeError, match="pass a buffer_class of sb3_compressed"):
+    with pytest.raises(TypeError, match="buffer_class"):
         MixedReplayBuffer(10, IMAGES, COUNTER, demonstrations=folder, buffer_class=ReplayBuffer)
 
 
 # -- with models ---------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def demonstrations(tmp_path: Path) -> str:
+@pytest.fixture(scope="module")
+def recorded_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder of 400 transitions of CartPole."""
+    folder = tmp_path_factory.mktemp("recorded") / "demonstrations"
     model = DQN("MlpPolicy", "CartPole-v1", replay_buffer_class=CompressedReplayBuffer, learning_starts=400, seed=0)
-    save_checkpoint(model.learn(400).replay_buffer, tmp_path / "demonstrations")  # type: ignore[arg-type]
-    return str(tmp_path / "demonstrations")
+    save_checkpoint(model.learn(400).replay_buffer, folder)  # type: ignore[arg-type]
+    return folder
+
+
+@pytest.fixture
+def demonstrations(recorded_once: Path, tmp_path: Path) -> str:
+    """Return a copy of it."""
+    return str(shutil.copytree(recorded_once, tmp_path / "demonstrations"))
 
 
 def new_model(demonstrations: Any, **options: Any) -> DQN:
@@ -367,13 +386,6 @@ def test_copies_continue_with_the_priorities_of_demonstrations(demonstrations: s
     assert copy.copy(buffer).buffers[1].sampler.priorities.tolist() == priorities[1].tolist()
 
 
-def test_assigning_the_online_buffer_of_a_copy_leaves_the_original() -> None:
-    buffer = mixed()
-    online = buffer.online
-    copy.copy(buffer).online = filled(ONLINE)
-    assert buffer.online is online
-
-
 def test_td_errors_of_any_float_dtype_update_priorities() -> None:
     buffer: Any = mixed(sampler=PrioritizedSampler(alpha=1.0, epsilon=0.0))
     for dtype in (th.bfloat16, th.float16, th.float64):
@@ -418,17 +430,6 @@ def test_online_buffer_may_be_in_a_folder(demonstrations: str, tmp_path: Path) -
     buffer.close()
     assert CompressedReplayBuffer.from_checkpoint(tmp_path / "online").size() == 60
     assert {path: path.read_bytes() for path in Path(demonstrations).iterdir()} == before
-
-
-def test_existing_buffers_are_assigned_to_a_model(demonstrations: str) -> None:
-    model = SAC("MlpPolicy", "Pendulum-v1", learning_starts=20, buffer_size=500, policy_kwargs={"net_arch": [8]})
-    online = model.learn(30).replay_buffer
-    assert online is not None
-    theirs = copy.deepcopy(online)
-    mix: Any = MixedReplayBuffer.from_buffers([online, theirs], [0.5, 0.5])
-    model.replay_buffer = mix
-    model.learn(20, reset_num_timesteps=False)
-    assert (online.size(), theirs.size()) == (50, 30)
 
 
 def test_demonstrations_have_the_sampler_of_the_online_buffer(demonstrations: str) -> None:
@@ -488,3 +489,23 @@ def test_prioritized_model_trains_on_demonstrations_before_its_first_step() -> N
     model.learn(40)
     online: Any = model.replay_buffer.online
     assert online.sampler.priorities.min() != 1
+
+
+def test_a_users_get_samples_is_called_with_prefetch() -> None:
+    class Bonus(CompressedNStepReplayBuffer):
+        def _get_samples(self, *args: Any, **kwargs: Any) -> Any:
+            samples = super()._get_samples(*args, **kwargs)
+            return samples._replace(rewards=samples.rewards + 100)
+
+    buffer = mixed(cls=Bonus, n_steps=3, gamma=0.9)
+    ahead = MixedReplayBuffer.from_buffers(buffer.buffers, weights=[1, 1], prefetch=2)
+    assert (ahead.sample(16).rewards >= 90).all()
+
+
+def test_the_output_format_is_applied_once_with_prefetch() -> None:
+    expected, batch = (
+        mixed(cls=CompressedReplayBuffer, output_dtype="float", normalize_images=True, prefetch=n).sample(16)
+        for n in (0, 2)
+    )
+    assert expected.observations.dtype == batch.observations.dtype == th.float32
+    assert 0.01 < batch.observations.max() <= 1
