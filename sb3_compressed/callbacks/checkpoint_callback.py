@@ -7,10 +7,7 @@ import logging
 import os
 import secrets
 import shutil
-import sys
 import time
-import traceback
-import weakref
 from collections.abc import Collection
 from os import PathLike
 from pathlib import Path
@@ -23,7 +20,6 @@ from sb3_compressed.buffers.validation import validate_integer
 from sb3_compressed.callbacks.checkpoint_folder import (
     NEWEST,
     REPLACED,
-    SavedCheckpoint,
     latest_checkpoint,
     list_checkpoints,
     read_run,
@@ -31,7 +27,6 @@ from sb3_compressed.callbacks.checkpoint_folder import (
     write_run,
 )
 from sb3_compressed.common.paths import user_path
-from sb3_compressed.common.probes import call_stack_is_visible, holds
 from sb3_compressed.common.warning import warn_user
 from sb3_compressed.errors import ShardUnavailable, StorageError
 from sb3_compressed.persistence.buffer_storage import STORAGE_ARGUMENTS
@@ -69,6 +64,9 @@ class BufferCheckpointCallback(BaseCallback):
     ``learn`` again continues its run; a new callback does so with ``resume=True``. Only checkpoints of its own run are
     deleted. Damaged checkpoints and unrelated folders are skipped with a warning, and renamed if a checkpoint needs
     their name.
+
+    SB3 does not notify callbacks of exceptions, Ctrl-C included, so the folder of a training that ended with one stays
+    locked for others until :meth:`close`, or until its process ends. The same callback can go on.
 
     Pass the callback to ``learn`` alone or in a list. Callbacks that trigger other callbacks, such as
     ``EveryNTimesteps`` and ``EvalCallback``, do not notify them of rollouts.
@@ -194,7 +192,7 @@ class BufferCheckpointCallback(BaseCallback):
             buffer.flush()
         buffer.copy_checkpoint(unfinished / "buffer")
         flush_path(unfinished)
-        own = {each.folder for each in before if self.overwrite or self._is_own(each)}
+        own = {each.folder for each in before if self.overwrite or each.run == self._run}
         replaced = folder.with_suffix(REPLACED)
         _rename_other(folder, own)
         if folder in own:  # the run was resumed from an earlier step
@@ -222,14 +220,10 @@ class BufferCheckpointCallback(BaseCallback):
     def _delete_old(self) -> None:
         """Delete old checkpoints of this run, and all of a run that it overwrites."""
         checkpoints, _ = list_checkpoints(self.path)
-        own = [each for each in checkpoints if self._is_own(each)]
+        own = [each for each in checkpoints if each.run == self._run]
         others = [each for each in checkpoints if each not in own] if self.overwrite else []
         for each in [*own[: -self.keep], *others]:
             _delete(each.folder)
-
-    def _is_own(self, checkpoint: SavedCheckpoint) -> bool:
-        """Return whether a checkpoint belongs to this run; those of version 0.1 belong to the run that resumes them."""
-        return checkpoint.run == self._run or (checkpoint.run is None and self.resume)
 
     # -- validation --------------------------------------------------------------------------------------------
 
@@ -253,20 +247,12 @@ class BufferCheckpointCallback(BaseCallback):
 
         :raises StorageError: with advice on how to resume
         """
-        if self.model is self._trained_model or not (self.resume or self._trained_model is not None):
+        if self.model is self._trained_model:
             return
         checkpoints, _ = list_checkpoints(self.path)
-        own = [each for each in checkpoints if self._is_own(each)]
-        if not own:
-            return
-        if not self.resume:
-            raise StorageError(
-                f"{self.path} contains {own[-1].folder.name} of another model that used this callback; create "
-                f"a {type(self).__name__} for each model, with its own path, or with resume=True if the model was "
-                "loaded from latest_checkpoint"
-            )
-        oldest = min(own, key=lambda each: each.num_timesteps)
-        if self.model.num_timesteps < oldest.num_timesteps:
+        own = [each for each in checkpoints if each.run == self._run]
+        oldest = min(own, key=lambda each: each.num_timesteps, default=None)
+        if oldest is not None and self.model.num_timesteps < oldest.num_timesteps:
             raise StorageError(
                 f"{self.path} contains {oldest.folder.name}, but this model has {self.model.num_timesteps} steps and "
                 f"does not continue that run. Load latest_checkpoint({str(self.path)!r}), its model with "
@@ -290,10 +276,6 @@ class BufferCheckpointCallback(BaseCallback):
         if self._lock is not None and self._lock.is_owned:
             return False
         self.path.mkdir(parents=True, exist_ok=True)
-        resolved = self.path.resolve()
-        owner = _lock_owners.get(resolved)
-        if owner is not None and not _is_learning(owner.model):
-            owner.close()  # its training raised an exception, of which SB3 does not notify callbacks
         self._lock = FolderLock(self.path)
         try:
             self._lock.acquire()
@@ -309,7 +291,6 @@ class BufferCheckpointCallback(BaseCallback):
         except BaseException:
             self._lock.release()
             raise
-        _lock_owners[resolved] = self
         return True
 
     def _choose_run(self) -> str:
@@ -319,7 +300,7 @@ class BufferCheckpointCallback(BaseCallback):
         """
         stored = read_run(self.path)
         checkpoints, damaged = list_checkpoints(self.path)
-        runs = [each.run for each in checkpoints if each.run is not None]
+        runs = [each.run for each in checkpoints]
         run = self._run if stored is None and self._run in runs else stored  # run.json may be lost
         if run is None or run != self._run:  # not an earlier training with this callback
             newest = self.path / NEWEST
@@ -359,24 +340,6 @@ class BufferCheckpointCallback(BaseCallback):
             )
         compressed: CompressedReplay = buffer
         return compressed
-
-
-CALL_STACK_IS_VISIBLE = holds(call_stack_is_visible)
-"""Whether the call stacks of threads can be inspected; if not, users must close the callback of a failed training."""
-
-#: The callback of this process that last locked each folder.
-_lock_owners: weakref.WeakValueDictionary[Path, BufferCheckpointCallback] = weakref.WeakValueDictionary()
-
-
-def _is_learning(model: Any) -> bool:
-    """Return whether a thread of this process is in ``model.learn``; ``True`` if that cannot be determined."""
-    if not CALL_STACK_IS_VISIBLE:
-        return True
-    return any(
-        frame.f_code.co_name == "learn" and frame.f_locals.get("self") is model
-        for innermost in sys._current_frames().values()
-        for frame, _ in traceback.walk_stack(innermost)
-    )
 
 
 def _rename_other(folder: Path, own: Collection[Path]) -> None:

@@ -101,27 +101,28 @@ class BufferStatsCallback(BaseCallback):
     def _record_statistics(self) -> None:
         buffer: Any = self._buffer()
         statistics = buffer_statistics(buffer)
-        self._record("transitions", statistics.transitions)
-        self._record("memory_mb", statistics.memory_nbytes / 1e6)
-        self._record("batch_memory_mb", statistics.batch_memory_nbytes / 1e6)
-        self._record("compression_ratio", statistics.compression_ratio)
-        self._record("payload_bytes_per_transition", statistics.payload_nbytes_per_transition)
-        self._record("shared_frames", statistics.shared_frames)
+        values = {
+            "transitions": statistics.transitions,
+            "memory_mb": statistics.memory_nbytes / 1e6,
+            "batch_memory_mb": statistics.batch_memory_nbytes / 1e6,
+            "compression_ratio": statistics.compression_ratio,
+            "payload_bytes_per_transition": statistics.payload_nbytes_per_transition,
+            "shared_frames": statistics.shared_frames,
+        }
         sampler = getattr(buffer, "sampler", None)
         if isinstance(sampler, PrioritizedSampler) and sampler.priority_max:  # once it was drawn from
-            self._record("priority_max", sampler.priority_max)
-            self._record("effective_sample_size", sampler.effective_sample_size)
-            self._record("never_sampled", sampler.share_never_sampled)
-            self._record("skipped_updates", buffer.n_skipped_updates)
+            values["priority_max"] = sampler.priority_max
+            values["effective_sample_size"] = sampler.effective_sample_size
+            values["never_sampled"] = sampler.share_never_sampled
+            values["skipped_updates"] = buffer.n_skipped_updates
+        for name, value in values.items():
+            self.logger.record(f"buffer/{name}", value)
 
     def _record_times(self) -> None:
         for name, timer in zip(("add_us", "sample_us"), self._timers, strict=True):
             seconds = timer.take()
             if seconds is not None:  # no batch is sampled before learning starts
-                self._record(name, 1e6 * seconds)
-
-    def _record(self, name: str, value: float) -> None:
-        self.logger.record(f"buffer/{name}", value)
+                self.logger.record(f"buffer/{name}", 1e6 * seconds)
 
     def _remove_timers(self) -> None:
         for timer in self._timers:

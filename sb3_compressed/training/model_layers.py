@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any
 
-__all__ = ["ModelLayer", "add_layer", "has_layer", "layers_of", "original_class", "remove_layer"]
+__all__ = ["ModelLayer", "add_layer", "layers_of", "original_class", "remove_layer"]
 
 
 class ModelLayer(ABC):
@@ -27,13 +27,9 @@ def add_layer(model: Any, layer: ModelLayer) -> None:
 
 def remove_layer(model: Any, layer: ModelLayer) -> None:
     """Remove a layer from a model, unless it was removed before."""
-    if has_layer(model, layer):
-        _set_layers(model, tuple(other for other in layers_of(model) if other is not layer))
-
-
-def has_layer(model: Any, layer: ModelLayer) -> bool:
-    """Return whether a model has a layer."""
-    return any(other is layer for other in layers_of(model))
+    layers = layers_of(model)
+    if layer in layers:
+        _set_layers(model, tuple(other for other in layers if other is not layer))
 
 
 def layers_of(model: Any) -> tuple[ModelLayer, ...]:

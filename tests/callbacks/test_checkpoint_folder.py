@@ -5,16 +5,14 @@ from __future__ import annotations
 import json
 import os
 import pickle
-import re
 import shutil
-import threading
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from programs import run, start
+from programs import start
 from stable_baselines3 import DQN
 from stable_baselines3.common.callbacks import BaseCallback, CallbackList, EvalCallback, EveryNTimesteps
 from stable_baselines3.common.env_util import make_vec_env
@@ -27,7 +25,6 @@ from sb3_compressed import (
     StorageError,
     latest_checkpoint,
 )
-from sb3_compressed.callbacks.checkpoint_callback import CALL_STACK_IS_VISIBLE
 from sb3_compressed.storage.files import UNFINISHED
 
 #: A warning.
@@ -148,38 +145,6 @@ def test_a_missing_or_empty_folder_starts_a_run_with_resume_and_overwrite(tmp_pa
         BufferCheckpointCallback(4, tmp_path, resume=True, overwrite=True)
 
 
-def test_two_callbacks_of_one_training_cannot_share_a_path(tmp_path: Path) -> None:
-    both = CallbackList([BufferCheckpointCallback(4, tmp_path), BufferCheckpointCallback(4, tmp_path, resume=True)])
-    with pytest.raises(StorageError, match="is locked by another training of this process; give each"):
-        dqn().learn(8, callback=both)
-
-
-def test_two_trainings_of_one_process_cannot_share_a_path(tmp_path: Path) -> None:
-    class Second(BaseCallback):
-        """Trains another model in another thread, before and after the first checkpoint."""
-
-        def _on_step(self) -> bool:
-            if self.num_timesteps not in (2, 6):
-                return True
-
-            def second() -> None:
-                with pytest.raises(
-                    StorageError, match="is locked by another training of this process; give each"
-                ) as error:
-                    train(tmp_path, overwrite=True)
-                errors.append(error.value)
-
-            thread = threading.Thread(target=second)
-            thread.start()
-            thread.join()
-            return True
-
-    errors: list[StorageError] = []
-    dqn().learn(8, callback=[BufferCheckpointCallback(4, tmp_path, keep=2), Second()])
-    assert len(errors) == 2
-    assert names(tmp_path) == ["step_0000000004", "step_0000000008"]
-
-
 TRAINING = """
 import sys
 from callbacks.test_checkpoint_folder import dqn
@@ -234,54 +199,23 @@ class Failure(BaseCallback):
         return True
 
 
-@pytest.mark.skipif(not CALL_STACK_IS_VISIBLE, reason="call stacks of other threads are not visible")
-def test_a_failed_training_does_not_block_the_next_one_of_its_process(tmp_path: Path) -> None:
+@pytest.mark.parametrize("closes", [True, False])
+def test_a_failed_training_locks_its_folder_until_close_and_its_callback_goes_on(closes: bool, tmp_path: Path) -> None:
     model, callback = dqn(), BufferCheckpointCallback(4, tmp_path, keep=9)
     with pytest.raises(
         RuntimeError, match="the environment failed"
     ) as error:  # keeps the frame of learn() alive, like notebooks
         model.learn(8, callback=[callback, Failure()])
-    model.learn(2, callback=callback, reset_num_timesteps=False)
-    second = loaded(tmp_path / "step_0000000004")
-    callback = BufferCheckpointCallback(4, tmp_path, keep=9, resume=True)
-    with pytest.raises(RuntimeError, match="the environment failed"):
-        second.learn(8, callback=[callback, Failure()], reset_num_timesteps=False)
-    train(tmp_path, keep=9, resume=True)
-    assert names(tmp_path) == [f"step_{steps:010}" for steps in (4, 10, 14)]
+    for option in ({"resume": True}, {"overwrite": True}):
+        with pytest.raises(StorageError, match=r"is locked by another training of this process; .*callback\.close\(\)"):
+            train(tmp_path, keep=9, **option)
+    if closes:
+        callback.close()
+    else:
+        model.learn(2, callback=callback, reset_num_timesteps=False)
+    train(tmp_path, n_steps=20, keep=9, resume=True)
+    assert names(tmp_path) == [f"step_{steps:010}" for steps in ((4, 8, 12, 16, 20) if closes else (4, 10, 14, 18, 22))]
     assert error.value.__traceback__ is not None
-
-
-def test_a_failed_training_locks_its_folder_until_close_where_call_stacks_are_not_visible(tmp_path: Path) -> None:
-    code = """
-import sys
-from stable_baselines3 import DQN
-from stable_baselines3.common.callbacks import BaseCallback
-from sb3_compressed import BufferCheckpointCallback, CompressedReplayBuffer, StorageError
-
-class Failure(BaseCallback):
-    def _on_step(self):
-        return 1 // 0
-
-def train(*callbacks):
-    model = DQN("MlpPolicy", "CartPole-v1", buffer_size=100, device="cpu", replay_buffer_class=CompressedReplayBuffer)
-    model.learn(8, callback=[*callbacks])
-
-first = BufferCheckpointCallback(4, sys.argv[1])
-try:
-    train(first, Failure())
-except ZeroDivisionError as error:
-    failed = error  # keeps the frame of learn() alive, like notebooks
-second = BufferCheckpointCallback(4, sys.argv[1], overwrite=True)
-try:
-    train(second)
-except StorageError as error:
-    print(error)
-first.close()
-train(second)
-"""
-    printed = run(code, tmp_path, SB3_COMPRESSED_FORCE_FALLBACKS="1")
-    assert "call callback.close() of its callback" in printed
-    assert names(tmp_path) == ["step_0000000008"]
 
 
 def test_a_lock_that_is_not_a_file_is_reported_as_damage(tmp_path: Path) -> None:
@@ -329,12 +263,6 @@ def test_a_callback_can_be_pickled_before_and_after_a_training(tmp_path: Path) -
     model.save(tmp_path / "model.zip")
 
 
-def test_checkpoints_are_saved_next_to_an_eval_callback(tmp_path: Path) -> None:
-    evaluation = EvalCallback(make_vec_env("CartPole-v1"), n_eval_episodes=1, eval_freq=4, verbose=0)
-    dqn().learn(8, callback=CallbackList([evaluation, BufferCheckpointCallback(4, tmp_path, keep=9)]))
-    assert names(tmp_path) == ["step_0000000004", "step_0000000008"]
-
-
 @pytest.mark.parametrize("nesting", ["child", "list in child", "child in list", "new best", "list on new best"])
 def test_a_callback_that_is_triggered_by_another_one_raises(nesting: str, tmp_path: Path) -> None:
     callback: BaseCallback = BufferCheckpointCallback(4, tmp_path)
@@ -376,7 +304,7 @@ def test_reusing_a_callback_for_another_model_raises_and_keeps_the_checkpoints(e
             with pytest.raises(RuntimeError, match="the environment failed"):
                 first.learn(8, callback=[callback, Failure()])
         before = contents(path)
-        with pytest.raises(StorageError, match=r"of another model .*a BufferCheckpointCallback for each|has 0 steps"):
+        with pytest.raises(StorageError, match="this model has 0 steps and does not continue that run"):
             dqn().learn(8, callback=callback)
         assert contents(path) == before
         first.learn(4, callback=callback, reset_num_timesteps=False)
@@ -397,37 +325,19 @@ def flips(file: Path) -> Iterator[int]:
     file.write_bytes(content)
 
 
-@pytest.mark.parametrize("which", [0, 2])
-def test_a_flipped_bit_of_a_manifest_is_a_warning_and_skips_that_checkpoint(which: int, three: Path) -> None:
-    folders = [three / name for name in names(three)]
-    others = [folder for folder in folders if folder != folders[which]]
-    n_flips = 0
-    for _ in flips(folders[which] / "checkpoint.json"):
-        with pytest.warns(UserWarning, match=f"skipping {re.escape(str(folders[which]))}, which is damaged"):
-            assert latest_checkpoint(three) == others[-1]
-        n_flips += 1
-    assert n_flips > 600
-    assert latest_checkpoint(three) == folders[-1]
-
-
-def test_a_flipped_bit_of_run_json_is_a_warning(three: Path) -> None:
-    for _ in flips(three / "run.json"):
-        with pytest.warns(UserWarning, match=r"ignoring .*run\.json, which is damaged"):
-            assert latest_checkpoint(three).name == "step_0000000012"
-
-
-def test_a_checkpoint_with_a_damaged_manifest_is_skipped_and_never_deleted(tmp_path: Path) -> None:
-    class Damage(BaseCallback):
-        def _on_step(self) -> bool:
-            if self.num_timesteps == 6:
-                (tmp_path / "step_0000000004" / "checkpoint.json").write_text('{"number": 1, "num_timest')
-            return True
-
-    with pytest.warns(UserWarning, match=SKIPPED):
-        dqn().learn(16, callback=[BufferCheckpointCallback(4, tmp_path, keep=2), Damage()])
-    assert names(tmp_path) == ["step_0000000004", "step_0000000012", "step_0000000016"]
-    with pytest.warns(UserWarning, match=SKIPPED):
-        assert latest_checkpoint(tmp_path).name == "step_0000000016"
+@pytest.mark.parametrize(
+    ("file", "latest", "message"),
+    [
+        ("step_0000000004/checkpoint.json", "step_0000000012", "skipping .*step_0000000004, which is damaged"),
+        ("step_0000000012/checkpoint.json", "step_0000000008", "skipping .*step_0000000012, which is damaged"),
+        ("run.json", "step_0000000012", r"ignoring .*run\.json, which is damaged"),
+    ],
+)
+def test_a_flipped_bit_is_a_warning_and_skips_that_file(file: str, latest: str, message: str, three: Path) -> None:
+    for _ in flips(three / file):
+        with pytest.warns(UserWarning, match=message):
+            assert latest_checkpoint(three).name == latest
+    assert latest_checkpoint(three).name == "step_0000000012"
 
 
 def test_resume_restores_a_damaged_run_json_from_the_checkpoints(three: Path) -> None:
@@ -444,9 +354,7 @@ def test_resume_restores_a_damaged_run_json_from_the_checkpoints(three: Path) ->
 FOREIGN = "step_0000000099"
 
 
-@pytest.mark.parametrize(
-    "kind", ["empty", "file", "no model", "other name", "fifo", "link", "large", "list", "deep", "huge number"]
-)
+@pytest.mark.parametrize("kind", ["empty", "file", "no model", "other name", "fifo", "list"])
 def test_other_folders_with_the_name_of_a_checkpoint_are_skipped_and_kept(kind: str, three: Path) -> None:
     folder = three / FOREIGN
     manifest = folder / "checkpoint.json"
@@ -459,13 +367,10 @@ def test_other_folders_with_the_name_of_a_checkpoint_are_skipped_and_kept(kind: 
             (folder / "model.zip").unlink()
     else:
         folder.mkdir()
-        texts = {"large": " " * 5000 + "{}", "list": "[]", "deep": "[" * 4000, "huge number": '{"number": 1e999}'}
         if kind == "fifo":
             os.mkfifo(manifest)
-        elif kind == "link":
-            manifest.symlink_to(three / "step_0000000012" / "checkpoint.json")
-        elif kind in texts:
-            manifest.write_text(texts[kind])
+        elif kind == "list":
+            manifest.write_text("[]")
     warning = f"skipping .*{FOREIGN}"
     with pytest.warns(UserWarning, match=warning):
         assert latest_checkpoint(three).name == "step_0000000012"
@@ -503,29 +408,15 @@ def test_checkpoints_of_another_run_are_neither_the_latest_nor_deleted(three: Pa
     assert latest_checkpoint(three).name == "step_0000000016"
 
 
-def test_checkpoints_of_version_0_1_load_and_resume(three: Path) -> None:
-    (three / "run.json").unlink()
-    for number, name in enumerate(names(three), 1):
-        text = json.dumps({"number": number, "num_timesteps": int(name.removeprefix("step_"))}) + "\n"
-        (three / name / "checkpoint.json").write_text(text)
-    assert latest_checkpoint(three).name == "step_0000000012"
-    with pytest.raises(StorageError, match="of another run"):
-        train(three)
-    train(three, n_steps=20, save_freq=20, keep=2, resume=True)
-    assert names(three) == ["step_0000000012", "step_0000000020"]
-    assert latest_checkpoint(three).name == "step_0000000020"
-
-
 # -- missing checkpoints -------------------------------------------------------------------------------------
 
 
-def test_a_missing_folder_raises_and_suggests_similar_names(three: Path) -> None:
-    for error in (FileNotFoundError, StorageError, CheckpointNotFound):
-        with pytest.raises(error, match=rf"there is no folder .*chekpoints; did you mean {re.escape(str(three))}\?"):
-            latest_checkpoint(three.with_name("chekpoints"))
+def test_a_missing_folder_raises_without_missing_ok(three: Path) -> None:
+    with pytest.raises(CheckpointNotFound, match=r"there is no folder .*chekpoints"):
+        latest_checkpoint(three.with_name("chekpoints"))
+    assert issubclass(CheckpointNotFound, FileNotFoundError)
+    assert issubclass(CheckpointNotFound, StorageError)
     assert latest_checkpoint(three.with_name("chekpoints"), missing_ok=True) is None
-    with pytest.raises(CheckpointNotFound, match="and no folder"):
-        latest_checkpoint(three / "missing" / "too")
     with pytest.raises(CheckpointNotFound, match="there is no folder"):
         latest_checkpoint(three / "run.json", missing_ok=True)  # missing_ok does not apply: it is a file
 

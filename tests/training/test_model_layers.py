@@ -11,7 +11,13 @@ from typing import Any
 import pytest
 from stable_baselines3 import DQN
 
-from sb3_compressed.training.model_layers import ModelLayer, add_layer, has_layer, layers_of, original_class, remove_layer
+from sb3_compressed.training.model_layers import (
+    ModelLayer,
+    add_layer,
+    layers_of,
+    original_class,
+    remove_layer,
+)
 
 
 class Recorded(ModelLayer):
@@ -51,10 +57,10 @@ def test_layers_can_be_removed_in_any_order(order: tuple[int, ...]) -> None:
     for layer in layers:
         add_layer(model, layer)
     for number in order:
-        assert has_layer(model, layers[number])
+        assert layers[number] in layers_of(model)
         remove_layer(model, layers[number])
         remove_layer(model, layers[number])  # does nothing
-        assert not has_layer(model, layers[number])
+        assert layers[number] not in layers_of(model)
     assert type(model) is DQN
 
 
