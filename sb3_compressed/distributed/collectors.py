@@ -12,11 +12,9 @@ from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_compressed.buffers.validation import validate_integer
-from sb3_compressed.distributed.collector import CollectorSettings, PolicyState
-from sb3_compressed.distributed.collector_group import TIMEOUT, CollectorGroup
+from sb3_compressed.distributed.collector import PolicyState
+from sb3_compressed.distributed.collector_group import TIMEOUT
 from sb3_compressed.distributed.exploration import Exploration, ExplorationConfig
-from sb3_compressed.distributed.moments import normalization_state
-from sb3_compressed.distributed.policy_copy import PolicySpec, policy_weights
 from sb3_compressed.distributed.remote_rollouts import CollectorStatistics, RemoteRollouts, RolloutOptions
 from sb3_compressed.distributed.replay_buffer import DistributedReplayBuffer
 
@@ -74,6 +72,8 @@ class Collectors(BaseCallback):
     ``distributed/collectors_waited``     seconds that collectors have waited for the learner
     ``distributed/restarts``              restarts of collectors and shards
     ``distributed/lost``                  transitions that these have lost, or that were dropped after a timeout
+    ``distributed/transitions``           transitions in all shards
+    ``distributed/memory_mb``             resident memory of the processes of the shards, in MB
     ====================================  ==========================================================================
 
     :param make_env: returns an environment, or several that are vectorized; it is called in each collector. They are
@@ -96,8 +96,6 @@ class Collectors(BaseCallback):
     :param seed: of the environments and their exploration, by default that of the model
     :param timeout: seconds after which the learner raises ``TimeoutError`` if collectors were called and none has
         returned anything, such as when a shard has stopped. Choose more if ``steps_per_call`` steps take longer
-    :param live_table: whether to show a table of shards, collectors and rates during ``learn``: on a terminal or in a
-        notebook; elsewhere a line now and then
     :param ray_options: options of the collectors' actors, by default ``num_cpus=1`` if there are as many, else 0
     :param verbose: unused, as all failures are logged by :mod:`logging`
     :raises ValueError: if a number is out of range
@@ -119,7 +117,6 @@ class Collectors(BaseCallback):
         max_in_flight: int = 2,
         seed: int | None = None,
         timeout: float = TIMEOUT,
-        live_table: bool = False,
         ray_options: Mapping[str, Any] | None = None,
         verbose: int = 0,
     ) -> None:
@@ -141,15 +138,14 @@ class Collectors(BaseCallback):
             raise ValueError("lock_step needs a limit of samples per insert, got samples_per_insert=None")
         self._options = RolloutOptions(
             make_env, n_collectors, n_envs, samples_per_insert, tolerance, lock_step, exploration, weights_interval,
-            steps_per_call, max_in_flight, seed, timeout, dict(ray_options or {}), live_table,
+            steps_per_call, max_in_flight, seed, timeout, dict(ray_options or {}),
         )  # fmt: skip
         self._rollouts: RemoteRollouts | None = None
 
     # -- training --------------------------------------------------------------------------------------------
 
     def _on_training_start(self) -> None:
-        model: Any = self.model
-        self._rollouts = RemoteRollouts(model, self._options)
+        self._rollouts = RemoteRollouts(self.model, self._options)
 
     def _on_step(self) -> bool:
         return True
@@ -164,7 +160,7 @@ class Collectors(BaseCallback):
         rollouts.
         """
         if self._rollouts is not None:
-            self._rollouts.end(self.model)
+            self._rollouts.end()
 
     def statistics(self) -> CollectorStatistics:
         """Return what collectors have done during the last call of ``learn``.
@@ -198,23 +194,23 @@ class Collectors(BaseCallback):
         if exploration == "schedule":
             raise ValueError("exploration='schedule' needs a learner; pass a number, or None for the policy alone")
         options = self._options
-        settings, state = _settings_without_learner(buffer, policy, exploration, options)
+        model = policy if isinstance(policy, BaseAlgorithm) else None
+        acting: Any = policy if model is None else model.policy
+        vec_normalize = None if model is None else model.get_vec_normalize_env()
         returns: list[float] = []
         lengths: list[int] = []
         n_collected = 0
-        with CollectorGroup(
-            options.make_env, settings, buffer, timeout=options.timeout, ray_options=options.ray_options
-        ) as group:
+        with options.new_group(buffer, acting, ExplorationConfig(exploration), vec_normalize, seed=None) as group:
             group.start()
-            if state is not None:
-                group.publish(state)
+            if acting is not None:
+                group.publish(PolicyState.of(acting, vec_normalize))
             while n_collected < n_transitions:
                 for member in group.idle(options.max_in_flight):
                     n_left = n_transitions - n_collected - group.n_in_flight
                     n_steps = min(options.steps_per_call, -(-n_left // group.n_envs))
                     if n_steps <= 0:
                         break
-                    group.submit(member, n_steps, n_random_steps=n_steps if state is None else 0)
+                    group.submit(member, n_steps, n_random_steps=n_steps if acting is None else 0)
                 for _, result in group.poll(timeout=None):
                     n_collected += result.n_transitions
                     episodes = [end.info["episode"] for end in result.episodes if "episode" in end.info]
@@ -223,30 +219,3 @@ class Collectors(BaseCallback):
             n_lost = group.n_lost
             group.close(wait=True)
         return Collected(n_collected, returns, lengths, n_lost)
-
-
-def _settings_without_learner(
-    buffer: DistributedReplayBuffer,
-    policy: BaseAlgorithm | BasePolicy | None,
-    exploration: Exploration,
-    options: RolloutOptions,
-) -> tuple[CollectorSettings, PolicyState | None]:
-    """Return the settings of collectors that fill a buffer, and the policy that they use."""
-    model = policy if isinstance(policy, BaseAlgorithm) else None
-    acting = model.policy if model is not None else policy
-    vec_normalize = None if model is None else model.get_vec_normalize_env()
-    space = buffer.observation_space if vec_normalize is None else vec_normalize.venv.observation_space
-    settings = CollectorSettings(
-        observation_space=space,
-        action_space=buffer.action_space,
-        policy=None if acting is None else PolicySpec.of(acting),  # type: ignore[arg-type]
-        exploration=ExplorationConfig(exploration),
-        n_collectors=options.n_collectors,
-        n_envs=options.n_envs,
-        seed=options.seed,
-        vec_normalize=vec_normalize,
-    )
-    if acting is None:
-        return settings, None
-    normalization = None if vec_normalize is None else normalization_state(vec_normalize)
-    return settings, PolicyState(policy_weights(acting), normalization)  # type: ignore[arg-type]

@@ -20,18 +20,19 @@ from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
+from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
+from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import RolloutReturn
-from stable_baselines3.common.vec_env import VecEnv
+from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
 from sb3_compressed.distributed.collector import CollectorSettings, CollectResult, EpisodeEnd, PolicyState
 from sb3_compressed.distributed.collector_group import TIMEOUT, CollectorGroup, Member
 from sb3_compressed.distributed.exploration import Exploration, ExplorationConfig
-from sb3_compressed.distributed.live_progress import LiveProgress
-from sb3_compressed.distributed.moments import merge, normalization_state
-from sb3_compressed.distributed.policy_copy import PolicySpec, policy_weights
-from sb3_compressed.distributed.rate_limiter import RateLimiter
+from sb3_compressed.distributed.moments import merge
+from sb3_compressed.distributed.policy_copy import PolicySpec
+from sb3_compressed.distributed.rate_limiter import RateLimiter, WaitTime
 from sb3_compressed.distributed.replay_buffer import DistributedReplayBuffer
 from sb3_compressed.errors import BufferNotReady
 from sb3_compressed.training.model_layers import ModelLayer, add_layer, layers_of, remove_layer
@@ -61,7 +62,29 @@ class RolloutOptions:
     seed: int | None = None
     timeout: float = TIMEOUT
     ray_options: dict[str, Any] | None = None
-    live_table: bool = False
+
+    def new_group(
+        self,
+        buffer: DistributedReplayBuffer,
+        policy: BasePolicy | None,
+        exploration: ExplorationConfig,
+        vec_normalize: VecNormalize | None,
+        seed: int | None,
+    ) -> CollectorGroup:
+        """Return collectors, which are not started yet.
+
+        :param buffer: receives the transitions
+        :param policy: chooses actions, ``None`` for random ones
+        :param exploration: how to explore
+        :param vec_normalize: that of the learner, ``None`` if it has none
+        :param seed: used unless the options have one
+        """
+        settings = CollectorSettings(
+            buffer.observation_space if vec_normalize is None else vec_normalize.venv.observation_space,
+            buffer.action_space, None if policy is None else PolicySpec.of(policy), exploration, self.n_collectors,
+            self.n_envs, seed if self.seed is None else self.seed, vec_normalize,
+        )  # fmt: skip
+        return CollectorGroup(self.make_env, settings, buffer, timeout=self.timeout, ray_options=self.ray_options)
 
 
 class CollectorStatistics(NamedTuple):
@@ -136,24 +159,43 @@ class RemoteRollouts(ModelLayer):
     :raises ValueError: if its settings are not
     """
 
-    def __init__(self, model: OffPolicyAlgorithm, options: RolloutOptions) -> None:
+    def __init__(self, model: BaseAlgorithm, options: RolloutOptions) -> None:
         self._options = options
         self._buffer = _validated_buffer(model)
+        self._model: Any = model
         self._group: CollectorGroup | None = None
+        #: Number of transitions that are collected before the first one is sampled.
+        self._n_warmup = 1
         self._limiter = RateLimiter(None, 1)
+        #: Waits of collectors for the learner, and of the learner for collectors.
+        self._insert_wait, self._sample_wait = WaitTime(), WaitTime()
         self._arrivals = Arrivals()
         #: How many transitions the learner has to wait for besides those of the present rollout.
         self._credit = Fraction(0)
         self._n_updates_published = -1
         self._is_published_after_warmup = False
-        self._n_sampled = self._n_sampled_before = self._buffer.n_sampled
         self._buffer_before = self._buffer.statistics()
-        self._live = LiveProgress() if options.live_table else None
         self._n_bytes = 0
         self._ages: deque[tuple[float, float]] = deque(maxlen=max(4 * options.n_collectors, 16))
-        self._last_record = (time.monotonic(), 0, self._n_sampled)
-        ExplorationConfig.from_model(model, options.exploration)  # raises before training
+        self._last_record = (time.monotonic(), 0, 0)
+        self._exploration = ExplorationConfig.from_model(model, options.exploration)
         add_layer(model, self)
+
+    @property
+    def _n_sampled(self) -> int:
+        """Number of transitions that were sampled in this call of ``learn``."""
+        return self._buffer.n_sampled - self._buffer_before.n_sampled
+
+    @property
+    def _learning_starts(self) -> int:
+        n: int = math.ceil(self._model.learning_starts)  # users write 1e4, which SB3 accepts
+        return n
+
+    @property
+    def _n_left(self) -> int:
+        """How many transitions the training still lacks; users write ``learn(1e6)``, which SB3 accepts."""
+        n_left: int = math.ceil(self._model._total_timesteps - self._model.num_timesteps)
+        return n_left
 
     def extend(self, base: type[Any]) -> type[Any]:
         """Return a subclass of an algorithm whose rollouts are remote."""
@@ -170,11 +212,11 @@ class RemoteRollouts(ModelLayer):
                 learning_starts: int = 0,
                 log_interval: int | None = None,
             ) -> RolloutReturn:
-                with rollouts._ended_by_errors(self):
-                    return rollouts._collect(self, callback, learning_starts, log_interval)
+                with rollouts._ended_by_errors():
+                    return rollouts._collect(callback, log_interval)
 
             def train(self, *args: Any, **kwargs: Any) -> None:
-                with rollouts._ended_by_errors(self):
+                with rollouts._ended_by_errors():
                     try:
                         super().train(*args, **kwargs)
                     except BufferNotReady:  # all transitions were lost with their shards
@@ -185,49 +227,45 @@ class RemoteRollouts(ModelLayer):
                 super().dump_logs()
 
             def _setup_learn(self, *args: Any, **kwargs: Any) -> Any:
-                rollouts.end(self)  # an interrupted call of learn() has not
+                rollouts.end()  # an interrupted call of learn() has not
                 return self._setup_learn(*args, **kwargs)  # of the class that the model has now
 
         return RemotelyCollected
 
     @contextmanager
-    def _ended_by_errors(self, model: Any) -> Iterator[None]:
+    def _ended_by_errors(self) -> Iterator[None]:
         """End collectors if there is an exception: ``learn`` does not call ``on_training_end`` then."""
         try:
             yield
         except BaseException:
-            self.end(model)
+            self.end()
             raise
 
-    def end(self, model: Any) -> None:
+    def end(self) -> None:
         """End all collectors, and restore the methods of the model."""
-        remove_layer(model, self)
+        remove_layer(self._model, self)
         self._close()
 
     def _close(self, *, wait: bool = False) -> None:
-        self._limiter.insert_wait.stop()
-        if self._live is not None:
-            self._live.close()
+        self._insert_wait.stop()
         if self._group is not None:
             self._group.close(wait=wait)
 
     # -- rollouts --------------------------------------------------------------------------------------------
 
-    def _collect(
-        self, model: Any, callback: BaseCallback, learning_starts: int, log_interval: int | None
-    ) -> RolloutReturn:
+    def _collect(self, callback: BaseCallback, log_interval: int | None) -> RolloutReturn:
         """Wait for the transitions of a rollout, and count them as ``OffPolicyAlgorithm.collect_rollouts`` does."""
-        learning_starts = math.ceil(learning_starts)  # users write 1e4, which SB3 accepts
+        model = self._model
         if self._group is None:
-            self._group = self._start(model, learning_starts)
+            self._start()
         model.policy.set_training_mode(False)
         callback.on_rollout_start()
-        self._exchange(model, learning_starts, 0)
-        n_due = self._n_due(model, learning_starts)
+        self._exchange(0)
+        n_due = self._n_due()
         n_counted = n_episodes = 0
         while n_counted < n_due:
             n = min(model.n_envs, n_due - n_counted)
-            self._wait_for(model, learning_starts, n, n_due - n_counted)
+            self._wait_for(n, n_due - n_counted)
             model.num_timesteps += n
             n_counted += n
             episodes = self._arrivals.count(n)
@@ -238,7 +276,7 @@ class RemoteRollouts(ModelLayer):
             callback.update_locals(
                 {
                     "self": model, "infos": infos, "dones": dones, "num_collected_steps": n_counted // model.n_envs,
-                    "num_collected_episodes": n_episodes, "learning_starts": learning_starts,
+                    "num_collected_episodes": n_episodes, "learning_starts": self._learning_starts,
                 }
             )  # fmt: skip
             if not callback.on_step():
@@ -257,38 +295,35 @@ class RemoteRollouts(ModelLayer):
             self._close(wait=True)
         return RolloutReturn(n_counted, n_episodes, continue_training=True)
 
-    def _n_due(self, model: Any, learning_starts: int) -> int:
+    def _n_due(self) -> int:
         """Return the number of transitions of the next rollout: whole steps, unless they would be too many."""
-        n_envs, n_left = model.n_envs, _n_left(model)
-        ratio = self._options.samples_per_insert
+        model, n_left = self._model, self._n_left
+        n_envs, ratio = model.n_envs, self._limiter.ratio
         if model.gradient_steps == 0:
             self._credit += model.train_freq.frequency * n_envs
         elif ratio is not None:
-            self._credit += Fraction(model.gradient_steps * model.batch_size) / Fraction(str(ratio))
+            self._credit += model.gradient_steps * model.batch_size / ratio
         else:  # what has arrived, and before there is anything to train on, at least one step
             if len(self._arrivals) >= n_left:
                 return n_left
-            is_warmup = model.num_timesteps <= learning_starts
+            is_warmup = model.num_timesteps <= self._learning_starts
             self._credit = Fraction(max(len(self._arrivals), n_envs if is_warmup else 0))
         n_due: int = int(self._credit // n_envs) * n_envs
         self._credit -= n_due
         return min(n_due, n_left)
 
-    def _wait_for(self, model: Any, learning_starts: int, n: int, n_due: int) -> None:
+    def _wait_for(self, n: int, n_due: int) -> None:
         """Wait until a number of transitions have arrived.
 
         :param n_due: how many more the rollout needs
         """
         if len(self._arrivals) >= n:
             return
-        last_arrival, n_before = time.monotonic(), len(self._arrivals)
-        with self._limiter.sample_wait:
-            while len(self._arrivals) < n:
-                self._exchange(model, learning_starts, n_due, timeout=PATIENCE)
-                if len(self._arrivals) != n_before:
-                    last_arrival, n_before = time.monotonic(), len(self._arrivals)
-                elif time.monotonic() - last_arrival > PATIENCE:
-                    last_arrival = time.monotonic()
+        with self._sample_wait:
+            while (n_before := len(self._arrivals)) < n:
+                begin = time.monotonic()
+                self._exchange(n_due, timeout=PATIENCE)
+                if len(self._arrivals) == n_before and time.monotonic() - begin > PATIENCE:
                     statistics = self.statistics()
                     logger.warning(
                         "the learner has waited %.0f s for collectors: %d transitions are in flight, and there were %d "
@@ -297,109 +332,74 @@ class RemoteRollouts(ModelLayer):
 
     # -- collectors ------------------------------------------------------------------------------------------
 
-    def _start(self, model: Any, learning_starts: int) -> CollectorGroup:
+    def _start(self) -> None:
         """Start the collectors."""
-        options = self._options
-        vec_normalize = model.get_vec_normalize_env()
-        space = model.observation_space if vec_normalize is None else vec_normalize.venv.observation_space
-        settings = CollectorSettings(
-            observation_space=space,
-            action_space=model.action_space,
-            policy=PolicySpec.of(model.policy),
-            exploration=ExplorationConfig.from_model(model, options.exploration),
-            n_collectors=options.n_collectors,
-            n_envs=options.n_envs,
-            seed=model.seed if options.seed is None else options.seed,
-            vec_normalize=vec_normalize,
+        options, model = self._options, self._model
+        self._group = group = options.new_group(  # before it starts, since errors and Ctrl-C end it
+            self._buffer, model.policy, self._exploration, model.get_vec_normalize_env(), model.seed
         )
-        group = CollectorGroup(
-            options.make_env, settings, self._buffer, timeout=options.timeout, ray_options=options.ray_options
-        )
-        self._group = group  # which errors and Ctrl-C end
         group.start()
-        self._limiter = self._new_limiter(model, learning_starts, options.steps_per_call * group.n_envs)
-        self._last_record = (time.monotonic(), 0, self._n_sampled)
-        return group
-
-    def _new_limiter(self, model: Any, learning_starts: int, n_per_call: int) -> RateLimiter:
-        options = self._options
+        self._n_warmup = max(self._learning_starts - model.num_timesteps, 1)
         n_sampled = model.gradient_steps * model.batch_size
-        ratio = options.samples_per_insert if n_sampled else None
-        tolerance = options.tolerance
-        if tolerance is None:
-            tolerance = options.n_collectors * options.max_in_flight * n_per_call
-        smallest = RateLimiter(
-            ratio, max(learning_starts - model.num_timesteps, 1), insert_size=n_per_call, sample_size=max(n_sampled, 1)
-        )
-        if ratio is None:
-            return smallest
-        return RateLimiter(
-            ratio, smallest.min_size_to_sample, max(tolerance * ratio, n_sampled, n_per_call * ratio),
-            insert_size=n_per_call, sample_size=n_sampled,
-        )  # fmt: skip
+        if options.samples_per_insert is not None and n_sampled:
+            ratio = Fraction(str(options.samples_per_insert))  # as it is written: 0.1 is 1/10
+            n_per_call = options.steps_per_call * group.n_envs
+            tolerance = options.tolerance
+            if tolerance is None:
+                tolerance = options.n_collectors * options.max_in_flight * n_per_call
+            # Less could block both sides.
+            self._limiter = RateLimiter(ratio, self._n_warmup + max(tolerance, n_per_call, n_sampled / ratio))
+        self._last_record = (time.monotonic(), 0, 0)
 
-    def _exchange(self, model: Any, learning_starts: int, n_due: int, timeout: float = 0.0) -> None:
+    def _exchange(self, n_due: int, timeout: float = 0.0) -> None:
         """Call the collectors that may go on, and receive what has arrived.
 
         :param n_due: how many transitions the present rollout still needs
         :param timeout: seconds to wait for results
         """
-        assert self._group is not None
-        self._call(model, self._group, learning_starts, n_due)
-        for member, result in self._group.poll(timeout):
-            if self._live is not None:
-                self._live.observe(member, result)
+        group = self._group
+        assert group is not None
+        self._call(group, n_due)
+        for _, result in group.poll(timeout):
             self._arrivals.add(result)
-            self._limiter.record_insert(result.n_transitions)
             self._n_bytes += result.n_bytes_sent
             if result.policy_version:
-                version = self._group.policy_version
-                seconds = time.monotonic() - self._group.published_at.get(result.policy_version, 0.0)
-                self._ages.append((version - result.policy_version, seconds))
+                seconds = time.monotonic() - group.published_at.get(result.policy_version, 0.0)
+                self._ages.append((group.policy_version - result.policy_version, seconds))
             if result.moments is not None:
-                merge(model.get_vec_normalize_env(), result.moments)
-        if self._live is not None:
-            self._live.update(self._group, self._buffer.shards, model.num_timesteps, self.statistics())
+                merge(self._model.get_vec_normalize_env(), result.moments)
 
-    def _call(self, model: Any, group: CollectorGroup, learning_starts: int, n_due: int) -> None:
+    def _call(self, group: CollectorGroup, n_due: int) -> None:
         """Call the collectors that may go on."""
         options = self._options
-        self._record_samples()
         idle = group.idle(1 if options.lock_step else options.max_in_flight)
         for position, member in enumerate(idle):
             n_expected = len(self._arrivals) + group.n_in_flight
-            n_steps = min(options.steps_per_call, _steps(_n_left(model) - n_expected, group.n_envs))
+            n_steps = min(options.steps_per_call, _steps(self._n_left - n_expected, group.n_envs))
             n_missing = n_due - n_expected
             if options.lock_step:  # what the rollout needs, divided among the collectors
                 n_steps = min(n_steps, -(-_steps(n_missing, group.n_envs) // (len(idle) - position)))
             if n_steps <= 0:
                 return
-            n = group.n_in_flight + n_steps * group.n_envs
+            n_inserted = self._arrivals.n_arrived + group.n_in_flight + n_steps * group.n_envs
             # The learner may wait for more than it samples, so nothing is refused that it waits for.
-            if not options.lock_step and n_missing <= 0 and not self._limiter.can_insert(n):
-                self._limiter.insert_wait.start()
+            if not options.lock_step and n_missing <= 0 and not self._limiter.allows(n_inserted, self._n_sampled):
+                self._insert_wait.start()
                 return
-            self._submit(model, group, member, n_steps, learning_starts - model.num_timesteps - n_expected)
-        self._limiter.insert_wait.stop()
+            self._submit(group, member, n_steps, self._learning_starts - self._model.num_timesteps - n_expected)
+        self._insert_wait.stop()
 
-    def _record_samples(self) -> None:
-        """Count what was sampled since the last call."""
-        n_new = self._buffer.n_sampled - self._n_sampled
-        self._limiter.record_sample(n_new)
-        self._n_sampled += n_new
-
-    def _submit(self, model: Any, group: CollectorGroup, member: Member, n_steps: int, n_random: int) -> None:
+    def _submit(self, group: CollectorGroup, member: Member, n_steps: int, n_random: int) -> None:
         """Call a collector, with the present policy if the last version of it is old.
 
         :param n_random: how many transitions are to be collected with random actions
         """
+        model = self._model
         n_random_steps = min(_steps(n_random, group.n_envs), n_steps)
         n_updates = model._n_updates - self._n_updates_published
         is_due = n_updates >= self._options.weights_interval or (self._options.lock_step and n_updates)
         if self._n_updates_published < 0 or is_due or not (n_random_steps or self._is_published_after_warmup):
-            vec_normalize = model.get_vec_normalize_env()
-            normalization = None if vec_normalize is None else normalization_state(vec_normalize)
-            group.publish(PolicyState(policy_weights(model.policy), normalization))
+            group.publish(PolicyState.of(model.policy, model.get_vec_normalize_env()))
             self._n_updates_published = model._n_updates
             self._is_published_after_warmup = not n_random_steps
         rate = getattr(model, "exploration_rate", None)
@@ -409,16 +409,16 @@ class RemoteRollouts(ModelLayer):
 
     def statistics(self) -> CollectorStatistics:
         """Return what collectors have done."""
-        self._record_samples()
-        group, limiter = self._group, self._limiter.statistics()
+        group, n_sampled = self._group, self._n_sampled
+        n_counted = self._arrivals.n_arrived - self._n_warmup
         age, seconds = np.mean(self._ages, axis=0).tolist() if self._ages else (0.0, 0.0)
         waiting = None
-        if self._limiter.sample_wait.is_waiting or self._limiter.insert_wait.is_waiting:
-            waiting = "learner" if self._limiter.sample_wait.is_waiting else "collectors"
+        if self._sample_wait.is_waiting or self._insert_wait.is_waiting:
+            waiting = "learner" if self._sample_wait.is_waiting else "collectors"
         return CollectorStatistics(
             n_collected=self._arrivals.n_arrived,
-            n_sampled=self._buffer.n_sampled - self._n_sampled_before,
-            samples_per_insert=limiter.samples_per_insert,
+            n_sampled=n_sampled,
+            samples_per_insert=n_sampled / n_counted if n_counted > 0 else None,
             n_in_flight=0 if group is None else group.n_in_flight,
             n_lost=0 if group is None else group.n_lost,
             n_restarts=0 if group is None else group.n_restarts,
@@ -426,15 +426,15 @@ class RemoteRollouts(ModelLayer):
             policy_version=0 if group is None else group.policy_version,
             policy_age=age,
             policy_seconds=seconds,
-            learner_waited=limiter.sample_wait_seconds,
-            collectors_waited=limiter.insert_wait_seconds,
+            learner_waited=self._sample_wait.seconds,
+            collectors_waited=self._insert_wait.seconds,
             waiting=waiting,
         )
 
     def _record(self, log: Any) -> None:
         """Record values since the last call in SB3's logger."""
         statistics = self.statistics()
-        now, n_collected, n_sampled = time.monotonic(), statistics.n_collected, self._buffer.n_sampled
+        now, n_collected, n_sampled = time.monotonic(), statistics.n_collected, statistics.n_sampled
         then, n_collected_then, n_sampled_then = self._last_record
         self._last_record = now, n_collected, n_sampled
         seconds = max(now - then, 1e-9)
@@ -450,16 +450,12 @@ class RemoteRollouts(ModelLayer):
             "collectors_waited": statistics.collectors_waited,
             "restarts": statistics.n_restarts + of_buffer.n_restarts - self._buffer_before.n_restarts,
             "lost": statistics.n_lost + of_buffer.n_lost - self._buffer_before.n_lost,
+            "transitions": of_buffer.n_transitions,
+            "memory_mb": of_buffer.memory_nbytes / 1e6,
         }
         for name, value in values.items():
             if value is not None:
                 log.record(f"distributed/{name}", value)
-
-
-def _n_left(model: Any) -> int:
-    """Return how many transitions the training still lacks; users write ``learn(1e6)``, which SB3 accepts."""
-    n_left: int = math.ceil(model._total_timesteps - model.num_timesteps)
-    return n_left
 
 
 def _steps(n_transitions: int, n_envs: int) -> int:
@@ -475,7 +471,7 @@ def _validated_buffer(model: Any) -> DistributedReplayBuffer:
     """
     if not isinstance(model, OffPolicyAlgorithm):
         raise TypeError(f"collectors need an off-policy algorithm such as DQN or SAC, got {type(model).__name__}")
-    buffer: Any = model.replay_buffer
+    buffer = model.replay_buffer
     if not isinstance(buffer, DistributedReplayBuffer):
         raise TypeError(
             f"collectors add to shards, so the model needs a distributed buffer, got {type(buffer).__name__}: "

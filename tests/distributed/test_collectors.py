@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pickle
 import signal
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -14,7 +13,6 @@ from typing import Any
 
 import cloudpickle
 import numpy as np
-import psutil
 import pytest
 import ray
 import torch as th
@@ -31,12 +29,11 @@ from stable_baselines3.common.noise import NormalActionNoise
 from stable_baselines3.common.vec_env import VecNormalize
 
 from distributed.collected_envs import Endless, Numbered, broken, cart, failing, pendulum
+from distributed.stopped import until, until_ended
 from sb3_compressed import CompressedReplayBuffer, PrioritizedReplayCallback, prioritize
 from sb3_compressed.distributed import Collectors, DistributedReplayBuffer
 
 pytestmark = pytest.mark.usefixtures("local_ray")
-
-DEADLINE = 120.0
 
 
 def model_of(make_env: Callable[[], Any] = Numbered, algorithm: Any = DQN, **options: Any) -> Any:
@@ -74,10 +71,7 @@ def pids_of(callback: Collectors) -> set[int]:
 def assert_ended(model: Any, pids: set[int], algorithm: Any = DQN) -> None:
     """Assert that collectors end soon, and that the model is as before."""
     assert type(model) is algorithm
-    deadline = time.monotonic() + DEADLINE
-    while any(psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE for pid in pids):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    until_ended(pids)
 
 
 class Recorder(BaseCallback):
@@ -161,11 +155,14 @@ def test_values_are_logged(model: Any, capsys: pytest.CaptureFixture[str]) -> No
     values = {name.removeprefix("distributed/"): logged[name] for name in logged if name.startswith("distributed/")}
     assert set(values) == {
         "insert_rate", "sample_rate", "samples_per_insert", "bytes_per_transition", "policy_age_versions",
-        "policy_age_seconds", "learner_waited", "collectors_waited", "restarts", "lost",
+        "policy_age_seconds", "learner_waited", "collectors_waited", "restarts", "lost", "transitions",
+        "memory_mb",
     }  # fmt: skip
     assert values["insert_rate"] > 0 < values["sample_rate"]
     assert 0 < values["samples_per_insert"] <= 8
     assert values["bytes_per_transition"] > 16
+    assert values["transitions"] > 0
+    assert values["memory_mb"] > 10, "a Python process"
     assert logged["rollout/ep_len_mean"] == 7
     assert logged["rollout/success_rate"] <= 1
     assert logged["time/episodes"] % 4 == 0
@@ -336,11 +333,8 @@ def test_interrupts_of_waits_end_the_collectors(model: Any) -> None:
     remote = collectors(Endless)
 
     def interrupt() -> None:
-        deadline = time.monotonic() + DEADLINE
-        while time.monotonic() < deadline and not (remote._rollouts and remote.statistics().n_in_flight):
-            time.sleep(0.05)
+        until(lambda: remote._rollouts and remote.statistics().waiting == "learner")
         group: Any = remote._rollouts._group  # type: ignore[union-attr]
-        assert remote.statistics().waiting == "learner"
         members.extend(group.members)
         os.kill(os.getpid(), signal.SIGINT)
 
