@@ -35,7 +35,7 @@ class Step:
     infos: list[dict[str, Any]]
 
     def add_to(self, buffer: Any) -> None:
-        """Add the step to a replay buffer."""
+        """Add the step to a replay buffer, or a writer of a distributed one."""
         buffer.add(self.obs, self.next_obs, self.action, self.reward, self.done, self.infos)
 
 

@@ -5,20 +5,19 @@ It runs as an actor of Ray, see :class:`.CollectorGroup`, and can be used in the
 
 from __future__ import annotations
 
-import copy
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import gymnasium as gym
-import numpy as np
 import torch as th
 from gymnasium import spaces
 from numpy.typing import NDArray
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.env_util import is_wrapped
 from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.utils import set_random_seed
 from stable_baselines3.common.vec_env import (
     DummyVecEnv,
@@ -31,10 +30,11 @@ from stable_baselines3.common.vec_env import (
 from stable_baselines3.common.vec_env.patch_gym import _patch_env
 
 from sb3_compressed.distributed.exploration import ExplorationConfig, Explorer
-from sb3_compressed.distributed.moments import CollectorNormalizer, MomentsIncrement, NormalizationState
-from sb3_compressed.distributed.policy_copy import PolicySpec, UniformPolicy, load_weights
+from sb3_compressed.distributed.moments import CollectorNormalizer, Moments, NormalizationState
+from sb3_compressed.distributed.policy_copy import PolicySpec, UniformPolicy, load_weights, policy_weights
 from sb3_compressed.distributed.shard import ShardStatus, require_version
 from sb3_compressed.distributed.writer import ReplayWriter
+from sb3_compressed.step import with_last_observations
 
 __all__ = ["CollectResult", "Collector", "CollectorNotPrepared", "CollectorSettings", "EpisodeEnd", "PolicyState"]
 
@@ -88,6 +88,11 @@ class PolicyState(NamedTuple):
     weights: Mapping[str, NDArray[Any]]
     normalization: NormalizationState | None = None
 
+    @classmethod
+    def of(cls, policy: BasePolicy, vec_normalize: VecNormalize | None) -> PolicyState:
+        """Return the present version of a policy."""
+        return cls(policy_weights(policy), None if vec_normalize is None else NormalizationState.of(vec_normalize))
+
 
 class EpisodeEnd(NamedTuple):
     """What SB3 logs of a step: nearly always the end of an episode.
@@ -112,7 +117,6 @@ class CollectResult(NamedTuple):
     :param n_lost: number of transitions that were dropped since a shard did not answer
     :param moments: of observations and returns since the last result, ``None`` without ``VecNormalize``
     :param statuses: the newest state of each process of the shard that has replied
-    :param epsilon: the probability of random actions, the mean of all environments; ``None`` if the policy explores
     """
 
     n_transitions: int
@@ -120,9 +124,8 @@ class CollectResult(NamedTuple):
     policy_version: int
     n_bytes_sent: int
     n_lost: int
-    moments: MomentsIncrement | None
+    moments: Moments | None
     statuses: list[ShardStatus]
-    epsilon: float | None = None
 
 
 class Collector:
@@ -205,16 +208,18 @@ class Collector:
         :param state: that version; it is loaded if it is another one than before
         :param n_random_steps: the number of steps whose actions are random, since learning has not started
         :param exploration_rate: that of the learner
-        :raises CollectorNotPrepared: after a restart
+        :raises CollectorNotPrepared: after a restart, an exception or Ctrl-C
         """
         env, writer = self._env, self._writer
         if env is None or writer is None:
-            raise CollectorNotPrepared("the collector was restarted; call prepare() and connect()")
+            raise CollectorNotPrepared("the collector was restarted or has failed; call prepare() and connect()")
         try:
             self._load(version, state)
             return self._collect(env, writer, n_steps, n_random_steps, exploration_rate)
-        except Exception:
-            self._writer = None  # calls that were made already must not continue
+        except BaseException:
+            # Calls that were made already must not continue, and after Ctrl-C between a step of the environments and
+            # its end here, the next transition would begin with an earlier observation.
+            self._writer = None
             raise
 
     def _load(self, version: int, state: PolicyState | None) -> None:
@@ -238,7 +243,6 @@ class Collector:
             episodes += episode_ends(dones, infos, step * env.num_envs)
         writer.flush()
         n_lost = writer.n_lost - n_lost
-        epsilons = self._explorer.epsilons(exploration_rate)
         return CollectResult(
             n_transitions=n_steps * env.num_envs - n_lost,
             episodes=episodes,
@@ -247,7 +251,6 @@ class Collector:
             n_lost=n_lost,
             moments=None if self._normalizer is None else self._normalizer.take_increment(),
             statuses=writer.take_statuses(),
-            epsilon=None if epsilons is None else float(epsilons.mean()),
         )
 
     def _step(
@@ -258,7 +261,7 @@ class Collector:
             self._observations, is_warmup=is_random, exploration_rate=exploration_rate
         )
         observations, rewards, dones, infos = env.step(actions)
-        next_observations = with_terminal_observations(observations, dones, infos)
+        next_observations = with_last_observations(observations, dones, infos) if dones.any() else observations
         truncations = [{"TimeLimit.truncated": info.get("TimeLimit.truncated", False)} for info in infos]
         writer.add(self._raw_observations, next_observations, stored_actions, rewards, dones, truncations)
         self._raw_observations = self._observations = observations
@@ -323,27 +326,6 @@ def new_env(make_env: Callable[[], gym.Env[Any, Any] | VecEnv], settings: Collec
 def _monitored(env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
     patched = _patch_env(env)
     return patched if is_wrapped(patched, Monitor) else Monitor(patched)
-
-
-def with_terminal_observations(observations: Any, dones: NDArray[Any], infos: Sequence[Mapping[str, Any]]) -> Any:
-    """Return the observations after a step, with the last ones of episodes instead of the first ones of the next.
-
-    :param observations: those that the environments return, ``(n_envs, *obs_shape)`` or a dict of such arrays
-    :param dones: whether each episode ended, ``(n_envs,)``
-    :param infos: those of the step, with ``"terminal_observation"`` where an episode ended
-    """
-    ends = [env for env in np.flatnonzero(dones).tolist() if infos[env].get("terminal_observation") is not None]
-    if not ends:
-        return observations
-    observations = copy.deepcopy(observations)
-    for env in ends:
-        terminal = infos[env]["terminal_observation"]
-        if isinstance(observations, dict):
-            for key, array in observations.items():
-                array[env] = terminal[key]
-        else:
-            observations[env] = terminal
-    return observations
 
 
 def episode_ends(dones: NDArray[Any], infos: Sequence[Mapping[str, Any]], first: int) -> list[EpisodeEnd]:

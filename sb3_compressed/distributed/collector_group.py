@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import gymnasium as gym
 import ray
@@ -23,10 +23,10 @@ from sb3_compressed.distributed.collector import (
     PolicyState,
 )
 from sb3_compressed.distributed.ray_session import connect, new_actor, why_no_node_fits
-from sb3_compressed.distributed.shard import ShardStatus
+from sb3_compressed.distributed.replay_buffer import DistributedReplayBuffer
 from sb3_compressed.distributed.writer import ReplayWriter
 
-__all__ = ["TIMEOUT", "CollectorGroup", "Member", "TransitionSink"]
+__all__ = ["TIMEOUT", "CollectorGroup", "Member"]
 
 logger = logging.getLogger(__name__)
 
@@ -42,19 +42,6 @@ TIMEOUT = 600.0
 CLOSING_TIME = 5.0
 #: Seconds between warnings while no collector starts.
 PATIENCE = 30.0
-
-
-class TransitionSink(Protocol):
-    """What collectors need of a :class:`.DistributedReplayBuffer`."""
-
-    def writer(self, name: str, n_envs: int) -> ReplayWriter:
-        """Return a writer of transitions for another process."""
-
-    def record_statuses(self, name: str, statuses: Sequence[ShardStatus]) -> None:
-        """Record the states of a shard in its replies to a writer."""
-
-    def silent_shards(self) -> list[int]:
-        """Return the shards that do not answer."""
 
 
 @dataclass
@@ -125,7 +112,7 @@ class CollectorGroup:
         self,
         make_env: Callable[[], gym.Env[Any, Any] | VecEnv],
         settings: CollectorSettings,
-        buffer: TransitionSink,
+        buffer: DistributedReplayBuffer,
         *,
         timeout: float = TIMEOUT,
         ray_options: Mapping[str, Any] | None = None,
@@ -300,14 +287,12 @@ class CollectorGroup:
         call = member.calls[0]
         try:
             result = ray.get(call.reply)
-        except RayTaskError as error:
-            if isinstance(error, CollectorNotPrepared):  # such errors are instances of their causes as well
-                self._lost(member, error)
-            else:
-                self._failed(member, error)
-            return None
         except RayError as error:
-            self._lost(member, error)
+            # Errors of calls are instances of their causes as well.
+            if isinstance(error, RayTaskError) and not isinstance(error, CollectorNotPrepared):
+                self._failed(member, error)
+            else:
+                self._lost(member, error)
             return None
         del member.calls[0]
         self._progress_at = time.monotonic()
@@ -323,7 +308,10 @@ class CollectorGroup:
     def _lost(self, member: Member, error: Exception) -> None:
         """Record that the process of a collector was lost."""
         member.n_losses += 1
-        self._discard_calls(member, error)
+        if not member.is_lost:  # while its process starts, further calls fail
+            self._restarted(member, type(error).__name__)
+        member.is_lost = True
+        self._discard_calls(member)
         if isinstance(error, ActorDiedError):  # Ray will not restart it
             ray.kill(member.actor)
             member.actor = new_actor(Collector, self._options)
@@ -342,25 +330,26 @@ class CollectorGroup:
         if not self.n_envs:  # most likely a mistake in the configuration
             raise cause from error
         member.n_errors += 1
-        self._discard_calls(member, error)
+        self._restarted(member, error)
+        member.is_lost = False
+        self._discard_calls(member)
         if member.n_errors >= MAX_ERRORS:
             raise RuntimeError(
                 f"collector {member.index} failed {member.n_errors} times in a row: {cause!r}"
             ) from error
 
-    def _discard_calls(self, member: Member, error: Exception) -> None:
+    def _restarted(self, member: Member, reason: object) -> None:
+        """Log and count that a collector is restarted."""
+        logger.warning(
+            "collector %d failed and is restarted; up to %d transitions are lost: %s",
+            member.index, member.n_in_flight, reason,
+        )  # fmt: skip
+        member.n_restarts += 1
+        self.n_restarts += 1
+
+    def _discard_calls(self, member: Member) -> None:
         """Discard the calls in flight of a collector, and prepare it again after a while."""
-        n_lost = member.n_in_flight
-        self.n_lost += n_lost
-        is_exception = isinstance(error, RayTaskError) and not isinstance(error, CollectorNotPrepared)
-        if is_exception or not member.is_lost:  # while its process starts, further calls fail
-            logger.warning(
-                "collector %d failed and is restarted; up to %d transitions are lost: %s",
-                member.index, n_lost, error if is_exception else type(error).__name__,
-            )  # fmt: skip
-            member.n_restarts += 1
-            self.n_restarts += 1
-        member.is_lost = not is_exception
+        self.n_lost += member.n_in_flight
         self._discarded += [call.reply for call in member.calls[1:]]
         member.calls.clear()
         member.is_prepared = False

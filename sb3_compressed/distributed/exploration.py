@@ -6,6 +6,7 @@ import copy
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, Literal
 
 import numpy as np
@@ -62,8 +63,6 @@ class EpsilonLadder:
         :param n_envs: number of environments of each collector
         :raises ValueError: if there is no such collector
         """
-        if not 0 <= collector < n_collectors:
-            raise ValueError(f"collector must be at least 0 and below n_collectors={n_collectors}, got {collector}")
         first = collector * n_envs
         return np.array([self.epsilon(i, n_collectors * n_envs) for i in range(first, first + n_envs)])
 
@@ -97,8 +96,7 @@ class ExplorationConfig:
             return
         if isinstance(epsilon, str) and epsilon in ("ladder", "schedule"):
             return
-        is_number = isinstance(epsilon, int | float | np.integer | np.floating) and not isinstance(epsilon, bool)
-        if not is_number or not 0 <= float(epsilon) <= 1:
+        if not isinstance(epsilon, Real) or isinstance(epsilon, bool) or not 0 <= epsilon <= 1:
             raise ValueError(
                 f"epsilon must be between 0 and 1, 'ladder', 'schedule', an EpsilonLadder or None, got {epsilon!r}"
             )
@@ -152,7 +150,7 @@ class Explorer:
     :param collector: number of the collector, from 0
     :param n_collectors: number of collectors, for the positions of :class:`EpsilonLadder`
     :param seed: seed of the random actions; a sequence such as ``(seed, n_restarts)`` is one seed as well
-    :raises ValueError: if a number is out of range, or random actions are configured for continuous ones
+    :raises ValueError: if random actions are configured for continuous ones, or action noise for discrete ones
     """
 
     def __init__(
@@ -165,10 +163,6 @@ class Explorer:
         n_collectors: int = 1,
         seed: int | Sequence[int] | None = None,
     ) -> None:
-        if n_envs < 1:
-            raise ValueError(f"n_envs must be at least 1, got {n_envs}")
-        if not 0 <= collector < n_collectors:
-            raise ValueError(f"collector must be at least 0 and below n_collectors={n_collectors}, got {collector}")
         self.policy, self.config, self.n_envs = policy, config, n_envs
         self._is_continuous = isinstance(policy.action_space, spaces.Box)
         if self._is_continuous and config.epsilon is not None:

@@ -14,8 +14,7 @@ Replay buffers contain observations and rewards as the environments returned the
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,51 +22,38 @@ from numpy.typing import NDArray
 from stable_baselines3.common.running_mean_std import RunningMeanStd
 from stable_baselines3.common.vec_env import VecNormalize
 
-__all__ = ["CollectorNormalizer", "Moments", "MomentsIncrement", "NormalizationState", "merge", "normalization_state"]
+from sb3_compressed.common.tree_map import leaves, tree_map
 
-#: Key of observations that are not a dict.
-WHOLE_OBSERVATION = ""
+__all__ = ["CollectorNormalizer", "Moments", "NormalizationState", "merge"]
 
 
 @dataclass(frozen=True, eq=False)
 class Moments:
-    """Number, mean and variance of samples.
+    """Moments of observations and returns: what a collector has seen since its last increment, or all.
 
-    :param count: how many there are
-    :param mean: their mean, ``(*shape,)``
-    :param var: their variance, ``(*shape,)``
+    :param observations: those of the observations, a dict for Dict spaces; ``{}`` if observations are not normalized
+    :param returns: those of the discounted returns, by which rewards are divided
     """
 
-    count: float
-    mean: NDArray[np.float64]
-    var: NDArray[np.float64]
-
-
-@dataclass(frozen=True, eq=False)
-class MomentsIncrement:
-    """What a collector has seen since its last increment.
-
-    :param observations: moments of the observations, by key (``""`` where observations are not a dict); empty if
-        observations are not normalized
-    :param returns: moments of the discounted returns, by which rewards are divided; ``None`` if there are none
-    """
-
-    observations: Mapping[str, Moments] = field(default_factory=dict)
-    returns: Moments | None = None
+    observations: Any
+    returns: RunningMeanStd
 
 
 @dataclass(frozen=True, eq=False)
 class NormalizationState:
     """The statistics of a ``VecNormalize``, as the learner broadcasts them.
 
-    :param observations: moments of the observations, by key (``""`` where observations are not a dict)
-    :param returns: moments of the discounted returns
-    :param training: whether the statistics are updated; otherwise collectors send empty increments
+    :param moments: a copy of its statistics
+    :param training: whether these are updated; otherwise collectors accumulate nothing
     """
 
-    observations: Mapping[str, Moments]
-    returns: Moments
+    moments: Moments
     training: bool
+
+    @classmethod
+    def of(cls, vec_normalize: VecNormalize) -> NormalizationState:
+        """Return what the learner broadcasts."""
+        return cls(copy.deepcopy(_moments_of(vec_normalize)), vec_normalize.training)
 
 
 class CollectorNormalizer:
@@ -84,16 +70,9 @@ class CollectorNormalizer:
         self._start_increment()
 
     def load_state(self, state: NormalizationState) -> None:
-        """Normalize with the statistics of a broadcast. What was accumulated remains.
-
-        :raises ValueError: if they do not fit the observations; nothing is loaded then
-        """
-        statistics = _observation_statistics(self._vec_normalize)
-        _check(state.observations, statistics, "broadcast")
-        _check_moments(state.returns, self._vec_normalize.ret_rms, "returns of a broadcast")
-        for key, moments in state.observations.items():
-            _assign(statistics[key], moments)
-        _assign(self._vec_normalize.ret_rms, state.returns)
+        """Normalize with the statistics of a broadcast. What was accumulated remains."""
+        moments = copy.deepcopy(state.moments)  # so that a broadcast in shared memory can be freed
+        self._vec_normalize.obs_rms, self._vec_normalize.ret_rms = moments.observations, moments.returns
         self._vec_normalize.training = state.training
 
     def reset(self, observations: Any) -> Any:
@@ -121,70 +100,51 @@ class CollectorNormalizer:
         """Return raw observations normalized with the statistics of the last broadcast."""
         return self._vec_normalize.normalize_obs(observations)
 
-    def take_increment(self) -> MomentsIncrement:
+    def take_increment(self) -> Moments:
         """Return the moments of everything since the last call, and start anew."""
-        observations, returns = self._observations, self._discounted_returns
+        increment = self._increment
         self._start_increment()
-        seen = {key: _moments(statistics) for key, statistics in observations.items() if statistics.count}
-        return MomentsIncrement(seen, _moments(returns) if returns.count else None)
+        return increment
 
     def _start_increment(self) -> None:
-        statistics = _observation_statistics(self._vec_normalize)
+        statistics = _moments_of(self._vec_normalize).observations
         # SB3's start with a count of 1e-4, which may count only once: in the statistics of the learner.
-        self._observations = {key: RunningMeanStd(0.0, each.mean.shape) for key, each in statistics.items()}
-        self._discounted_returns = RunningMeanStd(0.0)
+        unseen = tree_map(lambda each: RunningMeanStd(0.0, each.mean.shape), statistics)
+        self._increment = Moments(unseen, RunningMeanStd(0.0))
 
     def _add_observations(self, observations: Any) -> None:
-        if not self._vec_normalize.training:
-            return
-        for key, statistics in self._observations.items():
-            statistics.update(observations[key] if isinstance(observations, dict) else observations)
+        if self._vec_normalize.training:
+            tree_map(lambda statistics, values: statistics.update(values), self._increment.observations, observations)
 
     def _add_rewards(self, rewards: NDArray[Any], dones: NDArray[Any]) -> None:
         returns = np.zeros(len(rewards)) if self._returns is None else self._returns
         if self._vec_normalize.training:  # as in VecNormalize, even if rewards are not normalized
             returns = returns * self._vec_normalize.gamma + rewards
-            self._discounted_returns.update(returns)
+            self._increment.returns.update(returns)
         self._returns = np.where(dones, 0.0, returns)
 
 
-def normalization_state(vec_normalize: VecNormalize) -> NormalizationState:
-    """Return what the learner broadcasts: a copy of its statistics."""
-    statistics = _observation_statistics(vec_normalize)
-    return NormalizationState(
-        observations={key: _moments(each) for key, each in statistics.items()},
-        returns=_moments(vec_normalize.ret_rms),
-        training=vec_normalize.training,
-    )
-
-
-def merge(vec_normalize: VecNormalize, increment: MomentsIncrement) -> None:
+def merge(vec_normalize: VecNormalize, increment: Moments) -> None:
     """Merge what a collector has seen into the statistics of the learner, unless these are not in training.
 
     Merge each increment once. Those that a collector took but could not send are lost, like its transitions.
 
-    :raises ValueError: if the increment does not fit the observations, or is not finite; nothing is merged then
+    :raises ValueError: if the increment is not finite; nothing is merged then
     """
     if not vec_normalize.training:
         return
-    statistics = _observation_statistics(vec_normalize)
-    unknown = sorted(increment.observations.keys() - statistics.keys())
-    if unknown:
-        raise ValueError(f"increment has moments of {unknown}, but the normalized keys are {sorted(statistics)}")
-    _check(increment.observations, {key: statistics[key] for key in increment.observations}, "increment")
-    if increment.returns is not None:
-        _check_moments(increment.returns, vec_normalize.ret_rms, "returns of an increment")
-        _update(vec_normalize.ret_rms, increment.returns)
-    for key, moments in increment.observations.items():
-        _update(statistics[key], moments)
+    moments = _moments_of(vec_normalize)
+    of_collector = [*leaves(increment.observations), increment.returns]
+    if not all(np.isfinite(values).all() for each in of_collector for values in (each.mean, each.var)):
+        raise ValueError("observations and rewards must be finite; check them with stable_baselines3's VecCheckNan")
+    for own, each in zip([*leaves(moments.observations), moments.returns], of_collector, strict=True):
+        if each.count:
+            own.combine(each)
 
 
-def _observation_statistics(vec_normalize: VecNormalize) -> dict[str, RunningMeanStd]:
-    """Return the statistics of the observations by key, none if they are not normalized."""
-    if not vec_normalize.norm_obs:
-        return {}
-    statistics: Any = vec_normalize.obs_rms
-    return statistics if isinstance(statistics, dict) else {WHOLE_OBSERVATION: statistics}
+def _moments_of(vec_normalize: VecNormalize) -> Moments:
+    """Return the statistics themselves."""
+    return Moments(vec_normalize.obs_rms if vec_normalize.norm_obs else {}, vec_normalize.ret_rms)
 
 
 def _without_environment(vec_normalize: VecNormalize) -> VecNormalize:
@@ -194,36 +154,3 @@ def _without_environment(vec_normalize: VecNormalize) -> VecNormalize:
     copied = VecNormalize.__new__(type(vec_normalize))
     copied.__setstate__(copy.deepcopy(state))
     return copied
-
-
-def _moments(statistics: RunningMeanStd) -> Moments:
-    return Moments(float(statistics.count), copy.deepcopy(statistics.mean), copy.deepcopy(statistics.var))
-
-
-def _assign(statistics: RunningMeanStd, moments: Moments) -> None:
-    statistics.count = moments.count
-    # Copies, so that a broadcast in shared memory can be freed.
-    statistics.mean, statistics.var = np.array(moments.mean), np.array(moments.var)
-
-
-def _update(statistics: RunningMeanStd, moments: Moments) -> None:
-    if moments.count:
-        statistics.update_from_moments(moments.mean, moments.var, moments.count)
-
-
-def _check(found: Mapping[str, Moments], expected: Mapping[str, RunningMeanStd], what: str) -> None:
-    if found.keys() != expected.keys():
-        raise ValueError(f"{what} has moments of {sorted(found)}, but the normalized keys are {sorted(expected)}")
-    for key, moments in found.items():
-        _check_moments(moments, expected[key], f"observations{f'[{key!r}]' if key else ''} of the {what}")
-
-
-def _check_moments(moments: Moments, expected: RunningMeanStd, what: str) -> None:
-    mean, var = np.asarray(moments.mean), np.asarray(moments.var)
-    shape = np.shape(expected.mean)
-    if mean.shape != shape or var.shape != shape:
-        raise ValueError(f"{what} must have moments of shape {shape}, got {mean.shape} and {var.shape}")
-    if not (np.isfinite(moments.count) and np.isfinite(mean).all() and np.isfinite(var).all()):
-        raise ValueError(f"{what} must be finite; check the environments with stable_baselines3's VecCheckNan")
-    if moments.count < 0 or (var < 0).any():
-        raise ValueError(f"{what} must have non-negative counts and variances, got {moments.count} and {var.min()}")

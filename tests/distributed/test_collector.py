@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 import torch as th
 from gymnasium import spaces
+from interrupts import Bytecode, bytecodes, evenly, interrupt
 from stable_baselines3 import DQN, SAC, TD3
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
@@ -29,6 +31,7 @@ from distributed.collected_envs import (
     pendulum,
 )
 from sb3_compressed import CompressedDictReplayBuffer, CompressedReplayBuffer, __version__
+from sb3_compressed.distributed import collector as collector_module
 from sb3_compressed.distributed.collector import (
     Collector,
     CollectorNotPrepared,
@@ -37,7 +40,6 @@ from sb3_compressed.distributed.collector import (
     PolicyState,
 )
 from sb3_compressed.distributed.exploration import ExplorationConfig
-from sb3_compressed.distributed.moments import normalization_state
 from sb3_compressed.distributed.policy_copy import PolicySpec, policy_weights
 from sb3_compressed.distributed.shard import ShardStatus
 
@@ -322,6 +324,24 @@ def test_after_an_exception_a_collector_must_be_prepared_again() -> None:
     assert buffer.pos == 10
 
 
+def test_after_ctrl_c_no_transition_begins_with_an_earlier_observation() -> None:
+    def collect(at: Bytecode | None) -> list[Bytecode]:
+        collector, buffer = prepared(lambda: Numbered(length=1000))
+        collector.collect(3, n_random_steps=3)
+        if at is None:
+            return bytecodes(lambda: collector.collect(2, n_random_steps=2))
+        interrupt(lambda: collector.collect(2, n_random_steps=2), at)
+        with contextlib.suppress(CollectorNotPrepared):
+            collector.collect(3, n_random_steps=3)
+        fields = fields_of(buffer, buffer.pos)
+        assert (fields["next_observations"][..., 0] == fields["observations"][..., 0] + 1).all()
+        return []
+
+    found = [each for each in collect(None) if each[0].co_filename == collector_module.__file__]
+    for at in evenly(found, 60):
+        collect(at)
+
+
 def test_what_was_added_is_sent_at_the_end_of_each_call() -> None:
     env = wrapped(cart)
     collector = Collector()
@@ -384,11 +404,11 @@ def test_observations_are_normalized_for_the_policy() -> None:
     collector, _ = prepared(cart, policy=PolicySpec.of(model.policy), exploration=GREEDY, vec_normalize=learner)
     np.testing.assert_array_equal(collector._observations, learner.normalize_obs(collector._raw_observations))
     learner.obs_rms.mean += 4
-    state = PolicyState(policy_weights(model.policy), normalization_state(learner))
-    assert collector.collect(0, 1, state).moments.observations[""].count == 1  # that of the reset
+    state = PolicyState.of(model.policy, learner)
+    assert collector.collect(0, 1, state).moments.observations.count == 1  # that of the reset
     np.testing.assert_array_equal(collector._observations, learner.normalize_obs(collector._raw_observations))
     moments = collector.collect(30, 1, state).moments
-    assert (moments.observations[""].count, moments.returns.count) == (30, 30)
+    assert (moments.observations.count, moments.returns.count) == (30, 30)
     assert prepared(cart)[0].collect(1, n_random_steps=1).moments is None
 
 

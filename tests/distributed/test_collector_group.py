@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -20,6 +19,7 @@ from stable_baselines3 import DQN
 from stable_baselines3.common.base_class import BaseAlgorithm
 
 from distributed.collected_envs import Numbered, broken, failing, numbered_processes
+from distributed.stopped import short_timeout, stopped, until, until_ended
 from sb3_compressed import __version__
 from sb3_compressed.distributed import DistributedReplayBuffer
 from sb3_compressed.distributed.collector import CollectorSettings, CollectResult, PolicyState
@@ -27,8 +27,6 @@ from sb3_compressed.distributed.collector_group import MAX_ERRORS, CollectorGrou
 from sb3_compressed.distributed.policy_copy import PolicySpec, policy_weights
 
 pytestmark = pytest.mark.usefixtures("local_ray")
-
-DEADLINE = 120.0
 
 
 @pytest.fixture(scope="module")
@@ -54,20 +52,26 @@ def group_of(buffer: DistributedReplayBuffer, make_env: Any = Numbered, **option
 
 def results(group: CollectorGroup, n: int) -> list[tuple[Member, CollectResult]]:
     """Return the next results."""
-    deadline, received = time.monotonic() + DEADLINE, list[tuple[Member, CollectResult]]()
-    while len(received) < n:
-        assert time.monotonic() < deadline
-        received += group.poll(timeout=1.0)
+    received: list[tuple[Member, CollectResult]] = []
+
+    def are_received() -> bool:
+        received.extend(group.poll(timeout=1.0))
+        return len(received) >= n
+
+    until(are_received)
     return received
 
 
 def idle(group: CollectorGroup, n: int = 1) -> list[Member]:
     """Return the collectors without calls, when there are so many."""
-    deadline = time.monotonic() + DEADLINE
-    while len(members := group.idle(1)) < n:
-        assert time.monotonic() < deadline
-        group.poll(timeout=1.0)
-    return members
+
+    def are_idle() -> bool:
+        if len(group.idle(1)) < n:
+            group.poll(timeout=1.0)
+        return len(group.idle(1)) >= n
+
+    until(are_idle)
+    return group.idle(1)
 
 
 def collect(group: CollectorGroup, n_steps: int, n_members: int = 1) -> list[CollectResult]:
@@ -86,13 +90,6 @@ def pid_of(member: Member) -> int:
 def pids_in(buffer: DistributedReplayBuffer) -> set[int]:
     """Return the processes whose environments have emitted the transitions in a buffer."""
     return {int(pid) for pid in np.unique(buffer.sample(5000).observations[:, 1].numpy())}
-
-
-def wait_until_ended(pids: set[int]) -> None:
-    deadline = time.monotonic() + DEADLINE
-    while any(psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE for pid in pids):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 # -- calls -----------------------------------------------------------------------------------------------------
@@ -115,7 +112,7 @@ def test_each_collector_has_a_process_and_a_ring(buffer: DistributedReplayBuffer
         pids = {pid_of(member) for member in group.members}
         assert len(pids) == 2
         assert pids <= pids_in(buffer)
-    wait_until_ended(pids)
+    until_ended(pids)
 
 
 def test_calls_are_answered_in_their_order_and_use_the_published_policy(buffer: DistributedReplayBuffer) -> None:
@@ -225,10 +222,7 @@ def test_an_actor_that_ray_does_not_restart_is_replaced(buffer: DistributedRepla
         member = group.members[0]
         os.kill(pid_of(member), signal.SIGKILL)
         group.submit(member, 32, n_random_steps=32)
-        deadline = time.monotonic() + DEADLINE
-        while not group.n_restarts:
-            assert time.monotonic() < deadline
-            group.poll(timeout=1.0)
+        until(lambda: not group.poll(timeout=1.0) and group.n_restarts)
         assert collect(group, 32)[0].n_transitions == 32
 
 
@@ -244,7 +238,7 @@ def test_processes_of_environments_end_with_their_collector(buffer: DistributedR
         assert children & pids_in(buffer)
         group.close(wait=True)
         group.close()  # does nothing
-    wait_until_ended(children)
+    until_ended(children)
 
 
 def test_an_exception_ends_the_collectors(buffer: DistributedReplayBuffer) -> None:
@@ -259,7 +253,7 @@ def test_an_exception_ends_the_collectors(buffer: DistributedReplayBuffer) -> No
     group, pids = group_of(buffer), set[int]()
     with pytest.raises(KeyboardInterrupt):
         interrupted(group)
-    wait_until_ended(pids)
+    until_ended(pids)
     assert group.members == []
 
 
@@ -279,26 +273,21 @@ def test_collectors_that_are_stopped_are_an_error(buffer: DistributedReplayBuffe
     with CollectorGroup(Numbered, settings_of(Numbered), buffer, timeout=60.0) as group:
         group.start()
         (member,) = idle(group)
-        pid = pid_of(member)
-        os.kill(pid, signal.SIGSTOP)
-        group._timeout = 1.0
-        group.submit(member, 5, n_random_steps=5)
-        with pytest.raises(TimeoutError, match="collectors 0"):
-            results(group, 1)
-        os.kill(pid, signal.SIGCONT)
+        with stopped(pid_of(member)), short_timeout(1.0, group):
+            group.submit(member, 5, n_random_steps=5)
+            with pytest.raises(TimeoutError, match="collectors 0"):
+                results(group, 1)
 
 
 def test_a_stopped_shard_that_collectors_wait_for_is_named(local_ray: None) -> None:
     env = Numbered()
-    buffer = DistributedReplayBuffer(200, env.observation_space, env.action_space, "cpu", segment_length=16, timeout=1)
+    buffer = DistributedReplayBuffer(200, env.observation_space, env.action_space, "cpu", segment_length=16)
     with CollectorGroup(Numbered, settings_of(Numbered), buffer, timeout=60.0) as group:
         group.start()
         (member,) = idle(group)
         pid = ray.get(buffer.shards[0].actor.pid.remote())
-        os.kill(pid, signal.SIGSTOP)
-        group._timeout = 1.0
-        group.submit(member, 40, n_random_steps=40)
-        with pytest.raises(TimeoutError, match="shard 0"):
-            results(group, 1)
-        os.kill(pid, signal.SIGCONT)
+        with stopped(pid), short_timeout(1.0, group, buffer):
+            group.submit(member, 40, n_random_steps=40)
+            with pytest.raises(TimeoutError, match="shard 0"):
+                results(group, 1)
     buffer.close()

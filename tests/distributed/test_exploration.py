@@ -221,7 +221,7 @@ def test_collectors_have_their_positions() -> None:
         (lambda: EpsilonLadder(alpha=math.inf), "alpha"),
         (lambda: EpsilonLadder().epsilon(2, 2), "position"),
         (lambda: EpsilonLadder().epsilon(-1, 2), "position"),
-        (lambda: EpsilonLadder().epsilons(2, 2), "collector"),
+        (lambda: EpsilonLadder().epsilons(2, 2), "position"),
         (lambda: ExplorationConfig(1.5), "epsilon"),
         (lambda: ExplorationConfig(-0.1), "epsilon"),
         (lambda: ExplorationConfig(math.nan), "epsilon"),
@@ -249,13 +249,6 @@ def test_random_actions_of_continuous_algorithms_are_refused() -> None:
 def test_wrong_arguments_of_explorers_are_errors() -> None:
     model = cart_pole_model()
     config = ExplorationConfig(0.1)
-    for arguments, message in (
-        ({"n_envs": 0}, "n_envs must be at least 1, got 0"),
-        ({"n_envs": 1, "collector": 2, "n_collectors": 2}, "collector must be at least 0 and below n_collectors=2"),
-        ({"n_envs": 1, "collector": -1}, "collector must be at least 0"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            Explorer(model.policy, config, **arguments)
     with pytest.raises(ValueError, match="action_noise needs continuous actions"):
         Explorer(model.policy, ExplorationConfig(action_noise=normal_noise()), 1)
     explorer = Explorer(model.policy, config, N_ENVS)

@@ -18,13 +18,11 @@ from stable_baselines3.common.running_mean_std import RunningMeanStd
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
 
+from sb3_compressed.common.tree_map import leaves
 from sb3_compressed.distributed.moments import (
     CollectorNormalizer,
-    Moments,
-    MomentsIncrement,
     NormalizationState,
     merge,
-    normalization_state,
 )
 
 VECTOR = spaces.Box(-np.inf, np.inf, (3,), np.float32)
@@ -133,7 +131,7 @@ def through_pickle(value: Any) -> Any:
     """Return a value as another process receives it; arrays are read-only there, as those of Ray."""
     received = pickle.loads(pickle.dumps(value))
     if isinstance(received, NormalizationState):
-        for moments in (*received.observations.values(), received.returns):
+        for moments in (*leaves(received.moments.observations), received.moments.returns):
             moments.mean.setflags(write=False)
             moments.var.setflags(write=False)
     return received
@@ -180,14 +178,14 @@ def test_merged_statistics_equal_those_of_a_single_vec_normalize(
         if increments and rng.random() < 0.3:
             merge(learner, through_pickle(increments.pop(rng.integers(len(increments)))))
         if rng.random() < 0.3:
-            normalizer.load_state(through_pickle(normalization_state(learner)))
+            normalizer.load_state(through_pickle(NormalizationState.of(learner)))
     increments += [normalizer.take_increment() for normalizer, _ in collectors]
     for i in rng.permutation(len(increments)):
         merge(learner, increments[i])
 
     assert_same_statistics(learner, single)
     normalizer, envs = collectors[0]
-    normalizer.load_state(through_pickle(normalization_state(learner)))
+    normalizer.load_state(through_pickle(NormalizationState.of(learner)))
     observations = recording.observation(n_steps)
     expected: Any = learner.normalize_obs(observations)
     found = normalizer.normalize(observations)
@@ -238,12 +236,11 @@ def test_broadcasts_are_not_counted_again() -> None:
     normalizer = CollectorNormalizer(learner)
     count = statistics(learner)["observations"].count
     for _ in range(3):
-        normalizer.load_state(normalization_state(learner))
+        normalizer.load_state(NormalizationState.of(learner))
         merge(learner, normalizer.take_increment())
     assert statistics(learner)["observations"].count == count
     empty = normalizer.take_increment()
-    assert empty.observations == {}
-    assert empty.returns is None
+    assert empty.observations.count == empty.returns.count == 0
 
 
 def test_collectors_normalize_with_the_last_broadcast_only() -> None:
@@ -256,7 +253,7 @@ def test_collectors_normalize_with_the_last_broadcast_only() -> None:
     np.testing.assert_array_equal(normalizer.normalize(observations), before)
     merge(learner, normalizer.take_increment())
     np.testing.assert_array_equal(normalizer.normalize(observations), before)
-    normalizer.load_state(normalization_state(learner))
+    normalizer.load_state(NormalizationState.of(learner))
     np.testing.assert_array_equal(normalizer.normalize(observations), learner.normalize_obs(observations))
     assert not np.array_equal(normalizer.normalize(observations), before)
 
@@ -277,11 +274,11 @@ def test_nothing_is_accumulated_or_merged_unless_in_training() -> None:
     normalizer.reset(recording.observation(0))
     increment = normalizer.take_increment()
     learner.training = False
-    before = normalization_state(learner)
+    before = NormalizationState.of(learner)
     merge(learner, increment)
     normalizer.load_state(before)
     normalizer.step(recording.observation(1), recording.rewards[0], recording.dones[0])
-    assert normalizer.take_increment().observations == {}
+    assert normalizer.take_increment().observations.count == 0
     learner.training = True
     assert statistics(learner)["observations"].count == 1e-4
 
@@ -289,47 +286,19 @@ def test_nothing_is_accumulated_or_merged_unless_in_training() -> None:
 def test_states_are_copies() -> None:
     recording = Recording(False, 5, 2, seed=0)
     learner = vec_normalize(recording)
-    state = normalization_state(learner)
+    state = NormalizationState.of(learner)
     normalizer = CollectorNormalizer(learner)
     play(learner, 5)
-    assert state.observations[""].mean.tolist() == [0, 0, 0]
+    assert state.moments.observations.mean.tolist() == [0, 0, 0]
     np.testing.assert_allclose(normalizer.normalize(np.ones((1, 3), np.float32)), 1, rtol=1e-6)
 
 
-def moments(shape: tuple[int, ...] = (3,), count: float = 1, mean: float = 0, var: float = 0) -> Moments:
-    return Moments(count, np.full(shape, mean), np.full(shape, var))
-
-
-@pytest.mark.parametrize(
-    ("increment", "message"),
-    [
-        (MomentsIncrement({"x": moments()}), r"moments of \['x'\], but the normalized keys are \[''\]"),
-        (MomentsIncrement({"": moments((4,))}), r"shape \(3,\), got \(4,\)"),
-        (MomentsIncrement({"": moments((1,))}), r"shape \(3,\), got \(1,\)"),
-        (MomentsIncrement({"": moments(mean=np.nan)}), "VecCheckNan"),
-        (MomentsIncrement({"": moments(var=np.inf)}), "VecCheckNan"),
-        (MomentsIncrement({"": moments(count=np.nan)}), "VecCheckNan"),
-        (MomentsIncrement({"": moments(count=-1)}), "non-negative"),
-        (MomentsIncrement({"": moments(var=-1)}), "non-negative"),
-        (MomentsIncrement({"": moments()}, moments((3,))), r"returns of an increment must have moments of shape \(\)"),
-        (MomentsIncrement({"": moments((2,))}, moments(())), r"shape \(3,\), got \(2,\)"),
-    ],
-)
-def test_wrong_increments_are_errors_and_change_nothing(increment: MomentsIncrement, message: str) -> None:
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_observations_that_are_not_finite_are_an_error_and_change_nothing(value: float) -> None:
     learner = vec_normalize(Recording(False, 5, 2, seed=0))
-    with pytest.raises(ValueError, match=message):
-        merge(learner, increment)
-    assert statistics(learner)["observations"].count == learner.ret_rms.count == 1e-4
-
-
-def test_wrong_broadcasts_are_errors_and_change_nothing() -> None:
-    normalizer = CollectorNormalizer(vec_normalize(Recording(True, 5, 2, seed=0)))
-    state = normalization_state(vec_normalize(Recording(True, 5, 2, seed=0)))
-    wrong_keys = NormalizationState({"vector": moments(mean=3)}, state.returns, True)
-    wrong_shape = NormalizationState({**state.observations, "image": moments()}, state.returns, True)
-    for wrong, message in ((wrong_keys, "normalized keys are"), (wrong_shape, r"observations\['image'\] of the broad")):
-        with pytest.raises(ValueError, match=message):
-            normalizer.load_state(wrong)
-    vector = np.full((1, 3), 2, np.float32)
-    found = normalizer.normalize({"vector": vector, "image": np.zeros((1, 1, 4, 4), np.uint8), "other": 0})
-    np.testing.assert_allclose(found["vector"], vector, rtol=1e-6)
+    normalizer = CollectorNormalizer(learner)
+    with np.errstate(invalid="ignore"):
+        normalizer.reset(np.full((2, 3), value, np.float32))
+    with pytest.raises(ValueError, match="VecCheckNan"):
+        merge(learner, normalizer.take_increment())
+    assert statistics(learner)["observations"].count == 1e-4
