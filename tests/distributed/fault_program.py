@@ -16,6 +16,7 @@ import logging
 import os
 import sys
 import time
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,6 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import ray
 import torch as th
+from fork_server import fork_executables
 from stable_baselines3 import DQN
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import DummyVecEnv
@@ -30,6 +32,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 from distributed.checkable_env import ACTIONS, SPACE, CheckableEnv, check_samples
 from sb3_compressed.distributed import Collectors, DistributedReplayBuffer
 from sb3_compressed.distributed.ray_session import ACTOR_FAILURES
+from sb3_compressed.errors import ShardUnavailable
 
 N_COLLECTORS, N_ENVS, N_SHARDS = 2, 2, 2
 STEPS_PER_CALL = 16
@@ -238,7 +241,9 @@ class Reporter(BaseCallback):
                 for observation, done, info in zip(self._observations, dones, infos, strict=True)
             ]
         )
-        buffer.add(before, after, actions[:, np.newaxis], rewards, dones, infos)
+        while True:
+            with suppress(ShardUnavailable):  # at the first call, while shards start
+                return buffer.add(before, after, actions[:, np.newaxis], rewards, dones, infos)
 
     def _save(self) -> None:
         unfinished = self._folder / "unfinished.zip"
@@ -285,6 +290,7 @@ def main() -> None:
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(asctime)s %(name)s %(message)s")
     th.set_num_threads(1)
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    fork_executables()
     nodes = Nodes(arguments.nodes) if arguments.nodes else None
     options: dict[str, Any] = {} if nodes is None else WORKER
     model = new_model(folder, arguments.rows, arguments.timeout, options)

@@ -13,7 +13,6 @@ from sb3_compressed.arrays.decoding import decode
 from sb3_compressed.distributed.block import Block
 from sb3_compressed.distributed.codec_exchange import CodecExchange
 from sb3_compressed.distributed.encoded_rows import EncodedRows, layout_of
-from sb3_compressed.distributed.ring import EncodedSamples
 from sb3_compressed.distributed.ring_spec import RingSpec
 from sb3_compressed.distributed.shard import InsertReply, SampleReply, Shard
 
@@ -109,11 +108,18 @@ def _decoded(batch: Any, layout: Any, kind: str, name: str, dtype: Any = None) -
     return out.astype(space.dtype)
 
 
-def samples_of(encoded: EncodedSamples, kind: str, dtype: Any = None) -> Samples:
+def samples_of(block: Block, kind: str, dtype: Any = None) -> Samples:
     """Decode what :meth:`.Ring.sample` returned."""
-    values: dict[str, Any] = dict(encoded.arrays)
-    for name, batch in encoded.batches.items():
-        values[name] = _decoded(batch, encoded.layouts[name], kind, name, dtype)
+    return _batch(block, slice(0, len(block.arrays["numbers"])), kind, dtype)
+
+
+def _batch(block: Block, part: slice, kind: str, dtype: Any = None) -> Samples:
+    """Decode the transitions of one batch in a block."""
+    values = {name: array[part] for name, array in block.arrays.items()}
+    for name, batch in block.batches.items():
+        items = batch.part(2 * part.start, 2 * part.stop)
+        both = _decoded(items, block.values["layouts"][name], kind, name, dtype)
+        values |= {name: both[: len(both) // 2], f"next_{name}": both[len(both) // 2 :]}
     return _split(values)
 
 
@@ -133,11 +139,7 @@ def batches_of(reply: SampleReply, kind: str, codecs: CodecExchange) -> list[Sam
     found: list[Samples] = []
     first = 0
     for count in block.values["counts"]:
-        values = {name: array[first : first + count] for name, array in block.arrays.items()}
-        for name, batch in block.batches.items():
-            both = _decoded(batch.part(2 * first, 2 * (first + count)), block.values["layouts"][name], kind, name)
-            values |= {name: both[:count], f"next_{name}": both[count:]}
-        found.append(_split(values))
+        found.append(_batch(block, slice(first, first + count), kind))
         first += count
     return found
 

@@ -23,7 +23,7 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="only on Linux, Ray ends with a process that was killed"),
 ]
 
-EMBEDDED = ("collector", "shard", "learner", "shard", "learner")
+EMBEDDED = "collector", "shard", "learner", "shard"
 CLUSTER = (
     "shard", "collector", "memory shard", "node", "shard", "collector", "memory shard", "shard", "shard", "collector",
     "node", "memory shard", "collector", "shard", "memory shard",

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import pickle
 import resource
 import signal
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -19,6 +17,7 @@ import ray
 from distributed.dying_shard import DyingShard, die_at, stop_at
 from distributed.emitted import add_to, transition
 from distributed.segments import batches_of, spec_of
+from distributed.stopped import short_timeout, stopped, until
 from sb3_compressed.distributed.codec_exchange import CodecExchange
 from sb3_compressed.distributed.ray_session import ACTOR_FAILURES, new_actor
 from sb3_compressed.distributed.shard import WriterReplaced
@@ -26,16 +25,6 @@ from sb3_compressed.distributed.writer import MAX_IN_FLIGHT, ReplayWriter
 from sb3_compressed.errors import ShardTimeout
 
 pytestmark = pytest.mark.usefixtures("local_ray")
-DEADLINE_S = 120.0
-
-
-def until(condition: Callable[[], Any]) -> Any:
-    """Wait until a condition holds, and return its value."""
-    deadline = time.monotonic() + DEADLINE_S
-    while not (value := condition()):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    return value
 
 
 def call(shard: Any, method: str, *args: Any) -> Any:
@@ -232,18 +221,13 @@ def test_a_shard_dies_again_when_segments_are_sent_again(folder: Any) -> None:
 
 
 def test_a_shard_that_is_stopped_is_waited_for_once(folder: Any, caplog: pytest.LogCaptureFixture) -> None:
-    writer = writer_of(folder, "vector", "stopped", timeout=0.2)
+    writer = writer_of(folder, "vector", "stopped")
     for first in range(5000, 5040, 10):
         add_to(writer, "vector", range(first, first + 10))
         writer.flush()  # which waits longer than the timeout on a busy machine
-    pid = call(folder, "pid")
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        with caplog.at_level(logging.WARNING):
-            add_to(writer, "vector", range(5040, 7040))
+    with stopped(call(folder, "pid")), short_timeout(0.2, writer), caplog.at_level(logging.WARNING):
+        add_to(writer, "vector", range(5040, 7040))
         writer.flush(0.1)
-    finally:
-        os.kill(pid, signal.SIGCONT)
     assert caplog.text.count("the shard did not answer for 0.2 s") == 1
     assert writer.n_lost == 2000 - 10 * MAX_IN_FLIGHT
     add_to(writer, "vector", range(7040, 7045))
@@ -261,34 +245,23 @@ def test_a_shard_that_is_stopped_is_waited_for_once(folder: Any, caplog: pytest.
 
 
 def test_a_ring_that_cannot_be_opened_in_time_is_an_error(memory: Any) -> None:
-    writer = writer_of(memory, "images", "not opened", timeout=0.2)
-    pid = call(memory, "pid")
-    os.kill(pid, signal.SIGSTOP)
-    try:
+    writer = writer_of(memory, "images", "not opened")
+    with stopped(call(memory, "pid")), short_timeout(0.2, writer):
         with pytest.raises(ShardTimeout, match="'not opened'"):
             add_to(writer, "images", range(5))
         assert writer.n_staged == 0
-    finally:
-        os.kill(pid, signal.SIGCONT)
-
-    def is_open() -> bool:
-        with contextlib.suppress(ShardTimeout):
-            writer.open()
-            return True
-        return False
-
-    until(is_open)
     add_to(writer, "images", range(5))
     writer.flush()
     assert content(memory, "not opened") == [*range(5)]
 
 
 def test_a_shard_that_is_stopped_and_killed(memory: Any) -> None:
-    writer = writer_of(memory, "images", "stopped", timeout=0.2)
+    writer = writer_of(memory, "images", "stopped")
     add_to(writer, "images", range(40))
     pid = call(memory, "pid")
     os.kill(pid, signal.SIGSTOP)
-    add_to(writer, "images", range(40, 140))
+    with short_timeout(0.2, writer):
+        add_to(writer, "images", range(40, 140))
     assert writer.n_lost
     os.kill(pid, signal.SIGKILL)
 
@@ -331,13 +304,14 @@ def test_a_full_disk_loses_nothing(folder: Any) -> None:
 
 
 def test_the_first_transition_does_not_wait_forever(memory: Any) -> None:
-    writer = writer_of(memory, "images", "first", timeout=1.0)
-    stopped = stop_at("open")
+    writer = writer_of(memory, "images", "first")
+    process = stop_at("open")
     try:
-        with pytest.raises(ShardTimeout, match="first"):
+        with short_timeout(1.0, writer), pytest.raises(ShardTimeout, match="first"):
             add_to(writer, "images", range(1))
     finally:
-        os.kill(int(until(stopped.exists) and stopped.read_text()), signal.SIGCONT)
+        until(process.exists)
+        os.kill(int(process.read_text()), signal.SIGCONT)
     add_to(writer, "images", range(20))
     writer.flush()
     assert content(memory, "first") == [*range(20)]
