@@ -22,6 +22,7 @@ from sb3_compressed.arrays.decoding import decode
 from sb3_compressed.arrays.frame_layout import FrameLayout, layout_from_state
 from sb3_compressed.arrays.payload_batch import PayloadBatch
 from sb3_compressed.arrays.slot_store import Slot, pack_slot
+from sb3_compressed.buffers.replay_mixin import CompressedReplay
 from sb3_compressed.codecs import Codec, TrainableCodec
 from sb3_compressed.distributed.block import Block
 from sb3_compressed.errors import CorruptPayload
@@ -56,7 +57,7 @@ class EncodedRows:
     batches: dict[str, PayloadBatch]
 
     @classmethod
-    def of(cls, buffer: Any, rows: NDArray[np.int64]) -> EncodedRows:
+    def of(cls, buffer: CompressedReplay, rows: NDArray[np.int64]) -> EncodedRows:
         """Return rows of a compressed replay buffer in memory, which has next observations.
 
         :param rows: the numbers of the rows, in their order of time
@@ -83,7 +84,7 @@ class EncodedRows:
         return Block(values, self.arrays, self.batches)
 
     @classmethod
-    def from_block(cls, block: Block, buffer: Any) -> EncodedRows:
+    def from_block(cls, block: Block, buffer: CompressedReplay) -> EncodedRows:
         """Return the rows in a block, which must fit a buffer.
 
         :raises CorruptPayload: if they do not
@@ -113,7 +114,7 @@ class EncodedRows:
                 raise CorruptPayload(f"{name} has {batch.n_items} items of {batch.n_frames} frames")
         return cls(n_rows, n_envs, formats, layouts, block.arrays, block.batches)
 
-    def append_to(self, buffer: Any) -> None:
+    def append_to(self, buffer: CompressedReplay) -> None:
         """Append the rows to a buffer, as ``add`` does one after the other, in one transaction.
 
         :raises OSError: if the folder of the buffer cannot be written; the buffer is then as it was
@@ -137,8 +138,8 @@ class EncodedRows:
                         all_arrays[name][pos] = self.arrays[name][row]
                     buffer.pos = (pos + 1) % size
                     buffer.full = buffer.full or buffer.pos == 0
-                    if buffer._bound_sampler is not None:
-                        buffer._bound_sampler.n_written += 1
+                    if buffer.bound_sampler is not None:
+                        buffer.bound_sampler.n_written += 1
 
 
 class Stream:
@@ -194,7 +195,10 @@ class Stream:
         :param pair: from :meth:`encoded`
         """
         for array, values in zip(self._arrays, pair, strict=True):
-            array[pos] = values
+            if isinstance(array, CompressedArray):
+                array.write_row(pos, values)
+            else:
+                array[pos] = values
 
 
 def _accepts(array: CompressedArray, codecs: Any, layout: FrameLayout | None) -> bool:
@@ -250,10 +254,12 @@ def layout_to_state(layout: FrameLayout | None) -> list[int] | None:
 def layout_of(item_shape: tuple[int, ...], state: Any) -> FrameLayout | None:
     """Return the layout that :func:`layout_to_state` returned.
 
-    :raises ValueError: if items of this shape cannot have it
-    :raises TypeError: if it is no such state
+    :raises CorruptPayload: if items of this shape cannot have it
     """
-    return None if state is None else _cached_layout(item_shape, *state)
+    try:
+        return None if state is None else _cached_layout(item_shape, *state)
+    except (TypeError, ValueError) as error:
+        raise CorruptPayload(f"the layout {state!r} is invalid: {error}") from error
 
 
 _cached_layout = cache(layout_from_state)  # it is needed for each batch

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,18 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sb3_compressed.arrays import CompressedArray
-from sb3_compressed.arrays.batch_pool import sampling
-from sb3_compressed.arrays.frame_layout import FrameLayout
-from sb3_compressed.arrays.located_items import LocatedItems
-from sb3_compressed.arrays.payload_batch import PayloadBatch
-from sb3_compressed.buffers.selected_environments import get_samples_at
-from sb3_compressed.distributed.encoded_rows import NEXT_OBSERVATIONS, OBSERVATIONS, EncodedRows
+from sb3_compressed.distributed.block import Block
+from sb3_compressed.distributed.encoded_rows import NEXT_OBSERVATIONS, OBSERVATIONS, EncodedRows, layout_to_state
 from sb3_compressed.distributed.ring_spec import RingSpec
 from sb3_compressed.persistence.buffer_state import is_observation, named_arrays
 from sb3_compressed.persistence.ring_resize import copy_newest
 from sb3_compressed.samplers import PrioritizedSampler
+from sb3_compressed.samplers.bound_sampler import BoundSampler
 
-__all__ = ["EncodedSamples", "Ring", "RingState"]
+__all__ = ["Ring", "RingState"]
 
 
 class RingState(NamedTuple):
@@ -36,20 +32,6 @@ class RingState(NamedTuple):
     row: int
     n_rows: int
     is_empty: bool
-
-
-class EncodedSamples(NamedTuple):
-    """Sampled transitions whose observations are not decoded.
-
-    :param arrays: everything but compressed observations, ``(n, ...)`` by their names; ``"numbers"`` are those for
-        :meth:`Ring.update`, and with priorities, ``"priorities"`` are those of the transitions
-    :param batches: the items of observations and next observations that are compressed, by their names
-    :param layouts: how these items are divided into frames
-    """
-
-    arrays: dict[str, NDArray[Any]]
-    batches: dict[str, PayloadBatch]
-    layouts: dict[str, FrameLayout | None]
 
 
 class Ring:
@@ -114,8 +96,8 @@ class Ring:
         return sampler.tree.max_updated if isinstance(sampler, PrioritizedSampler) else 0.0
 
     @property
-    def _bound(self) -> Any:
-        bound = self.buffer._bound_sampler
+    def _bound(self) -> BoundSampler:
+        bound = self.buffer.bound_sampler
         assert bound is not None
         return bound
 
@@ -144,7 +126,7 @@ class Ring:
 
     def truncate(self) -> None:
         """End the last episode of each environment by truncation, since what follows is from another episode."""
-        buffer: Any = self.buffer
+        buffer = self.buffer
         if not buffer.size():
             return
         row = buffer.pos - 1
@@ -192,8 +174,13 @@ class Ring:
 
     # -- sampling --------------------------------------------------------------------------------------------
 
-    def sample(self, n: int) -> EncodedSamples:
-        """Draw transitions, each independently of the others or, with priorities, stratified; in any order."""
+    def sample(self, n: int) -> Block:
+        """Draw transitions, each independently of the others or, with priorities, stratified; in any order.
+
+        :return: their arrays ``(n, ...)``, among them ``"numbers"`` for :meth:`update` and, with priorities,
+            ``"priorities"``. Of each compressed stream it has a batch of payloads, the observations before the next
+            observations, and of these the ``"layouts"``
+        """
         buffer = self.buffer
         priorities: NDArray[np.float64] | None = None
         if buffer.sampler is None:
@@ -202,47 +189,31 @@ class Ring:
             indices = self._bound.draw(buffer, n).indices
             if isinstance(buffer.sampler, PrioritizedSampler):
                 priorities = buffer.sampler.tree.values[indices]
-        rows, envs = np.divmod(indices, buffer.n_envs)
-        located: list[Any] = []
-        outer, sampling.deferred = sampling.deferred, located
-        try:
-            samples = buffer._batch(partial(get_samples_at, buffer, rows, envs, None), may_be_referenced=False)
-        finally:
-            sampling.deferred = outer
-        encoded = _encoded(samples, located)
-        encoded.arrays["numbers"] = indices if buffer.sampler is None else self._bound.numbers_of(indices)
-        if priorities is not None:
-            encoded.arrays["priorities"] = priorities
-        return encoded
+        transitions = buffer._transitions_at(*np.divmod(indices, buffer.n_envs))
+        batch = transitions.observations
+        batch.locate()
+        arrays = {
+            "numbers": indices if buffer.sampler is None else self._bound.numbers_of(indices),
+            "priorities": priorities,
+            "actions": transitions.actions,
+            "dones": transitions.dones,
+            "rewards": transitions.rewards,
+            "discounts": transitions.discounts,
+        }
+        for name, values in ((OBSERVATIONS, batch.observations), (NEXT_OBSERVATIONS, batch.next_observations)):
+            by_key = values if isinstance(values, dict) else {None: values}
+            arrays |= {_path(name, key): array for key, array in by_key.items() if key not in batch.located}
+        located = {_path(OBSERVATIONS, key): items for key, items in batch.located.items()}
+        return Block(
+            {"layouts": {name: layout_to_state(items.layout) for name, items in located.items()}},
+            {name: array for name, array in arrays.items() if array is not None},
+            {name: items.batch for name, items in located.items()},
+        )
 
     def update(self, numbers: NDArray[np.int64], td_errors: NDArray[np.float64]) -> int:
         """Update priorities; return how many were skipped since their transitions were overwritten."""
-        n_skipped: int = self._bound.update(self.buffer, numbers, td_errors)
-        return n_skipped
+        return self._bound.update(self.buffer, numbers, td_errors)
 
 
-def _encoded(samples: Any, located: list[LocatedItems]) -> EncodedSamples:
-    """Return samples whose observations were located, but not decoded."""
-    encoded = EncodedSamples({}, {}, {})
-    for name, value in samples._asdict().items():
-        parts = {f"{name}/{key}": part for key, part in value.items()} if isinstance(value, dict) else {name: value}
-        for path, tensor in parts.items():
-            if tensor is None:
-                continue
-            source = _source_of(tensor, located) if name in (OBSERVATIONS, NEXT_OBSERVATIONS) else None
-            if source is None:
-                encoded.arrays[path] = tensor.numpy()
-            else:
-                items, first = source
-                encoded.batches[path] = items.batch.part(first, first + len(tensor))
-                encoded.layouts[path] = items.layout
-    return encoded
-
-
-def _source_of(tensor: Any, located: list[LocatedItems]) -> tuple[LocatedItems, int] | None:
-    """Return the located items that a tensor is the memory of, and the number of its first item among them."""
-    for items in located:
-        offset = tensor.data_ptr() - items.out.ctypes.data
-        if 0 <= offset < items.out.nbytes:
-            return items, offset // (items.out.nbytes // len(items.out))
-    return None
+def _path(name: str, key: str | None) -> str:
+    return name if key is None else f"{name}/{key}"

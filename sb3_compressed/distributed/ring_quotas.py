@@ -34,7 +34,8 @@ class RingQuotas:
     :param capacity: number of transitions of all rings together
     :param segment_length: number of rows that writers insert at once
     :param writers: the number of environments of each
-    :param sizes: how many transitions each ring contains, by default 0; they are assumed to be the newest ones
+    :param sizes: how many transitions each ring contains, by default 0; they are assumed to be the newest ones, and all
+        of them fit into the rings if there is room for them
     :param n_inserted: as for :meth:`record`
     """
 
@@ -60,7 +61,7 @@ class RingQuotas:
         self._ages = dict.fromkeys(writers, 0)
         self._add_interval({name: (sizes or {}).get(name, 0) for name in writers})
         #: Number of rows of each ring.
-        self.rows = self._divided(self._demands())
+        self.rows = self._with_room(sizes or {}, self._divided(self._demands()))
 
     @property
     def n_transitions(self) -> int:
@@ -68,12 +69,14 @@ class RingQuotas:
         return sum(n_rows * self._n_envs[name] for name, n_rows in self.rows.items())
 
     def include(self, writers: Mapping[str, int], n_inserted: Mapping[str, int]) -> None:
-        """Include writers, and change :attr:`rows`.
+        """Include writers, and change :attr:`rows` unless all are known.
 
         :param writers: the number of environments of each
         :param n_inserted: as for :meth:`record`
         """
         self._end_interval(n_inserted)
+        if writers.items() <= self._n_envs.items():
+            return
         self._n_envs |= writers
         self._ages = {name: self._ages.get(name, 0) for name in self._n_envs}
         self.rows = self._divided(self._demands())
@@ -154,6 +157,17 @@ class RingQuotas:
         equal, least = left / max(n_envs_left, 1), self._least
         part = max(self._capacity - least * n_all_envs, 0) / self._capacity
         return {name: least + int(part * max(n_rows, equal) + ROUNDING) for name, n_rows in needed.items()}
+
+    def _with_room(self, sizes: Mapping[str, int], rows: Mapping[str, int]) -> dict[str, int]:
+        """Return numbers of rows close to some others, with room for what the rings contain, if all of it fits."""
+        needed = {name: max(-(-sizes.get(name, 0) // n), self._least) for name, n in self._n_envs.items()}
+        further = {name: max(rows[name] - n_rows, 0) for name, n_rows in needed.items()}
+        n_left = self._capacity - sum(n_rows * self._n_envs[name] for name, n_rows in needed.items())
+        n_further = sum(n_rows * self._n_envs[name] for name, n_rows in further.items())
+        if n_left < 0:
+            return dict(rows)
+        part = min(n_left / max(n_further, 1), 1.0)
+        return {name: n_rows + int(part * further[name]) for name, n_rows in needed.items()}
 
     def _is_due(self, demands: Mapping[str, float]) -> bool:
         """Return whether rings must be resized: if one has less than half of its demand, or all together lack much."""

@@ -7,15 +7,17 @@ once.
 
 from __future__ import annotations
 
-import json
+import contextlib
 import logging
 import math
 import os
 import secrets
 import shutil
+import stat
 import threading
 import time
 import uuid
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -27,18 +29,18 @@ from numpy.typing import NDArray
 
 from sb3_compressed import __version__
 from sb3_compressed.arrays.frame_layout import FrameLayout
-from sb3_compressed.arrays.payload_batch import PayloadBatch, codec_digest
-from sb3_compressed.codecs import Codec
+from sb3_compressed.arrays.payload_batch import PayloadBatch
 from sb3_compressed.distributed.block import Block
-from sb3_compressed.distributed.checkpoint_manifest import SavedRing, ring_folder, write_file
+from sb3_compressed.distributed.checkpoint_manifest import POSITIVE, SavedRing, ring_folder
 from sb3_compressed.distributed.codec_exchange import CodecExchange
 from sb3_compressed.distributed.encoded_rows import EncodedRows, layout_to_state
 from sb3_compressed.distributed.ray_session import is_restarted
-from sb3_compressed.distributed.ring import EncodedSamples, Ring, RingState
+from sb3_compressed.distributed.ring import Ring, RingState
 from sb3_compressed.distributed.ring_spec import RingSpec
-from sb3_compressed.errors import CorruptStorage, MissingCodec, StorageError
-from sb3_compressed.persistence.buffer_state import is_observation
+from sb3_compressed.errors import MissingCodec, StorageError
 from sb3_compressed.persistence.buffer_storage import StorageMode
+from sb3_compressed.storage import json_schema as js
+from sb3_compressed.storage.checked_json import read_object, write_object
 from sb3_compressed.storage.lock import FolderInUse
 from sb3_compressed.storage.log import newest_segment_digest
 
@@ -221,14 +223,13 @@ class Shard:
         self._rings: dict[str, Ring] = {}
         #: Number of rows of rings, also of those that are not opened yet.
         self._rows: dict[str, int] = {}
-        self._n_inserted_by: dict[str, int] = {}
+        self._n_inserted_by: Counter[str] = Counter()
         #: The largest priority that was updated in other shards.
         self._max_updated_elsewhere = 0.0
         self._codecs = CodecExchange(N_KEPT_CODECS)
-        self._own_codecs: list[Codec] = []
         self._layouts: dict[str, FrameLayout] = {}
         self._learner, self._sent = "", set[bytes]()
-        self._n_inserted = self._n_sampled = self._n_bytes_inserted = self._n_bytes_sampled = 0
+        self._n_sampled = self._n_bytes_inserted = self._n_bytes_sampled = 0
         self._n_restored: dict[str, float] = {}
         self._n_skipped_updates = self._n_states = 0
         self._process = psutil.Process()
@@ -236,15 +237,8 @@ class Shard:
         np.random.seed([word % 2**32 for word in words])  # noqa: NPY002
         #: Why it cannot be used. Ray does not return the error of a constructor, so each reply raises it.
         self._error: Exception | None = None
-        try:
-            require_version(version)
-            if folder is not None:
-                self._open_folder(folder, mode)
-                self._n_restored = {
-                    name: math.inf if ring.buffer.full else ring.n_transitions for name, ring in self._rings.items()
-                }
-        except Exception as error:
-            self._error = error
+        self._version, self._mode = version, mode
+        self._open()
         self._called_at = time.monotonic()
         if lease is not None:
             threading.Thread(target=self._end_after, args=(lease,), daemon=True).start()
@@ -259,8 +253,21 @@ class Shard:
 
     # -- rings -----------------------------------------------------------------------------------------------
 
+    def _open(self) -> None:
+        """Open the folder, or keep the error."""
+        self._error = None
+        try:
+            require_version(self._version)
+            if self._folder is not None:
+                self._open_folder(self._folder, self._mode)
+                self._n_restored = {
+                    name: math.inf if ring.buffer.full else ring.n_transitions for name, ring in self._rings.items()
+                }
+        except Exception as error:
+            self._error = error
+
     def _open_folder(self, folder: Path, mode: str) -> None:
-        """Open the rings in the folder.
+        """Open the rings in the folder, but those that are open since an earlier attempt.
 
         :raises StorageError: if it contains rings of another run, and the mode is ``"create"``
         :raises CorruptStorage: if the list of its rings is damaged
@@ -278,10 +285,12 @@ class Shard:
                     "it"
                 )
             for name, n_envs in rings.items():
-                if is_resumed:
-                    self._rings[name] = self._new_ring(name, n_envs, "resume")
-                else:
+                if not is_resumed:
                     shutil.rmtree(ring_folder(folder, name), ignore_errors=True)
+                elif name not in self._rings:
+                    self._rings[name] = self._new_ring(name, n_envs, "resume")
+            if run == self._run:
+                return  # without writing, since the disk may be full
         self._save_rings()
 
     def _new_ring(self, name: str, n_envs: int, mode: StorageMode) -> Ring:
@@ -300,10 +309,8 @@ class Shard:
         return self._known(ring)
 
     def _known(self, ring: Ring) -> Ring:
-        """Return a new ring after recording its codecs and layouts."""
+        """Return a new ring after recording its layouts."""
         for name, array in ring.streams.items():
-            self._own_codecs.append(array.codec)  # so that they are not forgotten
-            self._codecs.add(array.codec)
             self._use_layout(name, array.layout)
         return ring
 
@@ -321,7 +328,7 @@ class Shard:
             rings = {name: ring.n_envs for name, ring in self._rings.items()}
             rows = {name: self._rows.get(name, self._n_rows) for name in rings}
             content = {"run": self._run, "rows": rows, "rings": rings}
-            write_file(self._folder / RINGS, json.dumps(content).encode())
+            write_object(self._folder / RINGS, content)
 
     def resize(self, rows: Mapping[str, int], idle: Mapping[str, int] | None = None) -> None:
         """Change the number of rows of rings; the newest transitions that fit stay.
@@ -334,7 +341,7 @@ class Shard:
         """
         for name, n_inserted in (idle or {}).items():
             ring = self._rings.get(name)
-            if ring is not None and ring.n_transitions and self._n_inserted_by.get(name, 0) == n_inserted:
+            if ring is not None and ring.n_transitions and self._n_inserted_by[name] == n_inserted:
                 logger.info("%s has added nothing for a long time: its transitions are removed", name)
                 ring.reset()
         if rows != self._rows:
@@ -418,9 +425,7 @@ class Shard:
             ring.truncate()
         others = (each.max_updated for each in self._rings.values() if each is not ring)
         ring.append(rows, max(self._max_updated_elsewhere, *others, 0.0))
-        n_new = rows.n_rows * rows.n_envs
-        self._n_inserted += n_new
-        self._n_inserted_by[name] = self._n_inserted_by.get(name, 0) + n_new
+        self._n_inserted_by[name] += rows.n_rows * rows.n_envs
         self._n_bytes_inserted += block.nbytes + sum(map(len, codecs.values()))
         return InsertReply([], ring.state, self.status())
 
@@ -431,7 +436,7 @@ class Shard:
     ) -> SampleReply:
         """Update priorities, and then draw the transitions of several batches.
 
-        The block contains the arrays of :class:`.EncodedSamples`, those of a batch together, and the ring of each
+        The block contains the arrays of :meth:`.Ring.sample`, those of a batch together, and the ring of each
         transition in ``"rings"``. Of each stream of observations it has a batch of payloads, in which the observations
         of a batch precede its next observations. With priorities, ``"total"`` is the sum of all.
 
@@ -452,45 +457,37 @@ class Shard:
             return SampleReply(None, {}, self.status())
         if session != self._learner:
             self._learner, self._sent = session, set()
-        joined = self._drawn(rings, masses / total, counts)
-        layouts = {name: layout_to_state(layout) for name, layout in joined.layouts.items()}
-        block = Block(
-            {"counts": list(counts), "total": total, "layouts": layouts}, joined.arrays, joined.batches
-        ).pack()
-        used = {codec_digest(codec): codec for batch in joined.batches.values() for codec in batch.codecs}
-        for codec in used.values():
-            self._codecs.add(codec)
-        new = self._codecs.configs_of(used.keys() - self._sent)
-        self._sent |= used.keys()
+        drawn = self._drawn(rings, masses / total, counts)
+        drawn.values["total"] = total
+        block = drawn.pack()
+        used = {self._codecs.add(codec) for batch in drawn.batches.values() for codec in batch.codecs}
+        new = self._codecs.configs_of(used - self._sent)
+        self._sent |= used
         self._n_sampled += n
         self._n_bytes_sampled += block.nbytes + sum(map(len, new.values()))
         return SampleReply(block, new, self.status())
 
-    def _drawn(self, rings: Sequence[Ring], shares: NDArray[np.float64], counts: Sequence[int]) -> EncodedSamples:
-        """Draw transitions from all rings, each in proportion to its share, in random order.
-
-        :return: the samples of all batches one after the other. Of each stream of observations, there is one batch of
-            payloads, in which the observations of a batch precede its next observations
-        """
+    def _drawn(self, rings: Sequence[Ring], shares: NDArray[np.float64], counts: Sequence[int]) -> Block:
+        """Draw transitions from all rings, each in proportion to its share, in random order; see :meth:`sample`."""
         n = sum(counts)
         numbers = {id(ring): number for number, ring in enumerate(self._rings.values())}
         drawn = self._rng.multinomial(n, shares).tolist()
         parts = [(numbers[id(ring)], ring.sample(count)) for ring, count in zip(rings, drawn, strict=True) if count]
+        blocks = [block for _, block in parts]
         # Stratified draws are in the order of their indices, and batches are consecutive parts.
         order = self._rng.permutation(n)
-        samples = [part for _, part in parts]
-        arrays = {name: np.concatenate([part.arrays[name] for part in samples])[order] for name in samples[0].arrays}
-        ring_numbers = [np.full(len(part.arrays["numbers"]), number, np.int16) for number, part in parts]
-        arrays["rings"] = np.concatenate(ring_numbers)[order]
-        ends = np.cumsum(counts)
-        of_batches = [order[end - count : end] for count, end in zip(counts, ends, strict=True)]
-        both = np.concatenate([np.concatenate((part, n + part)) for part in of_batches])
-        batches: dict[str, PayloadBatch] = {}
-        for name in samples[0].batches:
-            if is_observation(name):
-                pair = [[part.batches[each] for part in samples] for each in (name, f"next_{name}")]
-                batches[name] = PayloadBatch.joined([*pair[0], *pair[1]], both)
-        return EncodedSamples(arrays, batches, {name: self._layouts.get(name) for name in batches})
+        arrays = {name: np.concatenate([block.arrays[name] for block in blocks])[order] for name in blocks[0].arrays}
+        sizes = np.array([len(block.arrays["numbers"]) for block in blocks])
+        arrays["rings"] = np.repeat([number for number, _ in parts], sizes).astype(np.int16)[order]
+        # In each ring's block, as in a batch, the next observations follow the observations.
+        of_observations = np.arange(n) + np.repeat(np.cumsum(sizes) - sizes, sizes)
+        pairs = np.stack((of_observations, of_observations + np.repeat(sizes, sizes)))[:, order]  # [2, n]
+        items = np.concatenate([pair.reshape(-1) for pair in np.split(pairs, np.cumsum(counts)[:-1], axis=1)])
+        batches = {
+            name: PayloadBatch.joined([block.batches[name] for block in blocks], items) for name in blocks[0].batches
+        }
+        layouts = {name: layout_to_state(self._layouts.get(name)) for name in batches}
+        return Block({"counts": list(counts), "layouts": layouts}, arrays, batches)
 
     def codecs(self, digests: Sequence[bytes]) -> dict[bytes, bytes]:
         """Return the configurations of codecs, without those that no transition needs any more."""
@@ -531,18 +528,22 @@ class Shard:
         :raises RuntimeError: if the learner has another version of this package
         :raises StorageError: if the folder contains shards of another run, which are not to be continued
         :raises CorruptStorage: if it is damaged
+        :raises OSError: if it cannot be written; the next call tries again
         """
+        if isinstance(self._error, OSError):
+            self._open()
         if self._error is not None:
             raise self._error
         if max_updated is not None:
             self._max_updated_elsewhere = max_updated
         rings = self._rings.values()
+        sizes = {name: ring.n_transitions for name, ring in self._rings.items()}
         self._n_states += 1
         return ShardStatus(
-            self._incarnation, sum(ring.n_transitions for ring in rings), sum(ring.mass for ring in rings),
-            self._n_inserted, self._n_sampled, self._n_bytes_inserted, self._n_bytes_sampled,
+            self._incarnation, sum(sizes.values()), sum(ring.mass for ring in rings),
+            sum(self._n_inserted_by.values()), self._n_sampled, self._n_bytes_inserted, self._n_bytes_sampled,
             self._process.memory_info().rss, self._n_skipped_updates,
-            {name: ring.n_transitions for name, ring in self._rings.items()}, self._n_restored, self._n_states - 1,
+            sizes, self._n_restored, self._n_states - 1,
             dict(self._n_inserted_by), max((ring.max_updated for ring in rings), default=0.0),
         )  # fmt: skip
 
@@ -588,8 +589,11 @@ class Shard:
         :param rows: as for :meth:`resize`
         :return: the number of transitions of each ring
         :raises StorageError: if a folder does not contain such a ring
+        :raises OSError: if the folder of this shard cannot be written; it then contains some of these rings
         """
-        self.close()
+        for ring in self._rings.values():
+            with contextlib.suppress(OSError):  # its transitions are replaced anyway
+                ring.buffer.close()
         self._rows, self._rings, self._layouts = dict(rows), {}, {}
         self._save_rings()  # so that a process that is killed before it has loaded all of them begins without any
         for name, (folder, n_envs) in rings.items():
@@ -600,19 +604,16 @@ class Shard:
             else:
                 target = ring_folder(self._folder, name)
                 shutil.rmtree(target, ignore_errors=True)
-                shutil.copytree(folder, target)
+                shutil.copytree(folder, target, copy_function=shutil.copyfile)
+                target.chmod(target.stat().st_mode | stat.S_IRWXU)  # checkpoints may be read-only
                 self._rings[name] = self._new_ring(name, n_envs, "resume")
             self._rings[name].truncate()  # what follows is from another episode
         for stream, layout in list(self._layouts.items()):
             self._use_layout(stream, layout)
         self._save_rings()
+        if isinstance(self._error, OSError):
+            self._error = None
         return {name: ring.n_transitions for name, ring in self._rings.items()}
-
-    def flush(self) -> None:
-        """Write everything to the disk, so that it survives a power cut. Does nothing in memory."""
-        for ring in self._rings.values():
-            if self._folder is not None:
-                ring.buffer.flush()
 
     def close(self) -> None:
         """Flush and release the folder."""
@@ -625,15 +626,10 @@ def _read_rings(file: Path) -> tuple[str, dict[str, int], dict[str, int]]:
 
     :raises CorruptStorage: if the file is damaged
     """
-    try:
-        stored = json.loads(file.read_bytes())
-        run, rows, rings = stored["run"], stored["rows"], stored["rings"]
-        if type(rows) is int and rows > 0:  # in version 0.2, all rings had as many
-            rows = dict.fromkeys(rings, rows)
-        if not isinstance(run, str) or any(type(n) is not int or n < 1 for n in (*rows.values(), *rings.values())):
-            raise ValueError("numbers must be positive")
-        if rows.keys() != rings.keys():
-            raise ValueError("there must be a number of rows for each ring")
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise CorruptStorage(f"{file} is damaged: {error!r}") from error
-    return run, rows, rings
+    stored = read_object(file)
+    js.check({"run": str, "rings": {str: POSITIVE}}, stored, str(file))
+    rows: Any = stored.get("rows")
+    rings: dict[str, int] = stored["rings"]
+    has_one_size = type(rows) is int  # in version 0.2, all rings had as many rows
+    js.check(POSITIVE if has_one_size else dict.fromkeys(rings, POSITIVE), rows, str(file))
+    return stored["run"], {name: rows if has_one_size else rows[name] for name in rings}, rings

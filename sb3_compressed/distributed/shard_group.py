@@ -6,6 +6,7 @@ import contextlib
 import logging
 import threading
 import time
+import uuid
 import weakref
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 from ray.exceptions import RayTaskError
 
 from sb3_compressed import __version__
+from sb3_compressed.distributed.arguments import ShardOptions
 from sb3_compressed.distributed.checkpoint_manifest import SavedRing
 from sb3_compressed.distributed.ray_session import (
     ACTOR_FAILURES,
@@ -32,7 +34,6 @@ from sb3_compressed.distributed.ray_session import (
 from sb3_compressed.distributed.ring_spec import RingSpec
 from sb3_compressed.distributed.shard import SaveReply, Shard, ShardStatus
 from sb3_compressed.errors import ShardTimeout, ShardUnavailable, StorageError
-from sb3_compressed.persistence.buffer_storage import StorageMode
 
 __all__ = ["ShardGroup", "ShardView"]
 
@@ -58,7 +59,6 @@ class ShardView:
     :param status: the newest state that is known, ``None`` until it has answered
     :param epochs: a number for each of its processes that have answered; transitions of earlier ones may be lost
     :param since: when the present process was found, in seconds of ``time.monotonic``
-    :param n_lost: number of transitions that restarts have lost
     :param ended: of each earlier process, its newest state, and how many transitions the next one has restored
     :param is_answering: whether the last request was answered, in time
     :param probe: a request for its state
@@ -69,7 +69,6 @@ class ShardView:
     status: ShardStatus | None = None
     epochs: dict[str, int] = field(default_factory=dict)
     since: float = 0.0
-    n_lost: int = 0
     ended: dict[str, tuple[ShardStatus, dict[str, float]]] = field(default_factory=dict)
     is_answering: bool = True
     probe: Any = None
@@ -91,6 +90,15 @@ class ShardView:
         return max(len(self.epochs) - 1, 0)
 
     @property
+    def n_lost(self) -> int:
+        """Number of transitions that restarts have lost."""
+        return sum(
+            int(max(size - n_restored.get(name, 0), 0))
+            for status, n_restored in self.ended.values()
+            for name, size in status.sizes.items()
+        )
+
+    @property
     def statuses(self) -> list[ShardStatus]:
         """The newest state of each of its processes."""
         ended = [status for status, _ in self.ended.values()]
@@ -100,64 +108,46 @@ class ShardView:
 class ShardGroup:
     """The shards of a distributed buffer.
 
-    :param n_shards: number of shards
+    :param options: how they are started
     :param spec: how their rings are constructed
     :param n_rows: number of rows of rings that :meth:`resize` has not named
-    :param folder: the folder to store them in, ``None`` for memory
-    :param run: names the run
-    :param mode: as ``storage_mode`` of buffers
     :param seed: of their random numbers
-    :param options: of the actors
-    :param name: names shards that outlive this process; those of that name are used if there are any
-    :param lease: seconds after which these end if no learner calls them
-    :param timeout: seconds after which a shard that does not answer is given up
     :raises RuntimeError: if another learner uses the shards of that name
     :raises ShardTimeout: if a shard does not start or answer
     :raises StorageError: if the folder contains more shards, or shards that are not to be continued
     """
 
-    def __init__(
-        self,
-        n_shards: int,
-        spec: RingSpec,
-        n_rows: int,
-        folder: Path | None,
-        run: str,
-        mode: StorageMode,
-        seed: int,
-        options: Mapping[str, Any],
-        name: str | None = None,
-        lease: float | None = None,
-        timeout: float = 10.0,
-    ) -> None:
+    def __init__(self, options: ShardOptions, spec: RingSpec, n_rows: int, seed: int) -> None:
         #: Number of rows of each ring.
         self.rows: dict[str, int] = {}
-        self._timeout = timeout
+        self._timeout = options.timeout
         #: Number of calls that have failed whose results nobody needs.
         self.n_failed = 0
         #: Calls whose results nobody needs: the number of the shard, the method, and the reference to its result.
         self._unreceived: list[tuple[int, str, Any]] = []
         self.shards: list[ShardView] = []
+        folder, name = options.folder, options.name
         if folder is not None:
-            _require_no_more_shards(folder, n_shards)
+            _require_no_more_shards(folder, options.n_shards)
         #: Keeps other learners from using the shards of that name, ``None`` without a name.
-        self._claim = None if name is None else claim_name(f"{name}/learner", timeout)
+        self._claim = None if name is None else claim_name(f"{name}/learner", options.timeout)
         created: list[Any] = [] if self._claim is None else [self._claim]
+        run = uuid.uuid4().hex
         try:
-            for index in range(n_shards):
-                actor = None if name is None else _existing_shard(f"{name}/shard-{index}")
+            for index in range(options.n_shards):
+                named: dict[str, Any] = {}
+                if name is not None:
+                    named = {"name": f"{name}/shard-{index}", "namespace": NAMESPACE, "lifetime": "detached"}
+                actor = _existing_shard(named["name"]) if named else None
                 if actor is None:
-                    named: dict[str, Any] = {}
-                    if name is not None:
-                        named = {"name": f"{name}/shard-{index}", "namespace": NAMESPACE, "lifetime": "detached"}
                     actor = new_actor(
-                        Shard, {"scheduling_strategy": "SPREAD", **named, **options}, spec, n_rows,
-                        None if folder is None else folder / f"{FOLDER}{index}", run, mode, seed + index, __version__,
-                        None if name is None else lease,
+                        Shard, {"scheduling_strategy": "SPREAD", **named, **options.ray_options}, spec, n_rows,
+                        None if folder is None else folder / f"{FOLDER}{index}", run, options.storage_mode,
+                        seed + index, __version__, options.lease if named else None,
                     )  # fmt: skip
                     created.append(actor)
                 self.shards.append(ShardView(actor))
-            self._wait_for_start(options)
+            self._wait_for_start(options.ray_options)
             # Errors of the constructors are raised here.
             for view, status in zip(self.shards, self.call("status"), strict=True):
                 self.update(view, status)
@@ -165,8 +155,8 @@ class ShardGroup:
             for actor in created:
                 ray.kill(actor)
             raise
-        if name is not None and lease is not None:
-            threading.Thread(target=_renew_leases, args=(weakref.ref(self), lease / 4), daemon=True).start()
+        if name is not None:
+            threading.Thread(target=_renew_leases, args=(weakref.ref(self), options.lease / 4), daemon=True).start()
 
     def _wait_for_start(self, options: Mapping[str, Any]) -> None:
         """Wait until the processes of all shards have begun.
@@ -200,24 +190,20 @@ class ShardGroup:
             return view.epoch
         is_new = status.incarnation not in view.epochs
         if not is_new and requested_at <= view.since:
-            self._ended(view, status)
+            known, n_restored = view.ended.get(status.incarnation, (None, {}))
+            # It had acknowledged transitions to writers which report its state only now.
+            if known is not None and status.number > known.number:
+                view.ended[status.incarnation] = status, n_restored
             return view.epochs[status.incarnation]
         view.epochs.setdefault(status.incarnation, max(view.epochs.values(), default=-1) + 1)
         view.status, view.since = status, time.monotonic()
         if previous is not None and is_new:
             self.send(view, "resize", self.rows)  # its constructor sets default sizes
+            n_lost = -view.n_lost
             view.ended[previous.incarnation] = previous, status.n_restored
-            n_lost = _n_lost(previous, status.n_restored)
-            view.n_lost += n_lost
+            n_lost += view.n_lost
             logger.warning("shard %d was restarted, and %d transitions were lost", self.shards.index(view), n_lost)
         return view.epoch
-
-    def _ended(self, view: ShardView, status: ShardStatus) -> None:
-        """Count transitions that an ended process had acknowledged to writers which report its state only now."""
-        known, n_restored = view.ended.get(status.incarnation, (None, {}))
-        if known is not None and status.number > known.number:
-            view.ended[status.incarnation] = status, n_restored
-            view.n_lost += _n_lost(status, n_restored) - _n_lost(known, n_restored)
 
     def renumber(self) -> None:
         """Forget the numbers of all transitions, which were replaced by others."""
@@ -225,19 +211,20 @@ class ShardGroup:
             if view.status is not None:
                 view.epochs[view.status.incarnation] = max(view.epochs.values()) + 1
 
-    def failed(self, view: ShardView, error: Exception) -> None:
-        """Record that a call failed; the shard gets no requests until it answers again."""
-        self._exclude(view, f"failed: {type(error).__name__}")
-
-    def late(self, view: ShardView) -> None:
-        """Record that a shard did not answer in time; it gets no requests until it answers again."""
-        self._exclude(view, "is late; batches are sampled from the others")
-
-    def _exclude(self, view: ShardView, reason: str) -> None:
+    def exclude(self, view: ShardView, reason: str) -> None:
+        """Make no requests to a shard that has failed or is late, until it answers again."""
         if view.is_answering:
             logger.warning("shard %d %s", self.shards.index(view), reason)
             view.is_answering = False
             self.request_status(view)
+
+    def late(self, view: ShardView) -> None:
+        """Record that a shard did not answer in time."""
+        self.exclude(view, "is late; batches are sampled from the others")
+
+    def failed(self, view: ShardView, error: Exception) -> None:
+        """Record that a call of a shard failed."""
+        self.exclude(view, f"failed: {type(error).__name__}")
 
     def request_status(self, view: ShardView) -> None:
         """Request the state of a shard, unless it was requested; :meth:`poll` receives it."""
@@ -454,15 +441,6 @@ class ShardGroup:
             for actor in (self._claim, *(view.actor for view in self.shards)):
                 if actor is not None:
                     ray.kill(actor)
-
-
-def _n_lost(before: ShardStatus, n_restored: Mapping[str, float]) -> int:
-    """Return how many transitions a restart has lost.
-
-    :param before: the last known state of the earlier process
-    :param n_restored: see :class:`.ShardStatus`
-    """
-    return sum(int(max(size - n_restored.get(name, 0), 0)) for name, size in before.sizes.items())
 
 
 def _existing_shard(name: str) -> Any:

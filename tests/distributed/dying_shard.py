@@ -1,4 +1,4 @@
-"""``DyingShard``: a shard that kills or stops its process at a chosen point, once."""
+"""``DyingShard``: a shard that kills or stops its process at a chosen point, once, or forgets its writers there."""
 
 from __future__ import annotations
 
@@ -6,16 +6,20 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Callable
+import uuid
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+from ray.exceptions import WorkerCrashedError
+
 from sb3_compressed.distributed.shard import InsertReply, OpenReply, SampleReply, SaveReply, Shard
 
 #: The variable with the folder in which files name the points to die at. Processes of actors inherit it.
-DEATHS = "SB3_COMPRESSED_TEST_DEATHS"
+DEATHS = "DEATHS_OF_SHARDS"
 POINTS = ["open", "opened", "insert", "inserted", "sample", "sampled", "update", "save", "saved", "load", "loaded"]
+#: Instead of the number of a signal.
+FORGET = 0
 
 
 def die_at(point: str) -> Path:
@@ -31,7 +35,15 @@ def stop_at(point: str) -> Path:
     return stopped
 
 
-def _send_at(point: str, number: signal.Signals) -> Path:
+def forget_at(point: str) -> None:
+    """Make the next shard with a folder that reaches a point forget its writers there, as a new process has.
+
+    This takes no time, unlike a restart.
+    """
+    _send_at(point, FORGET)
+
+
+def _send_at(point: str, number: int) -> Path:
     file = Path(os.environ[DEATHS]) / point
     unfinished = file.with_suffix(".unfinished")
     unfinished.write_text(str(int(number)))
@@ -39,24 +51,31 @@ def _send_at(point: str, number: signal.Signals) -> Path:
     return file
 
 
-def _is_at(point: str) -> None:
+def _is_at(point: str, shard: Shard | None = None) -> None:
     file = Path(os.environ[DEATHS]) / point
     try:
         number = int(file.read_text())
         file.unlink()
     except FileNotFoundError:
         return
+    if number == FORGET:
+        assert shard is not None
+        shard._incarnation = uuid.uuid4().hex
+        for ring in shard._rings.values():
+            ring.session, ring.position = "", 0
+        raise WorkerCrashedError
     if number == signal.SIGSTOP:
         stopped = file.with_suffix(".stopped")
         unfinished = stopped.with_suffix(".pid")
         unfinished.write_text(str(os.getpid()))
         unfinished.rename(stopped)
     os.kill(os.getpid(), number)
+    time.sleep(1)  # another thread may receive the signal, and this one would go on until it is stopped
 
 
-def _dying_copytree(source: Path, target: Path, copy: Callable[[Path, Path], Path] = shutil.copytree) -> Path:
+def _dying_copytree(source: Path, target: Path, *, copy: Any = shutil.copytree, **options: Any) -> Any:
     _is_at("load")
-    return copy(source, target)
+    return copy(source, target, **options)
 
 
 class DyingShard(Shard):
@@ -64,16 +83,16 @@ class DyingShard(Shard):
 
     def open_ring(self, *args: Any, **kwargs: Any) -> OpenReply:
         """Die before or after a ring is opened."""
-        _is_at("open")
+        _is_at("open", self)
         reply = super().open_ring(*args, **kwargs)
-        _is_at("opened")
+        _is_at("opened", self)
         return reply
 
     def insert(self, *args: Any, **kwargs: Any) -> InsertReply:
         """Die before or after a segment is stored."""
-        _is_at("insert")
+        _is_at("insert", self)
         reply = super().insert(*args, **kwargs)
-        _is_at("inserted")
+        _is_at("inserted", self)
         return reply
 
     def sample(self, *args: Any, **kwargs: Any) -> SampleReply:

@@ -169,16 +169,13 @@ def test_parts_are_joined_in_any_order(parts: list[tuple[str, int, int]]) -> Non
     block = mixed_block()
     batches = [block.batches[name].part(first, last) for name, first, last in parts]
     items = [
-        [bytes(batch.payloads[k]) for k in range(batch.offsets[item], batch.offsets[item + 1])]
+        [*batch.payloads[batch.offsets[item] : batch.offsets[item + 1]]]
         for batch in batches
         for item in range(batch.n_items)
     ]
     order = np.random.default_rng(0).permutation(len(items))
     joined = PayloadBatch.joined(batches, order)
-    found = [
-        [joined.payloads[k] for k in range(joined.offsets[item], joined.offsets[item + 1])]
-        for item in range(joined.n_items)
-    ]
+    found = [[*joined.payloads[joined.offsets[item] : joined.offsets[item + 1]]] for item in range(joined.n_items)]
     assert found == [items[k] for k in order]
     some = PayloadBatch.joined(batches, order[:1])
     assert some.n_items == 1

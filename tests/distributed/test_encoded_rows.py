@@ -146,7 +146,7 @@ def test_payloads_are_stored_as_they_are() -> None:
     sender.send(20)
     rows = sender.received(10)
     batch = rows.batches["observations"]
-    payloads = [batch.payloads[k] for k in range(len(batch.payloads))]
+    payloads = [*batch.payloads]
     rows.append_to(sender.ring)
     stored = sender.ring.observations.slots_at(np.arange(20, 30))
     assert {part for slot in stored.ravel() for part in slot if type(part) is bytes} <= set(payloads)

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from chi_square import assert_frequencies
 from numpy.typing import NDArray
+from support import batch_at
 
 from distributed.emitted import NUMBERS, SPACES, sb3_buffer, transition
 from distributed.segments import Client, assert_emitted, samples_of, spec_of
 from sb3_compressed import CompressedDictReplayBuffer, CompressedNStepReplayBuffer, CompressedReplayBuffer
-from sb3_compressed.buffers.selected_environments import get_samples_at
 from sb3_compressed.distributed.block import Block
 from sb3_compressed.distributed.codec_exchange import CodecExchange
 from sb3_compressed.distributed.encoded_rows import EncodedRows
@@ -92,7 +92,7 @@ def test_samples_equal_those_of_a_buffer(kind: str, n_steps: int, sampler: str, 
         source.added = []
         encoded = ring.sample(100)
         indices = encoded.arrays["numbers"] % 100
-        theirs = get_samples_at(expected, indices // 2, indices % 2, None)
+        theirs = batch_at(expected, indices // 2, indices % 2)
         ours = samples_of(encoded, kind)
         for name in ("actions", "rewards", "dones", "discounts"):
             value = getattr(theirs, name)
@@ -194,7 +194,7 @@ def test_a_truncation_changes_no_one_step_samples(where: str, tmp_path: Path) ->
         each.add_to(expected)
     for env in range(2):
         rows, envs = np.array([36]), np.array([env])
-        ours = get_samples_at(ring.buffer, rows, envs, None)
+        ours = batch_at(ring.buffer, rows, envs)
         done = expected.dones[36, env] * (1 - expected.timeouts[36, env])
         assert ours.dones.item() == done
     if where == "folder":
@@ -274,7 +274,7 @@ def pairs_of(ring: Ring) -> tuple[list[float], list[float]]:
     """Return the actions of all transitions, and their priorities."""
     buffer: Any = ring.buffer
     actions: NDArray[Any] = buffer.actions[: buffer.size()].reshape(-1)
-    buffer._bound_sampler.synchronize(buffer)
+    buffer.bound_sampler.synchronize(buffer)
     return actions.tolist(), buffer.sampler.priorities.reshape(-1)[: len(actions)].tolist()
 
 

@@ -61,6 +61,19 @@ class Training:
         return sum(self.sizes.values())
 
 
+@given(st.integers(100, 20_000), st.integers(1, 100), st.dictionaries(st.sampled_from("abc"), st.integers(0, 9_000)))
+def test_what_rings_contain_stays_if_it_fits(capacity: int, length: int, sizes: dict[str, int]) -> None:
+    """After a load, the larger rings of a full buffer became smaller."""
+    writers = dict.fromkeys(sizes, 2)
+    quotas = RingQuotas(capacity, length, writers, sizes)
+    least = max(min(4 * length, capacity // max(2 * len(sizes), 1) // 16), 2)
+    if sum(2 * max(-(-size // 2), least) for size in sizes.values()) <= capacity:
+        assert all(2 * quotas.rows[name] >= size for name, size in sizes.items())
+        quotas.include(writers, {})
+        assert all(2 * quotas.rows[name] >= size for name, size in sizes.items())
+    assert quotas.n_transitions <= max(capacity, 4 * len(sizes))
+
+
 counts = st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 5_000), min_size=1)
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
 import resource
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from chi_square import assert_frequencies
 from distributed.emitted import SPACES
 from distributed.segments import Client, Samples, assert_emitted, batches_of, spec_of
 from sb3_compressed import CorruptPayload, StorageError
+from sb3_compressed.distributed.checkpoint_manifest import ring_folder
 from sb3_compressed.distributed.codec_exchange import CodecExchange
 from sb3_compressed.distributed.shard import PriorityUpdates, Shard, UnknownWriter, WriterReplaced
 from sb3_compressed.samplers import PrioritizedSampler
@@ -67,6 +70,17 @@ def content(shard: Shard, name: str = "w") -> list[int]:
     rows = np.arange(buffer.pos - buffer.size(), buffer.pos)
     actions: list[int] = buffer.actions[rows].reshape(-1).tolist()
     return actions
+
+
+@contextlib.contextmanager
+def full_disk(n_bytes: int = 1) -> Iterator[None]:
+    """Limit the size of files."""
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
 
 
 # -- each segment once ---------------------------------------------------------------------------------------
@@ -183,17 +197,14 @@ def test_a_ring_stays_as_it_was_if_it_cannot_be_resized(tmp_path: Path) -> None:
     client = own.client()
     client.send(80)
     own.shard.resize({"w": 100, "x": 1})  # so that only the ring's own folder is written below
-    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     n_failed = 0
     for limit in (1000 << each for each in range(20)):
-        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
         try:
-            own.shard.resize({"w": 60, "x": 1})
+            with full_disk(limit):
+                own.shard.resize({"w": 60, "x": 1})
             break
         except OSError:
             n_failed += 1
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
         client.send(1)
         assert content(own.shard) == [*range(max(n_failed - 20, 0), 80 + n_failed)]
     assert n_failed > 3
@@ -327,6 +338,57 @@ def test_a_restarted_shard_continues_with_its_folder(tmp_path: Path) -> None:
     assert (opened.is_known, opened.position, opened.ring) == (False, 0, (10, 60, False))
     clients[0].send(3)
     assert content(own.shard, "a") == [*range(2 * 13, 2 * 73)]
+
+
+def test_a_shard_may_be_restarted_while_its_disk_is_full(tmp_path: Path) -> None:
+    """It wrote the list of its rings, and could not be used any more, also when there was room again."""
+    own = Sharded("images", folder=tmp_path / "shard")
+    own.client().send(30)
+    own.shard.close()
+    with full_disk():
+        assert content(own.opened()) == [*range(30)]
+        continued = own.opened("another run", "resume")
+        for _ in range(2):
+            with pytest.raises(OSError, match="File too large"):
+                continued.status()
+    assert continued.status().n_restored == {"w": 30}
+    assert content(continued) == [*range(30)]
+    own.shard = continued
+    own.client(first=30).send(30)
+    assert content(continued) == [*range(60)]
+
+
+@pytest.mark.parametrize("is_flushed", [True, False])
+def test_a_load_that_fails_leaves_no_earlier_transitions(tmp_path: Path, is_flushed: bool) -> None:
+    """Rings that could not be flushed stayed, so that batches consisted of both."""
+    saved = Sharded("images", folder=tmp_path / "saved")
+    for name in ("w", "x"):
+        saved.client(name, 2).send(30)
+    (tmp_path / "cut").mkdir()
+    saved.shard.save_checkpoint(tmp_path / "newest", tmp_path / "cut")
+    saved.shard.close()
+    rings = {name: (ring_folder(tmp_path / "cut", name), 2) for name in ("w", "x")}
+    for limit in (1 << each for each in range(0, 30, 2)):
+        own = Sharded("images", folder=tmp_path / str(limit))
+        own.client("w", first=500).send(40)
+        ring: Any = own.shard._rings["w"]
+        if is_flushed:
+            ring.buffer.flush()
+        else:
+            ring.buffer.rewards[0] += 1
+        try:
+            with full_disk(limit):
+                own.shard.load_checkpoint(rings, {"w": 100, "x": 100})
+            break
+        except OSError:
+            assert all(content(own.shard, name) == [*range(60)] for name in own.shard.rings())
+        client = own.client("x", 2)
+        client.send(3)
+        own.shard.load_checkpoint(rings, {"w": 100, "x": 100})
+        assert own.shard.rings() == {"w": (2, 60), "x": (2, 60)}
+        own.shard.close()
+    assert limit > 2000
+    assert own.shard.rings() == {"w": (2, 60), "x": (2, 60)}
 
 
 def test_the_folder_of_another_run_is_refused_or_overwritten(tmp_path: Path) -> None:

@@ -12,20 +12,14 @@ import numpy as np
 import pytest
 import ray
 
+from distributed.buffers import add_rows, new_buffer, pid_of, refreshed
 from distributed.dying_shard import DyingShard
-from distributed.test_replay_buffer import add_rows, new_buffer, refreshed
-from distributed.test_writer import until
+from distributed.stopped import short_timeout, stopped, until
 from sb3_compressed.distributed import DistributedReplayBuffer, shard_group
 from sb3_compressed.distributed.ray_session import NAMESPACE
 from sb3_compressed.errors import ShardTimeout
 
 pytestmark = pytest.mark.usefixtures("local_ray")
-
-
-def pid_of(buffer: DistributedReplayBuffer, shard: int) -> int:
-    """Return the process of a shard."""
-    pid: int = ray.get(buffer.shards[shard].actor.pid.remote())
-    return pid
 
 
 def kill(buffer: DistributedReplayBuffer, shard: int) -> None:
@@ -50,7 +44,7 @@ def pair(local_ray: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     """Return a buffer with two shards."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(shard_group, "Shard", DyingShard)
-        buffer = new_buffer("small", 50, n_envs=2, n_shards=2, timeout=1.5)
+        buffer = new_buffer("small", 50, n_envs=2, n_shards=2)
     add_rows(buffer, "small", range(20))
     yield buffer
     buffer.close()
@@ -74,13 +68,8 @@ CALLS: dict[str, Callable[[DistributedReplayBuffer, Path], Any]] = {
 @pytest.mark.parametrize("name", CALLS)
 def test_calls_of_a_stopped_shard_end(pair: DistributedReplayBuffer, tmp_path: Path, name: str) -> None:
     pair.save_checkpoint(tmp_path, overwrite=True)
-    pid = pid_of(pair, 1)
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        with pytest.raises(ShardTimeout, match="shard 1"):
-            CALLS[name](pair, tmp_path)
-    finally:
-        os.kill(pid, signal.SIGCONT)
+    with stopped(pid_of(pair, 1)), short_timeout(1.5, pair), pytest.raises(ShardTimeout, match="shard 1"):
+        CALLS[name](pair, tmp_path)
     CALLS[name](pair, tmp_path)
     add_rows(pair, "small", range(20, 40))
     refreshed(pair)
@@ -89,18 +78,19 @@ def test_calls_of_a_stopped_shard_end(pair: DistributedReplayBuffer, tmp_path: P
 
 def test_a_call_may_take_longer_than_the_timeout(pair: DistributedReplayBuffer) -> None:
     """A shard that works answers pings meanwhile."""
-    busy = pair.shards[0].actor.work.remote(4.0)
-    assert pair._group.call("pid")
+    busy = pair.shards[0].actor.work.remote(6.0)
+    with short_timeout(3.0, pair):
+        assert pair._group.call("pid")
     assert ray.get(busy)
 
 
-def test_closing_with_a_stopped_shard_ends(local_ray: None) -> None:
-    buffer = new_buffer("small", 50, n_shards=2, timeout=1.5)
+@pytest.mark.parametrize("is_known", [False, True])
+def test_closing_with_a_stopped_shard_ends(local_ray: None, is_known: bool) -> None:
+    buffer = new_buffer("small", 50, n_shards=2)
     add_rows(buffer, "small", range(15))
-    pid = pid_of(buffer, 1)
-    os.kill(pid, signal.SIGSTOP)
-    buffer.close()
-    os.kill(pid, signal.SIGCONT)
+    with stopped(pid_of(buffer, 1)), short_timeout(1.5, buffer):
+        buffer.shards[1].is_answering = not is_known
+        buffer.close()
 
 
 # -- starting ------------------------------------------------------------------------------------------------
@@ -116,27 +106,27 @@ def test_resources_that_no_node_has_are_an_error(local_ray: None) -> None:
 
 
 def test_one_learner_at_a_time_uses_the_shards_of_a_name(local_ray: None) -> None:
-    first = new_buffer("small", 50, name="taken", timeout=2.0)
+    first = new_buffer("small", 50, name="taken")
     add_rows(first, "small", range(20))
     with pytest.raises(RuntimeError, match="taken"):
-        new_buffer("small", 50, name="taken", timeout=2.0)
+        new_buffer("small", 50, name="taken", timeout=1.0)
     add_rows(first, "small", range(20, 40))
     refreshed(first)
     assert first.size() == 40
     first.close()
-    second = new_buffer("small", 50, name="taken", timeout=2.0)
+    second = new_buffer("small", 50, name="taken")
     assert second.size() == 0
     second.close()
 
 
 def test_a_smaller_buffer_warns_before_it_removes_transitions(local_ray: None) -> None:
     """A learner that ends without closing its buffer leaves the shards for the next one."""
-    first = new_buffer("small", 50, name="shrinking", timeout=5.0)
+    first = new_buffer("small", 50, name="shrinking")
     add_rows(first, "small", range(50))
     first.flush()
     ray.kill(ray.get_actor("shrinking/learner", NAMESPACE))
     with pytest.warns(UserWarning, match="50 transitions"):
-        second = new_buffer("small", 30, name="shrinking", timeout=5.0)
+        second = new_buffer("small", 30, name="shrinking")
     assert second.size() == 30
     second.close()
 

@@ -1,0 +1,81 @@
+"""Validation of the arguments of :class:`.DistributedReplayBuffer`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gymnasium import spaces
+
+from sb3_compressed.buffers.validation import validate_integer
+from sb3_compressed.common.paths import user_path
+from sb3_compressed.errors import StorageError
+from sb3_compressed.persistence.buffer_storage import StorageLocation, StorageMode
+from sb3_compressed.samplers import PrioritizedSampler, RecentSampler, Sampler, get_sampler
+
+__all__ = ["ShardOptions", "require_supported", "validated_sampler"]
+
+#: Arguments of hindsight replay.
+HINDSIGHT = {"env", "n_sampled_goal", "goal_selection_strategy", "copy_info_dict"}
+#: What can be done with shards in a folder.
+STORAGE_MODES = ("create", "resume", "overwrite")
+#: Numbers of transitions have room for so many shards.
+MAX_SHARDS = 1 << 10
+
+
+@dataclass(frozen=True)
+class ShardOptions:
+    """How shards are started, see :class:`.DistributedReplayBuffer`.
+
+    :raises ValueError: if a number is out of range, or there is no such mode for shards
+    """
+
+    n_shards: int
+    storage: StorageLocation
+    storage_mode: StorageMode
+    name: str | None
+    lease: float
+    ray_options: Mapping[str, Any]
+    timeout: float
+
+    def __post_init__(self) -> None:
+        validate_integer("n_shards", self.n_shards, 1)
+        if self.n_shards >= MAX_SHARDS:
+            raise ValueError(f"n_shards must be less than {MAX_SHARDS}, got {self.n_shards}")
+        for name, value in (("timeout", self.timeout), ("lease", self.lease)):
+            if not 0 < value < float("inf"):
+                raise ValueError(f"{name} must be a positive number of seconds, got {value!r}")
+        if self.storage_mode not in STORAGE_MODES:
+            raise StorageError(f"storage_mode must be one of {STORAGE_MODES}, got {self.storage_mode!r}")
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder to store shards in, ``None`` for memory."""
+        return None if self.storage == "memory" else user_path(self.storage).absolute()
+
+
+def validated_sampler(sampler: str | Sampler) -> PrioritizedSampler | RecentSampler | None:
+    """Return the configured sampler, ``None`` for uniform sampling.
+
+    :raises ValueError: if it is another one
+    """
+    configured = get_sampler(sampler)
+    if not isinstance(configured, PrioritizedSampler | RecentSampler | None):
+        raise ValueError(
+            f"sampler must be 'uniform', 'prioritized' or 'recent', got {sampler!r}: others know nothing of the "
+            "transitions in other shards"
+        )
+    return configured
+
+
+def require_supported(space: spaces.Space[Any], n_steps: int, options: Mapping[str, Any]) -> None:
+    """Raise ``ValueError`` for hindsight replay, and n-step returns of Dict observations, which SB3 does not have."""
+    if hindsight := sorted(HINDSIGHT & set(options)):
+        raise ValueError(
+            "hindsight replay cannot be distributed, since its rewards are computed by an environment while a batch is "
+            f"sampled; got {', '.join(hindsight)}. Use CompressedHerReplayBuffer"
+        )
+    if n_steps > 1 and isinstance(space, spaces.Dict):
+        raise ValueError(f"SB3 has no n-step returns for Dict observations, got n_steps={n_steps}")

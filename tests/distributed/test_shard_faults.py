@@ -1,0 +1,165 @@
+"""Batches come from the other shards while some fail or are late."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from distributed.buffers import actions_of, add_rows, assert_true, new_buffer, pid_of, pipeline_of, refreshed
+from distributed.dying_shard import DyingShard, die_at
+from distributed.stopped import short_timeout, stopped, until
+from sb3_compressed import BufferNotReady
+from sb3_compressed.distributed import DistributedReplayBuffer, shard_group
+
+pytestmark = pytest.mark.usefixtures("local_ray")
+
+
+@pytest.fixture(scope="module")
+def killed_often(local_ray: None) -> Iterator[DistributedReplayBuffer]:
+    """Return a prioritized buffer of two shards that tests kill."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shard_group, "Shard", DyingShard)
+        buffer = new_buffer("images", 200, n_envs=2, n_shards=2, prefetch=4, sampler="prioritized")
+    yield buffer
+    buffer.close()
+
+
+@pytest.fixture
+def mortal(killed_often: DistributedReplayBuffer) -> DistributedReplayBuffer:
+    """Return that buffer when it is empty."""
+    killed_often.reset()
+    refreshed(killed_often)
+    return killed_often
+
+
+def shards_in(buffer: DistributedReplayBuffer, batch: Any) -> set[int]:
+    """Return the shards that the transitions of a batch come from."""
+    return {*(batch.indices >> 53).tolist()}
+
+
+def test_a_shard_that_dies_is_replaced_by_the_others(
+    mortal: DistributedReplayBuffer, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = mortal.statistics()
+    epochs = [view.epoch for view in mortal.shards]
+    add_rows(mortal, "images", range(50))
+    refreshed(mortal)
+    assert shards_in(mortal, mortal.sample(64)) == {0, 1}
+    early = mortal.sample(64)
+    died = die_at("sample")
+    with caplog.at_level(logging.WARNING):
+        number = 50
+        while died.exists() or mortal.statistics().n_restarts == before.n_restarts:
+            add_rows(mortal, "images", range(number, number + 5))
+            assert_true(mortal.sample(32), "images", 2)
+            number += 5
+    assert "failed" in caplog.text
+    assert "was restarted, and" in caplog.text
+    found = mortal.statistics()
+    assert found.n_restarts == before.n_restarts + 1
+    assert found.n_lost >= before.n_lost + 50
+    assert found.n_failed > before.n_failed
+
+    def returned() -> bool:
+        nonlocal number
+        add_rows(mortal, "images", range(number, number + 5))
+        number += 5
+        batch = mortal.sample(64)
+        assert_true(batch, "images", 2)
+        return shards_in(mortal, batch) == {0, 1}
+
+    until(returned)
+    n_skipped = mortal.n_skipped_updates
+    mortal.update_priorities(early.indices, np.ones(64))
+    mortal.sample(4)
+    refreshed(mortal)
+    dead = 1 if mortal.shards[0].epoch == epochs[0] else 0
+    n_of_dead = int((early.indices >> 53 == dead).sum())
+    assert mortal.n_skipped_updates == n_skipped + n_of_dead > n_skipped
+
+
+def test_a_shard_that_is_stopped_is_left_out_until_it_continues(
+    mortal: DistributedReplayBuffer, caplog: pytest.LogCaptureFixture
+) -> None:
+    add_rows(mortal, "images", range(1000, 1050))
+    refreshed(mortal)
+    pids = mortal._group.call("pid")
+    before, mortal._pipeline = mortal._pipeline, pipeline_of(mortal, 4)
+    with stopped(pids[0]), short_timeout(0.5, mortal), caplog.at_level(logging.WARNING):
+        for number in range(1050, 1150):
+            add_rows(mortal, "images", range(number, number + 1))
+            batch = mortal.sample(32)
+            assert_true(batch, "images", 2)
+        assert shards_in(mortal, batch) == {1}
+        assert caplog.text.count("shard 0 is late") == 1
+        assert caplog.text.count("did not answer") == 1
+        assert mortal.statistics().n_lost > 0
+    until(lambda: shards_in(mortal, mortal.sample(64)) == {0, 1})
+    mortal._pipeline = before
+    refreshed(mortal)
+    assert mortal.statistics().n_late > 0 or mortal._pipeline is before
+    assert mortal._group.call("pid") == pids
+
+
+def test_all_shards_die_at_once(mortal: DistributedReplayBuffer) -> None:
+    add_rows(mortal, "images", range(2000, 2050))
+    refreshed(mortal)
+    mortal.sample(32)
+    for pid in mortal._group.call("pid"):
+        os.kill(pid, signal.SIGKILL)
+    mortal._pipeline.discard()
+    add_rows(mortal, "images", range(2050, 2061))
+    for number in range(2061, 2080):
+        assert_true(mortal.sample(32), "images", 2)
+        add_rows(mortal, "images", range(number, number + 1))
+    refreshed(mortal)
+    seen = {action for _ in range(20) for action in assert_true(mortal.sample(64), "images", 2)}
+    assert 2 * 2065 in seen  # of 60 at most
+
+
+def test_what_a_killed_shard_had_acknowledged_to_others_is_counted_as_lost(mortal: DistributedReplayBuffer) -> None:
+    """Its last replies to other writers may arrive after those of the process that replaces it."""
+    add_rows(mortal, "images", range(30))
+    refreshed(mortal)
+    group, view, n_lost = mortal._group, mortal.shards[0], mortal.statistics().n_lost
+    before: Any = view.status
+    ((name, size),) = before.sizes.items()
+    late = before._replace(number=before.number + 5, sizes={name: size + 8})
+    os.kill(pid_of(mortal), signal.SIGKILL)
+
+    def is_replaced() -> bool:
+        group.refresh(0.2)
+        return view.status is not None and view.status.incarnation != before.incarnation
+
+    until(is_replaced)
+    assert mortal.statistics().n_lost == n_lost + before.n_transitions
+    group.update(view, late)
+    group.update(view, late)
+    group.update(view, before)
+    assert mortal.statistics().n_lost == n_lost + before.n_transitions + 8
+
+
+def test_shards_that_lost_everything_do_not_end_the_training(
+    mortal: DistributedReplayBuffer, caplog: pytest.LogCaptureFixture
+) -> None:
+    add_rows(mortal, "images", range(3000, 3020))
+    refreshed(mortal)
+    mortal._pipeline._timeout, before = 0.2, mortal._pipeline._timeout
+    last = mortal.sample(32)
+    mortal._group.call("reset")
+    mortal._pipeline._rounds.clear()
+    mortal._group.refresh_all()
+    with caplog.at_level(logging.WARNING):
+        assert actions_of(mortal.sample(32)) == actions_of(last)
+    assert "the last batch is returned again" in caplog.text
+    with pytest.raises(BufferNotReady):
+        mortal.sample(31)
+    add_rows(mortal, "images", range(4000, 4020))
+    mortal._pipeline._timeout = before
+    assert min(assert_true(mortal.sample(32), "images", 2)) >= 8000
