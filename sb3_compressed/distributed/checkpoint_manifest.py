@@ -8,7 +8,6 @@ state. Only the learner removes cuts.
 
 from __future__ import annotations
 
-import json
 import re
 import secrets
 import shutil
@@ -20,9 +19,9 @@ from typing import Any
 from urllib.parse import quote
 
 from sb3_compressed.errors import CheckpointNotFound, CorruptStorage, StorageError
-from sb3_compressed.kernels.checksum import checksum
 from sb3_compressed.storage import json_schema as js
-from sb3_compressed.storage.files import flush_path
+from sb3_compressed.storage.checked_json import read_object, with_checksum, without_checksum, write_object
+from sb3_compressed.storage.files import UNFINISHED
 from sb3_compressed.storage.lock import LOCK_NAME
 from sb3_compressed.storage.log import has_log, newest_segment_digest
 
@@ -36,7 +35,6 @@ __all__ = [
     "remove_other_cuts",
     "remove_other_rings",
     "ring_folder",
-    "write_file",
 ]
 
 #: The folder of the rings as they were saved last.
@@ -89,7 +87,7 @@ class Manifest:
     def write(self, folder: Path) -> None:
         """Replace the manifest of a folder."""
         values = {"version": VERSION, **asdict(self)}
-        write_file(folder / MANIFEST, json.dumps({**values, "checksum": _checksum(values)}).encode())
+        write_object(folder / MANIFEST, with_checksum(values))
 
     def rings_in(self, folder: Path) -> dict[str, Path]:
         """Return the folder of each ring, by the name of its writer.
@@ -132,17 +130,15 @@ def read_manifest(folder: Path) -> Manifest:
     """
     path = folder / MANIFEST
     try:
-        values = js.load_json(path.read_bytes())
+        values = read_object(path)
     except FileNotFoundError:
         raise CheckpointNotFound(f"{folder} contains no checkpoint of a distributed buffer") from None
-    except ValueError as error:
-        raise CorruptStorage(f"{path} is not JSON: {error}") from error
     js.check({"version": POSITIVE}, values, str(path))
     version = values["version"]
     if version not in SCHEMAS:
         raise StorageError(f"{path} is of version {version}, this package reads versions up to {VERSION}")
-    if version > 1 and values.pop("checksum", None) != _checksum(values):
-        raise CorruptStorage(f"the checksum of {path} is wrong")
+    if version > 1:
+        values = without_checksum(values, path)
     js.check(SCHEMAS[version], values, str(path))
     writers = {name: (n_envs, shard) for name, (n_envs, shard) in values["writers"].items()}
     if not {*values.get("rings", {})} <= {*writers}:
@@ -155,7 +151,7 @@ def read_manifest(folder: Path) -> Manifest:
 def is_unfinished(folder: Path) -> bool:
     """Return whether a folder is empty, or contains only files of a first save that was interrupted."""
     names = {path.name for path in folder.iterdir()}
-    return all(name in (NEWEST, LOCK_NAME, f"{MANIFEST}.unfinished") or name.startswith(CUT) for name in names)
+    return all(name in (NEWEST, LOCK_NAME, f"{MANIFEST}.{UNFINISHED}") or name.startswith(CUT) for name in names)
 
 
 def new_cut(folder: Path) -> str:
@@ -190,16 +186,3 @@ def remove_other_rings(folder: Path, manifest: Manifest) -> None:
 def ring_folder(folder: Path, name: str) -> Path:
     """Return the folder of a ring in the folder of all rings."""
     return folder / f"ring-{quote(name, safe='')}"
-
-
-def write_file(path: Path, content: bytes) -> None:
-    """Write a file durably and atomically."""
-    unfinished = path.with_name(f"{path.name}.unfinished")
-    unfinished.write_bytes(content)
-    flush_path(unfinished)
-    unfinished.replace(path)
-    flush_path(path.parent)
-
-
-def _checksum(values: dict[str, Any]) -> str:
-    return f"{checksum(json.dumps(values, sort_keys=True).encode()):016x}"

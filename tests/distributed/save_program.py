@@ -15,13 +15,14 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Set
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import ray
+from fork_server import fork_executables
 from gymnasium import spaces
 from numpy.typing import NDArray
 
@@ -44,6 +45,8 @@ N_ROWS = 40
 SEGMENT_LENGTH = 10
 #: Rows whose acknowledgement a writer may not have received yet.
 N_IN_FLIGHT = 3 * SEGMENT_LENGTH
+#: Seconds to wait for the other writers.
+DEADLINE = 60.0
 #: The number of the learner's writer; others follow.
 LEARNER = 0
 #: Sources of one run of the program, and of one writer.
@@ -200,6 +203,7 @@ class SaveCheck:
         names: Mapping[int, str],
         lost: Set[str] = frozenset(),
         gaps: Set[int] = frozenset(),
+        wait_for_gaps: Callable[[], Set[int]] = frozenset,
     ) -> None:
         """Check a save that has returned.
 
@@ -207,9 +211,16 @@ class SaveCheck:
         :param names: the writer of each source
         :param lost: the rings in memory whose process has ended since the last save that has returned
         :param gaps: sources of which steps in between were dropped
+        :param wait_for_gaps: returns them again, when the processes that may have dropped more have reported it
         """
         before = self._parts
         self.record()
+        repeated = {
+            part.source for parts in self._parts.values() for part, following in itertools.pairwise(parts)
+            if part.source == following.source
+        }  # fmt: skip
+        if repeated - gaps:
+            gaps = wait_for_gaps()
         self._parts = {name: _without_gaps(parts, gaps) for name, parts in self._parts.items()}
         for name, parts in self._parts.items():
             context = f"{name} contains {parts}, after {before.get(name)}, {acknowledged}"
@@ -317,6 +328,15 @@ class Writers:
                 self._pid_calls[index] = self._actors[index].pid.remote()
             self._calls[index] = self._actors[index].run.remote()
 
+    def wait_for_gaps(self) -> set[int]:
+        """Wait until the calls of all writers have returned, and return the sources of which steps were dropped."""
+        ended, _ = ray.wait(self._calls, num_returns=len(self._calls), timeout=DEADLINE)
+        for source, call in zip(self._sources, self._calls, strict=True):
+            with suppress(*ACTOR_FAILURES):
+                if call in ended and not ray.get(call):
+                    self.gaps.add(source)
+        return self.gaps
+
     def stop(self) -> None:
         """Wait until all have ended."""
         for call in self._calls:
@@ -340,6 +360,7 @@ def main() -> None:
     folder: Path = arguments.folder.absolute()
     faulthandler.enable()
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(asctime)s %(name)s %(message)s")
+    fork_executables()
     nodes = Nodes(arguments.nodes) if arguments.nodes else None
     connect()
     run = len([*folder.glob("run-*")]) + 1
@@ -394,7 +415,9 @@ def main() -> None:
         new = {name: status.incarnation for name, status in statuses.items() if status is not None}
         lost = {name for name in new if new[name] != incarnations.get(name, new[name])}
         incarnations = new
-        check.check(acknowledged, writers.names, set() if arguments.storage else lost, writers.gaps)
+        check.check(
+            acknowledged, writers.names, set() if arguments.storage else lost, writers.gaps, writers.wait_for_gaps
+        )
         n_checked += check.n_transitions
         pids = [_pid(view) for view in buffer.shards]
         report = SaveReport(

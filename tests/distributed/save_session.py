@@ -23,8 +23,6 @@ __all__ = ["SaveSession"]
 #: Seconds after which the program gives up a shard, and for which faults of these kinds stop one.
 TIMEOUT = 2.0
 STOPS = {"pause": 0.3 * TIMEOUT, "stop": 2.5 * TIMEOUT}
-#: Saves between two faults, at most.
-N_SAVES = 20
 
 
 class SaveSession:
@@ -33,10 +31,12 @@ class SaveSession:
     :param folder: what the program continues from
     :param seed: of the times of faults
     :param options: further arguments of the program
+    :param n_saves: saves between two faults, at most
     """
 
-    def __init__(self, folder: Path, seed: int, *options: str) -> None:
+    def __init__(self, folder: Path, seed: int, *options: str, n_saves: int = 20) -> None:
         self.folder = folder
+        self._most_saves = n_saves
         #: How often each kind of fault has happened.
         self.faults: Counter[str] = Counter()
         #: Of all runs of the program: saves, saves that have raised, and transitions that were compared.
@@ -75,7 +75,7 @@ class SaveSession:
         :param kind: ``"pause"`` or ``"stop"`` to stop a shard for less or more than the timeout, or what to kill:
             ``"shard"``, ``"writer"``, ``"node"``, or ``"learner"``, after which the program is started again
         """
-        report = self.wait_for_saves(self._random.randint(1, N_SAVES))
+        report = self.wait_for_saves(self._random.randint(1, self._most_saves))
         time.sleep(self._random.uniform(0, 0.2))
         self.faults[kind] += 1
         if kind == "learner":

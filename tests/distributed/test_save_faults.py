@@ -20,7 +20,7 @@ pytestmark = [
 
 @pytest.mark.parametrize("options", [(), ("--storage",)], ids=["memory", "folders"])
 def test_saves_are_complete_or_leave_the_last_one(tmp_path: Path, options: tuple[str, ...]) -> None:
-    session = SaveSession(tmp_path, 0, *options)
+    session = SaveSession(tmp_path, 0, *options, n_saves=5)
     try:
         for kind in ("pause", "shard", "writer", "stop", "learner", "shard"):
             session.cause(kind)

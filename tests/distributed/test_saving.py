@@ -19,17 +19,17 @@ from typing import Any
 import pytest
 from stable_baselines3 import DQN
 
+from distributed.buffers import add_rows, new_buffer
 from distributed.dying_shard import DyingShard, die_at, stop_at
 from distributed.emitted import observation, transition
-from distributed.test_replay_buffer import add_rows, new_buffer
-from distributed.test_writer import until
+from distributed.stopped import short_timeout, until
 from sb3_compressed import BufferCheckpointCallback, CompressedReplayBuffer, CorruptStorage
 from sb3_compressed.callbacks.checkpoint_folder import list_checkpoints
-from sb3_compressed.distributed import DistributedReplayBuffer, shard_group
-from sb3_compressed.distributed.checkpoint_manifest import read_manifest
+from sb3_compressed.distributed import DistributedReplayBuffer, shard_checkpoints, shard_group
+from sb3_compressed.distributed.checkpoint_manifest import Manifest, read_manifest
 from sb3_compressed.distributed.ring_spec import RingSpec
 from sb3_compressed.distributed.writer import ReplayWriter
-from sb3_compressed.errors import ShardTimeout, ShardUnavailable
+from sb3_compressed.errors import ShardTimeout, ShardUnavailable, StorageError
 
 pytestmark = pytest.mark.usefixtures("local_ray")
 
@@ -55,7 +55,7 @@ def shards(
     storage = "memory" if request.param == "memory" else tmp_path_factory.mktemp("shards")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(shard_group, "Shard", DyingShard)
-        buffer = new_buffer("small", 100, n_envs=4, n_shards=4, storage=storage, timeout=3.0)
+        buffer = new_buffer("small", 100, n_envs=4, n_shards=4, storage=storage)
     yield buffer
     buffer.close()
 
@@ -98,11 +98,14 @@ def test_a_shard_that_is_stopped_leaves_the_last_save(
     filled.save_checkpoint(folder)
     manifest = read_manifest(folder)
     stopped = stop_at(point)
-    with pytest.raises(ShardTimeout, match=r"shard \d"):
-        filled.save_checkpoint(folder)
-    assert read_manifest(folder) == manifest
-    assert saved_actions(folder) == [*range(100)]
-    os.kill(int(stopped.read_text()), signal.SIGCONT)  # it finishes the save that has failed
+    try:
+        with short_timeout(3.0, filled), pytest.raises(ShardTimeout, match=r"shard \d"):
+            filled.save_checkpoint(folder)
+        assert read_manifest(folder) == manifest
+        assert saved_actions(folder) == [*range(100)]
+    finally:
+        until(stopped.exists)
+        os.kill(int(stopped.read_text()), signal.SIGCONT)  # it finishes the save that has failed
     add_rows(filled, "small", range(25, 35))
     filled.save_checkpoint(folder)
     assert saved_actions(folder) == [*range(140)]
@@ -215,6 +218,88 @@ def test_rings_of_writers_that_the_learner_does_not_know(single: DistributedRepl
     assert {*read_manifest(tmp_path).rings_in(tmp_path)} == {"learner-0", "stranger"}
     single.load_checkpoint(tmp_path)
     assert single.n_transitions == 30
+
+
+@pytest.fixture
+def other() -> Iterator[DistributedReplayBuffer]:
+    """Return another buffer with one shard and 30 transitions."""
+    buffer = new_buffer("small", 1000)
+    add_rows(buffer, "small", range(30))
+    yield buffer
+    buffer.close()
+
+
+def test_a_save_that_another_learner_has_replaced_is_not_copied(
+    single: DistributedReplayBuffer, other: DistributedReplayBuffer, tmp_path: Path
+) -> None:
+    """The checkpoint of the other learner was copied."""
+    single.save_checkpoint(tmp_path / "checkpoint")
+    other.save_checkpoint(tmp_path / "checkpoint", overwrite=True)
+    with pytest.raises(StorageError, match="another"):
+        single.copy_checkpoint(tmp_path / "copy")
+    assert not (tmp_path / "copy").exists()
+    single.save_checkpoint(tmp_path / "checkpoint", overwrite=True)
+    single.copy_checkpoint(tmp_path / "copy")
+    assert read_manifest(tmp_path / "copy") == read_manifest(tmp_path / "checkpoint")
+
+
+def test_a_checkpoint_is_loaded_while_another_learner_saves(
+    single: DistributedReplayBuffer, other: DistributedReplayBuffer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rings that the manifest had named were removed meanwhile."""
+    other.save_checkpoint(tmp_path)
+
+    def read_and_save(folder: Path) -> Manifest:
+        manifest = read_manifest(folder)
+        if other.n_transitions < 33:
+            add_rows(other, "small", range(other.n_transitions, other.n_transitions + 1))
+            with monkeypatch.context() as patch:
+                patch.setattr(shard_checkpoints, "read_manifest", read_manifest)
+                other.save_checkpoint(tmp_path)
+        return manifest
+
+    monkeypatch.setattr(shard_checkpoints, "read_manifest", read_and_save)
+    single.load_checkpoint(tmp_path)
+    assert single.n_transitions == 33
+
+
+def test_a_checkpoint_without_write_permission_is_loaded(tmp_path: Path) -> None:
+    """Its permissions were copied to the folders of shards."""
+    saved = new_buffer("small", 1000, storage=tmp_path / "saved")
+    add_rows(saved, "small", range(20))
+    saved.save_checkpoint(tmp_path / "checkpoint")
+    saved.close()
+    paths = [*(tmp_path / "checkpoint").rglob("*")]
+    for path in paths:
+        path.chmod(path.stat().st_mode & ~0o222)
+    loaded = new_buffer("small", 1000, storage=tmp_path / "loaded")
+    loaded.load_checkpoint(tmp_path / "checkpoint")
+    add_rows(loaded, "small", range(20, 30))
+    loaded.close()
+    assert all(path.stat().st_mode & 0o200 for path in (tmp_path / "loaded").rglob("*"))
+    assert not any(path.stat().st_mode & 0o200 for path in paths)
+    for path in paths:
+        path.chmod(path.stat().st_mode | 0o200)
+
+
+@pytest.mark.parametrize("n_shards", [1, 3])
+def test_a_full_buffer_whose_writers_differ_in_speed_is_loaded_completely(tmp_path: Path, n_shards: int) -> None:
+    """The larger rings became smaller, and lost their oldest transitions."""
+    saved = new_buffer("small", 1000, n_shards=2)
+    writer = saved.writer("fast", 1)
+    for first in range(0, 300, 10):
+        add_rows(saved, "small", range(first, first + 10))
+        add_with(writer, 100)
+        saved.record_statuses(writer.name, writer.take_statuses())
+    saved.save_checkpoint(tmp_path)
+    expected = {name: ring.n_transitions for name, ring in (read_manifest(tmp_path).rings or {}).items()}
+    assert sum(expected.values()) > 900
+    loaded = new_buffer("small", 1000, n_shards=n_shards)
+    loaded.load_checkpoint(tmp_path)
+    loaded.writer("fast", 1)
+    assert loaded.n_transitions == sum(expected.values())
+    for buffer in (saved, loaded):
+        buffer.close()
 
 
 class Interrupt:
