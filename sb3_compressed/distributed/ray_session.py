@@ -125,18 +125,16 @@ def why_no_node_fits(options: Mapping[str, Any], n_actors: int) -> str | None:
         **(options.get("resources") or {}),
     }
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
-    free = [dict(node) for node in nodes]
-    for _ in range(n_actors):
-        fitting = [
-            node for node in free if all(node.get(name, 0) > amount - ROUNDING for name, amount in requested.items())
-        ]
-        if not fitting:
-            names = {*RESOURCE_OF_OPTION.values(), *requested}
-            existing = "; ".join(_described({name: node[name] for name in node if name in names}) for node in nodes)
-            return f"{n_actors} actors with {_described(requested)} each were requested, but the nodes have {existing}"
-        for name, amount in requested.items():
-            fitting[0][name] = fitting[0].get(name, 0) - amount
-    return None
+    amounts = {name: amount for name, amount in requested.items() if amount}
+    fitting = (
+        min((int((node.get(name, 0) + ROUNDING) // amount) for name, amount in amounts.items()), default=n_actors)
+        for node in nodes
+    )
+    if sum(fitting) >= n_actors:
+        return None
+    names = {*RESOURCE_OF_OPTION.values(), *requested}
+    existing = "; ".join(_described({name: node[name] for name in node if name in names}) for node in nodes)
+    return f"{n_actors} actors with {_described(requested)} each were requested, but the nodes have {existing}"
 
 
 def free_resources() -> str:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import copy
-import os
-import shutil
 import time
-import uuid
-from collections import ChainMap, Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections import ChainMap
+from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,55 +16,39 @@ import torch as th
 from gymnasium import spaces
 from numpy.typing import ArrayLike, NDArray
 from stable_baselines3.common.buffers import ReplayBuffer
-from stable_baselines3.common.preprocessing import get_obs_shape, is_image_space
+from stable_baselines3.common.preprocessing import get_obs_shape
 from stable_baselines3.common.type_aliases import DictReplayBufferSamples, ReplayBufferSamples
 
-from sb3_compressed.arrays.batch_pool import BatchPool
-from sb3_compressed.arrays.decoding import decode
-from sb3_compressed.arrays.frame_layout import FrameLayout
-from sb3_compressed.arrays.payload_batch import PayloadBatch
 from sb3_compressed.buffers.arguments import storage_mode_of
+from sb3_compressed.buffers.output_format import OutputDtype, output_tensors
 from sb3_compressed.buffers.validation import validate_infos, validate_integer
 from sb3_compressed.buffers.weighted_samples import weighted_samples
 from sb3_compressed.common.paths import user_path
 from sb3_compressed.common.threads import validate_num_threads
+from sb3_compressed.common.tree_map import tree_map
 from sb3_compressed.common.warning import warn_user
-from sb3_compressed.distributed.checkpoint_manifest import (
-    NEWEST,
-    Manifest,
-    is_unfinished,
-    new_cut,
-    read_manifest,
-    remove_other_cuts,
-    remove_other_rings,
-)
-from sb3_compressed.distributed.encoded_rows import OBSERVATIONS, layout_of, stored_dtype
+from sb3_compressed.distributed.arguments import ShardOptions, require_supported, validated_sampler
+from sb3_compressed.distributed.batch_decoding import BatchDecoder
+from sb3_compressed.distributed.checkpoint_manifest import Manifest
+from sb3_compressed.distributed.encoded_rows import NEXT_OBSERVATIONS, OBSERVATIONS
+from sb3_compressed.distributed.priority_updates import PendingUpdates, numbers_of
 from sb3_compressed.distributed.ray_session import connect
-from sb3_compressed.distributed.ring_quotas import RingQuotas
 from sb3_compressed.distributed.ring_spec import RingSpec
 from sb3_compressed.distributed.sample_pipeline import Part, SamplePipeline
-from sb3_compressed.distributed.shard import PriorityUpdates, ShardStatus
+from sb3_compressed.distributed.shard import ShardStatus
+from sb3_compressed.distributed.shard_checkpoints import ShardCheckpoints
 from sb3_compressed.distributed.shard_group import ShardGroup, ShardView
 from sb3_compressed.distributed.writer import ReplayWriter
-from sb3_compressed.errors import CheckpointNotFound, CorruptPayload, CorruptStorage, ShardTimeout, StorageError
-from sb3_compressed.persistence.buffer_state import is_observation, named_arrays
+from sb3_compressed.distributed.writer_registry import LEARNER, WriterRegistry
+from sb3_compressed.errors import ShardTimeout
 from sb3_compressed.persistence.buffer_storage import StorageLocation, StorageMode
-from sb3_compressed.samplers import PrioritizedSampler, RecentSampler, Sampler, get_sampler
-from sb3_compressed.storage.files import flush_path
-from sb3_compressed.storage.lock import FolderLock
+from sb3_compressed.samplers import PrioritizedSampler, Sampler
+from sb3_compressed.samplers.td_errors import validated_td_errors
 
 __all__ = ["DistributedReplayBuffer", "DistributedStatistics"]
 
-#: Arguments of hindsight replay.
-HINDSIGHT = {"env", "n_sampled_goal", "goal_selection_strategy", "copy_info_dict"}
-#: What can be done with shards in a folder.
-STORAGE_MODES = ("create", "resume", "overwrite")
 #: Seconds to wait for acknowledgements while all shards are empty, before they are requested again.
 SENDING_TIME = 0.1
-#: Numbers of transitions: the shard, its epoch, the ring, and the number in the ring.
-SHARD_BITS, EPOCH_BITS, RING_BITS, NUMBER_BITS = 10, 8, 10, 35
-#: How the names of the writers begin that add() uses.
-LEARNER = "learner-"
 
 
 class DistributedStatistics(NamedTuple):
@@ -85,6 +66,7 @@ class DistributedStatistics(NamedTuple):
     :param staleness: how many batches before its use the last batch was requested
     :param staleness_seconds: how many seconds before its use the last batch was requested
     :param waited: seconds that batches waited for shards
+    :param memory_nbytes: resident memory of the shards' processes in bytes, as far as they have reported it
     """
 
     n_transitions: int
@@ -99,6 +81,7 @@ class DistributedStatistics(NamedTuple):
     staleness: int
     staleness_seconds: float
     waited: float
+    memory_nbytes: int
 
 
 class DistributedReplayBuffer(ReplayBuffer):
@@ -181,48 +164,30 @@ class DistributedReplayBuffer(ReplayBuffer):
         address: str | None = None,
         ray_options: Mapping[str, Any] | None = None,
         num_threads: int | None = None,
-        output_dtype: str = "raw",
+        output_dtype: OutputDtype = "raw",
         normalize_images: bool = False,
         **compression: Any,
     ) -> None:
-        for argument, value, least in (
-            ("buffer_size", buffer_size, 1), ("n_envs", n_envs, 1), ("n_shards", n_shards, 1), ("n_steps", n_steps, 1),
-            ("prefetch", prefetch, 0), ("segment_length", segment_length, 1),
-        ):  # fmt: skip
-            validate_integer(argument, value, least)
-        for argument, seconds in (("timeout", timeout), ("lease", lease)):
-            if not 0 < seconds < float("inf"):
-                raise ValueError(f"{argument} must be a positive number of seconds, got {seconds!r}")
-        if n_shards >= 1 << SHARD_BITS:
-            raise ValueError(f"n_shards must be less than {1 << SHARD_BITS}, got {n_shards}")
-        if hindsight := sorted(HINDSIGHT & set(compression)):
-            raise ValueError(
-                f"hindsight replay cannot be distributed, since its rewards are computed by an environment while a "
-                f"batch is sampled; got {', '.join(hindsight)}. Use CompressedHerReplayBuffer"
-            )
+        for count, value in {
+            "buffer_size": buffer_size, "n_envs": n_envs, "n_steps": n_steps, "segment_length": segment_length,
+        }.items():  # fmt: skip
+            validate_integer(count, value, 1)
+        validate_integer("prefetch", prefetch, 0)
         storage_mode = storage_mode_of(storage_mode, compression)
-        if storage_mode not in STORAGE_MODES:
-            raise StorageError(f"storage_mode must be one of {STORAGE_MODES}, got {storage_mode!r}")
-        configured = get_sampler(sampler)
-        if not isinstance(configured, PrioritizedSampler | RecentSampler | None):
-            raise ValueError(
-                f"sampler must be 'uniform', 'prioritized' or 'recent', got {sampler!r}: others know nothing of the "
-                "transitions in other shards"
-            )
-        if n_steps > 1 and isinstance(observation_space, spaces.Dict):
-            raise ValueError(f"SB3 has no n-step returns for Dict observations, got n_steps={n_steps}")
-        placeholder = spaces.Box(0, 1, (0,), np.float32)
-        super().__init__(n_envs, placeholder, action_space, device, n_envs)
+        options = ShardOptions(n_shards, storage, storage_mode, name, lease, ray_options or {}, timeout)
+        configured = validated_sampler(sampler)
+        require_supported(observation_space, n_steps, compression)
+        # SB3's constructor allocates one row, which is removed again: the transitions are in the shards.
+        super().__init__(n_envs, spaces.Box(0, 1, (0,), np.float32), action_space, device, n_envs)
+        for array in ("observations", "next_observations", "actions", "rewards", "dones", "timeouts"):
+            delattr(self, array)
         self.observation_space, self.obs_shape = observation_space, get_obs_shape(observation_space)  # type: ignore[assignment]
         self.buffer_size = max(buffer_size // n_envs, 1)
         self.handle_timeout_termination = handle_timeout_termination
-        for attribute in ("observations", "next_observations", "actions", "rewards", "dones", "timeouts"):
-            del vars(self)[attribute]  # they are in the shards
         self.n_steps, self.gamma, self.sampler = n_steps, gamma, configured
         self.output_dtype, self.normalize_images = output_dtype, normalize_images
         self.num_threads = validate_num_threads(num_threads)
-        self._n_transitions_most = buffer_size
-        self._segment_length, self._timeout = segment_length, timeout
+        self._timeout = timeout
         self._spec = RingSpec(
             observation_space, action_space,
             {"handle_timeout_termination": handle_timeout_termination, **compression},
@@ -230,83 +195,33 @@ class DistributedReplayBuffer(ReplayBuffer):
         )  # fmt: skip
         #: Validates what is added. It raises for invalid options here.
         self._template = self._spec.staging(1, n_envs, 1)
-        arrays = {name: array for name, array in named_arrays(self._template).items() if is_observation(name)}
-        #: Of each array of observations, the shape of an item, the dtype that it is stored in, and that of the space.
-        self._formats = {name: (array.shape[2:], stored_dtype(array), array.dtype) for name, array in arrays.items()}
+        self._decoder = BatchDecoder(self._template, self.num_threads)
         connect(address)
+        self._start(options, buffer_size, segment_length, prefetch)
+
+    def _start(self, options: ShardOptions, buffer_size: int, segment_length: int, prefetch: int) -> None:
+        """Start or find the shards, and divide the buffer among the rings that they have."""
         seed, rng_seed = np.random.randint(2**31, size=2)  # noqa: NPY002  # which SB3 seeds
-        folder = None if storage == "memory" else user_path(storage).absolute()
-        self._group = ShardGroup(
-            n_shards,
-            self._spec,
-            max(buffer_size // n_envs, 2),
-            folder,
-            uuid.uuid4().hex,
-            storage_mode,
-            int(seed),
-            ray_options or {},
-            name,
-            lease,
-            timeout,
-        )
+        self._group = ShardGroup(options, self._spec, max(buffer_size // self.n_envs, 2), int(seed))
         if self._group.n_transitions > buffer_size:
             warn_user(
-                f"the shards of {name or storage} contain {self._group.n_transitions} transitions, but "
+                f"the shards of {options.name or options.storage} contain {self._group.n_transitions} transitions, but "
                 f"buffer_size={buffer_size}: the oldest of each writer are removed"
             )
+        self._registry = WriterRegistry(self._group, buffer_size, segment_length)
+        self._updates = PendingUpdates(self._group)
+        rng = np.random.default_rng(rng_seed)
         self._pipeline = SamplePipeline(
-            self._group, prefetch, timeout, np.random.default_rng(rng_seed), self._send_staged, self._take_updates
+            self._group, prefetch, options.timeout, rng, self._send_staged, self._updates.take
         )
-        #: The number of environments and the shard of each writer.
-        self._writers: dict[str, tuple[int, int]] = {}
-        sizes: dict[str, int] = {}
-        for shard, rings in enumerate(self._group.call("rings")):  # of a run that is continued
-            self._writers |= {each: (n, shard) for each, (n, _) in rings.items()}
-            sizes |= {each: size for each, (_, size) in rings.items()}
-        #: How many transitions had been inserted when :attr:`_quotas` was last updated.
-        self._n_inserted_before = 0
-        #: How the buffer is divided among the rings.
-        self._quotas = self._new_quotas(self._writers, sizes)
-        self._group.resize(self._rows(self._quotas, self._writers))
-        self._is_closed = False
+        self._checkpoints = ShardCheckpoints(self._group)
+        #: The writers of :meth:`add`, and which environments each gets.
         self._local: list[tuple[slice, ReplayWriter]] = []
-        self._batch_pool = BatchPool()
-        self._n_draws = 0
-        #: The folder that the buffer was saved to.
-        self._saved: Path | None = None
-        #: The folders and cuts of all checkpoints that it was saved to or loaded from.
-        self._cuts: set[tuple[Path, str]] = set()
-        self._updates: dict[tuple[int, str], list[tuple[NDArray[Any], ...]]] = {}
-        #: Number of transitions that :meth:`sample` has returned.
-        self.n_sampled = 0
-        #: How many updates of priorities were skipped since their transitions were lost with a shard.
-        self._n_lost_updates = 0
+        self._is_closed = False
+        #: Number of transitions that :meth:`sample` has returned, and of batches with importance weights.
+        self.n_sampled = self._n_draws = 0
 
     # -- writing ---------------------------------------------------------------------------------------------
-
-    def _new_quotas(self, writers: Mapping[str, tuple[int, int]], sizes: Mapping[str, int]) -> RingQuotas:
-        """Return how the buffer is divided among writers.
-
-        :param writers: the number of environments and the shard of each
-        :param sizes: how many transitions each ring contains
-        """
-        return RingQuotas(
-            self._n_transitions_most, self._segment_length, _by_process({name: n for name, (n, _) in writers.items()}),
-            _by_process(sizes), _by_process(self._group.n_inserted_by),
-        )  # fmt: skip
-
-    def _rows(self, quotas: RingQuotas, writers: Iterable[str]) -> dict[str, int]:
-        """Return the number of rows of the ring of each writer."""
-        return {name: quotas.rows[_process(name)] for name in writers}
-
-    def _update_quotas(self) -> None:
-        """Divide the buffer among all writers again if their speeds have changed."""
-        n_new = self._group.n_inserted - self._n_inserted_before
-        if n_new >= self._quotas.interval:
-            self._n_inserted_before += n_new
-            if self._quotas.record(_by_process(self._group.n_inserted_by)):
-                idle = [name for name in self._writers if _process(name) in self._quotas.idle]
-                self._group.request_resize(self._rows(self._quotas, self._writers), idle)
 
     def writer(self, name: str, n_envs: int, *, timeout: float | None = None) -> ReplayWriter:
         """Return a writer of transitions for another process, such as an actor of Ray.
@@ -324,56 +239,25 @@ class DistributedReplayBuffer(ReplayBuffer):
         validate_integer("n_envs", n_envs, 1)
         if name.startswith(LEARNER):
             raise ValueError(f"names that begin with {LEARNER!r} are those of the learner's own writers, got {name!r}")
-        self._register({name: n_envs})
-        return self._new_writer(name, timeout=timeout)
-
-    def _register(self, writers: Mapping[str, int]) -> None:
-        """Include writers, each with its number of environments.
-
-        :raises ShardUnavailable: if a shard fails or does not answer; the writers are as they were
-        """
-        all_writers, quotas = dict(self._writers), copy.deepcopy(self._quotas)
-        for name, n_envs in writers.items():
-            known, shard = all_writers.get(name, (n_envs, len(all_writers) % len(self._group.shards)))
-            if known != n_envs:
-                raise ValueError(f"the ring of {name!r} has {known} environments, got n_envs={n_envs}")
-            n_rings = sum(each == shard for _, each in all_writers.values())
-            if name not in all_writers and n_rings == 1 << RING_BITS:
-                raise ValueError(f"a shard can have the rings of {n_rings} writers at most; pass a larger n_shards")
-            all_writers[name] = n_envs, shard
         self.flush()
-        self._group.refresh_all()  # so that rings keep what has arrived
-        n_envs_of = {name: n for name, (n, _) in all_writers.items()}
-        quotas.include(_by_process(n_envs_of), _by_process(self._group.n_inserted_by))
-        self._group.resize(self._rows(quotas, all_writers))
-        self._writers, self._quotas = all_writers, quotas
-
-    def _new_writer(self, name: str, **options: Any) -> ReplayWriter:
-        n_envs, shard = self._writers[name]
-        return ReplayWriter(
-            self._group.shards[shard].actor, self._spec, name, n_envs, self._segment_length,
-            shard_name=f"shard {shard}", **options,
-        )  # fmt: skip
-
-    @staticmethod
-    def _parts(n_parts: int) -> dict[str, slice]:
-        """Return the names of writers and which environments each gets."""
-        return {f"{LEARNER}{part}": slice(part, None, n_parts) for part in range(n_parts)}
+        self._registry.include({name: n_envs})
+        return self._registry.new_writer(name, self._spec, timeout=timeout)
 
     def _open(self) -> list[tuple[slice, ReplayWriter]]:
         """Divide the environments among the shards, and return which of them each writer gets.
 
         Rings of a checkpoint or of an earlier run are continued if they fit, whatever the number of shards is.
         """
-        parts = self._parts(sum(name.startswith(LEARNER) for name in self._writers))
-        expected = {name: len(range(self.n_envs)[part]) for name, part in parts.items()}
-        if not parts or any(self._writers.get(name, (0, 0))[0] != n_envs for name, n_envs in expected.items()):
-            parts = self._parts(min(len(self._group.shards), self.n_envs))
-        self._register({name: len(range(self.n_envs)[part]) for name, part in parts.items()})
-        local = [
-            (part, self._new_writer(name, timeout=self._timeout, num_threads=self.num_threads))
-            for name, part in parts.items()
-        ]
+        known = {name: n_envs for name, (n_envs, _) in self._registry.writers.items() if name.startswith(LEARNER)}
+        for n_parts in (len(known), min(len(self._group.shards), self.n_envs)):
+            parts = {f"{LEARNER}{part}": slice(part, None, n_parts or 1) for part in range(n_parts)}
+            n_envs_of = {name: len(range(self.n_envs)[part]) for name, part in parts.items()}
+            if known and known == n_envs_of:
+                break
+        self.flush()
+        self._registry.include(n_envs_of)
+        options = {"timeout": self._timeout, "num_threads": self.num_threads}
+        local = [(part, self._registry.new_writer(name, self._spec, **options)) for name, part in parts.items()]
         for _, writer in local:  # all of them, before one of them adds its part of a row
             writer.open()
         self._local = local
@@ -395,14 +279,13 @@ class DistributedReplayBuffer(ReplayBuffer):
             if self.handle_timeout_termination:
                 validate_infos(infos, self.n_envs)
             # Before a writer adds the first of it.
-            obs, next_obs, action, reward, done = self._template._validated_step(obs, next_obs, action, reward, done)
+            obs, next_obs, action, reward, done = self._template._validated_arguments(
+                obs, next_obs, action, reward, done
+            )
             for part, writer in local:
-                writer.add(
-                    _selected(obs, part), _selected(next_obs, part), np.asarray(action)[part], np.asarray(reward)[part],
-                    np.asarray(done)[part], infos[part],
-                )  # fmt: skip
-        for _, writer in local:
-            self.record_statuses(writer.name, writer.take_statuses())
+                first, second = tree_map(itemgetter(part), obs), tree_map(itemgetter(part), next_obs)
+                writer.add(first, second, action[part], reward[part], done[part], infos[part])
+        self._record_local()
 
     def _require_open(self) -> None:
         if self._is_closed:
@@ -415,7 +298,7 @@ class DistributedReplayBuffer(ReplayBuffer):
         :raises ShardTimeout: if a shard has not acknowledged everything by then; the rest stays staged
         """
         for shard, view in enumerate(self._group.shards):
-            for updates in self._take_updates(shard):
+            for updates in self._updates.take(shard):
                 self._group.send(view, "update_priorities", *updates)
         deadline = time.monotonic() + (self._timeout if timeout is None else timeout)
         for _, writer in self._local:
@@ -423,8 +306,7 @@ class DistributedReplayBuffer(ReplayBuffer):
             self.record_statuses(writer.name, writer.take_statuses())
             if writer.n_staged and timeout is None:
                 raise ShardTimeout(
-                    f"shard {self._writers[writer.name][1]} has not acknowledged {writer.n_staged} transitions for "
-                    f"{self._timeout:g} s"
+                    f"{writer.shard_name} has not acknowledged {writer.n_staged} transitions for {self._timeout:g} s"
                 )
 
     def _send_staged(self) -> None:
@@ -439,8 +321,13 @@ class DistributedReplayBuffer(ReplayBuffer):
         :param name: the name of the writer
         """
         for status in statuses:
-            self._group.update(self._group.shards[self._writers[name][1]], status)
-            self._update_quotas()
+            self._group.update(self._group.shards[self._registry.writers[name][1]], status)
+            self._registry.update_quotas()
+
+    def _record_local(self) -> None:
+        """Record the states in the replies to the writers of this process."""
+        for _, writer in self._local:
+            self.record_statuses(writer.name, writer.take_statuses())
 
     def silent_shards(self) -> list[int]:
         """Return the numbers of the shards that do not answer within the timeout."""
@@ -457,10 +344,10 @@ class DistributedReplayBuffer(ReplayBuffer):
             return
         self._require_open()
         self._pipeline.discard()
-        self._local, self._updates = [], {}
+        self._local = []
+        self._updates.clear()
         self._group.call("reset")
-        self._quotas = self._new_quotas(self._writers, {})
-        self._group.resize(self._rows(self._quotas, self._writers))
+        self._registry.reset()
         self._group.refresh_all()
         self._group.renumber()
 
@@ -476,9 +363,9 @@ class DistributedReplayBuffer(ReplayBuffer):
         for _, writer in self._local:
             with contextlib.suppress(OSError):  # what could not be written is sent again
                 writer.poll()
-            self.record_statuses(writer.name, writer.take_statuses())
+        self._record_local()
         n_staged = sum(writer.n_staged for _, writer in self._local)
-        return min(self._group.n_transitions + n_staged, self._quotas.n_transitions)
+        return min(self._group.n_transitions + n_staged, self._registry.quotas.n_transitions)
 
     def sample(self, batch_size: int, env: Any = None) -> Any:
         """Sample a batch, as SB3's buffer does.
@@ -494,72 +381,31 @@ class DistributedReplayBuffer(ReplayBuffer):
             raise ValueError(
                 "rewards of n-step returns are summed in the shards, so VecNormalize must have norm_reward=False"
             )
-        self._update_quotas()
+        self._registry.update_quotas()
         parts = self._pipeline.next(batch_size)
         self.n_sampled += batch_size
-        arrays = {name: self._joined(parts, name) for name in parts[0].block.arrays}
-        self._batch_pool.begin_batch()
-        for name in parts[0].block.batches:
-            arrays |= self._decoded(parts, name, batch_size)
-        fields: dict[str, Any] = {}
-        for name in (OBSERVATIONS, f"next_{OBSERVATIONS}"):
-            values: Any = arrays.get(name)
-            if values is None:
-                values = {
-                    path.partition("/")[2]: array for path, array in arrays.items() if path.startswith(f"{name}/")
-                }
-            fields[name] = self._observation_tensors(values, env)
-        fields |= {name: self._tensor(arrays[name]) for name in ("actions", "dones")}
-        fields["rewards"] = self._tensor(self._normalize_reward(arrays["rewards"], env))
-        if "discounts" in arrays:
-            fields["discounts"] = self._tensor(arrays["discounts"])
-        samples: Any = (DictReplayBufferSamples if self._spec.is_dict else ReplayBufferSamples)(**fields)
+        arrays = self._decoder.arrays(parts)
+        samples: Any = (DictReplayBufferSamples if self._spec.is_dict else ReplayBufferSamples)(
+            self._observations(arrays, OBSERVATIONS, env),
+            self._tensor(arrays["actions"]),
+            self._observations(arrays, NEXT_OBSERVATIONS, env),
+            self._tensor(arrays["dones"]),
+            self._tensor(self._normalize_reward(arrays["rewards"], env)),
+            self._tensor(arrays["discounts"]) if "discounts" in arrays else None,
+        )
         if self.sampler is None:
             return samples
-        return weighted_samples(samples, self._weights(parts), self._numbers(parts))
+        return weighted_samples(samples, self._weights(parts, batch_size), numbers_of(parts))
 
-    def _joined(self, parts: list[Part], name: str) -> NDArray[Any]:
-        """Return an array of a batch."""
-        if len(parts) == 1:
-            return parts[0].block.arrays[name][parts[0].first : parts[0].last]
-        return np.concatenate([part.block.arrays[name][part.first : part.last] for part in parts])
+    def _observations(self, arrays: dict[str, NDArray[Any]], name: str, env: Any) -> Any:
+        """Return the observations of a batch as tensors.
 
-    def _decoded(self, parts: list[Part], name: str, batch_size: int) -> dict[str, NDArray[Any]]:
-        """Return the observations and next observations of a batch."""
-        item_shape, stored, dtype = self._formats[name]
-        states = [part.block.values["layouts"][name] for part in parts]
-        batches = [part.block.batches[name].part(2 * part.first, 2 * part.last) for part in parts]
-        sizes = [part.last - part.first for part in parts]
-        begins = np.cumsum([0, *sizes])
-        out = self._batch_pool.empty((2 * batch_size, *item_shape), stored)
-        known = [state for state in states if state is not None]
-        if len(batches) > 1 and all(state == known[0] for state in known):
-            firsts = [np.arange(2 * begin, 2 * begin + size) for begin, size in zip(begins, sizes, strict=False)]
-            seconds = [first + size for first, size in zip(firsts, sizes, strict=True)]
-            batches = [PayloadBatch.joined(batches, np.concatenate([*firsts, *seconds]))]
-            states = known[:1] or [None]
-        if len(batches) == 1:
-            decode(batches[0], _layout(item_shape, states[0]), out, self.num_threads)
-        else:  # shards found different layouts
-            for batch, state, begin, end in zip(batches, states, begins, begins[1:], strict=False):
-                part = np.empty((batch.n_items, *item_shape), stored)
-                decode(batch, _layout(item_shape, state), part, self.num_threads)
-                out[begin:end], out[batch_size + begin : batch_size + end] = part[: end - begin], part[end - begin :]
-        if stored != dtype:
-            out = out.astype(dtype)
-        return {name: out[:batch_size], f"next_{name}": out[batch_size:]}
-
-    def _observation_tensors(self, values: Any, env: Any) -> Any:
-        normalized = self._normalize_obs(values, env)
-        if isinstance(normalized, dict):
-            parts = self.observation_space.spaces  # type: ignore[attr-defined]
-            return {key: self._output(self._tensor(array), parts[key]) for key, array in normalized.items()}
-        return self._output(self._tensor(normalized), self.observation_space)
-
-    def _output(self, tensor: th.Tensor, space: spaces.Space[Any]) -> th.Tensor:
-        if self.normalize_images and is_image_space(space):
-            return tensor.float() / 255.0  # as SB3's policies do it
-        return tensor.float() if self.output_dtype == "float" else tensor
+        :param name: the name of their array, or how the names of their arrays begin
+        """
+        space: Any = self.observation_space
+        values: Any = {key: arrays[f"{name}/{key}"] for key in space} if self._spec.is_dict else arrays[name]
+        tensors = tree_map(self._tensor, self._normalize_obs(values, env))
+        return output_tensors(tensors, space, self.output_dtype, normalize_images=self.normalize_images)
 
     def _tensor(self, array: NDArray[Any]) -> th.Tensor:
         """Return a tensor of an array of this batch, without a copy where that is possible."""
@@ -568,30 +414,16 @@ class DistributedReplayBuffer(ReplayBuffer):
 
     # -- priorities ------------------------------------------------------------------------------------------
 
-    def _weights(self, parts: list[Part]) -> th.Tensor:
+    def _weights(self, parts: list[Part], batch_size: int) -> th.Tensor:
         """Return the importance weights of a batch, ``(batch_size, 1)``."""
         sampler = self.sampler
         if not isinstance(sampler, PrioritizedSampler) or sampler.mode == "lap":
-            return th.ones((sum(part.last - part.first for part in parts), 1), device=self.device)
-        probabilities = np.concatenate(
-            [
-                part.block.arrays["priorities"][part.first : part.last] * (part.share / part.block.values["total"])
-                for part in parts
-            ]
-        )
+            return th.ones((batch_size, 1), device=self.device)
+        shares = [part.array("priorities") * (part.share / part.block.values["total"]) for part in parts]
+        probabilities = np.concatenate(shares)
         weights = (probabilities.min() / probabilities) ** sampler.beta_after(self._n_draws)
         self._n_draws += 1
         return th.tensor(weights.reshape(-1, 1), dtype=th.float32, device=self.device)
-
-    def _numbers(self, parts: list[Part]) -> NDArray[np.int64]:
-        """Return the numbers of the transitions of a batch, for :meth:`update_priorities`."""
-        numbers = []
-        for part in parts:
-            arrays, chosen = part.block.arrays, slice(part.first, part.last)
-            prefix = (part.shard << EPOCH_BITS | part.epoch % (1 << EPOCH_BITS)) << RING_BITS
-            rings = arrays["rings"][chosen].astype(np.int64) | prefix
-            numbers.append(rings << NUMBER_BITS | arrays["numbers"][chosen])
-        return np.concatenate(numbers)
 
     def update_priorities(self, indices: ArrayLike | th.Tensor, td_errors: ArrayLike | th.Tensor) -> int:
         """Update the priorities of transitions after a training step; they are sent with the next requests.
@@ -606,44 +438,14 @@ class DistributedReplayBuffer(ReplayBuffer):
         """
         if not isinstance(self.sampler, PrioritizedSampler):
             raise TypeError("update_priorities() is for buffers with sampler='prioritized'")
-        numbers = np.asarray(indices.cpu() if isinstance(indices, th.Tensor) else indices).reshape(-1)
-        if numbers.dtype.kind not in "iu" and numbers.size:
-            raise TypeError(f"indices must be integers, as in batch.indices, got {numbers.dtype}")
-        numbers = numbers.astype(np.int64, copy=False)
-        errors = td_errors.detach().cpu().numpy() if isinstance(td_errors, th.Tensor) else np.asarray(td_errors)
-        errors = np.abs(errors.reshape(-1).astype(np.float64))
-        if errors.shape != numbers.shape:
-            raise ValueError(f"there must be a TD error for each index, got {errors.shape} for {numbers.shape}")
-        if not np.isfinite(errors).all():
-            raise ValueError(f"TD errors must be finite, got {errors[~np.isfinite(errors)][0]}")
-        shards = numbers >> (EPOCH_BITS + RING_BITS + NUMBER_BITS)
-        epochs = numbers >> (RING_BITS + NUMBER_BITS) & ((1 << EPOCH_BITS) - 1)
-        rings = (numbers >> NUMBER_BITS & ((1 << RING_BITS) - 1)).astype(np.int16)
-        numbers = numbers & ((1 << NUMBER_BITS) - 1)
-        for shard in np.unique(shards).tolist():
-            if not 0 <= shard < len(self._group.shards):
-                raise ValueError("the indices are not those of a batch of this buffer")
-            view = self._group.shards[shard]
-            chosen = (shards == shard) & (epochs == view.epoch % (1 << EPOCH_BITS))
-            self._n_lost_updates += int((shards == shard).sum() - chosen.sum())
-            if view.status is not None:
-                updates = self._updates.setdefault((shard, view.status.incarnation), [])
-                updates.append((rings[chosen], numbers[chosen], errors[chosen]))
+        self._updates.add(*validated_td_errors(indices, td_errors))
         return 0
 
     @property
     def n_skipped_updates(self) -> int:
         """How many updates of priorities were skipped, since their transitions were overwritten or lost."""
         statuses = (view.status for view in self._group.shards)
-        return self._n_lost_updates + sum(status.n_skipped_updates for status in statuses if status is not None)
-
-    def _take_updates(self, shard: int) -> list[PriorityUpdates]:
-        """Return the updates of priorities for a shard that were not sent yet; they are not returned again."""
-        found = []
-        for key in [key for key in self._updates if key[0] == shard]:
-            rings, numbers, errors = (np.concatenate(each) for each in zip(*self._updates.pop(key), strict=True))
-            found.append(PriorityUpdates(rings, numbers, errors, key[1]))
-        return found
+        return self._updates.n_lost + sum(status.n_skipped_updates for status in statuses if status is not None)
 
     @property
     def shards(self) -> list[ShardView]:
@@ -669,6 +471,7 @@ class DistributedReplayBuffer(ReplayBuffer):
             staleness=pipeline.staleness[0],
             staleness_seconds=pipeline.staleness[1],
             waited=pipeline.waited,
+            memory_nbytes=sum(view.status.memory for view in group.shards if view.status is not None),
         )
 
     def close(self) -> None:
@@ -710,67 +513,26 @@ class DistributedReplayBuffer(ReplayBuffer):
         """
         self._require_open()
         path = user_path(folder).absolute()
-        self._require_writable(path, overwrite=overwrite)
+        self._checkpoints.require_replaceable(path, overwrite=overwrite)
         self.flush()
         self._group.refresh_all()
-        path.mkdir(parents=True, exist_ok=True)
-        lock = FolderLock(path)
-        try:
-            lock.acquire()
-            self._require_writable(path, overwrite=overwrite)  # another learner may have saved to it meanwhile
-            cut = new_cut(path)
-            try:
-                rings, writers = self._group.save_checkpoint(path / NEWEST, path / cut)
-                flush_path(path / cut)
-                # Shards of a name may have rings of writers that only an earlier learner knew.
-                manifest = Manifest(cut, self._writers | writers, rings)
-                self._cuts.add((path, cut))  # before, so that an interrupted save is known to be that of this buffer
-                manifest.write(path)
-                self._saved = path
-                remove_other_rings(path, manifest)
-            finally:
-                remove_other_cuts(path)
-        finally:
-            lock.release()
-
-    def _require_writable(self, path: Path, *, overwrite: bool) -> None:
-        """Raise if a folder contains something else than a checkpoint that may be replaced.
-
-        :raises StorageError: if it does
-        """
-        if not path.exists():
-            return
-        try:
-            manifest = read_manifest(path)
-        except CheckpointNotFound:
-            if not is_unfinished(path):
-                raise StorageError(f"{path} contains other files, but no checkpoint of a distributed buffer") from None
-        except CorruptStorage:
-            if not overwrite:
-                raise
-        else:
-            if not overwrite and (path, manifest.cut) not in self._cuts:
-                raise StorageError(f"{path} contains another checkpoint; pass overwrite=True to replace it")
+        self._checkpoints.save(path, self._registry.writers, overwrite=overwrite)
 
     def copy_checkpoint(self, folder: str | PathLike[str]) -> None:
         """Copy the last save to a new folder, as hard links to the same files where possible.
 
-        :raises StorageError: if nothing was saved yet
+        :raises StorageError: if nothing was saved yet, or another learner has replaced it
         :raises OSError: if it cannot be written
         """
-        if self._saved is None:
-            raise StorageError("nothing was saved yet that could be copied; see save_checkpoint")
-        path, manifest = user_path(folder).absolute(), read_manifest(self._saved)
-        path.mkdir(parents=True)
-        shutil.copytree(self._saved / manifest.cut, path / manifest.cut, copy_function=os.link)
-        manifest.write(path)
+        self._checkpoints.copy_to(user_path(folder).absolute())
 
     def load_checkpoint(self, folder: str | PathLike[str]) -> None:
         """Replace all transitions by those of a checkpoint. Writers of other processes continue after them.
 
-        The number of shards may be another one than that of the saved buffer, and so may ``buffer_size``. Rings that
-        are missing or were exchanged are found before anything changes. If shards find damage, or fail, the buffer
-        contains a part of the checkpoint: load this or another one again, or :meth:`reset` the buffer.
+        The number of shards may be another one than that of the saved buffer, and so may ``buffer_size``. Another
+        learner may save to the folder meanwhile. Rings that are missing or were exchanged are found before anything
+        changes. If shards find damage, or fail, the buffer contains a part of the checkpoint: load this or another one
+        again, or :meth:`reset` the buffer.
 
         :raises ShardUnavailable: if a shard fails or does not answer
         :raises StorageError: if the folder contains no checkpoint of a distributed buffer, or one of other spaces
@@ -778,10 +540,14 @@ class DistributedReplayBuffer(ReplayBuffer):
         """
         self._require_open()
         path = user_path(folder).absolute()
-        manifest = read_manifest(path)
+        self._checkpoints.load(path, self._load)
+        self._group.refresh_all()
+
+    def _load(self, path: Path, manifest: Manifest) -> None:
+        """Load a checkpoint as :meth:`load_checkpoint` does."""
         saved = manifest.rings_in(path)
         n_shards = len(self._group.shards)
-        present = {name: each for name, each in self._writers.items() if not name.startswith(LEARNER)}
+        present = {name: each for name, each in self._registry.writers.items() if not name.startswith(LEARNER)}
         # Writers of other processes keep their shards, also those that have begun after the save.
         writers = present | {
             name: (n_envs, present.get(name, (0, shard))[1] % n_shards)
@@ -792,46 +558,12 @@ class DistributedReplayBuffer(ReplayBuffer):
             n_envs, shard = writers[name]
             rings[shard][name] = source, n_envs
         sizes = {name: ring.n_transitions for name, ring in (manifest.rings or {}).items()}
-        quotas = self._new_quotas(writers, sizes)
-        rows = self._rows(quotas, writers)
+        quotas = self._registry.new_quotas(writers, sizes)
+        rows = self._registry.rows_of(quotas, writers)
         self._pipeline.discard()
-        self._updates = {}
+        self._updates.clear()
         self._group.renumber()
         self._group.rows = rows
-        self._writers, self._local, self._quotas = writers, [], quotas
+        self._registry.writers, self._registry.quotas, self._local = writers, quotas, []
         loaded = self._group.call_each("load_checkpoint", [(of_shard, rows) for of_shard in rings])
         manifest.verify_loaded(path, dict(ChainMap(*loaded)), rows)
-        self._saved = path
-        self._cuts.add((path, manifest.cut))
-        self._group.refresh_all()
-
-
-def _process(name: str) -> str:
-    """Return the process of a writer. The learner's writers are one, since they insert the same number of rows."""
-    return LEARNER if name.startswith(LEARNER) else name
-
-
-def _by_process(counts: Mapping[str, int]) -> dict[str, int]:
-    """Return the sums of counts of writers by their processes."""
-    sums: Counter[str] = Counter()
-    for name, count in counts.items():
-        sums[_process(name)] += count
-    return sums
-
-
-def _layout(item_shape: tuple[int, ...], state: Any) -> FrameLayout | None:
-    """Return the layout in a block.
-
-    :raises CorruptPayload: if items cannot have it
-    """
-    try:
-        return layout_of(item_shape, None if state is None else tuple(state))
-    except (TypeError, ValueError) as error:
-        raise CorruptPayload(f"the layout {state!r} is invalid: {error}") from error
-
-
-def _selected(observations: Any, part: slice) -> Any:
-    """Return the observations of some environments."""
-    if isinstance(observations, dict):
-        return {key: np.asarray(value)[part] for key, value in observations.items()}
-    return np.asarray(observations)[part]

@@ -49,6 +49,10 @@ class Part(NamedTuple):
     epoch: int
     share: float
 
+    def array(self, name: str) -> NDArray[Any]:
+        """Return an array of these transitions."""
+        return self.block.arrays[name][self.first : self.last]
+
 
 @dataclass
 class Request:
@@ -104,7 +108,7 @@ class SamplePipeline:
         timeout: float,
         rng: np.random.Generator,
         send_staged: Callable[[], None],
-        take_updates: Callable[[int], Sequence[PriorityUpdates]] = lambda shard: (),
+        take_updates: Callable[[int], Sequence[PriorityUpdates]],
     ) -> None:
         self._take_updates = take_updates
         self._group, self._timeout, self._rng, self._send_staged = group, timeout, rng, send_staged
@@ -138,7 +142,8 @@ class SamplePipeline:
         length = max(1, self._prefetch // 2)
         try:
             while sum(each.n_batches for each in self._rounds) <= self._prefetch - (length - 1):
-                self._rounds.append(self._request(length, batch_size))
+                requests = self._requests(np.full(length, batch_size))
+                self._rounds.append(Round(length, batch_size, self.n_batches, time.monotonic(), requests))
             first = self._rounds[0]
             if not first.parts:
                 self._receive(first)
@@ -158,11 +163,6 @@ class SamplePipeline:
         self.staleness = self.n_batches - first.n_before, time.monotonic() - first.requested_at
         self.n_batches += 1
         return parts
-
-    def _request(self, n_batches: int, batch_size: int) -> Round:
-        """Request batches."""
-        counts = np.full(n_batches, batch_size)
-        return Round(n_batches, batch_size, self.n_batches, time.monotonic(), self._requests(counts))
 
     def _requests(self, n_each: NDArray[np.int64]) -> list[Request]:
         """Request transitions from all shards.

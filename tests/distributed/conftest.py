@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import ray
+from fork_server import fork_executables
 
 from distributed.dying_shard import DEATHS
 
@@ -24,9 +26,13 @@ def local_ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.setenv("PYTHONPATH", os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")]))
         patch.setenv(DEATHS, str(tmp_path_factory.mktemp("deaths")))
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        ray.init(
-            "local", include_dashboard=False, num_cpus=2, object_store_memory=150_000_000, log_to_driver=False,
-            logging_level=logging.WARNING,
-        )  # fmt: skip
+        ray.shutdown()  # what a code block of the documentation has started in this process
+        with pytest.MonkeyPatch.context() as executable:
+            executable.setattr(sys, "executable", sys.executable)  # restored at the end of the block
+            fork_executables()
+            ray.init(
+                "local", include_dashboard=False, num_cpus=2, object_store_memory=150_000_000, log_to_driver=False,
+                logging_level=logging.WARNING,
+            )  # fmt: skip
         yield
         ray.shutdown()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import ray
 
-from distributed.test_writer import until
+from distributed.stopped import until
 from sb3_compressed.distributed.ray_session import new_actor, why_no_node_fits
 
 pytestmark = pytest.mark.usefixtures("local_ray")
