@@ -12,6 +12,7 @@ from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.type_aliases import PolicyPredictor
 from stable_baselines3.common.vec_env import VecEnv, unwrap_vec_normalize
 
+from sb3_compressed.common.action_scaling import scale_actions, unscale_actions
 from sb3_compressed.common.progress import progress_bar as shown_progress
 from sb3_compressed.step import with_last_observations
 
@@ -118,9 +119,8 @@ class _Actor:
         if not isinstance(space, spaces.Box):
             return actions, actions
         # Scale and unscale like SB3, so that the actions taken are exactly those stored.
-        size = space.high - space.low
-        stored = 2.0 * ((actions - space.low) / size) - 1.0
-        return space.low + (0.5 * (stored + 1.0) * size), stored
+        stored = scale_actions(actions, space)
+        return unscale_actions(stored, space), stored
 
 
 def _shallow(obs: Any) -> Any:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import chain, islice, pairwise
 from os import PathLike
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium import spaces
@@ -15,15 +15,15 @@ from numpy.typing import NDArray
 from stable_baselines3.common.buffers import ReplayBuffer
 
 from sb3_compressed.buffers.replay import CompressedReplayBuffer
-from sb3_compressed.buffers.replay_mixin import CompressedReplay
 from sb3_compressed.common.paths import user_path
 from sb3_compressed.common.progress import progress_bar as shown_progress
 from sb3_compressed.datasets.dopamine_files import Checkpoint, checkpoint_numbers, open_checkpoint
+from sb3_compressed.datasets.trajectory import add_transitions
 from sb3_compressed.errors import StorageError
 
 __all__ = ["import_dopamine"]
 
-#: Frames that are decompressed at a time.
+#: Frames that are decompressed at a time, and transitions that are added at a time.
 CHUNK_SIZE = 256
 
 
@@ -101,40 +101,33 @@ def import_dopamine(
     if not n_rows:
         raise StorageError(f"{path} contains no transitions")
     used = _count_actions(segments, n_actions)
+    frame_shape = segments[0].checkpoint.frame_shape
     if buffer is None:
-        observation_space = spaces.Box(0, 255, (frame_stack, *segments[0].checkpoint.frame_shape), np.uint8)
+        observation_space = spaces.Box(0, 255, (frame_stack, *frame_shape), np.uint8)
         buffer_size = options.pop("buffer_size", min(n_rows, n_steps or n_rows))
         buffer = CompressedReplayBuffer(buffer_size, observation_space, spaces.Discrete(n_actions or used), **options)
-    else:
-        _require_fitting(buffer, (frame_stack, *segments[0].checkpoint.frame_shape), used)
-    n_padding = frame_stack - 1 if n_padding is None else n_padding
-    adder = _Adder(buffer, frame_stack, segments[0].checkpoint.frame_shape, _chunk_size(n_padding), n_steps)
+    _require_fitting(buffer, (frame_stack, *frame_shape), used)
     with shown_progress(n_rows, "importing", is_shown=progress_bar) as advance:
-        for rows in _read(segments, n_padding):
-            for part in _episode_parts(rows, n_padding):
-                adder.add(part)
-                if adder.is_done:
-                    return buffer
-            advance(len(rows.frames))
+        rows = _without_padding(_read(segments, advance), frame_stack - 1 if n_padding is None else n_padding)
+        steps = _steps(_stacked(rows, frame_stack), n_steps, marks_cuts=buffer.handle_timeout_termination)
+        while add_transitions(buffer, islice(steps, CHUNK_SIZE), CHUNK_SIZE):
+            pass
     return buffer
 
 
-@dataclass(frozen=True)
-class Segment:
-    """The rows of a checkpoint that precede no other and were not in an earlier one.
+class Segment(NamedTuple):
+    """The rows of a checkpoint that were not in an earlier one.
 
     :param checkpoint: the checkpoint
     :param first: its first row that was not in an earlier checkpoint
-    :param begins_episode: whether this row is the first one of the run
+    :param begins: whether this row is the first one of the run
     :param continues: whether it follows the last row of the previous segment
-    :param is_continued: whether the next segment continues this one
     """
 
     checkpoint: Checkpoint
     first: int
-    begins_episode: bool
+    begins: bool
     continues: bool
-    is_continued: bool = False
 
     @property
     def n_rows(self) -> int:
@@ -159,8 +152,6 @@ def _segments(checkpoints: Sequence[Checkpoint]) -> list[Segment]:
                 first, continues = n_shared, True
             else:  # rows are missing in between, or it is of another run
                 checkpoint = found
-        if continues:
-            segments[-1] = replace(segments[-1], is_continued=True)
         is_first = checkpoint.add_count is not None and checkpoint.add_count <= checkpoint.capacity
         segments.append(Segment(checkpoint, first, is_first and not continues, continues))
         previous = checkpoint
@@ -222,171 +213,111 @@ def _require_fitting(buffer: ReplayBuffer, shape: tuple[int, ...], n_actions: in
         )
 
 
-@dataclass(frozen=True)
-class Rows:
-    """Consecutive rows of the files, or of one episode.
+class Row(NamedTuple):
+    """A row of the files.
 
-    :param frames: ``(n_rows, height, width)``
-    :param actions: ``(n_rows,)``
-    :param rewards: ``(n_rows,)``
-    :param terminals: ``(n_rows,)``
-    :param begins_episode: whether the first row is known to begin an episode
-    :param continues: whether the rows follow the previous ones
-    :param is_continued: whether further rows follow
+    :param frame: ``(height, width)``
+    :param begins: whether it is known to begin an episode
+    :param continues: whether it follows the previous row
     """
 
-    frames: NDArray[np.uint8]
-    actions: NDArray[np.int64]
-    rewards: NDArray[np.float32]
-    terminals: NDArray[np.bool_]
-    begins_episode: bool
+    frame: NDArray[np.uint8]
+    action: int
+    reward: float
+    is_terminal: bool
+    begins: bool
     continues: bool
-    is_continued: bool
 
-    def part(self, first: int, last: int, *, begins_episode: bool) -> Rows:
-        """Return some of the rows."""
-        return Rows(
-            self.frames[first:last],
-            self.actions[first:last],
-            self.rewards[first:last],
-            self.terminals[first:last],
-            begins_episode,
-            self.continues or first > 0,
-            self.is_continued or last < len(self.frames),
-        )
+    @property
+    def may_be_padding(self) -> bool:
+        return not (self.action or self.reward or self.is_terminal or self.frame.any())
 
 
-def _read(segments: Sequence[Segment], n_padding: int) -> Iterator[Rows]:
-    """Yield all rows in pieces; the first rows of an episode, including its padding, are never split."""
-    out = np.empty((_chunk_size(n_padding), *segments[0].checkpoint.frame_shape), np.uint8)
+def _read(segments: Sequence[Segment], advance: Callable[[int], None]) -> Iterator[Row]:
+    """Yield all rows."""
+    for checkpoint, first, begins, continues in segments:
+        actions, rewards = checkpoint.column("action")[first:], checkpoint.column("reward")[first:]
+        columns = zip(actions, rewards, checkpoint.terminals()[first:], strict=True)
+        for frames in checkpoint.frames(first, CHUNK_SIZE):
+            for frame, row in zip(frames, columns):  # the frames end first
+                yield Row(frame, *row, begins, continues)
+                begins, continues = False, True
+            advance(len(frames))
+
+
+def _without_padding(rows: Iterable[Row], n_padding: int) -> Iterator[Row]:
+    """Yield the rows of episodes; they begin after ``n_padding`` rows of zeros, or after a terminal one."""
+    padding: list[Row] = []
     follows_end = False
-    for segment in segments:
-        checkpoint = segment.checkpoint
-        actions = checkpoint.column("action")[segment.first :].astype(np.int64)
-        rewards = checkpoint.column("reward")[segment.first :].astype(np.float32)
-        terminals = checkpoint.flags("terminal")[segment.first :]
-        bounds = _bounds(terminals, n_padding)
-        sizes = np.diff(bounds).tolist()
-        begins_episode, continues = segment.begins_episode, segment.continues
-        for (first, last), frames in zip(pairwise(bounds), checkpoint.frames(segment.first, sizes, out), strict=True):
-            yield Rows(
-                frames,
-                actions[first:last],
-                rewards[first:last],
-                terminals[first:last],
-                begins_episode or (continues and follows_end),
-                continues,
-                last < len(terminals) or segment.is_continued,
-            )
-            begins_episode, continues, follows_end = False, True, bool(terminals[last - 1])
+    for row in rows:
+        if not row.continues:
+            yield from padding
+            padding = []
+        elif follows_end:
+            row = row._replace(begins=True)
+        if padding or row.begins or not row.continues:
+            if len(padding) < n_padding and row.may_be_padding:
+                padding.append(row)
+                follows_end = False
+                continue
+            if len(padding) == n_padding > 0:
+                padding, row = [], row._replace(begins=True)
+            yield from padding
+            padding = []
+        yield row
+        follows_end = row.is_terminal
+    yield from padding
 
 
-def _chunk_size(n_padding: int) -> int:
-    return max(CHUNK_SIZE, n_padding + 1)
+class Transition(NamedTuple):
+    """The row of a step, with the stacks ``(1, frame_stack, height, width)`` before and after it.
 
-
-def _bounds(terminals: NDArray[np.bool_], n_padding: int) -> list[int]:
-    """Return where pieces of rows begin and end: with the padding of an episode, its first frame."""
-    bounds = [0]
-    while bounds[-1] < len(terminals):
-        last = bounds[-1] + _chunk_size(n_padding)
-        window = max(last - n_padding - 1, bounds[-1])
-        ends = np.flatnonzero(terminals[window:last])
-        bounds.append(min(window + int(ends[0]) + 1 if len(ends) else last, len(terminals)))
-    return bounds
-
-
-def _episode_parts(rows: Rows, n_padding: int) -> Iterator[Rows]:
-    """Yield the rows of each episode, without padding."""
-    bounds = [0, *(np.flatnonzero(rows.terminals[:-1]) + 1).tolist(), len(rows.frames)]
-    for first, last in pairwise(bounds):
-        is_begin = first > 0 or rows.begins_episode
-        may_begin = is_begin or not rows.continues
-        if may_begin and last - first > n_padding and _is_padding(rows, first, first + n_padding):
-            first, is_begin = first + n_padding, is_begin or n_padding > 0
-        yield rows.part(first, last, begins_episode=is_begin)
-
-
-def _is_padding(rows: Rows, first: int, last: int) -> bool:
-    columns = rows.actions, rows.rewards, rows.terminals, rows.frames
-    return not any(values[first:last].any() for values in columns)
-
-
-class _Adder:
-    """Stacks frames and adds transitions to a buffer.
-
-    The window contains the frames before the next transition, its own frame, and those that follow; so stacks are
-    views.
+    :param follows: whether it follows the previous transition
     """
 
-    def __init__(
-        self, buffer: ReplayBuffer, frame_stack: int, frame_shape: tuple[int, ...], chunk_size: int, n_steps: int | None
-    ) -> None:
-        self.is_done = False
-        self._buffer, self._remaining, self._frame_stack = buffer, n_steps, frame_stack
-        n = frame_stack + chunk_size + 1  # the frames before, and a frame of zeros at the end of an episode
-        self._frames = np.zeros((n, *frame_shape), np.uint8)
-        self._actions, self._rewards = np.zeros(n, np.int64), np.zeros(n, np.float32)
-        self._n = 0
-        self._joint_commit = buffer.joint_commit if isinstance(buffer, CompressedReplay) else nullcontext
-        strides = self._frames.strides
-        self._stacks = np.lib.stride_tricks.as_strided(
-            self._frames,
-            (n - frame_stack + 1, 1, frame_stack, *frame_shape),
-            (strides[0], 0, *strides),
-            writeable=False,
-        )
+    obs: NDArray[np.uint8]
+    next_obs: NDArray[np.uint8]
+    row: Row
+    follows: bool
 
-    def add(self, rows: Rows) -> None:
-        """Add the transitions of rows of one episode; the last one waits for the next frame."""
-        n_before = self._frame_stack - 1
-        if rows.begins_episode:
-            self._clear(n_before)
-        elif not rows.continues:
-            self._clear(0)
-        first, n = self._n, self._n + len(rows.frames)
-        self._frames[first:n] = rows.frames
-        self._actions[first:n], self._rewards[first:n] = rows.actions, rows.rewards
-        has_ended = bool(rows.terminals[-1])
-        if has_ended:
-            self._frames[n] = 0
-            n += 1
-        self._add_until(n - 1, has_ended=has_ended, is_cut=not rows.is_continued)
-        self._n = 0 if has_ended else self._keep(n)
 
-    def _clear(self, n_zeros: int) -> None:
-        self._frames[:n_zeros] = 0
-        self._n = n_zeros
+def _stacked(rows: Iterable[Row], frame_stack: int) -> Iterator[Transition]:
+    """Yield the transitions that have all their frames; those of a terminal one end with zeros."""
+    frames: deque[NDArray[np.uint8]] = deque(maxlen=frame_stack)
+    obs: NDArray[np.uint8] | None = None
+    previous, follows = None, False
+    for row in rows:
+        if row.begins or not row.continues:
+            frames.clear()
+            frames.extend([np.zeros_like(row.frame)] * (frame_stack - 1) * row.begins)
+            obs, follows = None, False
+        frames.append(row.frame)
+        next_obs = _stack(frames) if len(frames) == frame_stack else None
+        if obs is not None and next_obs is not None and previous is not None:
+            yield Transition(obs, next_obs, previous, follows)
+            follows = True
+        if row.is_terminal and next_obs is not None:
+            frames.append(np.zeros_like(row.frame))
+            yield Transition(next_obs, _stack(frames), row, follows)
+        obs, previous = next_obs, row
 
-    def _keep(self, n: int) -> int:
-        """Move the last frames to the beginning, and return their number."""
-        n_kept = min(n, self._frame_stack)
-        for values in (self._frames, self._actions, self._rewards):
-            values[:n_kept] = values[n - n_kept : n].copy()
-        return n_kept
 
-    def _add_until(self, end: int, *, has_ended: bool, is_cut: bool) -> None:
-        n_before = self._frame_stack - 1
-        if self._remaining is not None:
-            n_added = max(end - n_before, 0)
-            if n_added >= self._remaining:
-                has_ended = has_ended and n_added == self._remaining
-                end, is_cut, self.is_done = n_before + self._remaining, True, True
-            self._remaining -= min(n_added, self._remaining)
-        # A terminal transition is not cut. SB3 takes any end for a terminal one without handle_timeout_termination.
-        is_cut = is_cut and not has_ended and self._buffer.handle_timeout_termination
-        with self._joint_commit(len(self._frames)):
-            self._add_steps(end, has_ended=has_ended, is_cut=is_cut)
+def _stack(frames: Collection[NDArray[np.uint8]]) -> NDArray[np.uint8]:
+    return np.concatenate([*frames]).reshape(1, len(frames), *next(iter(frames)).shape)  # np.stack takes longer
 
-    def _add_steps(self, end: int, *, has_ended: bool, is_cut: bool) -> None:
-        buffer, stacks, actions, rewards = self._buffer, self._stacks, self._actions, self._rewards
-        n_before = self._frame_stack - 1
-        going_on, infos = np.zeros(1, np.bool_), [{"TimeLimit.truncated": False}]
-        last = end - 1
-        for i in range(n_before, end):
-            at = i - n_before
-            if i == last and (has_ended or is_cut):
-                done, infos = np.ones(1, np.bool_), [{"TimeLimit.truncated": is_cut}]
-            else:
-                done = going_on
-            buffer.add(stacks[at], stacks[at + 1], actions[i : i + 1], rewards[i : i + 1], done, infos)
+
+def _steps(transitions: Iterable[Transition], n_steps: int | None, *, marks_cuts: bool) -> Iterator[tuple[Any, ...]]:
+    """Yield up to ``n_steps`` transitions as arguments of ``ReplayBuffer.add``.
+
+    :param marks_cuts: whether one that is followed by no other is truncated. SB3 takes any end for a terminal one
+        without ``handle_timeout_termination``
+    """
+    for number, (step, following) in enumerate(pairwise(chain(transitions, [None])), 1):
+        assert step is not None
+        is_last = number == n_steps or following is None or not following.follows
+        is_cut = is_last and marks_cuts and not step.row.is_terminal
+        actions, rewards = np.array([step.row.action], np.int64), np.array([step.row.reward], np.float32)
+        dones = np.array([step.row.is_terminal or is_cut])
+        yield step.obs, step.next_obs, actions, rewards, dones, [{"TimeLimit.truncated": is_cut}]
+        if number == n_steps:
+            return

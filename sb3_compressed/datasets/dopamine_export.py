@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from os import PathLike
 from pathlib import Path
@@ -15,12 +15,14 @@ from stable_baselines3.common.buffers import ReplayBuffer
 
 from sb3_compressed.common.paths import user_path
 from sb3_compressed.common.progress import progress_bar as shown_progress
-from sb3_compressed.datasets.dopamine_files import NpyWriter, checkpoint_path
+from sb3_compressed.datasets.dopamine_files import checkpoint_path, npy_writer
 from sb3_compressed.datasets.trajectory import Trajectory, trajectories
 from sb3_compressed.errors import StorageError
 
 __all__ = ["export_dopamine"]
 
+#: The arrays of a checkpoint with one element for each row.
+COLUMNS = {"observation": np.uint8, "action": np.int32, "reward": np.float32, "terminal": np.uint8}
 #: Steps that are decoded at a time.
 CHUNK_SIZE = 512
 
@@ -59,19 +61,15 @@ def export_dopamine(buffer: ReplayBuffer, folder: str | PathLike[str], *, progre
     with shown_progress(buffer.size() * buffer.n_envs, "exporting", is_shown=progress_bar) as advance:
         for number, run in enumerate(_runs(buffer)):
             history = _frames_first(run[0].part(0, 1).observations)[0, :-1]
-            n_rows = sum(len(history) + len(episode) + (not _has_terminated(episode)) for episode in run)
+            n_rows = sum(len(history) + len(episode) + (not episode.has_terminated) for episode in run)
             # Unless the first row begins a run, the count is that of a ring that has overwritten earlier rows.
             add_count = (add_count // n_rows + 2) * n_rows if add_count or history.any() else n_rows
             with ExitStack() as files:
-                writers = {
-                    name: files.enter_context(NpyWriter(checkpoint_path(path, name, number), (n_rows, *item), dtype))
-                    for name, item, dtype in (
-                        ("observation", history.shape[1:], np.uint8),
-                        ("action", (), np.int32),
-                        ("reward", (), np.float32),
-                        ("terminal", (), np.uint8),
-                    )
-                }
+                shapes = (n_rows, *history.shape[1:]), (n_rows,), (n_rows,), (n_rows,)
+                writers = [
+                    files.enter_context(npy_writer(checkpoint_path(path, name, number), shape, dtype))
+                    for (name, dtype), shape in zip(COLUMNS.items(), shapes, strict=True)
+                ]
                 for episode in run:
                     _write_episode(episode, writers, advance, may_have_history=episode is run[0])
             _write_counters(path, number, add_count, n_rows, frame_stack=len(history) + 1)
@@ -83,15 +81,11 @@ def _runs(buffer: ReplayBuffer) -> Iterator[list[Trajectory]]:
     """Yield episodes of one environment that follow each other; all but the last one terminated."""
     run: list[Trajectory] = []
     for episode in trajectories(buffer):
-        if run and (episode.env != run[-1].env or not _has_terminated(run[-1])):
+        if run and (episode.env != run[-1].env or not run[-1].has_terminated):
             yield run
             run = []
         run.append(episode)
     yield run
-
-
-def _has_terminated(episode: Trajectory) -> bool:
-    return bool(episode.terminations[-1])
 
 
 def _frames_first(observations: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -100,7 +94,11 @@ def _frames_first(observations: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 
 def _write_episode(
-    episode: Trajectory, writers: Mapping[str, NpyWriter], advance: Callable[[int], None], *, may_have_history: bool
+    episode: Trajectory,
+    writers: Sequence[Callable[[Any], object]],
+    advance: Callable[[int], None],
+    *,
+    may_have_history: bool,
 ) -> None:
     """Write the frames before the first step, each step, and the next frame of an episode that has not terminated.
 
@@ -108,14 +106,9 @@ def _write_episode(
         unless there may be a history
     """
 
-    def write(frames: NDArray[np.uint8], actions: Any, rewards: Any, terminals: Any) -> None:
-        for name, values in (
-            ("observation", frames),
-            ("action", actions),
-            ("reward", rewards),
-            ("terminal", terminals),
-        ):
-            writers[name].write(values)
+    def write(*columns: Any) -> None:
+        for append, values in zip(writers, columns, strict=True):
+            append(values)
 
     is_first = True
     for part, is_last in episode.parts(CHUNK_SIZE):
@@ -146,5 +139,5 @@ def _write_counters(path: Path, number: int, add_count: int, n_rows: int, frame_
     """Write the number of rows ever added, and the rows around the ring's position, which Dopamine does not sample."""
     invalid = (add_count - 1 + np.arange(frame_stack + 1)) % n_rows  # for an update horizon of one step
     for name, values in (("add_count", np.array(add_count)), ("invalid_range", invalid)):
-        with NpyWriter(checkpoint_path(path, name, number), values.shape, np.int64) as file:
-            file.write(values)
+        with npy_writer(checkpoint_path(path, name, number), values.shape, np.int64) as append:
+            append(values)

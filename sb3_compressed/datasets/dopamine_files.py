@@ -15,7 +15,7 @@ from __future__ import annotations
 import gzip
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,11 +28,12 @@ from numpy.lib import format as npy
 from numpy.typing import DTypeLike, NDArray
 
 from sb3_compressed.errors import CheckpointNotFound, CorruptStorage, StorageError
+from sb3_compressed.storage.files import completed_file
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Checkpoint", "NpyReader", "NpyWriter", "checkpoint_numbers", "checkpoint_path", "open_checkpoint"]
+__all__ = ["Checkpoint", "NpyReader", "checkpoint_numbers", "checkpoint_path", "npy_writer", "open_checkpoint"]
 
 #: Arrays with one element for each row, with the kinds of their dtypes.
 STORED = {"observation": "u", "action": "iu", "reward": "f", "terminal": "bu"}
@@ -40,8 +41,6 @@ STORED = {"observation": "u", "action": "iu", "reward": "f", "terminal": "bu"}
 MAX_ADD_COUNT = 1 << 48
 #: A file has at most as many integers; ``invalid_range`` has one for each frame of an observation and step of a return.
 MAX_INTEGERS = 1 << 16
-#: Bytes that are decompressed at a time to skip rows.
-SKIPPED_NBYTES = 1 << 20
 #: Of zlib: frames take about half of what igzip's highest level makes of them, 32 us each instead of 159 with level 9.
 COMPRESSION_LEVEL = 6
 
@@ -105,34 +104,35 @@ class NpyReader:
     ) -> None:
         self._file.close()
 
-    def read_into(self, out: NDArray[Any]) -> None:
-        """Fill a contiguous array of the file's dtype with what follows.
+    def read_rows(self, n_rows: int) -> NDArray[Any]:
+        """Return the next rows.
 
         :raises CorruptStorage: if the file is damaged or ends before
         """
-        remaining = out.reshape(-1).view(np.uint8).data
-        with self._reports_damage():
-            while remaining:
-                n = self._file.readinto(remaining)
-                if not n:
-                    raise EOFError("it ends too early")
-                remaining = remaining[n:]
+        return self._read((n_rows, *self.shape[1:]))
 
     def read_all(self) -> NDArray[Any]:
         """Return the whole array, and verify the checksum."""
-        out = np.empty(self.shape, self.dtype)
-        self.read_into(out)
+        values = self._read(self.shape)
         self.finish()
-        return out
+        return values
+
+    def _read(self, shape: tuple[int, ...]) -> NDArray[Any]:
+        with self._reports_damage():
+            content = self._file.read(self._nbytes(shape))
+            if len(content) < self._nbytes(shape):
+                raise EOFError("it ends too early")
+        return np.frombuffer(content, self.dtype).reshape(shape)
 
     def skip_rows(self, n_rows: int) -> None:
         """Decompress rows without returning them."""
-        n = n_rows * int(np.prod(self.shape[1:], dtype=np.int64)) * self.dtype.itemsize
-        scratch = np.empty(min(n, SKIPPED_NBYTES), np.uint8)
-        while n:
-            piece = scratch[:n]
-            self.read_into(piece)
-            n -= len(piece)
+        with self._reports_damage():
+            end = self._file.tell() + self._nbytes((n_rows, *self.shape[1:]))
+            if self._file.seek(end) < end:  # type: ignore[no-untyped-call]
+                raise EOFError("it ends too early")
+
+    def _nbytes(self, shape: tuple[int, ...]) -> int:
+        return int(np.prod(shape, dtype=np.int64)) * self.dtype.itemsize
 
     def finish(self) -> None:
         """Verify the checksum after all rows were read.
@@ -151,36 +151,21 @@ class NpyReader:
             raise CorruptStorage(f"{self.path} is damaged, or not a gzip-compressed .npy file: {error}") from error
 
 
-class NpyWriter:
-    """A gzip-compressed ``.npy`` file that is written in pieces, to a temporary file until it is complete.
+@contextmanager
+def npy_writer(path: Path, shape: tuple[int, ...], dtype: DTypeLike) -> Iterator[Callable[[Any], object]]:
+    """Yield a function that appends values to a new gzip-compressed ``.npy`` file, cast to its dtype.
 
-    :param path: the file
+    :param path: the file, which appears when it is complete
     :param shape: the shape of the whole array
-    :param dtype: its dtype
     """
-
-    def __init__(self, path: Path, shape: tuple[int, ...], dtype: DTypeLike) -> None:
-        self.dtype = np.dtype(dtype)
-        self._path, self._unfinished = path, path.with_name(f"{path.name}.unfinished")
-        self._file = gzip.GzipFile(self._unfinished, "wb", compresslevel=COMPRESSION_LEVEL)
-        header = {"descr": npy.dtype_to_descr(self.dtype), "fortran_order": False, "shape": shape}
-        npy.write_array_header_1_0(self._file, header)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._file.close()
-        if kind is None:
-            self._unfinished.replace(self._path)
-        else:
-            self._unfinished.unlink()
-
-    def write(self, values: Any) -> None:
-        """Append values, which are cast to the dtype."""
-        self._file.write(np.ascontiguousarray(values, self.dtype).tobytes())
+    to = np.dtype(dtype)
+    with (
+        completed_file(path) as unfinished,
+        gzip.GzipFile(unfinished, "wb", compresslevel=COMPRESSION_LEVEL) as file,
+    ):
+        header = {"descr": npy.dtype_to_descr(to), "fortran_order": False, "shape": shape}
+        npy.write_array_header_1_0(file, header)
+        yield lambda values: file.write(np.ascontiguousarray(values, to).tobytes())
 
 
 @dataclass(frozen=True)
@@ -221,46 +206,37 @@ class Checkpoint:
             values = file.read_all()
         return np.concatenate([values[self.oldest :], values[: self.oldest]])[: self.n_rows]
 
-    def flags(self, name: str) -> NDArray[np.bool_]:
-        """Return a column of flags.
+    def terminals(self) -> NDArray[np.bool_]:
+        """Return the column of terminal flags.
 
         :raises CorruptStorage: if it contains anything but 0 and 1, such as rows that were never written
         """
-        values = self.column(name)
+        values = self.column("terminal")
         if len(wrong := values[(values != 0) & (values != 1)]):
-            raise CorruptStorage(f"{self.path(name)} contains {wrong[0]}, expected 0 or 1")
+            raise CorruptStorage(f"{self.path('terminal')} contains {wrong[0]}, expected 0 or 1")
         return values.astype(np.bool_)
 
-    def frames(self, first: int, chunk_sizes: list[int], out: NDArray[np.uint8]) -> Iterator[NDArray[np.uint8]]:
-        """Yield frames, oldest first, in pieces; each is overwritten by the next one.
+    def frames(self, first: int, chunk_size: int) -> Iterator[NDArray[np.uint8]]:
+        """Yield frames ``(n, height, width)``, oldest first, at most ``chunk_size`` at a time.
 
         The newer part of a ring precedes the older one in the file, which is then decompressed twice.
 
         :param first: the row to start with
-        :param chunk_sizes: number of rows of each piece; all rows from ``first`` on
-        :param out: memory ``(max(chunk_sizes), height, width)``
         """
-        position, end = self.oldest + first, self.oldest + self.n_rows
-        is_verified = False
-        pending = list(reversed(chunk_sizes))
-        filled = 0
+        begin, end = self.oldest + first, self.oldest + self.n_rows
         # Positions beyond the capacity are those from the beginning of the file.
-        for start, stop, offset in ((position, min(end, self.capacity), 0), (position, end, self.capacity)):
-            begin = max(start, offset)
-            if begin >= stop:
+        older = begin, min(end, self.capacity)
+        newer = max(begin - self.capacity, 0), end - self.capacity
+        is_verified = False
+        for start, stop in (older, newer):
+            if start >= stop:
                 continue
             with NpyReader(self.path("observation")) as file:
-                file.skip_rows(begin - offset)
-                while begin < stop:
-                    n = min(pending[-1] - filled, stop - begin)
-                    file.read_into(out[filled : filled + n])
-                    filled, begin = filled + n, begin + n
-                    if filled == pending[-1]:
-                        pending.pop()
-                        yield out[:filled]
-                        filled = 0
+                file.skip_rows(start)
+                for at in range(start, stop, chunk_size):
+                    yield file.read_rows(min(chunk_size, stop - at))
                 if not is_verified:
-                    file.skip_rows(self.capacity - (stop - offset))
+                    file.skip_rows(self.capacity - stop)
                     file.finish()
                     is_verified = True
 

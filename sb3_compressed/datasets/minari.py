@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 import warnings
@@ -11,14 +12,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gymnasium import spaces
-from numpy.typing import NDArray
 from stable_baselines3.common.buffers import ReplayBuffer
 
 from sb3_compressed.buffers.replay import CompressedDictReplayBuffer, CompressedReplayBuffer
+from sb3_compressed.common.action_scaling import unscale_actions as unscale
+from sb3_compressed.common.extras import import_extra
 from sb3_compressed.common.progress import progress_bar as shown_progress
 from sb3_compressed.common.tree_map import tree_map
-from sb3_compressed.datasets.trajectory import Trajectory, trajectories, transitions
-from sb3_compressed.errors import StorageError, install_command
+from sb3_compressed.datasets.trajectory import Trajectory, add_transitions, trajectories, transitions
+from sb3_compressed.errors import StorageError
 
 if TYPE_CHECKING:
     from minari import MinariDataset
@@ -60,6 +62,7 @@ def export_minari(
     _validate_dataset_id(dataset_id)
     _validate_folder()
     episodes: list[Trajectory] = []
+    space = buffer.action_space
 
     def parts() -> Iterator[Any]:
         """Yield the steps of episodes as Minari's ``EpisodeBuffer``; consecutive ones of one id are one episode."""
@@ -69,10 +72,11 @@ def export_minari(
                 for part, is_last in trajectory.parts(CHUNK_SIZE):
                     # The last observation of a part is also the first one of the next part.
                     stop = None if is_last else -1
+                    actions = unscale(part.actions, space) if unscale_actions else part.actions
                     yield minari.data_collector.EpisodeBuffer(
                         id=number,
                         observations=tree_map(lambda values, stop=stop: values[:stop], part.observations),
-                        actions=unscale(part.actions, buffer.action_space) if unscale_actions else part.actions,
+                        actions=actions,
                         rewards=part.rewards,
                         terminations=part.terminations,
                         truncations=part.truncations,
@@ -83,7 +87,7 @@ def export_minari(
         dataset = minari.create_dataset_from_buffers(
             dataset_id,
             parts(),
-            action_space=buffer.action_space,
+            action_space=space,
             observation_space=buffer.observation_space,
             jpeg_encoding=False,  # which is lossy
             **metadata,
@@ -128,14 +132,6 @@ def _without_advice_on_metadata() -> Iterator[None]:
         yield
 
 
-def unscale(actions: NDArray[Any], space: spaces.Space[Any]) -> NDArray[Any]:
-    """Map actions from [-1, 1] to the range of their space, like ``BasePolicy.unscale_action``."""
-    if not isinstance(space, spaces.Box):
-        return actions
-    unscaled: NDArray[Any] = (space.low + 0.5 * (actions + 1.0) * (space.high - space.low)).astype(actions.dtype)
-    return unscaled
-
-
 def import_minari(
     dataset: str | MinariDataset, buffer: ReplayBuffer | None = None, *, progress_bar: bool = True, **options: Any
 ) -> ReplayBuffer:
@@ -169,8 +165,7 @@ def import_minari(
             n_left -= len(episode.rewards)
             if n_left < 0:  # a new buffer would overwrite the first episodes
                 break
-            for transition in transitions(episode):
-                buffer.add(*transition)
+            add_transitions(buffer, transitions(episode), len(episode.rewards))
             advance(len(episode.rewards))
     if n_left:
         found = "more" if n_left < 0 else f"{n_steps - n_left:,}"
@@ -179,10 +174,7 @@ def import_minari(
 
 
 def _import_minari() -> Any:
-    try:
-        import minari
-        import minari.data_collector
-    except ImportError:
-        hint = " (it needs Python 3.11 or newer)" if sys.version_info < (3, 11) else ""
-        raise ImportError(f"Minari is not installed: {install_command('minari')}{hint}") from None
+    hint = " (it needs Python 3.11 or newer)" if sys.version_info < (3, 11) else ""
+    minari = import_extra("minari", "minari", "Minari datasets", hint)
+    importlib.import_module("minari.data_collector")
     return minari

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,7 @@ from sb3_compressed.persistence.ring_resize import rows_by_age
 if TYPE_CHECKING:
     from stable_baselines3.common.buffers import ReplayBuffer
 
-__all__ = ["Trajectory", "TrajectoryPart", "trajectories", "transitions"]
+__all__ = ["Trajectory", "TrajectoryPart", "add_transitions", "trajectories", "transitions"]
 
 #: Observations that are decoded at a time to find where episodes end without ``done``.
 CHUNK_SIZE = 256
@@ -82,6 +83,11 @@ class Trajectory:
         Buffers with ``handle_timeout_termination=False`` do not store this: there, all ends are terminations.
         """
         return self._flags(self.buffer.dones) & self._flags(self.buffer.timeouts)
+
+    @property
+    def has_terminated(self) -> bool:
+        """Whether the episode terminated, rather than being truncated or cut off."""
+        return bool(self.terminations[-1])
 
     def _flags(self, array: NDArray[Any]) -> NDArray[np.bool_]:
         flags: NDArray[np.bool_] = array[self.rows, self.env].astype(np.bool_)
@@ -252,3 +258,18 @@ def transitions(episode: Any) -> Iterator[tuple[Any, ...]]:
             np.array([terminated or truncated]),
             [{"TimeLimit.truncated": truncated and not terminated}],
         )
+
+
+def add_transitions(buffer: ReplayBuffer, steps: Iterable[tuple[Any, ...]], max_steps: int) -> int:
+    """Add transitions to a replay buffer, at once if it is in a folder, and return their number.
+
+    :param steps: arguments of ``ReplayBuffer.add``
+    :param max_steps: the most steps
+    """
+    joint_commit = getattr(buffer, "joint_commit", nullcontext)  # SB3's own buffers lack it
+    n_steps = 0
+    with joint_commit(max_steps):
+        for step in steps:
+            buffer.add(*step)
+            n_steps += 1
+    return n_steps

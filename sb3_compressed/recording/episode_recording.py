@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
 from sb3_compressed.common.progress import progress_bar as shown_progress
+from sb3_compressed.common.spaces import unbounded_space
 from sb3_compressed.common.tree_map import tree_map
 from sb3_compressed.datasets.trajectory import trajectories
 from sb3_compressed.recording.record_buffer import RecordBuffer
@@ -87,34 +88,42 @@ def record_episodes(
         for _ in range(env.num_envs)
     ]
     remaining = [(n_episodes + index) // env.num_envs for index in range(env.num_envs)]
-    states, starts = None, np.ones(env.num_envs, np.bool_)
+    steps = _steps(model, env, obs, frames, features, deterministic=deterministic)
     with shown_progress(n_episodes, "recording episodes", is_shown=progress_bar) as advance:
         while any(remaining):
-            actions, states = model.predict(obs, state=states, episode_start=starts, deterministic=deterministic)
-            feature_values = None if features is None else features(obs)
-            previous_frames = frames
-            obs, rewards, starts, infos = env.step(actions)
-            frames = _rendered(env) if render else obs
-            for index in range(env.num_envs):
-                if not remaining[index]:
-                    continue
-                info = {**infos[index], "terminal_observation": previous_frames[index]} if render else infos[index]
-                current[index].record(
-                    _of_env(previous_frames, index),
-                    actions[index],
-                    _of_env(frames, index),
-                    rewards[index],
-                    starts[index],
-                    info,
-                    features=_of_env(feature_values, index),
-                )
-                if starts[index]:
+            *step, done, infos, values = next(steps)
+            for index in np.flatnonzero(remaining).tolist():
+                obs, action, new_obs, reward = (_of_env(each, index) for each in step)
+                value = _of_env(values, index)
+                current[index].record(obs, action, new_obs, reward, done[index], infos[index], features=value)
+                if done[index]:
                     for episode in trajectories(current[index].buffer):
                         recording.add_episode(episode)
                     current[index].buffer.reset()
                     remaining[index] -= 1
                     advance(1)
     return recording
+
+
+def _steps(
+    model: PolicyPredictor, env: VecEnv, obs: Any, frames: Any, features: Features | None, *, deterministic: bool
+) -> Iterator[tuple[Any, ...]]:
+    """Yield the arguments of ``RecordBuffer.record`` for each step of the environments.
+
+    :param obs: observations after the reset
+    :param frames: what is recorded: the same, or rendered frames
+    """
+    is_rendered = frames is not obs
+    states, starts = None, np.ones(env.num_envs, np.bool_)
+    while True:
+        actions, states = model.predict(obs, state=states, episode_start=starts, deterministic=deterministic)
+        values = None if features is None else features(obs)
+        obs, rewards, starts, infos = env.step(actions)
+        new_frames: Any = _rendered(env) if is_rendered else obs
+        if is_rendered:
+            infos = [{**info, "terminal_observation": frame} for info, frame in zip(infos, frames, strict=True)]
+        yield frames, actions, new_frames, rewards, starts, infos, values
+        frames = new_frames
 
 
 def _rendered(env: VecEnv) -> NDArray[Any]:
@@ -127,11 +136,7 @@ def _space_of(values: Any) -> spaces.Space[Any]:
     if isinstance(values, dict):
         return spaces.Dict({key: _space_of(value) for key, value in values.items()})
     array = np.asarray(values)
-    dtype: Any = array.dtype.type
-    low, high = (0, 1) if array.dtype == np.bool_ else (-np.inf, np.inf)
-    if array.dtype.kind in "iu":
-        low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
-    return spaces.Box(low, high, array.shape[1:], dtype)
+    return unbounded_space(array.shape[1:], array.dtype)
 
 
 def _of_env(values: Any, index: int) -> Any:

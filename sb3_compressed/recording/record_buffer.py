@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from gymnasium import spaces
-from numpy.typing import NDArray
 
 from sb3_compressed.buffers.loading import load_checkpoint
 from sb3_compressed.buffers.replay import CompressedDictReplayBuffer, CompressedReplayBuffer
+from sb3_compressed.buffers.resize import resize
 from sb3_compressed.buffers.validation import validate_infos, validate_per_env
 from sb3_compressed.datasets.trajectory import Trajectory, transitions
-from sb3_compressed.persistence.ring_resize import resize
 from sb3_compressed.recording.named_spaces import (
     Arrays,
     NamedSpaces,
@@ -22,7 +21,7 @@ from sb3_compressed.recording.named_spaces import (
     to_feature_space,
     validate_batch,
 )
-from sb3_compressed.step import Step
+from sb3_compressed.step import Step, with_last_observations
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -33,8 +32,6 @@ __all__ = ["DummyRecordBuffer", "FramelessRecordBuffer", "RecordBuffer"]
 INITIAL_STEPS = 1024
 #: Steps of an episode that are decoded at a time.
 CHUNK_SIZE = 256
-
-_Step = Step  # its name in pickles of version 0.1
 
 
 class RecordBuffer:
@@ -215,24 +212,19 @@ class RecordBuffer:
             raise ValueError(f"{given}, but the feature_space of the recording is {self.feature_space}")
         ends = validate_per_env("done", done, n_envs, may_broadcast=False).astype(np.bool_)
         next_obs = self._observations.validate("new_obs", new_obs, n_envs)
+
+        def last_observation(value: Any) -> Arrays:
+            arrays = self._observations.validate("terminal_observation", value, 1)
+            return {name: values[0] for name, values in arrays.items()}
+
         return Step(
             self._observations.validate("obs", obs, n_envs) | self._features.validate("features", features, n_envs),
-            self._with_last_observations(next_obs, ends, infos),
+            with_last_observations(next_obs, ends, infos, last_observation),
             validate_batch("action", action, self.action_space, n_envs),
             validate_per_env("reward", reward, n_envs).copy(),
             ends,
             [{"TimeLimit.truncated": bool(info.get("TimeLimit.truncated", False))} for info in infos],
         )
-
-    def _with_last_observations(self, new_obs: Arrays, done: NDArray[np.bool_], infos: Any) -> Arrays:
-        """Replace the observations after the reset of an environment by the last ones of its episode."""
-        for env in np.flatnonzero(done):
-            last = infos[env].get("terminal_observation")
-            if last is not None:
-                argument = f"infos[{env}]['terminal_observation']"
-                for name, values in self._observations.validate(argument, last, 1).items():
-                    new_obs[name][env] = values[0]
-        return new_obs
 
     def _write(self, step: Step, next_features: Arrays) -> None:
         """Write a step with the features of its next observations, which are zeros where an episode ended."""

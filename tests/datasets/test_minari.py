@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
 from pathlib import Path
 
@@ -10,7 +9,6 @@ import numpy as np
 import pytest
 from conftest import Stream
 from episodes import assert_same_episode, filled
-from programs import run
 from stable_baselines3.common.buffers import ReplayBuffer
 
 from sb3_compressed import StorageError
@@ -115,24 +113,6 @@ def test_progress_bars_are_shown_by_default(stream: Stream, capsys: pytest.Captu
     assert "exporting" in capsys.readouterr().err
     import_minari(dataset, device="cpu")
     assert "importing" in capsys.readouterr().err
-
-
-BOUNDED = """
-import sys
-from memory import memory_of_process, with_one_episode
-from sb3_compressed.datasets import export_minari
-for size in map(int, sys.argv[1:]):
-    export_minari(with_one_episode(size), f"test/bounded{size}-v0", progress_bar=False)
-    print(memory_of_process("VmHWM"))
-"""
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="reads the peak of the memory from /proc")
-@pytest.mark.slow
-def test_export_uses_bounded_memory() -> None:
-    sizes = 1024, 4096  # one episode of 29 or 116 MB
-    peaks = [int(line) for line in run(BOUNDED, *sizes).splitlines() if line.isdigit()]
-    assert peaks[1] - peaks[0] < 80_000_000
 
 
 @pytest.mark.parametrize("stream", ["pendulum"], indirect=True)

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from numpy.typing import NDArray
-from PIL import Image, ImageSequence
 from sb3_contrib import RecurrentPPO
 from stable_baselines3 import DQN, PPO
 from stable_baselines3.common.env_util import make_vec_env
@@ -21,7 +20,7 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
 from support import atari_env
 
 from sb3_compressed import load_checkpoint
-from sb3_compressed.datasets import trajectories, write_video
+from sb3_compressed.datasets import trajectories
 from sb3_compressed.recording import DummyRecordBuffer, FramelessRecordBuffer, RecordBuffer, record_episodes
 
 
@@ -219,15 +218,3 @@ def test_rendering_needs_rgb_array() -> None:
     env = gym.make("CartPole-v1")
     with pytest.raises(ValueError, match="render_mode='rgb_array', got None"):
         record_episodes(small_ppo(env), env, 2, render=True)
-
-
-def test_rendered_frames_become_a_video(tmp_path: Path) -> None:
-    env = atari_env("Pong", 1, max_steps=40)
-    model = DQN("CnnPolicy", env, buffer_size=10, policy_kwargs={"net_arch": [8]}, device="cpu")
-    recording = record_episodes(model, env, 1, render=True)
-    [episode] = trajectories(recording.buffer)
-    n_frames = write_video(episode, tmp_path / "played.gif", scale=1)
-    with Image.open(tmp_path / "played.gif") as image:
-        shown = [np.asarray(frame.convert("RGB")) for frame in ImageSequence.Iterator(image)]
-    assert n_frames == len(episode) + 1
-    np.testing.assert_array_equal(np.stack(shown), episode.observations)

@@ -202,11 +202,7 @@ def test_features_of_a_dict_space_keep_their_keys(stream: Stream) -> None:
 @pytest.mark.parametrize(
     ("stream", "cls", "with_features"),
     [
-        ("atari", RecordBuffer, False),
-        ("atari", RecordBuffer, True),
         ("console", RecordBuffer, True),
-        ("cart", RecordBuffer, False),
-        ("console", FramelessRecordBuffer, True),
         ("atari-single", FramelessRecordBuffer, False),
     ],
     indirect=["stream"],
@@ -224,7 +220,7 @@ def test_a_minari_dataset_restores_a_recording(
 
 @pytest.mark.parametrize("with_features", [False, True])
 @pytest.mark.parametrize("cls", [RecordBuffer, FramelessRecordBuffer])
-@pytest.mark.parametrize("stream", ["atari", "console", "cart"], indirect=True)
+@pytest.mark.parametrize("stream", ["atari", "console"], indirect=True)
 def test_a_checkpoint_restores_a_growing_recording(
     stream: Stream, cls: Any, with_features: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -369,7 +365,7 @@ WRONG: dict[str, tuple[str, Any, type[Exception], str]] = {
     "infos that are none": ("infos", [1, 2, 3, 4], ValueError, "infos must be 4 dicts"),
     "a wrong last observation": (
         "infos", [{"terminal_observation": np.zeros((84, 84), np.uint8)}] * 4,
-        ValueError, r"infos\[0\]\['terminal_observation'\] must have the shape",
+        ValueError, "terminal_observation must have the shape",
     ),
     "features of another size": ("features", np.zeros((4, 3)), ValueError, r"features.*\(4, 5\), got \(4, 3\)"),
     "no features": ("features", None, ValueError, "no features were passed"),

@@ -1,0 +1,62 @@
+"""Imports and exports need memory for a part of an episode only."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from memory import with_one_episode
+
+from sb3_compressed.datasets import (
+    export_d3rlpy,
+    export_dopamine,
+    export_minari,
+    import_d3rlpy,
+    trajectories,
+    write_video,
+)
+
+N_STEPS = 4096  # 116 MB of observations
+
+
+def imported(buffer: Any, folder: Path) -> None:
+    import_d3rlpy(folder / "episodes.h5", progress_bar=False, device="cpu", storage=folder / "buffer").close()  # type: ignore[attr-defined]
+
+
+CONVERSIONS: dict[str, Callable[[Any, Path], object]] = {
+    "d3rlpy": lambda buffer, folder: export_d3rlpy(buffer, folder / "new.h5", progress_bar=False, gzip_level=1),
+    "from d3rlpy": imported,
+    "Dopamine": lambda buffer, folder: export_dopamine(buffer, folder / "files", progress_bar=False),
+    "Minari": lambda buffer, folder: export_minari(buffer, f"test/{folder.name}-v0", progress_bar=False),
+    "video": lambda buffer, folder: write_video(trajectories(buffer), folder / "episode.gif", scale=2),
+}
+
+
+def prepared(convert: Callable[[Any, Path], object], folder: Path, n_steps: int) -> Callable[[], object]:
+    """Return a conversion of an episode, whose buffer and files are there."""
+    folder.mkdir()
+    buffer = with_one_episode(n_steps)
+    if convert is imported:
+        export_d3rlpy(buffer, folder / "episodes.h5", progress_bar=False)
+    return partial(convert, buffer, folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("convert", CONVERSIONS.values(), ids=CONVERSIONS)
+def test_conversions_need_memory_for_a_part_of_an_episode_only(
+    convert: Callable[[Any, Path], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
+    prepared(convert, tmp_path / "small", 64)()  # loads modules and compiles kernels, which needs memory, too
+    conversion = prepared(convert, tmp_path / "large", N_STEPS)
+    tracemalloc.start()
+    try:
+        conversion()
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 60e6
