@@ -62,19 +62,6 @@ def write_file(path: Path, episodes: list[Episode], version: str = "2.1") -> Pat
     return path
 
 
-def write_file_of_version_1(path: Path, episodes: list[Episode]) -> Path:
-    """Write a file as d3rlpy 1 did."""
-    with h5py.File(path, "w") as file:
-        for name in ("observations", "actions", "rewards"):
-            file[name] = np.concatenate([getattr(episode, name) for episode in episodes])
-        file["rewards"][...] = file["rewards"][...].reshape(-1, 1)
-        ends = np.concatenate([np.arange(len(each.actions)) == len(each.actions) - 1 for each in episodes])
-        terminated = np.concatenate([np.full(len(each.actions), each.terminated) for each in episodes])
-        file["terminals"] = (ends & terminated).astype(np.float32)
-        file["episode_terminals"] = ends.astype(np.float32)
-    return path
-
-
 def read_file(path: Path) -> list[Episode]:
     """Read a file as ``d3rlpy.dataset.load`` does."""
     episodes = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from os import PathLike
 from typing import Any
@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from stable_baselines3.common.buffers import ReplayBuffer
 
 from sb3_compressed.buffers.replay import CompressedDictReplayBuffer, CompressedReplayBuffer
-from sb3_compressed.buffers.replay_mixin import CompressedReplay
+from sb3_compressed.common import action_scaling
 from sb3_compressed.common.paths import user_path
 from sb3_compressed.common.progress import progress_bar as shown_progress
-from sb3_compressed.common.tree_map import tree_map
+from sb3_compressed.common.spaces import Key, space_parts, unbounded_space
 from sb3_compressed.datasets.d3rlpy_episodes import (
     EpisodeSource,
     Rows,
@@ -32,6 +32,7 @@ from sb3_compressed.datasets.d3rlpy_files import (
     read_description,
     read_episodes,
 )
+from sb3_compressed.datasets.trajectory import TrajectoryPart, add_transitions, transitions
 from sb3_compressed.errors import StorageError
 
 __all__ = ["import_d3rlpy"]
@@ -81,7 +82,7 @@ def import_d3rlpy(
     (5, (4, 84, 84), Discrete(4))
 
     :param source: the path of a file that ``ReplayBuffer.dump`` of d3rlpy or
-        :func:`~sb3_compressed.datasets.export_d3rlpy` wrote, or one of d3rlpy 1; or a ``d3rlpy.dataset.ReplayBuffer``
+        :func:`~sb3_compressed.datasets.export_d3rlpy` wrote; or a ``d3rlpy.dataset.ReplayBuffer``
         in memory, or a sequence of episodes
     :param buffer: a buffer of one environment; ``None`` for a new compressed buffer with space for all transitions
     :param frame_stack: number of frames of an observation, if episodes contain single frames ``(channels, ...)``;
@@ -118,21 +119,17 @@ def import_d3rlpy(
         if buffer is None:
             observation_space, action_space = given.observation_space(), given.action_space()
             if scale_actions:
-                _bounds(action_space)  # before anything is written
+                _require_bounds(action_space)  # before anything is written
             cls = CompressedDictReplayBuffer if isinstance(observation_space, spaces.Dict) else CompressedReplayBuffer
             buffer = cls(options.pop("buffer_size", n_all), observation_space, action_space, **options)
         else:
             given.require_fitting(buffer)
-        adder = _Adder(buffer, given.names(buffer.observation_space), given.frame_stack, scale=scale_actions)
-        remaining = n_all
+        reader = _Reader(buffer, given.names(buffer.observation_space), given.frame_stack, scale=scale_actions)
         with shown_progress(n_all, "importing", is_shown=progress_bar) as advance:
-            for episode in episodes:
-                n = min(episode.n_transitions, remaining)
-                for n_added in adder.add(episode, n):
-                    advance(n_added)
-                remaining -= n
-                if not remaining:
-                    break
+            for steps in reader.steps(episodes, n_all):
+                n_added = len(steps.rewards)
+                add_transitions(buffer, transitions(steps), n_added)
+                advance(n_added)
     return buffer
 
 
@@ -232,19 +229,19 @@ class _Spaces:
             for shape, dtype in content.parts
         ]
 
-    def names(self, space: spaces.Space[Any] | None = None) -> list[str] | None:
-        """Return the key of each part; ``None`` if there is a single part without a key.
+    def names(self, space: spaces.Space[Any] | None = None) -> list[Key]:
+        """Return the key of each part, ``None`` for a single part without a key.
 
         :param space: the space of the buffer, if there is one
         """
         if not self._content.is_tuple:
-            return None
+            return [None]
         if self._keys is not None:
             return [*self._keys]
         # The order of the parts is that of the exported space, whatever the order in this one.
         known_spaces = [each for each in (self._described_space, space) if isinstance(each, spaces.Dict)]
         for known in known_spaces:
-            if len(known) == len(self._parts) and (space is None or _has_keys(space, [*known])):
+            if len(known) == len(self._parts) and (space is None or {*known} == {*space_parts(space)}):
                 return [*known]
         return [f"observation_{number}" for number in range(len(self._parts))]
 
@@ -253,9 +250,10 @@ class _Spaces:
         described = self._described_space
         if described is not None and self._keys is None and self._fits(described):
             return described
-        found = [_space_of(*part) for part in self._parts]
-        names = self.names()
-        return found[0] if names is None else spaces.Dict(list(zip(names, found, strict=True)))
+        found = [unbounded_space(*part) for part in self._parts]
+        if not self._content.is_tuple:
+            return found[0]
+        return spaces.Dict([(str(name), part) for name, part in zip(self.names(), found, strict=True)])
 
     def action_space(self) -> spaces.Space[Any]:
         """Return the action space of a new buffer.
@@ -310,16 +308,10 @@ class _Spaces:
         return isinstance(space, spaces.Box) and (space.shape or (1,)) == shape
 
     def _fits(self, space: spaces.Space[Any]) -> bool:
-        names = self.names(space)
-        if names is None:
-            return not isinstance(space, spaces.Dict) and _same_items(space, self._parts[0])
-        if not isinstance(space, spaces.Dict) or not _has_keys(space, names):
+        names, parts = self.names(space), space_parts(space)
+        if {*names} != {*parts}:
             return False
-        return all(_same_items(space[name], part) for name, part in zip(names, self._parts, strict=True))
-
-
-def _has_keys(space: spaces.Space[Any], keys: Sequence[str]) -> bool:
-    return isinstance(space, spaces.Dict) and {*space} == {*keys}
+        return all(_same_items(parts[name], part) for name, part in zip(names, self._parts, strict=True))
 
 
 def _same_items(space: spaces.Space[Any], part: Part) -> bool:
@@ -328,84 +320,66 @@ def _same_items(space: spaces.Space[Any], part: Part) -> bool:
     return (space.shape or (1,)) == (shape or (1,)) and np.dtype(space.dtype) == dtype
 
 
-def _space_of(shape: tuple[int, ...], dtype: np.dtype[Any]) -> spaces.Space[Any]:
-    """Return a space for arrays of which nothing else is known."""
-    if dtype.kind == "b":
-        return spaces.MultiBinary(shape)
-    kind: Any = dtype.type
-    if dtype.kind == "f":
-        return spaces.Box(-np.inf, np.inf, shape, kind)
-    limits = np.iinfo(dtype)
-    return spaces.Box(int(limits.min), int(limits.max), shape, kind)
+def _require_bounds(space: spaces.Space[Any]) -> None:
+    """Raise if actions cannot be scaled.
 
-
-def _bounds(space: spaces.Space[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return the bounds of continuous actions.
-
-    :raises ValueError: if there are none
+    :raises ValueError: with the space
     """
     if not isinstance(space, spaces.Box) or not space.is_bounded():
         raise ValueError(f"scale_actions is for continuous actions with bounds, got {space}")
-    return space.low, space.high
 
 
 # -- transitions ------------------------------------------------------------------------------------------------------
 
 
-class _Adder:
-    """Adds transitions to a buffer.
+class _Reader:
+    """Reads transitions of episodes as they are added to a buffer.
 
     :param names: the key of each part of the observations
     :param scale: whether to scale actions
     """
 
-    def __init__(self, buffer: ReplayBuffer, names: list[str] | None, frame_stack: int, *, scale: bool) -> None:
+    def __init__(self, buffer: ReplayBuffer, names: list[Key], frame_stack: int, *, scale: bool) -> None:
         self._buffer, self._names, self._frame_stack = buffer, names, frame_stack
-        self._joint_commit = buffer.joint_commit if isinstance(buffer, CompressedReplay) else nullcontext
-        self._scale: tuple[NDArray[Any], NDArray[Any]] | None = None
+        self._spaces, self._scale = space_parts(buffer.observation_space), scale
         if scale:
-            self._scale = _bounds(buffer.action_space)
+            _require_bounds(buffer.action_space)
 
-    def add(self, episode: StoredEpisode, n_transitions: int) -> Iterator[int]:
-        """Add the first transitions of an episode, and yield the number of each piece."""
-        n_at_a_time = rows_at_a_time(sum(rows.row_nbytes for rows in episode.observations) * self._frame_stack)
-        for first in range(0, n_transitions, n_at_a_time):
-            last = min(first + n_at_a_time, n_transitions)
-            with self._joint_commit(last - first):
-                self._add(episode, first, last, is_end=last == n_transitions)
-            yield last - first
+    def steps(self, episodes: EpisodeSource, n_transitions: int) -> Iterator[TrajectoryPart]:
+        """Yield the first transitions of episodes in pieces."""
+        remaining = n_transitions
+        for episode in episodes:
+            n = min(episode.n_transitions, remaining)
+            n_at_a_time = rows_at_a_time(sum(rows.row_nbytes for rows in episode.observations) * self._frame_stack)
+            for first in range(0, n, n_at_a_time):
+                last = min(first + n_at_a_time, n)
+                yield self._read(episode, first, last, is_end=last == n)
+            remaining -= n
+            if not remaining:
+                return
 
-    def _add(self, episode: StoredEpisode, first: int, last: int, *, is_end: bool) -> None:
-        """Add some transitions.
+    def _read(self, episode: StoredEpisode, first: int, last: int, *, is_end: bool) -> TrajectoryPart:
+        """Return some transitions.
 
         :param is_end: whether the last one is followed by another episode, or by nothing
         """
-        buffer = self._buffer
-        parts = [self._stacks(rows, first, last) for rows in episode.observations]
-        spaces_of = buffer.observation_space
-        if self._names is None:
-            observations: Any = parts[0].reshape(len(parts[0]), *(spaces_of.shape or ()))
-        else:
-            assert isinstance(spaces_of, spaces.Dict)
-            observations = {
-                name: part.reshape(len(part), *(spaces_of[name].shape or ()))
-                for name, part in zip(self._names, parts, strict=True)
-            }
-        actions = self._actions(episode, first, last)
-        rewards = episode.rewards.read(first, last).reshape(-1).astype(np.float32)
-        has_terminated = is_end and last == episode.n_rows
+        terminations, truncations = np.zeros((2, last - first), np.bool_)
+        terminations[-1] = is_end and last == episode.n_rows
         # SB3 takes any end for a terminal one without handle_timeout_termination.
-        is_cut = is_end and not has_terminated and buffer.handle_timeout_termination
-        done, infos = np.zeros(1, np.bool_), [{"TimeLimit.truncated": False}]
-        n = last - first
-        for step in range(n):
-            obs = tree_map(lambda values, at=step: values[at : at + 1], observations)
-            next_obs = tree_map(lambda values, at=step + 1: values[at : at + 1], observations)
-            if step == n - 1 and (has_terminated or is_cut):
-                done, infos = np.ones(1, np.bool_), [{"TimeLimit.truncated": is_cut}]
-                if has_terminated:
-                    next_obs = tree_map(np.zeros_like, next_obs)
-            buffer.add(obs, next_obs, actions[step : step + 1], rewards[step : step + 1], done, infos)
+        truncations[-1] = is_end and not terminations[-1] and self._buffer.handle_timeout_termination
+        observations: dict[Key, NDArray[Any]] = {}
+        for name, rows in zip(self._names, episode.observations, strict=True):
+            stacks = _stacks(rows, first, last + 1, self._frame_stack)
+            if terminations[-1]:
+                stacks[-1] = 0
+            observations[name] = stacks.reshape(len(stacks), *(self._spaces[name].shape or ()))
+        return TrajectoryPart(
+            observations if isinstance(self._buffer.observation_space, spaces.Dict) else observations[None],
+            self._actions(episode, first, last),
+            episode.rewards.read(first, last).reshape(-1).astype(np.float32),
+            terminations,
+            truncations,
+        )
 
     def _actions(self, episode: StoredEpisode, first: int, last: int) -> NDArray[Any]:
         actions = episode.actions.read(first, last).reshape(last - first, -1)
@@ -415,23 +389,18 @@ class _Adder:
                 raise ValueError(f"{episode.name} has actions that are no integers: omit n_actions")
             return actions.astype(np.int64)
         actions = actions.reshape(last - first, *(space.shape or ()))
-        if self._scale is not None:
-            low, high = self._scale
-            actions = (2.0 * ((actions - low) / (high - low)) - 1.0).astype(actions.dtype)
+        if self._scale and isinstance(space, spaces.Box):
+            actions = action_scaling.scale_actions(actions, space).astype(actions.dtype)
         return actions
 
-    def _stacks(self, rows: Rows, first: int, last: int) -> NDArray[Any]:
-        """Return observations from ``first`` to ``last``, both included, with zeros outside of the episode.
 
-        With stacked frames, it is a view in which they overlap.
-        """
-        n_before = self._frame_stack - 1
-        begin, end = max(first - n_before, 0), min(last + 1, rows.n)
-        skipped = begin - (first - n_before)
-        frames = np.zeros((last + 1 - first + n_before, *rows.shape), rows.dtype)
-        frames[skipped : skipped + end - begin] = rows.read(begin, end)
-        if not n_before:
-            return frames
-        shape = last + 1 - first, self._frame_stack * rows.shape[0], *rows.shape[1:]
-        strides = frames.strides[0], *frames.strides[1:]
-        return np.lib.stride_tricks.as_strided(frames, shape, strides, writeable=False)
+def _stacks(rows: Rows, first: int, last: int, n_frames: int) -> NDArray[Any]:
+    """Return rows, each after the ``n_frames - 1`` before it, with zeros outside of the episode."""
+    begin = first - (n_frames - 1)
+    frames = np.zeros((last - begin, *rows.shape), rows.dtype)
+    read = rows.read(max(begin, 0), min(last, rows.n))
+    frames[max(begin, 0) - begin :][: len(read)] = read
+    if n_frames == 1:
+        return frames
+    windows = np.lib.stride_tricks.sliding_window_view(frames, n_frames, axis=0)
+    return np.array(np.moveaxis(windows, -1, 1)).reshape(last - first, n_frames * rows.shape[0], *rows.shape[1:])

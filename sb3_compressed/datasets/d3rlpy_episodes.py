@@ -48,18 +48,19 @@ def damage_of(name: str) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Rows:
-    """Consecutive rows of an array or of an HDF5 dataset.
+    """The rows of an array or of an HDF5 dataset.
 
     :param values: ``(n, *item_shape)``
-    :param first: the first of the rows
-    :param n: their number
     :param name: where they are, for error messages
     """
 
     values: Any
-    first: int
-    n: int
     name: str
+
+    @property
+    def n(self) -> int:
+        """The number of rows."""
+        return len(self.values)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -83,7 +84,7 @@ class Rows:
         :raises CorruptStorage: if the file is damaged there
         """
         with damage_of(self.name):
-            return np.asarray(self.values[self.first + first : self.first + last])
+            return np.asarray(self.values[first:last])
 
 
 @dataclass(frozen=True)
@@ -165,5 +166,5 @@ def _episode_in_memory(episode: Any, name: str) -> StoredEpisode:
     for values in (*parts, actions, rewards):
         if values.dtype.kind not in "biuf" or not values.ndim:
             raise ValueError(f"{name} must have arrays of numbers, got {values.dtype} of shape {values.shape}")
-    rows = [Rows(values, 0, len(values), name) for values in (*parts, actions, rewards)]
+    rows = [Rows(values, name) for values in (*parts, actions, rewards)]
     return StoredEpisode(tuple(rows[:-2]), is_tuple, rows[-2], rows[-1], terminated, name)

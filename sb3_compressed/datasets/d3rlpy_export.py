@@ -12,12 +12,13 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from stable_baselines3.common.buffers import ReplayBuffer
 
+from sb3_compressed.common import action_scaling
 from sb3_compressed.common.paths import user_path
 from sb3_compressed.common.progress import progress_bar as shown_progress
+from sb3_compressed.common.spaces import space_parts
 from sb3_compressed.common.warning import warn_user
 from sb3_compressed.datasets.d3rlpy_episodes import rows_at_a_time
-from sb3_compressed.datasets.d3rlpy_files import Description, EpisodeWriter, import_h5py
-from sb3_compressed.datasets.minari import unscale
+from sb3_compressed.datasets.d3rlpy_files import Description, episode_writer, import_h5py
 from sb3_compressed.datasets.trajectory import Trajectory, trajectories
 
 if TYPE_CHECKING:
@@ -75,6 +76,7 @@ def export_d3rlpy(
     :return: the number of episodes
     :raises ImportError: if h5py is not installed: ``pip install 'sb3-compressed[d3rlpy]'``
     :raises StorageError: if the file exists
+    :raises OSError: if it cannot be written; 32 MB of the disk stay free, since HDF5 crashes on a full one
     :raises ValueError: if the buffer is empty or has actions that d3rlpy does not support; or, with ``frame_stack``, if
         observations are not stacks of consecutive frames, with zeros before the first one of an episode, which
         ``VecFrameStack`` creates
@@ -88,7 +90,7 @@ def export_d3rlpy(
     rows = _RowsOf(buffer, frame_stack, unscale_actions=unscale_actions)
     n_episodes = 0
     with (
-        EpisodeWriter(user_path(path), description, gzip_level) as writer,
+        episode_writer(user_path(path), description, gzip_level) as writer,
         shown_progress(buffer.size() * buffer.n_envs, "exporting", is_shown=progress_bar) as advance,
     ):
         for episode in trajectories(buffer):
@@ -96,7 +98,7 @@ def export_d3rlpy(
                 rows.parts,
                 *rows.actions_and_rewards(episode),
                 is_tuple=isinstance(space, spaces.Dict),
-                terminated=has_terminated(episode),
+                terminated=episode.has_terminated,
             )
             for first, parts in rows.observations(episode):
                 write(first, parts)
@@ -136,7 +138,7 @@ def to_d3rlpy(
             for part, values in zip(parts, some, strict=True):
                 part[first : first + len(values)] = values
         observations = parts if isinstance(buffer.observation_space, spaces.Dict) else parts[0]
-        episodes.append(dataset.Episode(observations, actions, rewards, has_terminated(each)))
+        episodes.append(dataset.Episode(observations, actions, rewards, each.has_terminated))
     rows.warn()
     space, stacks = buffer.action_space, frame_stack or 1
     is_discrete = isinstance(space, spaces.Discrete)
@@ -151,11 +153,6 @@ def to_d3rlpy(
     )
 
 
-def has_terminated(episode: Trajectory) -> bool:
-    """Return whether an episode terminated, and was not truncated or cut off."""
-    return bool(episode.terminations[-1])
-
-
 def _validate(buffer: ReplayBuffer, frame_stack: int | None) -> None:
     if not buffer.size():
         raise ValueError("cannot export an empty buffer; add transitions first")
@@ -166,16 +163,12 @@ def _validate(buffer: ReplayBuffer, frame_stack: int | None) -> None:
         return
     if frame_stack < 1:
         raise ValueError(f"frame_stack must be at least 1, got {frame_stack}")
-    for space in _parts_of(buffer.observation_space):
+    for space in space_parts(buffer.observation_space).values():
         if not space.shape or space.shape[0] % frame_stack:
             raise ValueError(
                 f"the first axis of observations must consist of {frame_stack} stacked frames, got {space}: pass "
                 "frame_stack=None to store observations as they are"
             )
-
-
-def _parts_of(space: spaces.Space[Any]) -> list[spaces.Space[Any]]:
-    return [*space.spaces.values()] if isinstance(space, spaces.Dict) else [space]
 
 
 class _RowsOf:
@@ -188,7 +181,7 @@ class _RowsOf:
         self._space, self._action_space = buffer.observation_space, buffer.action_space
         self._n_frames, self._unscale, self._n_without_history = frame_stack or 1, unscale_actions, 0
         self.parts: list[tuple[tuple[int, ...], np.dtype[Any]]] = []
-        for space in _parts_of(self._space):
+        for space in space_parts(self._space).values():
             shape = space.shape or (1,)  # d3rlpy has no single numbers
             if self._n_frames > 1:
                 shape = shape[0] // self._n_frames, *shape[1:]
@@ -198,9 +191,9 @@ class _RowsOf:
         """Return actions ``(n_rows, *action_shape)`` and rewards ``(n_rows, 1)``, with zeros in a further row."""
         actions = episode.actions
         if self._unscale:
-            actions = unscale(actions, self._action_space)
+            actions = action_scaling.unscale_actions(actions, self._action_space)
         rows = actions.reshape(len(episode), *(self._action_space.shape or (1,))), episode.rewards.reshape(-1, 1)
-        if has_terminated(episode):
+        if episode.has_terminated:
             return rows
         return np.concatenate([rows[0], np.zeros_like(rows[0][:1])]), np.pad(rows[1], ((0, 1), (0, 0)))
 
@@ -215,7 +208,7 @@ class _RowsOf:
         for part, is_last in episode.parts(n_at_a_time):
             decoded = part.observations
             observations = [decoded[key] for key in self._space] if isinstance(self._space, spaces.Dict) else [decoded]
-            n = len(part.rewards) + (is_last and not has_terminated(episode))
+            n = len(part.rewards) + (is_last and not episode.has_terminated)
             flat = [each[:n].reshape(n, -1) for each in observations]
             if self._n_frames > 1:
                 # The first observation of the next part also has to follow.

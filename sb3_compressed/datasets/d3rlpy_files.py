@@ -3,41 +3,42 @@
 A file of version 2.1, which ``d3rlpy.dataset.dump`` writes, contains the columns of each episode, one HDF5 dataset
 each: ``observations_0`` ``(n_rows, *obs_shape)``, or ``observations_0_0``, ``observations_0_1``... for tuples,
 ``actions_0`` ``(n_rows, *action_shape)``, ``rewards_0`` ``(n_rows, 1)`` and ``terminated_0``, a flag. It also contains
-``columns``, ``num_episodes`` and ``version``. A file of d3rlpy 1 contains all episodes in ``observations``,
-``actions``, ``rewards``, ``terminals`` and ``episode_terminals``.
+``columns``, ``num_episodes`` and ``version``. A file of d3rlpy 1, which is not supported, contains all episodes in
+``observations``.
 
-Source: ``dump``, ``load`` and ``load_v1`` in https://github.com/takuseno/d3rlpy, ``d3rlpy/dataset/io.py``.
+Source: ``dump`` and ``load`` in https://github.com/takuseno/d3rlpy, ``d3rlpy/dataset/io.py``.
 """
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from itertools import count, pairwise
+from itertools import count, takewhile
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from sb3_compressed.common.extras import import_extra
 from sb3_compressed.datasets.d3rlpy_episodes import EpisodeSource, Rows, StoredEpisode, damage_of
-from sb3_compressed.datasets.hdf5_target import HDF5Target
-from sb3_compressed.errors import CheckpointNotFound, CorruptStorage, StorageError, install_command
+from sb3_compressed.errors import CheckpointNotFound, CorruptStorage, StorageError
+from sb3_compressed.storage.files import completed_file
 from sb3_compressed.storage.json_schema import load_json, optional, parse
 from sb3_compressed.storage.spaces import parse_space, space_from_data, space_nbytes, space_to_data
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 __all__ = [
     "MAX_FRAME_STACK",
     "Description",
     "EpisodeWriter",
+    "episode_writer",
     "import_h5py",
     "open_file",
     "read_description",
@@ -46,7 +47,6 @@ __all__ = [
 
 VERSION = "2.1"
 COLUMNS = ("observations", "actions", "rewards", "terminated")
-COLUMNS_OF_VERSION_1 = ("observations", "actions", "rewards", "terminals")
 #: A dataset that d3rlpy ignores: the exported buffer's spaces, and the number of frames of an observation, as JSON.
 DESCRIPTION = "sb3_compressed"
 #: An array of a file may be so many times as large as the file: gzip compresses no better. A smaller array may have
@@ -56,6 +56,8 @@ MAX_RATIO, MAX_NBYTES = 1032, 1 << 26
 MAX_FRAME_STACK = 256
 #: Bytes that HDF5 compresses at once; its cache of decompressed chunks has 1 MB.
 CHUNK_NBYTES = 1 << 19
+#: Bytes of the disk that stay free: HDF5 has so much in its cache, and crashes if it cannot write it.
+RESERVED_NBYTES = 1 << 25
 
 
 def import_h5py() -> Any:
@@ -63,11 +65,7 @@ def import_h5py() -> Any:
 
     :raises ImportError: if it is not installed; the message names the command that installs it
     """
-    try:
-        import h5py
-    except ImportError:
-        raise ImportError(f"h5py, which reads HDF5 files, is not installed: {install_command('d3rlpy')}") from None
-    return h5py
+    return import_extra("h5py", "d3rlpy", "HDF5 files")
 
 
 @contextmanager
@@ -97,70 +95,42 @@ def read_episodes(file: Any, path: Path) -> EpisodeSource:
     :raises CorruptStorage: if it is damaged
     :raises StorageError: if d3rlpy did not write it
     """
-    if _has(file, "observations", path):
-        return _episodes_of_version_1(file, path)
-    version = _text(file, "version", path)
-    if version != VERSION:
-        raise StorageError(f"{path} has version {version}, expected {VERSION}: load and dump it with a newer d3rlpy")
-    n_episodes = _number(file, "num_episodes", path, "iu")
-    if n_episodes < 0:
-        raise CorruptStorage(f"{path}: num_episodes is {n_episodes}, expected at least 0")
-    if n_episodes and not _has_episode(file, n_episodes - 1, path):
-        raise CorruptStorage(f"{path}: num_episodes is {n_episodes}, but there are fewer episodes")
-    if _has_episode(file, n_episodes, path):
-        raise CorruptStorage(f"{path}: num_episodes is {n_episodes}, but there are more episodes")
+    with damage_of(str(path)):
+        if "observations" in file:
+            raise StorageError(f"{path} is of d3rlpy 1; read it with load_v1 of d3rlpy 2 and dump its episodes")
+        version = _text(file, "version", path)
+        if version != VERSION:
+            raise StorageError(
+                f"{path} has version {version}, expected {VERSION}: load and dump it with a newer d3rlpy"
+            )
+        n_episodes = _number(file, "num_episodes", path, "iu")
+        if n_episodes < 0:
+            raise CorruptStorage(f"{path}: num_episodes is {n_episodes}, expected at least 0")
+        if n_episodes and not _has_episode(file, n_episodes - 1):
+            raise CorruptStorage(f"{path}: num_episodes is {n_episodes}, but there are fewer episodes")
+        if _has_episode(file, n_episodes):
+            raise CorruptStorage(f"{path}: num_episodes is {n_episodes}, but there are more episodes")
     return EpisodeSource(n_episodes, partial(_read_episode, file, path), str(path))
 
 
-def _has_episode(file: Any, index: int, path: Path) -> bool:
-    return any(_has(file, f"observations_{index}{part}", path) for part in ("", "_0"))
+def _has_episode(file: Any, index: int) -> bool:
+    return any(f"observations_{index}{part}" in file for part in ("", "_0"))
 
 
 def _read_episode(file: Any, path: Path, index: int) -> StoredEpisode:
-    names, is_tuple = [f"observations_{index}"], _has(file, f"observations_{index}_0", path)
-    if is_tuple:
-        n_parts = next(number for number in count() if not _has(file, f"observations_{index}_{number}", path))
-        names = [f"observations_{index}_{number}" for number in range(n_parts)]
-    terminated = bool(_number(file, f"terminated_{index}", path, "biu"))
-    return StoredEpisode(
-        tuple(_column(file, name, path) for name in names),
-        is_tuple,
-        _column(file, f"actions_{index}", path),
-        _column(file, f"rewards_{index}", path),
-        terminated,
-        f"{path}: episode {index}",
-    )
-
-
-def _episodes_of_version_1(file: Any, path: Path) -> EpisodeSource:
-    """Return the episodes of a file of d3rlpy 1.
-
-    d3rlpy drops the rows after the last end; here they are an episode that did not terminate.
-    """
-    observations, actions, rewards, terminals = (_column(file, name, path) for name in COLUMNS_OF_VERSION_1)
-    terminated = terminals.read(0, terminals.n).reshape(-1).astype(np.bool_)
-    ends = terminated.copy()
-    lengths = {observations.n, actions.n, rewards.n, len(ends)}
-    has_ends = _has(file, "episode_terminals", path)
-    if has_ends:
-        flags = _column(file, "episode_terminals", path)
-        lengths.add(flags.n)
-    if len(lengths) > 1:
-        raise CorruptStorage(f"{path} has columns of different lengths: {sorted(lengths)}")
-    if has_ends:
-        ends |= flags.read(0, flags.n).reshape(-1).astype(np.bool_)
-    bounds = [0, *(np.flatnonzero(ends) + 1).tolist()]
-    if bounds[-1] < len(ends):
-        bounds.append(len(ends))
-    spans = [*pairwise(bounds)]
-
-    def get(index: int) -> StoredEpisode:
-        first, last = spans[index]
-        parts = [Rows(rows.values, first, last - first, rows.name) for rows in (observations, actions, rewards)]
-        name = f"{path}: episode {index}"
-        return StoredEpisode((parts[0],), False, parts[1], parts[2], bool(terminated[last - 1]), name)
-
-    return EpisodeSource(len(spans), get, str(path))
+    with damage_of(f"{path}: episode {index}"):
+        names, is_tuple = [f"observations_{index}"], f"observations_{index}_0" in file
+        if is_tuple:
+            parts = (f"observations_{index}_{number}" for number in count())
+            names = [*takewhile(file.__contains__, parts)]
+        return StoredEpisode(
+            tuple(_column(file, name, path) for name in names),
+            is_tuple,
+            _column(file, f"actions_{index}", path),
+            _column(file, f"rewards_{index}", path),
+            bool(_number(file, f"terminated_{index}", path, "biu")),
+            f"{path}: episode {index}",
+        )
 
 
 def _column(file: Any, name: str, path: Path) -> Rows:
@@ -170,13 +140,7 @@ def _column(file: Any, name: str, path: Path) -> Rows:
     limit = max(MAX_NBYTES, MAX_RATIO * path.stat().st_size)
     if dataset.nbytes > limit:
         raise CorruptStorage(f"{path}: {name!r} declares {dataset.nbytes:,} bytes, more than the file can contain")
-    return Rows(dataset, 0, len(dataset), f"{path}: {name}")
-
-
-def _has(file: Any, name: str, path: Path) -> bool:
-    """Return whether there is something of that name in a file."""
-    with damage_of(f"{path}: {name}"):
-        return name in file
+    return Rows(dataset, f"{path}: {name}")
 
 
 def _number(file: Any, name: str, path: Path, kinds: str) -> int:
@@ -187,8 +151,7 @@ def _number(file: Any, name: str, path: Path, kinds: str) -> int:
     dataset = _dataset(file, name, path)
     if dataset.shape != () or dataset.dtype.kind not in kinds:
         raise CorruptStorage(f"{path}: {name!r} must be one number, got {dataset.dtype} of shape {dataset.shape}")
-    with damage_of(f"{path}: {name}"):
-        return int(dataset[()])
+    return int(dataset[()])
 
 
 def _dataset(file: Any, name: str, path: Path, kinds: str = "biuf") -> Any:
@@ -197,9 +160,8 @@ def _dataset(file: Any, name: str, path: Path, kinds: str = "biuf") -> Any:
     :raises StorageError: if there is none, or it is not one that d3rlpy writes
     """
     h5py = import_h5py()
-    with damage_of(f"{path}: {name}"):
-        link = file.get(name, getlink=True)
-        found = file[name] if isinstance(link, h5py.HardLink) else None
+    link = file.get(name, getlink=True)
+    found = file[name] if isinstance(link, h5py.HardLink) else None
     if link is None:
         raise StorageError(f"{path} has no dataset {name!r}, which files of d3rlpy contain")
     if not isinstance(found, h5py.Dataset) or found.external or found.is_virtual:
@@ -214,8 +176,7 @@ def _text(file: Any, name: str, path: Path) -> str:
     dataset = _dataset(file, name, path, "OS")
     if import_h5py().check_string_dtype(dataset.dtype) is None or dataset.shape != ():
         raise StorageError(f"{path}: {name!r} must be text")
-    with damage_of(f"{path}: {name}"):
-        content: bytes = dataset[()]
+    content: bytes = dataset[()]
     return content.decode(errors="replace")
 
 
@@ -249,11 +210,13 @@ def read_description(file: Any, path: Path, episode: StoredEpisode) -> Descripti
         of a space take memory
     :raises CorruptStorage: if it is invalid
     """
-    if not _has(file, DESCRIPTION, path):
-        return None
+    with damage_of(f"{path}: {DESCRIPTION}"):
+        if DESCRIPTION not in file:
+            return None
+        text = _text(file, DESCRIPTION, path)
     schema = {"observation_space": parse_space, "action_space": parse_space}
     try:
-        data = load_json(_text(file, DESCRIPTION, path).encode())
+        data = load_json(text.encode())
         frame_stack = parse({**schema, "frame_stack": optional(range(1, MAX_FRAME_STACK + 1))}, data)["frame_stack"]
         nbytes = sum(rows.row_nbytes for rows in episode.observations) * (frame_stack or 1), episode.actions.row_nbytes
         for name, limit in zip(schema, nbytes, strict=True):
@@ -265,8 +228,9 @@ def read_description(file: Any, path: Path, episode: StoredEpisode) -> Descripti
         raise CorruptStorage(f"{path}: the dataset {DESCRIPTION!r} is invalid: {error}") from error
 
 
-class EpisodeWriter:
-    """A new file, which appears under its name when it is complete.
+@contextmanager
+def episode_writer(path: Path, description: Description, gzip_level: int | None) -> Iterator[EpisodeWriter]:
+    """Yield the writer of a new file, which appears under its name when it is complete.
 
     :param path: the file
     :param description: is added to the file
@@ -275,35 +239,39 @@ class EpisodeWriter:
     :raises StorageError: if the file exists
     :raises OSError: if it cannot be written
     """
+    h5py = import_h5py()
+    if path.exists():
+        raise StorageError(f"{path} exists already; delete it, or choose another name")
+    with completed_file(path) as unfinished:
+        _require_space(unfinished, 0)
+        with h5py.File(unfinished, "w") as file:
+            file.create_dataset("columns", data=list(COLUMNS))
+            file.create_dataset("version", data=VERSION)
+            file.create_dataset(DESCRIPTION, data=description.to_json())
+            writer = EpisodeWriter(file, unfinished, gzip_level)
+            yield writer
+            file.create_dataset("num_episodes", data=writer.n_episodes)
+        with open_file(unfinished) as file:
+            read_episodes(file, unfinished)  # raises if the number of episodes is another one
 
-    def __init__(self, path: Path, description: Description, gzip_level: int | None) -> None:
-        h5py = import_h5py()
-        if path.exists():
-            raise StorageError(f"{path} exists already; delete it, or choose another name")
-        self._path, self._unfinished = path, path.with_name(f"{path.name}.unfinished")
-        self._description, self._gzip_level, self._n_episodes = description, gzip_level, 0
-        self._target = HDF5Target(self._unfinished)
-        self._file = h5py.File(self._target, "w")
 
-    def __enter__(self) -> Self:
-        self._file.create_dataset("columns", data=list(COLUMNS))
-        self._file.create_dataset("version", data=VERSION)
-        self._file.create_dataset(DESCRIPTION, data=self._description.to_json())
-        return self
+def _require_space(path: Path, nbytes: int) -> None:
+    """Raise if the disk has no room for more bytes.
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        try:
-            if kind is None:
-                self._file.create_dataset("num_episodes", data=self._n_episodes)
-            self._file.close()
-            self._target.close()
-            if kind is None:
-                self._target.raise_error()
-                self._unfinished.rename(self._path)
-        finally:
-            self._unfinished.unlink(missing_ok=True)
+    :raises OSError: if it has not
+    """
+    if shutil.disk_usage(path.parent).free < nbytes + RESERVED_NBYTES:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+
+class EpisodeWriter:
+    """Writes episodes to an open file.
+
+    :ivar n_episodes: their number
+    """
+
+    def __init__(self, file: Any, path: Path, gzip_level: int | None) -> None:
+        self._file, self._path, self._gzip_level, self.n_episodes = file, path, gzip_level, 0
 
     def add(
         self,
@@ -321,9 +289,10 @@ class EpisodeWriter:
         :param rewards: ``(n_rows, 1)``
         :param is_tuple: whether observations are tuples
         :param terminated: whether the episode terminated
-        :raises OSError: if the file cannot be written, as the returned function does
+        :raises OSError: if the disk is full, as the returned function does
         """
-        index, self._n_episodes = self._n_episodes, self._n_episodes + 1
+        _require_space(self._path, actions.nbytes + rewards.nbytes)
+        index, self.n_episodes = self.n_episodes, self.n_episodes + 1
         parts = []
         for number, (shape, dtype) in enumerate(observations):
             name = f"observations_{index}_{number}" if is_tuple else f"observations_{index}"
@@ -337,11 +306,10 @@ class EpisodeWriter:
         self._file.create_dataset(f"actions_{index}", data=actions)
         self._file.create_dataset(f"rewards_{index}", data=rewards)
         self._file.create_dataset(f"terminated_{index}", data=terminated)
-        self._target.raise_error()
 
         def write(first: int, values: Sequence[NDArray[Any]]) -> None:
+            _require_space(self._path, sum(rows.nbytes for rows in values))
             for dataset, rows in zip(parts, values, strict=True):
                 dataset[first : first + len(rows)] = rows
-            self._target.raise_error()
 
         return write

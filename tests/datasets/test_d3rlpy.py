@@ -5,12 +5,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import json
-import os
-import sys
+import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import h5py
@@ -25,22 +26,18 @@ from d3rlpy_episodes import (
     read_file,
     transitions,
     write_file,
-    write_file_of_version_1,
 )
 from episodes import assert_same_arrays, filled
 from gymnasium import spaces
 from numpy.typing import NDArray
-from programs import fresh_outcome, run
 from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer
 
 from sb3_compressed import (
     CompressedDictReplayBuffer,
     CompressedNStepReplayBuffer,
     CompressedReplayBuffer,
-    load_checkpoint,
 )
 from sb3_compressed.datasets import export_d3rlpy, import_d3rlpy, trajectories
-from sb3_compressed.datasets.hdf5_target import HDF5Target
 from sb3_compressed.errors import CheckpointNotFound, CorruptStorage, StorageError
 
 
@@ -71,10 +68,6 @@ def in_file(episodes: list[Episode], folder: Path) -> Path:
     return write_file(folder / "episodes.h5", episodes)
 
 
-def in_file_of_version_1(episodes: list[Episode], folder: Path) -> Path:
-    return write_file_of_version_1(folder / "episodes.h5", episodes)
-
-
 def in_memory(episodes: list[Episode], folder: Path) -> list[Episode]:
     return episodes
 
@@ -83,9 +76,9 @@ def in_memory(episodes: list[Episode], folder: Path) -> list[Episode]:
 
 
 @pytest.mark.parametrize("is_discrete", [True, False])
-@pytest.mark.parametrize("piece_nbytes", [1, 1000, 1 << 22])
+@pytest.mark.parametrize("piece_nbytes", [1, 1000])
 @pytest.mark.parametrize("kind", ["frames", "vectors"])
-@pytest.mark.parametrize("stored", [in_file, in_file_of_version_1, in_memory])
+@pytest.mark.parametrize("stored", [in_file, in_memory])
 @pytest.mark.parametrize("n_frames", [1, 4])
 def test_imported_transitions_are_those_that_d3rlpy_has(
     stored: Callable[[list[Episode], Path], Any],
@@ -135,37 +128,12 @@ def test_tuples_become_dict_observations(
             imported(source, keys=keys)
 
 
-def test_single_observations_have_no_keys(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="keys are for tuples"):
-        imported(new_episodes("frames"), keys=["screen"])
-    with pytest.raises(ValueError, match="single numbers cannot be stacked"):
-        imported([Episode(np.arange(5.0), np.zeros((5, 1), int), np.zeros((5, 1), np.float32), True)], frame_stack=2)
-
-
 @pytest.mark.parametrize("dtype", [np.bool_, np.int32, np.uint16, np.float64])
 def test_observations_keep_their_values_in_any_dtype(dtype: Any) -> None:
     values = np.random.default_rng(0).integers(0, 2, (9, 3)).astype(dtype)
     episode = Episode(values, np.zeros((9, 1), int), np.zeros((9, 1), np.float32), True)
     buffer = imported([episode])
     np.testing.assert_array_equal(buffer.observations[:9][:, 0], values)
-
-
-def test_rows_after_the_last_end_of_a_file_of_version_1_are_cut_off(tmp_path: Path) -> None:
-    episodes = new_episodes("vectors")
-    path = write_file_of_version_1(tmp_path / "old.h5", episodes)
-    with h5py.File(path, "a") as file:
-        del file["episode_terminals"]  # which the first files did not contain
-    merged, rows = [], []
-    for episode in episodes:  # an episode that did not terminate continues in the next one
-        rows.append(episode)
-        if episode.terminated or episode is episodes[-1]:
-            observations, actions, rewards = (
-                np.concatenate([getattr(each, name) for each in rows])
-                for name in ("observations", "actions", "rewards")
-            )
-            merged.append(Episode(observations, actions, rewards, episode.terminated))
-            rows = []
-    assert_contains(imported(path), transitions(merged))
 
 
 def test_import_stops_after_n_steps(tmp_path: Path) -> None:
@@ -209,12 +177,8 @@ def test_buffers_with_other_spaces_are_rejected() -> None:
         assert not buffer.size()
 
 
-def test_continuous_actions_outside_of_their_range_are_an_error() -> None:
-    episodes = new_episodes("vectors", is_discrete=False)
-    for episode in episodes:
-        episode.actions *= 2
-    with pytest.raises(ValueError, match=r"actions are from -1\.9.* to 1\.9.*, outside of \[-1\.0, 1\.0\]: pass"):
-        imported(episodes)
+def test_continuous_actions_may_have_another_range() -> None:
+    episodes = doubled("vectors", is_discrete=False)
     buffer = imported(episodes, action_range=(-2, 2))
     assert buffer.action_space == spaces.Box(-2, 2, (2,))
     assert_contains(buffer, transitions(episodes))
@@ -228,21 +192,6 @@ def test_discrete_actions_may_be_floats() -> None:
     for episode in episodes:
         episode.actions = episode.actions.astype(np.float32)
     assert_contains(imported(episodes, n_actions=6), expected)
-    episodes[2].actions[3] = 0.5
-    with pytest.raises(ValueError, match="episode 2 has actions that are no integers"):
-        imported(episodes, n_actions=6)
-
-
-def test_discrete_actions_outside_of_their_range_are_an_error() -> None:
-    episodes = new_episodes("vectors")
-    with pytest.raises(ValueError, match=r"discrete actions must be single numbers from 0 to 2, got 0 to 4"):
-        imported(episodes, n_actions=3)
-    with pytest.raises(ValueError, match="scale_actions is for continuous actions"):
-        imported(episodes, scale_actions=True)
-    for episode in episodes:
-        episode.actions = episode.actions.repeat(2, axis=1)
-    with pytest.raises(ValueError, match=r"discrete actions must be single numbers .* with shape \(2,\)"):
-        imported(episodes)
 
 
 def test_buffer_without_timeouts_is_not_cut() -> None:
@@ -250,13 +199,6 @@ def test_buffer_without_timeouts_is_not_cut() -> None:
     buffer = imported(episodes, handle_timeout_termination=False)
     expected = transitions(episodes)
     np.testing.assert_array_equal(buffer.dones[: len(expected), 0], [step[4] for step in expected])
-
-
-def test_imported_folder_is_loaded_again(tmp_path: Path) -> None:
-    episodes = new_episodes("frames")
-    buffer = imported(in_file(episodes, tmp_path), frame_stack=4, storage=tmp_path / "buffer")
-    buffer.close()
-    assert_contains(load_checkpoint(tmp_path / "buffer", device="cpu"), transitions(episodes, 4))
 
 
 def test_progress_bars_are_shown_by_default(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -289,8 +231,7 @@ def assert_restored(ours: Any, theirs: Any) -> None:
             assert_same_arrays(getattr(our_episode, name), getattr(their_episode, name))
 
 
-@pytest.mark.parametrize("gzip_level", [None, 1])
-@pytest.mark.parametrize("piece_nbytes", [1, 200_000, 1 << 22])
+@pytest.mark.parametrize(("piece_nbytes", "gzip_level"), [(1, None), (200_000, 1), (1 << 22, None)])
 @pytest.mark.parametrize(
     "stream",
     ["atari", "atari-channel-last", "console", "bits", "pendulum", "cart", "discrete"],
@@ -445,59 +386,24 @@ def test_an_existing_file_is_not_replaced(tmp_path: Path) -> None:
     assert path.read_text() == "something else"
 
 
-FULL_DISK = """
-import os, resource, signal
-import numpy as np
-from gymnasium import spaces
-from sb3_compressed import CompressedReplayBuffer
-from sb3_compressed.datasets import export_d3rlpy
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-buffer = CompressedReplayBuffer(400, spaces.Box(-1, 1, (30,), np.float32), spaces.Discrete(3), "cpu")
-row = np.zeros((1, 30), np.float32)
-for step in range(400):
-    buffer.add(row, row, np.array([1]), np.array([1.0]), np.array([step % 5 == 4]), [{}])
-export_d3rlpy(buffer, "whole.h5", progress_bar=False, gzip_level=1)
-for percent in (0, 1, 10, 50, 90, 99):
-    limit = os.path.getsize("whole.h5") * percent // 100
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
-    try:
-        export_d3rlpy(buffer, "new.h5", progress_bar=False, gzip_level=1)
-    except OSError as error:
-        print(percent, error.errno, error.filename)
-"""
+@pytest.mark.parametrize("n_checks", [0, 1, 2])
+def test_a_full_disk_is_an_error_and_leaves_nothing(
+    n_checks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """HDF5 crashes if it cannot write its caches, so some room stays free."""
+    n_left = n_checks
 
+    def usage(folder: Path) -> SimpleNamespace:
+        nonlocal n_left
+        assert folder == tmp_path, "the disk of the file"
+        n_left -= 1
+        return SimpleNamespace(free=1 << (40 if n_left >= 0 else 20))
 
-@pytest.mark.skipif(sys.platform == "win32", reason="limits the size of files with setrlimit")
-def test_a_full_disk_is_an_error_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """HDF5 itself crashes if it cannot write its caches."""
-    monkeypatch.chdir(tmp_path)
-    done = fresh_outcome(FULL_DISK)
-    assert done.returncode == 0, done.stderr
-    assert "Traceback" not in done.stderr
-    expected = [f"{percent} {errno.EFBIG} new.h5.unfinished" for percent in (0, 1, 10, 50, 90, 99)]
-    assert done.stdout.splitlines() == expected
-    assert [path.name for path in tmp_path.iterdir()] == ["whole.h5"]
-
-
-def test_what_cannot_be_written_can_be_read_until_the_file_is_closed(tmp_path: Path) -> None:
-    target = HDF5Target(tmp_path / "new")
-    target.write(memoryview(b"0123456789"))
-    target._error = OSError(errno.ENOSPC, "No space left on device")
-    for offset, content in ((4, b"abcd"), (12, b"ef"), (6, b"x")):
-        target.seek(offset)
-        target.write(memoryview(content))
-    target.seek(0)
-    read = bytearray(16)
-    assert target.readinto(memoryview(read)) == 16
-    assert bytes(read) == b"0123abxd89\0\0ef\0\0"
-    assert target.seek(0, os.SEEK_END) == 14
-    with pytest.raises(OSError, match=r"No space left on device: .*new"):
-        target.raise_error()
-    target._error = KeyboardInterrupt()
-    with pytest.raises(KeyboardInterrupt):
-        target.raise_error()
-    target.close()
-    assert (tmp_path / "new").read_bytes() == b"0123456789"
+    monkeypatch.setattr(shutil, "disk_usage", usage)
+    with pytest.raises(OSError, match="No space left") as caught:
+        export_d3rlpy(noise(), tmp_path / "new.h5", progress_bar=False, gzip_level=1)
+    assert (caught.value.errno, caught.value.filename) == (errno.ENOSPC, str(tmp_path / "new.h5.unfinished"))
+    assert not [*tmp_path.iterdir()]
 
 
 # -- damaged and untrusted files -----------------------------------------------------------------------------
@@ -582,11 +488,12 @@ def test_columns_that_do_not_fit_are_an_error(tmp_path: Path) -> None:
     assert "expected 2.1" in error_of(path)
     replace("version", np.arange(3))
     assert "'version' has the dtype" in error_of(path)
-    old = write_file_of_version_1(tmp_path / "old.h5", new_episodes("frames"))
-    with h5py.File(old, "a") as file:
-        del file["terminals"]
-        file["terminals"] = np.zeros(3)
-    assert "has columns of different lengths: [3, 46]" in error_of(old, CorruptStorage)
+
+
+def test_files_of_d3rlpy_1_are_refused_by_name(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "old.h5", "w") as file:
+        file["observations"] = file["actions"] = file["rewards"] = file["terminals"] = np.zeros((3, 1), np.float32)
+    assert "is of d3rlpy 1" in error_of(tmp_path / "old.h5")
 
 
 @pytest.mark.parametrize(
@@ -638,23 +545,6 @@ def test_columns_that_the_file_cannot_contain_are_refused(name: str, shape: tupl
     assert f"{name!r} declares {np.prod(shape):,} bytes, more than the file can contain" in error_of(
         path, CorruptStorage
     )
-
-
-def test_actions_that_are_mistakes_are_explained(tmp_path: Path) -> None:
-    episodes = new_episodes("vectors", is_discrete=False)
-    with pytest.raises(ValueError, match="action_range is for continuous actions, got int64 actions"):
-        imported(new_episodes("vectors"), action_range=(0, 1))
-    with pytest.raises(ValueError, match="scale_actions is for continuous actions"):
-        imported(new_episodes("vectors"), scale_actions=True, storage=tmp_path / "buffer")
-    assert not (tmp_path / "buffer").exists()
-    episodes[0].actions[0] = np.nan
-    with pytest.raises(ValueError, match=r"episode 0 has actions that are not a number \(NaN\)"):
-        imported(episodes)
-    for episode in (discrete := new_episodes("vectors")):
-        episode.actions = episode.actions.astype(np.uint64)
-    discrete[0].actions[0] = 2**63
-    with pytest.raises(ValueError, match=r"the largest action is 9\.22337e\+18: pass n_actions if that is correct"):
-        imported(discrete)
 
 
 def test_compressed_observations_have_checksums(tmp_path: Path) -> None:
@@ -713,43 +603,65 @@ def test_described_spaces_that_do_not_contain_the_actions_are_an_error(tmp_path:
     assert imported(path, n_actions=18).action_space == spaces.Discrete(18)
 
 
+def test_actions_are_validated_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="scale_actions is for continuous actions"):
+        imported(new_episodes("vectors"), scale_actions=True, storage=tmp_path / "buffer")
+    assert not (tmp_path / "buffer").exists()
+
+
+def doubled(kind: str, **options: Any) -> list[Episode]:
+    """Return episodes with actions that are twice as large."""
+    episodes = new_episodes(kind, **options)
+    for episode in episodes:
+        episode.actions = episode.actions * 2
+    return episodes
+
+
+def with_action(value: Any, dtype: Any) -> list[Episode]:
+    """Return episodes of which the first one begins with another action."""
+    episodes = new_episodes("vectors", is_discrete=dtype is not np.float32)
+    for episode in episodes:
+        episode.actions = episode.actions[:, :1].astype(dtype)
+    episodes[0].actions[0] = value
+    return episodes
+
+
+def single(observations: Any) -> list[Episode]:
+    """Return an episode with these observations."""
+    n = len(observations)
+    return [Episode(np.array(observations), np.zeros((n, 1), int), np.zeros((n, 1), np.float32), True)]
+
+
+FRAMES, VECTORS = new_episodes("frames"), new_episodes("vectors")
+PAIRS = [dataclasses.replace(each, actions=each.actions.repeat(2, axis=1)) for each in VECTORS]
+WRONG: list[tuple[Any, dict[str, Any], str]] = [
+    (FRAMES, {"keys": ["screen"]}, "keys are for tuples"),
+    (single(np.arange(5.0)), {"frame_stack": 2}, "single numbers cannot be stacked"),
+    (
+        doubled("vectors", is_discrete=False),
+        {},
+        r"actions are from -1\.9.* to 1\.9.*, outside of \[-1\.0, 1\.0\]",
+    ),
+    (with_action(0.5, np.float64), {"n_actions": 6}, "episode 0 has actions that are no integers"),
+    (VECTORS, {"n_actions": 3}, "discrete actions must be single numbers from 0 to 2, got 0 to 4"),
+    (PAIRS, {}, r"discrete actions must be single numbers .* with shape \(2,\)"),
+    (VECTORS, {"action_range": (0, 1)}, "action_range is for continuous actions, got int64 actions"),
+    (with_action(np.nan, np.float32), {}, r"episode 0 has actions that are not a number \(NaN\)"),
+    (with_action(2**63, np.uint64), {}, r"the largest action is 9\.22337e\+18: pass n_actions if that is correct"),
+    (single(["a"]), {}, "episode 0 must have arrays of numbers"),
+    (FRAMES, {"frame_stack": 10**6}, "frame_stack must be at most 256, got 1000000"),
+    *((FRAMES, {name: 0}, f"{name} must be at least 1, got 0") for name in ("frame_stack", "n_actions", "n_steps")),
+]
+
+
+@pytest.mark.parametrize(("source", "options", "message"), WRONG)
+def test_wrong_arguments_and_episodes_are_errors(source: Any, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        imported(source, **options)
+
+
 def test_other_sources_are_an_error() -> None:
     with pytest.raises(TypeError, match="expected a path, a buffer of d3rlpy or its episodes, got int"):
         imported(3)
     with pytest.raises(TypeError, match="episode 0 is a int, not an episode of d3rlpy"):
         imported([3])
-    with pytest.raises(ValueError, match="episode 0 must have arrays of numbers"):
-        imported([Episode(np.array(["a"]), np.zeros((1, 1)), np.zeros((1, 1), np.float32), True)])
-    with pytest.raises(ValueError, match="frame_stack must be at most 256, got 1000000"):
-        imported(new_episodes("frames"), frame_stack=10**6)
-    for name in ("frame_stack", "n_actions", "n_steps"):
-        with pytest.raises(ValueError, match=f"{name} must be at least 1, got 0"):
-            imported(new_episodes("frames"), None, **{name: 0})
-
-
-BOUNDED = """
-import sys, tempfile
-from memory import memory_of_process, with_one_episode
-from sb3_compressed.datasets import export_d3rlpy, import_d3rlpy
-with tempfile.TemporaryDirectory() as folder:
-    if sys.argv[1] == "export":
-        buffer = with_one_episode(int(sys.argv[2]))
-    else:
-        export_d3rlpy(with_one_episode(int(sys.argv[2])), f"{folder}/new.h5", progress_bar=False)
-    with open("/proc/self/clear_refs", "w") as file:
-        file.write("5")
-    before = memory_of_process("VmHWM")
-    if sys.argv[1] == "export":
-        export_d3rlpy(buffer, f"{folder}/new.h5", progress_bar=False, gzip_level=1)
-    else:
-        import_d3rlpy(f"{folder}/new.h5", progress_bar=False, device="cpu", storage=f"{folder}/buffer")
-    print(memory_of_process("VmHWM") - before)
-"""
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="reads the peak of the memory from /proc")
-@pytest.mark.slow
-@pytest.mark.parametrize("direction", ["export", "import"])
-def test_memory_is_bounded(direction: str) -> None:
-    growth = int(run(BOUNDED, direction, 4096).splitlines()[-1])
-    assert growth < 60_000_000, "116 MB of observations"

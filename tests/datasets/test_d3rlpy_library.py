@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import Stream
-from d3rlpy_episodes import Episode, new_episodes, transitions, write_file, write_file_of_version_1
+from d3rlpy_episodes import Episode, new_episodes, transitions, write_file
 from episodes import filled
 from gymnasium import spaces
 
@@ -73,11 +73,6 @@ def test_d3rlpy_reads_the_files_of_the_other_tests(kind: str, tmp_path: Path) ->
     path = write_file(tmp_path / "new.h5", episodes)
     with path.open("rb") as file:
         loaded = dataset.io.load(dataset.Episode, file)
-    if kind != "tuples":
-        old = write_file_of_version_1(tmp_path / "old.h5", episodes)
-        with old.open("rb") as file:
-            loaded = [*loaded, *dataset.load_v1(file)]
-        episodes = episodes * 2
     for found, expected in zip(loaded, episodes, strict=True):
         for ours, values in zip(parts(found.observations), parts(expected.observations), strict=True):
             np.testing.assert_array_equal(ours, values)
