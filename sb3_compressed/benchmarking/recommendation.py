@@ -19,7 +19,7 @@ MAX_RATIO = 0.5
 class Cost:
     """Cost of one buffer at full capacity; the ratios are to SB3's buffer."""
 
-    contender: str  # name of the buffer: SB3, or a codec; a key of `advise --json` since version 0.1
+    buffer: str  # name of the buffer: SB3, or a codec; a key of `advise --json`
     transition: float  # bytes
     memory: float  # bytes
     ratio: float  # of memory
@@ -53,7 +53,7 @@ def costs(measured: Mapping[str, Measurement], n_measured: int, capacity: int, r
 
     return [
         Cost(
-            contender=name,
+            buffer=name,
             transition=memory(one) / capacity,
             memory=memory(one),
             ratio=memory(one) / memory(base),
@@ -91,12 +91,12 @@ def recommend(costs: Sequence[Cost], read: str) -> tuple[str, str]:
     if not small:
         best = min(correct, key=lambda cost: cost.memory)
         return SB3, (
-            f"Compression does not pay off here: the smallest buffer, {best.contender}, takes "
+            f"Compression does not pay off here: the smallest buffer, {best.buffer}, takes "
             f"{format_nbytes(best.memory)} instead of {format_nbytes(base.memory)}; {times(best)}."
         )
     n_reads = 10 if read == "get" else 1
     best = min(small, key=lambda cost: cost.memory * (cost.add + n_reads * cost.sample))
-    return best.contender, (
+    return best.buffer, (
         f"{format_nbytes(best.memory)} instead of {format_nbytes(base.memory)}, {1 / best.ratio:.3g}x smaller; "
         f"{times(best)}."
     )

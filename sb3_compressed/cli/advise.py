@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import Enum
 from pathlib import Path
@@ -19,7 +19,9 @@ from sb3_compressed.cli.sources import expand_user
 
 if TYPE_CHECKING:
     from gymnasium import spaces
+    from stable_baselines3.common.vec_env import VecEnv
 
+    from sb3_compressed.benchmarking.frame_recording import Recording
     from sb3_compressed.benchmarking.recommendation import Cost
 
 __all__ = ["advise"]
@@ -73,91 +75,42 @@ def advise(
     Every buffer is measured in its own process and compared with SB3's buffer on this machine.
     """
     from sb3_compressed import get_codec
-    from sb3_compressed.benchmarking import worker
-    from sb3_compressed.benchmarking.adapters import SB3
-    from sb3_compressed.benchmarking.benchmark_envs import make_env
-    from sb3_compressed.benchmarking.frame_recording import check_memory, write_recording
-    from sb3_compressed.benchmarking.plot import check_plottable, plot_ratios
-    from sb3_compressed.benchmarking.recommendation import costs, recommend
-    from sb3_compressed.benchmarking.runner import Job, run_interleaved
-    from sb3_compressed.benchmarking.snippet import snippet
+    from sb3_compressed.benchmarking.plot import check_plottable
 
     codecs = [*dict.fromkeys(codec or CODECS)]
     for name in codecs:
         get_codec(name)  # raises if it is unknown
     if plot:
         check_plottable(plot)
-    atari = _use_atari_wrappers(env_id, wrapper)
-    env = make_env(env_id, n_envs, atari=atari)
-    benchmark = _rollout_benchmark(n_steps, n_envs, steps) if n_steps else _replay_benchmark(env, steps)
-    n_stack = frame_stack or (4 if atari else 1)
-    check_memory(env, n_stack, benchmark.rows)
-    with tempfile.TemporaryDirectory(prefix="sb3-compressed-") as folder, progress_bar() as progress:
-        task = progress.add_task(f"recording {env_id}", total=benchmark.n_steps)
-        recording = write_recording(
-            Path(folder) / "observations.zst",
-            env,
-            benchmark.n_steps,
-            n_stack=n_stack,
-            on_step=lambda: progress.advance(task),
-        )
-        jobs = [Job(env_id, name, {"recording": str(recording.path), **benchmark.arguments}) for name in [SB3, *codecs]]
-        results = run_interleaved(lambda job: worker.command(benchmark.kind), jobs, rounds, progress)
-        space = recording.observation_space
-    measured = results[env_id]
-    transitions, capacity = benchmark.rows * n_envs, (n_steps * n_envs if n_steps else buffer_size)
-    compared = costs(measured, transitions, capacity, benchmark.read)
-    if (nbytes := measured[SB3]["rss"] * transitions) < NOISE_NBYTES:
-        hint = "" if n_steps else "; pass more --steps"
-        note(f"SB3's buffer takes only {nbytes / 1e6:.2f} MB, so memory is a rough estimate{hint}")
-    recommended, reason = recommend(compared, benchmark.read)
-    lines, advice = "", f"Keep SB3's buffer. {reason}"
-    if recommended != SB3:
-        buffer = {"n_steps": n_steps} if n_steps else {"buffer_size": buffer_size}
-        advice = f"Use {recommended}: {reason}"
-        lines = snippet(env_id, recording, benchmark.algorithm, atari=atari, buffer=buffer, method=recommended)
-    if plot:
-        panels = {
-            "memory": [cost.ratio for cost in compared],
-            "add": [cost.add_ratio for cost in compared],
-            benchmark.read: [cost.sample_ratio for cost in compared],
-        }
-        plot_ratios(plot, f"{env_id}, relative to SB3's buffer", [cost.contender for cost in compared], panels)
-    result = {
-        "env_id": env_id,
-        "n_envs": n_envs,
-        "frame_stack": n_stack,
-        "atari": atari,
-        "kind": benchmark.kind,
-        "observation_space": str(space),
-        "buffer_size": capacity,
-        "transitions": transitions,
-        "algorithm": benchmark.algorithm,
-        "batch_size": benchmark.batch_size,
-        "buffers": [asdict(cost) for cost in compared],
-        "failed": {name: one["error"] for name, one in measured.items() if "error" in one},
-        "recommended": recommended,
-        "reason": reason,
-        "lines": lines,
-    }
-    table, explanation = _table(compared, env_id, space, benchmark.read), _explanation(benchmark, capacity)
-    code = [python_code(lines)] if lines else []
-    print_result(result, table, explanation, "", advice, *code, as_json=as_json)
+    buffer = {"n_steps": n_steps} if n_steps else {"buffer_size": buffer_size}
+    setup = _new_setup(env_id, n_envs, wrapper, frame_stack, buffer, steps)
+    recording, measured = _measure(setup, codecs, rounds)
+    _report(setup, recording, measured, plot, as_json=as_json)
 
 
 @dataclass(frozen=True)
-class Benchmark:
-    """The benchmark to run.
+class Setup:
+    """The environment, and how it is measured.
 
+    :param env_id: the id of the environment
+    :param env: the environment, whose frames are not stacked yet
+    :param atari: whether it has SB3's Atari wrappers
+    :param n_stack: number of stacked frames
+    :param buffer: the size of the user's buffer: ``n_steps`` of rollout buffers, ``buffer_size`` of replay buffers
     :param kind: the kind of the buffers
     :param algorithm: the name of SB3's algorithm to recommend
     :param batch_size: transitions of each batch
     :param read: the key of the time that reading takes
-    :param rows: rows of a buffer
+    :param rows: rows of a measured buffer
     :param n_steps: steps to record
     :param arguments: arguments of the worker
     """
 
+    env_id: str
+    env: VecEnv
+    atari: bool
+    n_stack: int
+    buffer: dict[str, int]
     kind: Literal["replay", "rollout"]
     algorithm: str
     batch_size: int
@@ -166,23 +119,116 @@ class Benchmark:
     n_steps: int
     arguments: dict[str, Any]
 
+    @property
+    def transitions(self) -> int:
+        """The number of transitions in each measured buffer."""
+        return self.rows * self.env.num_envs
 
-def _replay_benchmark(env: Any, steps: int) -> Benchmark:
+    @property
+    def capacity(self) -> int:
+        """The number of transitions in the user's buffer."""
+        n_steps = self.buffer.get("n_steps")
+        return self.buffer["buffer_size"] if n_steps is None else n_steps * self.env.num_envs
+
+
+def _new_setup(
+    env_id: str, n_envs: int, wrapper: Wrapper | None, frame_stack: int | None, buffer: dict[str, int], steps: int
+) -> Setup:
+    from sb3_compressed.benchmarking.benchmark_envs import make_env
+    from sb3_compressed.benchmarking.frame_recording import check_memory
     from sb3_compressed.benchmarking.replay_benchmark import TIMED_STEPS
+    from sb3_compressed.benchmarking.rollout_benchmark import BATCH_SIZE
     from sb3_compressed.benchmarking.snippet import off_policy_algorithm
 
-    algorithm, batch_size = off_policy_algorithm(env.action_space)
-    rows = max(steps // env.num_envs, 8)
-    arguments = {"rows": rows, "batch_sizes": [batch_size]}
-    return Benchmark("replay", algorithm, batch_size, f"sample({batch_size})", rows, rows + TIMED_STEPS, arguments)
+    atari = _use_atari_wrappers(env_id, wrapper)
+    env = make_env(env_id, n_envs, atari=atari)
+    given = env_id, env, atari, frame_stack or (4 if atari else 1), buffer
+    if n_steps := buffer.get("n_steps"):
+        rollouts = max(steps // (n_steps * n_envs), 2)
+        arguments: dict[str, Any] = {"n_steps": n_steps, "rollouts": rollouts}
+        setup = Setup(*given, "rollout", "PPO", BATCH_SIZE, "get", n_steps, n_steps * rollouts, arguments)
+    else:
+        algorithm, size = off_policy_algorithm(env.action_space)
+        rows = max(steps // n_envs, 8)
+        arguments = {"rows": rows, "batch_sizes": [size]}
+        setup = Setup(*given, "replay", algorithm, size, f"sample({size})", rows, rows + TIMED_STEPS, arguments)
+    check_memory(env, setup.n_stack, setup.rows)
+    return setup
 
 
-def _rollout_benchmark(n_steps: int, n_envs: int, steps: int) -> Benchmark:
-    from sb3_compressed.benchmarking.rollout_benchmark import BATCH_SIZE
+def _measure(setup: Setup, codecs: Sequence[str], rounds: int) -> tuple[Recording, dict[str, Any]]:
+    """Record the environment, and return what was measured with each codec and with SB3's buffer."""
+    from sb3_compressed.benchmarking import worker
+    from sb3_compressed.benchmarking.adapters import SB3
+    from sb3_compressed.benchmarking.frame_recording import write_recording
+    from sb3_compressed.benchmarking.runner import Job, run_interleaved
 
-    rollouts = max(steps // (n_steps * n_envs), 2)
-    arguments = {"n_steps": n_steps, "rollouts": rollouts}
-    return Benchmark("rollout", "PPO", BATCH_SIZE, "get", n_steps, n_steps * rollouts, arguments)
+    env_id = setup.env_id
+    with tempfile.TemporaryDirectory(prefix="sb3-compressed-") as folder, progress_bar() as progress:
+        task = progress.add_task(f"recording {env_id}", total=setup.n_steps)
+        recording = write_recording(
+            Path(folder) / "observations.zst",
+            setup.env,
+            setup.n_steps,
+            n_stack=setup.n_stack,
+            on_step=lambda: progress.advance(task),
+        )
+        jobs = [Job(env_id, name, {"recording": str(recording.path), **setup.arguments}) for name in [SB3, *codecs]]
+        results = run_interleaved(lambda job: worker.command(setup.kind), jobs, rounds, progress)
+    return recording, results[env_id]
+
+
+def _report(
+    setup: Setup, recording: Recording, measured: Mapping[str, Any], plot: Path | None, *, as_json: bool
+) -> None:
+    """Print a recommendation and what was measured, and write the plot."""
+    from sb3_compressed.benchmarking.adapters import SB3
+    from sb3_compressed.benchmarking.recommendation import costs, recommend
+    from sb3_compressed.benchmarking.snippet import snippet
+
+    env_id, space = setup.env_id, recording.observation_space
+    compared = costs(measured, setup.transitions, setup.capacity, setup.read)
+    if (nbytes := measured[SB3]["rss"] * setup.transitions) < NOISE_NBYTES:
+        hint = "; pass more --steps" if setup.kind == "replay" else ""
+        note(f"SB3's buffer takes only {nbytes / 1e6:.2f} MB, so memory is a rough estimate{hint}")
+    recommended, reason = recommend(compared, setup.read)
+    lines, advice = "", f"Keep SB3's buffer. {reason}"
+    if recommended != SB3:
+        advice = f"Use {recommended}: {reason}"
+        lines = snippet(env_id, recording, setup.algorithm, atari=setup.atari, buffer=setup.buffer, method=recommended)
+    if plot:
+        _plot(plot, env_id, compared, setup.read)
+    result = {
+        "env_id": env_id,
+        "n_envs": setup.env.num_envs,
+        "frame_stack": setup.n_stack,
+        "atari": setup.atari,
+        "kind": setup.kind,
+        "observation_space": str(space),
+        "buffer_size": setup.capacity,
+        "transitions": setup.transitions,
+        "algorithm": setup.algorithm,
+        "batch_size": setup.batch_size,
+        "buffers": [asdict(cost) for cost in compared],
+        "failed": {name: one["error"] for name, one in measured.items() if "error" in one},
+        "recommended": recommended,
+        "reason": reason,
+        "lines": lines,
+    }
+    table, explanation = _table(compared, env_id, space, setup.read), _explanation(setup)
+    code = [python_code(lines)] if lines else []
+    print_result(result, table, explanation, "", advice, *code, as_json=as_json)
+
+
+def _plot(path: Path, env_id: str, compared: Sequence[Cost], read: str) -> None:
+    from sb3_compressed.benchmarking.plot import plot_ratios
+
+    panels = {
+        "memory": [cost.ratio for cost in compared],
+        "add": [cost.add_ratio for cost in compared],
+        read: [cost.sample_ratio for cost in compared],
+    }
+    plot_ratios(path, f"{env_id}, relative to SB3's buffer", [cost.buffer for cost in compared], panels)
 
 
 def _use_atari_wrappers(env_id: str, wrapper: Wrapper | None) -> bool:
@@ -210,7 +256,7 @@ def _table(costs: Sequence[Cost], env_id: str, space: spaces.Space[Any], read: s
     for cost in costs:
         is_base = cost is costs[0]
         table.add_row(
-            cost.contender + (" (returns wrong data)" if cost.wrong else ""),
+            cost.buffer + (" (returns wrong data)" if cost.wrong else ""),
             format_nbytes(cost.transition),
             format_nbytes(cost.memory),
             f"{cost.ratio:.2%}",
@@ -222,12 +268,12 @@ def _table(costs: Sequence[Cost], env_id: str, space: spaces.Space[Any], read: s
     return table
 
 
-def _explanation(benchmark: Benchmark, capacity: int) -> str:
-    if benchmark.kind == "replay":
-        memory = f"estimated for {capacity:,} transitions from the growth of the process (RSS)"
+def _explanation(setup: Setup) -> str:
+    if setup.kind == "replay":
+        memory = f"estimated for {setup.capacity:,} transitions from the growth of the process (RSS)"
         times = "times are medians"
     else:
-        memory = f"the growth of the process (RSS) for {capacity:,} transitions"
+        memory = f"the growth of the process (RSS) for {setup.capacity:,} transitions"
         times = "times are medians per transition, get for one epoch"
     return (
         f"Measured with random actions; observations of a trained policy may differ. Memory is {memory}; {times}, "

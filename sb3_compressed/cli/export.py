@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sb3_compressed.cli.output import Json, is_terminal, print_result
+from sb3_compressed.cli.output import Json, is_terminal, print_result, refuse_options
 from sb3_compressed.cli.sources import SourcePath, Unpickle, expand_user, find_source, open_source
 
 if TYPE_CHECKING:
@@ -58,8 +58,12 @@ def export(
     of_d3rlpy = {"frame_stack": frame_stack, "gzip_level": gzip_level}
     if (dataset_id is None) is (file is None):
         raise typer.BadParameter("pass either --minari ID or --d3rlpy FILE")
-    _require_none(of_minari, MINARI, dataset_id)
-    _require_none(of_d3rlpy, D3RLPY, file)
+    if dataset_id is None:
+        refuse_options(
+            {"--author": author, "--algorithm": algorithm_name, "--description": description}, "needs --minari"
+        )
+    else:
+        refuse_options({"--frame-stack": frame_stack, "--gzip": gzip_level}, "needs --d3rlpy")
     source = find_source(path)
     with open_source(source, unpickle=unpickle) as buffer:
         if dataset_id is not None:
@@ -71,15 +75,6 @@ def export(
     where = f", in {result['folder']}" if dataset_id is not None else f", {result['nbytes'] / 1e6:,.1f} MB"
     line = f"{dataset_id or file}: {result['episodes']:,} episodes, {result['steps']:,} steps{where}"
     print_result({"path": source.path, **result}, line, as_json=as_json)
-
-
-def _require_none(options: dict[str, Any], kind: str, target: object) -> None:
-    """Raise if there are options for another target than the one that was passed.
-
-    :raises typer.BadParameter: with the name of the missing option
-    """
-    if target is None and any(value is not None for value in options.values()):
-        raise typer.BadParameter(f"options of {kind} were passed, but not --{kind.lower()}")
 
 
 def _to_minari(buffer: ReplayBuffer, dataset_id: str, **options: Any) -> dict[str, Any]:

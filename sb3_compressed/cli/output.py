@@ -20,7 +20,16 @@ from rich.text import Text
 
 from sb3_compressed.common.progress import new_progress
 
-__all__ = ["Json", "is_terminal", "named_lines", "note", "print_result", "progress_bar", "python_code"]
+__all__ = [
+    "Json",
+    "is_terminal",
+    "named_lines",
+    "note",
+    "print_result",
+    "progress_bar",
+    "python_code",
+    "refuse_options",
+]
 
 #: Width of the names in :func:`named_lines`.
 NAME_WIDTH = 14
@@ -78,6 +87,17 @@ def progress_bar() -> Progress:
 def is_terminal() -> bool:
     """Return whether the standard error is a terminal."""
     return Console(stderr=True).is_terminal
+
+
+def refuse_options(options: Mapping[str, Any], reason: str) -> None:
+    """Raise if options were passed that do not apply.
+
+    :param options: their values by name, ``None`` for those that were not passed
+    :raises typer.BadParameter: with the first of them and the reason
+    """
+    for name, value in options.items():
+        if value is not None:
+            raise typer.BadParameter(f"{name} {reason}")
 
 
 def _finite(value: Any) -> Any:

@@ -13,7 +13,7 @@ from typing import Any
 
 import matplotlib.image
 import pytest
-from commands import COMMAND, ENVIRONMENT, error_of, run, run_process
+from commands import COMMAND, ENVIRONMENT, error_of, run
 
 from sb3_compressed import CompressedDictReplayBuffer, CompressedReplayBuffer
 
@@ -47,7 +47,7 @@ def test_atari_game_is_measured_as_in_training(pong: dict[str, Any]) -> None:
     assert (pong["atari"], pong["frame_stack"], pong["transitions"]) == (True, 4, 400)
     assert pong["observation_space"] == "Box(0, 255, (4, 84, 84), uint8)"
     sb3, *others = pong["buffers"]
-    assert [buffer["contender"] for buffer in pong["buffers"]] == ["SB3", "auto", "zstd-5"]
+    assert [buffer["buffer"] for buffer in pong["buffers"]] == ["SB3", "auto", "zstd-5"]
     raw = 2 * 4 * 84 * 84
     assert 0.8 < sb3["transition"] / raw < 1.2, "few transitions give a rough estimate"
     assert (sb3["ratio"], sb3["add_ratio"], sb3["sample_ratio"]) == (1, 1, 1)
@@ -107,7 +107,7 @@ def test_advise_measures_rollout_buffers_with_n_steps() -> None:
 @pytest.fixture(scope="module")
 def cart() -> subprocess.CompletedProcess[str]:
     """Return the text output for small vector observations."""
-    return run_process("advise", "CartPole-v1", "--steps", 2000, "--codec", "none", "--rounds", 1)
+    return run("advise", "CartPole-v1", "--steps", 2000, "--codec", "none", "--rounds", 1)
 
 
 def test_sb3_is_recommended_for_small_vectors(cart: subprocess.CompletedProcess[str]) -> None:

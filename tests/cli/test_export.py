@@ -75,8 +75,8 @@ def test_exported_file_of_d3rlpy_contains_the_stored_episodes(tmp_path: Path) ->
     [
         ([], "pass either --minari ID or --d3rlpy FILE"),
         (["--minari", "a/b-v0", "--d3rlpy", "b.h5"], "pass either --minari ID or --d3rlpy FILE"),
-        (["--minari", "a/b-v0", "--gzip", "1"], "options of d3rlpy were passed, but not --d3rlpy"),
-        (["--d3rlpy", "b.h5", "--author", "Ada"], "options of Minari were passed, but not --minari"),
+        (["--minari", "a/b-v0", "--gzip", "1"], "--gzip needs --d3rlpy"),
+        (["--d3rlpy", "b.h5", "--author", "Ada"], "--author needs --minari"),
     ],
 )
 def test_options_that_do_not_fit_together_are_an_error(tmp_path: Path, options: list[str], message: str) -> None:
