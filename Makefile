@@ -95,10 +95,11 @@ pictures: $(VENV)/.installed  ## draw what the README shows of the terminal
 
 peers: $(PEERS)/.installed  ## install what the benchmarks compare with, in an environment of its own
 
-lint: $(VENV)/.installed  ## check style and types
+lint: $(VENV)/.installed  ## check style, types and the directions of imports
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 format: $(VENV)/.installed  ## format the code
 	$(BIN)/ruff check --fix .
