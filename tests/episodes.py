@@ -1,25 +1,14 @@
-"""Helpers for tests of datasets and recordings: filled buffers, and comparisons of episodes."""
+"""Helpers for tests of datasets and recordings: comparisons of episodes."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from conftest import Stream
-from gymnasium import spaces
+from support import filled
 
-from sb3_compressed import CompressedDictReplayBuffer, CompressedReplayBuffer
 from sb3_compressed.datasets import trajectories
 
-
-def filled(stream: Stream, n_steps: int = 60, n_rows: int = 100, cls: Any = None, **options: Any) -> Any:
-    """Return a buffer of ``n_rows`` rows with the first steps of a stream, compressed unless a class is passed."""
-    space, action_space, n_envs, transitions = stream
-    if cls is None:
-        cls = CompressedDictReplayBuffer if isinstance(space, spaces.Dict) else CompressedReplayBuffer
-    buffer = cls(n_rows * n_envs, space, action_space, device="cpu", n_envs=n_envs, **options)
-    for transition in transitions[:n_steps]:
-        transition.add_to(buffer)
-    return buffer
+__all__ = ["assert_same_arrays", "assert_same_episode", "assert_same_episodes", "filled"]
 
 
 def assert_same_arrays(ours: Any, theirs: Any) -> None:

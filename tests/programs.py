@@ -14,7 +14,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from fork_server import ForkedProcess, fork_server
+from fork_server import ForkedProcess, accepts, fork_server
 
 TESTS = Path(__file__).parent
 Process = subprocess.Popen[str] | ForkedProcess
@@ -48,7 +48,7 @@ def run_python(
     """
     command = [sys.executable, *map(str, arguments)]
     server = None if fresh else fork_server()
-    if server is None or not server.accepts(environment):
+    if server is None or not accepts(environment):
         return subprocess.run(
             command,
             stdin=subprocess.DEVNULL,
@@ -114,7 +114,7 @@ def start(code: str, *arguments: object) -> Process:
     """Start a program of which the lines are read while it runs, or which is killed."""
     server, environment = fork_server(), environment_with()
     command = [sys.executable, "-c", code, *map(str, arguments)]
-    if server is None or not server.accepts(environment):
+    if server is None or not accepts(environment):
         return subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, encoding="utf-8", env=environment
         )

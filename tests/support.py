@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import ale_py
 import gymnasium as gym
 import numpy as np
+import pytest
 import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.env_util import make_atari_env, make_vec_env
+from stable_baselines3.common.envs import BitFlippingEnv, IdentityEnvMultiBinary, IdentityEnvMultiDiscrete
 from stable_baselines3.common.vec_env import VecEnv, VecFrameStack, VecTransposeImage
+from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
+
+from sb3_compressed import CompressedDictReplayBuffer, CompressedReplayBuffer
 
 gym.register_envs(ale_py)
 
@@ -106,6 +112,64 @@ def record(env: VecEnv, n_steps: int) -> list[Transition]:
     return transitions
 
 
+Stream = tuple[spaces.Space[Any], spaces.Space[Any], int, list[Transition]]
+"""Observation space, action space, number of environments, transitions."""
+
+GOALS: dict[str, Callable[[], VecEnv]] = {
+    "bits": partial(make_vec_env, BitFlippingEnv, n_envs=2, env_kwargs={"n_bits": 4, "image_obs_space": True}),
+    "goal-bits": partial(make_vec_env, BitFlippingEnv, n_envs=2, env_kwargs={"n_bits": 20, "max_steps": 9}),
+}
+ENVIRONMENTS: dict[str, Callable[[], VecEnv]] = {
+    "atari": partial(atari_env, "Breakout", 4),
+    "atari-single": partial(atari_env, "Pong", 1, max_steps=40),
+    "atari-channel-last": partial(atari_env, "Breakout", 2, transpose=False),
+    "console": console_env,
+    "pendulum": partial(make_vec_env, "Pendulum-v1", n_envs=3),
+    "cart": partial(make_vec_env, "CartPole-v1", n_envs=4),
+    "acrobot": partial(make_vec_env, "Acrobot-v1", n_envs=1, env_kwargs={"max_episode_steps": 90}),
+    "discrete": partial(make_vec_env, "FrozenLake-v1", n_envs=2),
+    "multi-discrete": partial(make_vec_env, IdentityEnvMultiDiscrete, n_envs=2),
+    "multi-binary": partial(make_vec_env, IdentityEnvMultiBinary, n_envs=2),
+    **GOALS,
+}
+N_STEPS = 340
+
+
+@cache
+def recorded(name: str) -> Stream:
+    """Return transitions of one of the environments above."""
+    env = ENVIRONMENTS[name]()
+    return env.observation_space, env.action_space, env.num_envs, record(env, N_STEPS)
+
+
+def new_buffer(cls: Any, stream: Stream | str, n_rows: int, **options: Any) -> Any:
+    """Return an empty buffer for a stream, or that of a name, of a class of this package or of SB3."""
+    space, action_space, n_envs, _ = stream = recorded(stream) if isinstance(stream, str) else stream
+    if issubclass(cls, HerReplayBuffer) and "env" not in options:
+        [options["env"]] = [env() for name, env in GOALS.items() if recorded(name)[0] == space]
+        options["env"].reset()  # it computes rewards from a state
+    return cls(n_rows * n_envs, space, action_space, device="cpu", n_envs=n_envs, **options)
+
+
+def add_all(transitions: Iterable[Transition], *buffers: Any) -> None:
+    """Add transitions to each of the buffers."""
+    for transition in transitions:
+        for buffer in buffers:
+            transition.add_to(buffer)
+
+
+def filled(
+    stream: Stream | str, n_steps: int | None = 60, n_rows: int = 100, /, cls: Any = None, **options: Any
+) -> Any:
+    """Return a buffer with the first steps of a stream, compressed unless a class is passed."""
+    stream = recorded(stream) if isinstance(stream, str) else stream
+    if cls is None:
+        cls = CompressedDictReplayBuffer if isinstance(stream[0], spaces.Dict) else CompressedReplayBuffer
+    buffer = new_buffer(cls, stream, n_rows, **options)
+    add_all(stream[-1][:n_steps], buffer)
+    return buffer
+
+
 def assert_same_batch(ours: Any, theirs: Any) -> None:
     """Assert that two batches have the same type, and their fields the same dtype, shape, device and values."""
     assert type(ours) is type(theirs)
@@ -152,3 +216,18 @@ class ImageEnv(gym.Env[Any, Any]):
     def __init__(self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> None:
         self.observation_space = observation_space
         self.action_space = action_space
+
+
+@contextmanager
+def draws_replaced(**functions: Any) -> Iterator[None]:
+    """Replace functions of ``np.random``, so that code gets chosen numbers."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, function in functions.items():
+            patch.setattr(np.random, name, function)
+        yield
+
+
+def batch_at(buffer: Any, rows: Any, envs: Any, env: Any = None) -> Any:
+    """Return the batch that a buffer's ``_get_samples`` creates for chosen rows and environments."""
+    with draws_replaced(randint=lambda *args, **kwargs: envs):
+        return buffer._get_samples(rows, env=env)

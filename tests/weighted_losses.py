@@ -13,27 +13,39 @@ from torch.nn import functional
 __all__ = ["DoubleDQN", "LapSAC", "LapTD3", "WeightedDQN", "WeightedDoubleDQN", "WeightedQRDQN", "double_dqn_errors"]
 
 
-class WeightedDQN(DQN):
-    """DQN with an explicit weighted Huber loss."""
+class Weighted:
+    """``train`` of algorithms with one network and an explicit weighted loss."""
 
-    def train(self, gradient_steps: int, batch_size: int = 100) -> None:
+    def weighted_loss(self, batch: Any, discounts: Any) -> tuple[th.Tensor, th.Tensor]:
+        """Return the loss, and the TD errors that become priorities."""
+        raise NotImplementedError
+
+    def train(self: Any, gradient_steps: int, batch_size: int = 100) -> None:
         """Train as DQN does, and update priorities after each step."""
         self.policy.set_training_mode(True)
         self._update_learning_rate(self.policy.optimizer)
-        buffer: Any = self.replay_buffer
         for _ in range(gradient_steps):
-            batch = buffer.sample(batch_size, env=self._vec_normalize_env)
-            discounts = self.gamma if batch.discounts is None else batch.discounts
-            with th.no_grad():
-                targets = batch.rewards + (1 - batch.dones) * discounts * self.next_values(batch)
-            values = th.gather(self.q_net(batch.observations), dim=1, index=batch.actions.long())
-            losses = functional.smooth_l1_loss(values, targets, reduction="none")
+            batch = self.replay_buffer.sample(batch_size, env=self._vec_normalize_env)
+            loss, errors = self.weighted_loss(batch, self.gamma if batch.discounts is None else batch.discounts)
             self.policy.optimizer.zero_grad()
-            (batch.weights * losses).mean().backward()
-            th.nn.utils.clip_grad_norm_(self.policy.parameters(), self.max_grad_norm)
+            loss.backward()
+            if self.max_grad_norm is not None:
+                th.nn.utils.clip_grad_norm_(self.policy.parameters(), self.max_grad_norm)
             self.policy.optimizer.step()
-            buffer.update_priorities(batch.indices, (targets - values).detach().abs())
+            self.replay_buffer.update_priorities(batch.indices, errors.detach().abs())
         self._n_updates += gradient_steps
+
+
+class WeightedDQN(Weighted, DQN):
+    """DQN with an explicit weighted Huber loss."""
+
+    def weighted_loss(self, batch: Any, discounts: Any) -> tuple[th.Tensor, th.Tensor]:
+        """Return the mean of weighted Huber losses."""
+        with th.no_grad():
+            targets = batch.rewards + (1 - batch.dones) * discounts * self.next_values(batch)
+        values = th.gather(self.q_net(batch.observations), dim=1, index=batch.actions.long())
+        losses = functional.smooth_l1_loss(values, targets, reduction="none")
+        return (batch.weights * losses).mean(), targets - values
 
     def next_values(self, batch: Any) -> th.Tensor:
         """Return the values of the next observations."""
@@ -83,38 +95,26 @@ def double_dqn_errors(model: DQN, batch: Any) -> th.Tensor:
     return errors
 
 
-class WeightedQRDQN(QRDQN):
+class WeightedQRDQN(Weighted, QRDQN):
     """QR-DQN with an explicit weighted quantile Huber loss."""
 
-    def train(self, gradient_steps: int, batch_size: int = 100) -> None:
-        """Train as QR-DQN does, and update priorities after each step."""
-        self.policy.set_training_mode(True)
-        self._update_learning_rate(self.policy.optimizer)
-        buffer: Any = self.replay_buffer
-        for _ in range(gradient_steps):
-            batch = buffer.sample(batch_size, env=self._vec_normalize_env)
-            discounts = self.gamma if batch.discounts is None else batch.discounts
-            rows = th.arange(batch_size)
-            with th.no_grad():
-                next_quantiles = self.quantile_net_target(batch.next_observations)
-                next_values, next_actions = next_quantiles.mean(dim=1).max(dim=1)
-                not_done = 1 - batch.dones
-                targets = batch.rewards + not_done * discounts * next_quantiles[rows, :, next_actions]
-                mean_targets = batch.rewards + not_done * discounts * next_values.reshape(-1, 1)
-            all_quantiles = self.quantile_net(batch.observations)
-            quantiles = all_quantiles[rows, :, batch.actions.reshape(-1).long()]
-            errors = targets[:, None, :] - quantiles[:, :, None]
-            huber = th.where(errors.abs() > 1, errors.abs() - 0.5, errors**2 * 0.5)
-            probabilities = ((th.arange(self.n_quantiles) + 0.5) / self.n_quantiles)[None, :, None]
-            losses = (th.abs(probabilities - (errors.detach() < 0).float()) * huber).sum(dim=1).mean(dim=1)
-            self.policy.optimizer.zero_grad()
-            (batch.weights.reshape(-1) * losses).mean().backward()
-            if self.max_grad_norm is not None:
-                th.nn.utils.clip_grad_norm_(self.policy.parameters(), self.max_grad_norm)
-            self.policy.optimizer.step()
-            values = th.gather(all_quantiles.mean(dim=1), dim=1, index=batch.actions.long())
-            buffer.update_priorities(batch.indices, (mean_targets - values).detach().abs())
-        self._n_updates += gradient_steps
+    def weighted_loss(self, batch: Any, discounts: Any) -> tuple[th.Tensor, th.Tensor]:
+        """Return the mean of weighted quantile losses."""
+        rows = th.arange(len(batch.actions))
+        with th.no_grad():
+            next_quantiles = self.quantile_net_target(batch.next_observations)
+            next_values, next_actions = next_quantiles.mean(dim=1).max(dim=1)
+            not_done = 1 - batch.dones
+            targets = batch.rewards + not_done * discounts * next_quantiles[rows, :, next_actions]
+            mean_targets = batch.rewards + not_done * discounts * next_values.reshape(-1, 1)
+        all_quantiles = self.quantile_net(batch.observations)
+        quantiles = all_quantiles[rows, :, batch.actions.reshape(-1).long()]
+        errors = targets[:, None, :] - quantiles[:, :, None]
+        huber = th.where(errors.abs() > 1, errors.abs() - 0.5, errors**2 * 0.5)
+        probabilities = ((th.arange(self.n_quantiles) + 0.5) / self.n_quantiles)[None, :, None]
+        losses = (th.abs(probabilities - (errors.detach() < 0).float()) * huber).sum(dim=1).mean(dim=1)
+        values = th.gather(all_quantiles.mean(dim=1), dim=1, index=batch.actions.long())
+        return (batch.weights.reshape(-1) * losses).mean(), mean_targets - values
 
 
 class LapTD3(TD3):

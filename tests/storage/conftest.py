@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from storage.stores import limit_file_sizes, set_segment_nbytes
+from sb3_compressed.storage.log import Log
+from storage.slot_logs import new_log
+from storage.stores import crash_after_five_commits, limit_file_sizes, set_segment_nbytes
 
 TMPFS = Path("/dev/shm")
 
@@ -24,6 +26,20 @@ def fast_path(tmp_path: Path) -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix="sb3-compressed-", dir=TMPFS))
     yield folder
     shutil.rmtree(folder)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[Log]:
+    """Return a log that slots can be written to."""
+    made = new_log(tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def five_commits(fast_path: Path, small_files: None) -> tuple[Path, list[int]]:
+    """Return a folder after a crash, and where the first commit begins and each commit ends in its last file."""
+    return crash_after_five_commits(fast_path / "store")
 
 
 @pytest.fixture
