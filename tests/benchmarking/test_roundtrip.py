@@ -53,16 +53,24 @@ def test_dict_observations_of_correct_buffers_pass(name: str) -> None:
 
 
 def test_wrong_part_of_a_dict_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    replay = make_replay("SB3", DICTS, ROWS)
-    read = replay.read
+    def damage(batch: Batch) -> None:
+        batch.next_obs["b"][3, 1] += 1
+
+    replay = damaged(make_replay("SB3", DICTS, ROWS), damage, monkeypatch)
+    assert "1 next observations" in check_replay(replay, dict_steps(), ROWS)
+
+
+def damaged(adapter: Any, damage: Callable[[Batch], None], monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return an adapter that damages each batch."""
+    read = adapter.read
 
     def read_damaged(batch: Any) -> Batch:
-        result = read(batch)
-        result.next_obs["b"][3, 1] += 1
+        result: Batch = read(batch)
+        damage(result)
         return result
 
-    monkeypatch.setattr(replay, "read", read_damaged)
-    assert "1 next observations" in check_replay(replay, dict_steps(), ROWS)
+    monkeypatch.setattr(adapter, "read", read_damaged)
+    return adapter
 
 
 def flip(name: str) -> Callable[[Batch], None]:
@@ -87,26 +95,10 @@ def test_correct_buffers_pass(name: str) -> None:
     [(flip("obs"), "1 observations of"), (flip("next_obs"), "1 next observations"), (rename, "1 unknown of")],
 )
 def test_wrong_data_is_reported(damage: Callable[[Batch], None], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    replay = make_replay("SB3", IMAGES, ROWS)
-    read = replay.read
-
-    def read_damaged(batch: Any) -> Batch:
-        result = read(batch)
-        damage(result)
-        return result
-
-    monkeypatch.setattr(replay, "read", read_damaged)
+    replay = damaged(make_replay("SB3", IMAGES, ROWS), damage, monkeypatch)
     assert message in check_replay(replay, steps(), ROWS)
 
 
 def test_wrong_data_of_rollouts_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    rollout = make_rollout("SB3", IMAGES, ROWS)
-    read = rollout.read
-
-    def read_damaged(batch: Any) -> Batch:
-        result = read(batch)
-        flip("obs")(result)
-        return result
-
-    monkeypatch.setattr(rollout, "read", read_damaged)
+    rollout = damaged(make_rollout("SB3", IMAGES, ROWS), flip("obs"), monkeypatch)
     assert "1 observations of" in check_rollout(rollout, steps(), ROWS)

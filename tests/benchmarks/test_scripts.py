@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from programs import python_path
+from programs import python_path, run_python
 from session import PEERS
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
@@ -25,15 +25,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("benchmarks")
 
 
-def run(script: str, folder: Path, *flags: str, peers: Path = Path("none")) -> tuple[str, Any]:
-    """Run a script and return its output and results."""
+def run(script: str, folder: Path, *flags: str, peers: Path = Path("none"), fresh: bool = False) -> tuple[str, Any]:
+    """Run a script and return its output and results.
+
+    :param fresh: whether its processes must begin without imports
+    """
     out = folder / "results" / f"{script}.json"
-    done = subprocess.run(
-        [sys.executable, BENCHMARKS / f"{script}.py", "--smoke", "--peers", peers, "--out", out, *flags],
-        env={**os.environ, "XDG_CACHE_HOME": str(folder), "PYTHONPATH": python_path(BENCHMARKS.parent)},
-        capture_output=True,
-        text=True,
-        check=False,
+    done = run_python(
+        [BENCHMARKS / f"{script}.py", "--smoke", "--peers", peers, "--out", out, *flags],
+        {**os.environ, "XDG_CACHE_HOME": str(folder), "PYTHONPATH": python_path(BENCHMARKS.parent)},
+        fresh=fresh,
     )
     assert done.returncode == 0, done.stderr
     written = json.loads(out.read_text())
@@ -76,7 +77,7 @@ def test_rollout_benchmark_writes_its_results(folder: Path) -> None:
 def test_image_benchmark_measures_the_fixed_cost_and_another_version(folder: Path, tmp_path: Path) -> None:
     shutil.copytree(BENCHMARKS.parent / "sb3_compressed", tmp_path / "sb3_compressed")
     flags = ["--sources", "Noise84-v0", "Unknown-v9", "--package", f"copy={tmp_path}"]
-    printed, results = run("images", folder, *flags)
+    printed, results = run("images", folder, *flags, fresh=True)
     assert "| sb3-compressed `auto` (copy) |" in printed
     assert results["Noise84-v0"].keys() == {"SB3", "auto#copy"}, "unknown environments are skipped"
     for measured in results["Noise84-v0"].values():
@@ -92,14 +93,14 @@ def test_other_package_is_imported_with_the_benchmarking_of_this_checkout(tmp_pa
         file.write('\n__version__ = "0.0.7"\n')
     script = tmp_path / "script.py"
     script.write_text(
-        "import sb3_compressed; from sb3_compressed.benchmarking import metrics; from sb3_compressed.buffers import dtypes\n"
-        "print(sb3_compressed.__version__, metrics.__file__, dtypes.__file__, sep='\\n')"
+        "import sb3_compressed; from sb3_compressed.benchmarking import metrics; from sb3_compressed import errors\n"
+        "print(sb3_compressed.__version__, metrics.__file__, errors.__file__, sep='\\n')"
     )
     command: list[str | Path] = [sys.executable, BENCHMARKS / "other_package.py", tmp_path, script]
     environment = {**os.environ, "PYTHONPATH": python_path(BENCHMARKS.parent)}
     printed = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
     theirs, ours = tmp_path / "sb3_compressed", BENCHMARKS.parent / "sb3_compressed"
-    assert printed.splitlines() == ["0.0.7", str(ours / "benchmarking" / "metrics.py"), str(theirs / "dtypes.py")]
+    assert printed.splitlines() == ["0.0.7", str(ours / "benchmarking" / "metrics.py"), str(theirs / "errors.py")]
 
 
 def test_folder_without_a_package_is_an_error(tmp_path: Path) -> None:
@@ -171,7 +172,7 @@ def test_persistence_benchmark_writes_its_results(folder: Path) -> None:
 
 
 def test_startup_benchmark_writes_its_results(folder: Path) -> None:
-    printed, results = run("startup", folder)
+    printed, results = run("startup", folder, fresh=True)
     assert "| import numba |" in printed
     assert len(results) == 5
     assert all(row.keys() == {"first process, s", "others, s", "memory"} for row in results.values())
@@ -230,7 +231,7 @@ def test_opening_benchmark_writes_its_results(folder: Path) -> None:
 
 @pytest.mark.slow
 def test_stores_benchmark_writes_its_results(folder: Path) -> None:
-    printed, results = run("stores", folder)
+    printed, results = run("stores", folder, fresh=True)
     assert "| log of this package |" in printed
     assert results["log"]["kills"] == {"right": 1}
 

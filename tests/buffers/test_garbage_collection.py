@@ -8,10 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import recorded
-from stable_baselines3 import HerReplayBuffer
-from stable_baselines3.common.env_util import make_vec_env
-from stable_baselines3.common.envs import BitFlippingEnv
+from support import add_all, new_buffer, recorded
 
 from sb3_compressed import (
     CompressedDictReplayBuffer,
@@ -23,25 +20,15 @@ from sb3_compressed import (
 )
 from sb3_compressed.samplers import available_samplers
 
-ROWS = 300, 2_000
+ROWS = 300, 1_000
 #: For codecs that were trained in between.
 MOST = 300
 
 
-def env_of(cls: Any) -> dict[str, Any]:
-    if not issubclass(cls, HerReplayBuffer):
-        return {}
-    env = make_vec_env(BitFlippingEnv, 2, env_kwargs={"n_bits": 4, "max_steps": 9, "image_obs_space": True})
-    env.reset()
-    return {"env": env}
-
-
-def filled(cls: Any, name: str, n_rows: int, **options: Any) -> Any:
+def sampled(cls: Any, name: str, n_rows: int, **options: Any) -> Any:
     """Return a full buffer, of which some rows were overwritten and some were drawn."""
-    space, action_space, n_envs, transitions = recorded(name)
-    buffer = cls(n_rows * n_envs, space, action_space, device="cpu", n_envs=n_envs, **env_of(cls), **options)
-    for transition in islice(cycle(transitions), n_rows + n_rows // 10):
-        transition.add_to(buffer)
+    buffer = new_buffer(cls, name, n_rows, **options)
+    add_all(islice(cycle(recorded(name)[-1]), n_rows + n_rows // 10), buffer)
     for _ in range(4):
         buffer.sample(32)
     return buffer
@@ -58,7 +45,7 @@ def growth(cls: Any, name: str, **options: Any) -> int:
     for number, n_rows in enumerate((ROWS[0], *ROWS)):  # the first buffer imports and compiles what it needs
         places = {key: value / str(number) for key, value in options.items() if key == "storage"}
         before = n_tracked()
-        buffer = filled(cls, name, n_rows, **{**options, **places})
+        buffer = sampled(cls, name, n_rows, **{**options, **places})
         counts.append(n_tracked() - before)
         if "storage" in places:
             buffer.close()
@@ -98,7 +85,7 @@ def test_all_kinds_of_buffers_are_not_tracked(cls: Any, name: str, options: dict
 def test_loaded_buffers_are_not_tracked(tmp_path: Path) -> None:
     counts = []
     for n_rows in ROWS:
-        save_checkpoint(filled(CompressedReplayBuffer, "atari", n_rows), tmp_path / str(n_rows))
+        save_checkpoint(sampled(CompressedReplayBuffer, "atari", n_rows), tmp_path / str(n_rows))
         before = n_tracked()
         buffer = load_checkpoint(tmp_path / str(n_rows), device="cpu")
         counts.append(n_tracked() - before)

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import copy
 import os
 import sys
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from drawn_examples import FACTOR
 from gymnasium import spaces
 from numpy.typing import NDArray
 
@@ -23,7 +24,8 @@ from sb3_compressed.samplers import PrioritizedSampler
 
 IMAGE, VECTOR = spaces.Box(0, 255, (2, 36, 36), np.uint8), spaces.Box(0, 1 << 20, (3,), np.float32)
 BUTTONS = spaces.Discrete(7)
-N_ROWS, N_BATCHES = 6, 1500
+N_ROWS = 6
+N_BATCHES = 400 * int(FACTOR or 1)
 BACKGROUND = np.random.default_rng(0).integers(0, 256, IMAGE.shape, np.uint8)
 
 
@@ -77,15 +79,17 @@ def assert_consistent(space: spaces.Space[Any], batch: Any, n_per_batch: int) ->
             np.testing.assert_array_equal(np.asarray(found[key] if key else found), part)
 
 
-def run_beside_adds(buffer: Any, *others: Any) -> None:
-    """Run functions in threads while another thread adds steps."""
+def run_beside_adds(buffer: Any, *others: Any, n_joint: int = 0) -> None:
+    """Run functions in threads while another thread adds steps, some of them in joint commits if requested."""
     stop = threading.Event()
 
     def keep_adding() -> None:
-        step = N_ROWS
-        while not stop.is_set():
-            step = step + 1 if step < 60_000 else N_ROWS
-            add(buffer, step)
+        for first in cycle(range(N_ROWS, 60_000, n_joint or 1)):
+            if stop.is_set():
+                break
+            with buffer.joint_commit(n_joint) if n_joint else nullcontext():
+                for step in range(first, first + (n_joint or 1)):
+                    add(buffer, step)
 
     for step in range(N_ROWS + 2):
         add(buffer, step)
@@ -98,6 +102,11 @@ def run_beside_adds(buffer: Any, *others: Any) -> None:
         finally:
             stop.set()
         adding.result()
+
+
+def assert_same_content(loaded: Any, buffer: Any) -> None:
+    for name in ("rewards", "actions", "dones", "timeouts"):
+        np.testing.assert_array_equal(getattr(loaded, name), getattr(buffer, name))
 
 
 SPACES: dict[str, spaces.Space[Any]] = {
@@ -183,24 +192,13 @@ def test_saves_beside_adds_and_samples_are_complete(space: str, options: str, is
     buffer.save_checkpoint(tmp_path / "end", overwrite=True)
     for folder in ("end", "folder") if is_stored else ("end",):
         loaded = load_checkpoint(tmp_path / folder, device="cpu")
-        for name in ("rewards", "actions", "dones", "timeouts"):
-            np.testing.assert_array_equal(getattr(loaded, name), getattr(buffer, name))
+        assert_same_content(loaded, buffer)
         assert_consistent(SPACES[space], loaded.sample(64), 64)
 
 
 def test_joint_commits_beside_flushes_and_samples_are_complete(tmp_path: Path) -> None:
-    cls, n_steps = CompressedReplayBuffer, 20
+    cls = CompressedReplayBuffer
     buffer = cls(400, VECTOR, BUTTONS, "cpu", 2, storage=tmp_path, sampler="prioritized", compression_method="zstd1")
-    add(buffer, 1)
-    is_over = threading.Event()
-
-    def add_jointly() -> None:
-        for first in cycle(range(0, 60_000, n_steps)):
-            if is_over.is_set():
-                break
-            with buffer.joint_commit(n_steps):
-                for step in range(first, first + n_steps):
-                    add(buffer, step)
 
     def flush() -> None:
         for _ in range(60):
@@ -208,17 +206,9 @@ def test_joint_commits_beside_flushes_and_samples_are_complete(tmp_path: Path) -
             assert_consistent(VECTOR, load_checkpoint(tmp_path, device="cpu").sample(64), 64)
             assert_consistent(VECTOR, buffer.sample(16), 16)
 
-    with ThreadPoolExecutor(2) as pool:
-        adding, flushing = pool.submit(add_jointly), pool.submit(flush)
-        try:
-            flushing.result()
-        finally:
-            is_over.set()
-        adding.result()
+    run_beside_adds(buffer, flush, n_joint=20)
     buffer.close()
-    loaded = load_checkpoint(tmp_path, device="cpu")
-    for name in ("rewards", "actions", "dones", "timeouts"):
-        np.testing.assert_array_equal(getattr(loaded, name), getattr(buffer, name))
+    assert_same_content(load_checkpoint(tmp_path, device="cpu"), buffer)
 
 
 def test_mixed_buffers_beside_adds() -> None:
@@ -303,16 +293,3 @@ def test_a_fork_while_other_threads_add_and_sample_can_use_the_buffer(space: str
             assert_consistent(SPACES[space], buffer.sample(64), 64)
 
     run_beside_adds(buffer, fork, sample)
-
-
-def test_copies_have_locks_of_their_own() -> None:
-    buffer = new("vector")
-    for step in range(N_ROWS):
-        add(buffer, step)
-    copies = [copy.copy(buffer), copy.deepcopy(buffer)]
-
-    def sample() -> None:
-        for each in copies:
-            assert_consistent(VECTOR, each.sample(16), 16)
-
-    run_beside_adds(copies[1], sample)

@@ -55,7 +55,7 @@ with progress_bar(3, "counting sheep", is_shown=True) as advance:
 
 LINES = """
 import sys
-from sb3_compressed.cli import line_progress
+from sb3_compressed.common import line_progress
 from sb3_compressed.common.progress import new_progress, progress_bar
 line_progress.INTERVAL = 0.0
 with progress_bar(3, "counting [/sheep]", is_shown=True) as advance:

@@ -12,10 +12,9 @@ import pytest
 import writer
 
 from sb3_compressed import CompressedReplayBuffer, CorruptPayload, CorruptStorage, StorageError
-from sb3_compressed.storage import verify
 from sb3_compressed.storage.array_store import ArrayStore
 
-DAMAGES = int(os.environ.get("SB3_COMPRESSED_DAMAGES", "150"))
+DAMAGES = int(os.environ.get("SB3_COMPRESSED_DAMAGES", "50"))
 
 
 @pytest.fixture
@@ -110,25 +109,3 @@ def test_repair_of_a_damaged_snapshot_drops_nothing(place: float, n_steps: int, 
     with pytest.warns(UserWarning, match="0 of 120 transitions are damaged and excluded"):
         buffer = CompressedReplayBuffer.from_checkpoint(folder, repair=True, device="cpu")
     assert writer.hold_that_it_is_whole(buffer) == 99 + n_steps
-
-
-def test_verify_reports_exactly_the_damage(folder: Path) -> None:
-    shares: list[float] = []
-    assert verify(folder, progress=shares.append) == []
-    assert shares == sorted(shares)
-    assert shares[-1] == 1
-    rng = random.Random(2)
-    paths = sorted(folder.glob("*.log"))
-    for path in paths[:-1]:
-        content = bytearray(path.read_bytes())
-        for _ in range(3):
-            content[rng.randrange(4000, len(content))] ^= 1
-        path.write_bytes(content)
-    found = verify(folder)
-    assert len(found) >= len(paths) - 1
-    for path in paths[:-1]:
-        assert any(path.name in line for line in found), path
-    assert not any(paths[-1].name in line for line in found)
-    (folder / "notes").mkdir()
-    with pytest.raises(StorageError, match="contains no buffer"):
-        verify(folder / "notes")

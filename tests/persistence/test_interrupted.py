@@ -11,11 +11,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch as th
 from gymnasium import spaces
+from interrupts import bytecodes, interrupt
 from numpy.typing import NDArray
 from stable_baselines3.common.buffers import ReplayBuffer
 
-from sb3_compressed import CompressedArray, CompressedReplayBuffer
+from sb3_compressed import CompressedArray, CompressedReplayBuffer, CompressedRolloutBuffer
 from sb3_compressed.arrays.encoding import FrameEncoder
 from sb3_compressed.arrays.frame_dedup import FrameDeduplicator, PreviousRow
 
@@ -123,6 +125,36 @@ def test_interrupts_at_any_time_leave_correct_observations() -> None:
     assert n_interrupts
 
 
+@pytest.mark.parametrize("kind", ["replay", "rollout"])
+def test_the_last_row_can_be_interrupted_and_added_again(kind: str) -> None:
+    space = spaces.Box(0, 1, (2,), np.float32)
+    cls: Any = CompressedReplayBuffer if kind == "replay" else CompressedRolloutBuffer
+
+    def add_row(buffer: Any) -> None:
+        obs, zeros = np.full((1, 2), buffer.pos, np.float32), np.zeros(1)
+        if kind == "replay":
+            buffer.add(obs, obs, zeros, zeros, zeros, [{}])
+        else:
+            buffer.add(obs, zeros, zeros, zeros, th.zeros(1), th.zeros(1))
+
+    def with_one_row_left() -> Any:
+        buffer = cls(3, space, BUTTONS, "cpu")
+        add_row(buffer)
+        add_row(buffer)
+        return buffer
+
+    names = {"_write_step"} if kind == "replay" else {"add"}
+    buffer = with_one_row_left()
+    for at in [at for at in bytecodes(lambda: add_row(buffer)) if at[0].co_name in names]:  # noqa: B023
+        buffer = with_one_row_left()
+        interrupt(lambda: add_row(buffer), at)  # noqa: B023  # it is called at once
+        if not buffer.full:
+            assert buffer.pos == 2
+            add_row(buffer)
+        assert (buffer.pos, buffer.full) == (0 if kind == "replay" else 3, True)
+        np.testing.assert_array_equal(buffer.observations[:, 0, 0], [0, 1, 2])
+
+
 @pytest.mark.parametrize("index", [slice(0, 64), ..., 5])
 def test_one_thread_can_read_while_another_writes(index: Any) -> None:
     frames = numbered_frames()
@@ -154,22 +186,3 @@ def test_one_thread_can_read_while_another_writes(index: Any) -> None:
     finally:
         stop.set()
         writer.join()
-
-
-def test_class_between_ours_and_sb3s_gets_plain_observations() -> None:
-    seen: list[Any] = []
-
-    class Watching(ReplayBuffer):
-        def add(self, obs: Any, *args: Any, **kwargs: Any) -> None:
-            seen.append(obs)
-            super().add(obs, *args, **kwargs)
-
-    class Both(CompressedReplayBuffer, Watching):
-        pass
-
-    buffer = Both(10, SPACE, BUTTONS, "cpu")
-    obs, next_obs = np.random.default_rng(0).integers(0, 256, (2, 1, 4, 84, 84), np.uint8)
-    add(buffer, obs, next_obs)
-    [watched] = seen
-    np.testing.assert_array_equal(watched, obs)
-    np.testing.assert_array_equal(buffer.observations[0], obs)

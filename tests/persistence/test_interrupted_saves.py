@@ -132,8 +132,10 @@ def test_an_interrupted_constructor_releases_the_folder(mode: dict[str, bool], t
 
     run(tmp_path / "imports", None)
     found = run(tmp_path / "complete", None)
-    assert len(found) > 3000
-    for number, at in enumerate(evenly(found, 100)):
+    # From then on the buffer owns the folder, and the traceback refers to the buffer.
+    n_opening = max(number for number, (code, _) in enumerate(found) if code.co_name in ("_create", "_resume"))
+    assert n_opening > 3000
+    for number, at in enumerate(evenly(found[: n_opening + 1], 100)):
         run(tmp_path / str(number), at)
 
 

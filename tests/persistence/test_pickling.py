@@ -7,16 +7,15 @@ import pickle
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from conftest import Stream
 from programs import run
 from stable_baselines3 import DQN, PPO
-from stable_baselines3.common.callbacks import CheckpointCallback
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.envs import BitFlippingEnv
 from stable_baselines3.common.vec_env import VecEnv
-from support import assert_same_batch, atari_env, same_draws
+from stored import ROWS, add, hold_equal
+from support import atari_env
 
 from sb3_compressed import (
     CompressedArray,
@@ -27,20 +26,12 @@ from sb3_compressed import (
     available_codecs,
 )
 
-ROWS = 90
-
 
 def filled(stream: Stream, n_steps: int = ROWS + 30, buffer_class: Any = CompressedReplayBuffer, **kwargs: Any) -> Any:
     space, action_space, n_envs, transitions = stream
     buffer = buffer_class(ROWS * n_envs, space, action_space, device="cpu", n_envs=n_envs, **kwargs)
-    for transition in transitions[:n_steps]:
-        transition.add_to(buffer)
+    add(transitions[:n_steps], buffer)
     return buffer
-
-
-def assert_same_buffer(ours: Any, theirs: Any) -> None:
-    assert (ours.pos, ours.full) == (theirs.pos, theirs.full)
-    assert_same_batch(*same_draws(lambda: ours.sample(200), lambda: theirs.sample(200), seed=3))
 
 
 COPIES = {"pickle": lambda buffer: pickle.loads(pickle.dumps(buffer)), "deepcopy": copy.deepcopy}
@@ -55,32 +46,29 @@ def test_copy_is_equal_and_independent_and_shares_frames(way: str, n_steps: int,
     buffer = filled(stream, n_steps, buffer_class, compression_method=method)
     twin = COPIES[way](buffer)
     if n_steps:
-        assert_same_buffer(twin, buffer)
+        hold_equal(twin, buffer)
     before = pickle.dumps(buffer)
     following = stream[-1][n_steps : n_steps + 40]
-    for transition in following:
-        transition.add_to(twin)
+    add(following, twin)
     assert pickle.dumps(buffer) == before, "additions to the copy do not change the original"
-    for transition in following:
-        transition.add_to(buffer)
-    assert_same_buffer(twin, buffer)
+    add(following, buffer)
+    hold_equal(twin, buffer)
     if method == "zstd":  # trainable codecs may train at other times in a copy
         assert twin.observations_nbytes <= 1.01 * buffer.observations_nbytes, "nothing is stored twice"
 
 
+@pytest.mark.parametrize("way", ["copy", *COPIES])
 @pytest.mark.parametrize("stream", ["atari"], indirect=True)
-def test_a_shallow_copy_of_a_buffer_in_a_folder_is_independent_and_in_memory(stream: Stream, tmp_path: Path) -> None:
+def test_a_copy_of_a_buffer_in_a_folder_is_independent_and_in_memory(way: str, stream: Stream, tmp_path: Path) -> None:
     buffer = filled(stream, 20, storage=tmp_path)
     before = pickle.dumps(buffer)
-    twin = copy.copy(buffer)
+    twin = {**COPIES, "copy": copy.copy}[way](buffer)
     assert twin.is_in_memory
-    assert_same_buffer(twin, buffer)
-    for transition in stream[-1][20:40]:
-        transition.add_to(twin)
-    assert pickle.dumps(buffer) == before
-    for transition in stream[-1][20:40]:
-        transition.add_to(buffer)
-    assert_same_buffer(twin, buffer)
+    hold_equal(twin, buffer)
+    add(stream[-1][20:40], twin)
+    hold_equal(pickle.loads(before), buffer)
+    add(stream[-1][20:40], buffer)
+    hold_equal(twin, buffer)
 
 
 @pytest.mark.parametrize("method", ["auto", *available_codecs()])
@@ -103,7 +91,7 @@ def test_save_replay_buffer_can_be_loaded_by_sb3(tmp_path: Path, stream: Stream)
     assert loaded.replay_buffer.compression_method == "zstd-5"
     assert loaded.replay_buffer.size() == 0
     loaded.load_replay_buffer(tmp_path / "buffer")
-    assert_same_buffer(loaded.replay_buffer, model.replay_buffer)
+    hold_equal(loaded.replay_buffer, model.replay_buffer)
     loaded.learn(100, reset_num_timesteps=False)
     assert loaded.replay_buffer.observations.n_frames == 4
 
@@ -122,7 +110,7 @@ def test_her_buffers_load_with_and_without_truncation(truncate: bool, tmp_path: 
     saved: Any = model.replay_buffer
     other = DQN("MultiInputPolicy", env(), device="cpu", buffer_size=200, replay_buffer_class=CompressedHerReplayBuffer)
     if truncate:
-        with pytest.warns(UserWarning, match="last trajectory in the replay buffer will be truncated"):
+        with pytest.warns(UserWarning, match="truncated"):
             other.load_replay_buffer(tmp_path / "buffer")
     else:
         other.load_replay_buffer(tmp_path / "buffer", truncate_last_traj=False)
@@ -133,22 +121,7 @@ def test_her_buffers_load_with_and_without_truncation(truncate: bool, tmp_path: 
     if not truncate:
         model.env.reset()  # type: ignore[union-attr]
         other.env.reset()  # type: ignore[union-attr]
-        assert_same_buffer(loaded, saved)
-
-
-def test_checkpoint_callback_saves_model_and_buffer(tmp_path: Path) -> None:
-    model = DQN(
-        "CnnPolicy", atari_env(n_envs=2), buffer_size=300, learning_starts=10_000, device="cpu",
-        replay_buffer_class=CompressedReplayBuffer,
-    )  # fmt: skip
-    model.learn(200, callback=CheckpointCallback(50, str(tmp_path), save_replay_buffer=True))
-    loaded = DQN.load(tmp_path / "rl_model_200_steps", device="cpu")
-    loaded.load_replay_buffer(tmp_path / "rl_model_replay_buffer_200_steps.pkl")
-    buffers: list[Any] = [loaded.replay_buffer, model.replay_buffer]
-    n_steps = buffers[0].size()
-    assert n_steps == buffers[1].size() - 1, "callbacks are called before a step is stored"
-    for name in ("observations", "next_observations", "actions", "rewards"):
-        np.testing.assert_array_equal(*(getattr(buffer, name)[:n_steps] for buffer in buffers))
+        hold_equal(loaded, saved)
 
 
 def test_ppo_saves_and_loads_with_its_buffer_class(tmp_path: Path) -> None:
@@ -183,26 +156,3 @@ print(psutil.Process().memory_info().rss)
 
     # Actions, rewards, dones and timeouts are SB3's arrays; the allocator may have to touch them, 20 bytes each.
     assert memory_after_loading(1_000_000) - memory_after_loading(10) < 1_000_000 * 20 + 1e6
-
-
-def test_reset_empties_a_replay_buffer_as_sb3s(stream: Stream) -> None:
-    buffer = filled(stream)
-    buffer.reset()
-    assert buffer.size() == 0
-    for transition in stream[-1][:20]:
-        transition.add_to(buffer)
-    np.testing.assert_array_equal(buffer.observations[:20], np.stack([t.obs for t in stream[-1][:20]]))
-
-
-@pytest.mark.parametrize("stream", ["atari"], indirect=True)
-def test_attributes_of_pickles_of_earlier_versions_get_their_present_names(stream: Stream) -> None:
-    buffer = filled(stream)
-    attributes = vars(buffer).copy()
-    state = buffer.__getstate__()
-    state["_passed"], state["_hollow_shape"] = state.pop("_validated_kinds"), state.pop("_placeholder_shape")
-    state["_successor_keys"] = set()
-    loaded = CompressedReplayBuffer.__new__(CompressedReplayBuffer)
-    loaded.__setstate__(state)
-    assert vars(loaded).keys() == attributes.keys()
-    assert loaded._validated_kinds == attributes["_validated_kinds"] is not None
-    assert_same_buffer(loaded, buffer)

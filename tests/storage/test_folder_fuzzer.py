@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memory is limited and measured as on Linux")
 
-N_FOLDERS = int(os.environ.get("SB3_COMPRESSED_FOLDERS", "100"))
+N_FOLDERS = int(os.environ.get("SB3_COMPRESSED_FOLDERS", "40"))
 #: Memory that may be allocated for a folder of some kilobytes.
 MOST_NBYTES = 64 << 20
 

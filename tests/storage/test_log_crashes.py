@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,27 +11,17 @@ from lines import before_lines, interrupts
 from programs import outcome, run
 
 from sb3_compressed.storage import log as log_module
-from sb3_compressed.storage import segment as segment_module
-from sb3_compressed.storage.record_kinds import SEALED
 from storage.folders import names
 from storage.logs import (
-    APPENDED,
     Records,
-    append,
     begin_segment,
-    describe,
     new_log,
     opened,
     read_state,
-    records_in,
     state_of,
 )
 
-
-@pytest.fixture(autouse=True)
-def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep files short, so that tests read them quickly."""
-    monkeypatch.setattr(segment_module, "MIN_GROWTH", 10_000)
+pytestmark = pytest.mark.usefixtures("small_files")
 
 
 def test_failed_snapshot_leaves_the_previous_segments(tmp_path: Path) -> None:
@@ -84,14 +73,6 @@ def test_kill_during_a_snapshot_leaves_the_previous_segments(tmp_path: Path) -> 
     log.write_snapshot([(1, b"snapshot 2")])
     log.close()
     assert read_state(tmp_path) == [(1, b"snapshot 2")]
-
-
-def test_leftover_unfinished_files_do_not_affect_new_segments(tmp_path: Path) -> None:
-    for number in range(2):
-        (tmp_path / f"{number:08}.unfinished").write_bytes(bytes(range(256)) * 100)
-    new_log(tmp_path).close()
-    assert read_state(tmp_path) == state_of(0)
-    assert names(tmp_path) == ["00000000.log", "00000001.log"]
 
 
 @pytest.mark.parametrize("kind", ["snapshot", "segment"])
@@ -174,28 +155,3 @@ def test_full_disk_leaves_the_previous_segments(tmp_path: Path) -> None:
     printed = run(FULL_DISK, tmp_path).splitlines()
     outcomes = ["refused"] * 5 + ["begun"] + ["refused"] * 2 + ["begun"]
     assert printed == [*[line for k, word in enumerate(outcomes) for line in (word, f"found {4 + k}")], "[]"]
-
-
-TRUNCATED = """
-import os, sys
-from pathlib import Path
-from storage.logs import new_log
-
-log = new_log(Path(sys.argv[1]))
-log.segment_to_write().append(3, b"more")
-log.segment_to_write().append(3, b"truncated")
-os.kill(os.getpid(), 9)
-"""
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGKILL")
-@pytest.mark.parametrize("n_lost", [1, 10, 20])
-def test_log_continues_after_a_killed_process(n_lost: int, tmp_path: Path) -> None:
-    outcome(TRUNCATED, tmp_path)
-    path = tmp_path / "00000001.log"
-    os.truncate(path, len(path.read_bytes().rstrip(b"\0")) - n_lost)
-    assert read_state(tmp_path) == [*state_of(0), (3, b"more")]
-    for _ in range(2):
-        append(tmp_path)
-    assert records_in(tmp_path, 1) == [describe(), (2, b"content 0"), (3, b"more"), (SEALED, b"")]
-    assert read_state(tmp_path) == [*state_of(0), (3, b"more"), *APPENDED, *APPENDED]

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
-import signal
 import sys
 from pathlib import Path
 
 import pytest
 from lines import interrupts
-from programs import run, start
+from programs import run
 
 from sb3_compressed.storage import array_store as store_module
 from sb3_compressed.storage import log as log_module
@@ -22,65 +20,11 @@ from storage.stores import (
     assert_consistent,
     commit_number,
     crash,
-    crash_after_five_commits,
     create,
     values_of,
 )
 
 pytestmark = pytest.mark.usefixtures("small_files")
-
-
-@pytest.fixture
-def five_commits(fast_path: Path) -> tuple[Path, list[int]]:
-    return crash_after_five_commits(fast_path / "store")
-
-
-KILLED = """
-import os, sys
-from pathlib import Path
-from sb3_compressed.storage.array_store import ArrayStore
-from storage.stores import commit_number, assert_consistent
-
-ArrayStore.SEGMENT_NBYTES = ArrayStore.MIN_SEGMENT_NBYTES = 4096
-store = ArrayStore.open(Path(sys.argv[1]), writable=True)
-number = assert_consistent(store)
-while True:
-    number += 1
-    commit_number(store, number)
-    os.write(1, b"%d\\n" % number)
-"""
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGKILL")
-def test_commits_survive_a_kill(tmp_path: Path) -> None:
-    folder = tmp_path / "store"
-    create(folder).close()
-    number = 0
-    for n_commits in (1, 20, 45):
-        with start(KILLED, folder) as process:
-            assert process.stdout is not None
-            lines = [process.stdout.readline() for _ in range(n_commits)]
-            process.send_signal(signal.SIGKILL)
-            reported = int([*lines, *process.stdout.readlines()][-1])
-        for writable in (False, True):
-            store = ArrayStore.open(folder, writable=writable)
-            number = assert_consistent(store)
-            assert number in (reported, reported + 1), "perhaps it was committed and could not be reported any more"
-            store.close()
-
-
-def test_commits_are_readable_without_close(tmp_path: Path, small_segments: None) -> None:
-    store = create(tmp_path / "store")
-    for number in range(1, 60):
-        commit_number(store, number)
-        if number % 7 == 0:
-            shutil.copytree(tmp_path / "store", tmp_path / "copy")  # the state after a crash at this moment
-            for writable in (False, True):
-                copy = ArrayStore.open(tmp_path / "copy", writable=writable)
-                assert assert_consistent(copy) == number
-                copy.close()
-            shutil.rmtree(tmp_path / "copy")
-    store.close()
 
 
 @pytest.mark.parametrize("what", ["a commit", "a commit of several records", "a new segment"])

@@ -10,9 +10,9 @@ import pytest
 from sb3_compressed.errors import StorageError
 from sb3_compressed.storage import verification
 from sb3_compressed.storage.array_store import ArrayStore
-from sb3_compressed.storage.verification import damaged_codecs, damaged_records, damaged_slots, verify
+from sb3_compressed.storage.verification import damaged_records, damaged_slots, verify
 from storage.folders import contents, damage, newest_segment
-from storage.stores import CODECS, commit_number, crash, create, tiny_store, values_of
+from storage.stores import crash, tiny_store
 
 pytestmark = pytest.mark.usefixtures("small_files")
 
@@ -71,20 +71,4 @@ def test_damaged_slots_are_listed_by_address(at_once: int, tmp_path: Path, monke
     assert shares == sorted(shares)
     assert shares[-1] == 1
     assert store.slots.load(np.setdiff1d(store.arrays["table"], [*found])).all()
-    store.close()
-
-
-def test_damaged_codecs_are_listed_by_name(tmp_path: Path) -> None:
-    store = create(tmp_path)
-    commit_number(store, 1)
-    store.commit([], values_of(1), {"": CODECS[0], "other": CODECS[2]})
-    store.close()  # with a snapshot, so opening reads no earlier file
-    store = ArrayStore.open(tmp_path)
-    assert damaged_codecs(store) == {}
-    damage(tmp_path / "00000001.log", (store.codecs["other"] & 0xFFFFFFFF) + 9)
-    store.close()
-    store = ArrayStore.open(tmp_path)
-    [(name, line)] = damaged_codecs(store).items()
-    assert name == "other"
-    assert "00000001.log" in line
     store.close()
