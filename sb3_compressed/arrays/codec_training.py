@@ -1,7 +1,8 @@
-"""``CodecTrainer``: when a codec is trained, and on which frames."""
+"""``CodecTrainer``: when a codec is trained or chosen, and on which frames."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -9,22 +10,27 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from sb3_compressed.arrays.coder_choice import OBJECT_NBYTES, Choice, choose, measured
 from sb3_compressed.arrays.drift_detection import DriftDetector
+from sb3_compressed.arrays.time_budget import Load, TimeBudget
 from sb3_compressed.codecs import TrainableCodec
 from sb3_compressed.common.threads import BackgroundTask
+from sb3_compressed.common.warning import warn_user
 
 __all__ = ["CodecTrainer"]
 
 
 class Training(NamedTuple):
-    """The result of a training.
+    """The result of a training, or of a choice between candidates.
 
     :param codec: the codec to use, which is the previous one if another is not needed or not better
     :param nbytes: mean size of its payloads of the sample
+    :param choice: the choice, ``None`` after a training
     """
 
     codec: TrainableCodec
     nbytes: float
+    choice: Choice | None = None
 
 
 class CodecTrainer:
@@ -40,8 +46,8 @@ class CodecTrainer:
     further trainings follow as after the first one. If not, as with noise, the previous codec stays, which will be good
     again for frames as before.
 
-    From the payloads of recent frames, a codec can see that these take longer than those of its training sample, and
-    adapt to them; see :meth:`.TrainableCodec.adapted_to`.
+    While a training of an agent runs, the codec is chosen among candidates whenever the loop has changed, see
+    :mod:`.coder_choice`, on frames that it was not trained on.
 
     A codec trains in another thread while the previous one encodes, unless the caller requests otherwise. An error in
     it is raised by the next :meth:`observe`.
@@ -62,8 +68,13 @@ class CodecTrainer:
     CHANGED = 96
     #: How much smaller payloads have to be after a change for a new codec to be used.
     GAIN = 0.7
-    #: Measured payloads after which a codec may adapt to them: about 512 frames of a few environments.
-    N_RECENT = 64
+    #: Frames that candidates are compared on, and the most bytes of these, unless that are fewer than half of
+    #: :data:`MIN_FRAMES`.
+    N_COMPARED, MAX_COMPARED_NBYTES = 16, 4_000_000
+    #: By which factor the load has to change for a new choice, and frames before one, at first and at most.
+    OTHER_LOAD, FIRST_CHOICE, LAST_CHOICE = 1.5, 512, 65_536
+    #: Frames between two looks at the available memory.
+    MEMORY_CHECK = 2_048
 
     def __init__(self) -> None:
         self._interval = self.FIRST
@@ -74,8 +85,14 @@ class CodecTrainer:
         self._n_measured = 0  # value of _n_frames at the last measurement
         self._trained_nbytes = 0.0  # mean size of the payloads of the last sample that changed the codec
         self._drift = DriftDetector()
-        self._recent: list[bytes] = []  # measured payloads of this codec
-        self._after_adapting = 4 * self.FIRST  # frames until the training after the next adaptation
+        self.choice: Choice | None = None  # the last one; None before the first
+        self._load: Load | None = None  # for which the codec was chosen since it was trained
+        self._n_encoded = 0  # frames, in all
+        self._mean_nbytes = 0.0  # of recent payloads
+        self._next_choice = self._next_memory_check = 0  # values of _n_encoded
+        self._until_choice = self.FIRST_CHOICE  # frames from the next choice to another one
+        self._compared: list[NDArray[Any]] = []  # frames for a choice
+        self._is_warned = False
         self._has_changed = False  # whether the sample is one after a change
         self._training: BackgroundTask[Training] | None = None
 
@@ -86,25 +103,30 @@ class CodecTrainer:
         payloads: Sequence[bytes],
         *,
         in_background: bool = False,
+        budget: TimeBudget | None = None,
+        n_frames: int = 1,
     ) -> TrainableCodec:
         """Observe new frames; return the codec to use from now on, usually the same.
 
         :param frames: ``(n, *frame_shape)``
         :param payloads: their payloads
         :param in_background: whether the codec may train in another thread
+        :param budget: the time that coding may take; ``None`` for the codec as it is
+        :param n_frames: frames of an observation
         :raises Exception: what the training raised
         """
-        n_frames = self._n_frames + len(frames)
-        if n_frames <= self._next_event:  # as nearly always
-            self._n_frames = n_frames
+        n_passed = self._n_frames + len(frames)
+        if n_passed <= self._next_event:  # as nearly always
+            self._n_frames = n_passed
             return codec
         if self._training is not None:
             return self._finished(codec) if self._training.is_done else codec
-        has_drifted = self._drift.observe(frames, payloads, n_frames - self._n_measured)
-        self._recent += payloads
-        self._n_measured = n_frames
-        if len(self._recent) >= self.N_RECENT:
-            codec = self._adapted(codec, frames)
+        n_new = n_passed - self._n_measured
+        self._n_encoded += n_new
+        has_drifted = self._drift.observe(frames, payloads, n_new)
+        mean = sum(map(len, payloads)) / len(payloads)
+        self._mean_nbytes += (mean - self._mean_nbytes) / (16 if self._mean_nbytes else 1)
+        self._n_measured = n_passed
         if has_drifted and not self._has_changed and self._interval > 4 * self.FIRST:
             self._has_changed = True
             self._discard_sample()
@@ -112,28 +134,51 @@ class CodecTrainer:
         sample = self.collect(frames)
         self._next_event = min(self._next_sample, self._n_frames + self._drift.next_measurement(len(frames)))
         if sample is None:
+            if budget is not None and in_background and self._n_encoded >= self._next_choice:
+                self._choose(codec, frames, budget, n_frames)
             return codec
+        is_chosen = self.choice is not None
         if self._has_changed:
-            work = partial(_train_after_change, codec, sample, self._trained_nbytes)
+            work = partial(_train_after_change, codec, sample, self._trained_nbytes, is_chosen=is_chosen)
         else:
-            work = partial(_train, codec, sample, None if is_early else self._trained_nbytes)
+            work = partial(_train, codec, sample, None if is_early else self._trained_nbytes, is_chosen=is_chosen)
         if in_background:
             self._training = BackgroundTask(work)
             return codec
         return self._use(codec, work)
 
-    def _adapted(self, codec: TrainableCodec, frames: NDArray[Any]) -> TrainableCodec:
-        """Return the codec that suits recent payloads."""
-        recent, self._recent = self._recent, []
-        adapted = _replacement(codec, codec.adapted_to(recent, frames), "adapted_to")
-        if adapted is not codec:
-            # Frames may soon be as before, but training must not undo each adaptation at once.
-            self._interval = min(self._interval, self._after_adapting)
-            self._after_adapting = min(4 * self._after_adapting, self.LONGEST)
-            self._discard_sample()
-            self._drift.restart()
-            codec.release_encoder()
-        return adapted
+    def _choose(self, codec: TrainableCodec, frames: NDArray[Any], budget: TimeBudget, n_frames: int) -> None:
+        """Choose a codec in another thread if the loop, or the available memory, requires another one.
+
+        :param frames: new frames
+        """
+        load = budget.load(n_frames)
+        max_nbytes = math.inf
+        is_other = load is not None and not (self._load and load.is_similar(self._load, self.OTHER_LOAD))
+        if self.choice is not None and self.choice.later is not None and not budget.may_encode_later:
+            is_other = True
+        if is_other or self._n_encoded >= self._next_memory_check:
+            max_nbytes = budget.max_frame_nbytes(self._n_encoded, self._mean_nbytes + OBJECT_NBYTES)
+            self._next_memory_check = self._n_encoded + self.MEMORY_CHECK
+        mean_nbytes = self.choice.final.nbytes if self.choice else self._mean_nbytes + OBJECT_NBYTES
+        is_short = mean_nbytes > max_nbytes
+        if not (is_other or is_short):
+            return
+        if self._compared and self._compared[0].shape != frames.shape[1:]:  # the layout was found meanwhile
+            self._compared = []
+        self._compared.append(frames[len(self._compared) % len(frames)].copy(order="K"))
+        n = max(min(self.N_COMPARED, self.MAX_COMPARED_NBYTES // max(frames[0].nbytes, 1)), self.MIN_FRAMES // 2)
+        if len(self._compared) < n:
+            return
+        compared, self._compared = self._compared, []
+        if load is None:  # the loop is not known: whatever is cheapest and fits
+            load = Load(1.0, 1.0, 0.0, 0.0)
+        self._load = load
+        self._until_choice = min(4 * self._until_choice, self.LAST_CHOICE)
+        self._next_choice = self._n_encoded + self._until_choice
+        self._training = BackgroundTask(
+            partial(_choose, codec, compared, load, self.choice, max_nbytes, may_encode_later=budget.may_encode_later)
+        )
 
     def finish(self, codec: TrainableCodec) -> TrainableCodec:
         """Wait for the training in another thread; return the codec to use from now on.
@@ -159,16 +204,34 @@ class CodecTrainer:
         has_changed, self._has_changed = self._has_changed, False
         trained = codec
         try:
-            trained, self._trained_nbytes = train()
+            trained, nbytes, choice = train()
+            if choice is not None:
+                self._use_choice(choice)
+            else:
+                self._trained_nbytes = nbytes
         finally:
             if has_changed:
                 self._drift.reacted(helped=trained is not codec)
         if trained is not codec:
             if has_changed:
                 self._interval = 4 * self.FIRST
-            self._drift.restart(self._trained_nbytes)
+            self._drift.restart(nbytes)
+            if choice is None:
+                self._load = None  # candidates are others now
+                if self.choice is not None and self.choice.later is not None:
+                    later = self.choice.later
+                    self.choice = self.choice._replace(later=later._replace(codec=trained.like(later.codec)))
             codec.release_encoder()
         return trained
+
+    def _use_choice(self, choice: Choice) -> None:
+        self.choice = choice
+        if choice.is_forced and not self._is_warned:
+            self._is_warned = True
+            warn_user(
+                f"the full buffer would not fit into memory, so that frames are now compressed more "
+                f"({choice.final.codec!r}), although this takes {choice.share:.0%} of the training's time"
+            )
 
     def collect(self, frames: NDArray[Any]) -> list[NDArray[Any]] | None:
         """Collect from new frames ``(n, *frame_shape)``; return the frames of a sample once it is complete."""
@@ -199,7 +262,7 @@ class CodecTrainer:
         return sample
 
     def _discard_sample(self) -> None:
-        self._sample, self._recent = [], []
+        self._sample = []
         self._n_frames = self._next_sample = self._next_event = self._n_measured = 0
 
     def __getstate__(self) -> dict[str, Any]:
@@ -232,7 +295,31 @@ def _stack(frames: Sequence[NDArray[Any]]) -> NDArray[Any]:
     return stacked.transpose(0, *(1 + axes.index(axis) for axis in range(len(axes))))
 
 
-def _train(codec: TrainableCodec, sample: Sequence[NDArray[Any]], trained_nbytes: float | None) -> Training:
+def _choose(
+    codec: TrainableCodec,
+    frames: Sequence[NDArray[Any]],
+    load: Load,
+    previous: Choice | None,
+    max_nbytes: float,
+    *,
+    may_encode_later: bool,
+) -> Training:
+    """Choose among the candidates of a codec, which are measured on some frames."""
+    stacked = _stack(frames)
+    codecs = codec.candidates(stacked)
+    if any(type(other) is not type(codec) for other in codecs):
+        raise TypeError(f"{type(codec).__name__}.candidates must return codecs of the same class, got {codecs!r}")
+    candidates = measured(codecs, stacked)
+    if not candidates:
+        return Training(codec, 0.0)
+    present = previous.final.codec if previous else codec
+    choice = choose(candidates, load, max_nbytes=max_nbytes, may_encode_later=may_encode_later, present=present)
+    return Training(choice.new.codec, choice.new.nbytes - OBJECT_NBYTES, choice)
+
+
+def _train(
+    codec: TrainableCodec, sample: Sequence[NDArray[Any]], trained_nbytes: float | None, *, is_chosen: bool
+) -> Training:
     """Train a codec.
 
     :param codec: the previous codec
@@ -245,34 +332,33 @@ def _train(codec: TrainableCodec, sample: Sequence[NDArray[Any]], trained_nbytes
         nbytes = _payload_nbytes(codec, frames)
         if CodecTrainer.SIMPLER * trained_nbytes <= nbytes <= CodecTrainer.DRIFT * trained_nbytes:
             return Training(codec, trained_nbytes)
-    trained = _trained(codec, frames)
+    trained = _trained(codec, frames, is_chosen=is_chosen)
     return Training(trained, _payload_nbytes(trained, frames))
 
 
-def _train_after_change(codec: TrainableCodec, sample: Sequence[NDArray[Any]], trained_nbytes: float) -> Training:
+def _train_after_change(
+    codec: TrainableCodec, sample: Sequence[NDArray[Any]], trained_nbytes: float, *, is_chosen: bool
+) -> Training:
     """Train a codec on the first part of a sample, and return it if it is better for the second part."""
     n_trained = -(-2 * len(sample) // 3)
     frames, later = _stack(sample[:n_trained]), _stack(sample[n_trained:] or sample)
-    trained = _trained(codec, frames)
+    trained = _trained(codec, frames, is_chosen=is_chosen)
     before, after = _payload_nbytes(codec, later), _payload_nbytes(trained, later)
     if after < CodecTrainer.GAIN * before:
         return Training(trained, _payload_nbytes(trained, frames))
     return Training(codec, trained_nbytes)
 
 
-def _trained(codec: TrainableCodec, frames: NDArray[Any]) -> TrainableCodec:
-    return _replacement(codec, codec.train(frames), "train")
+def _trained(codec: TrainableCodec, frames: NDArray[Any], *, is_chosen: bool) -> TrainableCodec:
+    """Return a codec after training.
 
-
-def _replacement(codec: TrainableCodec, other: TrainableCodec, method: str) -> TrainableCodec:
-    """Return a codec that replaces another one.
-
-    :param method: what returned it
+    :param is_chosen: whether it was chosen among candidates, so that its settings stay
     :raises TypeError: if it is of another class: its payloads could not be decoded with those of the other
     """
-    if type(other) is not type(codec):
-        raise TypeError(f"{type(codec).__name__}.{method} must return a codec of the same class, got {other!r}")
-    return other
+    trained = codec.train(frames)
+    if type(trained) is not type(codec):
+        raise TypeError(f"{type(codec).__name__}.train must return a codec of the same class, got {trained!r}")
+    return trained.like(codec) if is_chosen else trained
 
 
 def _payload_nbytes(codec: TrainableCodec, frames: NDArray[Any]) -> float:

@@ -16,6 +16,7 @@ from sb3_compressed.arrays.batch_pool import Empty
 from sb3_compressed.arrays.cast import cast_values, clip_values
 from sb3_compressed.arrays.change_flags import ChangeFlags, ViewChangeFlags
 from sb3_compressed.arrays.checked_empty import checked_empty
+from sb3_compressed.arrays.coder_choice import Choice
 from sb3_compressed.arrays.decoding import LocatedItems
 from sb3_compressed.arrays.encoding import FrameEncoder
 from sb3_compressed.arrays.frame_dedup import FrameDeduplicator
@@ -23,6 +24,7 @@ from sb3_compressed.arrays.frame_layout import FrameLayout, FrameStack, FrameSta
 from sb3_compressed.arrays.indexing import basic_index, has_ellipsis, selects_all, split_index
 from sb3_compressed.arrays.memory_slot_store import MemorySlotStore
 from sb3_compressed.arrays.slot_store import Slot, SlotStore, slots_with_handles
+from sb3_compressed.arrays.time_budget import TimeBudget
 from sb3_compressed.codecs import Codec, get_codec
 from sb3_compressed.common.threads import validate_num_threads
 from sb3_compressed.common.warning import warn_user
@@ -472,6 +474,36 @@ class CompressedArray(ArrayLike):
         :raises OSError: if they cannot be written
         """
         return self._store.write(slots)
+
+    # -- for trainings ---------------------------------------------------------------------------------------
+
+    def set_time_budget(self, budget: TimeBudget) -> None:
+        """Let codecs that can be chosen be chosen by the time that a training has for them."""
+        if self._deduplicator is not None:
+            self._deduplicator.budget = budget
+
+    def encode_at_once(self) -> None:
+        """Encode new frames as they are to be stored, since no thread has the time to do it later."""
+        if self._deduplicator is not None and self._deduplicator.budget is not None:
+            self._deduplicator.budget = self._deduplicator.budget._replace(may_encode_later=False)
+
+    def replace_slots(self, rows: NDArray[np.int64], old: NDArray[Any], new: NDArray[Any]) -> None:
+        """Replace slots in memory by others of the same content, except those that were written meanwhile.
+
+        This is no change: :meth:`track_changes` does not show it.
+
+        :param rows: their rows, ``(n,)``
+        :param old: the slots that were read from there, ``(n, n_envs)``
+        :param new: those that replace them
+        """
+        present = self._table[rows]
+        is_old = _addresses(present.reshape(-1)) == _addresses(old.reshape(-1))
+        self._table[rows] = np.where(is_old.reshape(present.shape), new, present)
+
+    @property
+    def choice(self) -> Choice | None:
+        """The last choice of the codec while a training ran, ``None`` if there was none."""
+        return None if self._deduplicator is None else self._deduplicator.choice
 
     # -- for persistence -------------------------------------------------------------------------------------
 

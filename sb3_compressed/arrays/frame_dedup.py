@@ -11,11 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sb3_compressed.arrays.codec_training import CodecTrainer
+from sb3_compressed.arrays.coder_choice import Choice
 from sb3_compressed.arrays.decoding import decode
 from sb3_compressed.arrays.encoding import FrameEncoder
 from sb3_compressed.arrays.frame_layout import FrameLayout, FrameStackDetector, layout_from_state
 from sb3_compressed.arrays.memory_slot_store import MemorySlotStore
 from sb3_compressed.arrays.slot_store import Slot, slot_n_frames, with_handles
+from sb3_compressed.arrays.time_budget import TimeBudget
 from sb3_compressed.codecs import Codec, TrainableCodec
 from sb3_compressed.codecs.codec import UINT8
 
@@ -41,6 +43,8 @@ class FrameDeduplicator:
         self.encoder = encoder
         self._detector = detector
         self._trainer = CodecTrainer()
+        #: The time that coding may take; ``None`` where the codec is not chosen.
+        self.budget: TimeBudget | None = None
         self._last_slots: list[Slot] = []  # of the last row, one of each environment
         self._previous: PreviousRow | None = None  # its observations
 
@@ -74,10 +78,22 @@ class FrameDeduplicator:
         self._last_slots = slots[-1]
         previous.is_valid = True  # only now: whatever interrupts this, no row is valid without its payloads
         if encoder.is_trainable:
-            codec = self._trainer.observe(encoder.codec, frames, payloads, in_background=num_threads > 1)  # type: ignore[arg-type]
+            codec = self._trainer.observe(
+                encoder.codec,  # type: ignore[arg-type]
+                frames,
+                payloads,
+                in_background=num_threads > 1,
+                budget=self.budget,
+                n_frames=encoder.n_frames,
+            )
             if codec is not encoder.codec:
                 encoder.set_codec(codec)
         return slots
+
+    @property
+    def choice(self) -> Choice | None:
+        """The last choice of the codec, ``None`` if there was none."""
+        return self._trainer.choice
 
     def set_layout(self, layout: FrameLayout) -> None:
         """Set the encoder's layout, which is not known yet."""
@@ -150,10 +166,11 @@ class FrameDeduplicator:
             self._detector = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_previous": None}  # the payloads contain the same
+        # The payloads contain the same as the previous row; the buffer sets a time budget.
+        return {name: value for name, value in self.__dict__.items() if name != "budget"} | {"_previous": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
+        self.__dict__.update(state, budget=None)
         self._last_slots = [*map(with_handles, self._last_slots)]
 
     def to_data(self) -> dict[str, Any]:

@@ -31,6 +31,8 @@ from stable_baselines3.common.preprocessing import get_obs_shape
 from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.arrays.batch_pool import BatchPool
 from sb3_compressed.arrays.frame_layout import FrameStack
+from sb3_compressed.arrays.loop_timing import LoopTiming
+from sb3_compressed.arrays.time_budget import TimeBudget
 from sb3_compressed.buffers.arguments import (
     bind_parent_arguments,
     merge_codec_kwargs,
@@ -179,6 +181,7 @@ class CompressedBuffer(_Base):
         self.obs_shape = get_obs_shape(space)
         self._batch_pool = BatchPool()
         self._install_arrays()
+        self._set_time_budgets()
         self._set_prefetch(prefetch)
         for array in self._new_arrays.values():
             array.prepare()  # rather than at the first step of the training
@@ -236,6 +239,25 @@ class CompressedBuffer(_Base):
             self._new_arrays[key] = self._plans[key].new_array(rows, n_envs, dtype, num_threads=self.num_threads)
         return self._new_arrays[key].new_sharing_frames()
 
+    #: Observations of a transition in a batch.
+    _items_per_sample: ClassVar[int] = 1
+
+    def _set_time_budgets(self) -> None:
+        """Let the codecs that can be chosen while a training runs be chosen by the time that the training has."""
+        self._loop_timing = LoopTiming()
+        n_streams = max(len(self._new_arrays), 1)
+        for key, array in self._new_arrays.items():
+            share = self._plans[key].share / n_streams
+            n_items, may_encode_later = array.shape[0] * array.shape[1], self._may_encode_later
+            array.set_time_budget(
+                TimeBudget(self._loop_timing, share, 1 / n_streams, self._items_per_sample, n_items, may_encode_later)
+            )
+
+    @property
+    def _may_encode_later(self) -> bool:
+        """Whether frames may be encoded again when they are no longer new."""
+        return False
+
     def _arrays(self) -> list[tuple[Key, Any]]:
         """Return the arrays of observations and next observations with their keys, compressed and plain ones."""
         return buffer_state.observation_arrays(self)
@@ -285,13 +307,18 @@ class CompressedBuffer(_Base):
         parent = getattr(super(), "__getstate__", None)  # from Python 3.11 on, every object has it
         state = parent() if parent else None
         attributes = self.__dict__ if state is None else state
-        return {name: value for name, value in attributes.items() if not isinstance(value, MethodTimer)}
+        return {
+            name: value
+            for name, value in attributes.items()
+            if not isinstance(value, MethodTimer) and name not in ("_loop_timing", "_recompressors")
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         if parent := getattr(super(), "__setstate__", None):  # HER's has one
             parent(state)
         else:
             vars(self).update(state)
+        self._set_time_budgets()
 
     # -- adding ----------------------------------------------------------------------------------------------
 

@@ -13,9 +13,11 @@ from numpy.typing import DTypeLike
 
 from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.arrays.frame_layout import FrameStack, explicit_layout, validate_n_frames
+from sb3_compressed.arrays.time_budget import SHARES
 from sb3_compressed.codecs import Codec, get_codec
 from sb3_compressed.codecs.registry import AUTO, is_auto
 from sb3_compressed.common.spaces import Key, space_dtype, space_parts, space_shape
+from sb3_compressed.errors import CodecError
 from sb3_compressed.persistence.vector_slots import is_stored_as_slots
 
 __all__ = ["CompressionPlan", "placeholder_space", "plan_arrays"]
@@ -33,12 +35,14 @@ class CompressionPlan:
     :param codec: the codec
     :param frame_stack: as for :class:`~sb3_compressed.CompressedArray`
     :param elem_type: the dtype of stored elements; ``None`` for the array's own
+    :param share: the share of a training's time that coding may take, where the codec is chosen while a training runs
     """
 
     item_shape: tuple[int, ...]
     codec: Codec
     frame_stack: FrameStack
     elem_type: np.dtype[Any] | None
+    share: float = SHARES["balanced"]
 
     def new_array(self, rows: int, n_envs: int, dtype: DTypeLike, *, num_threads: int) -> CompressedArray:
         """Return an unwritten array for ``rows`` observations of ``n_envs`` environments."""
@@ -117,7 +121,7 @@ def _plan_array(
     on_disk: bool,
 ) -> CompressionPlan | None:
     """Return how observations of one space are compressed, ``None`` if they are not; validate options in any case."""
-    codec = get_codec(method, **codec_kwargs)
+    codec, share = _codec_and_share(method, codec_kwargs)
     if runs_type is not None and hasattr(codec, "runs_type"):
         codec = dataclasses.replace(codec, runs_type=runs_type)  # type: ignore[type-var]
     shape = space_shape(space)
@@ -130,7 +134,24 @@ def _plan_array(
         if not (on_disk and is_stored_as_slots(shape, space_dtype(space))):
             return None
         codec = get_codec("none")
-    return CompressionPlan(shape, codec, frame_stack, elem_type)
+    return CompressionPlan(shape, codec, frame_stack, elem_type, share)
+
+
+def _codec_and_share(method: str | Codec, codec_kwargs: Mapping[str, Any]) -> tuple[Codec, float]:
+    """Return the codec, and the share of a training's time that it may take if it is chosen while that runs.
+
+    :raises ValueError: for a wrong argument
+    """
+    if not (is_auto(method) and "budget" in codec_kwargs):
+        codec = get_codec(method, **codec_kwargs)
+        return codec, SHARES.get(getattr(codec, "objective", ""), SHARES["balanced"])
+    budget, others = codec_kwargs["budget"], {name: codec_kwargs[name] for name in codec_kwargs if name != "budget"}
+    if isinstance(budget, bool) or not isinstance(budget, int | float) or not 0 < budget <= 1:
+        raise CodecError(
+            f"budget must be the share of a training's time that compression may take, more than 0 and at most 1, as "
+            f"0.02 for 2%; got {budget!r}"
+        )
+    return get_codec(method, **others), float(budget)
 
 
 def placeholder_space(space: spaces.Space[Any], keys: Collection[Key]) -> spaces.Space[Any]:

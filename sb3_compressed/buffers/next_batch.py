@@ -58,6 +58,9 @@ class NextBatch:
         self._n_batches = self._n_ready = 0  # since predictions were judged
         self._rest = SHORTEST_REST
         self._n_resting = 0
+        self._is_complete = False  # whether the other thread had decoded before the batch was needed
+        #: Whether the last batch was decoded when it was needed, so that nothing waited for it.
+        self.was_ready = False
 
     def __reduce__(self) -> tuple[Any, ...]:
         return NextBatch, ()
@@ -76,6 +79,7 @@ class NextBatch:
         Not with the lock of the buffer: the other thread may need it.
         """
         task = self._task  # once: another thread may take it meanwhile
+        self._is_complete = task is not None and task.is_complete
         if task is not None:
             task.end()
 
@@ -94,9 +98,10 @@ class NextBatch:
         :param batch: the batch, which is not located yet
         :raises CorruptPayload: if a payload is damaged; the error names its slot
         """
-        task, self._task = self._task, None
+        task, self._task, self.was_ready = self._task, None, False
         if task is not None and (ready := task.batch_like(batch)) is not None:
             self._n_ready += 1
+            self.was_ready = self._is_complete
             ready.next_indices = batch.next_indices  # those of returns of several steps depend on what was added
             ready.decode_changed()
             return ready
@@ -186,6 +191,11 @@ class _DecodingTask(PoolTask):
         self._claim()
         if self._is_in_pool:  # an earlier call may have claimed it as well, before Ctrl-C
             self._done.wait()
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether a thread of the pool has run it."""
+        return self._done.is_set()
 
     def batch_like(self, drawn: ObservationBatch) -> ObservationBatch | None:
         """Return the batch after :meth:`end`; ``None`` if it was not read, or another one was drawn."""

@@ -16,6 +16,7 @@ from stable_baselines3.common.type_aliases import DictReplayBufferSamples, Repla
 
 from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.arrays.batch_pool import BatchPool
+from sb3_compressed.arrays.recompression import Recompressor
 from sb3_compressed.buffers.base import Methods
 from sb3_compressed.buffers.buffer_lock import new_lock
 from sb3_compressed.buffers.next_batch import NextBatch
@@ -33,6 +34,7 @@ from sb3_compressed.buffers.validation import (
     validate_per_env,
 )
 from sb3_compressed.buffers.weighted_samples import weighted_samples
+from sb3_compressed.common.threads import default_num_threads
 from sb3_compressed.common.tree_map import tree_map
 from sb3_compressed.persistence.buffer_storage import StorageMode
 from sb3_compressed.samplers.bound_sampler import BoundSampler
@@ -75,6 +77,8 @@ class CompressedReplay(Prefetching, StoredReplay):
     #: The batch that is decoded ahead, ``None`` where that is not possible.
     _next_batch: NextBatch | None = None
 
+    _items_per_sample = 2  # with next observations
+
     copy_info_dict: bool = False  # only SB3's hindsight buffer sets it
 
     def _adapt_arguments(self, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -82,6 +86,21 @@ class CompressedReplay(Prefetching, StoredReplay):
         if arguments.get("optimize_memory_usage") and (handles_timeouts or not self._parent_optimizes):
             return {**arguments, "optimize_memory_usage": False}
         return arguments
+
+    @property
+    def _may_encode_later(self) -> bool:
+        return self.num_threads > 1 and default_num_threads() > 1
+
+    def _set_time_budgets(self) -> None:
+        super()._set_time_budgets()
+        self._recompressors = {key: Recompressor() for key in self._new_arrays} if self._may_encode_later else {}
+
+    def _recompress(self) -> None:
+        """Replace payloads of older rows by smaller ones."""
+        for key, recompressor in self._recompressors.items():
+            if recompressor.count_row():
+                arrays = [array for other, array in self._arrays() if other == key]
+                recompressor.advance(arrays, self.pos)
 
     def _set_prefetch(self, n_batches: int) -> None:
         validate_integer("prefetch", n_batches, 0)
@@ -124,6 +143,7 @@ class CompressedReplay(Prefetching, StoredReplay):
         """
         with self._lock:
             storage = self._storage
+            self._loop_timing.add(self.n_envs)
             if storage is not None:
                 storage.require_writable("added")
             if self.handle_timeout_termination or self.copy_info_dict:  # SB3 does not read them otherwise
@@ -144,6 +164,8 @@ class CompressedReplay(Prefetching, StoredReplay):
             encoded = encode(obs, next_obs)
             if storage is None:
                 self._write_step(encoded, action, reward, done, infos)
+                if self._recompressors:
+                    self._recompress()
             else:
                 # Before it is written: an interrupted step is committed with the next one, a refused one is undone.
                 storage.begin_row(self, done)
@@ -196,6 +218,7 @@ class CompressedReplay(Prefetching, StoredReplay):
         """
         prefetcher = self._prefetcher
         if prefetcher is not None and env is None and self._new_arrays and self._can_draw_ahead:
+            self._loop_timing.sample(batch_size, is_ready=True)
             return self._output(prefetcher.sample(partial(self._draw_ahead, batch_size), batch_size, self.device))
         next_batch = self._next_batch
         if next_batch is not None:
@@ -203,12 +226,14 @@ class CompressedReplay(Prefetching, StoredReplay):
         with self._lock:
             if type(batch_size) is not int or batch_size < 1 or self.pos == 0 or self.buffer_size == 1:
                 self._validate_sampling(batch_size)
-            if self._bound_sampler is not None:
-                return self._samples_of(self._draw(batch_size), env)
-            if next_batch is None:
+            if self._bound_sampler is not None or next_batch is None:
+                self._loop_timing.sample(batch_size)
+                if self._bound_sampler is not None:
+                    return self._samples_of(self._draw(batch_size), env)
                 return self._output(super().sample(batch_size, env=env))
             next_batch.observe(self.pos, self.buffer_size)
             samples = self._output(super().sample(batch_size, env=env))
+            self._loop_timing.sample(batch_size, is_ready=next_batch.was_ready)
         # Weakly, so that a buffer that is deleted is freed at once.
         predicted = WeakMethod(self._predicted)
         next_batch.start(self.pos, partial(_call, predicted, batch_size, self.pos, self.full))

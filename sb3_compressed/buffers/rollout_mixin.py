@@ -84,6 +84,7 @@ class CompressedRollout(CompressedBuffer):
         if kinds is None or kinds != self._validated_kinds:
             given = (obs,), (action, reward, episode_start, value, log_prob)
             obs, action, reward, episode_start, value, log_prob = self._validate_step(kinds, *given)
+        self._loop_timing.add(self.n_envs)
         encoded = self._encode(obs)
         self._write_extras(**kwargs)
         row = self.pos
@@ -133,7 +134,9 @@ class CompressedRollout(CompressedBuffer):
         return super().get(batch_size)  # type: ignore[misc]  # BaseBuffer has none
 
     def _get_samples(self, *args: Any, **kwargs: Any) -> Any:
-        return self._output(super()._get_samples(*args, **kwargs))  # type: ignore[safe-super]
+        samples = self._output(super()._get_samples(*args, **kwargs))  # type: ignore[safe-super]
+        self._loop_timing.sample(len(samples.returns))
+        return samples
 
 
 class CompressedMinibatches(CompressedRollout):
@@ -165,6 +168,7 @@ class CompressedMinibatches(CompressedRollout):
             return convert(items.out)
 
         observations = tree_map(read, self.__dict__["observations"])
+        self._loop_timing.sample(len(batch_inds) if is_vector else 1)
         return self._output(self._samples_class(observations, *map(convert, self._values_at(batch_inds))))
 
     def _values_at(self, batch_inds: NDArray[np.int64]) -> list[NDArray[Any]]:

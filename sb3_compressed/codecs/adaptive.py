@@ -36,8 +36,8 @@ import zstandard
 from numpy.typing import NDArray
 
 from sb3_compressed.codecs.codec import UINT8, BytesCodec, Levels, TrainableCodec, frame_bytes
-from sb3_compressed.codecs.coder_choice import OBJECTIVES, Variant, best_variant, coder_of, decodes_slowly
 from sb3_compressed.codecs.config import OMITTED_BY_DEFAULT
+from sb3_compressed.codecs.delta_headers import FIRST_REFERENCE, LZ4_BLOCK, RAW
 from sb3_compressed.codecs.lz4_library import lz4_functions
 from sb3_compressed.codecs.reference_frames import (
     MAX_FRAME_NBYTES,
@@ -46,18 +46,22 @@ from sb3_compressed.codecs.reference_frames import (
     delta_kernels,
     select_references,
 )
-from sb3_compressed.codecs.whole_frames import HEADER_LZ4, HEADER_RAW, Lz4Blocks, raw_payloads
+from sb3_compressed.codecs.whole_frames import HEADER_LZ4, Lz4Blocks, raw_payloads
 from sb3_compressed.codecs.zstd_dict import ZstdDict
 from sb3_compressed.errors import CodecError, CorruptPayload
 
-__all__ = ["Adaptive", "ReferenceFrames"]
+__all__ = ["OBJECTIVES", "Adaptive", "ReferenceFrames", "coder_of"]
 
-#: Coders of frames without a small delta, and of all frames where there are no references. Of equally good ones,
-#: training chooses the first: it is faster, for frames unlike those of the sample, too.
-CODERS = "lz4", "zstd", "raw"
-CODERS_ALONE = "raw", "lz4", "zstd"
-#: Training frames on which coders are compared.
-N_COMPARED = 24
+#: Coders of frames without a small delta.
+CODERS = "raw", "lz4", "zstd"
+#: Levels of Zstandard that ``auto`` may choose. It decodes at the same speed whatever the level.
+LEVELS = 3, 12, 19
+#: Variants of ``auto``: names of time budgets, see :mod:`sb3_compressed.arrays.time_budget`.
+OBJECTIVES = "small", "balanced", "fast"
+#: What a choice between candidates decides.
+CHOSEN = "coder", "compresslevel", "tries_delta", "tries_zstd", "finds_tiles"
+#: Frames of a training sample that searches are tried on.
+N_HELD_OUT = 24
 #: Frames of more channels are not images.
 MAX_CHANNELS = 4
 
@@ -75,7 +79,8 @@ class Adaptive(BytesCodec, TrainableCodec):
     :param references: the trained reference frames
     :param tries_zstd: whether frames with a large delta are also compressed with the other coder, to store the better
         of both
-    :param objective: what training chooses the coder for, see :data:`~.coder_choice.OBJECTIVES`; empty for zstd
+    :param objective: one of :data:`OBJECTIVES` if the coder may be chosen while it is used, as ``auto`` does
+    :param tries_delta: whether frames are compared with the references
     :param coder: how frames without a small delta are encoded: ``"zstd"``, ``"lz4"`` or ``"raw"``
     :param channels: the number of channels of frames that are stored in channel-last order
     :param channel_last_nbytes: the size of these frames in bytes; 0 if all frames are stored in C order
@@ -97,6 +102,8 @@ class Adaptive(BytesCodec, TrainableCodec):
     #: If zstd is better for less than this fraction of the training frames, it is not tried until the next training:
     #: a try takes as long as the delta.
     MIN_ZSTD_SHARE: ClassVar[float] = 1 / 32
+    #: The same for a high level, which is for frames that are compressed when nothing waits: memory comes first.
+    MAX_HIGH_LEVEL_RATIO: ClassVar[float] = 0.8
     #: Tiles are searched for if that makes training frames smaller than this fraction of what they take without.
     MAX_TILES_RATIO: ClassVar[float] = 0.9
 
@@ -109,6 +116,7 @@ class Adaptive(BytesCodec, TrainableCodec):
     channels: int = field(default=1, repr=False, metadata=OMITTED_BY_DEFAULT)
     channel_last_nbytes: int = field(default=0, repr=False, metadata=OMITTED_BY_DEFAULT)
     finds_tiles: bool = field(default=False, repr=False, metadata=OMITTED_BY_DEFAULT)
+    tries_delta: bool = field(default=True, repr=False, metadata=OMITTED_BY_DEFAULT)
 
     _lz4: Lz4Blocks = field(init=False, repr=False, compare=False)
     _zstd: ZstdDict = field(init=False, repr=False, compare=False)
@@ -147,10 +155,15 @@ class Adaptive(BytesCodec, TrainableCodec):
 
     def train(self, frames: NDArray[Any]) -> Adaptive:
         """Return a codec with a dictionary and references from these frames; see :meth:`TrainableCodec.train`."""
-        if self.objective:
-            return self._trained_with_best_coder(frames)
-        trained = self._trained_on(self._rows(frames))
-        if trained.references is not self.references:
+        ordered = self._with_order_of(frames) if self.objective else self
+        rows = ordered._rows(frames)
+        # References and dictionaries encode frames like those that they are from in a few bytes. So what pays is
+        # decided on the last frames of the sample after training on the others, as they will be used.
+        n_held_out = min(N_HELD_OUT, len(rows) // 3) if self.objective else 0
+        trained = ordered._trained_on(rows)
+        if n_held_out:
+            trained = trained.like(ordered._trained_on(rows[:-n_held_out])._with_what_pays(frames[-n_held_out:]))
+        elif trained.references is not self.references:
             n_zstd = sum(coder_of(payload) == "zstd" for payload in trained.encode(frames))
             trained = replace(trained, tries_zstd=n_zstd >= self.MIN_ZSTD_SHARE * len(frames))
         return self if trained == self else trained
@@ -159,41 +172,45 @@ class Adaptive(BytesCodec, TrainableCodec):
         """Return this codec with a dictionary and references from frames ``(n, frame_nbytes)``."""
         references = select_references(rows, self.N_REFERENCES) or self.references
         dictionary = self._zstd.train(rows).dictionary
-        return replace(self, dictionary=dictionary, references=references, tries_zstd=True)
+        return replace(self, dictionary=dictionary, references=references, tries_zstd=True, tries_delta=True)
 
-    def _trained_with_best_coder(self, frames: NDArray[Any]) -> Adaptive:
-        """Return a codec that is trained on frames, with the coder that is best for later ones."""
-        ordered = self._with_order_of(frames)
-        rows = ordered._rows(frames)
-        # References and dictionaries encode frames like those that they are from in a few bytes. So coders are compared
-        # on the last frames of the sample after training on the others, as they will be used.
-        n_earlier = len(rows) - min(N_COMPARED, len(rows) // 3)
-        later = frames[n_earlier:] if n_earlier < len(rows) else frames
-        best = ordered._trained_on(rows[:n_earlier])._with_best_search(later)._with_best_coder(later, self)
-        if best.references or best.coder != "raw":
-            trained = ordered._trained_on(rows)
-            references = trained.references if best.references else best.references
-            dictionary = b"" if best.coder == "raw" else trained.dictionary
-            best = replace(best, references=references, dictionary=dictionary)
-        return self if best == self else best
+    def _with_what_pays(self, frames: NDArray[Any]) -> Adaptive:
+        """Return this codec with the searches that make frames smaller, and without those that are in vain.
 
-    def adapted_to(self, payloads: Sequence[bytes], frames: NDArray[Any]) -> Adaptive:
-        """Return this codec without its other coder, or also without references, if decoding takes far too long.
+        It depends on sizes alone, so it is the same in each run.
 
-        See :meth:`TrainableCodec.adapted_to`. Where each episode shows another scene, a training sample contains
-        frames of few episodes only, which resemble each other and the references. Those of later episodes do not.
+        :param frames: those of a training sample that neither the references nor the dictionary were trained on
         """
-        if self.objective in ("", "small") or not self.references:
-            return self
-        order = {"is_channel_last": self._is_channel_last(frames)}
-        frame_nbytes = frames.nbytes // len(frames)
-        if not decodes_slowly(self.objective, payloads, frame_nbytes, **order):
-            return self
-        uncompressed = replace(self, coder="raw", dictionary=b"")
-        deltas = [payload if coder_of(payload) == "delta" else HEADER_RAW for payload in payloads]
-        if not decodes_slowly(self.objective, deltas, frame_nbytes, **order):
-            return uncompressed
-        return replace(uncompressed, references=ReferenceFrames())
+        codec = self
+        if self._is_channel_last(frames):  # frames of one color have no tiles, as a rule
+            without, searching = (
+                sum(map(len, replace(self, coder="raw", tries_zstd=False, finds_tiles=finds_tiles).encode(frames)))
+                for finds_tiles in (False, True)
+            )
+            codec = replace(self, finds_tiles=searching < self.MAX_TILES_RATIO * without)
+        return codec._without_vain_tries(codec.encode(frames))
+
+    def _without_vain_tries(self, payloads: Sequence[bytes]) -> Adaptive:
+        """Return this codec without the tries that hardly any of its payloads needed."""
+        least = self.MIN_ZSTD_SHARE * len(payloads)
+        n_deltas = sum(coder_of(payload) == "delta" for payload in payloads)
+        return replace(self, tries_delta=n_deltas >= least, tries_zstd=len(payloads) - n_deltas >= least)
+
+    def candidates(self, frames: NDArray[Any]) -> list[Adaptive]:
+        """Return this codec with each other coder; see :meth:`TrainableCodec.candidates`."""
+        if not self.objective:
+            return []
+        codecs = [replace(self, coder="raw", tries_delta=False), replace(self, coder="lz4", tries_delta=False)]
+        codecs += [replace(self, coder="zstd", tries_delta=False, compresslevel=level) for level in LEVELS]
+        if self.references:
+            with_deltas = [replace(codec, tries_delta=True, tries_zstd=True) for codec in codecs]
+            codecs += [codec._without_vain_tries(codec.encode(frames)) for codec in with_deltas]
+        return codecs
+
+    def like(self, candidate: TrainableCodec) -> Adaptive:
+        """Return this codec with the coder of another one; see :meth:`TrainableCodec.like`."""
+        assert isinstance(candidate, Adaptive)
+        return replace(self, **{name: getattr(candidate, name) for name in CHOSEN})
 
     def _with_order_of(self, frames: NDArray[Any]) -> Adaptive:
         """Return this codec for frames whose bytes are stored in the order that they have in memory."""
@@ -220,67 +237,6 @@ class Adaptive(BytesCodec, TrainableCodec):
         """Return whether the bytes of frames are stored in channel-last order."""
         return self.channel_last_nbytes > 0 and frames.nbytes == self.channel_last_nbytes * len(frames)
 
-    def _with_best_search(self, frames: NDArray[Any]) -> Adaptive:
-        """Return this codec with the search for tiles if it makes deltas far smaller.
-
-        :param frames: those of a training sample that neither the references nor the dictionary were trained on
-        """
-        if self.objective == "fast" or not (self.objective == "small" or self._is_channel_last(frames)):
-            return replace(self, finds_tiles=False)  # frames of one color have no tiles, as a rule
-        without, searching = (
-            sum(map(len, replace(self, coder="raw", tries_zstd=False, finds_tiles=finds_tiles).encode(frames)))
-            for finds_tiles in (False, True)
-        )
-        return replace(self, finds_tiles=searching < self.MAX_TILES_RATIO * without)
-
-    def _with_best_coder(self, frames: NDArray[Any], previous: Adaptive) -> Adaptive:
-        """Return this codec with what suits frames best: references or none, and another coder.
-
-        :param frames: those of a training sample that neither the references nor the dictionary were trained on
-        :param previous: the codec before the training, whose coder is kept unless another is clearly better
-        """
-        codecs, variants = zip(*self.variants(frames), strict=True)
-        is_trained = previous.dictionary or previous.references or previous.coder == "raw"
-        kinds = [(codec.coder, bool(codec.references)) for codec in codecs]
-        kind = (previous.coder, bool(previous.references)) if is_trained else None
-        best: Adaptive = codecs[
-            best_variant(
-                self.objective,
-                variants,
-                frames.nbytes // max(len(frames), 1),
-                is_channel_last=self._is_channel_last(frames),
-                present=kinds.index(kind) if kind in kinds else None,
-            )
-        ]
-        return best
-
-    def variants(self, frames: NDArray[Any]) -> list[tuple[Adaptive, Variant]]:
-        """Return variants of this codec, first those without references, and what they make of frames.
-
-        :param frames: ``(n, *frame_shape)``
-        """
-        found = []
-        rows = self._rows(frames)
-        for codec in (replace(self, references=ReferenceFrames()), self) if self.references else (self,):
-            for coder in CODERS if codec.references else CODERS_ALONE:
-                variant = replace(codec, coder=coder, dictionary=b"" if coder == "raw" else self.dictionary)
-                payloads = variant.encode(frames)
-                whole = variant._encode_whole(rows) if codec.references else payloads
-                coders = [*map(coder_of, payloads)]
-                if "raw" in coders and coder not in coders:  # which was tried in vain
-                    continue
-                n_other = len(coders) - coders.count("delta")
-                tries = n_other >= self.MIN_ZSTD_SHARE * len(coders)
-                small = self.SMALL_DELTA * rows.shape[1]
-                tried = [
-                    other
-                    for payload, other in zip(payloads, whole, strict=True)
-                    if coder_of(payload) != "delta" or (tries and len(payload) > small)
-                ]
-                result = Variant(payloads, bool(codec.references), coder, tried)
-                found.append((replace(variant, tries_zstd=tries), result))
-        return found
-
     @property
     def nbytes(self) -> int:
         """The size of the dictionary and the references in bytes."""
@@ -296,7 +252,7 @@ class Adaptive(BytesCodec, TrainableCodec):
         """Compress a batch; see :meth:`Codec.encode`."""
         rows, references = self._rows(frames), self.references
         n_frames, frame_nbytes = rows.shape
-        if not (n_frames and references.content) or frame_nbytes != references.frame_nbytes:
+        if not (n_frames and references.content and self.tries_delta) or frame_nbytes != references.frame_nbytes:
             return self._encode_whole(rows)
         cached = self._encoder[:1]  # atomic: another thread may clear the list
         encoder = cached[0] if cached else self._new_encoder(frames)
@@ -316,7 +272,9 @@ class Adaptive(BytesCodec, TrainableCodec):
             payloads.append(data[start:end])
             start = end
         if tried:
-            most = self.MAX_ZSTD_RATIO if self.coder == "zstd" else 1.0
+            most = 1.0 if self.coder != "zstd" else self.MAX_ZSTD_RATIO
+            if self.coder == "zstd" and self.compresslevel > LEVELS[0]:
+                most = self.MAX_HIGH_LEVEL_RATIO
             others = self._encode_whole(rows if len(tried) == n_frames else rows[tried])
             for index, other in zip(tried, others, strict=True):
                 payload = payloads[index]
@@ -391,6 +349,12 @@ class Adaptive(BytesCodec, TrainableCodec):
     def compress_frame(self, frame: NDArray[np.uint8]) -> bytes:
         """Compress one frame in the order in which it is stored, without references; see :class:`BytesCodec`."""
         return self._encode_whole(frame[np.newaxis])[0]
+
+
+def coder_of(payload: bytes) -> str:
+    """Return which coder wrote a payload of ``delta``."""
+    header = payload[0] if payload else 0
+    return "zstd" if header < FIRST_REFERENCE else {LZ4_BLOCK: "lz4", RAW: "raw"}.get(header, "delta")
 
 
 def _line_and_plane_nbytes(frames: NDArray[Any]) -> tuple[int, int]:

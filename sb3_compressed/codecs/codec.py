@@ -197,15 +197,18 @@ class TrainableCodec(Codec):
     def train(self, frames: NDArray[Any]) -> TrainableCodec:
         """Return a codec trained on a batch of frames ``(n, *frame_shape)``; this one if it learned nothing new."""
 
-    def adapted_to(self, payloads: Sequence[bytes], frames: NDArray[Any]) -> TrainableCodec:
-        """Return a codec that is faster for frames such as recent ones, if these took far too long; else this one.
+    def candidates(self, frames: NDArray[Any]) -> Sequence[TrainableCodec]:
+        """Return codecs of this class that could be used instead, with the same training but other settings.
 
-        Training sees a sample of frames, which later ones may not resemble. This is the feedback: it sees what
-        became of them.
+        While a training runs, the one with the smallest payloads is used that the training has time for.
 
-        :param payloads: payloads of this codec
-        :param frames: frames of the same shape and memory order, ``(n, *frame_shape)``
+        :param frames: frames to be encoded, ``(n, *frame_shape)``
+        :return: the first one is the fastest: it stores frames uncompressed. None if there is nothing to choose
         """
+        return ()
+
+    def like(self, candidate: TrainableCodec) -> TrainableCodec:
+        """Return this codec with the settings of a candidate, which may be trained on other frames."""
         return self
 
     @property

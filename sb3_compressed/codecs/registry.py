@@ -16,7 +16,7 @@ __all__ = ["AUTO", "available_codecs", "codec_from_config", "get_codec", "is_aut
 
 #: The shorthand that leaves the choice to this package.
 AUTO = "auto"
-#: What ``"auto"`` and its variants choose a coder for, see :mod:`.coder_choice`.
+#: The time budgets of ``"auto"`` and its variants, see :mod:`sb3_compressed.arrays.time_budget`.
 AUTO_OBJECTIVES = {AUTO: "balanced", f"{AUTO}/small": "small", f"{AUTO}/fast": "fast"}
 AUTO_CODEC = "delta"
 #: Codecs of sb3-extra-buffers that have another name here.

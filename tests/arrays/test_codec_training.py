@@ -22,7 +22,6 @@ from sb3_compressed import CompressedArray
 from sb3_compressed.arrays.codec_training import CodecTrainer
 from sb3_compressed.codecs import TrainableCodec
 from sb3_compressed.codecs.adaptive import Adaptive
-from sb3_compressed.codecs.coder_choice import coder_of
 from sb3_compressed.codecs.zstd_dict import ZstdDict
 
 
@@ -383,49 +382,3 @@ def test_difficult_frames_are_rarely_trained_on(kind: str, monkeypatch: pytest.M
 
 
 train = Adaptive.train
-
-
-def levels(n_steps: int, every: int, n_envs: int = 4) -> NDArray[np.uint8]:
-    """Return channel-first views of channel-last frames ``(n_steps, n_envs, 3, 64, 64)``.
-
-    Every so many steps, each environment shows other dashes of random colors, on which something moves.
-    """
-    rng = np.random.default_rng(0)
-    colors = rng.integers(0, 256, (-(-n_steps // every), n_envs, 64, 22, 3), np.uint8)
-    frames = np.repeat(np.repeat(colors, 3, axis=3)[..., :64, :], every, axis=0)[:n_steps]
-    for step, env in np.ndindex(n_steps, n_envs):
-        row, column = rng.integers(0, 60, 2)
-        frames[step, env, row : row + 4, column : column + 4] = 255
-    return frames.transpose(0, 1, 4, 2, 3)
-
-
-def test_frames_of_later_levels_are_stored_uncompressed_if_they_take_too_long() -> None:
-    frames = levels(1500, every=250)
-    array = CompressedArray(frames.shape, frame_stack=None, num_threads=1)
-    for row, of_row in enumerate(frames):
-        array[row] = of_row
-    np.testing.assert_array_equal(np.asarray(array), frames)
-    coders = np.array([[coder_of(slot[-1]) for slot in slots] for slots in array.slots])
-    slow = np.isin(coders, ["lz4", "zstd"])
-    assert slow[16:128].sum() > 8, "the first samples contain frames that resemble each other"
-    assert not slow[144:].any()
-    assert (coders[144:] == "delta").mean() > 0.1, "references are tried again"
-
-
-def test_adapting_and_training_do_not_alternate_for_ever() -> None:
-    rng = np.random.default_rng(0)
-    kinds = rng.integers(0, 16, (16, 8, 8, 3), np.uint8)  # tiles, in another order every 70 steps
-    array = CompressedArray((50, 4, 3, 64, 64), frame_stack=None, num_threads=1)
-    codecs: list[Any] = [array.codec]
-    for row in range(3000):
-        if row % 70 == 0:
-            chosen = rng.integers(0, 16, (4, 8, 8))
-            boards = kinds[chosen].transpose(0, 1, 3, 2, 4, 5).reshape(4, 64, 64, 3)
-        frames = boards.copy()
-        for frame, (top, left) in zip(frames, rng.integers(0, 60, (4, 2)), strict=True):
-            frame[top : top + 4, left : left + 4] = 255
-        array[row % 50] = frames.transpose(0, 3, 1, 2)
-        if array.codec is not codecs[-1]:
-            codecs.append(array.codec)
-    np.testing.assert_array_equal(array[row % 50], frames.transpose(0, 3, 1, 2))
-    assert len(codecs) < 30

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from roundtrips import roundtrip
 
-from sb3_compressed.codecs.adaptive import Adaptive, ReferenceFrames, _line_and_plane_nbytes
-from sb3_compressed.codecs.coder_choice import coder_of
+from sb3_compressed.codecs import get_codec
+from sb3_compressed.codecs.adaptive import Adaptive, ReferenceFrames, _line_and_plane_nbytes, coder_of
 from sb3_compressed.codecs.delta_kernels import encode_deltas
 from sb3_compressed.codecs.payloads import Payloads
 from sb3_compressed.codecs.reference_frames import select_medoids
@@ -218,20 +218,68 @@ def test_tiles_of_unknown_colors_are_encoded_about_once() -> None:
     assert [codec.encode(images[k : k + 1])[0] for k in range(5)] == payloads, "they do not depend on the batch"
 
 
-@pytest.mark.parametrize(
-    ("objective", "is_gray", "expected"),
-    [
-        ("small", False, True), ("small", True, True), ("balanced", False, True), ("balanced", True, False),
-        ("fast", False, False), ("fast", True, False),
-    ],
-)  # fmt: skip
-def test_training_enables_the_search_for_tiles_where_it_pays(objective: str, is_gray: bool, expected: bool) -> None:
+@pytest.mark.parametrize("is_gray", [False, True])
+@pytest.mark.parametrize("objective", ["small", "balanced", "fast"])
+def test_training_enables_the_search_for_tiles_where_it_pays(objective: str, is_gray: bool) -> None:
     images = tile_images(64)
     images = np.ascontiguousarray(images[:, 0]) if is_gray else images
     trained = Adaptive(objective=objective).train(images)
-    assert trained.finds_tiles == expected
+    assert trained.finds_tiles == (not is_gray)
     assert not Adaptive().train(images).finds_tiles
     roundtrip(trained, images)
+
+
+def moving_boxes(n: int, seed: int = 0, n_columns: int = 64) -> NDArray[np.uint8]:
+    """Return frames ``(n, 48, n_columns)`` of one background, on which two boxes move."""
+    rng = np.random.default_rng(seed)
+    frames = np.repeat(rng.integers(0, 256, (1, 48, n_columns), np.uint8), n, axis=0)
+    for frame, corners in zip(frames, rng.integers(0, 40, (n, 2, 2)), strict=True):
+        for row, column in corners:
+            frame[row : row + 6, column : column + 6] = 255
+    return frames
+
+
+def test_auto_stores_deltas_and_blocks_of_lz4_after_training_without_a_clock() -> None:
+    codec = get_codec("auto")
+    assert isinstance(codec, Adaptive)
+    frames = moving_boxes(96)
+    trained = codec.train(frames[:64])
+    assert trained == codec.train(frames[:64]), "it is the same in each run"
+    assert {*map(coder_of, roundtrip(trained, frames[64:]))} == {"delta"}
+    stripes = np.repeat(np.random.default_rng(1).integers(0, 256, (8, 48, 4), np.uint8), 16, axis=2)
+    assert {*map(coder_of, roundtrip(replace(trained, tries_zstd=True), stripes))} == {"lz4"}
+
+
+def test_deltas_are_not_tried_where_training_has_found_none() -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (80, 48, 64), np.uint8)
+    trained = Adaptive(objective="balanced", coder="lz4").train(noise[:64])
+    assert not trained.tries_delta
+    assert {*map(coder_of, roundtrip(trained, noise[64:]))} == {"raw"}
+    assert trained.train(moving_boxes(64)).tries_delta, "later frames may be others"
+
+
+@pytest.mark.parametrize("source", ["boxes", "noise", "tiles"])
+def test_candidates_decode_to_the_same_frames(source: str) -> None:
+    frames = {
+        "boxes": moving_boxes(80),
+        "noise": np.random.default_rng(0).integers(0, 256, (80, 48, 64), np.uint8),
+        "tiles": tile_images(80),
+    }[source]
+    trained = Adaptive(objective="balanced", coder="lz4").train(frames[:64])
+    candidates = trained.candidates(frames[64:])
+    assert {*map(coder_of, candidates[0].encode(frames[64:]))} == {"raw"}, "the first stores frames uncompressed"
+    for candidate in candidates:
+        roundtrip(candidate, frames[64:])
+        assert candidate.like(candidate) == candidate
+        assert trained.like(candidate) == candidate, "candidates have the training of their codec"
+    sizes = [sum(map(len, candidate.encode(frames[64:]))) for candidate in candidates]
+    assert sizes[0] > 0.99 * max(sizes)
+
+
+def test_named_codecs_have_no_candidates() -> None:
+    frames = moving_boxes(64)
+    assert not get_codec("delta").train(frames).candidates(frames)  # type: ignore[attr-defined]
+    assert not get_codec("zstd-dict").train(frames).candidates(frames)  # type: ignore[attr-defined]
 
 
 def test_references_beyond_the_largest_position_are_not_used_as_sources() -> None:

@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 from roundtrips import roundtrip
 
 from sb3_compressed.codecs import get_codec
-from sb3_compressed.codecs.adaptive import CODERS, Adaptive, ReferenceFrames
-from sb3_compressed.codecs.coder_choice import coder_of
+from sb3_compressed.codecs.adaptive import CODERS, Adaptive, ReferenceFrames, coder_of
 from sb3_compressed.codecs.reference_frames import delta_kernels
 from sb3_compressed.codecs.whole_frames import HEADER_RAW, Lz4Blocks, raw_payloads
 

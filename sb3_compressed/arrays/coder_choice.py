@@ -1,0 +1,165 @@
+"""The choice of a codec while a training runs: the smallest payloads that it has the time for.
+
+Candidates are measured on frames of the training, on the machine it runs on. They are judged by what they take of the
+time of the training beyond what storing frames uncompressed would take.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sb3_compressed.arrays.time_budget import Load
+from sb3_compressed.codecs import TrainableCodec
+
+__all__ = ["OBJECT_NBYTES", "Candidate", "Choice", "choose", "measured"]
+
+#: The share of a core that work in other threads may take: decoding ahead, and encoding again.
+MAX_AHEAD, MAX_ENCODING_LATER = 0.2, 0.1
+#: Bytes of a payload besides its content: the header of a Python object, and a reference to it.
+OBJECT_NBYTES = 48
+#: A candidate whose payloads are larger by at most this factor is chosen if it costs less time.
+SIMILAR = 1.03
+#: The codec in use stays if it exceeds the budget by at most the first factor, and no other is smaller by the second.
+TOLERANCE, CLEARLY_SMALLER = 1.5, 0.9
+
+
+class Candidate(NamedTuple):
+    """A codec, and what one frame takes with it.
+
+    :param codec: the codec
+    :param nbytes: bytes of memory
+    :param encoding: seconds of encoding
+    :param decoding: seconds of decoding
+    """
+
+    codec: TrainableCodec
+    nbytes: float
+    encoding: float
+    decoding: float
+
+
+class Choice(NamedTuple):
+    """The codecs that are used from now on, and why.
+
+    :param new: encodes new frames
+    :param later: encodes frames again that are no longer new, ``None`` if that does not pay
+    :param share: the share of the training's time that both take beyond what uncompressed frames would take
+    :param load: for which they were chosen
+    :param ladder: all candidates that need less memory than each faster one, the fastest first
+    """
+
+    new: Candidate
+    later: Candidate | None
+    share: float
+    load: Load
+    ladder: tuple[Candidate, ...]
+
+    @property
+    def is_forced(self) -> bool:
+        """Whether it exceeds the budget because the full buffer would not fit into memory otherwise."""
+        return self.share > TOLERANCE * self.load.share
+
+    @property
+    def final(self) -> Candidate:
+        """The candidate that encodes most of the frames in a full buffer."""
+        return self.later or self.new
+
+
+def measured(codecs: Sequence[TrainableCodec], frames: NDArray[np.generic]) -> list[Candidate]:
+    """Measure what frames take with codecs, in time of this thread's processor.
+
+    :param frames: ``(n, *frame_shape)``, not those that the codecs were trained on
+    """
+    out = np.empty(frames.shape, frames.dtype)
+    candidates = []
+    for codec in codecs:
+        codec.decode_into(codec.encode(frames[:1]), out[:1])  # creates the contexts of libraries
+        begin = time.thread_time()
+        payloads = codec.encode(frames)
+        encoded = time.thread_time()
+        codec.decode_into(payloads, out)
+        decoded = time.thread_time()
+        n = len(frames)
+        nbytes = sum(map(len, payloads)) / n + OBJECT_NBYTES
+        candidates.append(Candidate(codec, nbytes, (encoded - begin) / n, (decoded - encoded) / n))
+    return candidates
+
+
+def choose(
+    candidates: Sequence[Candidate],
+    load: Load,
+    *,
+    max_nbytes: float = math.inf,
+    may_encode_later: bool = False,
+    present: TrainableCodec | None = None,
+) -> Choice:
+    """Choose the candidates with the smallest payloads that the budget allows.
+
+    :param candidates: the first one stores frames uncompressed
+    :param load: what the training requests
+    :param max_nbytes: most bytes of a frame with which the full buffer fits into memory, which goes before the budget
+    :param may_encode_later: whether frames may be encoded again when they are no longer new
+    :param present: the codec that most frames are encoded with so far, which is kept if it is about as good
+    """
+    ladder = _ladder(candidates)
+    at_once = _cheapest_of_smallest(candidates, load, max_nbytes, present)
+    if not may_encode_later or not load.has_idle_core:
+        return Choice(at_once, None, _share(at_once, candidates[0], load), load, ladder)
+    # Only few frames are new at any time, so decoding them does not count, nor does encoding the others.
+    new = _cheapest_of_smallest(candidates, load._replace(waited=0.0, ahead=0.0, share=load.share / 2), math.inf, None)
+    share = _share(new, candidates[0], load._replace(waited=0.0, ahead=0.0))
+    affordable = [
+        each for each in candidates if each is candidates[0] or load.encoded * each.encoding <= MAX_ENCODING_LATER
+    ]
+    later_load = load._replace(encoded=0.0, share=load.share - max(share, 0.0))
+    later = _cheapest_of_smallest(affordable, later_load, max_nbytes, present)
+    if later.nbytes >= CLEARLY_SMALLER * at_once.nbytes:
+        return Choice(at_once, None, _share(at_once, candidates[0], load), load, ladder)
+    return Choice(new, later, max(share, 0.0) + _share(later, candidates[0], later_load), load, ladder)
+
+
+def _share(candidate: Candidate, raw: Candidate, load: Load) -> float:
+    """Return the share of the training's time that a candidate takes more than uncompressed frames."""
+    waited = load.waited if load.has_idle_core else load.waited + load.ahead
+    return load.encoded * (candidate.encoding - raw.encoding) + waited * (candidate.decoding - raw.decoding)
+
+
+def _cheapest_of_smallest(
+    candidates: Sequence[Candidate], load: Load, max_nbytes: float, present: TrainableCodec | None
+) -> Candidate:
+    raw = candidates[0]
+
+    def fits(candidate: Candidate, tolerance: float = 1.0) -> bool:
+        return candidate is raw or (
+            _share(candidate, raw, load) <= tolerance * load.share
+            and load.ahead * candidate.decoding <= tolerance * MAX_AHEAD
+        )
+
+    def share(candidate: Candidate) -> float:
+        return _share(candidate, raw, load)
+
+    affordable = [candidate for candidate in candidates if fits(candidate)]
+    smallest = min(candidate.nbytes for candidate in affordable)
+    if smallest > max_nbytes:  # a buffer that does not fit into memory would end the training
+        fitting = [candidate for candidate in candidates if candidate.nbytes <= max_nbytes]
+        return min(fitting, key=share) if fitting else min(candidates, key=lambda candidate: candidate.nbytes)
+    best = min((each for each in affordable if each.nbytes <= SIMILAR * smallest), key=share)
+    for candidate in candidates:
+        if candidate.codec == present and fits(candidate, TOLERANCE) and candidate.nbytes <= max_nbytes:
+            return best if best.nbytes < CLEARLY_SMALLER * candidate.nbytes else candidate
+    return best
+
+
+def _ladder(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
+    """Return the candidates that need less memory than each one that is decoded faster, the fastest first."""
+    ladder: list[Candidate] = []
+    for candidate in sorted(candidates, key=lambda candidate: candidate.decoding):
+        if not ladder or candidate.nbytes < ladder[-1].nbytes:
+            ladder.append(candidate)
+    return tuple(ladder)

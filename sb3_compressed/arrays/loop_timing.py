@@ -1,0 +1,136 @@
+"""``LoopTiming``: times the training loop around a buffer, and counts what is added and sampled in it.
+
+Nobody waits for ``sample``; people wait for trainings. So the time of coding is judged by the loop that calls ``add``
+and ``sample``: how many transitions are added and sampled in a second of it.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import NamedTuple
+
+from sb3_compressed.common.cores import IdleCores
+
+__all__ = ["LoopTiming", "Rates"]
+
+#: Batches, and seconds of the loop, after which its speed is known.
+MIN_BATCHES, MIN_SECONDS = 32, 0.25
+#: Seconds of the loop after which earlier ones count half.
+WINDOW_SECONDS = 20.0
+#: A gap between two calls that is so many times longer than the mean one is a pause: an evaluation, a debugger.
+PAUSE = 50
+#: Calls in a window before pauses can be recognized.
+MIN_CALLS = 16
+
+
+class Rates(NamedTuple):
+    """Transitions in a second of a training.
+
+    :param added: that are added
+    :param waited: that are sampled and decoded while the training waits
+    :param ahead: that are sampled, after another thread has decoded them
+    :param has_idle_core: whether other threads take no time from the training
+    """
+
+    added: float
+    waited: float
+    ahead: float
+    has_idle_core: bool
+
+
+class LoopTiming:
+    """Times the loop around a buffer, and counts the transitions that are added and sampled in it.
+
+    A cycle of the loop consists of adding, then sampling: a step and an update, or a rollout and its epochs. Only whole
+    cycles count, from the first batch on. Copies and pickles begin anew.
+    """
+
+    def __init__(self) -> None:
+        self._idle_cores = IdleCores()
+        self._last = math.nan  # time of the last call
+        self._is_sampling = False
+        self._cycle = _Counts()
+        self._window: _Counts | None = None  # None before the first batch
+        self._has_idle_core = True
+
+    def __reduce__(self) -> tuple[type[LoopTiming], tuple[()]]:
+        return LoopTiming, ()
+
+    def add(self, n: int) -> None:
+        """Count transitions that are about to be added."""
+        if self._is_sampling:
+            self._end_cycle()
+        self._count_time()
+        self._cycle.added += n
+
+    def sample(self, n: int, *, is_ready: bool = False) -> None:
+        """Count transitions that are about to be sampled.
+
+        :param is_ready: whether another thread has decoded them
+        """
+        self._is_sampling = True
+        self._count_time()
+        if is_ready:
+            self._cycle.ahead += n
+        else:
+            self._cycle.waited += n
+        self._cycle.n_batches += 1
+
+    @property
+    def rates(self) -> Rates | None:
+        """What happens in a second of the loop, ``None`` if that is not known yet."""
+        window = self._window
+        if window is None or window.n_batches < MIN_BATCHES or window.seconds < MIN_SECONDS:
+            return None
+        seconds = window.seconds
+        return Rates(window.added / seconds, window.waited / seconds, window.ahead / seconds, self._has_idle_core)
+
+    def _count_time(self) -> None:
+        now = time.perf_counter()
+        gap, self._last = now - self._last, now
+        cycle = self._cycle
+        window = self._window
+        if window is not None and window.n_calls >= MIN_CALLS:
+            gap = min(gap, PAUSE * window.seconds / window.n_calls)
+        if gap > 0:  # not for the first call
+            cycle.seconds += gap
+            cycle.n_calls += 1
+
+    def _end_cycle(self) -> None:
+        cycle, self._cycle, self._is_sampling = self._cycle, _Counts(), False
+        window = self._window
+        if window is None:  # the first cycle contains what was added before training began, and the first update
+            self._window = _Counts()
+            self._idle_cores.restart()
+            return
+        window.include(cycle)
+        if window.seconds > WINDOW_SECONDS:
+            window.halve()
+        if (has_idle_core := self._idle_cores.has_any()) is not None:
+            self._has_idle_core = has_idle_core
+
+
+class _Counts:
+    """What happened in a part of the loop.
+
+    :ivar seconds: its time
+    :ivar n_calls: calls of ``add`` and ``sample``
+    :ivar added: transitions that were added
+    :ivar waited: transitions that were sampled and decoded while the training waited
+    :ivar ahead: transitions that were sampled and had been decoded
+    :ivar n_batches: batches that were sampled
+    """
+
+    __slots__ = ("added", "ahead", "n_batches", "n_calls", "seconds", "waited")
+
+    def __init__(self) -> None:
+        self.seconds = self.n_calls = self.added = self.waited = self.ahead = self.n_batches = 0.0
+
+    def include(self, other: _Counts) -> None:
+        for name in self.__slots__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+    def halve(self) -> None:
+        for name in self.__slots__:
+            setattr(self, name, getattr(self, name) / 2)

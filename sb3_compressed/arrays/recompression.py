@@ -1,0 +1,229 @@
+"""``Recompressor``: makes payloads smaller when they are no longer new, while nothing waits for it.
+
+``add`` encodes new frames as fast as the training requires. When they are no longer new, another thread of low
+priority encodes them again with a codec that takes longer and makes smaller payloads; decoding hardly depends on that.
+The thread only prepares: ``add`` replaces slots, so that no row that was written meanwhile is lost.
+
+A payload is shared by up to eight slots. It is replaced in all of them: rows are encoded in their order, and the frames
+that the next rows share with those before are not encoded twice.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sb3_compressed.arrays.codec_handle import CodecHandle, codec_of, handle_of
+from sb3_compressed.arrays.coder_choice import MAX_ENCODING_LATER
+from sb3_compressed.arrays.compressed_array import CompressedArray
+from sb3_compressed.arrays.slot_store import Slot, pack_slot, slot_n_frames, unpack_slot
+from sb3_compressed.codecs import TrainableCodec
+from sb3_compressed.codecs.payloads import Payloads
+from sb3_compressed.common.threads import BackgroundTask
+from sb3_compressed.errors import CorruptPayload
+
+__all__ = ["Recompressor"]
+
+#: Frames that are encoded at a time.
+CHUNK_FRAMES = 64
+#: Frames that are decoded and encoded without a break for other threads.
+BATCH_FRAMES = 8
+#: The newest rows stay as they are: the next row refers to the payloads of the last one.
+N_NEWEST = 16
+#: Rows between two looks at the other thread.
+LOOK_EVERY = 8
+#: Most bytes of payloads that wait to be encoded again, and as a share of SB3's arrays.
+MAX_WAITING_NBYTES, MAX_WAITING_SHARE = 16_000_000, 0.005
+#: A new payload must be smaller than this part of the one that it replaces.
+MIN_GAIN = 0.95
+
+
+class _Replaced(NamedTuple):
+    """What was replaced, by the id of the old object, which is kept so that no other object gets this id.
+
+    :param payloads: old payloads, and the handle of the codec and the payload that replace each
+    :param slots: old slots, and the new ones
+    """
+
+    payloads: dict[int, tuple[bytes, tuple[CodecHandle, bytes]]]
+    slots: dict[int, tuple[Slot, Slot]]
+
+
+class _Result(NamedTuple):
+    """Slots that were encoded again.
+
+    :param slots: for each array new slots of the rows, an object array
+    :param seconds: what this took of the thread's processor
+    :param replaced: what following rows may share
+    """
+
+    slots: list[NDArray[Any]]
+    seconds: float
+    replaced: _Replaced
+
+
+class Recompressor:
+    """Encodes the frames of one stream of observations again, those of the oldest rows first.
+
+    Copies and pickles begin with the rows that are written after them.
+    """
+
+    def __init__(self) -> None:
+        self._n_waiting = 0  # newest rows that are not encoded again yet
+        self._is_behind = True  # until all rows have been encoded again that were written before a codec was chosen
+        self._n_until_look = LOOK_EVERY
+        self._resume_at = 0.0  # when the share of a core allows more
+        self._task: BackgroundTask[_Result] | None = None
+        self._arrays: Sequence[CompressedArray] = ()  # that the task reads
+        self._rows = np.empty(0, np.int64)  # likewise
+        self._old: list[NDArray[Any]] = []  # their slots
+        self._replaced = _Replaced({}, {})  # in the rows before
+
+    def __reduce__(self) -> tuple[type[Recompressor], tuple[()]]:
+        return Recompressor, ()
+
+    def count_row(self) -> bool:
+        """Count a row that was written; return whether :meth:`advance` is to be called."""
+        self._n_waiting += 1
+        self._n_until_look -= 1
+        return self._n_until_look <= 0
+
+    def advance(self, arrays: Sequence[CompressedArray], position: int) -> None:
+        """Replace what the other thread has encoded, and let it encode more; in the thread that writes.
+
+        :param arrays: the arrays of the stream: observations and, if there are any, next observations
+        :param position: the row that is written next
+        """
+        self._n_until_look = LOOK_EVERY
+        self._n_waiting = min(self._n_waiting, arrays[0].shape[0])
+        task = self._task
+        if task is not None:
+            if task.is_done:
+                self._task = None
+                self._replace(arrays, task.result())
+            return
+        choice = arrays[0].choice
+        if choice is None or choice.later is None:
+            self._is_behind = True
+        elif self._n_waiting > N_NEWEST and time.monotonic() >= self._resume_at:
+            self._start(arrays, position, choice.later.codec)
+            self._limit_waiting(choice.new.nbytes)
+
+    def _start(self, arrays: Sequence[CompressedArray], position: int, codec: TrainableCodec) -> None:
+        """Begin to encode the oldest rows that wait."""
+        array = arrays[0]
+        n_rows, n_envs = array.shape[:2]
+        n = min(max(CHUNK_FRAMES // n_envs, 1), self._n_waiting - N_NEWEST)
+        self._arrays, self._rows = arrays, (position - self._n_waiting + np.arange(n)) % n_rows
+        self._old = [each.slots[self._rows] for each in arrays]
+        layout = array.layout
+        shape = tuple(array.item_shape if layout is None else layout.frame_shape)
+        self._task = BackgroundTask(
+            partial(_recompressed, self._old, codec, shape, array.elem_type, array.n_frames, self._replaced)
+        )
+
+    def _replace(self, arrays: Sequence[CompressedArray], result: _Result) -> None:
+        """Replace slots by those that the other thread has encoded."""
+        if all(array is read for array, read in zip(arrays, self._arrays, strict=True)):  # else, they were replaced
+            for array, old, new in zip(arrays, self._old, result.slots, strict=True):
+                array.replace_slots(self._rows, old, new)
+        self._replaced = result.replaced
+        self._n_waiting = max(self._n_waiting - len(self._rows), 0)
+        self._resume_at = time.monotonic() + result.seconds * (1 / MAX_ENCODING_LATER - 1)
+        self._arrays, self._old = (), []
+
+    def _limit_waiting(self, frame_nbytes: float) -> None:
+        """Let ``add`` encode frames as small as it can from now on if too many wait."""
+        array = self._arrays[0]
+        nbytes = self._n_waiting * array.shape[1] * frame_nbytes
+        is_full = nbytes > max(
+            min(MAX_WAITING_NBYTES, MAX_WAITING_SHARE * 2 * array.raw_nbytes), 8 * CHUNK_FRAMES * frame_nbytes
+        )
+        if self._is_behind:
+            self._is_behind = is_full
+        elif is_full:
+            array.encode_at_once()
+
+
+def _recompressed(
+    old: Sequence[NDArray[Any]],
+    codec: TrainableCodec,
+    frame_shape: tuple[int, ...],
+    dtype: np.dtype[Any],
+    n_frames: int,
+    before: _Replaced,
+) -> _Result:
+    """Return slots with smaller payloads.
+
+    :param old: slots of rows, for each array, ``(n_rows, n_envs)``
+    :param codec: encodes the frames
+    :param n_frames: frames of an observation; slots with other numbers of payloads stay as they are
+    :param before: what was replaced in the rows before
+    """
+    begin = time.thread_time()
+    handle = handle_of(codec)
+    found = {id(slot): slot for array in old for slot in array.ravel().tolist()}
+    slots = {key: slot for key, slot in found.items() if type(slot) is tuple and slot_n_frames(slot) == n_frames}
+    replaced = _Replaced({}, {key: before.slots[key] for key in slots if key in before.slots})
+    waiting: dict[int, tuple[CodecHandle, bytes]] = {}
+    is_final: dict[int, bool] = {}  # whether payloads of a codec stay as they are
+    for key, slot in slots.items():
+        if key in replaced.slots:
+            continue
+        for writer, payload in zip(*unpack_slot(slot), strict=True):
+            if id(payload) in before.payloads:
+                replaced.payloads[id(payload)] = before.payloads[id(payload)]
+                continue
+            if id(writer) not in is_final:
+                is_final[id(writer)] = codec_of(writer).like(codec) == codec_of(writer)
+            if not is_final[id(writer)]:
+                waiting[id(payload)] = writer, payload
+    every = [*waiting.values()]
+    for first in range(0, len(every), BATCH_FRAMES):
+        part = every[first : first + BATCH_FRAMES]
+        try:
+            new = _encoded_again(part, codec, frame_shape, dtype)
+        except CorruptPayload:  # the sample that needs it raises the error, with its slot
+            continue
+        for (_, payload), smaller in zip(part, new, strict=True):
+            if len(smaller) < MIN_GAIN * len(payload):
+                replaced.payloads[id(payload)] = payload, (handle, smaller)
+    for key, slot in slots.items():
+        if key not in replaced.slots:
+            pairs = [*zip(*unpack_slot(slot), strict=True)]
+            if any(id(payload) in replaced.payloads for _, payload in pairs):
+                pairs = [replaced.payloads.get(id(pair[1]), (None, pair))[1] for pair in pairs]
+                replaced.slots[key] = slot, pack_slot(*zip(*pairs, strict=True))
+    return _Result([_with(array, replaced.slots) for array in old], time.thread_time() - begin, replaced)
+
+
+def _with(old: NDArray[Any], replaced: dict[int, tuple[Slot, Slot]]) -> NDArray[Any]:
+    """Return a copy of an array of slots in which some are replaced."""
+    new = old.copy()
+    flat = new.reshape(-1)
+    for index, slot in enumerate(old.ravel().tolist()):
+        if id(slot) in replaced:
+            flat[index] = replaced[id(slot)][1]
+    return new
+
+
+def _encoded_again(
+    part: Sequence[tuple[Any, bytes]], codec: TrainableCodec, frame_shape: tuple[int, ...], dtype: np.dtype[Any]
+) -> Sequence[bytes]:
+    """Return the payloads of a codec for the frames of other payloads.
+
+    :param part: for each payload the handle of its codec, and the payload
+    """
+    writers = {id(handle): handle for handle, _ in part}
+    numbers = {key: number for number, key in enumerate(writers)}
+    frames = np.empty((len(part), *frame_shape), dtype)
+    payloads = Payloads.of(
+        [payload for _, payload in part], np.array([numbers[id(handle)] for handle, _ in part], dtype=np.int64)
+    )
+    codec.decode_batch([codec_of(handle) for handle in writers.values()], payloads, frames)
+    return codec.encode(frames)

@@ -1,0 +1,128 @@
+"""Tests of the choice between codecs while a training runs, with times that are given."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from sb3_compressed.arrays.coder_choice import Candidate, choose, measured
+from sb3_compressed.arrays.time_budget import Load
+from sb3_compressed.codecs import get_codec
+from sb3_compressed.codecs.adaptive import Adaptive
+
+US = 1e-6
+
+
+def candidate(coder: str, nbytes: float, encoding_us: float, decoding_us: float, level: int = 3) -> Candidate:
+    codec = Adaptive(objective="balanced", coder=coder, compresslevel=level)
+    return Candidate(codec, nbytes, encoding_us * US, decoding_us * US)
+
+
+RAW = candidate("raw", 21_000, 2, 2)
+LZ4 = candidate("lz4", 16_000, 22, 10)
+ZSTD = candidate("zstd", 12_000, 80, 44)
+ZSTD_19 = candidate("zstd", 10_000, 3_000, 44, level=19)
+ALL = [RAW, LZ4, ZSTD, ZSTD_19]
+
+
+@pytest.mark.parametrize(
+    ("load", "expected"),
+    [
+        (Load(10, 10, 0, 0.02), ZSTD),  # 3 ms a frame for the best one, ten times a second, are 3%
+        (Load(5, 10, 0, 0.02), ZSTD_19),
+        (Load(5, 10, 0, 0.005), ZSTD),
+        (Load(100, 1_000, 0, 0.02), LZ4),
+        (Load(1_000, 10_000, 0, 0.02), RAW),
+        (Load(1_000, 10_000, 0, 0.2), LZ4),
+        (Load(100, 0, 1_000, 0.02), ZSTD),  # decoded by another thread
+        (Load(100, 0, 10_000, 0.02), LZ4),  # which would take 44% of a core
+        (Load(100, 0, 1_000, 0.02, has_idle_core=False), LZ4),
+    ],
+)
+def test_the_smallest_that_the_budget_allows_is_chosen(load: Load, expected: Candidate) -> None:
+    choice = choose(ALL, load)
+    assert choice.new == expected
+    assert choice.later is None
+    assert choice.share <= load.share
+    assert not choice.is_forced
+
+
+def test_the_cost_is_that_beyond_uncompressed_frames() -> None:
+    choice = choose([RAW, LZ4], Load(1_000, 100, 50, 0.5))
+    assert choice.new == LZ4
+    assert choice.share == pytest.approx(1_000 * 20 * US + 100 * 8 * US)
+
+
+def test_memory_goes_before_the_budget() -> None:
+    load = Load(1_000, 10_000, 0, 0.02)
+    assert choose(ALL, load, max_nbytes=30_000).new == RAW
+    choice = choose(ALL, load, max_nbytes=13_000)
+    assert choice.new == ZSTD, "the cheapest that fits"
+    assert choice.is_forced
+    assert choose(ALL, load, max_nbytes=100).new == ZSTD_19, "nothing fits: the smallest"
+
+
+def test_hardly_smaller_payloads_are_not_worth_any_time() -> None:
+    hardly = candidate("zstd", 15_800, 80, 44)
+    assert choose([RAW, LZ4, hardly], Load(10, 10, 0, 0.5)).new == LZ4
+
+
+def test_the_present_codec_stays_if_it_is_about_as_good() -> None:
+    load = Load(100, 0, 1_000, 0.0075)
+    assert choose(ALL, load).new == LZ4
+    assert choose([RAW, candidate("lz4", 12_500, 22, 10), ZSTD], load, present=ZSTD.codec).new == ZSTD
+    assert choose(ALL, load._replace(share=0.001), present=ZSTD.codec).new == RAW, "it is far too slow"
+    better = candidate("lz4", 9_000, 22, 10)
+    assert choose([RAW, better, ZSTD], load, present=ZSTD.codec).new == better
+
+
+def test_frames_are_encoded_again_later_where_that_is_smaller() -> None:
+    load = Load(30, 0, 300, 0.02)
+    at_once = choose(ALL, load)
+    assert (at_once.new, at_once.later) == (ZSTD, None)
+    choice = choose(ALL, load, may_encode_later=True)
+    assert (choice.new, choice.later) == (ZSTD, ZSTD_19)
+    assert choice.final == ZSTD_19
+    assert choice.share <= load.share
+    faster = choose(ALL, load._replace(encoded=100.0), may_encode_later=True)
+    assert (faster.new, faster.later) == (ZSTD, None), "the other thread has no time for it either"
+    busy = choose(ALL, load._replace(has_idle_core=False), may_encode_later=True)
+    assert busy.later is None
+
+
+def test_the_ladder_has_what_is_smaller_than_all_faster_ones() -> None:
+    useless = candidate("zstd", 17_000, 80, 60)
+    assert choose([*ALL, useless], Load(1, 1, 1, 0.02)).ladder == (RAW, LZ4, ZSTD, ZSTD_19)
+
+
+@pytest.mark.parametrize(
+    ("change", "is_similar"),
+    [
+        ({}, True), ({"encoded": 130.0}, True), ({"encoded": 200.0}, False), ({"encoded": 50.0}, False),
+        ({"waited": 30.0}, True), ({"ahead": 3_000.0}, False), ({"has_idle_core": False}, False),
+    ],
+)  # fmt: skip
+def test_loads_are_similar_if_no_rate_that_matters_differs_much(change: dict[str, Any], is_similar: bool) -> None:
+    load = Load(100.0, 0.0, 1_000.0, 0.02)
+    other = load._replace(**change)
+    # In 1,000 frames a second, 100 do not matter.
+    expected = is_similar if "encoded" not in change else other.encoded < 150
+    assert load.is_similar(other, 1.5) == expected
+    assert other.is_similar(load, 1.5) == expected
+
+
+def test_candidates_are_measured() -> None:
+    import numpy as np
+
+    frames = np.zeros((8, 48, 64), np.uint8)
+    codec = get_codec("auto")
+    assert isinstance(codec, Adaptive)
+    raw, compressed = measured([replace(codec, coder="raw"), replace(codec, coder="zstd")], frames)
+    assert raw.nbytes > 48 * 64 > compressed.nbytes > 0
+    for each in (raw, compressed):
+        assert 0 < each.encoding < 1
+        assert 0 < each.decoding < 1
+    assert math.isfinite(raw.nbytes)
