@@ -100,7 +100,9 @@ class Recompressor:
         :param position: the row that is written next
         """
         self._n_until_look = LOOK_EVERY
-        self._n_waiting = min(self._n_waiting, arrays[0].shape[0])
+        n_rows = arrays[0].shape[0]
+        if self._n_waiting > n_rows - N_NEWEST:  # the oldest rows are overwritten sooner than they can be replaced
+            self._n_waiting = n_rows // 2
         task = self._task
         if task is not None:
             if task.is_done:

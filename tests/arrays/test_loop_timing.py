@@ -7,7 +7,6 @@ import pickle
 
 import pytest
 
-from sb3_compressed.arrays import loop_timing
 from sb3_compressed.arrays.loop_timing import LoopTiming, Rates
 
 
@@ -24,7 +23,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(loop_timing.time, "perf_counter", clock)
+    monkeypatch.setattr("sb3_compressed.arrays.loop_timing.time.perf_counter", clock)
     return clock
 
 

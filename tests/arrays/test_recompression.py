@@ -1,0 +1,260 @@
+"""Tests of ``Recompressor``: payloads of older rows become smaller, and nothing else changes."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import os
+import pickle
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from sb3_compressed import CompressedReplayBuffer
+from sb3_compressed.arrays import codec_training, recompression
+from sb3_compressed.arrays.codec_handle import codec_of
+from sb3_compressed.arrays.coder_choice import Candidate, Choice
+from sb3_compressed.arrays.loop_timing import LoopTiming, Rates
+from sb3_compressed.codecs import TrainableCodec
+from sb3_compressed.codecs.adaptive import Adaptive
+from sb3_compressed.common import threads
+from sb3_compressed.errors import CorruptPayload
+
+US = 1e-6
+#: Microseconds of encoding and decoding that are given to the choice, by coder and level.
+TIMES = {("raw", 3): (1, 1), ("lz4", 3): (10, 5), ("zstd", 3): (150, 30), ("zstd", 12): (1_000, 30)}
+
+
+def times_that_are_given(codecs: Sequence[TrainableCodec], frames: NDArray[Any]) -> list[Candidate]:
+    """Return candidates of real payloads, whose times do not depend on the machine."""
+    candidates = []
+    for codec in codecs:
+        assert isinstance(codec, Adaptive)
+        encoding, decoding = TIMES.get((codec.coder, codec.compresslevel), (50_000, 30))
+        nbytes = sum(map(len, codec.encode(frames))) / len(frames) + 48
+        candidates.append(Candidate(codec, nbytes, encoding * US, decoding * US))
+    return candidates
+
+
+@pytest.fixture(autouse=True)
+def _given_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(codec_training, "measured", times_that_are_given)
+    monkeypatch.setattr(recompression, "MAX_ENCODING_LATER", 0.9)  # these loops do nothing else
+    # Encoding takes 0.5% of the training with LZ4, and 7.5% with zstd-3, which another thread has the time for.
+    rates = Rates(added=500.0, waited=0.0, ahead=100.0, has_idle_core=True)
+    monkeypatch.setattr(LoopTiming, "rates", property(lambda timing: rates))
+
+
+needs_cores = pytest.mark.skipif(threads.default_num_threads() < 2, reason="another thread needs another core")
+pytestmark = needs_cores
+
+
+def pictures(n: int, seed: int = 0) -> NDArray[np.uint8]:
+    """Return smooth images ``(n, 3, 32, 32)`` with a little noise, which zstd makes much smaller than LZ4."""
+    rng = np.random.default_rng(seed)
+    large = np.cumsum(rng.normal(size=(3, 32, 32 + n)), axis=2) * 3 + 128
+    frames = np.stack([large[:, :, start : start + 32] for start in range(n)])
+    return (frames + rng.integers(0, 4, frames.shape)).clip(0, 255).astype(np.uint8) & np.uint8(0xFC)
+
+
+def new_buffer(n_rows: int, n_envs: int = 1, shape: tuple[int, ...] = (3, 32, 32), **options: Any) -> Any:
+    space = spaces.Box(0, 255, shape, np.uint8)
+    return CompressedReplayBuffer(
+        n_rows * n_envs, space, spaces.Discrete(3), "cpu", n_envs=n_envs, **{"num_threads": 2, **options}
+    )
+
+
+def add(buffer: Any, obs: NDArray[Any], next_obs: NDArray[Any]) -> None:
+    n = buffer.n_envs
+    buffer.add(obs, next_obs, np.zeros((n, 1)), np.zeros(n), np.zeros(n, bool), [{}] * n)
+
+
+def add_until_recompressed(buffer: Any, frames: NDArray[Any], least: int = 200) -> int:
+    """Add transitions until that many slots are encoded later; return how many were added.
+
+    :param frames: observations ``(n, n_envs, *obs_shape)``, which are repeated
+    """
+    for step in range(100_000):
+        add(buffer, frames[step % (len(frames) - 1)], frames[step % (len(frames) - 1) + 1])
+        if step % 50 == 0 and n_recompressed(buffer) >= least:
+            return step + 1
+    raise AssertionError(f"nothing was encoded later: {buffer.observations.choice}")
+
+
+def n_recompressed(buffer: Any) -> int:
+    """Return the number of slots with payloads of the codec that encodes later."""
+    choice: Choice | None = buffer.observations.choice
+    if choice is None or choice.later is None:
+        return 0
+    later = choice.later.codec
+    written = [codec_of(slot[0]) for slot in buffer.observations.slots.ravel() if slot is not None]
+    return sum(codec.like(later) == codec for codec in written)
+
+
+def test_older_rows_become_smaller_and_decode_to_the_same() -> None:
+    frames = pictures(1_201)[:, np.newaxis]
+    buffer = new_buffer(1_000)
+    n_added = add_until_recompressed(buffer, frames, least=500)
+    newest = (n_added - 1) % buffer.buffer_size
+    sizes = [len(slot[1]) for slot in buffer.observations.slots[:, 0] if slot is not None]
+    assert min(sizes) < 0.8 * len(buffer.observations.slots[newest, 0][1]), "the newest is as it was added"
+    for row in range(min(n_added, 1_000)):
+        step = n_added - 1 - (newest - row) % buffer.buffer_size
+        np.testing.assert_array_equal(buffer.observations[row], frames[step % 1_200])
+        np.testing.assert_array_equal(buffer.next_observations[row], frames[step % 1_200 + 1])
+
+
+def test_stacked_frames_are_shared_as_before() -> None:
+    frames = pictures(1_203)[:, np.newaxis].transpose(0, 1, 3, 4, 2)[..., :1]  # [n, n_envs, height, width, 1]
+    stacks = np.concatenate([frames[start : start + 1_200] for start in range(4)], axis=-1)
+    buffer = new_buffer(800, shape=(32, 32, 4), frame_stack=4)
+    add_until_recompressed(buffer, stacks, least=300)
+    arrays = [buffer.observations, buffer.next_observations]
+    payloads = {id(part) for array in arrays for slot in array.slots.ravel() if slot for part in slot[1:]}
+    kinds = [type(part) for array in arrays for slot in array.slots.ravel() if slot for part in slot]
+    assert kinds.count(bytes) == 8 * buffer.size()
+    assert len(payloads) < 1.3 * buffer.size(), "each frame is stored about once"
+
+
+def test_a_ring_that_is_overwritten_meanwhile_loses_nothing() -> None:
+    frames = pictures(401, seed=1)[:, np.newaxis]
+    buffer = new_buffer(40)  # hardly longer than what is never encoded again
+    for step in range(6_000):
+        add(buffer, frames[step % 400], frames[step % 400 + 1])
+        if step % 97 == 0:
+            row = step % 40
+            np.testing.assert_array_equal(buffer.observations[row], frames[step % 400])
+    for step in range(6_000 - 40, 6_000):
+        np.testing.assert_array_equal(buffer.observations[step % 40], frames[step % 400])
+        np.testing.assert_array_equal(buffer.next_observations[step % 40], frames[step % 400 + 1])
+
+
+def test_what_is_written_by_index_stays() -> None:
+    frames = pictures(1_001)[:, np.newaxis]
+    buffer = new_buffer(1_000)
+    for step in range(990):
+        add(buffer, frames[step], frames[step + 1])
+        if step >= 40:
+            buffer.observations[step - 20] = 7
+    for step in range(20, 960):
+        assert (buffer.observations[step] == 7).all()
+
+
+def test_named_codecs_are_never_encoded_again() -> None:
+    frames = pictures(301)[:, np.newaxis]
+    buffer = new_buffer(300, compression_method="delta")
+    before = []
+    for step in range(299):
+        add(buffer, frames[step], frames[step + 1])
+        before.append(buffer.observations.slots[step, 0])
+    assert buffer.observations.choice is None
+    assert all(slot is old for slot, old in zip(buffer.observations.slots[:, 0], before, strict=False))
+
+
+def test_one_thread_stores_the_same_bytes_in_each_run() -> None:
+    frames = pictures(601)[:, np.newaxis]
+    runs = []
+    for _ in range(2):
+        buffer = new_buffer(600, num_threads=1)
+        for step in range(600):
+            add(buffer, frames[step], frames[step + 1])
+        assert buffer.observations.choice is None
+        runs.append([slot[1] for slot in buffer.observations.slots[:, 0]])
+    assert runs[0] == runs[1]
+
+
+def test_a_replaced_payload_is_no_change_for_checkpoints(tmp_path: Any) -> None:
+    from sb3_compressed import load_checkpoint, save_checkpoint
+
+    frames = pictures(2_001)[:, np.newaxis]
+    buffer = new_buffer(2_000)
+    n_added = add_until_recompressed(buffer, frames, least=100)
+    save_checkpoint(buffer, tmp_path / "checkpoint")
+    flags = buffer.observations.track_changes()
+    before, n_before = buffer.observations.slots.copy(), n_recompressed(buffer)
+    step = n_added
+    while n_recompressed(buffer) < n_before + 50:
+        add(buffer, frames[step % 2_000], frames[step % 2_000 + 1])
+        step += 1
+    replaced = [row for row in range(n_added) if buffer.observations.slots[row, 0] is not before[row, 0]]
+    assert replaced
+    assert not flags[[row for row in replaced if row not in {new % 2_000 for new in range(n_added, step)}]].any()
+    save_checkpoint(buffer, tmp_path / "checkpoint")
+    loaded = load_checkpoint(tmp_path / "checkpoint")
+    np.testing.assert_array_equal(loaded.observations[:step], np.asarray(buffer.observations[:step]))
+
+
+@pytest.mark.parametrize("way", [copy.deepcopy, lambda buffer: pickle.loads(pickle.dumps(buffer))])
+def test_copies_go_on(way: Any) -> None:
+    frames = pictures(1_001)[:, np.newaxis]
+    buffer = new_buffer(1_000)
+    add_until_recompressed(buffer, frames)
+    copied = way(buffer)
+    np.testing.assert_array_equal(np.asarray(copied.observations), np.asarray(buffer.observations))
+    add_until_recompressed(copied, frames, least=300)
+
+
+def test_a_damaged_payload_is_found_by_the_sample_that_needs_it() -> None:
+    frames = pictures(1_201)[:, np.newaxis]
+    buffer = new_buffer(30_000)
+    for step in range(100):
+        add(buffer, frames[step], frames[step + 1])
+    slot = buffer.observations.slots[50, 0]
+    buffer.observations.slots[50, 0] = (*slot[:-1], b"\x00damaged")
+    add_until_recompressed(buffer, frames, least=500)
+    with pytest.raises(CorruptPayload):
+        buffer.observations[50]
+    np.testing.assert_array_equal(buffer.observations[51], frames[51])
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_forked_child_goes_on() -> None:
+    frames = pictures(1_001)[:, np.newaxis]
+    buffer = new_buffer(1_000)
+    add_until_recompressed(buffer, frames)
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            for step in range(300):
+                add(buffer, frames[step], frames[step + 1])
+            buffer.sample(32)
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitpid(pid, 0)[1] == 0
+    add_until_recompressed(buffer, frames, least=300)
+
+
+def test_a_deleted_buffer_is_freed_at_once() -> None:
+    import weakref
+
+    frames = pictures(1_001)[:, np.newaxis]
+    buffer = new_buffer(1_000)
+    add_until_recompressed(buffer, frames)
+    deleted = weakref.ref(buffer)
+    gc.disable()
+    try:
+        del buffer
+        assert deleted() is None
+    finally:
+        gc.enable()
+
+
+def test_frames_are_encoded_at_once_if_too_many_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    frames = pictures(1_001)[:, np.newaxis]
+    buffer = new_buffer(1_000)
+    add_until_recompressed(buffer, frames)
+    buffer.observations.encode_at_once()
+    for step in range(100_000):
+        add(buffer, frames[step % 1_000], frames[step % 1_000 + 1])
+        choice = buffer.observations.choice
+        if choice.later is None:
+            break
+    assert choice.later is None
+    assert replace(choice.new.codec, dictionary=b"").coder == "lz4", "what the budget allows"
