@@ -2,9 +2,8 @@
 
 SB3 draws a batch from NumPy's global random numbers. What is consumed of these between two batches follows a pattern,
 such as one number for each step of an environment. So the next batch can be predicted: after a batch, another thread
-continues a copy of the generator, skips what will be consumed, draws, and decodes. Then SB3 draws as always. If it has
-drawn what was predicted, the observations are ready, except for those that were written meanwhile, which are decoded
-again. Otherwise, they are decoded as without this. A wrong prediction costs time, never correctness.
+continues a copy of the generator, skips what will be consumed, draws, and decodes. Then SB3 draws as always, and
+receives that batch if it has drawn the same, see :mod:`.batch_ahead`.
 """
 
 from __future__ import annotations
@@ -12,13 +11,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from sb3_compressed.buffers.batch_ahead import BatchAhead
 from sb3_compressed.buffers.observation_batch import ObservationBatch
 from sb3_compressed.common.random_words import STATE_IS_READABLE, MersenneTwister, State, global_state
-from sb3_compressed.common.threads import PoolTask, default_num_threads
 
 __all__ = ["Between", "NextBatch"]
 
@@ -44,26 +43,20 @@ class Between(NamedTuple):
     n_rows: int
 
 
-class NextBatch:
-    """The batch that is decoded ahead, and what predicts it. Copies and pickles have none."""
+class NextBatch(BatchAhead):
+    """The batch that is decoded ahead, and what predicts it."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._twister = MersenneTwister()
         self._state: State | None = None  # after the last batch
         self._position = 0  # likewise
         #: The states after a batch and before the next one, and the rows added in between, not counted yet.
         self._observed: deque[tuple[State, State | None, int]] = deque(maxlen=2 * LONGEST_PERIOD)
         self._history: deque[Between] = deque(maxlen=2 * LONGEST_PERIOD)
-        self._task: _DecodingTask | None = None
-        self._n_batches = self._n_ready = 0  # since predictions were judged
+        self._n_batches = 0  # since predictions were judged
         self._rest = SHORTEST_REST
         self._n_resting = 0
-        self._is_complete = False  # whether the other thread had decoded before the batch was needed
-        #: Whether the last batch was decoded when it was needed, so that nothing waited for it.
-        self.was_ready = False
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return NextBatch, ()
 
     @staticmethod
     def is_possible(num_threads: int) -> bool:
@@ -71,17 +64,7 @@ class NextBatch:
 
         :param num_threads: number of threads that the buffer may use
         """
-        return num_threads > 1 and default_num_threads() > 1 and STATE_IS_READABLE
-
-    def end(self) -> None:
-        """Wait for the other thread if it has begun to decode; otherwise do not decode ahead this time.
-
-        Not with the lock of the buffer: the other thread may need it.
-        """
-        task = self._task  # once: another thread may take it meanwhile
-        self._is_complete = task is not None and task.is_complete
-        if task is not None:
-            task.end()
+        return STATE_IS_READABLE and BatchAhead.is_possible(num_threads)
 
     def observe(self, position: int, n_rows: int) -> None:
         """Observe what has happened since the last batch, before another one is drawn.
@@ -92,23 +75,7 @@ class NextBatch:
         if state is not None:
             self._observed.append((state, global_state(), (position - self._position) % n_rows))
 
-    def decoded(self, batch: ObservationBatch) -> ObservationBatch:
-        """Return the observations of a batch that was drawn, decoded; those decoded ahead if it was predicted.
-
-        :param batch: the batch, which is not located yet
-        :raises CorruptPayload: if a payload is damaged; the error names its slot
-        """
-        task, self._task, self.was_ready = self._task, None, False
-        if task is not None and (ready := task.batch_like(batch)) is not None:
-            self._n_ready += 1
-            self.was_ready = self._is_complete
-            ready.next_indices = batch.next_indices  # those of returns of several steps depend on what was added
-            ready.decode_changed()
-            return ready
-        batch.decode()
-        return batch
-
-    def start(self, position: int, draw: Draw) -> None:
+    def predict(self, position: int, draw: Draw) -> None:
         """Predict and decode the next batch in another thread, after one was sampled.
 
         :param position: of the ring
@@ -121,17 +88,16 @@ class NextBatch:
             return
         self._n_batches += 1
         if self._n_batches == N_JUDGED:
-            is_good = self._n_ready >= MIN_READY * N_JUDGED
-            self._n_batches = self._n_ready = 0
+            is_good = self.n_ready >= MIN_READY * N_JUDGED
+            self._n_batches = self.n_ready = 0
             self._rest = SHORTEST_REST if is_good else min(2 * self._rest, LONGEST_REST)
             self._n_resting = 0 if is_good else self._rest
         self._state = state = global_state()
         if state is not None and (self._observed or self._history):
-            self._task = task = _DecodingTask(partial(self._decode_next, state, draw))
-            task.start()
+            self.start(partial(self._draw_next, state, draw))
 
-    def _decode_next(self, state: State, draw: Draw) -> ObservationBatch | None:
-        """Return the next batch, decoded; in another thread, so that counting words does not take time from training.
+    def _draw_next(self, state: State, draw: Draw) -> ObservationBatch | None:
+        """Return the next batch; in another thread, so that counting words does not take time from training.
 
         :param state: of the generator after the last batch
         """
@@ -146,16 +112,7 @@ class NextBatch:
             return None
         expected = _expected([*self._history])
         self._twister.continue_after(state, expected.n_words)
-        batch = draw(self._twister.random, expected.n_rows)
-        if batch is not None:
-            batch.decode()
-        return batch
-
-    def discard(self) -> None:
-        """Discard the batch that is decoded ahead."""
-        task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
+        return draw(self._twister.random, expected.n_rows)
 
 
 def _expected(history: list[Between]) -> Between:
@@ -168,37 +125,3 @@ def _expected(history: list[Between]) -> Between:
         if fitted > longest:
             best, longest = period, fitted
     return latest[min(best, len(latest)) - 1]
-
-
-class _DecodingTask(PoolTask):
-    """Draws and decodes a batch in a thread of the pool.
-
-    :param decode: returns the batch, ``None`` if it could not be read
-    """
-
-    def __init__(self, decode: Callable[[], ObservationBatch | None]) -> None:
-        self.batch: ObservationBatch | None = None
-        super().__init__(self._decode)
-        self._decode_batch: Callable[[], ObservationBatch | None] | None = decode
-
-    def _decode(self) -> None:
-        decode, self._decode_batch = self._decode_batch, None  # which refers to the buffer, that refers to this
-        if decode is not None:
-            self.batch = decode()
-
-    def end(self) -> None:
-        """Wait until it has ended, if a thread of the pool has begun; otherwise do not run it."""
-        self._claim()
-        if self._is_in_pool:  # an earlier call may have claimed it as well, before Ctrl-C
-            self._done.wait()
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether a thread of the pool has run it."""
-        return self._done.is_set()
-
-    def batch_like(self, drawn: ObservationBatch) -> ObservationBatch | None:
-        """Return the batch after :meth:`end`; ``None`` if it was not read, or another one was drawn."""
-        batch = self.batch
-        is_same = batch is not None and self._error is None and batch.is_like(drawn)
-        return batch if is_same else None

@@ -18,15 +18,15 @@ __all__ = ["ObservationBatch", "as_indices", "take"]
 
 
 class ObservationBatch:
-    """Observations and next observations of a batch; call :meth:`decode` before they are read.
+    """Observations of a batch, alone or with next observations; call :meth:`decode` before they are read.
 
     :param arrays: the observations of a buffer, ``(rows, n_envs, *obs_shape)``, or a dict of them
     :param indices: the flat indices of the transitions, ``row * n_envs + env``, ``(batch_size,)``
-    :param next_arrays: its next observations
-    :param next_indices: those of the transitions whose next observations are read, likewise
+    :param next_arrays: its next observations, ``None`` for none
+    :param next_indices: those of the transitions whose next observations are read, likewise; ``None`` for none
     :param begin_batch: returns a function that allocates the memory of the batch
     :ivar observations: ``(batch_size, *obs_shape)``, or a dict of them
-    :ivar next_observations: likewise
+    :ivar next_observations: likewise; empty if there are none
     :ivar located: by key, the items of compressed arrays, those of observations before those of next observations
     """
 
@@ -37,10 +37,12 @@ class ObservationBatch:
         self,
         arrays: Any,
         indices: NDArray[np.int64],
-        next_arrays: Any,
-        next_indices: NDArray[np.int64],
+        next_arrays: Any = None,
+        next_indices: NDArray[np.int64] | None = None,
         begin_batch: Callable[[], Empty] = lambda: checked_empty,
     ) -> None:
+        if next_arrays is None or next_indices is None:
+            next_arrays, next_indices = arrays, indices[:0]
         self.indices, self.next_indices = indices, next_indices
         self.located: dict[Key, LocatedItems] = {}
         self._is_dict = isinstance(arrays, dict)

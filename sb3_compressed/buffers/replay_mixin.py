@@ -236,7 +236,7 @@ class CompressedReplay(Prefetching, StoredReplay):
             self._loop_timing.sample(batch_size, is_ready=next_batch.was_ready)
         # Weakly, so that a buffer that is deleted is freed at once.
         predicted = WeakMethod(self._predicted)
-        next_batch.start(self.pos, partial(_call, predicted, batch_size, self.pos, self.full))
+        next_batch.predict(self.pos, partial(_call, predicted, batch_size, self.pos, self.full))
         return samples
 
     def _get_samples(self, batch_inds: Any, env: VecNormalize | None = None) -> Any:

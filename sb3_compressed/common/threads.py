@@ -7,7 +7,7 @@ so it cannot deadlock.
 It works without any threads, too: the caller of :func:`in_chunks` runs all chunks that no other thread has started. So
 it also works where no thread can be started, at a process limit or during interpreter shutdown.
 
-Batches are prefetched in the same pool, see :class:`PoolTask`.
+Batches are decoded ahead in the same pool, see :class:`PoolTask`.
 
 Codecs train in threads of their own, see :class:`BackgroundTask`, so that decoding never waits for a training.
 """
@@ -21,7 +21,7 @@ import threading
 from collections.abc import Callable
 from itertools import pairwise
 from queue import SimpleQueue
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from sb3_compressed.common.thread_pool import ThreadPool
 
@@ -129,16 +129,21 @@ class _Chunks:
             raise self._errors[min(self._errors)]
 
 
-class PoolTask:
+Result = TypeVar("Result")
+
+
+class PoolTask(Generic[Result]):
     """Calls ``work()`` once: in a thread of the pool, or in the thread that needs the result if that comes first.
 
     So it also runs where no thread can be started, and in a forked child. Forks wait for tasks that have started.
 
     :param work: must have the same result when it is called again after an interrupt
+    :ivar result: what ``work()`` returned, ``None`` if it has not, or has raised
     """
 
-    def __init__(self, work: Callable[[], None]) -> None:
-        self._work: Callable[[], None] | None = work
+    def __init__(self, work: Callable[[], Result]) -> None:
+        self._work: Callable[[], Result] | None = work
+        self.result: Result | None = None
         self._is_claimed = False
         self._is_in_pool = False  # whether a thread of the pool has claimed it
         self._done = threading.Event()
@@ -160,6 +165,15 @@ class PoolTask:
             self._done.wait()
         if self._error is not None:
             raise self._error
+
+    def end(self) -> None:
+        """Wait until a thread of the pool has run it, if one has started; otherwise do not run it.
+
+        For work that the caller can do as well.
+        """
+        self.cancel()
+        if self._is_in_pool:  # an earlier call may have claimed it as well, before Ctrl-C
+            self._done.wait()
 
     def cancel(self) -> None:
         """Do not run it, unless it has started; :meth:`wait` may not be called any more."""
@@ -186,7 +200,7 @@ class PoolTask:
     def _run(self) -> None:
         if (work := self._work) is not None:  # otherwise, Ctrl-C interrupted another thread after it had run it
             try:
-                work()
+                self.result = work()
             except Exception as error:
                 self._error = error
         self._done.set()
@@ -196,10 +210,7 @@ class PoolTask:
 #: Acquired while a task is claimed, and during a fork, so that no task starts.
 _claims = threading.RLock()
 #: Tasks that threads of the pool run.
-_running_tasks: set[PoolTask] = set()
-
-
-Result = TypeVar("Result")
+_running_tasks: set[PoolTask[Any]] = set()
 
 
 class BackgroundTask(Generic[Result]):

@@ -26,8 +26,9 @@ from support import ImageEnv, assert_same_batch
 
 import sb3_compressed
 from sb3_compressed import CompressedHerReplayBuffer, CompressedReplayBuffer, CorruptPayload
-from sb3_compressed.buffers import next_batch
+from sb3_compressed.buffers import batch_ahead, next_batch
 from sb3_compressed.buffers.next_batch import NextBatch
+from sb3_compressed.buffers.observation_batch import ObservationBatch
 from sb3_compressed.buffers.resize import resize
 from sb3_compressed.common import threads
 from sb3_compressed.common.random_words import STATE_IS_READABLE
@@ -45,7 +46,7 @@ KINDS: dict[str, tuple[str, spaces.Space[Any], dict[str, Any]]] = {
 
 @pytest.fixture(autouse=True)
 def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(next_batch, "default_num_threads", lambda: 2)
+    monkeypatch.setattr(batch_ahead, "default_num_threads", lambda: 2)
 
 
 def new_buffer(kind: str = "plain", rows: int = 60, **options: Any) -> Any:
@@ -63,21 +64,20 @@ def counterpart(kind: str, rows: int = 60) -> Any:
 def n_ready(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
     """Return a function that returns how many batches were those decoded ahead; each is waited for."""
     ready = 0
-    start, batch_like = NextBatch.start, next_batch._DecodingTask.batch_like
+    predict, decode_changed = NextBatch.predict, ObservationBatch.decode_changed
 
-    def started(self: NextBatch, *arguments: Any) -> None:
-        start(self, *arguments)
+    def predicted(self: NextBatch, *arguments: Any) -> None:
+        predict(self, *arguments)
         if self._task is not None:
             assert self._task._done.wait(30)
 
-    def counted(task: Any, drawn: Any) -> Any:
+    def counted(batch: ObservationBatch) -> None:
         nonlocal ready
-        batch = batch_like(task, drawn)
-        ready += batch is not None
-        return batch
+        ready += 1
+        decode_changed(batch)
 
-    monkeypatch.setattr(NextBatch, "start", started)
-    monkeypatch.setattr(next_batch._DecodingTask, "batch_like", counted)
+    monkeypatch.setattr(NextBatch, "predict", predicted)
+    monkeypatch.setattr(ObservationBatch, "decode_changed", counted)
     return lambda: ready
 
 

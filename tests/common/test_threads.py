@@ -457,6 +457,27 @@ def test_task_that_no_thread_has_started_runs_in_the_caller(monkeypatch: pytest.
     assert len(names) == 1  # the pool runs neither
 
 
+def test_end_waits_for_a_task_that_has_started_and_prevents_any_other() -> None:
+    started, free = threading.Event(), threading.Event()
+
+    def work() -> int:
+        started.set()
+        free.wait(30)
+        return 7
+
+    task = PoolTask(work)
+    task.start()
+    assert started.wait(30)
+    threading.Timer(0.05, free.set).start()
+    task.end()
+    assert task.result == 7
+    never = PoolTask(work)
+    never.end()
+    never.start()
+    never.end()
+    assert never.result is None
+
+
 def test_error_of_a_task_is_raised_by_wait() -> None:
     def fail() -> None:
         raise ValueError("of the task")

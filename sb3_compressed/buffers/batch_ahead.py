@@ -1,0 +1,85 @@
+"""``BatchAhead``: a batch that another thread decodes before it is needed.
+
+If the batch that is needed is the one that was expected, its observations are ready, except for those that were written
+meanwhile, which are decoded again. Otherwise, they are decoded as without this. So another batch than the expected one
+costs time, never correctness, and so does an error in the other thread: the batch that needs a damaged payload raises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from sb3_compressed.buffers.observation_batch import ObservationBatch
+from sb3_compressed.common.threads import PoolTask, default_num_threads
+
+__all__ = ["BatchAhead"]
+
+
+class BatchAhead:
+    """A batch that is decoded ahead, in a thread of the pool. Copies and pickles have none.
+
+    :ivar n_ready: number of batches that were ready
+    """
+
+    def __init__(self) -> None:
+        self._task: PoolTask[ObservationBatch | None] | None = None
+        self.n_ready = 0
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), ()
+
+    @staticmethod
+    def is_possible(num_threads: int) -> bool:
+        """Return whether another thread and core can decode.
+
+        :param num_threads: number of threads that the buffer may use
+        """
+        return num_threads > 1 and default_num_threads() > 1
+
+    def start(self, draw: Callable[[], ObservationBatch | None]) -> None:
+        """Draw and decode the batch that is expected next, in another thread.
+
+        :param draw: returns it, ``None`` if that is not possible
+        """
+
+        def decoded() -> ObservationBatch | None:
+            batch = draw()
+            if batch is not None:
+                batch.decode()
+            return batch
+
+        self.discard()
+        self._task = task = PoolTask(decoded)
+        task.start()
+
+    def end(self) -> None:
+        """Wait for the other thread if it has begun to decode; otherwise do not decode ahead this time.
+
+        Not with the lock of a buffer: the other thread may need it.
+        """
+        task = self._task  # once: another thread may take it meanwhile
+        if task is not None:
+            task.end()
+
+    def decoded(self, batch: ObservationBatch) -> ObservationBatch:
+        """Return a batch with decoded observations, after :meth:`end`; those decoded ahead if it was expected.
+
+        :param batch: the batch, which is not located yet
+        :raises CorruptPayload: if a payload is damaged; the error names its slot
+        """
+        task, self._task = self._task, None
+        ready = None if task is None else task.result
+        if ready is None or not ready.is_like(batch):
+            batch.decode()
+            return batch
+        self.n_ready += 1
+        ready.next_indices = batch.next_indices  # those of returns of several steps depend on what was added
+        ready.decode_changed()
+        return ready
+
+    def discard(self) -> None:
+        """Discard the batch that is decoded ahead."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
