@@ -36,9 +36,10 @@ class _Maskable(CompressedMinibatches):
 
     REIMPLEMENTED: ClassVar[Methods] = (
         *CompressedMinibatches.REIMPLEMENTED,
-        MaskableRolloutBuffer.add, MaskableRolloutBuffer._get_samples,
-        MaskableDictRolloutBuffer.add, MaskableDictRolloutBuffer._get_samples,
+        MaskableRolloutBuffer.add, MaskableRolloutBuffer.get, MaskableRolloutBuffer._get_samples,
+        MaskableDictRolloutBuffer.add, MaskableDictRolloutBuffer.get, MaskableDictRolloutBuffer._get_samples,
     )  # fmt: skip
+    _flattened = (*CompressedMinibatches._flattened, "action_masks")
     action_masks: NDArray[np.float32]
     mask_dims: int
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-import torch as th
 from numpy.typing import NDArray
 from stable_baselines3.common.buffers import DictRolloutBuffer, RolloutBuffer
 
 from sb3_compressed.arrays import CompressedArray
+from sb3_compressed.arrays.batch_pool import BatchPool
+from sb3_compressed.buffers.array_attributes import ArrayDict
 from sb3_compressed.buffers.base import CompressedBuffer, Methods
+from sb3_compressed.buffers.batch_ahead import BatchAhead
+from sb3_compressed.buffers.observation_batch import ObservationBatch, as_indices
 from sb3_compressed.buffers.validation import (
     kind_of,
     validate_integer,
@@ -131,6 +136,9 @@ class CompressedRollout(CompressedBuffer):
             )
         if batch_size is not None:
             validate_integer("batch_size", batch_size, 1)
+        return self._batches(batch_size)
+
+    def _batches(self, batch_size: int | None) -> Any:
         return super().get(batch_size)  # type: ignore[misc]  # BaseBuffer has none
 
     def _get_samples(self, *args: Any, **kwargs: Any) -> Any:
@@ -140,13 +148,65 @@ class CompressedRollout(CompressedBuffer):
 
 
 class CompressedMinibatches(CompressedRollout):
-    """Mixin of rollout buffers whose batches are single steps."""
+    """Mixin of rollout buffers whose batches are single steps.
+
+    While the network trains on a batch of :meth:`get`, another thread decodes the next one.
+    """
 
     REIMPLEMENTED: ClassVar[Methods] = (
-        *CompressedRollout.REIMPLEMENTED, RolloutBuffer._get_samples, DictRolloutBuffer._get_samples
+        *CompressedRollout.REIMPLEMENTED,
+        RolloutBuffer.get, RolloutBuffer._get_samples, DictRolloutBuffer.get, DictRolloutBuffer._get_samples,
     )  # fmt: skip
     #: The class of the samples.
     _samples_class: ClassVar[type[Any]]
+    #: The arrays besides the observations whose first two axes become one for training.
+    _flattened: ClassVar[tuple[str, ...]] = ("actions", "values", "log_probs", "advantages", "returns")
+    #: While ``get`` runs: the batch that is decoded ahead, and the steps of the one after that which is read next.
+    _ahead: tuple[BatchAhead, NDArray[np.int64]] | None = None
+
+    def _set_prefetch(self, n_batches: int) -> None:
+        super()._set_prefetch(n_batches)
+        self._batch_pool = BatchPool(3)  # one of them is decoded ahead
+
+    def reset(self) -> None:
+        """Empty the buffer for the next rollout, as SB3's buffer does."""
+        if self._ahead is not None:
+            self._ahead[0].discard()
+            self._ahead = None
+        super().reset()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in super().__getstate__().items() if name != "_ahead"}
+
+    def _batches(self, batch_size: int | None) -> Iterator[Any]:
+        """Yield batches in random order, as SB3's ``get`` does."""
+        n_steps = self.buffer_size * self.n_envs
+        indices = np.random.permutation(n_steps)  # noqa: NPY002  # what SB3 draws from
+        if not self.generator_ready:
+            self._flatten()
+        batch_size = n_steps if batch_size is None else batch_size
+        ahead = BatchAhead() if self._new_arrays and BatchAhead.is_possible(self.num_threads) else None
+        try:
+            for begin in range(0, n_steps, batch_size):
+                end = begin + batch_size
+                if ahead is not None:
+                    self._ahead = ahead, indices[end : end + batch_size]
+                yield self._get_samples(indices[begin:end])
+        finally:  # also of a generator that is not continued
+            if ahead is not None:
+                ahead.discard()
+                self._ahead = None
+
+    def _flatten(self) -> None:
+        """Make one axis of steps and environments, as SB3's ``get`` does."""
+        observations = self.__dict__["observations"]
+        if isinstance(observations, dict):
+            observations = ArrayDict({key: self.swap_and_flatten(array) for key, array in observations.items()})
+        else:
+            observations = self.swap_and_flatten(observations)
+        others = {name: self.swap_and_flatten(self.__dict__[name]) for name in self._flattened}
+        # At once: interrupted in between, the next call would change some of them again.
+        self.__dict__.update(others, observations=observations, generator_ready=True)
 
     def _get_samples(self, batch_inds: NDArray[np.int64], env: VecNormalize | None = None) -> Any:
         """Return the samples of some steps, as SB3's method does.
@@ -154,22 +214,43 @@ class CompressedMinibatches(CompressedRollout):
         :param batch_inds: the numbers of the steps, of all steps of the first environment first, ``(batch_size,)``
         :param env: ignored, as in SB3
         """
-        empty, convert = self._batch_pool.begin_batch(self.device.type), self._converter(None)
         # A user may pass any index before or after get(), as to SB3's buffer; get() passes vectors.
         is_vector = type(batch_inds) is np.ndarray and batch_inds.ndim == 1 and batch_inds.dtype.kind in "iu"
-        if not (is_vector and self.generator_ready):
+        if is_vector and self.generator_ready:
+            observations, convert = self._observations_of(as_indices(batch_inds)), self._converter(None)
+        else:
+            observations = tree_map(lambda array: array[batch_inds], self.__dict__["observations"])
             convert = self.to_torch  # it copies, and NumPy may return views
+        values = self._values_at(batch_inds)
+        return self._output(self._samples_class(tree_map(convert, observations), *map(convert, values)))
 
-        def read(array: Any) -> th.Tensor:
-            if not isinstance(array, CompressedArray) or convert == self.to_torch:
-                return convert(array[batch_inds])
-            items = array.locate(batch_inds, empty=empty)
-            items.decode()
-            return convert(items.out)
+    def _observations_of(self, indices: NDArray[np.int64]) -> Any:
+        """Return the observations of some steps, those decoded ahead if these were expected; decode others ahead."""
+        arrays = self.__dict__["observations"]
+        if not self._new_arrays:  # all are plain
+            return tree_map(lambda array: array[indices], arrays)
+        batch = self._batch_of(indices)
+        if self._ahead is None:
+            batch.decode()
+        else:
+            ahead, following = self._ahead
+            ahead.end()
+            batch = ahead.decoded(batch)
+            if len(following):
+                expected = self._batch_of(following.copy())  # a user's method may change its argument
+                ahead.start(lambda: expected)
+        decoded = batch.observations
+        if not isinstance(arrays, dict):
+            return decoded[None] if decoded else arrays[indices]
+        return {key: decoded[key] if key in decoded else array[indices] for key, array in arrays.items()}
 
-        observations = tree_map(read, self.__dict__["observations"])
-        self._loop_timing.sample(len(batch_inds) if is_vector else 1)
-        return self._output(self._samples_class(observations, *map(convert, self._values_at(batch_inds))))
+    def _batch_of(self, indices: NDArray[np.int64]) -> ObservationBatch:
+        """Return the observations of compressed arrays at some steps, not located yet."""
+        arrays = self.__dict__["observations"]
+        by_key = arrays if isinstance(arrays, dict) else {None: arrays}
+        compressed = {key: array for key, array in by_key.items() if isinstance(array, CompressedArray)}
+        begin_batch = partial(self._batch_pool.begin_batch, self.device.type)
+        return ObservationBatch(compressed, indices, begin_batch=begin_batch)
 
     def _values_at(self, batch_inds: NDArray[np.int64]) -> list[NDArray[Any]]:
         """Return the fields of samples after the observations."""

@@ -41,6 +41,10 @@ DIGESTS: dict[str, set[str]] = {
     "HerReplayBuffer.add": {"95a6b67d0c74cc34"},
     "HerReplayBuffer._get_real_samples": {"12994f0699b0a35b"},
     "HerReplayBuffer._get_virtual_samples": {"28c6e76a24e06626"},
+    "RolloutBuffer.get": {"74efd76677bbba33"},
+    "DictRolloutBuffer.get": {"8adfa0380efd8196"},
+    "MaskableRolloutBuffer.get": {"49318ea4afbf3b84"},
+    "MaskableDictRolloutBuffer.get": {"7ed5d674f1b53fe9"},
     "RolloutBuffer.add": {"2a2b4ca7b4cb1aa7"},
     "DictRolloutBuffer.add": {"be47e92e3a2a73cf"},
     "RolloutBuffer._get_samples": {"df6b5e25ad5dd20a"},
@@ -111,6 +115,16 @@ def test_a_class_whose_method_would_never_be_called_is_refused(ours: Any, parent
     with pytest.raises(TypeError, match=rf"Own\.{name}"):
         type("Both", (ours, own), {})
     type("Both", (own, ours), {})  # there it is called
+
+
+def test_a_rollout_buffer_whose_get_would_never_be_called_is_refused() -> None:
+    class Own(RolloutBuffer):
+        def get(self, batch_size: int | None = None) -> Any:
+            yield from super().get(batch_size)
+
+    with pytest.raises(TypeError, match=r"Own\.get"):
+        type("Both", (CompressedRolloutBuffer, Own), {})
+    type("Both", (Own, CompressedRolloutBuffer), {})  # there it is called
 
 
 def test_hindsight_replay_needs_its_own_compressed_class() -> None:
