@@ -187,6 +187,9 @@ def _assert_same(ours: Any, theirs: Any, name: str) -> None:
             _assert_same(our_part, their_part, name)
     elif theirs is None:
         assert ours is None
+    elif isinstance(theirs, np.ndarray):
+        assert ours.dtype == theirs.dtype, name
+        np.testing.assert_array_equal(ours, theirs)
     else:
         assert (ours.dtype, ours.shape, ours.device) == (theirs.dtype, theirs.shape, theirs.device), name
         assert ours.cpu().numpy().tobytes() == theirs.cpu().numpy().tobytes(), name

@@ -101,8 +101,9 @@ class CompressedBuffer(_Base):
         the newest transitions that fit, ``"overwrite"`` replaces it, and ``"repair"`` resumes without damaged
         transitions, with a warning; ``repair_report`` lists them, except those of damaged commits at the very end.
         ``resume=True``, ``overwrite=True`` and ``resume=True, repair=True`` are shorthands
-    :param prefetch: for replay buffers, how many batches another thread decodes ahead of ``sample``; each batch is then
-        drawn that many calls earlier. 0 draws each batch when it is sampled
+    :param prefetch: for replay buffers with a sampler, how many batches another thread decodes ahead of ``sample``;
+        each batch is then drawn that many calls earlier. 0 draws each batch when it is sampled. Without a sampler, it
+        has no effect and warns: the next batch is decoded ahead anyway, and drawn when it is sampled
     :param sampler: for replay buffers, which transitions a batch consists of: ``"uniform"`` for SB3's own sampling,
         another name of :func:`~sb3_compressed.samplers.available_samplers`, or a
         :class:`~sb3_compressed.samplers.Sampler`, which is copied
@@ -182,10 +183,10 @@ class CompressedBuffer(_Base):
         self._batch_pool = BatchPool()
         self._install_arrays()
         self._set_time_budgets()
-        self._set_prefetch(prefetch)
         for array in self._new_arrays.values():
             array.prepare()  # rather than at the first step of the training
         self._set_sampler(sampler)
+        self._set_prefetch(prefetch)
         self._open_storage(storage, storage_mode)
         if not on_disk:
             self._warn_of_memory()
@@ -203,7 +204,7 @@ class CompressedBuffer(_Base):
             raise StorageError(f"storage is for replay buffers; a {type(self).__name__} is refilled at each rollout")
 
     def _set_prefetch(self, n_batches: int) -> None:
-        """Select how many batches are decoded ahead.
+        """Select how many batches are drawn and decoded ahead, after the sampler was selected.
 
         :raises ValueError: if that is not possible
         """

@@ -1,4 +1,7 @@
-"""``Prefetcher``: decodes the next batches in another thread while the network trains.
+"""``Prefetcher``: draws the next batches earlier, and decodes them in another thread while the network trains.
+
+It is for samplers, whose draws depend on updates of priorities and cannot be predicted as those of SB3 can, see
+:mod:`.next_batch`, and for mixed buffers.
 
 The thread that calls ``sample`` draws the transitions, from the same random numbers in each run, and copies actions and
 rewards. Only the observations are not decoded yet; the locations of their payloads are known, and payloads never
@@ -78,7 +81,7 @@ class Prefetching:
 
     @property
     def prefetch(self) -> int:
-        """How many batches are decoded ahead."""
+        """How many batches are drawn and decoded ahead."""
         return 0 if self._prefetcher is None else self._prefetcher.n_batches
 
     def discard_prefetched(self) -> None:

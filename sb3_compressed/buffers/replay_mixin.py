@@ -36,6 +36,7 @@ from sb3_compressed.buffers.validation import (
 from sb3_compressed.buffers.weighted_samples import weighted_samples
 from sb3_compressed.common.threads import default_num_threads
 from sb3_compressed.common.tree_map import tree_map
+from sb3_compressed.common.warning import warn_user
 from sb3_compressed.persistence.buffer_storage import StorageMode
 from sb3_compressed.samplers.bound_sampler import BoundSampler
 
@@ -104,6 +105,13 @@ class CompressedReplay(Prefetching, StoredReplay):
 
     def _set_prefetch(self, n_batches: int) -> None:
         validate_integer("prefetch", n_batches, 0)
+        if n_batches and self._bound_sampler is None:
+            # Nor where no thread can decode ahead, so that a training has the same result on any machine.
+            warn_user(
+                f"prefetch={n_batches} has no effect without a sampler: the next batch is decoded ahead anyway, and "
+                "drawn when it is sampled, as by SB3"
+            )
+            n_batches = 0
         if not n_batches:
             if self._is_predictable and self._new_arrays and NextBatch.is_possible(self.num_threads):
                 self._next_batch = NextBatch()

@@ -72,7 +72,7 @@ def test_samplers_and_folders_are_not_tracked(stored: bool, sampler: str, tmp_pa
     [
         (CompressedNStepReplayBuffer, "atari", {"n_steps": 3}),
         (CompressedReplayBuffer, "atari", {"optimize_memory_usage": True, "handle_timeout_termination": False}),
-        (CompressedReplayBuffer, "atari", {"prefetch": 2}),
+        (CompressedReplayBuffer, "atari", {"prefetch": 2, "sampler": "recent"}),
         (CompressedReplayBuffer, "atari", {"frame_stack": None}),
         (CompressedReplayBuffer, "atari-channel-last", {}),
         (CompressedHerReplayBuffer, "bits", {}),

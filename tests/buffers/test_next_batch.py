@@ -304,7 +304,6 @@ def test_nothing_is_predicted_where_it_cannot_be() -> None:
     assert CompressedReplayBuffer(10, IMAGES, COUNTER, "cpu", num_threads=1)._next_batch is None
     vectors = CompressedReplayBuffer(10, spaces.Box(-1, 1, (3,)), COUNTER, "cpu", num_threads=2)
     assert vectors._next_batch is None
-    assert new_buffer(prefetch=1)._next_batch is None
     goals = spaces.Dict(dict.fromkeys(("observation", "achieved_goal", "desired_goal"), IMAGES))
     assert CompressedHerReplayBuffer(10, goals, COUNTER, None, "cpu", num_threads=2)._next_batch is None
 

@@ -1,10 +1,11 @@
-"""``prefetch=n``: batches are drawn n calls earlier; their content never depends on when they are decoded."""
+"""``prefetch=n``: the batches of samplers are drawn n calls earlier; when they are decoded never matters."""
 
 from __future__ import annotations
 
 import copy
 import os
 import pickle
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,7 @@ KINDS: dict[str, tuple[type[Any], spaces.Space[Any], dict[str, Any]]] = {
 
 def new_buffer(kind: str = "plain", rows: int = 60, **options: Any) -> Any:
     cls, space, arguments = KINDS[kind]
-    return cls(rows, space, COUNTER, "cpu", **arguments, **options)
+    return cls(rows, space, COUNTER, "cpu", **{"sampler": "prioritized", **arguments, **options})
 
 
 def draws(buffer: Any, n_batches: int = 6, batch_size: int = 20) -> list[Any]:
@@ -90,7 +91,15 @@ def test_nothing_torn_is_returned_while_transitions_are_overwritten(
 ) -> None:
     storage = tmp_path / "buffer" if in_folder else "memory"
     buffer = CompressedReplayBuffer(
-        25, IMAGES, COUNTER, "cpu", frame_stack=4, compression_method=codec, prefetch=3, storage=storage
+        25,
+        IMAGES,
+        COUNTER,
+        "cpu",
+        frame_stack=4,
+        compression_method=codec,
+        prefetch=3,
+        storage=storage,
+        sampler="recent",
     )
     add_steps(buffer, range(10))
     held: list[Any] = []
@@ -109,7 +118,7 @@ def test_trainings_are_reproducible_and_draw_in_the_calling_thread() -> None:
         model = DQN(
             "CnnPolicy", env, buffer_size=300, learning_starts=50, batch_size=8, train_freq=2, seed=3,
             target_update_interval=40, policy_kwargs={"net_arch": [8]}, replay_buffer_class=CompressedReplayBuffer,
-            replay_buffer_kwargs={"prefetch": 2},
+            replay_buffer_kwargs={"prefetch": 2, "sampler": "recent"},
         )  # fmt: skip
         model.learn(120)
         env.close()
@@ -163,7 +172,9 @@ def test_wrong_batch_size_raises_and_the_next_call_works() -> None:
 
 
 def test_damaged_payload_raises_for_the_batch_that_contains_it() -> None:
-    buffer = CompressedReplayBuffer(60, IMAGES, COUNTER, "cpu", compression_method="zstd3", prefetch=2)
+    buffer = CompressedReplayBuffer(
+        60, IMAGES, COUNTER, "cpu", compression_method="zstd3", prefetch=2, sampler="recent"
+    )
     add_steps(buffer, range(50))
     whole = [*buffer.observations.slots[:, 0]]
     buffer.sample(40)  # draws three
@@ -218,7 +229,9 @@ def test_buffers_in_folders_can_be_sampled_after_they_were_closed(tmp_path: Path
 
 
 def test_batches_of_several_sizes_in_use_keep_their_memory() -> None:
-    buffer = CompressedReplayBuffer(60, spaces.Box(0, 255, (4, 36, 36), np.uint8), COUNTER, "cpu", prefetch=4)
+    buffer = CompressedReplayBuffer(
+        60, spaces.Box(0, 255, (4, 36, 36), np.uint8), COUNTER, "cpu", prefetch=4, sampler="recent"
+    )
     add_steps(buffer, range(60))
     batches = [buffer.sample(size) for size in (64, 64, 64, 200, 64, 64, 200, 200, 64, 64, 64, 64)]
     for batch in batches:
@@ -234,20 +247,25 @@ def test_vec_normalize_disables_prefetching() -> None:
     assert buffer.sample(50, env=env).actions.max() > 10
 
 
-def test_plain_arrays_are_sampled_as_without_prefetching() -> None:
-    space = spaces.Box(-1, 1, (3,), np.float32)
-
-    def batches(buffer: Any) -> list[Any]:
-        found = []
-        for step in range(20):
+def growing(buffer: Any) -> list[Any]:
+    """Add to a buffer and sample from it in turns; return the batches."""
+    found = []
+    for step in range(30):
+        if buffer.observation_space == IMAGES:
+            add_steps(buffer, range(step, step + 1))
+        else:
             observation = np.full((1, 3), step, np.float32)
             buffer.add(observation, observation, np.array([[step]]), np.zeros(1), np.zeros(1), [{}])
-            found.append(buffer.sample(4))
-        return found
+        found.append(copy.deepcopy(buffer.sample(4)))
+    return found
 
-    ours = CompressedReplayBuffer(50, space, COUNTER, "cpu", prefetch=3)
-    theirs = ReplayBuffer(50, space, COUNTER, "cpu")
-    for pair in zip(*same_draws(lambda: batches(ours), lambda: batches(theirs), seed=0), strict=True):
+
+VECTORS = spaces.Box(-1, 1, (3,), np.float32)
+
+
+def test_plain_arrays_are_sampled_as_without_prefetching() -> None:
+    buffers = [CompressedReplayBuffer(20, VECTORS, COUNTER, "cpu", sampler="recent", prefetch=n) for n in (0, 3)]
+    for pair in zip(*same_draws(*[partial(growing, buffer) for buffer in buffers], seed=0), strict=True):
         assert_same_batch(*pair)
 
 
@@ -257,7 +275,7 @@ class Subclass(CompressedReplayBuffer):
 
 def test_where_prefetching_is_impossible_the_constructor_raises() -> None:
     with pytest.raises(ValueError, match="outside"):
-        Subclass(10, IMAGES, COUNTER, prefetch=1)
+        Subclass(10, IMAGES, COUNTER, prefetch=1, sampler="recent")
     assert Subclass(10, IMAGES, COUNTER, prefetch=0).prefetch == 0
     with pytest.raises(ValueError, match="rewards"):
         CompressedHerReplayBuffer(10, DICTS, COUNTER, None, prefetch=1)
@@ -268,11 +286,32 @@ def test_where_prefetching_is_impossible_the_constructor_raises() -> None:
             CompressedReplayBuffer(10, IMAGES, COUNTER, prefetch=wrong)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("num_threads", [1, 2])
+@pytest.mark.parametrize("cls", [CompressedReplayBuffer, Subclass])
+@pytest.mark.parametrize("space", [IMAGES, VECTORS], ids=["images", "vectors"])
+def test_without_a_sampler_it_warns_once_and_batches_are_those_of_sb3(space: Any, cls: Any, num_threads: int) -> None:
+    with pytest.warns(UserWarning, match="prefetch=3 has no effect") as warned:
+        ours = cls(20, space, COUNTER, "cpu", prefetch=3, num_threads=num_threads)
+    assert [warning.filename for warning in warned] == [__file__]
+    assert ours.prefetch == 0
+    theirs = ReplayBuffer(20, space, COUNTER, "cpu")
+    for pair in zip(*same_draws(lambda: growing(ours), lambda: growing(theirs), seed=0), strict=True):
+        assert_same_batch(*pair)
+
+
+def test_a_model_that_prefetches_without_a_sampler_warns_at_its_line() -> None:
+    with pytest.warns(UserWarning, match="prefetch=2 has no effect") as warned:
+        DQN(
+            "MlpPolicy", "CartPole-v1", replay_buffer_class=CompressedReplayBuffer, replay_buffer_kwargs={"prefetch": 2}
+        )
+    assert [warning.filename for warning in warned] == [__file__]
+
+
 SETUP = """
 import atexit, os, pickle, threading
 from numbered import COUNTER, IMAGES, add_steps, assert_true
 from sb3_compressed import CompressedReplayBuffer
-buffer = CompressedReplayBuffer(60, IMAGES, COUNTER, "cpu", prefetch=4)
+buffer = CompressedReplayBuffer(60, IMAGES, COUNTER, "cpu", prefetch=4, sampler="prioritized")
 add_steps(buffer, range(60))
 """
 

@@ -120,7 +120,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "prioritized": {"sampler": "prioritized"},
     "recent": {"sampler": "recent"},
     "without-replacement": {"sampler": "without-replacement"},
-    "prefetch": {"prefetch": 2},
+    "prefetch": {"prefetch": 2, "sampler": "recent"},
     "delta": {"compression_method": "delta"},
 }
 

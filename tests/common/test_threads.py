@@ -468,8 +468,10 @@ def test_end_waits_for_a_task_that_has_started_and_prevents_any_other() -> None:
     task = PoolTask(work)
     task.start()
     assert started.wait(30)
-    threading.Timer(0.05, free.set).start()
-    task.end()
+    ending = threading.Thread(target=task.end)
+    ending.start()
+    free.set()
+    ending.join(30)
     assert task.result == 7
     never = PoolTask(work)
     never.end()
