@@ -344,6 +344,7 @@ class DistributedReplayBuffer(ReplayBuffer):
             return
         self._require_open()
         self._pipeline.discard()
+        self._decoder.discard()
         self._local = []
         self._updates.clear()
         self._group.call("reset")
@@ -385,6 +386,8 @@ class DistributedReplayBuffer(ReplayBuffer):
         parts = self._pipeline.next(batch_size)
         self.n_sampled += batch_size
         arrays = self._decoder.arrays(parts)
+        if (following := self._pipeline.arrived()) is not None:
+            self._decoder.start(following)
         samples: Any = (DictReplayBufferSamples if self._spec.is_dict else ReplayBufferSamples)(
             self._observations(arrays, OBSERVATIONS, env),
             self._tensor(arrays["actions"]),
@@ -486,6 +489,7 @@ class DistributedReplayBuffer(ReplayBuffer):
             self.flush(self._timeout)
         finally:
             self._pipeline.discard()
+            self._decoder.discard()
             self._group.close()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -561,6 +565,7 @@ class DistributedReplayBuffer(ReplayBuffer):
         quotas = self._registry.new_quotas(writers, sizes)
         rows = self._registry.rows_of(quotas, writers)
         self._pipeline.discard()
+        self._decoder.discard()
         self._updates.clear()
         self._group.renumber()
         self._group.rows = rows

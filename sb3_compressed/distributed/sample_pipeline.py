@@ -75,6 +75,10 @@ class Round:
     """Several batches that were requested together.
 
     :param n_before: number of batches that had been returned when it was requested
+    :param requests: those whose replies were not read yet
+    :param parts: what was received of each batch
+    :param missing: how many transitions of each batch have to be requested again
+    :param error: what was raised when replies were read before they were needed
     """
 
     n_batches: int
@@ -82,7 +86,18 @@ class Round:
     n_before: int
     requested_at: float
     requests: list[Request]
-    parts: list[list[Part]] = field(default_factory=list)
+    parts: list[list[Part]] = field(init=False)
+    missing: NDArray[np.int64] = field(init=False)
+    error: Exception | None = None
+
+    def __post_init__(self) -> None:
+        self.parts = [[] for _ in range(self.n_batches)]
+        self.missing = np.zeros(self.n_batches, dtype=np.int64)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all transitions were received."""
+        return not self.requests and not self.missing.any()
 
 
 class SamplePipeline:
@@ -145,7 +160,7 @@ class SamplePipeline:
                 requests = self._requests(np.full(length, batch_size))
                 self._rounds.append(Round(length, batch_size, self.n_batches, time.monotonic(), requests))
             first = self._rounds[0]
-            if not first.parts:
+            if not first.is_complete:
                 self._receive(first)
         except BufferNotReady:
             self._rounds.clear()
@@ -163,6 +178,22 @@ class SamplePipeline:
         self.staleness = self.n_batches - first.n_before, time.monotonic() - first.requested_at
         self.n_batches += 1
         return parts
+
+    def arrived(self) -> list[Part] | None:
+        """Return what the next call of :meth:`next` will return if all of it has arrived; nothing is raised here."""
+        if not self._rounds:
+            return None
+        first = self._rounds[0]
+        if first.requests and first.error is None:
+            replies = [each.reply for each in first.requests]
+            try:
+                ready, others = ray.wait(replies, num_returns=len(replies), timeout=0)
+                if others:
+                    return None
+                self._read(first, {*ready})
+            except Exception as error:  # it is raised when the batch is needed
+                first.error = error
+        return first.parts[0] if first.is_complete else None
 
     def _requests(self, n_each: NDArray[np.int64]) -> list[Request]:
         """Request transitions from all shards.
@@ -208,26 +239,35 @@ class SamplePipeline:
     def _receive(self, requested: Round) -> None:
         """Wait for the replies of a round."""
         begin = time.monotonic()
-        n_batches = requested.n_batches
-        parts: list[list[Part]] = [[] for _ in range(n_batches)]
-        requests = requested.requests
-        while requests:
-            ready = self._wait_for(requests)
-            missing = np.zeros(n_batches, dtype=np.int64)
-            for request in requests:
-                received = self._received(request, is_ready=request.reply in ready)
-                if received is None:
-                    missing += request.counts
-                    continue
-                block, epoch = received
-                first = 0
-                for batch, count in enumerate(request.counts.tolist()):
-                    if count:
-                        parts[batch].append(Part(block, first, first + count, request.shard, epoch, request.share))
-                        first += count
-            requests = self._requests(missing) if missing.any() else []
-        requested.parts, requested.requests = parts, []
+        if requested.error is not None:
+            raise requested.error
+        while not requested.is_complete:
+            if not requested.requests:
+                again = self._requests(requested.missing)
+                # At once, here and below: interrupted in between, transitions would be received twice.
+                vars(requested).update(requests=again, missing=np.zeros_like(requested.missing))
+            self._read(requested, self._wait_for(requested.requests))
         self.waited += time.monotonic() - begin
+
+    def _read(self, requested: Round, ready: set[Any]) -> None:
+        """Read the replies of a round; those that are not ready are late.
+
+        :raises CorruptPayload: if a reply is damaged
+        """
+        parts = [[*each] for each in requested.parts]
+        missing = requested.missing.copy()
+        for request in requested.requests:
+            received = self._received(request, is_ready=request.reply in ready)
+            if received is None:
+                missing += request.counts
+                continue
+            block, epoch = received
+            first = 0
+            for batch, count in enumerate(request.counts.tolist()):
+                if count:
+                    parts[batch].append(Part(block, first, first + count, request.shard, epoch, request.share))
+                    first += count
+        vars(requested).update(parts=parts, missing=missing, requests=[])
 
     def _wait_for(self, requests: Sequence[Request]) -> set[Any]:
         """Wait for replies, each until the timeout after its request; return those that have arrived.

@@ -514,7 +514,7 @@ def test_task_releases_what_it_refers_to_when_it_is_done() -> None:
     for is_started in (False, True):
         memory = Memory()
         reference = weakref.ref(memory)
-        task = PoolTask(partial(id, memory))  # type: ignore[arg-type]
+        task = PoolTask(partial(id, memory))
         if is_started:
             task.start()
         task.wait()

@@ -1,0 +1,217 @@
+"""The learner decodes the next batch ahead, in another thread, as soon as it has arrived."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import ray
+from interrupts import bytecodes, evenly, interrupt
+
+from distributed.buffers import add_rows, assert_true, new_buffer, pipeline_of, refreshed
+from sb3_compressed import CorruptPayload
+from sb3_compressed.buffers import batch_ahead
+from sb3_compressed.distributed import DistributedReplayBuffer
+from sb3_compressed.distributed.batch_decoding import BatchDecoder
+from sb3_compressed.distributed.sample_pipeline import Part, SamplePipeline
+from sb3_compressed.distributed.shard import SampleReply
+
+pytestmark = pytest.mark.usefixtures("local_ray")
+
+
+@pytest.fixture(autouse=True)
+def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch_ahead, "default_num_threads", lambda: 2)
+
+
+@pytest.fixture(scope="module")
+def shared(local_ray: None) -> Iterator[DistributedReplayBuffer]:
+    """Return a buffer in 2 shards."""
+    buffer = new_buffer("transposed", 60, n_envs=4, n_shards=2, num_threads=2)
+    add_rows(buffer, "transposed", range(60))
+    yield buffer
+    buffer.close()
+
+
+@pytest.fixture
+def images(shared: DistributedReplayBuffer) -> Iterator[DistributedReplayBuffer]:
+    """Return that buffer without any batches that were requested."""
+    refreshed(shared)
+    before = shared._pipeline
+    yield shared
+    shared._pipeline = before
+
+
+@pytest.fixture
+def in_time(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Wait for replies and for decoded batches before they are needed; return whether each was decoded ahead."""
+    arrived, start, decoded_arrays = SamplePipeline.arrived, BatchDecoder.start, BatchDecoder._decoded_arrays
+    are_ahead: list[bool] = []
+
+    def all_arrived(self: SamplePipeline) -> list[Part] | None:
+        replies = [each.reply for each in self._rounds[0].requests] if self._rounds else []
+        if replies:
+            assert len(ray.wait(replies, num_returns=len(replies), timeout=30)[0]) == len(replies)
+        return arrived(self)
+
+    def started(self: BatchDecoder, parts: list[Part]) -> None:
+        start(self, parts)
+        assert self._ahead is not None
+        assert self._ahead[1]._done.wait(30)
+
+    def counted(self: BatchDecoder, parts: list[Part]) -> Any:
+        are_ahead.append(threading.current_thread() is not threading.main_thread())
+        return decoded_arrays(self, parts)
+
+    monkeypatch.setattr(SamplePipeline, "arrived", all_arrived)
+    monkeypatch.setattr(BatchDecoder, "start", started)
+    monkeypatch.setattr(BatchDecoder, "_decoded_arrays", counted)
+    return are_ahead
+
+
+@pytest.mark.parametrize("prefetch", [0, 1, 3, 16])
+def test_all_batches_but_the_first_are_ready(
+    images: DistributedReplayBuffer, prefetch: int, in_time: list[bool]
+) -> None:
+    images._pipeline = pipeline_of(images, prefetch)
+    held: list[Any] = []
+    for _ in range(24):
+        batch = images.sample(64)
+        held = [*held[-3:], batch]
+        for each in held:  # whose memory was not reused
+            assert_true(each, "transposed", 4)
+    assert in_time == ([False] * 24 if prefetch == 0 else [False] + [True] * 24)  # one is decoded, but not needed
+
+
+def test_batches_of_another_size_are_decoded_when_they_are_needed(
+    images: DistributedReplayBuffer, in_time: list[bool]
+) -> None:
+    for size in (8, 8, 5, 5, 8):
+        batch = images.sample(size)
+        assert len(batch.actions) == size
+        assert_true(batch, "transposed", 4)
+    assert in_time == [False, True, True, False, True, True, False, True]
+
+
+def test_a_damaged_payload_is_an_error_of_the_batch_that_contains_it(
+    images: DistributedReplayBuffer, in_time: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected: Callable[..., Any] = BatchDecoder.decoded
+    damaged: list[list[Part]] = []
+
+    def decoded(self: BatchDecoder, parts: list[Part], name: str) -> Any:
+        if len(damaged) < 3:
+            damaged.append(parts)
+        if parts is damaged[-1] and len(damaged) == 3:
+            raise CorruptPayload("it is damaged")
+        return expected(self, parts, name)
+
+    monkeypatch.setattr(BatchDecoder, "decoded", decoded)
+    for _ in range(2):
+        assert_true(images.sample(8), "transposed", 4)
+    with pytest.raises(CorruptPayload, match="it is damaged"):
+        images.sample(8)
+    assert in_time == [False, True, True, False]
+    assert_true(images.sample(8), "transposed", 4)
+
+
+def test_a_damaged_reply_is_an_error_of_the_batch_that_contains_it(
+    images: DistributedReplayBuffer, in_time: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    get, n_read = ray.get, 0
+
+    def damaged(replies: Any, **options: Any) -> Any:
+        nonlocal n_read
+        reply = get(replies, **options)
+        if isinstance(reply, SampleReply) and reply.block is not None:
+            n_read += 1
+            if n_read > 2:  # after those of the first batch
+                block = reply.block.copy()
+                block[-9] ^= 1
+                return reply._replace(block=block)
+        return reply
+
+    images._pipeline = pipeline_of(images, 2)
+    with monkeypatch.context() as patch:
+        patch.setattr(ray, "get", damaged)
+        assert_true(images.sample(64), "transposed", 4)
+        assert n_read == 3  # it has been found
+        with pytest.raises(CorruptPayload, match="the checksum of the block is wrong"):
+            images.sample(64)
+    for _ in range(5):
+        assert_true(images.sample(64), "transposed", 4)
+
+
+def test_transitions_of_replies_that_failed_are_requested_again(
+    images: DistributedReplayBuffer, in_time: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    get, n_read = ray.get, 0
+
+    def failing(replies: Any, **options: Any) -> Any:
+        nonlocal n_read
+        reply = get(replies, **options)
+        if isinstance(reply, SampleReply) and reply.block is not None:
+            n_read += 1
+            if n_read == 4:  # of the second batch, while it is read ahead
+                raise ray.exceptions.RayActorError
+        return reply
+
+    images._pipeline = pipeline_of(images, 2)
+    n_failed = images.statistics().n_failed
+    with monkeypatch.context() as patch:
+        patch.setattr(ray, "get", failing)
+        for _ in range(4):
+            batch = images.sample(64)
+            assert len(batch.actions) == 64
+            assert_true(batch, "transposed", 4)
+    assert images.statistics().n_failed == n_failed + 1
+
+
+def test_ctrl_c_at_any_time_loses_at_most_the_batch(images: DistributedReplayBuffer) -> None:
+    images._pipeline = pipeline_of(images, 2)
+
+    def sample() -> None:
+        images.sample(16)
+
+    def three() -> None:
+        for _ in range(3):
+            sample()
+
+    sample()
+    found = bytecodes(three)
+    assert len(found) > 300
+    for at in evenly(found, 60):
+        interrupt(sample, at)
+        batch = images.sample(16)
+        assert len(batch.actions) == 16
+        assert_true(batch, "transposed", 4)
+
+
+def test_reset_and_close_discard_the_batch(local_ray: None) -> None:
+    buffer = new_buffer("transposed", 60, n_envs=4, num_threads=2)
+    for first in (0, 100):
+        add_rows(buffer, "transposed", range(first, first + 20))
+        buffer.flush()
+        for _ in range(10):
+            numbers = assert_true(buffer.sample(16), "transposed", 4)
+            assert min(numbers) >= 4 * first
+        if not first:
+            buffer.reset()
+    buffer.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        buffer.sample(16)
+
+
+@pytest.mark.parametrize("why", ["one thread", "one core"])
+def test_nothing_is_decoded_ahead_where_it_cannot_be(
+    why: str, shared: DistributedReplayBuffer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if why == "one core":
+        monkeypatch.setattr(batch_ahead, "default_num_threads", lambda: 1)
+    decoder = BatchDecoder(shared._template, 1 if why == "one thread" else 2)
+    monkeypatch.setattr(shared, "_decoder", decoder)
+    for _ in range(20):
+        assert_true(shared.sample(16), "transposed", 4)
+        assert decoder._ahead is None
