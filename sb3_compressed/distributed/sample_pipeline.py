@@ -7,7 +7,7 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -76,23 +76,18 @@ class Round:
 
     :param n_before: number of batches that had been returned when it was requested
     :param requests: those whose replies were not read yet
-    :param parts: what was received of each batch
+    :param parts: what was received of each batch that was not returned yet
     :param missing: how many transitions of each batch have to be requested again
     :param error: what was raised when replies were read before they were needed
     """
 
-    n_batches: int
     batch_size: int
     n_before: int
     requested_at: float
     requests: list[Request]
-    parts: list[list[Part]] = field(init=False)
-    missing: NDArray[np.int64] = field(init=False)
+    parts: list[list[Part]]
+    missing: NDArray[np.int64]
     error: Exception | None = None
-
-    def __post_init__(self) -> None:
-        self.parts = [[] for _ in range(self.n_batches)]
-        self.missing = np.zeros(self.n_batches, dtype=np.int64)
 
     @property
     def is_complete(self) -> bool:
@@ -156,9 +151,11 @@ class SamplePipeline:
             self._rounds.clear()
         length = max(1, self._prefetch // 2)
         try:
-            while sum(each.n_batches for each in self._rounds) <= self._prefetch - (length - 1):
+            while sum(len(each.parts) for each in self._rounds) <= self._prefetch - (length - 1):
                 requests = self._requests(np.full(length, batch_size))
-                self._rounds.append(Round(length, batch_size, self.n_batches, time.monotonic(), requests))
+                parts: list[list[Part]] = [[] for _ in range(length)]
+                missing = np.zeros(length, dtype=np.int64)
+                self._rounds.append(Round(batch_size, self.n_batches, time.monotonic(), requests, parts, missing))
             first = self._rounds[0]
             if not first.is_complete:
                 self._receive(first)
@@ -171,13 +168,12 @@ class SamplePipeline:
         except Exception:
             self._rounds.clear()  # the next call makes other requests
             raise
-        self._last = parts = first.parts.pop(0)
-        first.n_batches -= 1
-        if not first.n_batches:
+        if len(first.parts) == 1:  # before it is taken out, so that Ctrl-C in between leaves no empty round
             self._rounds.popleft()
+        self._last = first.parts.pop(0)
         self.staleness = self.n_batches - first.n_before, time.monotonic() - first.requested_at
         self.n_batches += 1
-        return parts
+        return self._last
 
     def arrived(self) -> list[Part] | None:
         """Return what the next call of :meth:`next` will return if all of it has arrived; nothing is raised here."""

@@ -13,7 +13,7 @@ from interrupts import bytecodes, evenly, interrupt
 from distributed.buffers import add_rows, assert_true, new_buffer, pipeline_of, refreshed
 from sb3_compressed import CorruptPayload
 from sb3_compressed.buffers import batch_ahead
-from sb3_compressed.distributed import DistributedReplayBuffer
+from sb3_compressed.distributed import DistributedReplayBuffer, sample_pipeline
 from sb3_compressed.distributed.batch_decoding import BatchDecoder
 from sb3_compressed.distributed.sample_pipeline import Part, SamplePipeline
 from sb3_compressed.distributed.shard import SampleReply
@@ -182,7 +182,8 @@ def test_ctrl_c_at_any_time_loses_at_most_the_batch(images: DistributedReplayBuf
     sample()
     found = bytecodes(three)
     assert len(found) > 300
-    for at in evenly(found, 60):
+    of_pipeline = [at for at in found if at[0].co_filename == sample_pipeline.__file__]
+    for at in evenly(of_pipeline, 150) + evenly(found, 30):
         interrupt(sample, at)
         batch = images.sample(16)
         assert len(batch.actions) == 16
