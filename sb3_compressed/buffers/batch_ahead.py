@@ -19,12 +19,15 @@ __all__ = ["BatchAhead"]
 class BatchAhead:
     """A batch that is decoded ahead, in a thread of the pool. Copies and pickles have none.
 
-    :ivar n_ready: number of batches that were ready
+    :ivar n_drawn: batches that were drawn
+    :ivar n_decoded_ahead: of these, batches that had been decoded ahead
+    :ivar was_ready: whether the last batch had been decoded when it was needed, so that nothing waited for it
     """
 
     def __init__(self) -> None:
         self._task: PoolTask[ObservationBatch | None] | None = None
-        self.n_ready = 0
+        self.n_drawn = self.n_decoded_ahead = 0
+        self.was_ready = self._is_complete = False
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), ()
@@ -59,6 +62,7 @@ class BatchAhead:
         Not with the lock of a buffer: the other thread may need it.
         """
         task = self._task  # once: another thread may take it meanwhile
+        self._is_complete = task is not None and task.is_complete
         if task is not None:
             task.end()
 
@@ -69,11 +73,14 @@ class BatchAhead:
         :raises CorruptPayload: if a payload is damaged; the error names its slot
         """
         task, self._task = self._task, None
+        self.n_drawn += 1
+        self.was_ready = False
         ready = None if task is None else task.result
         if ready is None or not ready.is_like(batch):
             batch.decode()
             return batch
-        self.n_ready += 1
+        self.n_decoded_ahead += 1
+        self.was_ready = self._is_complete
         ready.next_indices = batch.next_indices  # those of returns of several steps depend on what was added
         ready.decode_changed()
         return ready

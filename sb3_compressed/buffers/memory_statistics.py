@@ -1,4 +1,4 @@
-"""``buffer_statistics``: memory, compression and shared frames of a buffer, in constant time."""
+"""``buffer_statistics``: memory, compression, shared frames and batches of a buffer, in constant time."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["BufferStatistics", "buffer_statistics", "statistics_of"]
 
 @dataclass(frozen=True)
 class BufferStatistics:
-    """Number of transitions in a buffer, and their size.
+    """Number of transitions in a buffer, their size, and how many batches were decoded ahead.
 
     :ivar transitions: transitions of all environments
     :ivar memory_nbytes: bytes of memory of all arrays, actions and rewards included. Memory that NumPy has reserved and
@@ -42,6 +42,9 @@ class BufferStatistics:
         :func:`~sb3_compressed.load_checkpoint`. The trained state of the current codec counts even if no payload needs
         it yet
     :ivar raw_memory_nbytes: ``memory_nbytes`` of SB3's buffer
+    :ivar batches: batches that this object has sampled, if it decodes the next batch ahead by itself; otherwise 0, as
+        with ``num_threads=1``, a sampler or ``prefetch``
+    :ivar batches_decoded_ahead: of ``batches``, those that were decoded before they were sampled
     """
 
     transitions: int
@@ -54,6 +57,8 @@ class BufferStatistics:
     batch_memory_nbytes: int = 0
     loaded_memory_nbytes: int = 0
     raw_memory_nbytes: int = 0
+    batches: int = 0
+    batches_decoded_ahead: int = 0
 
     @property
     def compression_ratio(self) -> float:
@@ -69,6 +74,11 @@ class BufferStatistics:
     def shared_frames(self) -> float:
         """Fraction of all frames, from 0 to 1, that are references to another stored frame."""
         return 1 - self.stored_frames / self.frames if self.frames else 0.0
+
+    @property
+    def decoded_ahead(self) -> float:
+        """Fraction of ``batches``, from 0 to 1, that were decoded ahead; 0 without any."""
+        return self.batches_decoded_ahead / self.batches if self.batches else 0.0
 
 
 def buffer_statistics(buffer: BaseBuffer | None, max_slots: int = 8192) -> BufferStatistics:
@@ -115,6 +125,7 @@ def statistics_of(buffer: CompressedBuffer | StoredBuffer, max_slots: int = 8192
     others_nbytes = filled * sum(array.nbytes for array in others)
     raw_nbytes = filled * buffer.raw_observations_nbytes
     pool = getattr(buffer, "_batch_pool", None)
+    next_batch = getattr(buffer, "_next_batch", None)
     return BufferStatistics(
         transitions=buffer.size() * buffer.n_envs,
         memory_nbytes=round(memory + others_nbytes),
@@ -126,6 +137,8 @@ def statistics_of(buffer: CompressedBuffer | StoredBuffer, max_slots: int = 8192
         batch_memory_nbytes=0 if pool is None else pool.nbytes,
         loaded_memory_nbytes=round(sum(part.loaded_nbytes for part in parts) + others_nbytes),
         raw_memory_nbytes=round(raw_nbytes + others_nbytes),
+        batches=0 if next_batch is None else next_batch.n_drawn,
+        batches_decoded_ahead=0 if next_batch is None else next_batch.n_decoded_ahead,
     )
 
 

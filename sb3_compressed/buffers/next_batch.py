@@ -54,7 +54,7 @@ class NextBatch(BatchAhead):
         #: The states after a batch and before the next one, and the rows added in between, not counted yet.
         self._observed: deque[tuple[State, State | None, int]] = deque(maxlen=2 * LONGEST_PERIOD)
         self._history: deque[Between] = deque(maxlen=2 * LONGEST_PERIOD)
-        self._n_batches = 0  # since predictions were judged
+        self._n_batches = self._n_ready_before = 0  # since and until predictions were judged
         self._rest = SHORTEST_REST
         self._n_resting = 0
 
@@ -88,8 +88,8 @@ class NextBatch(BatchAhead):
             return
         self._n_batches += 1
         if self._n_batches == N_JUDGED:
-            is_good = self.n_ready >= MIN_READY * N_JUDGED
-            self._n_batches = self.n_ready = 0
+            is_good = self.n_decoded_ahead - self._n_ready_before >= MIN_READY * N_JUDGED
+            self._n_batches, self._n_ready_before = 0, self.n_decoded_ahead
             self._rest = SHORTEST_REST if is_good else min(2 * self._rest, LONGEST_REST)
             self._n_resting = 0 if is_good else self._rest
         self._state = state = global_state()

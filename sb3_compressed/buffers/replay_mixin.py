@@ -418,7 +418,7 @@ class CompressedReplay(Prefetching, StoredReplay):
             if (
                 hasattr(other, name)
                 and not is_timer
-                and name not in ("_prefetcher", "_next_batch", "_batch_pool", "_lock")
+                and name not in KEPT_ATTRIBUTES
             ):
                 vars(self)[name] = getattr(other, name)
         if replaced is not None:

@@ -232,10 +232,12 @@ class CompressedMinibatches(CompressedRollout):
         batch = self._batch_of(indices)
         if self._ahead is None:
             batch.decode()
+            self._loop_timing.sample(len(indices))
         else:
             ahead, following = self._ahead
             ahead.end()
             batch = ahead.decoded(batch)
+            self._loop_timing.sample(len(indices), is_ready=ahead.was_ready)
             if len(following):
                 expected = self._batch_of(following.copy())  # a user's method may change its argument
                 ahead.start(lambda: expected)

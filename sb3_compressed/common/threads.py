@@ -149,6 +149,11 @@ class PoolTask(Generic[Result]):
         self._done = threading.Event()
         self._error: Exception | None = None
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether it has run."""
+        return self._done.is_set()
+
     def start(self) -> None:
         """Let the pool run it."""
         _submit(self._run_in_pool, 1)

@@ -25,7 +25,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 from support import ImageEnv, assert_same_batch
 
 import sb3_compressed
-from sb3_compressed import CompressedHerReplayBuffer, CompressedReplayBuffer, CorruptPayload
+from sb3_compressed import CompressedHerReplayBuffer, CompressedReplayBuffer, CorruptPayload, buffer_statistics
 from sb3_compressed.buffers import batch_ahead, next_batch
 from sb3_compressed.buffers.next_batch import NextBatch
 from sb3_compressed.buffers.observation_batch import ObservationBatch
@@ -113,6 +113,9 @@ def test_batches_of_a_training_are_ready_and_equal_those_of_sb3(
     ours = new_buffer(kind, storage=tmp_path / "buffer" if in_folder else "memory")
     trained(ours, counterpart(kind), 200, n_gradient_steps)
     assert n_ready() >= (48 if n_gradient_steps == 1 else 185)
+    statistics = buffer_statistics(ours)
+    assert (statistics.batches, statistics.batches_decoded_ahead) == (50 * n_gradient_steps, n_ready())
+    assert statistics.decoded_ahead == n_ready() / (50 * n_gradient_steps)
     ours.close()
 
 
@@ -262,6 +265,7 @@ def test_copies_predict_their_own_batches(copied: Callable[[Any], Any], n_ready:
     other = copied(buffer)
     assert other._next_batch is not buffer._next_batch
     assert other._next_batch._task is None
+    assert buffer_statistics(other).batches == 0
     for _ in range(6):
         assert_true(other.sample(8))
     assert n_ready() >= 4
@@ -304,6 +308,7 @@ def test_nothing_is_predicted_where_it_cannot_be() -> None:
     assert CompressedReplayBuffer(10, IMAGES, COUNTER, "cpu", num_threads=1)._next_batch is None
     vectors = CompressedReplayBuffer(10, spaces.Box(-1, 1, (3,)), COUNTER, "cpu", num_threads=2)
     assert vectors._next_batch is None
+    assert buffer_statistics(vectors).decoded_ahead == 0
     goals = spaces.Dict(dict.fromkeys(("observation", "achieved_goal", "desired_goal"), IMAGES))
     assert CompressedHerReplayBuffer(10, goals, COUNTER, None, "cpu", num_threads=2)._next_batch is None
 
