@@ -35,7 +35,17 @@ from typing import Any
 import fixed_cost
 import numpy as np
 from ratios import Results
-from session import CONSOLE, available, parser, run_interleaved, save, serve
+from session import (
+    CONSOLE,
+    add_package_flag,
+    available,
+    names_of_versions,
+    packages_of,
+    parser,
+    run_interleaved,
+    save,
+    serve,
+)
 from sources import TUNED, Source, all_games, record
 from tables import fixed_cost_table, kinds_table, ratio_range_table, summary_table
 
@@ -231,21 +241,6 @@ def plotted(groups: dict[str, list[str]], results: Results) -> dict[str, Results
     }
 
 
-def _packages(flags: Iterable[str]) -> dict[str, Path]:
-    """Return versions of the package by name.
-
-    :raises ValueError: if one has no name, or there is nothing at its path
-    """
-    found = {}
-    for flag in flags:
-        name, equals, path = flag.partition("=")
-        if not (name and equals and Path(path).exists()):
-            raise ValueError(f"expected --package NAME=PATH with an existing path, got {flag!r}")
-        # The interpreter of an environment is a link, which identifies the environment.
-        found[name] = Path(path).absolute()
-    return found
-
-
 def _size_of_buffers(arguments: Any) -> int:
     """Return the transitions in each buffer, fewer for large images."""
     size: int = arguments.size or (QUICK_SIZE if arguments.quick else SIZE)
@@ -293,17 +288,12 @@ def main() -> None:
     flags.add_argument("--size", type=int, help=f"transitions in each buffer (default: {SIZE})")
     flags.add_argument("--n-envs", type=int, nargs="+", help=f"numbers of environments (default: {N_ENVS})")
     flags.add_argument("--update", action="store_true", help="keep the results of other sources in the file --out")
-    flags.add_argument("--package", action="append", default=[], help="NAME=PATH of another version of this package")
+    add_package_flag(flags)
     arguments = flags.parse_args()
     if arguments.smoke:
         arguments.sources, arguments.size, arguments.rounds = arguments.sources or QUICK[:1], 800, 1
-    packages = _packages(arguments.package)
-    buffers = [
-        f"{name}#{package}" if package and not is_peer(name) else name
-        for package in packages or [""]
-        for name in arguments.buffers
-    ]
-    names = available(list(dict.fromkeys(["SB3", *buffers])), arguments.peers)
+    packages = packages_of(arguments.package)
+    names = available(names_of_versions(["SB3", *arguments.buffers], packages), arguments.peers)
     recorded = record_all(_cases(arguments))
 
     def run(rounds: int, *groups: str) -> Results:

@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+ROOT = Path(__file__).resolve().parents[1]
 LIBRARIES = [
     *("stable_baselines3", "torch", "numpy", "numba", "zstandard", "isal", "lz4", "sb3-compressed"),
     *("sb3-extra-buffers", "zstd", "torchrl", "tensordict", "cpprb", "lmdb", "ray"),
@@ -23,6 +24,18 @@ for name in sys.argv[1:]:
     except PackageNotFoundError: pass
 print(json.dumps(found))
 """
+
+
+def version() -> str:
+    """Return the version and the commit of this checkout, ``0.3.0 at 1a2b3c4``; ``-dirty`` marks other changes."""
+    import sb3_compressed
+
+    described = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--exclude", "*"]
+    try:
+        done = subprocess.run(described, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):  # no Git, or no repository
+        return sb3_compressed.__version__
+    return f"{sb3_compressed.__version__} at {done.stdout.strip()}"
 
 
 def machine(*interpreters: str | Path) -> dict[str, Any]:

@@ -12,15 +12,15 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from machine import machine
+from machine import machine, version
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from adapters.buffer_names import is_peer, package_name
+from adapters.buffer_names import is_peer, package_name, split_name
 from sb3_compressed.benchmarking import runner
 from sb3_compressed.benchmarking.runner import Job, Measurement
 
@@ -42,6 +42,40 @@ def parser(doc: str | None, *, buffers: Sequence[str] = (), rounds: int = 3) -> 
     if buffers:
         flags.add_argument("--buffers", nargs="+", default=list(buffers), help="e.g. auto zstd3 auto@1 extra:zstd3")
     return flags
+
+
+def add_package_flag(flags: argparse.ArgumentParser) -> None:
+    """Add the flag ``--package``, see :func:`packages_of`."""
+    flags.add_argument("--package", action="append", default=[], help="NAME=PATH of another version of this package")
+
+
+def packages_of(flags: Iterable[str]) -> dict[str, Path]:
+    """Return versions of the package by name.
+
+    :raises ValueError: if one has no name, or there is nothing at its path
+    """
+    found = {}
+    for flag in flags:
+        name, equals, path = flag.partition("=")
+        if not (name and equals and Path(path).exists()):
+            raise ValueError(f"expected --package NAME=PATH with an existing path, got {flag!r}")
+        # The interpreter of an environment is a link, which identifies the environment.
+        found[name] = Path(path).absolute()
+    return found
+
+
+def names_of_versions(names: Iterable[str], packages: Iterable[str]) -> list[str]:
+    """Return the names of buffers, those of this package once for each version, e.g. ``auto#main``.
+
+    :param names: names of buffers
+    :param packages: names of versions
+    """
+    versions = [
+        f"{name}#{package}" if package and split_name(name)[0] == "ours" else name
+        for package in [*packages] or [""]
+        for name in names
+    ]
+    return [*dict.fromkeys(versions)]
 
 
 def serve(measure: Callable[..., Measurement]) -> None:
@@ -96,6 +130,7 @@ def save(path: Path | None, benchmark: str, arguments: dict[str, Any], results: 
     metadata = {
         "benchmark": benchmark,
         "date": time.strftime("%Y-%m-%d"),
+        "version": version(),
         "machine": machine(sys.executable, peers),
         "arguments": arguments,
     }
