@@ -5,6 +5,7 @@
 ``ProcgenJumper-v0`` ...  Procgen: games with procedural levels, 64x64x3; one name per game
 ``MiniGridRGB-v0`` ...    MiniGrid, drawn: the agent's view with 56x56x3, or the whole grid
 ``Doom84-v0`` ...         ViZDoom: a first-person view, resized to 84x84x3 or 120x160x3
+``CarRacingDiscrete-v3``  Gymnasium's CarRacing with discrete actions, 96x96x3
 ``Video128-v0``           camera video of streets: windows of 128x128x3 of a clip with 250 frames
 ``Camera256-v0``          synthetic: photos, panned, with changing light and sensor noise, 256x256x3
 ``Noise84-v0``            synthetic: uniformly random bytes, 84x84x1
@@ -267,6 +268,9 @@ def _register() -> None:
             for suffix, nearest in (("", False), ("Nearest", True)):
                 kwargs = {"scenario": scenario, "size": shape, "nearest": nearest}
                 gym.register(f"{name}{size}{suffix}-v0", entry_point="image_envs:Doom", kwargs=kwargs)
+    racing = gym.spec("CarRacing-v3")
+    kwargs = {**racing.kwargs, "continuous": False}
+    gym.register("CarRacingDiscrete-v3", racing.entry_point, max_episode_steps=racing.max_episode_steps, kwargs=kwargs)
     gym.register("Video128-v0", entry_point="image_envs:Video", kwargs={"shape": (128, 128, 3), "n_steps": CLIP_STEPS})
     gym.register("Camera256-v0", entry_point="image_envs:Camera", kwargs={"shape": (256, 256, 3)})
     gym.register("Noise84-v0", entry_point="image_envs:Noise", kwargs={"shape": (84, 84, 1)})

@@ -2,6 +2,7 @@
 
 ========================  ================================================================================
 ``SB3``                   SB3's own buffer
+``SB3:optimized``         the same with ``optimize_memory_usage=True`` and ``handle_timeout_termination=False``
 ``auto``, ``zstd-5`` ...  this package's buffer with a compression method; ``auto@1`` with ``num_threads=1``
 ``extra:zstd-3`` ...      sb3-extra-buffers with a compression method
 ``torchrl:zlib-3`` ...    TorchRL's ``CompressedListStorage`` with its own compression (``zlib``) or ``zstd``
@@ -18,7 +19,7 @@ from typing import Any, Literal
 
 from gymnasium import spaces
 
-from adapters.buffer_names import is_peer, split_name
+from adapters.buffer_names import SB3_OPTIMIZED, is_peer, split_name
 from sb3_compressed.benchmarking import adapters
 from sb3_compressed.benchmarking.adapters import ReplayAdapter, RolloutAdapter
 from sb3_compressed.benchmarking.frame_recording import Recording
@@ -36,6 +37,11 @@ def sb3_class(name: str, kind: Literal["replay", "rollout"], space: spaces.Space
     library, method, _ = split_name(name)
     if library in NON_SB3_MODULES:
         raise ValueError(f"{name} has no class for SB3's algorithms")
+    if name == SB3_OPTIMIZED:
+        if kind != "replay" or isinstance(space, spaces.Dict):
+            raise ValueError(f"{name} is available for replay buffers without Dict observations only")
+        cls, _ = adapters.sb3_class(adapters.SB3, kind, space)
+        return cls, {"optimize_memory_usage": True, "handle_timeout_termination": False}
     if library == "extra":
         extra = import_module("adapters.extra_buffers")
         return extra.CLASSES[kind], extra.arguments(method, space)

@@ -1,8 +1,10 @@
-"""Names of measured buffers: ``[library:]method[@threads][#package]``."""
+"""Names of measured buffers: ``[library:]method[@threads][#package]``, ``SB3`` and ``SB3:optimized``."""
 
 from __future__ import annotations
 
 PEERS = ("extra", "torchrl", "cpprb")
+SB3_OPTIMIZED = "SB3:optimized"
+SHOWN = {"optimized": "optimize_memory_usage"}
 TITLES = {
     "sb3": "SB3",
     "ours": "sb3-compressed",
@@ -17,10 +19,14 @@ def split_name(name: str) -> tuple[str, str, int | None]:
 
     >>> split_name("extra:zstd-3"), split_name("auto@1"), split_name("SB3"), split_name("cpprb")
     (('extra', 'zstd-3', None), ('ours', 'auto', 1), ('sb3', '', None), ('cpprb', '', None))
+    >>> split_name("SB3:optimized")
+    ('sb3', 'optimized', None)
     """
     head, _, threads = name.partition("#")[0].partition("@")
     n_threads = int(threads) if threads else None
     library, colon, method = head.partition(":")
+    if head == SB3_OPTIMIZED:
+        return "sb3", method, n_threads
     if colon or library in PEERS:
         if library not in PEERS:
             raise ValueError(f"unknown library {library!r} in {name!r}; available: {', '.join(PEERS)}")
@@ -31,11 +37,13 @@ def split_name(name: str) -> tuple[str, str, int | None]:
 def title(name: str) -> str:
     """Return a name as shown in tables.
 
+    >>> title("SB3:optimized")
+    'SB3 `optimize_memory_usage`'
     >>> title("auto@1"), title("torchrl:zlib-3"), title("cpprb"), title("auto#main")
     ('sb3-compressed `auto`, 1 thread', 'TorchRL `zlib-3`', 'cpprb', 'sb3-compressed `auto` (main)')
     """
     library, method, threads = split_name(name)
-    text = f"{TITLES[library]} `{method}`" if method else TITLES[library]
+    text = f"{TITLES[library]} `{SHOWN.get(method, method)}`" if method else TITLES[library]
     if threads is not None:
         text += f", {threads} thread{'s' if threads > 1 else ''}"
     return f"{text} ({package})" if (package := package_name(name)) else text
