@@ -96,11 +96,13 @@ def page(name: str, written: dict[str, Any]) -> str:
     versions = {key: value for found in host["versions"] for key, value in found.items()}
     software = ", ".join(f"{key} {value}" for key, value in {"Python": host["python"], **versions}.items())
     options = ", ".join(f"{key} {value}" for key, value in arguments.items() if key != "groups")
+    # What the environment has installed may be an older version than the checkout that was measured.
+    measured = f"version {written['version']}; " if "version" in written else ""
     unit = UNITS.get(written["benchmark"], "Ratios to SB3's buffer in the same run.")
     return "\n\n".join(
         [
             f"# {TITLES.get(name, name)}",
-            f"`benchmarks/{written['benchmark']}.py`, {options}; {written['date']}, {host['cores']} cores of "
+            f"`benchmarks/{written['benchmark']}.py`, {options}; {measured}{written['date']}, {host['cores']} cores of "
             f"{host['cpu']}; {software}. {unit}",
             *_tables(name, written),
             *(f"**Wrong**: {line}" for line in _wrong(results)),
@@ -120,7 +122,7 @@ def _tables(name: str, written: dict[str, Any]) -> list[str]:
     if benchmark == "scale":
         return [scale.table(results)]
     if benchmark == "training":
-        return [training.table(results)]
+        return training.sections(results)
     if benchmark == "persistence":
         return [persistence.table(results)]
     if benchmark == "dqn_replay":
@@ -158,19 +160,20 @@ def _wrong(results: Results) -> list[str]:
 
 
 def trainings(results: Results) -> str:
-    """Return a sentence on the wall-clock time of training with the default codec."""
-    times, is_equal = {}, True
-    for algorithm in dict.fromkeys(label.partition(",")[0] for label in results):
-        times[algorithm], of_algorithm = training.summary(results, algorithm, "auto")
-        is_equal &= of_algorithm
-    times_text = " and ".join(
-        f"{statistics.median(ratios):.2f}x ({name}; {min(ratios):.2f}x to {max(ratios):.2f}x in {len(ratios)} pairs)"
-        for name, ratios in times.items()
-    )
+    """Return a sentence on the time of whole trainings with the default codec."""
+    parts, scenes, is_equal = [], [], True
+    for algorithm in dict.fromkeys(label.partition(", ")[0] for label in results):
+        times, of_algorithm = training.summary(results, algorithm, "auto")
+        if times:  # otherwise it is not compared with SB3's buffer
+            extent = f"{min(times):.2f}x to {max(times):.2f}x in {len(times)} pair{'s' if len(times) > 1 else ''}"
+            parts.append(f"{statistics.median(times):.2f}x ({algorithm}; {extent})")
+            scenes += [label.split(", ")[1] for label in results if label.startswith(f"{algorithm}, ")]
+            is_equal &= of_algorithm
+    on = found[0] if len(found := list(dict.fromkeys(scenes))) == 1 else f"{len(found)} scenes"
     weights = "bit-identical" if is_equal else "**different**"
     return (
-        f"Training on Pong takes {times_text} of the time with SB3's buffers, and ends with {weights} "
-        f"weights ([pairs of runs]({PAGES.relative_to(ROOT).as_posix()}/training.md))."
+        f"Training on {on} takes {' and '.join(parts)} of the time with SB3's buffers, and ends with {weights} weights "
+        f"([pairs of runs]({PAGES.relative_to(ROOT).as_posix()}/training.md))."
     )
 
 

@@ -1,105 +1,297 @@
-"""Measure the wall-clock time of training DQN and PPO on Pong with each buffer.
+"""Measure whole trainings with each buffer: time, memory and weights, and the calls inside of them.
 
-    python benchmarks/training.py --algorithms DQN --steps 5000 --buffers auto extra:zstd-3
+    python benchmarks/training.py --quick
+    python benchmarks/training.py --algorithms DQN --scenes Crafter-v0 Doom84-v0 --buffers auto auto/small zstd3
+    python benchmarks/training.py --scenes recorded:Crafter-v0 --envs 1 8 --torch-threads 1 all --rounds 8
+    python benchmarks/training.py --algorithms SAC --scenes CarRacing-v3 --out results.json --update
+    python benchmarks/training.py --scenes recorded:MsPacman --package main=../main --package branch=.
 
-Runs are paired: each seed is trained with every buffer, in an order that alternates from seed to seed, and the ratios
-of the times are reported. Weights must be bit-identical for equal seeds, which is verified. Settings are in
-``settings.py``.
+Runs are paired: in each round, every buffer is trained with the same seed, in a process of its own; SB3's buffer first
+in even rounds, last in odd ones. Ratios are of the runs of one round, and weights must be bit-identical. The first
+``--warm-up`` steps are not measured, since kernels are compiled and codecs are trained in them. Settings are in
+``settings.py``, and what is measured in ``training_loops.py``.
+
+Scenes are the sources of ``sources.py``. With ``recorded:`` before its name, the environment replays frames of the
+scene that were recorded before, and the network is tiny: a training that is as fast as one on a GPU, in which the
+buffer takes most of the time.
+
+There are two baselines for memory: SB3's buffer, and with ``SB3:optimized`` the same with
+``optimize_memory_usage=True``. That needs ``handle_timeout_termination=False``, so weights differ where a time limit
+ends episodes. SB3 has no prioritized buffer; ``PrioritizedDQN`` is compared with ``none``, the uncompressed buffer of
+this package.
 """
 
 from __future__ import annotations
 
-import hashlib
+import argparse
+import json
 import statistics
-from typing import Any, Literal
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-from ratios import Results, buffer_names
-from session import available, parser, run_interleaved, save, serve
+from machine import version
+from ratios import Results, median_interval
+from session import (
+    CONSOLE,
+    add_package_flag,
+    available,
+    names_of_versions,
+    packages_of,
+    parser,
+    run_interleaved,
+    save,
+)
 from settings import N_ENVS, SETTINGS
-from sources import Source
 from tables import markdown
+from training_loops import RECORDED, is_on_policy, make_env, measure, missing
 
-from adapters import sb3_class
-from adapters.buffer_names import title
-from sb3_compressed.benchmarking.frame_recording import wrap_as_sb3
-from sb3_compressed.benchmarking.metrics import one_thread, timed
+from adapters.buffer_names import SB3_OPTIMIZED, split_name, title
 from sb3_compressed.benchmarking.runner import Job, Measurement
 
-BUFFERS = ["auto"]
-STEPS = {"DQN": 12_000, "PPO": 20_480}
+SB3, UNCOMPRESSED = "SB3", "none"
+BUFFERS = ["auto", "auto/small", SB3_OPTIMIZED]
+ALGORITHMS = ["DQN", "PPO"]
+SCENES = ["MsPacman", "Tutankham", "Crafter-v0", "ProcgenJumper-v0", "CarRacing-v3", "MiniGridRGB-v0"]
+SCENES += ["Doom84-v0", "Doom120x160-v0"]
+SCENES += [f"{RECORDED}{scene}" for scene in ("MsPacman", "Crafter-v0", "Doom84-v0")]
+QUICK, SMOKE = ["Crafter-v0", "recorded:Doom84-v0"], ["recorded:Noise84-v0"]
+#: Measured steps of all environments, and those before.
+STEPS, WARM_UP = {"SAC": 2_000, "PPO": 10_240}, {"SAC": 500, "PPO": 2_048}
+OTHER_STEPS, OTHER_WARM_UP = 8_000, 2_000
 
 
-def measure(name: str, algorithm: str, game: str, steps: int, seed: int) -> Measurement:
-    """Train once and return the seconds and a digest of the weights."""
-    import stable_baselines3
+@dataclass(frozen=True)
+class Case:
+    """A training, without its buffer and seed."""
 
-    one_thread()
-    source = Source(game)
-    env = wrap_as_sb3(source.make(N_ENVS[algorithm]), source.n_stack)
-    prefix: Literal["replay", "rollout"] = "replay" if algorithm == "DQN" else "rollout"
-    cls, kwargs = sb3_class(name, prefix, env.observation_space)
-    buffer: dict[str, Any] = {f"{prefix}_buffer_class": cls, f"{prefix}_buffer_kwargs": kwargs}
-    settings = dict(SETTINGS[algorithm])
-    for setting, limit in (("learning_starts", steps // 2), ("n_steps", steps // N_ENVS[algorithm])):  # for short runs
-        if setting in settings:
-            settings[setting] = min(settings[setting], limit)
-    make = getattr(stable_baselines3, algorithm)
-    model = make("CnnPolicy", env, seed=seed, device="cpu", **settings, **buffer)
-    seconds = timed(model.learn, steps)
-    digest = hashlib.sha256()
-    for parameter in model.policy.state_dict().values():
-        digest.update(parameter.numpy().tobytes())
-    return {"seconds": seconds, "weights": digest.hexdigest()[:16]}
+    algorithm: str
+    scene: str
+    n_envs: int
+    n_threads: int | None  # of torch, None for all
+
+    @property
+    def label(self) -> str:
+        """What tables name it."""
+        environments = f"{self.n_envs} environment{'s' if self.n_envs > 1 else ''}"
+        threads = {None: "all threads", 1: "1 thread"}.get(self.n_threads, f"{self.n_threads} threads")
+        return f"{self.algorithm}, {self.scene}, {environments}, torch on {threads}"
+
+    def names(self, buffers: Iterable[str]) -> list[str]:
+        """Return the buffers that can be used, the baseline first."""
+        if self.algorithm == "PrioritizedDQN":
+            return [UNCOMPRESSED, *(name for name in buffers if split_name(name)[0] == "ours" and name != UNCOMPRESSED)]
+        names = [name for name in buffers if name != SB3_OPTIMIZED or not is_on_policy(self.algorithm)]
+        return [SB3, *(name for name in names if name != SB3)]
+
+
+def jobs_of_rounds(
+    cases: Sequence[Case], buffers: Sequence[str], rounds: int, warm_up: int | None, steps: int | None, size: int | None
+) -> list[list[Job]]:
+    """Return the jobs of each round, of each case one after the other."""
+    return [
+        [
+            Job(case.label, name, {"name": name.partition("#")[0], "seed": seed, **vars(case), **of_case})
+            for case in cases
+            for of_case in [
+                {
+                    "warm_up": warm_up or WARM_UP.get(case.algorithm, OTHER_WARM_UP),
+                    "steps": steps or STEPS.get(case.algorithm, OTHER_STEPS),
+                    "buffer_size": size,
+                }
+            ]
+            for name in case.names(buffers)[:: -1 if seed % 2 else 1]
+        ]
+        for seed in range(rounds)
+    ]
+
+
+def by_buffer(rounds: Iterable[Results]) -> Results:
+    """Return ``{label: {name: {"runs": [...]}}}``, with the first error of each buffer."""
+    results: Results = {}
+    for of_round in rounds:
+        for label, of_label in of_round.items():
+            for name, run in of_label.items():
+                of_buffer = results.setdefault(label, {}).setdefault(name, {"runs": []})
+                of_buffer["runs"].append(run)
+                if "error" in run:
+                    of_buffer.setdefault("error", run["error"])
+    return results
+
+
+def baseline_of(of_label: Iterable[str]) -> str:
+    """Return the name of the buffer that the others are compared with."""
+    return SB3 if SB3 in of_label else UNCOMPRESSED
+
+
+def pairs(of_label: dict[str, Any], name: str) -> list[tuple[Measurement, Measurement]]:
+    """Return the runs of a buffer, each with that of the baseline in the same round, if both succeeded."""
+    runs = [of_label.get(each, {"runs": []})["runs"] for each in (name, baseline_of(of_label))]
+    return [(ours, base) for ours, base in zip(*runs) if "error" not in ours and "error" not in base]
+
+
+def paired(of_label: dict[str, Any], name: str, key: str) -> list[float]:
+    """Return a buffer's ratio to the baseline for each round in which both were measured."""
+    of_key = [(ours[key], base[key]) for ours, base in pairs(of_label, name) if key in ours and base.get(key, 0) > 0]
+    return [ours / base for ours, base in of_key]
 
 
 def summary(results: Results, algorithm: str, name: str) -> tuple[list[float], bool]:
-    """Return the ratios of paired times, and whether the weights of all pairs are equal."""
-    pairs = [
-        (of_pair[name], of_pair["SB3"])
-        for label, of_pair in results.items()
-        if label.startswith(algorithm) and "seconds" in of_pair.get(name, {}) and "seconds" in of_pair["SB3"]
-    ]
-    times = [ours["seconds"] / theirs["seconds"] for ours, theirs in pairs]
-    return times, all(ours["weights"] == theirs["weights"] for ours, theirs in pairs)
+    """Return the ratios of the times of an algorithm to SB3's, and whether the weights of all pairs are equal."""
+    found = [of_label for label, of_label in results.items() if label.startswith(f"{algorithm}, ") and SB3 in of_label]
+    times = [ratio for of_label in found for ratio in paired(of_label, name, "seconds")]
+    return times, all(_has_equal_weights(of_label, name) for of_label in found)
+
+
+def _has_equal_weights(of_label: dict[str, Any], name: str) -> bool:
+    return all(ours["weights"] == base["weights"] for ours, base in pairs(of_label, name))
+
+
+def _rows(results: Results) -> Iterable[tuple[str, dict[str, Any], str]]:
+    """Yield label, results and name of each buffer but the baseline, in the same order in all rounds."""
+    for label, of_label in results.items():
+        yield from ((label, of_label, name) for name in of_label if name != baseline_of(of_label))
 
 
 def table(results: Results) -> str:
-    """Return a row per algorithm and buffer."""
+    """Return a row per training and buffer: time with its interval, CPU time, memory, and weights."""
     rows = []
-    for algorithm in dict.fromkeys(label.partition(",")[0] for label in results):
-        for name in buffer_names(results):
-            times, is_equal = summary(results, algorithm, name)
-            if times:
-                extent = f"{min(times):.3f}x to {max(times):.3f}x"
-                equal = "yes" if is_equal else "**no**"
-                rows.append(
-                    [algorithm, title(name), f"{statistics.median(times):.3f}x", extent, str(len(times)), equal]
-                )
-    return markdown(["algorithm", "buffer", "time", "from", "pairs", "weights equal SB3's"], rows)
+    for label, of_label, name in _rows(results):
+        times = paired(of_label, name, "seconds")
+        if not times:
+            rows.append([label, title(name), "failed", *[""] * 6])
+            continue
+        low, high = median_interval(times)
+        expected = name == SB3_OPTIMIZED
+        equal = "yes" if _has_equal_weights(of_label, name) else "no" if expected else "**no**"
+        interval = f"{low:.3f}x to {high:.3f}x" if len(times) > 1 else ""
+        cells = [f"{statistics.median(times):.3f}x", interval, str(len(times)), _median(of_label, name, "cpu", ".2f")]
+        cells += [_median(of_label, name, key, ".1%") for key in ("growth", "rss")]
+        rows.append([label, title(name), *cells, equal])
+    header = ["training", "buffer", "time", "interval", "pairs", "CPU time"]
+    return markdown([*header, "memory", "process at the end", "weights equal"], rows)
+
+
+def calls_table(results: Results) -> str:
+    """Return a row per training and buffer: the calls inside of it, and how many batches were decoded ahead."""
+    rows = []
+    for label, of_label, name in _rows(results):
+        cells = [_median(of_label, name, "add", ".2f")]
+        cells.append(_median(of_label, name, "sample", ".2f") or _median(of_label, name, "get", ".2f"))
+        shares = [
+            [run["in_buffer"] / run["seconds"] for run in each if "in_buffer" in run] for each in _runs(of_label, name)
+        ]
+        cells += [f"{statistics.median(each):.1%}" if each else "" for each in shares]
+        ahead = [run["decoded_ahead"] for run in _runs(of_label, name)[0] if "decoded_ahead" in run]
+        cells.append(f"{statistics.median(ahead):.1%}" if ahead else "")
+        if any(cells):
+            rows.append([label, title(name), *cells])
+    header = ["training", "buffer", "`add`", "`sample` or batch of `get`", "share of the time", "of the baseline"]
+    return markdown([*header, "decoded ahead"], rows)
+
+
+def _runs(of_label: dict[str, Any], name: str) -> list[list[Measurement]]:
+    """Return the runs of a buffer and those of the baseline."""
+    found = pairs(of_label, name)
+    return [[ours for ours, _ in found], [base for _, base in found]]
+
+
+def _median(of_label: dict[str, Any], name: str, key: str, form: str) -> str:
+    found = paired(of_label, name, key)
+    unit = "" if form.endswith("%") else "x"
+    return f"{statistics.median(found):{form}}{unit}" if found else ""
+
+
+def sections(results: Results) -> list[str]:
+    """Return the report."""
+    return [
+        "Ratios of paired runs with equal seeds: medians and, for the time, the interval of the median (95% with six "
+        "pairs or more; with fewer, the smallest and the largest ratio). `memory` is the growth of the process (RSS) "
+        "with each further transition, `process at the end` all of its memory. Times are of `learn` after the warm-up, "
+        "CPU times of all threads of the process. PrioritizedDQN is compared with the uncompressed buffer of this "
+        "package, everything else with SB3's. `recorded` scenes are replayed from memory and trained with a tiny "
+        "network, as fast as on a GPU.",
+        table(results),
+        "## Calls inside a training",
+        "Medians of single calls, and the time that all of them took together as a share of the training. `decoded "
+        "ahead` is the share of batches that were ready when they were sampled.",
+        calls_table(results),
+    ]
+
+
+def _cases(arguments: argparse.Namespace) -> list[Case]:
+    """Return what the flags select and is installed."""
+    found = []
+    for algorithm in arguments.algorithms:
+        for scene in arguments.scenes:
+            if reason := missing(algorithm, scene):
+                CONSOLE.print(f"skipping {algorithm} on {scene}: {reason}", markup=False)
+                continue
+            for n_envs in arguments.envs or [N_ENVS[algorithm]]:
+                threads = [None if each == "all" else int(each) for each in arguments.torch_threads]
+                found += [Case(algorithm, scene, n_envs, n_threads) for n_threads in threads]
+    return found
+
+
+def _record(jobs: Iterable[Job]) -> None:
+    """Record what trainings replay."""
+    needed: dict[tuple[str, str, int], int] = {}
+    for job in jobs:
+        of_job = job.arguments
+        key = of_job["algorithm"], of_job["scene"], of_job["n_envs"]
+        needed[key] = -(-(of_job["warm_up"] + of_job["steps"]) // of_job["n_envs"])
+    for (algorithm, scene, n_envs), n_steps in needed.items():
+        if scene.startswith(RECORDED):
+            with CONSOLE.status(f"recording {scene}"):
+                make_env(algorithm, scene, n_envs, n_steps).close()
+
+
+def _before(path: Path | None) -> dict[str, Any]:
+    """Return the content of a file of results, empty if there is none."""
+    if path is None or not path.exists():
+        return {}
+    found: dict[str, Any] = json.loads(path.read_text())
+    return found
 
 
 def main() -> None:
     """Run from the command line."""
-    serve(measure)
-    flags = parser(__doc__, buffers=BUFFERS, rounds=5)
-    flags.add_argument("--algorithms", nargs="+", default=list(SETTINGS), choices=list(SETTINGS))
-    flags.add_argument("--game", default="Pong", help="Atari game, e.g. Pong (default: %(default)s)")
-    flags.add_argument("--steps", type=int, help=f"environment steps (default: {STEPS})")
+    flags = parser(__doc__, buffers=BUFFERS, rounds=6)
+    flags.add_argument("--algorithms", nargs="+", default=ALGORITHMS, choices=list(SETTINGS), help="(default: DQN PPO)")
+    flags.add_argument("--scenes", nargs="+", default=SCENES, help=f"(default: {' '.join(SCENES)})")
+    flags.add_argument("--envs", type=int, nargs="+", help="numbers of environments (default: 1; of PPO: 8)")
+    flags.add_argument("--torch-threads", nargs="+", default=["1"], choices=["1", "all"], help="(default: 1)")
+    flags.add_argument("--steps", type=int, help=f"measured steps (default: {OTHER_STEPS}; {STEPS})")
+    flags.add_argument("--warm-up", type=int, help=f"steps before (default: {OTHER_WARM_UP}; {WARM_UP})")
+    flags.add_argument("--buffer-size", type=int, help="of replay buffers (default: all transitions of the training)")
+    flags.add_argument("--quick", action="store_true", help=f"one pair of few steps on {' and '.join(QUICK)}")
+    flags.add_argument("--update", action="store_true", help="keep the results of other trainings in the file --out")
+    add_package_flag(flags)
     arguments = flags.parse_args()
     if arguments.smoke:
-        arguments.steps, arguments.rounds = 128, 1
-    names = available(["SB3", *arguments.buffers], arguments.peers)
-    jobs: list[Job] = []
-    for seed in range(arguments.rounds):
-        for algorithm in arguments.algorithms:
-            steps = arguments.steps or STEPS[algorithm]
-            of_pair = {"algorithm": algorithm, "game": arguments.game, "steps": steps, "seed": seed}
-            ordered = names[:: -1 if seed % 2 else 1]
-            jobs += [Job(f"{algorithm}, seed {seed}", name, of_pair) for name in ordered]
-    results = run_interleaved(measure, jobs, 1, arguments.peers)
-    options = {"game": arguments.game, "steps": arguments.steps or STEPS, "pairs": arguments.rounds}
-    save(arguments.out, "training", options, results, arguments.peers)
-    print(table(results))
+        arguments.scenes, arguments.algorithms, arguments.buffers, arguments.rounds = SMOKE, ["DQN"], ["auto"], 1
+        arguments.warm_up, arguments.steps = 64, 64
+    elif arguments.quick:
+        arguments.rounds = 1
+        arguments.steps, arguments.warm_up = arguments.steps or 1_024, arguments.warm_up or 1_024
+        arguments.scenes = QUICK if arguments.scenes is SCENES else arguments.scenes
+    packages = packages_of(arguments.package)
+    names = available(names_of_versions(arguments.buffers, packages), arguments.peers)
+    sizes = arguments.warm_up, arguments.steps, arguments.buffer_size
+    rounds = jobs_of_rounds(_cases(arguments), names, arguments.rounds, *sizes)
+    _record(rounds[0])
+    before = _before(arguments.out) if arguments.update else {}
+    options = {"pairs": arguments.rounds, **before.get("arguments", {})}
+    if before and before["version"] != version():
+        options["also measured with"] = before["version"]
+    measured: list[Results] = []
+    for jobs in rounds:
+        measured.append(run_interleaved(measure, jobs, 1, arguments.peers, packages))
+        results = by_buffer(measured)
+        # After each round, as a whole run takes hours.
+        save(arguments.out, "training", options, {**before.get("results", {}), **results}, arguments.peers)
+    print("\n\n".join(sections(results)))
 
 
 if __name__ == "__main__":

@@ -51,7 +51,14 @@ def written(benchmark: str, results: dict[str, Any], **arguments: Any) -> str:
     machine = {"cpu": "a processor", "cores": 2, "system": "", "python": "3.11", "versions": [{"torch": "2"}]}
     arguments = {"size": 100_000, "rounds": 1, **arguments}
     return json.dumps(
-        {"benchmark": benchmark, "date": "", "machine": machine, "arguments": arguments, "results": results}
+        {
+            "benchmark": benchmark,
+            "date": "",
+            "version": "0.3.0 at 1a2b3c4",
+            "machine": machine,
+            "arguments": arguments,
+            "results": results,
+        }
     )
 
 
@@ -67,10 +74,12 @@ def test_pages_plots_and_readme_are_written_and_reproducible(tmp_path: Path, mon
     sizes = {"400": replay_results()["Pong"], "800": replay_results()["Pong"]}
     (folder / "scale.json").write_text(written("scale", sizes))
     runs = {
-        f"DQN, seed {seed}": {"SB3": {"seconds": 100.0, "weights": "a"}, "auto": {"seconds": seconds, "weights": "a"}}
-        for seed, seconds in enumerate([97.0, 98.0, 120.0])
+        name: {"runs": [{"seconds": seconds, "weights": "a"} for seconds in of_rounds]}
+        for name, of_rounds in {"SB3": [100.0, 100.0, 100.0], "auto": [97.0, 98.0, 120.0]}.items()
     }
-    (folder / "training.json").write_text(written("training", runs))
+    uncompressed = {"none": runs["SB3"], "auto": {"runs": [], "error": "ended with -9"}}
+    trained = {"DQN, Pong, 1 environment": runs, "PrioritizedDQN, Pong, 1 environment": uncompressed}
+    (folder / "training.json").write_text(written("training", trained))
     monkeypatch.setattr(
         "sys.argv",
         [
@@ -91,6 +100,10 @@ def test_pages_plots_and_readme_are_written_and_reproducible(tmp_path: Path, mon
     assert "Training on Pong takes 0.98x (DQN; 0.97x to 1.20x in 3 pairs) of the time" in one_line
     assert "bit-identical weights" in one_line
     assert "a processor" in (pages / "replay.md").read_text()
+    training_page = (pages / "training.md").read_text()
+    assert "version 0.3.0 at 1a2b3c4; " in training_page
+    assert "sb3-compressed `auto` | 0.980x | 0.970x to 1.200x | 3 |" in training_page
+    assert "**Wrong**: PrioritizedDQN, Pong, 1 environment, auto: ended with -9" in training_page
     first = {path.name: path.read_bytes() for path in pages.glob("*.svg")}
     assert first.keys() == {"codecs.svg", "images.svg", "scale.svg", "games.svg"}
     report.main()

@@ -1,0 +1,259 @@
+"""One training with one buffer, as ``training.py`` measures it: time, memory, weights, and the calls inside."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Iterator
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+import torch as th
+from gymnasium import spaces
+from recorded_env import TINY_NETWORK, make_recorded, n_recorded_steps
+from session import serve
+from settings import SETTINGS
+from sources import Source, record
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.vec_env import VecEnv
+
+from adapters import sb3_class
+from sb3_compressed import buffer_statistics, prioritize
+from sb3_compressed.benchmarking.frame_recording import wrap_as_sb3
+from sb3_compressed.benchmarking.metrics import median_us, resident_nbytes, timed
+from sb3_compressed.benchmarking.runner import Measurement
+from sb3_compressed.buffers.replay_mixin import CompressedReplay
+
+__all__ = ["RECORDED", "is_on_policy", "make_env", "measure", "missing", "source_of"]
+
+RECORDED = "recorded:"
+ROLLOUT_SIZE = 1024  # transitions
+FAST_BATCH_SIZE = 64
+#: Discrete actions for algorithms that need them.
+DISCRETE_VARIANTS = {"CarRacing-v3": "CarRacingDiscrete-v3"}
+
+
+def is_on_policy(algorithm: str) -> bool:
+    """Return whether an algorithm has a rollout buffer."""
+    return algorithm == "PPO"
+
+
+def source_of(algorithm: str, scene: str) -> Source:
+    """Return the environment of a scene; ``recorded:`` is not part of its name."""
+    name = scene.removeprefix(RECORDED)
+    return Source(name if algorithm == "SAC" else DISCRETE_VARIANTS.get(name, name))
+
+
+def missing(algorithm: str, scene: str) -> str:
+    """Return why an algorithm cannot be trained on a scene here, empty if it can."""
+    source = source_of(algorithm, scene)
+    if source.missing_module:
+        return f"{source.missing_module} is not installed: pip install --no-deps -r benchmarks/environments.txt"
+    try:
+        env = source.make(1)
+    except (ValueError, ImportError) as error:
+        return str(error)
+    env.close()
+    is_continuous = isinstance(env.action_space, spaces.Box)
+    if not scene.startswith(RECORDED) and is_continuous != (algorithm == "SAC"):
+        return f"{algorithm} needs {'discrete' if is_continuous else 'continuous'} actions"
+    return ""
+
+
+def make_env(algorithm: str, scene: str, n_envs: int, n_steps: int) -> VecEnv:
+    """Return the environments of a training of ``n_steps`` steps of all of them, as SB3's algorithms wrap them.
+
+    A scene is recorded if it has not been yet.
+    """
+    source = source_of(algorithm, scene)
+    if not scene.startswith(RECORDED):
+        return wrap_as_sb3(source.make(n_envs), source.n_stack)
+    env = source.make(n_envs)
+    env.close()
+    recording = record(source.name, n_envs, n_recorded_steps(env.observation_space, n_envs, n_steps))
+    return make_recorded(recording, n_steps, is_continuous=algorithm == "SAC")
+
+
+def measure(
+    name: str,
+    algorithm: str,
+    scene: str,
+    n_envs: int,
+    n_threads: int | None,
+    warm_up: int,
+    steps: int,
+    buffer_size: int | None,
+    seed: int,
+) -> Measurement:
+    """Train once and return times, memory and a digest of the weights.
+
+    :param n_threads: of torch, ``None`` for its default
+    :param warm_up: steps before those that are measured, of all environments
+    :param steps: steps that are measured
+    :param buffer_size: of replay buffers, ``None`` for all transitions of the training
+    :return: ``seconds`` and ``cpu`` seconds of all threads of the process; the ``transitions`` in them; bytes of the
+        process (RSS) at the end, ``rss``, and of each further transition in the buffer, ``growth``; median
+        microseconds of ``add`` and of ``sample`` or a batch of ``get``, and ``in_buffer``, the seconds of all of them;
+        ``decoded_ahead``, the fraction of batches, if the buffer counts them; and ``weights``
+    """
+    if n_threads is not None:
+        th.set_num_threads(n_threads)
+    env = make_env(algorithm, scene, n_envs, -(-(warm_up + steps) // n_envs))
+    make = partial(make_model, name, algorithm, env, is_fast=scene.startswith(RECORDED), seed=seed)
+    if is_on_policy(algorithm):
+        # Triggers what happens once in a process. Its memory would count as that of the first rollout otherwise.
+        make(rollout_size=4 * n_envs, warm_up=0, buffer_size=0).learn(4 * n_envs)
+    model = make(
+        rollout_size=min(ROLLOUT_SIZE, warm_up), warm_up=warm_up, buffer_size=buffer_size or warm_up + steps + n_envs
+    )
+    of_first_rollout = RolloutGrowth()
+    model.learn(warm_up, callback=of_first_rollout if is_on_policy(algorithm) else None)
+
+    buffer = model.rollout_buffer if is_on_policy(algorithm) else model.replay_buffer
+    adds = TimedCalls(buffer, "add")
+    batches = TimedBatches(buffer, "get") if is_on_policy(algorithm) else TimedCalls(buffer, "sample")
+    ahead, size, num_timesteps = _batches(buffer), buffer.size() * n_envs, model.num_timesteps
+    rss = resident_nbytes()
+    cpu = time.process_time()
+    result: Measurement = {"seconds": timed(partial(model.learn, steps, reset_num_timesteps=False))}
+    result["cpu"] = time.process_time() - cpu
+    result["transitions"] = model.num_timesteps - num_timesteps
+    result["rss"] = resident_nbytes()
+    if is_on_policy(algorithm):
+        result["growth"] = of_first_rollout.nbytes / (buffer.size() * n_envs)
+    elif buffer.size() * n_envs > size:
+        result["growth"] = (result["rss"] - rss) / (buffer.size() * n_envs - size)
+    result["add"] = median_us(adds.seconds)
+    result["get" if is_on_policy(algorithm) else "sample"] = median_us(batches.seconds)
+    result["in_buffer"] = sum(adds.seconds) + sum(batches.seconds)
+    n_batches, n_ahead = (now - before for now, before in zip(_batches(buffer), ahead))
+    if n_batches:
+        result["decoded_ahead"] = n_ahead / n_batches
+    env.close()
+    return {**result, "seed": seed, "weights": weights_digest(model)}
+
+
+def make_model(
+    name: str,
+    algorithm: str,
+    env: VecEnv,
+    *,
+    is_fast: bool,
+    seed: int,
+    rollout_size: int,
+    warm_up: int,
+    buffer_size: int,
+) -> Any:
+    """Return a model with a buffer.
+
+    :param name: name of the buffer
+    :param is_fast: whether it has a tiny network
+    :param rollout_size: transitions of a rollout
+    :param warm_up: an off-policy algorithm learns from the middle of the warm-up on
+    """
+    settings = dict(SETTINGS[algorithm])
+    cls, arguments = sb3_class(name, "rollout" if is_on_policy(algorithm) else "replay", env.observation_space)
+    if is_on_policy(algorithm):
+        settings["n_steps"] = max(rollout_size // env.num_envs, 1)
+        settings |= {"rollout_buffer_class": cls, "rollout_buffer_kwargs": arguments}
+    else:
+        # As many updates per transition as with one environment.
+        train_freq = max(settings["train_freq"] // env.num_envs, 1)
+        n_updates = settings.get("gradient_steps", 1) * train_freq * env.num_envs / settings["train_freq"]
+        settings |= {
+            "buffer_size": buffer_size,
+            "learning_starts": warm_up // 2,
+            "train_freq": train_freq,
+            "gradient_steps": max(round(n_updates), 1),
+            "optimize_memory_usage": arguments.pop("optimize_memory_usage", False),
+            "replay_buffer_class": cls,
+            "replay_buffer_kwargs": arguments,
+        }
+    if is_fast:
+        settings |= {"batch_size": FAST_BATCH_SIZE, "policy_kwargs": dict(TINY_NETWORK)}
+        if algorithm == "QRDQN":
+            settings["policy_kwargs"]["n_quantiles"] = 25
+    settings["batch_size"] = min(settings["batch_size"], rollout_size)
+    if algorithm == "PrioritizedDQN":
+        arguments["sampler"] = "prioritized"
+    model = _class_of(algorithm)("CnnPolicy", env, seed=seed, device="cpu", **settings)
+    if algorithm == "PrioritizedDQN":
+        prioritize(model)
+    return model
+
+
+def _class_of(algorithm: str) -> Any:
+    name = algorithm.removeprefix("Prioritized")
+    return getattr(import_module("sb3_contrib" if name == "QRDQN" else "stable_baselines3"), name)
+
+
+def weights_digest(model: Any) -> str:
+    """Return a digest of all weights of a model's policy."""
+    digest = hashlib.sha256()
+    for parameter in model.policy.state_dict().values():
+        digest.update(parameter.numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
+def _batches(buffer: Any) -> tuple[int, int]:
+    """Return how many batches a buffer has sampled and how many of them were decoded ahead, 0 if it does not count."""
+    if not isinstance(buffer, CompressedReplay):
+        return 0, 0
+    found = buffer_statistics(buffer)  # of an older version of the package, without counts
+    return getattr(found, "batches", 0), getattr(found, "batches_decoded_ahead", 0)
+
+
+class TimedCalls:
+    """Replaces a method of one buffer, calls it, and remembers the time of each call."""
+
+    def __init__(self, buffer: Any, name: str) -> None:
+        self.seconds: list[float] = []
+        self._method = getattr(buffer, name)
+        vars(buffer)[name] = self
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the method."""
+        begin = time.perf_counter()
+        result = self._method(*args, **kwargs)
+        self.seconds.append(time.perf_counter() - begin)
+        return result
+
+
+class TimedBatches(TimedCalls):
+    """The same for a generator of batches: the time until each batch."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
+        """Yield the batches."""
+        batches = self._method(*args, **kwargs)
+        while True:
+            begin = time.perf_counter()
+            batch = next(batches, None)
+            if batch is None:
+                return
+            self.seconds.append(time.perf_counter() - begin)
+            yield batch
+
+
+class RolloutGrowth(BaseCallback):
+    """Measures by how many bytes the process grows while the first rollout is collected."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.nbytes = 0
+        self._before: int | None = None
+
+    def _on_rollout_start(self) -> None:
+        if self._before is None:
+            self._before = resident_nbytes()
+
+    def _on_rollout_end(self) -> None:
+        if not self.nbytes and self._before is not None:
+            self.nbytes = resident_nbytes() - self._before
+
+    def _on_step(self) -> bool:
+        return True
+
+
+if __name__ == "__main__":
+    serve(measure)

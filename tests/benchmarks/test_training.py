@@ -1,0 +1,133 @@
+"""Trainings are measured with every algorithm, and summarized in pairs."""
+
+from __future__ import annotations
+
+import doctest
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import ratios
+import sources
+import training
+import training_loops
+from recorded_env import make_recorded
+from settings import SETTINGS
+
+from sb3_compressed.benchmarking.frame_recording import Playback
+
+SCENE = "recorded:Noise84-v0"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def recordings(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Record into a temporary folder."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(sources, "CACHE", tmp_path_factory.mktemp("recordings"))
+        yield
+
+
+def measured(name: str, algorithm: str, n_envs: int = 1) -> dict[str, Any]:
+    return training_loops.measure(name, algorithm, SCENE, n_envs, None, 32, 32, None, seed=1)
+
+
+@pytest.mark.parametrize(
+    "algorithm", [pytest.param(name, marks=[] if name == "DQN" else pytest.mark.slow) for name in SETTINGS]
+)
+def test_trainings_are_measured_and_have_the_weights_of_the_baseline(algorithm: str) -> None:
+    ours = measured("auto", algorithm, n_envs=2)
+    base = measured("none" if algorithm == "PrioritizedDQN" else "SB3", algorithm, n_envs=2)
+    assert ours["weights"] == base["weights"]
+    batches = "get" if algorithm == "PPO" else "sample"
+    for run in (ours, base):
+        assert run["transitions"] == 32
+        assert 0 < run["in_buffer"] < run["seconds"]
+        assert min(run[key] for key in ("cpu", "rss", "add", batches)) > 0
+        assert isinstance(run["growth"], float)
+
+
+def test_sb3_with_optimized_memory_has_the_same_weights_without_time_limits() -> None:
+    assert measured("SB3:optimized", "DQN")["weights"] == measured("SB3", "DQN")["weights"]
+
+
+def test_recorded_environments_repeat_the_recording(tmp_path: Path) -> None:
+    recording = sources.record("Noise84-v0:stack2", 2, 250)
+    env, played = make_recorded(recording, 240, is_continuous=False), Playback(recording)
+    obs: Any = env.reset()
+    frames: Any = played.reset()
+    first = obs.copy()
+    for step in range(240):
+        np.testing.assert_array_equal(obs[:, -1:], frames.transpose(0, 3, 1, 2))
+        obs, _, dones, infos = env.step(np.zeros(2, np.int64))
+        frames, _, expected, _ = played.step(np.zeros(2, np.int64))
+        assert dones.tolist() == (expected | (step == 239)).tolist()
+        assert ["terminal_observation" in info for info in infos] == dones.tolist()
+    played.close()
+    np.testing.assert_array_equal(obs, first)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "scene", "reason"),
+    [
+        ("DQN", SCENE, ""),
+        ("SAC", SCENE, ""),
+        ("SAC", "Noise84-v0", "SAC needs continuous actions"),
+        ("DQN", "Pendulum-v1", "DQN needs discrete actions"),
+        ("DQN", "Unknown-v9", "unknown environment"),
+    ],
+)
+def test_scenes_that_an_algorithm_cannot_be_trained_on_are_known(algorithm: str, scene: str, reason: str) -> None:
+    found = training_loops.missing(algorithm, scene)
+    assert reason in found
+    assert bool(found) == bool(reason)
+
+
+def test_the_baseline_is_first_in_even_rounds_and_last_in_odd_ones() -> None:
+    cases = [training.Case("DQN", SCENE, 8, None), training.Case("PrioritizedDQN", SCENE, 1, 1)]
+    cases.append(training.Case("PPO", SCENE, 8, 1))
+    buffers = ["auto", "SB3:optimized", "extra:zstd-3"]
+    even, odd = training.jobs_of_rounds(cases, buffers, 2, None, None, None)
+    names = {
+        label: [job.name for job in even if job.label == label] for label in dict.fromkeys(job.label for job in even)
+    }
+    assert names == {
+        f"DQN, {SCENE}, 8 environments, torch on all threads": ["SB3", *buffers],
+        f"PrioritizedDQN, {SCENE}, 1 environment, torch on 1 thread": ["none", "auto"],
+        f"PPO, {SCENE}, 8 environments, torch on 1 thread": ["SB3", "auto", "extra:zstd-3"],
+    }
+    assert [job.name for job in odd[:4]] == ["SB3", *buffers][::-1]
+    assert {job.arguments["seed"] for job in odd} == {1}
+
+
+def run_of(seconds: float, **more: Any) -> dict[str, Any]:
+    return {"seconds": seconds, "cpu": seconds, "growth": 10.0, "rss": 10, "weights": "a", **more}
+
+
+def test_ratios_are_of_the_runs_of_one_round() -> None:
+    label = f"DQN, {SCENE}, 1 environment, torch on 1 thread"
+    rounds: list[Any] = [
+        {label: {"SB3": run_of(100.0), "auto": run_of(90.0, growth=1.0), "SB3:optimized": run_of(100.0, weights="b")}},
+        {label: {"SB3:optimized": run_of(200.0), "auto": run_of(400.0), "SB3": run_of(200.0)}},
+        {label: {"SB3": run_of(100.0), "auto": {"error": "ended with -9"}, "SB3:optimized": run_of(300.0)}},
+    ]
+    results = training.by_buffer(rounds)
+    printed = training.table(results)
+    assert (
+        f"| {label} | sb3-compressed `auto` | 1.450x | 0.900x to 2.000x | 2 | 1.45x | 55.0% | 100.0% | yes |" in printed
+    )
+    assert "| SB3 `optimize_memory_usage` | 1.000x | 1.000x to 3.000x | 3 |" in printed
+    assert printed.endswith("| no |")
+    rounds[1][label]["auto"]["weights"] = "b"
+    assert training.table(results).count("| **no** |") == 1
+
+
+def test_calls_are_reported_with_their_share_of_the_training() -> None:
+    base = run_of(100.0, **{"add": 10.0, "sample": 100.0, "in_buffer": 5.0})
+    ours = run_of(50.0, **{"add": 20.0, "sample": 50.0, "in_buffer": 10.0, "decoded_ahead": 0.99})
+    printed = training.calls_table(training.by_buffer([{"PPO": {"SB3": base, "auto": ours}}]))
+    assert printed.endswith("| PPO | sb3-compressed `auto` | 2.00x | 0.50x | 20.0% | 5.0% | 99.0% |")
+
+
+def test_docstring_examples_of_ratios_are_correct() -> None:
+    assert doctest.testmod(ratios).failed == 0
