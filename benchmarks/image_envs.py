@@ -17,6 +17,7 @@ created. Observations are channel-last arrays of bytes, as the packages or their
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 from functools import cache
 from importlib import import_module
@@ -80,8 +81,19 @@ class ImageEnv(gym.Env[Image, Any]):
         self.action_space = spaces.Discrete(n_actions)
 
 
+class OrderedChunk(dict[Any, None]):
+    """The objects in a part of a world of Crafter, in the order in which they were added."""
+
+    add = dict.setdefault
+    remove = dict.__delitem__
+
+
 class Crafter(ImageEnv):
-    """Crafter, which has the interface of gym."""
+    """Crafter, which has the interface of gym.
+
+    It draws from sets of objects, whose order depends on their addresses in memory. Here they are in order, so that
+    equal seeds and actions have the same observations in every process.
+    """
 
     def __init__(self, render_mode: str | None = None) -> None:
         self._module: Any = import_module("crafter")
@@ -92,7 +104,11 @@ class Crafter(ImageEnv):
         """Return the first observation of a new world."""
         if seed is not None:
             self._env = self._module.Env(seed=seed)
-        return self._env.reset(), {}
+        obs, world = self._env.reset(), self._env._world
+        world._chunks = defaultdict(OrderedChunk)
+        for each in world.objects:
+            world._chunks[world.chunk_key(each.pos)].add(each)
+        return obs, {}
 
     def step(self, action: int) -> tuple[Image, float, bool, bool, dict[str, Any]]:
         """Return what gymnasium requires."""
