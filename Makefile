@@ -15,6 +15,7 @@ ZOO := .venv-zoo
 BENCH := $(BIN)/python benchmarks
 RESULTS := benchmarks/results
 PEER_BUFFERS := extra:zstd-3 torchrl:zlib-3 cpprb
+RECORDED := recorded:MsPacman recorded:Crafter-v0 recorded:Doom84-v0
 PEER_SOURCES := BeamRider Enduro MsPacman:trained Crafter-v0 CarRacing-v3 Doom84-v0
 CODECS := auto delta zstd-dict zstd3 zstd-5 lz4-frame/0 igzip/1 gzip/6 rle-jit none cpprb torchrl:zlib-3 torchrl:zstd-3 \
 	extra:zstd3 extra:zstd-3 extra:zstd-5 extra:lz4-frame/0 extra:igzip1 extra:gzip6 extra:rle-jit extra:none
@@ -60,7 +61,7 @@ d3rlpy: $(D3RLPY)/.installed  ## run the tests with d3rlpy, which has an environ
 zoo: $(ZOO)/.installed  ## train with rl-baselines3-zoo and SBX, which have an environment of their own
 	$(ZOO)/bin/python -m pytest tests/examples/test_zoo.py tests/algorithms/test_sbx.py
 
-bench: $(VENV)/.environments $(PEERS)/.installed $(D3RLPY)/.installed  ## measure everything, about four hours on two quiet cores
+bench: $(VENV)/.environments $(PEERS)/.installed $(D3RLPY)/.installed  ## measure everything, about six hours on two quiet cores
 	$(BENCH)/images.py --out $(RESULTS)/images.json
 	$(BENCH)/images.py --sources $(PEER_SOURCES) --size 20000 --rounds 1 --buffers auto zstd3 $(PEER_BUFFERS) --out $(RESULTS)/peers.json
 	$(BENCH)/replay.py --buffers auto auto@1 zstd3 none $(PEER_BUFFERS) --rounds 1 --out $(RESULTS)/replay.json
@@ -68,7 +69,10 @@ bench: $(VENV)/.environments $(PEERS)/.installed $(D3RLPY)/.installed  ## measur
 	$(BENCH)/replay.py --sources HalfCheetah-v5 Ant-v5 --buffers auto zstd3 $(PEER_BUFFERS) --rounds 1 --out $(RESULTS)/vectors.json
 	$(BENCH)/rollout.py --buffers auto auto@1 zstd3 none extra:zstd-3 extra:rle-jit --out $(RESULTS)/rollout.json
 	$(BENCH)/scale.py --rounds 1 --out $(RESULTS)/scale.json
-	$(BENCH)/training.py --buffers auto extra:zstd-3 --rounds 3 --out $(RESULTS)/training.json
+	$(BENCH)/training.py --scenes MsPacman Crafter-v0 Doom84-v0 --rounds 3 --out $(RESULTS)/training.json
+	$(BENCH)/training.py --scenes $(RECORDED) --envs 1 8 --torch-threads all --out $(RESULTS)/training.json --update
+	$(BENCH)/training.py --algorithms QRDQN PrioritizedDQN --scenes $(RECORDED) --out $(RESULTS)/training.json --update
+	$(BENCH)/training.py --algorithms SAC --scenes CarRacing-v3 --rounds 3 --out $(RESULTS)/training.json --update
 	$(BENCH)/published.py --out $(RESULTS)/published.json
 	$(BENCH)/persistence.py --buffers checkpoint storage torchrl:tensors torchrl:list torchrl:flat torchrl:nested torchrl:h5 --rounds 1 --out $(RESULTS)/persistence.json
 	$(BENCH)/opening.py --out $(RESULTS)/opening.json

@@ -45,7 +45,7 @@ from session import (
 )
 from settings import N_ENVS, SETTINGS
 from tables import markdown
-from training_loops import RECORDED, is_on_policy, make_env, measure, missing
+from training_loops import RECORDED, is_on_policy, measure, missing, recording_of
 
 from adapters.buffer_names import SB3_OPTIMIZED, split_name, title
 from sb3_compressed.benchmarking.runner import Job, Measurement
@@ -60,6 +60,10 @@ QUICK, SMOKE = ["Crafter-v0", "recorded:Doom84-v0"], ["recorded:Noise84-v0"]
 #: Measured steps of all environments, and those before.
 STEPS, WARM_UP = {"SAC": 2_000, "PPO": 10_240}, {"SAC": 500, "PPO": 2_048}
 OTHER_STEPS, OTHER_WARM_UP = 8_000, 2_000
+CALLS = """## Calls inside a training
+
+Medians of single calls, and the time that all of them took together as a share of the training. `decoded ahead` is the
+share of batches that were ready when they were sampled."""
 
 
 @dataclass(frozen=True)
@@ -174,7 +178,7 @@ def table(results: Results) -> str:
 
 
 def calls_table(results: Results) -> str:
-    """Return a row per training and buffer: the calls inside of it, and how many batches were decoded ahead."""
+    """Return a row per training and buffer with times of the calls inside, empty if they are unknown."""
     rows = []
     for label, of_label, name in _rows(results):
         cells = [_median(of_label, name, "add", ".2f")]
@@ -188,7 +192,7 @@ def calls_table(results: Results) -> str:
         if any(cells):
             rows.append([label, title(name), *cells])
     header = ["training", "buffer", "`add`", "`sample` or batch of `get`", "share of the time", "of the baseline"]
-    return markdown([*header, "decoded ahead"], rows)
+    return markdown([*header, "decoded ahead"], rows) if rows else ""
 
 
 def _runs(of_label: dict[str, Any], name: str) -> list[list[Measurement]]:
@@ -205,6 +209,7 @@ def _median(of_label: dict[str, Any], name: str, key: str, form: str) -> str:
 
 def sections(results: Results) -> list[str]:
     """Return the report."""
+    calls = calls_table(results)
     return [
         "Ratios of paired runs with equal seeds: medians and, for the time, the interval of the median (95% with six "
         "pairs or more; with fewer, the smallest and the largest ratio). `memory` is the growth of the process (RSS) "
@@ -213,10 +218,7 @@ def sections(results: Results) -> list[str]:
         "package, everything else with SB3's. `recorded` scenes are replayed from memory and trained with a tiny "
         "network, as fast as on a GPU.",
         table(results),
-        "## Calls inside a training",
-        "Medians of single calls, and the time that all of them took together as a share of the training. `decoded "
-        "ahead` is the share of batches that were ready when they were sampled.",
-        calls_table(results),
+        *([CALLS, calls] if calls else []),
     ]
 
 
@@ -244,7 +246,7 @@ def _record(jobs: Iterable[Job]) -> None:
     for (algorithm, scene, n_envs), n_steps in needed.items():
         if scene.startswith(RECORDED):
             with CONSOLE.status(f"recording {scene}"):
-                make_env(algorithm, scene, n_envs, n_steps).close()
+                recording_of(algorithm, scene, n_envs, n_steps)
 
 
 def _before(path: Path | None) -> dict[str, Any]:
@@ -283,8 +285,8 @@ def main() -> None:
     _record(rounds[0])
     before = _before(arguments.out) if arguments.update else {}
     options = {"pairs": arguments.rounds, **before.get("arguments", {})}
-    if before and before["version"] != version():
-        options["also measured with"] = before["version"]
+    if before.get("version", version()) != version():
+        options["others measured with"] = before["version"]
     measured: list[Results] = []
     for jobs in rounds:
         measured.append(run_interleaved(measure, jobs, 1, arguments.peers, packages))

@@ -20,12 +20,12 @@ from stable_baselines3.common.vec_env import VecEnv
 
 from adapters import sb3_class
 from sb3_compressed import buffer_statistics, prioritize
-from sb3_compressed.benchmarking.frame_recording import wrap_as_sb3
+from sb3_compressed.benchmarking.frame_recording import Recording, wrap_as_sb3
 from sb3_compressed.benchmarking.metrics import median_us, resident_nbytes, timed
 from sb3_compressed.benchmarking.runner import Measurement
 from sb3_compressed.buffers.replay_mixin import CompressedReplay
 
-__all__ = ["RECORDED", "is_on_policy", "make_env", "measure", "missing", "source_of"]
+__all__ = ["RECORDED", "is_on_policy", "measure", "missing", "recording_of"]
 
 RECORDED = "recorded:"
 ROLLOUT_SIZE = 1024  # transitions
@@ -61,17 +61,23 @@ def missing(algorithm: str, scene: str) -> str:
     return ""
 
 
-def make_env(algorithm: str, scene: str, n_envs: int, n_steps: int) -> VecEnv:
-    """Return the environments of a training of ``n_steps`` steps of all of them, as SB3's algorithms wrap them.
+def recording_of(algorithm: str, scene: str, n_envs: int, n_steps: int) -> Recording:
+    """Return the recording that a training of ``n_steps`` steps of all environments replays, from the cache if it can.
 
-    A scene is recorded if it has not been yet.
+    :param scene: begins with ``recorded:``
     """
     source = source_of(algorithm, scene)
-    if not scene.startswith(RECORDED):
-        return wrap_as_sb3(source.make(n_envs), source.n_stack)
     env = source.make(n_envs)
     env.close()
-    recording = record(source.name, n_envs, n_recorded_steps(env.observation_space, n_envs, n_steps))
+    return record(source.name, n_envs, n_recorded_steps(env.observation_space, n_envs, n_steps))
+
+
+def make_env(algorithm: str, scene: str, n_envs: int, n_steps: int) -> VecEnv:
+    """Return the environments of a training of ``n_steps`` steps of all of them, as SB3's algorithms wrap them."""
+    if not scene.startswith(RECORDED):
+        source = source_of(algorithm, scene)
+        return wrap_as_sb3(source.make(n_envs), source.n_stack)
+    recording = recording_of(algorithm, scene, n_envs, n_steps)
     return make_recorded(recording, n_steps, is_continuous=algorithm == "SAC")
 
 
