@@ -415,11 +415,7 @@ class CompressedReplay(Prefetching, StoredReplay):
             self._next_batch.discard()
         for name in vars(self).keys() | vars(other).keys():  # of only this one: the other has the default of the class
             is_timer = any(isinstance(vars(each).get(name), MethodTimer) for each in (self, other))
-            if (
-                hasattr(other, name)
-                and not is_timer
-                and name not in KEPT_ATTRIBUTES
-            ):
+            if hasattr(other, name) and not is_timer and name not in KEPT_ATTRIBUTES:
                 vars(self)[name] = getattr(other, name)
         if replaced is not None:
             bound = self._bound_sampler
