@@ -101,7 +101,8 @@ def measure(
     :return: ``seconds`` and ``cpu`` seconds of all threads of the process; the ``transitions`` in them; bytes of the
         process (RSS) at the end, ``rss``, and of each further transition in the buffer, ``growth``; median
         microseconds of ``add`` and of ``sample`` or a batch of ``get``, and ``in_buffer``, the seconds of all of them;
-        ``decoded_ahead``, the fraction of batches, if the buffer counts them; and ``weights``
+        ``decoded_ahead``, the fraction of batches, if the buffer counts them; ``counted``, the bytes of a transition
+        that it reports, to compare with ``growth``; and ``weights``
     """
     if n_threads is not None:
         th.set_num_threads(n_threads)
@@ -136,6 +137,8 @@ def measure(
     n_batches, n_ahead = (now - before for now, before in zip(_batches(buffer), ahead))
     if n_batches:
         result["decoded_ahead"] = n_ahead / n_batches
+    if isinstance(buffer, CompressedReplay):
+        result["counted"] = buffer_statistics(buffer).memory_nbytes / (buffer.size() * n_envs)
     env.close()
     return {**result, "seed": seed, "weights": weights_digest(model)}
 
