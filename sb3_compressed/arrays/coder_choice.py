@@ -23,6 +23,8 @@ __all__ = ["OBJECT_NBYTES", "Candidate", "Choice", "choose", "measured"]
 MAX_AHEAD, MAX_ENCODING_LATER = 0.2, 0.1
 #: Bytes of a payload besides its content: the header of a Python object, and a reference to it.
 OBJECT_NBYTES = 48
+#: The part of the budget from which on encoding is left to another thread, if the payloads are as small.
+SLOW_ENCODING = 0.125
 #: A candidate whose payloads are larger by at most this factor is chosen if it costs less time.
 SIMILAR = 1.03
 #: The codec in use stays if it exceeds the budget by at most the first factor, and no other is smaller by the second.
@@ -107,21 +109,21 @@ def choose(
     :param may_encode_later: whether frames may be encoded again when they are no longer new
     :param present: the codec that most frames are encoded with so far, which is kept if it is about as good
     """
-    ladder = _ladder(candidates)
+    raw, ladder = candidates[0], _ladder(candidates)
     at_once = _cheapest_of_smallest(candidates, load, max_nbytes, present)
+    choice = Choice(at_once, None, _share(at_once, raw, load), load, ladder)
     if not may_encode_later or not load.has_idle_core:
-        return Choice(at_once, None, _share(at_once, candidates[0], load), load, ladder)
+        return choice
     # Only few frames are new at any time, so decoding them does not count, nor does encoding the others.
-    new = _cheapest_of_smallest(candidates, load._replace(waited=0.0, ahead=0.0, share=load.share / 2), math.inf, None)
-    share = _share(new, candidates[0], load._replace(waited=0.0, ahead=0.0))
-    affordable = [
-        each for each in candidates if each is candidates[0] or load.encoded * each.encoding <= MAX_ENCODING_LATER
-    ]
-    later_load = load._replace(encoded=0.0, share=load.share - max(share, 0.0))
+    affordable = [each for each in candidates if each is raw or load.encoded * each.encoding <= MAX_ENCODING_LATER]
+    later_load = load._replace(encoded=0.0)
     later = _cheapest_of_smallest(affordable, later_load, max_nbytes, present)
-    if later.nbytes >= CLEARLY_SMALLER * at_once.nbytes:
-        return Choice(at_once, None, _share(at_once, candidates[0], load), load, ladder)
-    return Choice(new, later, max(share, 0.0) + _share(later, candidates[0], later_load), load, ladder)
+    is_slow = load.encoded * (at_once.encoding - raw.encoding) > SLOW_ENCODING * load.share
+    pays = later.nbytes < CLEARLY_SMALLER * at_once.nbytes or (is_slow and later.nbytes <= SIMILAR * at_once.nbytes)
+    if not pays:
+        return choice
+    new = min(candidates, key=lambda candidate: candidate.encoding)
+    return Choice(new, later, _share(later, raw, later_load), load, ladder)
 
 
 def _share(candidate: Candidate, raw: Candidate, load: Load) -> float:

@@ -84,13 +84,21 @@ def test_frames_are_encoded_again_later_where_that_is_smaller() -> None:
     at_once = choose(ALL, load)
     assert (at_once.new, at_once.later) == (ZSTD, None)
     choice = choose(ALL, load, may_encode_later=True)
-    assert (choice.new, choice.later) == (ZSTD, ZSTD_19)
+    assert (choice.new, choice.later) == (RAW, ZSTD_19)
     assert choice.final == ZSTD_19
     assert choice.share <= load.share
-    faster = choose(ALL, load._replace(encoded=100.0), may_encode_later=True)
-    assert (faster.new, faster.later) == (ZSTD, None), "the other thread has no time for it either"
     busy = choose(ALL, load._replace(has_idle_core=False), may_encode_later=True)
     assert busy.later is None
+
+
+def test_another_thread_encodes_what_would_take_much_of_the_budget() -> None:
+    load = Load(100, 0, 300, 0.02)  # zstd 19 would take 30% of a core, zstd 3 takes 0.8% of the training
+    choice = choose(ALL, load, may_encode_later=True)
+    assert (choice.new, choice.later) == (RAW, ZSTD)
+    slow = choose(ALL, Load(20, 0, 60, 0.02), may_encode_later=True)
+    assert (slow.new, slow.later) == (RAW, ZSTD_19)
+    tiny = candidate("raw", 100, 4, 1)  # as deltas are
+    assert choose([RAW, tiny, ZSTD], Load(100, 0, 300, 0.02), may_encode_later=True).later is None
 
 
 def test_the_ladder_has_what_is_smaller_than_all_faster_ones() -> None:
