@@ -67,6 +67,18 @@ class Choice(NamedTuple):
         """Whether it exceeds the budget because the full buffer would not fit into memory otherwise."""
         return self.share > TOLERANCE * self.load.share
 
+    def __str__(self) -> str:
+        """Return what is used, what it costs, and what the neighbors on the ladder would take."""
+        coders = self.new.codec.coder_name
+        if self.later is not None:
+            coders = f"{self.later.codec.coder_name}, new frames {coders}"
+        cost = f"{self.share:.1%} of the time (budget {self.load.share:.1%})"
+        codecs = [each.codec for each in self.ladder]
+        index = codecs.index(self.final.codec) if self.final.codec in codecs else len(codecs)
+        neighbors = [*self.ladder[max(index - 1, 0) : index], *self.ladder[index + 1 : index + 2]]
+        others = [f"; {each.codec.coder_name} {each.nbytes:,.0f} B" for each in neighbors]
+        return f"{coders}: {self.final.nbytes:,.0f} B a frame, {cost}{''.join(others)}"
+
     @property
     def final(self) -> Candidate:
         """The candidate that encodes most of the frames in a full buffer."""

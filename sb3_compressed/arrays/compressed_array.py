@@ -164,7 +164,8 @@ class CompressedArray(ArrayLike):
         return nbytes
 
     def __repr__(self) -> str:
-        return f"CompressedArray(shape={self.shape}, dtype={self.dtype}, codec={self.codec!r})"
+        choice = f", {self.choice}" if self.choice else ""
+        return f"CompressedArray(shape={self.shape}, dtype={self.dtype}, codec={self.codec!r}{choice})"
 
     # -- reading ---------------------------------------------------------------------------------------------
 

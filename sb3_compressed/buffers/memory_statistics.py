@@ -45,6 +45,11 @@ class BufferStatistics:
     :ivar batches: batches that this object has sampled, if it decodes the next batch ahead by itself; otherwise 0, as
         with ``num_threads=1``, a sampler or ``prefetch``
     :ivar batches_decoded_ahead: of ``batches``, those that were decoded before they were sampled
+    :ivar coder: what ``auto`` has chosen while a training runs and why: the coder, and what its neighbors would take;
+        empty before
+    :ivar coding_share: the share of the training's time, from 0 to 1, that this takes more than uncompressed frames;
+        negative if it takes less
+    :ivar coding_budget: the share that it may take
     """
 
     transitions: int
@@ -59,6 +64,9 @@ class BufferStatistics:
     raw_memory_nbytes: int = 0
     batches: int = 0
     batches_decoded_ahead: int = 0
+    coder: str = ""
+    coding_share: float = 0.0
+    coding_budget: float = 0.0
 
     @property
     def compression_ratio(self) -> float:
@@ -126,6 +134,7 @@ def statistics_of(buffer: CompressedBuffer | StoredBuffer, max_slots: int = 8192
     raw_nbytes = filled * buffer.raw_observations_nbytes
     pool = getattr(buffer, "_batch_pool", None)
     next_batch = getattr(buffer, "_next_batch", None)
+    choices = getattr(buffer, "choices", {})
     return BufferStatistics(
         transitions=buffer.size() * buffer.n_envs,
         memory_nbytes=round(memory + others_nbytes),
@@ -139,6 +148,9 @@ def statistics_of(buffer: CompressedBuffer | StoredBuffer, max_slots: int = 8192
         raw_memory_nbytes=round(raw_nbytes + others_nbytes),
         batches=0 if next_batch is None else next_batch.n_drawn,
         batches_decoded_ahead=0 if next_batch is None else next_batch.n_decoded_ahead,
+        coder="; ".join(f"{'' if key is None else f'{key}: '}{choice}" for key, choice in choices.items()),
+        coding_share=sum(choice.share for choice in choices.values()),
+        coding_budget=sum(choice.load.share for choice in choices.values()),
     )
 
 

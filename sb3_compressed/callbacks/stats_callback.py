@@ -28,6 +28,9 @@ class BufferStatsCallback(BaseCallback):
     ``buffer/compression_ratio``              memory of the observations in SB3's buffer, divided by that in this one
     ``buffer/payload_bytes_per_transition``   compressed bytes per transition
     ``buffer/shared_frames``                  fraction of frames that are stored as references to other frames
+    ``buffer/coder``                          what ``auto`` has chosen while the training runs; not before
+    ``buffer/coding_share``                   share of the training's time that this takes, beyond uncompressed frames
+    ``buffer/coding_budget``                  share that it may take
     ``buffer/add_us``                         mean microseconds of an ``add`` since the last log
     ``buffer/sample_us``                      mean microseconds per batch since the last log
     ========================================  ======================================================================
@@ -109,6 +112,12 @@ class BufferStatsCallback(BaseCallback):
             "payload_bytes_per_transition": statistics.payload_nbytes_per_transition,
             "shared_frames": statistics.shared_frames,
         }
+        if statistics.coder:
+            values |= {
+                "coding_share": statistics.coding_share,
+                "coding_budget": statistics.coding_budget,
+            }
+            self.logger.record("buffer/coder", ", ".join(_coder_names(buffer)), exclude="tensorboard")
         sampler = getattr(buffer, "sampler", None)
         if isinstance(sampler, PrioritizedSampler) and sampler.priority_max:  # once it was drawn from
             values["priority_max"] = sampler.priority_max
@@ -140,3 +149,8 @@ class BufferStatsCallback(BaseCallback):
                 f"to the model as {kind}"
             )
         return cast("CompressedBuffer", buffer)  # a mixed one has its interface
+
+
+def _coder_names(buffer: Any) -> list[str]:
+    """Return the names of the coders that were chosen for each stream of observations."""
+    return [choice.final.codec.coder_name for choice in getattr(buffer, "online", buffer).choices.values()]

@@ -238,6 +238,12 @@ class Adaptive(BytesCodec, TrainableCodec):
         return self.channel_last_nbytes > 0 and frames.nbytes == self.channel_last_nbytes * len(frames)
 
     @property
+    def coder_name(self) -> str:
+        """What encodes frames, e.g. ``"delta + zstd/12"``: deltas, and the coder of frames without a small one."""
+        coder = f"zstd/{self.compresslevel}" if self.coder == "zstd" else self.coder
+        return f"delta + {coder}" if self.references and self.tries_delta else coder
+
+    @property
     def nbytes(self) -> int:
         """The size of the dictionary and the references in bytes."""
         return len(self.dictionary) + len(self.references.content)

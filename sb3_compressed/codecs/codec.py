@@ -212,6 +212,11 @@ class TrainableCodec(Codec):
         return self
 
     @property
+    def coder_name(self) -> str:
+        """What encodes frames, in short: what distinguishes candidates."""
+        return self.shorthand
+
+    @property
     @abstractmethod
     def nbytes(self) -> int:
         """The memory that the trained state takes, in bytes."""

@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from programs import python_path, run_python
 from session import PEERS
@@ -264,21 +263,6 @@ PEER_BUFFERS = ["extra:zstd-3", "extra:rle-jit", "torchrl:zlib-3", "torchrl:zstd
 def test_buffers_of_other_libraries_return_what_was_added(folder: Path) -> None:
     _, results = run("roundtrip", folder, "--buffers", *PEER_BUFFERS, peers=PEERS)
     assert results["Breakout"] == {name: {"wrong": ""} for name in ["SB3", *PEER_BUFFERS]}
-
-
-def test_coder_benchmark_prints_costs_of_recorded_frames(folder: Path, tmp_path: Path) -> None:
-    images = np.zeros((40, 2, 32, 32, 3), np.uint8)
-    images[..., 8:16, :, :] = np.random.default_rng(0).integers(0, 256, (40, 2, 8, 32, 3))
-    np.save(tmp_path / "stripes.npy", images)
-    np.save(tmp_path / "dones.npy", np.zeros((40, 2), np.bool_))
-    printed, results = run(
-        "coder_times", folder, "--frames", str(tmp_path / "stripes.npy"), str(tmp_path / "dones.npy")
-    )
-    assert "| stripes | SB3 | 100% |" in printed
-    assert "COSTS: Mapping" in printed
-    assert results["times"].keys() == {"stripes"}
-    assert results["costs"].keys() == {"sampling", "adding", "decoding", "encoding"}
-    assert min(ns for costs in results["costs"].values() for of_key in costs.values() for ns in of_key.values()) > 0
 
 
 def test_samplers_benchmark_writes_its_results(folder: Path) -> None:
