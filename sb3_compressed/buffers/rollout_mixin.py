@@ -216,16 +216,20 @@ class CompressedMinibatches(CompressedRollout):
         """
         # A user may pass any index before or after get(), as to SB3's buffer; get() passes vectors.
         is_vector = type(batch_inds) is np.ndarray and batch_inds.ndim == 1 and batch_inds.dtype.kind in "iu"
-        if is_vector and self.generator_ready:
+        is_ordinary = is_vector and self.generator_ready
+        if is_ordinary:
             observations, convert = self._observations_of(as_indices(batch_inds)), self._converter(None)
         else:
             observations = tree_map(lambda array: array[batch_inds], self.__dict__["observations"])
             convert = self.to_torch  # it copies, and NumPy may return views
         values = self._values_at(batch_inds)
-        return self._output(self._samples_class(tree_map(convert, observations), *map(convert, values)))
+        samples = self._output(self._samples_class(tree_map(convert, observations), *map(convert, values)))
+        if is_ordinary and self._ahead is not None:
+            self._decode_ahead(*self._ahead)  # last, since both threads would wait for the GIL
+        return samples
 
     def _observations_of(self, indices: NDArray[np.int64]) -> Any:
-        """Return the observations of some steps, those decoded ahead if these were expected; decode others ahead."""
+        """Return the observations of some steps; those decoded ahead if these were expected."""
         arrays = self.__dict__["observations"]
         if not self._new_arrays:  # all are plain
             return tree_map(lambda array: array[indices], arrays)
@@ -234,17 +238,20 @@ class CompressedMinibatches(CompressedRollout):
             batch.decode()
             self._loop_timing.sample(len(indices))
         else:
-            ahead, following = self._ahead
+            ahead, _ = self._ahead
             ahead.end()
             batch = ahead.decoded(batch)
             self._loop_timing.sample(len(indices), is_ready=ahead.was_ready)
-            if len(following):
-                expected = self._batch_of(following.copy())  # a user's method may change its argument
-                ahead.start(lambda: expected)
         decoded = batch.observations
         if not isinstance(arrays, dict):
             return decoded[None] if decoded else arrays[indices]
         return {key: decoded[key] if key in decoded else array[indices] for key, array in arrays.items()}
+
+    def _decode_ahead(self, ahead: BatchAhead, following: NDArray[np.int64]) -> None:
+        """Decode the batch after the one that was read in another thread, if there is one."""
+        if len(following):
+            expected = self._batch_of(following.copy())  # a user's method may change its argument
+            ahead.start(lambda: expected)
 
     def _batch_of(self, indices: NDArray[np.int64]) -> ObservationBatch:
         """Return the observations of compressed arrays at some steps, not located yet."""

@@ -386,8 +386,6 @@ class DistributedReplayBuffer(ReplayBuffer):
         parts = self._pipeline.next(batch_size)
         self.n_sampled += batch_size
         arrays = self._decoder.arrays(parts)
-        if (following := self._pipeline.arrived()) is not None:
-            self._decoder.start(following)
         samples: Any = (DictReplayBufferSamples if self._spec.is_dict else ReplayBufferSamples)(
             self._observations(arrays, OBSERVATIONS, env),
             self._tensor(arrays["actions"]),
@@ -396,9 +394,11 @@ class DistributedReplayBuffer(ReplayBuffer):
             self._tensor(self._normalize_reward(arrays["rewards"], env)),
             self._tensor(arrays["discounts"]) if "discounts" in arrays else None,
         )
-        if self.sampler is None:
-            return samples
-        return weighted_samples(samples, self._weights(parts, batch_size), numbers_of(parts))
+        if self.sampler is not None:
+            samples = weighted_samples(samples, self._weights(parts, batch_size), numbers_of(parts))
+        if (following := self._pipeline.arrived()) is not None:
+            self._decoder.start(following)  # last, since both threads would wait for the GIL
+        return samples
 
     def _observations(self, arrays: dict[str, NDArray[Any]], name: str, env: Any) -> Any:
         """Return the observations of a batch as tensors.
