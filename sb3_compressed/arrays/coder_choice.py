@@ -90,7 +90,7 @@ def measured(codecs: Sequence[TrainableCodec], frames: NDArray[np.generic]) -> l
 
     :param frames: ``(n, *frame_shape)``, not those that the codecs were trained on
     """
-    out = np.empty(frames.shape, frames.dtype)
+    out = np.full(frames.shape, 0, frames.dtype)  # not np.zeros, whose memory is slow at first
     candidates = []
     for codec in codecs:
         codec.decode_into(codec.encode(frames[:1]), out[:1])  # creates the contexts of libraries
@@ -132,9 +132,9 @@ def choose(
     later = _cheapest_of_smallest(affordable, later_load, max_nbytes, present)
     is_slow = load.encoded * (at_once.encoding - raw.encoding) > SLOW_ENCODING * load.share
     pays = later.nbytes < CLEARLY_SMALLER * at_once.nbytes or (is_slow and later.nbytes <= SIMILAR * at_once.nbytes)
-    if not pays:
-        return choice
     new = min(candidates, key=lambda candidate: candidate.encoding)
+    if not pays or later.nbytes >= CLEARLY_SMALLER * new.nbytes:
+        return choice
     return Choice(new, later, _share(later, raw, later_load), load, ladder)
 
 

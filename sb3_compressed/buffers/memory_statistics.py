@@ -104,8 +104,7 @@ def buffer_statistics(buffer: BaseBuffer | None, max_slots: int = 8192) -> Buffe
     >>> statistics.transitions, round(statistics.shared_frames, 1)
     (500, 0.0)
 
-    :param buffer: a replay or rollout buffer; a rollout buffer between the last step and the training on it. Of a mixed
-        buffer, the online buffer is described
+    :param buffer: a replay or rollout buffer. Of a mixed buffer, the online buffer is described
     :param max_slots: approximate number of slots to read
     :raises TypeError: if it is not a buffer of this package
     """
@@ -164,7 +163,10 @@ def _part(
     first = arrays[0]
     if isinstance(first, CompressedArray):
         begin, n_rows = _written(buffer)
-        estimate = first.store.estimate([array.slots for array in arrays], begin, n_rows, max_slots)
+        tables = [array.slots for array in arrays]
+        if first.slots.ndim == 1:  # a rollout while the network trains on it, of one axis
+            begin, n_rows, tables = 0, len(first.slots), [table[:, np.newaxis] for table in tables]
+        estimate = first.store.estimate(tables, begin, n_rows, max_slots)
         codec = first.codec
         if isinstance(codec, TrainableCodec) and not _includes(estimate.codecs, codec, buffer):
             # It was trained after the last row, and takes memory nevertheless.
