@@ -73,8 +73,8 @@ class CodecTrainer:
     N_COMPARED, MAX_COMPARED_NBYTES = 16, 4_000_000
     #: By which factor the load has to change for a new choice, and frames before one, at first and at most.
     OTHER_LOAD, FIRST_CHOICE, LAST_CHOICE = 1.5, 512, 65_536
-    #: Frames between two looks at the available memory.
-    MEMORY_CHECK = 2_048
+    #: Frames between two looks at the load and the available memory.
+    CHECK = 512
 
     def __init__(self) -> None:
         self._interval = self.FIRST
@@ -86,11 +86,13 @@ class CodecTrainer:
         self._trained_nbytes = 0.0  # mean size of the payloads of the last sample that changed the codec
         self._drift = DriftDetector()
         self.choice: Choice | None = None  # the last one; None before the first
+        self.was_chosen = False  # whether the codec was chosen in the object that this is a copy of
         self._load: Load | None = None  # for which the codec was chosen since it was trained
         self._n_encoded = 0  # frames, in all
         self._mean_nbytes = 0.0  # of recent payloads
-        self._next_choice = self._next_memory_check = 0  # values of _n_encoded
+        self._next_choice = self._next_check = 0  # values of _n_encoded
         self._until_choice = self.FIRST_CHOICE  # frames from the next choice to another one
+        self._may_encode_later = False  # at the last choice
         self._compared: list[NDArray[Any]] = []  # frames for a choice
         self._is_warned = False
         self._has_changed = False  # whether the sample is one after a change
@@ -134,14 +136,14 @@ class CodecTrainer:
         sample = self.collect(frames)
         self._next_event = min(self._next_sample, self._n_frames + self._drift.next_measurement(len(frames)))
         if sample is None:
-            if budget is not None and in_background and self._n_encoded >= self._next_choice:
+            if budget is not None and in_background and self._n_encoded >= self._next_check:
                 self._choose(codec, frames, budget, n_frames)
             return codec
-        is_chosen = self.choice is not None
+        final = None if self.choice is None else self.choice.final.codec
         if self._has_changed:
-            work = partial(_train_after_change, codec, sample, self._trained_nbytes, is_chosen=is_chosen)
+            work = partial(_train_after_change, codec, sample, self._trained_nbytes, final)
         else:
-            work = partial(_train, codec, sample, None if is_early else self._trained_nbytes, is_chosen=is_chosen)
+            work = partial(_train, codec, sample, None if is_early else self._trained_nbytes, final)
         if in_background:
             self._training = BackgroundTask(work)
             return codec
@@ -152,18 +154,21 @@ class CodecTrainer:
 
         :param frames: new frames
         """
-        load = budget.load(n_frames)
-        max_nbytes = math.inf
-        is_other = load is not None and not (self._load and load.is_similar(self._load, self.OTHER_LOAD))
-        if self.choice is not None and self.choice.later is not None and not budget.may_encode_later:
-            is_other = True
-        if is_other or self._n_encoded >= self._next_memory_check:
-            max_nbytes = budget.max_frame_nbytes(self._n_encoded, self._mean_nbytes + OBJECT_NBYTES)
-            self._next_memory_check = self._n_encoded + self.MEMORY_CHECK
-        mean_nbytes = self.choice.final.nbytes if self.choice else self._mean_nbytes + OBJECT_NBYTES
-        is_short = mean_nbytes > max_nbytes
+        load, choice = budget.load(n_frames), self.choice
+        # At once if frames can no longer be encoded later, otherwise rarely.
+        is_other = choice is not None and choice.later is not None and not budget.may_encode_later
+        if self._n_encoded >= self._next_choice:
+            is_similar = load is None or (self._load is not None and load.is_similar(self._load, self.OTHER_LOAD))
+            is_other = is_other or not is_similar
+            is_other = is_other or (choice is not None and budget.may_encode_later != self._may_encode_later)
+        max_nbytes = budget.max_frame_nbytes(self._n_encoded, self._mean_nbytes + OBJECT_NBYTES)
+        mean_nbytes = choice.final.nbytes if choice else self._mean_nbytes + OBJECT_NBYTES
+        is_short = mean_nbytes > max_nbytes and not (choice is not None and choice.is_smallest)
         if not (is_other or is_short):
+            self._compared = []
+            self._next_check = self._n_encoded + self.CHECK
             return
+        self._next_check = 0  # until there are enough frames
         if self._compared and self._compared[0].shape != frames.shape[1:]:  # the layout was found meanwhile
             self._compared = []
         self._compared.append(frames[len(self._compared) % len(frames)].copy(order="K"))
@@ -173,11 +178,21 @@ class CodecTrainer:
         compared, self._compared = self._compared, []
         if load is None:  # the loop is not known: whatever is cheapest and fits
             load = Load(1.0, 1.0, 0.0, 0.0)
-        self._load = load
+        self._load, self._may_encode_later = load, budget.may_encode_later
         self._until_choice = min(4 * self._until_choice, self.LAST_CHOICE)
         self._next_choice = self._n_encoded + self._until_choice
+        self._next_check = self._n_encoded + self.CHECK
         self._training = BackgroundTask(
-            partial(_choose, codec, compared, load, self.choice, max_nbytes, may_encode_later=budget.may_encode_later)
+            partial(
+                _choose,
+                codec,
+                compared,
+                load,
+                self.choice,
+                self._trained_nbytes,
+                max_nbytes,
+                may_encode_later=budget.may_encode_later,
+            )
         )
 
     def finish(self, codec: TrainableCodec) -> TrainableCodec:
@@ -205,22 +220,20 @@ class CodecTrainer:
         trained = codec
         try:
             trained, nbytes, choice = train()
+            self._trained_nbytes = nbytes
             if choice is not None:
                 self._use_choice(choice)
-            else:
-                self._trained_nbytes = nbytes
         finally:
             if has_changed:
                 self._drift.reacted(helped=trained is not codec)
         if trained is not codec:
             if has_changed:
                 self._interval = 4 * self.FIRST
-            self._drift.restart(nbytes)
-            if choice is None:
+            if choice is None and self.choice is not None:
                 self._load = None  # candidates are others now
-                if self.choice is not None and self.choice.later is not None:
-                    later = self.choice.later
-                    self.choice = self.choice._replace(later=later._replace(codec=trained.like(later.codec)))
+                self.choice = self.choice.trained(trained)
+            is_final = self.choice is None or self.choice.later is None
+            self._drift.restart(nbytes if is_final else math.inf)
             codec.release_encoder()
         return trained
 
@@ -228,9 +241,10 @@ class CodecTrainer:
         self.choice = choice
         if choice.is_forced and not self._is_warned:
             self._is_warned = True
+            cost = f"{choice.share:.0%} of the training's time" if choice.load.share else "more time"
             warn_user(
-                f"the full buffer would not fit into memory, so that frames are now compressed more "
-                f"({choice.final.codec!r}), although this takes {choice.share:.0%} of the training's time"
+                "the full buffer would not fit into the available memory, so frames are now compressed more, with "
+                f"{choice.final.codec.coder_name}, which takes {cost}"
             )
 
     def collect(self, frames: NDArray[Any]) -> list[NDArray[Any]] | None:
@@ -268,12 +282,14 @@ class CodecTrainer:
     def __getstate__(self) -> dict[str, Any]:
         # A pickle is to be as large as the payloads: the sample is left out and collected anew. A training has been
         # finished, see finish(), unless it failed.
-        return {"_interval": self._interval, "_trained_nbytes": self._trained_nbytes}
+        was_chosen = self.choice is not None or self.was_chosen
+        return {"_interval": self._interval, "_trained_nbytes": self._trained_nbytes, "was_chosen": was_chosen}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__()  # type: ignore[misc]
         self._interval = state["_interval"]
         self._trained_nbytes = state["_trained_nbytes"]
+        self.was_chosen = state.get("was_chosen", False)  # pickles of version 0.2 lack it
 
     def to_data(self) -> dict[str, Any]:
         """Return its state for JSON, without the sample."""
@@ -300,6 +316,7 @@ def _choose(
     frames: Sequence[NDArray[Any]],
     load: Load,
     previous: Choice | None,
+    previous_nbytes: float,
     max_nbytes: float,
     *,
     may_encode_later: bool,
@@ -311,56 +328,63 @@ def _choose(
         raise TypeError(f"{type(codec).__name__}.candidates must return codecs of the same class, got {codecs!r}")
     candidates = measured(codecs, stacked)
     if not candidates:
-        return Training(codec, 0.0)
+        return Training(codec, previous_nbytes)
     present = previous.final.codec if previous else codec
     choice = choose(candidates, load, max_nbytes=max_nbytes, may_encode_later=may_encode_later, present=present)
-    return Training(choice.new.codec, choice.new.nbytes - OBJECT_NBYTES, choice)
+    return Training(choice.new.codec, choice.final.nbytes - OBJECT_NBYTES, choice)
 
 
 def _train(
-    codec: TrainableCodec, sample: Sequence[NDArray[Any]], trained_nbytes: float | None, *, is_chosen: bool
+    codec: TrainableCodec,
+    sample: Sequence[NDArray[Any]],
+    trained_nbytes: float | None,
+    final: TrainableCodec | None = None,
 ) -> Training:
     """Train a codec.
 
     :param codec: the previous codec
     :param sample: frames
-    :param trained_nbytes: mean size of its payloads after the last training, if it is to be kept as long as they are
+    :param trained_nbytes: mean size of payloads after the last training, if the codec is to be kept as long as they are
         similar
+    :param final: what encodes most frames, if it was chosen among candidates
     """
     frames = _stack(sample)
     if trained_nbytes is not None:
-        nbytes = _payload_nbytes(codec, frames)
+        nbytes = _payload_nbytes(codec, frames, final)
         if CodecTrainer.SIMPLER * trained_nbytes <= nbytes <= CodecTrainer.DRIFT * trained_nbytes:
             return Training(codec, trained_nbytes)
-    trained = _trained(codec, frames, is_chosen=is_chosen)
-    return Training(trained, _payload_nbytes(trained, frames))
+    trained = _trained(codec, frames, final)
+    return Training(trained, _payload_nbytes(trained, frames, final))
 
 
 def _train_after_change(
-    codec: TrainableCodec, sample: Sequence[NDArray[Any]], trained_nbytes: float, *, is_chosen: bool
+    codec: TrainableCodec,
+    sample: Sequence[NDArray[Any]],
+    trained_nbytes: float,
+    final: TrainableCodec | None = None,
 ) -> Training:
     """Train a codec on the first part of a sample, and return it if it is better for the second part."""
     n_trained = -(-2 * len(sample) // 3)
     frames, later = _stack(sample[:n_trained]), _stack(sample[n_trained:] or sample)
-    trained = _trained(codec, frames, is_chosen=is_chosen)
-    before, after = _payload_nbytes(codec, later), _payload_nbytes(trained, later)
+    trained = _trained(codec, frames, final)
+    before, after = _payload_nbytes(codec, later, final), _payload_nbytes(trained, later, final)
     if after < CodecTrainer.GAIN * before:
-        return Training(trained, _payload_nbytes(trained, frames))
+        return Training(trained, _payload_nbytes(trained, frames, final))
     return Training(codec, trained_nbytes)
 
 
-def _trained(codec: TrainableCodec, frames: NDArray[Any], *, is_chosen: bool) -> TrainableCodec:
-    """Return a codec after training.
+def _trained(codec: TrainableCodec, frames: NDArray[Any], final: TrainableCodec | None) -> TrainableCodec:
+    """Return a codec after training; if it was chosen among candidates, with the same settings.
 
-    :param is_chosen: whether it was chosen among candidates, so that its settings stay
     :raises TypeError: if it is of another class: its payloads could not be decoded with those of the other
     """
     trained = codec.train(frames)
     if type(trained) is not type(codec):
         raise TypeError(f"{type(codec).__name__}.train must return a codec of the same class, got {trained!r}")
-    return trained.like(codec) if is_chosen else trained
+    return trained if final is None else trained.like(codec)
 
 
-def _payload_nbytes(codec: TrainableCodec, frames: NDArray[Any]) -> float:
-    """Return the mean size of the payloads of frames."""
-    return sum(map(len, codec.encode(frames))) / max(len(frames), 1)
+def _payload_nbytes(codec: TrainableCodec, frames: NDArray[Any], final: TrainableCodec | None = None) -> float:
+    """Return the mean size of the payloads of frames, with the settings of ``final`` if that is given."""
+    payloads = (codec if final is None else codec.like(final)).encode(frames)
+    return sum(map(len, payloads)) / max(len(frames), 1)

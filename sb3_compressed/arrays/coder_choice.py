@@ -67,6 +67,14 @@ class Choice(NamedTuple):
         """Whether it exceeds the budget because the full buffer would not fit into memory otherwise."""
         return self.share > TOLERANCE * self.load.share
 
+    def trained(self, codec: TrainableCodec) -> Choice:
+        """Return the same choice after a training.
+
+        :param codec: the codec after it
+        """
+        later = self.later and self.later._replace(codec=codec.like(self.later.codec))
+        return self._replace(new=self.new._replace(codec=codec), later=later)
+
     def __str__(self) -> str:
         """Return what is used, what it costs, and what the neighbors on the ladder would take."""
         coders = self.new.codec.coder_name
@@ -78,6 +86,11 @@ class Choice(NamedTuple):
         neighbors = [*self.ladder[max(index - 1, 0) : index], *self.ladder[index + 1 : index + 2]]
         others = [f"; {each.codec.coder_name} {each.nbytes:,.0f} B" for each in neighbors]
         return f"{coders}: {self.final.nbytes:,.0f} B a frame, {cost}{''.join(others)}"
+
+    @property
+    def is_smallest(self) -> bool:
+        """Whether no candidate needs less memory."""
+        return self.final.codec == self.ladder[-1].codec
 
     @property
     def final(self) -> Candidate:

@@ -143,6 +143,11 @@ class CompressedArray(ArrayLike):
         return self._encoder.codec
 
     @property
+    def unchosen_codec(self) -> Codec:
+        """Its codec with the settings that it has before one is chosen while a training runs, for saved buffers."""
+        return self.codec if self._deduplicator is None else self._deduplicator.unchosen_codec
+
+    @property
     def elem_type(self) -> np.dtype[Any]:
         """The dtype its values are stored in."""
         return self._encoder.dtype
@@ -483,10 +488,10 @@ class CompressedArray(ArrayLike):
         if self._deduplicator is not None:
             self._deduplicator.budget = budget
 
-    def encode_at_once(self) -> None:
-        """Encode new frames as they are to be stored, since no thread has the time to do it later."""
+    def allow_encoding_later(self, *, is_allowed: bool) -> None:
+        """Select whether new frames may be encoded again later, or are encoded as they are to be stored."""
         if self._deduplicator is not None and self._deduplicator.budget is not None:
-            self._deduplicator.budget = self._deduplicator.budget._replace(may_encode_later=False)
+            self._deduplicator.budget = self._deduplicator.budget._replace(may_encode_later=is_allowed)
 
     def replace_slots(self, rows: NDArray[np.int64], old: NDArray[Any], new: NDArray[Any]) -> None:
         """Replace slots in memory by others of the same content, except those that were written meanwhile.

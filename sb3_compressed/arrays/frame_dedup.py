@@ -43,6 +43,7 @@ class FrameDeduplicator:
         self.encoder = encoder
         self._detector = detector
         self._trainer = CodecTrainer()
+        self._unchosen: tuple[Codec, Codec] | None = None  # the codec, and what unchosen_codec returns for it
         #: The time that coding may take; ``None`` where the codec is not chosen.
         self.budget: TimeBudget | None = None
         self._last_slots: list[Slot] = []  # of the last row, one of each environment
@@ -89,6 +90,16 @@ class FrameDeduplicator:
             if codec is not encoder.codec:
                 encoder.set_codec(codec)
         return slots
+
+    @property
+    def unchosen_codec(self) -> Codec:
+        """The codec with the settings that it has before it is chosen, for saved buffers; the same object each time."""
+        codec = self.encoder.codec
+        if self._trainer.choice is None or not isinstance(codec, TrainableCodec):
+            return codec
+        if self._unchosen is None or self._unchosen[0] is not codec:
+            self._unchosen = codec, codec.unchosen()
+        return self._unchosen[1]
 
     @property
     def choice(self) -> Choice | None:
@@ -167,11 +178,16 @@ class FrameDeduplicator:
 
     def __getstate__(self) -> dict[str, Any]:
         # The payloads contain the same as the previous row; the buffer sets a time budget.
-        return {name: value for name, value in self.__dict__.items() if name != "budget"} | {"_previous": None}
+        left_out = {"_previous": None, "_unchosen": None, "budget": None}
+        return {**self.__dict__, **left_out}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, budget=None)
+        self.__dict__.update({"_unchosen": None, "budget": None, **state})  # pickles of version 0.2 lack both
         self._last_slots = [*map(with_handles, self._last_slots)]
+        codec = self.encoder.codec
+        if self._trainer.was_chosen and isinstance(codec, TrainableCodec):
+            self._trainer.was_chosen = False
+            self.encoder.set_codec(codec.unchosen())
 
     def to_data(self) -> dict[str, Any]:
         """Return its state for JSON, without the codec."""

@@ -25,6 +25,7 @@ from sb3_compressed.arrays.slot_store import Slot, pack_slot, slot_n_frames, unp
 from sb3_compressed.codecs import TrainableCodec
 from sb3_compressed.codecs.payloads import Payloads
 from sb3_compressed.common.threads import BackgroundTask
+from sb3_compressed.common.warning import warn_user
 from sb3_compressed.errors import CorruptPayload
 
 __all__ = ["Recompressor"]
@@ -76,6 +77,9 @@ class Recompressor:
     def __init__(self) -> None:
         self._n_waiting = 0  # newest rows that are not encoded again yet
         self._is_behind = True  # until all rows have been encoded again that were written before a codec was chosen
+        self._has_warned = False
+        self._is_limited = False  # whether too many rows wait
+        self._codec: TrainableCodec | None = None  # that encodes again
         self._n_until_look = LOOK_EVERY
         self._resume_at = 0.0  # when the share of a core allows more
         self._task: BackgroundTask[_Result] | None = None
@@ -107,14 +111,16 @@ class Recompressor:
         if task is not None:
             if task.is_done:
                 self._task = None
-                self._replace(arrays, task.result())
+                self._finish(arrays, task)
             return
         choice = arrays[0].choice
-        if choice is None or choice.later is None:
+        if choice is not None and (choice.later is not None or not self._is_limited):
+            self._codec = None if choice.later is None else choice.later.codec
+        if self._codec is None or choice is None:
             self._is_behind = True
         elif self._n_waiting > N_NEWEST and time.monotonic() >= self._resume_at:
-            self._start(arrays, position, choice.later.codec)
-            self._limit_waiting(choice.new.nbytes)
+            self._start(arrays, position, self._codec)
+            self._limit_waiting(arrays[0], choice.new.nbytes)
 
     def _start(self, arrays: Sequence[CompressedArray], position: int, codec: TrainableCodec) -> None:
         """Begin to encode the oldest rows that wait."""
@@ -129,6 +135,17 @@ class Recompressor:
             partial(_recompressed, self._old, codec, shape, array.elem_type, array.n_frames, self._replaced)
         )
 
+    def _finish(self, arrays: Sequence[CompressedArray], task: BackgroundTask[_Result]) -> None:
+        """Use what the other thread has encoded; if it has failed, rows stay as they are."""
+        try:
+            result = task.result()
+        except Exception as error:
+            if not self._has_warned:
+                self._has_warned = True
+                warn_user(f"some frames could not be compressed further and stay as they are: {error!r}")
+            result = _Result(self._old, 0.0, _Replaced({}, {}))
+        self._replace(arrays, result)
+
     def _replace(self, arrays: Sequence[CompressedArray], result: _Result) -> None:
         """Replace slots by those that the other thread has encoded."""
         if all(array is read for array, read in zip(arrays, self._arrays, strict=True)):  # else, they were replaced
@@ -139,17 +156,22 @@ class Recompressor:
         self._resume_at = time.monotonic() + result.seconds * (1 / MAX_ENCODING_LATER - 1)
         self._arrays, self._old = (), []
 
-    def _limit_waiting(self, frame_nbytes: float) -> None:
-        """Let ``add`` encode frames as small as it can from now on if too many wait."""
-        array = self._arrays[0]
+    def _limit_waiting(self, array: CompressedArray, frame_nbytes: float) -> None:
+        """Let ``add`` encode frames as they are to be stored as long as too many wait.
+
+        :param frame_nbytes: bytes of a frame that waits
+        """
         nbytes = self._n_waiting * array.shape[1] * frame_nbytes
-        is_full = nbytes > max(
-            min(MAX_WAITING_NBYTES, MAX_WAITING_SHARE * 2 * array.raw_nbytes), 8 * CHUNK_FRAMES * frame_nbytes
-        )
+        most = min(MAX_WAITING_NBYTES, MAX_WAITING_SHARE * 2 * array.raw_nbytes)
+        most = max(most, 8 * CHUNK_FRAMES * frame_nbytes)
         if self._is_behind:
-            self._is_behind = is_full
-        elif is_full:
-            array.encode_at_once()
+            self._is_behind = nbytes > most
+        elif nbytes > most and not self._is_limited:
+            self._is_limited = True
+            array.allow_encoding_later(is_allowed=False)
+        elif nbytes < most / 4 and self._is_limited:
+            self._is_limited = False
+            array.allow_encoding_later(is_allowed=True)
 
 
 def _recompressed(
@@ -182,7 +204,8 @@ def _recompressed(
                 replaced.payloads[id(payload)] = before.payloads[id(payload)]
                 continue
             if id(writer) not in is_final:
-                is_final[id(writer)] = codec_of(writer).like(codec) == codec_of(writer)
+                written_by = codec_of(writer)
+                is_final[id(writer)] = type(written_by) is not type(codec) or written_by.like(codec) == written_by
             if not is_final[id(writer)]:
                 waiting[id(payload)] = writer, payload
     every = [*waiting.values()]

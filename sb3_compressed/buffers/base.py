@@ -16,6 +16,7 @@ sampler or prefetching, are SB3's code. This file
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, get_args
@@ -186,12 +187,12 @@ class CompressedBuffer(_Base):
         self.obs_shape = get_obs_shape(space)
         self._batch_pool = BatchPool()
         self._install_arrays()
-        self._set_time_budgets()
         for array in self._new_arrays.values():
             array.prepare()  # rather than at the first step of the training
         self._set_sampler(sampler)
         self._set_prefetch(prefetch)
         self._open_storage(storage, storage_mode)
+        self._set_time_budgets()
         if not on_disk:
             self._warn_of_memory()
 
@@ -247,16 +248,24 @@ class CompressedBuffer(_Base):
     #: Observations of a transition in a batch.
     _items_per_sample: ClassVar[int] = 1
 
-    def _set_time_budgets(self) -> None:
-        """Let the codecs that can be chosen while a training runs be chosen by the time that the training has."""
-        self._loop_timing = LoopTiming()
+    def _set_time_budgets(self, timing: LoopTiming | None = None) -> None:
+        """Let the codecs that can be chosen while a training runs be chosen by the time that the training has.
+
+        :param timing: that of the loop around the buffer, ``None`` for a new one
+        """
+        self._loop_timing = timing or LoopTiming()
         n_streams = max(len(self._new_arrays), 1)
-        for key, array in self._new_arrays.items():
-            share = self._plans[key].share / n_streams
-            n_items, may_encode_later = array.shape[0] * array.shape[1], self._may_encode_later
-            array.set_time_budget(
-                TimeBudget(self._loop_timing, share, 1 / n_streams, self._items_per_sample, n_items, may_encode_later)
-            )
+        for key, array in self._arrays():
+            if isinstance(array, CompressedArray):
+                budget = TimeBudget(
+                    self._loop_timing,
+                    self._plans[key].share / n_streams,
+                    1 / n_streams,
+                    self._items_per_sample,
+                    array.shape[0] * math.prod(array.slots.shape[1:]),
+                    self._may_encode_later,
+                )
+                array.set_time_budget(budget)
 
     @property
     def _may_encode_later(self) -> bool:
@@ -279,7 +288,7 @@ class CompressedBuffer(_Base):
         arrays = {key: array for key, array in self._arrays() if isinstance(array, CompressedArray)}
         streams = [
             f"{'' if key is None else f'{key}: '}{array.n_frames} {'frames' if array.n_frames > 1 else 'frame'}, "
-            f"{array.choice or array.codec!r}"
+            f"{array.choice or repr(array.codec)}"
             for key, array in arrays.items()
         ]
         return (

@@ -16,6 +16,7 @@ from stable_baselines3.common.type_aliases import DictReplayBufferSamples, Repla
 
 from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.arrays.batch_pool import BatchPool
+from sb3_compressed.arrays.loop_timing import LoopTiming
 from sb3_compressed.arrays.recompression import Recompressor
 from sb3_compressed.buffers.base import Methods
 from sb3_compressed.buffers.buffer_lock import new_lock
@@ -90,10 +91,10 @@ class CompressedReplay(Prefetching, StoredReplay):
 
     @property
     def _may_encode_later(self) -> bool:
-        return self.num_threads > 1 and default_num_threads() > 1
+        return self.num_threads > 1 and default_num_threads() > 1 and self._storage is None
 
-    def _set_time_budgets(self) -> None:
-        super()._set_time_budgets()
+    def _set_time_budgets(self, timing: LoopTiming | None = None) -> None:
+        super()._set_time_budgets(timing)
         self._recompressors = {key: Recompressor() for key in self._new_arrays} if self._may_encode_later else {}
 
     def _recompress(self) -> None:
@@ -172,8 +173,6 @@ class CompressedReplay(Prefetching, StoredReplay):
             encoded = encode(obs, next_obs)
             if storage is None:
                 self._write_step(encoded, action, reward, done, infos)
-                if self._recompressors:
-                    self._recompress()
             else:
                 # Before it is written: an interrupted step is committed with the next one, a refused one is undone.
                 storage.begin_row(self, done)
@@ -181,6 +180,8 @@ class CompressedReplay(Prefetching, StoredReplay):
                 storage.commit_row(self)
             if self._bound_sampler is not None:
                 self._bound_sampler.n_written += 1
+            if self._recompressors:
+                self._recompress()
 
     def _write_step(self, encoded: Any, action: Any, reward: Any, done: Any, infos: Any) -> None:
         """Write a validated step, as SB3's ``add`` does.
@@ -423,12 +424,14 @@ class CompressedReplay(Prefetching, StoredReplay):
                 bound = BoundSampler(copy.deepcopy(replaced.configured), self.buffer_size, self.n_envs)
             bound.number_after(replaced)
             self._bound_sampler = bound
+        self._set_time_budgets(self._loop_timing)
 
     def __copy__(self) -> Self:
         if self._storage is not None:  # a shallow copy would write to the arrays of the folder
             return copy.deepcopy(self)
         shallow = type(self).__new__(type(self))
         shallow.__setstate__(self.__getstate__())
+        shallow._set_time_budgets(self._loop_timing)  # of the arrays that both share
         if self._prefetcher is not None:
             shallow._prefetcher = copy.copy(self._prefetcher)  # with a queue of its own
         if self._next_batch is not None:

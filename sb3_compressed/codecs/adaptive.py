@@ -237,6 +237,11 @@ class Adaptive(BytesCodec, TrainableCodec):
         """Return whether the bytes of frames are stored in channel-last order."""
         return self.channel_last_nbytes > 0 and frames.nbytes == self.channel_last_nbytes * len(frames)
 
+    def unchosen(self) -> Adaptive:
+        """Return this codec with deltas and LZ4; see :meth:`TrainableCodec.unchosen`."""
+        level = self.levels.default
+        return replace(self, coder="lz4", compresslevel=level, tries_delta=True, tries_zstd=True)
+
     @property
     def coder_name(self) -> str:
         """What encodes frames, e.g. ``"delta + zstd/12"``: deltas, and the coder of frames without a small one."""

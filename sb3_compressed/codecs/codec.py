@@ -211,6 +211,13 @@ class TrainableCodec(Codec):
         """Return this codec with the settings of a candidate, which may be trained on other frames."""
         return self
 
+    def unchosen(self) -> TrainableCodec:
+        """Return this codec with the settings that it has before anything is chosen, for copies and saved buffers.
+
+        The load of a training that is resumed is not known yet.
+        """
+        return self
+
     @property
     def coder_name(self) -> str:
         """What encodes frames, in short: what distinguishes candidates."""

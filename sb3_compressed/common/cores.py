@@ -10,6 +10,8 @@ import psutil
 
 __all__ = ["IdleCores", "cpu_quota"]
 
+#: The limit of a cgroup of version 2: microseconds of all cores in each period of so many microseconds.
+CPU_MAX = Path("/sys/fs/cgroup/cpu.max")
 #: Seconds between two measurements.
 INTERVAL_SECONDS = 2.0
 #: The part of a core that must be idle.
@@ -48,7 +50,7 @@ def cpu_quota() -> float:
     """Return how many cores this process may use: by its affinity, and by the limit of its cgroup."""
     n_cores = float(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
     try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
-        return min(n_cores, float(quota) / float(period))
-    except (OSError, ValueError):  # no cgroup of version 2, or "max"
+        quota, period = (int(text) for text in CPU_MAX.read_text(encoding="ascii").split())
+        return min(n_cores, quota / period)
+    except (OSError, ValueError, ZeroDivisionError):  # no cgroup of version 2, or "max"
         return n_cores
