@@ -144,7 +144,7 @@ def test_sequences_benchmark_writes_its_results(folder: Path) -> None:
 
 @pytest.mark.slow
 def test_distributed_benchmark_writes_its_results(folder: Path) -> None:
-    parts = ["bytes", "sampling", "inserts", "throughput", "costs", "training"]
+    parts = ["bytes", "sampling", "inserts", "throughput", "costs"]  # trainings have tests of their own
     printed, results = run("distributed_buffer", folder, "--parts", *parts)
     for row in (
         "| MsPacman | ",
@@ -197,6 +197,7 @@ def test_storage_benchmark_writes_its_results(folder: Path) -> None:
         assert measured["sample(32)"] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="resets the peak of the memory with /proc")
 def test_formats_benchmark_writes_its_results(folder: Path) -> None:
     pytest.importorskip("minari", reason="a Minari that stores images without loss needs Python 3.11")

@@ -26,7 +26,7 @@ from sb3_compressed.distributed.collector import CollectorSettings, CollectResul
 from sb3_compressed.distributed.collector_group import MAX_ERRORS, CollectorGroup, Member
 from sb3_compressed.distributed.policy_copy import PolicySpec, policy_weights
 
-pytestmark = pytest.mark.usefixtures("local_ray")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("local_ray")]
 
 
 @pytest.fixture(scope="module")

@@ -33,7 +33,7 @@ from distributed.stopped import until, until_ended
 from sb3_compressed import CompressedReplayBuffer, PrioritizedReplayCallback, prioritize
 from sb3_compressed.distributed import Collectors, DistributedReplayBuffer
 
-pytestmark = pytest.mark.usefixtures("local_ray")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("local_ray")]
 
 
 def model_of(make_env: Callable[[], Any] = Numbered, algorithm: Any = DQN, **options: Any) -> Any:

@@ -18,11 +18,17 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize("options", [(), ("--storage",)], ids=["memory", "folders"])
-def test_saves_are_complete_or_leave_the_last_one(tmp_path: Path, options: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    ("options", "kinds"),
+    [((), ("pause", "shard", "writer", "stop", "learner")), (("--storage",), ("shard", "stop", "learner"))],
+    ids=["memory", "folders"],
+)
+def test_saves_are_complete_or_leave_the_last_one(
+    tmp_path: Path, options: tuple[str, ...], kinds: tuple[str, ...]
+) -> None:
     session = SaveSession(tmp_path, 0, *options, n_saves=5)
     try:
-        for kind in ("pause", "shard", "writer", "stop", "learner", "shard"):
+        for kind in kinds:
             session.cause(kind)
         result = session.stop()
         assert result.n_transitions > 0

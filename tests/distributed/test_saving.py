@@ -31,7 +31,7 @@ from sb3_compressed.distributed.ring_spec import RingSpec
 from sb3_compressed.distributed.writer import ReplayWriter
 from sb3_compressed.errors import ShardTimeout, ShardUnavailable, StorageError
 
-pytestmark = pytest.mark.usefixtures("local_ray")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("local_ray")]
 
 
 def saved_actions(folder: Path) -> list[int]:

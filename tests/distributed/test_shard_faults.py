@@ -17,7 +17,7 @@ from distributed.stopped import short_timeout, stopped, until
 from sb3_compressed import BufferNotReady
 from sb3_compressed.distributed import DistributedReplayBuffer, shard_group
 
-pytestmark = pytest.mark.usefixtures("local_ray")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("local_ray")]
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from distributed.buffers import actions_of, add_rows, assert_true, new_buffer, p
 from distributed.emitted import NUMBERS, SPACES, observation, sb3_buffer
 from sb3_compressed import StorageError
 
-pytestmark = pytest.mark.usefixtures("local_ray")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("local_ray")]
 
 
 STORED: dict[str, Any] = {"compression_method": "zstd", "dtypes": {"vector": np.float64}, "segment_length": 7}

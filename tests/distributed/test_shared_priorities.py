@@ -22,7 +22,7 @@ from sb3_compressed import prioritize
 from sb3_compressed.distributed import DistributedReplayBuffer, shard_group
 from sb3_compressed.samplers import PrioritizedSampler
 
-pytestmark = pytest.mark.usefixtures("local_ray")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("local_ray")]
 
 
 def test_priorities(local_ray: None) -> None:

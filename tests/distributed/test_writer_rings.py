@@ -12,7 +12,7 @@ import pytest
 
 from distributed.buffers import REMOTE, add_rows, assert_true, new_buffer, pid_of, refreshed, stored, write
 
-pytestmark = pytest.mark.usefixtures("local_ray")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("local_ray")]
 
 
 PLACES = ["memory", "folder"]

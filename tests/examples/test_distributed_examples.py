@@ -12,6 +12,8 @@ from programs import run_python
 EXAMPLES = Path(__file__).parents[2] / "examples"
 TIMEOUT_S = 240  # a multiple of any run, to end one that hangs
 
+pytestmark = pytest.mark.slow
+
 
 def run(script: str, *options: str, **variables: str) -> subprocess.CompletedProcess[str]:
     return run_python([EXAMPLES / script, *options], {**os.environ, **variables}, timeout=TIMEOUT_S)
