@@ -47,7 +47,7 @@ from session import (
     serve,
 )
 from sources import TUNED, Source, all_games, record
-from tables import fixed_cost_table, kinds_table, ratio_range_table, summary_table
+from tables import fixed_cost_table, ratio_range_table, summary_table
 
 from adapters import make_replay
 from adapters.buffer_names import is_peer
@@ -80,23 +80,6 @@ POLICIES = ["MsPacman:trained", "Breakout:trained"]
 QUICK = ["BeamRider", "Enduro", "MsPacman", "ProcgenJumper-v0", "Doom84-v0", "Crafter-v0", "Video128-v0", "Noise84-v0"]
 
 
-#: Kinds of observations, by the beginnings of the names of their sources; everything else is an Atari game.
-KINDS = {
-    "mazes and grid worlds, 64x64x3 and similar": ("MiniGrid", "ProcgenMaze"),
-    "tile and platform games, 64x64x3": ("Crafter", "Procgen"),
-    "car racing, 96x96x3": ("CarRacing",),
-    "first-person scenes, 84x84x3 and larger": ("Doom",),
-    "video, 128x128x3": ("Camera", "Video128"),
-    "noise, 84x84": ("Noise",),
-}
-ATARI = "Atari games, 4 stacked frames of 84x84"
-#: Of some sources, by the ends of their labels.
-OTHER_COUNTS = {
-    ", 1 environment": "some of these with one environment",
-    ", 16 environments": "some of these with 16 environments",
-}
-
-
 @dataclass(frozen=True)
 class Case:
     """A source with the size of the buffers that are filled from it."""
@@ -125,22 +108,6 @@ def group_of(source: str) -> str:
     if found.is_game:
         return TUNED_GAMES if found.is_tuned else UNTUNED_GAMES
     return TUNED_ENVS if found.is_tuned else UNTUNED_ENVS
-
-
-def kind_of(label: str) -> str:
-    """Return which kind of observations the results with a label are of."""
-    found = (kind for end, kind in OTHER_COUNTS.items() if label.endswith(end))
-    return next(found, None) or next((kind for kind, start in KINDS.items() if label.startswith(start)), ATARI)
-
-
-def readme_table(groups: dict[str, list[str]], results: Results, name: str = "auto") -> str:
-    """Return a row per kind of observations with the geometric means of one buffer, and its worst cases."""
-    labels = [label for group in GROUPS if group not in (FIXED, LARGE) for label in groups.get(group, ())]
-    by_kind: dict[str, Results] = {kind: {} for kind in [ATARI, *KINDS, *OTHER_COUNTS.values()]}
-    for label in labels:
-        if label in results:
-            by_kind[kind_of(label)][label] = results[label]
-    return kinds_table({kind: found for kind, found in by_kind.items() if found}, name)
 
 
 def all_cases() -> list[Case]:

@@ -3,7 +3,7 @@
     python benchmarks/report.py
 
 Reads ``results/*.json``, writes a Markdown page for each and the plots to ``docs/results``, and writes the short table
-and the first plot between two marks in the README, and the tables of formats between the same marks in
+between two marks in the README, and the tables of formats between the same marks in
 ``docs/formats.md``. Numbers are ratios to SB3's buffer in the same run, except on pages
 that state otherwise.
 """
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -159,37 +158,20 @@ def _wrong(results: Results) -> list[str]:
     ]
 
 
-def trainings(results: Results) -> str:
-    """Return a sentence on the time of whole trainings with the default codec."""
-    parts, scenes, is_equal = [], [], True
-    for algorithm in dict.fromkeys(label.partition(", ")[0] for label in results):
-        times, of_algorithm = training.summary(results, algorithm, "auto")
-        if times:  # otherwise it is not compared with SB3's buffer
-            extent = f"{min(times):.2f}x to {max(times):.2f}x in {len(times)} pair{'s' if len(times) > 1 else ''}"
-            parts.append(f"{statistics.median(times):.2f}x ({algorithm}; {extent})")
-            scenes += [label.split(", ")[1] for label in results if label.startswith(f"{algorithm}, ")]
-            is_equal &= of_algorithm
-    on = found[0] if len(found := list(dict.fromkeys(scenes))) == 1 else f"{len(found)} scenes"
-    weights = "bit-identical" if is_equal else "**different**"
-    return (
-        f"Training on {on} takes {' and '.join(parts)} of the time with SB3's buffers, and ends with {weights} weights "
-        f"([pairs of runs]({PAGES.relative_to(ROOT).as_posix()}/training.md))."
-    )
-
-
-def images_part(written: dict[str, Any]) -> str:
-    """Return the first table of the README: what all kinds of images cost with the default method."""
-    size, pages = written["arguments"]["size"], PAGES.relative_to(ROOT).as_posix()
-    fixed = [label["auto"]["fixed"] for label in written["results"].values() if "fixed" in label.get("auto", {})]
-    besides = f", besides {statistics.median(fixed) / 1e6:.0f} MB for the package itself" if fixed else ""
+def trainings_part(written: dict[str, Any]) -> str:
+    """Return the table of the README: memory and time of whole trainings."""
+    results: Results = written["results"]
+    counts = {len(runs) for of_label in results.values() for runs in [training.pairs(of_label, "auto")] if runs}
+    pairs = " to ".join(map(str, sorted({min(counts, default=0), max(counts, default=0)})))
     before = (
-        f"With the default method, relative to SB3's uncompressed buffer (4 environments, {size:,} transitions; "
-        "geometric means, the worst source in parentheses; lower is better; memory is the growth of the process with "
-        f"each further transition{besides}):"
+        f"Whole trainings, relative to SB3's buffer in the same training (medians of {pairs} pairs; lower is better). "
+        "Memory is the growth of the process (RSS) with each further transition; `optimize_memory_usage` is SB3's own "
+        "option for it. `recorded` scenes are replayed from memory and trained with a tiny network, so that the buffer "
+        "takes most of the time, as on a fast GPU:"
     )
-    after = f"[Each source]({pages}/images.md), those first that the code was not tuned on."
-    table = images.readme_table(written["arguments"]["groups"], written["results"])
-    return "\n\n".join([_filled(before), table, after])
+    pages = PAGES.relative_to(ROOT).as_posix()
+    after = f"[All trainings, with intervals and the calls inside]({pages}/training.md), `benchmarks/training.py`."
+    return "\n\n".join([_filled(before), training.readme_table(results), _filled(after)])
 
 
 def _filled(text: str) -> str:
@@ -254,10 +236,8 @@ def main() -> None:
             prioritized_learning.plot(written["results"], written["arguments"]["steps"], folder / f"{name}.svg")
     if "blind_cliffwalk" in found:
         plots.cliffwalk(found["blind_cliffwalk"]["results"], folder / "blind_cliffwalk.svg")
-    if "images" in found:
-        trained = found.get("training", {}).get("results")
-        parts = [images_part(found["images"]), *([_filled(trainings(trained))] if trained else [])]
-        write_section(arguments.readme, "\n\n".join(parts))
+    if "training" in found:
+        write_section(arguments.readme, trainings_part(found["training"]))
     if "replay" in found:
         codecs = found.get("codecs", found["replay"])
         plot = folder / "codecs.svg"

@@ -66,20 +66,6 @@ def summary_table(results: Results) -> str:
     return markdown(["buffer", "sources", *map(_heading, keys)], rows)
 
 
-def kinds_table(by_kind: dict[str, Results], name: str) -> str:
-    """Return a row per kind of observations for one buffer: geometric means, with the worst case in parentheses."""
-    keys = [key for key in _keys(next(iter(by_kind.values()))) if key != "rss"]
-    rows = []
-    for kind, results in by_kind.items():
-        cells = []
-        for key in keys:
-            found = [statistics.median(each) for of_label in results.values() if (each := _paired(of_label, name, key))]
-            cells.append(f"{_form(key, mean(found))} ({_form(key, max(found))})" if found else "failed")
-        rows.append([kind, str(len(results)), *cells])
-    heads = ["memory" if key == "growth" else f"`{key}`" for key in keys]
-    return markdown(["observations", "sources", *heads], rows)
-
-
 def ratio_range_table(results: Results) -> str:
     """Return a row per label and buffer: medians over the rounds, their quartiles, and minor page faults."""
     keys = _keys(results)

@@ -177,6 +177,22 @@ def table(results: Results) -> str:
     return markdown([*header, "memory", "process at the end", "weights equal"], rows)
 
 
+def readme_table(results: Results) -> str:
+    """Return a row per training with memory and time of ``auto`` and ``auto/small`` beside SB3's own variant."""
+    rows = []
+    for label, of_label in results.items():
+        if SB3 not in of_label or not paired(of_label, "auto", "seconds"):
+            continue
+        compared = [name for name in ("auto", "auto/small") if name in of_label]
+        is_equal = all(_has_equal_weights(of_label, name) for name in compared)
+        memory = [_median(of_label, name, "growth", ".1%") for name in (SB3_OPTIMIZED, "auto", "auto/small")]
+        times = [_median(of_label, name, "seconds", ".2f") for name in ("auto", "auto/small")]
+        algorithm, scene, *_ = label.split(", ")
+        rows.append([f"{algorithm}, {scene}", *memory, *times, "yes" if is_equal else "**no**"])
+    header = ["training", "memory: `optimize_memory_usage`", "`auto`", "`auto/small`", "time: `auto`", "`auto/small`"]
+    return markdown([*header, "equal weights"], rows)
+
+
 def calls_table(results: Results) -> str:
     """Return a row per training and buffer with times of the calls inside, empty if they are unknown."""
     rows = []
