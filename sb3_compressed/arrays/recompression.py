@@ -69,14 +69,16 @@ class _Result(NamedTuple):
 
 
 class Recompressor:
-    """Encodes the frames of one stream of observations again, those of the oldest rows first.
+    """Encodes the frames of one stream of observations again, the oldest of the waiting rows first.
 
-    Copies and pickles begin with the rows that are written after them.
+    Rows that were written before there was a codec for that come after those that wait, which are larger. Rows are
+    counted from the first one of the ring on. Copies and pickles begin with the rows that are written after them.
     """
 
     def __init__(self) -> None:
-        self._n_waiting = 0  # newest rows that are not encoded again yet
-        self._is_behind = True  # until all rows have been encoded again that were written before a codec was chosen
+        self._n_rows = 0  # that were written
+        self._next = 0  # the oldest row that waits
+        self._earlier, self._earlier_end = 0, 0  # rows that were written before there was a codec
         self._has_warned = False
         self._is_limited = False  # whether too many rows wait
         self._codec: TrainableCodec | None = None  # that encodes again
@@ -84,16 +86,21 @@ class Recompressor:
         self._resume_at = 0.0  # when the share of a core allows more
         self._task: BackgroundTask[_Result] | None = None
         self._arrays: Sequence[CompressedArray] = ()  # that the task reads
-        self._rows = np.empty(0, np.int64)  # likewise
+        self._rows = np.empty(0, np.int64)  # likewise, in the ring
         self._old: list[NDArray[Any]] = []  # their slots
         self._replaced = _Replaced({}, {})  # in the rows before
 
     def __reduce__(self) -> tuple[type[Recompressor], tuple[()]]:
         return Recompressor, ()
 
+    @property
+    def n_waiting(self) -> int:
+        """Number of rows that are stored for the time being only."""
+        return self._n_rows - self._next
+
     def count_row(self) -> bool:
         """Count a row that was written; return whether :meth:`advance` is to be called."""
-        self._n_waiting += 1
+        self._n_rows += 1
         self._n_until_look -= 1
         return self._n_until_look <= 0
 
@@ -104,9 +111,9 @@ class Recompressor:
         :param position: the row that is written next
         """
         self._n_until_look = LOOK_EVERY
-        n_rows = arrays[0].shape[0]
-        if self._n_waiting > n_rows - N_NEWEST:  # the oldest rows are overwritten sooner than they can be replaced
-            self._n_waiting = n_rows // 2
+        length = len(arrays[0].slots)
+        if self._n_rows % length != position:  # the ring was resized, loaded or emptied
+            self._n_rows = self._next = self._earlier = self._earlier_end = position
         task = self._task
         if task is not None:
             if task.is_done:
@@ -116,18 +123,29 @@ class Recompressor:
         choice = arrays[0].choice
         if choice is not None and (choice.later is not None or not self._is_limited):
             self._codec = None if choice.later is None else choice.later.codec
-        if self._codec is None or choice is None:
-            self._is_behind = True
-        elif self._n_waiting > N_NEWEST and time.monotonic() >= self._resume_at:
-            self._start(arrays, position, self._codec)
-            self._limit_waiting(arrays[0], choice.new.nbytes)
+        oldest = self._n_rows - length + N_NEWEST
+        if self._next < oldest:  # it would be overwritten sooner than it can be replaced
+            self._next = self._n_rows - length // 2
+        self._earlier = max(self._earlier, oldest)
+        if choice is None or self._codec is None:
+            self._next = self._earlier_end = self._n_rows
+            return
+        self._limit_waiting(arrays[0], choice.new.nbytes)
+        if time.monotonic() < self._resume_at:
+            return
+        n = max(CHUNK_FRAMES // arrays[0].shape[1], 1)
+        if self.n_waiting >= n + N_NEWEST:
+            self._start(arrays, np.arange(self._next, self._next + n), self._codec)
+            self._next += n
+        elif self._earlier < self._earlier_end - N_NEWEST:
+            end = min(self._earlier + n, self._earlier_end - N_NEWEST)
+            self._start(arrays, np.arange(self._earlier, end), self._codec)
+            self._earlier = end
 
-    def _start(self, arrays: Sequence[CompressedArray], position: int, codec: TrainableCodec) -> None:
-        """Begin to encode the oldest rows that wait."""
+    def _start(self, arrays: Sequence[CompressedArray], rows: NDArray[np.int64], codec: TrainableCodec) -> None:
+        """Begin to encode rows, counted from the first one of the ring on."""
         array = arrays[0]
-        n_rows, n_envs = array.shape[:2]
-        n = min(max(CHUNK_FRAMES // n_envs, 1), self._n_waiting - N_NEWEST)
-        self._arrays, self._rows = arrays, (position - self._n_waiting + np.arange(n)) % n_rows
+        self._arrays, self._rows = arrays, rows % len(array.slots)
         self._old = [each.slots[self._rows] for each in arrays]
         layout = array.layout
         shape = tuple(array.item_shape if layout is None else layout.frame_shape)
@@ -152,7 +170,6 @@ class Recompressor:
             for array, old, new in zip(arrays, self._old, result.slots, strict=True):
                 array.replace_slots(self._rows, old, new)
         self._replaced = result.replaced
-        self._n_waiting = max(self._n_waiting - len(self._rows), 0)
         self._resume_at = time.monotonic() + result.seconds * (1 / MAX_ENCODING_LATER - 1)
         self._arrays, self._old = (), []
 
@@ -161,12 +178,10 @@ class Recompressor:
 
         :param frame_nbytes: bytes of a frame that waits
         """
-        nbytes = self._n_waiting * array.shape[1] * frame_nbytes
+        nbytes = self.n_waiting * array.shape[1] * frame_nbytes
         most = min(MAX_WAITING_NBYTES, MAX_WAITING_SHARE * 2 * array.raw_nbytes)
         most = max(most, 8 * CHUNK_FRAMES * frame_nbytes)
-        if self._is_behind:
-            self._is_behind = nbytes > most
-        elif nbytes > most and not self._is_limited:
+        if nbytes > most and not self._is_limited:
             self._is_limited = True
             array.allow_encoding_later(is_allowed=False)
         elif nbytes < most / 4 and self._is_limited:

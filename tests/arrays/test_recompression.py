@@ -307,3 +307,23 @@ def test_a_shallow_copy_leaves_the_choice_to_its_original() -> None:
     copied = copy.copy(buffer)
     add_until_recompressed(buffer, frames)
     assert copied.observations.choice is buffer.observations.choice
+
+
+def test_rows_from_before_the_choice_are_encoded_again_after_the_new_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    frames = pictures(1_001)[:, np.newaxis]
+    buffer = new_buffer(50_000)
+    known = LoopTiming.rates
+    monkeypatch.setattr(LoopTiming, "rates", property(lambda timing: None))
+    for step in range(300):
+        add(buffer, frames[step], frames[step + 1])
+    assert n_recompressed(buffer) == 0
+    monkeypatch.setattr(LoopTiming, "rates", known)
+    for step in range(300, 40_000):
+        add(buffer, frames[step % 1_000], frames[step % 1_000 + 1])
+        np.asarray(buffer.observations[:60])  # which takes longer than adding, as a training does
+        if step % 50 == 0:
+            coders = [codec_of(slot[0]).coder for slot in buffer.observations.slots[:300, 0]]
+            if coders.count("zstd") > 250:
+                break
+    assert coders.count("zstd") > 250
+    np.testing.assert_array_equal(np.asarray(buffer.observations[:300]), frames[:300])
