@@ -161,8 +161,8 @@ class CodecTrainer:
             is_similar = load is None or (self._load is not None and load.is_similar(self._load, self.OTHER_LOAD))
             is_other = is_other or not is_similar
             is_other = is_other or (choice is not None and budget.may_encode_later != self._may_encode_later)
-        max_nbytes = budget.max_frame_nbytes(self._n_encoded, self._mean_nbytes + OBJECT_NBYTES)
         mean_nbytes = choice.final.nbytes if choice else self._mean_nbytes + OBJECT_NBYTES
+        max_nbytes = budget.max_frame_nbytes(self._n_encoded, mean_nbytes)
         is_short = mean_nbytes > max_nbytes and not (choice is not None and choice.is_smallest)
         if not (is_other or is_short):
             self._compared = []

@@ -81,16 +81,15 @@ class Choice(NamedTuple):
         if self.later is not None:
             coders = f"{self.later.codec.coder_name}, new frames {coders}"
         cost = f"{self.share:.1%} of the time (budget {self.load.share:.1%})"
-        codecs = [each.codec for each in self.ladder]
-        index = codecs.index(self.final.codec) if self.final.codec in codecs else len(codecs)
-        neighbors = [*self.ladder[max(index - 1, 0) : index], *self.ladder[index + 1 : index + 2]]
-        others = [f"; {each.codec.coder_name} {each.nbytes:,.0f} B" for each in neighbors]
+        smaller = [each for each in self.ladder if each.nbytes < self.final.nbytes]
+        larger = [each for each in self.ladder if each.nbytes > self.final.nbytes]
+        others = [f"; {each.codec.coder_name} {each.nbytes:,.0f} B" for each in (*larger[-1:], *smaller[:1])]
         return f"{coders}: {self.final.nbytes:,.0f} B a frame, {cost}{''.join(others)}"
 
     @property
     def is_smallest(self) -> bool:
-        """Whether no candidate needs less memory."""
-        return self.final.codec == self.ladder[-1].codec
+        """Whether no candidate needs clearly less memory."""
+        return CLEARLY_SMALLER * self.final.nbytes <= self.ladder[-1].nbytes
 
     @property
     def final(self) -> Candidate:
@@ -174,8 +173,9 @@ def _cheapest_of_smallest(
     affordable = [candidate for candidate in candidates if fits(candidate)]
     smallest = min(candidate.nbytes for candidate in affordable)
     if smallest > max_nbytes:  # a buffer that does not fit into memory would end the training
-        fitting = [candidate for candidate in candidates if candidate.nbytes <= max_nbytes]
-        return min(fitting, key=share) if fitting else min(candidates, key=lambda candidate: candidate.nbytes)
+        least = min(candidate.nbytes for candidate in candidates)
+        most = max_nbytes if least <= max_nbytes else least / CLEARLY_SMALLER
+        return min((candidate for candidate in candidates if candidate.nbytes <= most), key=share)
     best = min((each for each in affordable if each.nbytes <= SIMILAR * smallest), key=share)
     for candidate in candidates:
         if candidate.codec == present and fits(candidate, TOLERANCE) and candidate.nbytes <= max_nbytes:

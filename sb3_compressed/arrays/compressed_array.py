@@ -502,9 +502,10 @@ class CompressedArray(ArrayLike):
         :param old: the slots that were read from there, ``(n, n_envs)``
         :param new: those that replace them
         """
-        present = self._table[rows]
-        is_old = _addresses(present.reshape(-1)) == _addresses(old.reshape(-1))
-        self._table[rows] = np.where(is_old.reshape(present.shape), new, present)
+        present, before, after = (_addresses(slots.reshape(-1)) for slots in (self._table[rows], old, new))
+        # Only what changes, as another thread may write to the others.
+        changed, *others = np.nonzero(((present == before) & (after != before)).reshape(old.shape))
+        self._table[(rows[changed], *others)] = new[(changed, *others)]
 
     @property
     def choice(self) -> Choice | None:

@@ -50,6 +50,7 @@ class TimeBudget(NamedTuple):
     :param memory_share: the share of the available memory
     :param items_per_sample: observations of a sampled transition: 2 with the next observation, which shares frames
     :param n_items: observations that are stored in the full buffer
+    :param n_stored: observations that were stored before the first of these frames was encoded
     :param may_encode_later: whether frames may be encoded again when they are no longer new
     """
 
@@ -58,6 +59,7 @@ class TimeBudget(NamedTuple):
     memory_share: float = 1.0
     items_per_sample: int = 1
     n_items: int = 1
+    n_stored: int = 0
     may_encode_later: bool = False
 
     def load(self, n_frames: int) -> Load | None:
@@ -74,8 +76,8 @@ class TimeBudget(NamedTuple):
     def max_frame_nbytes(self, n_encoded: int, mean_nbytes: float) -> float:
         """Return the most bytes that a frame may take so that the full buffer fits into memory.
 
-        :param n_encoded: the number of frames that were encoded
+        :param n_encoded: the number of frames that were encoded since then
         :param mean_nbytes: the bytes of each
         """
         available = USABLE_MEMORY * self.memory_share * available_memory()
-        return (available + min(n_encoded, self.n_items) * mean_nbytes) / max(self.n_items, 1)
+        return (available + min(self.n_stored + n_encoded, self.n_items) * mean_nbytes) / max(self.n_items, 1)

@@ -263,6 +263,7 @@ class CompressedBuffer(_Base):
                     1 / n_streams,
                     self._items_per_sample,
                     array.shape[0] * math.prod(array.slots.shape[1:]),
+                    self.size() * self.n_envs,
                     self._may_encode_later,
                 )
                 array.set_time_budget(budget)

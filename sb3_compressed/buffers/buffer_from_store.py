@@ -78,6 +78,7 @@ def buffer_from_store(
             return _construct(cls, store, stored, {**given, "storage": store})
         buffer = _construct(cls, store, stored, given)
         checkpoint = load_into(buffer, store)
+        buffer._set_time_budgets()  # of a buffer with this content
         if isinstance(store, DamagedStore) and report is not None:
             report = dataclasses.replace(report, problems=tuple(dict.fromkeys(store.problems)))
         buffer.repair_report = report

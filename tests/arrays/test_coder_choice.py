@@ -63,6 +63,8 @@ def test_memory_goes_before_the_budget() -> None:
     assert choice.new == ZSTD, "the cheapest that fits"
     assert choice.is_forced
     assert choose(ALL, load, max_nbytes=100).new == ZSTD_19, "nothing fits: the smallest"
+    hardly_smaller = candidate("zstd", 11_500, 3_000, 44, level=19)
+    assert choose([RAW, LZ4, ZSTD, hardly_smaller], load, max_nbytes=100).new == ZSTD, "or nearly the smallest"
 
 
 def test_hardly_smaller_payloads_are_not_worth_any_time() -> None:

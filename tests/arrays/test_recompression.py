@@ -6,6 +6,7 @@ import copy
 import gc
 import os
 import pickle
+import warnings
 import weakref
 from collections.abc import Sequence
 from typing import Any
@@ -15,8 +16,8 @@ import pytest
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from sb3_compressed import CompressedReplayBuffer, load_checkpoint, save_checkpoint
-from sb3_compressed.arrays import codec_training, recompression
+from sb3_compressed import CompressedReplayBuffer, buffer_statistics, load_checkpoint, save_checkpoint
+from sb3_compressed.arrays import codec_training, recompression, time_budget
 from sb3_compressed.arrays.codec_handle import codec_of
 from sb3_compressed.arrays.coder_choice import Candidate
 from sb3_compressed.arrays.loop_timing import LoopTiming, Rates
@@ -327,3 +328,55 @@ def test_rows_from_before_the_choice_are_encoded_again_after_the_new_ones(monkey
                 break
     assert coders.count("zstd") > 250
     np.testing.assert_array_equal(np.asarray(buffer.observations[:300]), frames[:300])
+
+
+def test_what_was_chosen_is_shown_with_its_cost() -> None:
+    frames = pictures(1_001)[:, np.newaxis]
+    buffer = new_buffer(4_000)
+    assert buffer_statistics(buffer).coder == ""
+    add_until_recompressed(buffer, frames)
+    found = buffer_statistics(buffer)
+    assert found.coder.startswith("zstd/3, new frames raw: ")
+    assert "lz4" in found.coder
+    assert "zstd/12" in found.coder, "the neighbors on the ladder"
+    assert found.coding_budget == pytest.approx(0.02)
+    assert found.coding_share <= found.coding_budget
+    assert found.coder in repr(buffer)
+
+
+@pytest.mark.parametrize("way", ["checkpoint", "pickle"])
+def test_what_a_loaded_buffer_contains_needs_no_further_memory(
+    way: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frames = pictures(1_001)[:, np.newaxis]
+    buffer = new_buffer(2_000)
+    for step in range(2_000):
+        add(buffer, frames[step % 1_000], frames[step % 1_000 + 1])
+    if way == "pickle":
+        loaded = pickle.loads(pickle.dumps(buffer))
+    else:
+        save_checkpoint(buffer, tmp_path / "checkpoint")
+        loaded = load_checkpoint(tmp_path / "checkpoint", num_threads=2)
+    # Enough for each frame to become a little larger, but not for the whole buffer once more.
+    monkeypatch.setattr(time_budget, "available_memory", lambda: 1_000_000)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        add_until_recompressed(loaded, frames, least=50)
+
+
+def test_memory_goes_before_the_budget_and_warns_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    frames = pictures(1_001)[:, np.newaxis]
+    buffer = new_buffer(100_000)
+    monkeypatch.setattr(LoopTiming, "rates", property(lambda timing: None))
+    monkeypatch.setattr(time_budget, "available_memory", lambda: 1_000)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for step in range(20_000):
+            add(buffer, frames[step % 1_000], frames[step % 1_000 + 1])
+            if buffer.observations.choice is not None:
+                break
+        assert step < 4_000, "a shortage is noticed soon"
+        assert buffer.observations.choice.final.codec.coder == "zstd"
+        for step in range(2_000):
+            add(buffer, frames[step % 1_000], frames[step % 1_000 + 1])
+    assert [str(each.message).count("would not fit") for each in caught].count(1) == 1

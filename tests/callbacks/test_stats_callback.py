@@ -35,6 +35,8 @@ SIZES = {
     "transitions", "memory_mb", "batch_memory_mb", "compression_ratio", "payload_bytes_per_transition", "shared_frames",
 }  # fmt: skip
 TIMES = {"add_us", "sample_us"}
+#: Logged once the loop is known, which depends on the machine.
+CODING = {"coding_share", "coding_budget"}
 SMALL_CNN = {"net_arch": [8], "features_extractor_kwargs": {"features_dim": 16}}
 
 
@@ -55,10 +57,10 @@ def ppo(folder: Path, **kwargs: Any) -> PPO:
 
 
 def curves(folder: Path) -> dict[str, list[tuple[int, float]]]:
-    """Return step and value of the points of each ``buffer/`` curve."""
+    """Return step and value of the points of each ``buffer/`` curve, except those of :data:`CODING`."""
     [run] = folder.iterdir()
     events = EventAccumulator(str(run)).Reload()
-    names = [tag for tag in events.Tags()["scalars"] if tag.startswith("buffer/")]
+    names = [tag for tag in events.Tags()["scalars"] if tag.startswith("buffer/") and tag[7:] not in CODING]
     return {name.partition("/")[2]: [(point.step, point.value) for point in events.Scalars(name)] for name in names}
 
 
