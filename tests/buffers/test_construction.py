@@ -255,7 +255,7 @@ def test_huge_buffer_allocates_almost_nothing_and_does_not_warn() -> None:
     transitions = int(psutil.virtual_memory().available / 10_000)
     before = memory_of_process("VmRSS")
     buffer = replay(size=transitions)
-    assert memory_of_process("VmRSS") - before < 1e7
+    assert memory_of_process("VmRSS") - before < 5e7
     assert buffer.buffer_size == transitions
 
 
