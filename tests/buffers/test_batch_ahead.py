@@ -389,8 +389,9 @@ def test_ctrl_c_at_any_time_stops_nothing_but_the_epoch(is_busy: bool) -> None:
             threads._submit(wait, 1)
     try:
         epoch()
-        found = bytecodes(epoch)
-        assert len(found) > 300
+        # Python handles no signals between the end of a with block and the release of its lock.
+        found = [at for at in bytecodes(epoch) if at[0].co_name != "_claim"]
+        assert len(found) > 250
         interrupts = []
         for at in evenly(found, 60):
             interrupts.append(interrupt(epoch, at))

@@ -180,8 +180,9 @@ def test_ctrl_c_at_any_time_loses_at_most_the_batch(images: DistributedReplayBuf
             sample()
 
     sample()
-    found = bytecodes(three)
-    assert len(found) > 300
+    # Python handles no signals between the end of a with block and the release of its lock.
+    found = [at for at in bytecodes(three) if at[0].co_name != "_claim"]
+    assert len(found) > 280
     of_pipeline = [at for at in found if at[0].co_filename == sample_pipeline.__file__]
     for at in evenly(of_pipeline, 150) + evenly(found, 30):
         interrupt(sample, at)
