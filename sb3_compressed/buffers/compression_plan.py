@@ -142,16 +142,20 @@ def _codec_and_share(method: str | Codec, codec_kwargs: Mapping[str, Any]) -> tu
 
     :raises ValueError: for a wrong argument
     """
+    if is_auto(method) and (unknown := sorted(codec_kwargs.keys() - {"budget"})):
+        raise CodecError(
+            f"{method!r} takes no arguments but budget, got {unknown}; pass the name of a codec to set its own"
+        )
     if not (is_auto(method) and "budget" in codec_kwargs):
         codec = get_codec(method, **codec_kwargs)
         return codec, SHARES.get(getattr(codec, "objective", ""), SHARES["balanced"])
-    budget, others = codec_kwargs["budget"], {name: codec_kwargs[name] for name in codec_kwargs if name != "budget"}
+    budget = codec_kwargs["budget"]
     if isinstance(budget, bool) or not isinstance(budget, int | float) or not 0 < budget <= 1:
         raise CodecError(
             f"budget must be the share of a training's time that compression may take, more than 0 and at most 1, as "
             f"0.02 for 2%; got {budget!r}"
         )
-    return get_codec(method, **others), float(budget)
+    return get_codec(method), float(budget)
 
 
 def placeholder_space(space: spaces.Space[Any], keys: Collection[Key]) -> spaces.Space[Any]:
