@@ -48,11 +48,11 @@ class LoopTiming:
 
     def __init__(self) -> None:
         self._idle_cores = IdleCores()
+        self._has_idle_core = True
         self._last = math.nan  # time of the last call
         self._is_sampling = False
-        self._cycle = _Counts()
-        self._window: _Counts | None = None  # None before the first batch
-        self._has_idle_core = True
+        self._seconds = self._n_calls = self._added = self._waited = self._ahead = self._n_batches = 0.0
+        self._whole_cycles: _Counts | None = None  # None before the first batch
 
     def __reduce__(self) -> tuple[type[LoopTiming], tuple[()]]:
         return LoopTiming, ()
@@ -62,7 +62,7 @@ class LoopTiming:
         if self._is_sampling:
             self._end_cycle()
         self._count_time()
-        self._cycle.added += n
+        self._added += n
 
     def sample(self, n: int, *, is_ready: bool = False) -> None:
         """Count transitions that are about to be sampled.
@@ -72,65 +72,58 @@ class LoopTiming:
         self._is_sampling = True
         self._count_time()
         if is_ready:
-            self._cycle.ahead += n
+            self._ahead += n
         else:
-            self._cycle.waited += n
-        self._cycle.n_batches += 1
+            self._waited += n
+        self._n_batches += 1
 
     @property
     def rates(self) -> Rates | None:
         """What happens in a second of the loop, ``None`` if that is not known yet."""
-        window = self._window
-        if window is None or window.n_batches < MIN_BATCHES or window.seconds < MIN_SECONDS:
+        counts = self._whole_cycles
+        if counts is None or counts.n_batches < MIN_BATCHES or counts.seconds < MIN_SECONDS:
             return None
-        seconds = window.seconds
-        return Rates(window.added / seconds, window.waited / seconds, window.ahead / seconds, self._has_idle_core)
+        seconds = counts.seconds
+        return Rates(counts.added / seconds, counts.waited / seconds, counts.ahead / seconds, self._has_idle_core)
 
     def _count_time(self) -> None:
         now = time.perf_counter()
         gap, self._last = now - self._last, now
-        cycle = self._cycle
-        window = self._window
-        if window is not None and window.n_calls >= MIN_CALLS:
-            gap = min(gap, PAUSE * window.seconds / window.n_calls)
+        counts = self._whole_cycles
+        if counts is not None and counts.n_calls >= MIN_CALLS:
+            gap = min(gap, PAUSE * counts.seconds / counts.n_calls)
         if gap > 0:  # not for the first call
-            cycle.seconds += gap
-            cycle.n_calls += 1
+            self._seconds += gap
+            self._n_calls += 1
 
     def _end_cycle(self) -> None:
-        cycle, self._cycle, self._is_sampling = self._cycle, _Counts(), False
-        window = self._window
-        if window is None:  # the first cycle contains what was added before training began, and the first update
-            self._window = _Counts()
+        self._is_sampling = False
+        counts = _Counts(self._seconds, self._n_calls, self._added, self._waited, self._ahead, self._n_batches)
+        if self._whole_cycles is None:  # what was added before training began, and the first update, do not count
+            counts = _Counts(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
             self._idle_cores.restart()
-            return
-        window.include(cycle)
-        if window.seconds > WINDOW_SECONDS:
-            window.halve()
+        elif counts.seconds > WINDOW_SECONDS:
+            counts = _Counts(*(count / 2 for count in counts))
+        self._whole_cycles = counts
+        self._seconds, self._n_calls, self._added, self._waited, self._ahead, self._n_batches = counts
         if (has_idle_core := self._idle_cores.has_any()) is not None:
             self._has_idle_core = has_idle_core
 
 
-class _Counts:
-    """What happened in a part of the loop.
+class _Counts(NamedTuple):
+    """What happened in whole cycles of the loop.
 
-    :ivar seconds: its time
-    :ivar n_calls: calls of ``add`` and ``sample``
-    :ivar added: transitions that were added
-    :ivar waited: transitions that were sampled and decoded while the training waited
-    :ivar ahead: transitions that were sampled and had been decoded
-    :ivar n_batches: batches that were sampled
+    :param seconds: their time
+    :param n_calls: calls of ``add`` and ``sample``
+    :param added: transitions that were added
+    :param waited: transitions that were sampled and decoded while the training waited
+    :param ahead: transitions that were sampled and had been decoded
+    :param n_batches: batches that were sampled
     """
 
-    __slots__ = ("added", "ahead", "n_batches", "n_calls", "seconds", "waited")
-
-    def __init__(self) -> None:
-        self.seconds = self.n_calls = self.added = self.waited = self.ahead = self.n_batches = 0.0
-
-    def include(self, other: _Counts) -> None:
-        for name in self.__slots__:
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-
-    def halve(self) -> None:
-        for name in self.__slots__:
-            setattr(self, name, getattr(self, name) / 2)
+    seconds: float
+    n_calls: float
+    added: float
+    waited: float
+    ahead: float
+    n_batches: float
