@@ -1,4 +1,4 @@
-"""``CodecTrainer``: when a codec is trained or chosen, and on which frames."""
+"""``CodecTrainer``: when a codec is trained, and on which frames."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-import numpy as np
 from numpy.typing import NDArray
 
-from sb3_compressed.arrays.coder_choice import OBJECT_NBYTES, Choice, choose, measured
+from sb3_compressed.arrays.coder_choice import OBJECT_NBYTES, Choice
+from sb3_compressed.arrays.coder_chooser import CoderChooser
 from sb3_compressed.arrays.drift_detection import DriftDetector
-from sb3_compressed.arrays.time_budget import Load, TimeBudget
+from sb3_compressed.arrays.frame_samples import stack_frames
+from sb3_compressed.arrays.time_budget import TimeBudget
 from sb3_compressed.codecs import TrainableCodec
 from sb3_compressed.common.threads import BackgroundTask
-from sb3_compressed.common.warning import warn_user
 
 __all__ = ["CodecTrainer"]
 
@@ -46,8 +46,7 @@ class CodecTrainer:
     further trainings follow as after the first one. If not, as with noise, the previous codec stays, which will be good
     again for frames as before.
 
-    While a training of an agent runs, the codec is chosen among candidates whenever the loop has changed, see
-    :mod:`.coder_choice`, on frames that it was not trained on.
+    While a training of an agent runs, a :class:`~.coder_chooser.CoderChooser` chooses among the candidates of a codec.
 
     A codec trains in another thread while the previous one encodes, unless the caller requests otherwise. An error in
     it is raised by the next :meth:`observe`.
@@ -68,15 +67,9 @@ class CodecTrainer:
     CHANGED = 96
     #: How much smaller payloads have to be after a change for a new codec to be used.
     GAIN = 0.7
-    #: Frames that candidates are compared on, and the most bytes of these, unless that are fewer than half of
-    #: :data:`MIN_FRAMES`.
-    N_COMPARED, MAX_COMPARED_NBYTES = 16, 4_000_000
-    #: By which factor the load has to change for a new choice, and frames before one, at first and at most.
-    OTHER_LOAD, FIRST_CHOICE, LAST_CHOICE = 1.5, 512, 65_536
-    #: Frames between two looks at the load and the available memory.
-    CHECK = 512
 
     def __init__(self) -> None:
+        self.chooser = CoderChooser()
         self._interval = self.FIRST
         self._n_frames = 0  # since the last training
         self._sample: list[NDArray[Any]] = []
@@ -85,16 +78,6 @@ class CodecTrainer:
         self._n_measured = 0  # value of _n_frames at the last measurement
         self._trained_nbytes = 0.0  # mean size of the payloads of the last sample that changed the codec
         self._drift = DriftDetector()
-        self.choice: Choice | None = None  # the last one; None before the first
-        self.was_chosen = False  # whether the codec was chosen in the object that this is a copy of
-        self._load: Load | None = None  # for which the codec was chosen since it was trained
-        self._n_encoded = 0  # frames, in all
-        self._mean_nbytes = 0.0  # of recent payloads
-        self._next_choice = self._next_check = 0  # values of _n_encoded
-        self._until_choice = self.FIRST_CHOICE  # frames from the next choice to another one
-        self._may_encode_later = False  # at the last choice
-        self._compared: list[NDArray[Any]] = []  # frames for a choice
-        self._is_warned = False
         self._has_changed = False  # whether the sample is one after a change
         self._training: BackgroundTask[Training] | None = None
 
@@ -124,10 +107,8 @@ class CodecTrainer:
         if self._training is not None:
             return self._finished(codec) if self._training.is_done else codec
         n_new = n_passed - self._n_measured
-        self._n_encoded += n_new
+        self.chooser.count(n_new, payloads)
         has_drifted = self._drift.observe(frames, payloads, n_new)
-        mean = sum(map(len, payloads)) / len(payloads)
-        self._mean_nbytes += (mean - self._mean_nbytes) / (16 if self._mean_nbytes else 1)
         self._n_measured = n_passed
         if has_drifted and not self._has_changed and self._interval > 4 * self.FIRST:
             self._has_changed = True
@@ -136,10 +117,14 @@ class CodecTrainer:
         sample = self.collect(frames)
         self._next_event = min(self._next_sample, self._n_frames + self._drift.next_measurement(len(frames)))
         if sample is None:
-            if budget is not None and in_background and self._n_encoded >= self._next_check:
-                self._choose(codec, frames, budget, n_frames)
+            choose = (
+                None if budget is None or not in_background else self.chooser.observe(codec, frames, budget, n_frames)
+            )
+            if choose is not None:
+                self._training = BackgroundTask(partial(_chosen, choose, codec, self._trained_nbytes))
             return codec
-        final = None if self.choice is None else self.choice.final.codec
+        choice = self.chooser.choice
+        final = None if choice is None else choice.final.codec
         if self._has_changed:
             work = partial(_train_after_change, codec, sample, self._trained_nbytes, final)
         else:
@@ -148,52 +133,6 @@ class CodecTrainer:
             self._training = BackgroundTask(work)
             return codec
         return self._use(codec, work)
-
-    def _choose(self, codec: TrainableCodec, frames: NDArray[Any], budget: TimeBudget, n_frames: int) -> None:
-        """Choose a codec in another thread if the loop, or the available memory, requires another one.
-
-        :param frames: new frames
-        """
-        load, choice = budget.load(n_frames), self.choice
-        # At once if frames can no longer be encoded later, otherwise rarely.
-        is_other = choice is not None and choice.later is not None and not budget.may_encode_later
-        if self._n_encoded >= self._next_choice:
-            is_similar = load is None or (self._load is not None and load.is_similar(self._load, self.OTHER_LOAD))
-            is_other = is_other or not is_similar
-            is_other = is_other or (choice is not None and budget.may_encode_later != self._may_encode_later)
-        mean_nbytes = choice.final.nbytes if choice else self._mean_nbytes + OBJECT_NBYTES
-        max_nbytes = budget.max_frame_nbytes(self._n_encoded, mean_nbytes)
-        is_short = mean_nbytes > max_nbytes and not (choice is not None and choice.is_smallest)
-        if not (is_other or is_short):
-            self._compared = []
-            self._next_check = self._n_encoded + self.CHECK
-            return
-        self._next_check = 0  # until there are enough frames
-        if self._compared and self._compared[0].shape != frames.shape[1:]:  # the layout was found meanwhile
-            self._compared = []
-        self._compared.append(frames[len(self._compared) % len(frames)].copy(order="K"))
-        n = max(min(self.N_COMPARED, self.MAX_COMPARED_NBYTES // max(frames[0].nbytes, 1)), self.MIN_FRAMES // 2)
-        if len(self._compared) < n:
-            return
-        compared, self._compared = self._compared, []
-        if load is None:  # the loop is not known: whatever is cheapest and fits
-            load = Load(1.0, 1.0, 0.0, 0.0)
-        self._load, self._may_encode_later = load, budget.may_encode_later
-        self._until_choice = min(4 * self._until_choice, self.LAST_CHOICE)
-        self._next_choice = self._n_encoded + self._until_choice
-        self._next_check = self._n_encoded + self.CHECK
-        self._training = BackgroundTask(
-            partial(
-                _choose,
-                codec,
-                compared,
-                load,
-                self.choice,
-                self._trained_nbytes,
-                max_nbytes,
-                may_encode_later=budget.may_encode_later,
-            )
-        )
 
     def finish(self, codec: TrainableCodec) -> TrainableCodec:
         """Wait for the training in another thread; return the codec to use from now on.
@@ -222,30 +161,19 @@ class CodecTrainer:
             trained, nbytes, choice = train()
             self._trained_nbytes = nbytes
             if choice is not None:
-                self._use_choice(choice)
+                self.chooser.use(choice)
         finally:
             if has_changed:
                 self._drift.reacted(helped=trained is not codec)
         if trained is not codec:
             if has_changed:
                 self._interval = 4 * self.FIRST
-            if choice is None and self.choice is not None:
-                self._load = None  # candidates are others now
-                self.choice = self.choice.trained(trained)
-            is_final = self.choice is None or self.choice.later is None
-            self._drift.restart(nbytes if is_final else math.inf)
+            if choice is None:
+                self.chooser.update_codec(trained)
+            in_use = self.chooser.choice
+            self._drift.restart(nbytes if in_use is None or in_use.later is None else math.inf)
             codec.release_encoder()
         return trained
-
-    def _use_choice(self, choice: Choice) -> None:
-        self.choice = choice
-        if choice.is_forced and not self._is_warned:
-            self._is_warned = True
-            cost = f"{choice.share:.0%} of the training's time" if choice.load.share else "more time"
-            warn_user(
-                "the full buffer would not fit into the available memory, so frames are now compressed more, with "
-                f"{choice.final.codec.coder_name}, which takes {cost}"
-            )
 
     def collect(self, frames: NDArray[Any]) -> list[NDArray[Any]] | None:
         """Collect from new frames ``(n, *frame_shape)``; return the frames of a sample once it is complete."""
@@ -282,14 +210,14 @@ class CodecTrainer:
     def __getstate__(self) -> dict[str, Any]:
         # A pickle is to be as large as the payloads: the sample is left out and collected anew. A training has been
         # finished, see finish(), unless it failed.
-        was_chosen = self.choice is not None or self.was_chosen
+        was_chosen = self.chooser.choice is not None or self.chooser.was_chosen
         return {"_interval": self._interval, "_trained_nbytes": self._trained_nbytes, "was_chosen": was_chosen}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__()  # type: ignore[misc]
         self._interval = state["_interval"]
         self._trained_nbytes = state["_trained_nbytes"]
-        self.was_chosen = state.get("was_chosen", False)  # pickles of version 0.2 lack it
+        self.chooser.was_chosen = state.get("was_chosen", False)  # pickles of version 0.2 lack it
 
     def to_data(self) -> dict[str, Any]:
         """Return its state for JSON, without the sample."""
@@ -304,33 +232,15 @@ class CodecTrainer:
         self._trained_nbytes = trained_nbytes
 
 
-def _stack(frames: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    """Return frames as one array, with their axes in the order that those of the first have in memory."""
-    axes = sorted(range(frames[0].ndim), key=lambda axis: -frames[0].strides[axis])
-    stacked = np.stack([frame.transpose(axes) for frame in frames])
-    return stacked.transpose(0, *(1 + axes.index(axis) for axis in range(len(axes))))
+def _chosen(choose: Callable[[], Choice | None], codec: TrainableCodec, nbytes: float) -> Training:
+    """Return the codec that was chosen.
 
-
-def _choose(
-    codec: TrainableCodec,
-    frames: Sequence[NDArray[Any]],
-    load: Load,
-    previous: Choice | None,
-    previous_nbytes: float,
-    max_nbytes: float,
-    *,
-    may_encode_later: bool,
-) -> Training:
-    """Choose among the candidates of a codec, which are measured on some frames."""
-    stacked = _stack(frames)
-    codecs = codec.candidates(stacked)
-    if any(type(other) is not type(codec) for other in codecs):
-        raise TypeError(f"{type(codec).__name__}.candidates must return codecs of the same class, got {codecs!r}")
-    candidates = measured(codecs, stacked)
-    if not candidates:
-        return Training(codec, previous_nbytes)
-    present = previous.final.codec if previous else codec
-    choice = choose(candidates, load, max_nbytes=max_nbytes, may_encode_later=may_encode_later, present=present)
+    :param codec: the codec in use
+    :param nbytes: mean size of its payloads
+    """
+    choice = choose()
+    if choice is None:
+        return Training(codec, nbytes)
     return Training(choice.new.codec, choice.final.nbytes - OBJECT_NBYTES, choice)
 
 
@@ -348,7 +258,7 @@ def _train(
         similar
     :param final: what encodes most frames, if it was chosen among candidates
     """
-    frames = _stack(sample)
+    frames = stack_frames(sample)
     if trained_nbytes is not None:
         nbytes = _payload_nbytes(codec, frames, final)
         if CodecTrainer.SIMPLER * trained_nbytes <= nbytes <= CodecTrainer.DRIFT * trained_nbytes:
@@ -365,7 +275,7 @@ def _train_after_change(
 ) -> Training:
     """Train a codec on the first part of a sample, and return it if it is better for the second part."""
     n_trained = -(-2 * len(sample) // 3)
-    frames, later = _stack(sample[:n_trained]), _stack(sample[n_trained:] or sample)
+    frames, later = stack_frames(sample[:n_trained]), stack_frames(sample[n_trained:] or sample)
     trained = _trained(codec, frames, final)
     before, after = _payload_nbytes(codec, later, final), _payload_nbytes(trained, later, final)
     if after < CodecTrainer.GAIN * before:

@@ -17,7 +17,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from sb3_compressed import CompressedReplayBuffer, buffer_statistics, load_checkpoint, save_checkpoint
-from sb3_compressed.arrays import codec_training, recompression, time_budget
+from sb3_compressed.arrays import coder_chooser, recompression, time_budget
 from sb3_compressed.arrays.codec_handle import codec_of
 from sb3_compressed.arrays.coder_choice import Candidate
 from sb3_compressed.arrays.loop_timing import LoopTiming, Rates
@@ -45,7 +45,7 @@ def times_that_are_given(codecs: Sequence[TrainableCodec], frames: NDArray[Any])
 
 @pytest.fixture(autouse=True)
 def _given_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(codec_training, "measured", times_that_are_given)
+    monkeypatch.setattr(coder_chooser, "measured", times_that_are_given)
     # These loops do nothing but add.
     monkeypatch.setattr(recompression, "MAX_ENCODING_LATER", 0.9)
     monkeypatch.setattr(recompression, "MAX_WAITING_SHARE", 10)
@@ -374,6 +374,7 @@ def test_memory_goes_before_the_budget_and_warns_once(monkeypatch: pytest.Monkey
         warnings.simplefilter("always")
         for step in range(20_000):
             add(buffer, frames[step % 1_000], frames[step % 1_000 + 1])
+            np.asarray(buffer.observations[:30])  # which takes longer than adding, as a training does
             if buffer.observations.choice is not None:
                 break
         assert step < 4_000, "a shortage is noticed soon"
