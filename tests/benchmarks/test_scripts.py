@@ -53,6 +53,7 @@ def assert_timed(measured: dict[str, Any], others: set[str], timed: set[str]) ->
         assert faults[key] >= 0
 
 
+@pytest.mark.slow
 def test_replay_benchmark_writes_its_results(folder: Path) -> None:
     printed, results = run("replay", folder, "--sources", "Pong", "--buffers", "auto", "extra:zstd3")
     assert "| sb3-compressed `auto` |" in printed
@@ -121,6 +122,7 @@ def test_published_benchmark_writes_its_results(folder: Path) -> None:
             assert measured.keys() == {"rss", "counted", "latency"}
 
 
+@pytest.mark.slow
 def test_scale_benchmark_writes_its_results(folder: Path) -> None:
     printed, results = run("scale", folder, "--buffers", "auto")
     assert "| sb3-compressed `auto` | 400 | " in printed
@@ -128,6 +130,7 @@ def test_scale_benchmark_writes_its_results(folder: Path) -> None:
     assert results["400"].keys() == {"SB3", "auto"}
 
 
+@pytest.mark.slow
 def test_sequences_benchmark_writes_its_results(folder: Path) -> None:
     printed, results = run("sequence_sampling", folder, "--sources", "Pong", "--buffers", "auto")
     assert "| Pong | sb3-compressed `auto` |" in printed
@@ -170,6 +173,7 @@ def test_persistence_benchmark_writes_its_results(folder: Path) -> None:
     assert not any("error" in measured for measured in results["800"].values())
 
 
+@pytest.mark.slow
 def test_startup_benchmark_writes_its_results(folder: Path) -> None:
     printed, results = run("startup", folder, fresh=True)
     assert "| import numba |" in printed
@@ -293,6 +297,7 @@ def test_blind_cliffwalk_needs_fewest_updates_with_the_oracle(folder: Path) -> N
         assert 0 < found["oracle"]["updates"] < found["uniform"]["updates"]
 
 
+@pytest.mark.slow
 def test_dqn_replay_benchmark_writes_its_results(folder: Path) -> None:
     printed, results = run("dqn_replay", folder, "--sources", "Pong")
     assert "a run of 50 million frames takes 353 GB" in printed

@@ -78,6 +78,7 @@ print("complete", flush=True)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", [BUFFERS_WITHIN_OTHERS, NEW_BUFFERS])
 def test_forks_beside_other_threads_wait_for_locks_until_these_are_free(program: str) -> None:
     done = outcome(BEGINNING + program + "os._exit(0)")

@@ -53,6 +53,7 @@ def growth(cls: Any, name: str, **options: Any) -> int:
     return counts[-1] - counts[-2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["auto", "delta", "zstd-dict", "zstd-3", "lz4-block/0", "none"])
 @pytest.mark.parametrize("name", ["atari", "console"])
 def test_slots_are_not_tracked(name: str, method: str) -> None:
@@ -60,6 +61,7 @@ def test_slots_are_not_tracked(name: str, method: str) -> None:
     assert growth(cls, name, compression_method=method, num_threads=1) < MOST
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampler", available_samplers())
 @pytest.mark.parametrize("stored", [False, True])
 def test_samplers_and_folders_are_not_tracked(stored: bool, sampler: str, tmp_path: Path) -> None:
@@ -67,6 +69,7 @@ def test_samplers_and_folders_are_not_tracked(stored: bool, sampler: str, tmp_pa
     assert growth(CompressedReplayBuffer, "atari", sampler=sampler, **options) < MOST
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("cls", "name", "options"),
     [

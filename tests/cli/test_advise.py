@@ -43,6 +43,7 @@ def pong(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return {**json.loads(done.stdout), "plot": plot}
 
 
+@pytest.mark.slow
 def test_atari_game_is_measured_as_in_training(pong: dict[str, Any]) -> None:
     assert (pong["atari"], pong["frame_stack"], pong["transitions"]) == (True, 4, 400)
     assert pong["observation_space"] == "Box(0, 255, (4, 84, 84), uint8)"
@@ -91,6 +92,7 @@ def test_advise_accepts_a_users_environment_with_dict_observations(
     assert type(model_of(result["lines"]).replay_buffer) is CompressedDictReplayBuffer
 
 
+@pytest.mark.slow
 def test_advise_measures_rollout_buffers_with_n_steps() -> None:
     done = run("advise", PONG, "--n-steps", 512, "--n-envs", 2, "--steps", 600, "--codec", "auto", "--json")
     assert done.returncode == 0, done.stderr

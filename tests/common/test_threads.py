@@ -208,6 +208,7 @@ threading.Thread(target=go_on).start()
     assert fresh_outcome(BUFFER + code).stdout == "sampled\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_used_before", [True, False])
 def test_sampling_works_while_the_interpreter_exits(is_used_before: bool) -> None:
     code = f"""

@@ -18,7 +18,7 @@ from sb3_compressed.distributed.batch_decoding import BatchDecoder
 from sb3_compressed.distributed.sample_pipeline import Part, SamplePipeline
 from sb3_compressed.distributed.shard import SampleReply
 
-pytestmark = pytest.mark.usefixtures("local_ray")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("local_ray")]
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ import ray
 from distributed.stopped import until
 from sb3_compressed.distributed.ray_session import new_actor, why_no_node_fits
 
-pytestmark = pytest.mark.usefixtures("local_ray")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("local_ray")]
 
 
 class Recorded:

@@ -456,6 +456,7 @@ while True:
 """
 
 
+@pytest.mark.slow
 def test_a_killed_shard_has_everything_that_it_acknowledged(tmp_path: Path) -> None:
     kind, rng = "dict", random.Random(0)
     folder = tmp_path / "shard"

@@ -19,7 +19,7 @@ from sb3_compressed.distributed import DistributedReplayBuffer, shard_group
 from sb3_compressed.distributed.ray_session import NAMESPACE
 from sb3_compressed.errors import ShardTimeout
 
-pytestmark = pytest.mark.usefixtures("local_ray")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("local_ray")]
 
 
 def kill(buffer: DistributedReplayBuffer, shard: int) -> None:

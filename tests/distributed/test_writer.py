@@ -24,7 +24,7 @@ from sb3_compressed.distributed.shard import WriterReplaced
 from sb3_compressed.distributed.writer import MAX_IN_FLIGHT, ReplayWriter
 from sb3_compressed.errors import ShardTimeout
 
-pytestmark = pytest.mark.usefixtures("local_ray")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("local_ray")]
 
 
 def call(shard: Any, method: str, *args: Any) -> Any:

@@ -35,6 +35,7 @@ def demo(monkeypatch: pytest.MonkeyPatch) -> Any:
     return importlib.import_module("demo")
 
 
+@pytest.mark.slow
 def test_two_processes_end_with_identical_weights(tmp_path: Path) -> None:
     options = ["--transitions", 600, "--game", "Pong", "--out", tmp_path / "out"]
     done = run_python([DEMO, *options], {**os.environ, "COLUMNS": "200"})

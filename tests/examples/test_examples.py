@@ -77,6 +77,7 @@ def assert_summary(result: subprocess.CompletedProcess[str], summary: str = r"Ep
     assert "Warning" not in result.stderr, result.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("script", "options"), RUNS)
 def test_an_example_runs_and_prints_its_summary(script: str, options: str, tmp_path: Path) -> None:
     if script == "offline.py" and "--d3rlpy" not in options:

@@ -75,6 +75,7 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
+@pytest.mark.slow
 def test_damaged_files_are_replaced(warm: Path) -> None:
     intact = {path: path.read_bytes() for path in cached(warm)}
     for name, damage in DAMAGES.items():
@@ -105,6 +106,7 @@ def test_files_of_numbas_own_cache_are_ignored(package: Path) -> None:
     assert old.exists()
 
 
+@pytest.mark.slow
 def test_changing_a_kernel_recompiles_its_callers(warm: Path) -> None:
     """Numba itself only detects changes in the file of the kernel."""
     before = {*cached(warm)}
