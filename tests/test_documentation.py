@@ -25,7 +25,14 @@ BLOCKS = {
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning:minari")  # of metadata that is not given
-@pytest.mark.parametrize("block", BLOCKS.values(), ids=BLOCKS)
+@pytest.mark.parametrize(
+    "block",
+    [
+        pytest.param(block, marks=[pytest.mark.slow] * ("Ray" in block or "istributed" in block))
+        for block in BLOCKS.values()
+    ],
+    ids=BLOCKS,
+)
 def test_code_block_of_the_documentation_runs(
     block: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
