@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from sb3_compressed.arrays.coder_choice import OBJECT_NBYTES, Choice
 from sb3_compressed.arrays.coder_chooser import CoderChooser
 from sb3_compressed.arrays.drift_detection import DriftDetector
-from sb3_compressed.arrays.frame_samples import stack_frames
+from sb3_compressed.arrays.stack_frames import stack_frames
 from sb3_compressed.arrays.time_budget import TimeBudget
 from sb3_compressed.codecs import TrainableCodec
 from sb3_compressed.common.threads import BackgroundTask
@@ -117,11 +117,10 @@ class CodecTrainer:
         sample = self.collect(frames)
         self._next_event = min(self._next_sample, self._n_frames + self._drift.next_measurement(len(frames)))
         if sample is None:
-            choose = (
-                None if budget is None or not in_background else self.chooser.observe(codec, frames, budget, n_frames)
-            )
-            if choose is not None:
-                self._training = BackgroundTask(partial(_chosen, choose, codec, self._trained_nbytes))
+            if budget is not None and in_background:
+                choose = self.chooser.observe(codec, frames, budget, n_frames)
+                if choose is not None:
+                    self._training = BackgroundTask(partial(_chosen, choose, codec, self._trained_nbytes))
             return codec
         choice = self.chooser.choice
         final = None if choice is None else choice.final.codec

@@ -9,7 +9,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from sb3_compressed.arrays.coder_choice import OBJECT_NBYTES, Choice, choose, measured
-from sb3_compressed.arrays.frame_samples import stack_frames
+from sb3_compressed.arrays.stack_frames import stack_frames
 from sb3_compressed.arrays.time_budget import Load, TimeBudget
 from sb3_compressed.codecs import TrainableCodec
 from sb3_compressed.common.warning import warn_user

@@ -1,4 +1,4 @@
-"""Samples of frames, which codecs are trained and compared on."""
+"""``stack_frames``: collected frames as one array, which codecs are trained and compared on."""
 
 from __future__ import annotations
 
