@@ -6,8 +6,9 @@ import math
 from typing import Any
 
 import numpy as np
-import psutil
 from numpy.typing import NDArray
+
+from sb3_compressed.common.memory import available_memory
 
 __all__ = ["checked_empty"]
 
@@ -21,7 +22,7 @@ def checked_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
     :raises MemoryError: if there is not enough memory
     """
     nbytes = math.prod(shape) * dtype.itemsize
-    if nbytes > MIN_CHECKED_NBYTES and nbytes > (available := psutil.virtual_memory().available):
+    if nbytes > MIN_CHECKED_NBYTES and nbytes > (available := available_memory()):
         raise MemoryError(
             f"decoded observations of shape {shape} take {nbytes / 1e9:.1f} GB, and {available / 1e9:.1f} GB of memory "
             "are available; decode parts, as in array[start : start + 1000]"

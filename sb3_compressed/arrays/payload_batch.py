@@ -1,11 +1,10 @@
 """``PayloadBatch``: the payloads of many items, which every store returns and every decoder takes.
 
-A batch can be packed into one block of bytes for a file, a socket or a device. Numbers are little-endian. The block
-begins with a header: magic, version, number of sections (uint32 each), size of the block (uint64) and a checksum of all
-other bytes of the block: the 8-byte BLAKE2b in version 1, XXH64 in version 2. Then follows a table with the name (16
-bytes, padded with zeros), the offset and the size (uint64 each) of each section, then the sections, each aligned to 8
-bytes. A reader skips sections that it does not support if their name begins with a lower-case letter, and refuses the
-block otherwise:
+A batch can be packed into one block of bytes for another process. Numbers are little-endian. The block begins with a
+header: magic, version, number of sections (uint32 each), size of the block (uint64) and the XXH64 checksum of all other
+bytes of the block. Then follows a table with the name (16 bytes, padded with zeros), the offset and the size (uint64
+each) of each section, then the sections, each aligned to 8 bytes. A reader skips sections that it does not support if
+their name begins with a lower-case letter, and refuses the block otherwise:
 
 - ``Codecs``: the digest of each codec, 16 bytes, see :func:`codec_digest`;
 - ``Items``: the number of frames of an item, then the number of payloads of each item (uint32): 0 for an item that was
@@ -32,13 +31,13 @@ from sb3_compressed.codecs import Codec
 from sb3_compressed.codecs.payloads import Payloads
 from sb3_compressed.errors import CorruptPayload, MissingCodec
 
-__all__ = ["FAST", "MAX_CODECS", "PayloadBatch", "codec_digest", "pack_sections", "unpack_sections"]
+__all__ = ["MAX_CODECS", "PayloadBatch", "codec_digest", "pack_sections", "unpack_sections"]
 
 #: Codecs of one batch that kernels have room for.
 MAX_CODECS = 256
 
 MAGIC = b"SB3C"
-DURABLE, FAST = 1, 2  # the versions, which differ in the checksum only
+VERSION = 2
 HEADER = struct.Struct("<4sIIQ8s")
 CHECKSUM_AT = HEADER.size - 8
 SECTION = struct.Struct("<16sQQ")
@@ -140,16 +139,17 @@ class PayloadBatch:
         n_repeated = find_repeated(places, table, first, repeated, is_repeated)
         return is_repeated, first, repeated[:n_repeated]
 
-    def pack(self) -> bytes:
-        """Return the batch as one block of bytes, without the codecs.
-
-        :raises CodecError: if a codec has no configuration that can be stored
-        :raises ValueError: if a payload is larger than 4 GiB
-        """
-        return pack_sections(self.sections()).tobytes()
-
     def sections(self) -> dict[str, Section]:
-        """Return what :meth:`pack` packs, see the module.
+        """Return the batch as sections of a block, without the codecs, see the module.
+
+        >>> import numpy as np
+        >>> from sb3_compressed import get_codec
+        >>> codec = get_codec("zstd3")
+        >>> batch = PayloadBatch([codec], Payloads.of(codec.encode(np.zeros((4, 84, 84), np.uint8))), n_frames=2)
+        >>> block = pack_sections(batch.sections())
+        >>> other = PayloadBatch.from_sections(unpack_sections(block), {codec_digest(codec): codec})
+        >>> other.n_items, list(other.payloads) == list(batch.payloads)
+        (2, True)
 
         :raises CodecError: if a codec has no configuration that can be stored
         :raises ValueError: if a payload is larger than 4 GiB
@@ -177,30 +177,10 @@ class PayloadBatch:
         return sections
 
     @classmethod
-    def unpack(
-        cls, block: bytes | bytearray | memoryview | NDArray[np.uint8], codecs: Mapping[bytes, Codec]
-    ) -> PayloadBatch:
-        """Return the batch that :meth:`pack` packed, without copying the payloads.
-
-        >>> import numpy as np
-        >>> from sb3_compressed import get_codec
-        >>> codec = get_codec("zstd3")
-        >>> batch = PayloadBatch([codec], Payloads.of(codec.encode(np.zeros((4, 84, 84), np.uint8))), n_frames=2)
-        >>> other = PayloadBatch.unpack(batch.pack(), {codec_digest(codec): codec})
-        >>> other.n_items, list(other.payloads) == list(batch.payloads)
-        (2, True)
-
-        :param block: the block, which must not change as long as the batch is used
-        :param codecs: codecs by their digests
-        :raises CorruptPayload: if the block is damaged or of another version
-        :raises MissingCodec: if codecs are missing; ``digests`` lists them
-        """
-        return cls.from_sections(unpack_sections(block), codecs)
-
-    @classmethod
     def from_sections(cls, sections: Mapping[str, NDArray[np.uint8]], codecs: Mapping[bytes, Codec]) -> PayloadBatch:
         """Return the batch of which :meth:`sections` returned these sections, in their memory.
 
+        :param sections: they must not change as long as the batch is used
         :param codecs: codecs by their digests
         :raises CorruptPayload: if they do not fit each other, or are of a later version
         :raises MissingCodec: if codecs are missing; ``digests`` lists them
@@ -268,11 +248,8 @@ def codec_digest(codec: Codec) -> bytes:
     return digest
 
 
-def pack_sections(sections: Mapping[str, Section], version: int = DURABLE) -> NDArray[np.uint8]:
-    """Return a block of named sections, see the module.
-
-    :param version: ``FAST`` for blocks that are not stored: with a checksum that is computed at memory bandwidth
-    """
+def pack_sections(sections: Mapping[str, Section]) -> NDArray[np.uint8]:
+    """Return a block of named sections, see the module."""
     views = [np.frombuffer(section, dtype=np.uint8) for section in sections.values()]
     begin = _aligned(HEADER.size + SECTION.size * len(sections))
     block = np.empty(begin + sum(_aligned(len(view)) for view in views), dtype=np.uint8)
@@ -284,8 +261,8 @@ def pack_sections(sections: Mapping[str, Section], version: int = DURABLE) -> ND
         block[offset:end] = view
         offset = offset + _aligned(len(view))
         block[end:offset] = 0
-    HEADER.pack_into(block.data, 0, MAGIC, version, len(sections), offset, b"")
-    block[CHECKSUM_AT : HEADER.size] = np.frombuffer(_checksum(block, version), dtype=np.uint8)
+    HEADER.pack_into(block.data, 0, MAGIC, VERSION, len(sections), offset, b"")
+    block[CHECKSUM_AT : HEADER.size] = np.frombuffer(_checksum(block), dtype=np.uint8)
     return block
 
 
@@ -300,12 +277,12 @@ def unpack_sections(block: bytes | bytearray | memoryview | NDArray[np.uint8]) -
     magic, version, n_sections, nbytes, checksum = HEADER.unpack_from(data.data)
     if magic != MAGIC:
         raise CorruptPayload(f"the block begins with {magic!r}, not with {MAGIC!r}")
-    if version not in (DURABLE, FAST):
-        raise CorruptPayload(f"the block is of version {version}, this package reads versions {DURABLE} and {FAST}")
+    if version != VERSION:
+        raise CorruptPayload(f"the block is of version {version}, this package reads version {VERSION}")
     table_end = HEADER.size + SECTION.size * n_sections
     if nbytes != len(data) or table_end > nbytes:
         raise CorruptPayload(f"the block has {len(data)} bytes, its header declares {nbytes}")
-    if _checksum(data, version) != checksum:
+    if _checksum(data) != checksum:
         raise CorruptPayload("the checksum of the block is wrong")
     sections: dict[str, NDArray[np.uint8]] = {}
     for position in range(HEADER.size, table_end, SECTION.size):
@@ -316,16 +293,11 @@ def unpack_sections(block: bytes | bytearray | memoryview | NDArray[np.uint8]) -
     return sections
 
 
-def _checksum(block: NDArray[np.uint8], version: int) -> bytes:
-    """Return the checksum of a block: of its bytes but those of the checksum."""
-    head, body = block[:CHECKSUM_AT], block[HEADER.size :]
-    if version == DURABLE:
-        state = hashlib.blake2b(head.data, digest_size=8)
-        state.update(body.data)
-        return state.digest()
-    from sb3_compressed.kernels.checksum import checksum
+def _checksum(block: NDArray[np.uint8]) -> bytes:
+    """Return the checksum of all other bytes of a block."""
+    from sb3_compressed.kernels.checksum import checksum  # imports numba
 
-    return checksum(body, seed=checksum(head)).to_bytes(8, "little")
+    return checksum(block[HEADER.size :], seed=checksum(block[:CHECKSUM_AT])).to_bytes(8, "little")
 
 
 def _aligned(nbytes: int) -> int:

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import zstandard
 from gymnasium import spaces
 from numpy.typing import NDArray
 from stable_baselines3.common.preprocessing import is_image_space, is_image_space_channels_first
 from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, VecFrameStack, VecTransposeImage
 
+from sb3_compressed.common.memory import available_memory
 from sb3_compressed.common.spaces import space_parts
 from sb3_compressed.common.tree_map import tree_map
 from sb3_compressed.step import Step, with_last_observations
@@ -120,7 +120,7 @@ def check_memory(env: VecEnv, n_stack: int, n_steps: int) -> None:
     parts = space_parts(wrap_as_sb3(env, n_stack).observation_space).values()
     obs_nbytes = sum(math.prod(space.shape or ()) * np.dtype(space.dtype).itemsize for space in parts)
     step_nbytes = 2 * env.num_envs * obs_nbytes
-    available = psutil.virtual_memory().available
+    available = available_memory()
     if step_nbytes * n_steps > MAX_MEMORY_RATIO * available:
         n_transitions = int(MAX_MEMORY_RATIO * available / step_nbytes) * env.num_envs
         raise ValueError(

@@ -22,7 +22,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
 import numpy as np
-import psutil
 import torch as th
 from gymnasium import spaces
 from numpy.typing import NDArray
@@ -49,6 +48,7 @@ from sb3_compressed.buffers.output_format import OutputDtype, output_tensors
 from sb3_compressed.buffers.timing import MethodTimer
 from sb3_compressed.buffers.validation import is_unchanged, validated_counts
 from sb3_compressed.codecs import Codec
+from sb3_compressed.common.memory import available_memory
 from sb3_compressed.common.spaces import Key
 from sb3_compressed.common.threads import validate_num_threads
 from sb3_compressed.common.warning import warn_user
@@ -323,7 +323,7 @@ class CompressedBuffer(_Base):
         )
         expected += sum(array.nbytes for _, array in self._arrays() if not isinstance(array, CompressedArray))
         expected += sum(array.nbytes for array in vars(self).values() if isinstance(array, np.ndarray))
-        available = psutil.virtual_memory().available
+        available = available_memory()
         if expected > available:
             warn_user(
                 f"This system does not have apparently enough memory to store the complete buffer: about "

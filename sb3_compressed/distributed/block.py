@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sb3_compressed.arrays.payload_batch import FAST, PayloadBatch, Section, pack_sections, unpack_sections
+from sb3_compressed.arrays.payload_batch import PayloadBatch, Section, pack_sections, unpack_sections
 from sb3_compressed.codecs import Codec
 from sb3_compressed.codecs.config import dtype_from_text
 from sb3_compressed.errors import CorruptPayload
@@ -50,7 +50,7 @@ class Block:
             sections[f"Array.{number}"] = np.ascontiguousarray(array).reshape(-1)
         for number, batch in enumerate(self.batches.values()):
             sections |= {f"{name}.{number}": section for name, section in batch.sections().items()}
-        return pack_sections(sections, FAST)
+        return pack_sections(sections)
 
     @classmethod
     def unpack(cls, data: NDArray[np.uint8], codecs: Mapping[bytes, Codec]) -> Block:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
 
+from sb3_compressed import CompressedArray
 from sb3_compressed.common import memory
 
 GB = 1 << 30
@@ -42,3 +44,10 @@ def test_files_that_can_be_dropped_are_available(cgroup: Path, prefix: str, tota
 def test_other_text_is_no_limit(cgroup: Path, limit: str) -> None:
     write(cgroup, {"memory.max": limit, "memory.current": "5\n", "memory.stat": "anon 5\n"})
     assert memory.available_memory() == pytest.approx(psutil.virtual_memory().available, rel=0.2)
+
+
+def test_an_array_larger_than_the_limit_is_not_decoded(cgroup: Path) -> None:
+    array = CompressedArray((300_000, 1, 1_000), np.uint8, codec="zstd3")
+    write(cgroup, {"memory.max": f"{GB // 8}", "memory.current": "0", "memory.stat": ""})
+    with pytest.raises(MemoryError, match="memory"):
+        array[:]
