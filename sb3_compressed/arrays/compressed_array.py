@@ -183,20 +183,19 @@ class CompressedArray(ArrayLike):
         :raises MemoryError: if there is not enough memory
         """
         slot_index, item_index = split_index(index, self._table.ndim, self.ndim)
-        if not (slot_index and type(slot_index[0]) is np.ndarray) and (basic := basic_index(slot_index)) is not None:
-            return self._read_view(basic, item_index, is_array=has_ellipsis(index))
-        references = self._table[slot_index]
-        leading_shape = references.shape if isinstance(references, np.ndarray) else ()
-        if not leading_shape:
-            references = self._table[(*slot_index, None)]
+        basic = None if slot_index and type(slot_index[0]) is np.ndarray else basic_index(slot_index)
+        slot_index = slot_index if basic is None else basic
+        references = self._table[(*slot_index, ...)]  # an array, even of a single slot
+        leading_shape = references.shape
         # A copy, not a view: other threads may write to the table while kernels read the references.
         references = references.flatten()
         items = checked_empty((len(references), *self.item_shape), self.dtype)
         self._decode(references, items, slot_index)
+        items.flags.writeable = basic is None  # views of a read-only array cannot be made writable
         out = items.reshape(leading_shape + self.item_shape)
         if item_index:
-            out = out[(slice(None),) * len(leading_shape) + item_index]
-        return out if out.ndim else out[()]  # NumPy returns scalars
+            out = out[(slice(None),) * len(leading_shape) + (*item_index, ...)]
+        return out if out.ndim or has_ellipsis(index) else out[()]  # NumPy returns scalars
 
     def locate(
         self,
@@ -261,22 +260,6 @@ class CompressedArray(ArrayLike):
             return tuple(int(i) for i in np.unravel_index(index % self._table.size, self._table.shape))
 
         return references, slot_of
-
-    def _read_view(self, slot_index: tuple[Any, ...], item_index: tuple[Any, ...], *, is_array: bool) -> Any:
-        """Return the items at a basic index.
-
-        :param is_array: whether the result is an array even if it has no axes
-        """
-        references = self._table[(*slot_index, ..., None)]  # an array, even of a single slot
-        leading_shape = references.shape[:-1]
-        references = references.flatten()
-        block = checked_empty((len(references), *self.item_shape), self.dtype)
-        self._decode(references, block, slot_index)
-        block.flags.writeable = False  # views of a read-only array cannot be made writable
-        out = block.reshape(leading_shape + self.item_shape)
-        if item_index:
-            out = out[(slice(None),) * len(leading_shape) + (*item_index, ...)]
-        return out if is_array or out.ndim else out[()]  # NumPy returns scalars
 
     def _decode(
         self,

@@ -14,7 +14,7 @@ from sb3_compressed.arrays.codec_training import CodecTrainer
 from sb3_compressed.arrays.coder_choice import Choice
 from sb3_compressed.arrays.decoding import decode
 from sb3_compressed.arrays.encoding import FrameEncoder
-from sb3_compressed.arrays.frame_layout import FrameLayout, FrameStackDetector, layout_from_state
+from sb3_compressed.arrays.frame_layout import FrameLayout, FrameStackDetector, layout_from_state, layout_to_state
 from sb3_compressed.arrays.memory_slot_store import MemorySlotStore
 from sb3_compressed.arrays.slot_store import Slot, slot_n_frames, with_handles
 from sb3_compressed.arrays.time_budget import TimeBudget
@@ -191,10 +191,9 @@ class FrameDeduplicator:
 
     def to_data(self) -> dict[str, Any]:
         """Return its state for JSON, without the codec."""
-        layout = self.encoder.layout
         # "searches" and "lessons" are the names in stored buffers.
         return {
-            "layout": None if layout is None else [layout.axis, layout.n_frames],
+            "layout": layout_to_state(self.encoder.layout),
             "searches": self._detector is not None,
             "lessons": self._trainer.to_data(),
         }

@@ -67,8 +67,13 @@ class FrameLayout:
         return np.moveaxis(stacked, -2, 1)
 
 
+def layout_to_state(layout: FrameLayout | None) -> list[int] | None:
+    """Return a layout for JSON."""
+    return None if layout is None else [layout.axis, layout.n_frames]
+
+
 def layout_from_state(item_shape: tuple[int, ...], axis: int, n_frames: int) -> FrameLayout:
-    """Return the layout that was stored as these numbers.
+    """Return the layout of which :func:`layout_to_state` returned these numbers.
 
     :raises ValueError: if items of this shape cannot have it
     """

@@ -125,6 +125,8 @@ class CompressedBuffer(_Base):
 
     #: The methods of SB3 and sb3-contrib that these classes implement themselves and never call.
     REIMPLEMENTED: ClassVar[Methods] = ()
+    #: Batches that are in memory at a time: one that is trained on while the next one is decoded.
+    _n_batches_in_memory: ClassVar[int] = 2
     #: Whether the class is from this package, so that no code of a user replaces its methods.
     _is_from_this_package: ClassVar[bool] = False
 
@@ -185,7 +187,7 @@ class CompressedBuffer(_Base):
         self._placeholder_shape = self.obs_shape
         self.observation_space = space
         self.obs_shape = get_obs_shape(space)
-        self._batch_pool = BatchPool()
+        self._batch_pool = BatchPool(self._n_batches_in_memory)
         self._install_arrays()
         for array in self._new_arrays.values():
             array.prepare()  # rather than at the first step of the training

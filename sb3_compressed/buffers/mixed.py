@@ -15,7 +15,6 @@ from gymnasium import spaces
 from numpy.typing import ArrayLike, NDArray
 from stable_baselines3.common.buffers import NStepReplayBuffer, ReplayBuffer
 from stable_baselines3.common.utils import get_device
-from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from sb3_compressed.arrays.batch_pool import BatchPool
 from sb3_compressed.buffers.prefetch import Prefetcher, Prefetching
@@ -31,8 +30,8 @@ from sb3_compressed.buffers.validation import validate_integer
 from sb3_compressed.common.paths import user_path
 from sb3_compressed.common.tree_map import tree_map
 from sb3_compressed.errors import BufferNotReady
-from sb3_compressed.samplers import Sampler
 from sb3_compressed.samplers.bound_sampler import BoundSampler
+from sb3_compressed.samplers.episode_table import EpisodeTable
 from sb3_compressed.samplers.td_errors import validated_td_errors
 
 __all__ = ["MixedReplayBuffer"]
@@ -522,14 +521,13 @@ def _hint(space: spaces.Space[Any], expected: spaces.Space[Any]) -> str:
 
 
 def _can_be_sampled(buffer: ReplayBuffer) -> bool:
-    if isinstance(buffer, HerReplayBuffer):
-        return bool((buffer.ep_length > 0).any())  # of complete episodes
-    return buffer.size() > 0
+    episodes = EpisodeTable.among(vars(buffer))
+    return buffer.size() > 0 if episodes is None else bool(episodes.is_complete.any())
 
 
 def _has_priorities(buffer: ReplayBuffer) -> bool:
     sampler = getattr(buffer, "sampler", None)
-    return sampler is not None and type(sampler).update is not Sampler.update
+    return sampler is not None and sampler.has_priorities
 
 
 def _drawn_ahead(buffer: Any, batch_size: int) -> Callable[[], Any]:

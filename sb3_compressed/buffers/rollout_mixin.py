@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from stable_baselines3.common.buffers import DictRolloutBuffer, RolloutBuffer
 
 from sb3_compressed.arrays import CompressedArray
-from sb3_compressed.arrays.batch_pool import BatchPool
 from sb3_compressed.buffers.array_attributes import ArrayDict
 from sb3_compressed.buffers.base import CompressedBuffer, Methods
 from sb3_compressed.buffers.batch_ahead import BatchAhead
@@ -161,12 +160,9 @@ class CompressedMinibatches(CompressedRollout):
     _samples_class: ClassVar[type[Any]]
     #: The arrays besides the observations whose first two axes become one for training.
     _flattened: ClassVar[tuple[str, ...]] = ("actions", "values", "log_probs", "advantages", "returns")
+    _n_batches_in_memory = 3  # one of them is decoded ahead
     #: While ``get`` runs: the batch that is decoded ahead, and the steps of the one after that which is read next.
     _ahead: tuple[BatchAhead, NDArray[np.int64]] | None = None
-
-    def _set_prefetch(self, n_batches: int) -> None:
-        super()._set_prefetch(n_batches)
-        self._batch_pool = BatchPool(3)  # one of them is decoded ahead
 
     def reset(self) -> None:
         """Empty the buffer for the next rollout, as SB3's buffer does."""

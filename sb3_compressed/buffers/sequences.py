@@ -82,9 +82,9 @@ def sample_sequences(
 ) -> SequenceSamples:
     """Sample sequences; see :meth:`.CompressedReplay.sample_sequences`."""
     drawn = _draw(buffer, shape, batch_size)
-    steps = Steps(drawn.rows, drawn.envs, drawn.first, drawn.stop)
+    steps = drawn.steps
     positions = np.arange(shape.n_steps)
-    mask = (positions >= drawn.first[:, None]) & (positions < drawn.stop[:, None])
+    mask = (positions >= steps.first[:, None]) & (positions < steps.stop[:, None])
     arrays, next_arrays = buffer.__dict__["observations"], buffer.__dict__.get("next_observations")
     is_dict = isinstance(arrays, dict)
     # Those of a plain space by one key, so that both kinds are read in the same way.
@@ -98,14 +98,14 @@ def sample_sequences(
         key: read_sequences(array, next_array, steps, with_next=with_next, as_frames=as_frames, empty=empty)
         for key, (array, next_array) in pairs.items()
     }
-    stacked = _to_tensors(buffer, read, drawn.stop + with_next, drawn, env)
+    stacked = _to_tensors(buffer, read, steps, steps.stop + with_next, env)
     observations = {key: tensor[:, : shape.n_steps] for key, tensor in stacked.items()}
     following = {key: tensor[:, 1:] for key, tensor in stacked.items()}
     others = {key: SequenceObservations(part.next_values) for key, part in read.items() if part.next_values is not None}
     if others:
-        following.update(_to_tensors(buffer, others, drawn.stop, drawn, env))
+        following.update(_to_tensors(buffer, others, steps, steps.stop, env))
 
-    index = drawn.rows, drawn.envs[:, None]
+    index = steps.rows, steps.envs[:, None]
     dones = buffer.dones[index] * (1 - buffer.timeouts[index])
     rewards = buffer._normalize_reward(buffer.rewards[index], env)
     actions = np.where(mask[..., None], buffer.actions[index], 0).astype(buffer.actions.dtype, copy=False)
@@ -157,8 +157,8 @@ def episode_ring(buffer: SampledReplay) -> EpisodeRing:
 def _to_tensors(
     buffer: SampledReplay,
     read: dict[Any, SequenceObservations],
+    steps: Steps,
     stop: NDArray[np.int64],
-    draw: SequenceDraw,
     env: Any,
 ) -> dict[Any, th.Tensor]:
     """Return observations by key as tensors ``(batch, time, *obs_shape)`` in the buffer's output format.
@@ -169,7 +169,7 @@ def _to_tensors(
     if env is not None or is_normalized_by_user(buffer):
         values = _normalized(buffer, values, env)
         for value in values.values():
-            clear_padding(value, draw.first, stop)
+            clear_padding(value, steps.first, stop)
     convert = buffer._converter(None)  # normalized values are copies
     space = buffer.observation_space
     tensors = {}

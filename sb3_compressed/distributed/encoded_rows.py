@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.arrays.codec_handle import handle_of
 from sb3_compressed.arrays.decoding import decode
-from sb3_compressed.arrays.frame_layout import FrameLayout, layout_from_state
+from sb3_compressed.arrays.frame_layout import FrameLayout, layout_from_state, layout_to_state
 from sb3_compressed.arrays.payload_batch import PayloadBatch
 from sb3_compressed.arrays.slot_store import Slot, pack_slot
 from sb3_compressed.buffers.replay_mixin import CompressedReplay
@@ -28,7 +28,7 @@ from sb3_compressed.distributed.block import Block
 from sb3_compressed.errors import CorruptPayload
 from sb3_compressed.persistence.buffer_state import named_arrays
 
-__all__ = ["EncodedRows", "layout_of", "layout_to_state", "stored_dtype"]
+__all__ = ["EncodedRows", "layout_of", "stored_dtype"]
 
 OBSERVATIONS, NEXT_OBSERVATIONS = "observations", "next_observations"
 #: Rows whose slots are stored at a time.
@@ -244,11 +244,6 @@ def stored_dtype(array: Any) -> np.dtype[Any]:
     """Return the dtype that the elements of an array are stored in."""
     dtype: np.dtype[Any] = array.elem_type if isinstance(array, CompressedArray) else array.dtype
     return dtype
-
-
-def layout_to_state(layout: FrameLayout | None) -> list[int] | None:
-    """Return a layout for JSON."""
-    return None if layout is None else [layout.axis, layout.n_frames]
 
 
 def layout_of(item_shape: tuple[int, ...], state: Any) -> FrameLayout | None:

@@ -28,12 +28,12 @@ import ray
 from numpy.typing import NDArray
 
 from sb3_compressed import __version__
-from sb3_compressed.arrays.frame_layout import FrameLayout
+from sb3_compressed.arrays.frame_layout import FrameLayout, layout_to_state
 from sb3_compressed.arrays.payload_batch import PayloadBatch
 from sb3_compressed.distributed.block import Block
 from sb3_compressed.distributed.checkpoint_manifest import POSITIVE, SavedRing, ring_folder
 from sb3_compressed.distributed.codec_exchange import CodecExchange
-from sb3_compressed.distributed.encoded_rows import EncodedRows, layout_to_state
+from sb3_compressed.distributed.encoded_rows import EncodedRows
 from sb3_compressed.distributed.ray_session import is_restarted
 from sb3_compressed.distributed.ring import Ring, RingState
 from sb3_compressed.distributed.ring_spec import RingSpec

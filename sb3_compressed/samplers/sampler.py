@@ -49,6 +49,11 @@ class Sampler(ABC):
         """Whether it belongs to a buffer."""
         return self.n_envs > 0
 
+    @property
+    def has_priorities(self) -> bool:
+        """Whether :meth:`update` changes what is drawn."""
+        return type(self).update is not Sampler.update
+
     def bind(self, n_rows: int, n_envs: int) -> None:
         """Allocate the state for a buffer without transitions. Called once, before any other method.
 

@@ -16,6 +16,7 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from sb3_compressed.arrays.sequence_reading import Steps
 from sb3_compressed.errors import BufferNotReady
 from sb3_compressed.samplers.bound_sampler import BoundSampler
 from sb3_compressed.samplers.replay_ring import ReplayRing
@@ -192,21 +193,15 @@ class AnchorSampler:
 
 
 class SequenceDraw(NamedTuple):
-    """The steps of a batch of sequences.
+    """The steps of a batch of sequences, and how they were drawn.
 
-    :param rows: the row of each step, ``(batch, time)``; for padding, that of the nearest step of the sequence
-    :param envs: the environment of each sequence, ``(batch,)``
-    :param first: the position of the first step that is not padding, ``(batch,)``
-    :param stop: the position after the last one, ``(batch,)``
+    :param steps: the steps
     :param episode_starts: 1 where an episode begins, or its part that is in the ring after padding; ``(batch, time)``
     :param indices: what identifies the anchor: the number that a sampler drew, otherwise the flat index; ``(batch,)``
     :param weights: importance weights ``(batch,)``, ``None`` if all are 1
     """
 
-    rows: NDArray[np.int64]
-    envs: NDArray[np.int64]
-    first: NDArray[np.int64]
-    stop: NDArray[np.int64]
+    steps: Steps
     episode_starts: NDArray[np.float32]
     indices: NDArray[np.int64]
     weights: NDArray[np.float32] | None = None
@@ -333,7 +328,7 @@ def _sequences_at(
     starts[np.arange(len(ages)), first] = is_start
     positions = np.clip(np.arange(shape.n_steps), first[:, None], stop[:, None] - 1)
     rows = ring.rows((ages - shape.n_before)[:, None] + positions)
-    return SequenceDraw(rows, envs, first, stop, starts, indices, weights)
+    return SequenceDraw(Steps(rows, envs, first, stop), starts, indices, weights)
 
 
 def _no_sequence(ring: EpisodeRing, shape: SequenceShape) -> str:

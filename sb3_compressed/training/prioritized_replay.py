@@ -14,7 +14,6 @@ from stable_baselines3.common.buffers import NStepReplayBuffer
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
-from sb3_compressed.samplers import Sampler
 from sb3_compressed.samplers.registry import name_of
 from sb3_compressed.training.gradient_steps import (
     CriticSteps,
@@ -186,7 +185,7 @@ def _validate_buffer(model: Any) -> None:
     if not hasattr(buffer, "update_priorities"):
         raise TypeError(f"prioritize() needs a compressed replay buffer, got {type(buffer).__name__}; {_hint(model)}")
     sampler = getattr(buffer, "sampler", None)
-    if sampler is None or type(sampler).update is Sampler.update:
+    if sampler is None or not sampler.has_priorities:
         kind = "uniform" if sampler is None else type(sampler).__name__
         own = ", or implement its update()" if sampler is not None and name_of(sampler) is None else ""
         hint = _hint(model)

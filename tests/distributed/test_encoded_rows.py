@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from distributed.emitted import NUMBERS, SPACES, sb3_buffer, single, transition
 from sb3_compressed import CompressedArray, available_codecs
-from sb3_compressed.arrays.frame_layout import FrameLayout
+from sb3_compressed.arrays.frame_layout import FrameLayout, layout_to_state
 from sb3_compressed.distributed.block import Block
 from sb3_compressed.distributed.codec_exchange import CodecExchange
-from sb3_compressed.distributed.encoded_rows import EncodedRows, layout_of, layout_to_state
+from sb3_compressed.distributed.encoded_rows import EncodedRows, layout_of
 from sb3_compressed.distributed.ring_spec import RingSpec
 from sb3_compressed.errors import CorruptPayload
 from sb3_compressed.persistence.buffer_state import named_arrays

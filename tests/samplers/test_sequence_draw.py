@@ -71,7 +71,7 @@ def drawn_sequences(drawn: SequenceDraw) -> list[list[int | None]]:
     """Return the rows of the sequences that were drawn, ``None`` for padding."""
     return [
         [int(row) if first <= at < stop else None for at, row in enumerate(rows)]
-        for rows, first, stop in zip(drawn.rows, drawn.first, drawn.stop, strict=True)
+        for rows, first, stop in zip(drawn.steps.rows, drawn.steps.first, drawn.steps.stop, strict=True)
     ]
 
 
@@ -102,7 +102,7 @@ def test_only_possible_sequences_are_drawn_and_all_of_them(ring: EpisodeRing, sh
     drawn = draw_uniformly(ring, shape, 40 * len(expected))  # misses one with a probability of exp(-40)
     assert {*drawn.indices.tolist()} == expected.keys()
     assert drawn_sequences(drawn) == [expected[index] for index in drawn.indices.tolist()]
-    assert drawn.envs.tolist() == [index % ring.n_envs for index in drawn.indices.tolist()]
+    assert drawn.steps.envs.tolist() == [index % ring.n_envs for index in drawn.indices.tolist()]
 
 
 @given(rings(), shapes)
@@ -117,7 +117,7 @@ def test_states_are_reset_where_episodes_begin_and_after_padding(ring: EpisodeRi
         if number > 0 or ring.starts_at_row_0
     }
     drawn = draw_uniformly(ring, shape, 20)
-    for steps, env, starts in zip(drawn_sequences(drawn), drawn.envs.tolist(), drawn.episode_starts, strict=True):
+    for steps, env, starts in zip(drawn_sequences(drawn), drawn.steps.envs.tolist(), drawn.episode_starts, strict=True):
         first = next(position for position, row in enumerate(steps) if row is not None)
         assert starts[first] == ((steps[first], env) in begins or first > 0)
         assert starts.sum() == starts[first]
@@ -142,8 +142,8 @@ def test_only_long_episode_among_many_short_ones_is_found() -> None:
     dones[30_000:30_049, 1] = False
     ring = ring_of(dones, 7, full=True)
     drawn = draw_uniformly(ring, SequenceShape(50), 5)
-    assert drawn.rows.tolist() == [[*range(30_000, 30_050)]] * 5
-    assert drawn.envs.tolist() == [1] * 5
+    assert drawn.steps.rows.tolist() == [[*range(30_000, 30_050)]] * 5
+    assert drawn.steps.envs.tolist() == [1] * 5
     with pytest.raises(BufferNotReady, match="no episode has 51 consecutive transitions"):
         draw_uniformly(ring, SequenceShape(51), 5)
 
