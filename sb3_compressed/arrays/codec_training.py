@@ -20,8 +20,8 @@ from sb3_compressed.common.threads import BackgroundTask
 __all__ = ["CodecTrainer"]
 
 
-class Training(NamedTuple):
-    """The result of a training, or of a choice between candidates.
+class Outcome(NamedTuple):
+    """The outcome of a training, or of a choice between candidates.
 
     :param codec: the codec to use, which is the previous one if another is not needed or not better
     :param nbytes: mean size of its payloads of the sample
@@ -79,7 +79,7 @@ class CodecTrainer:
         self._trained_nbytes = 0.0  # mean size of the payloads of the last sample that changed the codec
         self._drift = DriftDetector()
         self._has_changed = False  # whether the sample is one after a change
-        self._training: BackgroundTask[Training] | None = None
+        self._training: BackgroundTask[Outcome] | None = None
 
     def observe(
         self,
@@ -148,7 +148,7 @@ class CodecTrainer:
         training, self._training = self._training, None
         return codec if training is None else self._use(codec, training.result)
 
-    def _use(self, codec: TrainableCodec, train: Callable[[], Training]) -> TrainableCodec:
+    def _use(self, codec: TrainableCodec, train: Callable[[], Outcome]) -> TrainableCodec:
         """Return the codec to use from now on.
 
         :param codec: the previous one
@@ -231,7 +231,7 @@ class CodecTrainer:
         self._trained_nbytes = trained_nbytes
 
 
-def _chosen(choose: Callable[[], Choice | None], codec: TrainableCodec, nbytes: float) -> Training:
+def _chosen(choose: Callable[[], Choice | None], codec: TrainableCodec, nbytes: float) -> Outcome:
     """Return the codec that was chosen.
 
     :param codec: the codec in use
@@ -239,8 +239,8 @@ def _chosen(choose: Callable[[], Choice | None], codec: TrainableCodec, nbytes: 
     """
     choice = choose()
     if choice is None:
-        return Training(codec, nbytes)
-    return Training(choice.new.codec, choice.final.nbytes - OBJECT_NBYTES, choice)
+        return Outcome(codec, nbytes)
+    return Outcome(choice.new.codec, choice.final.nbytes - OBJECT_NBYTES, choice)
 
 
 def _train(
@@ -248,22 +248,22 @@ def _train(
     sample: Sequence[NDArray[Any]],
     trained_nbytes: float | None,
     final: TrainableCodec | None = None,
-) -> Training:
+) -> Outcome:
     """Train a codec.
 
     :param codec: the previous codec
     :param sample: frames
     :param trained_nbytes: mean size of payloads after the last training, if the codec is to be kept as long as they are
         similar
-    :param final: what encodes most frames, if it was chosen among candidates
+    :param final: the codec that encodes most frames, if it was chosen among candidates
     """
     frames = stack_frames(sample)
     if trained_nbytes is not None:
         nbytes = _payload_nbytes(codec, frames, final)
         if CodecTrainer.SIMPLER * trained_nbytes <= nbytes <= CodecTrainer.DRIFT * trained_nbytes:
-            return Training(codec, trained_nbytes)
+            return Outcome(codec, trained_nbytes)
     trained = _trained(codec, frames, final)
-    return Training(trained, _payload_nbytes(trained, frames, final))
+    return Outcome(trained, _payload_nbytes(trained, frames, final))
 
 
 def _train_after_change(
@@ -271,15 +271,15 @@ def _train_after_change(
     sample: Sequence[NDArray[Any]],
     trained_nbytes: float,
     final: TrainableCodec | None = None,
-) -> Training:
+) -> Outcome:
     """Train a codec on the first part of a sample, and return it if it is better for the second part."""
     n_trained = -(-2 * len(sample) // 3)
     frames, later = stack_frames(sample[:n_trained]), stack_frames(sample[n_trained:] or sample)
     trained = _trained(codec, frames, final)
     before, after = _payload_nbytes(codec, later, final), _payload_nbytes(trained, later, final)
     if after < CodecTrainer.GAIN * before:
-        return Training(trained, _payload_nbytes(trained, frames, final))
-    return Training(codec, trained_nbytes)
+        return Outcome(trained, _payload_nbytes(trained, frames, final))
+    return Outcome(codec, trained_nbytes)
 
 
 def _trained(codec: TrainableCodec, frames: NDArray[Any], final: TrainableCodec | None) -> TrainableCodec:

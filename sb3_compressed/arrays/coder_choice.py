@@ -53,7 +53,8 @@ class Choice(NamedTuple):
     :param later: encodes frames again that are no longer new, ``None`` if that does not pay
     :param share: the share of the training's time that both take beyond what uncompressed frames would take
     :param load: for which they were chosen
-    :param ladder: all candidates that need less memory than each faster one, the fastest first
+    :param ladder: the candidates that are worth their time: each needs less memory than every faster one; the fastest
+        first
     """
 
     new: Candidate

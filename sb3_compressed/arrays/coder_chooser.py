@@ -24,7 +24,7 @@ class CoderChooser:
     short.
 
     :ivar choice: the last choice, ``None`` before the first
-    :ivar was_chosen: whether the codec was chosen in the object that this is a copy of
+    :ivar was_chosen: after unpickling, whether the pickled codec had been chosen
     """
 
     #: Frames that candidates are compared on, at most and at least, and the most bytes of these above the least number.

@@ -225,9 +225,9 @@ class CompressedArray(ArrayLike):
         other: CompressedArray | None = None,
         other_indices: NDArray[np.int64] | None = None,
     ) -> None:
-        """Decode again the items that were written since :meth:`locate`, whose arguments these are.
+        """Decode again the items that were written after :meth:`locate` was called with the same indices.
 
-        :param located: what it returned, decoded since
+        :param located: the items that it returned, which were decoded
         :raises CorruptPayload: if a payload is damaged; the error names its slot
         """
         references, slot_of = self._references_at(indices, other, other_indices)

@@ -33,7 +33,8 @@ class FrameDeduplicator:
     references are Python references to existing payloads. Ring buffers overwrite slots without any bookkeeping, and
     episode ends need no ``done``: they simply do not match.
 
-    Arrays of the same stream of observations, ``observations`` and ``next_observations``, share one of these.
+    The arrays of one stream of observations, ``observations`` and ``next_observations``, share a deduplicator. With it,
+    they share the codec, which is trained and chosen on the frames that are encoded here.
 
     :param encoder: encodes what is new
     :param detector: finds the encoder's layout from the rows; ``None`` if the user chose it
@@ -43,7 +44,7 @@ class FrameDeduplicator:
         self.encoder = encoder
         self._detector = detector
         self._trainer = CodecTrainer()
-        self._unchosen: tuple[Codec, Codec] | None = None  # the codec, and what unchosen_codec returns for it
+        self._unchosen: tuple[Codec, Codec] | None = None  # the codec in use, and its unchosen_codec
         #: The time that coding may take; ``None`` where the codec is not chosen.
         self.budget: TimeBudget | None = None
         self._last_slots: list[Slot] = []  # of the last row, one of each environment

@@ -69,16 +69,17 @@ class _Result(NamedTuple):
 
 
 class Recompressor:
-    """Encodes the frames of one stream of observations again, the oldest of the waiting rows first.
+    """Encodes the frames of one stream of observations again.
 
-    Rows that were written before there was a codec for that come after those that wait, which are larger. Rows are
-    counted from the first one of the ring on. Copies and pickles begin with the rows that are written after them.
+    First come the rows whose frames were stored for the time being, the oldest one first, since their payloads are
+    large. Then come the rows that were written before the codec was chosen. Rows are counted from the first one that
+    was written to the ring. A copy or a pickle encodes only the rows again that are written to it.
     """
 
     def __init__(self) -> None:
         self._n_rows = 0  # that were written
-        self._next = 0  # the oldest row that waits
-        self._earlier, self._earlier_end = 0, 0  # rows that were written before there was a codec
+        self._next = 0  # the oldest row that is stored for the time being
+        self._earlier, self._earlier_end = 0, 0  # the rows that were written before the codec was chosen
         self._has_warned = False
         self._is_limited = False  # whether too many rows wait
         self._codec: TrainableCodec | None = None  # that encodes again

@@ -130,10 +130,13 @@ def unpack_slot(slot: Any) -> tuple[Sequence[CodecHandle], Sequence[bytes]]:
 
 
 def are_equal_slots(slot: Slot, other: Slot) -> bool:
-    """Return whether slots have the same payloads by equal codecs, and so decode to equal items; others may as well."""
+    """Return whether slots have the same payloads by equal codecs, so that their items are equal.
+
+    Different payloads may decode to equal items, too; this is not found.
+    """
     if type(slot) is not tuple or type(other) is not tuple:
         return slot is other or (type(slot) is type(other) is bytes and slot == other)
-    return len(slot) == len(other) and all(part is its or part == its for part, its in zip(slot, other))
+    return len(slot) == len(other) and all(mine is yours or mine == yours for mine, yours in zip(slot, other))
 
 
 def with_handles(slot: Slot) -> Slot:

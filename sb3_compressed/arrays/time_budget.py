@@ -43,14 +43,14 @@ class Load(NamedTuple):
 
 
 class TimeBudget(NamedTuple):
-    """The time that coding the frames of one stream of observations may take, and what else its codec is chosen by.
+    """The time and the memory that the frames of one stream of observations may take.
 
     :param timing: of the loop around the buffer
     :param share: the share of the training's time
     :param memory_share: the share of the available memory
     :param items_per_sample: observations of a sampled transition: 2 with the next observation, which shares frames
     :param n_items: observations that are stored in the full buffer
-    :param n_stored: observations that were stored before the first of these frames was encoded
+    :param n_stored: observations that the buffer contained when this budget was set
     :param may_encode_later: whether frames may be encoded again when they are no longer new
     """
 

@@ -1,8 +1,8 @@
 """``BatchAhead``: a batch that another thread decodes before it is needed.
 
-If the batch that is needed is the one that was expected, its observations are ready, except for those that were written
-meanwhile, which are decoded again. Otherwise, they are decoded as without this. So another batch than the expected one
-costs time, never correctness, and so does an error in the other thread: the batch that needs a damaged payload raises.
+If the batch that is needed is the expected one, its observations are ready; those that were written meanwhile are
+decoded again. If it is another one, or if the other thread failed, the batch is decoded when it is needed. So a wrong
+expectation costs time, never correctness, and a damaged payload raises an error in the batch that needs it.
 """
 
 from __future__ import annotations

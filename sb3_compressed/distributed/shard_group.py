@@ -59,7 +59,7 @@ class ShardView:
     :param status: the newest state that is known, ``None`` until it has answered
     :param epochs: a number for each of its processes that have answered; transitions of earlier ones may be lost
     :param since: when the present process was found, in seconds of ``time.monotonic``
-    :param ended: of each earlier process, its newest state, and how many transitions the next one has restored
+    :param ended: for each earlier process its newest state, and how many transitions the process after it has restored
     :param is_answering: whether the last request was answered, in time
     :param probe: a request for its state
     :param probed_at: when that was made, in seconds of ``time.monotonic``
@@ -191,7 +191,7 @@ class ShardGroup:
         is_new = status.incarnation not in view.epochs
         if not is_new and requested_at <= view.since:
             known, n_restored = view.ended.get(status.incarnation, (None, {}))
-            # It had acknowledged transitions to writers which report its state only now.
+            # That process had acknowledged transitions to writers, which report its last state only now.
             if known is not None and status.number > known.number:
                 view.ended[status.incarnation] = status, n_restored
             return view.epochs[status.incarnation]

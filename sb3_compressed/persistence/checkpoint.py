@@ -37,7 +37,8 @@ class CheckpointHistory:
         self.latest: BufferCheckpoint | None = None
         #: The end of the log in each folder after the last save.
         self._ends: Mapping[Path, tuple[int, ...]] = {}
-        #: Stores whose end is not recorded, by folder: of a loaded buffer, or of a save that Ctrl-C may interrupt.
+        #: Stores by their folders, where ``_ends`` lacks the end of the log: the store that the buffer was loaded from,
+        #: or one that is being saved to, as Ctrl-C may interrupt a save.
         self._unrecorded: Mapping[Path, ArrayStore] = {}
         #: The lock of the last save.
         self._lock: FolderLock | None = None

@@ -1,9 +1,9 @@
 """The state of a buffer's sampler in a folder: arrays named ``sampler/<name>``, and the value ``sampler``.
 
-Arrays with an element for each transition have the shape ``(n_rows, n_envs, ...)``. They are no arrays of the ring, so
-that ``add`` does not write them: with ``storage=<folder>``, they are those of the last flush. The value ``sampler``
-contains the step of the store up to which the sampler was informed of rows, from which the number of newer rows
-follows. It is negative if the store was created later.
+Arrays with an element for each transition have the shape ``(n_rows, n_envs, ...)``. They do not belong to the ring, so
+``add`` does not write them: with ``storage=<folder>``, the folder contains their state at the last flush. The value
+``sampler`` contains the last step of the store that the sampler was informed of; the rows of later steps are new to it.
+This step is negative if the sampler was informed before the store was created.
 """
 
 from __future__ import annotations

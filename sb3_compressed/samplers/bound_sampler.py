@@ -128,14 +128,14 @@ class BoundSampler:
     def _pass_changes(
         self, buffer: ReplayRing, before: NDArray[np.bool_] | None, may_be_drawn: NDArray[np.bool_] | None, n_new: int
     ) -> None:
-        """Pass the differences between the transitions that may be drawn and those that could be to the sampler.
+        """Inform the sampler of the transitions that may be drawn now and could not be drawn before, and vice versa.
 
-        Transitions that were written since are new. So are others that could not be drawn, such as those of an episode
-        that is complete now, or that a repair includes.
+        New transitions are added, and others that could not be drawn before: those of an episode that was completed, or
+        that a repair includes.
 
-        :param before: which transitions could be drawn, ``None`` if none could
-        :param may_be_drawn: which may be drawn by hindsight replay, ``None`` for other buffers
-        :param n_new: number of rows that were written since
+        :param before: which transitions could be drawn at the last synchronization, ``None`` if none could
+        :param may_be_drawn: which transitions hindsight replay may draw now, ``None`` for other buffers
+        :param n_new: number of rows that were written since the last synchronization
         """
         shape = self.n_rows, self.n_envs
         if may_be_drawn is None:
