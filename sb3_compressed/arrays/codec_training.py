@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
-from sb3_compressed.arrays.coder_choice import OBJECT_NBYTES, Choice
-from sb3_compressed.arrays.coder_chooser import CoderChooser
+from sb3_compressed.arrays.choice_trigger import ChoiceTrigger
+from sb3_compressed.arrays.codec_choice import OBJECT_NBYTES, Choice
 from sb3_compressed.arrays.drift_detection import DriftDetector
 from sb3_compressed.arrays.stack_frames import stack_frames
 from sb3_compressed.arrays.time_budget import TimeBudget
@@ -46,7 +46,7 @@ class CodecTrainer:
     further trainings follow as after the first one. If not, as with noise, the previous codec stays, which will be good
     again for frames as before.
 
-    While a training of an agent runs, a :class:`~.coder_chooser.CoderChooser` chooses among the candidates of a codec.
+    While an agent trains, a :class:`~.choice_trigger.ChoiceTrigger` chooses among the candidates of a codec.
 
     A codec trains in another thread while the previous one encodes, unless the caller requests otherwise. An error in
     it is raised by the next :meth:`observe`.
@@ -69,7 +69,7 @@ class CodecTrainer:
     GAIN = 0.7
 
     def __init__(self) -> None:
-        self.chooser = CoderChooser()
+        self.trigger = ChoiceTrigger()
         self._interval = self.FIRST
         self._n_frames = 0  # since the last training
         self._sample: list[NDArray[Any]] = []
@@ -107,7 +107,7 @@ class CodecTrainer:
         if self._training is not None:
             return self._finished(codec) if self._training.is_done else codec
         n_new = n_passed - self._n_measured
-        self.chooser.count(n_new, payloads)
+        self.trigger.count(n_new, payloads)
         has_drifted = self._drift.observe(frames, payloads, n_new)
         self._n_measured = n_passed
         if has_drifted and not self._has_changed and self._interval > 4 * self.FIRST:
@@ -118,11 +118,11 @@ class CodecTrainer:
         self._next_event = min(self._next_sample, self._n_frames + self._drift.next_measurement(len(frames)))
         if sample is None:
             if budget is not None and in_background:
-                choose = self.chooser.observe(codec, frames, budget, n_frames)
+                choose = self.trigger.observe(codec, frames, budget, n_frames)
                 if choose is not None:
                     self._training = BackgroundTask(partial(_chosen, choose, codec, self._trained_nbytes))
             return codec
-        choice = self.chooser.choice
+        choice = self.trigger.choice
         final = None if choice is None else choice.final.codec
         if self._has_changed:
             work = partial(_train_after_change, codec, sample, self._trained_nbytes, final)
@@ -160,7 +160,7 @@ class CodecTrainer:
             trained, nbytes, choice = train()
             self._trained_nbytes = nbytes
             if choice is not None:
-                self.chooser.use(choice)
+                self.trigger.use(choice)
         finally:
             if has_changed:
                 self._drift.reacted(helped=trained is not codec)
@@ -168,8 +168,8 @@ class CodecTrainer:
             if has_changed:
                 self._interval = 4 * self.FIRST
             if choice is None:
-                self.chooser.update_codec(trained)
-            in_use = self.chooser.choice
+                self.trigger.update_codec(trained)
+            in_use = self.trigger.choice
             self._drift.restart(nbytes if in_use is None or in_use.later is None else math.inf)
             codec.release_encoder()
         return trained
@@ -209,14 +209,14 @@ class CodecTrainer:
     def __getstate__(self) -> dict[str, Any]:
         # A pickle is to be as large as the payloads: the sample is left out and collected anew. A training has been
         # finished, see finish(), unless it failed.
-        was_chosen = self.chooser.choice is not None or self.chooser.was_chosen
+        was_chosen = self.trigger.choice is not None or self.trigger.was_chosen
         return {"_interval": self._interval, "_trained_nbytes": self._trained_nbytes, "was_chosen": was_chosen}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__()  # type: ignore[misc]
         self._interval = state["_interval"]
         self._trained_nbytes = state["_trained_nbytes"]
-        self.chooser.was_chosen = state.get("was_chosen", False)  # pickles of version 0.2 lack it
+        self.trigger.was_chosen = state.get("was_chosen", False)  # pickles of version 0.2 lack it
 
     def to_data(self) -> dict[str, Any]:
         """Return its state for JSON, without the sample."""

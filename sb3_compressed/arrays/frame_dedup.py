@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sb3_compressed.arrays.codec_choice import Choice
 from sb3_compressed.arrays.codec_training import CodecTrainer
-from sb3_compressed.arrays.coder_choice import Choice
 from sb3_compressed.arrays.decoding import decode
 from sb3_compressed.arrays.encoding import FrameEncoder
 from sb3_compressed.arrays.frame_layout import FrameLayout, FrameStackDetector, layout_from_state, layout_to_state
@@ -96,7 +96,7 @@ class FrameDeduplicator:
     def unchosen_codec(self) -> Codec:
         """The codec with the settings that it has before it is chosen, for saved buffers; the same object each time."""
         codec = self.encoder.codec
-        if self._trainer.chooser.choice is None or not isinstance(codec, TrainableCodec):
+        if self._trainer.trigger.choice is None or not isinstance(codec, TrainableCodec):
             return codec
         if self._unchosen is None or self._unchosen[0] is not codec:
             self._unchosen = codec, codec.unchosen()
@@ -105,7 +105,7 @@ class FrameDeduplicator:
     @property
     def choice(self) -> Choice | None:
         """The last choice of the codec, ``None`` if there was none."""
-        return self._trainer.chooser.choice
+        return self._trainer.trigger.choice
 
     def set_layout(self, layout: FrameLayout) -> None:
         """Set the encoder's layout, which is not known yet."""
@@ -186,8 +186,8 @@ class FrameDeduplicator:
         self.__dict__.update({"_unchosen": None, "budget": None, **state})  # pickles of version 0.2 lack both
         self._last_slots = [*map(with_handles, self._last_slots)]
         codec = self.encoder.codec
-        if self._trainer.chooser.was_chosen and isinstance(codec, TrainableCodec):
-            self._trainer.chooser.was_chosen = False
+        if self._trainer.trigger.was_chosen and isinstance(codec, TrainableCodec):
+            self._trainer.trigger.was_chosen = False
             self.encoder.set_codec(codec.unchosen())
 
     def to_data(self) -> dict[str, Any]:

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from sb3_compressed.arrays.codec_choice import MAX_ENCODING_LATER
 from sb3_compressed.arrays.codec_handle import CodecHandle, codec_of, handle_of
-from sb3_compressed.arrays.coder_choice import MAX_ENCODING_LATER
 from sb3_compressed.arrays.compressed_array import CompressedArray
 from sb3_compressed.arrays.slot_store import Slot, pack_slot, slot_n_frames, unpack_slot
 from sb3_compressed.codecs import TrainableCodec

@@ -30,7 +30,7 @@ from stable_baselines3.common.preprocessing import get_obs_shape
 
 from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.arrays.batch_pool import BatchPool
-from sb3_compressed.arrays.coder_choice import Choice
+from sb3_compressed.arrays.codec_choice import Choice
 from sb3_compressed.arrays.frame_layout import FrameStack
 from sb3_compressed.arrays.loop_timing import LoopTiming
 from sb3_compressed.arrays.time_budget import TimeBudget

@@ -1,7 +1,7 @@
 """``Prefetcher``: draws the next batches earlier, and decodes them in another thread while the network trains.
 
 It is for mixed buffers, and for samplers: their draws depend on updates of priorities, so they cannot be predicted.
-Uniform draws can, see :mod:`.next_batch`.
+Uniform draws can, see :mod:`.predicted_batch`.
 
 The thread that calls ``sample`` draws the transitions, from the same random numbers in each run, and copies actions and
 rewards. Only the observations are not decoded yet; the locations of their payloads are known, and payloads never

@@ -20,8 +20,8 @@ from sb3_compressed.arrays.loop_timing import LoopTiming
 from sb3_compressed.arrays.recompression import Recompressor
 from sb3_compressed.buffers.base import Methods
 from sb3_compressed.buffers.buffer_lock import new_lock
-from sb3_compressed.buffers.next_batch import NextBatch
 from sb3_compressed.buffers.observation_batch import ObservationBatch, as_indices, take
+from sb3_compressed.buffers.predicted_batch import PredictedBatch
 from sb3_compressed.buffers.prefetch import Prefetcher, Prefetching
 from sb3_compressed.buffers.stored_replay import StoredReplay
 from sb3_compressed.buffers.timing import MethodTimer
@@ -52,7 +52,7 @@ NOT_COPIED = {"_storage", "_checkpoints", "_lock"}
 #: How long another thread waits for the lock at most. A thread that forks has it, and waits for that thread.
 LOCK_TIMEOUT_S = 0.002
 #: Attributes that a buffer keeps when it takes over another one.
-KEPT_ATTRIBUTES = {"_prefetcher", "_next_batch", "_batch_pool", "_lock"}
+KEPT_ATTRIBUTES = {"_prefetcher", "_predicted_batch", "_batch_pool", "_lock"}
 
 
 class CompressedReplay(Prefetching, StoredReplay):
@@ -77,7 +77,7 @@ class CompressedReplay(Prefetching, StoredReplay):
     #: Whether SB3 draws batches uniformly, and nothing else draws random numbers meanwhile.
     _is_predictable: ClassVar[bool] = True
     #: The batch that is decoded ahead, ``None`` where that is not possible.
-    _next_batch: NextBatch | None = None
+    _predicted_batch: PredictedBatch | None = None
 
     _items_per_sample = 2  # with next observations
 
@@ -114,8 +114,8 @@ class CompressedReplay(Prefetching, StoredReplay):
             )
             n_batches = 0
         if not n_batches:
-            if self._is_predictable and self._streams and NextBatch.is_possible(self.num_threads):
-                self._next_batch = NextBatch()
+            if self._is_predictable and self._streams and PredictedBatch.is_possible(self.num_threads):
+                self._predicted_batch = PredictedBatch()
                 self._batch_pool = BatchPool(3)
             return
         if not self._is_from_this_package:
@@ -133,8 +133,8 @@ class CompressedReplay(Prefetching, StoredReplay):
     def close(self) -> None:
         """Flush and release the folder. The buffer can still be sampled, but not added to."""
         self.discard_prefetched()
-        if self._next_batch is not None:
-            self._next_batch.discard()
+        if self._predicted_batch is not None:
+            self._predicted_batch.discard()
         super().close()
 
     def add(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: Any) -> None:
@@ -229,23 +229,23 @@ class CompressedReplay(Prefetching, StoredReplay):
         if prefetcher is not None and env is None and self._streams and self._can_draw_ahead:
             self._loop_timing.sample(batch_size, is_ready=True)
             return self._output(prefetcher.sample(partial(self._draw_ahead, batch_size), batch_size, self.device))
-        next_batch = self._next_batch
-        if next_batch is not None:
-            next_batch.end()
+        predicted_batch = self._predicted_batch
+        if predicted_batch is not None:
+            predicted_batch.end()
         with self._lock:
             if type(batch_size) is not int or batch_size < 1 or self.pos == 0 or self.buffer_size == 1:
                 self._validate_sampling(batch_size)
-            if self._bound_sampler is not None or next_batch is None:
+            if self._bound_sampler is not None or predicted_batch is None:
                 self._loop_timing.sample(batch_size)
                 if self._bound_sampler is not None:
                     return self._samples_of(self._draw(batch_size), env)
                 return self._output(super().sample(batch_size, env=env))
-            next_batch.observe(self.pos, self.buffer_size)
+            predicted_batch.observe(self.pos, self.buffer_size)
             samples = self._output(super().sample(batch_size, env=env))
-            self._loop_timing.sample(batch_size, is_ready=next_batch.was_ready)
+            self._loop_timing.sample(batch_size, is_ready=predicted_batch.was_ready)
         # Weakly, so that a buffer that is deleted is freed at once.
         predicted = WeakMethod(self._predicted)
-        next_batch.predict(self.pos, partial(_call, predicted, batch_size, self.pos, self.full))
+        predicted_batch.predict(self.pos, partial(_call, predicted, batch_size, self.pos, self.full))
         return samples
 
     def _get_samples(self, batch_inds: Any, env: VecNormalize | None = None) -> Any:
@@ -254,10 +254,10 @@ class CompressedReplay(Prefetching, StoredReplay):
         :param batch_inds: rows ``(batch_size,)``
         """
         transitions = self._transitions_at(batch_inds, self._draw_envs(len(batch_inds)), env)
-        if self._next_batch is None or self._bound_sampler is not None:
+        if self._predicted_batch is None or self._bound_sampler is not None:
             transitions.observations.decode()
         else:
-            transitions = transitions._replace(observations=self._next_batch.decoded(transitions.observations))
+            transitions = transitions._replace(observations=self._predicted_batch.decoded(transitions.observations))
         return self._to_tensors(transitions, env)
 
     def _transitions_at(
@@ -397,8 +397,8 @@ class CompressedReplay(Prefetching, StoredReplay):
     def reset(self) -> None:
         """Remove all transitions, as SB3's buffer does."""
         self.discard_prefetched()
-        if self._next_batch is not None:
-            self._next_batch.discard()
+        if self._predicted_batch is not None:
+            self._predicted_batch.discard()
         with self._lock:
             super().reset()
 
@@ -412,8 +412,8 @@ class CompressedReplay(Prefetching, StoredReplay):
         replaced = self._bound_sampler
         other._checkpoints.include(self._checkpoints)
         self.discard_prefetched()
-        if self._next_batch is not None:
-            self._next_batch.discard()
+        if self._predicted_batch is not None:
+            self._predicted_batch.discard()
         for name in vars(self).keys() | vars(other).keys():  # of only this one: the other has the default of the class
             is_timer = any(isinstance(vars(each).get(name), MethodTimer) for each in (self, other))
             if hasattr(other, name) and not is_timer and name not in KEPT_ATTRIBUTES:
@@ -434,8 +434,8 @@ class CompressedReplay(Prefetching, StoredReplay):
         shallow._set_time_budgets(self._loop_timing)  # of the arrays that both share
         if self._prefetcher is not None:
             shallow._prefetcher = copy.copy(self._prefetcher)  # with a queue of its own
-        if self._next_batch is not None:
-            shallow._next_batch = NextBatch()
+        if self._predicted_batch is not None:
+            shallow._predicted_batch = PredictedBatch()
         shallow._bound_sampler = copy.deepcopy(self._bound_sampler)  # of the shared arrays, both may write other rows
         return shallow
 

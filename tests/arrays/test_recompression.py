@@ -17,9 +17,9 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from sb3_compressed import CompressedReplayBuffer, buffer_statistics, load_checkpoint, save_checkpoint
-from sb3_compressed.arrays import coder_chooser, recompression, time_budget
+from sb3_compressed.arrays import choice_trigger, recompression, time_budget
+from sb3_compressed.arrays.codec_choice import Candidate
 from sb3_compressed.arrays.codec_handle import codec_of
-from sb3_compressed.arrays.coder_choice import Candidate
 from sb3_compressed.arrays.loop_timing import LoopTiming, Rates
 from sb3_compressed.buffers.resize import resize
 from sb3_compressed.codecs import TrainableCodec
@@ -45,7 +45,7 @@ def times_that_are_given(codecs: Sequence[TrainableCodec], frames: NDArray[Any])
 
 @pytest.fixture(autouse=True)
 def _given_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coder_chooser, "measured", times_that_are_given)
+    monkeypatch.setattr(choice_trigger, "measured", times_that_are_given)
     # These loops do nothing but add.
     monkeypatch.setattr(recompression, "MAX_ENCODING_LATER", 0.9)
     monkeypatch.setattr(recompression, "MAX_WAITING_SHARE", 10)

@@ -26,9 +26,9 @@ from support import ImageEnv, assert_same_batch
 
 import sb3_compressed
 from sb3_compressed import CompressedHerReplayBuffer, CompressedReplayBuffer, CorruptPayload, buffer_statistics
-from sb3_compressed.buffers import batch_ahead, next_batch
-from sb3_compressed.buffers.next_batch import NextBatch
+from sb3_compressed.buffers import batch_ahead, predicted_batch
 from sb3_compressed.buffers.observation_batch import ObservationBatch
+from sb3_compressed.buffers.predicted_batch import PredictedBatch
 from sb3_compressed.buffers.resize import resize
 from sb3_compressed.common import threads
 from sb3_compressed.common.random_words import STATE_IS_READABLE
@@ -64,9 +64,9 @@ def counterpart(kind: str, rows: int = 60) -> Any:
 def n_ready(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
     """Return a function that returns how many batches were those decoded ahead; each is waited for."""
     ready = 0
-    predict, decode_changed = NextBatch.predict, ObservationBatch.decode_changed
+    predict, decode_changed = PredictedBatch.predict, ObservationBatch.decode_changed
 
-    def predicted(self: NextBatch, *arguments: Any) -> None:
+    def predicted(self: PredictedBatch, *arguments: Any) -> None:
         predict(self, *arguments)
         if self._task is not None:
             assert self._task._done.wait(30)
@@ -76,7 +76,7 @@ def n_ready(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
         ready += 1
         decode_changed(batch)
 
-    monkeypatch.setattr(NextBatch, "predict", predicted)
+    monkeypatch.setattr(PredictedBatch, "predict", predicted)
     monkeypatch.setattr(ObservationBatch, "decode_changed", counted)
     return lambda: ready
 
@@ -179,15 +179,15 @@ def test_random_numbers_of_others_change_nothing_but_the_time(surprise: Callable
 def test_failing_predictions_are_given_up_and_tried_again(
     monkeypatch: pytest.MonkeyPatch, n_ready: Callable[[], int]
 ) -> None:
-    monkeypatch.setattr(next_batch, "N_JUDGED", 16)
-    monkeypatch.setattr(next_batch, "SHORTEST_REST", 32)
+    monkeypatch.setattr(predicted_batch, "N_JUDGED", 16)
+    monkeypatch.setattr(predicted_batch, "SHORTEST_REST", 32)
     buffer = new_buffer()
     add_steps(buffer, range(60))
     rng = np.random.default_rng(0)
     predicted = []
     for n in range(400):
         buffer.sample(4)
-        predicted.append(buffer._next_batch._task is not None)
+        predicted.append(buffer._predicted_batch._task is not None)
         np.random.rand(int(rng.integers(1000)) if n < 300 else 1)  # noqa: NPY002
     assert sum(predicted[:16]) >= 14
     assert not any(predicted[16:48])
@@ -207,7 +207,7 @@ def test_a_damaged_payload_is_an_error_of_the_batch_that_contains_it(is_changed:
         buffer.sample(32)
     slots = buffer.observations.slots
     slots[5, 0] = (*slots[5, 0][:-1], b"!")
-    buffer._next_batch.discard()
+    buffer._predicted_batch.discard()
     for _ in range(3):
         with pytest.raises(CorruptPayload) as caught:
             buffer.sample(200)
@@ -263,8 +263,8 @@ def test_copies_predict_their_own_batches(copied: Callable[[Any], Any], n_ready:
     for _ in range(3):
         buffer.sample(8)
     other = copied(buffer)
-    assert other._next_batch is not buffer._next_batch
-    assert other._next_batch._task is None
+    assert other._predicted_batch is not buffer._predicted_batch
+    assert other._predicted_batch._task is None
     assert buffer_statistics(other).batches == 0
     for _ in range(6):
         assert_true(other.sample(8))
@@ -292,25 +292,25 @@ def test_reset_and_close_discard_the_batch() -> None:
     add_steps(buffer, range(60))
     buffer.sample(8)
     buffer.sample(8)
-    assert buffer._next_batch._task is not None
+    assert buffer._predicted_batch._task is not None
     buffer.reset()
-    assert buffer._next_batch._task is None
+    assert buffer._predicted_batch._task is None
     add_steps(buffer, range(100, 110))
     for _ in range(3):
         batch = buffer.sample(8)
         assert_true(batch)
         assert batch.actions.min() >= 100
     buffer.close()
-    assert buffer._next_batch._task is None
+    assert buffer._predicted_batch._task is None
 
 
 def test_nothing_is_predicted_where_it_cannot_be() -> None:
-    assert CompressedReplayBuffer(10, IMAGES, COUNTER, "cpu", num_threads=1)._next_batch is None
+    assert CompressedReplayBuffer(10, IMAGES, COUNTER, "cpu", num_threads=1)._predicted_batch is None
     vectors = CompressedReplayBuffer(10, spaces.Box(-1, 1, (3,)), COUNTER, "cpu", num_threads=2)
-    assert vectors._next_batch is None
+    assert vectors._predicted_batch is None
     assert buffer_statistics(vectors).decoded_ahead == 0
     goals = spaces.Dict(dict.fromkeys(("observation", "achieved_goal", "desired_goal"), IMAGES))
-    assert CompressedHerReplayBuffer(10, goals, COUNTER, None, "cpu", num_threads=2)._next_batch is None
+    assert CompressedHerReplayBuffer(10, goals, COUNTER, None, "cpu", num_threads=2)._predicted_batch is None
 
 
 def test_a_class_that_draws_other_rows_is_served() -> None:

@@ -1,4 +1,4 @@
-"""``NextBatch``: decodes the next batch before it is drawn, while the network trains and environments step.
+"""``PredictedBatch``: decodes the next batch before it is drawn, while the network trains and environments step.
 
 SB3 draws a batch from NumPy's global random numbers. What is consumed of these between two batches follows a pattern,
 such as one number for each step of an environment. So the next batch can be predicted: after a batch, another thread
@@ -19,7 +19,7 @@ from sb3_compressed.buffers.batch_ahead import BatchAhead
 from sb3_compressed.buffers.observation_batch import ObservationBatch
 from sb3_compressed.common.random_words import STATE_IS_READABLE, MersenneTwister, State, global_state
 
-__all__ = ["Between", "NextBatch"]
+__all__ = ["Between", "PredictedBatch"]
 
 #: Batches after which predictions are judged, and the share of them that must have been ready in time.
 N_JUDGED, MIN_READY = 128, 0.9
@@ -43,7 +43,7 @@ class Between(NamedTuple):
     n_rows: int
 
 
-class NextBatch(BatchAhead):
+class PredictedBatch(BatchAhead):
     """The batch that is decoded ahead, and what predicts it."""
 
     def __init__(self) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sb3_compressed.arrays.coder_choice import Candidate, choose, measured
+from sb3_compressed.arrays.codec_choice import Candidate, choose, measured
 from sb3_compressed.arrays.time_budget import Load
 from sb3_compressed.codecs import get_codec
 from sb3_compressed.codecs.adaptive import Adaptive

@@ -1,4 +1,4 @@
-"""``CoderChooser``: when a codec is chosen among candidates, and on which frames."""
+"""``ChoiceTrigger``: when a codec is chosen among candidates, and on which frames."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from sb3_compressed.arrays.coder_choice import OBJECT_NBYTES, Choice, choose, measured
+from sb3_compressed.arrays.codec_choice import OBJECT_NBYTES, Choice, choose, measured
 from sb3_compressed.arrays.stack_frames import stack_frames
 from sb3_compressed.arrays.time_budget import Load, TimeBudget
 from sb3_compressed.codecs import TrainableCodec
 from sb3_compressed.common.warning import warn_user
 
-__all__ = ["CoderChooser"]
+__all__ = ["ChoiceTrigger"]
 
 
-class CoderChooser:
+class ChoiceTrigger:
     """Watches the load of a training and the available memory, and starts a choice if they require another codec.
 
     Candidates are compared on new frames, which the codec was not trained on. Choices become rarer, unless memory is
