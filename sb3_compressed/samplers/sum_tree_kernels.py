@@ -148,6 +148,117 @@ def draw_items(
     return True
 
 
+@helper(INT, FLOATS, BYTES, READ_INTS, READ_FLOATS, INT, INT, INT, INTS)
+def write_items(
+    sums: NDArray[np.float64],
+    flags: NDArray[np.uint8],
+    items: NDArray[np.int64],
+    values: NDArray[np.float64],
+    begin: int,
+    end: int,
+    action: int,
+    groups: NDArray[np.int64],
+) -> int:
+    """Write the items from ``begin`` to ``end``, see :func:`set_items`.
+
+    Neighbors are often in the same group: rows are written in order, and stratified draws are sorted.
+
+    :param groups: receives the groups whose items were written
+    :return: their number
+    """
+    n_groups, last = 0, -1
+    for i in range(begin, end):
+        item = items[i]
+        if action == ADD:
+            flags[item] = VALID
+        elif action == REMOVE:
+            flags[item] = 0
+        elif flags[item] & VALID:
+            flags[item] |= UPDATED
+        else:
+            continue
+        sums[item] = values[i if values.size > 1 else 0]
+        if item // FANOUT != last:
+            last = item // FANOUT
+            groups[n_groups] = last
+            n_groups += 1
+    return n_groups
+
+
+@helper(INT, FLOATS, FLOATS, READ_BYTES, INT, READ_INTS, INT, INTS)
+def update_groups(
+    sums: NDArray[np.float64],
+    maxima: NDArray[np.float64],
+    flags: NDArray[np.uint8],
+    above: int,
+    groups: NDArray[np.int64],
+    n_groups: int,
+    changed: NDArray[np.int64],
+) -> int:
+    """Recompute the sums and maxima of groups of items.
+
+    :param above: where the level above the items begins
+    :param changed: receives the nodes of the level above that, of which a maximum has changed
+    :return: their number
+    """
+    n_changed, last = 0, -1
+    for i in range(n_groups):
+        group = groups[i]
+        largest = max_of_items(sums, flags, group * FANOUT)
+        sums[above + group] = sum_of_group(sums, group * FANOUT)
+        if largest != maxima[group]:
+            maxima[group] = largest
+            if group // FANOUT != last:
+                last = group // FANOUT
+                changed[n_changed] = last
+                n_changed += 1
+    return n_changed
+
+
+@helper(INT, FLOATS, INT, INT, INTS, INT)
+def update_sums(sums: NDArray[np.float64], start: int, children: int, nodes: NDArray[np.int64], n: int) -> int:
+    """Recompute the sums of one level.
+
+    :param start: where the level begins
+    :param children: where the level below begins
+    :param nodes: nodes of the level below that have changed; receives those of this level
+    :param n: their number
+    :return: the number of those of this level
+    """
+    n_nodes, last = 0, -1
+    for i in range(n):
+        node = nodes[i] // FANOUT
+        if node != last:
+            sums[start + node] = sum_of_group(sums, children + node * FANOUT)
+            nodes[n_nodes] = node
+            n_nodes += 1
+            last = node
+    return n_nodes
+
+
+@helper(INT, FLOATS, INT, INT, INTS, INT)
+def update_maxima(maxima: NDArray[np.float64], start: int, children: int, nodes: NDArray[np.int64], n: int) -> int:
+    """Recompute maxima of one level.
+
+    :param start: where the level begins
+    :param children: where the level below begins
+    :param nodes: nodes of this level to recompute; receives those of the level above, if their maximum may change
+    :param n: their number
+    :return: the number of those of the level above
+    """
+    n_nodes, last = 0, -1
+    for i in range(n):
+        node = nodes[i]
+        largest = max_of_group(maxima, children + node * FANOUT)
+        if largest != maxima[start + node]:
+            maxima[start + node] = largest
+            if node // FANOUT != last:
+                last = node // FANOUT
+                nodes[n_nodes] = last
+                n_nodes += 1
+    return n_nodes
+
+
 @kernel(INT, FLOATS, FLOATS, READ_INTS, BYTES, INT, READ_INTS, READ_FLOATS, INT, INT_ROWS, nogil=False)
 def set_items(
     sums: NDArray[np.float64],
@@ -193,56 +304,12 @@ def set_items(
             prefetch(flags.ctypes.data + item)
             prefetch(sums.ctypes.data + (above + item // FANOUT) * FLOAT_NBYTES)
             prefetch(maxima.ctypes.data + item // FANOUT * FLOAT_NBYTES)
-        # Neighbors are often in the same group: rows are written in order, and stratified draws are sorted.
-        n_nodes, last = 0, -1
-        for i in range(begin, end):
-            item = items[i]
-            if action == ADD:
-                flags[item] = VALID
-            elif action == REMOVE:
-                flags[item] = 0
-            elif flags[item] & VALID:
-                flags[item] |= UPDATED
-            else:
-                continue
-            sums[item] = values[i if n_values > 1 else 0]
-            group = item // FANOUT
-            if group != last:
-                nodes[n_nodes] = group
-                n_nodes += 1
-                last = group
-        n_changed = 0
-        last = -1
-        for i in range(n_nodes):
-            node = nodes[i]
-            largest = max_of_items(sums, flags, node * FANOUT)
-            sums[above + node] = sum_of_group(sums, node * FANOUT)
-            if largest != maxima[node]:
-                maxima[node] = largest
-                if node // FANOUT != last:
-                    last = node // FANOUT
-                    changed[n_changed] = last
-                    n_changed += 1
+        n_nodes = write_items(sums, flags, items, values, begin, end, action, nodes)
+        n_changed = update_groups(sums, maxima, flags, above, nodes, n_nodes, changed)
         for level in range(2, starts.size - 1):
             start, children = starts[level], starts[level - 1]
-            n, n_nodes, last = n_nodes, 0, -1
-            for i in range(n):
-                node = nodes[i] // FANOUT
-                if node != last:
-                    sums[start + node] = sum_of_group(sums, children + node * FANOUT)
-                    nodes[n_nodes] = node
-                    n_nodes += 1
-                    last = node
-            n, n_changed, last = n_changed, 0, -1
-            for i in range(n):
-                node = changed[i]
-                largest = max_of_group(maxima, children - n_padded + node * FANOUT)
-                if largest != maxima[start - n_padded + node]:
-                    maxima[start - n_padded + node] = largest
-                    if node // FANOUT != last:
-                        last = node // FANOUT
-                        changed[n_changed] = last
-                        n_changed += 1
+            n_nodes = update_sums(sums, start, children, nodes, n_nodes)
+            n_changed = update_maxima(maxima, start - n_padded, children - n_padded, changed, n_changed)
     return -1
 
 
