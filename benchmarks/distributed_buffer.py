@@ -20,6 +20,7 @@ from collections.abc import Callable
 from typing import Any
 
 from cluster_model import Cluster, Costs, limits, weights_share
+from metrics import one_thread, timed
 from process_times import OtherPrograms
 from ratios import Results
 from session import available, parser, run_interleaved, save, serve
@@ -27,8 +28,7 @@ from settings import SETTINGS
 from sources import Source, record
 from tables import markdown
 
-from sb3_compressed.benchmarking.frame_recording import wrap_as_sb3
-from sb3_compressed.benchmarking.metrics import one_thread, timed
+from sb3_compressed.benchmarking.benchmark_envs import wrap_as_sb3
 from sb3_compressed.benchmarking.runner import Job, Measurement
 
 GAMES = ["MsPacman", "Pong", "Breakout", "Seaquest", "Qbert", "Riverraid"]

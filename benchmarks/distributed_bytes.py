@@ -7,10 +7,10 @@ import math
 from typing import Any
 
 import lz4.frame
+from frame_recording import Recording, play
+from metrics import one_thread
 
 from adapters.ray_buffers import DistributedBuffer, start_ray
-from sb3_compressed.benchmarking.frame_recording import Recording, play
-from sb3_compressed.benchmarking.metrics import one_thread
 from sb3_compressed.benchmarking.runner import Measurement
 
 __all__ = ["measure_bytes", "measure_lz4"]

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch as th
+from batch_checks import compare_batch
+from frame_recording import Recording, play
+from metrics import one_thread
 from process_times import cpu_times
 
 from adapters.ray_buffers import RayBuffer, make_ray_buffer, start_ray
-from sb3_compressed.benchmarking.frame_recording import Recording, play
-from sb3_compressed.benchmarking.metrics import one_thread
-from sb3_compressed.benchmarking.roundtrip import compare_batch
 from sb3_compressed.benchmarking.runner import Measurement
 from sb3_compressed.step import Step
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import ray
+from frame_recording import Recording, play
+from metrics import one_thread
 from process_times import cpu_times
 
 from adapters.ray_buffers import DistributedBuffer, start_ray
-from sb3_compressed.benchmarking.frame_recording import Recording, play
-from sb3_compressed.benchmarking.metrics import one_thread
 from sb3_compressed.benchmarking.runner import Measurement
 from sb3_compressed.distributed import ReplayWriter
 from sb3_compressed.distributed.codec_exchange import pack_codec

@@ -21,14 +21,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from frame_recording import play
+from metrics import one_thread
 from numpy.lib import format as npy
 from ratios import Results
 from session import parser, run_interleaved, save, serve
 from sources import record
 from tables import markdown
 
-from sb3_compressed.benchmarking.frame_recording import play
-from sb3_compressed.benchmarking.metrics import one_thread
 from sb3_compressed.benchmarking.runner import Job, Measurement
 
 KINDS = ("memory", "folder")

@@ -32,14 +32,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from frame_recording import play
+from metrics import one_thread, resident_nbytes
 from numpy.typing import NDArray
 from ratios import Results
 from session import CONSOLE, ROOT, parser, run_interleaved, save, serve
 from sources import record
 from tables import markdown
 
-from sb3_compressed.benchmarking.frame_recording import play
-from sb3_compressed.benchmarking.metrics import one_thread, resident_nbytes
 from sb3_compressed.benchmarking.runner import Job, Measurement
 
 D3RLPY = ROOT / ".venv-d3rlpy" / "bin" / "python"

@@ -16,14 +16,14 @@ import time
 from typing import Any
 
 import numpy as np
+from frame_recording import play
+from metrics import one_thread
 from ratios import Results
 from session import parser, run_interleaved, save, serve
 from sources import record
 from tables import markdown
 
 from adapters.buffer_names import title
-from sb3_compressed.benchmarking.frame_recording import play
-from sb3_compressed.benchmarking.metrics import one_thread
 from sb3_compressed.benchmarking.runner import Job, Measurement
 
 N_ENVS = 4

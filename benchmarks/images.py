@@ -34,6 +34,7 @@ from typing import Any
 
 import fixed_cost
 import numpy as np
+from measure_replay import TIMED_STEPS, measure_replay
 from ratios import Results
 from session import (
     CONSOLE,
@@ -51,7 +52,6 @@ from tables import fixed_cost_table, ratio_range_table, summary_table
 
 from adapters import make_replay
 from adapters.buffer_names import is_peer
-from sb3_compressed.benchmarking.replay_benchmark import TIMED_STEPS, measure_replay
 from sb3_compressed.benchmarking.runner import Job, Measurement
 
 BUFFERS = ["auto"]
@@ -119,7 +119,7 @@ def all_cases() -> list[Case]:
 
 
 def measure(name: str, source: str, size: int, n_envs: int) -> Measurement:
-    """Measure one buffer; see :func:`~sb3_compressed.benchmarking.replay_benchmark.measure_replay`."""
+    """Measure one buffer; see :func:`~measure_replay.measure_replay`."""
     rows = size // n_envs
     recording = record(source, n_envs, rows + TIMED_STEPS)
     measured = measure_replay(partial(make_replay, name, recording), recording, rows)

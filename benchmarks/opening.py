@@ -29,13 +29,14 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from frame_recording import Playback, Recording, play
+from metrics import one_thread
 from ratios import Results
 from session import parser, run_interleaved, save, serve
 from sources import record
 from tables import markdown
 
-from sb3_compressed.benchmarking.frame_recording import Playback, Recording, play, wrap_as_sb3
-from sb3_compressed.benchmarking.metrics import one_thread
+from sb3_compressed.benchmarking.benchmark_envs import wrap_as_sb3
 from sb3_compressed.benchmarking.runner import Job, Measurement
 
 N_ENVS = 1

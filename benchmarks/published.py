@@ -16,15 +16,15 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
+from batch_checks import check_replay, check_rollout
+from frame_recording import play
+from metrics import exhaust, one_thread, resident_nbytes, timed
 from ratios import Results
 from session import available, parser, run_interleaved, save, serve
 from sources import record
 from tables import markdown
 
 from adapters import make_replay, make_rollout
-from sb3_compressed.benchmarking.frame_recording import play
-from sb3_compressed.benchmarking.metrics import exhaust, one_thread, resident_nbytes, timed
-from sb3_compressed.benchmarking.roundtrip import check_replay, check_rollout
 from sb3_compressed.benchmarking.runner import Job, Measurement
 from sb3_compressed.step import Step
 

@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 import torch as th
+from frame_recording import Playback, Recording
 from gymnasium import spaces
 from numpy.typing import NDArray
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from stable_baselines3.common.vec_env import VecEnv
 
-from sb3_compressed.benchmarking.frame_recording import Playback, Recording, wrap_as_sb3
+from sb3_compressed.benchmarking.benchmark_envs import wrap_as_sb3
 
 __all__ = ["MAX_NBYTES", "TINY_NETWORK", "SubsampledPixels", "make_recorded", "n_recorded_steps"]
 

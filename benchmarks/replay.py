@@ -12,12 +12,12 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+from measure_replay import TIMED_STEPS, measure_replay
 from session import EXTRAPOLATION_KEYS, available, parser, run_interleaved, save, serve
 from sources import record
 from tables import ratio_table
 
 from adapters import make_replay
-from sb3_compressed.benchmarking.replay_benchmark import TIMED_STEPS, measure_replay
 from sb3_compressed.benchmarking.runner import Job, Measurement
 
 GAMES = ["MsPacman", "Pong", "Breakout", "Seaquest", "Qbert", "Riverraid"]
@@ -26,7 +26,7 @@ N_ENVS = 4
 
 
 def measure(name: str, source: str, size: int) -> Measurement:
-    """Measure one buffer; see :func:`~sb3_compressed.benchmarking.replay_benchmark.measure_replay`."""
+    """Measure one buffer; see :func:`~measure_replay.measure_replay`."""
     rows = size // N_ENVS
     recording = record(source, N_ENVS, rows + TIMED_STEPS)
     measured = measure_replay(partial(make_replay, name, recording), recording, rows)

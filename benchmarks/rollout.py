@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from functools import partial
 
+from measure_rollout import measure_rollout
 from session import EXTRAPOLATION_KEYS, available, parser, run_interleaved, save, serve
 from sources import record
 from tables import ratio_table
 
 from adapters import make_rollout
-from sb3_compressed.benchmarking.rollout_benchmark import measure_rollout
 from sb3_compressed.benchmarking.runner import Job, Measurement
 
 GAMES = ["MsPacman", "Pong", "Breakout", "Seaquest", "Qbert", "Riverraid"]
@@ -25,7 +25,7 @@ N_ENVS = 8
 
 
 def measure(name: str, source: str, n_steps: int, rollouts: int) -> Measurement:
-    """Measure one buffer; see :func:`~sb3_compressed.benchmarking.rollout_benchmark.measure_rollout`."""
+    """Measure one buffer; see :func:`~measure_rollout.measure_rollout`."""
     recording = record(source, N_ENVS, n_steps * rollouts)
     measured = measure_rollout(partial(make_rollout, name, recording), recording, n_steps, rollouts)
     return {key: value for key, value in measured.items() if key not in EXTRAPOLATION_KEYS}

@@ -7,13 +7,13 @@ The benchmarks of replay and rollout buffers verify it, too.
 
 from __future__ import annotations
 
+from batch_checks import check_replay
+from frame_recording import play
 from session import available, parser, run_interleaved, save, serve
 from sources import record
 from tables import markdown
 
 from adapters import make_replay
-from sb3_compressed.benchmarking.frame_recording import play
-from sb3_compressed.benchmarking.roundtrip import check_replay
 from sb3_compressed.benchmarking.runner import Job, Measurement
 
 N_ENVS = 4

@@ -20,6 +20,8 @@ from collections import defaultdict
 from typing import Any
 
 import numpy as np
+from frame_recording import play
+from metrics import one_thread, resident_nbytes
 from ratios import Results
 from session import available, parser, run_interleaved, save, serve
 from sources import record
@@ -27,8 +29,6 @@ from tables import markdown
 
 from adapters.buffer_names import title
 from adapters.prioritized_samplers import ALPHA, BETA, make_sampler
-from sb3_compressed.benchmarking.frame_recording import play
-from sb3_compressed.benchmarking.metrics import one_thread, resident_nbytes
 from sb3_compressed.benchmarking.runner import Job, Measurement
 
 OURS = "prioritized"

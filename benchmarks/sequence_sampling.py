@@ -21,14 +21,14 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
+from frame_recording import play
+from metrics import CallTimer, one_thread
 from ratios import Results
 from session import available, parser, run_interleaved, save, serve
 from sources import record
 from tables import markdown
 
 from adapters.buffer_names import split_name, title
-from sb3_compressed.benchmarking.frame_recording import play
-from sb3_compressed.benchmarking.metrics import CallTimer, one_thread
 from sb3_compressed.benchmarking.runner import Job, Measurement
 
 BATCH_SIZE, LENGTH = 32, 80

@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from frame_recording import Recording, play
+from metrics import one_thread
 from ratios import Results
 from session import parser, run_interleaved, save, serve
 from sources import Source, record
 from tables import markdown
 
-from sb3_compressed.benchmarking.frame_recording import Recording, play
-from sb3_compressed.benchmarking.metrics import one_thread
 from sb3_compressed.benchmarking.runner import Job, Measurement
 from sb3_compressed.step import Step
 

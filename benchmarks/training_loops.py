@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
-from collections.abc import Iterator
 from functools import partial
 from importlib import import_module
 from typing import Any
 
 import torch as th
+from frame_recording import Recording
 from gymnasium import spaces
+from metrics import resident_nbytes, timed
 from recorded_env import TINY_NETWORK, make_recorded, n_recorded_steps
 from session import serve
 from settings import SETTINGS
@@ -20,9 +20,10 @@ from stable_baselines3.common.vec_env import VecEnv
 
 from adapters import sb3_class
 from sb3_compressed import buffer_statistics, prioritize
-from sb3_compressed.benchmarking.frame_recording import Recording, wrap_as_sb3
-from sb3_compressed.benchmarking.metrics import median_us, resident_nbytes, timed
+from sb3_compressed.benchmarking.benchmark_envs import wrap_as_sb3
+from sb3_compressed.benchmarking.metrics import median_us
 from sb3_compressed.benchmarking.runner import Measurement
+from sb3_compressed.benchmarking.training_run import TimedBatches, TimedCalls, weights_digest
 from sb3_compressed.buffers.replay_mixin import CompressedReplay
 
 __all__ = ["RECORDED", "is_on_policy", "measure", "missing", "recording_of"]
@@ -197,51 +198,12 @@ def _class_of(algorithm: str) -> Any:
     return getattr(import_module("sb3_contrib" if name == "QRDQN" else "stable_baselines3"), name)
 
 
-def weights_digest(model: Any) -> str:
-    """Return a digest of all weights of a model's policy."""
-    digest = hashlib.sha256()
-    for parameter in model.policy.state_dict().values():
-        digest.update(parameter.numpy().tobytes())
-    return digest.hexdigest()[:16]
-
-
 def _batches(buffer: Any) -> tuple[int, int]:
     """Return how many batches a buffer has sampled and how many of them were decoded ahead, 0 if it does not count."""
     if not isinstance(buffer, CompressedReplay):
         return 0, 0
     found = buffer_statistics(buffer)  # of an older version of the package, without counts
     return getattr(found, "batches", 0), getattr(found, "batches_decoded_ahead", 0)
-
-
-class TimedCalls:
-    """Replaces a method of one buffer, calls it, and remembers the time of each call."""
-
-    def __init__(self, buffer: Any, name: str) -> None:
-        self.seconds: list[float] = []
-        self._method = getattr(buffer, name)
-        vars(buffer)[name] = self
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the method."""
-        begin = time.perf_counter()
-        result = self._method(*args, **kwargs)
-        self.seconds.append(time.perf_counter() - begin)
-        return result
-
-
-class TimedBatches(TimedCalls):
-    """The same for a generator of batches: the time until each batch."""
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
-        """Yield the batches."""
-        batches = self._method(*args, **kwargs)
-        while True:
-            begin = time.perf_counter()
-            batch = next(batches, None)
-            if batch is None:
-                return
-            self.seconds.append(time.perf_counter() - begin)
-            yield batch
 
 
 class RolloutGrowth(BaseCallback):

@@ -17,12 +17,12 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any, Literal
 
+from frame_recording import Recording
 from gymnasium import spaces
 
 from adapters.buffer_names import SB3_OPTIMIZED, is_peer, split_name
-from sb3_compressed.benchmarking import adapters
-from sb3_compressed.benchmarking.adapters import ReplayAdapter, RolloutAdapter
-from sb3_compressed.benchmarking.frame_recording import Recording
+from adapters.sb3_adapters import ReplayAdapter, RolloutAdapter
+from sb3_compressed.benchmarking import sb3_classes
 
 __all__ = ["is_peer", "make_replay", "make_rollout", "sb3_class"]
 
@@ -40,12 +40,12 @@ def sb3_class(name: str, kind: Literal["replay", "rollout"], space: spaces.Space
     if name == SB3_OPTIMIZED:
         if kind != "replay" or isinstance(space, spaces.Dict):
             raise ValueError(f"{name} is available for replay buffers without Dict observations only")
-        cls, _ = adapters.sb3_class(adapters.SB3, kind, space)
+        cls, _ = sb3_classes.sb3_class(sb3_classes.SB3, kind, space)
         return cls, {"optimize_memory_usage": True, "handle_timeout_termination": False}
     if library == "extra":
         extra = import_module("adapters.extra_buffers")
         return extra.CLASSES[kind], extra.arguments(method, space)
-    return adapters.sb3_class(name, kind, space)
+    return sb3_classes.sb3_class(name, kind, space)
 
 
 def make_replay(name: str, recording: Recording, rows: int, **options: Any) -> ReplayAdapter:

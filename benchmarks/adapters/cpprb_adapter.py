@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import torch as th
 from cpprb import ReplayBuffer
+from frame_recording import Recording
 
-from sb3_compressed.benchmarking.adapters import Batch, ReplayAdapter
-from sb3_compressed.benchmarking.frame_recording import Recording
+from adapters.sb3_adapters import Batch, ReplayAdapter
 from sb3_compressed.step import Step
 
 

@@ -27,10 +27,10 @@ from typing import Any, ClassVar
 import numpy as np
 import ray
 import torch as th
+from frame_recording import Recording
 from typing_extensions import override
 
-from sb3_compressed.benchmarking.adapters import Batch, ReplayAdapter
-from sb3_compressed.benchmarking.frame_recording import Recording
+from adapters.sb3_adapters import Batch, ReplayAdapter
 from sb3_compressed.step import Step
 
 __all__ = ["RayBuffer", "make_ray_buffer", "start_ray"]

@@ -15,11 +15,11 @@ from typing import Any
 
 import torch as th
 import zstandard
+from frame_recording import Recording
 from tensordict import TensorDict
 from torchrl.data import CompressedListStorage, ReplayBuffer
 
-from sb3_compressed.benchmarking.adapters import Batch, ReplayAdapter
-from sb3_compressed.benchmarking.frame_recording import Recording
+from adapters.sb3_adapters import Batch, ReplayAdapter
 from sb3_compressed.step import Step
 
 DEFAULT_LEVEL = 3

@@ -1,4 +1,4 @@
-"""Create environments to record."""
+"""Create environments to train on."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from typing import Any
 import gymnasium as gym
 from gymnasium import spaces
 from stable_baselines3.common.env_util import make_atari_env, make_vec_env
-from stable_baselines3.common.vec_env import VecEnv
+from stable_baselines3.common.preprocessing import is_image_space, is_image_space_channels_first
+from stable_baselines3.common.vec_env import VecEnv, VecFrameStack, VecTransposeImage
 
 from sb3_compressed.common.extras import import_extra
 from sb3_compressed.common.spaces import space_parts
 from sb3_compressed.errors import install_command
 
-__all__ = ["is_atari", "make_env", "register_atari"]
+__all__ = ["is_atari", "make_env", "register_atari", "wrap_as_sb3"]
 
 ARRAY_SPACES = spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary
 
@@ -57,6 +58,16 @@ def make_env(env_id: str, n_envs: int, *, atari: bool) -> VecEnv:
             "array or a Dict of arrays"
         )
     return env
+
+
+def wrap_as_sb3(env: VecEnv, n_stack: int) -> VecEnv:
+    """Stack frames, then transpose images, as SB3's algorithms do."""
+    if n_stack > 1 and not all(isinstance(space, spaces.Box) for space in space_parts(env.observation_space).values()):
+        raise ValueError(f"frames of {env.observation_space} cannot be stacked")
+    stacked = VecFrameStack(env, n_stack) if n_stack > 1 else env
+    images: Any = [space for space in space_parts(stacked.observation_space).values() if is_image_space(space)]
+    is_transposed = all(is_image_space_channels_first(space) for space in images)
+    return stacked if is_transposed else VecTransposeImage(stacked)
 
 
 def register_atari() -> None:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sb3_compressed.arrays import CompressedArray
-from sb3_compressed.arrays.memory_estimate import MemoryEstimate
+from sb3_compressed.arrays.codec_choice import OBJECT_NBYTES, Choice
+from sb3_compressed.arrays.memory_estimate import MemoryEstimate, tables_nbytes
 from sb3_compressed.arrays.payload_batch import codec_digest
 from sb3_compressed.codecs import TrainableCodec
 from sb3_compressed.common.spaces import Key
@@ -42,6 +43,8 @@ class BufferStatistics:
         :func:`~sb3_compressed.load_checkpoint`. The trained state of the current codec counts even if no payload needs
         it yet
     :ivar raw_memory_nbytes: ``memory_nbytes`` of SB3's buffer
+    :ivar full_memory_nbytes: ``memory_nbytes`` of the full buffer, if all of its frames take as much as what ``auto``
+        has chosen for most of them, or as those of now; 0 for an empty buffer
     :ivar batches: batches that this object has sampled, if it decodes the next batch ahead by itself; otherwise 0, as
         with ``num_threads=1``, a sampler or ``prefetch``
     :ivar batches_decoded_ahead: of ``batches``, those that were decoded before they were sampled
@@ -62,6 +65,7 @@ class BufferStatistics:
     batch_memory_nbytes: int = 0
     loaded_memory_nbytes: int = 0
     raw_memory_nbytes: int = 0
+    full_memory_nbytes: int = 0
     batches: int = 0
     batches_decoded_ahead: int = 0
     coder: str = ""
@@ -134,6 +138,10 @@ def statistics_of(buffer: CompressedBuffer | StoredBuffer, max_slots: int = 8192
     pool = getattr(buffer, "_batch_pool", None)
     predicted_batch = getattr(buffer, "_predicted_batch", None)
     choices = getattr(buffer, "choices", {})
+    full = sum(
+        _full_nbytes(arrays, part, filled, choices.get(key))
+        for (key, arrays), part in zip(by_key.items(), parts, strict=True)
+    )
     return BufferStatistics(
         transitions=buffer.size() * buffer.n_envs,
         memory_nbytes=round(memory + others_nbytes),
@@ -145,6 +153,7 @@ def statistics_of(buffer: CompressedBuffer | StoredBuffer, max_slots: int = 8192
         batch_memory_nbytes=0 if pool is None else pool.nbytes,
         loaded_memory_nbytes=round(sum(part.loaded_nbytes for part in parts) + others_nbytes),
         raw_memory_nbytes=round(raw_nbytes + others_nbytes),
+        full_memory_nbytes=round(full + sum(array.nbytes for array in others)) if filled else 0,
         batches=0 if predicted_batch is None else predicted_batch.n_drawn,
         batches_decoded_ahead=0 if predicted_batch is None else predicted_batch.n_decoded_ahead,
         coder="; ".join(f"{'' if key is None else f'{key}: '}{choice}" for key, choice in choices.items()),
@@ -175,6 +184,22 @@ def _part(
     nbytes = filled * sum(array.nbytes for array in arrays)
     n_items = buffer.size() * buffer.n_envs * len(arrays)
     return MemoryEstimate(nbytes, nbytes, nbytes, n_items, n_items)
+
+
+def _full_nbytes(arrays: Sequence[Any], part: MemoryEstimate, filled: float, choice: Choice | None) -> float:
+    """Return the memory of the observations and next observations of one key in a full buffer.
+
+    :param part: what they take now
+    :param filled: fraction of the buffer that is written
+    :param choice: what ``auto`` has chosen, which was not used yet for what was written before
+    """
+    fixed = sum(codec.nbytes for codec in part.codecs)
+    if isinstance(arrays[0], CompressedArray):
+        fixed += tables_nbytes([array.slots for array in arrays])
+    growing = part.nbytes - fixed
+    if choice is not None:
+        growing += part.n_payloads * (choice.final.nbytes - OBJECT_NBYTES) - part.payload_nbytes
+    return fixed + growing / filled if filled else fixed
 
 
 def _includes(codecs: Sequence[TrainableCodec], codec: TrainableCodec, buffer: CompressedBuffer | StoredBuffer) -> bool:

@@ -1,16 +1,16 @@
-"""``sb3-compressed advise``: estimate what compressed buffers save and cost in an environment."""
+"""``sb3-compressed advise``: train shortly with each buffer, and show what it saves and costs in an environment."""
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich import box
+from rich.console import RenderableType
 from rich.markup import escape
 from rich.table import Table
 
@@ -19,16 +19,13 @@ from sb3_compressed.cli.sources import expand_user
 
 if TYPE_CHECKING:
     from gymnasium import spaces
-    from stable_baselines3.common.vec_env import VecEnv
 
-    from sb3_compressed.benchmarking.frame_recording import Recording
     from sb3_compressed.benchmarking.recommendation import Cost
+    from sb3_compressed.benchmarking.training_run import Setup
 
 __all__ = ["advise"]
 
-CODECS = ("auto", "auto/small", "auto/fast", "zstd3", "none")
-#: The memory of a process fluctuates by about this much.
-NOISE_NBYTES = 1_000_000
+CODECS = ("auto", "auto/small", "none")
 
 
 class Wrapper(str, Enum):
@@ -54,10 +51,13 @@ def advise(
     n_steps: Annotated[
         int | None,
         typer.Option(
-            min=2, help="Advise on rollout buffers (PPO, A2C) with this n_steps instead.", show_default="replay buffers"
+            min=2, help="Advise on rollout buffers, and train PPO with this n_steps.", show_default="replay buffers"
         ),
     ] = None,
-    steps: Annotated[int, typer.Option(min=100, help="Number of transitions to record for the measurements.")] = 10_000,
+    steps: Annotated[
+        int, typer.Option(min=100, help="Transitions to collect with random actions before DQN or SAC trains.")
+    ] = 3_000,
+    seconds: Annotated[float, typer.Option(min=1, help="How long to train with each buffer after that.")] = 20.0,
     rounds: Annotated[
         int, typer.Option(min=1, help="How often each buffer is measured; the medians are reported.")
     ] = 1,
@@ -70,9 +70,9 @@ def advise(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Record an environment, measure codecs on its observations, and recommend a buffer.
+    """Train an agent shortly with SB3's buffer and with others, and recommend one.
 
-    Every buffer is measured in its own process and compared with SB3's buffer on this machine.
+    Every training has its own process, and all of them do the same: DQN, SAC or PPO with default settings.
     """
     from sb3_compressed import get_codec
     from sb3_compressed.benchmarking.plot import check_plottable
@@ -83,152 +83,105 @@ def advise(
     if plot:
         check_plottable(plot)
     buffer = {"n_steps": n_steps} if n_steps else {"buffer_size": buffer_size}
-    setup = _new_setup(env_id, n_envs, wrapper, frame_stack, buffer, steps)
-    recording, measured = _measure(setup, codecs, rounds)
-    _report(setup, recording, measured, plot, as_json=as_json)
-
-
-@dataclass(frozen=True)
-class Setup:
-    """The environment, and how it is measured.
-
-    :param env_id: the id of the environment
-    :param env: the environment, whose frames are not stacked yet
-    :param atari: whether it has SB3's Atari wrappers
-    :param n_stack: number of stacked frames
-    :param buffer: the size of the user's buffer: ``n_steps`` of rollout buffers, ``buffer_size`` of replay buffers
-    :param kind: the kind of the buffers
-    :param algorithm: the name of SB3's algorithm to recommend
-    :param batch_size: transitions of each batch
-    :param read: the key of the time that reading takes
-    :param rows: rows of a measured buffer
-    :param n_steps: steps to record
-    :param arguments: arguments of the worker
-    """
-
-    env_id: str
-    env: VecEnv
-    atari: bool
-    n_stack: int
-    buffer: dict[str, int]
-    kind: Literal["replay", "rollout"]
-    algorithm: str
-    batch_size: int
-    read: str
-    rows: int
-    n_steps: int
-    arguments: dict[str, Any]
-
-    @property
-    def transitions(self) -> int:
-        """The number of transitions in each measured buffer."""
-        return self.rows * self.env.num_envs
-
-    @property
-    def capacity(self) -> int:
-        """The number of transitions in the user's buffer."""
-        n_steps = self.buffer.get("n_steps")
-        return self.buffer["buffer_size"] if n_steps is None else n_steps * self.env.num_envs
+    setup, space = _new_setup(env_id, n_envs, wrapper, frame_stack, buffer, steps, seconds)
+    _report(setup, space, _measure(setup, codecs, rounds), plot, as_json=as_json)
 
 
 def _new_setup(
-    env_id: str, n_envs: int, wrapper: Wrapper | None, frame_stack: int | None, buffer: dict[str, int], steps: int
-) -> Setup:
-    from sb3_compressed.benchmarking.benchmark_envs import make_env
-    from sb3_compressed.benchmarking.frame_recording import check_memory
-    from sb3_compressed.benchmarking.replay_benchmark import TIMED_STEPS
-    from sb3_compressed.benchmarking.rollout_benchmark import BATCH_SIZE
-    from sb3_compressed.benchmarking.snippet import off_policy_algorithm
+    env_id: str,
+    n_envs: int,
+    wrapper: Wrapper | None,
+    frame_stack: int | None,
+    buffer: dict[str, int],
+    steps: int,
+    seconds: float,
+) -> tuple[Setup, spaces.Space[Any]]:
+    """Return what to train, and the observation space as the buffers get it.
+
+    :raises ValueError: if the environment does not exist, or cannot be trained on
+    """
+    from sb3_compressed.benchmarking.benchmark_envs import make_env, wrap_as_sb3
+    from sb3_compressed.benchmarking.sb3_classes import off_policy_algorithm
+    from sb3_compressed.benchmarking.training_run import Setup, check_memory
 
     atari = _use_atari_wrappers(env_id, wrapper)
+    n_stack = frame_stack or (4 if atari else 1)
     env = make_env(env_id, n_envs, atari=atari)
-    given = env_id, env, atari, frame_stack or (4 if atari else 1), buffer
-    if n_steps := buffer.get("n_steps"):
-        rollouts = max(steps // (n_steps * n_envs), 2)
-        arguments: dict[str, Any] = {"n_steps": n_steps, "rollouts": rollouts}
-        setup = Setup(*given, "rollout", "PPO", BATCH_SIZE, "get", n_steps, n_steps * rollouts, arguments)
-    else:
-        algorithm, size = off_policy_algorithm(env.action_space)
-        rows = max(steps // n_envs, 8)
-        arguments = {"rows": rows, "batch_sizes": [size]}
-        setup = Setup(*given, "replay", algorithm, size, f"sample({size})", rows, rows + TIMED_STEPS, arguments)
-    check_memory(env, setup.n_stack, setup.rows)
-    return setup
+    try:
+        algorithm = "PPO" if "n_steps" in buffer else off_policy_algorithm(env.action_space)
+        setup = Setup(env_id, atari, n_envs, n_stack, algorithm, buffer, steps, seconds)
+        space = wrap_as_sb3(env, n_stack).observation_space
+    finally:
+        env.close()
+    check_memory(setup, space)
+    return setup, space
 
 
-def _measure(setup: Setup, codecs: Sequence[str], rounds: int) -> tuple[Recording, dict[str, Any]]:
-    """Record the environment, and return what was measured with each codec and with SB3's buffer."""
+def _measure(setup: Setup, codecs: Sequence[str], rounds: int) -> dict[str, Any]:
+    """Train with SB3's buffer, then for as long with each codec; return what was measured."""
     from sb3_compressed.benchmarking import worker
-    from sb3_compressed.benchmarking.adapters import SB3
-    from sb3_compressed.benchmarking.frame_recording import write_recording
     from sb3_compressed.benchmarking.runner import Job, run_interleaved
+    from sb3_compressed.benchmarking.sb3_classes import SB3
 
-    env_id = setup.env_id
-    with tempfile.TemporaryDirectory(prefix="sb3-compressed-") as folder, progress_bar() as progress:
-        task = progress.add_task(f"recording {env_id}", total=setup.n_steps)
-        recording = write_recording(
-            Path(folder) / "observations.zst",
-            setup.env,
-            setup.n_steps,
-            n_stack=setup.n_stack,
-            on_step=lambda: progress.advance(task),
-        )
-        jobs = [Job(env_id, name, {"recording": str(recording.path), **setup.arguments}) for name in [SB3, *codecs]]
-        results = run_interleaved(lambda job: worker.command(setup.kind), jobs, rounds, progress)
-    return recording, results[env_id]
+    def run(names: Sequence[str], n_rounds: int, **arguments: Any) -> dict[str, Any]:
+        jobs = [Job(setup.env_id, name, {**setup._asdict(), **arguments}) for name in names]
+        return run_interleaved(lambda job: worker.command(), jobs, n_rounds, progress)[setup.env_id]
+
+    with progress_bar() as progress:
+        first = run([SB3], 1)
+        if "error" in first[SB3]:
+            return first
+        n_chunks = first[SB3]["n_chunks"]
+        if rounds == 1:
+            return {**first, **run(codecs, 1, n_chunks=n_chunks)}
+        return run([SB3, *codecs], rounds, n_chunks=n_chunks)
 
 
 def _report(
-    setup: Setup, recording: Recording, measured: Mapping[str, Any], plot: Path | None, *, as_json: bool
+    setup: Setup, space: spaces.Space[Any], measured: Mapping[str, Any], plot: Path | None, *, as_json: bool
 ) -> None:
     """Print a recommendation and what was measured, and write the plot."""
-    from sb3_compressed.benchmarking.adapters import SB3
     from sb3_compressed.benchmarking.recommendation import costs, recommend
+    from sb3_compressed.benchmarking.sb3_classes import SB3
     from sb3_compressed.benchmarking.snippet import snippet
 
-    env_id, space = setup.env_id, recording.observation_space
-    compared = costs(measured, setup.transitions, setup.capacity, setup.read)
-    if (nbytes := measured[SB3]["rss"] * setup.transitions) < NOISE_NBYTES:
-        hint = "; pass more --steps" if setup.kind == "replay" else ""
-        note(f"SB3's buffer takes only {nbytes / 1e6:.2f} MB, so memory is a rough estimate{hint}")
-    recommended, reason = recommend(compared, setup.read)
+    compared = costs(measured, setup.capacity)
+    recommended, reason = recommend(compared)
     lines, advice = "", f"Keep SB3's buffer. {reason}"
     if recommended != SB3:
         advice = f"Use {recommended}: {reason}"
-        lines = snippet(env_id, recording, setup.algorithm, atari=setup.atari, buffer=setup.buffer, method=recommended)
+        lines = snippet(setup, space, recommended)
     if plot:
-        _plot(plot, env_id, compared, setup.read)
+        _plot(plot, setup, compared)
     result = {
-        "env_id": env_id,
-        "n_envs": setup.env.num_envs,
+        "env_id": setup.env_id,
+        "n_envs": setup.n_envs,
         "frame_stack": setup.n_stack,
         "atari": setup.atari,
-        "kind": setup.kind,
+        "kind": "rollout" if setup.is_rollout else "replay",
         "observation_space": str(space),
         "buffer_size": setup.capacity,
-        "transitions": setup.transitions,
         "algorithm": setup.algorithm,
-        "batch_size": setup.batch_size,
         "buffers": [asdict(cost) for cost in compared],
         "failed": {name: one["error"] for name, one in measured.items() if "error" in one},
         "recommended": recommended,
         "reason": reason,
         "lines": lines,
     }
-    table, explanation = _table(compared, env_id, space, setup.read), _explanation(setup)
+    chosen = [f"{cost.buffer} chose {cost.coder}" for cost in compared if cost.coder]
     code = [python_code(lines)] if lines else []
-    print_result(result, table, explanation, "", advice, *code, as_json=as_json)
+    parts: list[RenderableType] = [_table(compared, setup, space), *chosen, _explanation(setup), "", advice, *code]
+    print_result(result, *parts, as_json=as_json)
 
 
-def _plot(path: Path, env_id: str, compared: Sequence[Cost], read: str) -> None:
+def _plot(path: Path, setup: Setup, compared: Sequence[Cost]) -> None:
     from sb3_compressed.benchmarking.plot import plot_ratios
 
     panels = {
         "memory": [cost.ratio for cost in compared],
-        "add": [cost.add_ratio for cost in compared],
-        read: [cost.sample_ratio for cost in compared],
+        f"time of {setup.algorithm}": [cost.time_ratio for cost in compared],
     }
-    plot_ratios(path, f"{env_id}, relative to SB3's buffer", [cost.buffer for cost in compared], panels)
+    plot_ratios(path, f"{setup.env_id}, relative to SB3's buffer", [cost.buffer for cost in compared], panels)
 
 
 def _use_atari_wrappers(env_id: str, wrapper: Wrapper | None) -> bool:
@@ -245,39 +198,41 @@ def _use_atari_wrappers(env_id: str, wrapper: Wrapper | None) -> bool:
     return wrapped
 
 
-def _table(costs: Sequence[Cost], env_id: str, space: spaces.Space[Any], read: str) -> Table:
+def _table(costs: Sequence[Cost], setup: Setup, space: spaces.Space[Any]) -> Table:
     from sb3_compressed.benchmarking.metrics import format_nbytes
 
-    title = escape(f"{env_id}: observations {_describe(space)}")
+    title = escape(f"{setup.algorithm} on {setup.env_id}: observations {_describe(space)}")
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
     table.add_column("buffer")
-    for heading in ("per transition", "memory", "vs. SB3", "add", read):
+    read = "get" if setup.is_rollout else "sample"
+    for heading in ("transition", "memory", "vs. SB3", "training", "add", read, "weights"):
         table.add_column(heading, justify="right")
     for cost in costs:
+        times = ((cost.step, cost.time_ratio), (cost.add, cost.add_ratio), (cost.read, cost.read_ratio))
         is_base = cost is costs[0]
         table.add_row(
-            cost.buffer + (" (returns wrong data)" if cost.wrong else ""),
+            cost.buffer,
             format_nbytes(cost.transition),
             format_nbytes(cost.memory),
             f"{cost.ratio:.2%}",
-            *(
-                f"{time:.1f} us" if is_base else f"{ratio:.2f}x"
-                for time, ratio in ((cost.add, cost.add_ratio), (cost.sample, cost.sample_ratio))
-            ),
+            *(_format_us(time) if is_base else f"{ratio:.2f}x" for time, ratio in times),
+            "" if is_base else "equal" if cost.equal_weights else "differ",
         )
     return table
 
 
+def _format_us(microseconds: float) -> str:
+    return f"{microseconds:.0f} us" if microseconds < 1000 else f"{microseconds / 1000:.3g} ms"
+
+
 def _explanation(setup: Setup) -> str:
-    if setup.kind == "replay":
-        memory = f"estimated for {setup.capacity:,} transitions from the growth of the process (RSS)"
-        times = "times are medians"
-    else:
-        memory = f"the growth of the process (RSS) for {setup.capacity:,} transitions"
-        times = "times are medians per transition, get for one epoch"
+    memory = f"Memory is that of {setup.capacity:,} transitions"
+    if not setup.is_rollout:
+        memory += ", estimated; SB3's optimize_memory_usage=True would take about half of SB3's"
     return (
-        f"Measured with random actions; observations of a trained policy may differ. Memory is {memory}; {times}, "
-        "relative to SB3's buffer."
+        f"{memory}. Training is the time of a transition, and the calls are those inside the training, relative to "
+        "SB3's buffer. Equal weights prove that the buffer has returned the same batches; they differ if the "
+        "environment or the network is not deterministic."
     )
 
 

@@ -12,10 +12,9 @@ import ratios
 import sources
 import training
 import training_loops
+from frame_recording import Playback
 from recorded_env import make_recorded
 from settings import SETTINGS
-
-from sb3_compressed.benchmarking.frame_recording import Playback
 
 SCENE = "recorded:Noise84-v0"
 

@@ -6,10 +6,11 @@ from collections.abc import Callable
 from itertools import islice
 from typing import Any
 
-from sb3_compressed.benchmarking.adapters import RolloutAdapter
-from sb3_compressed.benchmarking.frame_recording import Recording, play
-from sb3_compressed.benchmarking.metrics import CallTimer, exhaust, one_thread, resident_nbytes
-from sb3_compressed.benchmarking.roundtrip import check_rollout
+from batch_checks import check_rollout
+from frame_recording import Recording, play
+from metrics import CallTimer, exhaust, one_thread, resident_nbytes
+
+from adapters.sb3_adapters import RolloutAdapter
 
 __all__ = ["BATCH_SIZE", "measure_rollout"]
 

@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Any
 
-from sb3_compressed.benchmarking.adapters import ReplayAdapter
-from sb3_compressed.benchmarking.frame_recording import Recording, play
-from sb3_compressed.benchmarking.metrics import CallTimer, one_thread, resident_nbytes
-from sb3_compressed.benchmarking.roundtrip import check_replay
+from batch_checks import check_replay
+from frame_recording import Recording, play
+from metrics import CallTimer, one_thread, resident_nbytes
+
+from adapters.sb3_adapters import ReplayAdapter
 
 __all__ = ["BATCH_SIZES", "TIMED_STEPS", "measure_replay"]
 

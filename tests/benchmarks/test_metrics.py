@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-
-from sb3_compressed.benchmarking.metrics import CallTimer
+from metrics import CallTimer
 
 MEGABYTES = 64
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import itertools
 import json
-import math
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -17,10 +16,9 @@ import numpy as np
 import zstandard
 from gymnasium import spaces
 from numpy.typing import NDArray
-from stable_baselines3.common.preprocessing import is_image_space, is_image_space_channels_first
-from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, VecFrameStack, VecTransposeImage
+from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
 
-from sb3_compressed.common.memory import available_memory
+from sb3_compressed.benchmarking.benchmark_envs import wrap_as_sb3
 from sb3_compressed.common.spaces import space_parts
 from sb3_compressed.common.tree_map import tree_map
 from sb3_compressed.step import Step, with_last_observations
@@ -30,14 +28,10 @@ __all__ = [
     "Playback",
     "Policy",
     "Recording",
-    "check_memory",
     "play",
     "random_policy",
-    "wrap_as_sb3",
     "write_recording",
 ]
-
-MAX_MEMORY_RATIO = 0.8  # of the available memory, for one buffer
 
 Policy = Callable[[Any], Any]
 """Returns actions for observations."""
@@ -112,38 +106,11 @@ def write_recording(
     return Recording.open(path)
 
 
-def check_memory(env: VecEnv, n_stack: int, n_steps: int) -> None:
-    """Verify, before the long measurements, that SB3's replay buffer of that many steps fits into memory.
-
-    :raises ValueError: if it does not
-    """
-    parts = space_parts(wrap_as_sb3(env, n_stack).observation_space).values()
-    obs_nbytes = sum(math.prod(space.shape or ()) * np.dtype(space.dtype).itemsize for space in parts)
-    step_nbytes = 2 * env.num_envs * obs_nbytes
-    available = available_memory()
-    if step_nbytes * n_steps > MAX_MEMORY_RATIO * available:
-        n_transitions = int(MAX_MEMORY_RATIO * available / step_nbytes) * env.num_envs
-        raise ValueError(
-            f"SB3's buffer would take {step_nbytes * n_steps / 1e9:.1f} GB of {available / 1e9:.1f} GB: measure at "
-            f"most {n_transitions:,} transitions"
-        )
-
-
 def random_policy(space: spaces.Space[Any], n_envs: int) -> Policy:
     """Return a policy that draws the same random actions each time."""
     space = copy.deepcopy(space)
     space.seed(0)
     return lambda obs: np.stack([space.sample() for _ in range(n_envs)])
-
-
-def wrap_as_sb3(env: VecEnv, n_stack: int) -> VecEnv:
-    """Stack frames, then transpose images, as SB3's algorithms do."""
-    if n_stack > 1 and not all(isinstance(space, spaces.Box) for space in space_parts(env.observation_space).values()):
-        raise ValueError(f"frames of {env.observation_space} cannot be stacked")
-    stacked = VecFrameStack(env, n_stack) if n_stack > 1 else env
-    images: Any = [space for space in space_parts(stacked.observation_space).values() if is_image_space(space)]
-    is_transposed = all(is_image_space_channels_first(space) for space in images)
-    return stacked if is_transposed else VecTransposeImage(stacked)
 
 
 class Recorder(VecEnvWrapper):

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from batch_checks import check_replay, check_rollout
+from frame_recording import Recording
 from gymnasium import spaces
 
-from sb3_compressed.benchmarking.adapters import Batch, make_replay, make_rollout
-from sb3_compressed.benchmarking.frame_recording import Recording
-from sb3_compressed.benchmarking.roundtrip import check_replay, check_rollout
+from adapters.sb3_adapters import Batch, make_replay, make_rollout
 from sb3_compressed.step import Step
 
 N_ENVS, ROWS = 2, 40

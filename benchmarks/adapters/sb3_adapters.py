@@ -1,58 +1,21 @@
-"""The interface that benchmarks require of a buffer, here of buffers with SB3's interface.
-
-==========================  ==========================================================================
-``SB3``                     SB3's own buffer with default arguments
-``auto``, ``zstd-5``, ...   the buffer of this package with a compression method
-``auto@1``                  the same with ``num_threads=1``
-==========================  ==========================================================================
-"""
+"""The interface that benchmarks require of a buffer, here of buffers with SB3's interface."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from types import SimpleNamespace
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch as th
-from gymnasium import spaces
+from frame_recording import Recording
 from numpy.typing import NDArray
-from stable_baselines3.common import buffers
 
-import sb3_compressed
 from sb3_compressed.arrays import CompressedArray
-from sb3_compressed.benchmarking.frame_recording import Recording
 from sb3_compressed.common.tree_map import leaves, tree_map
 from sb3_compressed.step import Step
 
-__all__ = ["SB3", "Batch", "ReplayAdapter", "RolloutAdapter", "make_replay", "make_rollout", "sb3_class"]
-
-SB3 = "SB3"
-
-
-def sb3_class(name: str, kind: Literal["replay", "rollout"], space: spaces.Space[Any]) -> tuple[Any, dict[str, Any]]:
-    """Return a buffer class for SB3's algorithms, and its additional arguments.
-
-    :param space: observation space
-    """
-    cls_name = f"{'Dict' if isinstance(space, spaces.Dict) else ''}{kind.capitalize()}Buffer"
-    if name == SB3:
-        return getattr(buffers, cls_name), {}
-    method, _, threads = name.partition("@")
-    cls = getattr(sb3_compressed, f"Compressed{cls_name}")
-    return cls, {"compression_method": method, **({"num_threads": int(threads)} if threads else {})}
-
-
-def make_replay(name: str, recording: Recording, rows: int) -> ReplayAdapter:
-    """Return a replay buffer by name, for that many steps of a recording."""
-    cls, arguments = sb3_class(name, "replay", recording.observation_space)
-    return ReplayAdapter(cls, recording, rows, **arguments)
-
-
-def make_rollout(name: str, recording: Recording, rows: int) -> RolloutAdapter:
-    """Return a rollout buffer by name, for that many steps of a recording."""
-    cls, arguments = sb3_class(name, "rollout", recording.observation_space)
-    return RolloutAdapter(cls, recording, rows, **arguments)
+__all__ = ["Batch", "ReplayAdapter", "RolloutAdapter"]
 
 
 class Batch(NamedTuple):

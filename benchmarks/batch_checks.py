@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from sb3_compressed.benchmarking.adapters import Batch, ReplayAdapter, RolloutAdapter
+from adapters.sb3_adapters import Batch, ReplayAdapter, RolloutAdapter
 from sb3_compressed.common.tree_map import leaves, tree_map
 from sb3_compressed.step import Step
 

@@ -1,0 +1,194 @@
+"""One short training with one buffer: its time, the calls of the buffer inside, its memory, and the weights."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import time
+from collections.abc import Iterator
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import stable_baselines3
+from gymnasium import spaces
+from stable_baselines3.common.logger import Logger
+
+from sb3_compressed.benchmarking.benchmark_envs import make_env, wrap_as_sb3
+from sb3_compressed.benchmarking.metrics import median_us
+from sb3_compressed.benchmarking.runner import Measurement
+from sb3_compressed.benchmarking.sb3_classes import SB3, policy_for, sb3_class
+from sb3_compressed.buffers.memory_statistics import buffer_statistics
+from sb3_compressed.common.memory import available_memory
+from sb3_compressed.common.spaces import space_parts
+from sb3_compressed.common.tree_map import leaves
+
+__all__ = ["Setup", "TimedBatches", "TimedCalls", "check_memory", "measure_training", "weights_digest"]
+
+#: Steps of an off-policy algorithm between two looks at the time.
+CHUNK_STEPS = 64
+#: The most chunks of a training.
+MAX_CHUNKS = 256
+#: The share of the available memory that SB3's buffer may take.
+MAX_MEMORY_RATIO = 0.8
+
+
+class Setup(NamedTuple):
+    """What is trained, whatever the buffer.
+
+    :param env_id: the id of the environment
+    :param atari: whether it has SB3's Atari wrappers
+    :param n_envs: number of parallel environments
+    :param n_stack: number of stacked frames
+    :param algorithm: name of an algorithm of SB3, which is used with its default settings
+    :param buffer: the user's ``buffer_size``, or ``n_steps`` for rollout buffers
+    :param steps: transitions to collect with random actions before an off-policy algorithm trains
+    :param seconds: how long to train after that
+    """
+
+    env_id: str
+    atari: bool
+    n_envs: int
+    n_stack: int
+    algorithm: str
+    buffer: dict[str, int]
+    steps: int
+    seconds: float
+
+    @property
+    def is_rollout(self) -> bool:
+        """Whether the algorithm has a rollout buffer."""
+        return "n_steps" in self.buffer
+
+    @property
+    def capacity(self) -> int:
+        """The number of transitions in the user's buffer."""
+        return self.buffer["n_steps"] * self.n_envs if self.is_rollout else self.buffer["buffer_size"]
+
+    @property
+    def max_measured(self) -> int:
+        """The most transitions that are added in a training; SB3's buffer allocates so many."""
+        return (
+            self.capacity
+            if self.is_rollout
+            else min(self.capacity, MAX_CHUNKS * CHUNK_STEPS * self.n_envs + self.steps)
+        )
+
+
+def measure_training(name: str, *, n_chunks: list[int] | None = None, **setup: Any) -> Measurement:
+    """Train once with a buffer. Requires a new process.
+
+    The first half of the training is not measured: kernels are compiled and codecs are chosen in it.
+
+    :param name: name of the buffer
+    :param n_chunks: how long to train instead of ``seconds``: the ``n_chunks`` of another run, to end with its weights
+    :param setup: the fields of :class:`Setup`
+    :return: ``n_chunks``; ``step``, microseconds of a transition in the second half of the training; median
+        microseconds of ``add`` and of ``read``, a call of ``sample`` or a batch of ``get``; ``memory``, bytes of the
+        full buffer; ``coder``, what ``auto`` has chosen; ``weights``, a digest
+    """
+    given = Setup(**setup)
+    model = _new_model(name, given)
+    model.set_logger(Logger(None, []))
+    if not given.is_rollout:
+        model.learn(given.steps)
+    chunk = given.capacity if given.is_rollout else CHUNK_STEPS * given.n_envs
+    train = partial(_train, model, chunk, given.seconds / 2)
+    first, second = n_chunks or (None, None)
+    first = train(first)
+    buffer = model.rollout_buffer if given.is_rollout else model.replay_buffer
+    adds = TimedCalls(buffer, "add")
+    reads = TimedBatches(buffer, "get") if given.is_rollout else TimedCalls(buffer, "sample")
+    before, begin = model.num_timesteps, time.perf_counter()
+    second = train(second)
+    step = (time.perf_counter() - begin) / (model.num_timesteps - before)
+    model.env.close()
+    result: Measurement = {"n_chunks": [first, second], "step": 1e6 * step, "weights": weights_digest(model)}
+    result |= {"add": median_us(adds.seconds), "read": median_us(reads.seconds)}
+    if name == SB3:
+        return {**result, "memory": _nbytes(buffer) * given.capacity / (buffer.buffer_size * given.n_envs), "coder": ""}
+    statistics = buffer_statistics(buffer)
+    return {**result, "memory": statistics.full_memory_nbytes, "coder": statistics.coder}
+
+
+def check_memory(setup: Setup, space: spaces.Space[Any]) -> None:
+    """Verify, before the long measurements, that SB3's buffer of the measured transitions fits into memory.
+
+    :param space: the observation space
+    :raises ValueError: if it does not
+    """
+    parts = space_parts(space).values()
+    nbytes = sum(math.prod(part.shape or ()) * np.dtype(part.dtype).itemsize for part in parts)
+    nbytes *= setup.max_measured * (1 if setup.is_rollout else 2)
+    available = available_memory()
+    if nbytes > MAX_MEMORY_RATIO * available:
+        raise ValueError(
+            f"SB3's buffer of {setup.max_measured:,} transitions, which are measured, would take {nbytes / 1e9:.1f} of "
+            f"{available / 1e9:.1f} GB: pass fewer --steps, or a smaller --n-steps or --n-envs"
+        )
+
+
+def _new_model(name: str, setup: Setup) -> Any:
+    env = wrap_as_sb3(make_env(setup.env_id, setup.n_envs, atari=setup.atari), setup.n_stack)
+    kind: Any = "rollout" if setup.is_rollout else "replay"
+    cls, arguments = sb3_class(name, kind, env.observation_space)
+    settings: dict[str, Any] = {**setup.buffer, f"{kind}_buffer_class": cls, f"{kind}_buffer_kwargs": arguments}
+    if not setup.is_rollout:
+        settings["learning_starts"] = setup.steps
+        if name == SB3:  # it allocates all of its memory at once
+            settings["buffer_size"] = setup.max_measured
+    return getattr(stable_baselines3, setup.algorithm)(policy_for(env.observation_space), env, seed=0, **settings)
+
+
+def _train(model: Any, chunk: int, seconds: float, n_chunks: int | None) -> int:
+    """Train for some time, or with a number of chunks of transitions; return that number."""
+    n, end = 0, time.perf_counter() + seconds
+    while n < n_chunks if n_chunks is not None else n == 0 or (n < MAX_CHUNKS // 2 and time.perf_counter() < end):
+        model.learn(chunk, reset_num_timesteps=False)
+        n += 1
+    return n
+
+
+def _nbytes(buffer: Any) -> int:
+    """Return the size of all arrays of a buffer of SB3."""
+    arrays = [part for value in vars(buffer).values() for part in leaves(value)]
+    return sum(array.nbytes for array in arrays if isinstance(array, np.ndarray))
+
+
+def weights_digest(model: Any) -> str:
+    """Return a digest of all weights of a model's policy."""
+    digest = hashlib.sha256()
+    for parameter in model.policy.state_dict().values():
+        digest.update(parameter.cpu().numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
+class TimedCalls:
+    """Replaces a method of one buffer, calls it, and records the time of each call."""
+
+    def __init__(self, buffer: Any, name: str) -> None:
+        self.seconds: list[float] = []
+        self._method = getattr(buffer, name)
+        vars(buffer)[name] = self
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the method."""
+        begin = time.perf_counter()
+        result = self._method(*args, **kwargs)
+        self.seconds.append(time.perf_counter() - begin)
+        return result
+
+
+class TimedBatches(TimedCalls):
+    """The same for a generator of batches: the time until each batch."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
+        """Yield the batches."""
+        batches = self._method(*args, **kwargs)
+        while True:
+            begin = time.perf_counter()
+            batch = next(batches, None)
+            if batch is None:
+                return
+            self.seconds.append(time.perf_counter() - begin)
+            yield batch
