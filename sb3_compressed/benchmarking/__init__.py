@@ -1,6 +1,5 @@
-"""Measure buffers on real observations, for the command ``advise`` and the scripts in ``benchmarks/``.
+"""Short trainings with different buffers, for the command ``advise``. None of this is public.
 
-An environment is recorded once (:mod:`~frame_recording`). Every buffer gets its own process
-(:mod:`~sb3_compressed.benchmarking.runner`), in which :mod:`~measure_replay` or
-:mod:`~measure_rollout` adds the recording to it. None of this is public.
+Every training (:mod:`~sb3_compressed.benchmarking.training_run`) gets its own process
+(:mod:`~sb3_compressed.benchmarking.runner`). The scripts in ``benchmarks/`` share some of it.
 """

@@ -24,6 +24,7 @@ class BufferStatsCallback(BaseCallback):
     ========================================  ======================================================================
     ``buffer/transitions``                    transitions in the buffer, of all environments
     ``buffer/memory_mb``                      memory of the buffer in MB, with Python's overhead, actions and rewards
+    ``buffer/full_memory_mb``                 memory of the full buffer in MB, estimated from what ``auto`` has chosen
     ``buffer/batch_memory_mb``                additional memory in MB that is reused from batch to batch
     ``buffer/compression_ratio``              memory of the observations in SB3's buffer, divided by that in this one
     ``buffer/payload_bytes_per_transition``   compressed bytes per transition
@@ -107,6 +108,7 @@ class BufferStatsCallback(BaseCallback):
         values = {
             "transitions": statistics.transitions,
             "memory_mb": statistics.memory_nbytes / 1e6,
+            "full_memory_mb": statistics.full_memory_nbytes / 1e6,
             "batch_memory_mb": statistics.batch_memory_nbytes / 1e6,
             "compression_ratio": statistics.compression_ratio,
             "payload_bytes_per_transition": statistics.payload_nbytes_per_transition,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from enum import Enum
@@ -57,7 +59,9 @@ def advise(
     steps: Annotated[
         int, typer.Option(min=100, help="Transitions to collect with random actions before DQN or SAC trains.")
     ] = 3_000,
-    seconds: Annotated[float, typer.Option(min=1, help="How long to train with each buffer after that.")] = 20.0,
+    seconds: Annotated[
+        float, typer.Option(min=1, help="How long to train with SB3's buffer after that, at most.")
+    ] = 20.0,
     rounds: Annotated[
         int, typer.Option(min=1, help="How often each buffer is measured; the medians are reported.")
     ] = 1,
@@ -123,9 +127,11 @@ def _measure(setup: Setup, codecs: Sequence[str], rounds: int) -> dict[str, Any]
     from sb3_compressed.benchmarking.runner import Job, run_interleaved
     from sb3_compressed.benchmarking.sb3_classes import SB3
 
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}  # where the user's environment was found
+
     def run(names: Sequence[str], n_rounds: int, **arguments: Any) -> dict[str, Any]:
         jobs = [Job(setup.env_id, name, {**setup._asdict(), **arguments}) for name in names]
-        return run_interleaved(lambda job: worker.command(), jobs, n_rounds, progress)[setup.env_id]
+        return run_interleaved(lambda job: worker.command(), jobs, n_rounds, progress, environ)[setup.env_id]
 
     with progress_bar() as progress:
         first = run([SB3], 1)

@@ -110,6 +110,19 @@ def test_older_rows_become_smaller_and_decode_to_the_same() -> None:
         np.testing.assert_array_equal(buffer.next_observations[row], frames[step % 1_200 + 1])
 
 
+def test_memory_of_the_full_buffer_is_that_of_the_choice() -> None:
+    frames = np.concatenate([pictures(1, seed) for seed in range(1_001)])[:, np.newaxis]  # all parts are alike
+    buffer = new_buffer(20_000)
+    add_until_recompressed(buffer, frames, least=100)
+    choice = buffer.observations.choice
+    assert choice.later is not None
+    chosen = new_buffer(1_000, compression_method=choice.later.codec, num_threads=1)
+    for step in range(1_000):
+        add(chosen, frames[step], frames[step + 1])
+    expected = 20 * buffer_statistics(chosen).memory_nbytes
+    assert buffer_statistics(buffer).full_memory_nbytes == pytest.approx(expected, rel=0.1)
+
+
 def test_stacked_frames_are_shared_as_before() -> None:
     frames = pictures(1_203)[:, np.newaxis].transpose(0, 1, 3, 4, 2)[..., :1]  # [n, n_envs, height, width, 1]
     stacks = np.concatenate([frames[start : start + 1_200] for start in range(4)], axis=-1)

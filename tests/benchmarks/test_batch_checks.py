@@ -13,7 +13,8 @@ from batch_checks import check_replay, check_rollout
 from frame_recording import Recording
 from gymnasium import spaces
 
-from adapters.sb3_adapters import Batch, make_replay, make_rollout
+from adapters import make_replay, make_rollout
+from adapters.sb3_adapters import Batch
 from sb3_compressed.step import Step
 
 N_ENVS, ROWS = 2, 40

@@ -69,6 +69,15 @@ def test_statistics_of_images_on_disk_are_correct(
     buffer.close()
 
 
+def test_memory_of_the_full_buffer_is_estimated(stream: Stream) -> None:
+    full = buffer_statistics(replay(stream, SIZE, num_threads=1))
+    assert full.full_memory_nbytes == pytest.approx(full.memory_nbytes, rel=0.01)
+    half = buffer_statistics(replay(stream, SIZE // 2, num_threads=1))
+    assert half.full_memory_nbytes == pytest.approx(full.memory_nbytes, rel=0.2)
+    assert half.memory_nbytes < 0.7 * full.memory_nbytes
+    assert buffer_statistics(replay(stream, 0)).full_memory_nbytes == 0
+
+
 @pytest.mark.parametrize("stream", ["discrete", "cart"], indirect=True)
 def test_plain_arrays_share_nothing(stream: Stream) -> None:
     found = buffer_statistics(replay(stream))

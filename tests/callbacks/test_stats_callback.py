@@ -32,7 +32,8 @@ from sb3_compressed.contrib import compress_rollout_buffer
 from sb3_compressed.samplers import PrioritizedSampler
 
 SIZES = {
-    "transitions", "memory_mb", "batch_memory_mb", "compression_ratio", "payload_bytes_per_transition", "shared_frames",
+    "transitions", "memory_mb", "full_memory_mb", "batch_memory_mb", "compression_ratio",
+    "payload_bytes_per_transition", "shared_frames",
 }  # fmt: skip
 TIMES = {"add_us", "sample_us"}
 #: Logged once the loop is known, which depends on the machine.
