@@ -181,7 +181,7 @@ class CompressedBuffer(_Base):
             space, compression_method, compression_kwargs or {}, dtypes, frame_stack, on_disk=on_disk
         )
         #: For each key with compressed observations, an unwritten array that its arrays are created from.
-        self._streams: dict[Key, CompressedArray] = {}
+        self._new_arrays: dict[Key, CompressedArray] = {}
         arguments = self._adapt_arguments(arguments)
         super().__init__(**{**arguments, "observation_space": placeholder_space(space, self._plans)})
         self._placeholder_shape = self.obs_shape
@@ -189,7 +189,7 @@ class CompressedBuffer(_Base):
         self.obs_shape = get_obs_shape(space)
         self._batch_pool = BatchPool(self._n_batches_in_memory)
         self._install_arrays()
-        for array in self._streams.values():
+        for array in self._new_arrays.values():
             array.prepare()  # rather than at the first step of the training
         self._set_sampler(sampler)
         self._set_prefetch(prefetch)
@@ -242,10 +242,10 @@ class CompressedBuffer(_Base):
         """Return the array of one key, which shares frames with all other ones of the key."""
         if key not in self._plans:
             return placeholder
-        if key not in self._streams:
+        if key not in self._new_arrays:
             (rows, n_envs), dtype = placeholder.shape[:2], placeholder.dtype
-            self._streams[key] = self._plans[key].new_array(rows, n_envs, dtype, num_threads=self.num_threads)
-        return self._streams[key].new_sharing_frames()
+            self._new_arrays[key] = self._plans[key].new_array(rows, n_envs, dtype, num_threads=self.num_threads)
+        return self._new_arrays[key].new_sharing_frames()
 
     #: Observations of a transition in a batch.
     _items_per_sample: ClassVar[int] = 1
@@ -256,7 +256,7 @@ class CompressedBuffer(_Base):
         :param timing: that of the loop around the buffer, ``None`` for a new one
         """
         self._loop_timing = timing or LoopTiming()
-        n_streams = max(len(self._streams), 1)
+        n_streams = max(len(self._new_arrays), 1)
         for key, array in self._arrays():
             if isinstance(array, CompressedArray):
                 budget = TimeBudget(
@@ -317,11 +317,11 @@ class CompressedBuffer(_Base):
 
     def _warn_of_memory(self) -> None:
         """Warn as SB3 does if the buffer may not fit into the available memory."""
-        if not self._streams:  # if all arrays are plain, SB3 has checked already
+        if not self._new_arrays:  # if all arrays are plain, SB3 has checked already
             return
         expected = sum(
             self._plans[key].estimated_nbytes(array.shape[0], array.shape[1], array.dtype)
-            for key, array in self._streams.items()
+            for key, array in self._new_arrays.items()
         )
         expected += sum(array.nbytes for _, array in self._arrays() if not isinstance(array, CompressedArray))
         expected += sum(array.nbytes for array in vars(self).values() if isinstance(array, np.ndarray))

@@ -95,7 +95,7 @@ class CompressedReplay(Prefetching, StoredReplay):
 
     def _set_time_budgets(self, timing: LoopTiming | None = None) -> None:
         super()._set_time_budgets(timing)
-        self._recompressors = {key: Recompressor() for key in self._streams} if self._may_encode_later else {}
+        self._recompressors = {key: Recompressor() for key in self._new_arrays} if self._may_encode_later else {}
 
     def _recompress(self) -> None:
         """Replace payloads of older rows by smaller ones."""
@@ -114,7 +114,7 @@ class CompressedReplay(Prefetching, StoredReplay):
             )
             n_batches = 0
         if not n_batches:
-            if self._is_predictable and self._streams and PredictedBatch.is_possible(self.num_threads):
+            if self._is_predictable and self._new_arrays and PredictedBatch.is_possible(self.num_threads):
                 self._predicted_batch = PredictedBatch()
                 self._batch_pool = BatchPool(3)
             return
@@ -226,7 +226,7 @@ class CompressedReplay(Prefetching, StoredReplay):
         :raises CorruptPayload: if a payload is damaged; the error names its slot
         """
         prefetcher = self._prefetcher
-        if prefetcher is not None and env is None and self._streams and self._can_draw_ahead:
+        if prefetcher is not None and env is None and self._new_arrays and self._can_draw_ahead:
             self._loop_timing.sample(batch_size, is_ready=True)
             return self._output(prefetcher.sample(partial(self._draw_ahead, batch_size), batch_size, self.device))
         predicted_batch = self._predicted_batch

@@ -181,7 +181,7 @@ class CompressedMinibatches(CompressedRollout):
         if not self.generator_ready:
             self._flatten()
         batch_size = n_steps if batch_size is None else batch_size
-        ahead = BatchAhead() if self._streams and BatchAhead.is_possible(self.num_threads) else None
+        ahead = BatchAhead() if self._new_arrays and BatchAhead.is_possible(self.num_threads) else None
         try:
             for begin in range(0, n_steps, batch_size):
                 end = begin + batch_size
@@ -227,7 +227,7 @@ class CompressedMinibatches(CompressedRollout):
     def _observations_of(self, indices: NDArray[np.int64]) -> Any:
         """Return the observations of some steps; those decoded ahead if these were expected."""
         arrays = self.__dict__["observations"]
-        if not self._streams:  # all are plain
+        if not self._new_arrays:  # all are plain
             return tree_map(lambda array: array[indices], arrays)
         batch = self._batch_of(indices)
         if self._ahead is None:

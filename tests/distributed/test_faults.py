@@ -23,11 +23,8 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="only on Linux, Ray ends with a process that was killed"),
 ]
 
-EMBEDDED = "collector", "shard", "learner", "shard"
-CLUSTER = (
-    "shard", "collector", "memory shard", "node", "shard", "collector", "memory shard", "shard", "shard", "collector",
-    "node", "memory shard", "collector", "shard", "memory shard",
-)  # fmt: skip
+EMBEDDED = "collector", "shard", "learner"
+CLUSTER = "shard", "collector", "memory shard", "node", "memory shard"
 
 
 @pytest.fixture(autouse=True)

@@ -26,7 +26,7 @@ pytestmark = [
 def test_saves_are_complete_or_leave_the_last_one(
     tmp_path: Path, options: tuple[str, ...], kinds: tuple[str, ...]
 ) -> None:
-    session = SaveSession(tmp_path, 0, *options, n_saves=5)
+    session = SaveSession(tmp_path, 0, *options, n_saves=2)
     try:
         for kind in kinds:
             session.cause(kind)
