@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from itertools import cycle
 from pathlib import Path
 
 import pytest
@@ -67,23 +68,23 @@ def warm(package: Path) -> Path:
     return package
 
 
-DAMAGES: dict[str, Callable[[bytes], bytes]] = {
-    "empty": lambda content: b"",
-    "truncated": lambda content: content[: len(content) // 2],
-    "flipped bit": lambda content: content[:-1000] + bytes([content[-1000] ^ 16]) + content[-999:],
-    "other content": lambda content: hashlib.sha256(pickle.dumps({})).digest() + pickle.dumps({}),
-}
+DAMAGES: list[Callable[[bytes], bytes]] = [
+    lambda content: b"",
+    lambda content: content[: len(content) // 2],
+    lambda content: content[:-1000] + bytes([content[-1000] ^ 16]) + content[-999:],
+    lambda content: hashlib.sha256(pickle.dumps({})).digest() + pickle.dumps({}),
+]
 
 
 @pytest.mark.slow
 def test_damaged_files_are_replaced(warm: Path) -> None:
-    intact = {path: path.read_bytes() for path in cached(warm)}
-    for name, damage in DAMAGES.items():
-        for path, content in intact.items():
-            path.write_bytes(damage(content))
-        assert n_compiled(warm) > 3, name
-        assert cached(warm) == [*intact], name
-        assert n_compiled(warm) == 0, name
+    files = cached(warm)
+    assert len(files) >= len(DAMAGES)
+    for path, damage in zip(files, cycle(DAMAGES)):
+        path.write_bytes(damage(path.read_bytes()))
+    assert n_compiled(warm) == len(files)
+    assert cached(warm) == files
+    assert n_compiled(warm) == 0
 
 
 def test_folders_in_place_of_cache_files_are_ignored(warm: Path) -> None:
@@ -206,20 +207,15 @@ runpy.run_module("sb3_compressed.compile_kernels", run_name="__main__")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("option", [(), ("--portable",)])
-def test_read_only_installation_uses_code_compiled_before(
-    option: tuple[str, ...], package: Path, mounted: Path, tmp_path: Path
-) -> None:
+def test_read_only_installation_uses_code_compiled_before(package: Path, mounted: Path, tmp_path: Path) -> None:
     installed = mounted / package.name
     shutil.move(package, installed)
     variables = nowhere(tmp_path) | {"PYTHONPATH": str(mounted)}
     os.chdir(mounted)
     try:
-        assert re.search(r"\d+ kernels in", run(COMPILE, "", *option, **variables))
+        assert re.search(r"\d+ kernels in", run(COMPILE, "", "--portable", **variables))
         mount(mounted, "remount", "ro")
         assert int(run(PROGRAM, installed, **variables)) == 0
-        if option:
-            return
         done = outcome(PROGRAM, installed, **variables, NUMBA_OPT="1")  # for which there is no code
         assert (done.returncode, int(done.stdout) > 3) == (0, True), done.stderr
         assert done.stderr.count("cannot be cached") == 1
@@ -236,7 +232,7 @@ def test_processes_can_compile_concurrently(package: Path) -> None:
     command = [sys.executable, "-c", PROGRAM, str(package)]
     started = [
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment_with())
-        for _ in range(4)
+        for _ in range(3)
     ]
     for process in started:
         _, errors = process.communicate(timeout=TIMEOUT_S)
