@@ -428,8 +428,10 @@ class CompressedBuffer(_Base):
 
     # -- batches ---------------------------------------------------------------------------------------------
 
-    def _converter(self, env: VecNormalize | None) -> Callable[[NDArray[Any]], th.Tensor]:
-        """Return what turns the arrays of a batch into tensors, without a copy if no other code can refer to them.
+    def _converter(self, env: VecNormalize | None) -> Callable[[NDArray[Any]], th.Tensor] | None:
+        """Return what turns the arrays of a batch into tensors without a copy, ``None`` if other code receives them.
+
+        Such code is a method that a user has replaced, which must be called. Without any, nothing is normalized.
 
         :param env: it receives the arrays and may keep references to them, as may methods that a user has replaced
         """
@@ -440,7 +442,7 @@ class CompressedBuffer(_Base):
             and getattr(self.to_torch, "__func__", None) is TO_TORCH
         )
         if not is_private:
-            return self.to_torch
+            return None
         # On the CPU, tensors take over the memory of the arrays.
         return th.from_numpy if self.device.type == "cpu" else self._on_device
 

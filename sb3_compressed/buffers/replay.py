@@ -178,7 +178,7 @@ class CompressedHerReplayBuffer(CompressedReplay, HerReplayBuffer):
     def _get_real_samples(self, batch_indices: Any, env_indices: Any, env: VecNormalize | None = None) -> Any:
         transitions = self._transitions_at(batch_indices, env_indices, env)
         transitions.observations.decode()
-        return self._to_tensors(transitions, env)
+        return self._to_tensors(transitions, env, self._converter(env))
 
     def _get_virtual_samples(self, batch_indices: Any, env_indices: Any, env: VecNormalize | None = None) -> Any:
         transitions = self._transitions_at(batch_indices, env_indices)
@@ -197,7 +197,7 @@ class CompressedHerReplayBuffer(CompressedReplay, HerReplayBuffer):
         rewards = self.env.env_method("compute_reward", achieved, goals, infos, indices=[0])[0]
         transitions = transitions._replace(rewards=rewards.astype(np.float32).reshape(-1, 1))
         # The environment may keep and change what it received, so tensors are copies.
-        return self._to_tensors(transitions, env, convert=self.to_torch)
+        return self._to_tensors(transitions, env)
 
     def truncate_last_trajectory(self) -> None:
         """End unfinished episodes, as SB3's buffer does, also in the buffer's folder."""

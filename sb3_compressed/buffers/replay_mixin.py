@@ -258,7 +258,7 @@ class CompressedReplay(Prefetching, StoredReplay):
             transitions.observations.decode()
         else:
             transitions = transitions._replace(observations=self._predicted_batch.decoded(transitions.observations))
-        return self._to_tensors(transitions, env)
+        return self._to_tensors(transitions, env, self._converter(env))
 
     def _transitions_at(
         self,
@@ -306,13 +306,14 @@ class CompressedReplay(Prefetching, StoredReplay):
         """Return the samples of decoded transitions as tensors.
 
         :param env: normalizes observations, and rewards of one step
-        :param convert: converts arrays, ``None`` for to the buffer's device
+        :param convert: converts arrays that no other code receives, see :meth:`_converter`; ``None`` to normalize them
+            and to call ``to_torch``
         """
-        convert = convert or self._converter(env)
         observations, actions, dones, rewards, discounts = transitions
         first, second = observations.observations, observations.next_observations
         is_dict = isinstance(first, dict)
-        if convert == self.to_torch:  # otherwise, there is nothing to normalize, see _converter
+        if convert is None:
+            convert = self.to_torch
             # In the order of SB3's classes, as a user's method may draw random numbers.
             if is_dict:
                 first, second = self._normalize_obs(first, env), self._normalize_obs(second, env)
@@ -335,9 +336,7 @@ class CompressedReplay(Prefetching, StoredReplay):
     @property
     def _can_draw_ahead(self) -> bool:
         """Whether no other code receives observations while a batch is drawn."""
-        return (
-            self._is_from_this_package and "_get_samples" not in vars(self) and self._converter(None) != self.to_torch
-        )
+        return self._is_from_this_package and "_get_samples" not in vars(self) and self._converter(None) is not None
 
     def _draw_ahead(self, batch_size: int) -> Callable[[], Any]:
         """Draw a batch; return a function that decodes it to tensors in main memory, in any thread."""
@@ -356,7 +355,7 @@ class CompressedReplay(Prefetching, StoredReplay):
 
         def complete() -> Any:
             transitions.observations.decode()
-            samples = self._to_tensors(transitions, convert=th.from_numpy)
+            samples = self._to_tensors(transitions, None, th.from_numpy)
             return samples if add_fields is None else weighted_samples(samples, *add_fields)
 
         return complete

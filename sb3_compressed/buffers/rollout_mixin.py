@@ -214,7 +214,8 @@ class CompressedMinibatches(CompressedRollout):
         is_vector = type(batch_inds) is np.ndarray and batch_inds.ndim == 1 and batch_inds.dtype.kind in "iu"
         is_ordinary = is_vector and self.generator_ready
         if is_ordinary:
-            observations, convert = self._observations_of(as_indices(batch_inds)), self._converter(None)
+            observations = self._observations_of(as_indices(batch_inds))
+            convert = self._converter(None) or self.to_torch
         else:
             observations = tree_map(lambda array: array[batch_inds], self.__dict__["observations"])
             convert = self.to_torch  # it copies, and NumPy may return views

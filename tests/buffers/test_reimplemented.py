@@ -11,12 +11,16 @@ import hashlib
 import inspect
 import textwrap
 from collections.abc import Callable
+from functools import partialmethod
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
+import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.buffers import NStepReplayBuffer, ReplayBuffer, RolloutBuffer
+from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 import sb3_compressed
@@ -160,3 +164,29 @@ def test_a_class_in_front_of_ours_is_called_and_gets_plain_observations() -> Non
     np.testing.assert_array_equal(seen[0], obs)
     np.testing.assert_array_equal(seen[1], np.repeat(obs, 3, axis=0))
     assert batch.observations is seen[-1]
+
+
+@pytest.mark.parametrize("n_steps", [1, 3])
+def test_any_to_torch_of_a_user_gets_normalized_arrays(n_steps: int) -> None:
+    env = VecNormalize(DummyVecEnv([lambda: gym.make("CartPole-v1")]))
+    env.obs_rms.mean[:] = 5
+    env.ret_rms.var = np.array(9.0)
+    batches = []
+    for parent in (NStepReplayBuffer, CompressedNStepReplayBuffer):
+
+        class Own(parent):  # type: ignore[misc, valid-type]
+            def _convert(self, scale: int, array: Any, copy: bool = True) -> Any:
+                return th.tensor(scale * array)
+
+            to_torch = partialmethod(_convert, 2)  # another object at each access
+
+        buffer = Own(10, env.observation_space, env.action_space, "cpu", n_steps=n_steps)
+        rng = np.random.default_rng(0)
+        for _ in range(8):
+            obs, next_obs = rng.normal(size=(2, 1, 4)).astype(np.float32)
+            buffer.add(obs, next_obs, np.array([0]), np.array([1.0]), np.array([False]), [{}])
+        np.random.seed(0)  # noqa: NPY002  # SB3 draws from it
+        batches.append(buffer.sample(4, env=env))
+    for expected, found in zip(*batches, strict=True):
+        assert th.equal(expected, found)
+    env.close()
