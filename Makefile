@@ -95,10 +95,11 @@ report: $(VENV)/.installed  ## write the tables, the plots and the README's part
 docs: $(VENV)/.installed  ## build the documentation in docs/_build
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build
 
-pictures: $(VENV)/.installed  ## draw what the README shows of the terminal
+pictures: $(VENV)/.installed  ## draw what the README shows of advise and of the demo
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python docs/pictures/terminal.py docs/pictures/advise.svg \
 		sb3-compressed advise PongNoFrameskip-v4
-	$(BIN)/python docs/pictures/terminal.py docs/pictures/demo.svg make demo
+	$(BIN)/python examples/demo.py
+	cp build/demo/memory.png docs/pictures/memory.png
 
 peers: $(PEERS)/.installed  ## install what the benchmarks compare with, in an environment of its own
 
