@@ -30,19 +30,6 @@ def test_intact_folder_has_no_damage(ending: str, tmp_path: Path) -> None:
     store.close()
 
 
-@pytest.mark.parametrize("ending", ["closed", "crashed"])
-def test_every_damaged_byte_is_reported_with_its_file(ending: str, tmp_path: Path) -> None:
-    (crash if ending == "crashed" else ArrayStore.close)(tiny_store(tmp_path, 7))
-    for path in sorted(tmp_path.glob("*.log")):
-        for position in range(path.stat().st_size):
-            damage(path, position, 1 << position % 8)
-            before = contents(tmp_path)
-            assert any(str(path) in line for line in verify(tmp_path)), (path.name, position)
-            assert contents(tmp_path) == before
-            damage(path, position, 1 << position % 8)
-    assert verify(tmp_path) == []
-
-
 def test_folders_without_a_buffer_are_rejected(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "missing"):
         with pytest.raises(StorageError, match=f"{folder} contains no buffer"):
