@@ -89,16 +89,9 @@ def test_large_patches_are_compressed(nbytes: int, is_smaller: bool) -> None:
     assert rebuilt([patch], array).tobytes() == array.tobytes()
 
 
-def test_incompressible_patches_are_stored_raw() -> None:
-    array = np.random.default_rng(0).integers(0, 256, 10_000, np.uint8)
-    patch = pack_patch(0, array, 0, 10_000)
-    assert patch[16:] == array.tobytes()
-    assert rebuilt([patch], array).tobytes() == array.tobytes()
-
-
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("chunk_nbytes", [1, 50, 1 << 20])
+@pytest.mark.parametrize("chunk_nbytes", [1, 50])
 def test_snapshot_contains_every_row_once(
     chunk_nbytes: int, shape: tuple[int, ...], dtype: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,21 +132,6 @@ def ring_arrays(seed: int = 0) -> list[NDArray[Any]]:
 
 
 RING_NUMBERS = [0, 2, 3, 4]
-
-
-def test_ring_row_is_a_single_patch() -> None:
-    source, target = ring_arrays(), ring_arrays(seed=10)
-    expected = [array.copy() for array in target]
-    replay = PatchApplier(target, RING_NUMBERS)
-    for step in (4, 5, 6):
-        row = step % 6
-        patch = pack_ring_row([source[number] for number in RING_NUMBERS], row, step)
-        assert len(patch) == 16 + 2 * 4 + 1 + 2 * 8
-        assert replay.apply(content(patch)) == step
-        for number in RING_NUMBERS:
-            expected[number][row] = source[number][row]
-    replay.finish()
-    assert [array.tobytes() for array in target] == [array.tobytes() for array in expected]
 
 
 def test_apply_returns_the_last_step_of_the_ring() -> None:
@@ -287,52 +265,41 @@ def test_flipped_bit_in_a_patch_is_rejected_or_changes_a_number(index: int) -> N
         apply_or_refuse(bytes(flipped))
 
 
-@pytest.mark.parametrize(
-    ("number", "flag", "nbytes", "first"),
-    [
-        (4, 0, 12, 0),
-        (0xFFFF, 0, 12, 0),
-        (0, 2, 12, 0),
-        (0, 0xFFFF, 12, 0),
-        (0, 0, 13, 0),
-        (0, 0, 11, 0),
-        (0, 0, 12, 20),
-        (0, 0, 24, 19),
-        (0, 0, 12, 21),
-        (0, 0, 0, 21),
-        (0, 0, 12, 2**64 - 1),
-        (0, 0, 12, 2**63),
-        (0, 0, 252, 0),
-        (0, 0, 2**32 - 1, 0),
-        (1, 0, 701, 0),
-        (1, 0, 2, 699),
-        (2, 0, 1, 0),
-        (3, 0, 8, 0),
-        (0, 1, 0, 0),
-        (0, 1, 12, 0),
-        (RING, 0, 12, 0),
-        (RING, 0, 14, 0),
-        (RING, 0, 13, 2**63),
-        (RING, 0, 13, 2**64 - 1),
-        (RING, 1, 13, 0),
-        (RING, 2, 13, 0),
-        (RING, 2, 8, 0),
-        (RING, 0, 0, 0),
-    ],
-)
-def test_patches_outside_an_array_are_rejected(number: int, flag: int, nbytes: int, first: int) -> None:
-    patch = struct.pack("<HHIQ", number, flag, nbytes, first) + bytes(min(nbytes, 1000))
-    assert apply_or_refuse(patch)
+OUTSIDE = {  # number of the array, flag, and then bytes and the first row of each patch
+    (0, 0): [(12, 20), (24, 19), (12, 21), (0, 21), (12, 2**64 - 1), (12, 2**63), (252, 0), (2**32 - 1, 0)],
+    (1, 0): [(701, 0), (2, 699)],
+    (2, 0): [(1, 0)],
+    (3, 0): [(8, 0)],
+    (RING, 0): [(13, 2**63), (13, 2**64 - 1)],
+}
+MALFORMED = {
+    (4, 0): [(12, 0)],
+    (0xFFFF, 0): [(12, 0)],
+    (0, 2): [(12, 0)],
+    (0, 0xFFFF): [(12, 0)],
+    (0, 0): [(13, 0), (11, 0)],
+    (0, 1): [(0, 0), (12, 0)],
+    (RING, 0): [(12, 0), (14, 0), (0, 0)],
+    (RING, 1): [(13, 0)],
+    (RING, 2): [(13, 0), (8, 0)],
+}
 
 
-@pytest.mark.parametrize(
-    ("number", "first", "n_rows"),
-    [(0, 0, 21), (0, 20, 1), (0, 21, 0), (0, 5, 16), (0, 0, 2**64 - 1), (0, 2**63, 1), (2, 0, 1), (4, 0, 1)],
-)
-def test_zero_patches_outside_an_array_are_rejected(number: int, first: int, n_rows: int) -> None:
-    patch = struct.pack("<HHIQQ", number, 2, 8, first, n_rows)
-    assert apply_or_refuse(patch)
-    for data in (patch[:-1], struct.pack("<HHIQ", 0, 2, 9, 0) + bytes(9), struct.pack("<HHIQ", 0, 2, 0, 0)):
+@pytest.mark.parametrize("patches", [OUTSIDE, MALFORMED], ids=["outside", "malformed"])
+def test_invalid_patches_are_rejected(patches: dict[tuple[int, int], list[tuple[int, int]]]) -> None:
+    for (number, flag), of_array in patches.items():
+        for nbytes, first in of_array:
+            patch = struct.pack("<HHIQ", number, flag, nbytes, first) + bytes(min(nbytes, 1000))
+            assert apply_or_refuse(patch), (number, flag, nbytes, first)
+
+
+def test_invalid_zero_patches_are_rejected() -> None:
+    numbers = [(0, 0, 21), (0, 20, 1), (0, 21, 0), (0, 5, 16), (0, 0, 2**64 - 1), (0, 2**63, 1), (2, 0, 1), (4, 0, 1)]
+    for number, first, n_rows in numbers:
+        patch = struct.pack("<HHIQQ", number, 2, 8, first, n_rows)
+        assert apply_or_refuse(patch), (number, first, n_rows)
+        assert apply_or_refuse(patch[:-1])
+    for data in (struct.pack("<HHIQ", 0, 2, 9, 0) + bytes(9), struct.pack("<HHIQ", 0, 2, 0, 0)):
         assert apply_or_refuse(data)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import gc
 import os
 import re
 import sys
@@ -91,16 +90,6 @@ def test_other_process_cannot_lock_and_learns_the_owner(tmp_path: Path, try_in_o
     assert try_in_other_process(tmp_path) == ["False", "locked"]
 
 
-def test_lock_of_a_killed_process_is_released(tmp_path: Path) -> None:
-    with lock_in_other_process(tmp_path) as process:
-        process.kill()
-        process.wait()
-        assert not FolderLock.is_locked(tmp_path)
-        lock = FolderLock(tmp_path).acquire()
-        assert lock.is_owned
-        lock.release()
-
-
 @pytest.mark.parametrize("name", ["folder", "folder/../folder", "link", "."])
 def test_one_process_cannot_lock_a_folder_twice(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, try_in_other_process: TryLock
@@ -130,14 +119,6 @@ def test_release_is_idempotent(tmp_path: Path) -> None:
     assert again.is_owned
     assert FolderLock.is_locked(tmp_path)
     again.release()
-
-
-def test_lock_is_released_when_garbage_collected(tmp_path: Path) -> None:
-    lock: FolderLock | None = FolderLock(tmp_path).acquire()
-    assert lock is not None
-    del lock
-    gc.collect()
-    FolderLock(tmp_path).acquire().release()
 
 
 def test_existing_lock_files_are_harmless(tmp_path: Path) -> None:
@@ -170,7 +151,7 @@ while threading.active_count() > 1:
 
 def test_is_locked_does_not_block_writers(tmp_path: Path) -> None:
     with lock_in_other_process(tmp_path, LOOK) as process:
-        for _ in range(300):
+        for _ in range(50):
             FolderLock(tmp_path).acquire().release()
         process.communicate()
 
@@ -302,11 +283,11 @@ def test_check_raises_while_another_process_has_the_lock(tmp_path: Path) -> None
         assert FolderLock.is_locked(tmp_path), "the lock of the other process is unchanged"
 
 
-def test_check_raises_after_another_process_had_the_lock(tmp_path: Path) -> None:
+def test_check_raises_after_another_lock_was_acquired_and_released(tmp_path: Path) -> None:
     lock = FolderLock(tmp_path).acquire()
     (tmp_path / "lock").unlink()
     FolderLock(tmp_path).acquire().release()
-    with pytest.raises(StorageError, match="was deleted or replaced"):
+    with pytest.raises(StorageError, match="deleted or replaced"):
         lock.ensure_held()
 
 
@@ -333,7 +314,7 @@ while threading.active_count() > 1:
 def test_lock_file_deleted_during_locking_is_not_a_lock(tmp_path: Path) -> None:
     with lock_in_other_process(tmp_path, DELETE) as process:
         n_held = 0
-        while n_held < 200:
+        while n_held < 30:
             try:
                 lock = FolderLock(tmp_path).acquire()
             except StorageError as error:  # it may be deleted in every attempt
@@ -348,26 +329,24 @@ def test_lock_file_deleted_during_locking_is_not_a_lock(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="locks of Windows are others")
-@pytest.mark.parametrize("code", [errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS])
-def test_file_system_without_locks_is_reported(code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Such a file system is not available in tests, so the system call is replaced."""
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        (errno.ENOLCK, "has no file locks .* local"),
+        (errno.ENOTSUP, "has no file locks"),
+        (errno.ENOSYS, "has no file locks"),
+        (errno.EIO, "Input/output error"),
+    ],
+)
+def test_errors_of_locking_are_reported(
+    code: int, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """File systems without locks are not available in tests, so the system call is replaced."""
 
     def flock(file: object, operation: int) -> None:
         raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr("fcntl.flock", flock)
-    with pytest.raises(
-        StorageError, match=rf"the file system of {re.escape(str(tmp_path))} has no file locks .* local"
-    ):
+    with pytest.raises(OSError if code == errno.EIO else StorageError, match=message):
         FolderLock(tmp_path).acquire()
-    assert not FolderLock.is_locked(tmp_path), "without locks, reading is allowed"
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="locks of Windows are others")
-def test_other_locking_errors_are_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def flock(file: object, operation: int) -> None:
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-    monkeypatch.setattr("fcntl.flock", flock)
-    with pytest.raises(OSError, match="Input/output error"):
-        FolderLock(tmp_path).acquire()
+    assert code == errno.EIO or not FolderLock.is_locked(tmp_path), "without locks, reading is allowed"

@@ -162,33 +162,6 @@ def test_replaced_log_stays_until_the_new_one_is_complete(ending: str, tmp_path:
     log.close()
 
 
-@pytest.mark.parametrize("overwrite", [False, True])
-def test_log_with_a_writer_can_only_be_read(overwrite: bool, tmp_path: Path) -> None:
-    log = new_log(tmp_path)
-    assert read_state(tmp_path) == state_of(0)
-    with pytest.raises(StorageError, match="another buffer"):
-        Log.open(tmp_path, writable=True)
-    with pytest.raises(StorageError, match=r"written to by another|already contains a buffer"):
-        Log.create(tmp_path, overwrite=overwrite)
-    log.segment_to_write().append(3, b"more")
-    log.close()
-    assert read_state(tmp_path) == [*state_of(0), (3, b"more")]
-
-
-def test_flush_begins_no_segment(tmp_path: Path) -> None:
-    log = new_log(tmp_path)
-    log.flush()
-    log.write_snapshot([(1, b"snapshot")])
-    log.flush()
-    log.close()
-    before = contents(tmp_path)
-    log = opened(tmp_path, writable=True)
-    log.flush()
-    log.close()
-    assert contents(tmp_path) == before
-    assert names(tmp_path) == ["00000000.log", "00000001.log", "00000002.log"]
-
-
 def test_fingerprint_changes_when_the_log_is_written_to(tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     assert log_fingerprint(folder) is None
@@ -270,17 +243,13 @@ def assert_nothing_can_be_written(log: Log, folder: Path, message: str) -> None:
     assert contents(folder) == before
 
 
-def test_log_opened_for_reading_cannot_write(tmp_path: Path) -> None:
-    new_log(tmp_path, 2).close()
-    log = opened(tmp_path)
-    assert_nothing_can_be_written(log, tmp_path, "is open for reading only")
-    log.release()  # does nothing
-    log.check_lock()  # which it has not
-    log.close()
-
-
 def test_closed_log_can_be_read_but_not_written(tmp_path: Path) -> None:
     log = new_log(tmp_path, 2)
+    reader = opened(tmp_path)
+    assert_nothing_can_be_written(reader, tmp_path, "is open for reading only")
+    reader.release()  # does nothing
+    reader.check_lock()  # which it has not
+    reader.close()
     offset = log.segment_to_write().append(3, b"more")
     view = log.last.bytes[offset : offset + 4]
     log.flush()

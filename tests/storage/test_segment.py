@@ -20,6 +20,7 @@ from storage.segments import (
     HEADER_NBYTES,
     IDENTITY,
     NUMBER,
+    damages_of,
     kind_of,
     put,
     read_segment,
@@ -42,16 +43,8 @@ def test_appended_records_are_read_back(tmp_path: Path) -> None:
         == HEADER_NBYTES + sum(record_nbytes(len(content)) for content in CONTENTS)
     )
     assert records_of(segment) == written, "twice"
-    segment.close()
-
-
-def test_contents_are_read_only(tmp_path: Path) -> None:
-    write_segment(tmp_path / "segment", [b"content"])
-    segment = Segment(tmp_path / "segment")
-    [record] = segment.records()
-    for data in (record.content, segment.bytes):
-        with pytest.raises(ValueError, match="read-only"):
-            data[0] = 0
+    with pytest.raises(ValueError, match="read-only"):
+        segment.bytes[0] = 0
     segment.close()
 
 
@@ -120,7 +113,7 @@ def test_reader_follows_a_growing_segment(tmp_path: Path) -> None:
 # -- truncated records -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("n_zeros", [0, 1, 17, 5000])
+@pytest.mark.parametrize("n_zeros", [0, 17, 5000])
 @pytest.mark.parametrize(
     "last", [*dict.fromkeys(CONTENTS), bytes(range(256)) + bytes(50)], ids=lambda last: f"{len(last)} bytes"
 )
@@ -132,6 +125,7 @@ def test_truncated_last_record_is_the_end(last: bytes, n_zeros: int, tmp_path: P
     for cut in range(start, len(original)):
         put(path, original[:cut] + bytes(n_zeros))
         assert read_segment(path) == written[:-1], f"cut after {cut - start} bytes"
+        assert damages_of(path) == []
         segment = Segment(path, writable=True)
         assert records_of(segment) == written[:-1]
         assert segment.end == start
@@ -153,9 +147,6 @@ def test_reader_retries_a_record_that_is_being_written(n_bytes: int, tmp_path: P
     put(path, original)
     assert records_of(reader, start=reader.end, is_growing=True) == written[1:]
     reader.close()
-
-
-# -- segments that are alike ---------------------------------------------------------------------------------
 
 
 # -- pieces --------------------------------------------------------------------------------------------------
@@ -236,24 +227,6 @@ def test_reading_beyond_the_end_does_not_crash(state: str, tmp_path: Path) -> No
 # -- what goes wrong while writing ---------------------------------------------------------------------------
 
 
-def test_interrupt_leaves_the_complete_record_or_none(tmp_path: Path) -> None:
-    for interrupt in interrupts(segment_module, files_module):
-        path = tmp_path / f"{interrupt.n_lines}"
-        segment = Segment.create(path, NUMBER, IDENTITY)
-        segment.append(1, b"first")
-        with interrupt:
-            segment.append(2, bytes(range(100)))
-        follower = Segment(path)
-        followed = [(record.kind, record.content.tobytes()) for record in follower.records(is_growing=True)]
-        follower.close()
-        segment.append(3, b"!")
-        segment.close()  # without truncating the tail
-        written = read_segment(path)
-        assert written == [*followed, (3, b"!")], "records that others have read are kept"
-        assert [record for record in written if record != (2, bytes(range(100)))] == [(1, b"first"), (3, b"!")]
-    assert interrupt.n_lines > 5
-
-
 def test_unclosed_segment_is_closed_on_deletion(tmp_path: Path) -> None:
     """A ResourceWarning would fail this test."""
     content = bytes(range(100))
@@ -264,26 +237,6 @@ def test_unclosed_segment_is_closed_on_deletion(tmp_path: Path) -> None:
     assert view.tobytes() == content
 
 
-def test_damage_of_an_interrupted_record_loses_only_it(tmp_path: Path) -> None:
-    n_damaged = 0
-    for interrupt in interrupts(segment_module, files_module):
-        path = tmp_path / f"{interrupt.n_lines}"
-        segment = Segment.create(path, NUMBER, IDENTITY)
-        segment.append(1, b"first")
-        with interrupt:
-            segment.append(2, bytes(range(100)))
-        is_interrupted = path.stat().st_size > segment.end and any(path.read_bytes()[segment.end :])
-        if is_interrupted:
-            damage(path, segment.end)
-            n_damaged += 1
-        segment.append(3, b"!")
-        segment.close()
-        written = read_segment(path)
-        assert [record for record in written if record[0] != 2] == [(1, b"first"), (3, b"!")]
-        assert not (is_interrupted and len(written) > 2)
-    assert n_damaged
-
-
 def test_sparse_files_beyond_the_maximum_are_rejected(tmp_path: Path) -> None:
     write_segment(tmp_path / "segment", CONTENTS)
     os.truncate(tmp_path / "segment", segment_module.MAX_NBYTES + 1)
@@ -291,12 +244,27 @@ def test_sparse_files_beyond_the_maximum_are_rejected(tmp_path: Path) -> None:
         Segment(tmp_path / "segment")
 
 
-def test_a_segment_is_replaced_by_another_file_but_not_by_none(tmp_path: Path) -> None:
-    write_segment(tmp_path / "segment", CONTENTS)
-    segment = Segment(tmp_path / "segment")
-    assert not segment.is_replaced()
-    (tmp_path / "segment").unlink()
-    assert not segment.is_replaced()
-    write_segment(tmp_path / "segment", CONTENTS)
-    assert segment.is_replaced()
-    segment.close()
+@pytest.mark.parametrize("is_damaged", [False, True], ids=["intact", "damaged"])
+def test_interrupt_leaves_the_complete_record_or_none(is_damaged: bool, tmp_path: Path) -> None:
+    """Damage of what an interrupted record has left loses only that record."""
+    interrupted, n_damaged = (2, bytes(range(100))), 0
+    for interrupt in interrupts(segment_module, files_module):
+        path = tmp_path / f"{interrupt.n_lines}"
+        segment = Segment.create(path, NUMBER, IDENTITY)
+        segment.append(1, b"first")
+        with interrupt:
+            segment.append(*interrupted)
+        follower = Segment(path)
+        followed = records_of(follower, is_growing=True)
+        follower.close()
+        if is_damaged and any(path.read_bytes()[segment.end :]):
+            damage(path, segment.end)
+            n_damaged += 1
+            followed = [(1, b"first")]
+        segment.append(3, b"!")
+        segment.close()  # without truncating the tail
+        written = read_segment(path)
+        assert written == [*followed, (3, b"!")], "records that others have read are kept"
+        assert [record for record in written if record != interrupted] == [(1, b"first"), (3, b"!")]
+    assert interrupt.n_lines > 5
+    assert (n_damaged > 0) == is_damaged
