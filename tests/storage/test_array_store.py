@@ -153,10 +153,9 @@ class Model:
         assert max(numbers) == last
 
 
-@pytest.mark.parametrize("segment_nbytes", [0, 4096, 20_000])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("segment_nbytes", "seed"), [(0, 0), (4096, 1), (20_000, 2)])
 def test_store_matches_an_in_memory_model(
-    seed: int, segment_nbytes: int, fast_path: Path, monkeypatch: pytest.MonkeyPatch
+    segment_nbytes: int, seed: int, fast_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     set_segment_nbytes(segment_nbytes, monkeypatch)
     model = Model(fast_path, seed)
@@ -234,30 +233,19 @@ def test_commit_stores_only_the_named_rows(tmp_path: Path) -> None:
     store.close()
 
 
-def test_values_modified_in_place_are_committed(tmp_path: Path) -> None:
-    store = ArrayStore.create(tmp_path, {}, {}, {})
-    values: dict[str, Any] = {"list": [1], "dict": {"a": {"b": 1}}}
-    store.commit([], values, {})
-    values["list"].append(2)
-    values["dict"]["a"]["b"] = 2
-    store.commit([], values, {})
-    store.close()
-    assert read_values(tmp_path) == {"list": [1, 2], "dict": {"a": {"b": 2}}}
-
-
-def test_unchanged_values_are_not_written_again(tmp_path: Path) -> None:
+def test_only_changed_values_are_written(tmp_path: Path) -> None:
+    """Also those that were modified in place."""
     store = create(tmp_path)
-    values = {"pos": 1, "text": "x" * 1000}
+    values: dict[str, Any] = {"pos": 1, "text": "x" * 1000, "list": [1], "dict": {"a": {"b": 1}}}
     store.commit([], values, {"": CODECS[0]})
     for pos in range(2, 5):
         end = store.log.last.end
-        store.commit([("numbers", pos, pos + 1)], {**values, "pos": pos}, {"": CODECS[0]})
-        assert store.log.last.end - end < 100
+        values["pos"] = values["dict"]["a"]["b"] = pos
+        values["list"].append(pos)
+        store.commit([("numbers", pos, pos + 1)], values, {"": CODECS[0]})
+        assert store.log.last.end - end < 200
     store.close()
-    assert read_values(tmp_path) == {**values, "pos": 4}
-
-
-# -- sections ------------------------------------------------------------------------------------------------
+    assert read_values(tmp_path) == {**values, "list": [1, 2, 3, 4], "dict": {"a": {"b": 4}}}
 
 
 # -- segments ------------------------------------------------------------------------------------------------
@@ -329,7 +317,7 @@ class ReadCounter:
         monkeypatch.setattr(segment_module, "read_at", counted)
 
 
-@pytest.mark.parametrize("n_laps", [2, 200])
+@pytest.mark.parametrize("n_laps", [2, 50])
 @pytest.mark.parametrize("ending", ["closed", "crashed"])
 def test_bytes_read_on_open_are_bounded_after_many_laps(
     ending: str, n_laps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -351,9 +339,7 @@ def test_bytes_read_on_open_are_bounded_after_many_laps(
         crash(opened)
 
 
-@pytest.mark.parametrize(
-    ("n_rows", "nbytes"), [(100, 30), (100, 5000), (2000, 3000)], ids=["vectors", "few images", "many images"]
-)
+@pytest.mark.parametrize(("n_rows", "nbytes"), [(100, 30), (500, 3000)], ids=["vectors", "images"])
 def test_size_on_disk_is_bounded_after_many_laps(
     n_rows: int, nbytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -426,9 +412,6 @@ def test_replacing_the_content_is_atomic(tmp_path: Path) -> None:
         store.commit([("numbers", 2, 3)], {"other": 2}, {"": CODECS[1]})
     assert read_values(tmp_path) == {"other": 2}
     store.close()
-
-
-# -- taking turns --------------------------------------------------------------------------------------------
 
 
 # -- copies --------------------------------------------------------------------------------------------------

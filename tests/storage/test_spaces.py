@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from enum import Enum
 from typing import Any
 
 import numpy as np
@@ -18,8 +17,6 @@ from stable_baselines3.her.goal_selection_strategy import GoalSelectionStrategy
 from sb3_compressed import available_codecs, get_codec
 from sb3_compressed.errors import CorruptStorage, StorageError
 from sb3_compressed.storage.spaces import argument_from_data, argument_to_data, space_from_data, space_to_data
-
-RELAXED = examples(200)
 
 INF = float("inf")
 
@@ -92,16 +89,16 @@ def test_spaces_round_trip(name: str) -> None:
         assert space_to_data(ours) == space_to_data(SPACES[name])
 
 
+def test_constant_bounds_are_stored_as_one_element() -> None:
+    assert len(json.dumps(space_to_data(spaces.Box(0, 255, (4, 210, 160), np.uint8)))) < 300
+
+
 def test_dict_space_keeps_its_order() -> None:
     """The order of the parts of an observation need not be alphabetical."""
     space = spaces.Dict([("b", spaces.Discrete(2)), ("a", spaces.Discrete(3)), ("c", spaces.Discrete(4))])
     ours = there_and_back(space)
     assert isinstance(ours, spaces.Dict)
     assert [*ours.spaces] == [*space.spaces] == ["b", "a", "c"]
-
-
-def test_constant_bounds_are_stored_as_one_element() -> None:
-    assert len(json.dumps(space_to_data(spaces.Box(0, 255, (4, 210, 160), np.uint8)))) < 300
 
 
 @pytest.mark.parametrize(
@@ -177,7 +174,7 @@ json_data = st.recursive(
 )
 
 
-@RELAXED
+@examples(100)
 @given(data=st.data(), name=st.sampled_from(sorted(SPACES)), replacement=json_data)
 def test_arbitrary_changes_of_space_data_are_rejected_or_valid(
     data: st.DataObject, name: str, replacement: Any
@@ -238,7 +235,10 @@ def test_codecs_round_trip_as_arguments(name: str) -> None:
         (np.uint8, np.dtype(np.uint8)),
         (bool, np.dtype(np.bool_)),
         (GoalSelectionStrategy.FUTURE, "future"),
+        (np.int64(5), 5),  # such as a computed size
         (np.float64(0.5), 0.5),
+        (np.float32(0.5), 0.5),
+        (np.bool_(True), True),
         ({1: "x"}, {"1": "x"}),
     ],
 )
@@ -248,24 +248,8 @@ def test_arguments_are_restored_in_their_canonical_form(value: Any, expected: An
     assert type(found) is type(expected)
 
 
-@pytest.mark.parametrize(
-    "value", [np.int64(5), np.int32(-1), np.uint8(200), np.float32(0.5), np.bool_(True), np.bool_(False)]
-)
-def test_numpy_scalars_are_restored_as_python_numbers(value: Any) -> None:
-    """Such as a computed size or number of environments."""
-    found = argument_from_data(json.loads(json.dumps(argument_to_data(value))))
-    assert found == value
-    assert isinstance(found, bool | int | float)
-
-
 class Own:
     """An argument of an unsupported type."""
-
-
-class OwnKind(Enum):
-    """An enum as an argument."""
-
-    FIRST = 1
 
 
 @pytest.mark.parametrize(
@@ -314,7 +298,3 @@ def test_unsupported_arguments_are_rejected(value: Any) -> None:
 def test_invalid_argument_data_is_rejected(data: Any) -> None:
     with pytest.raises(CorruptStorage, match="is not a valid argument"):
         argument_from_data(data)
-
-
-def test_enum_is_stored_by_name() -> None:
-    assert argument_to_data(OwnKind.FIRST) == "first"
