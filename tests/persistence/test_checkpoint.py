@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +31,11 @@ def nbytes(folder: Path) -> int:
 STREAMS = ["atari", "atari-channel-last", "console", "bits", "pendulum", "acrobot", "discrete", "multi-binary"]
 
 
-@pytest.mark.parametrize("segment_nbytes", [20_000, 64 << 20])
 @pytest.mark.parametrize("stream", STREAMS, indirect=True)
 def test_loaded_checkpoint_equals_the_saved_buffer_and_can_be_continued(
-    stream: Stream, segment_nbytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stream: Stream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ArrayStore, "SEGMENT_NBYTES", segment_nbytes)
+    monkeypatch.setattr(ArrayStore, "SEGMENT_NBYTES", 20_000)
     buffer = new(stream)
     for number, transition in enumerate(stream[-1][:260]):
         if number in (0, 1, 20, 21, ROWS - 1, ROWS, 150, 250):
@@ -172,27 +172,15 @@ class PassesOnFew(CompressedReplayBuffer):
         super().__init__(buffer_size, observation_space, action_space, device, n_envs, output_dtype="raw")
 
 
-class Inherits(PassesOn):
-    """Inherits the constructor of its parent."""
-
-
 class RequiresMore(CompressedReplayBuffer):
-    """Has an argument without a default."""
-
-    def __init__(self, name: str, *a: Any, **k: Any) -> None:
-        super().__init__(*a, **k)
-        self.name = name
-
-
-class TakesArgs(CompressedReplayBuffer):
-    """Has an argument named as the positional arguments of others."""
+    """Has an argument without a default, named as the positional arguments of others."""
 
     def __init__(self, args: str, *a: Any, **k: Any) -> None:
         super().__init__(*a, **k)
         self.args = args
 
 
-@pytest.mark.parametrize("buffer_class", [PassesOn, PassesOnTwice, Inherits, PassesOptions, PassesOnFew])
+@pytest.mark.parametrize("buffer_class", [PassesOn, PassesOnTwice, PassesOptions, PassesOnFew])
 def test_classes_with_their_own_constructors_are_restored(buffer_class: Any, stream: Stream, tmp_path: Path) -> None:
     space, action_space, n_envs, transitions = stream
     buffer = buffer_class(200, space, action_space, device="cpu", n_envs=n_envs)
@@ -205,22 +193,15 @@ def test_classes_with_their_own_constructors_are_restored(buffer_class: Any, str
         assert buffer_class.from_checkpoint(tmp_path, device="cpu", alpha=0.9).alpha == 0.9
 
 
-def test_argument_of_a_class_may_be_named_args(stream: Stream) -> None:
-    space, action_space, n_envs, _ = stream
-    assert TakesArgs("mine", 200, space, action_space, "cpu", n_envs).args == "mine"
-
-
 def test_stored_arguments_that_a_class_does_not_take_raise(stream: Stream, tmp_path: Path) -> None:
     space, action_space, n_envs, transitions = stream
     buffer = RequiresMore("one", 200, space, action_space, "cpu", n_envs, compression_method="zstd")
     transitions[0].add_to(buffer)
     save_checkpoint(buffer, tmp_path)
-    with pytest.raises(StorageError, match="without name"):
+    with pytest.raises(StorageError, match="without args"):
         RequiresMore.from_checkpoint(tmp_path, device="cpu")
-    hold_equal(RequiresMore.from_checkpoint(tmp_path, device="cpu", name="two"), buffer)
-    with pytest.raises(
-        StorageError, match=r"was saved by RequiresMore .*; PassesOnFew does not take compression_method$"
-    ):
+    hold_equal(RequiresMore.from_checkpoint(tmp_path, device="cpu", args="two"), buffer)
+    with pytest.raises(StorageError, match="PassesOnFew does not take compression_method"):
         PassesOnFew.from_checkpoint(tmp_path, device="cpu")
 
 
@@ -236,20 +217,23 @@ def test_saving_info_dicts_of_hindsight_raises(tmp_path: Path) -> None:
         save_checkpoint(buffer, tmp_path)
 
 
-@pytest.mark.parametrize("view", ["reshape", "swapaxes", "both"])
-def test_writes_through_a_view_older_than_the_last_checkpoint_are_saved(view: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda array: array.reshape(-1, *array.shape[2:]),
+        lambda array: array.swapaxes(0, 1),
+        lambda array: array.reshape(10, 4, *array.shape[2:]).swapaxes(0, 1),
+    ],
+)
+def test_writes_through_a_view_older_than_the_last_checkpoint_are_saved(
+    view: Callable[[Any], Any], tmp_path: Path
+) -> None:
     space = spaces.Box(0, 255, (4, 36, 36), np.uint8)
     buffer = CompressedReplayBuffer(40, space, spaces.Discrete(2), device="cpu", n_envs=2)
     for _ in range(10):
         obs = np.full((2, *space.shape), 1, np.uint8)
         buffer.add(obs, obs, np.zeros((2, 1), int), np.zeros(2), np.zeros(2, bool), [{}, {}])
-    array = buffer.observations
-    views = {
-        "reshape": lambda: array.reshape(-1, *space.shape),
-        "swapaxes": lambda: array.swapaxes(0, 1),
-        "both": lambda: array.reshape(10, 4, *space.shape).swapaxes(0, 1),
-    }
-    kept = views[view]()
+    kept = view(buffer.observations)
     save_checkpoint(buffer, tmp_path / "checkpoint")
     kept[1] = 33
     kept[0, ..., :2] = 34
