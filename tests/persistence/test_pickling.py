@@ -10,40 +10,27 @@ from typing import Any
 import pytest
 from conftest import Stream
 from programs import run
-from stable_baselines3 import DQN, PPO
+from stable_baselines3 import DQN
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.envs import BitFlippingEnv
 from stable_baselines3.common.vec_env import VecEnv
 from stored import ROWS, add, hold_equal
-from support import atari_env
+from support import atari_env, filled
 
 from sb3_compressed import (
     CompressedArray,
-    CompressedDictReplayBuffer,
     CompressedHerReplayBuffer,
     CompressedReplayBuffer,
-    CompressedRolloutBuffer,
-    available_codecs,
 )
-
-
-def filled(stream: Stream, n_steps: int = ROWS + 30, buffer_class: Any = CompressedReplayBuffer, **kwargs: Any) -> Any:
-    space, action_space, n_envs, transitions = stream
-    buffer = buffer_class(ROWS * n_envs, space, action_space, device="cpu", n_envs=n_envs, **kwargs)
-    add(transitions[:n_steps], buffer)
-    return buffer
-
 
 COPIES = {"pickle": lambda buffer: pickle.loads(pickle.dumps(buffer)), "deepcopy": copy.deepcopy}
 
 
 @pytest.mark.parametrize("way", COPIES)
-@pytest.mark.parametrize("n_steps", [0, 1, 20, ROWS + 30])
-@pytest.mark.parametrize("stream", ["atari", "console"], indirect=True)
-@pytest.mark.parametrize("method", ["auto", "zstd"])
+@pytest.mark.parametrize("n_steps", [0, 1, ROWS + 30])
+@pytest.mark.parametrize(("stream", "method"), [("atari", "auto"), ("console", "zstd")], indirect=["stream"])
 def test_copy_is_equal_and_independent_and_shares_frames(way: str, n_steps: int, method: str, stream: Stream) -> None:
-    buffer_class = CompressedDictReplayBuffer if isinstance(stream[-1][0].obs, dict) else CompressedReplayBuffer
-    buffer = filled(stream, n_steps, buffer_class, compression_method=method)
+    buffer = filled(stream, n_steps, ROWS, compression_method=method)
     twin = COPIES[way](buffer)
     if n_steps:
         hold_equal(twin, buffer)
@@ -60,7 +47,7 @@ def test_copy_is_equal_and_independent_and_shares_frames(way: str, n_steps: int,
 @pytest.mark.parametrize("way", ["copy", *COPIES])
 @pytest.mark.parametrize("stream", ["atari"], indirect=True)
 def test_a_copy_of_a_buffer_in_a_folder_is_independent_and_in_memory(way: str, stream: Stream, tmp_path: Path) -> None:
-    buffer = filled(stream, 20, storage=tmp_path)
+    buffer = filled(stream, 20, ROWS, storage=tmp_path)
     before = pickle.dumps(buffer)
     twin = {**COPIES, "copy": copy.copy}[way](buffer)
     assert twin.is_in_memory
@@ -71,29 +58,26 @@ def test_a_copy_of_a_buffer_in_a_folder_is_independent_and_in_memory(way: str, s
     hold_equal(twin, buffer)
 
 
-@pytest.mark.parametrize("method", ["auto", *available_codecs()])
+@pytest.mark.parametrize("method", ["auto", "rle", "zstd", "zstd-dict"])
 def test_pickle_is_about_as_large_as_the_compressed_data(method: str, stream: Stream) -> None:
-    buffer = filled(stream, compression_method=method, num_threads=1)  # a codec without payloads would count as well
+    buffer = filled(stream, ROWS + 30, ROWS, compression_method=method, num_threads=1)
     plain = sum(getattr(buffer, name).nbytes for name in ("actions", "rewards", "dones", "timeouts"))
     space = len(pickle.dumps(buffer.observation_space))
     assert len(pickle.dumps(buffer)) < 1.05 * buffer.observations_nbytes + plain + space
 
 
-def test_save_replay_buffer_can_be_loaded_by_sb3(tmp_path: Path, stream: Stream) -> None:
+def test_save_replay_buffer_can_be_loaded_by_sb3(tmp_path: Path) -> None:
     model = DQN(
-        "CnnPolicy", atari_env(n_envs=2), buffer_size=300, learning_starts=10_000, seed=0, device="cpu",
+        "CnnPolicy", atari_env(n_envs=2), buffer_size=100, learning_starts=10_000, seed=0, device="cpu",
         replay_buffer_class=CompressedReplayBuffer, replay_buffer_kwargs={"compression_method": "zstd-5"},
-    ).learn(400)  # fmt: skip
+    ).learn(140)  # fmt: skip
     model.save(tmp_path / "model")
     model.save_replay_buffer(tmp_path / "buffer")
     loaded = DQN.load(tmp_path / "model", env=atari_env(n_envs=2), device="cpu")
     assert isinstance(loaded.replay_buffer, CompressedReplayBuffer)
-    assert loaded.replay_buffer.compression_method == "zstd-5"
-    assert loaded.replay_buffer.size() == 0
+    assert (loaded.replay_buffer.compression_method, loaded.replay_buffer.size()) == ("zstd-5", 0)
     loaded.load_replay_buffer(tmp_path / "buffer")
     hold_equal(loaded.replay_buffer, model.replay_buffer)
-    loaded.learn(100, reset_num_timesteps=False)
-    assert loaded.replay_buffer.observations.n_frames == 4
 
 
 @pytest.mark.parametrize("truncate", [True, False])
@@ -124,24 +108,13 @@ def test_her_buffers_load_with_and_without_truncation(truncate: bool, tmp_path: 
         hold_equal(loaded, saved)
 
 
-def test_ppo_saves_and_loads_with_its_buffer_class(tmp_path: Path) -> None:
-    model = PPO(
-        "CnnPolicy", atari_env(n_envs=2), n_steps=16, batch_size=16, n_epochs=1, seed=0, device="cpu",
-        rollout_buffer_class=CompressedRolloutBuffer, rollout_buffer_kwargs={"compression_method": "igzip"},
-    ).learn(64)  # fmt: skip
-    model.save(tmp_path / "model")
-    loaded = PPO.load(tmp_path / "model", env=atari_env(n_envs=2), device="cpu")
-    assert isinstance(loaded.rollout_buffer, CompressedRolloutBuffer)
-    assert loaded.rollout_buffer.compression_method == "igzip"
-    loaded.learn(64)
-
-
 @pytest.mark.slow
 def test_loading_a_model_allocates_almost_nothing_for_its_buffer(tmp_path: Path) -> None:
     # A million transitions, of which SB3's buffer takes 56 GB: this machine could not even load it.
     DQN(
         "CnnPolicy", atari_env(n_envs=1), buffer_size=1_000_000, device="cpu",
         replay_buffer_class=CompressedReplayBuffer,
+        policy_kwargs={"features_extractor_kwargs": {"features_dim": 8}},
     ).save(tmp_path / "model")  # fmt: skip
 
     def memory_after_loading(buffer_size: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import resource
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,12 +20,9 @@ from sb3_compressed import (
     CompressedReplayBuffer,
     CompressedRolloutBuffer,
     StorageError,
-    available_codecs,
     load_checkpoint,
 )
 from sb3_compressed.storage.array_store import ArrayStore
-
-STREAMS = ["atari", "atari-channel-last", "console", "bits", "pendulum", "discrete", "multi-binary"]
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +30,7 @@ def _small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ArrayStore, "SEGMENT_NBYTES", 100_000)
 
 
-@pytest.mark.parametrize("stream", STREAMS, indirect=True)
+@pytest.mark.parametrize("stream", ["atari", "console", "pendulum", "discrete"], indirect=True)
 def test_buffer_in_a_folder_equals_one_in_memory_and_can_be_resumed(stream: Stream, tmp_path: Path) -> None:
     stored, held = new(stream, storage=tmp_path), new(stream)
     for number, transition in enumerate(stream[-1]):
@@ -50,11 +48,11 @@ def test_buffer_in_a_folder_equals_one_in_memory_and_can_be_resumed(stream: Stre
     hold_equal(load_checkpoint(tmp_path, device="cpu"), held)
 
 
-@pytest.mark.parametrize("codec", available_codecs())
-def test_folders_store_every_codec(codec: str, stream: Stream, tmp_path: Path) -> None:
+@pytest.mark.parametrize("codec", ["none", "rle", "delta", "zstd-dict"])  # the last two are trained
+def test_folders_store_every_kind_of_codec(codec: str, stream: Stream, tmp_path: Path) -> None:
     stored = new(stream, compression_method=codec, storage=tmp_path)
     held = new(stream, compression_method=codec)
-    add(stream[-1][:200], stored, held)
+    add(stream[-1][:120], stored, held)
     hold_equal(stored, held)
     stored.close()
     resumed = new(stream, compression_method=codec, storage=tmp_path, resume=True)
@@ -62,9 +60,7 @@ def test_folders_store_every_codec(codec: str, stream: Stream, tmp_path: Path) -
     loaded = CompressedReplayBuffer.from_checkpoint(tmp_path, device="cpu")
     hold_equal(loaded, held)
     assert loaded.compression_method == codec
-    assert resumed.observations.codec == loaded.observations.codec == stored.observations.codec, (
-        "with its trained state"
-    )
+    assert resumed.observations.codec == loaded.observations.codec == stored.observations.codec
 
 
 def test_frames_are_stored_once_also_after_resuming(
@@ -90,15 +86,15 @@ def test_training_is_bit_identical_in_a_folder(tmp_path: Path) -> None:
     weights = []
     for options in ({}, {"storage": tmp_path}):
         model = DQN(
-            "CnnPolicy", atari_env("Pong", 1), buffer_size=200, learning_starts=20, seed=0, device="cpu",
+            "CnnPolicy", atari_env("Pong", 1), buffer_size=60, learning_starts=20, train_freq=10, seed=0, device="cpu",
             replay_buffer_class=CompressedReplayBuffer, replay_buffer_kwargs=options,
-        ).learn(300)  # fmt: skip
+        ).learn(120)  # fmt: skip
         weights.append([value.numpy().tobytes() for value in model.policy.state_dict().values()])
     assert weights[0] == weights[1]
 
 
 @pytest.mark.parametrize("size", [37, 150])
-@pytest.mark.parametrize("n_steps", [20, 60, 130])
+@pytest.mark.parametrize("n_steps", [60, 130])
 @pytest.mark.parametrize("way", ["load", "resume"])
 def test_buffer_of_another_size_gets_the_newest_transitions_that_fit(
     way: str, n_steps: int, size: int, stream: Stream, tmp_path: Path
@@ -135,9 +131,7 @@ def test_resizing_moves_the_episodes_of_hindsight() -> None:
     }
     fitted.copy_arrays(old, new_arrays)
     assert fitted.kept.tolist() == [8, 9, 0, 1, 2]
-    assert new_arrays["ep_length"][:, 0].tolist() == [0, 0, 0, 2, 2], (
-        "an episode that lost its beginning is not sampled"
-    )
+    assert new_arrays["ep_length"][:, 0].tolist() == [0, 0, 0, 2, 2], "without a beginning, episodes are not sampled"
     assert new_arrays["ep_start"][3:, 0].tolist() == [3, 3]
     assert (fitted.pos, fitted.full, new_arrays["_current_ep_start"][0]) == (0, True, 0)
 
@@ -165,14 +159,13 @@ def test_buffers_that_cannot_be_stored_or_opened_raise_with_the_reason(stream: S
         CompressedReplayBuffer.from_checkpoint(tmp_path)
     with pytest.raises(StorageError, match="for storage=<folder>"):
         new(stream, resume=True)
-    with pytest.raises(StorageError, match="refilled at each rollout"):
+    with pytest.raises(StorageError, match="rollout"):
         CompressedRolloutBuffer(8, space, action_space, "cpu", n_envs=n_envs, storage=tmp_path)
-    with pytest.raises(StorageError, match="in memory"):
-        new(stream).flush()
-    with pytest.raises(StorageError, match="refreshed"):
-        new(stream).refresh()
-    with pytest.raises(StorageError, match="nothing was saved"):
-        new(stream).copy_checkpoint(tmp_path / "copy")
+    in_memory = new(stream)
+    copy_checkpoint = partial(in_memory.copy_checkpoint, tmp_path / "copy")
+    for call, word in ((in_memory.flush, "memory"), (in_memory.refresh, "refreshed"), (copy_checkpoint, "saved")):
+        with pytest.raises(StorageError, match=word):
+            call()
     folder = tmp_path / "buffer"
     stored = new(stream, storage=folder)
     with pytest.raises(StorageError, match="another buffer"):
@@ -201,19 +194,6 @@ def test_an_array_that_shares_frames_with_a_stored_one_is_in_the_same_folder(str
     stored.close()
 
 
-def test_direct_writes_to_arrays_are_flushed(stream: Stream, tmp_path: Path) -> None:
-    stored = new(stream, storage=tmp_path)
-    add(stream[-1][:60], stored)
-    stored.flush()
-    stored.rewards[7] = 11
-    stored.observations[3] = stream[-1][50].obs
-    stored.flush()
-    loaded = CompressedReplayBuffer.from_checkpoint(tmp_path, device="cpu")
-    assert (loaded.rewards[7] == 11).all()
-    np.testing.assert_array_equal(loaded.observations[3], stream[-1][50].obs)
-    np.testing.assert_array_equal(loaded.observations[4], stream[-1][4].obs)
-
-
 FULL_DISK = """
 import resource, signal, sys
 from pathlib import Path
@@ -225,7 +205,7 @@ buffer = writer.new_buffer(storage=folder)
 for number in range(1, 20):
     writer.add_step(buffer, number)
 end = buffer._storage.store.log.last.end
-for room in (0, 40, 50_000, *range(200, 3000, 100)):
+for room in (0, 40, 50_000, *range(200, 3000, 300)):
     before = writer.newest(buffer)
     resource.setrlimit(resource.RLIMIT_FSIZE, (end + room, resource.RLIM_INFINITY))
     failed = False
@@ -272,14 +252,14 @@ space, buttons = spaces.Box(0, 255, (4, 84, 84), np.uint8), spaces.Discrete(2)
 def stack(number):
     rng = np.random.default_rng(number)
     return rng.integers(0, 256, (1, 4, 84, 84), np.uint8)  # noise: nothing to share or compress
-size = 4_000
+size = 1_500
 buffer = CompressedReplayBuffer(size, space, buttons, device="cpu", compression_method="none", storage=sys.argv[1])
 zero = np.zeros(1)
 buffer.add(stack(0), stack(1), zero, zero, zero, [{}])
 before = memory_of_process("RssAnon")
 # From here on there is memory for a small part of it; memory-mapped files do not count.
 _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-resource.setrlimit(resource.RLIMIT_DATA, (memory_of_process("VmData") + 64_000_000, hard))
+resource.setrlimit(resource.RLIMIT_DATA, (memory_of_process("VmData") + 32_000_000, hard))
 for number in range(1, size):
     buffer.add(stack(number), stack(number + 1), zero, zero, zero, [{}])
 numbers = np.random.default_rng(0).integers(0, size, 200)

@@ -11,19 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch as th
+from buffer_pairs import REPLAY_PAIRS
 from conftest import Stream
 from gymnasium import spaces
 from stable_baselines3 import DQN
-from stable_baselines3.common.buffers import DictReplayBuffer, NStepReplayBuffer, ReplayBuffer
+from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.env_util import make_vec_env
-from stable_baselines3.common.envs import BitFlippingEnv
-from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
-from support import assert_same_batch, n_episode_ends, same_draws
+from support import add_all, assert_same_batch, filled, n_episode_ends, new_buffer, same_draws
 
 from sb3_compressed import (
-    CompressedDictReplayBuffer,
-    CompressedHerReplayBuffer,
-    CompressedNStepReplayBuffer,
     CompressedReplayBuffer,
     load_checkpoint,
     save_checkpoint,
@@ -31,24 +27,6 @@ from sb3_compressed import (
 from sb3_compressed.persistence import vector_slots
 
 ROWS = 70
-PAIRS: dict[str, tuple[type[Any], type[Any]]] = {
-    "replay": (CompressedReplayBuffer, ReplayBuffer),
-    "n-step": (CompressedNStepReplayBuffer, NStepReplayBuffer),
-    "dict": (CompressedDictReplayBuffer, DictReplayBuffer),
-    "her": (CompressedHerReplayBuffer, HerReplayBuffer),
-}
-
-
-def make_pair(kind: str, stream: Stream, **kwargs: Any) -> list[Any]:
-    """Return our buffer and SB3's."""
-    space, action_space, n_envs, _ = stream
-    buffers = []
-    for buffer_class in PAIRS[kind]:
-        if kind == "her":
-            kwargs["env"] = make_vec_env(BitFlippingEnv, n_envs, env_kwargs={"n_bits": 20})
-            kwargs["env"].reset()
-        buffers.append(buffer_class(ROWS * n_envs, space, action_space, device="cpu", n_envs=n_envs, **kwargs))
-    return buffers
 
 
 def parts(observations: Any) -> list[Any]:
@@ -71,15 +49,14 @@ def assert_same_everything(ours: Any, theirs: Any, seed: int) -> None:
     indirect=["stream"],
 )
 def test_batches_equal_sb3s_over_several_laps(kind: str, stream: Stream) -> None:
-    ours, theirs = make_pair(kind, stream)
+    ours, theirs = (new_buffer(cls, stream, ROWS) for cls in REPLAY_PAIRS[kind])
     for ours_part, theirs_part in zip(parts(ours.next_observations), parts(theirs.next_observations), strict=True):
         assert type(ours_part) is np.ndarray
         assert (ours_part.shape, ours_part.dtype) == (theirs_part.shape, theirs_part.dtype)
     assert n_episode_ends(stream[-1]) >= 3
     assert len(stream[-1]) > 4 * ROWS
     for step, transition in enumerate(stream[-1]):
-        transition.add_to(ours)
-        transition.add_to(theirs)
+        add_all([transition], ours, theirs)
         if step % 37 == 36 or step in (ROWS - 1, ROWS):
             assert_same_everything(ours, theirs, seed=step)
             env = getattr(ours, "env", None)
@@ -91,9 +68,7 @@ def test_batches_equal_sb3s_over_several_laps(kind: str, stream: Stream) -> None
 
 @pytest.mark.parametrize("stream", ["cart"], indirect=True)
 def test_bad_input_leaves_a_filled_buffer_unchanged(stream: Stream) -> None:
-    [ours, _] = make_pair("replay", stream)
-    for transition in stream[-1][: ROWS + 5]:
-        transition.add_to(ours)
+    ours = filled(stream, ROWS + 5, ROWS)
     before = pickle.dumps(ours)
     good = stream[-1][50]
     bad: list[dict[str, Any]] = [
@@ -138,7 +113,6 @@ def test_dqn_trains_the_same_weights_and_its_buffer_is_saved_and_loaded(tmp_path
     assert (tmp_path / "buffer.pkl").stat().st_size > 0
     ours.load_replay_buffer(tmp_path / "buffer")
     assert_same_everything(ours.replay_buffer, theirs.replay_buffer, seed=0)
-    ours.learn(100, reset_num_timesteps=False)
 
 
 def test_vectors_are_saved_with_few_remembered_items(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
