@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from support import filled
+import numpy as np
+from support import Transition, filled
 
 from sb3_compressed.datasets import trajectories
 
-__all__ = ["assert_same_arrays", "assert_same_episode", "assert_same_episodes", "filled"]
+__all__ = [
+    "assert_contains",
+    "assert_restored",
+    "assert_same_arrays",
+    "assert_same_episode",
+    "assert_same_episodes",
+    "filled",
+    "parts_of",
+]
 
 
 def assert_same_arrays(ours: Any, theirs: Any) -> None:
@@ -31,3 +41,60 @@ def assert_same_episodes(ours: Any, theirs: Any) -> None:
     """Assert that two buffers contain the same episodes, bit for bit."""
     for our_episode, their_episode in zip(trajectories(ours), trajectories(theirs), strict=True):
         assert_same_episode(our_episode, their_episode)
+
+
+def assert_restored(ours: Any, theirs: Any) -> None:
+    """Assert that imported episodes equal exported ones, but for the observation after a termination.
+
+    The formats of other libraries lack it, and an unfinished episode is imported as truncated.
+    """
+
+    def without_last(observations: Any) -> Any:
+        return {key: part[:-1] for key, part in parts_of(observations).items()}
+
+    for our_episode, their_episode in zip(trajectories(ours), trajectories(theirs), strict=True):
+        pair = our_episode.observations, their_episode.observations
+        if their_episode.terminations[-1]:
+            pair = without_last(pair[0]), without_last(pair[1])
+            assert_same_arrays(our_episode.truncations, their_episode.truncations)
+        else:
+            assert our_episode.truncations[-1]
+        assert_same_arrays(*pair)
+        for name in ("actions", "rewards", "terminations"):
+            assert_same_arrays(getattr(our_episode, name), getattr(their_episode, name))
+
+
+def parts_of(observations: Any, name: str = "observation") -> dict[str, Any]:
+    """Return the parts of observations by their keys."""
+    return observations if isinstance(observations, dict) else {name: observations}
+
+
+def assert_contains(
+    buffer: Any, transitions: Sequence[Transition], features: Any = None, *, has_begin: bool = True
+) -> None:
+    """Assert that the episodes of a buffer are these transitions, with these features if it has any.
+
+    :param has_begin: whether the first transition begins an episode
+    """
+    for env in range(buffer.n_envs):
+        step = 0
+        for episode in (each for each in trajectories(buffer) if each.env == env):
+            observations = parts_of(episode.observations)
+            assert episode.has_begin == (has_begin or step > 0)
+            ends = [*(episode.terminations | episode.truncations)]
+            assert ends == [False] * (len(episode) - 1) + [episode.has_end]
+            for index in range(len(episode)):
+                now = transitions[step]
+                for name, before in parts_of(now.obs).items():
+                    assert_same_arrays(observations[name][index], before[env])
+                    assert_same_arrays(observations[name][index + 1], parts_of(now.next_obs)[name][env])
+                if features is not None:
+                    assert_same_arrays(observations["features"][index], features[step][env])
+                    assert index + 1 < len(episode) or not observations["features"][index + 1].any()
+                np.testing.assert_array_equal(episode.actions[index], now.action[env])
+                assert episode.rewards[index] == np.float32(now.reward[env])
+                is_truncated = now.infos[env].get("TimeLimit.truncated", False)
+                assert episode.truncations[index] == (now.done[env] and is_truncated)
+                assert episode.terminations[index] == (now.done[env] and not is_truncated)
+                step += 1
+        assert step == len(transitions)

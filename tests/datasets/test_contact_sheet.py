@@ -17,8 +17,9 @@ from sb3_compressed.datasets import trajectories, write_contact_sheet
 from sb3_compressed.datasets.contact_sheet import BACKGROUND, image_position
 
 
-@pytest.mark.parametrize("cls", [CompressedReplayBuffer, ReplayBuffer])
-@pytest.mark.parametrize("n_images", [1, 2, 7, 10_000])
+@pytest.mark.parametrize(
+    ("n_images", "cls"), [(1, ReplayBuffer), (2, ReplayBuffer), (7, CompressedReplayBuffer), (10_000, ReplayBuffer)]
+)
 def test_images_are_evenly_spaced_and_exact(n_images: int, cls: Any, stream: Stream, tmp_path: Path) -> None:
     episode = next(trajectories(filled(stream, cls=cls)))
     steps = write_contact_sheet(episode, tmp_path / "sheet.png", n_images=n_images, scale=2)

@@ -27,7 +27,7 @@ from d3rlpy_episodes import (
     transitions,
     write_file,
 )
-from episodes import assert_same_arrays, filled
+from episodes import assert_restored, filled
 from gymnasium import spaces
 from numpy.typing import NDArray
 from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer
@@ -75,8 +75,7 @@ def in_memory(episodes: list[Episode], folder: Path) -> list[Episode]:
 # -- import --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("is_discrete", [True, False])
-@pytest.mark.parametrize("piece_nbytes", [1, 1000])
+@pytest.mark.parametrize(("piece_nbytes", "is_discrete"), [(1, True), (1000, False)])
 @pytest.mark.parametrize("kind", ["frames", "vectors"])
 @pytest.mark.parametrize("stored", [in_file, in_memory])
 @pytest.mark.parametrize("n_frames", [1, 4])
@@ -211,31 +210,17 @@ def test_progress_bars_are_shown_by_default(tmp_path: Path, capsys: pytest.Captu
 # -- export --------------------------------------------------------------------------------------------------
 
 
-def assert_restored(ours: Any, theirs: Any) -> None:
-    """Assert that episodes are equal but for the observation after a termination, which the format lacks."""
-
-    def without_last(observations: Any) -> Any:
-        return {key: part[:-1] for key, part in observations.items()} if isinstance(observations, dict) else (
-            observations[:-1]
-        )  # fmt: skip
-
-    for our_episode, their_episode in zip(trajectories(ours), trajectories(theirs), strict=True):
-        pair = our_episode.observations, their_episode.observations
-        if their_episode.terminations[-1]:
-            pair = without_last(pair[0]), without_last(pair[1])
-            assert_same_arrays(our_episode.truncations, their_episode.truncations)
-        else:
-            assert our_episode.truncations[-1], "an unfinished episode is imported as truncated"
-        assert_same_arrays(*pair)
-        for name in ("actions", "rewards", "terminations"):
-            assert_same_arrays(getattr(our_episode, name), getattr(their_episode, name))
-
-
-@pytest.mark.parametrize(("piece_nbytes", "gzip_level"), [(1, None), (200_000, 1), (1 << 22, None)])
 @pytest.mark.parametrize(
-    "stream",
-    ["atari", "atari-channel-last", "console", "bits", "pendulum", "cart", "discrete"],
-    indirect=True,
+    ("stream", "piece_nbytes", "gzip_level"),
+    [
+        ("atari", 200_000, 1),
+        ("atari-channel-last", 1 << 22, None),
+        ("console", 200_000, 1),
+        ("bits", 1, None),
+        ("pendulum", 1, None),
+        ("discrete", 1 << 22, 1),
+    ],
+    indirect=["stream"],
 )
 def test_import_restores_what_was_exported(
     stream: Stream, piece_nbytes: int, gzip_level: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -252,10 +237,11 @@ def test_import_restores_what_was_exported(
     assert_restored(restored, buffer)
 
 
-@pytest.mark.parametrize("cls", [CompressedReplayBuffer, ReplayBuffer])
-@pytest.mark.parametrize("stream", ["atari", "atari-single"], indirect=True)
+@pytest.mark.parametrize(
+    ("stream", "cls"), [("atari", CompressedReplayBuffer), ("atari-single", ReplayBuffer)], indirect=["stream"]
+)
 def test_frames_of_stacks_are_stored_once(stream: Stream, cls: Any, tmp_path: Path) -> None:
-    buffer = filled(stream, 330, 400, cls)
+    buffer = filled(stream, 150, 160, cls)
     export_d3rlpy(buffer, tmp_path / "frames.h5", frame_stack=4, progress_bar=False)
     export_d3rlpy(buffer, tmp_path / "stacks.h5", progress_bar=False)
     restored = imported(tmp_path / "frames.h5")
@@ -525,7 +511,7 @@ def test_damaged_links_are_damage(tmp_path: Path) -> None:
     path = in_file(new_episodes("frames"), tmp_path)
     intact, rng = path.read_bytes(), np.random.default_rng(0)
     n_damaged = 0
-    for _ in range(200):
+    for _ in range(50):
         content = np.frombuffer(intact, np.uint8).copy()
         content[rng.integers(0, 4096, 8)] = rng.integers(0, 256, 8)
         path.write_bytes(content.tobytes())
@@ -533,7 +519,7 @@ def test_damaged_links_are_damage(tmp_path: Path) -> None:
             imported(path)
         except (StorageError, ValueError):
             n_damaged += 1
-    assert n_damaged > 50
+    assert n_damaged > 10
 
 
 @pytest.mark.parametrize(("name", "shape"), [("observations_0", (10**8, 4, 84, 84)), ("actions_0", (100, 10**7))])

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import inspect
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from conftest import Stream
-from episodes import assert_same_episode, assert_same_episodes
+from episodes import assert_contains, assert_same_episode, assert_same_episodes
 from gymnasium import spaces
 from numpy.typing import NDArray
 from stable_baselines3.common.env_util import make_vec_env
-from support import Transition, record
+from support import record
 
 from sb3_compressed import CompressedReplayBuffer, StorageError, load_checkpoint, save_checkpoint
 from sb3_compressed.datasets import export_minari, import_minari, trajectories
@@ -21,7 +20,6 @@ from sb3_compressed.recording import DummyRecordBuffer, FramelessRecordBuffer, R
 from sb3_compressed.storage import verify
 
 N_STEPS = 120
-ALL_STREAMS = ["atari", "atari-single", "console", "pendulum", "cart", "discrete", "bits", "multi-discrete"]
 
 
 def features_of(stream: Stream, size: int = 5) -> NDArray[np.float32]:
@@ -47,42 +45,14 @@ def recorded(stream: Stream, features: Any = None, cls: type[RecordBuffer] = Rec
     return recording
 
 
-def parts_of(observations: Any, name: str = "observation") -> dict[str, Any]:
-    return observations if isinstance(observations, dict) else {name: observations}
-
-
-def assert_recorded(buffer: Any, transitions: list[Transition], features: Any = None, *, frames: bool = True) -> None:
-    """Assert that the episodes of a buffer are these transitions with these features."""
-    for env in range(buffer.n_envs):
-        step = 0
-        for episode in (each for each in trajectories(buffer) if each.env == env):
-            observations = parts_of(episode.observations)
-            ends = [*(episode.terminations | episode.truncations)]
-            assert ends == [False] * (len(episode) - 1) + [episode.has_end]
-            for index in range(len(episode)):
-                now = transitions[step]
-                for name in parts_of(now.obs) if frames else []:
-                    before, after = parts_of(now.obs)[name][env], parts_of(now.next_obs)[name][env]
-                    assert observations[name].dtype == before.dtype
-                    assert observations[name][index].tobytes() == before.tobytes()
-                    assert observations[name][index + 1].tobytes() == after.tobytes()
-                if features is not None:
-                    recorded_features = observations.get("features", observations.get("observation"))
-                    assert recorded_features is not None
-                    assert recorded_features[index].tobytes() == features[step][env].tobytes()
-                    if index + 1 == len(episode):
-                        assert not recorded_features[index + 1].any()
-                np.testing.assert_array_equal(episode.actions[index], now.action[env])
-                assert episode.rewards[index] == np.float32(now.reward[env])
-                is_truncated = now.infos[env].get("TimeLimit.truncated", False)
-                assert episode.truncations[index] == (now.done[env] and is_truncated)
-                assert episode.terminations[index] == (now.done[env] and not is_truncated)
-                step += 1
-        assert step == len(transitions)
-
-
-@pytest.mark.parametrize("with_features", [False, True])
-@pytest.mark.parametrize("stream", ALL_STREAMS, indirect=True)
+@pytest.mark.parametrize(
+    ("stream", "with_features"),
+    [
+        *((stream, False) for stream in ("atari", "console", "pendulum", "discrete", "bits", "multi-discrete")),
+        *((stream, True) for stream in ("atari", "console", "cart")),
+    ],
+    indirect=["stream"],
+)
 def test_a_growing_recording_returns_every_step_bit_for_bit(
     stream: Stream, with_features: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -91,7 +61,7 @@ def test_a_growing_recording_returns_every_step_bit_for_bit(
     recording = recorded(stream, features)
     assert len(recording) == N_STEPS * stream[2]
     assert recording.buffer.buffer_size == 7 * 2**5
-    assert_recorded(recording.buffer, stream[-1][:N_STEPS], features)
+    assert_contains(recording.buffer, stream[-1][:N_STEPS], features)
 
 
 @pytest.mark.parametrize("with_features", [False, True])
@@ -101,13 +71,8 @@ def test_a_recording_with_a_size_keeps_the_newest_steps(stream: Stream, with_fea
     recording = recorded(stream, features, buffer_size=50 * stream[2])
     kept = slice(N_STEPS - 50, N_STEPS)
     assert len(recording) == 50 * stream[2]
-    assert_recorded(recording.buffer, stream[-1][kept], features[kept] if features is not None else None)
-
-
-def test_frames_are_compressed(stream: Stream) -> None:
-    buffer = recorded(stream).buffer
-    raw = N_STEPS * stream[2] * 4 * 84 * 84
-    assert buffer.observations_nbytes < raw / 10
+    kept_features = features[kept] if features is not None else None
+    assert_contains(recording.buffer, stream[-1][kept], kept_features, has_begin=False)
 
 
 def test_time_limits_are_truncations_and_other_ends_terminations() -> None:
@@ -138,7 +103,7 @@ def test_record_copies_its_arguments(stream: Stream, with_features: bool) -> Non
         for array in (*arrays, *([values] if values is not None else [])):
             array[...] = 0
     recording.finish()
-    assert_recorded(recording.buffer, transitions[:40], features if with_features else None)
+    assert_contains(recording.buffer, transitions[:40], features if with_features else None)
 
 
 @pytest.mark.parametrize("stream", ["atari-single", "acrobot"], indirect=True)
@@ -152,7 +117,7 @@ def test_the_leading_axis_of_one_environment_is_optional(stream: Stream) -> None
             now.obs[0], now.action[0], following, now.reward[0], now.done[0], now.infos[0], features=features[step, 0]
         )
     recording.finish()
-    assert_recorded(recording.buffer, transitions[:N_STEPS], features)
+    assert_contains(recording.buffer, transitions[:N_STEPS], features)
 
 
 # -- features ------------------------------------------------------------------------------------------------
@@ -338,16 +303,6 @@ def test_a_dummy_recording_is_empty_and_creates_no_folder(stream: Stream, with_f
     assert not folder.exists()
 
 
-@pytest.mark.parametrize("cls", VARIANTS)
-def test_variants_have_the_interface_of_record_buffer(cls: type[RecordBuffer]) -> None:
-    def public(of: type) -> set[str]:
-        return {name for name in dir(of) if not name.startswith("_")}
-
-    assert issubclass(cls, RecordBuffer)
-    assert public(cls) == public(RecordBuffer)
-    assert [*inspect.signature(cls).parameters] == [*inspect.signature(RecordBuffer).parameters]
-
-
 # -- errors --------------------------------------------------------------------------------------------------
 
 WRONG: dict[str, tuple[str, Any, type[Exception], str]] = {
@@ -388,7 +343,7 @@ def test_invalid_arguments_of_record_raise_and_change_nothing(
         recording.record(**{**valid, name: value})
     record_stream(recording, stream, 10, 30, features)
     recording.finish()
-    assert_recorded(recording.buffer, transitions[:30], features)
+    assert_contains(recording.buffer, transitions[:30], features)
 
 
 @pytest.mark.parametrize("stream", ["console"], indirect=True)
