@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import writer
 
-from sb3_compressed import CompressedReplayBuffer, CorruptPayload, CorruptStorage, StorageError
+from sb3_compressed import CompressedReplayBuffer, CorruptPayload, StorageError
 from sb3_compressed.storage.array_store import ArrayStore
 
 DAMAGES = int(os.environ.get("SB3_COMPRESSED_DAMAGES", "50"))
@@ -93,21 +93,3 @@ def test_truncated_missing_or_exchanged_files_raise(way: str, folder: Path, tmp_
             (damaged / "00009999.log").write_bytes(content)
         outcomes[outcome(damaged)] += 1  # right if the file is not used any more
     assert sum(outcomes.values()) > outcomes["right"], outcomes
-
-
-@pytest.mark.parametrize("place", [0.05, 0.5, 0.99])
-@pytest.mark.parametrize("n_steps", [0, 9])
-def test_repair_of_a_damaged_snapshot_drops_nothing(place: float, n_steps: int, folder: Path) -> None:
-    buffer = writer.new_buffer(storage=folder, resume=True)
-    for number in range(100, 100 + n_steps):
-        writer.add_step(buffer, number)
-    buffer.close()
-    path = max(folder.glob("*.log"))
-    content = bytearray(path.read_bytes())
-    content[int(place * len(content))] ^= 1
-    path.write_bytes(content)
-    with pytest.raises(CorruptStorage, match=rf"{path.name} is damaged .*repair=True"):
-        CompressedReplayBuffer.from_checkpoint(folder, device="cpu")
-    with pytest.warns(UserWarning, match="0 of 120 transitions are damaged and excluded"):
-        buffer = CompressedReplayBuffer.from_checkpoint(folder, repair=True, device="cpu")
-    assert writer.hold_that_it_is_whole(buffer) == 99 + n_steps

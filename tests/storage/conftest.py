@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from sb3_compressed.storage.log import Log
+from storage.folders import folder_in_memory
 from storage.slot_logs import new_log
 from storage.stores import crash_after_five_commits, limit_file_sizes, set_segment_nbytes
 
-TMPFS = Path("/dev/shm")
-
 
 @pytest.fixture
-def fast_path(tmp_path: Path) -> Iterator[Path]:
-    """Return a folder in memory where the system has tmpfs, for tests that sync files hundreds of times."""
-    if not os.access(TMPFS, os.W_OK) or shutil.disk_usage(TMPFS).free < 1 << 30:
-        yield tmp_path
-        return
-    folder = Path(tempfile.mkdtemp(prefix="sb3-compressed-", dir=TMPFS))
-    yield folder
-    shutil.rmtree(folder)
+def tmp_path(tmp_path: Path) -> Iterator[Path]:
+    """Return a folder in memory, for tests that sync files hundreds of times."""
+    with folder_in_memory(tmp_path) as folder:
+        yield folder
 
 
 @pytest.fixture
@@ -37,9 +29,9 @@ def log(tmp_path: Path) -> Iterator[Log]:
 
 
 @pytest.fixture
-def five_commits(fast_path: Path, small_files: None) -> tuple[Path, list[int]]:
+def five_commits(tmp_path: Path, small_files: None) -> tuple[Path, list[int]]:
     """Return a folder after a crash, and where the first commit begins and each commit ends in its last file."""
-    return crash_after_five_commits(fast_path / "store")
+    return crash_after_five_commits(tmp_path / "store")
 
 
 @pytest.fixture

@@ -185,30 +185,6 @@ def test_missing_segment_is_reported(tmp_path: Path) -> None:
         shutil.rmtree(tmp_path / "copy")
 
 
-@pytest.mark.parametrize("ending", ["closed", "crashed"])
-def test_outdated_files_are_reported(ending: str, tmp_path: Path) -> None:
-    """As when a backup is copied over a folder, or the other way round."""
-    store = create(tmp_path / "store")
-    for number in range(1, 5):
-        commit_number(store, number)
-    shutil.copytree(tmp_path / "store", tmp_path / "backup")
-    for number in range(5, 9):
-        commit_number(store, number)
-        if number == 6:
-            store.log.begin_segment()
-    end = crash if ending == "crashed" else ArrayStore.close
-    end(store)
-    for name in names(tmp_path / "backup"):
-        if (tmp_path / "store" / name).exists():
-            shutil.copytree(tmp_path / "store", tmp_path / "mixed")
-            shutil.copy(tmp_path / "backup" / name, tmp_path / "mixed")
-            try:
-                assert assert_consistent(ArrayStore.open(tmp_path / "mixed")) == 8
-            except (CorruptStorage, CorruptPayload) as error:
-                assert name in str(error)  # noqa: PT017  # if there is one
-            shutil.rmtree(tmp_path / "mixed")
-
-
 # -- repairing -----------------------------------------------------------------------------------------------
 
 

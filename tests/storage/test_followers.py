@@ -118,9 +118,9 @@ store.close()
 """
 
 
-def test_follower_of_another_process_sees_complete_states(fast_path: Path) -> None:
+def test_follower_of_another_process_sees_complete_states(tmp_path: Path) -> None:
     """So do readers that open the folder while segments are created and deleted."""
-    folder, n_commits = fast_path / "store", 300
+    folder, n_commits = tmp_path / "store", 300
     create(folder).close()
     follower, found = ArrayStore.open(folder), [0]
     with start(FOLLOWED, folder, n_commits) as process:

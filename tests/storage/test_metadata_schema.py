@@ -44,45 +44,37 @@ def test_unknown_keys_are_ignored() -> None:
 # -- fields ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("pos", [*NUMBERS, 10, float("inf"), float("nan")], ids=str)
-def test_pos_must_be_a_row_of_the_ring(pos: Any) -> None:
-    with pytest.raises(CorruptStorage, match=r"^folder: pos must be an integer from 0 to 9, got "):
-        check_values({"pos": pos, "full": False, "streams": {}}, 10, "folder")
+NUMBER, TRAINING = "must be an integer", "streams.screen.lessons"
+INVALID_VALUES: list[tuple[dict[str, Any], str]] = [
+    *(({"pos": pos}, "pos must be an integer from 0 to 9, got ") for pos in (*NUMBERS, 10, float("inf"), float("nan"))),
+    *(({"full": full}, "full") for full in (0, 1, None, "true", [], 0.0)),
+    *(
+        ({"streams": {"screen": stream}}, message)
+        for stream, message in (
+            ([], "streams.screen must be an object"),
+            ({"layout": 4}, "streams.screen.layout: it must be a list of 2 items"),
+            ({"layout": [1, 4]}, r"streams.screen.layout: \[0\] must be an integer from -1 to 0"),
+            ({"layout": [0, 1]}, r"streams.screen.layout: \[1\] must be an integer from 2"),
+            ({"layout": [0, 2**62]}, r"streams.screen.layout: \[1\] must be an integer"),
+            ({"searches": 1}, "streams.screen.searches must be true or false"),
+            ({"lessons": {}}, f"{TRAINING} has no 'interval'"),
+            ({"lessons": {"interval": -1, "learned_nbytes": 0}}, f"{TRAINING}.interval {NUMBER}"),
+            ({"lessons": {"interval": 64, "learned_nbytes": "0"}}, f"{TRAINING}.learned_nbytes must be"),
+        )
+    ),
+]
 
 
-@pytest.mark.parametrize("full", [0, 1, None, "true", [], 0.0])
-def test_full_must_be_a_boolean(full: Any) -> None:
-    with pytest.raises(CorruptStorage, match="full"):
-        check_values({"pos": 0, "full": full, "streams": {}}, 10, "folder")
+@pytest.mark.parametrize(("values", "message"), INVALID_VALUES, ids=str)
+def test_invalid_values_are_reported_by_field(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(CorruptStorage, match=f"^folder: {message}"):
+        check_values({"pos": 0, "full": False, "streams": {}, **values}, 10, "folder")
 
 
 @pytest.mark.parametrize("values", [None, [], 5, "x", {}, {"pos": 0}, {"full": True}])
 def test_values_must_contain_pos_and_full(values: Any) -> None:
     with pytest.raises(CorruptStorage, match=r"^folder: it (must be an object|has no)"):
         check_values(values, 10, "folder")
-
-
-@pytest.mark.parametrize(
-    ("stream", "field"),
-    [
-        ([], "streams.screen must be an object"),
-        ({"layout": 4}, "streams.screen.layout: it must be a list of 2 items"),
-        ({"layout": [1, 4]}, r"streams.screen.layout: \[0\] must be an integer from -1 to 0"),
-        ({"layout": [0, 1]}, r"streams.screen.layout: \[1\] must be an integer from 2"),
-        ({"layout": [0, 2**62]}, r"streams.screen.layout: \[1\] must be an integer"),
-        ({"searches": 1}, "streams.screen.searches must be true or false"),
-        ({"lessons": {}}, "streams.screen.lessons has no 'interval'"),
-        ({"lessons": {"interval": -1, "learned_nbytes": 0}}, "streams.screen.lessons.interval must be an integer"),
-        (
-            {"lessons": {"interval": 64, "learned_nbytes": "0"}},
-            "streams.screen.lessons.learned_nbytes must be",
-        ),
-    ],
-    ids=str,
-)
-def test_invalid_streams_are_reported_by_field(stream: Any, field: str) -> None:
-    with pytest.raises(CorruptStorage, match=f"^folder: {field}"):
-        check_values({"pos": 0, "full": False, "streams": {"screen": stream}}, 10, "folder")
 
 
 @pytest.mark.parametrize("address", [*NUMBERS, 0, -(2**63), 10**8 << 32])

@@ -24,7 +24,6 @@ from storage.segments import (
     read_segment,
     record_nbytes,
     record_of,
-    records_of,
     write_segment,
 )
 
@@ -56,22 +55,6 @@ def test_every_flipped_bit_is_detected_and_loses_at_most_one_record(n_zeros: int
         [error] = [part for part in parts if isinstance(part, CorruptStorage)]
         assert parts.index(error) == lost
         assert str(path) in str(error)
-
-
-def test_damage_of_a_growing_segment_is_detected(tmp_path: Path) -> None:
-    path = tmp_path / "segment"
-    write_segment(path, [b"first", b"second", b"third"])
-    original = path.read_bytes()
-    second = HEADER_NBYTES + record_nbytes(5)
-    for position in range(second, second + record_nbytes(6)):
-        damaged = bytearray(original + bytes(100))
-        damaged[position] ^= 16
-        put(path, damaged)
-        reader = Segment(path)
-        with pytest.raises(CorruptStorage, match=str(path)):
-            records_of(reader, is_growing=True)
-        assert reader.end == second
-        reader.close()
 
 
 @pytest.mark.parametrize("nbytes", [8, 300])

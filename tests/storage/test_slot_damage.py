@@ -107,20 +107,6 @@ def test_every_flipped_bit_of_a_codec_is_detected(way: str, log: Log, tmp_path: 
     READERS[way](SlotReader(log), addresses)
 
 
-def test_the_error_names_the_damaged_slot(log: Log, tmp_path: Path) -> None:
-    stored = LogSlotStore(log)
-    slots: list[Slot] = [(HANDLES[0], bytes([k]) * 5, bytes([k]) * 7) for k in range(100, 110)]
-    addresses = stored.write(slots)
-    path = tmp_path / "00000001.log"
-    with open(path, "r+b", buffering=0) as file:
-        os.pwrite(file.fileno(), b"!", path.read_bytes().index(bytes([106]) * 7))
-    for read in READERS.values():
-        for order in (np.arange(10), np.arange(10)[::-1].copy(), np.array([6])):
-            with pytest.raises(CorruptPayload, match=r"payload at byte \d+, is damaged") as caught:
-                read(stored.reader, addresses[order])
-            assert order[caught.value.index] == 6
-
-
 # -- crafted parts -------------------------------------------------------------------------------------------
 
 

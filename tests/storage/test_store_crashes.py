@@ -30,11 +30,11 @@ pytestmark = pytest.mark.usefixtures("small_files")
 @pytest.mark.parametrize("what", ["a commit", "a commit of several records", "a new segment"])
 @pytest.mark.slow
 def test_interrupted_commit_is_complete_or_repeatable(
-    what: str, fast_path: Path, small_segments: None, monkeypatch: pytest.MonkeyPatch
+    what: str, tmp_path: Path, small_segments: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if what == "a commit of several records":
         monkeypatch.setattr(store_module, "MAX_COMMIT_NBYTES", 0)
-    store, number = create(fast_path / "store"), 0
+    store, number = create(tmp_path / "store"), 0
     while store.log.last.number <= 1:
         number += 1
         commit_number(store, number)
@@ -42,7 +42,7 @@ def test_interrupted_commit_is_complete_or_repeatable(
     if what != "a new segment":
         number = 2
     for interrupt in interrupts(store_module, log_module, slots_module):
-        folder = fast_path / f"{interrupt.n_lines}"
+        folder = tmp_path / f"{interrupt.n_lines}"
         store = create(folder)
         for before in range(1, number):
             commit_number(store, before)
@@ -125,8 +125,8 @@ print(refused > 10, store.log.last.number > 2)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the size of files cannot be limited there")
-def test_commit_on_a_full_disk_fails_and_can_be_repeated(fast_path: Path) -> None:
-    assert run(FULL_DISK, fast_path / "store") == "True True\n"
+def test_commit_on_a_full_disk_fails_and_can_be_repeated(tmp_path: Path) -> None:
+    assert run(FULL_DISK, tmp_path / "store") == "True True\n"
 
 
 def test_truncation_at_any_byte_leaves_the_previous_commit(five_commits: tuple[Path, list[int]]) -> None:
