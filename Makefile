@@ -35,10 +35,8 @@ test-all: $(VENV)/.installed  ## run all tests
 	$(PYTEST) $(ALONE)
 
 coverage: $(VENV)/.installed  ## run all tests and list the lines and branches that none of them runs
-	# An interrupt at any time may hit coverage while it has locked its data, which would wait for ever. In a forked
-	# child, coverage starts again and replaces the trace function with which the second test kills it at each line.
+	# In a forked child, coverage starts again and replaces the trace function with which the test kills it at each line.
 	$(PYTEST) --cov --cov-report=term-missing \
-		--deselect tests/persistence/test_interrupted.py::test_interrupts_at_any_time_leave_correct_observations \
 		--deselect tests/callbacks/test_checkpoint_callback.py::test_a_kill_while_a_checkpoint_is_replaced_leaves_a_complete_one
 
 bounds: $(VENV)/.installed  ## run all tests, with new and more random examples, and bounds checking in the kernels

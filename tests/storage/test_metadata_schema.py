@@ -44,10 +44,11 @@ def test_unknown_keys_are_ignored() -> None:
 # -- fields ----------------------------------------------------------------------------------------------------------
 
 
+INVALID_FLAGS: list[Any] = [0, 1, None, "true", [], 0.0]
 NUMBER, TRAINING = "must be an integer", "streams.screen.lessons"
 INVALID_VALUES: list[tuple[dict[str, Any], str]] = [
     *(({"pos": pos}, "pos must be an integer from 0 to 9, got ") for pos in (*NUMBERS, 10, float("inf"), float("nan"))),
-    *(({"full": full}, "full") for full in (0, 1, None, "true", [], 0.0)),
+    *(({"full": full}, "full") for full in INVALID_FLAGS),
     *(
         ({"streams": {"screen": stream}}, message)
         for stream, message in (
